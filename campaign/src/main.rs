@@ -1,0 +1,2 @@
+//! campaign
+fn main() {}

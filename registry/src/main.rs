@@ -1,0 +1,2 @@
+//! registry
+fn main() {}

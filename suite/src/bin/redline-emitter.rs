@@ -1,0 +1,2 @@
+//! emitter
+fn main() {}

@@ -1,0 +1,1 @@
+//! Black-box harness for the binaries of this workspace.
