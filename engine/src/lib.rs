@@ -1,1 +1,7 @@
-//! engine
+//! Redline's engine: an OpenAI-compatible server for large language models.
+//!
+//! Read in this order: `worker` is the loop, `schedule` chooses a batch, `model` computes it over
+//! a `device`, `sample` picks the tokens, `http` speaks to the world. `schedule` and `model` never
+//! see each other; only `http` knows the wire.
+
+pub mod model;

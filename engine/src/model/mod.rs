@@ -1,0 +1,84 @@
+//! What the worker asks of a model: one step over a batch of rows, logits for some of them.
+//!
+//! A model knows no scheduler, no request and no clock. It sees token ids, positions and page
+//! tables, and writes keys and values into the pages it is told to use.
+
+use std::fmt;
+
+/// Facts about a loaded model, fixed for its life.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ModelInfo {
+    /// Architecture as the checkpoint names it, such as `LlamaForCausalLM`.
+    pub architecture: String,
+    /// Ids are below this.
+    pub vocab_size: usize,
+    /// Longest sequence the checkpoint was made for, in tokens.
+    pub max_seq_len: usize,
+    /// Number of weights, embeddings counted once when tied.
+    pub parameters: u64,
+    /// Type in which matrix products are computed: `f32` is the reference path.
+    pub compute_dtype: &'static str,
+    /// Type of the KV cache.
+    pub kv_dtype: &'static str,
+    /// Bytes of keys and values of one token over all layers.
+    pub kv_bytes_per_token: usize,
+}
+
+/// One sequence's share of a step: consecutive positions of one sequence.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Segment {
+    /// Number of rows; its tokens follow those of the segments before it.
+    pub rows: usize,
+    /// Absolute position of the first row in its sequence; everything before it is in the pages.
+    pub position: usize,
+    /// Page table: entry `i` holds positions `i * page_tokens ..`. Covers `position + rows`.
+    pub pages: Vec<u32>,
+    /// Rows whose logits are wanted.
+    pub logits: LogitRows,
+}
+
+/// Which rows of a segment need logits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogitRows {
+    /// A prefill chunk that does not end its prompt.
+    None,
+    /// The row that the next token is sampled from.
+    Last,
+    /// Every row: prompt log-probabilities and conformance tests.
+    All,
+}
+
+/// Everything a model needs for one step; plain data made by the worker from a schedule.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StepBatch {
+    /// `[T]` token ids of all segments, one after another.
+    pub tokens: Vec<u32>,
+    pub segments: Vec<Segment>,
+}
+
+/// A loaded model with its KV cache on one device.
+pub trait Model: Send + fmt::Debug {
+    fn info(&self) -> &ModelInfo;
+
+    /// Sets the KV cache to `pages` pages of `page_tokens` tokens. Called once before any step;
+    /// memory is reserved, and touched only as pages fill.
+    ///
+    /// # Errors
+    /// The device has not that much memory.
+    fn allocate_kv(&mut self, pages: usize, page_tokens: usize) -> Result<(), StepError>;
+
+    /// Runs one step and returns `[R, vocab_size]` f32 logits, row major, R being the rows asked
+    /// for in segment order.
+    ///
+    /// # Errors
+    /// The device failed; the caller cannot go on with this model.
+    fn step(&mut self, batch: &StepBatch) -> Result<&[f32], StepError>;
+}
+
+/// A device that can no longer be trusted.
+#[derive(Debug, thiserror::Error)]
+#[error("the device failed in {operation}: {message}")]
+pub struct StepError {
+    pub operation: &'static str,
+    pub message: String,
+}
