@@ -1,1 +1,24 @@
-//! schema
+//! The plain data that Redline's parts share: records, scenarios, targets, models, engines,
+//! workload manifests and verdicts.
+//!
+//! No I/O and no clock. A reader ignores keys it does not know; a writer never renames one
+//! (`README.md`). Units are in the names, times are integers in microseconds.
+
+pub mod campaign;
+pub mod canonical;
+pub mod engine;
+pub mod exit;
+pub mod histogram;
+pub mod id;
+pub mod kernel;
+pub mod manifest;
+pub mod measurement;
+pub mod metric;
+pub mod model;
+pub mod path;
+pub mod probe;
+pub mod run;
+pub mod scenario;
+pub mod schemas;
+pub mod target;
+pub mod verdict;

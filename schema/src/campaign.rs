@@ -1,0 +1,65 @@
+//! `campaign.v1`: one release-bench; its plan, the order of its runs, its noise and verdicts.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::run::Absent;
+use crate::verdict::Verdict;
+
+/// The schema name that a campaign record carries.
+pub const SCHEMA: &str = "campaign.v1";
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CampaignRecord {
+    /// Always `campaign.v1`.
+    pub schema: String,
+    pub id: String,
+    pub record_sha256: String,
+    /// The command as it was typed, without paths.
+    pub command: Vec<String>,
+    /// The releases that ran interleaved, baseline first; one entry without a baseline.
+    pub releases: Vec<String>,
+    pub hardware: String,
+    /// In the order in which the runs were launched.
+    pub plan: Vec<PlannedRun>,
+    pub policy: Option<Policy>,
+    /// Metric to half-width in percent of the A/A blocks.
+    pub noise_floor: Option<BTreeMap<String, f64>>,
+    pub verdicts: Vec<Verdict>,
+    /// What was expected and what was used: `wall_us_expected`, `wall_us`.
+    pub budget: BTreeMap<String, Value>,
+    pub status: CampaignStatus,
+    pub absent: Absent,
+}
+
+/// One run of the plan.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PlannedRun {
+    /// ULID of the run's record.
+    pub run: String,
+    pub engine: String,
+    pub release: String,
+    pub model: String,
+    pub scenario: String,
+    pub block: u32,
+    pub position: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Policy {
+    pub id: String,
+    pub rev: u32,
+    pub sha256: String,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum CampaignStatus {
+    #[default]
+    Complete,
+    /// Some runs failed; their records say how.
+    Partial,
+}

@@ -1,0 +1,179 @@
+//! Where a record lies under `results/`: a pure function of its own fields.
+
+use crate::campaign::CampaignRecord;
+use crate::id::ulid_unix_ms;
+use crate::kernel::KernelRecord;
+use crate::run::{Kind, RunRecord};
+
+/// A record whose fields cannot make a path.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum PathError {
+    #[error("`{field}` is `{value}`, which cannot be a part of a path")]
+    Part { field: &'static str, value: String },
+    #[error("`{0}` is unknown, and the path needs it")]
+    Unknown(&'static str),
+}
+
+/// The configuration's name in a path: a readable slug, then eight hex digits of its hash, or
+/// `unread` where the server died before it could tell.
+#[must_use]
+pub fn config_name(record: &RunRecord) -> String {
+    let hash = record.server.as_ref().and_then(|server| server.config_sha256.as_deref());
+    let digits = hash.and_then(|hash| hash.get(..8)).unwrap_or("unread");
+    format!("{}-{digits}", config_slug(record))
+}
+
+/// The readable half of the configuration's name; cells are compared by it.
+#[must_use]
+pub fn config_slug(record: &RunRecord) -> String {
+    let Some(server) = record.server.as_ref() else { return "unknown".to_owned() };
+    let device = server.device.as_deref().unwrap_or("unknown");
+    let dtype = record.model.dtype.as_deref().unwrap_or("unknown");
+    let tp = server.tp.unwrap_or(1);
+    match server.variant.as_deref() {
+        Some(variant) => format!("{device}-{dtype}-tp{tp}-{variant}"),
+        None => format!("{device}-{dtype}-tp{tp}"),
+    }
+}
+
+/// `runs/<engine>/<release>/<hardware>/<model>/<config>/<scenario>@<rev>/<ULID>.json`.
+///
+/// # Errors
+/// A part is missing, empty or not fit for a path.
+pub fn of_run(record: &RunRecord) -> Result<String, PathError> {
+    if record.kind == Kind::Imported {
+        return Err(PathError::Unknown("source"));
+    }
+    let config = config_name(record);
+    let scenario = format!("{}@{}", record.scenario.id, record.scenario.rev);
+    let parts = [
+        ("engine.name", record.engine.name.as_str()),
+        ("engine.release", &record.engine.release),
+        ("hardware.id", &record.hardware.id),
+        ("model.id", &record.model.id),
+        ("server.config", &config),
+        ("scenario.id", &scenario),
+        ("id", &record.id),
+    ];
+    Ok(format!("runs/{}.json", join(&parts)?))
+}
+
+/// `kernels/<engine>/<release>/<hardware>/<ULID>.json`.
+///
+/// # Errors
+/// A part is empty or not fit for a path.
+pub fn of_kernels(record: &KernelRecord) -> Result<String, PathError> {
+    let parts = [
+        ("engine.name", record.engine.name.as_str()),
+        ("engine.release", &record.engine.release),
+        ("hardware.id", &record.hardware.id),
+        ("id", &record.id),
+    ];
+    Ok(format!("kernels/{}.json", join(&parts)?))
+}
+
+/// `campaigns/<yyyy>/<ULID>.json`.
+///
+/// # Errors
+/// The id is not a ULID.
+pub fn of_campaign(record: &CampaignRecord) -> Result<String, PathError> {
+    let unix_ms = ulid_unix_ms(&record.id).ok_or_else(|| part_error("id", &record.id))?;
+    Ok(format!("campaigns/{}/{}.json", year(unix_ms), record.id))
+}
+
+/// The generated page of a release on a hardware, below `results/`.
+#[must_use]
+pub fn of_page(engine: &str, release: &str, hardware: &str) -> String {
+    format!("pages/{engine}/{release}/{hardware}.md")
+}
+
+fn join(parts: &[(&'static str, &str)]) -> Result<String, PathError> {
+    let mut joined = Vec::with_capacity(parts.len());
+    for (field, value) in parts {
+        if !is_part(value) {
+            return Err(part_error(field, value));
+        }
+        joined.push(*value);
+    }
+    Ok(joined.join("/"))
+}
+
+/// Letters, digits and `. _ - @ +`, at most 120 bytes, neither empty nor beginning with a dot.
+fn is_part(text: &str) -> bool {
+    let fit = |byte: u8| byte.is_ascii_alphanumeric() || b"._-@+".contains(&byte);
+    !text.is_empty() && text.len() <= 120 && !text.starts_with('.') && text.bytes().all(fit)
+}
+
+fn part_error(field: &'static str, value: &str) -> PathError {
+    PathError::Part { field, value: value.chars().take(120).collect() }
+}
+
+/// Year (UTC, proleptic Gregorian) of a time in milliseconds since 1970.
+/// Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", `civil_from_days`.
+fn year(unix_ms: u64) -> u64 {
+    let days = unix_ms / 86_400_000 + 719_468;
+    let era = days / 146_097;
+    let day_of_era = days % 146_097;
+    let year_of_era =
+        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    // Years of this algorithm begin in March.
+    year_of_era + era * 400 + u64::from(day_of_year >= 306)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::ServerFacts;
+
+    fn record() -> RunRecord {
+        let mut record =
+            RunRecord { id: "01JD5XQ0000000000000000000".into(), ..RunRecord::default() };
+        record.engine.name = "redline".into();
+        record.engine.release = "v0.9.2".into();
+        record.hardware.id = "cpu-intel-xeon-f6m85s7-2c".into();
+        record.model.id = "smollm2-135m-instruct-q4_1".into();
+        record.model.dtype = Some("f32".into());
+        record.scenario.id = "sharegpt-lite".into();
+        record.scenario.rev = 1;
+        record.server = Some(ServerFacts {
+            config_sha256: Some("0123456789abcdef".into()),
+            device: Some("cpu".into()),
+            tp: Some(1),
+            ..ServerFacts::default()
+        });
+        record
+    }
+
+    #[test]
+    fn a_runs_path_is_its_key() {
+        assert_eq!(
+            of_run(&record()).expect("path"),
+            "runs/redline/v0.9.2/cpu-intel-xeon-f6m85s7-2c/smollm2-135m-instruct-q4_1/\
+             cpu-f32-tp1-01234567/sharegpt-lite@1/01JD5XQ0000000000000000000.json"
+        );
+    }
+
+    #[test]
+    fn a_part_that_leaves_the_folder_is_refused() {
+        for hostile in ["..", "a/b", "", ".git", "a\\b", "a b"] {
+            let mut record = record();
+            record.model.id = hostile.into();
+            assert!(of_run(&record).is_err(), "`{hostile}` was taken");
+        }
+    }
+
+    #[test]
+    fn a_campaign_lies_under_its_year() {
+        for (unix_ms, expected) in [
+            (0, 1970),
+            (1_704_067_199_999, 2023),
+            (1_704_067_200_000, 2024),
+            (1_709_251_200_000, 2024),
+            (1_798_761_599_999, 2026),
+            (1_798_761_600_000, 2027),
+        ] {
+            assert_eq!(year(unix_ms), expected, "{unix_ms}");
+        }
+    }
+}

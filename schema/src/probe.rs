@@ -1,0 +1,30 @@
+//! What `redline-bench probe` learns from a running server, whatever engine it is.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::run::{Absent, ModelFacts, ServerFacts};
+
+/// The answer of `redline-bench probe`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Probe {
+    /// Always `probe.v1`.
+    pub schema: String,
+    pub engine: String,
+    /// Version as the server states it, without `v`.
+    pub version: Option<String>,
+    pub commit: Option<String>,
+    pub device: Option<String>,
+    pub device_name: Option<String>,
+    /// `config`, `config_sha256`, `device`, `kv_*`, `startup_us`, ... as far as the server tells.
+    pub server: ServerFacts,
+    pub model: ModelFacts,
+    /// `/metrics` by the suite's names.
+    pub metrics: BTreeMap<String, f64>,
+    pub absent: Absent,
+}
+
+/// The schema name that a probe carries.
+pub const SCHEMA: &str = "probe.v1";

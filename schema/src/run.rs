@@ -1,0 +1,532 @@
+//! `run.v1`: one server launch, one scenario, one repeat. The file of a run.
+//!
+//! Every field that a run may fail to know is an `Option`, and a `null` in the file has a reason
+//! under `absent` (dotted paths; a path covers everything below it). Zero is never "unknown".
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::histogram::HdrHistogram;
+use crate::scenario::{Arrival, Tier, Warmup};
+
+/// The schema name that a run record carries.
+pub const SCHEMA: &str = "run.v1";
+
+/// Reasons for what a record does not know: dotted path to sentence.
+pub type Absent = BTreeMap<String, String>;
+
+/// One run.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct RunRecord {
+    /// Always `run.v1`.
+    pub schema: String,
+    /// ULID, fixed when the campaign is planned, so that a resumed campaign writes the same path.
+    pub id: String,
+    /// SHA-256 over the canonical JSON of the record without this field.
+    pub record_sha256: String,
+    pub kind: Kind,
+    pub status: Status,
+    pub validity: Validity,
+    pub failure: Option<Failure>,
+    pub campaign: Option<CampaignSlot>,
+    pub time: Option<Time>,
+    pub engine: EngineFacts,
+    pub server: Option<ServerFacts>,
+    pub model: ModelFacts,
+    pub scenario: ScenarioFacts,
+    pub hardware: HardwareFacts,
+    pub client: Option<ClientFacts>,
+    pub cache: Option<CacheFacts>,
+    pub counts: Option<Counts>,
+    pub histograms: Option<Histograms>,
+    pub metrics: Option<Metrics>,
+    pub memory: Option<Memory>,
+    /// Samples of power, clocks and temperature; free form until a device gives them.
+    pub telemetry: Option<BTreeMap<String, Value>>,
+    /// Fixed probe runs before and after a block: evidence that the machine did not drift.
+    pub calibration: Option<BTreeMap<String, Value>>,
+    pub correctness: Option<Correctness>,
+    pub source: Option<Source>,
+    /// Revision of the quality rules that produced `checks`.
+    pub checks_rev: u32,
+    pub checks: Vec<Check>,
+    pub absent: Absent,
+}
+
+/// Where a record's numbers come from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    #[default]
+    Measured,
+    Imported,
+    Simulated,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    /// Every planned request was answered.
+    #[default]
+    Ok,
+    /// Some requests failed, or the run was cut short with samples in hand.
+    Partial,
+    /// No usable figures; `failure` says why.
+    Failed,
+    Skipped,
+}
+
+/// Whether the client may be believed: was it the bottleneck, did the identities hold?
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Validity {
+    pub verdict: ValidityVerdict,
+    pub reasons: Vec<String>,
+}
+
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum ValidityVerdict {
+    #[default]
+    Valid,
+    Degraded,
+    Invalid,
+}
+
+/// Why and where a run failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Failure {
+    pub class: FailureClass,
+    pub phase: Phase,
+    pub message: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum FailureClass {
+    Oom,
+    Crash,
+    Hang,
+    Timeout,
+    BadOutput,
+    Unsupported,
+    Infrastructure,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    Build,
+    Load,
+    Warmup,
+    Measure,
+}
+
+/// The run's place in its campaign: pair `block`, `position` within it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CampaignSlot {
+    pub id: String,
+    pub block: u32,
+    pub position: u32,
+    pub repeat: u32,
+    pub executor: String,
+}
+
+/// Wall clock at the ends, durations on the monotonic clock.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Time {
+    /// RFC 3339, UTC.
+    pub started_at: Option<String>,
+    /// RFC 3339, UTC.
+    pub finished_at: Option<String>,
+    /// First scheduled send to last token.
+    pub wall_us: Option<u64>,
+    /// The steady state: running requests at 90 % of their maximum or more; null under 10 s.
+    pub window_us: Option<u64>,
+    pub ramp_us: Option<u64>,
+    pub drain_us: Option<u64>,
+}
+
+/// The program under test.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct EngineFacts {
+    pub name: String,
+    /// Version as people write it, with `v`; ends in `-dev` for a working tree.
+    pub release: String,
+    pub commit: Option<String>,
+    pub dirty: Option<bool>,
+    pub binary_sha256: Option<String>,
+    pub features: Option<Vec<String>>,
+    pub toolchain: Option<String>,
+    pub image_digest: Option<String>,
+}
+
+/// The server launch; `config` is read from the running server, not from `argv`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ServerFacts {
+    /// Arguments with paths and ports replaced by `{model}`, `{port}`: no path enters a record.
+    pub argv: Option<Vec<String>>,
+    pub env: Option<BTreeMap<String, String>>,
+    /// Flag to resolved value.
+    pub config: Option<BTreeMap<String, Value>>,
+    pub config_sha256: Option<String>,
+    pub variant: Option<String>,
+    pub tp: Option<u32>,
+    pub device: Option<String>,
+    pub max_batch_size: Option<u64>,
+    pub kv_bytes: Option<u64>,
+    pub kv_dtype: Option<String>,
+    pub prefix_cache: Option<bool>,
+    /// Process start to ready.
+    pub startup_us: Option<u64>,
+    pub weights_load_us: Option<u64>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ModelFacts {
+    pub id: String,
+    /// Package and version, hub id, or `path`.
+    pub source: Option<String>,
+    pub revision: Option<String>,
+    /// `real` or `random`.
+    pub weights: Option<String>,
+    pub weights_sha256: Option<String>,
+    pub format: Option<String>,
+    pub dtype: Option<String>,
+    pub parameters: Option<u64>,
+    pub tokenizer_sha256: Option<String>,
+}
+
+/// What was asked and when.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ScenarioFacts {
+    pub id: String,
+    pub rev: u32,
+    pub tier: Tier,
+    pub file_sha256: Option<String>,
+    pub manifest_sha256: Option<String>,
+    pub prompt_form: Option<PromptForm>,
+    pub dataset_sha256: Option<String>,
+    pub seed: Option<u64>,
+    pub requests: Option<u64>,
+    pub arrival: Option<Arrival>,
+    pub warmup: Option<Warmup>,
+}
+
+/// How prompts go over the wire. Runs are compared only within one form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PromptForm {
+    TokenIds,
+    Text,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct HardwareFacts {
+    /// `h200-141g`, or `cpu-<vendor>-<brand slug>-f<family>m<model>s<stepping>-<n>c`.
+    pub id: String,
+    /// True when an importer states the hardware and this program did not see it.
+    pub claimed: bool,
+    pub evidence: Option<String>,
+    pub gpu: Option<Vec<Gpu>>,
+    pub cpu_model: Option<String>,
+    pub cpu_features: Option<Vec<String>>,
+    pub cores: Option<u32>,
+    pub ram_bytes: Option<u64>,
+    pub kernel: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Gpu {
+    pub name: String,
+    pub memory_bytes: Option<u64>,
+    pub driver: Option<String>,
+    pub vbios: Option<String>,
+    pub power_limit_mw: Option<u64>,
+    pub clocks_locked: Option<bool>,
+}
+
+/// Evidence that the client did not set the number.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ClientFacts {
+    pub name: Option<String>,
+    pub version: Option<String>,
+    pub commit: Option<String>,
+    /// Share of one core that the client's loop used, 95th percentile over 100 ms slices.
+    pub cpu_share_p95: Option<f64>,
+    pub loop_lag_us_p99: Option<u64>,
+    pub kernel_timestamps: Option<bool>,
+    pub kernel_to_user_us_p99: Option<u64>,
+    /// Share of reads that brought more than one event.
+    pub coalesced_read_share: Option<f64>,
+    pub schedule_lag_us_p99: Option<u64>,
+    pub streams_max: Option<u64>,
+}
+
+/// State of the server's prefix cache, and what it did during the run.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CacheFacts {
+    pub state: CacheState,
+    pub emptied: Option<bool>,
+    pub query_tokens: Option<u64>,
+    pub hit_tokens: Option<u64>,
+    /// Hits that the manifest's own repeated prefixes predict.
+    pub expected_hit_tokens: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum CacheState {
+    Cold,
+    Primed,
+    #[default]
+    Unknown,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Counts {
+    pub requests_planned: Option<u64>,
+    pub requests_ok: Option<u64>,
+    pub requests_failed: Option<u64>,
+    /// Class of failure to number of requests.
+    pub failures: Option<BTreeMap<String, u64>>,
+    pub finish_reasons: Option<BTreeMap<String, u64>>,
+    pub input_tokens: Option<u64>,
+    pub output_tokens_requested: Option<u64>,
+    pub output_tokens_reported: Option<u64>,
+    pub output_tokens_retokenized: Option<u64>,
+    pub output_chunks: Option<u64>,
+    pub token_source: Option<TokenSource>,
+}
+
+/// Where the credited number of output tokens comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum TokenSource {
+    Usage,
+    UsagePerChunk,
+    Retokenized,
+    Chunks,
+    Requested,
+}
+
+/// Distributions, for plots and for computing percentiles again within a bin's width.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Histograms {
+    pub ttft_us: Option<HdrHistogram>,
+    pub ttft_scheduled_us: Option<HdrHistogram>,
+    pub tpot_us: Option<HdrHistogram>,
+    pub itl_chunk_us: Option<HdrHistogram>,
+    pub itl_token_us: Option<HdrHistogram>,
+    pub e2e_us: Option<HdrHistogram>,
+    pub e2e_scheduled_us: Option<HdrHistogram>,
+    pub queue_us: Option<HdrHistogram>,
+    pub connect_us: Option<HdrHistogram>,
+    pub schedule_lag_us: Option<HdrHistogram>,
+}
+
+impl Histograms {
+    /// Every histogram with its name, in the order of the record.
+    #[must_use]
+    pub fn named(&self) -> [(&'static str, Option<&HdrHistogram>); 10] {
+        [
+            ("ttft_us", self.ttft_us.as_ref()),
+            ("ttft_scheduled_us", self.ttft_scheduled_us.as_ref()),
+            ("tpot_us", self.tpot_us.as_ref()),
+            ("itl_chunk_us", self.itl_chunk_us.as_ref()),
+            ("itl_token_us", self.itl_token_us.as_ref()),
+            ("e2e_us", self.e2e_us.as_ref()),
+            ("e2e_scheduled_us", self.e2e_scheduled_us.as_ref()),
+            ("queue_us", self.queue_us.as_ref()),
+            ("connect_us", self.connect_us.as_ref()),
+            ("schedule_lag_us", self.schedule_lag_us.as_ref()),
+        ]
+    }
+}
+
+/// Rates over `time.wall_us`, exact percentiles over all samples.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Metrics {
+    pub requests_per_s: Option<f64>,
+    pub input_tokens_per_s: Option<f64>,
+    pub output_tokens_per_s: Option<f64>,
+    pub total_tokens_per_s: Option<f64>,
+    pub output_tokens_per_s_per_gpu: Option<f64>,
+    pub output_tokens_per_s_steady: Option<f64>,
+    /// Most output tokens in any sliding second.
+    pub output_tokens_per_s_peak: Option<f64>,
+    pub concurrency_mean: Option<f64>,
+    /// Service level to requests per second that met it.
+    pub goodput_per_s: Option<BTreeMap<String, f64>>,
+    pub joules_per_output_token: Option<f64>,
+    pub ttft_us: Option<Summary>,
+    pub tpot_us: Option<Summary>,
+    pub itl_chunk_us: Option<Summary>,
+    pub itl_token_us: Option<Summary>,
+    pub e2e_us: Option<Summary>,
+}
+
+impl Metrics {
+    /// The summaries with the names of the histograms that they belong to.
+    #[must_use]
+    pub fn summaries(&self) -> [(&'static str, Option<&Summary>); 5] {
+        [
+            ("ttft_us", self.ttft_us.as_ref()),
+            ("tpot_us", self.tpot_us.as_ref()),
+            ("itl_chunk_us", self.itl_chunk_us.as_ref()),
+            ("itl_token_us", self.itl_token_us.as_ref()),
+            ("e2e_us", self.e2e_us.as_ref()),
+        ]
+    }
+}
+
+/// Microseconds. Percentiles are linear between order statistics (NumPy's default), `std` is the
+/// population's.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Summary {
+    pub mean: Option<u64>,
+    pub std: Option<u64>,
+    pub p50: Option<u64>,
+    pub p90: Option<u64>,
+    pub p95: Option<u64>,
+    pub p99: Option<u64>,
+    pub max: Option<u64>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Memory {
+    pub rss_bytes_max: Option<u64>,
+    pub gpu_bytes_max: Option<u64>,
+}
+
+/// A check that the outputs were right: greedy tokens over fixed prompts.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Correctness {
+    pub prompts: Option<u64>,
+    /// SHA-256 over all output ids; equal within one binary, instruction set and type.
+    pub tokens_sha256: Option<String>,
+    /// What the agreement is measured against.
+    pub reference: Option<String>,
+    /// Share of output tokens equal to the reference's.
+    pub agreement: Option<f64>,
+}
+
+/// Where an imported record was read.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Source {
+    pub tool: String,
+    pub tool_version: Option<String>,
+    pub file: String,
+    pub line_first: u64,
+    pub line_last: u64,
+    pub sha256: String,
+    /// The tool's definitions: what `n` is, whether TPOT contains TTFT, which percentile rule.
+    pub definitions: BTreeMap<String, Value>,
+}
+
+/// The finding of one quality rule.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Check {
+    /// Stable id such as `E06`.
+    pub rule: String,
+    pub level: Level,
+    pub ok: bool,
+    pub detail: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    Error,
+    Warning,
+}
+
+/// Fields that may be null or left out without a reason under `absent`.
+pub const OPTIONAL: &[&str] = &[
+    "failure",
+    "source",
+    "server.variant",
+    "engine.image_digest",
+    "model.revision",
+    "hardware.evidence",
+    "correctness.reference",
+];
+
+/// Dotted paths of a record's nulls that neither `absent` nor [`OPTIONAL`] explains, in order.
+#[must_use]
+pub fn unexplained_nulls(record: &Value) -> Vec<String> {
+    let absent = record.get("absent").and_then(Value::as_object);
+    let explained = |path: &str| {
+        OPTIONAL.contains(&path) || absent.is_some_and(|reasons| reasons.contains_key(path))
+    };
+    let mut found = Vec::new();
+    collect_nulls(record, "", &explained, &mut found);
+    found
+}
+
+fn collect_nulls(
+    value: &Value,
+    path: &str,
+    explained: &dyn Fn(&str) -> bool,
+    found: &mut Vec<String>,
+) {
+    if explained(path) || path == "checks" {
+        return;
+    }
+    match value {
+        Value::Null => found.push(path.to_owned()),
+        Value::Object(map) => {
+            for (key, below) in map {
+                let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                collect_nulls(below, &path, explained, found);
+            }
+        }
+        Value::Array(list) => {
+            for (index, below) in list.iter().enumerate() {
+                collect_nulls(below, &format!("{path}.{index}"), explained, found);
+            }
+        }
+        Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn value(record: &RunRecord) -> Value {
+        serde_json::to_value(record).expect("a record is JSON")
+    }
+
+    #[test]
+    fn a_null_without_a_reason_is_named_by_its_path() {
+        let mut record = RunRecord { schema: SCHEMA.into(), ..RunRecord::default() };
+        record.counts = Some(Counts::default());
+        let nulls = unexplained_nulls(&value(&record));
+        assert!(nulls.contains(&"counts.requests_ok".to_owned()));
+        assert!(nulls.contains(&"metrics".to_owned()));
+        assert!(!nulls.contains(&"failure".to_owned()), "failure may be null without a reason");
+    }
+
+    #[test]
+    fn a_reason_covers_everything_below_its_path() {
+        let mut record = RunRecord { counts: Some(Counts::default()), ..RunRecord::default() };
+        record.absent.insert("counts".into(), "the server never became ready".into());
+        let nulls = unexplained_nulls(&value(&record));
+        assert!(nulls.iter().all(|path| !path.starts_with("counts")));
+    }
+
+    #[test]
+    fn a_reader_ignores_keys_it_does_not_know() {
+        let mut json = value(&RunRecord::default());
+        json["later"] = Value::from(1);
+        json["time"] = serde_json::json!({"wall_us": 5, "later": true});
+        let read: RunRecord = serde_json::from_value(json).expect("readable");
+        assert_eq!(read.time.and_then(|time| time.wall_us), Some(5));
+    }
+}

@@ -1,0 +1,36 @@
+//! The JSON Schema of every kind of record and file, as `schema/json/*.json` holds them.
+
+use schemars::{Schema, schema_for};
+
+/// Name and JSON Schema of each kind, in the order of their names.
+#[must_use]
+pub fn all() -> Vec<(&'static str, Schema)> {
+    vec![
+        ("campaign.v1", schema_for!(crate::campaign::CampaignRecord)),
+        ("dataset", schema_for!(crate::model::DatasetFile)),
+        ("engine", schema_for!(crate::engine::EngineFile)),
+        ("kernel.v1", schema_for!(crate::kernel::KernelRecord)),
+        ("manifest.v1", schema_for!(crate::manifest::Manifest)),
+        ("measurement.v1", schema_for!(crate::measurement::Measurement)),
+        ("model", schema_for!(crate::model::ModelFile)),
+        ("probe.v1", schema_for!(crate::probe::Probe)),
+        ("run.v1", schema_for!(crate::run::RunRecord)),
+        ("scenario", schema_for!(crate::scenario::Scenario)),
+        ("target", schema_for!(crate::target::Target)),
+        ("verdict", schema_for!(crate::verdict::Verdict)),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_schema_lists_its_properties() {
+        for (name, schema) in all() {
+            let value = schema.to_value();
+            let properties = value.get("properties").and_then(|p| p.as_object());
+            assert!(properties.is_some_and(|p| !p.is_empty()), "`{name}` has no properties");
+        }
+    }
+}

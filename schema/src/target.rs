@@ -1,0 +1,45 @@
+//! A target file: a hardware class with its scenarios, models and tensor-parallel sizes.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// `suite/targets/<id>.toml`. The id is the file's stem.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Target {
+    /// When this target is the one at hand; a target that asks for no device is the fallback.
+    #[serde(rename = "match")]
+    pub matches: TargetMatch,
+    /// Scenario ids, in the order in which they run.
+    pub scenarios: Vec<String>,
+    /// Launches per scenario.
+    pub repeats: u32,
+    pub models: Vec<TargetModel>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TargetMatch {
+    /// Lower-case parts of a GPU's name, any of which will do; empty for a CPU.
+    #[serde(default)]
+    pub device_name: Vec<String>,
+    #[serde(default)]
+    pub memory_gib_min: f64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TargetModel {
+    /// File stem under `suite/models/`.
+    pub id: String,
+    /// Tensor-parallel ranks.
+    pub tp: u32,
+}
+
+/// Reads a target file.
+///
+/// # Errors
+/// The text is not TOML of this shape.
+pub fn parse(text: &str) -> Result<Target, Box<toml::de::Error>> {
+    toml::from_str(text).map_err(Box::new)
+}

@@ -1,0 +1,64 @@
+//! What a comparison of two releases says about one metric of one cell.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What is compared: everything that must be equal on both sides.
+#[derive(
+    Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+pub struct Cell {
+    pub engine: String,
+    pub hardware: String,
+    pub model: String,
+    /// Configuration slug without its hash.
+    pub config: String,
+    /// `id@rev`.
+    pub scenario: String,
+}
+
+/// One metric of one cell, baseline against candidate.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Verdict {
+    pub cell: Cell,
+    pub metric: String,
+    /// Mean over the runs of the baseline, in the metric's unit.
+    pub baseline: Option<f64>,
+    pub candidate: Option<f64>,
+    /// Pairs of launches behind the interval.
+    pub pairs: u32,
+    /// Geometric mean of candidate / baseline, minus one, in percent.
+    pub effect_pct: Option<f64>,
+    /// 95 % t interval on the log ratios, in percent.
+    pub interval_pct: Option<(f64, f64)>,
+    pub p: Option<f64>,
+    pub floor_pct: f64,
+    /// Smallest effect that these pairs would have found with 80 % power.
+    pub mde_pct: Option<f64>,
+    pub verdict: VerdictKind,
+    pub stage: Stage,
+    pub waiver: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum VerdictKind {
+    Regressed,
+    Improved,
+    /// The 90 % interval lies inside the floor.
+    Unchanged,
+    Inconclusive,
+    ChangedConfig,
+    NewFailure,
+    FixedFailure,
+}
+
+/// How far the judgement went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Stage {
+    /// Effect and interval only; nothing is claimed from them.
+    Estimate,
+    Screen,
+    Confirm,
+}
