@@ -1,2 +1,50 @@
-//! xtask
-fn main() {}
+//! `cargo xtask`: builds Redline's other binaries and runs them. It links none of them, so that it
+//! compiles in seconds.
+
+mod build;
+mod ci;
+mod codegen;
+mod flags;
+mod shell;
+mod tidy;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use flags::Command;
+use shell::Shell;
+
+fn main() -> ExitCode {
+    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let command = match flags::parse(&arguments) {
+        Ok(command) => command,
+        Err(problem) => {
+            eprintln!("error: {problem}\n\n{}", flags::HELP);
+            return ExitCode::from(2);
+        }
+    };
+    match Shell::at_workspace_root().and_then(|shell| run(&shell, command)) {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(4)
+        }
+    }
+}
+
+/// Runs one command and gives its exit code.
+fn run(shell: &Shell, command: Command) -> Result<u8> {
+    match command {
+        Command::Help => {
+            println!("{}", flags::HELP);
+            Ok(0)
+        }
+        Command::Campaign { verb, rest } => build::run_campaign(shell, verb, &rest),
+        Command::Results { verb, rest } => build::run_results(shell, verb, &rest),
+        Command::Site { rest } => build::run_site(shell, &rest),
+        Command::Codegen { check } => codegen::run(shell, check),
+        Command::Tidy => tidy::run(shell),
+        Command::Ci { extra } => ci::run(shell, extra),
+    }
+}

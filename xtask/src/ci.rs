@@ -1,0 +1,101 @@
+//! Everything that must pass, in the order of what is quickest to fail, with each stage's time.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use crate::build;
+use crate::codegen;
+use crate::shell::{Shell, cargo};
+use crate::tidy;
+
+type Stage = (&'static str, fn(&Shell) -> Result<u8>);
+
+/// The stages of `cargo xtask ci`. The test runner comes last, so that its closing line does too.
+const STAGES: &[Stage] = &[
+    ("format", |shell| cargo_words(shell, "fmt --all --check")),
+    ("tidy", tidy::run),
+    ("lint", |shell| {
+        cargo_words(shell, "clippy --locked --release --workspace --all-targets -- -D warnings")
+    }),
+    ("build", |shell| cargo_words(shell, "build --locked --release --workspace --bins")),
+    ("generated files", |shell| codegen::run(shell, true)),
+    ("records", |shell| build::run_results(shell, "check", &[])),
+    ("pages", |shell| build::run_site(shell, &[OsString::from("--check")])),
+    ("site", |shell| build::run_site(shell, &[])),
+    ("doctests and docs", docs),
+    ("tests", tests),
+];
+
+/// The slower stages, for machines that have the time.
+const EXTRA: &[Stage] = &[("tests that take long", |shell| {
+    nextest(shell, &["--profile", "extra", "--run-ignored", "default"])
+})];
+
+/// Runs every stage and stops at the first that fails.
+///
+/// # Errors
+/// A stage cannot be started.
+pub fn run(shell: &Shell, extra: bool) -> Result<u8> {
+    let mut times: Vec<(&str, Duration)> = Vec::new();
+    let mut code = 0;
+    for (name, stage) in if extra { EXTRA } else { STAGES } {
+        eprintln!("== {name}");
+        let start = Instant::now();
+        code = stage(shell)?;
+        times.push((name, start.elapsed()));
+        if code != 0 {
+            eprintln!("== {name} failed with exit code {code}");
+            break;
+        }
+    }
+    report(&times);
+    Ok(code)
+}
+
+/// The times go to standard error: the last line of standard output is the test runner's.
+fn report(times: &[(&str, Duration)]) {
+    for (name, time) in times {
+        eprintln!("{:>8.1} s  {name}", time.as_secs_f64());
+    }
+    let total: Duration = times.iter().map(|(_, time)| *time).sum();
+    eprintln!("{:>8.1} s  in all", total.as_secs_f64());
+}
+
+fn cargo_words(shell: &Shell, line: &str) -> Result<u8> {
+    let words: Vec<&str> = line.split(' ').collect();
+    shell.exit_code(&cargo(), &words)
+}
+
+/// Documentation without a warning; examples in it are run.
+fn docs(shell: &Shell) -> Result<u8> {
+    let flags = ["RUSTDOCFLAGS=-D warnings"];
+    let cargo = cargo().into_os_string();
+    let mut words: Vec<OsString> = flags.iter().map(OsString::from).collect();
+    words.push(cargo);
+    words.extend(
+        ["doc", "--quiet", "--locked", "--release", "--workspace", "--no-deps", "--lib"]
+            .map(OsString::from),
+    );
+    shell.exit_code(Path::new("env"), &words)
+}
+
+fn tests(shell: &Shell) -> Result<u8> {
+    nextest(shell, &[])
+}
+
+/// nextest where it is installed, else cargo's own runner.
+fn nextest(shell: &Shell, more: &[&str]) -> Result<u8> {
+    let present = shell.read(&cargo(), &["nextest", "--version"]).is_ok();
+    let mut words = if present {
+        vec!["nextest", "run", "--locked", "--release", "--workspace", "--no-fail-fast"]
+    } else {
+        vec!["test", "--locked", "--release", "--workspace", "--no-fail-fast"]
+    };
+    if present {
+        words.extend(more);
+    }
+    shell.exit_code(&cargo(), &words)
+}

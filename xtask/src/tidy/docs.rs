@@ -1,0 +1,98 @@
+//! The documents: the landing page's length, paths that exist, an index that is complete.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use super::{File, Finding};
+
+/// The landing page fits two screens.
+const README_LINES_MAX: usize = 80;
+
+/// Documents whose paths in back-ticks must exist.
+const MAPS: &[&str] = &["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/STYLE.md"];
+
+pub fn check(files: &[File]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for file in files {
+        let Some(text) = &file.text else { continue };
+        if file.path == Path::new("README.md") && text.lines().count() > README_LINES_MAX {
+            findings
+                .push(file.finding(README_LINES_MAX + 1, "the landing page has 80 lines at most"));
+        }
+        if file.path == Path::new("docs/README.md") {
+            findings.extend(missing_in_index(file, text, files));
+        }
+        if MAPS.iter().any(|map| file.path == Path::new(map)) {
+            findings.extend(dead_paths(file, text, files));
+        }
+    }
+    findings
+}
+
+fn missing_in_index(index: &File, text: &str, files: &[File]) -> Vec<Finding> {
+    let pages = files.iter().filter(|file| {
+        file.under("docs")
+            && file.path != index.path
+            && file.path.extension().is_some_and(|e| e == "md")
+    });
+    pages
+        .filter_map(|page| page.path.strip_prefix("docs").ok())
+        .filter(|page| !text.contains(&format!("({})", page.display())))
+        .map(|page| index.finding(0, format!("list `{}` here", page.display())))
+        .collect()
+}
+
+/// Back-ticked words that look like paths of the tree and are none.
+fn dead_paths(file: &File, text: &str, files: &[File]) -> Vec<Finding> {
+    let tops: BTreeSet<_> = files
+        .iter()
+        .filter_map(|file| file.path.components().next())
+        .map(|top| top.as_os_str().to_owned())
+        .collect();
+    let exists = |path: &str| files.iter().any(|file| file.path.starts_with(path));
+    let mut findings = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        for word in line.split('`').skip(1).step_by(2) {
+            let path = word.trim_end_matches('/');
+            let plain = path.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-".contains(&b));
+            let top = path.split('/').next().unwrap_or_default();
+            let looks_like_path =
+                plain && path.contains('/') && tops.contains(Path::new(top).as_os_str());
+            if looks_like_path && !exists(path) {
+                findings.push(file.finding(index + 1, format!("`{word}` does not exist")));
+            }
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{file, messages};
+    use super::*;
+
+    #[test]
+    fn a_path_that_is_gone_is_named() {
+        let files = [
+            file("ARCHITECTURE.md", "See `engine/src/lib.rs` and `engine/src/gone.rs`.\n"),
+            file("engine/src/lib.rs", "//! x\n"),
+        ];
+        assert_eq!(
+            messages(&check(&files)),
+            ["ARCHITECTURE.md:1: `engine/src/gone.rs` does not exist"]
+        );
+    }
+
+    #[test]
+    fn the_index_lists_every_page() {
+        let files =
+            [file("docs/README.md", "[a](A.md)\n"), file("docs/A.md", ""), file("docs/B.md", "")];
+        assert_eq!(messages(&check(&files)), ["docs/README.md:1: list `B.md` here"]);
+    }
+
+    #[test]
+    fn the_landing_page_is_short() {
+        let files = [file("README.md", &"line\n".repeat(81))];
+        assert_eq!(messages(&check(&files)).len(), 1);
+    }
+}

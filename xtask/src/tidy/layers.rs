@@ -1,0 +1,118 @@
+//! What a part must not know: I/O, clocks, the wire, `unsafe`.
+
+use super::source::code_lines;
+use super::{File, Finding};
+
+/// A word that is forbidden somewhere.
+struct Ban {
+    /// True where the ban holds.
+    within: fn(&File) -> bool,
+    words: &'static [&'static str],
+    instead: &'static str,
+}
+
+const BANS: &[Ban] = &[
+    Ban {
+        within: |file| file.under("schema/src") && !file.under("schema/src/bin"),
+        words: &["std::fs", "std::net", "std::env", "std::process", "Instant", "SystemTime"],
+        instead: "`schema` does no I/O and reads no clock: take the value as an argument",
+    },
+    Ban {
+        within: |file| file.under("audit/src"),
+        words: &["std::fs", "std::net", "std::env", "std::process", "Instant", "SystemTime"],
+        instead: "`audit` is pure: take the value as an argument",
+    },
+    Ban {
+        within: |file| file.under("engine/src/schedule"),
+        words: &["std::fs", "std::net", "Instant", "SystemTime", "crate::model", "crate::device"],
+        instead: "the scheduler is bookkeeping only: no device, no I/O, no clock",
+    },
+    Ban {
+        within: |file| file.under("engine/src/model"),
+        words: &["crate::schedule", "crate::http", "crate::worker"],
+        instead: "a model knows its device and nothing above it",
+    },
+    Ban {
+        within: |file| {
+            ["schema/src", "audit/src", "registry/src", "site/src", "engine/src/schedule"]
+                .iter()
+                .any(|folder| file.under(folder))
+        },
+        words: &["HashMap", "HashSet"],
+        instead: "use a `BTreeMap` or `BTreeSet`: what is printed or written is ordered",
+    },
+    Ban {
+        within: |file| !file.under("engine/src/http") && !file.under("tests"),
+        words: &["axum::"],
+        instead: "only `engine/src/http` knows HTTP",
+    },
+    Ban {
+        within: |file| !file.under("suite/src/client") && !file.under("suite/src/emitter"),
+        words: &["httparse::"],
+        instead: "only the suite's client knows the wire",
+    },
+    Ban {
+        within: |file| !file.under("engine/src/device") && !file.under("engine/src/weights/map.rs"),
+        words: &["unsafe"],
+        instead: "`unsafe` lives in `engine/src/device` and `engine/src/weights/map.rs`",
+    },
+    Ban {
+        within: |file| file.under("site/src"),
+        words: &["VerdictKind::Regressed =", "StudentsT", "SystemTime", "Instant"],
+        instead: "`site` computes display only; a verdict is computed once, in `registry`",
+    },
+];
+
+pub fn check(files: &[File]) -> Vec<Finding> {
+    let sources = files.iter().filter(|file| file.is_rust() && !file.under("xtask/src/tidy"));
+    sources.flat_map(check_file).collect()
+}
+
+fn check_file(file: &File) -> Vec<Finding> {
+    let bans: Vec<&Ban> = BANS.iter().filter(|ban| (ban.within)(file)).collect();
+    let Some(text) = &file.text else { return Vec::new() };
+    let mut findings = Vec::new();
+    for (line, code) in code_lines(text) {
+        for ban in &bans {
+            if let Some(word) = ban.words.iter().find(|word| has_word(code, word)) {
+                findings.push(file.finding(line, format!("`{word}` here: {}", ban.instead)));
+            }
+        }
+    }
+    findings
+}
+
+/// True when `word` stands in `code` and is not a part of a longer name.
+fn has_word(code: &str, word: &str) -> bool {
+    let part_of_name = |c: char| c.is_alphanumeric() || c == '_';
+    code.match_indices(word).any(|(start, _)| {
+        let before = code[..start].chars().next_back();
+        let after = code[start + word.len()..].chars().next();
+        let open_ended = word.ends_with(|c: char| !part_of_name(c));
+        !before.is_some_and(part_of_name) && (open_ended || !after.is_some_and(part_of_name))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{file, messages};
+    use super::*;
+
+    #[test]
+    fn a_clock_in_the_scheduler_is_named_by_line() {
+        let text = "//! x\nuse std::time::Instant;\n";
+        let found = messages(&check(&[file("engine/src/schedule/mod.rs", text)]));
+        assert_eq!(
+            found,
+            ["engine/src/schedule/mod.rs:2: `Instant` here: the scheduler is bookkeeping only: \
+              no device, no I/O, no clock"]
+        );
+    }
+
+    #[test]
+    fn unsafe_is_found_outside_its_two_homes_and_not_in_longer_names() {
+        let text = "unsafe { x() }\n#![deny(unsafe_code)]\n// unsafe is a word here\n";
+        assert_eq!(check(&[file("suite/src/client/mod.rs", text)]).len(), 1);
+        assert!(check(&[file("engine/src/device/cpu/pool.rs", text)]).is_empty());
+    }
+}

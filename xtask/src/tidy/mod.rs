@@ -1,0 +1,106 @@
+//! The house rules, as code. Each finding names file, line and what to do.
+//!
+//! The rules that hold a part back from another are the invariants of ARCHITECTURE.md; the others
+//! keep the tree readable. docs/STYLE.md gives the reason for each.
+
+mod docs;
+mod layers;
+mod manifests;
+mod source;
+mod tree;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use crate::shell::Shell;
+
+/// A breach of a house rule.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Finding {
+    /// Path from the root.
+    pub path: PathBuf,
+    /// From 1; 0 for the file as a whole.
+    pub line: usize,
+    /// What is wrong, and what to do.
+    pub message: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: {}", self.path.display(), self.line.max(1), self.message)
+    }
+}
+
+/// A file that git tracks (or would: untracked and not ignored), with its text where it is UTF-8.
+#[derive(Debug)]
+pub struct File {
+    pub path: PathBuf,
+    pub bytes: u64,
+    pub text: Option<String>,
+}
+
+impl File {
+    /// A finding at a line of this file.
+    pub fn finding(&self, line: usize, message: impl Into<String>) -> Finding {
+        Finding { path: self.path.clone(), line, message: message.into() }
+    }
+
+    pub fn is_rust(&self) -> bool {
+        self.path.extension().is_some_and(|extension| extension == "rs")
+    }
+
+    /// True when the file lies in `folder` or is it.
+    pub fn under(&self, folder: &str) -> bool {
+        self.path.starts_with(folder)
+    }
+}
+
+type Rule = fn(&[File]) -> Vec<Finding>;
+
+/// Every rule.
+const RULES: &[Rule] = &[manifests::check, layers::check, source::check, tree::check, docs::check];
+
+/// Applies every rule to the working tree; exit code 2 when any is broken.
+///
+/// # Errors
+/// Git cannot list the files, or one cannot be read.
+pub fn run(shell: &Shell) -> Result<u8> {
+    let files = tracked_files(shell)?;
+    let mut findings: Vec<Finding> = RULES.iter().flat_map(|rule| rule(&files)).collect();
+    findings.extend(manifests::check_licences(shell)?);
+    findings.sort();
+    for finding in &findings {
+        eprintln!("{finding}");
+    }
+    Ok(if findings.is_empty() { 0 } else { 2 })
+}
+
+fn tracked_files(shell: &Shell) -> Result<Vec<File>> {
+    let listed = shell.read(
+        Path::new("git"),
+        &["ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+    )?;
+    let mut files = Vec::new();
+    for path in listed.split('\0').filter(|path| !path.is_empty()) {
+        let full = shell.root().join(path);
+        if !full.is_file() {
+            continue;
+        }
+        let bytes = std::fs::read(&full).with_context(|| format!("failed to read `{path}`"))?;
+        let size = bytes.len() as u64;
+        files.push(File { path: path.into(), bytes: size, text: String::from_utf8(bytes).ok() });
+    }
+    Ok(files)
+}
+
+#[cfg(test)]
+fn file(path: &str, text: &str) -> File {
+    File { path: path.into(), bytes: text.len() as u64, text: Some(text.to_owned()) }
+}
+
+#[cfg(test)]
+fn messages(findings: &[Finding]) -> Vec<String> {
+    findings.iter().map(ToString::to_string).collect()
+}

@@ -1,0 +1,59 @@
+//! What lies in the tree: sizes, scenario files.
+
+use super::{File, Finding};
+
+/// Largest file in bytes; Cargo.lock and the licence are as long as they are.
+const FILE_BYTES_MAX: u64 = 256 * 1024;
+
+/// The whole tree stays quick to clone and to copy.
+const TREE_BYTES_MAX: u64 = 40 * 1024 * 1024;
+
+pub fn check(files: &[File]) -> Vec<Finding> {
+    let mut findings: Vec<Finding> = files.iter().flat_map(check_file).collect();
+    let total: u64 = files.iter().map(|file| file.bytes).sum();
+    if total > TREE_BYTES_MAX {
+        let message = format!("the tree holds {total} bytes, more than {TREE_BYTES_MAX}");
+        findings.push(Finding { path: ".".into(), line: 0, message });
+    }
+    findings
+}
+
+fn check_file(file: &File) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if file.bytes > FILE_BYTES_MAX {
+        let message =
+            format!("{} bytes, more than {FILE_BYTES_MAX}: keep it elsewhere", file.bytes);
+        findings.push(file.finding(0, message));
+    }
+    let is_scenario = file.under("suite/scenarios");
+    let first = file.text.as_deref().and_then(|text| text.lines().next()).unwrap_or_default();
+    if is_scenario && !first.starts_with("question = ") {
+        findings.push(file.finding(1, "a scenario's first key is the `question` it answers"));
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{file, messages};
+    use super::*;
+
+    #[test]
+    fn a_scenario_begins_with_its_question() {
+        let found = messages(&check(&[
+            file("suite/scenarios/a.toml", "rev = 1\n"),
+            file("suite/scenarios/b.toml", "question = \"How fast?\"\n"),
+        ]));
+        assert_eq!(
+            found,
+            ["suite/scenarios/a.toml:1: a scenario's first key is the `question` it answers"]
+        );
+    }
+
+    #[test]
+    fn a_large_file_is_named() {
+        let mut large = file("docs/picture.svg", "");
+        large.bytes = FILE_BYTES_MAX + 1;
+        assert_eq!(check(&[large]).len(), 1);
+    }
+}
