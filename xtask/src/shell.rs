@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 pub struct Shell {
     root: PathBuf,
     target: PathBuf,
+    cache: Option<PathBuf>,
 }
 
 impl Shell {
@@ -25,7 +26,7 @@ impl Shell {
         let root = package.parent().context("xtask has no parent folder")?.to_path_buf();
         let target = std::env::var_os("CARGO_TARGET_DIR")
             .map_or_else(|| root.join("target"), |target| root.join(target));
-        Ok(Self { root, target })
+        Ok(Self { root, target, cache: cache() })
     }
 
     pub fn root(&self) -> &Path {
@@ -83,6 +84,9 @@ impl Shell {
     fn command<S: AsRef<OsStr>>(&self, program: &Path, arguments: &[S]) -> Command {
         let mut command = Command::new(program);
         command.current_dir(&self.root).args(arguments);
+        if let Some(cache) = &self.cache {
+            command.env("REDLINE_CACHE", cache);
+        }
         command
     }
 }
@@ -90,4 +94,16 @@ impl Shell {
 /// The cargo that runs this program.
 pub fn cargo() -> PathBuf {
     std::env::var_os("CARGO").map_or_else(|| PathBuf::from("cargo"), PathBuf::from)
+}
+
+/// The folder that inputs are fetched into, named to every program so that the tests look where
+/// the fetcher put things: `REDLINE_CACHE`, else the platform's cache folder.
+fn cache() -> Option<PathBuf> {
+    let variable =
+        |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    variable("REDLINE_CACHE").or_else(|| {
+        let platform =
+            variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")))?;
+        Some(platform.join("redline"))
+    })
 }
