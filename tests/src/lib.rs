@@ -1,1 +1,7 @@
-//! Black-box harness for the binaries of this workspace.
+//! The harness of the black-box tests: the built programs, scratch clones, and inputs that may be
+//! absent. It knows processes, files and exit codes, and nothing of the inside of any program.
+
+pub mod clone;
+pub mod inputs;
+pub mod program;
+pub mod server;

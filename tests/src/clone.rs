@@ -1,0 +1,79 @@
+//! Scratch clones of this repository, as a user would have one.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use crate::program::{Ended, command, run};
+
+/// A clone in a folder of its own, gone when dropped.
+#[derive(Debug)]
+pub struct Clone {
+    folder: TempDir,
+}
+
+impl Clone {
+    /// Clones this repository's HEAD; `options` go to `git clone`.
+    ///
+    /// # Panics
+    /// Git cannot clone.
+    #[must_use]
+    #[track_caller]
+    pub fn of_this_repository(options: &[&str]) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let source = format!("file://{}", repository().display());
+        let mut words = vec!["clone", "--quiet"];
+        words.extend(options);
+        words.extend([source.as_str(), "redline"]);
+        run(&mut command(Path::new("git"), folder.path(), &words)).expect_code(0);
+        let clone = Self { folder };
+        clone.git(&["config", "user.name", "A User"]);
+        clone.git(&["config", "user.email", "user@example.org"]);
+        clone
+    }
+
+    /// The clone's root.
+    #[must_use]
+    pub fn root(&self) -> PathBuf {
+        self.folder.path().join("redline")
+    }
+
+    /// Runs git in the clone and returns what it printed.
+    ///
+    /// # Panics
+    /// Git fails.
+    #[track_caller]
+    pub fn git(&self, words: &[&str]) -> String {
+        run(&mut command(Path::new("git"), &self.root(), words)).expect_code(0).stdout
+    }
+
+    /// A built program that works in the clone.
+    #[must_use]
+    pub fn program(&self, name: &str, words: &[&str]) -> Command {
+        let mut program = command(&crate::program::built(name), &self.root(), words);
+        program.env("CARGO_TARGET_DIR", target());
+        program
+    }
+
+    /// Runs a built program in the clone.
+    #[track_caller]
+    pub fn run(&self, name: &str, words: &[&str]) -> Ended {
+        run(&mut self.program(name, words))
+    }
+}
+
+/// The root of the repository that the tests belong to.
+#[must_use]
+pub fn repository() -> PathBuf {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    package.parent().expect("the package lies in the workspace").to_path_buf()
+}
+
+/// The target folder that the tests were built in, shared with clones so that dependencies are
+/// compiled once.
+#[must_use]
+pub fn target() -> PathBuf {
+    let test = std::env::current_exe().expect("a test knows its own path");
+    test.ancestors().nth(3).expect("tests lie in target/release/deps").to_path_buf()
+}

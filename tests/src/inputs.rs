@@ -1,0 +1,46 @@
+//! Inputs that a machine may lack: reference outputs, the default model and conversations.
+
+use std::path::PathBuf;
+
+/// SHA-256 of the default model's file.
+pub const MODEL: &str = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53";
+
+/// SHA-256 of the mended conversations.
+pub const CONVERSATIONS: &str = "67ef1f76b4e6d51be9765fd2df485115ff2d2cdeada529d1eddb3c389d2884a4";
+
+/// The cache that inputs were fetched into, if the run has one.
+#[must_use]
+pub fn cache() -> Option<PathBuf> {
+    absent("REDLINE_CACHE", variable("REDLINE_CACHE"))
+}
+
+/// The folder of reference outputs, if the run has one.
+#[must_use]
+pub fn fixtures() -> Option<PathBuf> {
+    absent("REDLINE_FIXTURES", variable("REDLINE_FIXTURES"))
+}
+
+/// A fetched file by its hash, or none after saying that the test has nothing to work on.
+#[must_use]
+pub fn cached(sha256: &str) -> Option<PathBuf> {
+    let folder = cache()?.join("sha256").join(sha256);
+    let file = std::fs::read_dir(&folder)
+        .ok()
+        .and_then(|entries| entries.filter_map(Result::ok).map(|e| e.path()).find(|p| is_input(p)));
+    absent(sha256, file)
+}
+
+fn is_input(path: &std::path::Path) -> bool {
+    path.is_file() && path.extension().is_some_and(|e| e == "gguf" || e == "json")
+}
+
+fn variable(name: &str) -> Option<PathBuf> {
+    std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
+}
+
+fn absent(what: &str, path: Option<PathBuf>) -> Option<PathBuf> {
+    if path.is_none() {
+        println!("skipped: `{what}` is not there; hint: cargo xtask fetch, then cargo xtask ci");
+    }
+    path
+}

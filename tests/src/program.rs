@@ -1,0 +1,103 @@
+//! Running the programs that cargo built, and reading what they say.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// A program beside the running test: `redline`, `redline-bench` and their siblings.
+///
+/// # Panics
+/// It was not built: `cargo xtask ci` builds every program before it tests.
+#[must_use]
+pub fn built(name: &str) -> PathBuf {
+    let test = std::env::current_exe().expect("a test knows its own path");
+    let folder = test.ancestors().nth(2).expect("tests lie in target/release/deps");
+    let program = folder.join(name);
+    assert!(
+        program.is_file(),
+        "`{}` is missing; hint: cargo build --release --workspace --bins",
+        program.display()
+    );
+    program
+}
+
+/// How a program ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// Exit code; none when a signal ended it.
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Ended {
+    fn of(output: &Output) -> Self {
+        Self {
+            code: output.status.code(),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
+    /// Asserts the exit code, and shows what the program said where it differs.
+    ///
+    /// # Panics
+    /// The code differs.
+    #[track_caller]
+    pub fn expect_code(self, code: i32) -> Self {
+        assert_eq!(
+            self.code,
+            Some(code),
+            "exit code\n--- stdout\n{}\n--- stderr\n{}\n---",
+            self.stdout,
+            self.stderr
+        );
+        self
+    }
+
+    /// Asserts that standard error holds `text`.
+    ///
+    /// # Panics
+    /// It does not.
+    #[track_caller]
+    pub fn expect_said(self, text: &str) -> Self {
+        assert!(self.stderr.contains(text), "`{text}` is not in\n{}\n---", self.stderr);
+        self
+    }
+}
+
+/// A program with its arguments, in a folder.
+#[must_use]
+pub fn command<S: AsRef<OsStr>>(program: &Path, folder: &Path, arguments: &[S]) -> Command {
+    let mut command = Command::new(program);
+    command.current_dir(folder).args(arguments).stdin(Stdio::null());
+    command
+}
+
+/// Runs a program to its end.
+///
+/// # Panics
+/// It cannot be started.
+#[track_caller]
+pub fn run(command: &mut Command) -> Ended {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    Ended::of(&output)
+}
+
+/// Waits for a child, at most `limit`.
+///
+/// # Panics
+/// It has not ended by then; it is killed first.
+#[track_caller]
+pub fn wait(mut child: Child, limit: Duration) -> Ended {
+    let start = Instant::now();
+    while child.try_wait().expect("a child can be waited for").is_none() {
+        if start.elapsed() > limit {
+            child.kill().expect("a child can be killed");
+            panic!("still running after {limit:?}");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ended::of(&child.wait_with_output().expect("the child has ended"))
+}

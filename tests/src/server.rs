@@ -1,0 +1,96 @@
+//! A server that a test starts, waits for and stops.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// How long a server may take to say that it is ready.
+const READY_MAX: Duration = Duration::from_secs(60);
+
+/// A running server; killed when dropped.
+#[derive(Debug)]
+pub struct Server {
+    child: Child,
+    lines: Receiver<String>,
+    /// `http://HOST:PORT`.
+    pub url: String,
+}
+
+impl Server {
+    /// Starts a program that prints `ready http://HOST:PORT` on standard error.
+    ///
+    /// # Panics
+    /// It ends, or stays silent for a minute.
+    #[must_use]
+    #[track_caller]
+    pub fn start(command: &mut Command) -> Self {
+        let mut child = command
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        let stderr = child.stderr.take().expect("standard error is piped");
+        let mut server = Self { child, lines: forward(stderr), url: String::new() };
+        let mut said = String::new();
+        while server.url.is_empty() {
+            let line = server
+                .lines
+                .recv_timeout(READY_MAX)
+                .unwrap_or_else(|_| panic!("{command:?} never said `ready`:\n{said}"));
+            match line.strip_prefix("ready ") {
+                Some(url) => server.url = url.trim().to_owned(),
+                None => said = format!("{said}{line}\n"),
+            }
+        }
+        server
+    }
+
+    /// The process's id.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends a signal.
+    ///
+    /// # Panics
+    /// The process is gone.
+    pub fn signal(&self, signal: Signal) {
+        let id = i32::try_from(self.child.id()).expect("process ids are small");
+        kill(Pid::from_raw(id), signal).expect("the server runs");
+    }
+
+    /// Waits for the server's end and returns its exit code.
+    ///
+    /// # Panics
+    /// It does not end.
+    #[must_use]
+    pub fn wait(mut self) -> Option<i32> {
+        // The reader's channel closes when the process's standard error does.
+        while self.lines.recv_timeout(READY_MAX).is_ok() {}
+        self.child.wait().expect("a child can be waited for").code()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn forward(stderr: ChildStderr) -> Receiver<String> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                break;
+            }
+        }
+    });
+    receiver
+}
