@@ -1,1 +1,9 @@
-//! One file per promise to a user.
+//! One file per promise to a user. Everything here speaks to real binaries over files, processes,
+//! HTTP and git.
+
+mod bad_input;
+mod documents;
+mod hand_edited;
+mod interrupted;
+mod serving;
+mod whole_way;

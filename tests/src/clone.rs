@@ -77,3 +77,26 @@ pub fn target() -> PathBuf {
     let test = std::env::current_exe().expect("a test knows its own path");
     test.ancestors().nth(3).expect("tests lie in target/release/deps").to_path_buf()
 }
+
+/// A `PATH` on which the package clients are there and reach nothing, made in `folder`; git and
+/// the other programs are found as before.
+///
+/// # Panics
+/// The folder cannot be written.
+#[must_use]
+pub fn offline_path(folder: &Path) -> std::ffi::OsString {
+    use std::os::unix::fs::PermissionsExt;
+    let programs = folder.join("offline");
+    std::fs::create_dir_all(&programs).expect("writable");
+    for name in ["python3", "pip", "npm"] {
+        let program = programs.join(name);
+        std::fs::write(&program, "#!/bin/sh\necho 'network is unreachable' >&2\nexit 1\n")
+            .expect("writable");
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755))
+            .expect("permissions can be set");
+    }
+    let mut path = programs.into_os_string();
+    path.push(":");
+    path.push(std::env::var_os("PATH").unwrap_or_default());
+    path
+}

@@ -44,3 +44,19 @@ fn absent(what: &str, path: Option<PathBuf>) -> Option<PathBuf> {
     }
     path
 }
+
+/// Every file below a folder, in order; none where the folder does not exist.
+#[must_use]
+pub fn files_under(folder: &std::path::Path) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+    let mut files = Vec::new();
+    for path in entries.filter_map(Result::ok).map(|entry| entry.path()) {
+        if path.is_dir() {
+            files.extend(files_under(&path));
+        } else {
+            files.push(path);
+        }
+    }
+    files.sort();
+    files
+}

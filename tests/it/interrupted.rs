@@ -1,0 +1,55 @@
+//! Ctrl-C and SIGTERM at any time: no stray server, no lock in the way, no changed tree.
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tests::clone::Clone;
+use tests::inputs::{CONVERSATIONS, MODEL, cached};
+use tests::program::wait;
+
+/// Starts release-bench, waits for a line of its progress that holds `moment`, and signals it.
+fn interrupted_at(clone: &Clone, moment: &str, signal: Signal) {
+    let words = ["release-bench", "v0.9.2", "--scenario", "thinking-lite", "--repeats", "1"];
+    let mut command = clone.program("redline-campaign", &words);
+    let mut child =
+        command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts");
+    let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
+    let seen = lines.by_ref().map_while(Result::ok).any(|line| line.contains(moment));
+    let id = i32::try_from(child.id()).expect("process ids are small");
+    kill(Pid::from_raw(id), signal).expect("it runs");
+    let rest: Vec<String> = lines.map_while(Result::ok).collect();
+    let ended = wait(child, Duration::from_secs(60));
+    assert!(seen, "`{moment}` was never printed");
+    assert_eq!(ended.code, Some(4), "{}", rest.join("\n"));
+    assert!(rest.iter().any(|line| line.contains("interrupted")), "{}", rest.join("\n"));
+}
+
+/// Processes whose command line mentions the clone's folder.
+fn strays(clone: &Clone) -> Vec<String> {
+    let root = clone.root().display().to_string();
+    let processes = std::fs::read_dir("/proc").expect("a proc file system");
+    processes
+        .filter_map(Result::ok)
+        .filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok())
+        .map(|line| String::from_utf8_lossy(&line).replace('\0', " "))
+        .filter(|line| line.contains(&root))
+        .collect()
+}
+
+#[test]
+fn ctrl_c_and_sigterm_leave_nothing_behind() {
+    let (Some(_), Some(_)) = (cached(MODEL), cached(CONVERSATIONS)) else { return };
+    let clone = Clone::of_this_repository(&[]);
+    let before = (clone.git(&["rev-parse", "HEAD"]), clone.git(&["status", "--porcelain"]));
+    for (moment, signal) in [("plan", Signal::SIGINT), ("thinking-lite", Signal::SIGTERM)] {
+        interrupted_at(&clone, moment, signal);
+        assert_eq!(
+            before,
+            (clone.git(&["rev-parse", "HEAD"]), clone.git(&["status", "--porcelain"]))
+        );
+        assert_eq!(strays(&clone), Vec::<String>::new(), "after {signal} at `{moment}`");
+    }
+}
