@@ -5,3 +5,4 @@
 //! see each other; only `http` knows the wire.
 
 pub mod model;
+pub mod schedule;
