@@ -4,5 +4,12 @@
 //! a `device`, `sample` picks the tokens, `http` speaks to the world. `schedule` and `model` never
 //! see each other; only `http` knows the wire.
 
+pub mod clock;
+pub mod http;
+pub mod metrics;
 pub mod model;
+pub mod sample;
 pub mod schedule;
+pub mod server;
+pub mod text;
+pub mod worker;

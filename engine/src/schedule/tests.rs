@@ -58,7 +58,7 @@ impl Simulation {
     }
 
     fn drawing(&self) -> String {
-        self.rows.iter().map(|(id, row)| format!("{id:>2} {row}\n")).collect()
+        self.rows.iter().map(|(id, row)| format!("{id:<2} {row}\n")).collect()
     }
 }
 
@@ -106,12 +106,12 @@ fn whole_prompts_go_first_as_many_as_the_budget_holds() {
         limits(Policy::PrefillFirst),
         &arrivals,
         &expect![[r#"
-         0 P.DD.D
-         1 P.DD
-         2 .PDD.D
-         3 ....PD
-         4    ...PDD
-    "#]],
+            0  P.DD.D
+            1  P.DD
+            2  .PDD.D
+            3  ....PD
+            4     ...PDD
+        "#]],
     );
 }
 
@@ -122,20 +122,20 @@ fn running_sequences_do_not_stand_still_for_a_long_prompt() {
         limits(Policy::Mixed),
         &arrivals,
         &expect![[r#"
-         0 PDDDDDDD
-         1 PDD
-         2   PPPPPDD
-         3    ...PD
-    "#]],
+            0  PDDDDDDD
+            1  PDD
+            2    PPPPPDD
+            3     ...PD
+        "#]],
     );
 }
 
 #[test]
 fn the_youngest_gives_way_and_comes_back() {
     let expected = expect![[r#"
-         0 PDDDDDDDD
-         1 PDDDDD...PDD
-         2 .........PDD
+        0  PDDDDDDDD
+        1  PDDDDD...PDD
+        2  .........PDD
     "#]];
     for policy in [Policy::PrefillFirst, Policy::Mixed] {
         let limits = Limits { pages: 6, ..limits(policy) };

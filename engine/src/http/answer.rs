@@ -1,0 +1,287 @@
+//! From the outputs of a request's sequences to a body: one JSON document, or server-sent events.
+//!
+//! Completions and chat differ only in how a choice is written; `Shape` is that difference.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::Json;
+use axum::body::{Body, Bytes};
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use serde_json::Value;
+use tokio_stream::Stream;
+
+use super::error::{ApiError, ErrorKind};
+use super::params::Answer;
+use super::state::Ready;
+use crate::worker::{Finish, Output, Ticket, TokenOutput};
+
+/// How a route writes choices.
+pub(super) trait Shape: Send + 'static {
+    /// `object` of a whole answer.
+    const OBJECT: &'static str;
+    /// `object` of a chunk.
+    const CHUNK_OBJECT: &'static str;
+
+    /// One choice of a whole answer.
+    fn whole(&self, context: &Writing, choice: &Choice) -> Value;
+
+    /// One choice of a chunk.
+    fn chunk(&self, context: &Writing, piece: &Piece<'_>) -> Value;
+
+    /// Whether the prompt's ids stand beside the choices and not in each.
+    fn prompt_ids_on_top(&self) -> bool;
+}
+
+/// What the writers of one answer share.
+#[derive(Debug)]
+pub(super) struct Writing {
+    pub(super) id: String,
+    pub(super) created: u64,
+    pub(super) ready: Arc<Ready>,
+    pub(super) answer: Answer,
+    /// Prompt ids of each prompt; choice `i` belongs to prompt `i / n`.
+    pub(super) prompts: Vec<Vec<u32>>,
+    pub(super) n: usize,
+}
+
+impl Writing {
+    pub(super) fn prompt_ids(&self, choice: usize) -> &[u32] {
+        &self.prompts[choice / self.n]
+    }
+
+    fn usage(&self, completion_tokens: usize, cached_tokens: usize) -> Usage {
+        let prompt_tokens = self.prompts.iter().map(Vec::len).sum();
+        let total_tokens = prompt_tokens + completion_tokens;
+        let prompt_tokens_details = PromptDetails { cached_tokens };
+        Usage { prompt_tokens, completion_tokens, total_tokens, prompt_tokens_details }
+    }
+}
+
+/// A sequence's outputs so far, put together.
+#[derive(Debug, Default)]
+pub(super) struct Choice {
+    pub(super) index: usize,
+    pub(super) text: String,
+    pub(super) tokens: Vec<TokenOutput>,
+    pub(super) finish: Option<Finish>,
+}
+
+/// One output on its way into a chunk.
+#[derive(Debug)]
+pub(super) struct Piece<'a> {
+    pub(super) index: usize,
+    pub(super) output: &'a Output,
+    /// Whether it is the first of its choice.
+    pub(super) first: bool,
+    /// Length in characters of the choice's text before it.
+    pub(super) text_offset: usize,
+}
+
+#[derive(Debug, Serialize)]
+struct Usage {
+    prompt_tokens: usize,
+    completion_tokens: usize,
+    total_tokens: usize,
+    prompt_tokens_details: PromptDetails,
+}
+
+#[derive(Debug, Serialize)]
+struct PromptDetails {
+    cached_tokens: usize,
+}
+
+/// A whole answer, or a chunk of one.
+#[derive(Debug, Serialize)]
+struct Document<'a> {
+    id: &'a str,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    choices: Vec<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_token_ids: Option<&'a [u32]>,
+    /// Chunks have `null` here where usage was asked for and is not due; none leaves it out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<Option<Usage>>,
+}
+
+impl<'a> Document<'a> {
+    fn new(writing: &'a Writing, object: &'static str, choices: Vec<Value>) -> Self {
+        let (id, model) = (writing.id.as_str(), writing.ready.model_name.as_str());
+        let created = writing.created;
+        Self { id, object, created, model, choices, prompt_token_ids: None, usage: None }
+    }
+}
+
+/// What OpenAI calls the reason, and the stop that caused it where a request named one.
+pub(super) fn reason(finish: Option<&Finish>) -> (Option<&'static str>, Value) {
+    match finish {
+        None => (None, Value::Null),
+        Some(Finish::EndToken) => (Some("stop"), Value::Null),
+        Some(Finish::StopToken(token)) => (Some("stop"), (*token).into()),
+        Some(Finish::StopString(stop)) => (Some("stop"), stop.as_str().into()),
+        Some(Finish::Length) => (Some("length"), Value::Null),
+        Some(Finish::Failed(_)) => (Some("error"), Value::Null),
+    }
+}
+
+fn failed(reason: &str) -> ApiError {
+    ApiError::new(ErrorKind::EngineFailed, reason)
+}
+
+fn engine_ended() -> ApiError {
+    failed("the engine ended before the answer did; its log says why")
+}
+
+/// Answers in the way that was asked for.
+pub(super) async fn respond<S: Shape + Unpin>(
+    shape: S,
+    writing: Writing,
+    ticket: Ticket,
+) -> Result<Response, ApiError> {
+    if !writing.answer.stream {
+        return whole(&shape, &writing, ticket).await;
+    }
+    let states = (0..writing.prompts.len() * writing.n).map(|_| ChoiceState::default()).collect();
+    let events = Events { shape, writing, ticket, states, ended: false };
+    let headers = [
+        (header::CONTENT_TYPE, "text/event-stream; charset=utf-8"),
+        (header::CACHE_CONTROL, "no-cache"),
+    ];
+    Ok((headers, Body::from_stream(events)).into_response())
+}
+
+async fn whole<S: Shape>(
+    shape: &S,
+    writing: &Writing,
+    mut ticket: Ticket,
+) -> Result<Response, ApiError> {
+    let count = writing.prompts.len() * writing.n;
+    let mut choices: Vec<Choice> =
+        (0..count).map(|index| Choice { index, ..Choice::default() }).collect();
+    let mut cached = vec![0; count];
+    let mut open = count;
+    while open > 0 {
+        let (index, output) = ticket.next().await.ok_or_else(engine_ended)?;
+        if let Some(Finish::Failed(reason)) = &output.finish {
+            return Err(failed(reason));
+        }
+        open -= usize::from(output.finish.is_some());
+        cached[index] = output.cached_tokens;
+        let choice = &mut choices[index];
+        choice.text.push_str(&output.text);
+        choice.tokens.extend(output.token);
+        choice.finish = output.finish;
+    }
+    let completion_tokens = choices.iter().map(|choice| choice.tokens.len()).sum();
+    let written = choices.iter().map(|choice| shape.whole(writing, choice)).collect();
+    let mut document = Document::new(writing, S::OBJECT, written);
+    document.usage = Some(Some(writing.usage(completion_tokens, cached.iter().sum())));
+    if writing.answer.return_token_ids && shape.prompt_ids_on_top() {
+        document.prompt_token_ids = Some(writing.prompt_ids(0));
+    }
+    Ok(Json(document).into_response())
+}
+
+#[derive(Debug, Default, Clone)]
+struct ChoiceState {
+    tokens: usize,
+    text_chars: usize,
+    cached_tokens: usize,
+    finished: bool,
+}
+
+/// The body of a streamed answer: an event per token, one with the usage, `[DONE]`.
+///
+/// Written by hand, since it is the one hot path of the front end. What has piled up by the time
+/// hyper asks goes out together, one event after another.
+#[derive(Debug)]
+struct Events<S> {
+    shape: S,
+    writing: Writing,
+    ticket: Ticket,
+    states: Vec<ChoiceState>,
+    ended: bool,
+}
+
+impl<S: Shape> Events<S> {
+    fn write(&mut self, index: usize, output: &Output, out: &mut Vec<u8>) {
+        if let Some(Finish::Failed(reason)) = &output.finish {
+            self.fail(&failed(reason), out);
+            return;
+        }
+        let state = &mut self.states[index];
+        let first = state.tokens == 0;
+        let text_offset = state.text_chars;
+        state.tokens += usize::from(output.token.is_some());
+        state.text_chars += output.text.chars().count();
+        state.cached_tokens = output.cached_tokens;
+        state.finished = output.finish.is_some();
+        let piece = Piece { index, output, first, text_offset };
+        let choice = self.shape.chunk(&self.writing, &piece);
+        let mut document = Document::new(&self.writing, S::CHUNK_OBJECT, vec![choice]);
+        let answer = self.writing.answer;
+        if answer.return_token_ids && first && self.shape.prompt_ids_on_top() && index == 0 {
+            document.prompt_token_ids = Some(self.writing.prompt_ids(0));
+        }
+        if answer.include_usage || answer.continuous_usage {
+            document.usage = Some(answer.continuous_usage.then(|| self.usage()));
+        }
+        event(&document, out);
+        if self.states.iter().all(|state| state.finished) {
+            self.close(out);
+        }
+    }
+
+    fn usage(&self) -> Usage {
+        let tokens = self.states.iter().map(|state| state.tokens).sum();
+        self.writing.usage(tokens, self.states.iter().map(|state| state.cached_tokens).sum())
+    }
+
+    fn close(&mut self, out: &mut Vec<u8>) {
+        if self.writing.answer.include_usage {
+            let mut document = Document::new(&self.writing, S::CHUNK_OBJECT, Vec::new());
+            document.usage = Some(Some(self.usage()));
+            event(&document, out);
+        }
+        out.extend_from_slice(b"data: [DONE]\n\n");
+        self.ended = true;
+    }
+
+    /// Ends the stream with an error and without `[DONE]`, so that no client takes it for whole.
+    fn fail(&mut self, error: &ApiError, out: &mut Vec<u8>) {
+        event(&error.body(), out);
+        self.ended = true;
+    }
+}
+
+fn event(document: &impl Serialize, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"data: ");
+    serde_json::to_writer(&mut *out, document).expect("a document of plain values is JSON");
+    out.extend_from_slice(b"\n\n");
+}
+
+impl<S: Shape + Unpin> Stream for Events<S> {
+    type Item = Result<Bytes, Infallible>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let mut out = Vec::new();
+        while !self.ended {
+            match self.ticket.poll_next(context) {
+                Poll::Pending => break,
+                Poll::Ready(None) => self.fail(&engine_ended(), &mut out),
+                Poll::Ready(Some((index, output))) => self.write(index, &output, &mut out),
+            }
+        }
+        match (out.is_empty(), self.ended) {
+            (false, _) => Poll::Ready(Some(Ok(out.into()))),
+            (true, true) => Poll::Ready(None),
+            (true, false) => Poll::Pending,
+        }
+    }
+}

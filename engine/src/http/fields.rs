@@ -1,0 +1,260 @@
+//! Reads a request body field by field, so that each error names its field, and decides about the
+//! fields that nobody read.
+
+use serde_json::{Map, Value};
+
+use super::error::{ApiError, ErrorKind};
+
+/// The fields of a JSON object that were not taken yet. `null` is the same as absent.
+#[derive(Debug)]
+pub(super) struct Fields(Map<String, Value>);
+
+/// Fields that would change the output and are not supported, with the values at which they would
+/// not. Everything else that is unknown has no effect here and is taken as it comes.
+const UNSUPPORTED: &[(&str, Neutral)] = &[
+    ("allowed_token_ids", Neutral::Empty),
+    ("audio", Neutral::Never),
+    ("bad_words", Neutral::Empty),
+    ("chat_template", Neutral::Never),
+    ("chat_template_kwargs", Neutral::Empty),
+    ("continue_final_message", Neutral::False),
+    ("custom_logit_processor", Neutral::Never),
+    ("documents", Neutral::Empty),
+    ("dry_multiplier", Neutral::Zero),
+    ("dynatemp_range", Neutral::Zero),
+    ("early_stopping", Neutral::False),
+    ("ebnf", Neutral::Never),
+    ("echo", Neutral::False),
+    ("function_call", Neutral::Text(&["none", "auto"])),
+    ("functions", Neutral::Empty),
+    ("grammar", Neutral::Empty),
+    ("guided_choice", Neutral::Empty),
+    ("guided_decoding", Neutral::Empty),
+    ("guided_grammar", Neutral::Never),
+    ("guided_json", Neutral::Never),
+    ("guided_regex", Neutral::Never),
+    ("json_schema", Neutral::Never),
+    ("length_penalty", Neutral::One),
+    ("logit_processors", Neutral::Empty),
+    ("logits_processors", Neutral::Empty),
+    ("lora", Neutral::Empty),
+    ("lora_path", Neutral::Never),
+    ("max_new_tokens", Neutral::Never),
+    ("min_new_tokens", Neutral::Never),
+    ("mirostat", Neutral::Zero),
+    ("modalities", Neutral::OnlyText),
+    ("n_predict", Neutral::Never),
+    ("no_repeat_ngram_size", Neutral::Zero),
+    ("num_beams", Neutral::One),
+    ("prompt_embeds", Neutral::Never),
+    ("prompt_logprobs", Neutral::Zero),
+    ("reasoning_effort", Neutral::Never),
+    ("regex", Neutral::Never),
+    ("repeat_penalty", Neutral::One),
+    ("response_format", Neutral::TypeText),
+    ("skip_special_tokens", Neutral::True),
+    ("spaces_between_special_tokens", Neutral::True),
+    ("stop_regex", Neutral::Empty),
+    ("structured_outputs", Neutral::Empty),
+    ("suffix", Neutral::Empty),
+    ("tfs_z", Neutral::One),
+    ("tool_choice", Neutral::Text(&["none", "auto"])),
+    ("tools", Neutral::Empty),
+    ("top_a", Neutral::Zero),
+    ("top_n_sigma", Neutral::Never),
+    ("truncate_prompt_tokens", Neutral::Never),
+    ("typical", Neutral::One),
+    ("typical_p", Neutral::One),
+    ("use_beam_search", Neutral::False),
+    ("web_search_options", Neutral::Never),
+    ("xtc_probability", Neutral::Zero),
+];
+
+/// A value at which an unsupported field has no effect.
+#[derive(Debug, Clone, Copy)]
+enum Neutral {
+    Never,
+    True,
+    False,
+    Zero,
+    One,
+    /// `[]`, `{}` or `""`.
+    Empty,
+    Text(&'static [&'static str]),
+    /// `{"type": "text"}`
+    TypeText,
+    /// `["text"]`
+    OnlyText,
+}
+
+impl Neutral {
+    fn holds(self, value: &Value) -> bool {
+        match self {
+            Self::Never => false,
+            Self::True => value == &Value::Bool(true),
+            Self::False => value == &Value::Bool(false),
+            Self::Zero => value.as_f64() == Some(0.0) || value == &Value::Bool(false),
+            Self::One => value.as_f64() == Some(1.0),
+            Self::Empty => match value {
+                Value::Array(items) => items.is_empty(),
+                Value::Object(items) => items.is_empty(),
+                Value::String(text) => text.is_empty(),
+                _ => false,
+            },
+            Self::Text(texts) => texts.iter().any(|text| value == text),
+            Self::TypeText => value.get("type").is_some_and(|kind| kind == "text"),
+            Self::OnlyText => value.as_array().is_some_and(|all| all.iter().all(|v| v == "text")),
+        }
+    }
+}
+
+impl Fields {
+    /// The object of a request body.
+    pub(super) fn parse(body: &[u8]) -> Result<Self, ApiError> {
+        let invalid = |message: String| ApiError::new(ErrorKind::InvalidJson, message);
+        match serde_json::from_slice(body) {
+            Ok(Value::Object(map)) => Ok(Self(map)),
+            Ok(_) => Err(invalid("the body is not a JSON object".into())),
+            Err(error) => Err(invalid(format!("the body is not valid JSON: {error}"))),
+        }
+    }
+
+    pub(super) fn of(map: Map<String, Value>) -> Self {
+        Self(map)
+    }
+
+    pub(super) fn take(&mut self, name: &str) -> Option<Value> {
+        self.0.remove(name).filter(|value| !value.is_null())
+    }
+
+    pub(super) fn bool(&mut self, name: &str) -> Result<bool, ApiError> {
+        match self.take(name) {
+            None => Ok(false),
+            Some(Value::Bool(value)) => Ok(value),
+            Some(other) => Err(wrong_type(name, "true or false", &other)),
+        }
+    }
+
+    pub(super) fn string(&mut self, name: &str) -> Result<Option<String>, ApiError> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(Value::String(value)) => Ok(Some(value)),
+            Some(other) => Err(wrong_type(name, "a string", &other)),
+        }
+    }
+
+    /// A whole number of at least `min`.
+    pub(super) fn count(&mut self, name: &str, min: usize) -> Result<Option<usize>, ApiError> {
+        let Some(value) = self.take(name) else { return Ok(None) };
+        let count = value.as_u64().and_then(|count| usize::try_from(count).ok());
+        match count.filter(|count| *count >= min) {
+            Some(count) => Ok(Some(count)),
+            None => Err(wrong_type(name, &format!("a whole number of at least {min}"), &value)),
+        }
+    }
+
+    /// A finite number for which `fits` holds; `wanted` says which those are.
+    pub(super) fn number(
+        &mut self,
+        name: &str,
+        wanted: &str,
+        fits: impl Fn(f32) -> bool,
+    ) -> Result<Option<f32>, ApiError> {
+        let Some(value) = self.take(name) else { return Ok(None) };
+        match value.as_f64().map(|number| number as f32).filter(|n| n.is_finite() && fits(*n)) {
+            Some(number) => Ok(Some(number)),
+            None => Err(wrong_type(name, wanted, &value)),
+        }
+    }
+
+    /// Token ids, each below `vocab_size`.
+    pub(super) fn tokens(
+        &mut self,
+        name: &str,
+        vocab_size: usize,
+    ) -> Result<Option<Vec<u32>>, ApiError> {
+        self.take(name).map(|value| tokens(name, &value, vocab_size)).transpose()
+    }
+
+    /// Refuses what is left if it would change the output.
+    pub(super) fn finish(mut self) -> Result<(), ApiError> {
+        for (name, neutral) in UNSUPPORTED {
+            let Some(value) = self.take(name) else { continue };
+            if !neutral.holds(&value) {
+                let message = format!("`{name}` is not supported{}", hint(name));
+                return Err(ApiError::new(ErrorKind::UnsupportedField, message).at(name));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn hint(name: &str) -> &'static str {
+    match name {
+        "n_predict" | "max_new_tokens" => "; hint: `max_tokens` is the same",
+        "min_new_tokens" => "; hint: `min_tokens` is the same",
+        "repeat_penalty" => "; hint: `repetition_penalty` is the same",
+        _ => "",
+    }
+}
+
+/// Token ids, each below `vocab_size`.
+pub(super) fn tokens(name: &str, value: &Value, vocab_size: usize) -> Result<Vec<u32>, ApiError> {
+    let Value::Array(items) = value else {
+        return Err(wrong_type(name, "a list of token ids", value));
+    };
+    let token = |item: &Value| {
+        let id = item.as_u64().ok_or_else(|| wrong_type(name, "a list of token ids", item))?;
+        u32::try_from(id).ok().filter(|id| (*id as usize) < vocab_size).ok_or_else(|| {
+            ApiError::field(
+                name,
+                format!("`{name}` has the token id {id}, but ids are below {vocab_size}"),
+            )
+        })
+    };
+    items.iter().map(token).collect()
+}
+
+/// An error that says what was wanted and, if it is short, what came.
+pub(super) fn wrong_type(name: &str, wanted: &str, found: &Value) -> ApiError {
+    let found = match found {
+        Value::Array(_) => "a list".to_owned(),
+        Value::Object(_) => "an object".to_owned(),
+        Value::String(text) if text.len() > 40 => "a string".to_owned(),
+        short => format!("`{short}`"),
+    };
+    ApiError::field(name, format!("`{name}` must be {wanted}, but is {found}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(body: &str) -> Option<String> {
+        Fields::parse(body.as_bytes()).unwrap().finish().err().and_then(|error| error.param)
+    }
+
+    #[test]
+    fn unsupported_fields_are_refused_unless_they_would_do_nothing() {
+        for (body, expected) in [
+            (r#"{"guided_json": null, "user": "x", "metadata": {}, "whatever": 1}"#, None),
+            (r#"{"guided_json": {"type": "object"}}"#, Some("guided_json")),
+            (r#"{"response_format": {"type": "text"}}"#, None),
+            (r#"{"response_format": {"type": "json_object"}}"#, Some("response_format")),
+            (r#"{"tools": [], "tool_choice": "none"}"#, None),
+            (r#"{"tools": [{}]}"#, Some("tools")),
+            (r#"{"length_penalty": 1, "use_beam_search": false, "suffix": ""}"#, None),
+            (r#"{"length_penalty": 0.5}"#, Some("length_penalty")),
+            (r#"{"echo": true}"#, Some("echo")),
+            (r#"{"mirostat": 0, "modalities": ["text"]}"#, None),
+        ] {
+            assert_eq!(refused(body).as_deref(), expected, "{body}");
+        }
+    }
+
+    #[test]
+    fn the_table_is_sorted_and_has_no_field_twice() {
+        let unsorted = UNSUPPORTED.windows(2).find(|pair| pair[0].0 >= pair[1].0);
+        assert!(unsorted.is_none(), "{unsorted:?}");
+    }
+}

@@ -1,0 +1,125 @@
+//! Routes, wire types and errors: the only place that knows HTTP.
+
+mod answer;
+mod chat;
+mod completions;
+mod error;
+mod fields;
+mod params;
+mod state;
+mod tokens;
+
+pub use error::{ApiError, ErrorKind};
+pub use state::{App, Phase, Ready};
+
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::{StatusCode, header};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use serde_json::{Value, json};
+
+use fields::Fields;
+
+/// A prompt of a million token ids fits, with room; nothing larger has a use here.
+const BODY_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// All routes over one engine.
+pub fn router(app: App) -> Router {
+    Router::new()
+        .route("/v1/completions", post(completions::completions))
+        .route("/v1/chat/completions", post(chat::chat_completions))
+        .route("/v1/models", get(models))
+        .route("/tokenize", post(tokens::tokenize))
+        .route("/detokenize", post(tokens::detokenize))
+        .route("/health", get(health))
+        .route("/server_info", get(server_info))
+        .route("/metrics", get(metrics))
+        .route("/reset_prefix_cache", post(reset_prefix_cache))
+        .fallback(not_found)
+        .method_not_allowed_fallback(method_not_allowed)
+        .layer(from_fn_with_state(app.clone(), guard))
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .with_state(app)
+}
+
+/// Asks for the key, and gives axum's own refusals the shape of all others.
+async fn guard(State(app): State<App>, request: Request, next: Next) -> Response {
+    let path = request.uri().path();
+    let generates = path == "/v1/completions" || path == "/v1/chat/completions";
+    let shown = request.headers().get(header::AUTHORIZATION);
+    let shown = shown.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+    let response = if path == "/health" || app.authorizes(shown) {
+        next.run(request).await
+    } else {
+        let message = "this server wants a key; hint: `Authorization: Bearer KEY`";
+        ApiError::new(ErrorKind::InvalidApiKey, message).into_response()
+    };
+    let kind = response.extensions().get::<ErrorKind>().copied();
+    if let (true, Some(outcome)) = (generates, kind.and_then(ErrorKind::outcome)) {
+        app.metrics().count_request(outcome);
+    }
+    if response.status() == StatusCode::PAYLOAD_TOO_LARGE && kind.is_none() {
+        let message = format!("the body is longer than {BODY_BYTES_MAX} bytes");
+        return ApiError::new(ErrorKind::BodyTooLarge, message).into_response();
+    }
+    response
+}
+
+/// Takes `model`, which may be left out but not be another than the one served.
+fn check_model(fields: &mut Fields, ready: &Ready) -> Result<(), ApiError> {
+    match fields.string("model")? {
+        Some(name) if name != ready.model_name => {
+            let message =
+                format!("the model `{name}` is not served here; hint: `{}` is", ready.model_name);
+            Err(ApiError::new(ErrorKind::ModelNotFound, message).at("model"))
+        }
+        _ => Ok(()),
+    }
+}
+
+async fn health(State(app): State<App>) -> Response {
+    let (status, reason) = match app.phase() {
+        Phase::Ready(_) => return Json(json!({"status": "ok"})).into_response(),
+        Phase::Loading => ("loading", "the model is being loaded".to_owned()),
+        Phase::Failed(reason) => ("failed", reason),
+    };
+    let body = Json(json!({"status": status, "reason": reason}));
+    (StatusCode::SERVICE_UNAVAILABLE, body).into_response()
+}
+
+async fn models(State(app): State<App>) -> Result<Json<Value>, ApiError> {
+    let ready = app.ready()?;
+    Ok(Json(json!({"object": "list", "data": [{
+        "id": ready.model_name,
+        "object": "model",
+        "created": app.clock().start_unix_ns() / 1_000_000_000,
+        "owned_by": "redline",
+        "max_model_len": ready.limits.max_seq_len,
+    }]})))
+}
+
+async fn server_info(State(app): State<App>) -> Result<Json<Value>, ApiError> {
+    Ok(Json(app.ready()?.info.clone()))
+}
+
+async fn metrics(State(app): State<App>) -> Response {
+    let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
+    (kind, app.metrics().render()).into_response()
+}
+
+async fn reset_prefix_cache(State(app): State<App>) -> Result<Json<Value>, ApiError> {
+    let freed = app.ready()?.handle.reset_prefix_cache().await?;
+    Ok(Json(json!({"freed_pages": freed})))
+}
+
+async fn not_found(request: Request) -> ApiError {
+    let message = format!("there is no route `{}`", request.uri().path());
+    ApiError::new(ErrorKind::NotFound, message)
+}
+
+async fn method_not_allowed(request: Request) -> ApiError {
+    let message = format!("`{}` does not take {}", request.uri().path(), request.method());
+    ApiError::new(ErrorKind::MethodNotAllowed, message)
+}

@@ -1,0 +1,276 @@
+//! The fields that completions and chat share: how to generate, and how to answer.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::error::{ApiError, ErrorKind};
+use super::fields::{self, Fields, wrong_type};
+use crate::sample::Sampling;
+use crate::schedule::Limits;
+use crate::worker::Request;
+
+/// Choices that one request may ask for, prompts times `n`.
+pub(super) const CHOICES_MAX: usize = 128;
+const STOPS_MAX: usize = 16;
+
+/// What a request asks for besides its prompt.
+#[derive(Debug, Clone)]
+pub(super) struct Params {
+    pub(super) answer: Answer,
+    /// Choices per prompt.
+    pub(super) n: usize,
+    max_tokens: Option<usize>,
+    min_tokens: usize,
+    ignore_eos: bool,
+    stop: Vec<String>,
+    include_stop: bool,
+    stop_tokens: Vec<u32>,
+    sampling: Sampling,
+    /// The first choice has this seed, each further one the next.
+    seed: Option<u64>,
+}
+
+/// How the answer is written.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Answer {
+    pub(super) stream: bool,
+    /// A last chunk with the usage.
+    pub(super) include_usage: bool,
+    /// The usage so far in each chunk.
+    pub(super) continuous_usage: bool,
+    pub(super) return_token_ids: bool,
+}
+
+impl Params {
+    /// Takes the shared fields. `limit` is the field that the route calls its `max_tokens`, in
+    /// order of precedence.
+    pub(super) fn take(
+        fields: &mut Fields,
+        max_tokens_names: &[&str],
+        vocab_size: usize,
+    ) -> Result<Self, ApiError> {
+        let n = fields.count("n", 1)?.unwrap_or(1);
+        refuse_best_of(fields, n)?;
+        let mut max_tokens = None;
+        for name in max_tokens_names {
+            let value = fields.count(name, 1)?;
+            max_tokens = max_tokens.or(value);
+        }
+        let min_tokens = fields.count("min_tokens", 0)?.unwrap_or(0);
+        if max_tokens.is_some_and(|max| min_tokens > max) {
+            let message = format!("`min_tokens` is {min_tokens}, more than `max_tokens`");
+            return Err(ApiError::field("min_tokens", message));
+        }
+        let stop_tokens = fields.tokens("stop_token_ids", vocab_size)?.unwrap_or_default();
+        Ok(Self {
+            answer: take_answer(fields)?,
+            n,
+            max_tokens,
+            min_tokens,
+            ignore_eos: fields.bool("ignore_eos")?,
+            stop: take_stop(fields)?,
+            include_stop: fields.bool("include_stop_str_in_output")?,
+            stop_tokens,
+            sampling: take_sampling(fields, vocab_size)?,
+            seed: take_seed(fields)?,
+        })
+    }
+
+    /// The sequences of one prompt.
+    ///
+    /// `default_max_tokens` holds where the request says nothing; none stands for all there is.
+    pub(super) fn requests(
+        &self,
+        prompt: &[u32],
+        logprobs: Option<usize>,
+        default_max_tokens: Option<usize>,
+        limits: &Limits,
+        fresh_seed: impl Fn() -> u64,
+    ) -> Result<Vec<Request>, ApiError> {
+        if prompt.is_empty() {
+            return Err(ApiError::field("prompt", "the prompt has no tokens"));
+        }
+        let room = limits.max_output(prompt.len());
+        let max_tokens = match self.max_tokens {
+            Some(asked) => asked,
+            None => default_max_tokens.unwrap_or(usize::MAX).min(room).max(1),
+        };
+        let refused = |refusal| ApiError::from(refusal).at("max_tokens");
+        limits.admits(prompt.len(), 1).map_err(|refusal| ApiError::from(refusal).at("prompt"))?;
+        limits.admits(prompt.len(), max_tokens).map_err(refused)?;
+        let seed = self.seed.unwrap_or_else(fresh_seed);
+        let request = |choice: usize| Request {
+            prompt: prompt.to_vec(),
+            sampling: Sampling { seed: seed.wrapping_add(choice as u64), ..self.sampling.clone() },
+            max_tokens,
+            min_tokens: self.min_tokens,
+            ignore_eos: self.ignore_eos,
+            stop: self.stop.clone(),
+            include_stop: self.include_stop,
+            stop_tokens: self.stop_tokens.clone(),
+            logprobs,
+        };
+        Ok((0..self.n).map(request).collect())
+    }
+}
+
+/// Refuses a request of more choices than one connection should bring in.
+pub(super) fn check_choices(prompts: usize, n: usize) -> Result<(), ApiError> {
+    if prompts.saturating_mul(n) <= CHOICES_MAX {
+        return Ok(());
+    }
+    let message = format!("a request has at most {CHOICES_MAX} choices, prompts times `n`");
+    Err(ApiError::field("n", message))
+}
+
+fn refuse_best_of(fields: &mut Fields, n: usize) -> Result<(), ApiError> {
+    match fields.count("best_of", 1)? {
+        Some(best_of) if best_of != n && best_of != 1 => {
+            let message = "`best_of` is not supported except as `n`";
+            Err(ApiError::new(ErrorKind::UnsupportedField, message).at("best_of"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn take_answer(fields: &mut Fields) -> Result<Answer, ApiError> {
+    let stream = fields.bool("stream")?;
+    let (mut include_usage, mut continuous_usage) = (false, false);
+    match fields.take("stream_options") {
+        None => {}
+        Some(Value::Object(options)) => {
+            let mut options = Fields::of(options);
+            include_usage = options.bool("include_usage")?;
+            continuous_usage = options.bool("continuous_usage_stats")?;
+        }
+        Some(other) => return Err(wrong_type("stream_options", "an object", &other)),
+    }
+    let return_token_ids = fields.bool("return_token_ids")?;
+    Ok(Answer { stream, include_usage, continuous_usage, return_token_ids })
+}
+
+fn take_sampling(fields: &mut Fields, vocab_size: usize) -> Result<Sampling, ApiError> {
+    let penalty = |n: f32| (-2.0..=2.0).contains(&n);
+    let mut number = |name, default: f32, wanted, fits: &dyn Fn(f32) -> bool| {
+        Ok::<f32, ApiError>(fields.number(name, wanted, fits)?.unwrap_or(default))
+    };
+    let sampling = Sampling {
+        temperature: number("temperature", 1.0, "a number of at least 0", &|n| n >= 0.0)?,
+        top_p: number("top_p", 1.0, "above 0 and at most 1", &|n| n > 0.0 && n <= 1.0)?,
+        min_p: number("min_p", 0.0, "from 0 to 1", &|n| (0.0..=1.0).contains(&n))?,
+        repetition_penalty: number("repetition_penalty", 1.0, "above 0", &|n| n > 0.0)?,
+        presence_penalty: number("presence_penalty", 0.0, "from -2 to 2", &penalty)?,
+        frequency_penalty: number("frequency_penalty", 0.0, "from -2 to 2", &penalty)?,
+        ..Sampling::greedy()
+    };
+    let top_k = take_top_k(fields)?;
+    let logit_bias = take_logit_bias(fields, vocab_size)?;
+    Ok(Sampling { top_k, logit_bias, ..sampling })
+}
+
+/// -1 and 0 both stand for no limit.
+fn take_top_k(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
+    let Some(value) = fields.take("top_k") else { return Ok(None) };
+    match value.as_i64() {
+        Some(-1 | 0) => Ok(None),
+        Some(top_k) if top_k > 0 => Ok(usize::try_from(top_k).ok()),
+        _ => Err(wrong_type("top_k", "a whole number above 0, or -1 for no limit", &value)),
+    }
+}
+
+/// Any whole number of 64 bits.
+fn take_seed(fields: &mut Fields) -> Result<Option<u64>, ApiError> {
+    let Some(value) = fields.take("seed") else { return Ok(None) };
+    match value.as_u64().or_else(|| value.as_i64().map(i64::cast_unsigned)) {
+        Some(seed) => Ok(Some(seed)),
+        None => Err(wrong_type("seed", "a whole number", &value)),
+    }
+}
+
+fn take_logit_bias(fields: &mut Fields, vocab_size: usize) -> Result<BTreeMap<u32, f32>, ApiError> {
+    let name = "logit_bias";
+    let Some(value) = fields.take(name) else { return Ok(BTreeMap::new()) };
+    let Value::Object(entries) = &value else {
+        return Err(wrong_type(name, "an object of token id to bias", &value));
+    };
+    let mut biases = BTreeMap::new();
+    for (key, bias) in entries {
+        let token = key.parse().ok().filter(|id: &u32| (*id as usize) < vocab_size);
+        let number = bias.as_f64().map(|b| b as f32).filter(|b| (-100.0..=100.0).contains(b));
+        let (Some(token), Some(number)) = (token, number) else {
+            let message = format!(
+                "`logit_bias` has `{key}`: {bias}; ids are below {vocab_size}, biases from -100 to 100"
+            );
+            return Err(ApiError::field(name, message));
+        };
+        biases.insert(token, number);
+    }
+    Ok(biases)
+}
+
+fn take_stop(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
+    let wanted = "a string, or a list of at most 16 strings, none of them empty";
+    let Some(value) = fields.take("stop") else { return Ok(Vec::new()) };
+    let items = match &value {
+        Value::Array(items) => items.as_slice(),
+        single => std::slice::from_ref(single),
+    };
+    let strings = items.iter().map(|item| item.as_str().filter(|text| !text.is_empty()));
+    let strings: Option<Vec<_>> = strings.map(|text| text.map(str::to_owned)).collect();
+    strings
+        .filter(|strings| strings.len() <= STOPS_MAX)
+        .ok_or_else(|| wrong_type("stop", wanted, &value))
+}
+
+/// The number of rivals to report with each token of a completion.
+pub(super) fn take_completion_logprobs(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
+    match fields.take("logprobs") {
+        None | Some(Value::Bool(false)) => Ok(None),
+        Some(value) => top_count("logprobs", &value).map(Some),
+    }
+}
+
+/// The same for chat, which asks in two fields.
+pub(super) fn take_chat_logprobs(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
+    let wanted = fields.bool("logprobs")?;
+    let top = fields.take("top_logprobs");
+    let top = top.map(|value| top_count("top_logprobs", &value)).transpose()?.unwrap_or(0);
+    if top > 0 && !wanted {
+        return Err(ApiError::field("top_logprobs", "`top_logprobs` needs `logprobs`: true"));
+    }
+    Ok(wanted.then_some(top))
+}
+
+fn top_count(name: &str, value: &Value) -> Result<usize, ApiError> {
+    let count = value.as_u64().filter(|count| *count <= 20).and_then(|n| usize::try_from(n).ok());
+    count.ok_or_else(|| wrong_type(name, "a whole number from 0 to 20", value))
+}
+
+/// A prompt field as OpenAI has it: a text, token ids, or a list of either.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Prompt {
+    Text(String),
+    Tokens(Vec<u32>),
+}
+
+pub(super) fn take_prompts(
+    fields: &mut Fields,
+    vocab_size: usize,
+) -> Result<Vec<Prompt>, ApiError> {
+    let Some(value) = fields.take("prompt") else {
+        return Err(ApiError::new(ErrorKind::MissingField, "`prompt` is missing").at("prompt"));
+    };
+    let wanted = "a string, a list of token ids, or a list of either";
+    let one = |item: &Value| match item {
+        Value::String(text) => Ok(Prompt::Text(text.clone())),
+        Value::Array(_) => fields::tokens("prompt", item, vocab_size).map(Prompt::Tokens),
+        other => Err(wrong_type("prompt", wanted, other)),
+    };
+    match &value {
+        Value::Array(items) if items.iter().any(|item| !item.is_number()) => {
+            items.iter().map(one).collect()
+        }
+        single => Ok(vec![one(single)?]),
+    }
+}

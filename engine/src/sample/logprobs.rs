@@ -1,0 +1,42 @@
+//! Log-probabilities of a chosen token and its rivals, from the logits as the model gave them:
+//! before penalties, bias and temperature.
+
+/// A token and its natural log-probability.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Candidate {
+    pub token: u32,
+    pub logprob: f32,
+}
+
+/// The chosen token and the likeliest ones, likeliest first.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TokenLogprobs {
+    pub chosen: Candidate,
+    pub top: Vec<Candidate>,
+}
+
+impl TokenLogprobs {
+    /// Log-probabilities of `token` and of the `top` likeliest of a row.
+    pub fn of(logits: &[f32], token: u32, top: usize) -> Self {
+        let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let sum: f64 = logits.iter().map(|logit| f64::from(logit - largest).exp()).sum();
+        let log_sum = f64::from(largest) + sum.ln();
+        let candidate = |token: u32| {
+            let logprob = f64::from(logits[token as usize]) - log_sum;
+            // JSON has no infinity; the value is the one other servers print.
+            Candidate { token, logprob: logprob.max(-9999.0) as f32 }
+        };
+        let top = top.min(logits.len());
+        let mut order: Vec<u32> = Vec::new();
+        if top > 0 {
+            order.extend(0..u32::try_from(logits.len()).expect("a vocabulary has u32 ids"));
+            let likelier = |a: &u32, b: &u32| {
+                logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b))
+            };
+            order.select_nth_unstable_by(top - 1, likelier);
+            order.truncate(top);
+            order.sort_unstable_by(likelier);
+        }
+        Self { chosen: candidate(token), top: order.into_iter().map(candidate).collect() }
+    }
+}

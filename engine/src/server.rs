@@ -1,0 +1,189 @@
+//! One server: a socket that answers at once, a thread that loads the model and works, and the end
+//! of both.
+
+use std::any::Any;
+use std::io;
+use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, mpsc};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use axum::serve::ListenerExt;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc as async_mpsc, oneshot, watch};
+
+use crate::clock::Clock;
+use crate::http::{self, App, Phase, Ready};
+use crate::metrics::Metrics;
+use crate::model::{Model, StepError};
+use crate::schedule::Limits;
+use crate::text::Text;
+use crate::worker::{Command, Handle, Output, Worker};
+
+/// How long running requests may take to end once the server was told to.
+const GRACE: Duration = Duration::from_secs(10);
+/// How long the last answers may take to reach their clients, and a failure is shown.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// A loaded model and all that the routes say about it.
+#[derive(Debug)]
+pub struct Loaded {
+    /// Its KV cache is allocated as `limits` says.
+    pub model: Box<dyn Model>,
+    pub text: Arc<dyn Text>,
+    pub limits: Limits,
+    /// The name that requests give.
+    pub model_name: String,
+    /// The answer of `/server_info`.
+    pub info: serde_json::Value,
+}
+
+/// Why a server ended that nobody asked to.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError<E> {
+    #[error("failed to load the model")]
+    Load(#[source] E),
+    #[error("the engine failed")]
+    Step(#[from] StepError),
+    #[error("the engine broke an invariant: {0}")]
+    Panic(String),
+    #[error("failed to start the worker")]
+    Thread(#[source] io::Error),
+}
+
+/// A server whose model is being loaded, or is.
+#[derive(Debug)]
+pub struct Server<E> {
+    app: App,
+    phase: watch::Receiver<Phase>,
+    worker: JoinHandle<Result<(), ServeError<E>>>,
+}
+
+impl<E: std::error::Error + Send + 'static> Server<E> {
+    /// Begins to load on a thread of its own, which then becomes the worker. Must be called within
+    /// a tokio runtime.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub fn start(
+        load: impl FnOnce() -> Result<Loaded, E> + Send + 'static,
+        api_key: Option<&str>,
+        clock: Clock,
+    ) -> Result<Self, ServeError<E>> {
+        let metrics = Arc::new(Metrics::default());
+        let (phase_sender, phase) = watch::channel(Phase::Loading);
+        let (command_sender, commands) = mpsc::channel();
+        let (output_sender, outputs) = async_mpsc::unbounded_channel();
+        let (handle, dispatch) = Handle::new(command_sender, outputs);
+        tokio::spawn(dispatch);
+        let app = App::new(phase.clone(), Arc::clone(&metrics), clock, api_key);
+        let queues = Queues { commands, outputs: output_sender };
+        let work = move || {
+            let phase = phase_sender;
+            let life = || {
+                let loaded = load().map_err(ServeError::Load)?;
+                work(loaded, handle, &phase, &queues, metrics, clock)
+            };
+            let end = catch_unwind(AssertUnwindSafe(life))
+                .unwrap_or_else(|panic| Err(ServeError::Panic(panic_message(&*panic))));
+            // Before the queues close, so that whoever learns of the end finds the reason.
+            if let Err(error) = &end {
+                let _ = phase.send(Phase::Failed(error.to_string()));
+            }
+            drop(queues);
+            end
+        };
+        let worker = thread::Builder::new().name("worker".into()).spawn(work);
+        Ok(Self { app, phase, worker: worker.map_err(ServeError::Thread)? })
+    }
+
+    /// Answers on `listener` until `shutdown` or a failure of the engine; calls `ready` with the
+    /// address once requests are taken.
+    ///
+    /// # Errors
+    /// The model could not be loaded, or the engine failed.
+    pub async fn run(
+        mut self,
+        listener: TcpListener,
+        shutdown: impl Future<Output = ()>,
+        ready: impl FnOnce(SocketAddr) + Send + 'static,
+    ) -> Result<(), ServeError<E>> {
+        let address = listener.local_addr();
+        // A token is a small packet that nothing follows for a while.
+        let listener = listener.tap_io(|stream| {
+            let _ = stream.set_nodelay(true);
+        });
+        let (close, closed) = oneshot::channel::<()>();
+        let server = axum::serve(listener, http::router(self.app.clone()))
+            .with_graceful_shutdown(async move { _ = closed.await });
+        let mut server = tokio::spawn(server.into_future());
+        let mut phase = self.phase.clone();
+        tokio::spawn(async move {
+            let loaded = phase.wait_for(|phase| !matches!(phase, Phase::Loading)).await;
+            if let (Ok(Phase::Ready(_)), Ok(address)) = (loaded.as_deref(), address) {
+                ready(address);
+            }
+        });
+        tokio::select! {
+            () = failure(&mut self.phase) => {}
+            () = shutdown => {
+                self.app.drain();
+                let _ = tokio::time::timeout(GRACE, ended(&self.app)).await;
+            }
+        }
+        let _ = close.send(());
+        if tokio::time::timeout(LAST_WORDS, &mut server).await.is_err() {
+            server.abort();
+        }
+        let failed = matches!(&*self.phase.borrow(), Phase::Failed(_));
+        // A worker that is well ends with the process; there is nothing to wait for.
+        if failed { self.worker.join().unwrap_or(Ok(())) } else { Ok(()) }
+    }
+}
+
+/// Waits until the engine has failed, and then, if it was ever in use, long enough for those who
+/// ask about its health to learn of it.
+async fn failure(phase: &mut watch::Receiver<Phase>) {
+    let loaded = phase.wait_for(|phase| !matches!(phase, Phase::Loading)).await;
+    let was_ready = loaded.is_ok_and(|phase| matches!(*phase, Phase::Ready(_)));
+    let _ = phase.wait_for(|phase| matches!(phase, Phase::Failed(_))).await;
+    if was_ready {
+        tokio::time::sleep(LAST_WORDS).await;
+    }
+}
+
+/// Waits until no sequence is under way.
+async fn ended(app: &App) {
+    while app.open_sequences() > 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// The worker's ends of its two queues.
+struct Queues {
+    commands: mpsc::Receiver<Command>,
+    outputs: async_mpsc::UnboundedSender<Vec<Output>>,
+}
+
+fn work<E>(
+    loaded: Loaded,
+    handle: Handle,
+    phase: &watch::Sender<Phase>,
+    queues: &Queues,
+    metrics: Arc<Metrics>,
+    clock: Clock,
+) -> Result<(), ServeError<E>> {
+    let Loaded { model, text, limits, model_name, info } = loaded;
+    let vocab_size = model.info().vocab_size;
+    let worker = Worker::new(model, Arc::clone(&text), limits.clone(), metrics, clock);
+    let ready = Ready { handle, text, limits, vocab_size, model_name, info };
+    phase.send_replace(Phase::Ready(Arc::new(ready)));
+    Ok(worker.run(&queues.commands, &queues.outputs)?)
+}
+
+fn panic_message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "no message".to_owned())
+}

@@ -1,0 +1,177 @@
+//! A model and a tokenizer small enough to be looked through: bytes are tokens, and the next token
+//! is a hash of all before it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use engine::model::{LogitRows, Model, ModelInfo, StepBatch, StepError};
+use engine::text::{Detokenizer, Message, Text, TextError};
+
+/// Ids below 256 are bytes, the rest are special.
+pub const VOCAB_SIZE: usize = 258;
+pub const BEGIN: u32 = 256;
+pub const END: u32 = 257;
+
+/// What happens at a step besides the step.
+#[derive(Debug, Clone, Default)]
+pub struct Behavior {
+    /// Time that each step takes.
+    pub step_time: Duration,
+    /// The step at which the model panics.
+    pub panic_at: Option<usize>,
+    /// The output that every sequence has, then the end token; otherwise hashes.
+    pub script: Option<Vec<u32>>,
+}
+
+/// Keeps each position's token in its page, as a real cache keeps keys: a wrong page table or a
+/// page shared wrongly changes the output.
+#[derive(Debug)]
+pub struct FakeModel {
+    info: ModelInfo,
+    pages: BTreeMap<(u32, usize), u32>,
+    page_tokens: usize,
+    logits: Vec<f32>,
+    steps: usize,
+    behavior: Behavior,
+    /// The largest number of sequences in one step, seen from outside.
+    pub widest: Arc<AtomicUsize>,
+}
+
+impl FakeModel {
+    pub fn new(behavior: Behavior, widest: Arc<AtomicUsize>) -> Self {
+        let info = ModelInfo {
+            architecture: "FakeForCausalLM".into(),
+            vocab_size: VOCAB_SIZE,
+            max_seq_len: 256,
+            parameters: 0,
+            compute_dtype: "f32",
+            kv_dtype: "f32",
+            kv_bytes_per_token: 4,
+        };
+        let (pages, logits) = (BTreeMap::new(), Vec::new());
+        Self { info, pages, page_tokens: 0, logits, steps: 0, behavior, widest }
+    }
+
+    fn next_token(&self, sequence: &[u32]) -> u32 {
+        if let Some(script) = &self.behavior.script {
+            let begin = sequence.iter().rposition(|token| *token == u32::from(b'>'));
+            let at = sequence.len() - begin.map_or(sequence.len(), |begin| begin + 1);
+            return script.get(at).copied().unwrap_or(END);
+        }
+        let hash = sequence.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, token| {
+            (hash ^ u64::from(*token)).wrapping_mul(0x0000_0100_0000_01b3)
+        });
+        // Lower-case letters, so that texts can be read.
+        u32::from(b'a') + u32::try_from((hash >> 32) % 26).unwrap()
+    }
+}
+
+impl Model for FakeModel {
+    fn info(&self) -> &ModelInfo {
+        &self.info
+    }
+
+    fn allocate_kv(&mut self, _pages: usize, page_tokens: usize) -> Result<(), StepError> {
+        self.page_tokens = page_tokens;
+        Ok(())
+    }
+
+    fn step(&mut self, batch: &StepBatch) -> Result<&[f32], StepError> {
+        std::thread::sleep(self.behavior.step_time);
+        assert_ne!(Some(self.steps), self.behavior.panic_at, "as the test wants");
+        self.steps += 1;
+        self.widest.fetch_max(batch.segments.len(), Ordering::Relaxed);
+        self.logits.clear();
+        let mut tokens = batch.tokens.iter();
+        for segment in &batch.segments {
+            let end = segment.position + segment.rows;
+            for position in segment.position..end {
+                let page = segment.pages[position / self.page_tokens];
+                self.pages.insert((page, position % self.page_tokens), *tokens.next().unwrap());
+            }
+            if segment.logits == LogitRows::Last {
+                let place = |p: usize| (segment.pages[p / self.page_tokens], p % self.page_tokens);
+                let sequence: Vec<_> = (0..end).map(|p| self.pages[&place(p)]).collect();
+                let next = self.next_token(&sequence);
+                let row = (0..VOCAB_SIZE as u32).map(|id| if id == next { 9.0 } else { 0.0 });
+                self.logits.extend(row);
+            }
+        }
+        Ok(&self.logits)
+    }
+}
+
+/// Bytes as tokens.
+#[derive(Debug)]
+pub struct ByteText;
+
+impl Text for ByteText {
+    fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, TextError> {
+        let begin = add_special_tokens.then_some(BEGIN);
+        Ok(begin.into_iter().chain(text.bytes().map(u32::from)).collect())
+    }
+
+    fn decode(&self, tokens: &[u32]) -> String {
+        let bytes: Vec<u8> = tokens.iter().filter_map(|id| u8::try_from(*id).ok()).collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    fn token_bytes(&self, token: u32) -> Vec<u8> {
+        match u8::try_from(token) {
+            Ok(byte) => vec![byte],
+            Err(_) => format!("<{token}>").into_bytes(),
+        }
+    }
+
+    fn detokenizer(&self) -> Box<dyn Detokenizer> {
+        Box::new(ByteDetokenizer::default())
+    }
+
+    fn end_tokens(&self) -> &[u32] {
+        &[END]
+    }
+
+    fn render_chat(
+        &self,
+        messages: &[Message],
+        add_generation_prompt: bool,
+    ) -> Result<String, TextError> {
+        let mut text = String::new();
+        for message in messages {
+            if message.role == "wizard" {
+                return Err(TextError::Template("there is no role `wizard`".into()));
+            }
+            text.push_str(&format!("<{}:{}", message.role, message.content));
+        }
+        Ok(if add_generation_prompt { text + ">" } else { text })
+    }
+}
+
+#[derive(Debug, Default)]
+struct ByteDetokenizer {
+    held: Vec<u8>,
+}
+
+impl Detokenizer for ByteDetokenizer {
+    fn push(&mut self, token: u32) -> String {
+        self.held.extend(u8::try_from(token));
+        match std::str::from_utf8(&self.held) {
+            Ok(text) => {
+                let text = text.to_owned();
+                self.held.clear();
+                text
+            }
+            Err(error) if error.error_len().is_none() => {
+                let rest = self.held.split_off(error.valid_up_to());
+                String::from_utf8(std::mem::replace(&mut self.held, rest)).unwrap()
+            }
+            Err(_) => self.finish(),
+        }
+    }
+
+    fn finish(&mut self) -> String {
+        String::from_utf8_lossy(&std::mem::take(&mut self.held)).into_owned()
+    }
+}

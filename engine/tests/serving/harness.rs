@@ -1,0 +1,166 @@
+//! A server over the fake model on a port of its own, and a client for it.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use engine::clock::Clock;
+use engine::model::Model;
+use engine::schedule::{DEFAULT_POLICY, Limits, Policy};
+use engine::server::{Loaded, ServeError, Server};
+use reqwest::{Client, Response};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use crate::fake::{Behavior, ByteText, FakeModel};
+
+/// How the server of a test differs from the usual.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    pub behavior: Behavior,
+    pub limits: Limits,
+    pub api_key: Option<&'static str>,
+    pub ready: bool,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        let limits = Limits {
+            policy: DEFAULT_POLICY,
+            max_batch_size: 64,
+            token_budget: 128,
+            max_seq_len: 256,
+            pages: 1024,
+            page_tokens: 4,
+            chunk_tokens: 16,
+            prefix_cache: true,
+        };
+        Self { behavior: Behavior::default(), limits, api_key: None, ready: true }
+    }
+}
+
+impl Setup {
+    pub fn policy(policy: Policy) -> Self {
+        let mut setup = Self::default();
+        setup.limits.policy = policy;
+        setup
+    }
+
+    pub fn script(text: &[u8]) -> Self {
+        let script = Some(text.iter().copied().map(u32::from).collect());
+        Self { behavior: Behavior { script, ..Behavior::default() }, ..Self::default() }
+    }
+}
+
+/// A running server and a client that knows where it is.
+pub struct Running {
+    pub address: SocketAddr,
+    pub client: Client,
+    pub widest: Arc<AtomicUsize>,
+    stop: Option<oneshot::Sender<()>>,
+    pub end: JoinHandle<Result<(), ServeError<Infallible>>>,
+    /// Dropped or sent to: the model finishes loading.
+    pub load: std::sync::mpsc::Sender<()>,
+}
+
+pub async fn start(setup: Setup) -> Running {
+    let widest = Arc::new(AtomicUsize::new(0));
+    let (load, may_load) = std::sync::mpsc::channel::<()>();
+    if setup.ready {
+        load.send(()).unwrap();
+    }
+    let seen = Arc::clone(&widest);
+    let loading = move || {
+        let _ = may_load.recv();
+        let mut model = FakeModel::new(setup.behavior, seen);
+        model.allocate_kv(setup.limits.pages, setup.limits.page_tokens).unwrap();
+        Ok(Loaded {
+            model: Box::new(model),
+            text: Arc::new(ByteText),
+            limits: setup.limits,
+            model_name: "fake".into(),
+            info: json!({"engine": "redline"}),
+        })
+    };
+    let server = Server::start(loading, setup.api_key, Clock::start()).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let (ready_sender, ready) = oneshot::channel();
+    let shutdown = async move { _ = stopped.await };
+    let announce = move |address| _ = ready_sender.send(address);
+    let end = tokio::spawn(server.run(listener, shutdown, announce));
+    if setup.ready {
+        assert_eq!(ready.await, Ok(address));
+    }
+    Running { address, client: Client::new(), widest, stop: Some(stop), end, load }
+}
+
+impl Running {
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    pub async fn get(&self, path: &str) -> Response {
+        self.client.get(self.url(path)).send().await.unwrap()
+    }
+
+    pub async fn post(&self, path: &str, body: &Value) -> Response {
+        self.client.post(self.url(path)).json(body).send().await.unwrap()
+    }
+
+    /// The JSON of a request that has to succeed.
+    pub async fn json(&self, path: &str, body: &Value) -> Value {
+        let response = self.post(path, body).await;
+        let status = response.status();
+        let value: Value = response.json().await.unwrap();
+        assert!(status.is_success(), "{path} {body}: {value}");
+        value
+    }
+
+    /// The events of a stream that has to succeed; `[DONE]` is a string among them.
+    pub async fn events(&self, path: &str, body: &Value) -> Vec<Value> {
+        let response = self.post(path, body).await;
+        assert_eq!(response.headers()["content-type"], "text/event-stream; charset=utf-8");
+        events(&response.text().await.unwrap())
+    }
+
+    /// The value of a line of `/metrics`.
+    pub async fn metric(&self, name: &str) -> f64 {
+        let page = self.get("/metrics").await.text().await.unwrap();
+        let line = page.lines().find(|line| line.starts_with(&format!("{name} ")));
+        line.unwrap_or_else(|| panic!("no {name}")).rsplit(' ').next().unwrap().parse().unwrap()
+    }
+
+    /// Waits until a metric has a value.
+    pub async fn wait_for(&self, name: &str, value: f64) {
+        let wait = async {
+            while self.metric(name).await != value {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        let waited = tokio::time::timeout(Duration::from_secs(20), wait).await;
+        assert!(waited.is_ok(), "{name} never became {value}");
+    }
+
+    pub fn widest_step(&self) -> usize {
+        self.widest.load(Ordering::Relaxed)
+    }
+
+    pub fn stop(&mut self) {
+        let _ = self.stop.take().unwrap().send(());
+    }
+}
+
+pub fn events(text: &str) -> Vec<Value> {
+    text.split_terminator("\n\n")
+        .map(|event| {
+            let data = event.strip_prefix("data: ").unwrap();
+            serde_json::from_str(data).unwrap_or_else(|_| data.into())
+        })
+        .collect()
+}

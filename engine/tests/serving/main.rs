@@ -1,0 +1,12 @@
+//! The server from outside, over real sockets, with a model that can be foreseen.
+
+#[cfg(test)]
+mod answers;
+#[cfg(test)]
+mod fake;
+#[cfg(test)]
+mod harness;
+#[cfg(test)]
+mod life;
+#[cfg(test)]
+mod refusals;

@@ -1,0 +1,174 @@
+//! What ill-formed requests get: a status, a stable code and the field at fault.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Setup, start};
+
+#[tokio::test]
+async fn bad_requests_are_refused_with_code_and_field() {
+    let server = start(Setup::default()).await;
+    let prompt = |extra: Value| {
+        let mut body = json!({"prompt": "hello", "max_tokens": 2});
+        body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        body
+    };
+    let cases = [
+        (json!({}), 400, "missing_field", Some("prompt")),
+        (json!({"prompt": 5}), 400, "invalid_value", Some("prompt")),
+        (json!({"prompt": []}), 400, "invalid_value", Some("prompt")),
+        (json!({"prompt": [[]]}), 400, "invalid_value", Some("prompt")),
+        (json!({"prompt": ["a", 5]}), 400, "invalid_value", Some("prompt")),
+        (json!({"prompt": [5, 258]}), 400, "invalid_value", Some("prompt")),
+        (json!({"prompt": [-1]}), 400, "invalid_value", Some("prompt")),
+        (json!({"prompt": [1.5]}), 400, "invalid_value", Some("prompt")),
+        (json!({"prompt": vec![1; 256]}), 400, "context_length_exceeded", Some("prompt")),
+        (prompt(json!({"max_tokens": 0})), 400, "invalid_value", Some("max_tokens")),
+        (prompt(json!({"max_tokens": -3})), 400, "invalid_value", Some("max_tokens")),
+        (prompt(json!({"max_tokens": 1.5})), 400, "invalid_value", Some("max_tokens")),
+        (prompt(json!({"max_tokens": 251})), 400, "context_length_exceeded", Some("max_tokens")),
+        (
+            prompt(json!({"max_tokens": u64::MAX})),
+            400,
+            "context_length_exceeded",
+            Some("max_tokens"),
+        ),
+        (prompt(json!({"min_tokens": 3})), 400, "invalid_value", Some("min_tokens")),
+        (prompt(json!({"temperature": -1})), 400, "invalid_value", Some("temperature")),
+        (prompt(json!({"temperature": "hot"})), 400, "invalid_value", Some("temperature")),
+        (prompt(json!({"temperature": 1e300})), 400, "invalid_value", Some("temperature")),
+        (prompt(json!({"top_p": 0})), 400, "invalid_value", Some("top_p")),
+        (prompt(json!({"top_p": 1.1})), 400, "invalid_value", Some("top_p")),
+        (prompt(json!({"top_k": -2})), 400, "invalid_value", Some("top_k")),
+        (prompt(json!({"min_p": 2})), 400, "invalid_value", Some("min_p")),
+        (
+            prompt(json!({"repetition_penalty": 0})),
+            400,
+            "invalid_value",
+            Some("repetition_penalty"),
+        ),
+        (prompt(json!({"presence_penalty": 3})), 400, "invalid_value", Some("presence_penalty")),
+        (prompt(json!({"seed": 1.5})), 400, "invalid_value", Some("seed")),
+        (prompt(json!({"logit_bias": {"999": 1}})), 400, "invalid_value", Some("logit_bias")),
+        (prompt(json!({"logit_bias": {"1": 101}})), 400, "invalid_value", Some("logit_bias")),
+        (prompt(json!({"n": 0})), 400, "invalid_value", Some("n")),
+        (prompt(json!({"n": 129})), 400, "invalid_value", Some("n")),
+        (prompt(json!({"best_of": 3})), 400, "unsupported_field", Some("best_of")),
+        (prompt(json!({"logprobs": 21})), 400, "invalid_value", Some("logprobs")),
+        (prompt(json!({"stop": ""})), 400, "invalid_value", Some("stop")),
+        (prompt(json!({"stop": [1]})), 400, "invalid_value", Some("stop")),
+        (prompt(json!({"stream": "yes"})), 400, "invalid_value", Some("stream")),
+        (prompt(json!({"stream_options": 1})), 400, "invalid_value", Some("stream_options")),
+        (prompt(json!({"echo": true})), 400, "unsupported_field", Some("echo")),
+        (prompt(json!({"suffix": "x"})), 400, "unsupported_field", Some("suffix")),
+        (prompt(json!({"guided_json": {}})), 400, "unsupported_field", Some("guided_json")),
+        (prompt(json!({"model": "other"})), 404, "model_not_found", Some("model")),
+    ];
+    let count = cases.len();
+    for (body, status, code, param) in cases {
+        let response = server.post("/v1/completions", &body).await;
+        let found = response.status().as_u16();
+        let value: Value = response.json().await.unwrap();
+        let error = &value["error"];
+        assert_eq!((found, &error["code"]), (status, &json!(code)), "{body}: {value}");
+        assert_eq!(error["param"], json!(param), "{body}: {value}");
+        assert!(error["message"].as_str().unwrap().len() > 10, "{body}: {value}");
+        assert_eq!(error["type"], "invalid_request_error");
+    }
+    let refused = server.metric("redline_requests_total{outcome=\"refused\"}").await;
+    assert_eq!(refused, count as f64);
+}
+
+#[tokio::test]
+async fn fields_without_effect_are_taken() {
+    let server = start(Setup::default()).await;
+    let body = json!({
+        "prompt": "hello", "max_tokens": 1, "user": "me", "metadata": {"a": 1}, "best_of": 1,
+        "presence_penalty": 0, "guided_json": null, "length_penalty": 1.0, "echo": false,
+        "use_beam_search": false, "suffix": null, "logprobs": null, "top_k": -1, "priority": 3,
+        "store": false, "service_tier": "auto", "made_up": [1], "stream_options": null,
+        "response_format": {"type": "text"}, "repetition_penalty": 1.0, "min_p": 0, "n": 1,
+    });
+    server.json("/v1/completions", &body).await;
+}
+
+#[tokio::test]
+async fn bad_chats_are_refused() {
+    let server = start(Setup::default()).await;
+    let user = json!([{"role": "user", "content": "x"}]);
+    for (body, code, param) in [
+        (json!({}), "missing_field", "messages"),
+        (json!({"messages": []}), "invalid_value", "messages"),
+        (json!({"messages": ["x"]}), "invalid_value", "messages.0"),
+        (json!({"messages": [{"content": "x"}]}), "invalid_value", "messages.0.role"),
+        (json!({"messages": [{"role": "user"}]}), "invalid_value", "messages.0.content"),
+        (
+            json!({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}),
+            "unsupported_field",
+            "messages.0.content",
+        ),
+        (json!({"messages": [{"role": "wizard", "content": "x"}]}), "invalid_value", "messages"),
+        (json!({"messages": user, "tools": [{}]}), "unsupported_field", "tools"),
+        (json!({"messages": user, "top_logprobs": 2}), "invalid_value", "top_logprobs"),
+        (
+            json!({"messages": user, "response_format": {"type": "json_object"}}),
+            "unsupported_field",
+            "response_format",
+        ),
+    ] {
+        let response = server.post("/v1/chat/completions", &body).await;
+        assert_eq!(response.status(), 400, "{body}");
+        let value: Value = response.json().await.unwrap();
+        assert_eq!(value["error"]["code"], code, "{body}: {value}");
+        assert_eq!(value["error"]["param"], param, "{body}: {value}");
+    }
+}
+
+#[tokio::test]
+async fn what_never_reaches_a_route_has_the_same_shape() {
+    let server = start(Setup::default()).await;
+    let code = async |response: reqwest::Response| {
+        let status = response.status().as_u16();
+        let value: Value = response.json().await.unwrap();
+        (status, value["error"]["code"].as_str().unwrap().to_owned())
+    };
+    let url = server.url("/v1/completions");
+    let send = async |body: Vec<u8>| server.client.post(&url).body(body).send().await.unwrap();
+    assert_eq!(code(server.get("/nowhere").await).await, (404, "not_found".into()));
+    assert_eq!(code(server.get("/tokenize").await).await, (405, "method_not_allowed".into()));
+    assert_eq!(code(send(b"{".to_vec()).await).await, (400, "invalid_json".into()));
+    assert_eq!(code(send(b"[1]".to_vec()).await).await, (400, "invalid_json".into()));
+    assert_eq!(
+        code(send(b"{\"prompt\": \"\xff\"}".to_vec()).await).await,
+        (400, "invalid_json".into())
+    );
+    let body = br#"{"prompt": "x", "temperature": NaN}"#.to_vec();
+    assert_eq!(code(send(body).await).await, (400, "invalid_json".into()));
+    let large = vec![b' '; 17 * 1024 * 1024];
+    assert_eq!(code(send(large).await).await, (413, "body_too_large".into()));
+}
+
+#[tokio::test]
+async fn what_cannot_fit_is_refused_with_the_numbers() {
+    let mut setup = Setup::default();
+    setup.limits.pages = 8;
+    let server = start(setup).await;
+    let body = json!({"prompt": vec![1; 30], "max_tokens": 9});
+    let value: Value = server.post("/v1/completions", &body).await.json().await.unwrap();
+    assert_eq!(value["error"]["code"], "kv_cache_exceeded");
+    assert_eq!(value["error"]["message"], "the sequence takes 10 KV pages, but there are only 8");
+}
+
+#[tokio::test]
+async fn without_the_key_only_health_answers() {
+    let server = start(Setup { api_key: Some("sesame"), ..Setup::default() }).await;
+    assert_eq!(server.get("/health").await.status(), 200);
+    for path in ["/v1/models", "/metrics", "/server_info", "/nowhere"] {
+        assert_eq!(server.get(path).await.status(), 401, "{path}");
+    }
+    let ask = async |key: &str| {
+        let request = server.client.get(server.url("/v1/models"));
+        request.header("authorization", format!("Bearer {key}")).send().await.unwrap().status()
+    };
+    assert_eq!(ask("sesam").await, 401);
+    assert_eq!(ask("sesame").await, 200);
+}
