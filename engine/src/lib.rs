@@ -5,6 +5,7 @@
 //! see each other; only `http` knows the wire.
 
 pub mod clock;
+pub mod config;
 pub mod http;
 pub mod metrics;
 pub mod model;

@@ -1,0 +1,304 @@
+//! What a server was told, where from, and whether this release can do it.
+
+mod flags;
+#[cfg(test)]
+mod tests;
+
+pub use flags::{DeviceChoice, DtypeChoice, Flags, KvDtypeChoice, LoadFormat};
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+
+use serde::Serialize;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+/// Tokens of a page of the KV cache.
+pub const PAGE_TOKENS: usize = 16;
+/// Chunks of prompts end on multiples of this: part of what makes results repeatable.
+pub const CHUNK_TOKENS: usize = 64;
+
+/// Flags that say where and under which name a server runs, but not what it computes. They are
+/// left out of the hash, so that two launches compare.
+const UNHASHED: [&str; 5] = ["api-key-file", "host", "model-name", "port", "profile"];
+
+/// Where a value comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Source {
+    Default,
+    Flag,
+    Profile,
+    /// The checkpoint.
+    Model,
+}
+
+/// A value and where it comes from.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Setting<T> {
+    pub value: T,
+    pub source: Source,
+}
+
+impl<T> Setting<T> {
+    /// The command line goes before the profile, and both before the default.
+    fn pick(flag: Option<T>, profile: Option<T>, default: impl FnOnce() -> T) -> Self {
+        match (flag, profile) {
+            (Some(value), _) => Self { value, source: Source::Flag },
+            (None, Some(value)) => Self { value, source: Source::Profile },
+            (None, None) => Self { value: default(), source: Source::Default },
+        }
+    }
+}
+
+impl Setting<bool> {
+    fn pick_switch(flag: bool, profile: bool) -> Self {
+        Self::pick(flag.then_some(true), profile.then_some(true), || false)
+    }
+}
+
+/// Flags that cannot be served as they are.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error("`--{flag} {value}` is not supported by this release; supported: {supported}")]
+    Unsupported { flag: &'static str, value: String, supported: &'static str },
+    #[error("`--{flag} {value}` makes no sense: it must be {wanted}")]
+    Invalid { flag: &'static str, value: String, wanted: &'static str },
+    #[error("failed to read `{path}`")]
+    ReadFile { path: PathBuf, source: io::Error },
+    #[error("the profile `{path}` is not a list of flags")]
+    Profile { path: PathBuf, source: Box<toml::de::Error> },
+    #[error("the key file `{path}` is empty")]
+    EmptyKey { path: PathBuf },
+    #[error(
+        "`--host {host}` is reachable from other machines; hint: give `--api-key-file`, or \
+         `--insecure-bind` to serve everyone"
+    )]
+    OpenBind { host: String },
+}
+
+/// All flags with their values; those that the model decides are none until it is loaded.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    pub tp: Setting<usize>,
+    pub device: Setting<DeviceChoice>,
+    pub host: Setting<String>,
+    pub port: Setting<u16>,
+    pub max_batch_size: Setting<usize>,
+    pub cache_max_entry_count: Setting<f64>,
+    pub max_prefill_token_num: Setting<usize>,
+    pub max_seq_len: Setting<Option<usize>>,
+    pub dtype: Setting<DtypeChoice>,
+    pub kv_dtype: Setting<KvDtypeChoice>,
+    pub load_format: Setting<LoadFormat>,
+    pub no_prefix_cache: Setting<bool>,
+    pub threads: Setting<usize>,
+    pub model_name: Setting<Option<String>>,
+    pub api_key_file: Setting<Option<PathBuf>>,
+    pub insecure_bind: Setting<bool>,
+    pub profile: Setting<Option<PathBuf>>,
+}
+
+impl Config {
+    /// Brings flags, profile and defaults together. `cores` is the number that the machine has,
+    /// `device_name` what its device is called.
+    ///
+    /// # Errors
+    /// A file cannot be read, or a value makes no sense or is not supported yet.
+    pub fn resolve(flags: Flags, cores: usize, device_name: &str) -> Result<Self, ConfigError> {
+        let profile = match &flags.profile {
+            Some(path) => Flags::read_profile(path)?,
+            None => Flags::default(),
+        };
+        let (a, b) = (flags, profile);
+        let some = |value: Option<usize>| value.map(Some);
+        let config = Self {
+            tp: Setting::pick(a.tp, b.tp, || 1),
+            device: Setting::pick(a.device, b.device, || DeviceChoice::Auto),
+            host: Setting::pick(a.host, b.host, || "127.0.0.1".into()),
+            port: Setting::pick(a.port, b.port, || 23333),
+            max_batch_size: Setting::pick(a.max_batch_size, b.max_batch_size, || {
+                default_max_batch_size(device_name)
+            }),
+            cache_max_entry_count: Setting::pick(
+                a.cache_max_entry_count,
+                b.cache_max_entry_count,
+                || 0.8,
+            ),
+            max_prefill_token_num: Setting::pick(
+                a.max_prefill_token_num,
+                b.max_prefill_token_num,
+                || 512,
+            ),
+            max_seq_len: Setting::pick(some(a.max_seq_len), some(b.max_seq_len), || None),
+            dtype: Setting::pick(a.dtype, b.dtype, || DtypeChoice::Auto),
+            kv_dtype: Setting::pick(a.kv_dtype, b.kv_dtype, || KvDtypeChoice::Auto),
+            load_format: Setting::pick(a.load_format, b.load_format, || LoadFormat::Auto),
+            no_prefix_cache: Setting::pick_switch(a.no_prefix_cache, b.no_prefix_cache),
+            threads: Setting::pick(a.threads, b.threads, || cores),
+            model_name: Setting::pick(a.model_name.map(Some), b.model_name.map(Some), || None),
+            api_key_file: Setting::pick(a.api_key_file.map(Some), b.api_key_file.map(Some), || {
+                None
+            }),
+            insecure_bind: Setting::pick_switch(a.insecure_bind, b.insecure_bind),
+            profile: Setting::pick(a.profile.map(Some), None, || None),
+        };
+        config.check_sense()?;
+        config.check_support()?;
+        Ok(config)
+    }
+
+    fn check_sense(&self) -> Result<(), ConfigError> {
+        for (flag, value) in [
+            ("tp", self.tp.value),
+            ("max-batch-size", self.max_batch_size.value),
+            ("max-prefill-token-num", self.max_prefill_token_num.value),
+            ("max-seq-len", self.max_seq_len.value.unwrap_or(1)),
+            ("threads", self.threads.value),
+        ] {
+            if value == 0 {
+                return Err(ConfigError::Invalid { flag, value: "0".into(), wanted: "at least 1" });
+            }
+        }
+        let ratio = self.cache_max_entry_count.value;
+        if !(ratio > 0.0 && ratio < f64::from(u32::MAX)) {
+            let (flag, wanted) = ("cache-max-entry-count", "a share above 0 or a number of pages");
+            return Err(ConfigError::Invalid { flag, value: ratio.to_string(), wanted });
+        }
+        Ok(())
+    }
+
+    /// What later releases may bring is refused by name, never taken for something else.
+    fn check_support(&self) -> Result<(), ConfigError> {
+        let dtype = matches!(self.dtype.value, DtypeChoice::Auto | DtypeChoice::F32);
+        let kv_dtype = matches!(
+            self.kv_dtype.value,
+            KvDtypeChoice::Auto | KvDtypeChoice::F32 | KvDtypeChoice::F16
+        );
+        for (flag, ok, value, supported) in [
+            ("tp", self.tp.value == 1, name_of(&self.tp.value), "1"),
+            (
+                "device",
+                self.device.value != DeviceChoice::Cuda,
+                name_of(&self.device.value),
+                "auto, cpu",
+            ),
+            ("dtype", dtype, name_of(&self.dtype.value), "auto, f32"),
+            ("kv-dtype", kv_dtype, name_of(&self.kv_dtype.value), "auto, f32, f16"),
+        ] {
+            if !ok {
+                return Err(ConfigError::Unsupported { flag, value, supported });
+            }
+        }
+        Ok(())
+    }
+
+    /// The addresses to listen on, refused if strangers could use them without being meant to.
+    ///
+    /// # Errors
+    /// The host has no address, or is open to other machines.
+    pub fn addresses(&self) -> Result<Vec<SocketAddr>, ConfigError> {
+        let host = &self.host.value;
+        let resolved = (host.as_str(), self.port.value).to_socket_addrs();
+        let addresses: Vec<_> = resolved.map(Iterator::collect).unwrap_or_default();
+        if addresses.is_empty() {
+            let wanted = "an address of this machine, or a name that has one";
+            return Err(ConfigError::Invalid { flag: "host", value: host.clone(), wanted });
+        }
+        let open = addresses.iter().any(|address| !address.ip().is_loopback());
+        if open && self.api_key_file.value.is_none() && !self.insecure_bind.value {
+            return Err(ConfigError::OpenBind { host: host.clone() });
+        }
+        Ok(addresses)
+    }
+
+    /// The key that requests must show, without the line end that editors leave.
+    ///
+    /// # Errors
+    /// The file cannot be read or has nothing in it.
+    pub fn read_api_key(&self) -> Result<Option<String>, ConfigError> {
+        let Some(path) = &self.api_key_file.value else { return Ok(None) };
+        let key = std::fs::read_to_string(path)
+            .map_err(|source| ConfigError::ReadFile { path: path.clone(), source })?;
+        match key.trim() {
+            "" => Err(ConfigError::EmptyKey { path: path.clone() }),
+            key => Ok(Some(key.to_owned())),
+        }
+    }
+
+    /// Every flag with its value and source, as `/server_info` shows them.
+    pub fn effective(&self) -> BTreeMap<&'static str, Setting<Value>> {
+        fn entry<T: Serialize>(setting: &Setting<T>) -> Setting<Value> {
+            let value = serde_json::to_value(&setting.value).unwrap_or(Value::Null);
+            Setting { value, source: setting.source }
+        }
+        // Paths are nobody's business; whether there is one may be.
+        let path = |setting: &Setting<Option<PathBuf>>| Setting {
+            value: setting.value.as_ref().map_or(Value::Null, |_| "set".into()),
+            source: setting.source,
+        };
+        BTreeMap::from([
+            ("api-key-file", path(&self.api_key_file)),
+            ("cache-max-entry-count", entry(&self.cache_max_entry_count)),
+            ("device", entry(&self.device)),
+            ("dtype", entry(&self.dtype)),
+            ("host", entry(&self.host)),
+            ("insecure-bind", entry(&self.insecure_bind)),
+            ("kv-dtype", entry(&self.kv_dtype)),
+            ("load-format", entry(&self.load_format)),
+            ("max-batch-size", entry(&self.max_batch_size)),
+            ("max-prefill-token-num", entry(&self.max_prefill_token_num)),
+            ("max-seq-len", entry(&self.max_seq_len)),
+            ("model-name", entry(&self.model_name)),
+            ("no-prefix-cache", entry(&self.no_prefix_cache)),
+            ("port", entry(&self.port)),
+            ("profile", path(&self.profile)),
+            ("threads", entry(&self.threads)),
+            ("tp", entry(&self.tp)),
+        ])
+    }
+}
+
+fn name_of(value: &impl Serialize) -> String {
+    match serde_json::to_value(value) {
+        Ok(Value::String(name)) => name,
+        Ok(other) => other.to_string(),
+        Err(_) => String::new(),
+    }
+}
+
+/// SHA-256 over the canonical JSON (RFC 8785) of flag to value.
+pub fn config_sha256(effective: &BTreeMap<&'static str, Setting<Value>>) -> String {
+    let values: BTreeMap<_, _> = effective
+        .iter()
+        .filter(|(flag, _)| !UNHASHED.contains(flag))
+        .map(|(flag, setting)| (*flag, canonical(&setting.value)))
+        .collect();
+    // Sorted keys, no spaces, shortest numbers: for these values that is the canonical form.
+    let json = serde_json::to_string(&values).expect("plain values are JSON");
+    Sha256::digest(json).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Whole numbers have no fraction in the canonical form.
+fn canonical(value: &Value) -> Value {
+    match value.as_f64() {
+        Some(number) if value.is_f64() && number.fract() == 0.0 && number.abs() < 1e15 => {
+            Value::from(number as i64)
+        }
+        _ => value.clone(),
+    }
+}
+
+/// Sequences per step by card, as published for the releases before 0.10.0.
+const MAX_BATCH_SIZES: [(&str, usize); 4] =
+    [("a100", 256), ("a800", 256), ("h100", 512), ("h800", 512)];
+
+/// The entry whose name is the longest that the device's contains, so that a card is not taken for
+/// a shorter-named sister.
+pub fn default_max_batch_size(device_name: &str) -> usize {
+    let device_name = device_name.to_lowercase();
+    let named = MAX_BATCH_SIZES.iter().filter(|(name, _)| device_name.contains(name));
+    named.max_by_key(|(name, _)| name.len()).map_or(128, |(_, size)| *size)
+}

@@ -1,0 +1,156 @@
+//! What flags and profiles become, and how wrong ones are answered.
+
+use std::io::Write;
+
+use clap::Parser;
+use expect_test::{Expect, expect};
+
+use super::*;
+
+#[derive(Parser)]
+struct Line {
+    #[command(flatten)]
+    flags: Flags,
+}
+
+fn resolve(line: &str) -> Result<Config, ConfigError> {
+    let flags = Line::parse_from(std::iter::once("redline").chain(line.split_whitespace())).flags;
+    Config::resolve(flags, 2, "some processor")
+}
+
+fn check_refused(line: &str, expected: &Expect) {
+    let config = resolve(line);
+    let error = config.and_then(|config| config.addresses()).expect_err(line);
+    expected.assert_eq(&error.to_string());
+}
+
+#[test]
+fn defaults_are_those_of_the_contract() {
+    let lines: String = resolve("")
+        .unwrap()
+        .effective()
+        .iter()
+        .map(|(flag, setting)| format!("{flag} {} {:?}\n", setting.value, setting.source))
+        .collect();
+    expect![[r#"
+        api-key-file null Default
+        cache-max-entry-count 0.8 Default
+        device "auto" Default
+        dtype "auto" Default
+        host "127.0.0.1" Default
+        insecure-bind false Default
+        kv-dtype "auto" Default
+        load-format "auto" Default
+        max-batch-size 128 Default
+        max-prefill-token-num 512 Default
+        max-seq-len null Default
+        model-name null Default
+        no-prefix-cache false Default
+        port 23333 Default
+        profile null Default
+        threads 2 Default
+        tp 1 Default
+    "#]]
+    .assert_eq(&lines);
+}
+
+#[test]
+fn the_command_line_goes_before_the_profile() {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    writeln!(file, "max-batch-size = 7\nthreads = 3\nsession-len = 99\nno-prefix-cache = true")
+        .unwrap();
+    let line = format!("--threads 5 --server-port 0 --profile {}", file.path().display());
+    let config = resolve(&line).unwrap();
+    let expected = [
+        ("max-batch-size", Value::from(7), Source::Profile),
+        ("max-seq-len", Value::from(99), Source::Profile),
+        ("no-prefix-cache", Value::from(true), Source::Profile),
+        ("port", Value::from(0), Source::Flag),
+        ("profile", Value::from("set"), Source::Flag),
+        ("threads", Value::from(5), Source::Flag),
+        ("tp", Value::from(1), Source::Default),
+    ];
+    let effective = config.effective();
+    for (flag, value, source) in expected {
+        assert_eq!(effective[flag], Setting { value, source }, "{flag}");
+    }
+}
+
+#[test]
+fn a_profile_with_a_strange_line_is_refused() {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    writeln!(file, "max-batch = 7").unwrap();
+    let error = Flags::read_profile(file.path()).unwrap_err();
+    assert!(matches!(error, ConfigError::Profile { .. }), "{error}");
+}
+
+#[test]
+fn what_a_release_cannot_do_is_refused_by_name() {
+    check_refused("--tp 2", &expect!["`--tp 2` is not supported by this release; supported: 1"]);
+    check_refused(
+        "--device cuda",
+        &expect!["`--device cuda` is not supported by this release; supported: auto, cpu"],
+    );
+    check_refused(
+        "--dtype int4",
+        &expect!["`--dtype int4` is not supported by this release; supported: auto, f32"],
+    );
+    check_refused(
+        "--kv-dtype fp8",
+        &expect!["`--kv-dtype fp8` is not supported by this release; supported: auto, f32, f16"],
+    );
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    check_refused(
+        "--max-batch-size 0",
+        &expect!["`--max-batch-size 0` makes no sense: it must be at least 1"],
+    );
+    check_refused(
+        "--cache-max-entry-count 0",
+        &expect![
+            "`--cache-max-entry-count 0` makes no sense: it must be a share above 0 or a number of pages"
+        ],
+    );
+    check_refused(
+        "--cache-max-entry-count nan",
+        &expect![
+            "`--cache-max-entry-count NaN` makes no sense: it must be a share above 0 or a number of pages"
+        ],
+    );
+    check_refused(
+        "--host 0.0.0.0",
+        &expect![
+            "`--host 0.0.0.0` is reachable from other machines; hint: give `--api-key-file`, or `--insecure-bind` to serve everyone"
+        ],
+    );
+    assert!(resolve("--host 0.0.0.0 --insecure-bind").unwrap().addresses().is_ok());
+    assert!(resolve("--host ::1").unwrap().addresses().is_ok());
+}
+
+#[test]
+fn the_hash_minds_what_is_computed_and_not_where() {
+    let hash = |line| config_sha256(&resolve(line).unwrap().effective());
+    assert_eq!(hash(""), hash("--port 1 --model-name x --tp 1"));
+    assert_eq!(hash("--cache-max-entry-count 64"), hash("--cache-max-entry-count 64.0"));
+    assert_ne!(hash(""), hash("--max-batch-size 64"));
+    assert_ne!(hash(""), hash("--no-prefix-cache"));
+    expect!["e7888bd436c3d5252b67b287fecc7e7ab92e29d0054f51d202f41c48b156e16c"]
+        .assert_eq(&hash(""));
+}
+
+#[test]
+fn the_longest_matching_name_decides_the_batch() {
+    for (device, expected) in [
+        ("NVIDIA A100-SXM4-80GB", 256),
+        ("NVIDIA A800 80GB PCIe", 256),
+        ("NVIDIA H100 80GB HBM3", 512),
+        ("NVIDIA H800", 512),
+        ("NVIDIA H200", 128),
+        ("NVIDIA H20", 128),
+        ("some processor", 128),
+    ] {
+        assert_eq!(default_max_batch_size(device), expected, "{device}");
+    }
+}
