@@ -14,11 +14,12 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc as async_mpsc, oneshot, watch};
 
 use crate::clock::Clock;
-use crate::http::{self, App, Phase, Ready};
+use crate::http::{self, App, Phase, Ready, ServerInfo};
 use crate::metrics::Metrics;
 use crate::model::{Model, StepError};
 use crate::schedule::Limits;
 use crate::text::Text;
+use crate::weights::Digest;
 use crate::worker::{Command, Handle, Output, Worker};
 
 /// How long running requests may take to end once the server was told to.
@@ -35,8 +36,8 @@ pub struct Loaded {
     pub limits: Limits,
     /// The name that requests give.
     pub model_name: String,
-    /// The answer of `/server_info`.
-    pub info: serde_json::Value,
+    pub info: ServerInfo,
+    pub weights_sha256: Digest,
 }
 
 /// Why a server ended that nobody asked to.
@@ -174,10 +175,11 @@ fn work<E>(
     metrics: Arc<Metrics>,
     clock: Clock,
 ) -> Result<(), ServeError<E>> {
-    let Loaded { model, text, limits, model_name, info } = loaded;
+    let Loaded { model, text, limits, model_name, mut info, weights_sha256 } = loaded;
     let vocab_size = model.info().vocab_size;
     let worker = Worker::new(model, Arc::clone(&text), limits.clone(), metrics, clock);
-    let ready = Ready { handle, text, limits, vocab_size, model_name, info };
+    info.startup_us = clock.elapsed_us();
+    let ready = Ready { handle, text, limits, vocab_size, model_name, info, weights_sha256 };
     phase.send_replace(Phase::Ready(Arc::new(ready)));
     Ok(worker.run(&queues.commands, &queues.outputs)?)
 }

@@ -1,23 +1,35 @@
 //! What the worker and the front end ask of a tokenizer.
 
+use std::error::Error;
 use std::fmt;
 
-/// One message of a conversation.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Message {
-    pub role: String,
-    pub content: String,
+use serde_json::Value;
+
+use crate::tokenize::{self, ChatInput, Tokenizer};
+
+/// A conversation that is to become a prompt.
+#[derive(Debug, Clone, Copy)]
+pub struct Chat<'a> {
+    /// List of objects with `role` and `content`.
+    pub messages: &'a Value,
+    pub add_generation_prompt: bool,
+    /// Object of further variables of the model's template, or none.
+    pub variables: Option<&'a Value>,
+    /// Seconds since 1970, for templates that state the date.
+    pub now_unix_s: u64,
 }
 
 /// A tokenizer cannot do what was asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TextError {
-    #[error("failed to tokenize the text: {0}")]
+    #[error("{0}")]
     Tokenize(String),
-    #[error("failed to apply the model's chat template: {0}")]
+    #[error("{0}")]
     Template(String),
-    #[error("the model has no chat template")]
+    #[error("the model has no chat template; hint: use `/v1/completions`")]
     NoTemplate,
+    #[error("the model has no tokenizer; hint: give prompts as token ids")]
+    NoTokenizer,
 }
 
 /// Text to tokens and back, for one model.
@@ -44,11 +56,7 @@ pub trait Text: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// There is no template, or it refuses these messages.
-    fn render_chat(
-        &self,
-        messages: &[Message],
-        add_generation_prompt: bool,
-    ) -> Result<String, TextError>;
+    fn render_chat(&self, chat: &Chat<'_>) -> Result<String, TextError>;
 }
 
 /// The text of one sequence, token by token.
@@ -58,4 +66,97 @@ pub trait Detokenizer: Send + fmt::Debug {
 
     /// What was held back; an unfinished character becomes U+FFFD.
     fn finish(&mut self) -> String;
+}
+
+/// The tokenizer of a checkpoint; one without leaves ids as the only language.
+#[derive(Debug)]
+pub struct CheckpointText(pub Option<Tokenizer>);
+
+impl CheckpointText {
+    fn tokenizer(&self) -> Result<&Tokenizer, TextError> {
+        self.0.as_ref().ok_or(TextError::NoTokenizer)
+    }
+}
+
+impl Text for CheckpointText {
+    fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, TextError> {
+        let ids = self.tokenizer()?.encode(text, add_special_tokens);
+        ids.map_err(|error| TextError::Tokenize(chain(&error)))
+    }
+
+    fn decode(&self, tokens: &[u32]) -> String {
+        let Some(tokenizer) = &self.0 else { return String::new() };
+        // A model may have more logits than its tokenizer has tokens; those have no text.
+        let known: Vec<u32> =
+            tokens.iter().copied().filter(|id| (*id as usize) < tokenizer.vocab_size()).collect();
+        tokenizer.decode(&known, true).unwrap_or_default()
+    }
+
+    fn token_bytes(&self, token: u32) -> Vec<u8> {
+        let text = self.0.as_ref().and_then(|tokenizer| tokenizer.decode(&[token], false).ok());
+        text.unwrap_or_default().into_bytes()
+    }
+
+    fn detokenizer(&self) -> Box<dyn Detokenizer> {
+        match &self.0 {
+            Some(tokenizer) => Box::new(tokenizer.detokenizer(true)),
+            None => Box::new(Silent),
+        }
+    }
+
+    fn end_tokens(&self) -> &[u32] {
+        self.0.as_ref().map_or(&[], Tokenizer::end_ids)
+    }
+
+    fn render_chat(&self, chat: &Chat<'_>) -> Result<String, TextError> {
+        let template = self.tokenizer()?.chat_template().ok_or(TextError::NoTemplate)?;
+        let input = ChatInput {
+            messages: chat.messages,
+            tools: None,
+            add_generation_prompt: chat.add_generation_prompt,
+            variables: chat.variables,
+            now_unix_s: i64::try_from(chat.now_unix_s).unwrap_or(i64::MAX),
+        };
+        template.render(&input).map_err(|error| TextError::Template(chain(&error)))
+    }
+}
+
+impl Detokenizer for tokenize::Detokenizer {
+    fn push(&mut self, token: u32) -> String {
+        let mut text = String::new();
+        self.push(token, &mut text);
+        text
+    }
+
+    fn finish(&mut self) -> String {
+        let mut text = String::new();
+        self.finish(&mut text);
+        text
+    }
+}
+
+/// The text of tokens that have none.
+#[derive(Debug)]
+struct Silent;
+
+impl Detokenizer for Silent {
+    fn push(&mut self, _token: u32) -> String {
+        String::new()
+    }
+
+    fn finish(&mut self) -> String {
+        String::new()
+    }
+}
+
+/// An error with its causes, since the client sees no log.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
 }

@@ -12,7 +12,7 @@ use super::params::{Params, check_choices, take_chat_logprobs};
 use super::state::{App, Ready};
 use super::tokens::{encode, token_text};
 use crate::sample::Candidate;
-use crate::text::Message;
+use crate::text;
 use crate::worker::TokenOutput;
 
 pub(super) async fn chat_completions(
@@ -22,14 +22,13 @@ pub(super) async fn chat_completions(
     let ready = app.ready_for_work()?;
     let mut fields = Fields::parse(&body)?;
     super::check_model(&mut fields, &ready)?;
-    let messages = take_messages(&mut fields)?;
-    let add_generation_prompt = fields.take("add_generation_prompt") != Some(Value::Bool(false));
+    let prompt = ChatPrompt::take(&mut fields)?;
     let names = ["max_completion_tokens", "max_tokens"];
     let params = Params::take(&mut fields, &names, ready.vocab_size)?;
     let logprobs = take_chat_logprobs(&mut fields)?;
     fields.finish()?;
     check_choices(1, params.n)?;
-    let text = render(&ready, &messages, add_generation_prompt)?;
+    let text = prompt.render(&ready, app.clock().unix_s())?;
     // The template writes the special tokens itself.
     let ids = encode(&ready, text, false).await?;
     let requests = params.requests(&ids, logprobs, None, &ready.limits, || app.unique())?;
@@ -45,63 +44,85 @@ pub(super) async fn chat_completions(
     answer::respond(Chat, writing, ticket).await
 }
 
-/// The conversation as the model reads it.
-pub(super) fn render(
-    ready: &Ready,
-    messages: &[Message],
+/// The fields that make a conversation a prompt.
+#[derive(Debug)]
+pub(super) struct ChatPrompt {
+    messages: Value,
     add_generation_prompt: bool,
-) -> Result<String, ApiError> {
-    let rendered = ready.text.render_chat(messages, add_generation_prompt);
-    rendered.map_err(|error| ApiError::from(error).at("messages"))
+    variables: Option<Value>,
 }
 
-/// Messages with their text; parts other than text are refused.
-pub(super) fn take_messages(fields: &mut Fields) -> Result<Vec<Message>, ApiError> {
-    let messages = match fields.take("messages") {
-        Some(Value::Array(messages)) if !messages.is_empty() => messages,
-        Some(other) => return Err(wrong_type("messages", "a list of messages", &other)),
-        None => {
-            let error = ApiError::new(ErrorKind::MissingField, "`messages` is missing");
-            return Err(error.at("messages"));
-        }
-    };
-    messages.into_iter().enumerate().map(|(index, message)| take_message(index, message)).collect()
+impl ChatPrompt {
+    pub(super) fn take(fields: &mut Fields) -> Result<Self, ApiError> {
+        let messages = match fields.take("messages") {
+            Some(Value::Array(messages)) if !messages.is_empty() => messages,
+            Some(other) => return Err(wrong_type("messages", "a list of messages", &other)),
+            None => {
+                let error = ApiError::new(ErrorKind::MissingField, "`messages` is missing");
+                return Err(error.at("messages"));
+            }
+        };
+        let messages: Result<Vec<_>, _> = messages.into_iter().enumerate().map(message).collect();
+        let name = "chat_template_kwargs";
+        let variables = match fields.take(name) {
+            Some(other) if !other.is_object() => return Err(wrong_type(name, "an object", &other)),
+            variables => variables,
+        };
+        let add_generation_prompt = fields.bool_or("add_generation_prompt", true)?;
+        Ok(Self { messages: Value::Array(messages?), add_generation_prompt, variables })
+    }
+
+    /// The conversation as the model reads it.
+    pub(super) fn render(&self, ready: &Ready, now_unix_s: u64) -> Result<String, ApiError> {
+        let rendered = ready.text.render_chat(&text::Chat {
+            messages: &self.messages,
+            add_generation_prompt: self.add_generation_prompt,
+            variables: self.variables.as_ref(),
+            now_unix_s,
+        });
+        rendered.map_err(|error| ApiError::from(error).at("messages"))
+    }
 }
 
-fn take_message(index: usize, message: Value) -> Result<Message, ApiError> {
+/// One message with its content as a text; parts other than text are refused, further keys are
+/// the template's business.
+fn message((index, message): (usize, Value)) -> Result<Value, ApiError> {
     let name = |field: &str| format!("messages.{index}.{field}");
-    let Value::Object(map) = message else {
+    let unsupported = |field: &str, what: &str| {
+        let name = name(field);
+        let error = ApiError::new(ErrorKind::UnsupportedField, format!("`{name}` {what}"));
+        Err(error.at(&name))
+    };
+    let Value::Object(mut map) = message else {
         return Err(wrong_type(&format!("messages.{index}"), "an object", &message));
     };
-    let mut fields = Fields::of(map);
-    let role = match fields.take("role") {
-        Some(Value::String(role)) => role,
-        other => return Err(wrong_type(&name("role"), "a string", &other.unwrap_or_default())),
-    };
-    for field in ["tool_calls", "function_call", "audio", "refusal"] {
-        if fields.take(field).is_some_and(|value| value != json!([])) {
-            let message = format!("`{}` is not supported", name(field));
-            return Err(ApiError::new(ErrorKind::UnsupportedField, message).at(&name(field)));
+    if !map.get("role").is_some_and(Value::is_string) {
+        let found = map.remove("role").unwrap_or_default();
+        return Err(wrong_type(&name("role"), "a string", &found));
+    }
+    for field in ["tool_calls", "function_call", "audio"] {
+        if map.remove(field).is_some_and(|value| !value.is_null() && value != json!([])) {
+            return unsupported(field, "is not supported");
         }
     }
-    let content = match fields.take("content") {
-        Some(Value::String(text)) => text,
-        Some(Value::Array(parts)) => {
+    let text = match map.remove("content").unwrap_or_default() {
+        Value::String(text) => text,
+        Value::Array(parts) => {
             let texts = parts.iter().map(|part| {
                 let text = part.get("text").and_then(Value::as_str);
                 text.filter(|_| part.get("type").is_some_and(|kind| kind == "text"))
             });
-            texts.collect::<Option<String>>().ok_or_else(|| {
-                let message = format!("`{}` has parts that are not text", name("content"));
-                ApiError::new(ErrorKind::UnsupportedField, message).at(&name("content"))
-            })?
+            match texts.collect::<Option<String>>() {
+                Some(text) => text,
+                None => return unsupported("content", "has parts that are not text"),
+            }
         }
         other => {
-            let wanted = "a string or a list of text parts";
-            return Err(wrong_type(&name("content"), wanted, &other.unwrap_or_default()));
+            return Err(wrong_type(&name("content"), "a string or a list of text parts", &other));
         }
     };
-    Ok(Message { role, content })
+    map.insert("content".into(), text.into());
+    Ok(Value::Object(map))
 }
 
 #[derive(Debug)]

@@ -23,7 +23,7 @@ pub(super) async fn completions(State(app): State<App>, body: Bytes) -> Result<R
     let prompts = take_prompts(&mut fields, ready.vocab_size)?;
     let params = Params::take(&mut fields, &["max_tokens"], ready.vocab_size)?;
     let logprobs = take_completion_logprobs(&mut fields)?;
-    let add_special_tokens = fields.take("add_special_tokens") != Some(Value::Bool(false));
+    let add_special_tokens = fields.bool_or("add_special_tokens", true)?;
     fields.finish()?;
     check_choices(prompts.len(), params.n)?;
     let mut prompt_ids = Vec::with_capacity(prompts.len());

@@ -16,7 +16,6 @@ const UNSUPPORTED: &[(&str, Neutral)] = &[
     ("audio", Neutral::Never),
     ("bad_words", Neutral::Empty),
     ("chat_template", Neutral::Never),
-    ("chat_template_kwargs", Neutral::Empty),
     ("continue_final_message", Neutral::False),
     ("custom_logit_processor", Neutral::Never),
     ("documents", Neutral::Empty),
@@ -128,8 +127,12 @@ impl Fields {
     }
 
     pub(super) fn bool(&mut self, name: &str) -> Result<bool, ApiError> {
+        self.bool_or(name, false)
+    }
+
+    pub(super) fn bool_or(&mut self, name: &str, default: bool) -> Result<bool, ApiError> {
         match self.take(name) {
-            None => Ok(false),
+            None => Ok(default),
             Some(Value::Bool(value)) => Ok(value),
             Some(other) => Err(wrong_type(name, "true or false", &other)),
         }

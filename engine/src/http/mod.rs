@@ -5,11 +5,13 @@ mod chat;
 mod completions;
 mod error;
 mod fields;
+mod info;
 mod params;
 mod state;
 mod tokens;
 
 pub use error::{ApiError, ErrorKind};
+pub use info::{KvFacts, ModelFacts, ServerInfo};
 pub use state::{App, Phase, Ready};
 
 use axum::extract::{DefaultBodyLimit, Request, State};
@@ -34,7 +36,7 @@ pub fn router(app: App) -> Router {
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
         .route("/health", get(health))
-        .route("/server_info", get(server_info))
+        .route("/server_info", get(info::server_info))
         .route("/metrics", get(metrics))
         .route("/reset_prefix_cache", post(reset_prefix_cache))
         .fallback(not_found)
@@ -98,10 +100,6 @@ async fn models(State(app): State<App>) -> Result<Json<Value>, ApiError> {
         "owned_by": "redline",
         "max_model_len": ready.limits.max_seq_len,
     }]})))
-}
-
-async fn server_info(State(app): State<App>) -> Result<Json<Value>, ApiError> {
-    Ok(Json(app.ready()?.info.clone()))
 }
 
 async fn metrics(State(app): State<App>) -> Response {

@@ -7,10 +7,12 @@ use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 
 use super::error::{ApiError, ErrorKind};
+use super::info::ServerInfo;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::schedule::Limits;
 use crate::text::Text;
+use crate::weights;
 use crate::worker::Handle;
 
 /// How far the engine is.
@@ -31,8 +33,8 @@ pub struct Ready {
     pub vocab_size: usize,
     /// The name that requests give.
     pub model_name: String,
-    /// The answer of `/server_info`.
-    pub info: serde_json::Value,
+    pub info: ServerInfo,
+    pub weights_sha256: weights::Digest,
 }
 
 /// What every route can reach.

@@ -7,9 +7,9 @@ use axum::body::Bytes;
 use axum::extract::State;
 use serde_json::{Value, json};
 
-use super::chat::{render, take_messages};
+use super::chat::ChatPrompt;
 use super::error::{ApiError, ErrorKind};
-use super::fields::{Fields, wrong_type};
+use super::fields::Fields;
 use super::state::{App, Ready};
 
 /// Longer texts are tokenized beside the event loop, which would stand still for milliseconds.
@@ -45,22 +45,18 @@ pub(super) async fn tokenize(State(app): State<App>, body: Bytes) -> Result<Json
     let ready = app.ready()?;
     let mut fields = Fields::parse(&body)?;
     super::check_model(&mut fields, &ready)?;
-    let flag = |value: Option<Value>, default| value.map_or(Some(default), |v| v.as_bool());
-    let special = fields.take("add_special_tokens");
-    let generation = fields.take("add_generation_prompt");
-    let not_bool = |name: &str| ApiError::field(name, format!("`{name}` must be true or false"));
-    let tokens = if let Some(prompt) = fields.take("prompt") {
-        let Value::String(text) = prompt else {
-            return Err(wrong_type("prompt", "a string", &prompt));
-        };
-        let special = flag(special, true).ok_or_else(|| not_bool("add_special_tokens"))?;
-        encode(&ready, text, special).await?
-    } else {
-        let messages = take_messages(&mut fields)?;
-        let special = flag(special, false).ok_or_else(|| not_bool("add_special_tokens"))?;
-        let generation = flag(generation, true);
-        let generation = generation.ok_or_else(|| not_bool("add_generation_prompt"))?;
-        encode(&ready, render(&ready, &messages, generation)?, special).await?
+    let tokens = match fields.string("prompt")? {
+        Some(text) => {
+            let add_special_tokens = fields.bool_or("add_special_tokens", true)?;
+            encode(&ready, text, add_special_tokens).await?
+        }
+        None => {
+            // The template writes the special tokens itself.
+            let add_special_tokens = fields.bool_or("add_special_tokens", false)?;
+            let prompt = ChatPrompt::take(&mut fields)?;
+            let text = prompt.render(&ready, app.clock().unix_s())?;
+            encode(&ready, text, add_special_tokens).await?
+        }
     };
     Ok(Json(json!({
         "count": tokens.len(),

@@ -246,6 +246,10 @@ async fn text_becomes_tokens_and_back() {
     let open =
         json!({"messages": [{"role": "user", "content": "x"}], "add_generation_prompt": false});
     assert_eq!(server.json("/tokenize", &open).await["count"], 7);
+    let moody = json!({
+        "messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": {"mood": "!!!"},
+    });
+    assert_eq!(server.json("/tokenize", &moody).await["count"], 11);
     let value = server.json("/detokenize", &json!({"tokens": [256, 104, 195, 169]})).await;
     assert_eq!(value, json!({"prompt": "hé"}));
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use engine::model::{LogitRows, Model, ModelInfo, StepBatch, StepError};
-use engine::text::{Detokenizer, Message, Text, TextError};
+use engine::text::{Chat, Detokenizer, Text, TextError};
 
 /// Ids below 256 are bytes, the rest are special.
 pub const VOCAB_SIZE: usize = 258;
@@ -133,19 +133,18 @@ impl Text for ByteText {
         &[END]
     }
 
-    fn render_chat(
-        &self,
-        messages: &[Message],
-        add_generation_prompt: bool,
-    ) -> Result<String, TextError> {
+    fn render_chat(&self, chat: &Chat<'_>) -> Result<String, TextError> {
         let mut text = String::new();
-        for message in messages {
-            if message.role == "wizard" {
+        for message in chat.messages.as_array().unwrap() {
+            let (role, content) = (&message["role"], &message["content"]);
+            if role == "wizard" {
                 return Err(TextError::Template("there is no role `wizard`".into()));
             }
-            text.push_str(&format!("<{}:{}", message.role, message.content));
+            text.push_str(&format!("<{}:{}", role.as_str().unwrap(), content.as_str().unwrap()));
         }
-        Ok(if add_generation_prompt { text + ">" } else { text })
+        let variable = chat.variables.and_then(|variables| variables["mood"].as_str());
+        text.push_str(variable.unwrap_or_default());
+        Ok(if chat.add_generation_prompt { text + ">" } else { text })
     }
 }
 

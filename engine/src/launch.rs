@@ -1,0 +1,268 @@
+//! From flags to a served model: the one place that joins configuration, checkpoint and server.
+
+use std::io;
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::clock::Clock;
+use crate::config::{
+    CHUNK_TOKENS, Config, ConfigError, DeviceChoice, KvDtypeChoice, LoadFormat, PAGE_TOKENS,
+    Setting, Source, config_sha256,
+};
+use crate::http::{KvFacts, ModelFacts, ServerInfo};
+use crate::model::{self, LoadError, LoadOptions, Model, ModelInfo, StepError};
+use crate::schedule::{DEFAULT_POLICY, Limits};
+use crate::server::{Loaded, ServeError, Server};
+use crate::text::CheckpointText;
+use crate::tokenize::Tokenizer;
+use crate::weights::ModelSource;
+
+/// Seed of made-up weights; two launches must have the same.
+const RANDOM_WEIGHTS_SEED: u64 = 1;
+
+/// Commit that this binary was built from, given by its builder in the environment.
+pub const COMMIT: Option<&str> = option_env!("REDLINE_COMMIT");
+
+/// One server to be.
+#[derive(Debug, Clone)]
+pub struct Launch {
+    pub config: Config,
+    /// Folder, .gguf file or hub id.
+    pub model: String,
+    /// Where hub ids are looked up.
+    pub hub_cache: Option<PathBuf>,
+    pub clock: Clock,
+}
+
+/// A model that cannot be served as the flags say.
+#[derive(Debug, thiserror::Error)]
+pub enum PrepareError {
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    #[error("failed to allocate the KV cache")]
+    Kv(#[source] StepError),
+    #[error(
+        "`--max-seq-len {asked}` is more than the {made_for} tokens that the model was made for"
+    )]
+    TooLong { asked: usize, made_for: usize },
+    #[error(
+        "the KV cache would have no page: {free_bytes} bytes are free, a page takes {page_bytes}; \
+         hint: raise `--cache-max-entry-count`, or free memory"
+    )]
+    NoPage { free_bytes: u64, page_bytes: u64 },
+}
+
+/// Why `redline serve` ended with an error.
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error("failed to listen on {addresses:?}")]
+    Listen { addresses: Vec<SocketAddr>, source: io::Error },
+    #[error("failed to start")]
+    Start(#[source] io::Error),
+    #[error(transparent)]
+    Serve(#[from] ServeError<PrepareError>),
+}
+
+impl LaunchError {
+    /// Exit code of the process: 2 wrong use or unsound data, 4 the environment, 101 a bug.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Config(_) => 2,
+            Self::Listen { .. } | Self::Start(_) => 4,
+            Self::Serve(error) => match error {
+                ServeError::Load(error) => error.exit_code(),
+                ServeError::Step(_) | ServeError::Thread(_) => 4,
+                ServeError::Panic(_) => 101,
+            },
+        }
+    }
+}
+
+impl PrepareError {
+    /// As [`LaunchError::exit_code`].
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Load(LoadError::NotFound { .. } | LoadError::Read { .. } | LoadError::Device(_))
+            | Self::Kv(_)
+            | Self::NoPage { .. } => 4,
+            Self::Load(_) | Self::TooLong { .. } => 2,
+        }
+    }
+}
+
+/// Serves until a signal or a failure. The socket answers before the model is loaded.
+///
+/// # Errors
+/// The flags cannot be served, the port is taken, the model is unusable, or the engine failed.
+pub async fn serve(launch: Launch) -> Result<(), LaunchError> {
+    let addresses = launch.config.addresses()?;
+    let api_key = launch.config.read_api_key()?;
+    let listening = TcpListener::bind(addresses.as_slice()).await;
+    let listener = listening.map_err(|source| LaunchError::Listen { addresses, source })?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(LaunchError::Start)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(LaunchError::Start)?;
+    let clock = launch.clock;
+    let server = Server::start(move || prepare(&launch), api_key.as_deref(), clock)?;
+    let shutdown = async move {
+        tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+        eprintln!("draining: what runs may end, nothing new is taken");
+    };
+    let ready = |address: SocketAddr| eprintln!("ready http://{address}");
+    Ok(server.run(listener, shutdown, ready).await?)
+}
+
+/// Loads the model and settles what depended on it.
+fn prepare(launch: &Launch) -> Result<Loaded, PrepareError> {
+    let mut config = launch.config.clone();
+    let start_us = launch.clock.elapsed_us();
+    let source = ModelSource::find(&launch.model, launch.hub_cache.as_deref())?;
+    let mut loaded = model::load(&source, &options(&config))?;
+    let tokenizer = Tokenizer::load(&loaded.config)?;
+    let weights_load_us = launch.clock.elapsed_us() - start_us;
+    for gpu in &loaded.device.idle_gpus {
+        eprintln!("`{}` stays idle: this release computes on the CPU", gpu.name);
+    }
+    let info = loaded.info().clone();
+    settle(&mut config, &info, &source.id)?;
+    let limits = limits(&config, &info, loaded.free_bytes)?;
+    loaded.model.allocate_kv(limits.pages, limits.page_tokens).map_err(PrepareError::Kv)?;
+    log_model(&source.id, &info, &loaded, &limits);
+    let effective = config.effective();
+    let server_info = ServerInfo {
+        engine: "redline",
+        version: env!("CARGO_PKG_VERSION"),
+        commit: COMMIT,
+        device: loaded.device.kind,
+        device_name: loaded.device.name,
+        config_sha256: config_sha256(&effective),
+        config: effective,
+        kv: KvFacts {
+            pages: limits.pages,
+            page_tokens: limits.page_tokens,
+            bytes: limits.pages as u64 * page_bytes(&info),
+            dtype: info.kv_dtype,
+        },
+        model: ModelFacts {
+            id: source.id.clone(),
+            architecture: info.architecture.clone(),
+            weights_sha256: None,
+            weights: loaded.weights,
+            format: loaded.format,
+            revision: source.revision,
+            tokenizer_sha256: tokenizer.as_ref().map(|tokenizer| tokenizer.sha256().to_owned()),
+            dtype: info.compute_dtype,
+            parameters: info.parameters,
+            max_seq_len: info.max_seq_len,
+        },
+        startup_us: 0,
+        weights_load_us,
+    };
+    Ok(Loaded {
+        model: loaded.model,
+        text: Arc::new(CheckpointText(tokenizer)),
+        limits,
+        model_name: config.model_name.value.unwrap_or(source.id),
+        info: server_info,
+        weights_sha256: loaded.weights_sha256,
+    })
+}
+
+fn options(config: &Config) -> LoadOptions {
+    LoadOptions {
+        device: match config.device.value {
+            DeviceChoice::Auto => model::DeviceChoice::Auto,
+            _ => model::DeviceChoice::Cpu,
+        },
+        threads: NonZeroUsize::new(config.threads.value),
+        kv: match config.kv_dtype.value {
+            KvDtypeChoice::F32 => model::KvChoice::F32,
+            KvDtypeChoice::F16 => model::KvChoice::F16,
+            _ => model::KvChoice::Auto,
+        },
+        random_seed: match config.load_format.value {
+            LoadFormat::Auto => None,
+            LoadFormat::Random => Some(RANDOM_WEIGHTS_SEED),
+        },
+        isa: None,
+    }
+}
+
+/// Replaces what was left to the model, and `auto`, by what became of it.
+fn settle(config: &mut Config, info: &ModelInfo, id: &str) -> Result<(), PrepareError> {
+    match config.max_seq_len.value {
+        Some(asked) if asked > info.max_seq_len => {
+            return Err(PrepareError::TooLong { asked, made_for: info.max_seq_len });
+        }
+        Some(_) => {}
+        None => {
+            config.max_seq_len = Setting { value: Some(info.max_seq_len), source: Source::Model };
+        }
+    }
+    if config.model_name.value.is_none() {
+        config.model_name = Setting { value: Some(id.to_owned()), source: Source::Model };
+    }
+    config.device.value = DeviceChoice::Cpu;
+    config.settle_dtypes(info.compute_dtype, info.kv_dtype);
+    Ok(())
+}
+
+/// What the scheduler may use: the flags, and as much memory as they allow.
+fn limits(config: &Config, info: &ModelInfo, free_bytes: u64) -> Result<Limits, PrepareError> {
+    let max_seq_len = config.max_seq_len.value.unwrap_or(info.max_seq_len);
+    let max_batch_size = config.max_batch_size.value;
+    let page_bytes = page_bytes(info);
+    let entry_count = config.cache_max_entry_count.value;
+    let pages = if entry_count > 1.0 {
+        entry_count as usize
+    } else {
+        let affordable = free_bytes as f64 * entry_count / page_bytes as f64;
+        // A CPU's memory has other users, and the batch cannot use more than this.
+        (affordable as usize).min(max_batch_size * max_seq_len.div_ceil(PAGE_TOKENS))
+    };
+    if pages == 0 {
+        return Err(PrepareError::NoPage { free_bytes, page_bytes });
+    }
+    Ok(Limits {
+        policy: DEFAULT_POLICY,
+        max_batch_size,
+        token_budget: config.max_prefill_token_num.value,
+        max_seq_len,
+        pages,
+        page_tokens: PAGE_TOKENS,
+        chunk_tokens: CHUNK_TOKENS,
+        prefix_cache: !config.no_prefix_cache.value,
+    })
+}
+
+fn page_bytes(info: &ModelInfo) -> u64 {
+    (info.kv_bytes_per_token * PAGE_TOKENS) as u64
+}
+
+fn log_model(id: &str, info: &ModelInfo, loaded: &model::Loaded, limits: &Limits) {
+    eprintln!(
+        "{id}: {} of {} million {} weights in {} on {} ({}, {} threads)",
+        info.architecture,
+        info.parameters / 1_000_000,
+        loaded.weights,
+        info.compute_dtype,
+        loaded.device.name,
+        loaded.device.isa,
+        loaded.device.threads,
+    );
+    eprintln!(
+        "KV cache: {} pages of {} tokens in {}, at most {} MiB; {} sequences of at most {} tokens",
+        limits.pages,
+        limits.page_tokens,
+        info.kv_dtype,
+        limits.pages as u64 * page_bytes(info) >> 20,
+        limits.max_batch_size,
+        limits.max_seq_len,
+    );
+}
