@@ -6,11 +6,15 @@
 
 pub mod clock;
 pub mod config;
+pub mod device;
 pub mod http;
+pub mod launch;
 pub mod metrics;
 pub mod model;
 pub mod sample;
 pub mod schedule;
 pub mod server;
 pub mod text;
+pub mod tokenize;
+pub mod weights;
 pub mod worker;

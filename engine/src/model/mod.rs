@@ -3,7 +3,18 @@
 //! A model knows no scheduler, no request and no clock. It sees token ids, positions and page
 //! tables, and writes keys and values into the pages it is told to use.
 
+mod config;
+mod llama;
+mod load;
+mod rope;
+
+#[cfg(test)]
+mod tests;
+
 use std::fmt;
+
+pub use crate::weights::LoadError;
+pub use load::{DeviceChoice, DeviceInfo, KvChoice, LoadOptions, Loaded, load};
 
 /// Facts about a loaded model, fixed for its life.
 #[derive(Debug, Clone, PartialEq)]
@@ -54,6 +65,23 @@ pub struct StepBatch {
     /// `[T]` token ids of all segments, one after another.
     pub tokens: Vec<u32>,
     pub segments: Vec<Segment>,
+}
+
+impl StepBatch {
+    /// The rows whose logits are asked for, in the order of the batch.
+    pub fn logit_rows(&self) -> Vec<usize> {
+        let mut rows = Vec::new();
+        let mut first = 0;
+        for segment in &self.segments {
+            match segment.logits {
+                LogitRows::None => {}
+                LogitRows::Last => rows.extend((first + segment.rows).checked_sub(1)),
+                LogitRows::All => rows.extend(first..first + segment.rows),
+            }
+            first += segment.rows;
+        }
+        rows
+    }
 }
 
 /// A loaded model with its KV cache on one device.

@@ -1,0 +1,261 @@
+//! Causal attention over KV pages: online softmax in blocks of positions, grouped by KV head.
+//!
+//! A work item is one KV head and a few consecutive rows of one sequence; all query heads that
+//! share the KV head go through its pages together. Blocks begin at absolute multiples of
+//! [`BLOCK`], and a row's sums run over positions in rising order, so that its result depends on
+//! its own sequence only. Algorithm: Milakov and Gimelshein 2018; Dao et al. 2022.
+
+#![expect(unsafe_code, reason = "strided reads of pages; threads write disjoint heads")]
+
+use std::sync::{Mutex, PoisonError};
+
+use super::isa::{Isa, Kernel};
+use super::kv::{Kv, Layout, Plan, Span};
+use super::lanes::{LANES, Lanes};
+use super::pool::Pool;
+use super::shared::Shared;
+use super::tile::{self, Element, Left, Out, Right};
+use crate::device::AttentionShape;
+
+/// Positions between two rescalings of the sums.
+const BLOCK: usize = 64;
+/// Query rows, over all heads of a group, that one item aims at.
+const ITEM_ROWS: usize = 24;
+
+/// Working memory of attention, one per thread.
+#[derive(Debug, Default)]
+pub(super) struct Scratch(Vec<Mutex<Work>>);
+
+impl Scratch {
+    pub(super) fn new(threads: usize) -> Self {
+        Self((0..threads).map(|_| Mutex::default()).collect())
+    }
+}
+
+/// State of the query rows of one item, R of them.
+#[derive(Debug, Default)]
+struct Work {
+    /// `[R][D]` scaled queries.
+    queries: Vec<f32>,
+    /// `[R][BLOCK]` scores, then probabilities.
+    scores: Vec<f32>,
+    /// `[R][D]` weighted values so far.
+    sums: Vec<f32>,
+    /// `[R]` largest score so far.
+    largest: Vec<f32>,
+    /// `[R][16]` sum of probabilities so far, by lane.
+    totals: Vec<f32>,
+}
+
+/// Attention of the query heads of `qkv` over the pages of `layer`.
+pub(super) struct Attention<'a> {
+    pub isa: Isa,
+    pub qkv: &'a [f32],
+    pub shape: &'a AttentionShape,
+    pub layer: usize,
+    pub plan: &'a Plan,
+    pub kv: &'a Kv,
+}
+
+/// Rows `first .. first + rows` of a span, for one KV head.
+#[derive(Clone, Copy)]
+struct Item<'a> {
+    span: &'a Span,
+    first: usize,
+    rows: usize,
+    head: usize,
+}
+
+impl Attention<'_> {
+    /// Writes `[T, H * D]` to `out`.
+    pub(super) fn run(&self, pool: &mut Pool, scratch: &Scratch, out: &mut [f32]) {
+        let AttentionShape { kv_heads, head_dim, .. } = *self.shape;
+        assert_eq!(head_dim % LANES, 0, "heads are whole vectors");
+        assert_eq!((kv_heads, head_dim), (self.kv.shape.kv_heads, self.kv.shape.head_dim));
+        let rows_max = (ITEM_ROWS / self.shape.group()).max(1);
+        let mut items = Vec::new();
+        for span in &self.plan.spans {
+            for first in (0..span.rows).step_by(rows_max) {
+                let rows = rows_max.min(span.rows - first);
+                items.extend((0..kv_heads).map(|head| Item { span, first, rows, head }));
+            }
+        }
+        let out = Shared::new(out);
+        pool.items(items.len(), &|thread, item| {
+            let mut work = scratch.0[thread].lock().unwrap_or_else(PoisonError::into_inner);
+            let (call, work, out) = (self, &mut *work, &out);
+            if self.kv.is_f16() {
+                let pages: &[u16] = bytemuck::cast_slice(&self.kv.storage);
+                self.isa.run(Run { call, pages, item: items[item], work, out });
+            } else {
+                let pages: &[f32] = bytemuck::cast_slice(&self.kv.storage);
+                self.isa.run(Run { call, pages, item: items[item], work, out });
+            }
+        });
+    }
+}
+
+/// One item over pages of one element type.
+struct Run<'a, 'b, E> {
+    call: &'a Attention<'a>,
+    pages: &'a [E],
+    item: Item<'a>,
+    work: &'a mut Work,
+    out: &'a Shared<'b, f32>,
+}
+
+impl<E: Element> Kernel for Run<'_, '_, E> {
+    #[inline(always)]
+    fn run<L: Lanes>(mut self, lanes: L) {
+        self.start();
+        let last = self.item.span.position + self.item.first + self.item.rows;
+        for block in (0..last).step_by(BLOCK) {
+            let positions = BLOCK.min(last - block);
+            self.score(lanes, block, positions);
+            self.soften(lanes, block, positions);
+            self.weigh(lanes, block, positions);
+        }
+        self.finish(lanes);
+    }
+}
+
+impl<E: Element> Run<'_, '_, E> {
+    /// Query rows of the item: its heads of the first token, then of the second, and so on.
+    fn query_rows(&self) -> usize {
+        self.item.rows * self.call.shape.group()
+    }
+
+    /// Row of the step and first column of the head, for a query row.
+    fn place(&self, query: usize) -> (usize, usize) {
+        let group = self.call.shape.group();
+        let row = self.item.span.row + self.item.first + query / group;
+        (row, (self.item.head * group + query % group) * self.call.shape.head_dim)
+    }
+
+    #[inline(always)]
+    fn start(&mut self) {
+        let (rows, d) = (self.query_rows(), self.call.shape.head_dim);
+        self.work.queries.clear();
+        for query in 0..rows {
+            let (row, column) = self.place(query);
+            let from = &self.call.qkv[row * self.call.shape.qkv_cols() + column..][..d];
+            self.work.queries.extend(from.iter().map(|x| x * self.call.shape.scale));
+        }
+        self.work.scores.resize(rows * BLOCK, 0.0);
+        self.work.sums.clear();
+        self.work.sums.resize(rows * d, 0.0);
+        self.work.largest.clear();
+        self.work.largest.resize(rows, f32::NEG_INFINITY);
+        self.work.totals.clear();
+        self.work.totals.resize(rows * LANES, 0.0);
+    }
+
+    /// `scores = queries * keys` for the positions from `block`.
+    #[inline(always)]
+    fn score<L: Lanes>(&mut self, lanes: L, block: usize, positions: usize) {
+        let layout = Layout::new(self.call.kv.shape, self.call.layer);
+        let (rows, d) = (self.query_rows(), self.call.shape.head_dim);
+        let mut groups = [std::ptr::null(); BLOCK / LANES];
+        let count = positions.div_ceil(LANES);
+        for (g, group) in groups[..count].iter_mut().enumerate() {
+            let at = layout.keys(&self.item.span.pages, self.item.head, block + g * LANES);
+            *group = self.pages[at..at + d * LANES].as_ptr();
+        }
+        let start = self.work.queries.as_ptr();
+        let left = Left { start, row_stride: d, k_stride: 1 };
+        let right = Right { groups: &groups[..count], k_stride: LANES };
+        let out =
+            Out { start: self.work.scores.as_mut_ptr(), row_stride: BLOCK, fresh: true };
+        // SAFETY: queries are `rows` by `d`, every group was just found to hold `d` vectors, and
+        // the scores have room for all groups of a block.
+        unsafe { tile::multiply(lanes, rows, left, right, d, out) };
+    }
+
+    /// Turns scores into probabilities under the largest score so far, and rescales the sums.
+    #[inline(always)]
+    fn soften<L: Lanes>(&mut self, lanes: L, block: usize, positions: usize) {
+        let d = self.call.shape.head_dim;
+        let group = self.call.shape.group();
+        let first = self.item.span.position + self.item.first;
+        for query in 0..self.query_rows() {
+            let seen = (first + query / group + 1).saturating_sub(block).min(positions);
+            let scores = &mut self.work.scores[query * BLOCK..(query + 1) * BLOCK];
+            let (scores, _) = scores.as_chunks_mut::<LANES>();
+            let scores = &mut scores[..positions.div_ceil(LANES)];
+            let hide = |v, i: usize, fill| {
+                lanes.keep_first(v, seen.saturating_sub(i * LANES).min(LANES), fill)
+            };
+            let mut top = lanes.splat(f32::NEG_INFINITY);
+            for (i, v) in scores.iter().enumerate() {
+                let v = hide(lanes.from_array(v), i, f32::NEG_INFINITY);
+                top = lanes.max(top, v);
+            }
+            let before = self.work.largest[query];
+            let largest = before.max(lanes.largest(top));
+            self.work.largest[query] = largest;
+            let shrink = lanes.exp(lanes.splat(before - largest));
+            let (totals, _) = self.work.totals.as_chunks_mut::<LANES>();
+            let mut total = lanes.mul(lanes.from_array(&totals[query]), shrink);
+            for (i, v) in scores.iter_mut().enumerate() {
+                let p = lanes.exp(lanes.sub(lanes.from_array(v), lanes.splat(largest)));
+                let p = hide(p, i, 0.0);
+                total = lanes.add(total, p);
+                *v = lanes.to_array(p);
+            }
+            totals[query] = lanes.to_array(total);
+            if before != largest {
+                let (sums, _) = self.work.sums[query * d..(query + 1) * d].as_chunks_mut::<LANES>();
+                for sum in sums {
+                    *sum = lanes.to_array(lanes.mul(lanes.from_array(sum), shrink));
+                }
+            }
+        }
+    }
+
+    /// `sums += probabilities * values`, a page at a time.
+    #[inline(always)]
+    fn weigh<L: Lanes>(&mut self, lanes: L, block: usize, positions: usize) {
+        let layout = Layout::new(self.call.kv.shape, self.call.layer);
+        let (rows, d) = (self.query_rows(), self.call.shape.head_dim);
+        let mut groups = [std::ptr::null(); MAX_VALUE_GROUPS];
+        let groups = &mut groups[..d / LANES];
+        let page_tokens = self.call.kv.shape.page_tokens;
+        let mut done = 0;
+        while done < positions {
+            let position = block + done;
+            let run = (page_tokens - position % page_tokens).min(positions - done);
+            let at = layout.value(&self.item.span.pages, self.item.head, position);
+            let values = &self.pages[at..at + run * d];
+            for (group, column) in groups.iter_mut().zip(values.chunks_exact(LANES)) {
+                *group = column.as_ptr();
+            }
+            let start = self.work.scores[done..].as_ptr();
+            let left = Left { start, row_stride: BLOCK, k_stride: 1 };
+            let right = Right { groups: &*groups, k_stride: d };
+            let out = Out { start: self.work.sums.as_mut_ptr(), row_stride: d, fresh: false };
+            // SAFETY: probabilities are `rows` by at least `done + run`, the values `run` by `d`
+            // as just sliced, and the sums have room for `rows` by `d`.
+            unsafe { tile::multiply(lanes, rows, left, right, run, out) };
+            done += run;
+        }
+    }
+
+    #[inline(always)]
+    fn finish<L: Lanes>(&mut self, lanes: L) {
+        let d = self.call.shape.head_dim;
+        let cols = self.call.shape.heads * d;
+        for query in 0..self.query_rows() {
+            let (row, column) = self.place(query);
+            let (totals, _) = self.work.totals.as_chunks::<LANES>();
+            let scale = 1.0 / lanes.sum(lanes.from_array(&totals[query]));
+            // SAFETY: items differ in row or head, so each writes its own columns.
+            let out = unsafe { self.out.part(row * cols + column, d) };
+            for (out, sum) in out.iter_mut().zip(&self.work.sums[query * d..(query + 1) * d]) {
+                *out = sum * scale;
+            }
+        }
+    }
+}
+
+/// Vectors of the largest head size, 512.
+const MAX_VALUE_GROUPS: usize = 512 / LANES;

@@ -1,0 +1,150 @@
+//! Pages of keys and values, and the positions of a step.
+//!
+//! Memory comes zeroed from the operating system and is touched only as pages fill. Per layer,
+//! page and KV head lie the keys as `[tokens / 16][D][16]`, so that sixteen positions are one
+//! vector, and then the values as `[tokens][D]`.
+
+use memmap2::MmapMut;
+
+use super::lanes::LANES;
+use crate::device::{KvShape, KvType};
+use crate::model::{StepBatch, StepError};
+
+/// Keys and values of all layers.
+#[derive(Debug)]
+pub struct Kv {
+    pub(super) shape: KvShape,
+    pub(super) storage: MmapMut,
+}
+
+impl Kv {
+    pub(super) fn new(shape: KvShape) -> Result<Self, StepError> {
+        let failed = |message| StepError { operation: "kv", message };
+        if shape.page_tokens == 0 || shape.page_tokens % LANES != 0 {
+            let message = format!("a page of {} tokens is no multiple of 16", shape.page_tokens);
+            return Err(failed(message));
+        }
+        let bytes = [
+            shape.layers,
+            shape.pages,
+            shape.kv_heads,
+            2,
+            shape.page_tokens,
+            shape.head_dim,
+            shape.kv_type.bytes(),
+        ]
+        .into_iter()
+        .try_fold(1usize, usize::checked_mul)
+        .ok_or_else(|| failed(format!("{} pages are more than memory can be", shape.pages)))?;
+        let storage = MmapMut::map_anon(bytes.max(1))
+            .map_err(|err| failed(format!("{bytes} bytes cannot be reserved: {err}")))?;
+        Ok(Self { shape, storage })
+    }
+
+    pub(super) fn is_f16(&self) -> bool {
+        self.shape.kv_type == KvType::F16
+    }
+}
+
+/// Where the pages of one layer lie, in elements.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Layout {
+    shape: KvShape,
+    layer: usize,
+}
+
+impl Layout {
+    pub(super) fn new(shape: KvShape, layer: usize) -> Self {
+        assert!(layer < shape.layers, "the layer has pages");
+        Self { shape, layer }
+    }
+
+    /// Elements of the keys, or of the values, of one head in one page.
+    pub(super) fn half(&self) -> usize {
+        self.shape.page_tokens * self.shape.head_dim
+    }
+
+    fn head(&self, page: u32, head: usize) -> usize {
+        let page = self.layer * self.shape.pages + page as usize;
+        (page * self.shape.kv_heads + head) * 2 * self.half()
+    }
+
+    /// The keys of the sixteen positions around `position`, `[D][16]`.
+    pub(super) fn keys(&self, pages: &[u32], head: usize, position: usize) -> usize {
+        let slot = position % self.shape.page_tokens;
+        let page = pages[position / self.shape.page_tokens];
+        self.head(page, head) + slot / LANES * LANES * self.shape.head_dim
+    }
+
+    /// The value of `position`, `[D]`; those of the positions after it in its page follow.
+    pub(super) fn value(&self, pages: &[u32], head: usize, position: usize) -> usize {
+        let slot = position % self.shape.page_tokens;
+        let page = pages[position / self.shape.page_tokens];
+        self.head(page, head) + self.half() + slot * self.shape.head_dim
+    }
+}
+
+/// One sequence's rows in a step.
+#[derive(Debug)]
+pub(super) struct Span {
+    /// First row in the step.
+    pub(super) row: usize,
+    pub(super) rows: usize,
+    /// Absolute position of the first row.
+    pub(super) position: usize,
+    pub(super) pages: Vec<u32>,
+}
+
+/// Positions, page tables and rotations of one step.
+#[derive(Debug)]
+pub struct Plan {
+    pub(super) spans: Vec<Span>,
+    /// `[T][rotated / 2]` pairs of cosine and sine.
+    pub(super) rotations: Vec<(f32, f32)>,
+    /// Pairs per token.
+    pub(super) pairs: usize,
+}
+
+impl Plan {
+    /// Checks `batch` against the cache: a page table that points outside of it would read or
+    /// write the memory of others.
+    pub(super) fn new(
+        batch: &StepBatch,
+        shape: &KvShape,
+        inverse_frequencies: &[f32],
+    ) -> Result<Self, StepError> {
+        let wrong = |message| StepError { operation: "plan", message };
+        let mut spans = Vec::with_capacity(batch.segments.len());
+        let mut rotations = Vec::with_capacity(batch.tokens.len() * inverse_frequencies.len());
+        let mut row = 0;
+        for (index, segment) in batch.segments.iter().enumerate() {
+            let end = segment.position + segment.rows;
+            let needed = end.div_ceil(shape.page_tokens);
+            if segment.rows == 0 || segment.pages.len() < needed {
+                let (rows, pages) = (segment.rows, segment.pages.len());
+                let message = format!(
+                    "segment {index} has {rows} rows up to position {end} and {pages} pages"
+                );
+                return Err(wrong(message));
+            }
+            if let Some(page) = segment.pages.iter().find(|page| **page as usize >= shape.pages) {
+                let message = format!("segment {index} names page {page} of {}", shape.pages);
+                return Err(wrong(message));
+            }
+            for position in segment.position..end {
+                rotations.extend(inverse_frequencies.iter().map(|frequency| {
+                    let (sin, cos) = (position as f32 * frequency).sin_cos();
+                    (cos, sin)
+                }));
+            }
+            let pages = segment.pages[..needed].to_vec();
+            spans.push(Span { row, rows: segment.rows, position: segment.position, pages });
+            row += segment.rows;
+        }
+        if row != batch.tokens.len() {
+            let message = format!("{} tokens for {row} rows", batch.tokens.len());
+            return Err(wrong(message));
+        }
+        Ok(Self { spans, rotations, pairs: inverse_frequencies.len() })
+    }
+}

@@ -1,0 +1,179 @@
+//! Lanes as two AVX2 registers.
+
+#![expect(unsafe_code, reason = "vector instructions; the type exists only where they do")]
+
+use std::arch::x86_64::*;
+
+use super::Lanes;
+
+/// Proof that the processor has AVX2, FMA and F16C.
+#[derive(Debug, Clone, Copy)]
+pub(in super::super) struct Avx2(());
+
+#[inline(always)]
+fn both<A: Copy, B>(halves: [A; 2], f: impl Fn(A) -> B) -> [B; 2] {
+    [f(halves[0]), f(halves[1])]
+}
+
+impl Avx2 {
+    /// # Safety
+    /// The processor has AVX2, FMA and F16C.
+    #[inline(always)]
+    pub(in super::super) unsafe fn new() -> Self {
+        Self(())
+    }
+}
+
+// SAFETY of every block below: `self` proves that the processor has AVX2, FMA and F16C, and where
+// a pointer is given the caller vouches for the memory behind it.
+impl Lanes for Avx2 {
+    type V = [__m256; 2];
+    type Codes = [__m256i; 2];
+
+    const ACCUMULATORS: usize = 6;
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> Self::V {
+        // SAFETY: see above.
+        [unsafe { _mm256_set1_ps(x) }; 2]
+    }
+
+    #[inline(always)]
+    fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V {
+        // SAFETY: see above.
+        unsafe { [_mm256_fmadd_ps(a[0], b[0], c[0]), _mm256_fmadd_ps(a[1], b[1], c[1])] }
+    }
+
+    #[inline(always)]
+    fn add(self, a: Self::V, b: Self::V) -> Self::V {
+        // SAFETY: see above.
+        unsafe { [_mm256_add_ps(a[0], b[0]), _mm256_add_ps(a[1], b[1])] }
+    }
+
+    #[inline(always)]
+    fn sub(self, a: Self::V, b: Self::V) -> Self::V {
+        // SAFETY: see above.
+        unsafe { [_mm256_sub_ps(a[0], b[0]), _mm256_sub_ps(a[1], b[1])] }
+    }
+
+    #[inline(always)]
+    fn mul(self, a: Self::V, b: Self::V) -> Self::V {
+        // SAFETY: see above.
+        unsafe { [_mm256_mul_ps(a[0], b[0]), _mm256_mul_ps(a[1], b[1])] }
+    }
+
+    #[inline(always)]
+    fn div(self, a: Self::V, b: Self::V) -> Self::V {
+        // SAFETY: see above.
+        unsafe { [_mm256_div_ps(a[0], b[0]), _mm256_div_ps(a[1], b[1])] }
+    }
+
+    #[inline(always)]
+    fn max(self, a: Self::V, b: Self::V) -> Self::V {
+        // SAFETY: see above.
+        unsafe { [_mm256_max_ps(a[0], b[0]), _mm256_max_ps(a[1], b[1])] }
+    }
+
+    #[inline(always)]
+    fn min(self, a: Self::V, b: Self::V) -> Self::V {
+        // SAFETY: see above.
+        unsafe { [_mm256_min_ps(a[0], b[0]), _mm256_min_ps(a[1], b[1])] }
+    }
+
+    #[inline(always)]
+    fn exp2_whole(self, n: Self::V) -> Self::V {
+        // SAFETY: see above.
+        both(n, |n| unsafe {
+            let exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<23>(exponent))
+        })
+    }
+
+    #[inline(always)]
+    fn keep_first(self, v: Self::V, n: usize, fill: f32) -> Self::V {
+        let n = n.min(16) as i32;
+        // SAFETY: see above.
+        unsafe {
+            let lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+            let keep = |v: __m256, n: i32| {
+                let mask = _mm256_cmpgt_epi32(_mm256_set1_epi32(n), lane);
+                _mm256_blendv_ps(_mm256_set1_ps(fill), v, _mm256_castsi256_ps(mask))
+            };
+            [keep(v[0], n), keep(v[1], n - 8)]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load(self, from: *const f32) -> Self::V {
+        // SAFETY: see above.
+        unsafe { [_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8))] }
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32, v: Self::V) {
+        // SAFETY: see above.
+        unsafe {
+            _mm256_storeu_ps(to, v[0]);
+            _mm256_storeu_ps(to.add(8), v[1]);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(self, from: *const u16) -> Self::V {
+        // SAFETY: see above.
+        unsafe {
+            [
+                _mm256_cvtph_ps(_mm_loadu_si128(from.cast())),
+                _mm256_cvtph_ps(_mm_loadu_si128(from.add(8).cast())),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_f16(self, to: *mut u16, v: Self::V) {
+        const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT;
+        // SAFETY: see above.
+        unsafe {
+            _mm_storeu_si128(to.cast(), _mm256_cvtps_ph::<NEAREST>(v[0]));
+            _mm_storeu_si128(to.add(8).cast(), _mm256_cvtps_ph::<NEAREST>(v[1]));
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(self, from: *const u16) -> Self::V {
+        // SAFETY: see above.
+        unsafe {
+            let widen = |from: *const u16| {
+                let bits = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(bits))
+            };
+            [widen(from), widen(from.add(8))]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_i8(self, from: *const i8) -> Self::V {
+        // SAFETY: see above.
+        unsafe {
+            let widen = |from: *const i8| {
+                _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(from.cast())))
+            };
+            [widen(from), widen(from.add(8))]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_codes(self, from: *const u8) -> Self::Codes {
+        // SAFETY: see above.
+        unsafe { [_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(32).cast())] }
+    }
+
+    #[inline(always)]
+    fn code(self, codes: Self::Codes, i: u32) -> Self::V {
+        // SAFETY: see above.
+        both(codes, |codes| unsafe {
+            let shifted = _mm256_srlv_epi32(codes, _mm256_set1_epi32(4 * i as i32));
+            _mm256_cvtepi32_ps(_mm256_and_si256(shifted, _mm256_set1_epi32(15)))
+        })
+    }
+}

@@ -1,0 +1,134 @@
+//! Sixteen f32 lanes, the unit in which every CPU kernel is written, for three instruction sets.
+//!
+//! A kernel that is generic over [`Lanes`] does the same operations in the same order on each of
+//! them. AVX2 and AVX-512 therefore give the same bits; the portable form rounds products before
+//! it adds them and differs in the last place.
+
+#![expect(unsafe_code, reason = "loads and stores through pointers that callers vouch for")]
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod portable;
+
+#[cfg(target_arch = "x86_64")]
+pub(super) use avx2::Avx2;
+#[cfg(target_arch = "x86_64")]
+pub(super) use avx512::Avx512;
+pub(super) use portable::Portable;
+
+/// Lanes in a vector, on every instruction set.
+pub(super) const LANES: usize = 16;
+
+/// Operations on sixteen f32 lanes. Values of an implementing type exist only where the processor
+/// has its instructions, which is what makes the methods without `unsafe` sound.
+pub(super) trait Lanes: Copy {
+    /// Sixteen f32.
+    type V: Copy;
+    /// Sixteen words of eight 4-bit codes.
+    type Codes: Copy;
+
+    /// Vectors that fit into registers beside what a tile needs to feed them.
+    const ACCUMULATORS: usize;
+
+    fn splat(self, x: f32) -> Self::V;
+    /// `a * b + c`, rounded once where the instruction set can.
+    fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    fn add(self, a: Self::V, b: Self::V) -> Self::V;
+    fn sub(self, a: Self::V, b: Self::V) -> Self::V;
+    fn mul(self, a: Self::V, b: Self::V) -> Self::V;
+    fn div(self, a: Self::V, b: Self::V) -> Self::V;
+    fn max(self, a: Self::V, b: Self::V) -> Self::V;
+    fn min(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `2^n` for lanes that hold whole numbers from -126 to 127.
+    fn exp2_whole(self, n: Self::V) -> Self::V;
+    /// The first `n` lanes of `v`, `fill` in the others.
+    fn keep_first(self, v: Self::V, n: usize, fill: f32) -> Self::V;
+
+    /// # Safety
+    /// Sixteen f32 can be read at `from`.
+    unsafe fn load(self, from: *const f32) -> Self::V;
+    /// # Safety
+    /// Sixteen f32 can be written at `to`.
+    unsafe fn store(self, to: *mut f32, v: Self::V);
+    /// # Safety
+    /// Sixteen f16 can be read at `from`.
+    unsafe fn load_f16(self, from: *const u16) -> Self::V;
+    /// # Safety
+    /// Sixteen f16 can be written at `to`.
+    unsafe fn store_f16(self, to: *mut u16, v: Self::V);
+    /// # Safety
+    /// Sixteen bf16 can be read at `from`.
+    unsafe fn load_bf16(self, from: *const u16) -> Self::V;
+    /// # Safety
+    /// Sixteen bytes can be read at `from`.
+    unsafe fn load_i8(self, from: *const i8) -> Self::V;
+    /// # Safety
+    /// 64 bytes can be read at `from`.
+    unsafe fn load_codes(self, from: *const u8) -> Self::Codes;
+    /// Code `i` of each word, `i` below 8.
+    fn code(self, codes: Self::Codes, i: u32) -> Self::V;
+
+    #[inline(always)]
+    fn to_array(self, v: Self::V) -> [f32; LANES] {
+        let mut out = [0.0; LANES];
+        // SAFETY: the array holds sixteen f32.
+        unsafe {
+            self.store(out.as_mut_ptr(), v);
+        }
+        out
+    }
+
+    #[inline(always)]
+    fn from_array(self, v: &[f32; LANES]) -> Self::V {
+        // SAFETY: the array holds sixteen f32.
+        unsafe {
+            self.load(v.as_ptr())
+        }
+    }
+
+    /// Sum of the lanes, halves onto halves, so that every instruction set adds in one order.
+    #[inline(always)]
+    fn sum(self, v: Self::V) -> f32 {
+        let mut a = self.to_array(v);
+        for half in [8, 4, 2, 1] {
+            for i in 0..half {
+                a[i] += a[i + half];
+            }
+        }
+        a[0]
+    }
+
+    /// Largest lane. A NaN may be lost or kept.
+    #[inline(always)]
+    fn largest(self, v: Self::V) -> f32 {
+        let mut a = self.to_array(v);
+        for half in [8, 4, 2, 1] {
+            for i in 0..half {
+                a[i] = if a[i] > a[i + half] { a[i] } else { a[i + half] };
+            }
+        }
+        a[0]
+    }
+
+    /// `e^x` to about one unit in the last place; arguments are clamped to [-87, 88].
+    ///
+    /// Range reduction and polynomial are those of Cephes' `expf` (Moshier).
+    #[inline(always)]
+    fn exp(self, x: Self::V) -> Self::V {
+        let x = self.min(self.max(x, self.splat(-87.0)), self.splat(88.0));
+        // Adding 1.5 * 2^23 leaves a whole number in the low bits: rounding without an instruction.
+        let magic = self.splat(12_582_912.0);
+        let scaled = self.fma(x, self.splat(std::f32::consts::LOG2_E), magic);
+        let n = self.sub(scaled, magic);
+        let r = self.fma(n, self.splat(-0.693_359_4), x);
+        let r = self.fma(n, self.splat(2.121_944_4e-4), r);
+        let mut p = self.splat(1.987_569_1e-4);
+        for c in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
+            p = self.fma(p, r, self.splat(c));
+        }
+        let p = self.fma(p, self.mul(r, r), self.add(r, self.splat(1.0)));
+        self.mul(p, self.exp2_whole(n))
+    }
+}

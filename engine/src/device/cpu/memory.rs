@@ -1,0 +1,39 @@
+//! What the operating system says of this machine: free memory and the processor's name.
+
+use std::fs;
+
+/// Bytes that could be allocated now: the least of what the machine and the control group allow.
+/// Zero where the system does not say.
+pub fn free_bytes() -> u64 {
+    let machine = fs::read_to_string("/proc/meminfo")
+        .ok()
+        .and_then(|text| field(&text, "MemAvailable:"))
+        .map_or(0, |kib| kib * 1024);
+    control_group().map_or(machine, |group| machine.min(group))
+}
+
+/// Bytes that the control group (version 2) leaves to this process, where it sets a limit.
+fn control_group() -> Option<u64> {
+    let read = |name: &str| fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok();
+    let limit: u64 = read("memory.max")?.trim().parse().ok()?;
+    let used: u64 = read("memory.current")?.trim().parse().ok()?;
+    // Cached file pages count as used, but are given up under pressure.
+    let cached = read("memory.stat").and_then(|text| field(&text, "inactive_file ")).unwrap_or(0);
+    Some(limit.saturating_sub(used.saturating_sub(cached)))
+}
+
+fn field(text: &str, name: &str) -> Option<u64> {
+    let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
+    rest.split_whitespace().next()?.parse().ok()
+}
+
+/// The processor's brand string, or its architecture where the system gives none.
+pub fn processor_name() -> String {
+    fs::read_to_string("/proc/cpuinfo")
+        .ok()
+        .and_then(|text| {
+            let line = text.lines().find(|line| line.starts_with("model name"))?;
+            Some(line.split_once(':')?.1.trim().to_owned())
+        })
+        .unwrap_or_else(|| std::env::consts::ARCH.to_owned())
+}

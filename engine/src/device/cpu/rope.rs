@@ -1,0 +1,138 @@
+//! Rotary embedding of queries and keys, and the write of keys and values to their pages.
+//!
+//! Pairs are `(i, i + rotated / 2)`, as Hugging Face checkpoints have them; GGUF files of the Llama
+//! family store other pairs and are reordered at load. Source: Su et al. 2021.
+
+#![expect(unsafe_code, reason = "threads write disjoint heads of one buffer and of one page")]
+
+use super::isa::{Isa, Kernel};
+use super::kv::{Kv, Layout, Plan, Span};
+use super::lanes::{LANES, Lanes};
+use super::pool::Pool;
+use super::shared::Shared;
+use super::tile::Element;
+use crate::device::AttentionShape;
+
+/// Elements below which the calling thread alone is quicker.
+const PARALLEL_ELEMENTS: usize = 16_384;
+/// Largest head size.
+const HEAD_DIM_MAX: usize = 512;
+
+/// What a step's rotations need beside the buffers that change.
+#[derive(Clone, Copy)]
+pub(super) struct Rope<'a> {
+    pub isa: Isa,
+    pub shape: &'a AttentionShape,
+    pub layer: usize,
+    pub plan: &'a Plan,
+}
+
+impl Rope<'_> {
+    /// Rotates the query and key heads of `qkv`, and writes keys and values to the layer's pages.
+    pub(super) fn run(&self, pool: &mut Pool, qkv: &mut [f32], kv: &mut Kv) {
+        let d = self.shape.head_dim;
+        assert!(2 * self.plan.pairs <= d && d <= HEAD_DIM_MAX, "no more turns than a head has");
+        assert_eq!((self.shape.kv_heads, d), (kv.shape.kv_heads, kv.shape.head_dim));
+        let layout = Layout::new(kv.shape, self.layer);
+        if kv.is_f16() {
+            self.over::<u16>(pool, qkv, layout, bytemuck::cast_slice_mut(&mut kv.storage));
+        } else {
+            self.over::<f32>(pool, qkv, layout, bytemuck::cast_slice_mut(&mut kv.storage));
+        }
+    }
+
+    fn over<E: Element>(
+        &self,
+        pool: &mut Pool,
+        qkv: &mut [f32],
+        layout: Layout,
+        pages: &mut [E],
+    ) {
+        let heads = self.shape.kv_heads;
+        let is_small = qkv.len() < PARALLEL_ELEMENTS;
+        let (qkv, pages) = (&Shared::new(qkv), &Shared::new(pages));
+        let head = |head| self.isa.run(Head { call: *self, head, qkv, pages, layout });
+        if is_small {
+            (0..heads).for_each(head);
+        } else {
+            pool.items(heads, &|_, item| head(item));
+        }
+    }
+}
+
+/// One KV head and the query heads that share it, over all rows of the step.
+struct Head<'a, 'b, E> {
+    call: Rope<'a>,
+    head: usize,
+    qkv: &'a Shared<'b, f32>,
+    pages: &'a Shared<'b, E>,
+    layout: Layout,
+}
+
+impl<E: Element> Kernel for Head<'_, '_, E> {
+    #[inline(always)]
+    fn run<L: Lanes>(self, lanes: L) {
+        let AttentionShape { heads, kv_heads, head_dim: d, .. } = *self.call.shape;
+        let group = self.call.shape.group();
+        let pairs = self.call.plan.pairs;
+        for span in &self.call.plan.spans {
+            for i in 0..span.rows {
+                let row = (span.row + i) * self.call.shape.qkv_cols();
+                let turns = &self.call.plan.rotations[(span.row + i) * pairs..][..pairs];
+                // SAFETY: items are KV heads, whose query, key and value columns are disjoint.
+                unsafe {
+                    let queries = self.qkv.part(row + self.head * group * d, group * d);
+                    queries.chunks_exact_mut(d).for_each(|query| rotate(query, turns));
+                    let key = self.qkv.part(row + (heads + self.head) * d, d);
+                    rotate(key, turns);
+                    let value = self.qkv.part(row + (heads + kv_heads + self.head) * d, d);
+                    self.write(lanes, span, span.position + i, key, value);
+                }
+            }
+        }
+    }
+}
+
+impl<E: Element> Head<'_, '_, E> {
+    #[inline(always)]
+    fn write<L: Lanes>(
+        &self,
+        lanes: L,
+        span: &Span,
+        position: usize,
+        key: &[f32],
+        value: &[f32],
+    ) {
+        let d = key.len();
+        let mut narrow = [E::zeroed(); HEAD_DIM_MAX];
+        convert(lanes, key, &mut narrow[..d]);
+        let at = self.layout.keys(&span.pages, self.head, position);
+        // SAFETY: this item alone uses the pages of its head.
+        let keys = unsafe { self.pages.part(at, d * LANES) };
+        let lane = position % LANES;
+        for (column, key) in keys.chunks_exact_mut(LANES).zip(&narrow[..d]) {
+            column[lane] = *key;
+        }
+        let at = self.layout.value(&span.pages, self.head, position);
+        // SAFETY: as above.
+        convert(lanes, value, unsafe { self.pages.part(at, d) });
+    }
+}
+
+/// Both are as long, and whole vectors.
+#[inline(always)]
+fn convert<L: Lanes, E: Element>(lanes: L, from: &[f32], to: &mut [E]) {
+    let (from, _) = from.as_chunks::<LANES>();
+    for (from, to) in from.iter().zip(to.chunks_exact_mut(LANES)) {
+        // SAFETY: `to` holds sixteen elements.
+        unsafe { E::store(lanes, to.as_mut_ptr(), lanes.from_array(from)) };
+    }
+}
+
+#[inline(always)]
+fn rotate(head: &mut [f32], turns: &[(f32, f32)]) {
+    let (first, second) = head[..2 * turns.len()].split_at_mut(turns.len());
+    for ((a, b), (cos, sin)) in first.iter_mut().zip(second).zip(turns) {
+        (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
+    }
+}

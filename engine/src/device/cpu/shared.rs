@@ -1,0 +1,39 @@
+//! Memory that several threads write at once, each its own part.
+
+#![expect(unsafe_code, reason = "disjoint parts of one slice, which the borrow checker cannot see")]
+
+use std::marker::PhantomData;
+
+/// A mutable slice whose parts are handed to several threads.
+#[derive(Debug)]
+pub(super) struct Shared<'a, T> {
+    start: *mut T,
+    len: usize,
+    owner: PhantomData<&'a mut [T]>,
+}
+
+// SAFETY: access goes through `part` and `pointer`, whose callers vouch for disjoint parts.
+unsafe impl<T: Send> Sync for Shared<'_, T> {}
+
+impl<'a, T> Shared<'a, T> {
+    pub(super) fn new(slice: &'a mut [T]) -> Self {
+        Self { start: slice.as_mut_ptr(), len: slice.len(), owner: PhantomData }
+    }
+
+    /// Elements `start .. start + len`.
+    ///
+    /// # Safety
+    /// Until the part is dropped, nobody else uses any element of it.
+    #[expect(clippy::mut_from_ref, reason = "that is the purpose; the caller vouches for it")]
+    pub(super) unsafe fn part(&self, start: usize, len: usize) -> &mut [T] {
+        assert!(start <= self.len && len <= self.len - start, "the part lies within the slice");
+        // SAFETY: the part lies within the slice, and the caller vouches that it is not shared.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(start), len) }
+    }
+
+    /// A pointer to element `at`, from which `len` elements lie within the slice.
+    pub(super) fn pointer(&self, at: usize, len: usize) -> *mut T {
+        assert!(at <= self.len && len <= self.len - at, "the pointer stays within the slice");
+        self.start.wrapping_add(at)
+    }
+}

@@ -1,0 +1,1 @@
+//! Kernels against the reference, on every instruction set.

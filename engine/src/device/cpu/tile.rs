@@ -1,0 +1,200 @@
+//! The micro-kernel under every product: a few rows times a few groups of sixteen columns.
+//!
+//! Each output element is one chain of fused multiply-adds in rising k, whatever the size of the
+//! tile and wherever k is cut in pieces. A row's result therefore has the same bits whichever rows
+//! share its step, which is what makes a sequence's output independent of its batch.
+
+#![expect(unsafe_code, reason = "strided reads that would cost a bounds check per product")]
+
+use super::lanes::{LANES, Lanes};
+
+/// Rows of a tile. Six rows by four groups fill the registers of AVX-512.
+pub(super) const TILE_ROWS: usize = 6;
+/// Most groups of a tile.
+pub(super) const TILE_GROUPS: usize = 4;
+
+/// An element that loads into f32 lanes.
+pub(super) trait Element: Copy + Send + Sync + bytemuck::Pod {
+    /// # Safety
+    /// Sixteen elements can be read at `from`.
+    unsafe fn load<L: Lanes>(lanes: L, from: *const Self) -> L::V;
+    /// # Safety
+    /// Sixteen elements can be written at `to`.
+    unsafe fn store<L: Lanes>(lanes: L, to: *mut Self, v: L::V);
+    fn from_f32(x: f32) -> Self;
+}
+
+impl Element for f32 {
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(lanes: L, from: *const Self) -> L::V {
+        // SAFETY: the caller vouches for sixteen elements.
+        unsafe { lanes.load(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn store<L: Lanes>(lanes: L, to: *mut Self, v: L::V) {
+        // SAFETY: the caller vouches for sixteen elements.
+        unsafe { lanes.store(to, v) }
+    }
+
+    #[inline(always)]
+    fn from_f32(x: f32) -> Self {
+        x
+    }
+}
+
+/// Bits of an f16.
+impl Element for u16 {
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(lanes: L, from: *const Self) -> L::V {
+        // SAFETY: the caller vouches for sixteen elements.
+        unsafe { lanes.load_f16(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn store<L: Lanes>(lanes: L, to: *mut Self, v: L::V) {
+        // SAFETY: the caller vouches for sixteen elements.
+        unsafe { lanes.store_f16(to, v) }
+    }
+
+    #[inline(always)]
+    fn from_f32(x: f32) -> Self {
+        half::f16::from_f32(x).to_bits()
+    }
+}
+
+/// The left operand: element `(row, k)` is at `start + row * row_stride + k * k_stride`.
+#[derive(Clone, Copy)]
+pub(super) struct Left {
+    pub start: *const f32,
+    pub row_stride: usize,
+    pub k_stride: usize,
+}
+
+/// The right operand: sixteen columns of group `g` at step `k` are at `groups[g] + k * k_stride`.
+#[derive(Clone, Copy)]
+pub(super) struct Right<'a, E> {
+    pub groups: &'a [*const E],
+    pub k_stride: usize,
+}
+
+/// The output: group `g` of `row` is at `start + row * row_stride + g * 16`.
+#[derive(Clone, Copy)]
+pub(super) struct Out {
+    pub start: *mut f32,
+    pub row_stride: usize,
+    /// Start from zero rather than from what is there.
+    pub fresh: bool,
+}
+
+/// `out (+)= left * right` for `rows` rows, all groups of `right` and `k` steps.
+///
+/// # Safety
+/// Every element that the three operands describe can be read, and those of `out` written, and
+/// nobody else uses the latter meanwhile.
+#[inline(always)]
+pub(super) unsafe fn multiply<L: Lanes, E: Element>(
+    lanes: L,
+    rows: usize,
+    left: Left,
+    right: Right<'_, E>,
+    k: usize,
+    out: Out,
+) {
+    let mut done = 0;
+    while done < right.groups.len() {
+        let left_over = right.groups.len() - done;
+        let per_row = L::ACCUMULATORS / rows.min(TILE_ROWS);
+        let fit = left_over.min(per_row).min(TILE_GROUPS);
+        // SAFETY: `done + groups` stays within the groups; the caller vouches for the rest.
+        unsafe {
+            let out = Out { start: out.start.add(done * LANES), ..out };
+            let groups = right.groups.as_ptr().add(done);
+            done += if fit >= 4 {
+                all_rows::<L, E, 4>(lanes, rows, left, groups, right.k_stride, k, out)
+            } else if fit >= 2 {
+                all_rows::<L, E, 2>(lanes, rows, left, groups, right.k_stride, k, out)
+            } else {
+                all_rows::<L, E, 1>(lanes, rows, left, groups, right.k_stride, k, out)
+            };
+        }
+    }
+}
+
+/// All rows of `NR` groups; returns `NR`.
+///
+/// # Safety
+/// As [`multiply`], `groups` pointing to `NR` groups.
+#[inline(always)]
+unsafe fn all_rows<L: Lanes, E: Element, const NR: usize>(
+    lanes: L,
+    rows: usize,
+    left: Left,
+    groups: *const *const E,
+    k_stride: usize,
+    k: usize,
+    out: Out,
+) -> usize {
+    // SAFETY: the caller vouches for all of it; rows are cut into blocks of at most `TILE_ROWS`.
+    unsafe {
+        let groups = *groups.cast::<[*const E; NR]>();
+        let mut row = 0;
+        while row < rows {
+            let left = Left { start: left.start.add(row * left.row_stride), ..left };
+            let out = Out { start: out.start.add(row * out.row_stride), ..out };
+            match rows - row {
+                1 => tile::<L, E, 1, NR>(lanes, left, groups, k_stride, k, out),
+                2 => tile::<L, E, 2, NR>(lanes, left, groups, k_stride, k, out),
+                3 => tile::<L, E, 3, NR>(lanes, left, groups, k_stride, k, out),
+                4 => tile::<L, E, 4, NR>(lanes, left, groups, k_stride, k, out),
+                5 => tile::<L, E, 5, NR>(lanes, left, groups, k_stride, k, out),
+                _ => tile::<L, E, TILE_ROWS, NR>(lanes, left, groups, k_stride, k, out),
+            }
+            row += TILE_ROWS;
+        }
+    }
+    NR
+}
+
+/// One tile of `MR` rows by `NR` groups, held in registers.
+///
+/// # Safety
+/// As [`multiply`].
+#[inline(always)]
+unsafe fn tile<L: Lanes, E: Element, const MR: usize, const NR: usize>(
+    lanes: L,
+    left: Left,
+    groups: [*const E; NR],
+    k_stride: usize,
+    k: usize,
+    out: Out,
+) {
+    let mut sums = [[lanes.splat(0.0); NR]; MR];
+    // SAFETY: the caller vouches for every address within the three operands.
+    unsafe {
+        if !out.fresh {
+            for r in 0..MR {
+                for g in 0..NR {
+                    sums[r][g] = lanes.load(out.start.add(r * out.row_stride + g * LANES));
+                }
+            }
+        }
+        for step in 0..k {
+            let mut w = [lanes.splat(0.0); NR];
+            for g in 0..NR {
+                w[g] = E::load(lanes, groups[g].add(step * k_stride));
+            }
+            for r in 0..MR {
+                let x = lanes.splat(*left.start.add(r * left.row_stride + step * left.k_stride));
+                for g in 0..NR {
+                    sums[r][g] = lanes.fma(x, w[g], sums[r][g]);
+                }
+            }
+        }
+        for r in 0..MR {
+            for g in 0..NR {
+                lanes.store(out.start.add(r * out.row_stride + g * LANES), sums[r][g]);
+            }
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! From a model's name to a model on a device.
+
+use std::num::NonZeroUsize;
+use std::thread;
+
+use super::config::architecture;
+use super::llama::Llama;
+use super::{Model, ModelInfo};
+use crate::device::KvType;
+use crate::device::cpu::{self, Cpu, Isa};
+use crate::device::cuda;
+use crate::weights::{Checkpoint, ConfigSource, Digest, LoadError, ModelSource};
+
+/// Which device to compute on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DeviceChoice {
+    /// The best that this release can use: the CPU.
+    #[default]
+    Auto,
+    Cpu,
+}
+
+/// Type of the KV cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum KvChoice {
+    /// f16 on the CPU: half the memory, and the reference outputs still hold.
+    #[default]
+    Auto,
+    F32,
+    F16,
+}
+
+/// How to load a model.
+#[derive(Debug, Clone, Default)]
+pub struct LoadOptions {
+    pub device: DeviceChoice,
+    /// Threads of the CPU device; all processors that this process may use where not given.
+    pub threads: Option<NonZeroUsize>,
+    pub kv: KvChoice,
+    /// Makes random weights of the configuration's shape from this seed instead of reading them.
+    pub random_seed: Option<u64>,
+    /// Instruction set of the CPU device; the best where not given.
+    pub isa: Option<Isa>,
+}
+
+/// The device that a model is on, in words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// `cpu` or `cuda`.
+    pub kind: &'static str,
+    pub name: String,
+    pub threads: usize,
+    /// Instruction set of the kernels.
+    pub isa: &'static str,
+    /// GPUs that were found and are not used.
+    pub idle_gpus: Vec<cuda::Gpu>,
+}
+
+/// A model on its device, and what its server has to say of it.
+#[derive(Debug)]
+pub struct Loaded {
+    pub model: Box<dyn Model>,
+    pub device: DeviceInfo,
+    /// SHA-256 of the weight files, computed in the background.
+    pub weights_sha256: Digest,
+    /// `real` or `random`.
+    pub weights: &'static str,
+    /// Container of the weights: `gguf` or `safetensors`.
+    pub format: &'static str,
+    /// Bytes of the device that are free after the weights were loaded.
+    pub free_bytes: u64,
+    /// Configuration, from which the tokenizer is made too.
+    pub config: ConfigSource,
+}
+
+impl Loaded {
+    pub fn info(&self) -> &ModelInfo {
+        self.model.info()
+    }
+}
+
+/// Architectures by the names that config.json and GGUF files give them.
+const SUPPORTED: [&str; 2] = ["LlamaForCausalLM", "llama"];
+
+/// Loads `source`. The files are released when this returns.
+///
+/// # Errors
+/// A file is missing or damaged, or asks for something that this release does not have.
+pub fn load(source: &ModelSource, options: &LoadOptions) -> Result<Loaded, LoadError> {
+    let checkpoint = Checkpoint::open(&source.files, options.random_seed)?;
+    let name = architecture(checkpoint.config())?;
+    if !SUPPORTED.contains(&name) {
+        return Err(LoadError::Architecture {
+            path: checkpoint.path().to_owned(),
+            architecture: name.to_owned(),
+            supported: SUPPORTED.join(", "),
+        });
+    }
+    let threads = options.threads.or_else(|| thread::available_parallelism().ok());
+    let isa = options.isa.unwrap_or_else(Isa::best);
+    let device = Cpu::new(isa, threads.map_or(1, NonZeroUsize::get));
+    let info = DeviceInfo {
+        kind: "cpu",
+        name: cpu::processor_name(),
+        threads: device.threads(),
+        isa: isa.name(),
+        idle_gpus: match options.device {
+            DeviceChoice::Auto => cuda::gpus(),
+            DeviceChoice::Cpu => Vec::new(),
+        },
+    };
+    let kv_type = match options.kv {
+        KvChoice::Auto | KvChoice::F16 => KvType::F16,
+        KvChoice::F32 => KvType::F32,
+    };
+    let model = Box::new(Llama::load(device, &checkpoint, kv_type)?);
+    Ok(Loaded {
+        model,
+        device: info,
+        weights_sha256: checkpoint.digest(),
+        weights: if checkpoint.is_random() { "random" } else { "real" },
+        format: checkpoint.container(),
+        free_bytes: cpu::free_bytes(),
+        config: checkpoint.config().clone(),
+    })
+}

@@ -1,0 +1,254 @@
+//! Chat templates: the Jinja text that turns messages into a prompt.
+//!
+//! Settings and extra functions are those of Hugging Face's `apply_chat_template`. A template is
+//! part of the checkpoint and trusted as such, yet it cannot fill the memory: its output is limited.
+
+use std::fmt;
+use std::io::{self, Write};
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Kwargs, Serde};
+use minijinja::{Environment, Error, ErrorKind, Value};
+use serde::Serialize;
+
+/// Most bytes that a template may write.
+const OUTPUT_BYTES_MAX: usize = 16 << 20;
+/// Most nested calls, includes and macros.
+const RECURSION_MAX: usize = 100;
+const NAME: &str = "chat";
+
+/// A template that cannot be rendered.
+#[derive(Debug, thiserror::Error)]
+pub enum TemplateError {
+    /// The template itself refused the messages: the client's mistake.
+    #[error("the chat template refused the messages: {message}")]
+    Refused { message: String },
+    #[error("failed to render the chat template")]
+    Render(#[source] Error),
+}
+
+/// A compiled chat template.
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    bos_token: String,
+    eos_token: String,
+}
+
+impl fmt::Debug for ChatTemplate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ChatTemplate").finish_non_exhaustive()
+    }
+}
+
+/// What a template is rendered with.
+#[derive(Debug, Clone, Copy)]
+pub struct ChatInput<'a> {
+    /// Array of objects with `role` and `content`.
+    pub messages: &'a serde_json::Value,
+    /// Array of tool definitions, or none.
+    pub tools: Option<&'a serde_json::Value>,
+    pub add_generation_prompt: bool,
+    /// Object of further variables, such as `enable_thinking`, or none.
+    pub variables: Option<&'a serde_json::Value>,
+    /// Seconds since 1970, for templates that state the date.
+    pub now_unix_s: i64,
+}
+
+/// Marks an error as raised by `raise_exception`.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Raised(String);
+
+impl ChatTemplate {
+    pub(super) fn new(
+        source: String,
+        bos_token: Option<String>,
+        eos_token: Option<String>,
+    ) -> Result<Self, Error> {
+        let mut environment = Environment::new();
+        environment.set_syntax(
+            SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?,
+        );
+        environment.set_recursion_limit(RECURSION_MAX);
+        environment.set_unknown_method_callback(
+            minijinja_contrib::pycompat::unknown_method_callback,
+        );
+        environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
+            let error = Error::new(ErrorKind::InvalidOperation, "raised by the template");
+            Err(error.with_source(Raised(message)))
+        });
+        environment.add_filter("tojson", to_json);
+        environment.add_template_owned(NAME, source)?;
+        let (bos_token, eos_token) = (bos_token.unwrap_or_default(), eos_token.unwrap_or_default());
+        Ok(Self { environment, bos_token, eos_token })
+    }
+
+    /// The prompt for `input`. Its special tokens are written out: encode it without adding more.
+    ///
+    /// # Errors
+    /// The template refuses the messages, or is wrong.
+    pub fn render(&self, input: &ChatInput<'_>) -> Result<String, TemplateError> {
+        let template = self.environment.get_template(NAME).map_err(TemplateError::Render)?;
+        let mut variables = match input.variables {
+            Some(serde_json::Value::Object(variables)) => variables.clone(),
+            _ => serde_json::Map::new(),
+        };
+        variables.insert("messages".into(), input.messages.clone());
+        variables.insert("tools".into(), input.tools.cloned().unwrap_or_default());
+        variables.insert("add_generation_prompt".into(), input.add_generation_prompt.into());
+        variables.insert("bos_token".into(), self.bos_token.clone().into());
+        variables.insert("eos_token".into(), self.eos_token.clone().into());
+        let now = input.now_unix_s;
+        let strftime_now = Value::from_function(move |format: String| strftime(&format, now));
+        let context = minijinja::context! {
+            strftime_now => strftime_now,
+            ..Value::from(Serde(&variables))
+        };
+        let mut out = Limited(Vec::new());
+        template.render_captured_to(context, &mut out).map_err(classify)?;
+        Ok(String::from_utf8_lossy(&out.0).into_owned())
+    }
+}
+
+fn classify(error: Error) -> TemplateError {
+    let mut cause: Option<&dyn std::error::Error> = Some(&error);
+    while let Some(current) = cause {
+        if let Some(Raised(message)) = current.downcast_ref::<Raised>() {
+            return TemplateError::Refused { message: message.clone() };
+        }
+        cause = current.source();
+    }
+    TemplateError::Render(error)
+}
+
+/// A buffer that refuses to grow without end.
+struct Limited(Vec<u8>);
+
+impl Write for Limited {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.0.len() + bytes.len() > OUTPUT_BYTES_MAX {
+            return Err(io::Error::other("the template writes more than 16 MiB"));
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Python's `json.dumps(value, ensure_ascii=False, indent=indent)`, which templates were written
+/// for; the filter that comes with the template engine escapes for HTML instead.
+fn to_json(value: &Value, options: Kwargs) -> Result<Value, Error> {
+    let indent: Option<usize> = options.get("indent")?;
+    let wrong = |err: serde_json::Error| {
+        Error::new(ErrorKind::BadSerialization, "cannot be written as JSON").with_source(err)
+    };
+    let mut out = Vec::new();
+    match indent.map(|width| " ".repeat(width.min(16))) {
+        Some(indent) => {
+            let formatter = serde_json::ser::PrettyFormatter::with_indent(indent.as_bytes());
+            let mut serializer = serde_json::Serializer::with_formatter(&mut out, formatter);
+            value.serialize(&mut serializer).map_err(wrong)?;
+        }
+        None => {
+            let mut serializer = serde_json::Serializer::with_formatter(&mut out, Spaced);
+            value.serialize(&mut serializer).map_err(wrong)?;
+        }
+    }
+    Ok(Value::from_safe_string(String::from_utf8_lossy(&out).into_owned()))
+}
+
+/// Python's separators: a space after each comma and colon.
+struct Spaced;
+
+impl serde_json::ser::Formatter for Spaced {
+    fn begin_array_value<W: ?Sized + Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
+        if first { Ok(()) } else { out.write_all(b", ") }
+    }
+
+    fn begin_object_key<W: ?Sized + Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
+        if first { Ok(()) } else { out.write_all(b", ") }
+    }
+
+    fn begin_object_value<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
+        out.write_all(b": ")
+    }
+}
+
+const MONTHS: [&str; 12] = [
+    "January", "February", "March", "April", "May", "June", "July", "August", "September",
+    "October", "November", "December",
+];
+const DAYS: [&str; 7] =
+    ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
+
+/// The conversions of `strftime` that chat templates use, in UTC.
+fn strftime(format: &str, unix_s: i64) -> String {
+    let (days, second) = (unix_s.div_euclid(86_400), unix_s.rem_euclid(86_400));
+    let (year, month, day) = civil(days);
+    let month_name = MONTHS[month - 1];
+    let day_name = DAYS[days.rem_euclid(7) as usize];
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    let mut out = String::new();
+    let mut chars = format.chars();
+    while let Some(c) = chars.next() {
+        if c != '%' {
+            out.push(c);
+            continue;
+        }
+        match chars.next() {
+            Some('Y') => out.push_str(&format!("{year:04}")),
+            Some('y') => out.push_str(&format!("{:02}", year.rem_euclid(100))),
+            Some('m') => out.push_str(&format!("{month:02}")),
+            Some('d') => out.push_str(&format!("{day:02}")),
+            Some('B') => out.push_str(month_name),
+            Some('b') => out.push_str(&month_name[..3]),
+            Some('A') => out.push_str(day_name),
+            Some('a') => out.push_str(&day_name[..3]),
+            Some('H') => out.push_str(&format!("{hour:02}")),
+            Some('M') => out.push_str(&format!("{minute:02}")),
+            Some('S') => out.push_str(&format!("{second:02}")),
+            Some('%') => out.push('%'),
+            Some(other) => out.extend(['%', other]),
+            None => out.push('%'),
+        }
+    }
+    out
+}
+
+/// Year, month from 1 and day from 1 of the day `days` after 1970-01-01 (Hinnant's
+/// `civil_from_days`).
+fn civil(days: i64) -> (i64, usize, i64) {
+    let shifted = days + 719_468;
+    let era = shifted.div_euclid(146_097);
+    let day_of_era = shifted.rem_euclid(146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    (year, month as usize, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::strftime;
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        for (seconds, want) in [
+            (0, "Thursday 01 January 1970 00:00:00"),
+            (951_782_399, "Monday 28 February 2000 23:59:59"),
+            (951_782_400, "Tuesday 29 February 2000 00:00:00"),
+            (-1, "Wednesday 31 December 1969 23:59:59"),
+            (4_107_542_400, "Monday 01 March 2100 00:00:00"),
+        ] {
+            assert_eq!(strftime("%A %d %B %Y %H:%M:%S", seconds), want);
+        }
+        assert_eq!(strftime("%d %b %y 100%% %q %", 0), "01 Jan 70 100% %q %");
+    }
+}

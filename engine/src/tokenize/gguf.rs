@@ -1,0 +1,189 @@
+//! A tokenizer.json rebuilt from GGUF metadata.
+//!
+//! Which pre-tokenizer a name stands for is llama.cpp's knowledge (`llama-vocab.cpp`); ids have to
+//! equal its ids.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::Parts;
+use crate::weights::LoadError;
+use crate::weights::gguf::Metadata;
+
+/// Token types of the metadata that are recognized within a text.
+const UNKNOWN: i64 = 2;
+const CONTROL: i64 = 3;
+const USER_DEFINED: i64 = 4;
+
+const GPT2: &str =
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)";
+const LLAMA3: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const QWEN2: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+/// How a named pre-tokenizer cuts a text before merges are applied.
+struct PreTokenizer {
+    /// Expressions applied one after another: each cuts out its matches, and what is between them.
+    splits: &'static [&'static str],
+    /// Whether a word that is a token itself is taken whole.
+    ignore_merges: bool,
+    adds_bos: bool,
+}
+
+fn pre_tokenizer(name: &str) -> Option<PreTokenizer> {
+    let plain = |splits| PreTokenizer { splits, ignore_merges: false, adds_bos: false };
+    Some(match name {
+        "gpt-2" => plain(&[GPT2]),
+        "default" => plain(&[
+            r"[\p{P}\$\+<=>\^~\|]+",
+            GPT2,
+            r"\p{N}+",
+            r"[0-9][0-9][0-9]",
+        ]),
+        "smollm" => plain(&[r"\p{N}", GPT2]),
+        "qwen2" => plain(&[QWEN2]),
+        "llama-bpe" | "llama3" | "llama-v3" => {
+            PreTokenizer { splits: &[LLAMA3], ignore_merges: true, adds_bos: true }
+        }
+        _ => return None,
+    })
+}
+
+/// What `metadata` says of a tokenizer; none where it says nothing.
+///
+/// # Errors
+/// It describes a kind that is not supported, or contradicts itself.
+pub(super) fn parts(metadata: &Metadata) -> Result<Option<Parts>, LoadError> {
+    if metadata.get("tokenizer.ggml.model").is_none() {
+        return Ok(None);
+    }
+    let unusable = |reason: String| {
+        LoadError::Tokenizer { path: metadata.path().to_owned(), reason }
+    };
+    let model = metadata.text("tokenizer.ggml.model")?;
+    if model != "gpt2" {
+        return Err(unusable(format!("model `{model}` is not supported; hint: gpt2")));
+    }
+    let name = match metadata.get("tokenizer.ggml.pre") {
+        None => "default",
+        Some(_) => metadata.text("tokenizer.ggml.pre")?,
+    };
+    let pre = pre_tokenizer(name).ok_or_else(|| {
+        let known = "default, gpt-2, llama-bpe, qwen2, smollm";
+        unusable(format!("pre-tokenizer `{name}` is not supported; hint: {known}"))
+    })?;
+    let tokens = metadata.texts("tokenizer.ggml.tokens")?;
+    let id = |key: &str| -> Result<Option<u32>, LoadError> {
+        match metadata.optional_integer(&format!("tokenizer.ggml.{key}_token_id"))? {
+            None => Ok(None),
+            Some(id) if id < tokens.len() => Ok(Some(id as u32)),
+            Some(id) => Err(unusable(format!("{key} token {id} is beyond {}", tokens.len()))),
+        }
+    };
+    let text = |id: Option<u32>| id.map(|id| tokens[id as usize].clone());
+    let (bos_id, eos_id) = (id("bos")?, id("eos")?);
+    let mut end_ids: Vec<u32> = eos_id.into_iter().chain(id("eot")?).chain(id("eom")?).collect();
+    end_ids.sort_unstable();
+    end_ids.dedup();
+    let template = match metadata.get("tokenizer.chat_template") {
+        None => None,
+        Some(_) => Some(metadata.text("tokenizer.chat_template")?.to_owned()),
+    };
+    let adds_bos = metadata.flag("tokenizer.ggml.add_bos_token").unwrap_or(pre.adds_bos);
+    let adds_eos = metadata.flag("tokenizer.ggml.add_eos_token").unwrap_or(false);
+    let before = bos_id.filter(|_| adds_bos);
+    let after = eos_id.filter(|_| adds_eos);
+    let json = json!({
+        "version": "1.0",
+        "truncation": null,
+        "padding": null,
+        "added_tokens": added_tokens(metadata, tokens)?,
+        "normalizer": null,
+        "pre_tokenizer": pre_tokenizer_json(&pre),
+        "post_processor": post_processor(before, after, tokens),
+        "decoder": byte_level(),
+        "model": {
+            "type": "BPE",
+            "ignore_merges": pre.ignore_merges,
+            "vocab": vocabulary(tokens),
+            "merges": merges(metadata).map_err(unusable)?,
+        },
+    });
+    let json = json.to_string().into_bytes();
+    let (bos_token, eos_token) = (text(bos_id), text(eos_id));
+    Ok(Some(Parts { json, template, bos_id, bos_token, eos_token, end_ids }))
+}
+
+fn vocabulary(tokens: &[String]) -> BTreeMap<&str, usize> {
+    tokens.iter().enumerate().map(|(id, token)| (token.as_str(), id)).collect()
+}
+
+fn merges(metadata: &Metadata) -> Result<Vec<[&str; 2]>, String> {
+    let lines = metadata.texts("tokenizer.ggml.merges").map_err(|err| err.to_string())?;
+    lines
+        .iter()
+        .map(|line| match line.split_once(' ') {
+            Some((left, right)) => Ok([left, right]),
+            None => Err(format!("merge `{line}` is not two tokens")),
+        })
+        .collect()
+}
+
+fn added_tokens(metadata: &Metadata, tokens: &[String]) -> Result<Vec<Value>, LoadError> {
+    let kinds = metadata.integers("tokenizer.ggml.token_type")?;
+    Ok(tokens
+        .iter()
+        .zip(kinds)
+        .enumerate()
+        .filter(|(_, (_, kind))| matches!(**kind, UNKNOWN | CONTROL | USER_DEFINED))
+        .map(|(id, (token, kind))| {
+            json!({
+                "id": id, "content": token, "special": *kind != USER_DEFINED,
+                "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
+            })
+        })
+        .collect())
+}
+
+fn byte_level() -> Value {
+    json!({
+        "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false,
+    })
+}
+
+fn pre_tokenizer_json(pre: &PreTokenizer) -> Value {
+    let splits = pre.splits.iter().map(|regex| {
+        json!({
+            "type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": false,
+        })
+    });
+    let steps: Vec<Value> = splits.chain([byte_level()]).collect();
+    json!({"type": "Sequence", "pretokenizers": steps})
+}
+
+/// Puts the tokens `before` and `after` around every text.
+fn post_processor(before: Option<u32>, after: Option<u32>, tokens: &[String]) -> Value {
+    if before.is_none() && after.is_none() {
+        return byte_level();
+    }
+    let token = |id: Option<u32>| id.map(|id| (id, tokens[id as usize].as_str()));
+    let (before, after) = (token(before), token(after));
+    let special = |text: &str, segment: u8| json!({"SpecialToken": {"id": text, "type_id": segment}});
+    let around = |inner: &[Value]| {
+        let first = before.iter().map(|(_, text)| special(text, 0));
+        let last = after.iter().map(|(_, text)| special(text, 0));
+        first.chain(inner.iter().cloned()).chain(last).collect::<Vec<_>>()
+    };
+    let sequence = |id: &str, segment: u8| json!({"Sequence": {"id": id, "type_id": segment}});
+    let specials: BTreeMap<&str, Value> = before
+        .iter()
+        .chain(&after)
+        .map(|(id, text)| (*text, json!({"id": text, "ids": [id], "tokens": [text]})))
+        .collect();
+    json!({
+        "type": "TemplateProcessing",
+        "single": around(&[sequence("A", 0)]),
+        "pair": around(&[sequence("A", 0), sequence("B", 1)]),
+        "special_tokens": specials,
+    })
+}

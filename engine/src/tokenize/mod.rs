@@ -1,0 +1,215 @@
+//! Text to token ids and back, and chat templates.
+//!
+//! Knows the checkpoint's tokenizer files and GGUF metadata; knows no request and no clock.
+
+mod chat;
+mod gguf;
+mod pieces;
+mod stream;
+
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+
+pub use chat::{ChatInput, ChatTemplate, TemplateError};
+pub use stream::Detokenizer;
+
+use crate::weights::{ConfigSource, LoadError, hex, read_json};
+use pieces::Pieces;
+
+/// Text that cannot be turned into ids, or ids that are no tokens.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenizeError {
+    #[error("failed to tokenize the text: {reason}")]
+    Encode { reason: String },
+    #[error("token id {id} is not in the vocabulary of {vocab_size}")]
+    UnknownId { id: u32, vocab_size: usize },
+}
+
+/// The tokenizer of a checkpoint.
+#[derive(Debug)]
+pub struct Tokenizer {
+    inner: tokenizers::Tokenizer,
+    pieces: Arc<Pieces>,
+    template: Option<ChatTemplate>,
+    end_ids: Vec<u32>,
+    bos_id: Option<u32>,
+    sha256: String,
+}
+
+/// What a tokenizer is made of, whichever file it came from.
+struct Parts {
+    /// The text of a tokenizer.json.
+    json: Vec<u8>,
+    template: Option<String>,
+    bos_id: Option<u32>,
+    bos_token: Option<String>,
+    eos_token: Option<String>,
+    end_ids: Vec<u32>,
+}
+
+impl Tokenizer {
+    /// The tokenizer that belongs to `config`: `tokenizer.json` beside a config.json, or one rebuilt
+    /// from GGUF metadata. None where the checkpoint has no tokenizer.
+    ///
+    /// # Errors
+    /// There is one, but it cannot be used.
+    pub fn load(config: &ConfigSource) -> Result<Option<Self>, LoadError> {
+        let parts = match config {
+            ConfigSource::Json { path, json } => folder_parts(path, json)?,
+            ConfigSource::Gguf(metadata) => gguf::parts(metadata)?,
+        };
+        parts.map(|parts| Self::new(config.path(), parts)).transpose()
+    }
+
+    fn new(path: &Path, parts: Parts) -> Result<Self, LoadError> {
+        let unusable = |reason: String| LoadError::Tokenizer { path: path.to_owned(), reason };
+        let mut inner = tokenizers::Tokenizer::from_bytes(&parts.json)
+            .map_err(|err| unusable(err.to_string()))?;
+        // A checkpoint's settings for training must neither cut nor fill what is served.
+        inner.with_truncation(None).map_err(|err| unusable(err.to_string()))?;
+        inner.with_padding(None);
+        let template = parts
+            .template
+            .map(|source| ChatTemplate::new(source, parts.bos_token, parts.eos_token))
+            .transpose()
+            .map_err(|err| unusable(format!("its chat template is wrong: {err}")))?;
+        Ok(Self {
+            pieces: Arc::new(Pieces::new(&inner)),
+            inner,
+            template,
+            end_ids: parts.end_ids,
+            bos_id: parts.bos_id,
+            sha256: hex(Sha256::digest(&parts.json).as_ref()),
+        })
+    }
+
+    /// Ids of `text`. Special tokens written out in it are recognized; with `add_special_tokens`
+    /// those that the checkpoint puts around every text are added.
+    ///
+    /// # Errors
+    /// The tokenizer refuses the text.
+    pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, TokenizeError> {
+        self.inner
+            .encode_fast(text, add_special_tokens)
+            .map(|encoding| encoding.get_ids().to_vec())
+            .map_err(|err| TokenizeError::Encode { reason: err.to_string() })
+    }
+
+    /// Text of `ids`; bytes that are not UTF-8 become U+FFFD.
+    ///
+    /// # Errors
+    /// An id is not in the vocabulary.
+    pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String, TokenizeError> {
+        let mut bytes = Vec::new();
+        for &id in ids {
+            let piece = self.pieces.get(id).ok_or(TokenizeError::UnknownId {
+                id,
+                vocab_size: self.pieces.len(),
+            })?;
+            if !(skip_special && piece.is_special) {
+                bytes.extend_from_slice(piece.bytes);
+            }
+        }
+        let start = usize::from(self.pieces.strips_first_space() && bytes.first() == Some(&b' '));
+        Ok(String::from_utf8_lossy(&bytes[start..]).into_owned())
+    }
+
+    /// A decoder for one stream of generated tokens.
+    pub fn detokenizer(&self, skip_special: bool) -> Detokenizer {
+        Detokenizer::new(Arc::clone(&self.pieces), skip_special)
+    }
+
+    /// The chat template, where the checkpoint has one.
+    pub fn chat_template(&self) -> Option<&ChatTemplate> {
+        self.template.as_ref()
+    }
+
+    /// Ids that end a generation.
+    pub fn end_ids(&self) -> &[u32] {
+        &self.end_ids
+    }
+
+    pub fn bos_id(&self) -> Option<u32> {
+        self.bos_id
+    }
+
+    /// One more than the largest id that has a text.
+    pub fn vocab_size(&self) -> usize {
+        self.pieces.len()
+    }
+
+    /// SHA-256 of the tokenizer.json, or for a GGUF of the one that is rebuilt from its metadata,
+    /// keys sorted and without white space.
+    pub fn sha256(&self) -> &str {
+        &self.sha256
+    }
+}
+
+/// Parts from the files beside `config_path`.
+fn folder_parts(config_path: &Path, config: &Value) -> Result<Option<Parts>, LoadError> {
+    let folder = config_path.parent().unwrap_or(Path::new("."));
+    let path = folder.join("tokenizer.json");
+    if !path.is_file() {
+        return Ok(None);
+    }
+    let json = std::fs::read(&path)
+        .map_err(|source| LoadError::Read { path: path.clone(), source })?;
+    let optional = |name: &str| {
+        let path = folder.join(name);
+        if path.is_file() { read_json(&path) } else { Ok(Value::Null) }
+    };
+    let settings = optional("tokenizer_config.json")?;
+    let generation = optional("generation_config.json")?;
+    let template_path = folder.join("chat_template.jinja");
+    let template = if template_path.is_file() {
+        let read = std::fs::read_to_string(&template_path);
+        Some(read.map_err(|source| LoadError::Read { path: template_path, source })?)
+    } else {
+        template_of(&settings)
+    };
+    let mut end_ids = ids_of(generation.get("eos_token_id"));
+    end_ids.extend(ids_of(config.get("eos_token_id")));
+    end_ids.sort_unstable();
+    end_ids.dedup();
+    Ok(Some(Parts {
+        json,
+        template,
+        bos_id: ids_of(config.get("bos_token_id")).first().copied(),
+        bos_token: token_text(&settings, "bos_token"),
+        eos_token: token_text(&settings, "eos_token"),
+        end_ids,
+    }))
+}
+
+/// A template is a text, or a list of named ones of which `default` is meant.
+fn template_of(settings: &Value) -> Option<String> {
+    match settings.get("chat_template")? {
+        Value::String(text) => Some(text.clone()),
+        Value::Array(named) => named
+            .iter()
+            .find(|entry| entry.get("name").and_then(Value::as_str) == Some("default"))
+            .and_then(|entry| entry.get("template")?.as_str().map(str::to_owned)),
+        _ => None,
+    }
+}
+
+/// A special token is a text, or an object around one.
+fn token_text(settings: &Value, key: &str) -> Option<String> {
+    let token = settings.get(key)?;
+    token.as_str().or_else(|| token.get("content")?.as_str()).map(str::to_owned)
+}
+
+fn ids_of(value: Option<&Value>) -> Vec<u32> {
+    let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
+    match value {
+        Some(Value::Array(ids)) => ids.iter().filter_map(id).collect(),
+        Some(value) => id(value).into_iter().collect(),
+        None => Vec::new(),
+    }
+}

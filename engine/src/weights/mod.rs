@@ -1,0 +1,216 @@
+//! Checkpoints: where a model's files are, what tensors they hold, and their bytes.
+//!
+//! Knows containers and element types; knows no architecture, no device and no tokenizer rules.
+
+mod digest;
+mod error;
+pub mod format;
+pub mod gguf;
+mod map;
+mod random;
+mod safetensors;
+mod source;
+
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+pub use digest::Digest;
+pub use error::LoadError;
+pub use format::WeightType;
+pub use source::{ModelFiles, ModelSource, hub_cache};
+pub(crate) use digest::hex;
+pub(crate) use source::read_json;
+
+use map::Map;
+
+/// A tensor in a file, before anything is read of it.
+#[derive(Debug, Clone)]
+pub struct StoredTensor {
+    /// Which of the checkpoint's files.
+    file: usize,
+    /// The file's own name of the element type.
+    type_name: String,
+    /// The type, where this release can compute with it.
+    weight_type: Option<WeightType>,
+    /// Slowest dimension first: a matrix is `[N, K]`.
+    shape: Vec<usize>,
+    range: Range<usize>,
+}
+
+/// What the configuration of a checkpoint is written in.
+#[derive(Debug, Clone)]
+pub enum ConfigSource {
+    /// `config.json` of the Hugging Face layout.
+    Json { path: PathBuf, json: serde_json::Value },
+    Gguf(gguf::Metadata),
+}
+
+impl ConfigSource {
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Json { path, .. } => path,
+            Self::Gguf(metadata) => metadata.path(),
+        }
+    }
+}
+
+/// A tensor's shape, type and bytes.
+#[derive(Debug)]
+pub struct TensorData<'a> {
+    pub weight_type: WeightType,
+    /// Slowest dimension first.
+    pub shape: Vec<usize>,
+    pub bytes: Cow<'a, [u8]>,
+}
+
+/// Where the numbers come from.
+#[derive(Debug)]
+enum Numbers {
+    Files(Vec<Map>),
+    /// Made up from this seed, in the shapes asked for.
+    Random { seed: u64 },
+}
+
+/// An open checkpoint. Dropping it releases its memory maps.
+#[derive(Debug)]
+pub struct Checkpoint {
+    path: PathBuf,
+    config: ConfigSource,
+    tensors: BTreeMap<String, StoredTensor>,
+    numbers: Numbers,
+    digest: Digest,
+}
+
+impl Checkpoint {
+    /// Opens the weights of `files`, or with a `seed` only their configuration: the weights are
+    /// then random numbers of the same shapes.
+    ///
+    /// # Errors
+    /// A file is missing, damaged or of an unknown kind.
+    pub fn open(files: &ModelFiles, seed: Option<u64>) -> Result<Self, LoadError> {
+        match files {
+            ModelFiles::Gguf(path) => Self::open_gguf(path, seed),
+            ModelFiles::Folder(folder) => Self::open_folder(folder, seed),
+        }
+    }
+
+    fn open_gguf(path: &Path, seed: Option<u64>) -> Result<Self, LoadError> {
+        let map = Map::open(path)?;
+        let header = gguf::parse(path, &map)?;
+        let (numbers, digest) = match seed {
+            None => (Numbers::Files(vec![map]), Digest::of_files(vec![path.to_owned()])),
+            Some(seed) => (Numbers::Random { seed }, Digest::of_random(path, seed)),
+        };
+        let config = ConfigSource::Gguf(header.metadata);
+        Ok(Self { path: path.to_owned(), config, tensors: header.tensors, numbers, digest })
+    }
+
+    fn open_folder(folder: &Path, seed: Option<u64>) -> Result<Self, LoadError> {
+        let path = folder.join("config.json");
+        let json = read_json(&path)?;
+        let mut tensors = BTreeMap::new();
+        let (numbers, digest) = match seed {
+            Some(seed) => (Numbers::Random { seed }, Digest::of_random(&path, seed)),
+            None => {
+                let paths = safetensors::files(folder)?;
+                let mut maps = Vec::new();
+                for (file, path) in paths.iter().enumerate() {
+                    let map = Map::open(path)?;
+                    safetensors::parse(path, &map, file, &mut tensors)?;
+                    maps.push(map);
+                }
+                (Numbers::Files(maps), Digest::of_files(paths))
+            }
+        };
+        let config = ConfigSource::Json { path, json };
+        Ok(Self { path: folder.to_owned(), config, tensors, numbers, digest })
+    }
+
+    /// The folder or the file that was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn config(&self) -> &ConfigSource {
+        &self.config
+    }
+
+    /// SHA-256 of the weights, being computed in the background.
+    pub fn digest(&self) -> Digest {
+        self.digest.clone()
+    }
+
+    pub fn is_random(&self) -> bool {
+        matches!(self.numbers, Numbers::Random { .. })
+    }
+
+    /// Container of the weights, as records name it.
+    pub fn container(&self) -> &'static str {
+        match self.config {
+            ConfigSource::Json { .. } => "safetensors",
+            ConfigSource::Gguf(_) => "gguf",
+        }
+    }
+
+    /// Whether the files list `name`. Random weights of a folder list nothing.
+    pub fn lists(&self, name: &str) -> bool {
+        self.tensors.contains_key(name)
+    }
+
+    /// The tensor `name`, which has to have `shape`, slowest dimension first.
+    ///
+    /// # Errors
+    /// There is no such tensor, its shape is another, or its type is not supported.
+    pub fn tensor(&self, name: &str, shape: &[usize]) -> Result<TensorData<'_>, LoadError> {
+        let stored = match (self.tensors.get(name), &self.numbers) {
+            (None, Numbers::Random { seed }) if self.tensors.is_empty() => {
+                return Ok(random::tensor(*seed, name, WeightType::Bf16, shape));
+            }
+            (None, _) => {
+                let (path, tensor) = (self.path.clone(), name.to_owned());
+                return Err(LoadError::MissingTensor { path, tensor });
+            }
+            (Some(stored), _) => stored,
+        };
+        if stored.shape != shape {
+            return Err(LoadError::TensorShape {
+                path: self.path.clone(),
+                tensor: name.to_owned(),
+                found: stored.shape.clone(),
+                wanted: shape.to_vec(),
+            });
+        }
+        let Some(weight_type) = stored.weight_type else {
+            return Err(LoadError::TensorType {
+                path: self.path.clone(),
+                tensor: name.to_owned(),
+                found: stored.type_name.clone(),
+                supported: format::supported_types(),
+            });
+        };
+        match &self.numbers {
+            Numbers::Random { seed } => Ok(random::tensor(*seed, name, weight_type, shape)),
+            Numbers::Files(maps) => Ok(TensorData {
+                weight_type,
+                shape: stored.shape.clone(),
+                bytes: Cow::Borrowed(&maps[stored.file][stored.range.clone()]),
+            }),
+        }
+    }
+
+    /// The vector `name` of `len` elements as f32.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::tensor`].
+    pub fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>, LoadError> {
+        let tensor = self.tensor(name, &[len])?;
+        let mut out = vec![0.0; len];
+        format::dequantize(tensor.weight_type, &tensor.bytes, &mut out);
+        Ok(out)
+    }
+}

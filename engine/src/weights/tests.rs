@@ -1,0 +1,1 @@
+//! Malformed files, sources and random weights.
