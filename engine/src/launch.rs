@@ -101,11 +101,13 @@ impl PrepareError {
 ///
 /// # Errors
 /// The flags cannot be served, the port is taken, the model is unusable, or the engine failed.
-pub async fn serve(launch: Launch) -> Result<(), LaunchError> {
+pub async fn serve(mut launch: Launch) -> Result<(), LaunchError> {
     let addresses = launch.config.addresses()?;
     let api_key = launch.config.read_api_key()?;
     let listening = TcpListener::bind(addresses.as_slice()).await;
     let listener = listening.map_err(|source| LaunchError::Listen { addresses, source })?;
+    // Port 0 has become another.
+    launch.config.port.value = listener.local_addr().map_err(LaunchError::Start)?.port();
     let mut terminate = signal(SignalKind::terminate()).map_err(LaunchError::Start)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(LaunchError::Start)?;
     let clock = launch.clock;

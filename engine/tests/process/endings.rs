@@ -1,0 +1,109 @@
+//! Exit codes and the message before them.
+
+use std::net::TcpListener;
+
+use expect_test::{Expect, expect};
+
+use crate::launched::{Launched, command, end_of, fixture};
+
+fn check_end(args: &[&str], code: i32, message: &Expect) {
+    let (found, said) = end_of(args);
+    assert_eq!(found, Some(code), "{args:?}: {said}");
+    message.assert_eq(&said);
+}
+
+#[test]
+fn wrong_flags_end_with_2() {
+    check_end(
+        &["serve", "x", "--tp", "2"],
+        2,
+        &expect!["error: `--tp 2` is not supported by this release; supported: 1"],
+    );
+    check_end(
+        &["serve", "x", "--device", "cuda"],
+        2,
+        &expect!["error: `--device cuda` is not supported by this release; supported: auto, cpu"],
+    );
+    check_end(
+        &["serve", "x", "--dtype", "int8"],
+        2,
+        &expect!["error: `--dtype int8` is not supported by this release; supported: auto, f32"],
+    );
+    check_end(
+        &["serve", "x", "--kv-dtype", "fp8"],
+        2,
+        &expect![
+            "error: `--kv-dtype fp8` is not supported by this release; supported: auto, f32, f16"
+        ],
+    );
+    check_end(
+        &["serve", "x", "--host", "0.0.0.0"],
+        2,
+        &expect![
+            "error: `--host 0.0.0.0` is reachable from other machines; hint: give `--api-key-file`, or `--insecure-bind` to serve everyone"
+        ],
+    );
+    check_end(
+        &["serve", "x", "--profile", "nowhere.toml"],
+        2,
+        &expect!["error: failed to read `nowhere.toml`: No such file or directory (os error 2)"],
+    );
+    for args in
+        [&["serve"][..], &["serve", "x", "--dtype", "int3"], &["sing"], &["serve", "x", "-q"]]
+    {
+        assert_eq!(end_of(args).0, Some(2), "{args:?}");
+    }
+}
+
+#[test]
+fn a_missing_model_ends_with_4() {
+    check_end(
+        &["serve", "nowhere", "--port", "0"],
+        4,
+        &expect![
+            "error: failed to load the model: `nowhere` is neither a folder with a config.json, nor a .gguf file, nor a model in the hub cache `hub`; hint: give a path, or download the model into the cache first"
+        ],
+    );
+}
+
+#[test]
+fn a_taken_port_ends_with_4() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    let (code, said) = end_of(&["serve", "nowhere", "--port", &port]);
+    assert_eq!(code, Some(4), "{said}");
+    let expected = format!(
+        "error: failed to listen on [127.0.0.1:{port}]: Address already in use (os error 98)"
+    );
+    assert_eq!(said, expected);
+}
+
+#[test]
+fn a_truncated_model_ends_with_2() {
+    let mut file = tempfile::Builder::new().suffix(".gguf").tempfile().unwrap();
+    std::io::Write::write_all(&mut file, b"GGUF\x03\0\0\0\x01\0\0\0\0\0\0\0").unwrap();
+    let path = file.path().to_str().unwrap();
+    let (code, said) = end_of(&["serve", path, "--port", "0"]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("is damaged"), "{said}");
+}
+
+#[test]
+fn the_version_names_a_commit() {
+    let output = command(&["--version"]).stdout(std::process::Stdio::piped()).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let start = format!("redline {} (", env!("CARGO_PKG_VERSION"));
+    assert!(text.starts_with(&start), "{text}");
+    assert!(output.status.success());
+}
+
+#[test]
+fn sigterm_ends_with_0() {
+    let Some(model) = fixture("conformance/llama-tied") else { return };
+    let (code, said) = Launched::serve(model.to_str().unwrap(), &[]).terminate();
+    assert_eq!(code, Some(0), "{said}");
+    expect![[r#"
+        draining: what runs may end, nothing new is taken
+    "#]]
+    .assert_eq(&said);
+}

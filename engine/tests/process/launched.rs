@@ -1,0 +1,100 @@
+//! A `redline` process, ended with its test.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::PathBuf;
+use std::process::{Child, ChildStderr, Command, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+/// A server that is ready.
+pub struct Launched {
+    child: Child,
+    pub url: String,
+    stderr: BufReader<ChildStderr>,
+}
+
+pub fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_redline"));
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    // The hub cache of whoever runs the test has no part in it.
+    command.env("HF_HUB_CACHE", "hub");
+    command
+}
+
+/// Exit code and last line of a process that ends by itself.
+pub fn end_of(args: &[&str]) -> (Option<i32>, String) {
+    let output = command(args).output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    (output.status.code(), text.lines().last().unwrap_or_default().to_owned())
+}
+
+impl Launched {
+    /// Serves `model` on a port of its own.
+    pub fn serve(model: &str, flags: &[&str]) -> Self {
+        let args = [&["serve", model, "--port", "0", "--device", "cpu"], flags].concat();
+        let mut child = command(&args).spawn().unwrap();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut said = String::new();
+        let url = loop {
+            let start = said.len();
+            assert_ne!(stderr.read_line(&mut said).unwrap(), 0, "it ended instead:\n{said}");
+            if let Some(url) = said[start..].strip_prefix("ready ") {
+                break url.trim().to_owned();
+            }
+        };
+        Self { child, url, stderr }
+    }
+
+    pub async fn get(&self, path: &str) -> Value {
+        let response = reqwest::get(format!("{}{path}", self.url)).await.unwrap();
+        response.json().await.unwrap()
+    }
+
+    pub async fn post(&self, path: &str, body: &Value) -> Value {
+        post(&format!("{}{path}", self.url), body).await
+    }
+
+    /// Sends SIGTERM and returns the exit code and what was said after `ready`.
+    pub fn terminate(mut self) -> (Option<i32>, String) {
+        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap());
+        kill(pid, Signal::SIGTERM).unwrap();
+        let code = self.child.wait().unwrap().code();
+        let mut rest = String::new();
+        self.stderr.read_to_string(&mut rest).unwrap();
+        (code, rest)
+    }
+}
+
+impl Drop for Launched {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub async fn post(url: &str, body: &Value) -> Value {
+    let response = reqwest::Client::new().post(url).json(body).send().await.unwrap();
+    response.json().await.unwrap()
+}
+
+/// A file of the fixtures, or a note that the test is skipped.
+pub fn fixture(path: &str) -> Option<PathBuf> {
+    in_folder("REDLINE_FIXTURES", path)
+}
+
+/// A file of the download cache, or a note that the test is skipped.
+pub fn cached(path: &str) -> Option<PathBuf> {
+    in_folder("REDLINE_CACHE", path)
+}
+
+fn in_folder(variable: &str, path: &str) -> Option<PathBuf> {
+    let found = std::env::var_os(variable).map(|folder| PathBuf::from(folder).join(path));
+    let found = found.filter(|path| path.exists());
+    if found.is_none() {
+        eprintln!("skipped: `{path}` is not under ${variable}");
+    }
+    found
+}

@@ -1,0 +1,8 @@
+//! The binary as its users see it: exit codes, messages, and real checkpoints over HTTP.
+
+#[cfg(test)]
+mod checkpoints;
+#[cfg(test)]
+mod endings;
+#[cfg(test)]
+mod launched;
