@@ -2,7 +2,7 @@
 //! layers, RMS norms before both.
 
 use super::config::DecoderConfig;
-use super::rope::RopeConfig;
+use super::rope::{RopeConfig, RopePrecision};
 use super::{LoadError, Model, ModelInfo, StepBatch, StepError};
 use crate::device::{AttentionShape, Device, HostMatrix, KvShape, KvType, RowOrder};
 use crate::weights::{Checkpoint, ConfigSource};
@@ -113,6 +113,7 @@ impl<D: Device> Llama<D> {
         mut device: D,
         checkpoint: &Checkpoint,
         kv_type: KvType,
+        precision: RopePrecision,
     ) -> Result<Self, LoadError> {
         let mut config = DecoderConfig::read(checkpoint.config())?;
         let names = match checkpoint.config() {
@@ -161,7 +162,7 @@ impl<D: Device> Llama<D> {
             info,
             shape,
             kv_type,
-            inverse_frequencies: rope.inverse_frequencies(),
+            inverse_frequencies: rope.inverse_frequencies(precision),
             embedding,
             layers,
             final_norm,

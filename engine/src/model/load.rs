@@ -5,6 +5,7 @@ use std::thread;
 
 use super::config::architecture;
 use super::llama::Llama;
+use super::rope::RopePrecision;
 use super::{Model, ModelInfo};
 use crate::device::KvType;
 use crate::device::cpu::{self, Cpu, Isa};
@@ -41,6 +42,7 @@ pub struct LoadOptions {
     pub random_seed: Option<u64>,
     /// Instruction set of the CPU device; the best where not given.
     pub isa: Option<Isa>,
+    pub rope: RopePrecision,
 }
 
 /// The device that a model is on, in words.
@@ -113,7 +115,7 @@ pub fn load(source: &ModelSource, options: &LoadOptions) -> Result<Loaded, LoadE
         KvChoice::Auto | KvChoice::F16 => KvType::F16,
         KvChoice::F32 => KvType::F32,
     };
-    let model = Box::new(Llama::load(device, &checkpoint, kv_type)?);
+    let model = Box::new(Llama::load(device, &checkpoint, kv_type, options.rope)?);
     Ok(Loaded {
         model,
         device: info,

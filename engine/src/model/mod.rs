@@ -15,6 +15,7 @@ use std::fmt;
 
 pub use crate::weights::LoadError;
 pub use load::{DeviceChoice, DeviceInfo, KvChoice, LoadOptions, Loaded, load};
+pub use rope::RopePrecision;
 
 /// Facts about a loaded model, fixed for its life.
 #[derive(Debug, Clone, PartialEq)]

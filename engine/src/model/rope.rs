@@ -1,6 +1,19 @@
 //! Rotary frequencies, with the scalings that checkpoints of the Llama family ask for.
 
+use half::bf16;
+
 use crate::weights::{Checkpoint, ConfigSource, LoadError};
+
+/// Precision of the inverse frequencies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RopePrecision {
+    /// What checkpoints are trained and served with.
+    #[default]
+    F32,
+    /// Rounded to bf16, as transformers computes once a whole model, buffers included, was converted
+    /// by `model.to(torch.bfloat16)`. Reference outputs made that way can only be met that way.
+    Bf16,
+}
 
 /// How positions become angles.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,7 +37,15 @@ pub enum RopeScaling {
 
 impl RopeConfig {
     /// Angles per position, one for each pair of dimensions.
-    pub fn inverse_frequencies(&self) -> Vec<f32> {
+    pub fn inverse_frequencies(&self, precision: RopePrecision) -> Vec<f32> {
+        let exact = self.exact_frequencies();
+        match precision {
+            RopePrecision::F32 => exact,
+            RopePrecision::Bf16 => exact.iter().map(|f| bf16::from_f32(*f).to_f32()).collect(),
+        }
+    }
+
+    fn exact_frequencies(&self) -> Vec<f32> {
         let pairs = self.dimensions / 2;
         let plain = (0..pairs).map(|i| {
             let exponent = (2 * i) as f32 / self.dimensions as f32;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::*;
+use crate::device::cpu::Isa;
 use crate::tokenize::{ChatInput, Tokenizer};
 use crate::weights::ModelSource;
 
@@ -41,6 +42,14 @@ fn ids(value: &Value) -> Vec<u32> {
     value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
 }
 
+/// Log-probability margin from which llama.cpp's choice counts as decided.
+const DECIDED: f64 = 0.35;
+/// llama.cpp rounds activations to eight bits before each product. That alone moves margins by 0.5
+/// at the 99th percentile, so a decided position may still be a tie to us: this close, in logits.
+const TIE: f32 = 0.1;
+/// Most decided positions that may be such ties.
+const TIES_MAX: usize = 1;
+
 fn check_golden(kv: KvChoice) {
     let Some(path) = input("REDLINE_CACHE", SMOLLM2) else { return };
     let Some(golden) = input("REDLINE_FIXTURES", "golden/smollm2-llama-cpp.json") else { return };
@@ -48,7 +57,7 @@ fn check_golden(kv: KvChoice) {
     let mut loaded = load_path(&path, &LoadOptions { kv, ..LoadOptions::default() });
     loaded.model.allocate_kv(32, PAGE_TOKENS).unwrap();
     let vocab = loaded.info().vocab_size;
-    let (mut decided, mut agreed, mut near) = (0, 0, 0);
+    let (mut decided, mut ties) = (0, 0);
     for case in golden["cases"].as_array().unwrap() {
         let (prompt, greedy) = (ids(&case["prompt"]), ids(&case["greedy"]));
         let mut tokens = prompt.clone();
@@ -57,21 +66,146 @@ fn check_golden(kv: KvChoice) {
         let pages = (0..rows.div_ceil(PAGE_TOKENS) as u32).collect();
         let segments = vec![segment(rows, 0, pages, LogitRows::All)];
         let logits = loaded.model.step(&StepBatch { tokens, segments }).unwrap();
-        for (i, want) in greedy.iter().enumerate() {
+        let margins = case["margin"].as_array().unwrap();
+        for (i, (want, margin)) in greedy.iter().zip(margins).enumerate() {
+            let Some(margin) = margin.as_f64().filter(|margin| *margin >= DECIDED) else {
+                continue;
+            };
             let row = &logits[(prompt.len() - 1 + i) * vocab..][..vocab];
-            let agrees = argmax(row) == *want;
-            match case["margin"][i].as_f64() {
-                Some(margin) if margin >= 0.35 => {
-                    decided += 1;
-                    agreed += usize::from(agrees);
-                    assert!(agrees, "{case} position {i}: margin {margin}");
-                }
-                _ => near += usize::from(agrees),
-            }
+            let got = argmax(row);
+            let gap = row[got as usize] - row[*want as usize];
+            decided += 1;
+            ties += usize::from(got != *want);
+            assert!(gap < TIE, "{prompt:?} + {i}: {got}, not {want}: {gap} against {margin}");
         }
     }
-    eprintln!("{agreed} of {decided} decided positions agree, and {near} of the others");
+    eprintln!("{} of {decided} decided positions agree", decided - ties);
     assert_eq!(decided, 1113);
+    assert!(ties <= TIES_MAX, "{ties} ties");
+}
+
+/// A model, its vocabulary and the conformance case beside it.
+fn conformance(name: &str, options: &LoadOptions) -> Option<(Loaded, Value, Vec<u8>)> {
+    let folder = input("REDLINE_FIXTURES", &format!("conformance/{name}"))?;
+    let expected = std::fs::read(folder.join("expected.json")).unwrap();
+    let logits = std::fs::read(folder.join("expected.safetensors")).unwrap();
+    Some((load_path(&folder, options), serde_json::from_slice(&expected).unwrap(), logits))
+}
+
+/// Runs `tokens` of one sequence in chunks of `chunk`, pages in falling order, all logits.
+fn chunked(model: &mut dyn Model, tokens: &[u32], chunk: usize, pages: &[u32]) -> Vec<f32> {
+    let mut logits = Vec::new();
+    for (i, part) in tokens.chunks(chunk).enumerate() {
+        let segments = vec![segment(part.len(), i * chunk, pages.to_vec(), LogitRows::All)];
+        let batch = StepBatch { tokens: part.to_vec(), segments };
+        logits.extend_from_slice(model.step(&batch).unwrap());
+    }
+    logits
+}
+
+fn check_logits(got: &[f32], want: &[u8], what: &str) {
+    let want: Vec<f32> = want.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect();
+    assert_eq!(got.len(), want.len(), "{what}");
+    let worst = got.iter().zip(&want).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(worst < 1e-3, "{what}: logits differ by {worst}");
+}
+
+#[test]
+fn llama_conforms_to_transformers_whole_chunked_and_batched() {
+    // The reference outputs come from a model that was converted to bf16 with its buffers.
+    let rope = RopePrecision::Bf16;
+    let options = LoadOptions { kv: KvChoice::F32, rope, ..LoadOptions::default() };
+    let Some((mut loaded, expected, logits)) = conformance("llama-tied", &options) else { return };
+    let logits = safetensors::SafeTensors::deserialize(&logits).unwrap();
+    let model = loaded.model.as_mut();
+    model.allocate_kv(64, PAGE_TOKENS).unwrap();
+    let prompts = expected["prompts"].as_array().unwrap();
+    let pages: Vec<u32> = (0..10).rev().collect();
+    let mut batch = StepBatch::default();
+    let mut wanted = Vec::new();
+    let mut first_page = 0;
+    for (i, case) in prompts.iter().enumerate() {
+        let tokens = ids(&case["prompt"]);
+        let want = logits.tensor(&format!("prompt{i}.logits")).unwrap().data();
+        for chunk in [usize::MAX, 1, 3, 16] {
+            let got = chunked(model, &tokens, chunk.min(tokens.len()), &pages);
+            check_logits(&got, want, &format!("prompt {i}, chunks of {chunk}"));
+        }
+        check_greedy(model, case, &pages);
+        let page_count = tokens.len().div_ceil(PAGE_TOKENS) as u32;
+        let own = (first_page..first_page + page_count).collect();
+        first_page += page_count;
+        batch.segments.push(segment(tokens.len(), 0, own, LogitRows::All));
+        batch.tokens.extend(tokens);
+        wanted.extend_from_slice(want);
+    }
+    check_logits(model.step(&batch).unwrap(), &wanted, "all prompts in one step");
+}
+
+fn check_greedy(model: &mut dyn Model, case: &Value, pages: &[u32]) {
+    let vocab = model.info().vocab_size;
+    let mut tokens = ids(&case["prompt"]);
+    let mut position = 0;
+    let mut got = Vec::new();
+    let want = ids(&case["greedy"]);
+    for _ in 0..want.len() {
+        let rows = tokens.len() - position;
+        let segments = vec![segment(rows, position, pages.to_vec(), LogitRows::Last)];
+        let batch = StepBatch { tokens: tokens[position..].to_vec(), segments };
+        position = tokens.len();
+        let next = argmax(&model.step(&batch).unwrap()[..vocab]);
+        got.push(next);
+        tokens.push(next);
+    }
+    assert_eq!(got, want, "greedy continuation of {}", case["prompt"]);
+}
+
+/// Bits of a sequence's logits alone and in chunks, against those in a crowd.
+fn check_invariance(loaded: &mut Loaded, vocab: u32) {
+    let model = loaded.model.as_mut();
+    model.allocate_kv(64, PAGE_TOKENS).unwrap();
+    let text = |len: u32, step: u32| (0..len).map(|i| (7 + i * step) % vocab).collect::<Vec<_>>();
+    let tokens = text(75, 13);
+    let pages: Vec<u32> = (20..26).collect();
+    let alone = chunked(model, &tokens, tokens.len(), &pages);
+    for chunk in [1, 5, 16, 64] {
+        assert!(chunked(model, &tokens, chunk, &pages) == alone, "chunks of {chunk}");
+    }
+    // The same sequence in two chunks, each among others of other lengths and phases.
+    let mut together = Vec::new();
+    for part in [0..33, 33..75] {
+        let mut batch = StepBatch::default();
+        for (len, page) in [(1, 0), (9, 1), (40, 2)] {
+            batch.tokens.extend(text(len, 5));
+            let own = (page * 4..page * 4 + 4).collect();
+            batch.segments.push(segment(len as usize, 0, own, LogitRows::None));
+        }
+        batch.tokens.extend(&tokens[part.clone()]);
+        batch.segments.push(segment(part.len(), part.start, pages.clone(), LogitRows::All));
+        batch.tokens.extend(text(3, 9));
+        batch.segments.push(segment(3, 0, vec![40], LogitRows::Last));
+        let vocab = vocab as usize;
+        let logits = model.step(&batch).unwrap();
+        assert_eq!(logits.len(), (part.len() + 1) * vocab);
+        together.extend_from_slice(&logits[..part.len() * vocab]);
+    }
+    assert!(together == alone, "in a crowd");
+}
+
+#[test]
+fn logits_have_the_same_bits_whatever_shares_the_step() {
+    for kv in [KvChoice::F32, KvChoice::F16] {
+        for isa in Isa::detected() {
+            let options = LoadOptions { kv, isa: Some(isa), ..LoadOptions::default() };
+            if let Some((mut loaded, ..)) = conformance("llama-tied", &options) {
+                check_invariance(&mut loaded, 384);
+            }
+        }
+        if let Some(path) = input("REDLINE_CACHE", SMOLLM2) {
+            let options = LoadOptions { kv, ..LoadOptions::default() };
+            check_invariance(&mut load_path(&path, &options), 49152);
+        }
+    }
 }
 
 #[test]
