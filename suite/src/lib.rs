@@ -1,1 +1,5 @@
-//! suite
+//! The load generator: what is asked (`workload`), the client that asks it and takes the times
+//! (`client`), what the times mean (`measure`), and a scripted server to test all that
+//! (`emitter`).
+
+pub mod workload;

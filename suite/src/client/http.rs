@@ -1,0 +1,291 @@
+//! One HTTP/1.1 response out of a stream of bytes, however the bytes are cut: head, then a body
+//! that is chunked, counted, or ends with the connection (RFC 9112). Knows nothing of its content.
+
+/// Longest response head accepted.
+const HEAD_MAX: usize = 64 << 10;
+/// Longest line that announces a chunk, with its extensions, and longest trailer.
+const LINE_MAX: usize = 8 << 10;
+const HEADERS_MAX: usize = 96;
+
+/// The head of a response, as far as the client needs it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Head {
+    pub status: u16,
+    /// `Content-Type` is JSON: the body is one document, not a stream of events.
+    pub json: bool,
+    /// The connection may carry another request afterwards.
+    pub keep_alive: bool,
+}
+
+/// A response that is not HTTP/1.1.
+#[derive(Debug, thiserror::Error)]
+pub enum HttpError {
+    #[error("response head is not HTTP/1.1: {0}")]
+    Head(String),
+    #[error("response head is longer than {HEAD_MAX} bytes")]
+    HeadTooLong,
+    #[error("chunk of the response body is not framed as it should be: {0}")]
+    Chunk(&'static str),
+}
+
+#[derive(Debug, Default)]
+enum State {
+    #[default]
+    Head,
+    /// Bytes of body that are still to come.
+    Counted(u64),
+    ChunkSize,
+    Chunk(u64),
+    ChunkEnd,
+    Trailer,
+    UntilClose,
+    Done,
+}
+
+/// Takes one response apart.
+#[derive(Debug, Default)]
+pub struct ResponseDecoder {
+    state: State,
+    /// The unfinished head or chunk line.
+    line: Vec<u8>,
+    head: Option<Head>,
+}
+
+impl ResponseDecoder {
+    /// The head, once it is complete.
+    #[must_use]
+    pub fn head(&self) -> Option<&Head> {
+        self.head.as_ref()
+    }
+
+    /// True once the body has ended by its own framing.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        matches!(self.state, State::Done)
+    }
+
+    /// True when the end of the connection is the regular end of the body.
+    #[must_use]
+    pub fn may_end_here(&self) -> bool {
+        matches!(self.state, State::Done | State::UntilClose)
+    }
+
+    /// Takes the next bytes and hands each run of body bytes to `body`. Bytes beyond the end of
+    /// the response are ignored: nothing was asked that they could answer.
+    ///
+    /// # Errors
+    /// The bytes are not an HTTP/1.1 response.
+    pub fn feed(
+        &mut self,
+        mut bytes: &[u8],
+        body: &mut dyn FnMut(&Head, &[u8]),
+    ) -> Result<(), HttpError> {
+        while !bytes.is_empty() && !self.is_done() {
+            bytes = self.step(bytes, body)?;
+        }
+        Ok(())
+    }
+
+    fn step<'a>(
+        &mut self,
+        bytes: &'a [u8],
+        body: &mut dyn FnMut(&Head, &[u8]),
+    ) -> Result<&'a [u8], HttpError> {
+        match self.state {
+            State::Head => self.take_head(bytes),
+            State::Counted(left) | State::Chunk(left) => {
+                let length = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
+                let (run, rest) = bytes.split_at(length);
+                self.hand_over(run, body);
+                let left = left - length as u64;
+                self.state = match (&self.state, left) {
+                    (State::Chunk(_), 0) => State::ChunkEnd,
+                    (State::Chunk(_), _) => State::Chunk(left),
+                    (_, 0) => State::Done,
+                    _ => State::Counted(left),
+                };
+                Ok(rest)
+            }
+            State::UntilClose => {
+                self.hand_over(bytes, body);
+                Ok(&[])
+            }
+            State::ChunkSize | State::ChunkEnd | State::Trailer => self.take_line(bytes),
+            State::Done => Ok(&[]),
+        }
+    }
+
+    fn hand_over(&self, run: &[u8], body: &mut dyn FnMut(&Head, &[u8])) {
+        if let Some(head) = &self.head {
+            body(head, run);
+        }
+    }
+
+    fn take_head<'a>(&mut self, bytes: &'a [u8]) -> Result<&'a [u8], HttpError> {
+        let before = self.line.len();
+        // Enough for any head; what follows it is not copied twice.
+        let taken = bytes.len().min(HEAD_MAX + 1 - before.min(HEAD_MAX));
+        self.line.extend_from_slice(&bytes[..taken]);
+        let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+        let mut response = httparse::Response::new(&mut headers);
+        let status = response
+            .parse(&self.line)
+            .map_err(|error| HttpError::Head(format!("{error}: {}", preview(&self.line))))?;
+        let httparse::Status::Complete(length) = status else {
+            if self.line.len() > HEAD_MAX {
+                return Err(HttpError::HeadTooLong);
+            }
+            return Ok(&bytes[taken..]);
+        };
+        let interim = matches!(response.code, Some(100..=199));
+        let (head, state) = read_head(&response)?;
+        self.line.clear();
+        if !interim {
+            self.head = Some(head);
+            self.state = state;
+        }
+        Ok(&bytes[length - before..])
+    }
+
+    fn take_line<'a>(&mut self, bytes: &'a [u8]) -> Result<&'a [u8], HttpError> {
+        let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
+            self.line.extend_from_slice(bytes);
+            if self.line.len() > LINE_MAX {
+                return Err(HttpError::Chunk("a line without an end"));
+            }
+            return Ok(&[]);
+        };
+        self.line.extend_from_slice(&bytes[..end]);
+        if self.line.last() == Some(&b'\r') {
+            self.line.pop();
+        }
+        self.state = match self.state {
+            State::ChunkEnd if self.line.is_empty() => State::ChunkSize,
+            State::ChunkEnd => return Err(HttpError::Chunk("data runs on past its length")),
+            State::Trailer if self.line.is_empty() => State::Done,
+            State::Trailer => State::Trailer,
+            _ => match chunk_size(&self.line)? {
+                0 => State::Trailer,
+                size => State::Chunk(size),
+            },
+        };
+        self.line.clear();
+        Ok(&bytes[end + 1..])
+    }
+}
+
+fn chunk_size(line: &[u8]) -> Result<u64, HttpError> {
+    let text = std::str::from_utf8(line).map_err(|_| HttpError::Chunk("size is not text"))?;
+    let digits = text.split(';').next().unwrap_or("").trim();
+    // `from_str_radix` would also take a sign.
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Err(HttpError::Chunk("size is not hexadecimal"));
+    }
+    u64::from_str_radix(digits, 16).map_err(|_| HttpError::Chunk("size is beyond 64 bits"))
+}
+
+fn read_head(response: &httparse::Response<'_, '_>) -> Result<(Head, State), HttpError> {
+    let status = response.code.unwrap_or(0);
+    let mut head = Head { status, json: false, keep_alive: response.version == Some(1) };
+    let mut state = State::UntilClose;
+    for header in response.headers.iter() {
+        let value = String::from_utf8_lossy(header.value).trim().to_ascii_lowercase();
+        match header.name.to_ascii_lowercase().as_str() {
+            "content-type" => head.json = value.starts_with("application/json"),
+            "connection" => head.keep_alive = head.keep_alive && !value.contains("close"),
+            "transfer-encoding" if value.ends_with("chunked") => state = State::ChunkSize,
+            // RFC 9112, 6.3: the encoding prevails over a length beside it.
+            "content-length" if !matches!(state, State::ChunkSize) => {
+                let length = value.parse().map_err(|_| {
+                    HttpError::Head(format!("`Content-Length: {value}` is not a number"))
+                })?;
+                state = State::Counted(length);
+            }
+            _ => {}
+        }
+    }
+    if matches!(status, 204 | 304) || matches!(state, State::Counted(0)) {
+        state = State::Done;
+    }
+    if matches!(state, State::UntilClose) {
+        head.keep_alive = false;
+    }
+    Ok((head, state))
+}
+
+/// The first bytes of what came instead, for a message.
+#[must_use]
+pub fn preview(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(160)]);
+    format!("{text:?}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decode(pieces: &[&[u8]]) -> Result<(Option<Head>, String, bool), HttpError> {
+        let mut decoder = ResponseDecoder::default();
+        let mut body = Vec::new();
+        for piece in pieces {
+            decoder.feed(piece, &mut |_, run| body.extend_from_slice(run))?;
+        }
+        let body = String::from_utf8(body).unwrap();
+        Ok((decoder.head().cloned(), body, decoder.is_done()))
+    }
+
+    const CHUNKED: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\
+        Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n1;x=y\r\n \r\n5\r\nworld\r\n0\r\nT: 1\r\n\r\n";
+
+    #[test]
+    fn framings_are_told_apart() {
+        let cases = [
+            (CHUNKED, 200, "hello world", true),
+            ("HTTP/1.1 503 Busy\r\nContent-Length: 4\r\n\r\nbusyextra", 503, "busy", true),
+            ("HTTP/1.1 200 OK\r\n\r\nuntil close", 200, "until close", false),
+            ("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", 200, "ok", true),
+            ("HTTP/1.1 204 No Content\r\n\r\n", 204, "", true),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nshort", 200, "short", false),
+        ];
+        for (text, status, expected, done) in cases {
+            let (head, body, ended) = decode(&[text.as_bytes()]).unwrap();
+            assert_eq!((head.unwrap().status, body.as_str(), ended), (status, expected, done));
+        }
+    }
+
+    #[test]
+    fn a_cut_at_any_two_bytes_changes_nothing() {
+        let bytes = CHUNKED.as_bytes();
+        let whole = decode(&[bytes]).unwrap();
+        for first in 0..=bytes.len() {
+            for second in first..=bytes.len() {
+                let pieces = [&bytes[..first], &bytes[first..second], &bytes[second..]];
+                assert_eq!(decode(&pieces).unwrap(), whole, "cut at {first} and {second}");
+            }
+        }
+    }
+
+    #[test]
+    fn keep_alive_follows_version_header_and_framing() {
+        let head = |text: &str| decode(&[text.as_bytes()]).unwrap().0.unwrap().keep_alive;
+        assert!(head("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"));
+        assert!(!head("HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n"));
+        assert!(!head("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"));
+        assert!(!head("HTTP/1.1 200 OK\r\n\r\n"), "the connection's end is the body's");
+    }
+
+    #[test]
+    fn garbage_is_an_error() {
+        for text in [
+            "SSH-2.0-OpenSSH_9.2\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n+5\r\nhello\r\n",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhello\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n",
+        ] {
+            assert!(decode(&[text.as_bytes()]).is_err(), "{text:?}");
+        }
+        let endless = format!("HTTP/1.1 200 OK\r\nX: {}", "y".repeat(HEAD_MAX));
+        assert!(matches!(decode(&[endless.as_bytes()]), Err(HttpError::HeadTooLong)));
+    }
+}

@@ -1,0 +1,187 @@
+//! Server-sent events out of a stream of bytes, however the bytes are cut.
+//!
+//! As tolerant as <https://html.spec.whatwg.org/multipage/server-sent-events.html> asks: lines end
+//! in LF, CRLF or CR, `data:` needs no space, comments and unknown fields are passed over, several
+//! `data:` lines are one event. Knows nothing of what the events mean.
+
+/// Longest event that is kept. One of 1 MB occurs; one of 16 is a server gone wrong.
+const EVENT_MAX: usize = 16 << 20;
+
+/// An event that never ends.
+#[derive(Debug, thiserror::Error)]
+#[error("an event is longer than {EVENT_MAX} bytes")]
+pub struct EventTooLong;
+
+/// Splits bytes into events. Keeps only what an unfinished line or event needs.
+#[derive(Debug, Default)]
+pub struct SseParser {
+    /// The unfinished line, empty when a read ended with one.
+    line: Vec<u8>,
+    /// The `data` of the unfinished event.
+    data: Vec<u8>,
+    has_data: bool,
+    /// The last byte was CR: an LF that follows belongs to it.
+    after_cr: bool,
+    started: bool,
+}
+
+impl SseParser {
+    /// Takes the next bytes and hands each finished event's data to `event`.
+    ///
+    /// # Errors
+    /// A line or an event outgrows what is kept.
+    pub fn feed(
+        &mut self,
+        mut bytes: &[u8],
+        event: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), EventTooLong> {
+        if self.after_cr && !bytes.is_empty() {
+            self.after_cr = false;
+            bytes = bytes.strip_prefix(b"\n").unwrap_or(bytes);
+        }
+        while let Some(end) = bytes.iter().position(|byte| matches!(byte, b'\n' | b'\r')) {
+            let (line, rest) = (&bytes[..end], &bytes[end + 1..]);
+            if self.line.is_empty() {
+                self.take_line(line, event)?;
+            } else {
+                self.line.extend_from_slice(line);
+                let whole = std::mem::take(&mut self.line);
+                self.take_line(&whole, event)?;
+                // The allocation is kept for the next cut line.
+                self.line = whole;
+                self.line.clear();
+            }
+            bytes = match (bytes[end], rest) {
+                (b'\r', []) => {
+                    self.after_cr = true;
+                    rest
+                }
+                (b'\r', _) => rest.strip_prefix(b"\n").unwrap_or(rest),
+                _ => rest,
+            };
+        }
+        self.line.extend_from_slice(bytes);
+        bounded(self.line.len())
+    }
+
+    /// The data of an event that the stream's end left without its blank line.
+    ///
+    /// The standard drops it. A server that closes after its last line did mean it, and a cut one
+    /// shows in its JSON; so the caller gets to see it.
+    pub fn finish(&mut self, event: &mut dyn FnMut(&[u8])) -> Result<(), EventTooLong> {
+        let line = std::mem::take(&mut self.line);
+        if !line.is_empty() {
+            self.take_line(&line, event)?;
+        }
+        self.dispatch(event);
+        Ok(())
+    }
+
+    fn take_line(
+        &mut self,
+        line: &[u8],
+        event: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), EventTooLong> {
+        let line = match self.started {
+            false => line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line),
+            true => line,
+        };
+        self.started = true;
+        if line.is_empty() {
+            self.dispatch(event);
+            return Ok(());
+        }
+        let Some(value) = line.strip_prefix(b"data") else { return Ok(()) };
+        let value = match value {
+            [b':', b' ', value @ ..] | [b':', value @ ..] => value,
+            [] => value,
+            // A longer field name, such as `database:`.
+            _ => return Ok(()),
+        };
+        if self.has_data {
+            self.data.push(b'\n');
+        }
+        self.has_data = true;
+        self.data.extend_from_slice(value);
+        bounded(self.data.len())
+    }
+
+    fn dispatch(&mut self, event: &mut dyn FnMut(&[u8])) {
+        if self.has_data {
+            event(&self.data);
+            self.data.clear();
+            self.has_data = false;
+        }
+    }
+}
+
+fn bounded(length: usize) -> Result<(), EventTooLong> {
+    if length > EVENT_MAX { Err(EventTooLong) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(pieces: &[&[u8]]) -> Vec<String> {
+        let mut parser = SseParser::default();
+        let mut events = Vec::new();
+        let mut take = |data: &[u8]| events.push(String::from_utf8(data.to_vec()).unwrap());
+        for piece in pieces {
+            parser.feed(piece, &mut take).unwrap();
+        }
+        parser.finish(&mut take).unwrap();
+        events
+    }
+
+    #[test]
+    fn every_spelling_of_an_event_is_read() {
+        let cases: [(&str, &[&str]); 10] = [
+            ("data: a\n\n", &["a"]),
+            ("data:a\n\n", &["a"]),
+            ("data:  a\n\n", &[" a"]),
+            ("data: a\r\n\r\ndata: b\r\n\r\n", &["a", "b"]),
+            ("data: a\r\rdata: b\r\r", &["a", "b"]),
+            (": keep-alive\n\ndata: a\n: more\n\n", &["a"]),
+            ("event: x\nid: 7\nretry: 9\ndata: a\n\n", &["a"]),
+            ("data: {\"a\":\ndata: 1}\n\n", &["{\"a\":\n1}"]),
+            ("data\n\ndatabase: x\n\n\u{feff}data: y\n\n", &[""]),
+            ("\u{feff}data: a\n\ndata: last", &["a", "last"]),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(parse(&[text.as_bytes()]), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_cut_at_any_two_bytes_changes_nothing() {
+        let text = "data: {\"t\":\"h\u{e9}\u{1f600}\"}\r\n\r\n: c\r\n\r\ndata: a\ndata: b\n\ndata:z\r\r";
+        let bytes = text.as_bytes();
+        let whole = parse(&[bytes]);
+        assert_eq!(whole, ["{\"t\":\"h\u{e9}\u{1f600}\"}", "a\nb", "z"]);
+        for first in 0..=bytes.len() {
+            for second in first..=bytes.len() {
+                let pieces = [&bytes[..first], &bytes[first..second], &bytes[second..]];
+                assert_eq!(parse(&pieces), whole, "cut at {first} and {second}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_event_is_handed_over_with_its_last_byte_and_not_later() {
+        let mut parser = SseParser::default();
+        let mut count = 0;
+        for text in ["data: a\r\n", "\r"] {
+            parser.feed(text.as_bytes(), &mut |_| count += 1).unwrap();
+        }
+        assert_eq!(count, 1, "a lone CR ends the blank line; its LF may be long in coming");
+    }
+
+    #[test]
+    fn an_endless_line_is_an_error() {
+        let mut parser = SseParser::default();
+        let piece = vec![b'x'; EVENT_MAX];
+        parser.feed(&piece, &mut |_| ()).unwrap();
+        assert!(parser.feed(&piece, &mut |_| ()).is_err());
+    }
+}

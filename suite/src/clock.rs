@@ -1,0 +1,33 @@
+//! The clocks of the suite. Intervals come from the monotonic clock only; the wall clock dates a
+//! record, and relates the kernel's receive stamps to the monotonic clock.
+
+use nix::time::{ClockId, clock_gettime};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+/// Nanoseconds of `CLOCK_MONOTONIC`. All processes of a machine share its origin, so that a
+/// client's times can be compared with those in the emitter's log.
+#[must_use]
+pub fn monotonic_ns() -> u64 {
+    nanoseconds(ClockId::CLOCK_MONOTONIC)
+}
+
+/// Nanoseconds since 1970. May jump: never take an interval from it.
+#[must_use]
+pub fn realtime_ns() -> u64 {
+    nanoseconds(ClockId::CLOCK_REALTIME)
+}
+
+/// The wall clock as RFC 3339 in UTC, to the second.
+#[must_use]
+pub fn utc_now() -> Option<String> {
+    let now = OffsetDateTime::from_unix_timestamp_nanos(i128::from(realtime_ns())).ok()?;
+    now.replace_nanosecond(0).ok()?.format(&Rfc3339).ok()
+}
+
+fn nanoseconds(clock: ClockId) -> u64 {
+    // Both clocks exist on every Linux, and neither stands before its own zero.
+    let Ok(time) = clock_gettime(clock) else { return 0 };
+    let seconds = u64::try_from(time.tv_sec()).unwrap_or(0);
+    seconds * 1_000_000_000 + u64::try_from(time.tv_nsec()).unwrap_or(0)
+}

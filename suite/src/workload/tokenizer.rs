@@ -1,0 +1,245 @@
+//! The suite's own tokenizer, from `tokenizer.json` or from a GGUF file's metadata.
+//!
+//! Independent of every engine: its counts check theirs.
+
+use std::fs::File;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+
+use schema::canonical::{sha256_hex, sha256_of};
+use tokenizers::models::bpe::{BPE, Merges, Vocab};
+use tokenizers::normalizers::NFC;
+use tokenizers::pre_tokenizers::PreTokenizerWrapper;
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokenizers::pre_tokenizers::digits::Digits;
+use tokenizers::pre_tokenizers::sequence::Sequence;
+use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
+use tokenizers::{AddedToken, SplitDelimiterBehavior};
+
+use super::gguf::{GgufError, GgufTokenizer, read_tokenizer};
+
+/// Words, single digits, punctuation and white space apart, as Qwen2's `tokenizer.json` has it.
+const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+/// The same with digits in groups of three, as Llama 3's has it.
+const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+/// GGUF's token types: <https://github.com/ggml-org/llama.cpp>, `llama_token_type`.
+const CONTROL: u32 = 3;
+const USER_DEFINED: u32 = 4;
+
+/// Text to token ids and back.
+#[derive(Debug)]
+pub struct Tokenizer {
+    inner: tokenizers::Tokenizer,
+    /// Set where a GGUF file asks for it; a `tokenizer.json` brings its own post-processor.
+    bos: Option<u32>,
+    /// Of `tokenizer.json` the file's SHA-256; of a GGUF file that of the canonical JSON of
+    /// [`GgufTokenizer`], so that quantizations of one model share it.
+    pub sha256: String,
+}
+
+/// A tokenizer that cannot be built or used.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenizerError {
+    #[error("cannot read tokenizer `{path}`")]
+    Read { path: PathBuf, source: std::io::Error },
+    #[error("`{path}` has no usable GGUF head")]
+    Gguf { path: PathBuf, source: GgufError },
+    #[error("`{path}` is not a `tokenizer.json`: {message}")]
+    Json { path: PathBuf, message: String },
+    #[error(
+        "tokenizer model `{model}` with pre-tokenizer `{pre}` is not supported\nhint: give the \
+         model's `tokenizer.json` instead of its GGUF file"
+    )]
+    Unsupported { model: String, pre: String },
+    #[error("the GGUF file's vocabulary contradicts itself: {0}")]
+    Vocabulary(String),
+    #[error("text cannot be tokenized: {0}")]
+    Encode(String),
+    #[error("token ids cannot be decoded: {0}")]
+    Decode(String),
+}
+
+impl Tokenizer {
+    /// Opens `path`: a GGUF file if its name ends so, else a `tokenizer.json`.
+    ///
+    /// # Errors
+    /// The file cannot be read, or its tokenizer is of a kind that the suite does not know.
+    pub fn open(path: &Path) -> Result<Self, TokenizerError> {
+        let read = |source| TokenizerError::Read { path: path.to_owned(), source };
+        if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf")) {
+            let input = BufReader::new(File::open(path).map_err(read)?);
+            let facts = read_tokenizer(input)
+                .map_err(|source| TokenizerError::Gguf { path: path.to_owned(), source })?;
+            return Self::from_gguf(&facts);
+        }
+        let bytes = std::fs::read(path).map_err(read)?;
+        let inner = tokenizers::Tokenizer::from_bytes(&bytes).map_err(|error| {
+            TokenizerError::Json { path: path.to_owned(), message: error.to_string() }
+        })?;
+        Ok(Self { inner, bos: None, sha256: sha256_hex(&bytes) })
+    }
+
+    /// Builds the byte-level BPE that a GGUF file describes.
+    ///
+    /// # Errors
+    /// The model is not `gpt2`, its pre-tokenizer is unknown, or its merges name unknown tokens.
+    pub fn from_gguf(facts: &GgufTokenizer) -> Result<Self, TokenizerError> {
+        let unsupported =
+            || TokenizerError::Unsupported { model: facts.model.clone(), pre: facts.pre.clone() };
+        if facts.model != "gpt2" {
+            return Err(unsupported());
+        }
+        let pre_tokenizer = pre_tokenizer(&facts.pre).ok_or_else(unsupported)?;
+        let bpe = BPE::builder()
+            .vocab_and_merges(vocabulary(facts)?, merges(facts)?)
+            .ignore_merges(facts.pre == "llama-bpe")
+            .build()
+            .map_err(|error| TokenizerError::Vocabulary(error.to_string()))?;
+        let mut inner = tokenizers::Tokenizer::new(bpe);
+        inner.with_pre_tokenizer(Some(pre_tokenizer));
+        inner.with_decoder(Some(ByteLevel::default()));
+        if facts.pre == "qwen2" {
+            inner.with_normalizer(Some(NFC));
+        }
+        let added = |kind, special| added_tokens(facts, kind, special);
+        inner
+            .add_special_tokens(added(CONTROL, true))
+            .and_then(|_| inner.add_tokens(added(USER_DEFINED, false)))
+            .map_err(|error| TokenizerError::Vocabulary(error.to_string()))?;
+        let sha256 =
+            sha256_of(facts).map_err(|error| TokenizerError::Vocabulary(error.to_string()))?;
+        Ok(Self { inner, bos: facts.bos.filter(|_| facts.add_bos), sha256 })
+    }
+
+    /// Token ids of `text` with the tokenizer's default special tokens.
+    ///
+    /// # Errors
+    /// The tokenizer's model refuses the text.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
+        let encoding = self
+            .inner
+            .encode_fast(text, true)
+            .map_err(|error| TokenizerError::Encode(error.to_string()))?;
+        Ok(self.bos.into_iter().chain(encoding.get_ids().iter().copied()).collect())
+    }
+
+    /// Number of tokens of `text` without special tokens: what a model would have written.
+    ///
+    /// # Errors
+    /// The tokenizer's model refuses the text.
+    pub fn count(&self, text: &str) -> Result<u64, TokenizerError> {
+        let encoding = self
+            .inner
+            .encode_fast(text, false)
+            .map_err(|error| TokenizerError::Encode(error.to_string()))?;
+        Ok(encoding.len() as u64)
+    }
+
+    /// Text of `ids`, special tokens included.
+    ///
+    /// # Errors
+    /// The tokenizer's decoder refuses the ids.
+    pub fn decode(&self, ids: &[u32]) -> Result<String, TokenizerError> {
+        self.inner.decode(ids, false).map_err(|error| TokenizerError::Decode(error.to_string()))
+    }
+}
+
+fn pre_tokenizer(pre: &str) -> Option<PreTokenizerWrapper> {
+    let split = |pattern: &str| {
+        let pattern = SplitPattern::Regex(pattern.to_owned());
+        Split::new(pattern, SplitDelimiterBehavior::Isolated, false).ok()
+    };
+    let first: PreTokenizerWrapper = match pre {
+        "smollm" => Digits::new(true).into(),
+        "qwen2" => split(QWEN2)?.into(),
+        "llama-bpe" => split(LLAMA3)?.into(),
+        _ => return None,
+    };
+    let byte_level = ByteLevel::new(false, true, pre == "smollm");
+    Some(Sequence::new(vec![first, byte_level.into()]).into())
+}
+
+fn vocabulary(facts: &GgufTokenizer) -> Result<Vocab, TokenizerError> {
+    let too_many = |_| TokenizerError::Vocabulary("more tokens than 32 bits count".into());
+    let mut vocabulary = Vocab::new();
+    for (id, token) in facts.tokens.iter().enumerate() {
+        vocabulary.insert(token.clone(), u32::try_from(id).map_err(too_many)?);
+    }
+    if vocabulary.len() != facts.tokens.len() {
+        return Err(TokenizerError::Vocabulary("a token appears twice".into()));
+    }
+    Ok(vocabulary)
+}
+
+fn merges(facts: &GgufTokenizer) -> Result<Merges, TokenizerError> {
+    let split = |merge: &String| {
+        // A token may itself begin with a space in other vocabularies, never in a byte-level one.
+        let pair = merge.split_once(' ');
+        let pair = pair.map(|(left, right)| (left.to_owned(), right.to_owned()));
+        pair.ok_or_else(|| TokenizerError::Vocabulary(format!("merge `{merge}` is not a pair")))
+    };
+    facts.merges.iter().map(split).collect()
+}
+
+fn added_tokens(facts: &GgufTokenizer, kind: u32, special: bool) -> Vec<AddedToken> {
+    let of_kind = facts.tokens.iter().zip(&facts.token_types).filter(|(_, found)| **found == kind);
+    of_kind.map(|(token, _)| AddedToken::from(token.clone(), special).normalized(false)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tiny(pre: &str) -> GgufTokenizer {
+        // The byte-level alphabet's letters for what the texts below need.
+        let tokens = ["<s>", "a", "b", "1", "2", "Ġ", "ab", "12", "Ġa"];
+        let mut token_types = vec![1; tokens.len()];
+        token_types[0] = CONTROL;
+        GgufTokenizer {
+            bos: Some(0),
+            merges: ["a b", "1 2", "Ġ a"].map(String::from).to_vec(),
+            model: "gpt2".into(),
+            pre: pre.into(),
+            token_types,
+            tokens: tokens.map(String::from).to_vec(),
+            ..GgufTokenizer::default()
+        }
+    }
+
+    #[test]
+    fn pre_tokenizers_differ_where_they_should() {
+        let ids = |pre: &str| Tokenizer::from_gguf(&tiny(pre)).unwrap().encode("ab a12").unwrap();
+        assert_eq!(ids("smollm"), [6, 8, 3, 4], "digits stand alone");
+        assert_eq!(ids("qwen2"), [6, 8, 3, 4], "digits stand alone");
+        assert_eq!(ids("llama-bpe"), [6, 8, 7], "up to three digits stay together");
+    }
+
+    #[test]
+    fn a_begin_token_is_written_only_where_the_file_asks() {
+        let asked = GgufTokenizer { add_bos: true, ..tiny("smollm") };
+        assert_eq!(Tokenizer::from_gguf(&asked).unwrap().encode("ab").unwrap(), [0, 6]);
+        assert_eq!(Tokenizer::from_gguf(&tiny("smollm")).unwrap().encode("ab").unwrap(), [6]);
+        assert_eq!(Tokenizer::from_gguf(&asked).unwrap().count("ab").unwrap(), 1);
+    }
+
+    #[test]
+    fn special_tokens_in_a_text_are_one_token_and_decode_to_themselves() {
+        let tokenizer = Tokenizer::from_gguf(&tiny("smollm")).unwrap();
+        let ids = tokenizer.encode("ab<s>b").unwrap();
+        assert_eq!(ids, [6, 0, 2]);
+        assert_eq!(tokenizer.decode(&ids).unwrap(), "ab<s>b");
+    }
+
+    #[test]
+    fn an_unknown_pre_tokenizer_is_refused_by_name() {
+        let error = Tokenizer::from_gguf(&tiny("gemma")).unwrap_err().to_string();
+        assert!(error.contains("`gemma`") && error.contains("hint: "), "{error}");
+    }
+
+    #[test]
+    fn merges_of_unknown_tokens_are_refused() {
+        let facts = GgufTokenizer { merges: vec!["a z".into()], ..tiny("smollm") };
+        assert!(matches!(Tokenizer::from_gguf(&facts), Err(TokenizerError::Vocabulary(_))));
+    }
+}
