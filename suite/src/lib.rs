@@ -2,4 +2,6 @@
 //! (`client`), what the times mean (`measure`), and a scripted server to test all that
 //! (`emitter`).
 
+pub mod client;
+pub mod clock;
 pub mod workload;

@@ -64,12 +64,6 @@ impl ResponseDecoder {
         matches!(self.state, State::Done)
     }
 
-    /// True when the end of the connection is the regular end of the body.
-    #[must_use]
-    pub fn may_end_here(&self) -> bool {
-        matches!(self.state, State::Done | State::UntilClose)
-    }
-
     /// Takes the next bytes and hands each run of body bytes to `body`. Bytes beyond the end of
     /// the response are ignored: nothing was asked that they could answer.
     ///
@@ -243,7 +237,12 @@ mod tests {
             (CHUNKED, 200, "hello world", true),
             ("HTTP/1.1 503 Busy\r\nContent-Length: 4\r\n\r\nbusyextra", 503, "busy", true),
             ("HTTP/1.1 200 OK\r\n\r\nuntil close", 200, "until close", false),
-            ("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", 200, "ok", true),
+            (
+                "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
+                200,
+                "ok",
+                true,
+            ),
             ("HTTP/1.1 204 No Content\r\n\r\n", 204, "", true),
             ("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nshort", 200, "short", false),
         ];

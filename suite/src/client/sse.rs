@@ -77,11 +77,7 @@ impl SseParser {
         Ok(())
     }
 
-    fn take_line(
-        &mut self,
-        line: &[u8],
-        event: &mut dyn FnMut(&[u8]),
-    ) -> Result<(), EventTooLong> {
+    fn take_line(&mut self, line: &[u8], event: &mut dyn FnMut(&[u8])) -> Result<(), EventTooLong> {
         let line = match self.started {
             false => line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line),
             true => line,
@@ -155,7 +151,8 @@ mod tests {
 
     #[test]
     fn a_cut_at_any_two_bytes_changes_nothing() {
-        let text = "data: {\"t\":\"h\u{e9}\u{1f600}\"}\r\n\r\n: c\r\n\r\ndata: a\ndata: b\n\ndata:z\r\r";
+        let text =
+            "data: {\"t\":\"h\u{e9}\u{1f600}\"}\r\n\r\n: c\r\n\r\ndata: a\ndata: b\n\ndata:z\r\r";
         let bytes = text.as_bytes();
         let whole = parse(&[bytes]);
         assert_eq!(whole, ["{\"t\":\"h\u{e9}\u{1f600}\"}", "a\nb", "z"]);

@@ -100,7 +100,9 @@ impl Tokenizer {
         inner.with_pre_tokenizer(Some(pre_tokenizer));
         inner.with_decoder(Some(ByteLevel::default()));
         if facts.pre == "qwen2" {
-            inner.with_normalizer(Some(NFC));
+            inner
+                .with_normalizer(Some(NFC))
+                .map_err(|error| TokenizerError::Vocabulary(error.to_string()))?;
         }
         let added = |kind, special| added_tokens(facts, kind, special);
         inner

@@ -1,0 +1,177 @@
+//! One TCP connection of the client: opening, writing, reading, and the request on it.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockType, SockaddrStorage, connect, getsockopt, send,
+    setsockopt, socket, sockopt,
+};
+
+use super::stamp::Stamper;
+use super::stream::Stream;
+use crate::clock::monotonic_ns;
+
+/// A place for one request at a time.
+#[derive(Debug, Default)]
+pub struct Connection {
+    pub phase: Phase,
+    pub request: Option<InFlight>,
+    /// When the socket last had nothing to read.
+    pub drained_ns: u64,
+    /// When its last request ended.
+    pub freed_ns: u64,
+    /// Requests answered on the present socket.
+    pub served: u32,
+    /// How long the present socket took to open.
+    pub connect_ns: Option<u64>,
+    socket: Option<OwnedFd>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Phase {
+    #[default]
+    Closed,
+    Connecting {
+        since_ns: u64,
+    },
+    Open,
+}
+
+/// A request under way.
+#[derive(Debug)]
+pub struct InFlight {
+    /// Position in the list of payloads.
+    pub index: usize,
+    pub stream: Stream,
+    /// Bytes of the payload that are written.
+    pub written: usize,
+    /// The server had closed the kept-alive connection; this is the one fresh attempt.
+    pub reopened: bool,
+    /// When `[DONE]` came without the body's end.
+    pub closing_since_ns: Option<u64>,
+}
+
+impl Connection {
+    /// Begins to open a socket to `address`, watched under `key`.
+    ///
+    /// # Errors
+    /// The system refuses a socket, which is the environment's fault and not the server's, or the
+    /// address at once.
+    pub fn open(
+        &mut self,
+        address: SocketAddr,
+        epoll: &Epoll,
+        key: u64,
+        stamper: &mut Stamper,
+    ) -> Result<(), Errno> {
+        self.close();
+        let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+        let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+        let socket = socket(family, SockType::Stream, flags, None)?;
+        // Requests are written whole; waiting for more would only add to the time measured.
+        setsockopt(&socket, sockopt::TcpNoDelay, &true)?;
+        stamper.prepare(&socket);
+        let since_ns = monotonic_ns();
+        match connect(socket.as_raw_fd(), &SockaddrStorage::from(address)) {
+            Ok(()) | Err(Errno::EINPROGRESS) => {}
+            Err(error) => return Err(error),
+        }
+        epoll.add(&socket, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT, key))?;
+        self.phase = Phase::Connecting { since_ns };
+        self.socket = Some(socket);
+        Ok(())
+    }
+
+    /// The socket became writable while opening: it is open, or the server refused it.
+    ///
+    /// # Errors
+    /// The reason why there is no connection.
+    pub fn conclude_opening(&mut self, epoll: &Epoll, key: u64) -> Result<(), Errno> {
+        let (Some(socket), Phase::Connecting { since_ns }) = (&self.socket, self.phase) else {
+            return Ok(());
+        };
+        match getsockopt(socket, sockopt::SocketError)? {
+            0 => {}
+            code => return Err(Errno::from_raw(code)),
+        }
+        epoll.modify(socket, &mut EpollEvent::new(EpollFlags::EPOLLIN, key))?;
+        let now = monotonic_ns();
+        self.phase = Phase::Open;
+        self.connect_ns = Some(now - since_ns);
+        self.drained_ns = now;
+        Ok(())
+    }
+
+    /// Writes what is left of `payload` as far as the socket takes it.
+    pub fn write(&mut self, payload: &[u8], epoll: &Epoll, key: u64) -> Result<(), Errno> {
+        let (Some(socket), Some(request)) = (&self.socket, &mut self.request) else {
+            return Ok(());
+        };
+        let sample = &mut request.stream.sample;
+        sample.sent_ns.get_or_insert_with(monotonic_ns);
+        sample.connect_ns = self.connect_ns;
+        let before = request.written;
+        while request.written < payload.len() {
+            let rest = &payload[request.written..];
+            match send(socket.as_raw_fd(), rest, MsgFlags::MSG_NOSIGNAL) {
+                Ok(count) => request.written += count,
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => {
+                    let events = EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT;
+                    return epoll.modify(socket, &mut EpollEvent::new(events, key));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        if before > 0 {
+            epoll.modify(socket, &mut EpollEvent::new(EpollFlags::EPOLLIN, key))?;
+        }
+        Ok(())
+    }
+
+    /// Stops watching for room to write: the server has stopped reading.
+    pub fn stop_writing(&mut self, epoll: &Epoll, key: u64) {
+        if let Some(socket) = &self.socket {
+            // The read that follows tells what happened.
+            let _ = epoll.modify(socket, &mut EpollEvent::new(EpollFlags::EPOLLIN, key));
+        }
+        if let Some(request) = &mut self.request {
+            request.written = usize::MAX;
+        }
+    }
+
+    /// Reads once.
+    ///
+    /// # Errors
+    /// As the socket's; `EAGAIN` where there is nothing.
+    pub fn read(
+        &mut self,
+        stamper: &mut Stamper,
+        buffer: &mut [u8],
+    ) -> Result<super::stamp::Read, Errno> {
+        let Some(socket) = &self.socket else { return Err(Errno::ENOTCONN) };
+        let read = stamper.read(socket, buffer, self.drained_ns)?;
+        if read.bytes < buffer.len() {
+            self.drained_ns = read.user_ns;
+        }
+        Ok(read)
+    }
+
+    /// True when the server closed a kept-alive connection before it answered the present request,
+    /// which then deserves a fresh one (RFC 9112, 9.3.1), once.
+    #[must_use]
+    pub fn may_reopen(&self) -> bool {
+        let fresh = |request: &InFlight| request.stream.is_unanswered() && !request.reopened;
+        self.served > 0 && self.request.as_ref().is_some_and(fresh)
+    }
+
+    /// Closes the socket; epoll forgets it by itself.
+    pub fn close(&mut self) {
+        self.socket = None;
+        self.phase = Phase::Closed;
+        self.served = 0;
+    }
+}

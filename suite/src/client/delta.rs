@@ -1,0 +1,206 @@
+//! One event of a streamed OpenAI answer: completions or chat, with the additions and spellings
+//! of the engines that are measured. Knows nothing of times.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+/// What an event says.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// `[DONE]`.
+    Done,
+    Chunk(Chunk<'a>),
+    /// The server reports an error inside the stream.
+    Error(String),
+}
+
+/// A piece of the answer.
+#[derive(Debug, Default)]
+pub struct Chunk<'a> {
+    /// Answer, reasoning and the like, as far as this chunk carries any.
+    pub text: Vec<Cow<'a, str>>,
+    /// Part of a tool call, which is also made of tokens.
+    pub tool_call: bool,
+    /// Output ids, where the engine gives them.
+    pub ids: Option<Vec<u32>>,
+    pub finish_reason: Option<Cow<'a, str>>,
+    /// False for the trailing chunk that only carries usage.
+    pub has_choice: bool,
+    pub usage: Option<Usage>,
+}
+
+/// The server's own count, of the request so far or of the whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    pub prompt_tokens: u64,
+    pub completion_tokens: u64,
+    pub cached_tokens: Option<u64>,
+}
+
+/// An event that is not JSON of any known shape.
+#[derive(Debug, thiserror::Error)]
+#[error("event is not a JSON chunk: {0}")]
+pub struct NotAChunk(#[from] serde_json::Error);
+
+/// Reads the data of one event.
+///
+/// # Errors
+/// The data is not JSON of this shape.
+pub fn parse(data: &[u8]) -> Result<Event<'_>, NotAChunk> {
+    let trimmed = data.trim_ascii();
+    if trimmed == b"[DONE]" {
+        return Ok(Event::Done);
+    }
+    let wire: Wire<'_> = serde_json::from_slice(trimmed)?;
+    if let Some(message) = wire.error_message() {
+        return Ok(Event::Error(message));
+    }
+    Ok(Event::Chunk(wire.into_chunk()))
+}
+
+#[derive(Deserialize)]
+struct Wire<'a> {
+    #[serde(borrow, default)]
+    choices: Option<Vec<WireChoice<'a>>>,
+    usage: Option<WireUsage>,
+    error: Option<Value>,
+    #[serde(borrow)]
+    object: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    message: Option<Cow<'a, str>>,
+}
+
+#[derive(Deserialize)]
+struct WireChoice<'a> {
+    #[serde(default)]
+    index: u32,
+    #[serde(borrow)]
+    text: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    delta: Option<WireDelta<'a>>,
+    token_ids: Option<Vec<u32>>,
+    #[serde(borrow)]
+    finish_reason: Option<Cow<'a, str>>,
+}
+
+#[derive(Deserialize)]
+struct WireDelta<'a> {
+    #[serde(borrow)]
+    content: Option<Cow<'a, str>>,
+    /// The name that SGLang and LMDeploy send.
+    #[serde(borrow)]
+    reasoning_content: Option<Cow<'a, str>>,
+    /// The name that vLLM sends.
+    #[serde(borrow)]
+    reasoning: Option<Cow<'a, str>>,
+    tool_calls: Option<Vec<Value>>,
+    function_call: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct WireUsage {
+    #[serde(default)]
+    prompt_tokens: u64,
+    #[serde(default)]
+    completion_tokens: Option<u64>,
+    prompt_tokens_details: Option<WireDetails>,
+}
+
+#[derive(Deserialize)]
+struct WireDetails {
+    cached_tokens: Option<u64>,
+}
+
+impl<'a> Wire<'a> {
+    fn error_message(&self) -> Option<String> {
+        if let Some(error) = &self.error {
+            let message = error.get("message").unwrap_or(error);
+            return Some(message.as_str().map_or_else(|| message.to_string(), str::to_owned));
+        }
+        (self.object.as_deref() == Some("error"))
+            .then(|| self.message.as_deref().unwrap_or("error without a message").to_owned())
+    }
+
+    fn into_chunk(self) -> Chunk<'a> {
+        let usage = self.usage.map(|usage| Usage {
+            prompt_tokens: usage.prompt_tokens,
+            completion_tokens: usage.completion_tokens.unwrap_or(0),
+            cached_tokens: usage.prompt_tokens_details.and_then(|details| details.cached_tokens),
+        });
+        let mut chunk = Chunk { usage, ..Chunk::default() };
+        // One answer is asked for; another choice would belong to nobody.
+        let choice = self.choices.unwrap_or_default().into_iter().find(|choice| choice.index == 0);
+        let Some(choice) = choice else { return chunk };
+        chunk.has_choice = true;
+        chunk.ids = choice.token_ids;
+        chunk.finish_reason = choice.finish_reason;
+        let mut texts = vec![choice.text];
+        if let Some(delta) = choice.delta {
+            chunk.tool_call = delta.tool_calls.is_some_and(|calls| !calls.is_empty())
+                || delta.function_call.is_some();
+            // Some servers send both spellings of the same words: they count once.
+            texts.extend([delta.reasoning.or(delta.reasoning_content), delta.content]);
+        }
+        chunk.text.extend(texts.into_iter().flatten().filter(|text| !text.is_empty()));
+        chunk
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chunk(data: &str) -> Chunk<'_> {
+        match parse(data.as_bytes()).unwrap() {
+            Event::Chunk(chunk) => chunk,
+            other => panic!("{data} gave {other:?}"),
+        }
+    }
+
+    #[test]
+    fn text_is_found_under_every_name() {
+        let cases = [
+            (r#"{"choices":[{"index":0,"text":"a\n"}]}"#, "a\n"),
+            (r#"{"choices":[{"delta":{"content":"b"}}]}"#, "b"),
+            (r#"{"choices":[{"delta":{"reasoning_content":"c","content":null}}]}"#, "c"),
+            (r#"{"choices":[{"delta":{"reasoning":"d","reasoning_content":"d"}}]}"#, "d"),
+            (r#"{"choices":[{"delta":{"role":"assistant","content":""}}]}"#, ""),
+            (r#"{"choices":[{"index":1,"text":"other"}]}"#, ""),
+            (r#"{"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":2}}"#, ""),
+            (r#"{"choices":null,"usage":null}"#, ""),
+        ];
+        for (data, expected) in cases {
+            assert_eq!(chunk(data).text.concat(), expected, "{data}");
+        }
+        assert!(chunk(r#"{"choices":[{"delta":{"tool_calls":[{"index":0}]}}]}"#).tool_call);
+    }
+
+    #[test]
+    fn ids_usage_and_finish_are_read() {
+        let chunk = chunk(
+            r#"{"choices":[{"text":"","token_ids":[1,2],"finish_reason":"length"}],
+                "usage":{"prompt_tokens":5,"completion_tokens":2,"total_tokens":7,"prompt_tokens_details":{"cached_tokens":4}}}"#,
+        );
+        assert_eq!(chunk.ids, Some(vec![1, 2]));
+        assert_eq!(chunk.finish_reason.as_deref(), Some("length"));
+        let usage = Usage { prompt_tokens: 5, completion_tokens: 2, cached_tokens: Some(4) };
+        assert_eq!(chunk.usage, Some(usage));
+    }
+
+    #[test]
+    fn errors_and_ends_are_told_from_chunks() {
+        assert!(matches!(parse(b" [DONE] "), Ok(Event::Done)));
+        for data in [
+            r#"{"error":{"message":"too long","code":400}}"#,
+            r#"{"error":"too long"}"#,
+            r#"{"object":"error","message":"too long"}"#,
+        ] {
+            let event = parse(data.as_bytes()).unwrap();
+            assert!(matches!(event, Event::Error(ref text) if text == "too long"), "{data}");
+        }
+        assert!(parse(b"{\"choices\":[{\"te").is_err());
+        assert!(parse(b"<html>").is_err());
+    }
+}

@@ -1,0 +1,449 @@
+//! The client's loop: sends the payloads when their time comes and stamps what returns. One
+//! thread, one epoll; no allocation on the path of an event beyond what it keeps.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use schema::scenario::Arrival;
+
+use super::connection::{Connection, InFlight, Phase};
+use super::load::ClientLoad;
+use super::payload::Payload;
+use super::sample::{FailureKind, Sample};
+use super::stamp::Stamper;
+use super::stream::{Standing, Stream};
+use crate::clock::monotonic_ns;
+
+/// Connections that are being opened at one time: less than any server's backlog.
+const OPENING_MAX: usize = 128;
+/// How long opening may take.
+const OPENING_LIMIT_NS: u64 = 10_000_000_000;
+/// Sends between two looks for answers, so that sending many does not delay the first's stamps.
+const SENDS_PER_TURN: usize = 32;
+/// Files that are open beside the connections.
+const FILES_SPARE: u64 = 64;
+/// How long a body may stay open after `[DONE]` before the connection is given up.
+const CLOSING_LIMIT_NS: u64 = 100_000_000;
+/// How often what is not driven by events is looked after.
+const SWEEP_NS: u64 = 50_000_000;
+/// Longest wait for an event.
+const WAIT_MAX_MS: u8 = 50;
+
+/// How a list of payloads is sent.
+#[derive(Debug)]
+pub struct Orders<'a> {
+    pub address: SocketAddr,
+    pub payloads: &'a [Payload],
+    pub arrival: &'a Arrival,
+    /// Longest time without any event while requests are open.
+    pub no_progress_ns: u64,
+    /// Set from outside to stop.
+    pub stop: &'a AtomicBool,
+    pub kernel_timestamps: bool,
+}
+
+/// Where a run stands, for whoever shows it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    pub planned: u64,
+    pub done: u64,
+    pub failed: u64,
+    pub tokens: u64,
+    pub elapsed_ns: u64,
+}
+
+/// What a run brought.
+#[derive(Debug)]
+pub struct Driven {
+    /// One per payload, in their order.
+    pub samples: Vec<Sample>,
+    /// When the clock started.
+    pub start_ns: u64,
+    pub load: ClientLoad,
+    /// No event came for longer than the limit.
+    pub hung: bool,
+}
+
+/// A run that could not be made at all.
+#[derive(Debug, thiserror::Error)]
+pub enum DriveError {
+    #[error(
+        "{needed} open files are needed and {limit} allowed\nhint: raise the limit (`ulimit -n`)"
+    )]
+    Files { needed: u64, limit: u64 },
+    #[error("the system refuses {what}")]
+    System { what: &'static str, source: Errno },
+    #[error("interrupted")]
+    Interrupted,
+}
+
+/// Sends everything and waits for every answer.
+///
+/// # Errors
+/// The system refuses what the client needs, or `stop` was set. A request that fails is no error.
+pub fn drive(orders: &Orders<'_>, observe: &mut dyn FnMut(&Tally)) -> Result<Driven, DriveError> {
+    let slots = match orders.arrival {
+        Arrival::AllAtOnce => orders.payloads.len(),
+        Arrival::Closed { concurrency } => {
+            usize::try_from(*concurrency).unwrap_or(usize::MAX).min(orders.payloads.len())
+        }
+    };
+    allow_files(slots as u64 + FILES_SPARE)?;
+    let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
+        .map_err(|source| DriveError::System { what: "an epoll instance", source })?;
+    let mut driver = Driver {
+        orders,
+        epoll,
+        stamper: Stamper::new(orders.kernel_timestamps),
+        connections: (0..slots).map(|_| Connection::default()).collect(),
+        samples: vec![None; orders.payloads.len()],
+        waiting: (0..orders.payloads.len()).collect(),
+        idle: (0..slots).collect(),
+        load: ClientLoad::start(),
+        tally: Tally { planned: orders.payloads.len() as u64, ..Tally::default() },
+        start_ns: 0,
+        progress_ns: 0,
+        busy: 0,
+        hung: false,
+    };
+    driver.open_all()?;
+    driver.run(observe)?;
+    Ok(driver.into_result())
+}
+
+/// Raises the soft limit on open files as far as `needed`.
+fn allow_files(needed: u64) -> Result<(), DriveError> {
+    let what = "its limit on open files";
+    let system = |source| DriveError::System { what, source };
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(system)?;
+    if needed > hard {
+        return Err(DriveError::Files { needed, limit: hard });
+    }
+    if needed > soft {
+        setrlimit(Resource::RLIMIT_NOFILE, needed, hard).map_err(system)?;
+    }
+    Ok(())
+}
+
+struct Driver<'a> {
+    orders: &'a Orders<'a>,
+    epoll: Epoll,
+    stamper: Stamper,
+    connections: Vec<Connection>,
+    samples: Vec<Option<Sample>>,
+    /// Payloads that are not sent yet, in order of their time.
+    waiting: VecDeque<usize>,
+    /// Connections without a request.
+    idle: VecDeque<usize>,
+    load: ClientLoad,
+    tally: Tally,
+    start_ns: u64,
+    /// When an event last came.
+    progress_ns: u64,
+    /// Requests under way.
+    busy: usize,
+    hung: bool,
+}
+
+impl Driver<'_> {
+    /// Opens every connection before the clock starts. One that cannot be opened is tried again
+    /// when its request is due, and only then counts as failed.
+    fn open_all(&mut self) -> Result<(), DriveError> {
+        let mut next = 0;
+        let mut opening = 0;
+        let mut events = vec![EpollEvent::empty(); 256];
+        let mut last_ns = monotonic_ns();
+        while next < self.connections.len() || opening > 0 {
+            self.stop_if_asked()?;
+            while opening < OPENING_MAX && next < self.connections.len() {
+                opening += usize::from(self.open(next)?);
+                next += 1;
+            }
+            let count = self.wait(&mut events, 100)?;
+            for event in &events[..count] {
+                let slot = slot_of(event);
+                if matches!(self.connections[slot].phase, Phase::Connecting { .. }) {
+                    opening -= 1;
+                    last_ns = monotonic_ns();
+                    if self.connections[slot].conclude_opening(&self.epoll, event.data()).is_err() {
+                        self.connections[slot].close();
+                    }
+                }
+            }
+            if monotonic_ns() - last_ns > OPENING_LIMIT_NS {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// True when the connection is opening; false when the server refused it at once.
+    fn open(&mut self, slot: usize) -> Result<bool, DriveError> {
+        let key = slot as u64;
+        let address = self.orders.address;
+        match self.connections[slot].open(address, &self.epoll, key, &mut self.stamper) {
+            Ok(()) => Ok(true),
+            Err(Errno::EMFILE | Errno::ENFILE) => {
+                let needed = self.connections.len() as u64 + FILES_SPARE;
+                Err(DriveError::Files { needed, limit: slot as u64 })
+            }
+            Err(_) => Ok(false),
+        }
+    }
+
+    fn run(&mut self, observe: &mut dyn FnMut(&Tally)) -> Result<(), DriveError> {
+        let mut events = vec![EpollEvent::empty(); 256];
+        let mut buffer = vec![0; 256 << 10];
+        self.load = ClientLoad::start();
+        self.start_ns = monotonic_ns();
+        self.progress_ns = self.start_ns;
+        let (mut sweep_ns, mut woken_ns) = (self.start_ns, self.start_ns);
+        while self.busy > 0 || !self.waiting.is_empty() {
+            let timeout_ms = self.send_due()?;
+            self.load.turn(monotonic_ns() - woken_ns);
+            let count = self.wait(&mut events, timeout_ms)?;
+            woken_ns = monotonic_ns();
+            for event in &events[..count] {
+                self.handle(event, &mut buffer)?;
+            }
+            if woken_ns - sweep_ns >= SWEEP_NS {
+                sweep_ns = woken_ns;
+                self.stop_if_asked()?;
+                self.sweep(woken_ns);
+                observe(&self.tally);
+            }
+        }
+        self.load.finish();
+        self.tally.elapsed_ns = monotonic_ns() - self.start_ns;
+        observe(&self.tally);
+        Ok(())
+    }
+
+    fn wait(&self, events: &mut [EpollEvent], timeout_ms: u8) -> Result<usize, DriveError> {
+        match self.epoll.wait(events, EpollTimeout::from(timeout_ms)) {
+            Ok(count) => Ok(count),
+            Err(Errno::EINTR) => Ok(0),
+            Err(source) => Err(DriveError::System { what: "to wait for events", source }),
+        }
+    }
+
+    fn stop_if_asked(&self) -> Result<(), DriveError> {
+        if self.orders.stop.load(Ordering::Relaxed) {
+            return Err(DriveError::Interrupted);
+        }
+        Ok(())
+    }
+
+    /// Sends what is due and has a connection. Returns how long the loop may then wait.
+    fn send_due(&mut self) -> Result<u8, DriveError> {
+        for _ in 0..SENDS_PER_TURN {
+            let (Some(&index), Some(&slot)) = (self.waiting.front(), self.idle.front()) else {
+                return Ok(WAIT_MAX_MS);
+            };
+            let due_ns = self.start_ns + self.orders.payloads[index].send_us * 1000;
+            let now_ns = monotonic_ns();
+            if due_ns > now_ns {
+                // Below a millisecond the loop goes round without waiting.
+                let wait_ms = (due_ns - now_ns) / 1_000_000;
+                return Ok(u8::try_from(wait_ms).unwrap_or(WAIT_MAX_MS).min(WAIT_MAX_MS));
+            }
+            self.waiting.pop_front();
+            self.idle.pop_front();
+            // In a closed loop a request is due when its slot becomes free.
+            let scheduled_ns = due_ns.max(self.connections[slot].freed_ns);
+            self.send(index, slot, scheduled_ns)?;
+        }
+        Ok(0)
+    }
+
+    fn send(&mut self, index: usize, slot: usize, scheduled_ns: u64) -> Result<(), DriveError> {
+        let sample = Sample { scheduled_ns, end_ns: scheduled_ns, ..Sample::default() };
+        self.connections[slot].request = Some(InFlight {
+            index,
+            stream: Stream::new(sample),
+            written: 0,
+            reopened: false,
+            closing_since_ns: None,
+        });
+        self.busy += 1;
+        self.load.streams_max = self.load.streams_max.max(self.busy as u64);
+        match self.connections[slot].phase {
+            Phase::Open => self.write(slot),
+            Phase::Connecting { .. } => Ok(()),
+            Phase::Closed => self.open_for_request(slot),
+        }
+    }
+
+    fn open_for_request(&mut self, slot: usize) -> Result<(), DriveError> {
+        if !self.open(slot)? {
+            self.fail(slot, FailureKind::Connect, "the server refuses connections");
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, slot: usize) -> Result<(), DriveError> {
+        let connection = &mut self.connections[slot];
+        let Some(request) = &connection.request else { return Ok(()) };
+        let payload = &self.orders.payloads[request.index].bytes;
+        if connection.write(payload, &self.epoll, slot as u64).is_err() {
+            if connection.may_reopen() {
+                return self.reopen(slot);
+            }
+            // The server may have answered before it stopped reading.
+            connection.stop_writing(&self.epoll, slot as u64);
+        }
+        Ok(())
+    }
+
+    /// A server may close a kept-alive connection at any time, also just as the next request is
+    /// written: such a request gets one fresh connection, and its clock runs on.
+    fn reopen(&mut self, slot: usize) -> Result<(), DriveError> {
+        if let Some(request) = &mut self.connections[slot].request {
+            request.written = 0;
+            request.reopened = true;
+        }
+        self.open_for_request(slot)
+    }
+
+    fn handle(&mut self, event: &EpollEvent, buffer: &mut [u8]) -> Result<(), DriveError> {
+        let slot = slot_of(event);
+        let connection = &mut self.connections[slot];
+        if matches!(connection.phase, Phase::Connecting { .. }) {
+            return match connection.conclude_opening(&self.epoll, event.data()) {
+                Ok(()) => self.write(slot),
+                Err(error) => {
+                    connection.close();
+                    self.fail(slot, FailureKind::Connect, error.desc());
+                    Ok(())
+                }
+            };
+        }
+        if event.events().contains(EpollFlags::EPOLLOUT) {
+            self.write(slot)?;
+        }
+        let readable = EpollFlags::EPOLLIN | EpollFlags::EPOLLHUP | EpollFlags::EPOLLERR;
+        if event.events().intersects(readable) { self.read(slot, buffer) } else { Ok(()) }
+    }
+
+    fn read(&mut self, slot: usize, buffer: &mut [u8]) -> Result<(), DriveError> {
+        let connection = &mut self.connections[slot];
+        let read = match connection.read(&mut self.stamper, buffer) {
+            Ok(read) if read.bytes > 0 => read,
+            Ok(_) => return self.ended(slot, None),
+            Err(Errno::EAGAIN | Errno::EINTR | Errno::ENOTCONN) => return Ok(()),
+            Err(error) => return self.ended(slot, Some(error.desc().to_owned())),
+        };
+        let Some(request) = &mut connection.request else {
+            // Bytes that nobody asked for: such a connection is not used again.
+            connection.close();
+            return Ok(());
+        };
+        let (standing, brought) = request.stream.take(&buffer[..read.bytes], read.at_ns);
+        self.load.read(read.kernel_to_user_ns, brought.chunks);
+        self.tally.tokens += brought.tokens;
+        if brought.events > 0 || brought.head {
+            self.progress_ns = read.user_ns;
+        }
+        match standing {
+            Standing::Open => {}
+            Standing::Closing => {
+                request.closing_since_ns.get_or_insert(read.user_ns);
+            }
+            Standing::Ended { reusable } => self.finish(slot, reusable),
+        }
+        Ok(())
+    }
+
+    /// The server ended the connection, or it broke with `error`.
+    fn ended(&mut self, slot: usize, error: Option<String>) -> Result<(), DriveError> {
+        let connection = &mut self.connections[slot];
+        if connection.may_reopen() {
+            return self.reopen(slot);
+        }
+        match &mut connection.request {
+            Some(request) => {
+                request.stream.close(monotonic_ns(), error);
+                self.finish(slot, false);
+            }
+            None => connection.close(),
+        }
+        Ok(())
+    }
+
+    fn fail(&mut self, slot: usize, kind: FailureKind, message: &str) {
+        if let Some(request) = &mut self.connections[slot].request {
+            request.stream.sample.end_ns = monotonic_ns();
+            request.stream.sample.fail(kind, message);
+            self.finish(slot, false);
+        }
+    }
+
+    /// Takes the request off its connection, which is then free for another.
+    fn finish(&mut self, slot: usize, reusable: bool) {
+        let connection = &mut self.connections[slot];
+        let Some(request) = connection.request.take() else { return };
+        let whole = request.written == self.orders.payloads[request.index].bytes.len();
+        if reusable && whole {
+            connection.served += 1;
+        } else {
+            connection.close();
+        }
+        connection.freed_ns = monotonic_ns();
+        self.progress_ns = connection.freed_ns;
+        self.tally.done += 1;
+        self.tally.failed += u64::from(!request.stream.sample.is_ok());
+        self.samples[request.index] = Some(request.stream.sample);
+        self.busy -= 1;
+        self.idle.push_back(slot);
+    }
+
+    /// Looks after what no event drives: bodies that never end, silence, clocks, the client's load.
+    fn sweep(&mut self, now_ns: u64) {
+        self.stamper.relate_clocks();
+        self.load.slice(now_ns);
+        self.tally.elapsed_ns = now_ns - self.start_ns;
+        for slot in 0..self.connections.len() {
+            let Some(request) = &mut self.connections[slot].request else { continue };
+            let since_ns = request.closing_since_ns.unwrap_or(now_ns);
+            if now_ns.saturating_sub(since_ns) > CLOSING_LIMIT_NS {
+                request.stream.conclude_after_done();
+                self.finish(slot, false);
+            }
+        }
+        if now_ns.saturating_sub(self.progress_ns) > self.orders.no_progress_ns && self.busy > 0 {
+            self.give_up();
+        }
+    }
+
+    /// The server has been silent for too long: nothing that is open or waiting will be answered.
+    fn give_up(&mut self) {
+        self.hung = true;
+        let limit_s = self.orders.no_progress_ns / 1_000_000_000;
+        let message = format!("no event on any connection for {limit_s} s");
+        for slot in 0..self.connections.len() {
+            self.fail(slot, FailureKind::Stall, &message);
+        }
+        let now_ns = monotonic_ns();
+        for index in self.waiting.drain(..) {
+            let mut sample = Sample { scheduled_ns: now_ns, end_ns: now_ns, ..Sample::default() };
+            sample.fail(FailureKind::NotSent, "the run was given up before");
+            self.samples[index] = Some(sample);
+            self.tally.done += 1;
+            self.tally.failed += 1;
+        }
+    }
+
+    fn into_result(self) -> Driven {
+        let samples = self.samples.into_iter().flatten().collect();
+        Driven { samples, start_ns: self.start_ns, load: self.load, hung: self.hung }
+    }
+}
+
+fn slot_of(event: &EpollEvent) -> usize {
+    // The key was made from a `usize`.
+    usize::try_from(event.data()).unwrap_or(usize::MAX)
+}

@@ -1,0 +1,134 @@
+//! What the client observes of itself while it runs: the evidence that it did not set the number.
+
+use hdrhistogram::Histogram;
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
+
+use crate::clock::monotonic_ns;
+
+/// Length of the slices over which the share of a core is taken.
+const SLICE_NS: u64 = 100_000_000;
+/// A last slice shorter than this says nothing.
+const SLICE_MIN_NS: u64 = 10_000_000;
+/// Longest time that the histograms hold, one hour.
+const LONGEST_NS: u64 = 3600 * 1_000_000_000;
+
+/// Counters of the client's loop.
+#[derive(Debug)]
+pub struct ClientLoad {
+    /// Time between two looks for events, each.
+    turns_ns: Histogram<u64>,
+    kernel_to_user_ns: Histogram<u64>,
+    reads: u64,
+    reads_unstamped: u64,
+    /// Reads that brought more than one chunk with a token.
+    reads_coalesced: u64,
+    shares: Vec<f64>,
+    slice_start_ns: u64,
+    slice_cpu_ns: u64,
+    pub streams_max: u64,
+}
+
+impl ClientLoad {
+    /// Starts to observe.
+    #[must_use]
+    pub fn start() -> Self {
+        Self {
+            turns_ns: durations(),
+            kernel_to_user_ns: durations(),
+            reads: 0,
+            reads_unstamped: 0,
+            reads_coalesced: 0,
+            shares: Vec::new(),
+            slice_start_ns: monotonic_ns(),
+            slice_cpu_ns: thread_cpu_ns(),
+            streams_max: 0,
+        }
+    }
+
+    /// The loop was away from its events for `ns`.
+    pub fn turn(&mut self, ns: u64) {
+        self.turns_ns.saturating_record(ns);
+    }
+
+    /// A read brought `chunks` chunks with tokens.
+    pub fn read(&mut self, kernel_to_user_ns: Option<u64>, chunks: u32) {
+        if chunks == 0 {
+            return;
+        }
+        self.reads += 1;
+        self.reads_coalesced += u64::from(chunks > 1);
+        match kernel_to_user_ns {
+            Some(ns) => self.kernel_to_user_ns.saturating_record(ns),
+            None => self.reads_unstamped += 1,
+        }
+    }
+
+    /// Closes the present slice once it is long enough.
+    pub fn slice(&mut self, now_ns: u64) {
+        if now_ns.saturating_sub(self.slice_start_ns) >= SLICE_NS {
+            self.close_slice(now_ns);
+        }
+    }
+
+    /// Ends the observation.
+    pub fn finish(&mut self) {
+        let now_ns = monotonic_ns();
+        if now_ns.saturating_sub(self.slice_start_ns) >= SLICE_MIN_NS {
+            self.close_slice(now_ns);
+        }
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "a slice is far below 2^53 ns")]
+    fn close_slice(&mut self, now_ns: u64) {
+        let cpu_ns = thread_cpu_ns();
+        let wall = now_ns - self.slice_start_ns;
+        self.shares.push(cpu_ns.saturating_sub(self.slice_cpu_ns) as f64 / wall as f64);
+        self.slice_start_ns = now_ns;
+        self.slice_cpu_ns = cpu_ns;
+    }
+
+    /// Shares of one core, a slice each.
+    #[must_use]
+    pub fn cpu_shares(&self) -> &[f64] {
+        &self.shares
+    }
+
+    #[must_use]
+    pub fn loop_lag_us_p99(&self) -> Option<u64> {
+        quantile_us(&self.turns_ns)
+    }
+
+    #[must_use]
+    pub fn kernel_to_user_us_p99(&self) -> Option<u64> {
+        quantile_us(&self.kernel_to_user_ns)
+    }
+
+    /// Every read that brought tokens has the kernel's own stamp; none when there was no read.
+    #[must_use]
+    pub fn kernel_timestamps(&self) -> Option<bool> {
+        (self.reads > 0).then_some(self.reads_unstamped * 1000 <= self.reads)
+    }
+
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "reads are far below 2^53")]
+    pub fn coalesced_read_share(&self) -> Option<f64> {
+        (self.reads > 0).then(|| self.reads_coalesced as f64 / self.reads as f64)
+    }
+}
+
+fn durations() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, LONGEST_NS, 3)
+        .expect("three digits up to an hour are within what the format allows")
+}
+
+fn quantile_us(histogram: &Histogram<u64>) -> Option<u64> {
+    (!histogram.is_empty()).then(|| histogram.value_at_quantile(0.99).div_ceil(1000))
+}
+
+fn thread_cpu_ns() -> u64 {
+    let Ok(usage) = getrusage(UsageWho::RUSAGE_THREAD) else { return 0 };
+    let microseconds =
+        usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
+    u64::try_from(microseconds).unwrap_or(0) * 1000
+}

@@ -1,0 +1,14 @@
+//! The measuring client: our own HTTP/1.1 over non-blocking sockets on one thread, with a receive
+//! stamp for every read. The only place of the suite that knows the wire; what the times mean is
+//! `measure`'s.
+
+pub mod connection;
+pub mod delta;
+pub mod drive;
+pub mod http;
+pub mod load;
+pub mod payload;
+pub mod sample;
+pub mod sse;
+pub mod stamp;
+pub mod stream;

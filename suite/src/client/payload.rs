@@ -1,0 +1,114 @@
+//! A request as the bytes that go over the wire, written before the clock starts.
+
+use schema::engine::Request;
+use schema::manifest::ManifestRequest;
+use schema::scenario::Output;
+use serde_json::{Map, Value, json};
+
+/// Where requests go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// `host:port` for the `Host` header.
+    pub authority: String,
+    /// Path of the route.
+    pub path: String,
+    /// The model's name as the server knows it.
+    pub model: String,
+}
+
+/// One request, ready to be sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Payload {
+    /// Head and body.
+    pub bytes: Vec<u8>,
+    /// Scheduled send from the start of the run.
+    pub send_us: u64,
+}
+
+/// Writes the request of `entry` for an engine that takes `takes`.
+#[must_use]
+pub fn payload(
+    endpoint: &Endpoint,
+    takes: &Request,
+    output: &Output,
+    entry: &ManifestRequest,
+) -> Payload {
+    let mut body = Map::new();
+    body.insert("model".into(), json!(endpoint.model));
+    if endpoint.path.ends_with("/chat/completions") {
+        let text = entry.text.as_deref().unwrap_or_default();
+        body.insert("messages".into(), json!([{"role": "user", "content": text}]));
+    } else {
+        let text = entry.text.as_ref().map(|text| json!(text));
+        body.insert("prompt".into(), text.unwrap_or_else(|| json!(entry.prompt)));
+    }
+    body.insert("max_tokens".into(), json!(entry.output_tokens));
+    body.insert("temperature".into(), json!(output.temperature));
+    body.insert("stream".into(), json!(true));
+    body.insert("stream_options".into(), json!({"include_usage": true}));
+    if takes.ignore_eos && output.ignore_eos {
+        body.insert("ignore_eos".into(), json!(true));
+    }
+    if takes.return_token_ids {
+        body.insert("return_token_ids".into(), json!(true));
+    }
+    let body = Value::Object(body).to_string();
+    let head = format!(
+        "POST {} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n\
+         Accept: text/event-stream\r\nContent-Length: {}\r\n\r\n",
+        endpoint.path,
+        endpoint.authority,
+        body.len()
+    );
+    Payload { bytes: [head.as_bytes(), body.as_bytes()].concat(), send_us: entry.send_us }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::expect;
+
+    fn written(path: &str, takes_all: bool, text: Option<&str>) -> String {
+        let endpoint = Endpoint {
+            authority: "127.0.0.1:8000".into(),
+            path: path.into(),
+            model: "tiny".into(),
+        };
+        let takes = Request {
+            route: path.into(),
+            token_ids: takes_all,
+            ignore_eos: takes_all,
+            return_token_ids: takes_all,
+        };
+        let entry = ManifestRequest {
+            send_us: 0,
+            prompt: vec![1, 2, 3],
+            text: text.map(String::from),
+            output_tokens: 5,
+        };
+        let output = Output { ignore_eos: true, temperature: 0.0 };
+        String::from_utf8(payload(&endpoint, &takes, &output, &entry).bytes).unwrap()
+    }
+
+    #[test]
+    fn a_request_carries_what_the_engine_takes() {
+        expect![[r#"
+            POST /v1/completions HTTP/1.1
+            Host: 127.0.0.1:8000
+            Content-Type: application/json
+            Accept: text/event-stream
+            Content-Length: 178
+
+            {"ignore_eos":true,"max_tokens":5,"model":"tiny","prompt":[1,2,3],"return_token_ids":true,"stream":true,"stream_options":{"include_usage":true},"temperature":0.0}"#]]
+        .assert_eq(&written("/v1/completions", true, None).replace('\r', ""));
+        expect![[r#"
+            POST /v1/chat/completions HTTP/1.1
+            Host: 127.0.0.1:8000
+            Content-Type: application/json
+            Accept: text/event-stream
+            Content-Length: 165
+
+            {"max_tokens":5,"messages":[{"content":"hi","role":"user"}],"model":"tiny","stream":true,"stream_options":{"include_usage":true},"temperature":0.0}"#]]
+        .assert_eq(&written("/v1/chat/completions", false, Some("hi")).replace('\r', ""));
+    }
+}

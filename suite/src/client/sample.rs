@@ -1,0 +1,106 @@
+//! A sample: the times and counts of one request, and how it ended. A failed request is a sample
+//! too. Times are nanoseconds of the monotonic clock; judging them is `measure`'s work.
+
+use std::fmt;
+
+use super::delta::Usage;
+
+/// One request's times.
+#[derive(Clone, Debug, Default)]
+pub struct Sample {
+    /// When the schedule wanted it sent.
+    pub scheduled_ns: u64,
+    /// When its first byte was written; none if it never was.
+    pub sent_ns: Option<u64>,
+    /// How long its connection took to open, before the clock started or after.
+    pub connect_ns: Option<u64>,
+    /// Every chunk that carried a token, in order.
+    pub chunks: Vec<ChunkStamp>,
+    /// When the stream ended, after trailing usage and the like.
+    pub end_ns: u64,
+    /// Output ids, where the engine gave them.
+    pub ids: Vec<u32>,
+    pub text: String,
+    /// The server's last count.
+    pub usage: Option<Usage>,
+    /// The server counted in every chunk that carried a token.
+    pub usage_per_chunk: bool,
+    pub finish_reason: Option<String>,
+    pub failure: Option<RequestFailure>,
+}
+
+/// A chunk that carried at least one token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChunkStamp {
+    pub at_ns: u64,
+    /// Tokens in it, where ids or usage tell.
+    pub tokens: Option<u32>,
+    pub text_bytes: u32,
+}
+
+/// Why a request failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestFailure {
+    pub kind: FailureKind,
+    pub message: String,
+}
+
+/// The classes that failures are counted by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum FailureKind {
+    /// No connection.
+    Connect,
+    /// The connection broke with an error.
+    Reset,
+    /// The connection ended in the middle of the answer.
+    Closed,
+    /// A status other than 200.
+    Http(u16),
+    /// An error inside a response of status 200.
+    ErrorEvent,
+    /// An answer without a single token.
+    NoTokens,
+    /// Bytes that are not HTTP.
+    BadHttp,
+    /// Events that are not JSON chunks.
+    BadEvent,
+    /// No event on any connection for longer than the limit.
+    Stall,
+    /// The run ended before its turn came.
+    NotSent,
+}
+
+impl fmt::Display for FailureKind {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Http(status) => return write!(formatter, "http-{status}"),
+            Self::Connect => "connect",
+            Self::Reset => "reset",
+            Self::Closed => "closed",
+            Self::ErrorEvent => "error-event",
+            Self::NoTokens => "no-tokens",
+            Self::BadHttp => "bad-http",
+            Self::BadEvent => "bad-event",
+            Self::Stall => "stall",
+            Self::NotSent => "not-sent",
+        })
+    }
+}
+
+impl Sample {
+    /// Records a failure unless an earlier one is known: the first is the cause.
+    pub fn fail(&mut self, kind: FailureKind, message: impl Into<String>) {
+        self.failure.get_or_insert_with(|| RequestFailure { kind, message: message.into() });
+    }
+
+    #[must_use]
+    pub fn is_ok(&self) -> bool {
+        self.failure.is_none()
+    }
+
+    /// First and last chunk that carried a token.
+    #[must_use]
+    pub fn span(&self) -> Option<(ChunkStamp, ChunkStamp)> {
+        self.chunks.first().copied().zip(self.chunks.last().copied())
+    }
+}

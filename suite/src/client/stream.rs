@@ -1,0 +1,242 @@
+//! One request's answer as it arrives: response head, events, tokens, end. Fed with bytes and the
+//! time they came; does no I/O itself.
+
+use super::delta::{Chunk, Event, parse};
+use super::http::{ResponseDecoder, preview};
+use super::sample::{ChunkStamp, FailureKind, Sample};
+use super::sse::SseParser;
+
+/// How much of a body that is not a stream of events is kept, to say what it was.
+const DOCUMENT_MAX: usize = 16 << 10;
+
+/// An answer under way.
+#[derive(Debug)]
+pub struct Stream {
+    pub sample: Sample,
+    decoder: ResponseDecoder,
+    reader: EventReader,
+}
+
+/// What a read brought.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Brought {
+    /// Events of any kind, keep-alive comments excepted.
+    pub events: u32,
+    /// Chunks that carried a token.
+    pub chunks: u32,
+    /// Tokens in them, as far as the server tells, else one each.
+    pub tokens: u64,
+    /// The response's head was completed.
+    pub head: bool,
+}
+
+/// Where an answer stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    Open,
+    /// `[DONE]` came, the body's own end has not yet.
+    Closing,
+    Ended {
+        /// The connection may carry another request.
+        reusable: bool,
+    },
+}
+
+impl Stream {
+    #[must_use]
+    pub fn new(sample: Sample) -> Self {
+        Self { sample, decoder: ResponseDecoder::default(), reader: EventReader::default() }
+    }
+
+    /// True before the first byte of the response.
+    #[must_use]
+    pub fn is_unanswered(&self) -> bool {
+        !self.reader.answered
+    }
+
+    /// Takes bytes that arrived at `at_ns`.
+    pub fn take(&mut self, bytes: &[u8], at_ns: u64) -> (Standing, Brought) {
+        let had_head = self.decoder.head().is_some();
+        let (sample, reader) = (&mut self.sample, &mut self.reader);
+        reader.answered = true;
+        reader.brought = Brought::default();
+        let fed = self.decoder.feed(bytes, &mut |head, body| {
+            reader.body(head.status == 200 && !head.json, body, at_ns, sample);
+        });
+        let mut brought = std::mem::take(&mut reader.brought);
+        brought.head = !had_head && self.decoder.head().is_some();
+        sample.end_ns = at_ns;
+        if let Err(error) = fed {
+            sample.fail(FailureKind::BadHttp, error.to_string());
+            return (Standing::Ended { reusable: false }, brought);
+        }
+        (self.standing(), brought)
+    }
+
+    fn standing(&mut self) -> Standing {
+        if self.decoder.is_done() {
+            let reusable = self.decoder.head().is_some_and(|head| head.keep_alive);
+            self.conclude();
+            return Standing::Ended { reusable };
+        }
+        // After an error the rest of the stream says nothing more.
+        if self.sample.failure.is_some() {
+            return Standing::Ended { reusable: false };
+        }
+        if self.reader.done { Standing::Closing } else { Standing::Open }
+    }
+
+    /// The connection ended, at `at_ns`, by itself or with `error`.
+    pub fn close(&mut self, at_ns: u64, error: Option<String>) {
+        self.sample.end_ns = at_ns;
+        if self.is_unanswered() {
+            let message = "the server closed the connection without an answer";
+            match error {
+                Some(error) => self.sample.fail(FailureKind::Reset, error),
+                None => self.sample.fail(FailureKind::Closed, message),
+            }
+            return;
+        }
+        match error {
+            Some(error) if !self.has_ended() => self.sample.fail(FailureKind::Reset, error),
+            _ => self.conclude(),
+        }
+    }
+
+    /// Ends an answer whose `[DONE]` came but whose body the server never closed.
+    pub fn conclude_after_done(&mut self) {
+        self.conclude();
+    }
+
+    /// The answer itself said that it is complete.
+    fn has_ended(&self) -> bool {
+        self.reader.done || self.sample.finish_reason.is_some()
+    }
+
+    /// Judges the answer when nothing more will come.
+    fn conclude(&mut self) {
+        let end_ns = self.sample.end_ns;
+        self.reader.finish(end_ns, &mut self.sample);
+        let Some(head) = self.decoder.head() else {
+            self.sample.fail(FailureKind::Closed, "the connection ended inside the response head");
+            return;
+        };
+        let document = &self.reader.document;
+        if head.status != 200 {
+            let message = error_in(document).unwrap_or_else(|| preview(document));
+            self.sample.fail(FailureKind::Http(head.status), message);
+        } else if self.reader.events == 0 && !document.is_empty() {
+            match error_in(document) {
+                Some(message) => self.sample.fail(FailureKind::ErrorEvent, message),
+                None => self.sample.fail(
+                    FailureKind::BadEvent,
+                    format!("the body is not a stream of events: {}", preview(document)),
+                ),
+            }
+        }
+        // A body that ends with the connection looks the same whole and cut.
+        if !self.has_ended() && !self.decoder.is_done() {
+            let message = "the connection ended inside the answer";
+            self.sample.fail(FailureKind::Closed, message);
+        }
+        if self.sample.chunks.is_empty() {
+            self.sample.fail(FailureKind::NoTokens, "the answer holds no token");
+        }
+    }
+}
+
+/// The message of a document that reports an error.
+fn error_in(document: &[u8]) -> Option<String> {
+    match parse(document) {
+        Ok(Event::Error(message)) => Some(message),
+        _ => None,
+    }
+}
+
+/// Turns body bytes into the sample's chunks.
+#[derive(Debug, Default)]
+struct EventReader {
+    parser: SseParser,
+    /// The body's opening bytes, where it is no stream or before its first event.
+    document: Vec<u8>,
+    events: u64,
+    answered: bool,
+    done: bool,
+    /// The server's count after the chunk before, where it counts in every chunk.
+    counted: Option<u64>,
+    brought: Brought,
+}
+
+impl EventReader {
+    fn body(&mut self, is_stream: bool, bytes: &[u8], at_ns: u64, sample: &mut Sample) {
+        if self.events == 0 {
+            let room = DOCUMENT_MAX.saturating_sub(self.document.len());
+            self.document.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        }
+        if !is_stream {
+            return;
+        }
+        let mut parser = std::mem::take(&mut self.parser);
+        let fed = parser.feed(bytes, &mut |data| self.event(data, at_ns, sample));
+        self.parser = parser;
+        if let Err(error) = fed {
+            sample.fail(FailureKind::BadEvent, error.to_string());
+        }
+    }
+
+    fn finish(&mut self, at_ns: u64, sample: &mut Sample) {
+        let mut parser = std::mem::take(&mut self.parser);
+        // What is left is bounded already.
+        let _ = parser.finish(&mut |data| self.event(data, at_ns, sample));
+    }
+
+    fn event(&mut self, data: &[u8], at_ns: u64, sample: &mut Sample) {
+        self.events += 1;
+        self.brought.events += 1;
+        match parse(data) {
+            Ok(Event::Done) => self.done = true,
+            Ok(Event::Error(message)) => sample.fail(FailureKind::ErrorEvent, message),
+            Ok(Event::Chunk(chunk)) => self.chunk(chunk, at_ns, sample),
+            Err(error) => {
+                sample.fail(FailureKind::BadEvent, format!("{error}: {}", preview(data)));
+            }
+        }
+    }
+
+    fn chunk(&mut self, chunk: Chunk<'_>, at_ns: u64, sample: &mut Sample) {
+        let text_bytes: usize = chunk.text.iter().map(|text| text.len()).sum();
+        let counted_before = self.counted.unwrap_or(0);
+        let grown = match chunk.usage {
+            Some(usage) if chunk.has_choice => {
+                self.counted = Some(usage.completion_tokens);
+                Some(usage.completion_tokens.saturating_sub(counted_before))
+            }
+            _ => None,
+        };
+        // Ids are the tokens themselves; where they are given, text without ids is the rest of
+        // an earlier token.
+        let (bears, tokens) = match &chunk.ids {
+            Some(ids) => (!ids.is_empty(), Some(ids.len() as u64)),
+            None => {
+                let bears =
+                    text_bytes > 0 || chunk.tool_call || grown.is_some_and(|grown| grown > 0);
+                (bears, grown)
+            }
+        };
+        if bears {
+            let tokens = tokens.map(|tokens| u32::try_from(tokens).unwrap_or(u32::MAX));
+            let text_bytes = u32::try_from(text_bytes).unwrap_or(u32::MAX);
+            sample.usage_per_chunk =
+                grown.is_some() && (sample.usage_per_chunk || sample.chunks.is_empty());
+            sample.chunks.push(ChunkStamp { at_ns, tokens, text_bytes });
+            self.brought.chunks += 1;
+            self.brought.tokens += u64::from(tokens.unwrap_or(1));
+        }
+        chunk.text.iter().for_each(|text| sample.text.push_str(text));
+        sample.ids.extend(chunk.ids.into_iter().flatten());
+        if let Some(reason) = chunk.finish_reason {
+            sample.finish_reason = Some(reason.into_owned());
+        }
+        sample.usage = chunk.usage.or(sample.usage);
+    }
+}
