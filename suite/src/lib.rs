@@ -4,4 +4,5 @@
 
 pub mod client;
 pub mod clock;
+pub mod emitter;
 pub mod workload;

@@ -1,0 +1,296 @@
+//! The emitter's sockets: reads requests, writes what the script says at the time it says.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use nix::libc::linger;
+use nix::sys::socket::{setsockopt, sockopt};
+use serde_json::Value;
+
+use super::generate::Asked;
+use super::log::{Line, Log, Logged};
+use super::script::{Action, Answer, Framing, Route, Script, Scripted};
+use crate::clock::monotonic_ns;
+
+/// Largest request that is read.
+const REQUEST_MAX: usize = 64 << 20;
+/// A connection's thread needs little: its buffers are on the heap.
+const STACK_BYTES: usize = 128 << 10;
+
+/// A running emitter.
+#[derive(Debug)]
+pub struct Emitter {
+    pub address: SocketAddr,
+    stop: Arc<AtomicBool>,
+}
+
+struct Shared<W> {
+    script: Script,
+    /// How often each answer was given.
+    used: Mutex<Vec<u64>>,
+    next: AtomicU64,
+    log: Log<W>,
+}
+
+impl Emitter {
+    /// Listens on `address` and serves until it is dropped. Port 0 takes a free one.
+    ///
+    /// # Errors
+    /// The address cannot be listened on.
+    pub fn start<W: Write + Send + 'static>(
+        address: SocketAddr,
+        script: Script,
+        log: W,
+    ) -> io::Result<Self> {
+        let listener = TcpListener::bind(address)?;
+        let address = listener.local_addr()?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let used = Mutex::new(vec![0; script.requests.len()]);
+        let shared = Arc::new(Shared { script, used, next: AtomicU64::new(0), log: Log::new(log) });
+        let stopped = Arc::clone(&stop);
+        thread::Builder::new().spawn(move || accept(&listener, &shared, &stopped))?;
+        Ok(Self { address, stop })
+    }
+}
+
+impl Drop for Emitter {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        // Wakes the accepting thread, which then sees that it is over.
+        let _ = TcpStream::connect(self.address);
+    }
+}
+
+fn accept<W: Write + Send + 'static>(
+    listener: &TcpListener,
+    shared: &Arc<Shared<W>>,
+    stop: &AtomicBool,
+) {
+    for connection in listener.incoming() {
+        if stop.load(Ordering::Relaxed) {
+            return;
+        }
+        let Ok(connection) = connection else { continue };
+        pause_until(monotonic_ns() + shared.script.accept_delay_us * 1000);
+        let shared = Arc::clone(shared);
+        let thread = thread::Builder::new().stack_size(STACK_BYTES);
+        // A connection that gets no thread is closed, which its client will see.
+        let _ = thread.spawn(move || serve(connection, &shared));
+    }
+}
+
+fn serve<W: Write>(mut connection: TcpStream, shared: &Shared<W>) {
+    let mut pending = Vec::new();
+    let _ = connection.set_nodelay(true);
+    // An error here is a client that went away: nothing is left to do for it.
+    while let Ok(Some(request)) = read_request(&mut connection, &mut pending) {
+        let kept = match shared.script.routes.get(&request.path) {
+            Some(route) => write_route(&mut connection, route),
+            None => answer(&mut connection, shared, &request),
+        };
+        if !matches!(kept, Ok(true)) {
+            break;
+        }
+    }
+}
+
+struct Request {
+    path: String,
+    body: Vec<u8>,
+}
+
+/// Reads one request; none where the client closed between two.
+fn read_request(connection: &mut TcpStream, pending: &mut Vec<u8>) -> io::Result<Option<Request>> {
+    let mut buffer = vec![0; 64 << 10];
+    loop {
+        if let Some((request, length)) = parse_request(pending)? {
+            pending.drain(..length);
+            return Ok(Some(request));
+        }
+        let count = connection.read(&mut buffer)?;
+        if count == 0 {
+            return Ok(None);
+        }
+        pending.extend_from_slice(&buffer[..count]);
+        if pending.len() > REQUEST_MAX {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+    }
+}
+
+fn parse_request(bytes: &[u8]) -> io::Result<Option<(Request, usize)>> {
+    let mut headers = [httparse::EMPTY_HEADER; 64];
+    let mut request = httparse::Request::new(&mut headers);
+    let status = request.parse(bytes).map_err(io::Error::other)?;
+    let httparse::Status::Complete(head) = status else { return Ok(None) };
+    let length = request
+        .headers
+        .iter()
+        .find(|header| header.name.eq_ignore_ascii_case("content-length"))
+        .and_then(|header| std::str::from_utf8(header.value).ok()?.trim().parse::<usize>().ok())
+        .unwrap_or(0);
+    let Some(body) = bytes.get(head..head + length) else { return Ok(None) };
+    let path = request.path.unwrap_or("/").split('?').next().unwrap_or("/").to_owned();
+    Ok(Some((Request { path, body: body.to_vec() }, head + length)))
+}
+
+/// True when the connection may carry another request.
+fn write_route(connection: &mut TcpStream, route: &Route) -> io::Result<bool> {
+    let (kind, body) = match &route.body {
+        Value::String(text) => ("text/plain", text.clone()),
+        json => ("application/json", json.to_string()),
+    };
+    let head = format!(
+        "HTTP/1.1 {} Scripted\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\r\n",
+        route.status,
+        body.len()
+    );
+    connection.write_all(&[head.as_bytes(), body.as_bytes()].concat())?;
+    Ok(true)
+}
+
+fn answer<W: Write>(
+    connection: &mut TcpStream,
+    shared: &Shared<W>,
+    request: &Request,
+) -> io::Result<bool> {
+    let received_ns = monotonic_ns();
+    let number = shared.next.fetch_add(1, Ordering::Relaxed);
+    let Some(answer) = choose(shared, number, request) else {
+        let missing = Route { status: 404, body: "no answer is scripted for this".into() };
+        return write_route(connection, &missing);
+    };
+    let log = |event, at_ns, planned_ns| {
+        shared.log.line(&Line { request: number, event, at_ns, planned_ns });
+    };
+    log(Logged::Received, received_ns, received_ns);
+    let events = match &answer.steady {
+        Some(steady) => steady.events(Asked::read(&request.body)),
+        None => answer.events.clone(),
+    };
+    let written = write_answer(connection, answer, &events, (received_ns, &log));
+    if written.is_err() {
+        log(Logged::Gone, monotonic_ns(), received_ns);
+    }
+    written
+}
+
+fn choose<'a, W>(shared: &'a Shared<W>, number: u64, request: &Request) -> Option<&'a Answer> {
+    let body = String::from_utf8_lossy(&request.body);
+    let fits = |answer: &Answer| {
+        let when = &answer.when;
+        when.index.is_none_or(|index| index == number)
+            && when.path.as_ref().is_none_or(|path| *path == request.path)
+            && when.body_contains.as_ref().is_none_or(|text| body.contains(text))
+    };
+    let mut used = shared.used.lock().unwrap_or_else(PoisonError::into_inner);
+    let free =
+        |position: usize, answer: &Answer| answer.times == 0 || used[position] < answer.times;
+    let answers = shared.script.requests.iter().enumerate();
+    let (position, answer) =
+        answers.into_iter().find(|(at, answer)| fits(answer) && free(*at, answer))?;
+    used[position] += 1;
+    Some(answer)
+}
+
+/// Writes head and events at their times. True when the connection may carry another request.
+fn write_answer(
+    connection: &mut TcpStream,
+    answer: &Answer,
+    events: &[Scripted],
+    (received_ns, log): (u64, &dyn Fn(Logged, u64, u64)),
+) -> io::Result<bool> {
+    if answer.framing != Framing::Raw {
+        let planned_ns = received_ns + answer.head_us * 1000;
+        // A stall at the head's own time is a server that never answers.
+        let silent = events.first().is_some_and(|event| {
+            event.action == Some(Action::Stall) && event.at_us <= answer.head_us
+        });
+        if !silent {
+            pause_until(planned_ns);
+            connection.write_all(head(answer, events).as_bytes())?;
+            log(Logged::Head, monotonic_ns(), planned_ns);
+        }
+    }
+    for (index, event) in events.iter().enumerate() {
+        let planned_ns = received_ns + event.at_us * 1000;
+        pause_until(planned_ns);
+        if let Some(action) = event.action {
+            return act(connection, action).map(|()| false);
+        }
+        connection.write_all(&framed(answer.framing, &bytes_of(event)?))?;
+        log(Logged::Written(index as u64), monotonic_ns(), planned_ns);
+    }
+    match answer.framing {
+        Framing::Chunked => connection.write_all(b"0\r\n\r\n").map(|()| true),
+        Framing::Length => Ok(true),
+        Framing::Close | Framing::Raw => Ok(false),
+    }
+}
+
+fn head(answer: &Answer, events: &[Scripted]) -> String {
+    let mut head = format!("HTTP/1.1 {} Scripted\r\n", answer.status);
+    if !answer.headers.keys().any(|name| name.eq_ignore_ascii_case("content-type")) {
+        head += "Content-Type: text/event-stream\r\n";
+    }
+    for (name, value) in &answer.headers {
+        head += &format!("{name}: {value}\r\n");
+    }
+    match answer.framing {
+        Framing::Chunked => head += "Transfer-Encoding: chunked\r\n",
+        Framing::Length => {
+            let length: usize = events
+                .iter()
+                .filter_map(|event| bytes_of(event).ok())
+                .map(|bytes| bytes.len())
+                .sum();
+            head += &format!("Content-Length: {length}\r\n");
+        }
+        Framing::Close | Framing::Raw => head += "Connection: close\r\n",
+    }
+    head + "\r\n"
+}
+
+fn bytes_of(event: &Scripted) -> io::Result<Vec<u8>> {
+    match (&event.text, &event.base64) {
+        (Some(text), _) => Ok(text.clone().into_bytes()),
+        (None, Some(base64)) => STANDARD.decode(base64).map_err(io::Error::other),
+        (None, None) => Ok(Vec::new()),
+    }
+}
+
+fn framed(framing: Framing, bytes: &[u8]) -> Vec<u8> {
+    if framing != Framing::Chunked || bytes.is_empty() {
+        return bytes.to_vec();
+    }
+    [format!("{:x}\r\n", bytes.len()).as_bytes(), bytes, b"\r\n"].concat()
+}
+
+fn act(connection: &mut TcpStream, action: Action) -> io::Result<()> {
+    match action {
+        Action::Close => connection.shutdown(Shutdown::Both),
+        Action::Reset => {
+            // Closing with a linger of zero sends RST instead of FIN.
+            setsockopt(connection, sockopt::Linger, &linger { l_onoff: 1, l_linger: 0 })?;
+            Err(io::ErrorKind::ConnectionReset.into())
+        }
+        Action::Stall => {
+            let mut rest = [0; 1024];
+            while connection.read(&mut rest)? > 0 {}
+            Ok(())
+        }
+    }
+}
+
+fn pause_until(at_ns: u64) {
+    let now_ns = monotonic_ns();
+    if at_ns > now_ns {
+        thread::sleep(Duration::from_nanos(at_ns - now_ns));
+    }
+}
