@@ -4,5 +4,8 @@
 
 pub mod client;
 pub mod clock;
+pub mod command;
 pub mod emitter;
+pub mod measure;
+pub mod session;
 pub mod workload;

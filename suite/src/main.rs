@@ -1,2 +1,46 @@
-//! suite
-fn main() {}
+//! `redline-bench`: flags in, one measurement out. Everything else is in the library.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use suite::command::{plan, probe, run};
+
+/// Measures a server of language models over its OpenAI-compatible HTTP interface.
+///
+/// A scenario says what is asked and when, an engine file how this kind of server is asked, a data
+/// set and a tokenizer give the prompts. All four are files: nothing is fetched, nothing is assumed.
+#[derive(Debug, Parser)]
+#[command(version, after_long_help = EXAMPLE)]
+struct Flags {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLE: &str = "\
+Example, against a server on this machine:
+
+  redline-bench run --url http://127.0.0.1:23333 \\
+    --engine suite/engines/redline.toml --scenario suite/scenarios/sharegpt-lite.toml \\
+    --dataset sharegpt-head.json --tokenizer model.gguf --out measurement.json
+
+Exit codes: 0 well; 1 INVALID or failed requests; 2 wrong use or unsound data; 4 the environment.";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Run(Box<run::RunFlags>),
+    Plan(plan::PlanFlags),
+    Probe(probe::ProbeFlags),
+}
+
+fn main() -> ExitCode {
+    let done = match Flags::parse().command {
+        Command::Run(flags) => run::execute(&flags),
+        Command::Plan(flags) => plan::execute(&flags),
+        Command::Probe(flags) => probe::execute(&flags),
+    };
+    let exit = done.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        run::exit_of_error(&error)
+    });
+    ExitCode::from(exit.code())
+}

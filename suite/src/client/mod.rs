@@ -3,11 +3,13 @@
 //! `measure`'s.
 
 pub mod connection;
+pub mod control;
 pub mod delta;
 pub mod drive;
 pub mod http;
 pub mod load;
 pub mod payload;
+pub mod probe;
 pub mod sample;
 pub mod sse;
 pub mod stamp;

@@ -1,0 +1,197 @@
+//! What a running server says about itself, in the suite's words, whatever engine it is.
+
+use std::collections::BTreeMap;
+
+use schema::engine::{EngineFile, InfoDialect};
+use schema::probe::{Probe, SCHEMA};
+use schema::run::{Absent, ModelFacts, ServerFacts};
+use serde_json::Value;
+
+use super::control::{ControlError, Server, read_metrics};
+
+/// A probe and what the suite needs beside it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Probed {
+    pub probe: Probe,
+    /// Tokens in a page of the prefix cache.
+    pub page_tokens: Option<u64>,
+}
+
+/// Asks a server all that its engine file knows to ask.
+///
+/// # Errors
+/// The server does not answer or is not ready. What it does not tell is no error but absent.
+pub fn probe(server: &Server, id: &str, engine: &EngineFile) -> Result<Probed, ControlError> {
+    server.get_text(&engine.ready.route)?;
+    let info = match engine.info.dialect {
+        InfoDialect::Redline => server.get_json(&engine.info.route),
+    };
+    let mut probed = Probed::default();
+    let unsaid = match &info {
+        Ok(info) => {
+            probed = read_info(info);
+            format!("`{}` does not say", engine.info.route)
+        }
+        Err(error) => format!("no answer to this question: {error}"),
+    };
+    let probe = &mut probed.probe;
+    probe.schema = SCHEMA.to_owned();
+    if probe.engine.is_empty() {
+        probe.engine = id.to_owned();
+    }
+    if probe.model.id.is_empty() {
+        probe.model.id = served_model(server).unwrap_or_default();
+    }
+    probe.metrics = metrics(server, engine).unwrap_or_default();
+    probe.absent = reasons(probe, &unsaid);
+    Ok(probed)
+}
+
+/// Name of the first model that the server offers.
+#[must_use]
+pub fn served_model(server: &Server) -> Option<String> {
+    let list = server.get_json("/v1/models").ok()?;
+    Some(list["data"][0]["id"].as_str()?.to_owned())
+}
+
+/// The server's counters by the suite's names.
+///
+/// # Errors
+/// The page of metrics cannot be had.
+pub fn metrics(
+    server: &Server,
+    engine: &EngineFile,
+) -> Result<BTreeMap<String, f64>, ControlError> {
+    Ok(read_metrics(&server.get_text("/metrics")?, &engine.metrics))
+}
+
+/// `/server_info` as Redline's contract has it.
+fn read_info(info: &Value) -> Probed {
+    let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+    let config: BTreeMap<String, Value> = info["config"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(flag, entry)| (flag_name(flag), entry.get("value").unwrap_or(entry).clone()))
+        .collect();
+    let number = |flag: &str| config.get(flag).and_then(Value::as_u64);
+    let (kv, model) = (&info["kv"], &info["model"]);
+    let cache_off = config.get("no-prefix-cache").and_then(Value::as_bool);
+    let server = ServerFacts {
+        tp: number("tp").and_then(|tp| u32::try_from(tp).ok()),
+        max_batch_size: number("max-batch-size"),
+        prefix_cache: cache_off
+            .map(|off| !off)
+            .or_else(|| config.get("prefix-cache").and_then(Value::as_bool)),
+        config_sha256: text(&info["config_sha256"]),
+        device: text(&info["device"]),
+        kv_bytes: kv["bytes"].as_u64(),
+        kv_dtype: text(&kv["dtype"]),
+        startup_us: info["startup_us"].as_u64(),
+        weights_load_us: info["weights_load_us"].as_u64(),
+        config: (!config.is_empty()).then_some(config),
+        ..ServerFacts::default()
+    };
+    let facts = ModelFacts {
+        id: text(&model["id"]).unwrap_or_default(),
+        weights: text(&model["weights"]),
+        weights_sha256: text(&model["weights_sha256"]),
+        format: text(&model["format"]),
+        dtype: text(&model["dtype"]),
+        parameters: model["parameters"].as_u64(),
+        tokenizer_sha256: text(&model["tokenizer_sha256"]),
+        ..ModelFacts::default()
+    };
+    let probe = Probe {
+        engine: text(&info["engine"]).unwrap_or_default(),
+        version: text(&info["version"]),
+        commit: text(&info["commit"]),
+        device: server.device.clone(),
+        device_name: text(&info["device_name"]),
+        server,
+        model: facts,
+        ..Probe::default()
+    };
+    Probed { probe, page_tokens: kv["page_tokens"].as_u64() }
+}
+
+/// Flags are named without dashes in front, and with dashes inside.
+fn flag_name(flag: &str) -> String {
+    flag.trim_start_matches('-').replace('_', "-")
+}
+
+/// A reason for everything below `server` and `model` that is null.
+fn reasons(probe: &Probe, unsaid: &str) -> Absent {
+    let not_ours = "the client sees a running server, not how it was started or fetched";
+    let mut absent = Absent::new();
+    let groups = [
+        ("server", serde_json::to_value(&probe.server)),
+        ("model", serde_json::to_value(&probe.model)),
+    ];
+    for (group, value) in groups {
+        let value = value.unwrap_or_default();
+        for (key, value) in value.as_object().into_iter().flatten() {
+            let path = format!("{group}.{key}");
+            if !value.is_null() || schema::run::OPTIONAL.contains(&path.as_str()) {
+                continue;
+            }
+            let reason = match path.as_str() {
+                "server.argv" | "server.env" | "model.source" => not_ours,
+                _ => unsaid,
+            };
+            absent.insert(path, reason.to_owned());
+        }
+    }
+    absent
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn server_info_is_read_into_the_suites_words() {
+        let info = json!({
+            "engine": "redline", "version": "0.10.0", "commit": "abc", "device": "cpu",
+            "device_name": "a cpu",
+            "config": {
+                "tp": {"value": 1, "source": "default"},
+                "max-batch-size": {"value": 128, "source": "default"},
+                "no-prefix-cache": {"value": false, "source": "default"},
+            },
+            "config_sha256": "c0", "kv": {"pages": 9, "page_tokens": 16, "bytes": 77, "dtype": "f16"},
+            "model": {"id": "m", "weights": "real", "weights_sha256": "w", "tokenizer_sha256": "t",
+                      "dtype": "int8", "parameters": 5},
+            "startup_us": 10, "weights_load_us": 4,
+        });
+        let probed = read_info(&info);
+        assert_eq!(probed.page_tokens, Some(16));
+        let server = &probed.probe.server;
+        assert_eq!(
+            (server.tp, server.max_batch_size, server.prefix_cache),
+            (Some(1), Some(128), Some(true))
+        );
+        assert_eq!((server.kv_bytes, server.kv_dtype.as_deref()), (Some(77), Some("f16")));
+        assert_eq!(server.config.as_ref().unwrap()["max-batch-size"], json!(128));
+        assert_eq!(probed.probe.model.parameters, Some(5));
+    }
+
+    #[test]
+    fn everything_unsaid_has_a_reason() {
+        let probe = read_info(&json!({"engine": "other"})).probe;
+        let absent = reasons(&probe, "it does not say");
+        assert_eq!(absent["server.kv_bytes"], "it does not say");
+        assert!(absent["server.argv"].contains("not how it was started"));
+        assert!(!absent.contains_key("server.variant"), "may be null without a reason");
+        let record = schema::run::RunRecord {
+            server: Some(probe.server),
+            model: probe.model,
+            absent,
+            ..Default::default()
+        };
+        let nulls = schema::run::unexplained_nulls(&serde_json::to_value(record).unwrap());
+        let ours = |path: &&String| path.starts_with("server.") || path.starts_with("model.");
+        assert_eq!(nulls.iter().filter(ours).count(), 0, "{nulls:?}");
+    }
+}

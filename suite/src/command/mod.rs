@@ -1,0 +1,10 @@
+//! The subcommands of `redline-bench`: flags in, files and exit codes out. The only place of the
+//! suite that prints.
+
+pub mod plan;
+pub mod probe;
+pub mod run;
+
+mod inputs;
+mod progress;
+mod write;

@@ -1,0 +1,43 @@
+//! `redline-bench probe`: what a running server is.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use schema::canonical::to_file_text;
+use schema::exit::Exit;
+
+use super::inputs::Engine;
+use crate::client::control::Server;
+use crate::client::probe::probe;
+
+/// Print what a running server says about itself, as JSON in the suite's words.
+///
+/// Ends with code 4, and the reason on standard error, while the server is not ready.
+#[derive(Debug, Args)]
+pub struct ProbeFlags {
+    /// The server.
+    #[arg(long, value_name = "http://HOST:PORT")]
+    url: String,
+    /// Engine file, which says what this kind of server can be asked.
+    #[arg(long, value_name = "FILE")]
+    engine: PathBuf,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// The engine file cannot be read.
+pub fn execute(flags: &ProbeFlags) -> anyhow::Result<Exit> {
+    let engine = Engine::open(&flags.engine)?;
+    let server = Server::at(&flags.url)?;
+    match probe(&server, &engine.id, &engine.file) {
+        Ok(probed) => {
+            print!("{}", to_file_text(&probed.probe)?);
+            Ok(Exit::Well)
+        }
+        Err(error) => {
+            eprintln!("error: {error}");
+            Ok(Exit::Environment)
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Times per request and per token, as exact samples: what they are is defined here.
+
+use schema::histogram::{HdrHistogram, HistogramError};
+use schema::run::{Histograms, Summary};
+
+use super::summary::summarize;
+use super::tally::Answered;
+use super::{Reasons, to_us};
+
+/// Samples in nanoseconds, over the requests that were answered.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Distributions {
+    /// Actual send to the first chunk that carries a token.
+    pub ttft: Vec<u64>,
+    /// The same from the scheduled send.
+    pub ttft_scheduled: Vec<u64>,
+    /// `(e2e - ttft) / (n - 1)` of requests with more than one token.
+    pub tpot: Vec<u64>,
+    /// Gap between two chunks that carry tokens.
+    pub itl_chunk: Vec<u64>,
+    /// A chunk of k tokens gives k samples of gap / k. None where the tokens of some chunk are
+    /// not known.
+    pub itl_token: Option<Vec<u64>>,
+    /// Actual send to the last chunk that carries a token.
+    pub e2e: Vec<u64>,
+    pub e2e_scheduled: Vec<u64>,
+    pub connect: Vec<u64>,
+    /// Scheduled to actual send.
+    pub schedule_lag: Vec<u64>,
+}
+
+impl Distributions {
+    /// Takes the samples of `answered`.
+    #[must_use]
+    pub fn of(answered: &[Answered<'_>]) -> Self {
+        let exact = answered.iter().all(|request| request.credit.exact);
+        let mut all = Self { itl_token: exact.then(Vec::new), ..Self::default() };
+        for request in answered {
+            all.take(request);
+        }
+        all
+    }
+
+    fn take(&mut self, request: &Answered<'_>) {
+        let sample = request.sample;
+        let (Some(sent), Some((first, last))) = (sample.sent_ns, sample.span()) else { return };
+        let ttft = first.at_ns.saturating_sub(sent);
+        let e2e = last.at_ns.saturating_sub(sent);
+        self.ttft.push(ttft);
+        self.ttft_scheduled.push(first.at_ns.saturating_sub(sample.scheduled_ns));
+        self.e2e.push(e2e);
+        self.e2e_scheduled.push(last.at_ns.saturating_sub(sample.scheduled_ns));
+        self.schedule_lag.push(sent.saturating_sub(sample.scheduled_ns));
+        self.connect.extend(sample.connect_ns);
+        if request.credit.tokens > 1 {
+            self.tpot.push((e2e - ttft) / (request.credit.tokens - 1));
+        }
+        let gaps = sample.chunks.windows(2).map(|pair| pair[1].at_ns.saturating_sub(pair[0].at_ns));
+        for (gap, tokens) in gaps.zip(request.credit.per_chunk.iter().skip(1)) {
+            self.itl_chunk.push(gap);
+            if let Some(itl_token) = &mut self.itl_token {
+                let each = gap.checked_div(*tokens).unwrap_or(0);
+                let count = usize::try_from(*tokens).unwrap_or(0);
+                itl_token.extend(std::iter::repeat_n(each, count));
+            }
+        }
+    }
+
+    /// The histograms of a record.
+    ///
+    /// # Errors
+    /// A time beyond what a record holds.
+    pub fn histograms(&self, reasons: &mut Reasons) -> Result<Histograms, HistogramError> {
+        let histogram = |samples: &[u64]| {
+            HdrHistogram::from_samples(samples.iter().map(|ns| to_us(*ns))).map(Some)
+        };
+        let itl_token = self.itl_token.as_deref().map(histogram).transpose()?.flatten();
+        Ok(Histograms {
+            ttft_us: histogram(&self.ttft)?,
+            ttft_scheduled_us: histogram(&self.ttft_scheduled)?,
+            tpot_us: histogram(&self.tpot)?,
+            itl_chunk_us: histogram(&self.itl_chunk)?,
+            itl_token_us: reasons.explain("histograms.itl_token_us", itl_token, TOKENS_UNKNOWN),
+            e2e_us: histogram(&self.e2e)?,
+            e2e_scheduled_us: histogram(&self.e2e_scheduled)?,
+            queue_us: reasons.none("histograms.queue_us", NO_QUEUE),
+            connect_us: histogram(&self.connect)?,
+            schedule_lag_us: histogram(&self.schedule_lag)?,
+        })
+    }
+}
+
+const NO_QUEUE: &str = "this arrival has no cap on concurrency that a request could wait behind";
+const TOKENS_UNKNOWN: &str =
+    "the server tells neither ids nor a running count, and its chunks hold more than one token";
+const ONE_TOKEN: &str = "no answer has more than one token";
+
+/// A summary of the record, or why there is none.
+#[must_use]
+pub fn summary(name: &str, samples: &[u64], reasons: &mut Reasons) -> Option<Summary> {
+    reasons.explain(&format!("metrics.{name}"), summarize(samples.to_vec()), ONE_TOKEN)
+}
+
+/// The summary of the gaps per token, which may be unknown for another reason.
+#[must_use]
+pub fn itl_token_summary(all: &Distributions, reasons: &mut Reasons) -> Option<Summary> {
+    match &all.itl_token {
+        Some(samples) => summary("itl_token_us", samples, reasons),
+        None => reasons.none("metrics.itl_token_us", TOKENS_UNKNOWN),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::sample::{ChunkStamp, Sample};
+    use crate::measure::credit::credit;
+
+    fn sample(chunks: &[(u64, u32)]) -> Sample {
+        let stamp = |(at_ns, tokens): &(u64, u32)| ChunkStamp {
+            at_ns: *at_ns,
+            tokens: Some(*tokens),
+            text_bytes: 2,
+        };
+        Sample {
+            scheduled_ns: 900,
+            sent_ns: Some(1000),
+            connect_ns: Some(50),
+            chunks: chunks.iter().map(stamp).collect(),
+            end_ns: 99_999,
+            ..Sample::default()
+        }
+    }
+
+    fn of(samples: &[Sample]) -> Distributions {
+        let answered = |sample| Answered {
+            sample,
+            credit: credit(sample, None),
+            prompt_tokens: 1,
+            requested: 1,
+            retokenized: None,
+        };
+        Distributions::of(&samples.iter().map(answered).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn times_follow_their_definitions() {
+        let found = of(&[sample(&[(3000, 1), (5000, 4), (6000, 1)]), sample(&[(2000, 1)])]);
+        let expected = Distributions {
+            ttft: vec![2000, 1000],
+            ttft_scheduled: vec![2100, 1100],
+            tpot: vec![600],
+            itl_chunk: vec![2000, 1000],
+            itl_token: Some(vec![500, 500, 500, 500, 1000]),
+            e2e: vec![5000, 1000],
+            e2e_scheduled: vec![5100, 1100],
+            connect: vec![50, 50],
+            schedule_lag: vec![100, 100],
+        };
+        assert_eq!(found, expected, "the stream's end is no part of any of them");
+    }
+
+    #[test]
+    fn gaps_per_token_are_unknown_where_one_chunk_is() {
+        let mut unknown = sample(&[(2000, 1), (3000, 1)]);
+        unknown.chunks[1].tokens = None;
+        unknown.usage =
+            Some(crate::client::delta::Usage { completion_tokens: 5, ..Default::default() });
+        let found = of(&[sample(&[(2000, 1)]), unknown]);
+        assert_eq!(found.itl_token, None);
+        let mut reasons = Reasons::default();
+        let histograms = found.histograms(&mut reasons).unwrap();
+        assert_eq!(histograms.itl_token_us, None);
+        assert!(reasons.0.contains_key("histograms.itl_token_us"));
+    }
+}

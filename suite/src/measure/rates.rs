@@ -1,0 +1,86 @@
+//! The metrics of a record: rates over the wall, and the summaries of the distributions.
+
+use schema::run::{Counts, Metrics, Time};
+
+use super::distribution::{Distributions, itl_token_summary, summary};
+use super::summary::float;
+use super::tally::Answered;
+use super::window::{Wall, peak_per_second, steady, token_times, tokens_within};
+use super::{Reasons, to_us};
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// Computes the metrics of a run whose wall is known.
+///
+/// `gpus` is how many GPUs the server runs on, where it runs on any.
+#[must_use]
+pub fn metrics(
+    answered: &[Answered<'_>],
+    wall: Wall,
+    counts: &Counts,
+    all: &Distributions,
+    gpus: Option<u32>,
+    reasons: &mut Reasons,
+) -> Metrics {
+    let wall_us = to_us(wall.length_ns());
+    let rate = |count: Option<u64>| count.map(|count| float(count) * 1e6 / float(wall_us.max(1)));
+    let output = rate(counts.output_tokens_reported);
+    let total = counts.input_tokens.zip(counts.output_tokens_reported).map(|(i, o)| i + o);
+    let times = token_times(answered);
+    let steady_rate = steady(answered)
+        .map(|window| float(tokens_within(&times, &window)) * 1e9 / float(window.length_ns()));
+    let peak = (wall.length_ns() >= SECOND_NS).then(|| float(peak_per_second(&times)));
+    let busy: u64 = all.e2e.iter().sum();
+    let per_gpu = output.zip(gpus).map(|(output, gpus)| output / f64::from(gpus.max(1)));
+    Metrics {
+        requests_per_s: rate(counts.requests_ok),
+        input_tokens_per_s: rate(counts.input_tokens),
+        output_tokens_per_s: output,
+        total_tokens_per_s: rate(total),
+        output_tokens_per_s_per_gpu: reasons.explain(
+            "metrics.output_tokens_per_s_per_gpu",
+            per_gpu,
+            "the server runs on no GPU, or does not say so",
+        ),
+        output_tokens_per_s_steady: reasons.explain(
+            "metrics.output_tokens_per_s_steady",
+            steady_rate,
+            NOT_STEADY,
+        ),
+        output_tokens_per_s_peak: reasons.explain(
+            "metrics.output_tokens_per_s_peak",
+            peak,
+            "the run is shorter than one second",
+        ),
+        concurrency_mean: Some(float(busy) / float(wall.length_ns().max(1))),
+        goodput_per_s: reasons.none("metrics.goodput_per_s", "the scenario sets no service level"),
+        joules_per_output_token: reasons
+            .none("metrics.joules_per_output_token", "the client has no power meter"),
+        ttft_us: summary("ttft_us", &all.ttft, reasons),
+        tpot_us: summary("tpot_us", &all.tpot, reasons),
+        itl_chunk_us: summary("itl_chunk_us", &all.itl_chunk, reasons),
+        itl_token_us: itl_token_summary(all, reasons),
+        e2e_us: summary("e2e_us", &all.e2e, reasons),
+    }
+}
+
+const NOT_STEADY: &str = "the steady state is shorter than ten seconds";
+
+/// Lengths of the run and of its parts.
+#[must_use]
+pub fn lengths(answered: &[Answered<'_>], wall: Wall, reasons: &mut Reasons) -> Time {
+    let window = steady(answered);
+    let mut part = |name: &str, ns: Option<u64>| {
+        reasons.explain(&format!("time.{name}"), ns.map(to_us), NOT_STEADY)
+    };
+    Time {
+        wall_us: Some(to_us(wall.length_ns())),
+        window_us: part("window_us", window.map(|window| window.length_ns())),
+        ramp_us: part(
+            "ramp_us",
+            window.map(|window| window.start_ns.saturating_sub(wall.start_ns)),
+        ),
+        drain_us: part("drain_us", window.map(|window| wall.end_ns.saturating_sub(window.end_ns))),
+        ..Time::default()
+    }
+}

@@ -1,0 +1,123 @@
+//! Mean, deviation and exact percentiles, by the convention that every benchmark client of the
+//! field uses: linear between order statistics (NumPy's default), deviation of the population.
+
+use schema::run::Summary;
+
+/// Summarizes `samples` in nanoseconds, in any order; none of nothing.
+#[must_use]
+pub fn summarize(mut samples: Vec<u64>) -> Option<Summary> {
+    samples.sort_unstable();
+    let max = *samples.last()?;
+    let mean = mean(&samples);
+    let squares: f64 = samples.iter().map(|sample| (float(*sample) - mean).powi(2)).sum();
+    let deviation = (squares / float(samples.len() as u64)).sqrt();
+    let at = |share| Some(whole_us(percentile(&samples, share)));
+    Some(Summary {
+        mean: Some(whole_us(mean)),
+        std: Some(whole_us(deviation)),
+        p50: at(0.50),
+        p90: at(0.90),
+        p95: at(0.95),
+        p99: at(0.99),
+        max: Some(whole_us(float(max))),
+    })
+}
+
+/// Mean of `samples`; zero of nothing.
+#[must_use]
+pub fn mean(samples: &[u64]) -> f64 {
+    let sum: u128 = samples.iter().map(|sample| u128::from(*sample)).sum();
+    #[expect(clippy::cast_precision_loss, reason = "a sum of times keeps 53 bits of itself")]
+    let sum = sum as f64;
+    sum / float(samples.len().max(1) as u64)
+}
+
+/// The value below which `share` of the sorted `samples` lie: at rank `share * (n - 1)`, linear
+/// between its neighbours. Zero of nothing.
+#[must_use]
+pub fn percentile(samples: &[u64], share: f64) -> f64 {
+    let Some(last) = samples.len().checked_sub(1) else { return 0.0 };
+    let rank = share * float(last as u64);
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "the rank lies between zero and the last index"
+    )]
+    let below = rank.floor() as usize;
+    let above = (below + 1).min(last);
+    let (low, high) = (float(samples[below]), float(samples[above]));
+    low + (high - low) * rank.fract()
+}
+
+/// The same of shares and other small numbers.
+#[must_use]
+pub fn percentile_f64(samples: &[f64], share: f64) -> Option<f64> {
+    let mut sorted = samples.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    let last = sorted.len().checked_sub(1)?;
+    let rank = share * float(last as u64);
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "the rank lies between zero and the last index"
+    )]
+    let below = rank.floor() as usize;
+    let above = (below + 1).min(last);
+    Some(sorted[below] + (sorted[above] - sorted[below]) * rank.fract())
+}
+
+/// A count or a time as a float.
+#[must_use]
+#[expect(clippy::cast_precision_loss, reason = "times and counts of a run are far below 2^53")]
+pub fn float(value: u64) -> f64 {
+    value as f64
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a time is positive, and far below 2^53"
+)]
+fn whole_us(ns: f64) -> u64 {
+    (ns / 1000.0).round() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn percentiles_equal_numpys() {
+        // numpy.percentile([15, 20, 35, 40, 50], q) = 20.0 (25), 35.0 (50), 46.0 (90), 49.6 (99).
+        let samples = [15, 20, 35, 40, 50];
+        for (share, expected) in [(0.25, 20.0), (0.5, 35.0), (0.9, 46.0), (0.99, 49.6), (1.0, 50.0)]
+        {
+            assert!((percentile(&samples, share) - expected).abs() < 1e-9, "{share}");
+        }
+        assert_eq!(percentile_f64(&[0.5, 0.1], 0.5), Some(0.3));
+        assert_eq!(percentile_f64(&[], 0.5), None);
+    }
+
+    #[test]
+    fn a_summary_is_in_whole_microseconds_with_the_populations_deviation() {
+        let summary = summarize(vec![4000, 2000, 4000, 4000, 5000, 5000, 7000, 9000]).unwrap();
+        assert_eq!((summary.mean, summary.std, summary.max), (Some(5), Some(2), Some(9)));
+        assert_eq!(summary.p50, Some(5), "4.5 us, rounded away from zero");
+        assert_eq!(summarize(Vec::new()), None);
+    }
+
+    proptest! {
+        #[test]
+        fn percentiles_are_monotone_and_within_the_samples(
+            mut samples in prop::collection::vec(0_u64..1_000_000, 1..50)
+        ) {
+            samples.sort_unstable();
+            let values: Vec<f64> = [0.0, 0.5, 0.9, 0.95, 0.99, 1.0]
+                .map(|share| percentile(&samples, share)).to_vec();
+            prop_assert!(values.is_sorted());
+            prop_assert_eq!(values[0], float(samples[0]));
+            prop_assert_eq!(values[5], float(*samples.last().unwrap()));
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! What was asked, answered and counted, over all requests of a run.
+
+use std::collections::BTreeMap;
+
+use schema::manifest::Manifest;
+use schema::run::{Counts, TokenSource};
+
+use super::Reasons;
+use super::credit::{Credit, credit};
+use crate::client::sample::Sample;
+use crate::workload::tokenizer::Tokenizer;
+
+/// A request that was answered, with its tokens.
+#[derive(Clone, Debug)]
+pub struct Answered<'a> {
+    pub sample: &'a Sample,
+    pub credit: Credit,
+    pub prompt_tokens: u64,
+    pub requested: u64,
+    pub retokenized: Option<u64>,
+}
+
+/// Credits every request that was answered.
+#[must_use]
+pub fn answered<'a>(
+    samples: &'a [Sample],
+    manifest: &Manifest,
+    tokenizer: &Tokenizer,
+) -> Vec<Answered<'a>> {
+    let ok = samples.iter().zip(&manifest.requests).filter(|(sample, _)| sample.is_ok());
+    ok.map(|(sample, request)| {
+        let retokenized = tokenizer.count(&sample.text).ok();
+        Answered {
+            sample,
+            credit: credit(sample, retokenized),
+            prompt_tokens: request.prompt.len() as u64,
+            requested: request.output_tokens,
+            retokenized,
+        }
+    })
+    .collect()
+}
+
+/// Counts a run. Token counts are over the requests that were answered, so that they stand to
+/// each other and to the times as they should; what a failed request produced is not counted.
+#[must_use]
+pub fn counts(samples: &[Sample], answered: &[Answered<'_>], reasons: &mut Reasons) -> Counts {
+    let mut failures = BTreeMap::new();
+    let mut finish_reasons = BTreeMap::new();
+    for sample in samples {
+        if let Some(failure) = &sample.failure {
+            *failures.entry(failure.kind.to_string()).or_insert(0) += 1;
+        } else {
+            let reason = sample.finish_reason.clone().unwrap_or_else(|| "none given".to_owned());
+            *finish_reasons.entry(reason).or_insert(0) += 1;
+        }
+    }
+    let sum = |count: fn(&Answered<'_>) -> u64| Some(answered.iter().map(count).sum());
+    let retokenized: Option<u64> = answered.iter().map(|request| request.retokenized).sum();
+    Counts {
+        requests_planned: Some(samples.len() as u64),
+        requests_ok: Some(answered.len() as u64),
+        requests_failed: Some((samples.len() - answered.len()) as u64),
+        failures: Some(failures),
+        finish_reasons: Some(finish_reasons),
+        input_tokens: sum(|request| request.prompt_tokens),
+        output_tokens_requested: sum(|request| request.requested),
+        output_tokens_reported: sum(|request| request.credit.tokens),
+        output_tokens_retokenized: reasons.explain(
+            "counts.output_tokens_retokenized",
+            retokenized,
+            "the tokenizer refuses the text of an answer",
+        ),
+        output_chunks: sum(|request| request.sample.chunks.len() as u64),
+        token_source: reasons.explain(
+            "counts.token_source",
+            least_trusted(answered),
+            "no request was answered",
+        ),
+    }
+}
+
+fn least_trusted(answered: &[Answered<'_>]) -> Option<TokenSource> {
+    let trust = |source: &TokenSource| match source {
+        TokenSource::UsagePerChunk => 0,
+        TokenSource::Usage => 1,
+        TokenSource::Retokenized => 2,
+        TokenSource::Chunks => 3,
+        TokenSource::Requested => 4,
+    };
+    answered.iter().map(|request| request.credit.source).max_by_key(trust)
+}

@@ -1,0 +1,119 @@
+//! The server's prefix cache: emptied before the clock starts, read back, and counted after.
+
+use schema::engine::EngineFile;
+use schema::run::{CacheFacts, CacheState};
+use serde_json::Value;
+
+use crate::client::control::Server;
+use crate::client::probe::metrics;
+use crate::client::sample::Sample;
+use crate::measure::Reasons;
+use crate::workload::prefix::expected_hit_tokens;
+
+/// What became of the order to empty the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Emptied {
+    /// The engine has no such route: only a fresh launch has a cold cache.
+    Impossible,
+    Refused,
+    /// It was emptied, and a second order found nothing left, or the server does not say.
+    Yes,
+    /// A second order still found something.
+    NotAtOnce,
+}
+
+/// Empties the cache, twice: the second answer is the proof of the first.
+pub fn empty(server: &Server, engine: &EngineFile) -> Emptied {
+    let Some(route) = &engine.cache.reset_route else { return Emptied::Impossible };
+    if server.post(route).is_err() {
+        return Emptied::Refused;
+    }
+    let left = server.post(route).unwrap_or(Value::Null)["freed_pages"].as_u64();
+    if left.unwrap_or(0) == 0 { Emptied::Yes } else { Emptied::NotAtOnce }
+}
+
+/// The server's counters at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Counters {
+    query_tokens: Option<f64>,
+    hit_tokens: Option<f64>,
+}
+
+impl Counters {
+    /// Reads them; what the server does not count stays unknown.
+    pub fn read(server: &Server, engine: &EngineFile) -> Self {
+        let found = metrics(server, engine).unwrap_or_default();
+        Self {
+            query_tokens: found.get("prefix_query_tokens").copied(),
+            hit_tokens: found.get("prefix_hit_tokens").copied(),
+        }
+    }
+}
+
+/// The cache around a run.
+#[derive(Clone, Copy, Debug)]
+pub struct Observed {
+    pub emptied: Emptied,
+    pub before: Counters,
+    pub after: Counters,
+}
+
+impl Observed {
+    /// The facts of a record.
+    pub fn facts(
+        &self,
+        assignment: &super::Assignment<'_>,
+        samples: &[Sample],
+        reasons: &mut Reasons,
+    ) -> CacheFacts {
+        let grown = |read: fn(&Counters) -> Option<f64>| {
+            let (before, after) = (read(&self.before)?, read(&self.after)?);
+            whole(after - before)
+        };
+        // Without counters the usage of each request still tells its hits.
+        let hits = grown(|counters| counters.hit_tokens).or_else(|| cached_in_usage(samples));
+        let pages = assignment.page_tokens.and_then(|tokens| usize::try_from(tokens).ok());
+        let expected =
+            pages.map(|pages| expected_hit_tokens(&assignment.plan.manifest.requests, pages));
+        let off = assignment.prefix_cache == Some(false);
+        let state = match self.emptied {
+            _ if off => CacheState::Cold,
+            Emptied::Yes => CacheState::Cold,
+            Emptied::NotAtOnce => CacheState::Primed,
+            Emptied::Impossible | Emptied::Refused => CacheState::Unknown,
+        };
+        CacheFacts {
+            state,
+            emptied: Some(matches!(self.emptied, Emptied::Yes)),
+            query_tokens: reasons.explain(
+                "cache.query_tokens",
+                grown(|counters| counters.query_tokens),
+                "the server does not count, or was gone after the run",
+            ),
+            hit_tokens: reasons.explain(
+                "cache.hit_tokens",
+                hits,
+                "the server tells its hits neither as a counter nor with its usage",
+            ),
+            expected_hit_tokens: reasons.explain(
+                "cache.expected_hit_tokens",
+                expected,
+                "the server does not tell how many tokens a page of its cache holds",
+            ),
+        }
+    }
+}
+
+fn cached_in_usage(samples: &[Sample]) -> Option<u64> {
+    let ok = samples.iter().filter(|sample| sample.is_ok());
+    ok.map(|sample| sample.usage?.cached_tokens).sum()
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a counter of tokens is whole, positive and below 2^53"
+)]
+fn whole(count: f64) -> Option<u64> {
+    (count >= 0.0).then_some(count as u64)
+}

@@ -1,0 +1,157 @@
+//! A check, beside every throughput, that the outputs are right: greedy tokens over fixed prompts,
+//! asked one after the other once the clock has stopped.
+
+use std::path::{Path, PathBuf};
+
+use schema::canonical::sha256_of;
+use schema::manifest::ManifestRequest;
+use schema::measurement::Measurement;
+use schema::run::{Correctness, Phase, Status};
+use schema::scenario::Arrival;
+use serde::Deserialize;
+
+use super::Assignment;
+use crate::client::drive::DriveError;
+use crate::client::sample::Sample;
+use crate::measure::Reasons;
+use crate::workload::tokenizer::TokenizerError;
+
+/// Prompts of four kinds: fact, code, science with a sign beyond ASCII, digits.
+const PROMPTS: [&str; 4] = [
+    "The capital of France is",
+    "def fibonacci(n):\n    ",
+    "Water boils at 100\u{b0}C because",
+    "1, 1, 2, 3, 5, 8,",
+];
+/// Tokens of each answer.
+const TOKENS: usize = 32;
+/// Teacher-forced questions are one token each and may go several at a time.
+const FORCED_CONCURRENCY: u64 = 8;
+
+/// Greedy outputs of another program, to compare with.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Reference {
+    /// Which program, build, weights.
+    pub reference: String,
+    pub cases: Vec<ReferenceCase>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct ReferenceCase {
+    pub prompt: Vec<u32>,
+    pub greedy: Vec<u32>,
+}
+
+/// A file of reference outputs that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ReferenceError {
+    #[error("cannot read reference `{path}`")]
+    Read { path: PathBuf, source: std::io::Error },
+    #[error("`{path}` is not a file of reference outputs")]
+    Json { path: PathBuf, source: serde_json::Error },
+}
+
+impl Reference {
+    /// Reads `{"reference": "...", "cases": [{"prompt": [ids], "greedy": [ids]}]}`.
+    ///
+    /// # Errors
+    /// The file cannot be read or has another shape.
+    pub fn open(path: &Path) -> Result<Self, ReferenceError> {
+        let bytes = std::fs::read(path)
+            .map_err(|source| ReferenceError::Read { path: path.to_owned(), source })?;
+        serde_json::from_slice(&bytes)
+            .map_err(|source| ReferenceError::Json { path: path.to_owned(), source })
+    }
+}
+
+impl Assignment<'_> {
+    /// Asks the fixed prompts and writes what came into `measurement`.
+    pub(super) fn check_outputs(&self, measurement: &mut Measurement) -> Result<(), DriveError> {
+        let mut reasons = Reasons::default();
+        let gone = measurement.status == Status::Failed
+            && measurement.failure.as_ref().is_some_and(|failure| failure.phase == Phase::Measure);
+        measurement.correctness = if gone {
+            reasons.none("correctness", "the run failed before")
+        } else {
+            self.correctness(&mut reasons)?
+        };
+        measurement.absent.extend(reasons.0);
+        Ok(())
+    }
+
+    fn correctness(&self, reasons: &mut Reasons) -> Result<Option<Correctness>, DriveError> {
+        let Ok(requests) = self.fixed_requests() else {
+            return Ok(reasons.none("correctness", "the tokenizer refuses the fixed prompts"));
+        };
+        let samples = self.asked(&requests, 1)?;
+        if let Some(failure) = samples.iter().find_map(|sample| sample.failure.as_ref()) {
+            let reason = format!("a fixed prompt failed: {}: {}", failure.kind, failure.message);
+            return Ok(reasons.none("correctness", &reason));
+        }
+        let ids: Vec<&[u32]> = samples.iter().map(|sample| sample.ids.as_slice()).collect();
+        let given = ids.iter().all(|ids| !ids.is_empty());
+        let digest = if given { sha256_of(&ids).ok() } else { None };
+        let agreement = self.agreement(reasons)?;
+        Ok(Some(Correctness {
+            prompts: Some(samples.len() as u64),
+            tokens_sha256: reasons.explain(
+                "correctness.tokens_sha256",
+                digest,
+                "the engine does not give the ids of its outputs",
+            ),
+            reference: agreement.and(self.reference).map(|found| found.reference.clone()),
+            agreement,
+        }))
+    }
+
+    fn fixed_requests(&self) -> Result<Vec<ManifestRequest>, TokenizerError> {
+        let request = |text: &&str| {
+            let prompt = self.tokenizer.encode(text)?;
+            Ok(self.request(prompt, TOKENS as u64, Some(*text)))
+        };
+        PROMPTS.iter().map(request).collect()
+    }
+
+    fn request(&self, prompt: Vec<u32>, output_tokens: u64, text: Option<&str>) -> ManifestRequest {
+        let as_text = !self.engine.request.token_ids;
+        let text = text.filter(|_| as_text).map(str::to_owned);
+        ManifestRequest { send_us: 0, prompt, text, output_tokens }
+    }
+
+    fn asked(
+        &self,
+        requests: &[ManifestRequest],
+        concurrency: u64,
+    ) -> Result<Vec<Sample>, DriveError> {
+        let arrival = Arrival::Closed { concurrency };
+        Ok(self.drive(&self.written(requests), &arrival, &mut |_| ())?.samples)
+    }
+
+    /// Share of the reference's tokens that the server gives when it is given all before them.
+    fn agreement(&self, reasons: &mut Reasons) -> Result<Option<f64>, DriveError> {
+        const PATH: &str = "correctness.agreement";
+        let Some(reference) = self.reference else {
+            return Ok(reasons.none(PATH, "no reference outputs were given"));
+        };
+        if !self.engine.request.token_ids || !self.engine.request.return_token_ids {
+            return Ok(reasons.none(PATH, "the engine does not take and give ids"));
+        }
+        let cases = reference.cases.iter().take(PROMPTS.len());
+        let (requests, wanted): (Vec<_>, Vec<u32>) = cases
+            .flat_map(|case| {
+                case.greedy.iter().take(TOKENS).enumerate().map(|(length, next)| {
+                    let prompt = [&case.prompt[..], &case.greedy[..length]].concat();
+                    (self.request(prompt, 1, None), *next)
+                })
+            })
+            .unzip();
+        let samples = self.asked(&requests, FORCED_CONCURRENCY)?;
+        if samples.is_empty() || samples.iter().any(|sample| !sample.is_ok()) {
+            return Ok(reasons.none(PATH, "a question for the comparison failed"));
+        }
+        let pairs = samples.iter().zip(&wanted);
+        let equal = pairs.filter(|(sample, next)| sample.ids.first() == Some(next)).count();
+        #[expect(clippy::cast_precision_loss, reason = "a few hundred tokens")]
+        Ok(Some(equal as f64 / wanted.len() as f64))
+    }
+}

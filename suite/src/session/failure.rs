@@ -1,0 +1,52 @@
+//! From failed requests to the failure of a run: which class, said how.
+
+use std::collections::BTreeMap;
+
+use schema::engine::EngineFile;
+use schema::run::{Failure, FailureClass, Phase};
+
+use crate::client::control::{ControlError, Server};
+use crate::client::drive::Driven;
+use crate::client::sample::FailureKind;
+
+/// The failure of a run of which some request failed; none where all were answered.
+pub fn of(driven: &Driven, server: &Server, engine: &EngineFile, phase: Phase) -> Option<Failure> {
+    let mut kinds: BTreeMap<FailureKind, (u64, &str)> = BTreeMap::new();
+    for failure in driven.samples.iter().filter_map(|sample| sample.failure.as_ref()) {
+        kinds.entry(failure.kind).or_insert((0, &failure.message)).0 += 1;
+    }
+    // What was never sent says nothing about the cause.
+    let sent = |kind: &FailureKind| *kind != FailureKind::NotSent;
+    let (kind, (count, message)) = kinds
+        .iter()
+        .filter(|(kind, _)| sent(kind) || kinds.len() == 1)
+        .max_by_key(|(_, (count, _))| *count)?;
+    let total = driven.samples.len();
+    let message = format!("{count} of {total} requests: {kind}: {message}");
+    let gone =
+        matches!(server.get_text(&engine.ready.route), Err(ControlError::Unreachable { .. }));
+    let class = if driven.hung {
+        FailureClass::Hang
+    } else if gone {
+        FailureClass::Crash
+    } else {
+        class_of(*kind)
+    };
+    let message = if gone { format!("{message}; the server no longer answers") } else { message };
+    Some(Failure { class, phase, message })
+}
+
+fn class_of(kind: FailureKind) -> FailureClass {
+    match kind {
+        FailureKind::Connect | FailureKind::Reset | FailureKind::Closed => FailureClass::Crash,
+        FailureKind::Stall => FailureClass::Hang,
+        FailureKind::Http(408 | 504) => FailureClass::Timeout,
+        FailureKind::Http(429 | 503) | FailureKind::NotSent => FailureClass::Infrastructure,
+        FailureKind::Http(400..=499 | 501) => FailureClass::Unsupported,
+        FailureKind::Http(_)
+        | FailureKind::ErrorEvent
+        | FailureKind::NoTokens
+        | FailureKind::BadHttp
+        | FailureKind::BadEvent => FailureClass::BadOutput,
+    }
+}

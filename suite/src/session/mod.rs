@@ -1,0 +1,106 @@
+//! One run against one server, from warm-up to the check of its outputs. Always ends in a
+//! measurement, unless the environment gives out: a server that fails is a result.
+
+mod cache;
+mod correctness;
+mod failure;
+mod record;
+
+use std::sync::atomic::AtomicBool;
+
+use schema::engine::EngineFile;
+use schema::measurement::Measurement;
+use schema::run::{Phase, ScenarioFacts};
+use schema::scenario::{Arrival, Scenario};
+
+pub use correctness::{Reference, ReferenceError};
+
+use crate::client::control::Server;
+use crate::client::drive::{DriveError, Driven, Orders, Tally, drive};
+use crate::client::payload::{Endpoint, Payload, payload};
+use crate::clock::utc_now;
+use crate::workload::pack::Plan;
+use crate::workload::tokenizer::Tokenizer;
+
+/// Everything a run needs to know.
+#[derive(Debug)]
+pub struct Assignment<'a> {
+    pub server: &'a Server,
+    pub engine: &'a EngineFile,
+    pub scenario: &'a Scenario,
+    /// What a record says about the scenario.
+    pub facts: ScenarioFacts,
+    pub plan: &'a Plan,
+    pub tokenizer: &'a Tokenizer,
+    /// The model's name as the server knows it.
+    pub model: String,
+    /// Tokens in a page of the server's prefix cache.
+    pub page_tokens: Option<u64>,
+    pub prefix_cache: Option<bool>,
+    /// GPUs that the server runs on.
+    pub gpus: Option<u32>,
+    /// Outputs to compare with.
+    pub reference: Option<&'a Reference>,
+    /// Longest time without any event while requests are open.
+    pub no_progress_ns: u64,
+    pub kernel_timestamps: bool,
+    /// Set from outside to stop.
+    pub stop: &'a AtomicBool,
+}
+
+impl Assignment<'_> {
+    /// Makes the run.
+    ///
+    /// # Errors
+    /// The system refuses what the client needs, or `stop` was set.
+    pub fn run(&self, observe: &mut dyn FnMut(&Tally)) -> Result<Measurement, DriveError> {
+        let payloads: Vec<Payload> = self.written(&self.plan.manifest.requests);
+        let warmup = self.written(&self.plan.warmup);
+        let warmed = self.drive(&warmup, &Arrival::AllAtOnce, &mut |_| ())?;
+        if let Some(failure) = failure::of(&warmed, self.server, self.engine, Phase::Warmup) {
+            return Ok(self.failed_before_the_clock(failure));
+        }
+        let emptied = cache::empty(self.server, self.engine);
+        let before = cache::Counters::read(self.server, self.engine);
+        let started_at = utc_now();
+        let driven = self.drive(&payloads, &self.scenario.arrival, observe)?;
+        let finished_at = utc_now();
+        let after = cache::Counters::read(self.server, self.engine);
+        let cache = cache::Observed { emptied, before, after };
+        let failure = failure::of(&driven, self.server, self.engine, Phase::Measure);
+        let mut measurement = self.measurement(&driven, &cache, failure);
+        if let Some(time) = &mut measurement.time {
+            time.started_at = started_at;
+            time.finished_at = finished_at;
+        }
+        self.check_outputs(&mut measurement)?;
+        Ok(measurement)
+    }
+
+    fn written(&self, requests: &[schema::manifest::ManifestRequest]) -> Vec<Payload> {
+        let endpoint = Endpoint {
+            authority: self.server.authority.clone(),
+            path: self.engine.request.route.clone(),
+            model: self.model.clone(),
+        };
+        let write = |entry| payload(&endpoint, &self.engine.request, &self.scenario.output, entry);
+        requests.iter().map(write).collect()
+    }
+
+    fn drive(
+        &self,
+        payloads: &[Payload],
+        arrival: &Arrival,
+        observe: &mut dyn FnMut(&Tally),
+    ) -> Result<Driven, DriveError> {
+        let orders = Orders {
+            address: self.server.address,
+            payloads,
+            arrival,
+            no_progress_ns: self.no_progress_ns,
+            stop: self.stop,
+            kernel_timestamps: self.kernel_timestamps,
+        };
+        drive(&orders, observe)
+    }
+}

@@ -1,0 +1,187 @@
+//! The groups of a record out of what was observed.
+
+use schema::measurement::{Measurement, SCHEMA};
+use schema::run::{
+    CacheFacts, ClientFacts, Counts, Failure, Histograms, PromptForm, Status, Time, Validity,
+    ValidityVerdict,
+};
+
+use super::Assignment;
+use super::cache::Observed;
+use crate::client::drive::Driven;
+use crate::client::sample::Sample;
+use crate::measure::Reasons;
+use crate::measure::distribution::Distributions;
+use crate::measure::rates::{lengths, metrics};
+use crate::measure::summary::{float, percentile, percentile_f64};
+use crate::measure::tally::{Answered, answered, counts};
+use crate::measure::verdict::{Evidence, verdict};
+use crate::measure::window::Wall;
+
+impl Assignment<'_> {
+    /// A run whose warm-up failed: the clock never started.
+    pub(super) fn failed_before_the_clock(&self, failure: Failure) -> Measurement {
+        let mut reasons = Reasons::default();
+        for group in ["time", "client", "cache", "counts", "histograms", "metrics", "correctness"] {
+            reasons.none::<()>(group, "the warm-up failed");
+        }
+        Measurement {
+            schema: SCHEMA.to_owned(),
+            status: Status::Failed,
+            validity: Validity {
+                verdict: ValidityVerdict::Invalid,
+                reasons: vec!["nothing was measured".to_owned()],
+            },
+            failure: Some(failure),
+            scenario: self.facts.clone(),
+            absent: reasons.0,
+            ..Measurement::default()
+        }
+    }
+
+    /// The measurement of a run, without the check of its outputs.
+    pub(super) fn measurement(
+        &self,
+        driven: &Driven,
+        cache: &Observed,
+        failure: Option<Failure>,
+    ) -> Measurement {
+        let mut reasons = Reasons::default();
+        let answered = answered(&driven.samples, &self.plan.manifest, self.tokenizer);
+        let all = Distributions::of(&answered);
+        let counts = counts(&driven.samples, &answered, &mut reasons);
+        let client = client_facts(driven, &all, &mut reasons);
+        let cache = cache.facts(self, &driven.samples, &mut reasons);
+        let status = match (answered.len(), driven.samples.len()) {
+            (0, _) => Status::Failed,
+            (ok, planned) if ok < planned => Status::Partial,
+            _ => Status::Ok,
+        };
+        let mut measurement = Measurement {
+            schema: SCHEMA.to_owned(),
+            status,
+            failure,
+            scenario: self.facts.clone(),
+            ..Measurement::default()
+        };
+        self.figures(&mut measurement, &answered, &all, &counts, &mut reasons);
+        measurement.validity = self.validity(&measurement, &counts, &client, &cache, &answered);
+        measurement.counts = Some(counts);
+        measurement.client = Some(client);
+        measurement.cache = Some(cache);
+        measurement.absent = reasons.0;
+        measurement
+    }
+
+    /// Times, distributions and rates, which need at least one answer.
+    fn figures(
+        &self,
+        measurement: &mut Measurement,
+        answered: &[Answered<'_>],
+        all: &Distributions,
+        counts: &Counts,
+        reasons: &mut Reasons,
+    ) {
+        const NOTHING: &str = "no request was answered";
+        let Some(wall) = Wall::of(answered) else {
+            for length in ["wall_us", "window_us", "ramp_us", "drain_us"] {
+                reasons.none::<()>(&format!("time.{length}"), NOTHING);
+            }
+            measurement.time = Some(Time::default());
+            measurement.histograms = reasons.none("histograms", NOTHING);
+            measurement.metrics = reasons.none("metrics", NOTHING);
+            return;
+        };
+        measurement.time = Some(lengths(answered, wall, reasons));
+        let histograms: Option<Histograms> = all.histograms(reasons).ok();
+        measurement.histograms =
+            reasons.explain("histograms", histograms, "a time is beyond what a histogram holds");
+        measurement.metrics = Some(metrics(answered, wall, counts, all, self.gpus, reasons));
+    }
+
+    fn validity(
+        &self,
+        measurement: &Measurement,
+        counts: &Counts,
+        client: &ClientFacts,
+        cache: &CacheFacts,
+        answered: &[Answered<'_>],
+    ) -> Validity {
+        let manifest = &self.plan.manifest;
+        let mean = |sum: u64, count: usize| float(sum) / float(count.max(1) as u64);
+        let survivors: u64 = answered.iter().map(|request| request.prompt_tokens).sum();
+        let as_ids = manifest.prompt_form == PromptForm::TokenIds;
+        let prompts_miscounted = answered.iter().filter(|request| as_ids && miscounted(request));
+        let chunks_miscounted = answered.iter().filter(|request| {
+            request.credit.seen.is_some_and(|seen| seen != request.credit.tokens)
+        });
+        let lengths = || manifest.requests.iter().map(|request| request.output_tokens);
+        let fixed_output = lengths().next().filter(|first| lengths().all(|next| next == *first));
+        let evidence = Evidence {
+            prompt_tokens_mean: (
+                mean(manifest.input_tokens(), manifest.requests.len()),
+                mean(survivors, answered.len()),
+            ),
+            prompts_miscounted: prompts_miscounted.count() as u64,
+            chunks_miscounted: chunks_miscounted.count() as u64,
+            fixed_output,
+        };
+        verdict(counts, measurement.metrics.as_ref(), client, cache, &evidence)
+    }
+}
+
+fn miscounted(request: &Answered<'_>) -> bool {
+    let usage = request.sample.usage;
+    usage.is_some_and(|usage| usage.prompt_tokens != request.prompt_tokens)
+}
+
+/// What the client knows of itself.
+fn client_facts(driven: &Driven, all: &Distributions, reasons: &mut Reasons) -> ClientFacts {
+    const NO_READ: &str = "no answer brought a token";
+    const SHORT: &str = "the run is shorter than 10 ms";
+    let load = &driven.load;
+    let sent = |sample: &Sample| Some(sample.sent_ns?.saturating_sub(sample.scheduled_ns));
+    let mut lags: Vec<u64> = driven.samples.iter().filter_map(sent).collect();
+    lags.sort_unstable();
+    debug_assert!(lags.len() >= all.schedule_lag.len(), "every answer was sent");
+    let lag_ns = (!lags.is_empty()).then(|| percentile(&lags, 0.99));
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a lag is positive and far below 2^53"
+    )]
+    let lag_us = lag_ns.map(|ns| (ns / 1000.0).round() as u64);
+    ClientFacts {
+        name: Some("redline-bench".to_owned()),
+        version: Some(env!("CARGO_PKG_VERSION").to_owned()),
+        commit: reasons
+            .none("client.commit", "the client does not know the commit it was built at"),
+        cpu_share_p95: reasons.explain(
+            "client.cpu_share_p95",
+            percentile_f64(load.cpu_shares(), 0.95),
+            SHORT,
+        ),
+        loop_lag_us_p99: reasons.explain("client.loop_lag_us_p99", load.loop_lag_us_p99(), SHORT),
+        kernel_timestamps: reasons.explain(
+            "client.kernel_timestamps",
+            load.kernel_timestamps(),
+            NO_READ,
+        ),
+        kernel_to_user_us_p99: reasons.explain(
+            "client.kernel_to_user_us_p99",
+            load.kernel_to_user_us_p99(),
+            "the kernel gave no receive stamps",
+        ),
+        coalesced_read_share: reasons.explain(
+            "client.coalesced_read_share",
+            load.coalesced_read_share(),
+            NO_READ,
+        ),
+        schedule_lag_us_p99: reasons.explain(
+            "client.schedule_lag_us_p99",
+            lag_us,
+            "no request was sent",
+        ),
+        streams_max: Some(load.streams_max),
+    }
+}
