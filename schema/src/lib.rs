@@ -7,6 +7,7 @@
 pub mod campaign;
 pub mod canonical;
 pub mod engine;
+pub mod event;
 pub mod exit;
 pub mod histogram;
 pub mod id;

@@ -81,6 +81,15 @@ pub fn of_campaign(record: &CampaignRecord) -> Result<String, PathError> {
     Ok(format!("campaigns/{}/{}.json", year(unix_ms), record.id))
 }
 
+/// `events/<yyyy>/<ULID>.toml`.
+///
+/// # Errors
+/// The id is not a ULID.
+pub fn of_event(id: &str) -> Result<String, PathError> {
+    let unix_ms = ulid_unix_ms(id).ok_or_else(|| part_error("id", id))?;
+    Ok(format!("events/{}/{id}.toml", year(unix_ms)))
+}
+
 /// The generated page of a release on a hardware, below `results/`.
 #[must_use]
 pub fn of_page(engine: &str, release: &str, hardware: &str) -> String {

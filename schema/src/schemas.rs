@@ -9,6 +9,7 @@ pub fn all() -> Vec<(&'static str, Schema)> {
         ("campaign.v1", schema_for!(crate::campaign::CampaignRecord)),
         ("dataset", schema_for!(crate::model::DatasetFile)),
         ("engine", schema_for!(crate::engine::EngineFile)),
+        ("event.v1", schema_for!(crate::event::Event)),
         ("kernel.v1", schema_for!(crate::kernel::KernelRecord)),
         ("manifest.v1", schema_for!(crate::manifest::Manifest)),
         ("measurement.v1", schema_for!(crate::measurement::Measurement)),
