@@ -1,0 +1,129 @@
+//! Quantiles: what a stored histogram says about an exact percentile, and how many samples a
+//! percentile needs before it means anything.
+
+use schema::histogram::{HdrHistogram, HistogramError};
+
+/// The bins of a decoded histogram, from low to high.
+#[derive(Debug)]
+pub struct Bins {
+    /// Lowest value, highest value and number of samples of each bin that has any.
+    bins: Vec<(u64, u64, u64)>,
+    samples: u64,
+}
+
+/// Inclusive bounds, in microseconds, within which an exact figure must lie.
+pub type Bounds = (f64, f64);
+
+impl Bins {
+    /// Decodes a record's histogram.
+    ///
+    /// # Errors
+    /// The text is not a histogram.
+    pub fn decode(histogram: &HdrHistogram) -> Result<Self, HistogramError> {
+        let decoded = histogram.decode()?;
+        let bins: Vec<_> = decoded
+            .iter_recorded()
+            .map(|step| step.value_iterated_to())
+            .map(|value| {
+                let (low, high) =
+                    (decoded.lowest_equivalent(value), decoded.highest_equivalent(value));
+                (low, high, decoded.count_at(value))
+            })
+            .collect();
+        let samples = bins.iter().map(|(_, _, count)| *count).sum();
+        Ok(Self { bins, samples })
+    }
+
+    /// Number of samples.
+    #[must_use]
+    pub fn samples(&self) -> u64 {
+        self.samples
+    }
+
+    /// Where the exact `share` quantile lies, linear between order statistics (NumPy's default);
+    /// `None` without samples.
+    #[must_use]
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a run has far fewer than 2^53 samples, and the rank is not negative"
+    )]
+    pub fn quantile(&self, share: f64) -> Option<Bounds> {
+        let last = self.samples.checked_sub(1)?;
+        let rank = share.clamp(0.0, 1.0) * last as f64;
+        let below = self.bin_at(rank.floor() as u64)?;
+        let above = self.bin_at((rank.ceil() as u64).min(last))?;
+        Some((below.0 as f64, above.1 as f64))
+    }
+
+    /// Where the exact mean lies; `None` without samples.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "times of a run are far below 2^53")]
+    pub fn mean(&self) -> Option<Bounds> {
+        let samples = (self.samples > 0).then_some(self.samples as f64)?;
+        let sum = |end: fn(&(u64, u64, u64)) -> u64| -> f64 {
+            self.bins.iter().map(|bin| end(bin) as f64 * bin.2 as f64).sum()
+        };
+        Some((sum(|bin| bin.0) / samples, sum(|bin| bin.1) / samples))
+    }
+
+    /// The bin of the sample with `rank` samples below it.
+    fn bin_at(&self, rank: u64) -> Option<(u64, u64)> {
+        let mut seen = 0;
+        self.bins.iter().find_map(|(low, high, count)| {
+            seen += count;
+            (seen > rank).then_some((*low, *high))
+        })
+    }
+}
+
+/// Confidence that [`samples_needed`] asks for.
+pub const CONFIDENCE: f64 = 0.99;
+
+/// Fewest samples from which the `share` quantile can be stated with [`CONFIDENCE`], one sample
+/// beyond it allowed: 64 for p90, 662 for p99.
+///
+/// The smallest n with `P(at most one of n samples lies beyond) <= 1 - CONFIDENCE`, which is the
+/// early-stopping bound of MLPerf Inference (`loadgen/early_stopping.cc`).
+#[must_use]
+pub fn samples_needed(share: f64) -> u64 {
+    let beyond = 1.0 - share;
+    let chance = |n: u64| {
+        #[expect(clippy::cast_precision_loss, reason = "n stays below a few thousand")]
+        let n = n as f64;
+        share.powf(n) + n * beyond * share.powf(n - 1.0)
+    };
+    (2..100_000).find(|n| chance(*n) <= 1.0 - CONFIDENCE).unwrap_or(100_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sample_floors_are_those_of_the_early_stopping_table() {
+        assert_eq!([0.9, 0.95, 0.99].map(samples_needed), [64, 130, 662]);
+    }
+
+    #[test]
+    fn bounds_hold_the_exact_figures_and_little_more() {
+        let samples: Vec<u64> = (0..1000).map(|i| 10_000 + i * i).collect();
+        let stored = HdrHistogram::from_samples(samples.iter().copied()).expect("in range");
+        let bins = Bins::decode(&stored).expect("readable");
+        assert_eq!(bins.samples(), 1000);
+        let exact = 10_000.0 + 0.5 * (499.0 * 499.0 + 500.0 * 500.0);
+        let (low, high) = bins.quantile(0.5).expect("samples");
+        assert!(low <= exact && exact <= high && (high - low) / exact < 0.005, "{low} {high}");
+        let mean = samples.iter().sum::<u64>() as f64 / 1000.0;
+        let (low, high) = bins.mean().expect("samples");
+        assert!(low <= mean && mean <= high && (high - low) / mean < 0.002, "{low} {high}");
+    }
+
+    #[test]
+    fn an_empty_histogram_bounds_nothing() {
+        let stored = HdrHistogram::from_samples([]).expect("empty");
+        let bins = Bins::decode(&stored).expect("readable");
+        assert_eq!((bins.quantile(0.5), bins.mean()), (None, None));
+    }
+}

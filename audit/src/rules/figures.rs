@@ -1,0 +1,197 @@
+//! Rules over derived figures: they must follow from the integers and histograms beside them.
+
+use schema::run::{Counts, Kind, Level, Metrics, RunRecord, Summary, TokenSource};
+
+use super::{claim, float, within};
+use crate::quantile::{Bins, Bounds, samples_needed};
+use crate::rule::{Finding, Rule, Scope};
+
+/// Share by which a rate may differ from its counts over the wall time; published figures of
+/// others are rounded more coarsely.
+pub const RATE_SHARE: f64 = 0.001;
+pub const RATE_SHARE_IMPORTED: f64 = 0.02;
+
+/// How many times the mean output rate the best second may be.
+pub const PEAK_TIMES_MEAN: f64 = 20.0;
+
+/// Stored times are whole microseconds.
+const ROUNDING_US: f64 = 1.0;
+
+pub(super) const RATES: Rule = Rule {
+    id: "E06",
+    title: "rates are counts over wall time, within 0.1 % (imports 2 %)",
+    why: "A printed headline of +15.6 % was +10.0 % by the tokens and seconds on the same page.",
+    level: Level::Error,
+    level_on_cpu: Level::Error,
+    since: 1,
+    scope: Scope::FIGURES,
+    look: rates,
+};
+
+pub(super) const PERCENTILES: Rule = Rule {
+    id: "E07",
+    title: "percentiles rise and agree with their histogram within a bin",
+    why: "A percentile that its own samples contradict was computed from something else.",
+    level: Level::Error,
+    level_on_cpu: Level::Error,
+    since: 1,
+    scope: Scope::FIGURES,
+    look: percentiles,
+};
+
+pub(super) const PEAK: Rule = Rule {
+    id: "E08",
+    title: "the best second lies between the mean rate and 20 times it",
+    why: "Peaks of millions of tokens per second come from buffered streams, not from an engine.",
+    level: Level::Error,
+    level_on_cpu: Level::Error,
+    since: 1,
+    scope: Scope::FIGURES,
+    look: peak,
+};
+
+pub(super) const SAMPLES: Rule = Rule {
+    id: "W11",
+    title: "there are enough samples for the percentiles shown",
+    why: "A p99 needs 662 samples to be stated with 99 % confidence, a p95 130, a p90 64.",
+    level: Level::Warning,
+    level_on_cpu: Level::Warning,
+    since: 1,
+    scope: Scope::FIGURES.but_lite(),
+    look: samples,
+};
+
+fn rates(record: &RunRecord) -> Finding {
+    let (counts, metrics) = (record.counts.as_ref()?, record.metrics.as_ref()?);
+    let wall_us = record.time.as_ref()?.wall_us.filter(|wall| *wall > 0)?;
+    let share = if record.kind == Kind::Imported { RATE_SHARE_IMPORTED } else { RATE_SHARE };
+    let per_s = |count: u64| float(count) * 1e6 / float(wall_us);
+    let output = credited_output(counts);
+    let gpus = record.server.as_ref().and_then(|server| server.tp).filter(|tp| *tp > 0);
+    let total = output.zip(counts.input_tokens).map(|(output, input)| per_s(output) + per_s(input));
+    let pairs = [
+        ("requests_per_s", metrics.requests_per_s, counts.requests_ok.map(per_s)),
+        ("input_tokens_per_s", metrics.input_tokens_per_s, counts.input_tokens.map(per_s)),
+        ("output_tokens_per_s", metrics.output_tokens_per_s, output.map(per_s)),
+        ("total_tokens_per_s", metrics.total_tokens_per_s, total),
+        (
+            "output_tokens_per_s_per_gpu",
+            metrics.output_tokens_per_s_per_gpu,
+            output.zip(gpus).map(|(output, gpus)| per_s(output) / f64::from(gpus)),
+        ),
+    ];
+    let known = pairs.iter().filter_map(|(name, stored, due)| Some((name, (*stored)?, (*due)?)));
+    let mut known = known.peekable();
+    known.peek()?;
+    let wrong: Vec<String> = known
+        .filter(|(_, stored, due)| !within(*stored, *due, share))
+        .map(|(name, stored, due)| format!("`{name}` is {stored:.2}, its counts give {due:.2}"))
+        .collect();
+    Some(claim(wrong.is_empty(), || wrong.join("; ")))
+}
+
+/// The output tokens that throughput is credited with, as `token_source` says.
+#[must_use]
+pub fn credited_output(counts: &Counts) -> Option<u64> {
+    match counts.token_source? {
+        TokenSource::Usage | TokenSource::UsagePerChunk => counts.output_tokens_reported,
+        TokenSource::Retokenized => counts.output_tokens_retokenized,
+        TokenSource::Chunks => counts.output_chunks,
+        TokenSource::Requested => counts.output_tokens_requested,
+    }
+}
+
+fn percentiles(record: &RunRecord) -> Finding {
+    let metrics = record.metrics.as_ref()?;
+    let mut wrong: Vec<String> = metrics
+        .summaries()
+        .into_iter()
+        .filter_map(|(name, summary)| falling(name, summary?))
+        .collect();
+    if let Some(histograms) = record.histograms.as_ref() {
+        for (name, histogram) in histograms.named() {
+            let Some(histogram) = histogram else { continue };
+            match Bins::decode(histogram) {
+                Ok(bins) => wrong.extend(contradictions(name, metrics, &bins, record)),
+                Err(error) => wrong.push(format!("`{name}`: {error}")),
+            }
+        }
+    }
+    Some(claim(wrong.is_empty(), || wrong.join("; ")))
+}
+
+/// Says which percentile of `summary` is below the one before it.
+fn falling(name: &str, summary: &Summary) -> Option<String> {
+    let steps = [
+        ("p50", summary.p50),
+        ("p90", summary.p90),
+        ("p95", summary.p95),
+        ("p99", summary.p99),
+        ("max", summary.max),
+    ];
+    let known: Vec<_> = steps.iter().filter_map(|(step, value)| Some((step, (*value)?))).collect();
+    let fall = known.windows(2).find(|pair| pair[1].1 < pair[0].1)?;
+    let [(low, below), (high, above)] = fall else { return None };
+    Some(format!("`{name}` {high} is {above} us, below its {low} of {below} us"))
+}
+
+/// What the histogram called `name` contradicts: its number of samples, or a figure of the
+/// summary of the same name.
+fn contradictions(name: &str, metrics: &Metrics, bins: &Bins, record: &RunRecord) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let ok = record.counts.as_ref().and_then(|counts| counts.requests_ok);
+    if let Some(ok) = ok.filter(|ok| per_request(name) && *ok != bins.samples()) {
+        wrong.push(format!("`{name}` has {} samples for {ok} requests", bins.samples()));
+    }
+    let summaries = metrics.summaries();
+    let Some(summary) = summaries.iter().find(|(of, _)| *of == name).and_then(|(_, s)| *s) else {
+        return wrong;
+    };
+    let figures: [(&str, Option<u64>, Option<Bounds>); 6] = [
+        ("mean", summary.mean, bins.mean()),
+        ("p50", summary.p50, bins.quantile(0.5)),
+        ("p90", summary.p90, bins.quantile(0.9)),
+        ("p95", summary.p95, bins.quantile(0.95)),
+        ("p99", summary.p99, bins.quantile(0.99)),
+        ("max", summary.max, bins.quantile(1.0)),
+    ];
+    for (figure, stored, bounds) in figures {
+        let (Some(stored), Some((low, high))) = (stored, bounds) else { continue };
+        if float(stored) < low - ROUNDING_US || float(stored) > high + ROUNDING_US {
+            wrong.push(format!(
+                "`{name}` {figure} is {stored} us, its histogram says {low:.0} to {high:.0}"
+            ));
+        }
+    }
+    wrong
+}
+
+/// True for the histograms that hold one sample for every request that succeeded.
+fn per_request(name: &str) -> bool {
+    matches!(name, "ttft_us" | "e2e_us")
+}
+
+fn peak(record: &RunRecord) -> Finding {
+    let metrics = record.metrics.as_ref()?;
+    let (peak, mean) = (metrics.output_tokens_per_s_peak?, metrics.output_tokens_per_s?);
+    let wall_s = float(record.time.as_ref()?.wall_us.filter(|wall| *wall > 0)?) / 1e6;
+    // The best of the whole seconds that cover the run has at least their mean.
+    let least = mean * wall_s / wall_s.ceil() * (1.0 - RATE_SHARE);
+    let most = mean * PEAK_TIMES_MEAN;
+    Some(claim((least..=most).contains(&peak), || {
+        format!("the best second has {peak:.1} tokens, the mean is {mean:.1}")
+    }))
+}
+
+fn samples(record: &RunRecord) -> Finding {
+    let metrics = record.metrics.as_ref()?;
+    let samples = record.counts.as_ref()?.requests_ok?;
+    let summary = metrics.e2e_us.as_ref().or(metrics.ttft_us.as_ref())?;
+    let shown = [("p90", 0.9, summary.p90), ("p95", 0.95, summary.p95), ("p99", 0.99, summary.p99)];
+    let short: Vec<String> = shown
+        .iter()
+        .filter(|(_, share, value)| value.is_some() && samples < samples_needed(*share))
+        .map(|(name, share, _)| format!("{name} needs {}", samples_needed(*share)))
+        .collect();
+    Some(claim(short.is_empty(), || format!("{samples} samples: {}", short.join(", "))))
+}

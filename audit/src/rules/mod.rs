@@ -1,0 +1,56 @@
+//! The rules, in the order in which they are listed and stored.
+//!
+//! `E01` (path equals key), `E03` (hash) and `E09` (the same figures under two runs) need the
+//! files or the other records, so they are the registry's. Ids that are missing here belong to
+//! evidence that records do not hold yet, such as foreign GPU processes.
+
+mod client;
+mod counts;
+mod facts;
+mod figures;
+mod identities;
+
+use crate::rule::Rule;
+
+/// Every rule.
+pub const RULES: &[Rule] = &[
+    facts::COMPLETE,
+    counts::PLANNED,
+    counts::ACCOUNTED,
+    figures::RATES,
+    figures::PERCENTILES,
+    figures::PEAK,
+    facts::PROVENANCE,
+    facts::HARDWARE,
+    facts::PREFIX_HITS,
+    client::BUSY,
+    client::WINDOW,
+    client::CORRECTNESS,
+    identities::TPOT,
+    identities::TOKEN_GAPS,
+    identities::CONCURRENCY,
+    identities::FIRST_TOKEN,
+    counts::RETOKENIZED,
+    identities::CHUNKED,
+    identities::QUEUE_TIME,
+    counts::REQUESTED,
+    figures::SAMPLES,
+];
+
+/// `|left - right| <= share * |right|`.
+fn within(left: f64, right: f64, share: f64) -> bool {
+    (left - right).abs() <= share * right.abs()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "times and counts of a run are far below 2^53")]
+fn float(value: u64) -> f64 {
+    value as f64
+}
+
+/// A finding from a claim and the sentence that says how it is broken.
+fn claim(holds: bool, broken: impl FnOnce() -> String) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(broken()) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,336 @@
+//! A sound record passes every rule, and for each rule there is a smallest edit that breaks it
+//! and no other.
+
+use expect_test::expect;
+use schema::histogram::HdrHistogram;
+use schema::run::{Gpu, Kind, Level, RunRecord, Status};
+use schema::scenario::{Arrival, Tier};
+
+use super::RULES;
+use crate::sample::Sample;
+use crate::{CHECKS_REV, judge, judge_later, rule};
+
+/// A sound measured run on a CPU.
+fn sound() -> RunRecord {
+    RunRecord { kind: Kind::Measured, ..Sample::default().record() }
+}
+
+/// A sound measured run of a full scenario on a GPU, long enough and with enough samples.
+fn sound_on_gpu() -> RunRecord {
+    let mut record = sound();
+    record.scenario.tier = Tier::Full;
+    record.hardware.id = "h200-141g".into();
+    record.hardware.gpu = Some(vec![Gpu {
+        name: "H200".into(),
+        memory_bytes: Some(141 << 30),
+        driver: Some("570.1".into()),
+        vbios: Some("96".into()),
+        power_limit_mw: Some(700_000),
+        clocks_locked: Some(false),
+    }]);
+    record.time.as_mut().unwrap().window_us = Some(301_000_000);
+    for summary in summaries(&mut record) {
+        (summary.p90, summary.p95, summary.p99) = (None, None, None);
+    }
+    for name in ["ttft_us", "tpot_us", "itl_chunk_us", "itl_token_us", "e2e_us"] {
+        for figure in ["p90", "p95", "p99"] {
+            record.absent.insert(format!("metrics.{name}.{figure}"), "too few samples".into());
+        }
+    }
+    record
+}
+
+fn summaries(record: &mut RunRecord) -> Vec<&mut schema::run::Summary> {
+    let metrics = record.metrics.as_mut().unwrap();
+    let all = [
+        metrics.ttft_us.as_mut(),
+        metrics.tpot_us.as_mut(),
+        metrics.itl_chunk_us.as_mut(),
+        metrics.itl_token_us.as_mut(),
+        metrics.e2e_us.as_mut(),
+    ];
+    all.into_iter().flatten().collect()
+}
+
+/// The rules that `record` breaks, with what they say.
+fn broken(record: &RunRecord) -> Vec<String> {
+    let findings = judge(record).into_iter().filter(|check| !check.ok);
+    findings.map(|check| format!("{} {}", check.rule, check.detail.unwrap_or_default())).collect()
+}
+
+#[test]
+fn a_sound_record_passes_every_rule() {
+    for (record, kind) in [(sound(), "cpu"), (sound_on_gpu(), "gpu")] {
+        assert_eq!(broken(&record), Vec::<String>::new(), "{kind}");
+    }
+    let judged: Vec<String> = judge(&sound()).into_iter().map(|check| check.rule).collect();
+    expect!["E02 E04 E05 E06 E07 E08 E10 E11 E12 E15 E17 E19 E20 E21 E22 W01 W02 W04 W10"]
+        .assert_eq(&judged.join(" "));
+}
+
+#[test]
+fn a_failed_run_is_judged_by_what_it_has() {
+    let record = RunRecord { kind: Kind::Measured, ..Sample::default().failed_record() };
+    let judged: Vec<String> = judge(&record).into_iter().map(|check| check.rule).collect();
+    assert_eq!(judged, ["E02", "E10", "E11"]);
+    assert_eq!(broken(&record), Vec::<String>::new());
+}
+
+/// A rule, the record it is broken in, and the edit.
+type Breaking = (&'static str, fn() -> RunRecord, fn(&mut RunRecord));
+
+const BREAKING: &[Breaking] = &[
+    ("E02", sound, |r| r.server.as_mut().unwrap().kv_bytes = None),
+    ("E04", sound, |r| r.scenario.requests = Some(320)),
+    ("E05", sound, |r| r.counts.as_mut().unwrap().requests_failed = Some(1)),
+    ("E06", sound, |r| {
+        let metrics = r.metrics.as_mut().unwrap();
+        metrics.output_tokens_per_s = metrics.output_tokens_per_s.map(|rate| rate * 1.002);
+    }),
+    ("E07", sound, |r| {
+        let ttft = r.metrics.as_mut().unwrap().ttft_us.as_mut().unwrap();
+        ttft.mean = ttft.mean.map(|mean| mean * 101 / 100);
+    }),
+    ("E08", sound, |r| r.metrics.as_mut().unwrap().output_tokens_per_s_peak = Some(36e6)),
+    ("E10", sound, |r| r.engine.dirty = Some(true)),
+    ("E11", sound, |r| r.hardware.kernel = Some(String::new())),
+    ("E11", sound_on_gpu, |r| r.hardware.gpu = Some(Vec::new())),
+    ("E12", sound, |r| r.cache.as_mut().unwrap().hit_tokens = Some(60)),
+    ("E15", sound, |r| r.client.as_mut().unwrap().cpu_share_p95 = Some(0.81)),
+    ("E16", sound_on_gpu, |r| r.time.as_mut().unwrap().window_us = Some(299_000_000)),
+    ("E17", sound, |r| r.correctness.as_mut().unwrap().prompts = Some(0)),
+    ("E19", sound, |r| {
+        // Counting the first token's time into TPOT: TTFT / n more per token.
+        shift(r, |histograms, metrics| {
+            histograms.tpot_us = None;
+            let tpot = metrics.tpot_us.as_mut().unwrap();
+            tpot.mean = tpot.mean.map(|mean| mean + 3_000);
+        });
+        r.absent.insert("histograms.tpot_us".into(), "test".into());
+    }),
+    ("E20", sound, |r| {
+        let dropped = HdrHistogram::from_samples([20_000; 3_000]).unwrap();
+        r.histograms.as_mut().unwrap().itl_token_us = Some(dropped);
+        let gaps = r.metrics.as_mut().unwrap().itl_token_us.as_mut().unwrap();
+        for figure in [&mut gaps.mean, &mut gaps.p50, &mut gaps.p90, &mut gaps.p95] {
+            *figure = Some(20_000);
+        }
+        (gaps.p99, gaps.max) = (Some(20_000), Some(20_000));
+    }),
+    ("E21", sound, |r| r.scenario.arrival = Some(Arrival::Closed { concurrency: 8 })),
+    ("E22", sound, |r| {
+        let metrics = r.metrics.as_mut().unwrap();
+        let past = metrics.e2e_us.as_ref().unwrap().max.map(|max| max + 1);
+        metrics.ttft_us.as_mut().unwrap().max = past;
+        r.histograms.as_mut().unwrap().ttft_us = None;
+        r.absent.insert("histograms.ttft_us".into(), "test".into());
+    }),
+    ("W01", sound, |r| r.counts.as_mut().unwrap().output_tokens_retokenized = Some(4_000)),
+    ("W02", sound, |r| {
+        let gaps = r.metrics.as_mut().unwrap().itl_chunk_us.as_mut().unwrap();
+        gaps.p50 = Some(0);
+        r.histograms.as_mut().unwrap().itl_chunk_us = None;
+        r.absent.insert("histograms.itl_chunk_us".into(), "test".into());
+    }),
+    ("W04", || RunRecord { kind: Kind::Measured, ..queued() }, |_| {}),
+    ("W10", sound, |r| r.counts.as_mut().unwrap().output_tokens_requested = Some(4_101)),
+    ("W11", sound_on_gpu, |r| {
+        r.metrics.as_mut().unwrap().e2e_us.as_mut().unwrap().p99 =
+            r.metrics.as_ref().unwrap().e2e_us.as_ref().unwrap().max.map(|max| max - 1_000);
+    }),
+];
+
+fn shift(
+    record: &mut RunRecord,
+    edit: fn(&mut schema::run::Histograms, &mut schema::run::Metrics),
+) {
+    edit(record.histograms.as_mut().unwrap(), record.metrics.as_mut().unwrap());
+}
+
+/// A run whose requests waited for three seconds each before their first token.
+fn queued() -> RunRecord {
+    const WAIT_US: u64 = 3_000_000;
+    let mut record = sound();
+    let wall = record.time.as_ref().unwrap().wall_us.unwrap();
+    let stretch = (wall + WAIT_US) as f64 / wall as f64;
+    record.time.as_mut().unwrap().wall_us = Some(wall + WAIT_US);
+    let histograms = record.histograms.as_mut().unwrap();
+    for histogram in [&mut histograms.ttft_us, &mut histograms.e2e_us] {
+        let decoded = histogram.as_ref().unwrap().decode().unwrap();
+        let later = decoded.iter_recorded().flat_map(|step| {
+            let value = step.value_iterated_to() + WAIT_US;
+            vec![value; usize::try_from(step.count_at_value()).unwrap()]
+        });
+        *histogram = Some(HdrHistogram::from_samples(later).unwrap());
+    }
+    let metrics = record.metrics.as_mut().unwrap();
+    for rate in [
+        &mut metrics.requests_per_s,
+        &mut metrics.input_tokens_per_s,
+        &mut metrics.output_tokens_per_s,
+        &mut metrics.total_tokens_per_s,
+    ] {
+        *rate = rate.map(|rate| rate / stretch);
+    }
+    for summary in [metrics.ttft_us.as_mut().unwrap(), metrics.e2e_us.as_mut().unwrap()] {
+        for figure in [
+            &mut summary.mean,
+            &mut summary.p50,
+            &mut summary.p90,
+            &mut summary.p95,
+            &mut summary.p99,
+            &mut summary.max,
+        ] {
+            *figure = figure.map(|value| value + WAIT_US);
+        }
+    }
+    let sum = metrics.e2e_us.as_ref().unwrap().mean.unwrap() * 32;
+    metrics.concurrency_mean = Some(sum as f64 / (wall + WAIT_US) as f64);
+    record
+}
+
+#[test]
+fn each_rule_is_broken_by_a_smallest_edit_and_alone() {
+    for (id, start, edit) in BREAKING {
+        let mut record = start();
+        edit(&mut record);
+        let broken = broken(&record);
+        let alone = broken.len() == 1 && broken[0].starts_with(id);
+        assert!(alone, "the edit for {id} broke {broken:#?}");
+    }
+}
+
+#[test]
+fn every_rule_has_a_breaking_edit() {
+    for rule in RULES {
+        assert!(BREAKING.iter().any(|(id, _, _)| *id == rule.id), "no edit breaks {}", rule.id);
+    }
+}
+
+#[test]
+fn ids_are_unique_sorted_and_tell_the_level() {
+    assert!(RULES.windows(2).all(|pair| pair[0].id < pair[1].id), "ids are not in order");
+    for one in RULES {
+        let level = if one.id.starts_with('E') { Level::Error } else { Level::Warning };
+        assert_eq!(one.level, level, "{}", one.id);
+        assert!(one.since >= 1 && one.since <= CHECKS_REV, "{}", one.id);
+        assert!(one.why.ends_with('.') && !one.title.ends_with('.'), "{}", one.id);
+        assert_eq!(rule(one.id).map(|found| found.title), Some(one.title));
+    }
+}
+
+#[test]
+fn a_busy_client_is_an_error_on_a_gpu_and_a_warning_on_a_cpu() {
+    for (mut record, level) in [(sound(), Level::Warning), (sound_on_gpu(), Level::Error)] {
+        record.client.as_mut().unwrap().loop_lag_us_p99 = Some(6_000);
+        let busy = judge(&record).into_iter().find(|check| check.rule == "E15").unwrap();
+        assert!(!busy.ok && busy.level == level, "{busy:?}");
+    }
+}
+
+#[test]
+fn loop_lag_against_tpot_minds_only_where_the_kernel_does_not_stamp() {
+    for (stamped, ok) in [(true, true), (false, false)] {
+        let mut record = sound();
+        let client = record.client.as_mut().unwrap();
+        (client.loop_lag_us_p99, client.kernel_timestamps) = (Some(450), Some(stamped));
+        let busy = judge(&record).into_iter().find(|check| check.rule == "E15").unwrap();
+        assert_eq!(busy.ok, ok, "{busy:?}");
+    }
+}
+
+#[test]
+fn an_imported_rate_may_be_rounded_coarsely() {
+    let mut record = sound();
+    record.kind = Kind::Imported;
+    let metrics = record.metrics.as_mut().unwrap();
+    metrics.requests_per_s = metrics.requests_per_s.map(|rate| rate * 1.015);
+    assert_eq!(broken(&record), Vec::<String>::new());
+    record.kind = Kind::Measured;
+    assert!(broken(&record)[0].starts_with("E06"));
+}
+
+#[test]
+fn a_status_that_hides_failures_is_found() {
+    let mut record =
+        RunRecord { kind: Kind::Measured, ..Sample { failed: 2, ..Sample::default() }.record() };
+    assert_eq!(broken(&record), Vec::<String>::new());
+    record.status = Status::Ok;
+    let first = broken(&record).into_iter().find(|text| text.starts_with("E05"));
+    expect!["E05 status is `ok` with 2 failed requests"].assert_eq(&first.unwrap());
+}
+
+#[test]
+fn hostile_histograms_are_findings_and_no_panics() {
+    for text in ["", "%%", "AAAA", "HISTFAAAAB"] {
+        let mut record = sound();
+        record.histograms.as_mut().unwrap().queue_us =
+            Some(HdrHistogram { hdr_v2: text.into(), significant_digits: 3 });
+        let found = broken(&record);
+        assert!(found.iter().any(|text| text.starts_with("E07 `queue_us`")), "{found:?}");
+    }
+}
+
+#[test]
+fn absurd_figures_are_findings_and_no_panics() {
+    let mut record = sound();
+    let counts = record.counts.as_mut().unwrap();
+    counts.requests_ok = Some(u64::MAX);
+    counts.requests_failed = Some(u64::MAX);
+    counts.failures = Some([("a".to_owned(), u64::MAX), ("b".to_owned(), u64::MAX)].into());
+    record.metrics.as_mut().unwrap().requests_per_s = Some(f64::NAN);
+    record.time.as_mut().unwrap().wall_us = Some(0);
+    assert!(broken(&record).iter().any(|text| text.starts_with("E05")));
+}
+
+#[test]
+fn rules_that_came_later_are_shown_and_not_stored() {
+    let mut record = sound();
+    assert!(judge_later(&RunRecord { checks_rev: CHECKS_REV, ..record.clone() }).is_empty());
+    record.checks_rev = 0;
+    assert_eq!(judge_later(&record), judge(&record));
+}
+
+#[test]
+fn what_the_rules_say_reads_well() {
+    let lines: Vec<String> = BREAKING
+        .iter()
+        .map(|(_, start, edit)| {
+            let mut record = start();
+            edit(&mut record);
+            broken(&record).join(" | ")
+        })
+        .collect();
+    expect![[r#"
+        E02 null without a reason: `server.kv_bytes`
+        E04 32 planned, the scenario asks for 320
+        E05 32 ok and 1 failed of 32 planned
+        E06 `output_tokens_per_s` is 1319.41, its counts give 1316.78
+        E07 `ttft_us` mean is 392184 us, its histogram says 388172 to 388447
+        E08 the best second has 36000000.0 tokens, the mean is 1316.8
+        E10 built from a working tree with changes
+        E11 unknown: `kernel`
+        E11 unknown: `gpu`
+        E12 60 of 4096 prompt tokens came from the cache, the workload predicts 0
+        E15 the client was busy: it used 81 % of a core
+        E16 299.0 s of steady state, 300 s are asked for
+        E17 the outputs of this run were not checked
+        E19 mean TPOT is 22985 us, E2E and TTFT give 19985 us
+        E20 3000 gaps of 20000 us make 60.000 s, E2E - TTFT make 81.220 s
+        E21 mean concurrency is 30.11 under a cap of 8
+        E22 TTFT max is 3110627 us, E2E max is 3110626 us
+        W01 4000 tokens in the text, 4096 reported (ratio 0.977)
+        W02 the median gap between chunks is zero
+        W04 TTFT is 57 % of E2E: read it as queue time
+        W10 4096 output tokens reported, 4101 requested
+        W11 32 samples: p99 needs 662"#]]
+    .assert_eq(&lines.join("\n"));
+}
+
+#[test]
+fn a_sample_is_the_same_every_time() {
+    let record = Sample::default().record();
+    assert_eq!(record, Sample::default().record());
+    expect!["b416b3487a800df0055dd06c4ff18777a5a537f7dbf6b2878e27c91416db71c9"]
+        .assert_eq(&record.record_sha256);
+}
