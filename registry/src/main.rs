@@ -1,2 +1,179 @@
-//! registry
-fn main() {}
+//! `redline-results`: adds records to a registry, checks it, compares releases.
+
+mod cli;
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use clap::Parser;
+use cli::{Arguments, Command, DiffArguments, Format, RecordArguments};
+use registry::check::{CheckError, check};
+use registry::commit::Clock;
+use registry::diff::{self, Diff, Filter};
+use registry::list;
+use registry::record::{RecordError, record};
+use registry::repository::{RESULTS, RepositoryError, WorkTree};
+use registry::store::{Registry, StoreError};
+use schema::exit::Exit;
+
+fn main() -> ExitCode {
+    // clap ends the process itself on wrong use, with code 2.
+    let arguments = Arguments::parse();
+    match run(&arguments.command) {
+        Ok(exit) => ExitCode::from(exit.code()),
+        Err(error) => {
+            eprintln!("error: {}", chain(&error));
+            ExitCode::from(exit_of(&error).code())
+        }
+    }
+}
+
+fn run(command: &Command) -> anyhow::Result<Exit> {
+    match command {
+        Command::Preflight { registry } => preflight(registry),
+        Command::Record(arguments) => run_record(arguments),
+        Command::Check { registry, format } => run_check(registry, *format),
+        Command::Diff(arguments) => run_diff(arguments),
+        Command::List { registry, overlay, format } => {
+            let loaded = load(registry, overlay.as_deref())?;
+            let rows = list::rows(&loaded);
+            match format {
+                Format::Json => print(&json(&rows)?)?,
+                _ => print(&list::table(&rows))?,
+            }
+            Ok(Exit::Well)
+        }
+        Command::Show { run, registry, overlay } => {
+            let loaded = load(registry, overlay.as_deref())?;
+            let stored = list::find(&loaded, run)?;
+            print(schema::canonical::to_file_text(&stored.record)?.trim_end())?;
+            Ok(Exit::Well)
+        }
+    }
+}
+
+fn preflight(registry: &Path) -> anyhow::Result<Exit> {
+    let head = WorkTree::open(registry)?.ready()?;
+    print(&json(&head)?)?;
+    Ok(Exit::Well)
+}
+
+fn run_record(arguments: &RecordArguments) -> anyhow::Result<Exit> {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH)?;
+    let clock = Clock { unix_s: i64::try_from(since.as_secs())? };
+    let RecordArguments { overlay, registry, message, .. } = arguments;
+    let recorded = match record(registry, overlay, message, clock) {
+        Err(RecordError::Unsound(findings)) => {
+            for finding in &findings {
+                eprintln!("{finding}");
+            }
+            return Err(RecordError::Unsound(findings).into());
+        }
+        other => other?,
+    };
+    for line in recorded.notes.iter().map(|note| format!("note: {note}")) {
+        eprintln!("{line}");
+    }
+    for remark in &recorded.remarks {
+        eprintln!("{remark}");
+    }
+    if arguments.json {
+        print(&json(&recorded)?)?;
+        return Ok(Exit::Well);
+    }
+    let commit = recorded.commit.as_deref().unwrap_or("none");
+    let mut lines = vec![match recorded.paths.len() {
+        0 => format!("nothing new: {} holds all {} files", recorded.branch, recorded.known),
+        n => format!("commit {commit} on {}: {n} files", recorded.branch),
+    }];
+    lines.extend(recorded.paths.iter().map(|path| format!("  {path}")));
+    print(&lines.join("\n"))?;
+    Ok(Exit::Well)
+}
+
+fn run_check(registry: &Path, format: Format) -> anyhow::Result<Exit> {
+    let report = check(registry)?;
+    match format {
+        Format::Json => print(&json(&report)?)?,
+        _ => print(&report.to_string())?,
+    }
+    Ok(report.exit())
+}
+
+fn run_diff(arguments: &DiffArguments) -> anyhow::Result<Exit> {
+    let loaded = load(&arguments.registry, arguments.overlay.as_deref())?;
+    let filter = Filter { engine: arguments.engine.clone(), hardware: arguments.hardware.clone() };
+    let diff: Diff = diff::diff(&loaded, &arguments.baseline, &arguments.candidate, &filter)?;
+    let text = match arguments.format {
+        Format::Text => diff::print::text(&diff),
+        Format::Md => diff::print::markdown(&diff),
+        Format::Json => json(&diff)?,
+    };
+    print(text.trim_end())?;
+    Ok(diff.exit())
+}
+
+fn load(registry: &Path, overlay: Option<&Path>) -> anyhow::Result<Registry> {
+    let results = registry.join(RESULTS);
+    let roots: Vec<&Path> = std::iter::once(results.as_path()).chain(overlay).collect();
+    let loaded = Registry::load(&roots)?;
+    for finding in &loaded.findings {
+        eprintln!("{finding}");
+    }
+    Ok(loaded)
+}
+
+fn json(value: &impl serde::Serialize) -> anyhow::Result<String> {
+    Ok(serde_json::to_string_pretty(value)?)
+}
+
+/// Writes to standard output; a reader that has gone away is not an error.
+fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    match writeln!(out, "{text}").and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => Ok(other?),
+    }
+}
+
+/// The error and its causes on one line, hints on lines of their own at the end.
+fn chain(error: &anyhow::Error) -> String {
+    let mut messages: Vec<String> = Vec::new();
+    let mut hints: Vec<String> = Vec::new();
+    for cause in error.chain() {
+        let text = cause.to_string();
+        let mut lines = text.lines();
+        let first = lines.next().unwrap_or_default().to_owned();
+        // A transparent error repeats its cause.
+        if messages.last() != Some(&first) {
+            messages.push(first);
+        }
+        for hint in lines.map(|line| format!("\n{line}")) {
+            if !hints.contains(&hint) {
+                hints.push(hint);
+            }
+        }
+    }
+    messages.join(": ") + &hints.concat()
+}
+
+fn exit_of(error: &anyhow::Error) -> Exit {
+    if let Some(error) = error.downcast_ref::<RecordError>() {
+        return error.exit();
+    }
+    if let Some(error) = error.downcast_ref::<RepositoryError>() {
+        return error.exit();
+    }
+    if let Some(error) = error.downcast_ref::<CheckError>() {
+        return error.exit();
+    }
+    if error.is::<diff::DiffError>() || error.is::<list::FindError>() {
+        return Exit::Unsound;
+    }
+    if error.is::<StoreError>() || error.is::<io::Error>() {
+        return Exit::Environment;
+    }
+    Exit::Unsound
+}

@@ -1,0 +1,225 @@
+//! One commit of new files on the checked-out branch. The tree is HEAD's plus the new blobs, the
+//! index gets entries for the new paths only, and whatever the user staged or changed stays.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use git2::build::TreeUpdateBuilder;
+use git2::{ErrorCode, FileMode, Index, IndexEntry, IndexTime, Oid, Signature, Time};
+
+use crate::landing::Landing;
+use crate::record::RecordError;
+use crate::repository::{RESULTS, WorkTree};
+
+/// How often a commit is tried again because HEAD moved or a lock was held.
+const TRIES: u32 = 50;
+
+/// A file to be committed below `results/`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Addition {
+    pub path: String,
+    pub bytes: Vec<u8>,
+    /// A page or `README.md`, which may replace an older one.
+    pub derived: bool,
+}
+
+/// Who commits when, as `main` learnt it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Clock {
+    /// Seconds since 1970.
+    pub unix_s: i64,
+}
+
+/// Commits `additions`; returns the commit and the paths in it, or HEAD and no paths when HEAD
+/// holds them all already.
+pub(crate) fn commit(
+    tree: &WorkTree,
+    additions: &[Addition],
+    message: &str,
+    clock: Clock,
+) -> Result<(Option<Oid>, Vec<String>), RecordError> {
+    let mut landing = Landing::new(&tree.results());
+    let mut staged = Staged { tree, entries: Vec::new(), kept: false };
+    for _ in 0..TRIES {
+        tree.wait_for_index()?;
+        let (branch, head) = tree.tip()?;
+        let new = not_in_head(tree, head, additions)?;
+        if new.is_empty() {
+            // Whatever an earlier turn of this loop put in place is in HEAD by now.
+            staged.kept = true;
+            drop(staged);
+            landing.keep();
+            return Ok((head, Vec::new()));
+        }
+        for addition in &new {
+            landing.put(&addition.path, &addition.bytes, addition.derived)?;
+        }
+        let blobs = write_blobs(tree, &new)?;
+        if !staged.stage(&new, &blobs)? {
+            continue;
+        }
+        let commit = write_commit(tree, head, &new, &blobs, (message, clock))?;
+        let subject = message.lines().next().unwrap_or_default();
+        let log = format!("commit: {subject}");
+        let moved = match head {
+            Some(head) => tree.repo.reference_matching(&branch, commit, true, head, &log),
+            None => tree.repo.reference(&branch, commit, false, &log),
+        };
+        match moved {
+            Ok(_) => {
+                staged.kept = true;
+                drop(staged);
+                landing.keep();
+                let paths = new.iter().map(|addition| addition.path.clone()).collect();
+                return Ok((Some(commit), paths));
+            }
+            // Somebody else committed meanwhile, or is just doing so: look again.
+            Err(error) if is_contention(&error) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(RecordError::Contention)
+}
+
+fn is_contention(error: &git2::Error) -> bool {
+    let codes = [ErrorCode::Modified, ErrorCode::Locked, ErrorCode::Exists, ErrorCode::NotFound];
+    codes.contains(&error.code())
+}
+
+/// The additions that HEAD does not hold yet.
+fn not_in_head<'a>(
+    tree: &WorkTree,
+    head: Option<Oid>,
+    additions: &'a [Addition],
+) -> Result<Vec<&'a Addition>, RecordError> {
+    let base = tree.tree_of(head)?;
+    let mut new = Vec::new();
+    for addition in additions {
+        let path = format!("{RESULTS}/{}", addition.path);
+        let held = match base.get_path(path.as_ref()) {
+            Ok(entry) => Some(entry.id()),
+            Err(error) if error.code() == ErrorCode::NotFound => None,
+            Err(error) => return Err(error.into()),
+        };
+        let blob = Oid::hash_object(git2::ObjectType::Blob, &addition.bytes)?;
+        match held {
+            Some(held) if held == blob => {}
+            Some(_) if !addition.derived => {
+                return Err(RecordError::Replaces(addition.path.clone()));
+            }
+            _ => new.push(addition),
+        }
+    }
+    Ok(new)
+}
+
+fn write_blobs(tree: &WorkTree, new: &[&Addition]) -> Result<Vec<Oid>, git2::Error> {
+    new.iter().map(|addition| tree.repo.blob(&addition.bytes)).collect()
+}
+
+fn write_commit(
+    tree: &WorkTree,
+    head: Option<Oid>,
+    new: &[&Addition],
+    blobs: &[Oid],
+    (message, clock): (&str, Clock),
+) -> Result<Oid, git2::Error> {
+    let mut update = TreeUpdateBuilder::new();
+    for (addition, blob) in new.iter().zip(blobs) {
+        update.upsert(format!("{RESULTS}/{}", addition.path), *blob, FileMode::Blob);
+    }
+    let repo = &tree.repo;
+    let base = tree.tree_of(head)?;
+    let tree = repo.find_tree(update.create_updated(repo, &base)?)?;
+    let config = repo.config()?.snapshot()?;
+    let name = config.get_str("user.name").unwrap_or("Redline");
+    let email = config.get_str("user.email").unwrap_or("redline@localhost");
+    let author = Signature::new(name, email, &Time::new(clock.unix_s, 0))?;
+    let parents: Vec<_> =
+        head.map(|head| repo.find_commit(head)).transpose()?.into_iter().collect();
+    let parents: Vec<_> = parents.iter().collect();
+    // No reference is named: it is moved afterwards, and only from the parent used here.
+    repo.commit(None, &author, &author, message, &tree, &parents)
+}
+
+/// Index entries that were added; taken back when dropped without being kept.
+struct Staged<'a> {
+    tree: &'a WorkTree,
+    /// Path and the entry that was there before.
+    entries: Vec<(String, Option<IndexEntry>)>,
+    kept: bool,
+}
+
+impl Staged<'_> {
+    /// Adds entries for the new paths; false when another program held the index.
+    fn stage(&mut self, new: &[&Addition], blobs: &[Oid]) -> Result<bool, RecordError> {
+        let mut index = self.tree.repo.index()?;
+        index.read(true)?;
+        let mut before = Vec::new();
+        for (addition, blob) in new.iter().zip(blobs) {
+            let path = format!("{RESULTS}/{}", addition.path);
+            let entry = entry_of(self.tree, &path, *blob)?;
+            before.push((path.clone(), index.get_path(path.as_ref(), 0)));
+            index.add(&entry)?;
+        }
+        match index.write() {
+            Ok(()) => {}
+            Err(error) if error.code() == ErrorCode::Locked => return Ok(false),
+            Err(error) => return Err(error.into()),
+        }
+        for (path, entry) in before {
+            if !self.entries.iter().any(|(known, _)| *known == path) {
+                self.entries.push((path, entry));
+            }
+        }
+        Ok(true)
+    }
+
+    fn unstage(&self) -> Result<(), git2::Error> {
+        let mut index: Index = self.tree.repo.index()?;
+        index.read(true)?;
+        for (path, before) in &self.entries {
+            match before {
+                Some(entry) => index.add(entry)?,
+                None => index.remove_path(path.as_ref())?,
+            }
+        }
+        index.write()
+    }
+}
+
+impl Drop for Staged<'_> {
+    fn drop(&mut self) {
+        if !self.kept && !self.entries.is_empty() {
+            // An entry that cannot be taken back shows in `git status`, where the user sees it.
+            let _ = self.unstage();
+        }
+    }
+}
+
+/// The index entry of a file just written, with its times and size, so that `git status` has
+/// nothing to look up.
+fn entry_of(tree: &WorkTree, path: &str, blob: Oid) -> Result<IndexEntry, RecordError> {
+    let file = tree.root.join(path);
+    let facts =
+        fs::symlink_metadata(&file).map_err(|source| RecordError::File { path: file, source })?;
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "the index keeps the low 32 bits of each of these"
+    )]
+    Ok(IndexEntry {
+        ctime: IndexTime::new(facts.ctime() as i32, facts.ctime_nsec() as u32),
+        mtime: IndexTime::new(facts.mtime() as i32, facts.mtime_nsec() as u32),
+        dev: facts.dev() as u32,
+        ino: facts.ino() as u32,
+        mode: 0o100_644,
+        uid: facts.uid(),
+        gid: facts.gid(),
+        file_size: facts.size() as u32,
+        id: blob,
+        flags: 0,
+        flags_extended: 0,
+        path: path.as_bytes().to_vec(),
+    })
+}

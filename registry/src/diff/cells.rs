@@ -1,0 +1,181 @@
+//! Sorts the runs of two releases into cells, and the runs of a cell into pairs.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use schema::path::config_slug;
+use schema::run::{FailureClass, Kind, RunRecord, Status, ValidityVerdict};
+use schema::verdict::Cell;
+use serde::Serialize;
+
+/// The runs of both releases in one cell.
+#[derive(Debug, Default)]
+pub struct CellRuns<'a> {
+    pub baseline: Side<'a>,
+    pub candidate: Side<'a>,
+}
+
+/// The runs of one release in one cell, in the order of their ids.
+#[derive(Debug, Default)]
+pub struct Side<'a> {
+    /// Every run that stands.
+    pub all: Vec<&'a RunRecord>,
+}
+
+/// How many runs of a side ended how.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct SideCounts {
+    /// Runs whose figures are used.
+    pub used: usize,
+    /// Runs that failed, or in which requests failed.
+    pub failed: usize,
+    /// Runs that the machine and not the engine failed, or that were skipped.
+    pub lost: usize,
+    /// Runs whose client is not to be believed.
+    pub invalid: usize,
+    /// Failed requests over all runs.
+    pub requests_failed: u64,
+}
+
+impl<'a> Side<'a> {
+    /// The runs whose figures count: every request answered, the client believed.
+    #[must_use]
+    pub fn usable(&self) -> Vec<&'a RunRecord> {
+        self.all.iter().copied().filter(|run| is_usable(run)).collect()
+    }
+
+    #[must_use]
+    pub fn counts(&self) -> SideCounts {
+        let mut counts = SideCounts::default();
+        for run in &self.all {
+            counts.requests_failed += requests_failed(run);
+            if is_lost(run) {
+                counts.lost += 1;
+            } else if is_failed(run) {
+                counts.failed += 1;
+            } else if is_usable(run) {
+                counts.used += 1;
+            } else {
+                counts.invalid += 1;
+            }
+        }
+        counts
+    }
+}
+
+fn is_usable(run: &RunRecord) -> bool {
+    run.status == Status::Ok && !is_failed(run) && run.validity.verdict != ValidityVerdict::Invalid
+}
+
+/// True for a run that says nothing about the engine.
+fn is_lost(run: &RunRecord) -> bool {
+    let class = run.failure.as_ref().map(|failure| failure.class);
+    run.status == Status::Skipped
+        || (run.status == Status::Failed && class == Some(FailureClass::Infrastructure))
+}
+
+fn is_failed(run: &RunRecord) -> bool {
+    matches!(run.status, Status::Failed | Status::Partial) || requests_failed(run) > 0
+}
+
+fn requests_failed(run: &RunRecord) -> u64 {
+    run.counts.as_ref().and_then(|counts| counts.requests_failed).unwrap_or(0)
+}
+
+/// The cell of a run.
+#[must_use]
+pub fn cell_of(run: &RunRecord) -> Cell {
+    Cell {
+        engine: run.engine.name.clone(),
+        hardware: run.hardware.id.clone(),
+        model: run.model.id.clone(),
+        config: config_slug(run),
+        scenario: format!("{}@{}", run.scenario.id, run.scenario.rev),
+    }
+}
+
+/// Sorts runs into the cells of two releases. Imports are shown elsewhere and never compared. A
+/// run whose server died before it told its configuration counts in every cell of its engine,
+/// hardware, model and scenario.
+#[must_use]
+pub fn sort<'a>(
+    runs: impl Iterator<Item = &'a RunRecord>,
+    baseline: &str,
+    candidate: &str,
+) -> BTreeMap<Cell, CellRuns<'a>> {
+    let mut cells: BTreeMap<Cell, CellRuns<'a>> = BTreeMap::new();
+    let mut unread = Vec::new();
+    for run in runs.filter(|run| run.kind != Kind::Imported) {
+        let release = run.engine.release.as_str();
+        if release != baseline && release != candidate {
+            continue;
+        }
+        if run.server.is_none() {
+            unread.push(run);
+            continue;
+        }
+        side(cells.entry(cell_of(run)).or_default(), release == baseline).all.push(run);
+    }
+    for run in unread {
+        let mut cell = cell_of(run);
+        let like = |other: &&Cell| Cell { config: String::new(), ..(*other).clone() };
+        cell.config.clear();
+        let same: Vec<Cell> = cells.keys().filter(|key| like(key) == cell).cloned().collect();
+        let is_baseline = run.engine.release == baseline;
+        if same.is_empty() {
+            side(cells.entry(cell_of(run)).or_default(), is_baseline).all.push(run);
+        }
+        for cell in same {
+            side(cells.entry(cell).or_default(), is_baseline).all.push(run);
+        }
+    }
+    for runs in cells.values_mut() {
+        runs.baseline.all.sort_by(|a, b| a.id.cmp(&b.id));
+        runs.candidate.all.sort_by(|a, b| a.id.cmp(&b.id));
+    }
+    cells
+}
+
+fn side<'b, 'a>(cell: &'b mut CellRuns<'a>, baseline: bool) -> &'b mut Side<'a> {
+    if baseline { &mut cell.baseline } else { &mut cell.candidate }
+}
+
+/// One interleaved block of a campaign: runs of both releases, launched side by side.
+#[derive(Debug, Default)]
+pub struct Block<'a> {
+    pub baseline: Vec<&'a RunRecord>,
+    pub candidate: Vec<&'a RunRecord>,
+}
+
+/// The blocks in which both releases ran, by campaign and block number.
+#[must_use]
+pub fn blocks<'a>(runs: &CellRuns<'a>) -> BTreeMap<(String, u32), Block<'a>> {
+    let mut blocks: BTreeMap<(String, u32), Block<'a>> = BTreeMap::new();
+    let slot = |run: &RunRecord| run.campaign.as_ref().map(|slot| (slot.id.clone(), slot.block));
+    for run in runs.baseline.usable() {
+        if let Some(key) = slot(run) {
+            blocks.entry(key).or_default().baseline.push(run);
+        }
+    }
+    for run in runs.candidate.usable() {
+        if let Some(key) = slot(run) {
+            blocks.entry(key).or_default().candidate.push(run);
+        }
+    }
+    blocks.retain(|_, block| !block.baseline.is_empty() && !block.candidate.is_empty());
+    blocks
+}
+
+/// The different workloads that these runs were asked: prompt form and manifest hash.
+#[must_use]
+pub fn workloads<'a>(
+    runs: impl Iterator<Item = &'a RunRecord>,
+) -> BTreeSet<(Option<&'static str>, Option<&'a str>)> {
+    runs.map(|run| {
+        let form = run.scenario.prompt_form.map(|form| match form {
+            schema::run::PromptForm::TokenIds => "token_ids",
+            schema::run::PromptForm::Text => "text",
+        });
+        (form, run.scenario.manifest_sha256.as_deref())
+    })
+    .collect()
+}

@@ -1,0 +1,85 @@
+//! Whether two sides ran with the same configuration: by the flags that both of them know, so that
+//! a flag added later is not a change.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use schema::run::RunRecord;
+use serde::Serialize;
+use serde_json::Value;
+
+/// A flag whose value differs between the sides.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FlagChange {
+    pub flag: String,
+    /// The values that the baseline's runs had, as JSON.
+    pub baseline: Vec<String>,
+    pub candidate: Vec<String>,
+}
+
+/// The flags that both sides know and that have no value in common, in the order of names.
+#[must_use]
+pub fn changed(baseline: &[&RunRecord], candidate: &[&RunRecord]) -> Vec<FlagChange> {
+    let (before, after) = (values(baseline), values(candidate));
+    before
+        .into_iter()
+        .filter_map(|(flag, baseline)| {
+            let candidate = after.get(&flag)?;
+            baseline.is_disjoint(candidate).then(|| FlagChange {
+                flag,
+                baseline: baseline.into_iter().collect(),
+                candidate: candidate.iter().cloned().collect(),
+            })
+        })
+        .collect()
+}
+
+/// Each flag with the values that it has over the runs.
+fn values(runs: &[&RunRecord]) -> BTreeMap<String, BTreeSet<String>> {
+    let mut values: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for server in runs.iter().filter_map(|run| run.server.as_ref()) {
+        for (flag, value) in server.config.iter().flatten() {
+            let value = match value {
+                // An integer and a float of one value are one value.
+                Value::Number(number) => {
+                    number.as_f64().map_or_else(|| number.to_string(), |number| number.to_string())
+                }
+                other => other.to_string(),
+            };
+            values.entry(flag.clone()).or_default().insert(value);
+        }
+    }
+    values
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use audit::sample::Sample;
+
+    fn run(flags: &[(&str, Value)]) -> RunRecord {
+        let flags = flags.iter().map(|(flag, value)| ((*flag).to_owned(), value.clone()));
+        Sample { flags: flags.collect(), ..Sample::default() }.record()
+    }
+
+    #[test]
+    fn a_flag_that_one_side_does_not_know_is_no_change() {
+        let (old, new) = (run(&[]), run(&[("new-flag", Value::from(1))]));
+        assert_eq!(changed(&[&old], &[&new]), []);
+    }
+
+    #[test]
+    fn a_default_that_moved_is_named_with_both_values() {
+        let new = run(&[("max-batch-size", Value::from(256))]);
+        let found = changed(&[&run(&[])], &[&new]);
+        assert_eq!(found.len(), 1);
+        assert_eq!((found[0].flag.as_str(), &*found[0].baseline[0]), ("max-batch-size", "128"));
+        assert_eq!(found[0].candidate, ["256"]);
+    }
+
+    #[test]
+    fn one_value_in_common_is_no_change() {
+        let (a, b) = (run(&[("x", Value::from(1))]), run(&[("x", Value::from(2))]));
+        assert_eq!(changed(&[&a, &b], &[&b]), []);
+        assert_eq!(changed(&[&run(&[("x", Value::from(1.0))])], &[&a]), []);
+    }
+}

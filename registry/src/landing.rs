@@ -1,0 +1,178 @@
+//! Puts new files into `results/` whole or not at all: each is written aside and renamed, and
+//! everything is undone unless it is kept.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use crate::layout::leftover_name;
+
+/// A file that could not be put in place.
+#[derive(Debug, thiserror::Error)]
+pub enum LandingError {
+    #[error("`{}` is a symbolic link or no folder, and records are not written through it", _0.display())]
+    NotAFolder(PathBuf),
+    #[error("`{}` exists with other content\nhint: a record is never replaced; move the file away", _0.display())]
+    Occupied(PathBuf),
+    #[error("cannot write `{}`", path.display())]
+    Write { path: PathBuf, source: io::Error },
+}
+
+/// Files put in place so far. Dropped without [`Landing::keep`], it takes them away again.
+#[derive(Debug)]
+pub struct Landing {
+    root: PathBuf,
+    landed: Vec<PathBuf>,
+    folders: Vec<PathBuf>,
+    replaced: Vec<(PathBuf, Vec<u8>)>,
+    kept: bool,
+}
+
+impl Landing {
+    /// Starts a landing below `root`.
+    #[must_use]
+    pub fn new(root: &Path) -> Self {
+        Self {
+            root: root.to_owned(),
+            landed: Vec::new(),
+            folders: Vec::new(),
+            replaced: Vec::new(),
+            kept: false,
+        }
+    }
+
+    /// Puts `bytes` at `path` below the root. A file that is there already with the same bytes is
+    /// left alone; one with other bytes is replaced only where `replace` allows it.
+    ///
+    /// # Errors
+    /// The place is taken, lies behind a link, or cannot be written.
+    pub fn put(&mut self, path: &str, bytes: &[u8], replace: bool) -> Result<(), LandingError> {
+        let target = self.root.join(path);
+        self.make_folders(path)?;
+        match fs::symlink_metadata(&target) {
+            Ok(found) if !found.is_file() => return Err(LandingError::Occupied(target)),
+            Ok(_) => {
+                let old = fs::read(&target).map_err(|source| write_error(&target, source))?;
+                if old == bytes {
+                    return Ok(());
+                }
+                if !replace {
+                    return Err(LandingError::Occupied(target));
+                }
+                write_aside(&target, bytes)?;
+                self.replaced.push((target, old));
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                write_aside(&target, bytes)?;
+                self.landed.push(target);
+            }
+            Err(source) => return Err(write_error(&target, source)),
+        }
+        Ok(())
+    }
+
+    /// Leaves everything where it is.
+    pub fn keep(mut self) {
+        self.kept = true;
+    }
+
+    /// Creates the folders above `path` one by one, so that none is reached through a link.
+    fn make_folders(&mut self, path: &str) -> Result<(), LandingError> {
+        let mut folder = self.root.clone();
+        let above = path.rsplit_once('/').map_or("", |(above, _)| above);
+        for part in std::iter::once("").chain(above.split('/').filter(|part| !part.is_empty())) {
+            if !part.is_empty() {
+                folder.push(part);
+            }
+            match fs::symlink_metadata(&folder) {
+                Ok(found) if found.is_dir() => {}
+                Ok(_) => return Err(LandingError::NotAFolder(folder)),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    fs::create_dir(&folder).map_err(|source| write_error(&folder, source))?;
+                    self.folders.push(folder.clone());
+                }
+                Err(source) => return Err(write_error(&folder, source)),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Landing {
+    fn drop(&mut self) {
+        if self.kept {
+            return;
+        }
+        // Nothing can be reported from here; what stays behind is found by the next `check`.
+        for path in &self.landed {
+            let _ = fs::remove_file(path);
+        }
+        for (path, old) in &self.replaced {
+            let _ = write_aside(path, old);
+        }
+        for folder in self.folders.iter().rev() {
+            let _ = fs::remove_dir(folder);
+        }
+    }
+}
+
+fn write_aside(target: &Path, bytes: &[u8]) -> Result<(), LandingError> {
+    let name = target.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+    let aside = target.with_file_name(leftover_name(&name, std::process::id()));
+    let written = write_whole(&aside, bytes).and_then(|()| fs::rename(&aside, target));
+    written.map_err(|source| {
+        let _ = fs::remove_file(&aside);
+        write_error(target, source)
+    })
+}
+
+fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    // A leftover of a killed process with the same id is ours to replace.
+    let _ = fs::remove_file(path);
+    let mut file: File = OpenOptions::new().write(true).create_new(true).open(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+fn write_error(path: &Path, source: io::Error) -> LandingError {
+    LandingError::Write { path: path.to_owned(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_kept_leaves_no_trace() {
+        let dir = tempfile::tempdir().unwrap();
+        let results = dir.path().join("results");
+        fs::create_dir(&results).unwrap();
+        fs::write(results.join("README.md"), "old").unwrap();
+        let mut landing = Landing::new(&results);
+        landing.put("runs/a/b.json", b"record", false).unwrap();
+        landing.put("README.md", b"new", true).unwrap();
+        assert_eq!(fs::read(results.join("README.md")).unwrap(), b"new");
+        drop(landing);
+        assert_eq!(fs::read(results.join("README.md")).unwrap(), b"old");
+        assert!(!results.join("runs").exists());
+    }
+
+    #[test]
+    fn a_record_is_never_replaced_and_no_link_is_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (results, elsewhere) = (dir.path().join("results"), dir.path().join("elsewhere"));
+        fs::create_dir_all(results.join("runs")).unwrap();
+        fs::create_dir(&elsewhere).unwrap();
+        fs::write(results.join("runs/a.json"), "old").unwrap();
+        std::os::unix::fs::symlink(&elsewhere, results.join("kernels")).unwrap();
+        let mut landing = Landing::new(&results);
+        landing.put("runs/a.json", b"old", false).unwrap();
+        let occupied = landing.put("runs/a.json", b"new", false).unwrap_err();
+        assert!(matches!(occupied, LandingError::Occupied(_)), "{occupied}");
+        let linked = landing.put("kernels/a.json", b"new", false).unwrap_err();
+        assert!(matches!(linked, LandingError::NotAFolder(_)), "{linked}");
+        landing.keep();
+        assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 0);
+        assert_eq!(fs::read(results.join("runs/a.json")).unwrap(), b"old");
+    }
+}

@@ -1,0 +1,182 @@
+//! Takes an overlay of new records and pages into the registry: all checks first, then one commit.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use git2::{ObjectType, TreeWalkMode, TreeWalkResult};
+use schema::exit::Exit;
+use serde::Serialize;
+
+use crate::commit::{Addition, Clock, commit};
+use crate::finding::{Finding, HISTORY, ID};
+use crate::landing::LandingError;
+use crate::layout::FileKind;
+use crate::lock::{LockError, WriterLock};
+use crate::repository::{RESULTS, RepositoryError, WorkTree};
+use crate::storage::{self, Parsed};
+use crate::store::{StoreError, read_folder};
+
+/// An overlay that was not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    #[error("{} of the overlay's files are unsound, nothing was recorded", breaches(_0))]
+    Unsound(Vec<Finding>),
+    #[error("`{}` holds no record and no page\nhint: lay it out like results/", _0.display())]
+    Empty(PathBuf),
+    #[error("`results/{0}` is committed with other content\nhint: a record is never replaced")]
+    Replaces(String),
+    #[error("HEAD or the index kept changing while the commit was made\nhint: try again")]
+    Contention,
+    #[error("cannot read `{}`", path.display())]
+    File { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Landing(#[from] LandingError),
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    #[error(transparent)]
+    Repository(#[from] RepositoryError),
+    #[error("git failed")]
+    Git(#[from] git2::Error),
+}
+
+fn breaches(findings: &[Finding]) -> usize {
+    let mut paths: Vec<&str> =
+        findings.iter().filter(|f| f.breach).map(|f| f.path.as_str()).collect();
+    paths.sort_unstable();
+    paths.dedup();
+    paths.len()
+}
+
+impl RecordError {
+    /// The exit code of a command that ends with this error.
+    #[must_use]
+    pub fn exit(&self) -> Exit {
+        match self {
+            Self::Unsound(_) | Self::Empty(_) | Self::Replaces(_) => Exit::Unsound,
+            Self::Landing(LandingError::Occupied(_) | LandingError::NotAFolder(_)) => Exit::Unsound,
+            Self::Repository(error) => error.exit(),
+            _ => Exit::Environment,
+        }
+    }
+}
+
+/// What was recorded.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Recorded {
+    /// The new commit; HEAD where everything was there already.
+    pub commit: Option<String>,
+    pub branch: String,
+    /// New paths, below the repository's root.
+    pub paths: Vec<String>,
+    /// Paths that HEAD held already, byte for byte.
+    pub known: usize,
+    pub notes: Vec<String>,
+    /// Remarks about the overlay's files.
+    pub remarks: Vec<Finding>,
+}
+
+/// Checks every file of `overlay` and commits them all, or none.
+///
+/// # Errors
+/// A file is unsound (all findings are given), the repository is not fit for a commit, or a file
+/// cannot be written. Nothing half-written is left.
+pub fn record(
+    registry: &Path,
+    overlay: &Path,
+    message: &str,
+    clock: Clock,
+) -> Result<Recorded, RecordError> {
+    let tree = WorkTree::open(registry)?;
+    tree.ready()?;
+    let folder = read_folder(overlay)?;
+    let mut findings = folder.findings;
+    let mut additions = Vec::new();
+    let mut ids = Vec::new();
+    for (path, bytes) in folder.files {
+        match storage::read(&path, &bytes) {
+            Ok(parsed) => {
+                findings.extend(storage::verify(&path, &bytes, &parsed));
+                ids.extend(parsed.id().map(|id| (id.to_owned(), path.clone())));
+                let derived = parsed == Parsed::Derived;
+                additions.push(Addition { path, bytes, derived });
+            }
+            // A stray file would be dropped silently otherwise.
+            Err(finding) if FileKind::of(&path) == FileKind::Leftover => findings.push(finding),
+            Err(finding) => findings.push(Finding { breach: true, ..finding }),
+        }
+    }
+    let _turn = WriterLock::acquire(tree.git_dir())?;
+    let head = tree.ready()?;
+    findings.extend(against_head(&tree, &additions, &ids)?);
+    findings.sort();
+    if findings.iter().any(|finding| finding.breach) {
+        return Err(RecordError::Unsound(findings));
+    }
+    if additions.is_empty() {
+        return Err(RecordError::Empty(overlay.to_owned()));
+    }
+    let (commit, new) = commit(&tree, &additions, message, clock)?;
+    Ok(Recorded {
+        commit: commit.map(|commit| commit.to_string()),
+        branch: head.branch,
+        known: additions.len() - new.len(),
+        paths: new.into_iter().map(|path| format!("{RESULTS}/{path}")).collect(),
+        notes: head.notes,
+        remarks: findings,
+    })
+}
+
+/// What the overlay's records contradict in the records of HEAD.
+fn against_head(
+    tree: &WorkTree,
+    additions: &[Addition],
+    ids: &[(String, String)],
+) -> Result<Vec<Finding>, RecordError> {
+    let (_, head) = tree.tip()?;
+    let held = held_records(tree, head)?;
+    let mut found = Vec::new();
+    for addition in additions.iter().filter(|addition| !addition.derived) {
+        let blob = git2::Oid::hash_object(ObjectType::Blob, &addition.bytes)?;
+        if held.get(&addition.path).is_some_and(|held| *held != blob) {
+            let detail = "a record with other content is committed under this path";
+            found.push(Finding::breach(HISTORY, &addition.path, detail));
+        }
+    }
+    // An id is the stem of its file's name, which rule S04 has checked for every held record.
+    let held_ids = held.keys().filter(|path| !path.starts_with("imports/")).filter_map(|path| {
+        let name = path.rsplit('/').next()?;
+        Some((name.split('.').next()?, path.as_str()))
+    });
+    let imports = |path: &str| path.starts_with("imports/");
+    let new = ids.iter().filter(|(_, path)| !imports(path)).map(|(id, path)| (&**id, &**path));
+    found.extend(storage::repeated_ids(held_ids.chain(new), ID));
+    Ok(found)
+}
+
+/// The records of a commit: path below `results/` to blob.
+pub(crate) fn held_records(
+    tree: &WorkTree,
+    commit: Option<git2::Oid>,
+) -> Result<BTreeMap<String, git2::Oid>, git2::Error> {
+    let mut held = BTreeMap::new();
+    let root = tree.tree_of(commit)?;
+    let Some(results) = root.get_name(RESULTS) else { return Ok(held) };
+    if results.kind() != Some(ObjectType::Tree) {
+        return Ok(held);
+    }
+    let results = tree.repo.find_tree(results.id())?;
+    results.walk(TreeWalkMode::PreOrder, |folder, entry| {
+        if entry.kind() == Some(ObjectType::Blob) {
+            let name = String::from_utf8_lossy(entry.name_bytes());
+            let path = format!("{folder}{name}");
+            if FileKind::of(&path).is_record() {
+                held.insert(path, entry.id());
+            }
+        }
+        TreeWalkResult::Ok
+    })?;
+    Ok(held)
+}

@@ -1,0 +1,244 @@
+//! The git repository that holds a registry: is it fit to be written to, and where does it stand.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use git2::{ErrorCode, Oid, Repository, RepositoryState, Status, StatusOptions, Tree};
+use schema::exit::Exit;
+use serde::Serialize;
+
+/// The folder of the registry in its repository.
+pub const RESULTS: &str = "results";
+
+/// How often and how long a short-lived lock of another git program is waited for: two seconds.
+const LOCK_TRIES: u32 = 40;
+const LOCK_PAUSE: Duration = Duration::from_millis(50);
+
+/// A repository that cannot hold a registry, or cannot take a commit now.
+#[derive(Debug, thiserror::Error)]
+pub enum RepositoryError {
+    #[error("`{}` is not a git repository\nhint: `git init` makes one, `--registry` names another", _0.display())]
+    NotOne(PathBuf),
+    #[error("`{}` lies inside a git repository\nhint: name its root, `{}`", given.display(), root.display())]
+    NotRoot { given: PathBuf, root: PathBuf },
+    #[error("`{}` is a bare repository\nhint: records are committed on a checked-out branch", _0.display())]
+    Bare(PathBuf),
+    #[error("HEAD is detached\nhint: check out a branch: `git switch BRANCH`")]
+    Detached,
+    #[error("{0} is under way\nhint: finish or abort it first")]
+    UnderWay(&'static str),
+    #[error("another git program holds `{}`\nhint: wait for it; delete the file if no git program runs", _0.display())]
+    IndexLocked(PathBuf),
+    #[error("{} with changes that are not committed: `{}`\nhint: commit them, or restore them with `git restore`", if paths.len() == 1 { "a rendered file" } else { "rendered files" }, paths.join("`, `"))]
+    RenderedChanged { paths: Vec<String> },
+    #[error("`{}` is a symbolic link or no folder, and records are not written through it", _0.display())]
+    NoFolder(PathBuf),
+    #[error("cannot read `{}`", path.display())]
+    File { path: PathBuf, source: io::Error },
+    #[error("git failed")]
+    Git(#[from] git2::Error),
+}
+
+impl RepositoryError {
+    /// The exit code of a command that ends with this error.
+    #[must_use]
+    pub fn exit(&self) -> Exit {
+        match self {
+            Self::NotOne(_) | Self::NotRoot { .. } | Self::Bare(_) | Self::NoFolder(_) => {
+                Exit::Unsound
+            }
+            _ => Exit::Environment,
+        }
+    }
+}
+
+/// Where a repository stands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Head {
+    /// Name of the checked-out branch.
+    pub branch: String,
+    /// Its commit; `None` before the first one.
+    pub commit: Option<String>,
+    /// What a writer should know, such as hooks that are not run.
+    pub notes: Vec<String>,
+}
+
+/// A repository with its working tree.
+pub struct WorkTree {
+    pub(crate) repo: Repository,
+    pub(crate) root: PathBuf,
+}
+
+impl std::fmt::Debug for WorkTree {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WorkTree").field("root", &self.root).finish_non_exhaustive()
+    }
+}
+
+impl WorkTree {
+    /// Opens the repository whose working tree is `dir`.
+    ///
+    /// # Errors
+    /// `dir` is not the root of a repository with a working tree.
+    pub fn open(dir: &Path) -> Result<Self, RepositoryError> {
+        let given = dir.to_owned();
+        let repo = match Repository::open(dir) {
+            Ok(repo) => repo,
+            Err(error) if error.code() == ErrorCode::NotFound => {
+                let above = Repository::discover(dir).ok();
+                let root = above.and_then(|repo| repo.workdir().map(Path::to_owned));
+                return Err(match root {
+                    Some(root) => RepositoryError::NotRoot { given, root },
+                    None => RepositoryError::NotOne(given),
+                });
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let Some(root) = repo.workdir().map(Path::to_owned) else {
+            return Err(RepositoryError::Bare(given));
+        };
+        let same = |path: &Path| {
+            let source = |source| RepositoryError::File { path: path.to_owned(), source };
+            fs::canonicalize(path).map_err(source)
+        };
+        if same(&root)? != same(dir)? {
+            return Err(RepositoryError::NotRoot { given, root });
+        }
+        Ok(Self { repo, root })
+    }
+
+    /// The folder `results/` of the working tree; it need not exist.
+    #[must_use]
+    pub fn results(&self) -> PathBuf {
+        self.root.join(RESULTS)
+    }
+
+    /// The git folder of this working tree.
+    #[must_use]
+    pub fn git_dir(&self) -> &Path {
+        self.repo.path()
+    }
+
+    /// Checks that a commit can be made on the checked-out branch.
+    ///
+    /// # Errors
+    /// A detached head, an operation under way, a foreign lock, rendered files with changes of the
+    /// user's.
+    pub fn ready(&self) -> Result<Head, RepositoryError> {
+        let head = self.head()?;
+        if let Some(name) = under_way(self.repo.state()) {
+            return Err(RepositoryError::UnderWay(name));
+        }
+        self.wait_for_index()?;
+        let results = self.results();
+        match fs::symlink_metadata(&results) {
+            Ok(found) if !found.is_dir() => return Err(RepositoryError::NoFolder(results)),
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                return Err(RepositoryError::File { path: results, source });
+            }
+            _ => {}
+        }
+        let paths = self.rendered_changed()?;
+        if !paths.is_empty() {
+            return Err(RepositoryError::RenderedChanged { paths });
+        }
+        Ok(head)
+    }
+
+    /// The checked-out branch and its commit.
+    ///
+    /// # Errors
+    /// HEAD is detached or cannot be read.
+    pub fn head(&self) -> Result<Head, RepositoryError> {
+        let (name, commit) = self.tip()?;
+        let branch = name.strip_prefix("refs/heads/").unwrap_or(&name).to_owned();
+        let commit = commit.map(|commit| commit.to_string());
+        Ok(Head { branch, commit, notes: self.notes()? })
+    }
+
+    /// Full name of the checked-out branch, and its commit if it has one.
+    pub(crate) fn tip(&self) -> Result<(String, Option<Oid>), RepositoryError> {
+        if self.repo.head_detached()? {
+            return Err(RepositoryError::Detached);
+        }
+        match self.repo.head() {
+            Ok(head) => {
+                let name = String::from_utf8_lossy(head.name_bytes()).into_owned();
+                Ok((name, Some(head.peel_to_commit()?.id())))
+            }
+            Err(error) if error.code() == ErrorCode::UnbornBranch => {
+                let head = self.repo.find_reference("HEAD")?;
+                let target = head.symbolic_target_bytes().unwrap_or(b"refs/heads/main");
+                Ok((String::from_utf8_lossy(target).into_owned(), None))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The tree of a commit; an empty one before the first commit.
+    pub(crate) fn tree_of(&self, commit: Option<Oid>) -> Result<Tree<'_>, git2::Error> {
+        match commit {
+            Some(commit) => self.repo.find_commit(commit)?.tree(),
+            None => self.repo.find_tree(self.repo.treebuilder(None)?.write()?),
+        }
+    }
+
+    /// Waits a moment for a lock that a passing git command holds.
+    pub(crate) fn wait_for_index(&self) -> Result<(), RepositoryError> {
+        let lock = self.repo.path().join("index.lock");
+        for _ in 0..LOCK_TRIES {
+            if !lock.exists() {
+                return Ok(());
+            }
+            thread::sleep(LOCK_PAUSE);
+        }
+        Err(RepositoryError::IndexLocked(lock))
+    }
+
+    /// Pages and `README.md` that differ from HEAD: the next rendering would write over them.
+    fn rendered_changed(&self) -> Result<Vec<String>, RepositoryError> {
+        let mut options = StatusOptions::new();
+        options.pathspec("results/README.md").pathspec("results/pages");
+        options.include_untracked(true).recurse_untracked_dirs(true).include_ignored(false);
+        let statuses = self.repo.statuses(Some(&mut options))?;
+        let changed = statuses.iter().filter(|entry| entry.status() != Status::CURRENT);
+        Ok(changed.map(|e| String::from_utf8_lossy(e.path_bytes()).into_owned()).collect())
+    }
+
+    /// Says what git would do on a commit and this program does not.
+    fn notes(&self) -> Result<Vec<String>, RepositoryError> {
+        let config = self.repo.config()?.snapshot()?;
+        let folder = match config.get_path("core.hooksPath") {
+            Ok(path) => self.root.join(path),
+            Err(_) => self.repo.commondir().join("hooks"),
+        };
+        let hooks = ["pre-commit", "prepare-commit-msg", "commit-msg", "post-commit"];
+        let present: Vec<&str> =
+            hooks.into_iter().filter(|hook| folder.join(hook).is_file()).collect();
+        let mut notes = Vec::new();
+        if !present.is_empty() {
+            notes.push(format!("hooks are not run: {}", present.join(", ")));
+        }
+        if config.get_bool("commit.gpgsign").unwrap_or(false) {
+            notes.push("the commit is not signed, though commit.gpgsign asks for it".to_owned());
+        }
+        Ok(notes)
+    }
+}
+
+fn under_way(state: RepositoryState) -> Option<&'static str> {
+    Some(match state {
+        RepositoryState::Clean => return None,
+        RepositoryState::Merge => "a merge",
+        RepositoryState::Revert | RepositoryState::RevertSequence => "a revert",
+        RepositoryState::CherryPick | RepositoryState::CherryPickSequence => "a cherry-pick",
+        RepositoryState::Bisect => "a bisection",
+        RepositoryState::Rebase
+        | RepositoryState::RebaseInteractive
+        | RepositoryState::RebaseMerge => "a rebase",
+        RepositoryState::ApplyMailbox | RepositoryState::ApplyMailboxOrRebase => "`git am`",
+    })
+}

@@ -1,0 +1,139 @@
+//! A real git repository in a temporary folder, and the binary run on it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use audit::sample::Sample;
+use schema::canonical::to_file_text;
+use schema::path::of_run;
+use schema::run::RunRecord;
+use tempfile::TempDir;
+
+pub struct Scratch {
+    dir: TempDir,
+}
+
+impl Scratch {
+    /// A repository on branch `main` with one commit of one file.
+    pub fn new() -> Self {
+        let scratch = Self::unborn();
+        scratch.write("src/main.rs", "fn main() {}\n");
+        scratch.git(&["add", "."]);
+        scratch.git(&["commit", "--quiet", "--message", "First"]);
+        scratch
+    }
+
+    /// A repository without a commit.
+    pub fn unborn() -> Self {
+        let scratch = Self { dir: tempfile::tempdir().unwrap() };
+        fs::create_dir(scratch.repo()).unwrap();
+        scratch.git(&["init", "--quiet", "--initial-branch", "main"]);
+        scratch
+    }
+
+    pub fn repo(&self) -> PathBuf {
+        self.dir.path().join("repo")
+    }
+
+    pub fn path(&self, path: &str) -> PathBuf {
+        self.repo().join(path)
+    }
+
+    pub fn write(&self, path: &str, text: &str) {
+        write(&self.path(path), text);
+    }
+
+    /// Runs git without the user's own configuration; returns what it printed.
+    pub fn git(&self, arguments: &[&str]) -> String {
+        let output = self.try_git(arguments);
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "git {arguments:?}: {errors}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    pub fn try_git(&self, arguments: &[&str]) -> Output {
+        Command::new("git")
+            .args(["-c", "user.name=Ada", "-c", "user.email=ada@example.org"])
+            .args(arguments)
+            .current_dir(self.repo())
+            .env("GIT_CONFIG_GLOBAL", "/dev/null")
+            .env("GIT_CONFIG_NOSYSTEM", "1")
+            .output()
+            .unwrap()
+    }
+
+    /// An overlay folder with these records at their paths.
+    pub fn overlay(&self, name: &str, records: &[RunRecord]) -> PathBuf {
+        let overlay = self.dir.path().join(name);
+        fs::create_dir_all(&overlay).unwrap();
+        for record in records {
+            write(&overlay.join(of_run(record).unwrap()), &to_file_text(record).unwrap());
+        }
+        overlay
+    }
+
+    /// Runs `redline-results` with its home in the scratch folder, so that no user's git
+    /// configuration enters.
+    pub fn results(&self, arguments: &[&str]) -> Answer {
+        let output = self.command(arguments).output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        Answer {
+            code: output.status.code().unwrap(),
+            out: text(output.stdout),
+            err: text(output.stderr),
+        }
+    }
+
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_redline-results"));
+        command.args(arguments).args(["--registry", self.repo().to_str().unwrap()]);
+        command.env("HOME", self.dir.path()).env_remove("XDG_CONFIG_HOME");
+        command
+    }
+
+    pub fn record(&self, overlay: &Path) -> Answer {
+        self.results(&["record", overlay.to_str().unwrap(), "--message", "Record runs"])
+    }
+
+    /// Everything that a user would notice: status, staged and unstaged changes.
+    pub fn state(&self) -> [String; 3] {
+        [self.git(&["status", "--porcelain"]), self.git(&["diff", "--cached"]), self.git(&["diff"])]
+    }
+
+    /// The files of HEAD.
+    pub fn files(&self) -> Vec<String> {
+        let names = self.git(&["ls-tree", "-r", "--name-only", "HEAD"]);
+        names.lines().map(str::to_owned).collect()
+    }
+}
+
+/// What the binary said.
+#[derive(Debug)]
+pub struct Answer {
+    pub code: i32,
+    pub out: String,
+    pub err: String,
+}
+
+pub fn write(path: &Path, text: &str) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+}
+
+/// Sound records of one release, `count` repeats.
+pub fn repeats(release: &str, serial: u64, count: u64) -> Vec<RunRecord> {
+    let sample = |index: u64| Sample {
+        release: release.to_owned(),
+        serial: serial + index,
+        seed: serial + index,
+        repeat: u32::try_from(index).unwrap() + 1,
+        ..Sample::default()
+    };
+    (0..count).map(|index| sample(index).record()).collect()
+}
+
+/// The path of a record below the repository's root.
+pub fn place(record: &RunRecord) -> String {
+    format!("results/{}", of_run(record).unwrap())
+}
