@@ -3,6 +3,8 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::thread;
+use std::time::Duration;
 
 use git2::build::TreeUpdateBuilder;
 use git2::{ErrorCode, FileMode, Index, IndexEntry, IndexTime, Oid, Signature, Time};
@@ -13,6 +15,7 @@ use crate::repository::{RESULTS, WorkTree};
 
 /// How often a commit is tried again because HEAD moved or a lock was held.
 const TRIES: u32 = 50;
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// A file to be committed below `results/`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,6 +59,7 @@ pub(crate) fn commit(
         }
         let blobs = write_blobs(tree, &new)?;
         if !staged.stage(&new, &blobs)? {
+            pause();
             continue;
         }
         let commit = write_commit(tree, head, &new, &blobs, (message, clock))?;
@@ -74,11 +78,15 @@ pub(crate) fn commit(
                 return Ok((Some(commit), paths));
             }
             // Somebody else committed meanwhile, or is just doing so: look again.
-            Err(error) if is_contention(&error) => {}
+            Err(error) if is_contention(&error) => pause(),
             Err(error) => return Err(error.into()),
         }
     }
     Err(RecordError::Contention)
+}
+
+fn pause() {
+    thread::sleep(PAUSE);
 }
 
 fn is_contention(error: &git2::Error) -> bool {

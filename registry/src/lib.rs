@@ -16,6 +16,7 @@ pub mod list;
 pub mod lock;
 pub mod readme;
 pub mod record;
+pub mod release;
 pub mod repository;
 pub mod storage;
 pub mod store;

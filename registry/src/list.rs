@@ -8,7 +8,7 @@ use schema::run::{RunRecord, Status, ValidityVerdict};
 use serde::Serialize;
 
 use crate::finding::plain;
-use crate::readme::ReleaseKey;
+use crate::release::ReleaseKey;
 use crate::store::{Registry, Stored};
 
 /// A run that cannot be named.

@@ -3,7 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-const HEAD: &str = "\
+use crate::release::ReleaseKey;
+
+/// The part that is the same for every registry.
+pub const HEAD: &str = "\
 # Results
 
 Data only, and only ever added to.
@@ -38,10 +41,13 @@ A wrong record is never edited: an event retracts it, and it is shown struck thr
 ## Pages
 ";
 
+/// Hardware and path of each page of a release.
+type PagesByRelease<'a> = BTreeMap<ReleaseKey, Vec<(&'a str, &'a str)>>;
+
 /// Renders `results/README.md` for these pages, given as paths below `results/`.
 #[must_use]
 pub fn render(pages: &BTreeSet<String>) -> String {
-    let mut engines: BTreeMap<&str, BTreeMap<ReleaseKey, Vec<(&str, &str)>>> = BTreeMap::new();
+    let mut engines: BTreeMap<&str, PagesByRelease<'_>> = BTreeMap::new();
     for page in pages {
         let parts: Vec<&str> = page.split('/').collect();
         let [_, engine, release, file] = parts.as_slice() else { continue };
@@ -58,34 +64,10 @@ pub fn render(pages: &BTreeSet<String>) -> String {
         for (release, pages) in releases.iter().rev() {
             let links: Vec<String> =
                 pages.iter().map(|(hardware, page)| format!("[{hardware}]({page})")).collect();
-            let _ = writeln!(text, "- {}: {}", release.name, links.join(", "));
+            let _ = writeln!(text, "- {}: {}", release.name(), links.join(", "));
         }
     }
     text
-}
-
-/// Orders releases as people do: `v0.9.2` before `v0.10.0`, and `-dev` before the release itself.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ReleaseKey {
-    numbers: Vec<u64>,
-    released: bool,
-    name: String,
-}
-
-impl ReleaseKey {
-    /// The key of a release's name.
-    #[must_use]
-    pub fn of(name: &str) -> Self {
-        let (core, suffix) = name.split_once('-').map_or((name, None), |(a, b)| (a, Some(b)));
-        let numbers = core.trim_start_matches('v').split('.').map(|n| n.parse().unwrap_or(0));
-        Self { numbers: numbers.collect(), released: suffix.is_none(), name: name.to_owned() }
-    }
-
-    /// The release's name.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.name
-    }
 }
 
 #[cfg(test)]
@@ -114,6 +96,13 @@ mod tests {
             - v0.10.1: [h200-141g](pages/vllm/v0.10.1/h200-141g.md)
         "#]]
         .assert_eq(list);
+    }
+
+    #[test]
+    fn the_registry_in_this_tree_begins_with_the_fixed_text() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../results/README.md");
+        let text = std::fs::read_to_string(path).unwrap();
+        assert!(text.starts_with(HEAD), "`results/README.md` is not as `readme::render` writes it");
     }
 
     #[test]

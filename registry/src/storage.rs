@@ -22,7 +22,7 @@ pub const RECORD_BYTES_MAX: usize = 4 << 20;
 #[derive(Debug, Clone, PartialEq)]
 pub enum Parsed {
     Run(Box<RunRecord>),
-    Kernels(KernelRecord),
+    Kernels(Box<KernelRecord>),
     Campaign(CampaignRecord),
     Event(Event),
     /// A page or the `README.md`: text that is rendered anew.
@@ -68,7 +68,8 @@ pub fn read(path: &str, bytes: &[u8]) -> Result<Parsed, Finding> {
         FileKind::Run | FileKind::Import => {
             json::<RunRecord>(path, text, run::SCHEMA).map(|record| Parsed::Run(Box::new(record)))
         }
-        FileKind::Kernels => json(path, text, kernel::SCHEMA).map(Parsed::Kernels),
+        FileKind::Kernels => json::<KernelRecord>(path, text, kernel::SCHEMA)
+            .map(|record| Parsed::Kernels(Box::new(record))),
         FileKind::Campaign => json(path, text, campaign::SCHEMA).map(Parsed::Campaign),
         FileKind::Event => event::parse(text)
             .map_err(|error| Finding::breach(READ, path, format!("not an event: {error}")))
@@ -219,8 +220,8 @@ fn release(path: &str, release: &str, dirty: Option<bool>) -> Option<Finding> {
     Some(Finding::breach(RELEASE, path, why).with_hint(hint))
 }
 
-/// Names of settings that hold a secret, in lower case.
-const SECRET_NAMES: &[&str] = &["token", "secret", "password", "api_key", "api-key"];
+/// Words in the name of a setting that holds a secret, in lower case.
+const SECRET_WORDS: &[&str] = &["token", "secret", "password", "key", "apikey", "credentials"];
 /// Beginnings of paths that name a user or a machine.
 const PRIVATE_PLACES: &[&str] = &["/home/", "/Users/", "/root/", "/tmp/", "/mnt/", "/var/"];
 
@@ -230,7 +231,9 @@ fn private(path: &str, record: &RunRecord) -> Vec<Finding> {
     let env = server.env.iter().flatten();
     let secrets = env.clone().filter(|(name, value)| {
         let name = name.to_lowercase();
-        !value.is_empty() && SECRET_NAMES.iter().any(|secret| name.contains(secret))
+        let mut words = name.split(|c: char| !c.is_ascii_alphanumeric());
+        // A value in braces stands for what was taken out.
+        !value.is_empty() && !value.starts_with('{') && words.any(|w| SECRET_WORDS.contains(&w))
     });
     let mut found: Vec<Finding> = secrets
         .map(|(name, _)| Finding::breach(PRIVATE, path, format!("`server.env.{name}` is a secret")))
@@ -266,4 +269,33 @@ pub fn repeated_ids<'a>(
         }
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use audit::sample::Sample;
+
+    #[test]
+    fn secrets_and_paths_are_found_and_look_alikes_are_not() {
+        for (name, value, breach) in [
+            ("HF_TOKEN", "hf_abc", true),
+            ("HF_TOKEN", "{redacted}", false),
+            ("HF_TOKEN", "", false),
+            ("OPENAI_API_KEY", "sk", true),
+            ("TOKENIZERS_PARALLELISM", "false", false),
+            ("CUDA_VISIBLE_DEVICES", "0", false),
+            ("HF_HOME", "/home/ada/.cache", true),
+        ] {
+            let mut record = Sample::default().record();
+            let env = [(name.to_owned(), value.to_owned())];
+            record.server.as_mut().unwrap().env = Some(env.into());
+            let found = private("runs/x.json", &record);
+            assert_eq!(!found.is_empty(), breach, "{name}={value}: {found:?}");
+            assert!(
+                found.iter().all(|f| !f.to_string().contains("hf_abc")),
+                "a secret was printed"
+            );
+        }
+    }
 }

@@ -91,7 +91,9 @@ impl Registry {
     fn take(&mut self, path: String, root: usize, bytes: &[u8]) {
         match storage::read(&path, bytes) {
             Ok(Parsed::Run(record)) => self.runs.push(Stored { path, root, record: *record }),
-            Ok(Parsed::Kernels(record)) => self.kernels.push(Stored { path, root, record }),
+            Ok(Parsed::Kernels(record)) => {
+                self.kernels.push(Stored { path, root, record: *record })
+            }
             Ok(Parsed::Campaign(record)) => self.campaigns.push(Stored { path, root, record }),
             Ok(Parsed::Event(record)) => self.events.push(Stored { path, root, record }),
             Ok(Parsed::Derived) if FileKind::of(&path) == FileKind::Page => {

@@ -90,15 +90,15 @@ fn rates(record: &RunRecord) -> Finding {
     Some(claim(wrong.is_empty(), || wrong.join("; ")))
 }
 
-/// The output tokens that throughput is credited with, as `token_source` says.
-#[must_use]
-pub fn credited_output(counts: &Counts) -> Option<u64> {
-    match counts.token_source? {
-        TokenSource::Usage | TokenSource::UsagePerChunk => counts.output_tokens_reported,
+/// The output tokens that throughput is credited with: the reported ones, or what a tool that
+/// reports none counts instead.
+fn credited_output(counts: &Counts) -> Option<u64> {
+    counts.output_tokens_reported.or_else(|| match counts.token_source? {
+        TokenSource::Usage | TokenSource::UsagePerChunk => None,
         TokenSource::Retokenized => counts.output_tokens_retokenized,
         TokenSource::Chunks => counts.output_chunks,
         TokenSource::Requested => counts.output_tokens_requested,
-    }
+    })
 }
 
 fn percentiles(record: &RunRecord) -> Finding {

@@ -3,7 +3,7 @@
 
 use expect_test::expect;
 use schema::histogram::HdrHistogram;
-use schema::run::{Gpu, Kind, Level, RunRecord, Status};
+use schema::run::{Gpu, Kind, Level, RunRecord, Status, TokenSource};
 use schema::scenario::{Arrival, Tier};
 
 use super::RULES;
@@ -248,6 +248,19 @@ fn an_imported_rate_may_be_rounded_coarsely() {
     assert_eq!(broken(&record), Vec::<String>::new());
     record.kind = Kind::Measured;
     assert!(broken(&record)[0].starts_with("E06"));
+}
+
+#[test]
+fn throughput_may_be_credited_from_another_count_where_none_is_reported() {
+    let mut record = sound();
+    let counts = record.counts.as_mut().unwrap();
+    counts.output_tokens_reported = None;
+    counts.token_source = Some(TokenSource::Requested);
+    counts.output_tokens_requested = Some(8_192);
+    record.absent.insert("counts.output_tokens_reported".into(), "not printed".into());
+    assert!(broken(&record)[0].starts_with("E06"), "{:?}", broken(&record));
+    record.counts.as_mut().unwrap().output_tokens_requested = Some(4_096);
+    assert_eq!(broken(&record), Vec::<String>::new());
 }
 
 #[test]

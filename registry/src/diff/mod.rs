@@ -17,7 +17,7 @@ use schema::run::RunRecord;
 use schema::verdict::{Cell, Stage, Verdict, VerdictKind};
 use serde::Serialize;
 
-use crate::readme::ReleaseKey;
+use crate::release::ReleaseKey;
 use crate::store::Registry;
 use crate::summary::{self, Summary};
 use cells::{Block, CellRuns, SideCounts};

@@ -1,5 +1,7 @@
 //! `redline-results` as a user runs it, on real git repositories.
 
+#![expect(clippy::unwrap_used, reason = "a test that unwraps fails with a line number")]
+
 mod check;
 mod read;
 mod record;

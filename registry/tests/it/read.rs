@@ -27,11 +27,15 @@ fn runs_are_listed_and_shown() {
     );
     scratch.record(&scratch.overlay("o", &records));
     let answer = scratch.results(&["list"]);
-    expect![].assert_eq(&answer.out);
+    expect![[r#"
+        RELEASE          HARDWARE                         MODEL                       CONFIG       SCENARIO         N  STATUS    VALIDITY
+        redline v0.9.1   cpu-example-simulated-f6m1s1-2c  smollm2-135m-instruct-q4_1  cpu-f32-tp1  balanced-lite@1  3  ok 3      valid
+        redline v0.10.0  cpu-example-simulated-f6m1s1-2c  smollm2-135m-instruct-q4_1  cpu-f32-tp1  balanced-lite@1  1  failed 1  valid
+    "#]].assert_eq(&answer.out);
     let shown = scratch.results(&["show", &records[1].id]);
     let read: RunRecord = serde_json::from_str(&shown.out).unwrap();
     assert_eq!(read, records[1]);
-    let answer = scratch.results(&["show", "01KDVX"]);
+    let answer = scratch.results(&["show", "01KDV"]);
     assert_eq!(answer.code, 2, "{answer:?}");
     assert!(answer.err.contains("4 runs have an id that begins with"), "{answer:?}");
     assert_eq!(scratch.results(&["show", "ZZ"]).code, 2);

@@ -139,6 +139,12 @@ fn a_repository_that_cannot_take_a_commit_is_told_apart() {
         ("merge", |s| conflict(s, "merge"), 4, "a merge is under way"),
         ("cherry-pick", |s| conflict(s, "cherry-pick"), 4, "a cherry-pick is under way"),
         ("rebase", |s| conflict(s, "rebase"), 4, "HEAD is detached"),
+        (
+            "a page",
+            |s| s.write("results/pages/redline/v1/x.md", "mine"),
+            4,
+            "pages/redline/v1/x.md",
+        ),
         ("rendered", |s| s.write("results/README.md", "mine\n"), 4, "`results/README.md`"),
         ("results is a file", |s| s.write("results", ""), 2, "is a symbolic link or no folder"),
         (
@@ -262,7 +268,7 @@ fn every_unsound_file_is_named_at_once_and_nothing_is_written() {
 fn a_committed_record_is_never_replaced_and_an_id_is_used_once() {
     let scratch = Scratch::new();
     let record = Sample::default().record();
-    assert_eq!(scratch.record(&scratch.overlay("first", &[record.clone()])).code, 0);
+    assert_eq!(scratch.record(&scratch.overlay("first", std::slice::from_ref(&record))).code, 0);
     let mut other = record.clone();
     other.hardware.kernel = Some("7.0".into());
     let answer = scratch.record(&scratch.overlay("second", &[reseal(other)]));
@@ -333,6 +339,23 @@ fn writers_take_turns_and_no_commit_is_lost() {
     assert_eq!(scratch.state()[1], "", "nothing of the records is left in the index");
     assert_eq!(scratch.results(&["check"]).code, 0);
     scratch.git(&["fsck", "--strict"]);
+}
+
+#[test]
+fn a_branch_that_stays_locked_leaves_no_trace() {
+    let scratch = Scratch::new();
+    scratch.write("staged.txt", "x");
+    scratch.git(&["add", "."]);
+    let before = scratch.state();
+    scratch.write(".git/refs/heads/main.lock", "");
+    let overlay = scratch.overlay("o", &repeats("v0.9.1", 1, 2));
+    let answer = scratch.record(&overlay);
+    assert_eq!((answer.code, answer.err.contains("kept changing")), (4, true), "{answer:?}");
+    assert_eq!(scratch.state(), before);
+    assert!(!scratch.path("results").exists());
+    fs::remove_file(scratch.path(".git/refs/heads/main.lock")).unwrap();
+    assert_eq!(scratch.record(&overlay).code, 0);
+    assert_eq!(scratch.state(), before);
 }
 
 #[test]

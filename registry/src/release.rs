@@ -1,0 +1,38 @@
+//! The order of releases: as people read version numbers, not as text sorts.
+
+/// Orders releases as people do: `v0.9.2` before `v0.10.0`, and `-dev` before the release itself.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ReleaseKey {
+    numbers: Vec<u64>,
+    released: bool,
+    name: String,
+}
+
+impl ReleaseKey {
+    /// The key of a release's name.
+    #[must_use]
+    pub fn of(name: &str) -> Self {
+        let (core, suffix) = name.split_once('-').map_or((name, None), |(a, b)| (a, Some(b)));
+        let numbers = core.trim_start_matches('v').split('.').map(|n| n.parse().unwrap_or(0));
+        Self { numbers: numbers.collect(), released: suffix.is_none(), name: name.to_owned() }
+    }
+
+    /// The release's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_sort_as_people_read_them() {
+        let ordered = ["v0.9.2", "v0.9.10", "v0.10.0-dev", "v0.10.0", "v1.0.0"];
+        let keys: Vec<ReleaseKey> = ordered.into_iter().map(ReleaseKey::of).collect();
+        assert!(keys.windows(2).all(|pair| pair[0] < pair[1]), "{keys:?}");
+        assert_eq!(keys[2].name(), "v0.10.0-dev");
+    }
+}
