@@ -1,1 +1,21 @@
-//! site
+//! Records to views to pages: the results site, the committed Markdown pages, and the table for
+//! the terminal. Computes display only; medians, spreads and verdicts come from `registry`.
+//!
+//! In reading order: [`catalog`] groups the records, [`view`] turns them into display terms,
+//! [`chart`] draws, [`template`] fills in `templates/`, and [`pages`] and [`text`] put the
+//! results together.
+
+pub mod build;
+pub mod catalog;
+pub mod chart;
+pub mod escape;
+pub mod format;
+pub mod link;
+pub mod order;
+pub mod outside;
+pub mod pages;
+#[doc(hidden)]
+pub mod sample;
+pub mod template;
+pub mod text;
+pub mod view;

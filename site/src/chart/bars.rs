@@ -1,0 +1,124 @@
+//! Grouped bars with whiskers, lying down, from zero.
+
+use super::scale::{Scale, round_up};
+use super::svg::{Anchor, Svg};
+use super::{WIDTH, fitted, x_axis};
+
+/// One bar.
+#[derive(Debug, Clone)]
+pub struct Bar {
+    /// Which side it belongs to, such as a release; empty where there is only one.
+    pub series: String,
+    /// `None` draws no bar; `text` then says why.
+    pub value: Option<f64>,
+    /// Smallest and largest repeat.
+    pub range: Option<(f64, f64)>,
+    /// The value as shown.
+    pub text: String,
+    /// The side that the eye should follow.
+    pub accent: bool,
+}
+
+/// Bars under one label.
+#[derive(Debug, Clone)]
+pub struct BarGroup {
+    pub label: String,
+    pub bars: Vec<Bar>,
+}
+
+/// A chart of grouped bars.
+#[derive(Debug, Clone)]
+pub struct Bars {
+    pub title: String,
+    pub description: String,
+    /// Unit of the axis.
+    pub unit: String,
+    pub groups: Vec<BarGroup>,
+}
+
+const LABEL: f64 = 18.0;
+const BAR: f64 = 17.0;
+const GAP: f64 = 8.0;
+const TOP: f64 = 2.0;
+
+/// Room right of the longest bar for its value.
+const VALUE_ROOM: f64 = 104.0;
+
+impl Bars {
+    /// Draws the chart.
+    #[must_use]
+    pub fn draw(&self) -> String {
+        let heights = self.groups.iter().map(group_height);
+        let bottom = TOP + heights.sum::<f64>();
+        let mut svg = Svg::new(WIDTH, bottom + 34.0);
+        let bars = self.groups.iter().flat_map(|group| &group.bars);
+        let largest =
+            bars.flat_map(|bar| bar.value.into_iter().chain(bar.range.map(|(_, high)| high)));
+        let end = round_up(largest.fold(0.0, f64::max));
+        let scale = Scale::linear((0.0, end), (0.0, WIDTH - VALUE_ROOM));
+        x_axis(&mut svg, &scale, TOP, bottom, &self.unit);
+        let mut top = TOP;
+        for group in &self.groups {
+            svg.rect("halo", (0.0, top + 1.0), (WIDTH, LABEL - 2.0));
+            svg.text("label", (0.0, top + 13.0), Anchor::Start, &fitted(&group.label, WIDTH));
+            for (bar, y) in group.bars.iter().zip(0_u32..) {
+                draw_bar(&mut svg, &scale, bar, top + LABEL + f64::from(y) * BAR);
+            }
+            top += group_height(group);
+        }
+        svg.finish(&self.title, &self.description)
+    }
+}
+
+fn group_height(group: &BarGroup) -> f64 {
+    let bars = u32::try_from(group.bars.len()).unwrap_or(u32::MAX);
+    LABEL + f64::from(bars) * BAR + GAP
+}
+
+fn draw_bar(svg: &mut Svg, scale: &Scale, bar: &Bar, top: f64) {
+    let middle = top + BAR / 2.0;
+    let mut end = scale.at(0.0);
+    if let Some(value) = bar.value {
+        let class = if bar.accent { "bar accent" } else { "bar" };
+        svg.rect(class, (0.0, top + 1.5), (scale.at(value).max(1.0), BAR - 3.0));
+        end = scale.at(value);
+    }
+    if let Some((low, high)) = bar.range {
+        let (low, high) = (scale.at(low), scale.at(high));
+        svg.line("whisker", (low, middle), (high, middle));
+        for x in [low, high] {
+            svg.line("whisker", (x, middle - 3.5), (x, middle + 3.5));
+        }
+        end = end.max(high);
+    }
+    let text = [bar.text.as_str(), bar.series.as_str()].join(" ");
+    svg.text("value", (end + 6.0, middle + 4.0), Anchor::Start, text.trim());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_value_has_a_text_and_no_bar() {
+        let bar = |value, text: &str| Bar {
+            series: "v1".into(),
+            value,
+            range: value.map(|value: f64| (value * 0.9, value * 1.1)),
+            text: text.into(),
+            accent: true,
+        };
+        let bars = Bars {
+            title: "t".into(),
+            description: "d".into(),
+            unit: "tokens/s".into(),
+            groups: vec![BarGroup {
+                label: "a".into(),
+                bars: vec![bar(Some(5e11), "5"), bar(None, "failed")],
+            }],
+        };
+        let svg = bars.draw();
+        assert_eq!(svg.matches("class=\"bar").count(), 1, "{svg}");
+        assert!(svg.contains("failed v1") && svg.contains("600G"), "{svg}");
+    }
+}

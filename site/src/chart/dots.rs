@@ -1,0 +1,104 @@
+//! Dot and whisker: how far the repeats of each row lie from their median.
+
+use super::scale::Scale;
+use super::svg::{Anchor, Svg};
+use super::{WIDTH, fitted, x_axis};
+
+/// Repeats of one thing.
+#[derive(Debug, Clone)]
+pub struct DotRow {
+    pub label: String,
+    /// The median as shown, with its unit.
+    pub value: String,
+    /// Deviation of each repeat from the median in percent, with the text that shows on hovering,
+    /// in the order in which they ran.
+    pub repeats: Vec<(f64, String)>,
+}
+
+/// A dot-and-whisker chart.
+#[derive(Debug, Clone)]
+pub struct Dots {
+    pub title: String,
+    pub description: String,
+    pub rows: Vec<DotRow>,
+}
+
+const ROW: f64 = 46.0;
+const TOP: f64 = 4.0;
+
+/// The axis never shows less than this, so that noise of a tenth of a percent looks like it.
+const NARROWEST_PCT: f64 = 2.0;
+
+impl Dots {
+    /// Draws the chart.
+    #[must_use]
+    pub fn draw(&self) -> String {
+        let rows = f64::from(u32::try_from(self.rows.len()).unwrap_or(u32::MAX));
+        let bottom = TOP + rows * ROW;
+        let mut svg = Svg::new(WIDTH, bottom + 34.0);
+        let reach = self.rows.iter().flat_map(|row| &row.repeats).map(|(pct, _)| pct.abs());
+        let reach = super::scale::round_up(reach.fold(NARROWEST_PCT, f64::max));
+        let scale = Scale::linear((-reach, reach), (8.0, WIDTH - 8.0));
+        x_axis(&mut svg, &scale, TOP, bottom, "% from the median");
+        svg.line("zero", (scale.at(0.0), TOP), (scale.at(0.0), bottom));
+        let mut top = TOP;
+        for row in &self.rows {
+            draw_row(&mut svg, &scale, row, top);
+            top += ROW;
+        }
+        svg.finish(&self.title, &self.description)
+    }
+}
+
+fn draw_row(svg: &mut Svg, scale: &Scale, row: &DotRow, top: f64) {
+    svg.rect("halo", (0.0, top + 1.0), (WIDTH, 17.0));
+    svg.text("label", (0.0, top + 13.0), Anchor::Start, &fitted(&row.label, 220.0));
+    svg.text("value", (WIDTH, top + 13.0), Anchor::End, &row.value);
+    let middle = top + 32.0;
+    if let [(_, title)] = row.repeats.as_slice() {
+        svg.dot("dot hollow", (scale.at(0.0), middle), 4.0, title);
+        return;
+    }
+    let low = row.repeats.iter().map(|(pct, _)| *pct).fold(f64::INFINITY, f64::min);
+    let high = row.repeats.iter().map(|(pct, _)| *pct).fold(f64::NEG_INFINITY, f64::max);
+    if low <= high {
+        svg.line("whisker", (scale.at(low), middle), (scale.at(high), middle));
+    }
+    // Later repeats stand lower, so that a drift over the campaign shows as a slope.
+    let count = row.repeats.len();
+    let step = (16.0 / f64::from(u32::try_from(count.max(1)).unwrap_or(u32::MAX))).min(4.0);
+    let mut y =
+        middle - step * f64::from(u32::try_from(count.saturating_sub(1)).unwrap_or(0)) / 2.0;
+    for (pct, title) in &row.repeats {
+        svg.dot("dot", (scale.at(*pct), y), 3.5, title);
+        y += step;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(label: &str, repeats: &[f64]) -> DotRow {
+        let repeats = repeats.iter().map(|pct| (*pct, format!("{pct} %"))).collect();
+        DotRow { label: label.into(), value: "1,234 /s".into(), repeats }
+    }
+
+    #[test]
+    fn a_single_run_is_hollow_and_has_no_whisker() {
+        let dots =
+            Dots { title: "t".into(), description: "d".into(), rows: vec![row("a", &[0.0])] };
+        let svg = dots.draw();
+        assert!(svg.contains("dot hollow") && !svg.contains("whisker"), "{svg}");
+    }
+
+    #[test]
+    fn repeats_are_drawn_in_order() {
+        let dots = Dots {
+            title: "Repeats".into(),
+            description: "d".into(),
+            rows: vec![row("sharegpt-lite@1", &[-0.5, 0.0, 1.5])],
+        };
+        expect_test::expect![[r#""#]].assert_eq(&dots.draw());
+    }
+}

@@ -1,0 +1,113 @@
+//! Escaping for HTML and Markdown. The only places where text meets markup.
+
+/// `text` for HTML, inside elements and quoted attributes.
+#[must_use]
+pub fn html(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// `text` for running Markdown and table cells: one line in which nothing is markup.
+#[must_use]
+pub fn markdown(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut before = ' ';
+    let mut rest = text.chars().peekable();
+    while let Some(c) = rest.next() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            // Within a word an underscore is plain text to every reader of Markdown.
+            '_' if before.is_alphanumeric() && rest.peek().is_some_and(|c| c.is_alphanumeric()) => {
+                out.push('_');
+            }
+            '\\' | '`' | '*' | '_' | '[' | ']' | '|' | '~' => {
+                out.push('\\');
+                out.push(c);
+            }
+            // Neither an address nor a mention is made into a link.
+            ':' if rest.peek() == Some(&'/') => out.push_str("&#58;"),
+            '@' if !before.is_alphanumeric() => out.push_str("&#64;"),
+            '\n' | '\r' => out.push(' '),
+            c => out.push(c),
+        }
+        before = c;
+    }
+    out
+}
+
+/// `text` as a code span that may stand in a table cell.
+#[must_use]
+pub fn code_span(text: &str) -> String {
+    let line = text.replace(['\n', '\r'], " ");
+    if line.trim().is_empty() {
+        return String::new();
+    }
+    let ticks = "`".repeat(longest_run(&line) + 1);
+    // A table is cut at each pipe before code spans are read (GFM, 4.10).
+    let line = line.replace('|', "\\|");
+    let pad = if line.starts_with('`') || line.ends_with('`') { " " } else { "" };
+    format!("{ticks}{pad}{line}{pad}{ticks}")
+}
+
+/// `text` as a fenced block of its own lines.
+#[must_use]
+pub fn fence(text: &str) -> String {
+    let ticks = "`".repeat(longest_run(text).max(2) + 1);
+    format!("{ticks}\n{}\n{ticks}", text.trim_end())
+}
+
+fn longest_run(text: &str) -> usize {
+    let mut longest = 0;
+    let mut run = 0;
+    for c in text.chars() {
+        run = if c == '`' { run + 1 } else { 0 };
+        longest = longest.max(run);
+    }
+    longest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn html_leaves_no_markup() {
+        assert_eq!(html(r#"<a href="x">'&"#), "&lt;a href=&quot;x&quot;&gt;&#39;&amp;");
+    }
+
+    #[test]
+    fn markdown_leaves_no_markup() {
+        for (text, expected) in [
+            ("a|b", r"a\|b"),
+            ("`x` **y** ~~z~~", r"\`x\` \*\*y\*\* \~\~z\~\~"),
+            ("snake_case _em_", r"snake_case \_em\_"),
+            ("![i](u)", r"!\[i\](u)"),
+            ("https://x", "https&#58;//x"),
+            ("<img src=x>\n# h", "&lt;img src=x&gt; # h"),
+            ("@all x@1", "&#64;all x@1"),
+        ] {
+            assert_eq!(markdown(text), expected);
+        }
+    }
+
+    #[test]
+    fn code_cannot_end_its_own_span_or_block() {
+        assert_eq!(code_span("a|b"), r"`a\|b`");
+        assert_eq!(code_span("a``b`"), "``` a``b` ```");
+        assert_eq!(code_span(" "), "");
+        assert_eq!(fence("x"), "```\nx\n```");
+        assert_eq!(fence("```\nx"), "````\n```\nx\n````");
+    }
+}

@@ -1,0 +1,204 @@
+//! Numbers as people read them: rounded to what their spread supports, with thousands set apart.
+//! Knows nothing of records.
+
+use schema::metric::Unit;
+
+/// Fewest and most significant digits of a measured value. Three keep the rounding error under
+/// half a percent, which is below every floor; beyond five nobody reads.
+const DIGITS: std::ops::RangeInclusive<i32> = 3..=5;
+
+/// Digits of a value whose repeats agree to the last one.
+const DIGITS_AGREED: i32 = 4;
+
+/// `value` rounded to the decimal place of the first digit of `spread` (a half-width in the same
+/// unit). Without a spread, as for a single run, three digits are shown.
+#[must_use]
+pub fn rounded(value: f64, spread: Option<f64>) -> String {
+    if value == 0.0 {
+        return "0".to_owned();
+    }
+    let leading = place(value);
+    let digits = match spread {
+        Some(spread) if spread > 0.0 => {
+            (leading - place(spread) + 1).clamp(*DIGITS.start(), *DIGITS.end())
+        }
+        Some(_) => DIGITS_AGREED,
+        None => *DIGITS.start(),
+    };
+    let decimals = digits - 1 - leading;
+    if decimals > 9 {
+        return format!("{value:.*e}", digit_count(digits - 1));
+    }
+    if decimals >= 0 {
+        return grouped(&format!("{value:.*}", digit_count(decimals)));
+    }
+    let step = 10_f64.powi(-decimals);
+    grouped(&format!("{:.0}", (value / step).round() * step))
+}
+
+/// A whole number with its thousands set apart.
+#[must_use]
+pub fn whole(value: u64) -> String {
+    grouped(&value.to_string())
+}
+
+/// A change in percent with its sign; `±0.0` never shows as `-0.0`.
+#[must_use]
+pub fn percent(value: f64) -> String {
+    let decimals = usize::from(value.abs() < 99.95);
+    let text = format!("{value:+.decimals$}");
+    if text.trim_start_matches(['+', '-']).parse::<f64>().is_ok_and(|rest| rest == 0.0) {
+        return format!("{:.decimals$}", 0.0);
+    }
+    // The minus sign of typography is as wide as the plus.
+    text.replace('-', "\u{2212}")
+}
+
+/// A half-width in percent, without a sign: two significant digits below ten, none above.
+#[must_use]
+pub fn half_width(percent: f64) -> String {
+    let decimals = if percent >= 10.0 {
+        0
+    } else if percent >= 1.0 || percent == 0.0 {
+        1
+    } else {
+        2
+    };
+    format!("{percent:.decimals$}")
+}
+
+/// Bytes in the binary unit that leaves at most four digits before the point.
+#[must_use]
+pub fn bytes(value: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut scaled = exact(value);
+    let mut unit = 0;
+    while scaled >= 1024.0 && unit + 1 < UNITS.len() {
+        scaled /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 {
+        return format!("{value} B");
+    }
+    format!("{} {}", rounded(scaled, None), UNITS[unit])
+}
+
+/// Microseconds as seconds, with one unit for any length so that columns can be compared.
+#[must_use]
+pub fn seconds(us: u64) -> String {
+    format!("{} s", rounded(exact(us) / 1e6, None))
+}
+
+/// The shortest text that reads back as `value`.
+#[must_use]
+pub fn exactly(value: f64) -> String {
+    grouped(&format!("{value}"))
+}
+
+/// The unit in which a metric is shown, and what its stored value is divided by.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Scale {
+    pub unit: &'static str,
+    pub divisor: f64,
+}
+
+impl Scale {
+    /// The unit for values of `unit` up to `largest`, so that a column needs at most five digits
+    /// before the point.
+    #[must_use]
+    pub fn fit(unit: Unit, largest: f64) -> Self {
+        let (unit, divisor) = match unit {
+            Unit::PerSecond => ("/s", 1.0),
+            Unit::Microseconds if largest >= 1e7 => ("s", 1e6),
+            Unit::Microseconds => ("ms", 1e3),
+            Unit::Bytes if largest >= 1024.0 * 1024.0 * 1024.0 => ("GiB", 1024.0 * 1024.0 * 1024.0),
+            Unit::Bytes => ("MiB", 1024.0 * 1024.0),
+            Unit::Count => ("", 1.0),
+        };
+        Self { unit, divisor }
+    }
+}
+
+/// The decimal place of the first digit: 0 for 1 to 9, 1 for 10 to 99, -1 for 0.1 to 0.9.
+fn place(value: f64) -> i32 {
+    let floor = value.abs().log10().floor();
+    #[expect(clippy::cast_possible_truncation, reason = "the exponent of an f64 is within +-324")]
+    {
+        floor as i32
+    }
+}
+
+fn digit_count(value: i32) -> usize {
+    usize::try_from(value).unwrap_or(0)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts, times and sizes of a run are below 2^53")]
+fn exact(value: u64) -> f64 {
+    value as f64
+}
+
+/// Sets a comma between each three digits before the point.
+fn grouped(text: &str) -> String {
+    let (sign, rest) = text.strip_prefix('-').map_or(("", text), |rest| ("-", rest));
+    let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    let (digits, tail) = rest.split_at(end);
+    let mut out = String::with_capacity(text.len() + digits.len() / 3);
+    out.push_str(sign);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out.push_str(tail);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_rounded_to_what_its_spread_supports() {
+        for (value, spread, expected) in [
+            (1234.567, Some(12.0), "1,230"),
+            (1234.567, Some(3.0), "1,235"),
+            (1234.567, Some(0.2), "1,234.6"),
+            (1234.567, Some(0.0001), "1,234.6"),
+            (1234.567, Some(900.0), "1,230"),
+            (1234.567, Some(0.0), "1,235"),
+            (1234.567, None, "1,230"),
+            (0.134_32, Some(0.0021), "0.134"),
+            (0.134_32, None, "0.134"),
+            (999.96, None, "1000"),
+            (0.0, None, "0"),
+            (1e12, None, "1,000,000,000,000"),
+            (1e-12, None, "1.00e-12"),
+            (-1234.0, None, "-1,230"),
+        ] {
+            let expected = if expected == "1000" { "1,000" } else { expected };
+            assert_eq!(rounded(value, spread), expected, "{value} with {spread:?}");
+        }
+    }
+
+    #[test]
+    fn percents_carry_their_sign_and_zero_has_none() {
+        assert_eq!(percent(2.345), "+2.3");
+        assert_eq!(percent(-2.345), "\u{2212}2.3");
+        assert_eq!(percent(-0.01), "0.0");
+        assert_eq!(percent(1234.5), "+1234");
+        assert_eq!(half_width(0.034), "0.03");
+        assert_eq!(half_width(1.26), "1.3");
+        assert_eq!(half_width(12.6), "13");
+    }
+
+    #[test]
+    fn units_fit_the_largest_value_of_a_column() {
+        assert_eq!(Scale::fit(Unit::Microseconds, 9_999_999.0).unit, "ms");
+        assert_eq!(Scale::fit(Unit::Microseconds, 1e7).unit, "s");
+        assert_eq!(Scale::fit(Unit::Bytes, 5e8).unit, "MiB");
+        assert_eq!(bytes(512), "512 B");
+        assert_eq!(bytes(98 << 20), "98.0 MiB");
+        assert_eq!(seconds(1_234_567), "1.23 s");
+    }
+}

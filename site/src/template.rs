@@ -1,0 +1,253 @@
+//! The templates and the engine that fills them in. Every file of `templates/` stands in one
+//! table; an unknown key is an error that names file, line and key.
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Serde, Value};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, Output, State, UndefinedBehavior};
+use serde::Serialize;
+
+use crate::escape;
+use crate::link::{self, Place};
+
+macro_rules! templates {
+    ($($name:literal),* $(,)?) => {
+        /// Every template: its name below `templates/`, and its text.
+        pub const TEMPLATES: &[(&str, &str)] =
+            &[$(($name, include_str!(concat!("../../templates/", $name)))),*];
+    };
+}
+
+templates![
+    "pages/data.html",
+    "pages/data.md",
+    "pages/diff.html",
+    "pages/diff.md",
+    "pages/kernels.html",
+    "pages/kernels.md",
+    "pages/method.html",
+    "pages/method.md",
+    "pages/overview.html",
+    "pages/overview.md",
+    "pages/release.html",
+    "pages/release.md",
+    "pages/run.html",
+    "pages/run.md",
+    "partials/figure.html",
+    "partials/figure.md",
+    "partials/footer.md",
+    "partials/layout.html",
+];
+
+/// A page that could not be rendered: a fault of the template or of the view behind it.
+#[derive(Debug, thiserror::Error)]
+#[error("`templates/{template}`, line {line}: {problem}{}", key_clause(key))]
+pub struct RenderError {
+    pub template: String,
+    pub line: usize,
+    /// The expression that failed, as it stands in the template.
+    pub key: Option<String>,
+    pub problem: String,
+    #[source]
+    source: Error,
+}
+
+fn key_clause(key: &Option<String>) -> String {
+    key.as_ref().map_or_else(String::new, |key| format!(" at `{key}`"))
+}
+
+/// What a page's frame needs beside its view.
+#[derive(Debug, Clone, Serialize)]
+pub struct Frame {
+    pub title: String,
+    /// One sentence for search results and previews.
+    pub summary: String,
+    pub crumbs: Vec<Crumb>,
+    /// SHA-256 over the sorted hashes of the records behind the page.
+    pub records_sha256: String,
+    pub records: usize,
+    pub generator: String,
+    /// What this page cannot tell its reader.
+    pub limits: Vec<String>,
+}
+
+/// A step of the way from the overview to the page; the last has no target.
+#[derive(Debug, Clone, Serialize)]
+pub struct Crumb {
+    pub text: String,
+    pub target: Option<link::Target>,
+}
+
+/// The templates, ready to be filled in.
+#[derive(Debug)]
+pub struct Renderer {
+    env: Environment<'static>,
+}
+
+impl Renderer {
+    /// Compiles the templates.
+    ///
+    /// # Errors
+    /// A template has a syntax error.
+    pub fn new() -> Result<Self, RenderError> {
+        Self::with(TEMPLATES)
+    }
+
+    fn with(templates: &[(&'static str, &'static str)]) -> Result<Self, RenderError> {
+        let mut env = Environment::new();
+        env.set_undefined_behavior(UndefinedBehavior::Strict);
+        let mut syntax = SyntaxConfig::builder();
+        syntax.trim_blocks(true).lstrip_blocks(true).keep_trailing_newline(true);
+        env.set_syntax(syntax.build().map_err(|error| explain(error, "syntax"))?);
+        env.set_debug(true);
+        env.set_auto_escape_callback(|name| {
+            if name.ends_with(".md") { AutoEscape::Custom("md".into()) } else { AutoEscape::Html }
+        });
+        env.set_formatter(write_escaped);
+        env.add_filter("code", |text: String| Value::from_safe_string(escape::code_span(&text)));
+        env.add_filter("fence", |text: String| Value::from_safe_string(escape::fence(&text)));
+        for (name, text) in templates {
+            env.add_template(name, text).map_err(|error| explain(error, name))?;
+        }
+        Ok(Self { env })
+    }
+
+    /// Fills in `name` for a page that lies at `path` below the root of `place`.
+    ///
+    /// # Errors
+    /// The template asks for a key that the view does not have.
+    pub fn render<V: Serialize>(
+        &self,
+        name: &str,
+        frame: &Frame,
+        view: &V,
+        (place, path): (Place, &str),
+    ) -> Result<String, RenderError> {
+        let depth = path.matches('/').count();
+        let href = Value::from_function(move |target: &str| {
+            link::resolve(target, place, depth).map(Value::from_safe_string).ok_or_else(|| {
+                Error::new(ErrorKind::InvalidOperation, format!("`{target}` is no target"))
+            })
+        });
+        let context = minijinja::context! {
+            page => Value::from(Serde(frame)),
+            view => Value::from(Serde(view)),
+            root => "../".repeat(depth),
+            registry => place == Place::Registry,
+            href => href,
+        };
+        let template = self.env.get_template(name).map_err(|error| explain(error, name))?;
+        template.render(context).map_err(|error| explain(error, name))
+    }
+}
+
+fn write_escaped(out: &mut Output, state: &mut State, value: &Value) -> Result<(), Error> {
+    if value.is_undefined() {
+        return Err(Error::from(ErrorKind::UndefinedError));
+    }
+    if value.is_none() {
+        return Err(Error::new(ErrorKind::InvalidOperation, "null has no text"));
+    }
+    let text = value.to_string();
+    let escaped = match state.auto_escape() {
+        _ if value.is_safe() => text,
+        AutoEscape::Custom(kind) if kind == "md" => escape::markdown(&text),
+        _ => escape::html(&text),
+    };
+    out.write_str(&escaped).map_err(Error::from)
+}
+
+fn explain(error: Error, name: &str) -> RenderError {
+    // The innermost error knows the file in which the key stands; includes wrap it.
+    let mut innermost = &error;
+    while let Some(below) = std::error::Error::source(innermost).and_then(|e| e.downcast_ref()) {
+        innermost = below;
+    }
+    let key = innermost
+        .template_source()
+        .zip(innermost.range())
+        .and_then(|(source, range)| source.get(range))
+        .map(|key| key.trim().chars().take(80).collect());
+    let problem = match innermost.detail() {
+        Some(detail) => format!("{}: {detail}", innermost.kind()),
+        None => innermost.kind().to_string(),
+    };
+    RenderError {
+        template: innermost.name().unwrap_or(name).to_owned(),
+        line: innermost.line().unwrap_or(0),
+        key,
+        problem,
+        source: error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    use super::*;
+
+    fn frame() -> Frame {
+        Frame {
+            title: "t".into(),
+            summary: "s".into(),
+            crumbs: Vec::new(),
+            records_sha256: "0".into(),
+            records: 0,
+            generator: "g".into(),
+            limits: Vec::new(),
+        }
+    }
+
+    fn files(folder: &Path, prefix: &str, found: &mut BTreeSet<String>) {
+        for entry in std::fs::read_dir(folder).expect("templates are readable") {
+            let entry = entry.expect("entry");
+            let name = format!("{prefix}{}", entry.file_name().to_string_lossy());
+            if entry.path().is_dir() {
+                files(&entry.path(), &format!("{name}/"), found);
+            } else {
+                found.insert(name);
+            }
+        }
+    }
+
+    #[test]
+    fn every_template_is_in_the_table_and_used() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../templates");
+        let mut on_disk = BTreeSet::new();
+        files(&folder, "", &mut on_disk);
+        let in_table: BTreeSet<String> =
+            TEMPLATES.iter().map(|(name, _)| (*name).to_owned()).collect();
+        assert_eq!(on_disk, in_table, "templates/ and the table in template.rs must agree");
+        for partial in in_table.iter().filter(|name| name.starts_with("partials/")) {
+            let used = TEMPLATES.iter().any(|(_, text)| text.contains(&format!("\"{partial}\"")));
+            assert!(used, "`{partial}` is not used by any template");
+        }
+    }
+
+    #[test]
+    fn a_fault_names_file_line_and_key() {
+        let templates = &[
+            ("pages/a.html", "fine\n{% include \"partials/b.html\" %}"),
+            ("partials/b.html", "one\ntwo {{ view.missing.deeper }}"),
+        ];
+        let renderer = Renderer::with(templates).expect("compiles");
+        let view = std::collections::BTreeMap::from([("present", 1)]);
+        let error = renderer
+            .render("pages/a.html", &frame(), &view, (Place::Html, "a.html"))
+            .expect_err("a missing key is a fault");
+        assert_eq!((error.template.as_str(), error.line), ("partials/b.html", 2));
+        assert!(error.to_string().contains("view.missing"), "{error}");
+    }
+
+    #[test]
+    fn each_kind_of_page_is_escaped_in_its_own_way() {
+        let templates = &[("a.html", "{{ view.x }}"), ("a.md", "{{ view.x }}")];
+        let renderer = Renderer::with(templates).expect("compiles");
+        let view = std::collections::BTreeMap::from([("x", "<b>|`a`_[x](y)")]);
+        let rendered =
+            |name, place| renderer.render(name, &frame(), &view, (place, "x")).expect("renders");
+        assert_eq!(rendered("a.html", Place::Html), "&lt;b&gt;|`a`_[x](y)");
+        assert_eq!(rendered("a.md", Place::Registry), r"&lt;b&gt;\|\`a\`\_\[x\](y)");
+    }
+}

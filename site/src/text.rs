@@ -1,0 +1,80 @@
+//! The text table for the terminal: the third form of a release's view.
+
+use crate::view::figure::Figure;
+use crate::view::model::{Detail, ModelView};
+use crate::view::release::ReleaseView;
+
+/// `view` as plain text, ending in a line feed.
+#[must_use]
+pub fn release(view: &ReleaseView) -> String {
+    let mut out =
+        format!("{} {} on {}\n{}\n", view.engine, view.release, view.hardware, view.extent);
+    for notice in &view.notices {
+        out.push_str(&format!("note: {notice}\n"));
+    }
+    for model in &view.models {
+        out.push_str(&format!("\n{}, {}\n\n", model.model, model.config));
+        out.push_str(&aligned(&table(&model.detail)));
+        out.push_str(&remarks(model));
+    }
+    out.push_str("\nMedian over launches, ± half of their range. A single run has no ±.\n");
+    out
+}
+
+fn table(detail: &Detail) -> Vec<Vec<String>> {
+    let mut rows = vec![[vec![String::new()], detail.scenarios.clone()].concat()];
+    rows.push([vec!["launches".to_owned()], detail.launches.clone()].concat());
+    for row in &detail.rows {
+        let name = format!("{} {}", row.head.title, row.head.unit).replace(" /s", "/s");
+        rows.push(line(name.trim(), &row.figures));
+    }
+    rows.push(line("Failed requests", &detail.failed));
+    rows
+}
+
+fn line(name: &str, figures: &[Figure]) -> Vec<String> {
+    let mut cells = vec![name.to_owned()];
+    cells.extend(figures.iter().map(|figure| match &figure.spread {
+        // Spreads stand in a column of their own width, so that figures line up.
+        Some(spread) => format!("{} {spread:<8}", figure.text),
+        None => format!("{} {:<8}", figure.text, ""),
+    }));
+    cells
+}
+
+/// Columns at their widest, the first to the left, the others to the right.
+fn aligned(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let widest = |column: usize| {
+        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max()
+    };
+    let widths: Vec<usize> = (0..columns).map(|column| widest(column).unwrap_or(0)).collect();
+    let mut out = String::new();
+    for row in rows {
+        let mut text = String::new();
+        for (index, (cell, width)) in row.iter().zip(&widths).enumerate() {
+            if index == 0 {
+                text.push_str(&format!("{cell:<width$}"));
+            } else {
+                text.push_str(&format!("  {cell:>width$}"));
+            }
+        }
+        out.push_str(text.trim_end());
+        out.push('\n');
+    }
+    out
+}
+
+fn remarks(model: &ModelView) -> String {
+    let mut out = String::new();
+    for finding in &model.findings {
+        out.push_str(&format!(
+            "{} {} in {} runs: {}\n",
+            finding.level, finding.rule, finding.runs, finding.detail
+        ));
+    }
+    for run in model.runs.iter().filter(|run| !run.note.is_empty()) {
+        out.push_str(&format!("{} {}: {} ({})\n", run.scenario, run.state, run.note, run.id));
+    }
+    if out.is_empty() { out } else { format!("\n{out}") }
+}

@@ -1,0 +1,156 @@
+//! Badges: what a reader must know before believing a row.
+
+use std::collections::BTreeMap;
+
+use schema::run::{Kind, Level, Status, ValidityVerdict};
+use serde::Serialize;
+
+use super::words;
+use crate::catalog::{Cell, Run};
+use crate::{format, outside};
+
+/// How loudly a badge speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Tone {
+    /// The figure is missing or cannot be believed.
+    Loud,
+    /// The figure needs a second look.
+    Firm,
+    /// Good to know.
+    Soft,
+}
+
+/// A few words in a box, with a sentence for whoever asks.
+#[derive(Debug, Clone, Serialize)]
+pub struct Badge {
+    pub text: String,
+    pub title: String,
+    pub tone: Tone,
+}
+
+/// The findings of one rule over some runs.
+#[derive(Debug, Clone, Serialize)]
+pub struct Finding {
+    pub rule: String,
+    pub level: &'static str,
+    /// `3 of 3 runs`.
+    pub runs: String,
+    pub detail: String,
+}
+
+/// The badges of a cell, loudest first.
+#[must_use]
+pub fn of_cell(cell: &Cell) -> Vec<Badge> {
+    let mut badges = of_runs(&cell.runs);
+    let counted = cell.counted().count();
+    if counted == 1 {
+        badges.push(badge(Tone::Soft, "n=1", "a single run: its noise is unknown"));
+    }
+    if cell.key.text_prompts {
+        let why = "prompts went as text: compare only with runs that did the same";
+        badges.push(badge(Tone::Soft, "text prompts", why));
+    }
+    badges.sort_by_key(|badge| badge.tone);
+    badges
+}
+
+/// The badges that any of `runs` earns.
+#[must_use]
+pub fn of_runs(runs: &[&Run]) -> Vec<Badge> {
+    let mut badges = Vec::new();
+    let retracted: Vec<&str> = runs.iter().filter_map(|run| run.retracted.as_deref()).collect();
+    if let Some(reason) = retracted.first() {
+        badges.push(badge(Tone::Loud, &of(retracted.len(), runs.len(), "retracted"), reason));
+    }
+    failures(runs, &mut badges);
+    for (verdict, tone) in
+        [(ValidityVerdict::Invalid, Tone::Loud), (ValidityVerdict::Degraded, Tone::Firm)]
+    {
+        let found: Vec<&&Run> =
+            runs.iter().filter(|run| run.record.validity.verdict == verdict).collect();
+        if let Some(first) = found.first() {
+            let text = of(found.len(), runs.len(), words::validity(verdict));
+            badges.push(badge(tone, &text, &first.record.validity.reasons.join("; ")));
+        }
+    }
+    if runs.iter().any(|run| run.record.kind == Kind::Imported) {
+        let why = "read from a published report; nobody here saw it run";
+        badges.push(badge(Tone::Firm, "imported, unverified", why));
+    }
+    if runs.iter().any(|run| run.record.kind == Kind::Simulated) {
+        badges.push(badge(Tone::Firm, "simulated", "made by a simulator; no server ran"));
+    }
+    if runs.iter().any(|run| run.record.model.weights.as_deref() == Some("random")) {
+        let why = "seeded random weights of the model's shape: speed is real, answers are not";
+        badges.push(badge(Tone::Firm, "random weights", why));
+    }
+    for finding in findings(runs) {
+        let tone = if finding.level == "error" { Tone::Firm } else { Tone::Soft };
+        badges.push(badge(tone, &finding.rule, &finding.detail));
+    }
+    badges.sort_by_key(|badge| badge.tone);
+    badges
+}
+
+fn failures(runs: &[&Run], badges: &mut Vec<Badge>) {
+    let failed: Vec<&&Run> = runs
+        .iter()
+        .filter(|run| matches!(run.record.status, Status::Failed | Status::Skipped))
+        .collect();
+    if let Some(first) = failed.first() {
+        let why = match &first.record.failure {
+            Some(failure) => format!(
+                "{} while {}: {}",
+                words::class(failure.class),
+                words::phase(failure.phase),
+                failure.message
+            ),
+            None => "no reason was recorded".to_owned(),
+        };
+        let word = words::status(first.record.status);
+        badges.push(badge(Tone::Loud, &of(failed.len(), runs.len(), word), &why));
+    }
+    let requests: u64 =
+        runs.iter().filter_map(|run| run.record.counts.as_ref()?.requests_failed).sum();
+    if requests > 0 {
+        let mut classes: BTreeMap<&str, u64> = BTreeMap::new();
+        let counts = runs.iter().filter_map(|run| run.record.counts.as_ref()?.failures.as_ref());
+        for (class, count) in counts.flatten() {
+            *classes.entry(class).or_default() += count;
+        }
+        let classes: Vec<String> =
+            classes.iter().map(|(class, count)| format!("{count} {class}")).collect();
+        let text = format!("{} requests failed", format::whole(requests));
+        badges.push(badge(Tone::Loud, &text, &classes.join(", ")));
+    }
+}
+
+/// What the quality rules found wrong in `runs`, errors first.
+#[must_use]
+pub fn findings(runs: &[&Run]) -> Vec<Finding> {
+    let mut found: BTreeMap<(bool, &str), (usize, &str)> = BTreeMap::new();
+    for run in runs {
+        for check in run.record.checks.iter().filter(|check| !check.ok) {
+            let detail = check.detail.as_deref().unwrap_or("no detail");
+            let entry =
+                found.entry((check.level == Level::Warning, &check.rule)).or_insert((0, detail));
+            entry.0 += 1;
+        }
+    }
+    let finding = |((warning, rule), (count, detail)): ((bool, &str), (usize, &str))| Finding {
+        rule: outside::name(rule),
+        level: if warning { "warning" } else { "error" },
+        runs: format!("{count} of {}", runs.len()),
+        detail: outside::message(detail),
+    };
+    found.into_iter().map(finding).collect()
+}
+
+fn badge(tone: Tone, text: &str, title: &str) -> Badge {
+    Badge { text: outside::name(text), title: outside::message(title), tone }
+}
+
+fn of(count: usize, all: usize, word: &str) -> String {
+    if count == all { word.to_owned() } else { format!("{count} of {all} {word}") }
+}

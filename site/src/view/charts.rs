@@ -1,0 +1,169 @@
+//! Charts of a model: throughput by scenario, repeats around their median, latencies.
+
+use schema::histogram::HdrHistogram;
+use schema::metric::by_name;
+
+use super::figure::{self, Figure};
+use crate::catalog::Cell;
+use crate::chart::{Bar, BarGroup, Bars, Cdf, Chart, Curve, DotRow, Dots};
+use crate::{format, outside};
+
+/// The distributions of a latency chart: name in the record, label, style of the curve.
+const LATENCIES: [(&str, &str, char); 4] = [
+    ("ttft_us", "TTFT", 'b'),
+    ("tpot_us", "TPOT", 'a'),
+    ("itl_token_us", "ITL", 'c'),
+    ("e2e_us", "E2E", 'd'),
+];
+
+/// Shares at which a distribution is read for its table.
+const TABLE_SHARES: [f64; 6] = [0.1, 0.5, 0.9, 0.95, 0.99, 1.0];
+
+/// The charts of one model in one configuration.
+#[must_use]
+pub fn of_model(cells: &[Cell]) -> Vec<Chart> {
+    let mut charts = vec![throughput(cells), repeats(cells)];
+    charts.extend(cells.iter().filter_map(latencies));
+    charts
+}
+
+fn throughput(cells: &[Cell]) -> Chart {
+    let metric = by_name("output_tokens_per_s");
+    let mut groups = Vec::new();
+    let mut rows = Vec::new();
+    for cell in cells {
+        let spread = metric.and_then(|metric| figure::spread(metric, cell));
+        let figure = figure_of("output_tokens_per_s", cell);
+        let scenario = outside::name(&cell.key.scenario);
+        rows.push(vec![scenario.clone(), shown(&figure), figure.title.clone()]);
+        groups.push(BarGroup {
+            label: scenario,
+            bars: vec![Bar {
+                series: String::new(),
+                value: spread.map(|spread| spread.median),
+                range: spread.filter(|spread| spread.n > 1).map(|spread| (spread.low, spread.high)),
+                text: if spread.is_some() { shown(&figure) } else { "no figure".to_owned() },
+                accent: spread.is_some_and(|spread| spread.n > 1),
+            }],
+        });
+    }
+    let title = "Output tokens per second".to_owned();
+    let caption = "Median over launches; the whisker spans them. A single run is gray.".to_owned();
+    let bars = Bars {
+        title: title.clone(),
+        description: caption.clone(),
+        unit: "tokens/s".into(),
+        groups,
+    };
+    let heads = ["Scenario", "Output tokens/s", "Exactly"].map(str::to_owned).to_vec();
+    Chart { title, caption, svg: bars.draw(), heads, rows }
+}
+
+fn repeats(cells: &[Cell]) -> Chart {
+    let metric = by_name("output_tokens_per_s");
+    let mut dots = Vec::new();
+    let mut rows = Vec::new();
+    for cell in cells {
+        let Some(spread) = metric.and_then(|metric| figure::spread(metric, cell)) else { continue };
+        let figure = figure_of("output_tokens_per_s", cell);
+        let label = outside::name(&cell.key.scenario);
+        let values: Vec<f64> = cell
+            .counted()
+            .filter_map(|run| metric.and_then(|metric| metric.value(&run.record)))
+            .collect();
+        let repeat = |value: &f64| {
+            let share = if spread.median == 0.0 { 0.0 } else { value / spread.median - 1.0 };
+            (share * 100.0, format!("{} /s", format::exactly(*value)))
+        };
+        let repeats: Vec<(f64, String)> = values.iter().map(repeat).collect();
+        let listed: Vec<String> =
+            repeats.iter().map(|(pct, _)| format!("{} %", format::percent(*pct))).collect();
+        rows.push(vec![label.clone(), shown(&figure), listed.join(", ")]);
+        dots.push(DotRow { label, value: shown(&figure), repeats });
+    }
+    let title = "Launch to launch".to_owned();
+    let caption = "Output tokens per second of each launch against the median of its scenario, \
+                   first launch on top. Hollow: a single run."
+        .to_owned();
+    let chart = Dots { title: title.clone(), description: caption.clone(), rows: dots };
+    let heads = ["Scenario", "Median /s", "Launches, in order"].map(str::to_owned).to_vec();
+    Chart { title, caption, svg: chart.draw(), heads, rows }
+}
+
+fn latencies(cell: &Cell) -> Option<Chart> {
+    let mut curves = Vec::new();
+    let mut rows = Vec::new();
+    for (name, label, style) in LATENCIES {
+        let Some(pooled) = pooled(cell, name) else { continue };
+        let points = pooled.points();
+        let mut row = vec![label.to_owned()];
+        row.extend(TABLE_SHARES.map(|share| format::rounded(pooled.at(share), None)));
+        rows.push(row);
+        curves.push(Curve { label: label.into(), style, points });
+    }
+    if curves.is_empty() {
+        return None;
+    }
+    let title = format!("Latencies, {}", outside::name(&cell.key.scenario));
+    let launches = cell.counted().count();
+    let caption = format!(
+        "Share of samples up to each latency, {} pooled.",
+        super::release::counted(launches, "launch").replace("launchs", "launches")
+    );
+    let cdf = Cdf { title: title.clone(), description: caption.clone(), curves };
+    let mut heads = vec!["ms".to_owned()];
+    heads.extend(["p10", "p50", "p90", "p95", "p99", "max"].map(str::to_owned));
+    Some(Chart { title, caption, svg: cdf.draw(), heads, rows })
+}
+
+/// A distribution in milliseconds.
+struct Pooled(hdrhistogram::Histogram<u64>);
+
+/// The distribution `name` of all runs of `cell` that count; `None` where none has samples.
+fn pooled(cell: &Cell, name: &str) -> Option<Pooled> {
+    let mut pooled: Option<hdrhistogram::Histogram<u64>> = None;
+    for run in cell.counted() {
+        let named = run.record.histograms.as_ref().map(schema::run::Histograms::named);
+        let found = named.into_iter().flatten().find(|(known, _)| *known == name);
+        let Some(decoded) = found.and_then(|(_, h)| h.map(HdrHistogram::decode)) else { continue };
+        // A histogram that cannot be read is the checker's business; the chart does without it.
+        let Ok(decoded) = decoded else { continue };
+        match &mut pooled {
+            Some(all) => {
+                if all.add(decoded).is_err() {
+                    return None;
+                }
+            }
+            None => pooled = Some(decoded),
+        }
+    }
+    pooled.filter(|all| !all.is_empty()).map(Pooled)
+}
+
+impl Pooled {
+    #[expect(clippy::cast_precision_loss, reason = "latencies are below 2^53 us")]
+    fn at(&self, share: f64) -> f64 {
+        self.0.value_at_quantile(share) as f64 / 1000.0
+    }
+
+    /// The curve: 40 even steps, then closer ones where the tail is.
+    fn points(&self) -> Vec<(f64, f64)> {
+        let body = (0_u32..=38).map(|step| f64::from(step) / 40.0);
+        let tail = [0.97, 0.98, 0.99, 0.995, 0.999, 1.0];
+        body.chain(tail).map(|share| (self.at(share), share)).collect()
+    }
+}
+
+fn figure_of(name: &str, cell: &Cell) -> Figure {
+    match by_name(name) {
+        Some(metric) => Figure::of(metric, format::Scale::fit(metric.unit, 0.0), cell),
+        None => Figure::missing("no such metric"),
+    }
+}
+
+fn shown(figure: &Figure) -> String {
+    match &figure.spread {
+        Some(spread) => format!("{} {spread}", figure.text),
+        None => figure.text.clone(),
+    }
+}

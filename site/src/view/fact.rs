@@ -1,0 +1,206 @@
+//! Facts that the runs behind a page share, and the groups in which they are shown.
+
+use schema::run::{Gpu, RunRecord};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::figure::absent;
+use super::words;
+use crate::catalog::Run;
+use crate::{format, outside};
+
+/// More distinct values than this are counted, not listed.
+const VALUES_MAX: usize = 4;
+
+/// One line of a list of facts.
+#[derive(Debug, Clone, Serialize)]
+pub struct Fact {
+    pub name: String,
+    /// Each distinct value over the runs, in order; empty where nothing is known.
+    pub values: Vec<String>,
+    /// Why there is no value.
+    pub reason: String,
+    /// Set in the typeface of code.
+    pub code: bool,
+}
+
+/// Facts under a heading.
+#[derive(Debug, Clone, Serialize)]
+pub struct FactGroup {
+    pub title: String,
+    pub facts: Vec<Fact>,
+}
+
+type Read = fn(&RunRecord) -> Option<String>;
+
+/// What `runs` say at `path`, read by `read`.
+#[must_use]
+pub fn fact(name: &str, runs: &[&Run], path: &str, read: Read) -> Fact {
+    let mut values = Vec::new();
+    for run in runs {
+        if let Some(value) = read(&run.record).map(|value| outside::name(&value))
+            && !values.contains(&value)
+        {
+            values.push(value);
+        }
+    }
+    if values.len() > VALUES_MAX {
+        let more = values.len() - VALUES_MAX + 1;
+        values.truncate(VALUES_MAX - 1);
+        values.push(format!("and {more} more"));
+    }
+    let reason = runs.iter().find_map(|run| absent(&run.record, path)).unwrap_or("not recorded");
+    Fact { name: name.into(), values, reason: outside::message(reason), code: false }
+}
+
+impl Fact {
+    fn code(mut self) -> Self {
+        self.code = true;
+        self
+    }
+}
+
+/// Machine, engine and client: what a figure cannot be read without.
+#[must_use]
+pub fn environment(runs: &[&Run]) -> Vec<FactGroup> {
+    let group = |title: &str, facts| FactGroup { title: title.into(), facts };
+    vec![
+        group("Machine", machine(runs)),
+        group("Engine", engine(runs)),
+        group("Load generator", client(runs)),
+    ]
+}
+
+fn machine(runs: &[&Run]) -> Vec<Fact> {
+    let mut facts = vec![
+        fact("Hardware id", runs, "hardware.id", |r| Some(r.hardware.id.clone())).code(),
+        fact("GPU", runs, "hardware.gpu", |r| r.hardware.gpu.as_deref().map(gpus)),
+        fact("CPU", runs, "hardware.cpu_model", |r| r.hardware.cpu_model.clone()),
+        fact("Cores", runs, "hardware.cores", |r| r.hardware.cores.map(|n| n.to_string())),
+        fact("Memory", runs, "hardware.ram_bytes", |r| r.hardware.ram_bytes.map(format::bytes)),
+        fact("Kernel", runs, "hardware.kernel", |r| r.hardware.kernel.clone()),
+    ];
+    if runs.iter().any(|run| first_gpu(&run.record).is_some()) {
+        facts.push(fact("Driver", runs, "hardware.gpu", |r| first_gpu(r)?.driver.clone()));
+        facts.push(fact("Power limit", runs, "hardware.gpu", |r| {
+            first_gpu(r)?.power_limit_mw.map(|mw| format!("{} W", mw / 1000))
+        }));
+        facts.push(fact("Clocks", runs, "hardware.gpu", |r| {
+            let locked = first_gpu(r)?.clocks_locked?;
+            Some(if locked { "locked" } else { "free" }.to_owned())
+        }));
+    }
+    if runs.iter().any(|run| run.record.hardware.claimed) {
+        facts.push(fact("Claimed, because", runs, "hardware.evidence", |r| {
+            r.hardware.evidence.clone().filter(|_| r.hardware.claimed)
+        }));
+    }
+    facts
+}
+
+fn engine(runs: &[&Run]) -> Vec<Fact> {
+    vec![
+        fact("Release", runs, "engine.release", |r| {
+            Some(format!("{} {}", r.engine.name, r.engine.release))
+        }),
+        fact("Commit", runs, "engine.commit", |r| {
+            let dirty = if r.engine.dirty == Some(true) { " (dirty)" } else { "" };
+            r.engine.commit.as_ref().map(|c| format!("{}{dirty}", outside::short_hash(c, 12)))
+        })
+        .code(),
+        fact("Binary", runs, "engine.binary_sha256", |r| {
+            r.engine.binary_sha256.as_ref().map(|hash| outside::short_hash(hash, 12))
+        })
+        .code(),
+        fact("Toolchain", runs, "engine.toolchain", |r| r.engine.toolchain.clone()),
+        fact("Features", runs, "engine.features", |r| {
+            let features = r.engine.features.as_ref()?;
+            Some(if features.is_empty() { "none".to_owned() } else { features.join(", ") })
+        }),
+    ]
+}
+
+fn client(runs: &[&Run]) -> Vec<Fact> {
+    vec![
+        fact("Client", runs, "client.name", |r| {
+            let client = r.client.as_ref()?;
+            let version = client.version.as_deref().unwrap_or("of unknown version");
+            Some(format!("{} {version}", client.name.as_deref()?))
+        }),
+        fact("Prompts sent as", runs, "scenario.prompt_form", |r| {
+            r.scenario.prompt_form.map(|form| words::prompt_form(form).to_owned())
+        }),
+        fact("Prefix cache", runs, "cache", |r| {
+            let state = serde_json::to_value(r.cache.as_ref()?.state).ok()?;
+            Some(format!("{} at the start", state.as_str()?))
+        }),
+        fact("Data set", runs, "scenario.dataset_sha256", |r| {
+            r.scenario.dataset_sha256.as_ref().map(|hash| outside::short_hash(hash, 12))
+        })
+        .code(),
+        fact("Rules", runs, "checks_rev", |r| Some(format!("revision {}", r.checks_rev))),
+    ]
+}
+
+/// What was served.
+#[must_use]
+pub fn model(runs: &[&Run]) -> Vec<Fact> {
+    vec![
+        fact("Source", runs, "model.source", |r| {
+            let revision = r.model.revision.as_ref().map(|rev| format!(" at {rev}"));
+            r.model
+                .source
+                .as_ref()
+                .map(|source| format!("{source}{}", revision.unwrap_or_default()))
+        }),
+        fact("Weights", runs, "model.weights", |r| {
+            let hash = r.model.weights_sha256.as_deref().unwrap_or_default();
+            let format = r.model.format.as_deref().unwrap_or_default();
+            let weights = r.model.weights.as_ref()?;
+            Some(format!("{weights} {format} {}", outside::short_hash(hash, 12)).trim().to_owned())
+        }),
+        fact("Computed in", runs, "model.dtype", |r| r.model.dtype.clone()),
+        fact("Parameters", runs, "model.parameters", |r| r.model.parameters.map(format::whole)),
+        fact("Tokenizer", runs, "model.tokenizer_sha256", |r| {
+            r.model.tokenizer_sha256.as_ref().map(|hash| outside::short_hash(hash, 12))
+        })
+        .code(),
+    ]
+}
+
+/// The effective configuration as the running servers told it: flag to resolved value.
+#[must_use]
+pub fn configuration(runs: &[&Run]) -> Vec<Fact> {
+    let mut flags: Vec<(String, Vec<String>)> = Vec::new();
+    for run in runs {
+        let config = run.record.server.as_ref().and_then(|server| server.config.as_ref());
+        for (flag, value) in config.into_iter().flatten() {
+            let (flag, value) = (outside::name(flag), outside::name(&plain(value)));
+            match flags.iter_mut().find(|(known, _)| *known == flag) {
+                Some((_, values)) if values.contains(&value) || values.len() >= VALUES_MAX => {}
+                Some((_, values)) => values.push(value),
+                None => flags.push((flag, vec![value])),
+            }
+        }
+    }
+    flags.sort();
+    let fact = |(name, values)| Fact { name, values, reason: String::new(), code: true };
+    flags.into_iter().map(fact).collect()
+}
+
+/// A JSON value without the quotes of a string.
+#[must_use]
+pub fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+fn first_gpu(record: &RunRecord) -> Option<&Gpu> {
+    record.hardware.gpu.as_ref()?.first()
+}
+
+fn gpus(gpus: &[Gpu]) -> String {
+    let Some(first) = gpus.first() else { return "none".to_owned() };
+    let memory = first.memory_bytes.map(|bytes| format!(", {}", format::bytes(bytes)));
+    let count = if gpus.len() > 1 { format!("{} × ", gpus.len()) } else { String::new() };
+    format!("{count}{}{}", first.name, memory.unwrap_or_default())
+}

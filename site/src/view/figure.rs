@@ -1,0 +1,206 @@
+//! One figure of a table: text, spread and the exact values behind it.
+
+use schema::metric::{Metric, Unit};
+use schema::run::{RunRecord, Status};
+use serde::Serialize;
+
+use crate::catalog::Cell;
+use crate::format::{self, Scale};
+use crate::outside;
+
+/// A cell of a table.
+#[derive(Debug, Clone, Serialize)]
+pub struct Figure {
+    /// Rounded to what the spread supports; `-` where there is none.
+    pub text: String,
+    /// `±1.3 %`; none for a single run.
+    pub spread: Option<String>,
+    /// The exact values; for a missing figure, why it is missing.
+    pub title: String,
+    pub missing: bool,
+}
+
+/// The head of a column or row of figures.
+#[derive(Debug, Clone, Serialize)]
+pub struct Head {
+    pub title: String,
+    pub unit: String,
+    /// What the metric is, for the method page and for hovering.
+    pub name: String,
+}
+
+/// Median and extremes over repeats.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Spread {
+    pub n: usize,
+    pub median: f64,
+    pub low: f64,
+    pub high: f64,
+}
+
+impl Spread {
+    /// Half of the range, the `±` of every table.
+    #[must_use]
+    pub fn half(&self) -> Option<f64> {
+        (self.n > 1).then_some((self.high - self.low) / 2.0)
+    }
+
+    /// [`Self::half`] in percent of the median.
+    #[must_use]
+    pub fn half_pct(&self) -> Option<f64> {
+        self.half().filter(|_| self.median != 0.0).map(|half| half / self.median.abs() * 100.0)
+    }
+}
+
+/// Median and extremes of `metric` over the runs of `cell` that count.
+#[must_use]
+pub fn spread(metric: &Metric, cell: &Cell) -> Option<Spread> {
+    let mut values: Vec<f64> = cell.counted().filter_map(|run| metric.value(&run.record)).collect();
+    values.sort_by(f64::total_cmp);
+    let (low, high) = (*values.first()?, *values.last()?);
+    let middle = values.len() / 2;
+    let median = if values.len().is_multiple_of(2) {
+        f64::midpoint(values[middle - 1], values[middle])
+    } else {
+        values[middle]
+    };
+    Some(Spread { n: values.len(), median, low, high })
+}
+
+/// The scale that fits `metric` over all of `cells`, so that one column has one unit.
+#[must_use]
+pub fn scale(metric: &Metric, cells: &[&Cell]) -> Scale {
+    let medians = cells.iter().filter_map(|cell| spread(metric, cell)).map(|spread| spread.median);
+    Scale::fit(metric.unit, medians.fold(0.0, f64::max))
+}
+
+impl Head {
+    /// The head of a column of `metric` on `scale`.
+    #[must_use]
+    pub fn of(metric: &Metric, scale: Scale) -> Self {
+        // "Output tokens /s" reads as a rate; "TTFT p50 ms" needs no more.
+        Self { title: metric.title.into(), unit: scale.unit.into(), name: metric.name.into() }
+    }
+}
+
+impl Figure {
+    /// `metric` of `cell` on `scale`.
+    #[must_use]
+    pub fn of(metric: &Metric, scale: Scale, cell: &Cell) -> Self {
+        let Some(spread) = spread(metric, cell) else {
+            return Self::missing(&why_missing(metric, cell));
+        };
+        let unit = if metric.unit == Unit::PerSecond { "/s" } else { scale.unit };
+        let exact = |value: f64| format!("{} {unit}", format::exactly(value / scale.divisor));
+        let title = if spread.n == 1 {
+            format!("one run: {}", exact(spread.median).trim_end())
+        } else {
+            format!(
+                "median of {}: {}; from {} to {}",
+                spread.n,
+                exact(spread.median).trim_end(),
+                format::exactly(spread.low / scale.divisor),
+                exact(spread.high).trim_end()
+            )
+        };
+        let half = spread.half().map(|half| half / scale.divisor);
+        Self {
+            text: format::rounded(spread.median / scale.divisor, half),
+            spread: spread.half_pct().map(|pct| format!("±{} %", format::half_width(pct))),
+            title,
+            missing: false,
+        }
+    }
+
+    /// No figure, and the reason.
+    #[must_use]
+    pub fn missing(reason: &str) -> Self {
+        Self { text: "-".into(), spread: None, title: outside::message(reason), missing: true }
+    }
+
+    /// A plain count.
+    #[must_use]
+    pub fn count(value: u64, title: String) -> Self {
+        Self { text: format::whole(value), spread: None, title, missing: false }
+    }
+}
+
+/// Dotted path of `metric` in a record, by which `absent` gives reasons.
+#[must_use]
+pub fn path_of(metric: &Metric) -> String {
+    match metric.name {
+        "startup_us" => "server.startup_us".to_owned(),
+        "rss_bytes_max" => "memory.rss_bytes_max".to_owned(),
+        "requests_failed" => "counts.requests_failed".to_owned(),
+        name => match name.rsplit_once('_') {
+            Some((summary, statistic)) if summary.ends_with("_us") => {
+                format!("metrics.{summary}.{statistic}")
+            }
+            _ => format!("metrics.{name}"),
+        },
+    }
+}
+
+/// The reason under `absent` for `path` or for the nearest group above it.
+#[must_use]
+pub fn absent<'a>(record: &'a RunRecord, path: &str) -> Option<&'a str> {
+    let mut path = path;
+    loop {
+        if let Some(reason) = record.absent.get(path) {
+            return Some(reason);
+        }
+        path = path.rsplit_once('.')?.0;
+    }
+}
+
+fn why_missing(metric: &Metric, cell: &Cell) -> String {
+    let Some(last) = cell.runs.last() else { return "not run".to_owned() };
+    let record = &last.record;
+    if let Some(reason) = &last.retracted {
+        return format!("retracted: {reason}");
+    }
+    if let (Status::Failed | Status::Skipped, Some(failure)) = (record.status, &record.failure) {
+        return format!("{}: {}", super::words::class(failure.class), failure.message);
+    }
+    if !last.counts() && record.metrics.is_some() {
+        return format!("invalid: {}", record.validity.reasons.join("; "));
+    }
+    absent(record, &path_of(metric)).unwrap_or("not recorded").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use schema::metric::METRICS;
+
+    use super::*;
+
+    #[test]
+    fn every_metric_has_a_path_that_a_record_knows() {
+        let record = serde_json::to_value(RunRecord {
+            server: Some(schema::run::ServerFacts::default()),
+            memory: Some(schema::run::Memory::default()),
+            counts: Some(schema::run::Counts::default()),
+            metrics: Some(schema::run::Metrics {
+                ttft_us: Some(schema::run::Summary::default()),
+                tpot_us: Some(schema::run::Summary::default()),
+                itl_token_us: Some(schema::run::Summary::default()),
+                e2e_us: Some(schema::run::Summary::default()),
+                ..schema::run::Metrics::default()
+            }),
+            ..RunRecord::default()
+        })
+        .expect("a record is JSON");
+        for metric in METRICS {
+            let pointer = format!("/{}", path_of(metric).replace('.', "/"));
+            assert!(record.pointer(&pointer).is_some(), "`{}` is not at `{pointer}`", metric.name);
+        }
+    }
+
+    #[test]
+    fn a_reason_is_found_above_its_path() {
+        let mut record = RunRecord::default();
+        record.absent.insert("metrics.itl_token_us".into(), "one chunk per answer".into());
+        assert_eq!(absent(&record, "metrics.itl_token_us.p50"), Some("one chunk per answer"));
+        assert_eq!(absent(&record, "metrics.ttft_us.p50"), None);
+    }
+}

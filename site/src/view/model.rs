@@ -1,0 +1,217 @@
+//! One model of a release page: charts, every metric, commands, configuration, runs.
+
+use schema::metric::METRICS;
+use serde::Serialize;
+
+use super::badge::{self, Badge, Finding};
+use super::fact::{self, Fact};
+use super::figure::{self, Figure, Head};
+use super::release::{failed, launches};
+use super::{charts, words};
+use crate::catalog::{Cell, Run};
+use crate::chart::Chart;
+use crate::link::{self, Target};
+use crate::{format, outside};
+
+/// One model in one configuration.
+#[derive(Debug, Clone, Serialize)]
+pub struct ModelView {
+    pub model: String,
+    pub anchor: String,
+    /// Configuration slug.
+    pub config: String,
+    /// Hashes of the full configurations behind the slug.
+    pub config_hashes: Vec<String>,
+    pub facts: Vec<Fact>,
+    pub charts: Vec<Chart>,
+    pub detail: Detail,
+    pub commands: Commands,
+    pub configuration: Vec<Fact>,
+    pub findings: Vec<Finding>,
+    pub runs: Vec<RunRow>,
+}
+
+/// Every metric by scenario.
+#[derive(Debug, Clone, Serialize)]
+pub struct Detail {
+    pub scenarios: Vec<String>,
+    pub launches: Vec<String>,
+    pub rows: Vec<DetailRow>,
+    pub failed: Vec<Figure>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct DetailRow {
+    pub head: Head,
+    pub gates: bool,
+    pub figures: Vec<Figure>,
+}
+
+/// What was typed, or can be typed to see it again.
+#[derive(Debug, Clone, Serialize)]
+pub struct Commands {
+    /// The server's own arguments, with `{model}` and `{port}` for what differs by machine.
+    pub serve: Vec<String>,
+    /// Why there is no serve command.
+    pub serve_absent: String,
+    pub bench: Vec<String>,
+    /// Runs the same cells again on another machine.
+    pub again: String,
+}
+
+/// A line of the list of runs.
+#[derive(Debug, Clone, Serialize)]
+pub struct RunRow {
+    pub id: String,
+    pub target: Target,
+    pub record: Target,
+    pub scenario: String,
+    pub started: String,
+    pub state: String,
+    /// Why it failed, was spoiled or was taken back; empty where there is nothing to say.
+    pub note: String,
+    pub output: Figure,
+    pub badges: Vec<Badge>,
+    pub retracted: bool,
+}
+
+/// The models of `cells`, which come sorted by model and configuration.
+#[must_use]
+pub fn all(cells: &[Cell]) -> Vec<ModelView> {
+    cells
+        .chunk_by(|a, b| (&a.key.model, &a.key.config) == (&b.key.model, &b.key.config))
+        .map(ModelView::new)
+        .collect()
+}
+
+impl ModelView {
+    fn new(cells: &[Cell]) -> Self {
+        let runs: Vec<&Run> = cells.iter().flat_map(|cell| cell.runs.iter().copied()).collect();
+        let key = cells.first().map(|cell| cell.key.clone());
+        let (model, config) = key.map(|key| (key.model, key.config)).unwrap_or_default();
+        Self {
+            anchor: link::anchor(&format!("{model}-{config}")),
+            model: outside::name(&model),
+            config: outside::name(&config),
+            config_hashes: config_hashes(&runs),
+            facts: fact::model(&runs),
+            charts: charts::of_model(cells),
+            detail: Detail::new(cells),
+            commands: Commands::new(&model, cells, &runs),
+            configuration: fact::configuration(&runs),
+            findings: badge::findings(&runs),
+            runs: cells.iter().flat_map(run_rows).collect(),
+        }
+    }
+}
+
+fn config_hashes(runs: &[&Run]) -> Vec<String> {
+    let fact = fact::fact("", runs, "server.config_sha256", |record| {
+        record.server.as_ref()?.config_sha256.as_ref().map(|hash| outside::short_hash(hash, 8))
+    });
+    fact.values
+}
+
+impl Detail {
+    /// Every metric of `cells`, one column a cell.
+    #[must_use]
+    pub fn new(cells: &[Cell]) -> Self {
+        let every: Vec<&Cell> = cells.iter().collect();
+        let rows = METRICS.iter().filter(|metric| metric.name != "requests_failed").map(|metric| {
+            let scale = figure::scale(metric, &every);
+            DetailRow {
+                head: Head::of(metric, scale),
+                gates: metric.gates,
+                figures: cells.iter().map(|cell| Figure::of(metric, scale, cell)).collect(),
+            }
+        });
+        Self {
+            scenarios: cells.iter().map(|cell| outside::name(&cell.key.scenario)).collect(),
+            launches: cells.iter().map(launches).collect(),
+            rows: rows.collect(),
+            failed: cells.iter().map(failed).collect(),
+        }
+    }
+}
+
+impl Commands {
+    fn new(model: &str, cells: &[Cell], runs: &[&Run]) -> Self {
+        let serve = fact::fact("", runs, "server.argv", |_| None);
+        let mut commands: Vec<String> = Vec::new();
+        for run in runs {
+            let server = run.record.server.as_ref();
+            let Some(argv) = server.and_then(|server| server.argv.as_ref()) else { continue };
+            let env = server.and_then(|server| server.env.as_ref()).into_iter().flatten();
+            let mut line: String = env
+                .map(|(key, value)| format!("{}={} ", outside::name(key), outside::name(value)))
+                .collect();
+            line.push_str(&outside::command(argv));
+            if !commands.contains(&line) && commands.len() < 4 {
+                commands.push(line);
+            }
+        }
+        let bench = cells.iter().map(|cell| bench_command(&cell.key.scenario)).collect();
+        let first = runs.first().map(|run| &run.record.engine);
+        let (engine, release) =
+            first.map(|engine| (engine.name.clone(), engine.release.clone())).unwrap_or_default();
+        let again =
+            ["cargo", "xtask", "release-bench", &release, "--engine", &engine, "--model", model];
+        let again: Vec<String> = again.into_iter().map(str::to_owned).collect();
+        Self { serve: commands, serve_absent: serve.reason, bench, again: outside::command(&again) }
+    }
+}
+
+/// The load generator's command for a scenario against a server that is up.
+#[must_use]
+pub fn bench_command(scenario: &str) -> String {
+    let id = scenario.split('@').next().unwrap_or(scenario);
+    let argv = ["redline-bench", "run", "--scenario", id, "--url", "http://127.0.0.1:{port}"];
+    outside::command(&argv.map(str::to_owned))
+}
+
+fn run_rows(cell: &Cell) -> Vec<RunRow> {
+    let output = schema::metric::by_name("output_tokens_per_s");
+    let row = |run: &&Run| {
+        let alone = Cell { key: cell.key.clone(), runs: vec![*run] };
+        let time = run.record.time.as_ref();
+        let started = time.and_then(|time| time.started_at.as_deref());
+        RunRow {
+            id: outside::name(&run.record.id),
+            target: Target::Run { id: run.record.id.clone(), record: run.path.clone() },
+            record: Target::Record(run.path.clone()),
+            scenario: outside::name(&cell.key.scenario),
+            started: started.map_or_else(|| "-".to_owned(), outside::name),
+            state: state(run),
+            note: note(run),
+            output: output.map_or_else(
+                || Figure::missing("no such metric"),
+                |metric| Figure::of(metric, format::Scale::fit(metric.unit, 0.0), &alone),
+            ),
+            badges: badge::of_runs(&[*run]),
+            retracted: run.retracted.is_some(),
+        }
+    };
+    cell.runs.iter().map(row).collect()
+}
+
+/// Status and validity of a run in two words.
+#[must_use]
+pub fn state(run: &Run) -> String {
+    let record = &run.record;
+    format!("{}, {}", words::status(record.status), words::validity(record.validity.verdict))
+}
+
+/// The sentence that explains a run's state.
+#[must_use]
+pub fn note(run: &Run) -> String {
+    let record = &run.record;
+    let mut parts: Vec<String> = Vec::new();
+    parts.extend(run.retracted.as_ref().map(|reason| format!("retracted: {reason}")));
+    if let Some(failure) = &record.failure {
+        let (class, phase) = (words::class(failure.class), words::phase(failure.phase));
+        parts.push(format!("{class} while {phase}: {}", failure.message));
+    }
+    parts.extend(record.validity.reasons.iter().cloned());
+    parts.extend(run.notes.iter().cloned());
+    outside::message(&parts.join("; "))
+}

@@ -1,0 +1,227 @@
+//! The page of a release on a hardware: environment, one table, then each model.
+
+use schema::metric::{Metric, by_name};
+use schema::run::{Kind, Status};
+use serde::Serialize;
+
+use super::badge::{self, Badge};
+use super::fact::{self, FactGroup};
+use super::figure::{self, Figure, Head};
+use super::model::{self, ModelView};
+use crate::catalog::{self, Cell, ReleaseKey, Run};
+use crate::format::Scale;
+use crate::link::{self, Target};
+use crate::outside;
+
+/// Metrics of the summary table.
+pub const SUMMARY: [&str; 6] = [
+    "requests_per_s",
+    "output_tokens_per_s",
+    "total_tokens_per_s",
+    "ttft_us_p50",
+    "tpot_us_p50",
+    "e2e_us_p50",
+];
+
+/// A release on a hardware.
+#[derive(Debug, Clone, Serialize)]
+pub struct ReleaseView {
+    pub engine: String,
+    pub release: String,
+    pub hardware: String,
+    /// `12 runs of 2 models in 4 scenarios, 2026-08-20 to 2026-08-21`.
+    pub extent: String,
+    /// Sentences that a reader must see before any figure.
+    pub notices: Vec<String>,
+    pub environment: Vec<FactGroup>,
+    pub table: Table,
+    pub models: Vec<ModelView>,
+    /// Other pages about this release.
+    pub related: Vec<Related>,
+}
+
+/// The table model x scenario.
+#[derive(Debug, Clone, Serialize)]
+pub struct Table {
+    pub heads: Vec<Head>,
+    pub rows: Vec<Row>,
+}
+
+/// One cell of the matrix, which is one row of the table.
+#[derive(Debug, Clone, Serialize)]
+pub struct Row {
+    pub model: String,
+    pub anchor: String,
+    pub config: String,
+    /// Rows of the same model from this one on; zero where the model is that of the row above.
+    pub span: usize,
+    /// True where the model was served in more than one configuration.
+    pub variant: bool,
+    pub scenario: String,
+    /// `3`, or `2 of 3` where some runs do not count.
+    pub n: String,
+    pub figures: Vec<Figure>,
+    pub failed: Figure,
+    pub badges: Vec<Badge>,
+}
+
+/// A page beside this one.
+#[derive(Debug, Clone, Serialize)]
+pub struct Related {
+    pub text: String,
+    pub target: Target,
+}
+
+impl ReleaseView {
+    /// The view of `runs`, which all belong to `key`.
+    #[must_use]
+    pub fn new(key: &ReleaseKey, runs: &[&Run], related: Vec<Related>) -> Self {
+        let cells = catalog::cells(runs);
+        Self {
+            engine: outside::name(&key.engine),
+            release: outside::name(&key.release),
+            hardware: outside::name(&key.hardware),
+            extent: extent(runs, &cells),
+            notices: notices(runs),
+            environment: fact::environment(runs),
+            table: Table::new(&cells),
+            models: model::all(&cells),
+            related,
+        }
+    }
+}
+
+impl Table {
+    /// The summary of `cells`.
+    #[must_use]
+    pub fn new(cells: &[Cell]) -> Self {
+        let every: Vec<&Cell> = cells.iter().collect();
+        let columns: Vec<(&Metric, Scale)> = SUMMARY
+            .iter()
+            .filter_map(|name| by_name(name))
+            .map(|metric| (metric, figure::scale(metric, &every)))
+            .collect();
+        let heads = columns.iter().map(|(metric, scale)| Head::of(metric, *scale)).collect();
+        let mut rows: Vec<Row> = cells.iter().map(|cell| Row::new(cell, &columns)).collect();
+        let mut start = 0;
+        while start < rows.len() {
+            let same = rows[start..].iter().take_while(|row| row.model == rows[start].model);
+            let span = same.count();
+            rows[start].span = span;
+            let group = &mut rows[start..start + span];
+            let several = group.iter().any(|row| row.config != group[0].config);
+            group.iter_mut().for_each(|row| row.variant = several);
+            start += span;
+        }
+        Self { heads, rows }
+    }
+}
+
+impl Row {
+    fn new(cell: &Cell, columns: &[(&Metric, Scale)]) -> Self {
+        let figure = |(metric, scale): &(&Metric, Scale)| Figure::of(metric, *scale, cell);
+        Self {
+            model: outside::name(&cell.key.model),
+            anchor: link::anchor(&format!("{}-{}", cell.key.model, cell.key.config)),
+            config: outside::name(&cell.key.config),
+            span: 0,
+            variant: false,
+            scenario: outside::name(&cell.key.scenario),
+            n: launches(cell),
+            figures: columns.iter().map(figure).collect(),
+            failed: failed(cell),
+            badges: badge::of_cell(cell),
+        }
+    }
+}
+
+/// How many launches the figures of `cell` come from.
+#[must_use]
+pub fn launches(cell: &Cell) -> String {
+    let (counted, all) = (cell.counted().count(), cell.runs.len());
+    if counted == all { all.to_string() } else { format!("{counted} of {all}") }
+}
+
+/// Failed requests over all runs of the cell, those that do not count included.
+#[must_use]
+pub fn failed(cell: &Cell) -> Figure {
+    let counts: Vec<_> = cell.runs.iter().filter_map(|run| run.record.counts.as_ref()).collect();
+    let failed: Vec<u64> = counts.iter().filter_map(|counts| counts.requests_failed).collect();
+    if failed.is_empty() {
+        let reason = cell.runs.iter().find_map(|run| figure::absent(&run.record, "counts"));
+        return Figure::missing(reason.unwrap_or("no run counted its requests"));
+    }
+    let planned: u64 = counts.iter().filter_map(|counts| counts.requests_planned).sum();
+    let total = failed.iter().sum();
+    Figure::count(total, format!("of {planned} requests in {} runs", failed.len()))
+}
+
+fn extent(runs: &[&Run], cells: &[Cell]) -> String {
+    let distinct = |read: for<'a> fn(&'a Cell) -> &'a str| {
+        let mut names: Vec<&str> = cells.iter().map(read).collect();
+        names.sort_unstable();
+        names.dedup();
+        names.len()
+    };
+    let (models, scenarios) =
+        (distinct(|cell| &cell.key.model), distinct(|cell| &cell.key.scenario));
+    let mut text = format!(
+        "{} of {} in {}",
+        counted(runs.len(), "run"),
+        counted(models, "model"),
+        counted(scenarios, "scenario")
+    );
+    if let Some(dates) = dates(runs) {
+        text.push_str(", ");
+        text.push_str(&dates);
+    }
+    text
+}
+
+/// The first and last day (UTC) on which `runs` were started.
+#[must_use]
+pub fn dates(runs: &[&Run]) -> Option<String> {
+    let starts = runs.iter().filter_map(|run| run.record.time.as_ref()?.started_at.as_deref());
+    let mut days: Vec<String> = starts.map(|start| outside::short_hash(start, 10)).collect();
+    days.sort();
+    let (first, last) = (days.first()?, days.last()?);
+    Some(if first == last { first.clone() } else { format!("{first} to {last}") })
+}
+
+/// `1 run`, `2 runs`.
+#[must_use]
+pub fn counted(count: usize, word: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {word}{plural}")
+}
+
+fn notices(runs: &[&Run]) -> Vec<String> {
+    let mut notices = Vec::new();
+    let has = |test: fn(&Run) -> bool| runs.iter().any(|run| test(run));
+    if has(|run| run.record.kind == Kind::Imported) {
+        notices.push(
+            "These figures were read from a published report. The hardware is as claimed there, \
+             and nobody here saw them run."
+                .to_owned(),
+        );
+    }
+    if has(|run| run.record.kind == Kind::Simulated) {
+        notices.push("Some of these figures come from a simulator; no server ran.".to_owned());
+    }
+    if has(|run| {
+        run.record.engine.dirty == Some(true) || run.record.engine.release.ends_with("-dev")
+    }) {
+        notices.push(
+            "A working tree was measured, not a release: nobody else can build this binary."
+                .to_owned(),
+        );
+    }
+    let failed = runs.iter().filter(|run| run.record.status == Status::Failed).count();
+    if failed > 0 {
+        notices.push(format!(
+            "{failed} of {} failed. They are listed with their reasons and are in no figure.",
+            counted(runs.len(), "run")
+        ));
+    }
+    notices
+}

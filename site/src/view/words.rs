@@ -1,0 +1,86 @@
+//! The words of records as pages write them.
+
+use schema::run::{FailureClass, Phase, PromptForm, Status, ValidityVerdict};
+use schema::scenario::{Arrival, Tier};
+use schema::verdict::VerdictKind;
+
+#[must_use]
+pub fn status(status: Status) -> &'static str {
+    match status {
+        Status::Ok => "ok",
+        Status::Partial => "partial",
+        Status::Failed => "failed",
+        Status::Skipped => "skipped",
+    }
+}
+
+#[must_use]
+pub fn validity(verdict: ValidityVerdict) -> &'static str {
+    match verdict {
+        ValidityVerdict::Valid => "valid",
+        ValidityVerdict::Degraded => "degraded",
+        ValidityVerdict::Invalid => "invalid",
+    }
+}
+
+#[must_use]
+pub fn class(class: FailureClass) -> &'static str {
+    match class {
+        FailureClass::Oom => "out of memory",
+        FailureClass::Crash => "crash",
+        FailureClass::Hang => "hang",
+        FailureClass::Timeout => "timeout",
+        FailureClass::BadOutput => "bad output",
+        FailureClass::Unsupported => "unsupported",
+        FailureClass::Infrastructure => "infrastructure",
+    }
+}
+
+#[must_use]
+pub fn phase(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Build => "build",
+        Phase::Load => "load",
+        Phase::Warmup => "warm-up",
+        Phase::Measure => "measuring",
+    }
+}
+
+#[must_use]
+pub fn prompt_form(form: PromptForm) -> &'static str {
+    match form {
+        PromptForm::TokenIds => "token ids",
+        PromptForm::Text => "text",
+    }
+}
+
+#[must_use]
+pub fn tier(tier: Tier) -> &'static str {
+    match tier {
+        Tier::Full => "full",
+        Tier::Quarter => "quarter",
+        Tier::Lite => "lite",
+    }
+}
+
+/// When requests are sent, as a sentence's end.
+#[must_use]
+pub fn arrival(arrival: &Arrival) -> String {
+    match arrival {
+        Arrival::AllAtOnce => "all at once".to_owned(),
+        Arrival::Closed { concurrency } => format!("{concurrency} at a time"),
+    }
+}
+
+#[must_use]
+pub fn verdict(verdict: VerdictKind) -> &'static str {
+    match verdict {
+        VerdictKind::Regressed => "regressed",
+        VerdictKind::Improved => "improved",
+        VerdictKind::Unchanged => "unchanged",
+        VerdictKind::Inconclusive => "inconclusive",
+        VerdictKind::ChangedConfig => "changed config",
+        VerdictKind::NewFailure => "new failure",
+        VerdictKind::FixedFailure => "fixed failure",
+    }
+}
