@@ -1,52 +1,174 @@
 //! The HTML site: every page with its Markdown twin, and the records, written aside and put in
 //! place at once.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use schema::kernel::KernelRecord;
 use serde::Serialize;
 
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, ReleaseKey, Run};
 use crate::link::{Place, Target};
-use crate::pages::{release_frame, target};
+use crate::pages::{frame, release_frame, target};
 use crate::template::{Frame, Renderer};
-use crate::view::release::ReleaseView;
+use crate::view::data::{self, DataView};
+use crate::view::diff::DiffView;
+use crate::view::kernels::KernelsView;
+use crate::view::method::MethodView;
+use crate::view::overview::OverviewView;
+use crate::view::release::{Related, ReleaseView};
+use crate::view::run::RunView;
+use crate::compare;
 
 /// The one style sheet.
 const STYLE: &str = include_str!("../static/site.css");
 
 /// A site under way, in a folder beside its destination.
-struct Staging<'a> {
+struct Site<'a> {
     folder: PathBuf,
+    catalog: &'a Catalog,
     renderer: &'a Renderer,
+    runs: Vec<&'a Run>,
 }
 
-/// Writes the site of `catalog` to `out`, which is replaced as a whole.
+/// Writes the site of `catalog`, whose files lie below `roots`, to `out`, which is replaced as a
+/// whole.
 ///
 /// # Errors
-/// A template is at fault, or a file cannot be written.
-pub fn build(catalog: &Catalog, renderer: &Renderer, out: &Path) -> Result<()> {
+/// A template is at fault, or a file cannot be read or written.
+pub fn build(catalog: &Catalog, roots: &[&Path], renderer: &Renderer, out: &Path) -> Result<()> {
     let folder = beside(out, "new")?;
     remove(&folder)?;
-    let staging = Staging { folder, renderer };
-    staging.file("site.css", STYLE)?;
-    for (key, runs) in catalog.releases() {
-        let view = ReleaseView::new(&key, &runs, Vec::new());
-        staging.page("release", &target(&key), &release_frame(&key, &runs), &view)?;
+    let runs: Vec<&Run> = catalog.runs.iter().collect();
+    let site = Site { folder, catalog, renderer, runs };
+    site.file("site.css", STYLE)?;
+    let diffs = site.diffs()?;
+    let kernels = site.kernels()?;
+    site.releases(&diffs, &kernels)?;
+    for run in &site.runs {
+        site.run(run)?;
     }
-    staging.put_in_place(out)
+    let listed = |related: &BTreeMap<ReleaseKey, Vec<Related>>| {
+        let mut pages: Vec<Related> = Vec::new();
+        for page in related.values().flatten() {
+            if !pages.iter().any(|known| known.target == page.target) {
+                pages.push(page.clone());
+            }
+        }
+        pages
+    };
+    site.overview(listed(&diffs), listed(&kernels))?;
+    site.method()?;
+    site.data(roots)?;
+    site.put_in_place(out)
 }
 
-impl Staging<'_> {
-    /// Writes a page and its Markdown twin.
-    fn page<V: Serialize>(
+impl Site<'_> {
+    fn overview(&self, diffs: Vec<Related>, kernels: Vec<Related>) -> Result<()> {
+        let view = OverviewView::new(self.catalog, diffs, kernels);
+        let mut frame = frame("Redline results", &self.runs, Vec::new());
+        frame.crumbs.clear();
+        self.page("overview", &Target::Overview, &frame, &view)
+    }
+
+    /// Every pair of consecutive releases that share hardware; the pages found, by both releases.
+    fn diffs(&self) -> Result<BTreeMap<ReleaseKey, Vec<Related>>> {
+        let mut found: BTreeMap<ReleaseKey, Vec<Related>> = BTreeMap::new();
+        for pair in compare::pairs(self.catalog) {
+            let view = DiffView::new(&pair, &compare::verdicts(self.catalog, &pair));
+            let title = format!("{} {} to {}", pair.engine, pair.baseline, pair.candidate);
+            let text = format!("{title} on {}", pair.hardware);
+            let sides = pair.sides();
+            let runs: Vec<&Run> = self.catalog.runs.iter().filter(|run| sides.contains(&ReleaseKey::of(&run.record))).collect();
+            let crumbs = vec![(title, None), (pair.hardware.clone(), None)];
+            self.page("diff", &pair.target(), &frame(&text, &runs, crumbs), &view)?;
+            for side in sides {
+                let page = Related { text: format!("Diff {text}"), target: pair.target() };
+                found.entry(side).or_default().push(page);
+            }
+        }
+        Ok(found)
+    }
+
+    fn kernels(&self) -> Result<BTreeMap<ReleaseKey, Vec<Related>>> {
+        let mut groups: BTreeMap<ReleaseKey, Vec<&(String, KernelRecord)>> = BTreeMap::new();
+        for entry in &self.catalog.kernels {
+            let record = &entry.1;
+            let key = ReleaseKey {
+                engine: record.engine.name.clone(),
+                release: record.engine.release.clone(),
+                hardware: record.hardware.id.clone(),
+            };
+            groups.entry(key).or_default().push(entry);
+        }
+        let mut found = BTreeMap::new();
+        for (key, records) in groups {
+            let text = format!("Kernels of {} {} on {}", key.engine, key.release, key.hardware);
+            let crumbs = vec![(text.clone(), None)];
+            let mut frame = frame(&text, &[], crumbs);
+            let hashes: Vec<&str> = records.iter().map(|(_, r)| r.record_sha256.as_str()).collect();
+            frame.records = hashes.len();
+            frame.records_sha256 = crate::catalog::records_sha256(hashes.into_iter());
+            let target = Target::Kernels {
+                engine: key.engine.clone(),
+                release: key.release.clone(),
+                hardware: key.hardware.clone(),
+            };
+            self.page("kernels", &target, &frame, &KernelsView::new(&records))?;
+            found.insert(key, vec![Related { text, target }]);
+        }
+        Ok(found)
+    }
+
+    fn releases(
         &self,
-        kind: &str,
-        target: &Target,
-        frame: &Frame,
-        view: &V,
+        diffs: &BTreeMap<ReleaseKey, Vec<Related>>,
+        kernels: &BTreeMap<ReleaseKey, Vec<Related>>,
     ) -> Result<()> {
+        for (key, runs) in self.catalog.releases() {
+            let related = diffs.get(&key).into_iter().chain(kernels.get(&key)).flatten();
+            let view = ReleaseView::new(&key, &runs, related.cloned().collect());
+            self.page("release", &target(&key), &release_frame(&key, &runs), &view)?;
+        }
+        Ok(())
+    }
+
+    fn run(&self, run: &Run) -> Result<()> {
+        let record = &run.record;
+        let key = ReleaseKey::of(record);
+        let crumbs = vec![
+            (format!("{} {} on {}", key.engine, key.release, key.hardware), Some(target(&key))),
+            (record.id.clone(), None),
+        ];
+        let frame = frame(&format!("Run {}", record.id), &[run], crumbs);
+        let page = Target::Run { id: record.id.clone(), record: run.path.clone() };
+        self.page("run", &page, &frame, &RunView::new(run))
+    }
+
+    fn method(&self) -> Result<()> {
+        let frame = frame("Method", &[], vec![("Method".to_owned(), None)]);
+        self.page("method", &Target::Method, &frame, &MethodView::new())
+    }
+
+    /// The list of the data, and the data.
+    fn data(&self, roots: &[&Path]) -> Result<()> {
+        let frame = frame("Data", &self.runs, vec![("Data".to_owned(), None)]);
+        self.page("data", &Target::Data, &frame, &DataView::new(self.catalog))?;
+        self.file("data/runs.csv", &data::csv(self.catalog))?;
+        for (path, root) in &self.catalog.files {
+            let Some(root) = roots.get(*root) else { continue };
+            let file = root.join(path);
+            let text = fs::read_to_string(&file)
+                .with_context(|| format!("cannot read `{}`", file.display()))?;
+            self.file(&Target::Record(path.clone()).path(Place::Html), &text)?;
+        }
+        Ok(())
+    }
+
+    /// Writes a page and its Markdown twin.
+    fn page<V: Serialize>(&self, kind: &str, target: &Target, frame: &Frame, view: &V) -> Result<()> {
         for (place, extension) in [(Place::Html, "html"), (Place::Markdown, "md")] {
             let path = target.path(place);
             let template = format!("pages/{kind}.{extension}");
@@ -79,7 +201,7 @@ impl Staging<'_> {
 
 fn beside(out: &Path, suffix: &str) -> Result<PathBuf> {
     let name = out.file_name().context("the output folder has no name")?.to_string_lossy();
-    Ok(out.with_file_name(format!("{name}.{suffix}")))
+    Ok(out.with_file_name(format!(".{name}.{suffix}")))
 }
 
 fn rename(from: &Path, to: &Path) -> Result<()> {

@@ -54,15 +54,21 @@ pub fn percent(value: f64) -> String {
     text.replace('-', "\u{2212}")
 }
 
-/// A half-width in percent, without a sign: two significant digits below ten, none above.
+/// `±1.3 %`.
+#[must_use]
+pub fn plus_minus(percent: f64) -> String {
+    format!("±{} %", half_width(percent))
+}
+
+/// A half-width in percent, without a sign and with about one significant digit more than it
+/// deserves.
 #[must_use]
 pub fn half_width(percent: f64) -> String {
-    let decimals = if percent >= 10.0 {
-        0
-    } else if percent >= 1.0 || percent == 0.0 {
-        1
-    } else {
-        2
+    let decimals = match percent {
+        zero if zero == 0.0 => 0,
+        large if large >= 9.95 => 0,
+        middle if middle >= 0.095 => 1,
+        _ => 2,
     };
     format!("{percent:.decimals$}")
 }
@@ -71,7 +77,7 @@ pub fn half_width(percent: f64) -> String {
 #[must_use]
 pub fn bytes(value: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let mut scaled = exact(value);
+    let mut scaled = as_f64(value);
     let mut unit = 0;
     while scaled >= 1024.0 && unit + 1 < UNITS.len() {
         scaled /= 1024.0;
@@ -86,7 +92,7 @@ pub fn bytes(value: u64) -> String {
 /// Microseconds as seconds, with one unit for any length so that columns can be compared.
 #[must_use]
 pub fn seconds(us: u64) -> String {
-    format!("{} s", rounded(exact(us) / 1e6, None))
+    format!("{} s", rounded(as_f64(us) / 1e6, None))
 }
 
 /// The shortest text that reads back as `value`.
@@ -132,8 +138,10 @@ fn digit_count(value: i32) -> usize {
     usize::try_from(value).unwrap_or(0)
 }
 
+/// A count, time or size of a run as a number to divide.
+#[must_use]
 #[expect(clippy::cast_precision_loss, reason = "counts, times and sizes of a run are below 2^53")]
-fn exact(value: u64) -> f64 {
+pub fn as_f64(value: u64) -> f64 {
     value as f64
 }
 
@@ -188,6 +196,8 @@ mod tests {
         assert_eq!(percent(-0.01), "0.0");
         assert_eq!(percent(1234.5), "+1234");
         assert_eq!(half_width(0.034), "0.03");
+        assert_eq!(half_width(0.52), "0.5");
+        assert_eq!(half_width(0.0), "0");
         assert_eq!(half_width(1.26), "1.3");
         assert_eq!(half_width(12.6), "13");
     }

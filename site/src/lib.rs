@@ -8,6 +8,7 @@
 pub mod build;
 pub mod catalog;
 pub mod chart;
+pub mod compare;
 pub mod escape;
 pub mod format;
 pub mod link;

@@ -1,21 +1,151 @@
 //! `redline-site`: renders a registry as a site, as Markdown pages, or as a table.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
-use anyhow::Result;
-use site::catalog::Catalog;
-use site::template::Renderer;
+use anyhow::{Result, anyhow};
+use clap::{Args, Parser, Subcommand};
+use schema::exit::Exit;
+use site::catalog::{Catalog, CatalogError, ReleaseKey};
+use site::template::{RenderError, Renderer};
+use site::view::release::ReleaseView;
+use site::{build, outside, pages, text};
 
-fn main() -> Result<()> {
-    let mut args = std::env::args_os().skip(1).map(PathBuf::from);
-    let registry = args.next().unwrap();
-    let out = args.next().unwrap();
-    let catalog = Catalog::load(&[registry])?;
-    let renderer = Renderer::new()?;
-    site::build::build(&catalog, &renderer, &out)?;
-    for (key, runs) in catalog.releases() {
-        let view = site::view::release::ReleaseView::new(&key, &runs, vec![]);
-        print!("{}", site::text::release(&view));
+/// Renders a registry: pages are a pure function of its records.
+#[derive(Debug, Parser)]
+#[command(name = "redline-site", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Writes the Markdown pages and the README of the registry.
+    Pages {
+        #[command(flatten)]
+        source: Source,
+        /// Folder that is laid out like `results/`, such as the registry itself.
+        #[arg(long)]
+        out: PathBuf,
+        /// Only the pages of releases that the overlay has runs of.
+        #[arg(long, requires = "overlay")]
+        only_overlay: bool,
+    },
+    /// Writes the HTML site, in place of whatever lies there.
+    Build {
+        #[command(flatten)]
+        source: Source,
+        #[arg(long, default_value = "target/site")]
+        out: PathBuf,
+    },
+    /// Prints a release on a hardware as plain text.
+    Table {
+        #[command(flatten)]
+        source: Source,
+        #[arg(long, default_value = "redline")]
+        engine: String,
+        #[arg(long)]
+        release: String,
+        #[arg(long)]
+        hardware: String,
+    },
+    /// Fails when a committed page is not what its records render.
+    Check {
+        #[command(flatten)]
+        source: Source,
+    },
+}
+
+#[derive(Debug, Args)]
+struct Source {
+    #[arg(long, default_value = "results")]
+    registry: PathBuf,
+    /// Records that are not in the registry yet, laid out like it.
+    #[arg(long)]
+    overlay: Option<PathBuf>,
+}
+
+impl Source {
+    fn roots(&self) -> Vec<&Path> {
+        std::iter::once(self.registry.as_path()).chain(self.overlay.as_deref()).collect()
     }
-    Ok(())
+}
+
+fn main() -> ExitCode {
+    match run(&Cli::parse().command) {
+        Ok(exit) => ExitCode::from(exit.code()),
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(exit_of(&error))
+        }
+    }
+}
+
+fn run(command: &Command) -> Result<Exit> {
+    match command {
+        Command::Pages { source, out, only_overlay } => {
+            let catalog = Catalog::load(&source.roots())?;
+            let pages = pages::render(&catalog, &Renderer::new()?, *only_overlay)?;
+            let written = pages::write(&pages, out)?;
+            println!("{written} of {} pages changed in {}", pages.len(), out.display());
+        }
+        Command::Build { source, out } => {
+            let roots = source.roots();
+            let catalog = Catalog::load(&roots)?;
+            build::build(&catalog, &roots, &Renderer::new()?, out)?;
+            println!("{}", out.join("index.html").display());
+        }
+        Command::Table { source, engine, release, hardware } => {
+            let catalog = Catalog::load(&source.roots())?;
+            let key = ReleaseKey {
+                engine: engine.clone(),
+                release: release.clone(),
+                hardware: hardware.clone(),
+            };
+            print!("{}", table(&catalog, &key)?);
+        }
+        Command::Check { source } => {
+            let catalog = Catalog::load(&source.roots())?;
+            let stale = pages::stale(&catalog, &Renderer::new()?, &source.registry)?;
+            for problem in &stale {
+                println!("{problem}");
+            }
+            if !stale.is_empty() {
+                println!("  hint: `cargo xtask site --pages` renders the pages anew");
+                return Ok(Exit::Unsound);
+            }
+        }
+    }
+    Ok(Exit::Well)
+}
+
+fn table(catalog: &Catalog, key: &ReleaseKey) -> Result<String> {
+    let releases = catalog.releases();
+    let Some(runs) = releases.get(key) else {
+        let known: Vec<String> = releases
+            .keys()
+            .map(|key| format!("{} {} on {}", key.engine, key.release, key.hardware))
+            .collect();
+        let known = if known.is_empty() { "nothing".to_owned() } else { known.join(", ") };
+        return Err(anyhow!(
+            "no runs of `{} {}` on `{}`\n  hint: the registry has {}",
+            key.engine,
+            key.release,
+            key.hardware,
+            outside::message(&known)
+        ));
+    };
+    Ok(text::release(&ReleaseView::new(key, runs, Vec::new())))
+}
+
+/// A template at fault is a bug, an unreadable disk is the environment, the rest is the input.
+fn exit_of(error: &anyhow::Error) -> u8 {
+    const BUG: u8 = 101;
+    if error.chain().any(|cause| cause.is::<RenderError>()) {
+        return BUG;
+    }
+    let unsound = error.chain().any(|cause| matches!(cause.downcast_ref(), Some(CatalogError::Unsound(_))));
+    let disk = error.chain().any(|cause| cause.is::<std::io::Error>());
+    if disk && !unsound { Exit::Environment.code() } else { Exit::Unsound.code() }
 }

@@ -18,6 +18,13 @@ pub fn message(text: &str) -> String {
     clip(&one_line(text), MESSAGE_MAX)
 }
 
+/// Many lines, each without invisible characters; the line breaks stay.
+#[must_use]
+pub fn block(text: &str) -> String {
+    let visible = |c: char| if c != '\n' && (c.is_control() || reorders(c)) { '\u{fffd}' } else { c };
+    text.chars().map(visible).collect()
+}
+
 /// The first `digits` characters of a hash, for display beside the whole one.
 #[must_use]
 pub fn short_hash(text: &str, digits: usize) -> String {

@@ -61,8 +61,7 @@ fn wobble(serial: u64) -> f64 {
 /// A catalog of `records`, as if they had been read from a registry.
 #[must_use]
 pub fn catalog(records: Vec<RunRecord>) -> Catalog {
-    let run =
-        |record: RunRecord| Run { path: path(&record), record, retracted: None, notes: Vec::new() };
+    let run = |record: RunRecord| Run::new(path(&record), 0, record);
     Catalog { runs: records.into_iter().map(run).collect(), ..Catalog::default() }
 }
 

@@ -131,7 +131,7 @@ fn failures(runs: &[&Run], badges: &mut Vec<Badge>) {
 pub fn findings(runs: &[&Run]) -> Vec<Finding> {
     let mut found: BTreeMap<(bool, &str), (usize, &str)> = BTreeMap::new();
     for run in runs {
-        for check in run.record.checks.iter().filter(|check| !check.ok) {
+        for check in run.checks().filter(|check| !check.ok) {
             let detail = check.detail.as_deref().unwrap_or("no detail");
             let entry =
                 found.entry((check.level == Level::Warning, &check.rule)).or_insert((0, detail));

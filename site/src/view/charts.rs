@@ -32,7 +32,7 @@ fn throughput(cells: &[Cell]) -> Chart {
     let mut groups = Vec::new();
     let mut rows = Vec::new();
     for cell in cells {
-        let spread = metric.and_then(|metric| figure::spread(metric, cell));
+        let spread = metric.and_then(|metric| figure::summary(metric, cell));
         let figure = figure_of("output_tokens_per_s", cell);
         let scenario = outside::name(&cell.key.scenario);
         rows.push(vec![scenario.clone(), shown(&figure), figure.title.clone()]);
@@ -41,14 +41,14 @@ fn throughput(cells: &[Cell]) -> Chart {
             bars: vec![Bar {
                 series: String::new(),
                 value: spread.map(|spread| spread.median),
-                range: spread.filter(|spread| spread.n > 1).map(|spread| (spread.low, spread.high)),
+                range: spread.filter(|spread| spread.n > 1).map(|spread| (spread.min, spread.max)),
                 text: if spread.is_some() { shown(&figure) } else { "no figure".to_owned() },
                 accent: spread.is_some_and(|spread| spread.n > 1),
             }],
         });
     }
     let title = "Output tokens per second".to_owned();
-    let caption = "Median over launches; the whisker spans them. A single run is gray.".to_owned();
+    let caption = "Median over launches, whiskers span them. Gray: a single run.".to_owned();
     let bars = Bars {
         title: title.clone(),
         description: caption.clone(),
@@ -64,7 +64,7 @@ fn repeats(cells: &[Cell]) -> Chart {
     let mut dots = Vec::new();
     let mut rows = Vec::new();
     for cell in cells {
-        let Some(spread) = metric.and_then(|metric| figure::spread(metric, cell)) else { continue };
+        let Some(spread) = metric.and_then(|metric| figure::summary(metric, cell)) else { continue };
         let figure = figure_of("output_tokens_per_s", cell);
         let label = outside::name(&cell.key.scenario);
         let values: Vec<f64> = cell
@@ -82,15 +82,16 @@ fn repeats(cells: &[Cell]) -> Chart {
         dots.push(DotRow { label, value: shown(&figure), repeats });
     }
     let title = "Launch to launch".to_owned();
-    let caption = "Output tokens per second of each launch against the median of its scenario, \
-                   first launch on top. Hollow: a single run."
+    let caption = "The same figure of each launch, first on top. Hollow: a single run."
         .to_owned();
     let chart = Dots { title: title.clone(), description: caption.clone(), rows: dots };
     let heads = ["Scenario", "Median /s", "Launches, in order"].map(str::to_owned).to_vec();
     Chart { title, caption, svg: chart.draw(), heads, rows }
 }
 
-fn latencies(cell: &Cell) -> Option<Chart> {
+/// The distributions of `cell`; `None` where no run has samples.
+#[must_use]
+pub fn latencies(cell: &Cell) -> Option<Chart> {
     let mut curves = Vec::new();
     let mut rows = Vec::new();
     for (name, label, style) in LATENCIES {

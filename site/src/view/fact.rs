@@ -142,6 +142,95 @@ fn client(runs: &[&Run]) -> Vec<Fact> {
     ]
 }
 
+/// What identifies a single run.
+#[must_use]
+pub fn run(runs: &[&Run]) -> Vec<Fact> {
+    vec![
+        fact("Kind", runs, "kind", |r| Some(crate::catalog::kind_name(r.kind).to_owned())),
+        fact("Started", runs, "time", |r| r.time.as_ref()?.started_at.clone()),
+        fact("Wall time", runs, "time", |r| r.time.as_ref()?.wall_us.map(format::seconds)),
+        fact("Steady state", runs, "time.window_us", |r| {
+            r.time.as_ref()?.window_us.map(format::seconds)
+        }),
+        fact("Campaign", runs, "campaign", |r| Some(r.campaign.as_ref()?.id.clone())).code(),
+        fact("Place in it", runs, "campaign", |r| {
+            let slot = r.campaign.as_ref()?;
+            let (block, position, repeat) = (slot.block, slot.position, slot.repeat);
+            Some(format!("block {block}, position {position}, repeat {repeat}"))
+        }),
+        fact("Requests", runs, "scenario.requests", |r| {
+            let arrival = r.scenario.arrival.as_ref().map(|a| format!(", {}", words::arrival(a)));
+            let requests = format::whole(r.scenario.requests?);
+            Some(format!("{requests}{}", arrival.unwrap_or_default()))
+        }),
+        fact("Workload", runs, "scenario.manifest_sha256", |r| {
+            r.scenario.manifest_sha256.as_ref().map(|hash| outside::short_hash(hash, 12))
+        })
+        .code(),
+    ]
+}
+
+/// Why a run may be believed: the client's health, the cache, the tokens, the outputs.
+#[must_use]
+pub fn evidence(runs: &[&Run]) -> Vec<Fact> {
+    vec![
+        fact("Client load, p95", runs, "client.cpu_share_p95", |r| {
+            let share = r.client.as_ref()?.cpu_share_p95?;
+            Some(format!("{} % of a core", format::rounded(share * 100.0, None)))
+        }),
+        fact("Loop lag, p99", runs, "client.loop_lag_us_p99", |r| {
+            r.client.as_ref()?.loop_lag_us_p99.map(microseconds)
+        }),
+        fact("Send lag, p99", runs, "client.schedule_lag_us_p99", |r| {
+            r.client.as_ref()?.schedule_lag_us_p99.map(microseconds)
+        }),
+        fact("Receive times", runs, "client.kernel_timestamps", |r| {
+            let kernel = r.client.as_ref()?.kernel_timestamps?;
+            Some(if kernel { "by the kernel" } else { "by the client" }.to_owned())
+        }),
+        fact("Cache hits", runs, "cache", |r| {
+            let cache = r.cache.as_ref()?;
+            let expected = format::whole(cache.expected_hit_tokens?);
+            Some(format!("{} tokens, {expected} expected", format::whole(cache.hit_tokens?)))
+        }),
+        fact("Output tokens", runs, "counts", |r| {
+            let counts = r.counts.as_ref()?;
+            let asked = format::whole(counts.output_tokens_requested?);
+            Some(format!("{} of {asked} asked for", format::whole(counts.output_tokens_reported?)))
+        }),
+        fact("Tokenized again", runs, "counts.output_tokens_retokenized", |r| {
+            r.counts.as_ref()?.output_tokens_retokenized.map(format::whole)
+        }),
+        fact("Outputs agree", runs, "correctness", |r| {
+            let correctness = r.correctness.as_ref()?;
+            let reference = correctness.reference.as_deref().unwrap_or("an earlier run");
+            let share = format::rounded(correctness.agreement? * 100.0, None);
+            Some(format!("{share} % with {reference}, {} prompts", correctness.prompts?))
+        }),
+        fact("Digest", runs, "correctness.tokens_sha256", |r| {
+            let digest = r.correctness.as_ref()?.tokens_sha256.as_ref()?;
+            Some(outside::short_hash(digest, 12))
+        })
+        .code(),
+    ]
+}
+
+/// The device that runs are about, as people call it.
+#[must_use]
+pub fn device(runs: &[&Run]) -> String {
+    let gpu = fact("", runs, "", |r| r.hardware.gpu.as_deref().filter(|g| !g.is_empty()).map(gpus));
+    let cpu = fact("", runs, "", |r| {
+        let cores = r.hardware.cores.map(|n| format!(", {n} cores"));
+        Some(format!("{}{}", r.hardware.cpu_model.as_deref()?, cores.unwrap_or_default()))
+    });
+    let values = if gpu.values.is_empty() { cpu.values } else { gpu.values };
+    values.join(" · ")
+}
+
+fn microseconds(us: u64) -> String {
+    format!("{} us", format::whole(us))
+}
+
 /// What was served.
 #[must_use]
 pub fn model(runs: &[&Run]) -> Vec<Fact> {

@@ -1,5 +1,6 @@
 //! One figure of a table: text, spread and the exact values behind it.
 
+use registry::summary::Summary;
 use schema::metric::{Metric, Unit};
 use schema::run::{RunRecord, Status};
 use serde::Serialize;
@@ -29,48 +30,22 @@ pub struct Head {
     pub name: String,
 }
 
-/// Median and extremes over repeats.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Spread {
-    pub n: usize,
-    pub median: f64,
-    pub low: f64,
-    pub high: f64,
-}
-
-impl Spread {
-    /// Half of the range, the `±` of every table.
-    #[must_use]
-    pub fn half(&self) -> Option<f64> {
-        (self.n > 1).then_some((self.high - self.low) / 2.0)
-    }
-
-    /// [`Self::half`] in percent of the median.
-    #[must_use]
-    pub fn half_pct(&self) -> Option<f64> {
-        self.half().filter(|_| self.median != 0.0).map(|half| half / self.median.abs() * 100.0)
-    }
-}
-
-/// Median and extremes of `metric` over the runs of `cell` that count.
+/// Half of the range over repeats, the `±` of every table; none for a single run.
 #[must_use]
-pub fn spread(metric: &Metric, cell: &Cell) -> Option<Spread> {
-    let mut values: Vec<f64> = cell.counted().filter_map(|run| metric.value(&run.record)).collect();
-    values.sort_by(f64::total_cmp);
-    let (low, high) = (*values.first()?, *values.last()?);
-    let middle = values.len() / 2;
-    let median = if values.len().is_multiple_of(2) {
-        f64::midpoint(values[middle - 1], values[middle])
-    } else {
-        values[middle]
-    };
-    Some(Spread { n: values.len(), median, low, high })
+pub fn half_range(summary: &Summary) -> Option<f64> {
+    (summary.n > 1).then_some((summary.max - summary.min) / 2.0)
+}
+
+/// The spread of `metric` over the runs of `cell` that count.
+#[must_use]
+pub fn summary(metric: &Metric, cell: &Cell) -> Option<Summary> {
+    registry::summary::of_metric(metric, cell.counted().map(|run| &run.record))
 }
 
 /// The scale that fits `metric` over all of `cells`, so that one column has one unit.
 #[must_use]
 pub fn scale(metric: &Metric, cells: &[&Cell]) -> Scale {
-    let medians = cells.iter().filter_map(|cell| spread(metric, cell)).map(|spread| spread.median);
+    let medians = cells.iter().filter_map(|cell| summary(metric, cell)).map(|found| found.median);
     Scale::fit(metric.unit, medians.fold(0.0, f64::max))
 }
 
@@ -87,26 +62,27 @@ impl Figure {
     /// `metric` of `cell` on `scale`.
     #[must_use]
     pub fn of(metric: &Metric, scale: Scale, cell: &Cell) -> Self {
-        let Some(spread) = spread(metric, cell) else {
+        let Some(found) = summary(metric, cell) else {
             return Self::missing(&why_missing(metric, cell));
         };
         let unit = if metric.unit == Unit::PerSecond { "/s" } else { scale.unit };
         let exact = |value: f64| format!("{} {unit}", format::exactly(value / scale.divisor));
-        let title = if spread.n == 1 {
-            format!("one run: {}", exact(spread.median).trim_end())
+        let title = if found.n == 1 {
+            format!("one run: {}", exact(found.median).trim_end())
         } else {
             format!(
                 "median of {}: {}; from {} to {}",
-                spread.n,
-                exact(spread.median).trim_end(),
-                format::exactly(spread.low / scale.divisor),
-                exact(spread.high).trim_end()
+                found.n,
+                exact(found.median).trim_end(),
+                format::exactly(found.min / scale.divisor),
+                exact(found.max).trim_end()
             )
         };
-        let half = spread.half().map(|half| half / scale.divisor);
+        let half = half_range(&found);
+        let share = half.filter(|_| found.median != 0.0).map(|half| half / found.median.abs());
         Self {
-            text: format::rounded(spread.median / scale.divisor, half),
-            spread: spread.half_pct().map(|pct| format!("±{} %", format::half_width(pct))),
+            text: format::rounded(found.median / scale.divisor, half.map(|h| h / scale.divisor)),
+            spread: share.map(|share| format::plus_minus(share * 100.0)),
             title,
             missing: false,
         }
@@ -116,6 +92,23 @@ impl Figure {
     #[must_use]
     pub fn missing(reason: &str) -> Self {
         Self { text: "-".into(), spread: None, title: outside::message(reason), missing: true }
+    }
+
+    /// One value as it was measured, without repeats to round it by.
+    #[must_use]
+    pub fn single(value: f64, scale: Scale) -> Self {
+        Self {
+            text: format::rounded(value / scale.divisor, None),
+            spread: None,
+            title: format!("{} {}", format::exactly(value / scale.divisor), scale.unit),
+            missing: false,
+        }
+    }
+
+    /// One time in milliseconds.
+    #[must_use]
+    pub fn milliseconds(us: u64) -> Self {
+        Self::single(format::as_f64(us), Scale { unit: "ms", divisor: 1e3 })
     }
 
     /// A plain count.

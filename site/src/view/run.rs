@@ -1,0 +1,204 @@
+//! A run's own page: what it found, why it may be believed, how to see it again.
+
+use schema::metric::METRICS;
+use schema::run::{Check, Level, RunRecord, Summary};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::badge::{self, Badge};
+use super::charts;
+use super::fact::{self, Fact, FactGroup};
+use super::figure::{self, Figure, Head};
+use super::model::{Commands, note, state};
+use crate::catalog::{self, ReleaseKey, Run};
+use crate::chart::Chart;
+use crate::link::Target;
+use crate::{format, outside, pages};
+
+/// One run.
+#[derive(Debug, Clone, Serialize)]
+pub struct RunView {
+    pub id: String,
+    pub state: String,
+    pub note: String,
+    pub badges: Vec<Badge>,
+    pub release: String,
+    pub hardware: String,
+    pub model: String,
+    pub config: String,
+    pub scenario: String,
+    pub release_page: Target,
+    pub record: Target,
+    /// The run that took this one's place.
+    pub replaced_by: Option<String>,
+    pub metrics: Vec<MetricLine>,
+    pub latencies: Vec<LatencyLine>,
+    pub chart: Option<Chart>,
+    pub groups: Vec<FactGroup>,
+    pub checks: Vec<CheckLine>,
+    pub commands: Commands,
+    pub configuration: Vec<Fact>,
+    /// What the record does not know, and why.
+    pub absent: Vec<(String, String)>,
+    pub record_sha256: String,
+    /// The record without the bodies of its histograms.
+    pub json: String,
+}
+
+/// A metric that is not a latency.
+#[derive(Debug, Clone, Serialize)]
+pub struct MetricLine {
+    pub head: Head,
+    pub figure: Figure,
+    /// The value as it stands in the record.
+    pub stored: String,
+}
+
+/// One latency: mean, deviation, percentiles.
+#[derive(Debug, Clone, Serialize)]
+pub struct LatencyLine {
+    pub name: String,
+    pub figures: Vec<Figure>,
+}
+
+/// The statistics of a [`LatencyLine`], in its order.
+pub const STATISTICS: [&str; 7] = ["mean", "std", "p50", "p90", "p95", "p99", "max"];
+
+/// One rule's finding.
+#[derive(Debug, Clone, Serialize)]
+pub struct CheckLine {
+    pub rule: String,
+    pub title: String,
+    pub level: &'static str,
+    pub ok: bool,
+    pub detail: String,
+    /// The rule is younger than the record; its finding is not stored.
+    pub later: bool,
+}
+
+impl RunView {
+    /// The view of `run`.
+    #[must_use]
+    pub fn new(run: &Run) -> Self {
+        let record = &run.record;
+        let runs = [run];
+        let cells = catalog::cells(&runs);
+        let key = ReleaseKey {
+            engine: record.engine.name.clone(),
+            release: record.engine.release.clone(),
+            hardware: record.hardware.id.clone(),
+        };
+        let mut groups = fact::environment(&runs);
+        groups.insert(0, FactGroup { title: "Run".into(), facts: fact::run(&runs) });
+        groups.push(FactGroup { title: "Model".into(), facts: fact::model(&runs) });
+        groups.push(FactGroup { title: "Evidence".into(), facts: fact::evidence(&runs) });
+        Self {
+            id: outside::name(&record.id),
+            state: state(run),
+            note: note(run),
+            badges: badge::of_runs(&runs),
+            release: outside::name(&format!("{} {}", key.engine, key.release)),
+            hardware: outside::name(&key.hardware),
+            model: outside::name(&record.model.id),
+            config: outside::name(&schema::path::config_name(record)),
+            scenario: outside::name(&format!("{}@{}", record.scenario.id, record.scenario.rev)),
+            release_page: pages::target(&key),
+            record: Target::Record(run.path.clone()),
+            replaced_by: run.replaced_by.as_deref().map(outside::name),
+            metrics: metrics(run),
+            latencies: latencies(record),
+            chart: cells.first().and_then(charts::latencies),
+            groups,
+            checks: checks(run),
+            commands: Commands::new(&record.model.id, &cells, &runs),
+            configuration: fact::configuration(&runs),
+            absent: record
+                .absent
+                .iter()
+                .map(|(path, reason)| (outside::name(path), outside::message(reason)))
+                .collect(),
+            record_sha256: outside::name(&record.record_sha256),
+            json: json(record),
+        }
+    }
+}
+
+/// A single run is shown as its record has it, even where it does not count.
+fn metrics(run: &Run) -> Vec<MetricLine> {
+    let plain = METRICS.iter().filter(|metric| !metric.title.contains(' ') || !is_latency(metric.name));
+    let line = |metric: &schema::metric::Metric| {
+        let value = metric.value(&run.record);
+        let scale = format::Scale::fit(metric.unit, value.unwrap_or(0.0));
+        let figure = match value {
+            Some(value) => Figure::single(value, scale),
+            None => {
+                let path = figure::path_of(metric);
+                Figure::missing(figure::absent(&run.record, &path).unwrap_or("not recorded"))
+            }
+        };
+        let stored = value.map_or_else(|| "null".to_owned(), |value| format!("{value}"));
+        MetricLine { head: Head::of(metric, scale), figure, stored }
+    };
+    plain.map(line).collect()
+}
+
+fn is_latency(name: &str) -> bool {
+    ["ttft_us", "tpot_us", "itl_", "e2e_us"].iter().any(|prefix| name.starts_with(prefix))
+}
+
+fn latencies(record: &RunRecord) -> Vec<LatencyLine> {
+    let line = |(name, summary): (&'static str, Option<&Summary>)| {
+        let reason = figure::absent(record, &format!("metrics.{name}")).unwrap_or("not recorded");
+        let figure = |value: Option<u64>| {
+            value.map_or_else(|| Figure::missing(reason), |us| Figure::milliseconds(us))
+        };
+        let all = summary.map_or([None; 7], |s| [s.mean, s.std, s.p50, s.p90, s.p95, s.p99, s.max]);
+        LatencyLine { name: latency_title(name).to_owned(), figures: all.map(figure).to_vec() }
+    };
+    let Some(metrics) = &record.metrics else { return Vec::new() };
+    metrics.summaries().into_iter().map(line).collect()
+}
+
+/// A latency as pages call it.
+#[must_use]
+pub fn latency_title(name: &str) -> &str {
+    match name {
+        "ttft_us" => "TTFT",
+        "tpot_us" => "TPOT",
+        "itl_chunk_us" => "ITL per chunk",
+        "itl_token_us" => "ITL per token",
+        "e2e_us" => "E2E",
+        other => other,
+    }
+}
+
+fn checks(run: &Run) -> Vec<CheckLine> {
+    let stored = run.record.checks.iter().map(|check| check_line(check, false));
+    stored.chain(run.later.iter().map(|check| check_line(check, true))).collect()
+}
+
+fn check_line(check: &Check, later: bool) -> CheckLine {
+    let title = audit::rule(&check.rule).map_or("a rule that this version does not know", |r| r.title);
+    CheckLine {
+        rule: outside::name(&check.rule),
+        title: title.to_owned(),
+        level: if check.level == Level::Error { "error" } else { "warning" },
+        ok: check.ok,
+        detail: outside::message(check.detail.as_deref().unwrap_or_default()),
+        later,
+    }
+}
+
+/// The record for reading: histograms are named with their size, their bodies stay in the file.
+fn json(record: &RunRecord) -> String {
+    let mut value = serde_json::to_value(record).unwrap_or(Value::Null);
+    if let Some(Value::Object(histograms)) = value.get_mut("histograms") {
+        for histogram in histograms.values_mut() {
+            let Some(body) = histogram.get_mut("hdr_v2") else { continue };
+            let bytes = body.as_str().map_or(0, str::len);
+            *body = Value::from(format!("({bytes} bytes, in the file)"));
+        }
+    }
+    let text = serde_json::to_string_pretty(&value).unwrap_or_default();
+    outside::block(&text)
+}
