@@ -1,1 +1,41 @@
-//! campaign
+//! One release-bench: resolve and build a release, fetch its inputs, launch its server for every
+//! planned run, have it measured, and hand the records to the registry.
+//!
+//! This package knows neither HTTP nor git objects nor templates: it runs `git`, `cargo`,
+//! `redline-bench`, `redline-results` and `redline-site`.
+
+pub mod brief;
+pub mod build;
+pub mod catalog;
+pub mod cli;
+pub mod console;
+pub mod decide;
+pub mod estimate;
+pub mod failure;
+pub mod fetch;
+pub mod files;
+pub mod finish;
+pub mod git;
+pub mod hardware;
+pub mod inputs;
+pub mod journal;
+pub mod judge;
+pub mod kernels;
+pub mod lock;
+pub mod places;
+pub mod plan;
+pub mod process;
+pub mod publish;
+pub mod record;
+pub mod redact;
+pub mod release;
+pub mod release_bench;
+pub mod run;
+pub mod serve;
+pub mod server;
+pub mod sides;
+pub mod stop;
+pub mod target;
+pub mod tools;
+pub mod worktree;
+pub mod world;

@@ -1,2 +1,145 @@
-//! campaign
-fn main() {}
+//! `redline-campaign`: reads the command line, gathers the world around it, runs the verb.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use campaign::catalog::Catalog;
+use campaign::cli::{Cli, Inputs, Verb};
+use campaign::console::Console;
+use campaign::inputs::cache::Cache;
+use campaign::places::Places;
+use campaign::process::Interrupt;
+use campaign::redact::Identity;
+use campaign::stop::Stop;
+use campaign::tools::Tools;
+use campaign::world::{Clock, Programs, World};
+use campaign::{fetch, kernels, release_bench, serve};
+use clap::Parser;
+use etcetera::BaseStrategy;
+use schema::exit::Exit;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use time::OffsetDateTime;
+
+/// Variables that change how a server runs. They enter its record; no other does.
+const SERVER_VARIABLES: &[&str] = &[
+    "CUDA_VISIBLE_DEVICES",
+    "MALLOC_ARENA_MAX",
+    "NVIDIA_VISIBLE_DEVICES",
+    "OMP_NUM_THREADS",
+    "RAYON_NUM_THREADS",
+    "TOKIO_WORKER_THREADS",
+];
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let ended = world(&cli).and_then(|world| run(&cli, &world));
+    let exit = ended.unwrap_or_else(|stop| {
+        eprintln!("{stop}");
+        stop.exit()
+    });
+    ExitCode::from(exit.code())
+}
+
+fn run(cli: &Cli, world: &World) -> Result<Exit, Stop> {
+    match &cli.command {
+        Verb::ReleaseBench(flags) => release_bench::run(world, flags),
+        Verb::Fetch(flags) => fetch::run(world, flags),
+        Verb::Serve(flags) => serve::run(world, flags),
+        Verb::Kernels(flags) => kernels::run(world, flags),
+    }
+}
+
+fn world(cli: &Cli) -> Result<World, Stop> {
+    let interrupt = Interrupt::default();
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, interrupt.flag())
+            .map_err(|error| Stop::environment(format!("cannot watch for signals: {error}")))?;
+    }
+    let root = match &cli.root {
+        Some(dir) => dir.clone(),
+        None => find_root(&env::current_dir().unwrap_or_default())?,
+    };
+    let root = root.canonicalize().unwrap_or(root);
+    let tools_dir =
+        cli.tools_dir.clone().or_else(|| Some(env::current_exe().ok()?.parent()?.into()));
+    let cargo_target = env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    Ok(World {
+        places: Places::new(&root, cargo_target.as_deref()),
+        programs: Programs::default(),
+        tools: Tools::new(&tools_dir.unwrap_or_default()),
+        catalog: Catalog::new(&root.join("suite")),
+        cache: Cache::new(&cache_dir()?),
+        clock: Clock::new(Instant::now(), OffsetDateTime::now_utc),
+        console: Console::new(),
+        interrupt,
+        identity: identity(),
+        server_env: server_env(),
+        cores: std::thread::available_parallelism()
+            .map_or(1, |n| u32::try_from(n.get()).unwrap_or(1)),
+        pid: std::process::id(),
+        random: random(),
+        given: given(&cli.command),
+        command: env::args().skip(1).collect(),
+    })
+}
+
+/// The nearest folder above that holds the suite and the engine.
+fn find_root(from: &Path) -> Result<PathBuf, Stop> {
+    let is_root = |dir: &&Path| dir.join("suite/targets").is_dir() && dir.join("engine").is_dir();
+    from.ancestors().find(is_root).map(Path::to_owned).ok_or_else(|| {
+        Stop::environment(format!("`{}` is not inside a clone of Redline", from.display()))
+            .with_hint("run it where `suite/` and `engine/` lie, or give `--root DIR`")
+    })
+}
+
+fn cache_dir() -> Result<PathBuf, Stop> {
+    if let Some(dir) = env::var_os("REDLINE_CACHE").filter(|dir| !dir.is_empty()) {
+        return Ok(PathBuf::from(dir));
+    }
+    let strategy = etcetera::choose_base_strategy().map_err(|error| {
+        Stop::environment(format!("no cache folder: {error}"))
+            .with_hint("set REDLINE_CACHE to a folder for models and data sets")
+    })?;
+    Ok(strategy.cache_dir().join("redline"))
+}
+
+/// Names that must not enter a record.
+fn identity() -> Identity {
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").ok();
+    let named = |text: Option<String>| text.map(|t| t.trim().to_owned()).filter(|t| !t.is_empty());
+    Identity {
+        host: named(host),
+        user: named(env::var("USER").or_else(|_| env::var("LOGNAME")).ok()),
+    }
+}
+
+fn server_env() -> BTreeMap<String, String> {
+    let set = |name: &&str| Some(((*name).to_owned(), env::var(name).ok()?));
+    SERVER_VARIABLES.iter().filter_map(set).collect()
+}
+
+/// Bits for the identifiers of one campaign.
+fn random() -> u128 {
+    let mut bytes = [0; 16];
+    let read = fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
+    match read {
+        Ok(()) => u128::from_le_bytes(bytes),
+        Err(_) => u128::from(std::process::id()),
+    }
+}
+
+fn given(verb: &Verb) -> BTreeMap<String, PathBuf> {
+    let none = Inputs::default();
+    let inputs = match verb {
+        Verb::ReleaseBench(flags) => &flags.inputs,
+        Verb::Fetch(flags) => &flags.inputs,
+        Verb::Serve(flags) => &flags.inputs,
+        Verb::Kernels(_) => &none,
+    };
+    inputs.given.iter().cloned().collect()
+}

@@ -1,0 +1,99 @@
+//! Building the engine of a checkout with its locked dependencies, and keeping the binary by its
+//! content.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use schema::exit::Exit;
+
+use crate::files::{self, FileError};
+use crate::inputs::cache::sha256_file;
+use crate::places::Places;
+use crate::process::{self, Interrupt, ProcessError, describe};
+use crate::stop::Ends;
+use crate::world::Programs;
+
+/// Flags from the environment that would make one release two.
+const FLAG_VARIABLES: &[&str] =
+    &["RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "CARGO_BUILD_RUSTFLAGS", "CARGO_BUILD_TARGET"];
+
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    #[error("`cargo build` of {release} ended with {status}; what it said stands above")]
+    Cargo { release: String, status: String },
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+impl Ends for BuildError {
+    fn exit(&self) -> Exit {
+        Exit::Environment
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            Self::Cargo { .. } => None,
+            Self::Process(error) => error.hint(),
+            Self::File(error) => error.hint(),
+        }
+    }
+}
+
+/// A kept binary of the engine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Built {
+    pub binary: PathBuf,
+    pub sha256: String,
+    /// `rustc -V` where it was built.
+    pub toolchain: Option<String>,
+}
+
+/// Builds `redline` in `tree`.
+///
+/// # Errors
+/// cargo fails, or the binary cannot be kept.
+pub fn build(
+    programs: &Programs,
+    places: &Places,
+    tree: &Path,
+    (release, commit): (&str, &str),
+    interrupt: &Interrupt,
+) -> Result<Built, BuildError> {
+    let mut cargo = Command::new(&programs.cargo);
+    cargo
+        .args(["build", "--release", "--locked", "-p", "engine", "--bin", "redline"])
+        .current_dir(tree)
+        .env("CARGO_TARGET_DIR", places.cargo_target())
+        .env("REDLINE_COMMIT", commit);
+    for name in FLAG_VARIABLES {
+        cargo.env_remove(name);
+    }
+    let status = process::show(&mut cargo, interrupt)?;
+    if !status.success() {
+        let (release, status) = (release.to_owned(), describe(status));
+        return Err(BuildError::Cargo { release, status });
+    }
+    let mut rustc = Command::new(&programs.rustc);
+    let toolchain = process::text(rustc.arg("-V").current_dir(tree), interrupt).ok();
+    let (binary, sha256) = keep(places, &places.cargo_target().join("release/redline"))?;
+    Ok(Built { binary, sha256, toolchain: toolchain.map(|text| text.trim().to_owned()) })
+}
+
+/// Copies a built binary to where it stays, so that the next build cannot replace it.
+fn keep(places: &Places, built: &Path) -> Result<(PathBuf, String), FileError> {
+    let sha256 = sha256_file(built)?;
+    let kept = places.binary(&sha256, "redline");
+    if !kept.is_file() {
+        let mut temp = files::temp_beside(&kept)?;
+        let mut source = File::open(built).map_err(FileError::at("read", built))?;
+        io::copy(&mut source, &mut temp).map_err(FileError::at("write", &kept))?;
+        let written = temp.into_temp_path();
+        files::set_mode(&written, 0o755).map_err(FileError::at("write", &kept))?;
+        fs::rename(&written, &kept).map_err(FileError::at("write", &kept))?;
+    }
+    Ok((kept, sha256))
+}

@@ -1,0 +1,179 @@
+//! The suite's pieces, one TOML file each: scenarios, models, data sets, targets, engines.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use schema::canonical::sha256_hex;
+use schema::engine::EngineFile;
+use schema::exit::Exit;
+use schema::model::{DatasetFile, ModelFile};
+use schema::scenario::Scenario;
+use schema::target::Target;
+
+use crate::files::{self, FileError};
+use crate::stop::Ends;
+
+#[derive(Debug, thiserror::Error)]
+pub enum CatalogError {
+    #[error("{kind} `{id}` is unknown; known are {}", .known.join(", "))]
+    Unknown { kind: &'static str, id: String, known: Vec<String> },
+    #[error("cannot read {kind} `{id}`: {detail}")]
+    Unreadable { kind: &'static str, id: String, detail: String },
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+impl Ends for CatalogError {
+    fn exit(&self) -> Exit {
+        match self {
+            Self::File(error) => error.exit(),
+            _ => Exit::Unsound,
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            Self::Unknown { kind, .. } => {
+                Some(format!("{kind}s are the files of `suite/{kind}s/`"))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A scenario with the facts of its file.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ScenarioEntry {
+    pub id: String,
+    pub path: PathBuf,
+    pub file_sha256: String,
+    pub scenario: Scenario,
+}
+
+/// The folder `suite/`.
+#[derive(Debug, Clone)]
+pub struct Catalog {
+    dir: PathBuf,
+}
+
+impl Catalog {
+    #[must_use]
+    pub fn new(suite: &Path) -> Self {
+        Self { dir: suite.to_owned() }
+    }
+
+    /// # Errors
+    /// No such scenario, or its file is not sound.
+    pub fn scenario(&self, id: &str) -> Result<ScenarioEntry, CatalogError> {
+        let (path, text) = self.text("scenario", id)?;
+        let scenario = Scenario::parse(&text).map_err(unreadable("scenario", id))?;
+        let file_sha256 = sha256_hex(text.as_bytes());
+        Ok(ScenarioEntry { id: id.to_owned(), path, file_sha256, scenario })
+    }
+
+    /// # Errors
+    /// No such model, or its file is not sound.
+    pub fn model(&self, id: &str) -> Result<ModelFile, CatalogError> {
+        let (_, text) = self.text("model", id)?;
+        schema::model::parse_model(&text).map_err(unreadable("model", id))
+    }
+
+    /// # Errors
+    /// No such data set, or its file is not sound.
+    pub fn dataset(&self, id: &str) -> Result<DatasetFile, CatalogError> {
+        let (_, text) = self.text("dataset", id)?;
+        schema::model::parse_dataset(&text).map_err(unreadable("dataset", id))
+    }
+
+    /// The engine's file, and where it lies.
+    ///
+    /// # Errors
+    /// No such engine, or its file is not sound.
+    pub fn engine(&self, id: &str) -> Result<(PathBuf, EngineFile), CatalogError> {
+        let (path, text) = self.text("engine", id)?;
+        let engine = schema::engine::parse(&text).map_err(unreadable("engine", id))?;
+        Ok((path, engine))
+    }
+
+    /// Every target by its id.
+    ///
+    /// # Errors
+    /// A target's file is not sound.
+    pub fn targets(&self) -> Result<BTreeMap<String, Target>, CatalogError> {
+        let mut targets = BTreeMap::new();
+        for id in self.ids("target")? {
+            let (_, text) = self.text("target", &id)?;
+            let target = schema::target::parse(&text).map_err(unreadable("target", &id))?;
+            targets.insert(id, target);
+        }
+        Ok(targets)
+    }
+
+    /// Ids of a kind, sorted.
+    ///
+    /// # Errors
+    /// The folder cannot be read.
+    pub fn ids(&self, kind: &str) -> Result<Vec<String>, FileError> {
+        let dir = self.dir.join(format!("{kind}s"));
+        let mut ids = Vec::new();
+        for entry in fs::read_dir(&dir).map_err(FileError::at("read the folder", &dir))? {
+            let path = entry.map_err(FileError::at("read the folder", &dir))?.path();
+            if path.extension().is_some_and(|extension| extension == "toml") {
+                ids.extend(path.file_stem().map(|stem| stem.to_string_lossy().into_owned()));
+            }
+        }
+        ids.sort();
+        Ok(ids)
+    }
+
+    fn text(&self, kind: &'static str, id: &str) -> Result<(PathBuf, String), CatalogError> {
+        // Ids come from the command line and from files: only a listed one becomes a path.
+        let known = self.ids(kind)?;
+        if !known.iter().any(|other| other == id) {
+            return Err(CatalogError::Unknown { kind, id: id.to_owned(), known });
+        }
+        let path = self.dir.join(format!("{kind}s/{id}.toml"));
+        let text = files::read_text(&path)?;
+        Ok((path, text))
+    }
+}
+
+fn unreadable<E: std::fmt::Display>(
+    kind: &'static str,
+    id: &str,
+) -> impl FnOnce(E) -> CatalogError {
+    let id = id.to_owned();
+    move |error| CatalogError::Unreadable { kind, id, detail: error.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn catalog() -> Catalog {
+        Catalog::new(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../suite"))
+    }
+
+    #[test]
+    fn every_target_names_pieces_that_exist() {
+        let catalog = catalog();
+        for (id, target) in catalog.targets().unwrap() {
+            for scenario in &target.scenarios {
+                let entry = catalog.scenario(scenario).unwrap();
+                catalog.dataset(&entry.scenario.workload.dataset).unwrap();
+            }
+            for model in &target.models {
+                catalog.model(&model.id).unwrap_or_else(|error| panic!("{id}: {error}"));
+            }
+        }
+    }
+
+    #[test]
+    fn an_unknown_id_lists_the_known_ones() {
+        let error = catalog().model("../../etc/passwd").unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("known are ") && text.contains("smollm2"), "{text}");
+        assert_eq!(error.exit(), Exit::Unsound);
+    }
+}

@@ -1,0 +1,163 @@
+//! The command line, as `cargo xtask` hands it on.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+/// Builds a release, measures it, and records the result.
+#[derive(Debug, Parser)]
+#[command(name = "redline-campaign", version, propagate_version = true)]
+pub struct Cli {
+    /// The clone to work in; else the one around the current folder.
+    #[arg(long, global = true, value_name = "DIR")]
+    pub root: Option<PathBuf>,
+    /// Where the suite's other binaries lie; else beside this one.
+    #[arg(long, global = true, value_name = "DIR")]
+    pub tools_dir: Option<PathBuf>,
+    #[command(subcommand)]
+    pub command: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// Build a release, serve each model, run the scenarios, record and publish the results.
+    ReleaseBench(ReleaseBench),
+    /// Fetch models and data sets into the cache.
+    Fetch(Fetch),
+    /// Build a release and serve a model with it in the foreground.
+    Serve(Serve),
+    /// Run the engine's op benches and record them.
+    Kernels(Kernels),
+}
+
+#[derive(Debug, Args, Default)]
+pub struct Inputs {
+    /// Use this file for an input instead of fetching it; its hash must be the pinned one.
+    #[arg(long = "input", value_name = "ID=PATH", value_parser = parse_input)]
+    pub given: Vec<(String, PathBuf)>,
+}
+
+#[derive(Debug, Args, Default)]
+pub struct ReleaseBench {
+    /// Such as `v0.9.2`; not needed with `--worktree` or `--url`.
+    #[arg(value_name = "VERSION")]
+    pub release: Option<String>,
+    /// Engine to measure: a file of `suite/engines/`.
+    #[arg(long, value_name = "ID", default_value = "redline")]
+    pub engine: String,
+    /// Hardware class: a file of `suite/targets/`; else the one that fits, else `cpu`.
+    #[arg(long, value_name = "ID")]
+    pub target: Option<String>,
+    /// Only this model of the target; may be repeated.
+    #[arg(long = "model", value_name = "ID")]
+    pub models: Vec<String>,
+    /// This scenario instead of the target's; may be repeated.
+    #[arg(long = "scenario", value_name = "ID")]
+    pub scenarios: Vec<String>,
+    /// Fresh launches per scenario; else as the target says.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub repeats: Option<u32>,
+    /// Measure this release too, interleaved, and compare.
+    #[arg(long, value_name = "VERSION")]
+    pub baseline: Option<String>,
+    /// Stop at candidates: no confirmation on fresh launches.
+    #[arg(long, requires = "baseline")]
+    pub no_confirm: bool,
+    /// Measure one more configuration: NAME='FLAGS'; may be repeated.
+    #[arg(long = "variant", value_name = "NAME=FLAGS", value_parser = crate::plan::parse_variant)]
+    pub variants: Vec<(String, Vec<String>)>,
+    /// Measure the working tree as it is; its records stay under `target/`.
+    #[arg(long, conflicts_with = "url")]
+    pub worktree: bool,
+    /// Measure a server that is already running; its records stay under `target/`.
+    #[arg(long, value_name = "URL", conflicts_with_all = ["baseline", "variants"])]
+    pub url: Option<String>,
+    /// The repository that holds `results/`; else this clone.
+    #[arg(long, value_name = "DIR")]
+    pub registry: Option<PathBuf>,
+    /// Where the runs are executed; only `local` for now.
+    #[arg(long, value_name = "ID", default_value = "local")]
+    pub executor: String,
+    /// Not supported yet.
+    #[arg(long)]
+    pub resume: bool,
+    /// Not supported yet.
+    #[arg(long, value_name = "H")]
+    pub max_gpu_hours: Option<f64>,
+    /// Print the plan and stop.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Start a plan of more than two hours without asking.
+    #[arg(long)]
+    pub yes: bool,
+    #[command(flatten)]
+    pub inputs: Inputs,
+}
+
+#[derive(Debug, Args)]
+pub struct Fetch {
+    /// Models and data sets of the suite; none for all that the fitting target needs.
+    pub ids: Vec<String>,
+    #[command(flatten)]
+    pub inputs: Inputs,
+}
+
+#[derive(Debug, Args)]
+pub struct Serve {
+    #[arg(value_name = "VERSION")]
+    pub release: String,
+    #[arg(long, value_name = "ID")]
+    pub model: String,
+    /// More flags of `redline serve`, after `--`.
+    #[arg(last = true)]
+    pub flags: Vec<String>,
+    #[command(flatten)]
+    pub inputs: Inputs,
+}
+
+#[derive(Debug, Args)]
+pub struct Kernels {
+    /// A release; else the working tree, whose record stays under `target/`.
+    #[arg(value_name = "VERSION", conflicts_with = "worktree")]
+    pub release: Option<String>,
+    /// The working tree, as without VERSION.
+    #[arg(long)]
+    pub worktree: bool,
+    /// The repository that holds `results/`; else this clone.
+    #[arg(long, value_name = "DIR")]
+    pub registry: Option<PathBuf>,
+}
+
+fn parse_input(text: &str) -> Result<(String, PathBuf), String> {
+    match text.split_once('=') {
+        Some((id, path)) if !id.is_empty() && !path.is_empty() => Ok((id.to_owned(), path.into())),
+        _ => Err("expected ID=PATH".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn contradictions_are_refused() {
+        for args in [
+            &["release-bench", "v1.0.0", "--no-confirm"][..],
+            &["release-bench", "--worktree", "--url", "http://x"],
+            &["release-bench", "v1.0.0", "--repeats", "0"],
+            &["release-bench", "v1.0.0", "--variant", "big"],
+            &["release-bench", "v1.0.0", "--input", "sharegpt-head"],
+            &["kernels", "v1.0.0", "--worktree"],
+            &["serve", "v1.0.0"],
+        ] {
+            let words = ["redline-campaign"].iter().chain(args);
+            assert!(Cli::try_parse_from(words).is_err(), "{args:?} was taken");
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! What the user sees: step headings with the time since the start, on standard error.
+//! The answer of a command (plan, table, paths) goes to standard output.
+
+use std::io::{IsTerminal, stderr};
+use std::time::Duration;
+
+/// Writes headings and notes.
+#[derive(Debug, Clone, Copy)]
+pub struct Console {
+    quiet: bool,
+}
+
+impl Console {
+    #[must_use]
+    pub fn new() -> Self {
+        Self { quiet: false }
+    }
+
+    /// Writes nothing; for tests.
+    #[must_use]
+    pub fn silent() -> Self {
+        Self { quiet: true }
+    }
+
+    /// True when somebody watches standard error.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        !self.quiet && stderr().is_terminal()
+    }
+
+    /// `[ 1:05] Build v0.9.2`.
+    pub fn step(&self, elapsed: Duration, heading: &str) {
+        if !self.quiet {
+            eprintln!("[{:>6}] {heading}", clock_text(elapsed));
+        }
+    }
+
+    /// A line below the last heading.
+    pub fn note(&self, text: &str) {
+        if !self.quiet {
+            eprintln!("         {text}");
+        }
+    }
+}
+
+impl Default for Console {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// `0:05`, `12:40`, `1:02:03`.
+#[must_use]
+pub fn clock_text(elapsed: Duration) -> String {
+    let seconds = elapsed.as_secs();
+    let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    match hours {
+        0 => format!("{minutes}:{seconds:02}"),
+        _ => format!("{hours}:{minutes:02}:{seconds:02}"),
+    }
+}
+
+/// `about 40 s`, `about 8 min`, `about 2.5 h`: as exact as an expectation can be.
+#[must_use]
+pub fn about(us: u64) -> String {
+    let seconds = us / 1_000_000;
+    match seconds {
+        0..=90 => format!("about {} s", seconds.max(1)),
+        91..=5400 => format!("about {} min", (seconds + 30) / 60),
+        _ => format!("about {}.{} h", seconds / 3600, seconds % 3600 / 360),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_read_as_people_say_them() {
+        for (seconds, clock, spoken) in [
+            (0, "0:00", "about 1 s"),
+            (65, "1:05", "about 65 s"),
+            (540, "9:00", "about 9 min"),
+            (9000, "2:30:00", "about 2.5 h"),
+        ] {
+            assert_eq!(clock_text(Duration::from_secs(seconds)), clock);
+            assert_eq!(about(seconds * 1_000_000), spoken);
+        }
+    }
+}

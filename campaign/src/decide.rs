@@ -1,0 +1,249 @@
+//! Everything that is decided before the first build: which sides, on what hardware, which runs,
+//! and what the plan says of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use schema::run::{Absent, HardwareFacts};
+
+use crate::brief::{Brief, CellBrief};
+use crate::catalog::ScenarioEntry;
+use crate::cli::ReleaseBench;
+use crate::estimate;
+use crate::hardware::{self, Machine};
+use crate::inputs::{Fetcher, Input, Obtained};
+use crate::plan::{self, Cell, Plan};
+use crate::run::{Engine, ReadyCell};
+use crate::server::{Asked, ask};
+use crate::sides::{self, Origin, Wanted};
+use crate::stop::Stop;
+use crate::target;
+use crate::world::{Ids, World};
+
+/// Hardware id of a server that does not run on this machine.
+const ELSEWHERE: &str = "remote";
+
+/// A campaign before its first build.
+#[derive(Debug)]
+pub struct Decided {
+    pub engine: Engine,
+    pub wanted: Vec<Wanted>,
+    pub plan: Plan,
+    /// One for each cell of the plan.
+    pub scenarios: Vec<ScenarioEntry>,
+    pub hardware: (HardwareFacts, Absent),
+    pub brief: Brief,
+    /// Records of releases are committed; those of a tree or of a stranger's server are not.
+    pub commits: bool,
+    /// The repository that holds `results/`.
+    pub registry: PathBuf,
+}
+
+/// Decides what `flags` ask for.
+///
+/// # Errors
+/// A piece is unknown, a release cannot be resolved, or the machine does not fit.
+pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
+    world.console.step(world.clock.elapsed(), "Resolve what is asked for");
+    let (path, file) = world.catalog.engine(&flags.engine)?;
+    let engine = Engine { id: flags.engine.clone(), path, file };
+    let wanted = wanted(world, flags, &engine)?;
+    let machine = hardware::detect(&world.programs, world.cores, &world.interrupt)?;
+    let targets = world.catalog.targets()?;
+    let (target_id, target) = target::choose(&targets, flags.target.as_deref(), &machine.gpus)?;
+    let on_gpu = target::needs_device(target);
+    let hardware = hardware_facts(&machine, on_gpu, flags.url.as_deref());
+    let cells = plan::cells(target, &flags.models, &flags.scenarios)?;
+    let scenario = |cell: &Cell| world.catalog.scenario(&cell.scenario);
+    let scenarios = cells.iter().map(scenario).collect::<Result<Vec<_>, _>>()?;
+
+    let repeats = flags.repeats.unwrap_or(target.repeats);
+    let mut ids = Ids::new(world.clock.unix_ms(), world.random);
+    let campaign = ids.next_id();
+    let slots = plan::interleave(cells.len(), wanted.len(), repeats, || ids.next_id());
+    let sides = wanted.iter().map(|wanted| wanted.side.clone()).collect();
+    let plan = Plan { campaign, sides, cells, slots };
+
+    let commits = wanted.iter().all(|wanted| matches!(wanted.origin, Origin::Release(_)));
+    let registry = flags.registry.clone().unwrap_or_else(|| world.places.root().to_owned());
+    let each = |index: usize, cell: &Cell| {
+        let entry = &scenarios[index];
+        let rev = format!("{}@{}", entry.id, entry.scenario.rev);
+        let of = (cell.model.as_str(), rev.as_str());
+        let past =
+            estimate::past_wall_us(&registry.join("results"), &engine.id, &hardware.0.id, of);
+        let each = estimate::of_run(&past, &entry.scenario, on_gpu);
+        CellBrief { model: cell.model.clone(), tp: cell.tp, scenario: rev, each }
+    };
+    let brief = Brief {
+        campaign: plan.campaign.clone(),
+        engine: engine.id.clone(),
+        sides: wanted.iter().map(Wanted::title).collect(),
+        hardware: hardware.0.id.clone(),
+        target: target_id.to_owned(),
+        cells: plan.cells.iter().enumerate().map(|(i, cell)| each(i, cell)).collect(),
+        repeats,
+        inputs: input_states(world, &plan.cells, &scenarios)?,
+        records: records_line(world, &plan, commits, &registry),
+    };
+    Ok(Decided { engine, wanted, plan, scenarios, hardware, brief, commits, registry })
+}
+
+fn wanted(world: &World, flags: &ReleaseBench, engine: &Engine) -> Result<Vec<Wanted>, Stop> {
+    let Some(url) = &flags.url else {
+        if engine.id != "redline" {
+            let message = format!("engine `{}` is not built here", engine.id);
+            return Err(
+                Stop::wrong_use(message).with_hint("start it, then measure it: `--url URL`")
+            );
+        }
+        return sides::wanted(world, flags);
+    };
+    let limit = Duration::from_secs(30);
+    match ask(&world.tools, url, &engine.path, limit, &world.interrupt)? {
+        Asked::Ready(probe) => Ok(vec![sides::running(*probe, flags.release.as_deref())]),
+        Asked::NotYet(said) | Asked::Unreadable(said) => {
+            Err(Stop::environment(format!("no server answers at `{url}`: {said}"))
+                .with_hint(format!("is it one that `suite/engines/{}.toml` describes?", engine.id)))
+        }
+    }
+}
+
+/// Obtains the inputs of every cell, each once.
+///
+/// # Errors
+/// An input cannot be had.
+pub fn ready_cells(
+    world: &World,
+    cells: &[Cell],
+    scenarios: &[ScenarioEntry],
+) -> Result<Vec<ReadyCell>, Stop> {
+    let mut had: BTreeMap<String, Obtained> = BTreeMap::new();
+    let mut obtain = |input: Input| -> Result<Obtained, Stop> {
+        if let Some(obtained) = had.get(&input.id) {
+            return Ok(obtained.clone());
+        }
+        let obtained = world.fetcher().obtain(&input)?;
+        had.insert(input.id.clone(), obtained.clone());
+        Ok(obtained)
+    };
+    let mut ready = Vec::new();
+    for (cell, scenario) in cells.iter().zip(scenarios) {
+        let model_file = world.catalog.model(&cell.model)?;
+        let model = obtain(Input::model(&cell.model, &model_file))?;
+        let dataset_id = &scenario.scenario.workload.dataset;
+        let dataset_file = world.catalog.dataset(dataset_id)?;
+        let dataset = obtain(Input::dataset(dataset_id, &dataset_file))?;
+        let tokenizer = match tokenizer_of(&model_file.tokenizer) {
+            None => model.path.clone(),
+            Some(id) => obtain(Input::dataset(id, &world.catalog.dataset(id)?))?.path,
+        };
+        let (cell, scenario) = (cell.clone(), scenario.clone());
+        ready.push(ReadyCell { cell, scenario, model, dataset, tokenizer });
+    }
+    Ok(ready)
+}
+
+/// Every input that the cells need, each once, models first.
+///
+/// # Errors
+/// A piece is unknown.
+pub fn inputs_of(
+    world: &World,
+    cells: &[Cell],
+    scenarios: &[ScenarioEntry],
+) -> Result<Vec<Input>, Stop> {
+    let models: BTreeSet<&str> = cells.iter().map(|cell| cell.model.as_str()).collect();
+    let mut datasets: BTreeSet<String> =
+        scenarios.iter().map(|entry| entry.scenario.workload.dataset.clone()).collect();
+    let mut inputs = Vec::new();
+    for id in models {
+        let file = world.catalog.model(id)?;
+        datasets.extend(tokenizer_of(&file.tokenizer).map(str::to_owned));
+        inputs.push(Input::model(id, &file));
+    }
+    for id in datasets {
+        inputs.push(Input::dataset(&id, &world.catalog.dataset(&id)?));
+    }
+    Ok(inputs)
+}
+
+/// Data set that holds a model's tokenizer; `None` where the model embeds it.
+fn tokenizer_of(named: &str) -> Option<&str> {
+    (named != "embedded").then_some(named)
+}
+
+fn input_states(
+    world: &World,
+    cells: &[Cell],
+    scenarios: &[ScenarioEntry],
+) -> Result<Vec<(String, bool)>, Stop> {
+    let mut states = Vec::new();
+    for input in inputs_of(world, cells, scenarios)? {
+        let had = world.fetcher().has(&input)?;
+        states.push((input.id, had));
+    }
+    Ok(states)
+}
+
+/// The facts of this machine; a server elsewhere tells nothing of its own.
+fn hardware_facts(machine: &Machine, on_gpu: bool, url: Option<&str>) -> (HardwareFacts, Absent) {
+    if url.is_none_or(is_here) {
+        return machine.facts(&machine.id(on_gpu));
+    }
+    let facts = HardwareFacts { id: ELSEWHERE.to_owned(), ..HardwareFacts::default() };
+    let reason = "the server runs on another machine".to_owned();
+    let fields = ["gpu", "cpu_model", "cpu_features", "cores", "ram_bytes", "kernel"];
+    let absent = fields.iter().map(|field| (format!("hardware.{field}"), reason.clone()));
+    (facts, absent.collect())
+}
+
+/// True for a URL of this machine's own loopback.
+fn is_here(url: &str) -> bool {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    ["127.", "localhost", "[::1]"].iter().any(|host| rest.starts_with(host))
+}
+
+fn records_line(world: &World, plan: &Plan, commits: bool, registry: &Path) -> String {
+    if commits {
+        let results = world.places.shown(&registry.join("results"));
+        format!("{results}, committed on the branch that is checked out")
+    } else {
+        let overlay = world.places.campaign(&plan.campaign).overlay();
+        format!("{}, never committed", world.places.shown(&overlay))
+    }
+}
+
+impl World {
+    /// Obtains inputs with this world's cache and programs.
+    #[must_use]
+    pub fn fetcher(&self) -> Fetcher<'_> {
+        Fetcher {
+            cache: &self.cache,
+            programs: &self.programs,
+            given: &self.given,
+            console: self.console,
+            interrupt: &self.interrupt,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_elsewhere_is_not_described_by_this_machine() {
+        let machine = Machine { cores: 2, ..Machine::default() };
+        for (url, id) in [
+            (None, "cpu-x-fxmxsx-2c"),
+            (Some("http://127.0.0.1:80"), "cpu-x-fxmxsx-2c"),
+            (Some("http://localhost:80/"), "cpu-x-fxmxsx-2c"),
+            (Some("http://10.1.2.3:80"), "remote"),
+            (Some("https://example.org"), "remote"),
+        ] {
+            assert_eq!(hardware_facts(&machine, false, url).0.id, id, "{url:?}");
+        }
+    }
+}

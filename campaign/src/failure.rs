@@ -1,0 +1,152 @@
+//! What a failed run is called. An engine's failure is a result: it is recorded, never retried.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
+use schema::run::{Failure, FailureClass, Phase};
+
+use crate::process::describe;
+use crate::redact::Identity;
+
+/// What went wrong, as the campaign saw it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Happening {
+    ExitedBeforeReady(ExitStatus),
+    /// Seconds that it was given, and the last answer.
+    NotReady {
+        limit_s: u64,
+        said: String,
+    },
+    /// What it says of itself cannot be read.
+    Unreadable(String),
+    /// It runs, but is not what was launched.
+    OtherVersion {
+        expected: String,
+        found: String,
+    },
+    Died(ExitStatus),
+    /// The measurement did not end by itself.
+    Stuck {
+        limit_s: u64,
+    },
+}
+
+const SIGKILL: i32 = 9;
+/// A flag or a value that this release does not support is refused with this code.
+const REFUSED: i32 = 2;
+
+/// Names the failure. `phase` is how far the load generator had come, where it could tell.
+#[must_use]
+pub fn classify(
+    happening: &Happening,
+    phase: Option<Phase>,
+    log_tail: &str,
+    identity: &Identity,
+) -> Failure {
+    let during = phase.unwrap_or(Phase::Measure);
+    let (class, phase, what) = match happening {
+        Happening::ExitedBeforeReady(status) => {
+            let class = match status.code() {
+                Some(REFUSED) => FailureClass::Unsupported,
+                _ => death(*status, log_tail),
+            };
+            let what = format!("the server ended with {} before it was ready", describe(*status));
+            (class, Phase::Load, what)
+        }
+        Happening::NotReady { limit_s, said } => {
+            let what = format!("the server was not ready after {limit_s} s: {said}");
+            (FailureClass::Hang, Phase::Load, what)
+        }
+        Happening::Unreadable(said) => {
+            let what = format!("what the server says of itself cannot be read: {said}");
+            (FailureClass::BadOutput, Phase::Load, what)
+        }
+        Happening::OtherVersion { expected, found } => {
+            let what = format!("the server states version {found}, launched was {expected}");
+            (FailureClass::Infrastructure, Phase::Load, what)
+        }
+        Happening::Died(status) => {
+            let what = format!("the server ended with {} during the run", describe(*status));
+            (death(*status, log_tail), during, what)
+        }
+        Happening::Stuck { limit_s } => {
+            let what = format!("the run did not end within {limit_s} s");
+            (FailureClass::Hang, during, what)
+        }
+    };
+    let mut message = identity.redact(&what);
+    let tail = identity.tail(log_tail);
+    if !tail.is_empty() {
+        message.push_str("\nlast lines of the server:\n");
+        message.push_str(&tail);
+    }
+    Failure { class, phase, message }
+}
+
+/// Nobody here sends SIGKILL to a server that has not been asked to end, so it was the kernel, for
+/// want of memory; other deaths say so themselves or are crashes.
+fn death(status: ExitStatus, log_tail: &str) -> FailureClass {
+    let log = log_tail.to_lowercase();
+    let says_memory = ["out of memory", "cannot allocate memory", "memory allocation of"]
+        .iter()
+        .any(|needle| log.contains(needle));
+    if status.signal() == Some(SIGKILL) || says_memory {
+        FailureClass::Oom
+    } else {
+        FailureClass::Crash
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn exit(code: i32) -> ExitStatus {
+        ExitStatus::from_raw(code << 8)
+    }
+
+    fn signal(number: i32) -> ExitStatus {
+        ExitStatus::from_raw(number)
+    }
+
+    #[test]
+    fn every_way_to_fail_has_its_class_and_phase() {
+        use FailureClass as C;
+        for (happening, log, class, phase) in [
+            (Happening::ExitedBeforeReady(exit(1)), "", C::Crash, Phase::Load),
+            (Happening::ExitedBeforeReady(exit(2)), "", C::Unsupported, Phase::Load),
+            (Happening::ExitedBeforeReady(signal(9)), "", C::Oom, Phase::Load),
+            (Happening::ExitedBeforeReady(signal(11)), "", C::Crash, Phase::Load),
+            (Happening::Died(exit(101)), "CUDA: Out of memory", C::Oom, Phase::Measure),
+            (
+                Happening::Died(signal(6)),
+                "memory allocation of 9 bytes failed",
+                C::Oom,
+                Phase::Measure,
+            ),
+            (Happening::Died(exit(0)), "", C::Crash, Phase::Measure),
+            (Happening::NotReady { limit_s: 5, said: String::new() }, "", C::Hang, Phase::Load),
+            (Happening::Unreadable("x".into()), "", C::BadOutput, Phase::Load),
+            (Happening::Stuck { limit_s: 9 }, "", C::Hang, Phase::Measure),
+        ] {
+            let failure = classify(&happening, None, log, &Identity::default());
+            assert_eq!((failure.class, failure.phase), (class, phase), "{happening:?}");
+        }
+        let warm =
+            classify(&Happening::Died(exit(1)), Some(Phase::Warmup), "", &Identity::default());
+        assert_eq!(warm.phase, Phase::Warmup);
+    }
+
+    #[test]
+    fn the_message_ends_with_the_servers_last_words_without_paths() {
+        let happening = Happening::ExitedBeforeReady(exit(4));
+        let log = "loading\nerror: cannot read `/home/ada/m.gguf`: cut short\n";
+        let failure = classify(&happening, None, log, &Identity::default());
+        assert_eq!(
+            failure.message,
+            "the server ended with exit code 4 before it was ready\n\
+             last lines of the server:\n\
+             loading\nerror: cannot read `{path}/m.gguf`: cut short"
+        );
+    }
+}

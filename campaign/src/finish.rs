@@ -1,0 +1,151 @@
+//! The end of a campaign whose runs are done: its own record, the pages, the commit, the table.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use schema::campaign::{CampaignRecord, CampaignStatus, PlannedRun, SCHEMA};
+use schema::exit::Exit;
+use schema::run::RunRecord;
+use serde_json::Value;
+
+use crate::decide::Decided;
+use crate::journal::Journal;
+use crate::publish::{Registry, write_campaign};
+use crate::record::is_bad;
+use crate::stop::Stop;
+use crate::world::World;
+
+/// Records, publishes and shows what was measured. The exit code is the campaign's answer.
+///
+/// # Errors
+/// A record is refused, or a tool fails.
+pub fn finish(
+    world: &World,
+    decided: &Decided,
+    registry: &Registry<'_>,
+    records: &[RunRecord],
+    wall: Duration,
+    journal: &mut Journal,
+) -> Result<Exit, Stop> {
+    let step = |heading: &str| world.console.step(world.clock.elapsed(), heading);
+    let overlay = journal.places().overlay();
+    let mut campaign = campaign_record(world, decided, records, wall);
+    write_campaign(&overlay, &mut campaign)?;
+    let shown_from = if decided.commits {
+        step("Render pages");
+        registry.render_pages(&overlay)?;
+        step("Commit the records");
+        let commit = registry.record(&overlay, &message(decided, records))?;
+        journal.committed = true;
+        step("Build the site");
+        registry.build_site(&world.places.site())?;
+        Some(commit)
+    } else {
+        None
+    };
+    // Records that are not committed lie in a folder that is laid out like a registry.
+    let shown = Registry {
+        dir: if decided.commits { registry.dir } else { journal.places().dir() },
+        tools: registry.tools,
+        interrupt: registry.interrupt,
+    };
+    for release in &campaign.releases {
+        shown.print_table(&decided.engine.id, release, &campaign.hardware)?;
+    }
+    match shown_from {
+        Some(commit) => print_paths(world, decided, &campaign, commit.as_deref()),
+        None => println!("records  {} (not committed)", world.places.shown(&overlay)),
+    }
+    let compared = match campaign.releases.as_slice() {
+        [baseline, candidate] => {
+            step(&format!("Compare {candidate} with {baseline}"));
+            shown.diff(baseline, candidate)?
+        }
+        _ => Exit::Well,
+    };
+    let bad = records.iter().filter(|record| is_bad(record)).count();
+    if bad > 0 {
+        eprintln!("{bad} of {} runs failed or are INVALID; their records say why", records.len());
+        return Ok(Exit::Worse);
+    }
+    Ok(compared)
+}
+
+/// The campaign's record, not yet signed.
+fn campaign_record(
+    world: &World,
+    decided: &Decided,
+    records: &[RunRecord],
+    wall: Duration,
+) -> CampaignRecord {
+    let plan = &decided.plan;
+    let planned = plan.slots.iter().map(|slot| PlannedRun {
+        run: slot.run.clone(),
+        engine: decided.engine.id.clone(),
+        release: plan.sides[slot.side].release.clone(),
+        model: plan.cells[slot.cell].model.clone(),
+        scenario: plan.cells[slot.cell].scenario.clone(),
+        block: slot.block,
+        position: slot.position,
+    });
+    let mut releases: Vec<String> = Vec::new();
+    for side in &plan.sides {
+        if !releases.contains(&side.release) {
+            releases.push(side.release.clone());
+        }
+    }
+    let wall_us = u64::try_from(wall.as_micros()).unwrap_or(u64::MAX);
+    let budget = [("wall_us_expected", decided.brief.expected_us()), ("wall_us", wall_us)];
+    let absent = [
+        ("policy", "verdicts with a policy come with the two-stage comparison"),
+        ("noise_floor", "no side ran against itself"),
+    ];
+    let owned = |(key, reason): (&str, &str)| (key.to_owned(), reason.to_owned());
+    CampaignRecord {
+        schema: SCHEMA.to_owned(),
+        id: plan.campaign.clone(),
+        record_sha256: String::new(),
+        command: world.command.iter().map(|word| world.identity.redact(word)).collect(),
+        releases,
+        hardware: decided.hardware.0.id.clone(),
+        plan: planned.collect(),
+        policy: None,
+        noise_floor: None,
+        verdicts: Vec::new(),
+        budget: budget.map(|(key, us)| (key.to_owned(), Value::from(us))).into(),
+        status: match records.iter().any(is_bad) {
+            true => CampaignStatus::Partial,
+            false => CampaignStatus::Complete,
+        },
+        absent: BTreeMap::from_iter(absent.map(owned)),
+    }
+}
+
+/// The commit's message: what was measured, on what, how it went.
+fn message(decided: &Decided, records: &[RunRecord]) -> String {
+    let sides: Vec<String> = decided.plan.sides.iter().map(|side| side.title()).collect();
+    let bad = records.iter().filter(|record| is_bad(record)).count();
+    let failed = if bad == 0 { String::new() } else { format!(", {bad} failed or invalid") };
+    format!(
+        "results: {} {} on {}\n\n{} runs{failed}; campaign {}\n",
+        decided.engine.id,
+        sides.join(" and "),
+        decided.hardware.0.id,
+        records.len(),
+        decided.plan.campaign,
+    )
+}
+
+fn print_paths(world: &World, decided: &Decided, campaign: &CampaignRecord, commit: Option<&str>) {
+    let results = decided.registry.join("results");
+    let shown = |path: &Path| world.places.shown(path);
+    for release in &campaign.releases {
+        let page = schema::path::of_page(&decided.engine.id, release, &campaign.hardware);
+        println!("page     {}", shown(&results.join(page)));
+    }
+    println!("site     {}", shown(&world.places.site().join("index.html")));
+    if let Some(commit) = commit {
+        println!("commit   {commit}");
+    }
+}

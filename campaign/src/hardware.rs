@@ -1,0 +1,403 @@
+//! The machine at hand: its id in paths, and the facts that a record keeps of it.
+//!
+//! Parsing is pure over the text of `/proc/cpuinfo` and of `nvidia-smi`; [`detect`] reads them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::process::Command;
+
+use schema::run::{Absent, Gpu, HardwareFacts};
+
+use crate::process::{self, Interrupt, ProcessError};
+use crate::world::Programs;
+
+/// Instruction sets that a kernel of any engine may choose by.
+const FEATURES: &[&str] = &[
+    "sse4_2",
+    "avx",
+    "avx2",
+    "fma",
+    "f16c",
+    "avx_vnni",
+    "avx512f",
+    "avx512bw",
+    "avx512vl",
+    "avx512dq",
+    "avx512_vnni",
+    "avx512_bf16",
+    "avx512_fp16",
+    "amx_tile",
+    "amx_int8",
+    "amx_bf16",
+    "asimd",
+    "asimddp",
+    "i8mm",
+    "bf16",
+    "sve",
+    "sve2",
+];
+
+/// What is asked of `nvidia-smi`, in this order.
+const GPU_QUERY: &str = "name,memory.total,driver_version,vbios_version,power.limit,\
+                         clocks.applications.graphics,clocks.max.graphics";
+
+/// A processor as the kernel describes it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Cpu {
+    pub vendor: String,
+    pub brand: String,
+    pub family: String,
+    pub model: String,
+    pub stepping: String,
+    /// Known instruction sets that it has, sorted.
+    pub features: Vec<String>,
+}
+
+/// A GPU as `nvidia-smi` describes it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct GpuSeen {
+    pub name: String,
+    pub memory_mib: Option<u64>,
+    pub driver: Option<String>,
+    pub vbios: Option<String>,
+    pub power_limit_mw: Option<u64>,
+    pub clocks_locked: Option<bool>,
+}
+
+impl GpuSeen {
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "memory sizes are far below 2^53 MiB")]
+    pub fn memory_gib(&self) -> f64 {
+        self.memory_mib.unwrap_or(0) as f64 / 1024.0
+    }
+}
+
+/// Everything that was seen of the machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Machine {
+    pub cpu: Cpu,
+    /// Logical processors that this process may use.
+    pub cores: u32,
+    pub ram_bytes: Option<u64>,
+    pub kernel: Option<String>,
+    pub gpus: Vec<GpuSeen>,
+}
+
+/// Looks at the machine.
+///
+/// # Errors
+/// Interrupted.
+pub fn detect(
+    programs: &Programs,
+    cores: u32,
+    interrupt: &Interrupt,
+) -> Result<Machine, ProcessError> {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let kernel = read("/proc/sys/kernel/osrelease").trim().to_owned();
+    let mut query = Command::new(&programs.nvidia_smi);
+    query.arg(format!("--query-gpu={GPU_QUERY}")).arg("--format=csv,noheader,nounits");
+    let gpus = match process::text(&mut query, interrupt) {
+        Ok(text) => parse_gpus(&text),
+        Err(ProcessError::Interrupted) => return Err(ProcessError::Interrupted),
+        // No driver, no GPU.
+        Err(_) => Vec::new(),
+    };
+    Ok(Machine {
+        cpu: parse_cpu(&read("/proc/cpuinfo")),
+        cores,
+        ram_bytes: parse_ram_bytes(&read("/proc/meminfo")),
+        kernel: (!kernel.is_empty()).then_some(kernel),
+        gpus,
+    })
+}
+
+impl Machine {
+    /// `cpu-<vendor>-<brand>-f<family>m<model>s<stepping>-<n>c`.
+    #[must_use]
+    pub fn cpu_id(&self) -> String {
+        let Cpu { vendor, brand, family, model, stepping, .. } = &self.cpu;
+        let brand = brand_slug(brand, vendor);
+        let or_x = |text: &str| if text.is_empty() { "x".to_owned() } else { slug(text) };
+        let named = [or_x(vendor), brand];
+        let named: Vec<&str> = named.iter().map(String::as_str).filter(|p| !p.is_empty()).collect();
+        format!(
+            "cpu-{}-f{}m{}s{}-{}c",
+            named.join("-"),
+            or_x(family),
+            or_x(model),
+            or_x(stepping),
+            self.cores
+        )
+    }
+
+    /// The hardware id of a run: of the GPU where the target is a class of GPUs, else of the CPU.
+    #[must_use]
+    pub fn id(&self, on_gpu: bool) -> String {
+        match self.gpus.first() {
+            Some(gpu) if on_gpu => gpu_id(gpu),
+            _ => self.cpu_id(),
+        }
+    }
+
+    /// The record's group, with a reason for each thing that could not be seen.
+    #[must_use]
+    pub fn facts(&self, id: &str) -> (HardwareFacts, Absent) {
+        let mut absent = Absent::new();
+        let mut explain = |path: String, known: bool, reason: &str| {
+            if !known {
+                absent.insert(path, reason.to_owned());
+            }
+        };
+        let cpu_model = (!self.cpu.brand.is_empty()).then(|| self.cpu.brand.clone());
+        explain("hardware.cpu_model".into(), cpu_model.is_some(), "the kernel does not name it");
+        explain("hardware.ram_bytes".into(), self.ram_bytes.is_some(), "not readable here");
+        explain("hardware.kernel".into(), self.kernel.is_some(), "not readable here");
+        for (index, gpu) in self.gpus.iter().enumerate() {
+            for (field, known) in [
+                ("memory_bytes", gpu.memory_mib.is_some()),
+                ("driver", gpu.driver.is_some()),
+                ("vbios", gpu.vbios.is_some()),
+                ("power_limit_mw", gpu.power_limit_mw.is_some()),
+                ("clocks_locked", gpu.clocks_locked.is_some()),
+            ] {
+                explain(format!("hardware.gpu.{index}.{field}"), known, "the driver does not tell");
+            }
+        }
+        let gpu = |seen: &GpuSeen| Gpu {
+            name: seen.name.clone(),
+            memory_bytes: seen.memory_mib.map(|mib| mib * 1024 * 1024),
+            driver: seen.driver.clone(),
+            vbios: seen.vbios.clone(),
+            power_limit_mw: seen.power_limit_mw,
+            clocks_locked: seen.clocks_locked,
+        };
+        let facts = HardwareFacts {
+            id: id.to_owned(),
+            claimed: false,
+            evidence: None,
+            gpu: Some(self.gpus.iter().map(gpu).collect()),
+            cpu_model,
+            cpu_features: Some(self.cpu.features.clone()),
+            cores: Some(self.cores),
+            ram_bytes: self.ram_bytes,
+            kernel: self.kernel.clone(),
+        };
+        (facts, absent)
+    }
+}
+
+/// Reads the first processor of `/proc/cpuinfo`, of x86 or Arm.
+#[must_use]
+pub fn parse_cpu(cpuinfo: &str) -> Cpu {
+    let fields = first_processor(cpuinfo);
+    let field = |key: &str| fields.get(key).copied().unwrap_or_default().to_owned();
+    let flags = if fields.contains_key("flags") { field("flags") } else { field("Features") };
+    let have: BTreeSet<&str> = flags.split_whitespace().collect();
+    let mut features: Vec<String> =
+        FEATURES.iter().filter(|name| have.contains(**name)).map(|name| (*name).into()).collect();
+    features.sort();
+    if fields.contains_key("vendor_id") {
+        let vendor = match field("vendor_id").as_str() {
+            "GenuineIntel" => "intel".to_owned(),
+            "AuthenticAMD" => "amd".to_owned(),
+            "HygonGenuine" => "hygon".to_owned(),
+            other => slug(other),
+        };
+        return Cpu {
+            vendor,
+            brand: field("model name"),
+            family: field("cpu family"),
+            model: field("model"),
+            stepping: field("stepping"),
+            features,
+        };
+    }
+    let vendor = match field("CPU implementer").as_str() {
+        "" => String::new(),
+        "0x41" => "arm".to_owned(),
+        "0xc0" => "ampere".to_owned(),
+        other => format!("implementer {other}"),
+    };
+    Cpu {
+        vendor: slug(&vendor),
+        brand: field("model name"),
+        family: field("CPU architecture"),
+        model: field("CPU part"),
+        stepping: field("CPU revision"),
+        features,
+    }
+}
+
+/// Reads `MemTotal` of `/proc/meminfo`.
+#[must_use]
+pub fn parse_ram_bytes(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
+}
+
+/// Reads the answer to [`GPU_QUERY`], one GPU a line.
+#[must_use]
+pub fn parse_gpus(csv: &str) -> Vec<GpuSeen> {
+    let known = |text: Option<&str>| {
+        text.map(str::trim).filter(|t| !t.is_empty() && !t.starts_with('[')).map(str::to_owned)
+    };
+    let mut gpus = Vec::new();
+    for line in csv.lines() {
+        let mut fields = line.split(',');
+        let Some(name) = known(fields.next()) else { continue };
+        let memory_mib = known(fields.next()).and_then(|text| text.parse().ok());
+        let driver = known(fields.next());
+        let vbios = known(fields.next());
+        let power_limit_mw = known(fields.next()).as_deref().and_then(milliwatts);
+        // Application clocks below the maximum are how clocks are held where locks cannot be read.
+        let clocks = (known(fields.next()), known(fields.next()));
+        let clocks_locked = match clocks {
+            (Some(set), Some(max)) => Some(set != max),
+            _ => None,
+        };
+        gpus.push(GpuSeen { name, memory_mib, driver, vbios, power_limit_mw, clocks_locked });
+    }
+    gpus
+}
+
+/// `h200-141g`: the name without maker and form factor, and the memory in GiB, rounded up as it
+/// is sold.
+#[must_use]
+pub fn gpu_id(gpu: &GpuSeen) -> String {
+    let slugged = slug(&gpu.name);
+    let parts: Vec<&str> = slugged.split('-').filter(|part| !is_form_factor(part)).collect();
+    let gib = gpu.memory_mib.unwrap_or(0).div_ceil(1024);
+    format!("{}-{gib}g", parts.join("-"))
+}
+
+fn is_form_factor(part: &str) -> bool {
+    let digits_then = |end: &str| {
+        part.strip_suffix(end)
+            .is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+    };
+    matches!(part, "nvidia" | "tesla" | "geforce" | "pcie" | "nvl")
+        || part.starts_with("sxm")
+        || part.starts_with("hbm")
+        || digits_then("gb")
+}
+
+/// Brand strings repeat maker, clock and core count, which the id says elsewhere or not at all.
+fn brand_slug(brand: &str, vendor: &str) -> String {
+    let bare = brand.split('@').next().unwrap_or_default().replace("(R)", " ").replace("(TM)", " ");
+    let is_noise = |word: &str| {
+        let word = word.to_lowercase();
+        word == vendor || matches!(word.as_str(), "cpu" | "processor") || word.ends_with("-core")
+    };
+    let words: Vec<&str> = bare.split_whitespace().filter(|word| !is_noise(word)).collect();
+    slug(&words.join(" "))
+}
+
+/// Lower case, everything but letters and digits as single hyphens.
+fn slug(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for character in text.chars() {
+        if character.is_ascii_alphanumeric() {
+            out.push(character.to_ascii_lowercase());
+        } else if !out.ends_with('-') && !out.is_empty() {
+            out.push('-');
+        }
+    }
+    out.trim_end_matches('-').to_owned()
+}
+
+fn milliwatts(watts: &str) -> Option<u64> {
+    let (whole, part) = watts.split_once('.').unwrap_or((watts, ""));
+    let part: String = part.chars().chain("000".chars()).take(3).collect();
+    Some(whole.parse::<u64>().ok()? * 1000 + part.parse::<u64>().ok()?)
+}
+
+fn first_processor(cpuinfo: &str) -> BTreeMap<&str, &str> {
+    let block = cpuinfo.split("\n\n").next().unwrap_or_default();
+    block
+        .lines()
+        .filter_map(|line| line.split_once(':'))
+        .map(|(key, value)| (key.trim(), value.trim()))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn x86(vendor: &str, brand: &str, family: u32, model: u32, stepping: u32) -> String {
+        format!(
+            "processor\t: 0\nvendor_id\t: {vendor}\ncpu family\t: {family}\nmodel\t\t: {model}\n\
+             model name\t: {brand}\nstepping\t: {stepping}\nflags\t\t: fpu avx2 fma avx avx512f\n\n\
+             processor\t: 1\nvendor_id\t: {vendor}\n"
+        )
+    }
+
+    #[test]
+    fn a_cpus_id_says_vendor_brand_and_family() {
+        let (intel, amd) = ("GenuineIntel", "AuthenticAMD");
+        for (cpuinfo, cores, expected) in [
+            (x86(intel, "Intel(R) Xeon(R) Processor @ 2.50GHz", 6, 85, 7), 2, "cpu-intel-xeon-f6m85s7-2c"),
+            (x86(intel, "Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz", 6, 143, 8), 88, "cpu-intel-xeon-platinum-8481c-f6m143s8-88c"),
+            (x86(intel, "Intel(R) Core(TM) i7-8700K CPU @ 3.70GHz", 6, 158, 10), 12, "cpu-intel-core-i7-8700k-f6m158s10-12c"),
+            (x86(intel, "12th Gen Intel(R) Core(TM) i9-12900K", 6, 151, 2), 24, "cpu-intel-12th-gen-core-i9-12900k-f6m151s2-24c"),
+            (x86(amd, "AMD EPYC 7763 64-Core Processor", 25, 1, 1), 4, "cpu-amd-epyc-7763-f25m1s1-4c"),
+            (x86(amd, "AMD Ryzen 9 5950X 16-Core Processor", 25, 33, 0), 32, "cpu-amd-ryzen-9-5950x-f25m33s0-32c"),
+            (x86(amd, "AMD EPYC", 23, 49, 0), 8, "cpu-amd-epyc-f23m49s0-8c"),
+            (x86("HygonGenuine", "Hygon C86 7285", 24, 1, 1), 8, "cpu-hygon-c86-7285-f24m1s1-8c"),
+            ("CPU implementer\t: 0x41\nCPU architecture: 8\nCPU variant\t: 0x3\nCPU part\t: 0xd0c\nCPU revision\t: 1\nFeatures\t: asimd bf16\n".into(), 64, "cpu-arm-f8m0xd0cs1-64c"),
+            (String::new(), 1, "cpu-x-fxmxsx-1c"),
+        ] {
+            let machine = Machine { cpu: parse_cpu(&cpuinfo), cores, ..Machine::default() };
+            assert_eq!(machine.cpu_id(), expected);
+        }
+    }
+
+    #[test]
+    fn only_features_that_kernels_choose_by_are_kept() {
+        let cpu = parse_cpu(&x86("GenuineIntel", "x", 6, 85, 7));
+        assert_eq!(cpu.features, ["avx", "avx2", "avx512f", "fma"]);
+    }
+
+    #[test]
+    fn a_gpus_id_is_its_name_and_memory() {
+        for (line, expected) in [
+            (
+                "NVIDIA A100-SXM4-80GB, 81920, 535.161.08, 92.00.45.00.03, 400.00, 1410, 1410",
+                "a100-80g",
+            ),
+            ("NVIDIA H100 80GB HBM3, 81559, 550.54, x, 700.00, 1980, 1980", "h100-80g"),
+            ("NVIDIA H800, 81559, 550.54, x, 700.00, 1980, 1980", "h800-80g"),
+            ("NVIDIA H200, 143771, 570.1, x, 700.00, 1500, 1980", "h200-141g"),
+            ("NVIDIA GeForce RTX 4090, 24564, 570.1, x, 450.00, [N/A], 3105", "rtx-4090-24g"),
+        ] {
+            let gpus = parse_gpus(line);
+            assert_eq!(gpu_id(&gpus[0]), expected);
+        }
+    }
+
+    #[test]
+    fn what_the_driver_does_not_tell_has_a_reason() {
+        let gpus = parse_gpus("NVIDIA H200, 143771, 570.1, [N/A], 700.50, [N/A], 1980\n");
+        assert_eq!(gpus[0].power_limit_mw, Some(700_500));
+        let machine = Machine { gpus, cores: 2, ..Machine::default() };
+        let (facts, absent) = machine.facts(&machine.id(true));
+        assert_eq!(facts.id, "h200-141g");
+        let paths: Vec<&str> = absent.keys().map(String::as_str).collect();
+        assert_eq!(
+            paths,
+            [
+                "hardware.cpu_model",
+                "hardware.gpu.0.clocks_locked",
+                "hardware.gpu.0.vbios",
+                "hardware.kernel",
+                "hardware.ram_bytes"
+            ]
+        );
+    }
+
+    #[test]
+    fn memory_is_read_in_bytes() {
+        assert_eq!(parse_ram_bytes("MemTotal:       16384 kB\nMemFree: 1 kB\n"), Some(16_777_216));
+        assert_eq!(parse_ram_bytes(""), None);
+    }
+}

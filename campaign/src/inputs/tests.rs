@@ -1,0 +1,84 @@
+//! Over a cache in a temporary folder; the real conversations only where they are at hand.
+
+use std::env;
+use std::fs;
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::catalog::Catalog;
+
+fn cache() -> (TempDir, Cache) {
+    let dir = TempDir::new().unwrap();
+    let cache = Cache::new(dir.path());
+    (dir, cache)
+}
+
+fn sha256(text: &str) -> String {
+    schema::canonical::sha256_hex(text.as_bytes())
+}
+
+fn temp(cache: &Cache, text: &str) -> tempfile::NamedTempFile {
+    let temp = files::temp_beside(&cache.place(&sha256(text), "f")).unwrap();
+    fs::write(temp.path(), text).unwrap();
+    temp
+}
+
+#[test]
+fn only_the_pinned_content_gets_into_the_cache() {
+    let (dir, cache) = cache();
+    let error = cache.store(temp(&cache, "forged"), &sha256("pinned"), "f").unwrap_err();
+    assert!(matches!(error, CacheError::WrongHash { .. }), "{error}");
+    assert!(cache.look_up(&sha256("pinned"), "f").unwrap().is_none());
+    let path = cache.store(temp(&cache, "pinned"), &sha256("pinned"), "f").unwrap();
+    assert_eq!(cache.look_up(&sha256("pinned"), "f").unwrap(), Some(path.clone()));
+    assert!(path.starts_with(dir.path()));
+}
+
+#[test]
+fn a_changed_file_is_noticed_although_it_was_verified_before() {
+    let (_dir, cache) = cache();
+    let path = cache.store(temp(&cache, "pinned"), &sha256("pinned"), "f").unwrap();
+    fs::write(&path, "pinnen").unwrap();
+    assert!(cache.look_up(&sha256("pinned"), "f").unwrap().is_none());
+    assert!(!path.exists(), "the damaged file is removed");
+}
+
+#[test]
+fn a_file_put_there_by_hand_is_verified_first() {
+    let (_dir, cache) = cache();
+    let path = cache.place(&sha256("pinned"), "f");
+    files::make_dir(path.parent().unwrap()).unwrap();
+    fs::write(&path, "pinned").unwrap();
+    assert_eq!(cache.look_up(&sha256("pinned"), "f").unwrap(), Some(path));
+}
+
+#[test]
+fn several_writers_of_one_file_do_not_disturb_each_other() {
+    let (_dir, cache) = cache();
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| cache.store(temp(&cache, "pinned"), &sha256("pinned"), "f").unwrap());
+        }
+    });
+    assert!(cache.look_up(&sha256("pinned"), "f").unwrap().is_some());
+}
+
+#[test]
+fn the_conversations_are_mended_to_their_pinned_hash() {
+    let Some(dir) = env::var_os("REDLINE_CACHE") else {
+        return eprintln!("skipped: REDLINE_CACHE is not set");
+    };
+    let file = Catalog::new(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../suite"))
+        .dataset("sharegpt-head")
+        .unwrap();
+    let input = Input::dataset("sharegpt-head", &file);
+    let raw = Cache::new(Path::new(&dir)).look_up(&input.sha256, input.file_name()).unwrap();
+    let Some(raw) = raw else {
+        return eprintln!("skipped: the cache does not hold the conversations");
+    };
+    let mut out = tempfile::NamedTempFile::new().unwrap();
+    let repair = input.repair.unwrap();
+    repair::mend(repair.method, &raw, out.as_file_mut()).unwrap();
+    assert_eq!(cache::sha256_file(out.path()).unwrap(), repair.sha256);
+}

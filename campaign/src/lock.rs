@@ -1,0 +1,122 @@
+//! One campaign at a time in a clone: two would share the cores and spoil each other's numbers.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{Read, Seek, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use schema::exit::Exit;
+
+use crate::files::{FileError, make_dir};
+use crate::stop::Ends;
+
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    #[error("another release-bench runs in this clone{}", .pid.map(|pid| format!(" (process {pid})")).unwrap_or_default())]
+    Held { pid: Option<u32> },
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+impl Ends for LockError {
+    fn exit(&self) -> Exit {
+        Exit::Environment
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            Self::Held { .. } => Some("wait for it to end, or stop it with Ctrl-C".to_owned()),
+            Self::File(error) => error.hint(),
+        }
+    }
+}
+
+/// A lock that the kernel gives back when the process ends, however it ends, so that a file left
+/// behind by a killed campaign is never in the way.
+#[derive(Debug)]
+pub struct Lock {
+    path: PathBuf,
+    _file: File,
+}
+
+impl Lock {
+    /// # Errors
+    /// Another process holds the lock, or the file cannot be written.
+    pub fn take(path: &Path, pid: u32) -> Result<Self, LockError> {
+        make_dir(path.parent().unwrap_or(Path::new(".")))?;
+        loop {
+            let mut file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(path)
+                .map_err(FileError::at("open", path))?;
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => {
+                    let mut text = String::new();
+                    // The number only helps the message: without it the lock is held all the same.
+                    let _ = file.read_to_string(&mut text);
+                    return Err(LockError::Held { pid: text.trim().parse().ok() });
+                }
+                Err(TryLockError::Error(source)) => {
+                    return Err(FileError::at("lock", path)(source).into());
+                }
+            }
+            // The holder removes the file as it goes: a lock on a file that is no longer there
+            // would exclude nobody.
+            if is_at(&file, path) {
+                let wrote = file
+                    .set_len(0)
+                    .and_then(|()| file.rewind())
+                    .and_then(|()| writeln!(file, "{pid}"))
+                    .and_then(|()| file.flush());
+                wrote.map_err(FileError::at("write", path))?;
+                return Ok(Self { path: path.to_owned(), _file: file });
+            }
+        }
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Removed while still locked, so nobody's newer lock is taken away.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+fn is_at(file: &File, path: &Path) -> bool {
+    match (file.metadata(), fs::metadata(path)) {
+        (Ok(held), Ok(there)) => held.ino() == there.ino() && held.dev() == there.dev(),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_second_is_told_who_holds_the_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("target/release-bench.lock");
+        let first = Lock::take(&path, 41).unwrap();
+        let second = Lock::take(&path, 42).unwrap_err();
+        assert_eq!(second.to_string(), "another release-bench runs in this clone (process 41)");
+        assert_eq!(second.exit(), Exit::Environment);
+        drop(first);
+        assert!(!path.exists());
+        Lock::take(&path, 42).unwrap();
+    }
+
+    #[test]
+    fn a_file_left_behind_by_a_dead_process_is_no_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("release-bench.lock");
+        fs::write(&path, "123456\n").unwrap();
+        let lock = Lock::take(&path, 7).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "7\n");
+        drop(lock);
+    }
+}

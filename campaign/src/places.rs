@@ -1,0 +1,101 @@
+//! Where a campaign keeps what: a pure map from names to paths.
+
+use std::path::{Path, PathBuf};
+
+/// The places of one clone. Everything that a campaign writes, apart from the registry and the
+/// cache of inputs, lies below `target/`.
+#[derive(Debug, Clone)]
+pub struct Places {
+    root: PathBuf,
+    cargo_target: PathBuf,
+}
+
+impl Places {
+    /// `root` is the clone; `cargo_target` overrides where cargo builds.
+    #[must_use]
+    pub fn new(root: &Path, cargo_target: Option<&Path>) -> Self {
+        let cargo_target = cargo_target.map_or_else(|| root.join("target"), |dir| root.join(dir));
+        Self { root: root.to_owned(), cargo_target }
+    }
+
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Shared by every build, so that dependencies compile once.
+    #[must_use]
+    pub fn cargo_target(&self) -> &Path {
+        &self.cargo_target
+    }
+
+    #[must_use]
+    pub fn lock(&self) -> PathBuf {
+        self.root.join("target/release-bench.lock")
+    }
+
+    /// The git worktree of a release.
+    #[must_use]
+    pub fn release_tree(&self, release: &str) -> PathBuf {
+        self.root.join("target/releases").join(release)
+    }
+
+    /// A kept binary, by its content.
+    #[must_use]
+    pub fn binary(&self, sha256: &str, name: &str) -> PathBuf {
+        self.root.join("target/releases/bin").join(sha256).join(name)
+    }
+
+    #[must_use]
+    pub fn site(&self) -> PathBuf {
+        self.root.join("target/site")
+    }
+
+    #[must_use]
+    pub fn campaign(&self, id: &str) -> CampaignPlaces {
+        CampaignPlaces { dir: self.root.join("target/campaigns").join(id) }
+    }
+
+    /// `path` as it is best shown: below the root without the root.
+    #[must_use]
+    pub fn shown(&self, path: &Path) -> String {
+        path.strip_prefix(&self.root).unwrap_or(path).display().to_string()
+    }
+}
+
+/// The places of one campaign. Its folder is laid out like a registry, so that records that are
+/// never committed can be read by the same tools.
+#[derive(Debug, Clone)]
+pub struct CampaignPlaces {
+    dir: PathBuf,
+}
+
+impl CampaignPlaces {
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The new records, laid out like `results/`.
+    #[must_use]
+    pub fn overlay(&self) -> PathBuf {
+        self.dir.join("results")
+    }
+
+    /// Standard error of a run's server.
+    #[must_use]
+    pub fn log(&self, run: &str) -> PathBuf {
+        self.dir.join("logs").join(format!("{run}.log"))
+    }
+
+    /// What the load generator writes.
+    #[must_use]
+    pub fn measurement(&self, run: &str) -> PathBuf {
+        self.dir.join("measurements").join(format!("{run}.json"))
+    }
+
+    #[must_use]
+    pub fn criterion(&self) -> PathBuf {
+        self.dir.join("criterion")
+    }
+}

@@ -1,0 +1,250 @@
+//! Child processes: each in a process group of its own, watched together with the interrupt flag,
+//! and ended with everything that it started.
+
+use std::io::{self, Read};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use schema::exit::Exit;
+
+use crate::stop::Ends;
+
+/// How long a tool may take to end after SIGTERM before it is killed.
+const GRACE: Duration = Duration::from_secs(5);
+/// How often a child and the interrupt flag are looked at.
+const POLL: Duration = Duration::from_millis(10);
+
+#[derive(Debug, thiserror::Error)]
+pub enum ProcessError {
+    #[error("interrupted")]
+    Interrupted,
+    #[error("cannot start `{program}`")]
+    Start { program: String, source: io::Error },
+    #[error("lost sight of `{program}`")]
+    Wait { program: String, source: io::Error },
+    #[error("`{program}` ended with {}{}", describe(*.status), after_colon(.stderr))]
+    Failed { program: String, status: ExitStatus, stderr: String },
+}
+
+impl Ends for ProcessError {
+    fn exit(&self) -> Exit {
+        Exit::Environment
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            Self::Start { program, source } if source.kind() == io::ErrorKind::NotFound => {
+                Some(format!("install `{program}`, or put it on the PATH"))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Set by SIGINT, SIGTERM and SIGHUP; everything that waits looks at it.
+#[derive(Debug, Clone, Default)]
+pub struct Interrupt(Arc<AtomicBool>);
+
+impl Interrupt {
+    /// The flag that a signal handler sets.
+    #[must_use]
+    pub fn flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.0)
+    }
+
+    #[must_use]
+    pub fn raised(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// # Errors
+    /// The flag is set.
+    pub fn check(&self) -> Result<(), ProcessError> {
+        if self.raised() { Err(ProcessError::Interrupted) } else { Ok(()) }
+    }
+}
+
+/// A child that leads its own process group. Dropped, it is ended with all that it started.
+#[derive(Debug)]
+pub struct Group {
+    child: Child,
+    program: String,
+    ended: Option<ExitStatus>,
+}
+
+impl Group {
+    /// Starts `command` as leader of a new group, without standard input.
+    ///
+    /// # Errors
+    /// The program cannot be started.
+    pub fn start(command: &mut Command) -> Result<Self, ProcessError> {
+        let program = command.get_program().to_string_lossy().into_owned();
+        let child = command
+            .stdin(Stdio::null())
+            .process_group(0)
+            .spawn()
+            .map_err(|source| ProcessError::Start { program: program.clone(), source })?;
+        Ok(Self { child, program, ended: None })
+    }
+
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The exit status, if the leader has ended.
+    ///
+    /// # Errors
+    /// The system no longer knows the child.
+    pub fn poll(&mut self) -> Result<Option<ExitStatus>, ProcessError> {
+        if self.ended.is_none() {
+            self.ended = self
+                .child
+                .try_wait()
+                .map_err(|source| ProcessError::Wait { program: self.program.clone(), source })?;
+        }
+        Ok(self.ended)
+    }
+
+    /// Waits for the leader to end, until `deadline` if there is one.
+    ///
+    /// # Errors
+    /// Interrupted, in which case the group has been ended; or the child is lost.
+    pub fn wait(
+        &mut self,
+        deadline: Option<Instant>,
+        interrupt: &Interrupt,
+    ) -> Result<Option<ExitStatus>, ProcessError> {
+        loop {
+            if let Some(status) = self.poll()? {
+                return Ok(Some(status));
+            }
+            if interrupt.raised() {
+                self.end(GRACE);
+                return Err(ProcessError::Interrupted);
+            }
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Ok(None);
+            }
+            thread::sleep(POLL);
+        }
+    }
+
+    /// Sends SIGTERM to the group, waits up to `grace` for the leader, then kills what is left.
+    /// Returns the leader's status, and whether it had to be killed.
+    pub fn end(&mut self, grace: Duration) -> (Option<ExitStatus>, bool) {
+        let was_alive = self.poll().is_ok_and(|status| status.is_none());
+        if was_alive {
+            self.signal(Signal::SIGTERM);
+            let deadline = Instant::now() + grace;
+            while self.poll().is_ok_and(|status| status.is_none()) && Instant::now() < deadline {
+                thread::sleep(POLL);
+            }
+        }
+        let killed = self.poll().is_ok_and(|status| status.is_none());
+        // The leader may be gone and its own children not: the group's number stays taken as long
+        // as one of them lives.
+        self.signal(Signal::SIGKILL);
+        if killed {
+            self.ended = self.child.wait().ok();
+        }
+        (self.ended, killed)
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Ok(id) = i32::try_from(self.child.id()) {
+            // ESRCH, nobody left, is what is hoped for.
+            let _ = killpg(Pid::from_raw(id), signal);
+        }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if self.poll().is_ok_and(|status| status.is_none()) {
+            self.end(GRACE);
+        }
+    }
+}
+
+/// What a finished child wrote.
+#[derive(Debug)]
+pub struct Written {
+    pub status: ExitStatus,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+/// Runs `command` to its end and returns what it wrote, whatever its exit status.
+///
+/// # Errors
+/// It cannot be started, or the wait was interrupted.
+pub fn capture(command: &mut Command, interrupt: &Interrupt) -> Result<Written, ProcessError> {
+    interrupt.check()?;
+    let mut group = Group::start(command.stdout(Stdio::piped()).stderr(Stdio::piped()))?;
+    // Both pipes are drained while the child runs: a full pipe would stop it.
+    let stdout = group.child.stdout.take().map(drain);
+    let stderr = group.child.stderr.take().map(drain);
+    let status = group.wait(None, interrupt)?;
+    let text = |reader: Option<thread::JoinHandle<String>>| {
+        reader.and_then(|reader| reader.join().ok()).unwrap_or_default()
+    };
+    let status = status.unwrap_or_else(|| ExitStatus::from_raw(0));
+    Ok(Written { status, stdout: text(stdout), stderr: text(stderr) })
+}
+
+/// Runs `command` and returns its standard output.
+///
+/// # Errors
+/// It cannot be started, was interrupted, or ended with anything but 0.
+pub fn text(command: &mut Command, interrupt: &Interrupt) -> Result<String, ProcessError> {
+    let written = capture(command, interrupt)?;
+    if written.status.success() {
+        return Ok(written.stdout);
+    }
+    let program = command.get_program().to_string_lossy().into_owned();
+    let stderr = written.stderr.trim().to_owned();
+    Err(ProcessError::Failed { program, status: written.status, stderr })
+}
+
+/// Runs `command` with its output shown, and returns its exit status.
+///
+/// # Errors
+/// It cannot be started, or the wait was interrupted.
+pub fn show(command: &mut Command, interrupt: &Interrupt) -> Result<ExitStatus, ProcessError> {
+    interrupt.check()?;
+    let status = Group::start(command)?.wait(None, interrupt)?;
+    Ok(status.unwrap_or_else(|| ExitStatus::from_raw(0)))
+}
+
+/// `exit code 1` or `signal 9 (SIGKILL)`.
+#[must_use]
+pub fn describe(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exit code {code}"),
+        (None, Some(number)) => match Signal::try_from(number) {
+            Ok(signal) => format!("signal {number} ({signal})"),
+            Err(_) => format!("signal {number}"),
+        },
+        (None, None) => "an unknown status".to_owned(),
+    }
+}
+
+fn drain(mut pipe: impl Read + Send + 'static) -> thread::JoinHandle<String> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // A pipe that breaks has given all that there was.
+        let _ = pipe.read_to_end(&mut bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+fn after_colon(text: &str) -> String {
+    if text.is_empty() { String::new() } else { format!(": {text}") }
+}

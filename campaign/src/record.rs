@@ -1,0 +1,234 @@
+//! From what was seen of a run to its record. Pure: no clock, no files.
+
+use schema::canonical::{CanonicalError, record_sha256};
+use schema::exit::Exit;
+use schema::measurement::Measurement;
+use schema::path::PathError;
+use schema::probe::Probe;
+use schema::run::{
+    Absent, CampaignSlot, EngineFacts, Failure, HardwareFacts, Kind, Memory, ModelFacts, RunRecord,
+    SCHEMA, ScenarioFacts, ServerFacts, Status, Time, Validity, ValidityVerdict, unexplained_nulls,
+};
+use serde_json::Value;
+
+use crate::catalog::ScenarioEntry;
+use crate::stop::Ends;
+
+const NEVER_READY: &str = "the server never became ready";
+const NOT_TOLD: &str = "the server does not tell";
+const NOT_REACHED: &str = "the run ended before this could be measured";
+const NOT_MEASURED: &str = "the load generator did not measure it";
+const STARTED_BY_OTHERS: &str = "the server was started by someone else";
+
+/// A record that cannot be written as it is.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    #[error("the record has no place under `results/`")]
+    Path(#[from] PathError),
+    #[error(transparent)]
+    Canonical(#[from] CanonicalError),
+}
+
+impl Ends for RecordError {
+    fn exit(&self) -> Exit {
+        Exit::Unsound
+    }
+}
+
+/// Everything that is known of a run.
+#[derive(Debug, Clone)]
+pub struct Parts<'a> {
+    pub id: &'a str,
+    pub slot: CampaignSlot,
+    pub engine: EngineFacts,
+    pub scenario: &'a ScenarioEntry,
+    pub dataset_sha256: &'a str,
+    pub hardware: (HardwareFacts, Absent),
+    pub launch: LaunchFacts,
+    pub model: ModelFacts,
+    pub probe: Option<Probe>,
+    pub measurement: Option<Measurement>,
+    pub failure: Option<Failure>,
+    pub rss_bytes_max: Option<u64>,
+    pub started_at: String,
+    pub finished_at: String,
+}
+
+/// What the campaign itself knows of the server.
+#[derive(Debug, Clone, Default)]
+pub struct LaunchFacts {
+    /// `None` for a server that was already running.
+    pub argv: Option<Vec<String>>,
+    pub env: Option<std::collections::BTreeMap<String, String>>,
+    pub variant: Option<String>,
+    pub tp: Option<u32>,
+    /// As seen from outside; the server's own figure is finer.
+    pub startup_us: Option<u64>,
+}
+
+/// Puts a record together. Every null of it has a reason; hash and checks come with [`seal`].
+#[must_use]
+pub fn assemble(parts: Parts<'_>) -> RunRecord {
+    let had_probe = parts.probe.is_some();
+    let had_measurement = parts.measurement.is_some();
+    let mut record = RunRecord {
+        schema: SCHEMA.to_owned(),
+        id: parts.id.to_owned(),
+        kind: Kind::Measured,
+        campaign: Some(parts.slot),
+        engine: parts.engine,
+        hardware: parts.hardware.0,
+        absent: parts.hardware.1,
+        memory: Some(Memory { rss_bytes_max: parts.rss_bytes_max, gpu_bytes_max: None }),
+        ..RunRecord::default()
+    };
+    let (server, model) = match parts.probe {
+        Some(probe) => {
+            record.absent.extend(probe.absent);
+            (probe.server, probe.model)
+        }
+        None => (ServerFacts::default(), ModelFacts::default()),
+    };
+    record.server = Some(server_facts(server, parts.launch));
+    record.model = model_facts(model, parts.model);
+    if let Some(measurement) = parts.measurement {
+        measurement.fill(&mut record);
+    }
+    fill_scenario(&mut record.scenario, parts.scenario, parts.dataset_sha256);
+    let time = record.time.get_or_insert_with(Time::default);
+    time.started_at.get_or_insert(parts.started_at);
+    time.finished_at.get_or_insert(parts.finished_at);
+    if let Some(failure) = parts.failure {
+        fail(&mut record, failure);
+    }
+    explain(&mut record, had_probe, had_measurement);
+    record
+}
+
+/// Judges the record and signs it with its hash.
+///
+/// # Errors
+/// The record has no JSON form.
+///
+/// # Panics
+/// A null has no reason, which [`assemble`] rules out.
+pub fn seal(record: &mut RunRecord) -> Result<(), RecordError> {
+    record.checks_rev = crate::judge::CHECKS_REV;
+    record.checks = crate::judge::judge(record);
+    record.record_sha256 = record_sha256(record)?;
+    let unexplained = unexplained_nulls(&to_value(record));
+    assert!(unexplained.is_empty(), "nulls without a reason: {unexplained:?}");
+    Ok(())
+}
+
+/// True when a release that has this record is not in order: it failed, or it cannot be believed.
+#[must_use]
+pub fn is_bad(record: &RunRecord) -> bool {
+    record.status != Status::Ok || record.validity.verdict == ValidityVerdict::Invalid
+}
+
+fn server_facts(told: ServerFacts, launch: LaunchFacts) -> ServerFacts {
+    ServerFacts {
+        argv: launch.argv,
+        env: launch.env,
+        variant: launch.variant,
+        tp: told.tp.or(launch.tp),
+        startup_us: told.startup_us.or(launch.startup_us),
+        ..told
+    }
+}
+
+/// What the server says of its model comes first: it is what ran.
+fn model_facts(told: ModelFacts, known: ModelFacts) -> ModelFacts {
+    ModelFacts {
+        id: known.id,
+        source: known.source,
+        revision: told.revision.or(known.revision),
+        weights: told.weights.or(known.weights),
+        weights_sha256: told.weights_sha256.or(known.weights_sha256),
+        format: told.format.or(known.format),
+        dtype: told.dtype,
+        parameters: told.parameters,
+        tokenizer_sha256: told.tokenizer_sha256,
+    }
+}
+
+fn fill_scenario(facts: &mut ScenarioFacts, entry: &ScenarioEntry, dataset_sha256: &str) {
+    let scenario = &entry.scenario;
+    facts.id = entry.id.clone();
+    facts.rev = scenario.rev;
+    facts.tier = scenario.tier;
+    facts.file_sha256.get_or_insert_with(|| entry.file_sha256.clone());
+    facts.dataset_sha256.get_or_insert_with(|| dataset_sha256.to_owned());
+    facts.seed.get_or_insert(scenario.workload.seed);
+    facts.requests.get_or_insert(scenario.workload.requests);
+    facts.arrival.get_or_insert_with(|| scenario.arrival.clone());
+    facts.warmup.get_or_insert_with(|| scenario.warmup.clone());
+}
+
+/// The campaign saw more than the load generator did: its view of the failure stands.
+fn fail(record: &mut RunRecord, failure: Failure) {
+    let answered = record.counts.as_ref().and_then(|counts| counts.requests_ok).unwrap_or(0);
+    record.status = if answered > 0 { Status::Partial } else { Status::Failed };
+    let reason = format!("the run failed: {}", failure.message.lines().next().unwrap_or_default());
+    let mut reasons = std::mem::take(&mut record.validity.reasons);
+    reasons.push(reason);
+    record.validity = Validity { verdict: ValidityVerdict::Invalid, reasons };
+    record.failure = Some(failure);
+}
+
+/// Gives every null a reason, and drops the reasons of what is there after all.
+fn explain(record: &mut RunRecord, had_probe: bool, had_measurement: bool) {
+    let on_gpu = record.hardware.gpu.as_ref().is_some_and(|gpus| !gpus.is_empty());
+    let gpu_memory = if on_gpu { "not read from the driver" } else { "no GPU" };
+    let telemetry = if on_gpu { "not sampled" } else { "no GPU, and no power meter is read" };
+    for (path, reason) in [
+        ("telemetry", telemetry),
+        ("calibration", "no calibration runs surround this run"),
+        ("memory.gpu_bytes_max", gpu_memory),
+        ("metrics.joules_per_output_token", telemetry),
+    ] {
+        record.absent.entry(path.to_owned()).or_insert_with(|| reason.to_owned());
+    }
+    let launched = record.server.as_ref().is_some_and(|server| server.argv.is_some());
+    let value = to_value(record);
+    record.absent.retain(|path, _| is_null_at(&value, path));
+    for path in unexplained_nulls(&to_value(record)) {
+        let group = path.split('.').next().unwrap_or_default();
+        let reason = match group {
+            "server" | "engine" if !launched && !path.starts_with("server.kv") => STARTED_BY_OTHERS,
+            "server" | "model" if !had_probe => NEVER_READY,
+            "server" | "model" | "engine" => NOT_TOLD,
+            "memory" if !had_probe => "the server ended before its memory was read",
+            "memory" => "the system does not tell, or the server had ended",
+            _ if !had_measurement => NOT_REACHED,
+            _ => NOT_MEASURED,
+        };
+        record.absent.insert(path, reason.to_owned());
+    }
+}
+
+fn to_value(record: &RunRecord) -> Value {
+    // A record holds string keys and finite numbers only, so this cannot fail.
+    serde_json::to_value(record).unwrap_or_default()
+}
+
+/// True when `path` leads to a null, or to nothing.
+fn is_null_at(value: &Value, path: &str) -> bool {
+    let mut at = value;
+    for key in path.split('.') {
+        let below = match at {
+            Value::Array(list) => key.parse::<usize>().ok().and_then(|index| list.get(index)),
+            other => other.get(key),
+        };
+        match below {
+            Some(below) => at = below,
+            None => return true,
+        }
+    }
+    at.is_null()
+}
+
+#[cfg(test)]
+#[path = "record_tests.rs"]
+mod tests;

@@ -1,0 +1,124 @@
+//! No host name, user name, address or path enters a record: they are taken out of what programs
+//! wrote before it becomes a message.
+
+/// Longest message that a record keeps.
+const MESSAGE_BYTES: usize = 1500;
+const MESSAGE_LINES: usize = 12;
+
+/// The names that must not be told.
+#[derive(Debug, Clone, Default)]
+pub struct Identity {
+    pub host: Option<String>,
+    pub user: Option<String>,
+}
+
+impl Identity {
+    /// `text` with paths cut to their last part and names and addresses replaced.
+    #[must_use]
+    pub fn redact(&self, text: &str) -> String {
+        let mut out = String::with_capacity(text.len());
+        let mut word = String::new();
+        for character in text.chars() {
+            if character.is_whitespace() || "\"'`()[]{}<>,;=|".contains(character) {
+                out.push_str(&self.redact_word(&word));
+                word.clear();
+                out.push(character);
+            } else {
+                word.push(character);
+            }
+        }
+        out.push_str(&self.redact_word(&word));
+        out
+    }
+
+    /// The last lines of `text`, redacted, without control characters, of bounded size.
+    #[must_use]
+    pub fn tail(&self, text: &str) -> String {
+        let clean: String =
+            text.chars().filter(|c| *c == '\n' || *c == '\t' || !c.is_control()).collect();
+        let lines: Vec<&str> = clean.lines().filter(|line| !line.trim().is_empty()).collect();
+        let last = &lines[lines.len().saturating_sub(MESSAGE_LINES)..];
+        let redacted = self.redact(&last.join("\n"));
+        let mut start = redacted.len().saturating_sub(MESSAGE_BYTES);
+        while !redacted.is_char_boundary(start) {
+            start += 1;
+        }
+        redacted[start..].to_owned()
+    }
+
+    fn redact_word(&self, word: &str) -> String {
+        let bare = word.trim_end_matches([':', '.']);
+        let rest = &word[bare.len()..];
+        let is = |name: &Option<String>| name.as_deref().is_some_and(|name| name == bare);
+        if bare.is_empty() {
+            word.to_owned()
+        } else if is(&self.host) {
+            format!("{{host}}{rest}")
+        } else if is(&self.user) {
+            format!("{{user}}{rest}")
+        } else if bare.contains("://") || is_address(bare) {
+            format!("{{address}}{rest}")
+        } else if is_path(bare) {
+            let name = bare.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+            // A user's home or a host's folder may end in the very name.
+            let name = if is_name(self, name) { "{name}" } else { name };
+            format!("{{path}}/{name}{rest}")
+        } else {
+            word.to_owned()
+        }
+    }
+}
+
+fn is_name(identity: &Identity, part: &str) -> bool {
+    [&identity.host, &identity.user].into_iter().flatten().any(|name| name == part)
+}
+
+fn is_path(word: &str) -> bool {
+    let absolute = word.starts_with('/') || word.starts_with("~/");
+    absolute && word.len() > 2
+}
+
+/// An IPv4 or IPv6 address, with or without a port.
+fn is_address(word: &str) -> bool {
+    let host = match word.rsplit_once(':') {
+        Some((host, port)) if port.bytes().all(|b| b.is_ascii_digit()) && !host.is_empty() => host,
+        _ => word,
+    };
+    host == "localhost"
+        || host.parse::<std::net::Ipv4Addr>().is_ok()
+        || (word.matches(':').count() >= 2 && word.parse::<std::net::Ipv6Addr>().is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity() -> Identity {
+        Identity { host: Some("gpu-node-7".into()), user: Some("ada".into()) }
+    }
+
+    #[test]
+    fn names_addresses_and_paths_are_taken_out() {
+        for (text, expected) in [
+            ("cannot open /home/ada/models/x.gguf: no", "cannot open {path}/x.gguf: no"),
+            ("cannot open `/home/ada`", "cannot open `{path}/{name}`"),
+            ("listening on 127.0.0.1:23333", "listening on {address}"),
+            ("ready http://10.0.0.4:80/health now", "ready {address} now"),
+            ("user ada on gpu-node-7: gone", "user {user} on {host}: gone"),
+            ("bind [::1]: taken, localhost:80", "bind [{address}]: taken, {address}"),
+            ("and/or 3/4 at 12:30, layer.0.weight", "and/or 3/4 at 12:30, layer.0.weight"),
+            ("--file=/srv/a/b.toml,c", "--file={path}/b.toml,c"),
+        ] {
+            assert_eq!(identity().redact(text), expected);
+        }
+    }
+
+    #[test]
+    fn a_tail_is_short_and_printable() {
+        let text: String = (0..100).map(|line| format!("line {line}\u{1b}[0m\n\n")).collect();
+        let tail = identity().tail(&text);
+        assert!(tail.ends_with("line 99[0m") && tail.starts_with("line 88"), "{tail}");
+        let long = identity().tail(&"é".repeat(5000));
+        assert!(long.len() <= MESSAGE_BYTES && !long.is_empty());
+    }
+}

@@ -1,0 +1,340 @@
+//! Which commit is a release: the first on the first-parent history whose `engine/Cargo.toml`
+//! carries that literal version.
+//!
+//! [`resolve`] is pure over a [`History`]; [`read_history`] asks git for it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use schema::exit::Exit;
+
+use crate::git::{Git, GitError};
+use crate::stop::Ends;
+
+const MANIFEST: &str = "engine/Cargo.toml";
+
+/// A commit that changed the engine's manifest, and the literal version that it carries.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Edit {
+    pub commit: String,
+    /// `None` where the version is inherited from the workspace or the manifest is not TOML.
+    pub version: Option<String>,
+}
+
+/// Where a tag points, and what the manifest says there and one commit before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tag {
+    pub commit: String,
+    pub version: Option<String>,
+    pub version_before: Option<String>,
+}
+
+/// What git knows of the engine's versions.
+#[derive(Debug, Clone, Default)]
+pub struct History {
+    /// First-parent history of the checked-out commit, newest first.
+    pub edits: Vec<Edit>,
+    /// By name, such as `v0.9.2`.
+    pub tags: BTreeMap<String, Tag>,
+    /// Commits whose parents a shallow clone lacks; empty in a whole clone.
+    pub boundary: BTreeSet<String>,
+}
+
+/// A release and its commit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Release {
+    /// As people write it, with `v`.
+    pub name: String,
+    pub commit: String,
+}
+
+impl Release {
+    /// Without `v`, as the engine itself states it.
+    #[must_use]
+    pub fn version(&self) -> &str {
+        self.name.trim_start_matches('v')
+    }
+}
+
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum ReleaseError {
+    #[error("release `{wanted}` is unknown; known are {}", list(.known))]
+    Unknown { wanted: String, known: Vec<String> },
+    #[error("`{0}` is not a version, such as `v0.9.2`")]
+    Syntax(String),
+    #[error("`{0}` is the version of a working tree between two releases")]
+    Development(String),
+    #[error("tag `{tag}` points at {}, but the first commit with that version is {}", short(.at), short(.first))]
+    TagElsewhere { tag: String, at: String, first: String },
+    #[error("tag `{tag}` points at {}, whose `engine/Cargo.toml` says {}", short(.at), .found.as_deref().map_or("no literal version".to_owned(), |v| format!("`{v}`")))]
+    TagOtherVersion { tag: String, at: String, found: Option<String> },
+    #[error("tag `{tag}` points at {}, but the commit before it carries that version already", short(.at))]
+    TagNotFirst { tag: String, at: String },
+    #[error("this clone is shallow and does not reach back to release `{0}`")]
+    Shallow(String),
+}
+
+impl Ends for ReleaseError {
+    fn exit(&self) -> Exit {
+        match self {
+            Self::Shallow(_) => Exit::Environment,
+            _ => Exit::Unsound,
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::Unknown { .. } => {
+                "a release is a commit whose `engine/Cargo.toml` carries that literal version; \
+                 `git fetch` brings newer ones"
+            }
+            Self::Syntax(_) => return None,
+            Self::Development(_) => "measure the working tree itself with `--worktree`",
+            Self::TagElsewhere { .. } | Self::TagOtherVersion { .. } | Self::TagNotFirst { .. } => {
+                "move or delete the tag; numbers under a doubtful name would help nobody"
+            }
+            Self::Shallow(_) => "get the whole history with `git fetch --unshallow`",
+        };
+        Some(hint.to_owned())
+    }
+}
+
+/// Finds the commit of a release by its name, with or without `v`.
+///
+/// # Errors
+/// The name is no version, no such release is known, or its tag points elsewhere.
+pub fn resolve(history: &History, wanted: &str) -> Result<Release, ReleaseError> {
+    let version = parse_name(wanted)?;
+    let name = format!("v{version}");
+    let carries = |found: &Option<String>| found.as_deref() == Some(version);
+    let first = history.edits.iter().rev().find(|edit| carries(&edit.version));
+    match (first, history.tags.get(&name)) {
+        (Some(first), Some(tag)) if first.commit == tag.commit => {
+            Ok(Release { name, commit: tag.commit.clone() })
+        }
+        (Some(first), Some(tag)) => Err(ReleaseError::TagElsewhere {
+            tag: name,
+            at: tag.commit.clone(),
+            first: first.commit.clone(),
+        }),
+        // At the edge of a shallow clone the version may be older than it seems.
+        (Some(first), None) if history.boundary.contains(&first.commit) => {
+            Err(ReleaseError::Shallow(name))
+        }
+        (Some(first), None) => Ok(Release { name, commit: first.commit.clone() }),
+        (None, Some(tag)) if !carries(&tag.version) => Err(ReleaseError::TagOtherVersion {
+            tag: name,
+            at: tag.commit.clone(),
+            found: tag.version.clone(),
+        }),
+        (None, Some(tag)) if carries(&tag.version_before) => {
+            Err(ReleaseError::TagNotFirst { tag: name, at: tag.commit.clone() })
+        }
+        (None, Some(tag)) => Ok(Release { name, commit: tag.commit.clone() }),
+        (None, None) if !history.boundary.is_empty() => Err(ReleaseError::Shallow(name)),
+        (None, None) => Err(ReleaseError::Unknown { wanted: name, known: known(history) }),
+    }
+}
+
+/// Names of all releases in the history, newest first.
+#[must_use]
+pub fn known(history: &History) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for version in history.edits.iter().filter_map(|edit| edit.version.as_deref()) {
+        let name = format!("v{version}");
+        if !is_development(version) && !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
+/// True for the version of a working tree between two releases, such as `0.9.3-dev`.
+#[must_use]
+pub fn is_development(version: &str) -> bool {
+    version.ends_with("-dev")
+}
+
+/// The literal `package.version` of a manifest; inherited versions do not count.
+#[must_use]
+pub fn literal_version(manifest: &str) -> Option<String> {
+    let table: toml::Table = manifest.parse().ok()?;
+    table.get("package")?.get("version")?.as_str().map(str::to_owned)
+}
+
+/// Asks git for the history of the checked-out commit.
+///
+/// # Errors
+/// git fails.
+pub fn read_history(git: &Git, wanted: &[&str]) -> Result<History, GitError> {
+    let mut history = History::default();
+    // A clone without any commit has no HEAD, and no release either.
+    if git.try_text(&["rev-parse", "--verify", "--quiet", "HEAD"])?.is_some() {
+        let log = git.text(&["log", "--first-parent", "--format=%H", "--", MANIFEST])?;
+        for commit in log.lines() {
+            let version = version_at(git, commit)?;
+            history.edits.push(Edit { commit: commit.to_owned(), version });
+        }
+    }
+    for name in wanted {
+        let name = format!("v{}", name.trim_start_matches('v'));
+        let spec = format!("refs/tags/{name}^{{commit}}");
+        let Some(commit) = git.try_text(&["rev-parse", "--verify", "--quiet", &spec])? else {
+            continue;
+        };
+        let commit = commit.trim().to_owned();
+        let version = version_at(git, &commit)?;
+        let version_before = version_at(git, &format!("{commit}^"))?;
+        history.tags.insert(name, Tag { commit, version, version_before });
+    }
+    if git.text(&["rev-parse", "--is-shallow-repository"])?.trim() == "true" {
+        history.boundary = git.shallow_commits()?;
+    }
+    Ok(history)
+}
+
+fn version_at(git: &Git, commit: &str) -> Result<Option<String>, GitError> {
+    let manifest = git.try_text(&["show", &format!("{commit}:{MANIFEST}")])?;
+    Ok(manifest.as_deref().and_then(literal_version))
+}
+
+fn parse_name(wanted: &str) -> Result<&str, ReleaseError> {
+    let version = wanted.strip_prefix('v').unwrap_or(wanted);
+    let (numbers, suffix) = match version.find(['-', '+']) {
+        Some(at) => version.split_at(at),
+        None => (version, ""),
+    };
+    let parts: Vec<&str> = numbers.split('.').collect();
+    let is_number = |part: &&str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+    let fit = |byte: u8| byte.is_ascii_alphanumeric() || b".-+".contains(&byte);
+    if parts.len() != 3 || !parts.iter().all(is_number) || !suffix.bytes().all(fit) {
+        return Err(ReleaseError::Syntax(wanted.to_owned()));
+    }
+    if is_development(version) {
+        return Err(ReleaseError::Development(wanted.to_owned()));
+    }
+    Ok(version)
+}
+
+fn list(names: &[String]) -> String {
+    if names.is_empty() { "none yet".to_owned() } else { names.join(", ") }
+}
+
+fn short(commit: &str) -> &str {
+    commit.get(..10).unwrap_or(commit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn history(edits: &[(&str, Option<&str>)]) -> History {
+        let edits = edits
+            .iter()
+            .map(|(commit, version)| Edit {
+                commit: (*commit).to_owned(),
+                version: version.map(str::to_owned),
+            })
+            .collect();
+        History { edits, ..History::default() }
+    }
+
+    /// Newest first: 0.9.2 was touched twice, and an ancient manifest inherited its version.
+    fn usual() -> History {
+        history(&[
+            ("f", Some("0.9.3-dev")),
+            ("e", Some("0.9.2")),
+            ("d", Some("0.9.2")),
+            ("c", Some("0.9.2-dev")),
+            ("b", Some("0.9.1")),
+            ("a", None),
+        ])
+    }
+
+    fn tag(commit: &str, version: Option<&str>, before: Option<&str>) -> Tag {
+        Tag {
+            commit: commit.to_owned(),
+            version: version.map(str::to_owned),
+            version_before: before.map(str::to_owned),
+        }
+    }
+
+    #[test]
+    fn the_first_commit_with_the_version_is_the_release() {
+        for (wanted, commit) in [("v0.9.2", "d"), ("0.9.2", "d"), ("v0.9.1", "b")] {
+            let release = resolve(&usual(), wanted).unwrap();
+            assert_eq!((release.commit.as_str(), release.version().len()), (commit, 5), "{wanted}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_resolved_says_why() {
+        for (wanted, message, exit) in [
+            ("v9.9.9", "release `v9.9.9` is unknown; known are v0.9.2, v0.9.1", Exit::Unsound),
+            (
+                "v0.9.2-dev",
+                "`v0.9.2-dev` is the version of a working tree between two releases",
+                Exit::Unsound,
+            ),
+            ("main", "`main` is not a version, such as `v0.9.2`", Exit::Unsound),
+            ("v1.2", "`v1.2` is not a version, such as `v0.9.2`", Exit::Unsound),
+            ("v1.2.3-$(x)", "`v1.2.3-$(x)` is not a version, such as `v0.9.2`", Exit::Unsound),
+        ] {
+            let error = resolve(&usual(), wanted).unwrap_err();
+            assert_eq!((error.to_string().as_str(), error.exit()), (message, exit));
+        }
+        let none = resolve(&history(&[]), "v1.0.0").unwrap_err();
+        assert_eq!(none.to_string(), "release `v1.0.0` is unknown; known are none yet");
+    }
+
+    #[test]
+    fn a_tag_must_point_at_the_first_commit() {
+        let mut tagged = usual();
+        tagged.tags.insert("v0.9.2".into(), tag("d", Some("0.9.2"), Some("0.9.2-dev")));
+        assert_eq!(resolve(&tagged, "v0.9.2").unwrap().commit, "d");
+
+        tagged.tags.insert("v0.9.2".into(), tag("e", Some("0.9.2"), Some("0.9.2")));
+        let moved = resolve(&tagged, "v0.9.2").unwrap_err();
+        assert_eq!(
+            moved.to_string(),
+            "tag `v0.9.2` points at e, but the first commit with that version is d"
+        );
+    }
+
+    #[test]
+    fn a_tag_off_the_history_is_held_against_its_own_manifest() {
+        let mut tagged = usual();
+        tagged.tags.insert("v0.8.0".into(), tag("x", Some("0.8.0"), Some("0.8.0-dev")));
+        assert_eq!(resolve(&tagged, "v0.8.0").unwrap().commit, "x");
+        tagged.tags.insert("v0.8.0".into(), tag("x", Some("0.8.0"), Some("0.8.0")));
+        assert!(matches!(resolve(&tagged, "0.8.0"), Err(ReleaseError::TagNotFirst { .. })));
+        tagged.tags.insert("v0.8.0".into(), tag("x", None, None));
+        assert!(matches!(resolve(&tagged, "0.8.0"), Err(ReleaseError::TagOtherVersion { .. })));
+    }
+
+    #[test]
+    fn a_shallow_clone_is_believed_only_inside_its_edge() {
+        let mut shallow = usual();
+        shallow.boundary.insert("d".into());
+        let edge = resolve(&shallow, "v0.9.2").unwrap_err();
+        assert_eq!(edge, ReleaseError::Shallow("v0.9.2".into()));
+        assert_eq!(edge.exit(), Exit::Environment);
+        assert!(edge.hint().is_some_and(|hint| hint.contains("git fetch --unshallow")));
+        assert_eq!(resolve(&shallow, "v0.5.0"), Err(ReleaseError::Shallow("v0.5.0".into())));
+        // A tag settles it.
+        shallow.tags.insert("v0.9.2".into(), tag("d", Some("0.9.2"), None));
+        assert_eq!(resolve(&shallow, "v0.9.2").unwrap().commit, "d");
+    }
+
+    #[test]
+    fn only_a_literal_version_counts() {
+        for (manifest, expected) in [
+            ("[package]\nname = \"engine\"\nversion = \"0.9.2\"\n", Some("0.9.2")),
+            ("[package]\nversion.workspace = true\n", None),
+            ("[package]\nversion = { workspace = true }\n", None),
+            ("[dependencies]\nversion = \"1.0.0\"\n", None),
+            ("version = \"0.9.2\"\n[package\n", None),
+        ] {
+            assert_eq!(literal_version(manifest).as_deref(), expected, "{manifest}");
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! One run: launch a fresh server, have one scenario measured, stop the server, make the record.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
+
+use schema::engine::EngineFile;
+use schema::measurement::Measurement;
+use schema::probe::Probe;
+use schema::run::{Absent, CampaignSlot, EngineFacts, HardwareFacts, ModelFacts, RunRecord};
+use schema::scenario::Tier;
+
+use crate::catalog::ScenarioEntry;
+use crate::failure::{Happening, classify};
+use crate::files;
+use crate::inputs::Obtained;
+use crate::places::CampaignPlaces;
+use crate::plan::{Cell, Side, Slot};
+use crate::process::Group;
+use crate::record::{LaunchFacts, Parts, assemble, seal};
+use crate::server::{Asked, Filling, Readiness, Server, ask, command_line, free_port};
+use crate::stop::Stop;
+use crate::tools::{BENCH, ToolError};
+use crate::world::World;
+
+/// How long the load generator may go on after its server is gone.
+const AFTERLIFE: Duration = Duration::from_secs(20);
+/// How often server and load generator are looked at during a measurement.
+const LOOK: Duration = Duration::from_millis(200);
+/// How often a launch is tried when somebody took the port between finding and binding it.
+const PORT_TRIES: u32 = 3;
+
+/// The engine under test.
+#[derive(Debug, Clone)]
+pub struct Engine {
+    pub id: String,
+    pub path: PathBuf,
+    pub file: EngineFile,
+}
+
+/// One side, built.
+#[derive(Debug, Clone)]
+pub struct BuiltSide {
+    pub side: Side,
+    pub facts: EngineFacts,
+    /// `None` for a server that is already running.
+    pub binary: Option<PathBuf>,
+    /// What the server must say that it is; `None` where nothing was launched.
+    pub version: Option<String>,
+}
+
+/// One cell with its inputs at hand.
+#[derive(Debug, Clone)]
+pub struct ReadyCell {
+    pub cell: Cell,
+    pub scenario: ScenarioEntry,
+    pub model: Obtained,
+    pub dataset: Obtained,
+    /// File with the tokenizer: the model itself where it is embedded.
+    pub tokenizer: PathBuf,
+}
+
+/// What the runs of a campaign share.
+#[derive(Debug)]
+pub struct Bench<'a> {
+    pub world: &'a World,
+    pub engine: &'a Engine,
+    pub campaign: &'a str,
+    pub places: &'a CampaignPlaces,
+    pub hardware: &'a (HardwareFacts, Absent),
+    /// Measure this server instead of launching one.
+    pub url: Option<&'a str>,
+}
+
+/// What came out of a run before it becomes a record.
+#[derive(Debug, Default)]
+struct Outcome {
+    launch: LaunchFacts,
+    probe: Option<Probe>,
+    measurement: Option<Measurement>,
+    happening: Option<Happening>,
+    rss_bytes_max: Option<u64>,
+    log_tail: String,
+}
+
+impl Bench<'_> {
+    /// Runs one slot of the plan. An engine's failure is a record; an error here is none of the
+    /// engine's business and ends the campaign.
+    ///
+    /// # Errors
+    /// Interrupted, or the machine or a tool of the suite fails.
+    pub fn run(&self, slot: &Slot, side: &BuiltSide, cell: &ReadyCell) -> Result<RunRecord, Stop> {
+        let started_at = self.world.clock.rfc3339();
+        let outcome = match self.url {
+            Some(url) => self.measure_running(url, slot, side, cell)?,
+            None => self.launch_and_measure(slot, side, cell)?,
+        };
+        let phase = outcome.measurement.as_ref().and_then(|m| m.failure.as_ref()).map(|f| f.phase);
+        let failure = outcome
+            .happening
+            .as_ref()
+            .map(|happening| classify(happening, phase, &outcome.log_tail, &self.world.identity));
+        let mut record = assemble(Parts {
+            id: &slot.run,
+            slot: CampaignSlot {
+                id: self.campaign.to_owned(),
+                block: slot.block,
+                position: slot.position,
+                repeat: slot.repeat,
+                executor: "local".to_owned(),
+            },
+            engine: side.facts.clone(),
+            scenario: &cell.scenario,
+            dataset_sha256: &cell.dataset.sha256,
+            hardware: self.hardware.clone(),
+            launch: outcome.launch,
+            model: model_facts(cell, self.url.is_none()),
+            probe: outcome.probe,
+            measurement: outcome.measurement,
+            failure,
+            rss_bytes_max: outcome.rss_bytes_max,
+            started_at,
+            finished_at: self.world.clock.rfc3339(),
+        });
+        seal(&mut record)?;
+        Ok(record)
+    }
+
+    fn launch_and_measure(
+        &self,
+        slot: &Slot,
+        side: &BuiltSide,
+        cell: &ReadyCell,
+    ) -> Result<Outcome, Stop> {
+        let mut outcome = Outcome::default();
+        let (mut server, readiness) = self.launch(slot, side, cell, &mut outcome.launch)?;
+        outcome.happening = match readiness {
+            Readiness::Ready { probe, startup_us } => {
+                outcome.launch.startup_us = Some(startup_us);
+                let other = other_version(side, &probe);
+                outcome.probe = Some(*probe);
+                match other {
+                    Some(happening) => Some(happening),
+                    None => {
+                        let (measurement, happening) =
+                            self.measure(&server.url(), slot, cell, Some(&mut server))?;
+                        outcome.measurement = measurement;
+                        happening
+                    }
+                }
+            }
+            Readiness::Exited(status) => Some(Happening::ExitedBeforeReady(status)),
+            Readiness::NotInTime(said) => {
+                let limit_s = self.engine.file.launch.timeout_s;
+                Some(Happening::NotReady { limit_s, said })
+            }
+            Readiness::Unreadable(said) => Some(Happening::Unreadable(said)),
+        };
+        outcome.rss_bytes_max = server.rss_bytes_max();
+        server.stop();
+        outcome.log_tail = server.log_tail();
+        Ok(outcome)
+    }
+
+    /// Starts a server and waits for it; once more where its port was taken under its feet.
+    fn launch(
+        &self,
+        slot: &Slot,
+        side: &BuiltSide,
+        cell: &ReadyCell,
+        launch: &mut LaunchFacts,
+    ) -> Result<(Server, Readiness), Stop> {
+        let world = self.world;
+        let limit = Duration::from_secs(self.engine.file.launch.timeout_s);
+        let mut env = self.engine.file.launch.env.clone();
+        for tries_left in (0..PORT_TRIES).rev() {
+            let port = free_port()?;
+            let line = command_line(
+                &self.engine.file,
+                Filling {
+                    engine: &self.engine.id,
+                    binary: side.binary.as_deref().unwrap_or(self.engine.id.as_ref()),
+                    model: &cell.model.path,
+                    tp: cell.cell.tp,
+                    port,
+                    flags: &side.side.flags,
+                },
+            );
+            let redact = |words: &[String]| -> Vec<String> {
+                words.iter().map(|word| world.identity.redact(word)).collect()
+            };
+            launch.argv = Some(redact(&line.recorded));
+            let log = self.places.log(&slot.run);
+            let mut server = Server::start(&line.argv, &env, port, &log)?;
+            let readiness =
+                server.wait_ready(&world.tools, &self.engine.path, limit, &world.interrupt)?;
+            let taken = matches!(readiness, Readiness::Exited(_))
+                && server.log_tail().to_lowercase().contains("address already in use");
+            if !taken || tries_left == 0 {
+                env.extend(world.server_env.clone());
+                let env = env.iter().map(|(k, v)| (k.clone(), world.identity.redact(v)));
+                launch.env = Some(env.collect());
+                launch.variant = side.side.variant.clone();
+                launch.tp = Some(cell.cell.tp);
+                return Ok((server, readiness));
+            }
+        }
+        Err(Stop::environment("no free port stayed free long enough to start a server on it"))
+    }
+
+    /// Measures a server that somebody else started.
+    fn measure_running(
+        &self,
+        url: &str,
+        slot: &Slot,
+        side: &BuiltSide,
+        cell: &ReadyCell,
+    ) -> Result<Outcome, Stop> {
+        let world = self.world;
+        let limit = Duration::from_secs(30);
+        let probe = match ask(&world.tools, url, &self.engine.path, limit, &world.interrupt)? {
+            Asked::Ready(probe) => *probe,
+            Asked::NotYet(said) | Asked::Unreadable(said) => {
+                return Err(Stop::environment(format!("no server answers at `{url}`: {said}"))
+                    .with_hint(format!(
+                        "is it a server that `suite/engines/{}.toml` describes?",
+                        self.engine.id
+                    )));
+            }
+        };
+        let (measurement, happening) = self.measure(url, slot, cell, None)?;
+        let launch = LaunchFacts { variant: side.side.variant.clone(), ..LaunchFacts::default() };
+        Ok(Outcome { launch, probe: Some(probe), measurement, happening, ..Outcome::default() })
+    }
+
+    /// Runs the load generator, with an eye on the server.
+    fn measure(
+        &self,
+        url: &str,
+        slot: &Slot,
+        cell: &ReadyCell,
+        mut server: Option<&mut Server>,
+    ) -> Result<(Option<Measurement>, Option<Happening>), Stop> {
+        let world = self.world;
+        let out = self.places.measurement(&slot.run);
+        if let Some(dir) = out.parent() {
+            files::make_dir(dir)?;
+        }
+        let mut command = world.tools.bench("run");
+        command.args(["--url", url, "--engine"]).arg(&self.engine.path);
+        command.arg("--scenario").arg(&cell.scenario.path);
+        command.arg("--dataset").arg(&cell.dataset.path);
+        command.arg("--tokenizer").arg(&cell.tokenizer);
+        command.arg("--out").arg(&out);
+        command.args(["--progress", if world.console.is_live() { "auto" } else { "none" }]);
+        let mut bench = Group::start(&mut command)?;
+        let limit = time_limit(cell.scenario.scenario.tier);
+        let mut deadline = Instant::now() + limit;
+        let mut died: Option<ExitStatus> = None;
+        let ended = loop {
+            let look = (Instant::now() + LOOK).min(deadline);
+            if let Some(status) = bench.wait(Some(look), &world.interrupt)? {
+                break Some(status);
+            }
+            if died.is_none()
+                && let Some(server) = server.as_deref_mut()
+                && let Some(status) = server.poll()?
+            {
+                died = Some(status);
+                deadline = deadline.min(Instant::now() + AFTERLIFE);
+            }
+            if Instant::now() >= deadline {
+                break None;
+            }
+        };
+        if ended.is_none() {
+            bench.end(Duration::from_secs(5));
+        }
+        if died.is_none()
+            && let Some(server) = server
+        {
+            died = server.poll()?;
+        }
+        let happening = match (died, ended) {
+            (Some(status), _) => Some(Happening::Died(status)),
+            (None, None) => Some(Happening::Stuck { limit_s: limit.as_secs() }),
+            (None, Some(_)) => None,
+        };
+        let measurement = read_measurement(&out, ended, happening.is_some())?;
+        Ok((measurement, happening))
+    }
+}
+
+/// The load generator's file. Without one it has said why on standard error, and where the server
+/// is not to blame that ends the campaign.
+fn read_measurement(
+    path: &std::path::Path,
+    ended: Option<ExitStatus>,
+    excused: bool,
+) -> Result<Option<Measurement>, Stop> {
+    let answer = |detail: String| ToolError::Answer { name: BENCH, verb: "run", detail };
+    match (fs::read_to_string(path), ended) {
+        (Ok(text), _) => match serde_json::from_str(&text) {
+            Ok(measurement) => Ok(Some(measurement)),
+            Err(_) if excused => Ok(None),
+            Err(error) => Err(answer(error.to_string()).into()),
+        },
+        (Err(_), _) if excused => Ok(None),
+        (Err(_), Some(status)) if !status.success() => {
+            Err(ToolError::Ended { name: BENCH, verb: "run", status }.into())
+        }
+        (Err(error), _) => Err(answer(error.to_string()).into()),
+    }
+}
+
+/// A backstop only: the load generator has limits of its own for requests that hang.
+fn time_limit(tier: Tier) -> Duration {
+    Duration::from_secs(match tier {
+        Tier::Lite => 20 * 60,
+        Tier::Quarter => 2 * 3600,
+        Tier::Full => 8 * 3600,
+    })
+}
+
+/// A server of another version would put its numbers under the wrong name.
+fn other_version(side: &BuiltSide, probe: &Probe) -> Option<Happening> {
+    let expected = side.version.as_deref()?;
+    let found = probe.version.as_deref()?;
+    (found != expected)
+        .then(|| Happening::OtherVersion { expected: expected.to_owned(), found: found.to_owned() })
+}
+
+/// What is known of the model without asking the server.
+fn model_facts(cell: &ReadyCell, launched: bool) -> ModelFacts {
+    let mut facts = ModelFacts { id: cell.cell.model.clone(), ..ModelFacts::default() };
+    if launched {
+        facts.source = Some(cell.model.source.clone());
+        facts.weights = Some("real".to_owned());
+        facts.weights_sha256 = Some(cell.model.sha256.clone());
+        facts.format = cell.model.path.extension().map(|e| e.to_string_lossy().into_owned());
+    }
+    facts
+}

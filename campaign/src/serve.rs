@@ -1,0 +1,103 @@
+//! `serve`: a release with a model of the suite, in the foreground.
+
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use schema::exit::Exit;
+
+use crate::cli::Serve;
+use crate::git::Git;
+use crate::inputs::Input;
+use crate::lock::Lock;
+use crate::plan::Side;
+use crate::process::ProcessError;
+use crate::release;
+use crate::server::{Filling, command_line};
+use crate::sides::{Origin, Wanted, build_one};
+use crate::stop::Stop;
+use crate::world::World;
+
+/// The port that `redline serve` takes by itself.
+const PORT: u16 = 23333;
+
+/// Builds, fetches, and becomes the server.
+///
+/// # Errors
+/// The release or the model cannot be had, or the server cannot be started.
+pub fn run(world: &World, flags: &Serve) -> Result<Exit, Stop> {
+    let lock = Lock::take(&world.places.lock(), world.pid)?;
+    let model_file = world.catalog.model(&flags.model)?;
+    let git = Git::open(&world.programs.git, world.places.root(), &world.interrupt)?;
+    let history = release::read_history(&git, &[&flags.release])?;
+    let found = release::resolve(&history, &flags.release)?;
+    let side = Side { release: found.name.clone(), variant: None, flags: Vec::new() };
+    let built = build_one(world, "redline", &Wanted { side, origin: Origin::Release(found) })?;
+    world.console.step(world.clock.elapsed(), &format!("Fetch {}", flags.model));
+    let model = world.fetcher().obtain(&Input::model(&flags.model, &model_file))?;
+    // Serving disturbs nobody's build; a campaign may start beside it, at its own risk.
+    drop(lock);
+    let (_, engine) = world.catalog.engine("redline")?;
+    let (extra, port) = split_port(&flags.flags);
+    let line = command_line(
+        &engine,
+        Filling {
+            engine: "redline",
+            binary: built.binary.as_deref().unwrap_or(Path::new("redline")),
+            model: &model.path,
+            tp: 1,
+            port,
+            flags: &extra,
+        },
+    );
+    world.console.step(world.clock.elapsed(), &format!("Serve {}", flags.model));
+    let Some((program, args)) = line.argv.split_first() else {
+        return Err(Stop::wrong_use("the engine's file names no program to launch"));
+    };
+    // The server takes this process over, so that signals and exit codes are its own.
+    let source = Command::new(program).args(args).exec();
+    Err(ProcessError::Start { program: program.clone(), source }.into())
+}
+
+/// Takes `--port N` out of the server's flags: the engine's command line names a port already.
+fn split_port(flags: &[String]) -> (Vec<String>, u16) {
+    let mut rest = Vec::new();
+    let mut port = PORT;
+    let mut words = flags.iter().peekable();
+    while let Some(word) = words.next() {
+        let value = match word.strip_prefix("--port=") {
+            Some(value) => Some(value.to_owned()),
+            None if word == "--port" => words.peek().map(|value| (*value).clone()),
+            None => None,
+        };
+        match value.and_then(|value| value.parse().ok()) {
+            Some(number) => {
+                port = number;
+                if word == "--port" {
+                    words.next();
+                }
+            }
+            None => rest.push(word.clone()),
+        }
+    }
+    (rest, port)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_among_the_flags_replaces_the_usual_one() {
+        for (flags, rest, port) in [
+            ("--threads 2", "--threads 2", PORT),
+            ("--port 80 --threads 2", "--threads 2", 80),
+            ("--threads 2 --port=0", "--threads 2", 0),
+            ("--port x", "--port x", PORT),
+        ] {
+            let words: Vec<String> = flags.split(' ').map(str::to_owned).collect();
+            let (left, found) = split_port(&words);
+            assert_eq!((left.join(" ").as_str(), found), (rest, port), "{flags}");
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! The server of one run: launched on a free port in its own process group, watched until it is
+//! ready, ended with everything that it started.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use schema::engine::EngineFile;
+use schema::probe::Probe;
+
+use crate::files::{self, FileError};
+use crate::process::{Group, Interrupt, ProcessError};
+use crate::tools::{BENCH, ToolError, Tools};
+
+/// How long a server may drain before it is killed.
+const GRACE: Duration = Duration::from_secs(10);
+/// How often a starting server is looked at; the start-up time is not read from here where the
+/// server states it itself.
+const LOOK: Duration = Duration::from_millis(50);
+/// How long one question to a starting server may take.
+const PROBE_LIMIT: Duration = Duration::from_secs(10);
+/// How much of a log's end is read for a message.
+const TAIL_BYTES: usize = 16 * 1024;
+
+/// The command line of a server, and the form of it that enters a record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommandLine {
+    pub argv: Vec<String>,
+    /// With `{model}` and `{port}` in place of what they were.
+    pub recorded: Vec<String>,
+}
+
+/// What fills the placeholders of an engine's command line.
+#[derive(Debug, Clone, Copy)]
+pub struct Filling<'a> {
+    pub engine: &'a str,
+    pub binary: &'a Path,
+    pub model: &'a Path,
+    pub tp: u32,
+    pub port: u16,
+    pub flags: &'a [String],
+}
+
+/// Fills an engine's command line and appends the side's own flags.
+#[must_use]
+pub fn command_line(file: &EngineFile, with: Filling<'_>) -> CommandLine {
+    let tp = with.tp.to_string();
+    let fill = |text: &str, binary: &str, model: &str, port: &str| {
+        text.replace("{binary}", binary)
+            .replace("{model}", model)
+            .replace("{tp}", &tp)
+            .replace("{port}", port)
+    };
+    let (binary, model) = (with.binary.to_string_lossy(), with.model.to_string_lossy());
+    let port = with.port.to_string();
+    let template = file.launch.argv.iter();
+    let mut argv: Vec<String> =
+        template.clone().map(|text| fill(text, &binary, &model, &port)).collect();
+    let mut recorded: Vec<String> =
+        template.map(|text| fill(text, with.engine, "{model}", "{port}")).collect();
+    argv.extend_from_slice(with.flags);
+    recorded.extend_from_slice(with.flags);
+    CommandLine { argv, recorded }
+}
+
+/// How waiting for a server ended.
+#[derive(Debug)]
+pub enum Readiness {
+    Ready {
+        probe: Box<Probe>,
+        startup_us: u64,
+    },
+    Exited(ExitStatus),
+    /// With what the last question got for an answer.
+    NotInTime(String),
+    /// It serves, but what it says of itself cannot be read.
+    Unreadable(String),
+}
+
+/// A running server.
+#[derive(Debug)]
+pub struct Server {
+    group: Group,
+    port: u16,
+    log: PathBuf,
+    started: Instant,
+}
+
+/// A port that nobody listens on now.
+///
+/// # Errors
+/// The machine has no free port.
+pub fn free_port() -> Result<u16, FileError> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
+    let port = listener.and_then(|listener| listener.local_addr()).map(|address| address.port());
+    port.map_err(FileError::at("find a free port on", Path::new("127.0.0.1")))
+}
+
+impl Server {
+    /// Starts `argv` with its standard error, and output, in `log`.
+    ///
+    /// # Errors
+    /// The program cannot be started, or the log cannot be written.
+    pub fn start(
+        argv: &[String],
+        env: &BTreeMap<String, String>,
+        port: u16,
+        log: &Path,
+    ) -> Result<Self, StartError> {
+        files::make_dir(log.parent().unwrap_or(Path::new(".")))?;
+        let out = File::create(log).map_err(FileError::at("write", log))?;
+        let err = out.try_clone().map_err(FileError::at("write", log))?;
+        let (program, args) = argv.split_first().ok_or(StartError::NoProgram)?;
+        let mut command = Command::new(program);
+        command.args(args).envs(env).stdout(out).stderr(err);
+        let started = Instant::now();
+        let group = Group::start(&mut command)?;
+        Ok(Self { group, port, log: log.to_owned(), started })
+    }
+
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.group.id()
+    }
+
+    /// The exit status, if the server has ended by itself.
+    ///
+    /// # Errors
+    /// The system no longer knows the process.
+    pub fn poll(&mut self) -> Result<Option<ExitStatus>, ProcessError> {
+        self.group.poll()
+    }
+
+    /// Asks until the server answers for itself, ends, or `limit` has passed.
+    ///
+    /// # Errors
+    /// Interrupted; or the asking tool cannot be run or read.
+    pub fn wait_ready(
+        &mut self,
+        tools: &Tools,
+        engine_file: &Path,
+        limit: Duration,
+        interrupt: &Interrupt,
+    ) -> Result<Readiness, StartError> {
+        let mut said = "nothing listens on its port".to_owned();
+        loop {
+            interrupt.check()?;
+            if let Some(status) = self.poll()? {
+                return Ok(Readiness::Exited(status));
+            }
+            let left = limit.saturating_sub(self.started.elapsed());
+            if left.is_zero() {
+                return Ok(Readiness::NotInTime(said));
+            }
+            // A connection is cheaper than a process that finds the port closed.
+            if self.listens() {
+                match ask(tools, &self.url(), engine_file, left.min(PROBE_LIMIT), interrupt)? {
+                    Asked::Ready(probe) => {
+                        let startup_us = micros(self.started.elapsed());
+                        return Ok(Readiness::Ready { probe, startup_us });
+                    }
+                    Asked::NotYet(text) => said = text,
+                    Asked::Unreadable(text) => return Ok(Readiness::Unreadable(text)),
+                }
+            }
+            thread::sleep(LOOK);
+        }
+    }
+
+    /// Peak resident memory so far; `None` where the system does not tell.
+    #[must_use]
+    pub fn rss_bytes_max(&self) -> Option<u64> {
+        parse_vm_hwm(&fs::read_to_string(format!("/proc/{}/status", self.id())).ok()?)
+    }
+
+    /// Drains and ends the server.
+    pub fn stop(&mut self) {
+        self.group.end(GRACE);
+    }
+
+    /// The end of what it wrote.
+    #[must_use]
+    pub fn log_tail(&self) -> String {
+        let bytes = fs::read(&self.log).unwrap_or_default();
+        let start = bytes.len().saturating_sub(TAIL_BYTES);
+        String::from_utf8_lossy(&bytes[start..]).into_owned()
+    }
+
+    fn listens(&self) -> bool {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
+        TcpStream::connect_timeout(&address, LOOK).is_ok()
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("the engine's file names no program to launch")]
+    NoProgram,
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error(transparent)]
+    Tool(#[from] ToolError),
+}
+
+impl crate::stop::Ends for StartError {
+    fn exit(&self) -> schema::exit::Exit {
+        match self {
+            Self::NoProgram => schema::exit::Exit::Unsound,
+            Self::Process(error) => error.exit(),
+            Self::File(error) => error.exit(),
+            Self::Tool(error) => error.exit(),
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            Self::NoProgram => None,
+            Self::Process(error) => error.hint(),
+            Self::File(error) => error.hint(),
+            Self::Tool(error) => error.hint(),
+        }
+    }
+}
+
+/// What a server answered about itself.
+#[derive(Debug)]
+pub enum Asked {
+    Ready(Box<Probe>),
+    NotYet(String),
+    Unreadable(String),
+}
+
+/// Asks a server once, through `redline-bench probe`.
+///
+/// # Errors
+/// Interrupted; or the tool cannot be run, or its answer cannot be read.
+pub fn ask(
+    tools: &Tools,
+    url: &str,
+    engine_file: &Path,
+    limit: Duration,
+    interrupt: &Interrupt,
+) -> Result<Asked, StartError> {
+    let out =
+        tempfile::NamedTempFile::new().map_err(FileError::at("write in", Path::new("/tmp")))?;
+    let err =
+        tempfile::NamedTempFile::new().map_err(FileError::at("write in", Path::new("/tmp")))?;
+    let handle = |file: &tempfile::NamedTempFile| {
+        file.reopen().map(Stdio::from).map_err(FileError::at("write", file.path()))
+    };
+    let mut command = tools.bench("probe");
+    command.args(["--url", url, "--engine"]).arg(engine_file);
+    command.stdout(handle(&out)?).stderr(handle(&err)?);
+    let mut group = Group::start(&mut command)?;
+    let Some(status) = group.wait(Some(Instant::now() + limit), interrupt)? else {
+        return Ok(Asked::NotYet("it takes connections and does not answer".to_owned()));
+    };
+    let said = || fs::read_to_string(err.path()).unwrap_or_default().trim().to_owned();
+    match status.code() {
+        Some(0) => {
+            let text = files::read_text(out.path())?;
+            let probe = serde_json::from_str(&text).map_err(|error| ToolError::Answer {
+                name: BENCH,
+                verb: "probe",
+                detail: error.to_string(),
+            })?;
+            Ok(Asked::Ready(probe))
+        }
+        Some(2) => Ok(Asked::Unreadable(said())),
+        _ => Ok(Asked::NotYet(said())),
+    }
+}
+
+/// `VmHWM` of `/proc/<pid>/status`, in bytes.
+#[must_use]
+pub fn parse_vm_hwm(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_path_and_no_port_enters_the_recorded_command_line() {
+        let text = include_str!("../../suite/engines/redline.toml");
+        let file = schema::engine::parse(text).unwrap();
+        let flags = ["--threads".to_owned(), "2".to_owned()];
+        let with = Filling {
+            engine: "redline",
+            binary: Path::new("/home/a/bin/redline"),
+            model: Path::new("/home/a/m.gguf"),
+            tp: 2,
+            port: 4711,
+            flags: &flags,
+        };
+        let line = command_line(&file, with);
+        assert_eq!(
+            line.argv.join(" "),
+            "/home/a/bin/redline serve /home/a/m.gguf --tp 2 --port 4711 --threads 2"
+        );
+        assert_eq!(
+            line.recorded.join(" "),
+            "redline serve {model} --tp 2 --port {port} --threads 2"
+        );
+    }
+
+    #[test]
+    fn peak_memory_is_read_in_bytes() {
+        assert_eq!(parse_vm_hwm("Name:\tx\nVmHWM:\t    2048 kB\nVmRSS:\t 1 kB\n"), Some(2_097_152));
+        assert_eq!(parse_vm_hwm("Name:\tx\n"), None);
+    }
+}

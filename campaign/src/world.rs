@@ -1,0 +1,131 @@
+//! What a command works with: everything that comes from outside, gathered once by `main`.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+use crate::catalog::Catalog;
+use crate::console::Console;
+use crate::inputs::cache::Cache;
+use crate::places::Places;
+use crate::process::Interrupt;
+use crate::redact::Identity;
+use crate::tools::Tools;
+
+/// Names or paths of the programs that are run.
+#[derive(Debug, Clone)]
+pub struct Programs {
+    pub git: PathBuf,
+    pub cargo: PathBuf,
+    pub rustc: PathBuf,
+    pub python3: PathBuf,
+    pub npm: PathBuf,
+    pub tar: PathBuf,
+    pub nvidia_smi: PathBuf,
+}
+
+impl Default for Programs {
+    fn default() -> Self {
+        Self {
+            git: "git".into(),
+            cargo: "cargo".into(),
+            rustc: "rustc".into(),
+            python3: "python3".into(),
+            npm: "npm".into(),
+            tar: "tar".into(),
+            nvidia_smi: "nvidia-smi".into(),
+        }
+    }
+}
+
+/// Wall clock and stopwatch. Only what is printed and recorded reads them.
+#[derive(Debug, Clone, Copy)]
+pub struct Clock {
+    started: Instant,
+    wall: fn() -> OffsetDateTime,
+}
+
+impl Clock {
+    #[must_use]
+    pub fn new(started: Instant, wall: fn() -> OffsetDateTime) -> Self {
+        Self { started, wall }
+    }
+
+    #[must_use]
+    pub fn elapsed(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// Milliseconds since 1970.
+    #[must_use]
+    pub fn unix_ms(&self) -> u64 {
+        u64::try_from((self.wall)().unix_timestamp_nanos() / 1_000_000).unwrap_or(0)
+    }
+
+    /// RFC 3339, UTC, to the millisecond.
+    #[must_use]
+    pub fn rfc3339(&self) -> String {
+        let now = (self.wall)();
+        let now = now.replace_millisecond(now.millisecond()).unwrap_or(now);
+        now.format(&Rfc3339).unwrap_or_default()
+    }
+}
+
+/// Identifiers of a campaign and its runs: one time, and random bits that count up, so that they
+/// sort in the order in which they were planned.
+#[derive(Debug, Clone)]
+pub struct Ids {
+    unix_ms: u64,
+    random: u128,
+}
+
+impl Ids {
+    #[must_use]
+    pub fn new(unix_ms: u64, random: u128) -> Self {
+        // The top bit stays free, so that counting never overflows the 80 bits.
+        Self { unix_ms, random: random & ((1 << 79) - 1) }
+    }
+
+    pub fn next_id(&mut self) -> String {
+        self.random += 1;
+        schema::id::ulid(self.unix_ms, self.random)
+    }
+}
+
+#[derive(Debug, Clone)]
+pub struct World {
+    pub places: Places,
+    pub programs: Programs,
+    pub tools: Tools,
+    pub catalog: Catalog,
+    pub cache: Cache,
+    pub clock: Clock,
+    pub console: Console,
+    pub interrupt: Interrupt,
+    pub identity: Identity,
+    /// Variables that change how a server runs, as they are set; they enter the record.
+    pub server_env: BTreeMap<String, String>,
+    pub cores: u32,
+    pub pid: u32,
+    pub random: u128,
+    /// Paths of inputs by their ids, from the command line.
+    pub given: BTreeMap<String, PathBuf>,
+    /// The command as it was typed, without the program.
+    pub command: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_sort_in_the_order_of_planning() {
+        let mut ids = Ids::new(1_700_000_000_000, u128::MAX);
+        let made: Vec<String> = (0..50).map(|_| ids.next_id()).collect();
+        assert!(made.iter().all(|id| schema::id::is_ulid(id)));
+        assert!(made.is_sorted() && made[0] != made[1]);
+    }
+}

@@ -1,0 +1,8 @@
+//! Black box: the real `redline-campaign` over a scratch clone with a tiny engine, and stand-ins
+//! for the other tools. No network, no fixed port.
+
+mod early_ends;
+mod failures;
+mod journey;
+mod refusals;
+mod scratch;

@@ -1,0 +1,99 @@
+//! What cannot be measured is refused before anything is built, with what to do instead.
+
+use std::fs;
+use std::process::Command;
+
+use crate::scratch::Scratch;
+
+#[test]
+fn an_unknown_release_lists_the_known_ones() {
+    let scratch = Scratch::new();
+    scratch
+        .run(&["release-bench", "v9.9.9"])
+        .expect(2, &["release `v9.9.9` is unknown; known are v0.9.2, v0.9.1"]);
+    scratch
+        .run(&["release-bench", "v0.9.3-dev"])
+        .expect(2, &["hint: measure the working tree itself"]);
+    scratch.run(&["release-bench"]).expect(2, &["which release?"]);
+}
+
+#[test]
+fn a_tag_that_points_elsewhere_stops_the_command() {
+    let scratch = Scratch::new();
+    scratch.git(&["tag", "v0.9.1", "HEAD~3"]);
+    scratch.run(&["release-bench", "v0.9.1", "--dry-run"]).expect(0, &[]);
+    scratch.git(&["tag", "v0.9.2", "HEAD"]);
+    scratch
+        .run(&["release-bench", "v0.9.2", "--dry-run"])
+        .expect(2, &["tag `v0.9.2` points at", "the first commit with that version is"]);
+}
+
+#[test]
+fn a_shallow_clone_says_how_to_get_the_rest() {
+    let scratch = Scratch::new();
+    let shallow = scratch.fixtures().join("shallow");
+    let from = format!("file://{}", scratch.root().display());
+    let cloned = Command::new("git")
+        .args(["clone", "--quiet", "--depth", "1", &from])
+        .arg(&shallow)
+        .status()
+        .unwrap();
+    assert!(cloned.success());
+    let root = shallow.to_str().unwrap();
+    scratch
+        .run(&["release-bench", "v0.9.2", "--dry-run", "--root", root])
+        .expect(4, &["does not reach back to release `v0.9.2`", "git fetch --unshallow"]);
+}
+
+#[test]
+fn a_folder_without_history_is_no_clone() {
+    let scratch = Scratch::new();
+    fs::remove_dir_all(scratch.root().join(".git")).unwrap();
+    scratch.run(&["release-bench", "v0.9.2"]).expect(4, &["is not a git clone", "git clone"]);
+}
+
+#[test]
+fn a_detached_head_still_knows_its_releases() {
+    let scratch = Scratch::new();
+    scratch.git(&["checkout", "--quiet", "--detach"]);
+    scratch.run(&["release-bench", "v0.9.1", "--dry-run"]).expect(0, &[]);
+}
+
+#[test]
+fn unknown_pieces_are_named_with_the_known_ones() {
+    let scratch = Scratch::new();
+    for (args, needle) in [
+        (["--model", "huge"], "the target has no model `huge`; it lists tiny"),
+        (["--scenario", "nap"], "scenario `nap` is unknown; known are talk-lite"),
+        (["--engine", "other"], "engine `other` is unknown; known are redline"),
+        (["--target", "b200"], "target `b200` is unknown; known are cpu"),
+        (["--executor", "slurm"], "executor `slurm` is not supported yet"),
+        (["--baseline", "v0.9.2"], "baseline and candidate are both v0.9.2"),
+    ] {
+        let args: Vec<&str> = ["release-bench", "v0.9.2"].into_iter().chain(args).collect();
+        scratch.run(&args).expect(2, &[needle]);
+    }
+}
+
+#[test]
+fn a_checkout_with_changes_is_not_overwritten() {
+    let scratch = Scratch::new();
+    let args = ["release-bench", "v0.9.2", "--repeats", "1"];
+    scratch.run(&args).expect(0, &[]);
+    let tree = scratch.root().join("target/releases/v0.9.2");
+    fs::write(tree.join("engine/src/main.rs"), "fn main() {}").unwrap();
+    scratch.run(&args).expect(4, &["has changes of its own", "git worktree remove --force"]);
+    assert_eq!(fs::read_to_string(tree.join("engine/src/main.rs")).unwrap(), "fn main() {}");
+}
+
+#[test]
+fn a_checkout_that_vanished_is_made_again() {
+    let scratch = Scratch::new();
+    let args = ["release-bench", "v0.9.2", "--repeats", "1"];
+    scratch.run(&args).expect(0, &[]);
+    let tree = scratch.root().join("target/releases/v0.9.2");
+    fs::remove_dir_all(&tree).unwrap();
+    scratch.run(&args).expect(0, &[]);
+    fs::remove_file(tree.join(".git")).unwrap();
+    scratch.run(&args).expect(0, &[]);
+}
