@@ -1,6 +1,8 @@
 //! Black box: the real `redline-campaign` over a scratch clone with a tiny engine, and stand-ins
 //! for the other tools. No network, no fixed port.
 
+#![expect(clippy::unwrap_used, reason = "a test that unwraps fails with a line number")]
+
 mod early_ends;
 mod failures;
 mod journey;
