@@ -228,6 +228,14 @@ impl Config {
         }
     }
 
+    /// Replaces `auto` by the types that the model was loaded with.
+    pub fn settle_dtypes(&mut self, dtype: &str, kv_dtype: &str) {
+        // A type without a flag of its name stays `auto`: the model's facts name it.
+        let name = |name: &str| Value::from(name);
+        self.dtype.value = serde_json::from_value(name(dtype)).unwrap_or(self.dtype.value);
+        self.kv_dtype.value = serde_json::from_value(name(kv_dtype)).unwrap_or(self.kv_dtype.value);
+    }
+
     /// Every flag with its value and source, as `/server_info` shows them.
     pub fn effective(&self) -> BTreeMap<&'static str, Setting<Value>> {
         fn entry<T: Serialize>(setting: &Setting<T>) -> Setting<Value> {

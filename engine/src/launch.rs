@@ -4,18 +4,19 @@ use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::bench::BenchError;
 use crate::clock::Clock;
 use crate::config::{
     CHUNK_TOKENS, Config, ConfigError, DeviceChoice, KvDtypeChoice, LoadFormat, PAGE_TOKENS,
     Setting, Source, config_sha256,
 };
 use crate::http::{KvFacts, ModelFacts, ServerInfo};
-use crate::model::{self, LoadError, LoadOptions, Model, ModelInfo, StepError};
+use crate::model::{self, LoadError, LoadOptions, ModelInfo, StepError};
 use crate::schedule::{DEFAULT_POLICY, Limits};
 use crate::server::{Loaded, ServeError, Server};
 use crate::text::CheckpointText;
@@ -27,6 +28,14 @@ const RANDOM_WEIGHTS_SEED: u64 = 1;
 
 /// Commit that this binary was built from, given by its builder in the environment.
 pub const COMMIT: Option<&str> = option_env!("REDLINE_COMMIT");
+
+/// Version and commit, as `--version` prints them.
+pub fn version() -> &'static str {
+    static VERSION: LazyLock<String> = LazyLock::new(|| {
+        format!("{} ({})", env!("CARGO_PKG_VERSION"), COMMIT.unwrap_or("unknown commit"))
+    });
+    &VERSION
+}
 
 /// One server to be.
 #[derive(Debug, Clone)]
@@ -68,6 +77,8 @@ pub enum LaunchError {
     Start(#[source] io::Error),
     #[error(transparent)]
     Serve(#[from] ServeError<PrepareError>),
+    #[error("failed to measure the model")]
+    Bench(#[from] BenchError),
 }
 
 impl LaunchError {
@@ -76,6 +87,7 @@ impl LaunchError {
         match self {
             Self::Config(_) => 2,
             Self::Listen { .. } | Self::Start(_) => 4,
+            Self::Bench(error) => error.exit_code(),
             Self::Serve(error) => match error {
                 ServeError::Load(error) => error.exit_code(),
                 ServeError::Step(_) | ServeError::Thread(_) => 4,
@@ -89,10 +101,17 @@ impl PrepareError {
     /// As [`LaunchError::exit_code`].
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Load(LoadError::NotFound { .. } | LoadError::Read { .. } | LoadError::Device(_))
-            | Self::Kv(_)
-            | Self::NoPage { .. } => 4,
-            Self::Load(_) | Self::TooLong { .. } => 2,
+            Self::Load(error) => Self::load_exit_code(error),
+            Self::Kv(_) | Self::NoPage { .. } => 4,
+            Self::TooLong { .. } => 2,
+        }
+    }
+
+    /// A file that is not there is the environment's fault, one that is wrong is unsound.
+    pub(crate) fn load_exit_code(error: &LoadError) -> u8 {
+        match error {
+            LoadError::NotFound { .. } | LoadError::Read { .. } | LoadError::Device(_) => 4,
+            _ => 2,
         }
     }
 }
@@ -192,7 +211,7 @@ fn options(config: &Config) -> LoadOptions {
             LoadFormat::Auto => None,
             LoadFormat::Random => Some(RANDOM_WEIGHTS_SEED),
         },
-        isa: None,
+        ..LoadOptions::default()
     }
 }
 
@@ -263,7 +282,7 @@ fn log_model(id: &str, info: &ModelInfo, loaded: &model::Loaded, limits: &Limits
         limits.pages,
         limits.page_tokens,
         info.kv_dtype,
-        limits.pages as u64 * page_bytes(info) >> 20,
+        (limits.pages as u64 * page_bytes(info)) >> 20,
         limits.max_batch_size,
         limits.max_seq_len,
     );

@@ -4,6 +4,8 @@
 //! a `device`, `sample` picks the tokens, `http` speaks to the world. `schedule` and `model` never
 //! see each other; only `http` knows the wire.
 
+pub mod bench;
+pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod device;

@@ -130,7 +130,9 @@ impl<E: std::error::Error + Send + 'static> Server<E> {
             () = failure(&mut self.phase) => {}
             () = shutdown => {
                 self.app.drain();
-                let _ = tokio::time::timeout(GRACE, ended(&self.app)).await;
+                if tokio::time::timeout(GRACE, ended(&self.app)).await.is_err() {
+                    eprintln!("{} sequences did not end in time", self.app.open_sequences());
+                }
             }
         }
         let _ = close.send(());

@@ -5,8 +5,6 @@
 
 mod handle;
 mod stop;
-#[cfg(test)]
-mod tests;
 
 pub use handle::{Handle, Ticket, WorkerGone};
 

@@ -7,11 +7,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use engine::clock::Clock;
+use engine::config::{Config, Flags};
+use engine::http::{KvFacts, ModelFacts, ServerInfo};
 use engine::model::Model;
 use engine::schedule::{DEFAULT_POLICY, Limits, Policy};
 use engine::server::{Loaded, ServeError, Server};
+use engine::weights::Digest;
 use reqwest::{Client, Response};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -83,7 +86,8 @@ pub async fn start(setup: Setup) -> Running {
             text: Arc::new(ByteText),
             limits: setup.limits,
             model_name: "fake".into(),
-            info: json!({"engine": "redline"}),
+            info: info(),
+            weights_sha256: Digest::of_files(Vec::new()),
         })
     };
     let server = Server::start(loading, setup.api_key, Clock::start()).unwrap();
@@ -163,4 +167,31 @@ pub fn events(text: &str) -> Vec<Value> {
             serde_json::from_str(data).unwrap_or_else(|_| data.into())
         })
         .collect()
+}
+
+fn info() -> ServerInfo {
+    ServerInfo {
+        engine: "redline",
+        version: "0.0.0",
+        commit: None,
+        device: "cpu",
+        device_name: "none".into(),
+        config: Config::resolve(Flags::default(), 2, "none").unwrap().effective(),
+        config_sha256: String::new(),
+        kv: KvFacts { pages: 1024, page_tokens: 4, bytes: 0, dtype: "f32" },
+        model: ModelFacts {
+            id: "fake".into(),
+            architecture: "FakeForCausalLM".into(),
+            weights_sha256: None,
+            weights: "random",
+            format: "none",
+            revision: None,
+            tokenizer_sha256: None,
+            dtype: "f32",
+            parameters: 0,
+            max_seq_len: 256,
+        },
+        startup_us: 0,
+        weights_load_us: 0,
+    }
 }

@@ -1,0 +1,307 @@
+//! `redline bench`: how fast a model computes, without scheduler and server.
+//!
+//! It times whole steps and knows nothing of what is in them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::hint::black_box;
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::thread;
+
+use serde::Serialize;
+
+use crate::clock::Clock;
+use crate::config::PAGE_TOKENS;
+use crate::launch::PrepareError;
+use crate::model::{self, LoadError, LoadOptions, LogitRows, Model, Segment, StepBatch, StepError};
+use crate::weights::{ModelFiles, ModelSource};
+
+/// Repeats of each measurement; the median counts.
+const REPEATS: usize = 3;
+/// Bytes that a thread reads to find the memory's speed: beyond any cache.
+const READ_BYTES: usize = 256 << 20;
+
+/// What to measure.
+#[derive(Debug, Clone, clap::Args)]
+pub struct BenchFlags {
+    /// Lengths of prompts
+    #[arg(short = 'p', value_name = "TOKENS", value_delimiter = ',', default_value = "512")]
+    pub prompts: Vec<NonZeroUsize>,
+    /// Decode steps per measurement
+    #[arg(short = 'n', value_name = "STEPS", default_value = "128")]
+    pub steps: NonZeroUsize,
+    /// Sequences per decode step
+    #[arg(short = 'b', value_name = "BATCH", value_delimiter = ',', default_value = "1,8,32")]
+    pub batches: Vec<NonZeroUsize>,
+    /// Tokens that each sequence has before the first decode step
+    #[arg(long, value_name = "TOKENS", default_value = "128")]
+    pub context: NonZeroUsize,
+    /// Threads to compute with [default: the machine's cores]
+    #[arg(long, value_name = "N")]
+    pub threads: Option<NonZeroUsize>,
+    /// Prints one JSON document instead of a table
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Why there is no measurement.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    #[error(transparent)]
+    Step(#[from] StepError),
+    #[error("{wanted} tokens are asked for, but a sequence has at most {max_seq_len} here")]
+    TooLong { wanted: usize, max_seq_len: usize },
+}
+
+impl BenchError {
+    /// Exit code of the process.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::TooLong { .. } => 2,
+            Self::Step(_) => 4,
+            Self::Load(error) => PrepareError::load_exit_code(error),
+        }
+    }
+}
+
+/// One model's figures.
+#[derive(Debug, Serialize)]
+struct Report {
+    engine: &'static str,
+    version: &'static str,
+    model: String,
+    device: &'static str,
+    device_name: String,
+    threads: usize,
+    dtype: &'static str,
+    prefill: Vec<Prefill>,
+    decode: Vec<Decode>,
+    limits: Limits,
+    /// Why a figure is missing, by its path.
+    absent: BTreeMap<&'static str, &'static str>,
+}
+
+#[derive(Debug, Serialize)]
+struct Prefill {
+    tokens: usize,
+    tokens_per_s: f64,
+    limit_share: Option<f64>,
+}
+
+#[derive(Debug, Serialize)]
+struct Decode {
+    batch: usize,
+    context: usize,
+    tokens_per_s: f64,
+    /// Share of the speed at which weights and KV cache could be read.
+    limit_share: Option<f64>,
+}
+
+#[derive(Debug, Serialize)]
+struct Limits {
+    int8_ops_per_s: Option<f64>,
+    f32_flops_per_s: Option<f64>,
+    read_bytes_per_s: f64,
+}
+
+/// Loads a model, measures it and returns what is to be printed.
+///
+/// # Errors
+/// The model cannot be loaded or run, or is asked for more than it can take.
+pub fn run(
+    name: &str,
+    hub_cache: Option<&Path>,
+    flags: &BenchFlags,
+    clock: Clock,
+) -> Result<String, BenchError> {
+    let source = ModelSource::find(name, hub_cache)?;
+    let options = LoadOptions { threads: flags.threads, ..LoadOptions::default() };
+    let mut loaded = model::load(&source, &options)?;
+    let info = loaded.info().clone();
+    let longest = flags.prompts.iter().map(|tokens| tokens.get()).max().unwrap_or(1);
+    let decoded = flags.context.get() + flags.steps.get();
+    let wanted = longest.max(decoded);
+    if wanted > info.max_seq_len {
+        return Err(BenchError::TooLong { wanted, max_seq_len: info.max_seq_len });
+    }
+    let widest = flags.batches.iter().map(|batch| batch.get()).max().unwrap_or(1);
+    let pages_each = wanted.div_ceil(PAGE_TOKENS);
+    loaded.model.allocate_kv(widest * pages_each, PAGE_TOKENS)?;
+    let read_bytes_per_s = read_speed(loaded.device.threads, clock);
+    let weight_bytes = stored_bytes(&source.files);
+    let mut timed = Timed { model: loaded.model.as_mut(), pages_each, clock };
+    let mut prefill = Vec::new();
+    for tokens in &flags.prompts {
+        prefill.push(timed.prefill(tokens.get())?);
+    }
+    let mut decode = Vec::new();
+    for batch in &flags.batches {
+        let mut row = timed.decode(batch.get(), flags.context.get(), flags.steps.get())?;
+        let kv_bytes = (batch.get() * flags.context.get() * info.kv_bytes_per_token) as f64;
+        let steps_per_s = row.tokens_per_s / batch.get() as f64;
+        row.limit_share =
+            weight_bytes.map(|weights| (weights + kv_bytes) * steps_per_s / read_bytes_per_s);
+        decode.push(row);
+    }
+    let unmeasured = "this release measures no arithmetic limit";
+    let report = Report {
+        engine: "redline",
+        version: env!("CARGO_PKG_VERSION"),
+        model: source.id,
+        device: loaded.device.kind,
+        device_name: loaded.device.name,
+        threads: loaded.device.threads,
+        dtype: info.compute_dtype,
+        prefill,
+        decode,
+        limits: Limits { int8_ops_per_s: None, f32_flops_per_s: None, read_bytes_per_s },
+        absent: BTreeMap::from([
+            ("limits.f32_flops_per_s", unmeasured),
+            ("limits.int8_ops_per_s", unmeasured),
+            ("prefill.limit_share", unmeasured),
+        ]),
+    };
+    Ok(if flags.json {
+        let json = serde_json::to_string_pretty(&report).expect("plain values are JSON");
+        json + "\n"
+    } else {
+        report.to_string()
+    })
+}
+
+/// A model under a stopwatch.
+struct Timed<'a> {
+    model: &'a mut dyn Model,
+    pages_each: usize,
+    clock: Clock,
+}
+
+impl Timed<'_> {
+    /// One prompt in one step.
+    fn prefill(&mut self, tokens: usize) -> Result<Prefill, StepError> {
+        let batch = self.batch(1, 0, tokens);
+        let tokens_per_s = self.median_rate(tokens, |model| {
+            model.step(&batch)?;
+            Ok(())
+        })?;
+        Ok(Prefill { tokens, tokens_per_s, limit_share: None })
+    }
+
+    /// `steps` steps of one token for each sequence, from `context` on.
+    fn decode(
+        &mut self,
+        sequences: usize,
+        context: usize,
+        steps: usize,
+    ) -> Result<Decode, StepError> {
+        for sequence in 0..sequences {
+            let mut fill = self.batch(sequences, 0, context);
+            fill.segments = vec![fill.segments.swap_remove(sequence)];
+            fill.tokens.truncate(context);
+            self.model.step(&fill)?;
+        }
+        let batches: Vec<_> =
+            (0..steps).map(|step| self.batch(sequences, context + step, 1)).collect();
+        let tokens_per_s = self.median_rate(sequences * steps, |model| {
+            for batch in &batches {
+                model.step(batch)?;
+            }
+            Ok(())
+        })?;
+        Ok(Decode { batch: sequences, context, tokens_per_s, limit_share: None })
+    }
+
+    /// Rows from `position` of each sequence; every sequence has pages of its own.
+    fn batch(&self, sequences: usize, position: usize, rows: usize) -> StepBatch {
+        let vocab_size = self.model.info().vocab_size;
+        let mut batch = StepBatch::default();
+        for sequence in 0..sequences {
+            // Any ids will do, as long as sequences differ.
+            let id = |row: usize| (sequence * 31 + (position + row) * 7) % vocab_size;
+            batch.tokens.extend((0..rows).map(|row| id(row) as u32));
+            let first = sequence * self.pages_each;
+            let pages = (first..first + self.pages_each).map(|page| page as u32).collect();
+            batch.segments.push(Segment { rows, position, pages, logits: LogitRows::Last });
+        }
+        batch
+    }
+
+    /// Median tokens per second over the repeats, after one that warms up.
+    fn median_rate(
+        &mut self,
+        tokens: usize,
+        mut work: impl FnMut(&mut dyn Model) -> Result<(), StepError>,
+    ) -> Result<f64, StepError> {
+        work(self.model)?;
+        let mut rates = Vec::new();
+        for _ in 0..REPEATS {
+            let start = self.clock.elapsed();
+            work(self.model)?;
+            let seconds = (self.clock.elapsed() - start).as_secs_f64();
+            rates.push(tokens as f64 / seconds);
+        }
+        Ok(median(&mut rates))
+    }
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// Bytes per second that all threads together read from memory.
+fn read_speed(threads: usize, clock: Clock) -> f64 {
+    let memory: Vec<Vec<u64>> =
+        (0..threads).map(|thread| vec![thread as u64; READ_BYTES / 8]).collect();
+    let mut rates = Vec::new();
+    for _ in 0..=REPEATS {
+        let start = clock.elapsed();
+        thread::scope(|scope| {
+            for part in &memory {
+                scope.spawn(|| black_box(part.iter().fold(0u64, |sum, x| sum.wrapping_add(*x))));
+            }
+        });
+        let seconds = (clock.elapsed() - start).as_secs_f64();
+        rates.push((threads * READ_BYTES) as f64 / seconds);
+    }
+    median(&mut rates[1..])
+}
+
+/// What the weights take in their files: what has to be read at least, were nothing unpacked.
+fn stored_bytes(files: &ModelFiles) -> Option<f64> {
+    match files {
+        ModelFiles::Gguf(path) => Some(path.metadata().ok()?.len() as f64),
+        ModelFiles::Folder(folder) => {
+            let entries = folder.read_dir().ok()?.flatten();
+            let weights = entries
+                .filter(|entry| entry.path().extension().is_some_and(|e| e == "safetensors"));
+            Some(weights.filter_map(|entry| Some(entry.metadata().ok()?.len() as f64)).sum())
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} {} · {} in {}", self.engine, self.version, self.model, self.dtype)?;
+        writeln!(f, "{} · {} threads", self.device_name, self.threads)?;
+        writeln!(f, "memory reads {:.1} GB/s", self.limits.read_bytes_per_s / 1e9)?;
+        for row in &self.prefill {
+            writeln!(f, "prefill {:>6} tokens {:>10.1} tokens/s", row.tokens, row.tokens_per_s)?;
+        }
+        for row in &self.decode {
+            write!(
+                f,
+                "decode {:>4} x {:>5} tokens {:>7.1} tokens/s",
+                row.batch, row.context, row.tokens_per_s
+            )?;
+            match row.limit_share {
+                Some(share) => writeln!(f, "  {:.0} % of memory speed", share * 100.0)?,
+                None => writeln!(f)?,
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,78 @@
+//! The command line of `redline`: which command does what. Knows no environment but what it is
+//! given.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+
+use crate::bench::{self, BenchFlags};
+use crate::clock::Clock;
+use crate::config::{Config, Flags};
+use crate::device::cpu;
+use crate::launch::{self, Launch, LaunchError};
+
+/// Serves large language models over an OpenAI-compatible API.
+#[derive(Debug, Parser)]
+#[command(name = "redline", version = launch::version(), arg_required_else_help = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serves a model until it is told to stop
+    Serve {
+        /// Folder with config.json and safetensors, .gguf file, or hub id in the local cache
+        model: String,
+        #[command(flatten)]
+        flags: Box<Flags>,
+    },
+    /// Measures prefill and decode without a server
+    Bench {
+        /// As for `serve`
+        model: String,
+        #[command(flatten)]
+        flags: BenchFlags,
+    },
+}
+
+/// What a command may know of the world.
+#[derive(Debug, Clone)]
+pub struct Surroundings {
+    pub clock: Clock,
+    /// Processors that this process may use.
+    pub cores: usize,
+    /// Where hub ids are looked up.
+    pub hub_cache: Option<PathBuf>,
+}
+
+impl Cli {
+    /// Does what was asked and returns what belongs on standard output.
+    ///
+    /// # Errors
+    /// Whatever ends a command; it knows its exit code.
+    pub fn run(self, surroundings: Surroundings) -> Result<String, LaunchError> {
+        let Surroundings { clock, cores, hub_cache } = surroundings;
+        match self.command {
+            Command::Bench { model, flags } => {
+                Ok(bench::run(&model, hub_cache.as_deref(), &flags, clock)?)
+            }
+            Command::Serve { model, flags } => {
+                let config = Config::resolve(*flags, cores, &cpu::processor_name())?;
+                serve(Launch { config, model, hub_cache, clock })?;
+                Ok(String::new())
+            }
+        }
+    }
+}
+
+/// One thread answers all clients: the model has better uses for the others.
+fn serve(launch: Launch) -> Result<(), LaunchError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(LaunchError::Start)?;
+    let result = runtime.block_on(launch::serve(launch));
+    // What may still be hashing or tokenizing holds up nobody.
+    runtime.shutdown_background();
+    result
+}
