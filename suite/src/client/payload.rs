@@ -97,7 +97,7 @@ mod tests {
             Host: 127.0.0.1:8000
             Content-Type: application/json
             Accept: text/event-stream
-            Content-Length: 178
+            Content-Length: 162
 
             {"ignore_eos":true,"max_tokens":5,"model":"tiny","prompt":[1,2,3],"return_token_ids":true,"stream":true,"stream_options":{"include_usage":true},"temperature":0.0}"#]]
         .assert_eq(&written("/v1/completions", true, None).replace('\r', ""));
@@ -106,7 +106,7 @@ mod tests {
             Host: 127.0.0.1:8000
             Content-Type: application/json
             Accept: text/event-stream
-            Content-Length: 165
+            Content-Length: 147
 
             {"max_tokens":5,"messages":[{"content":"hi","role":"user"}],"model":"tiny","stream":true,"stream_options":{"include_usage":true},"temperature":0.0}"#]]
         .assert_eq(&written("/v1/chat/completions", false, Some("hi")).replace('\r', ""));

@@ -65,6 +65,10 @@ pub fn metrics(
     Ok(read_metrics(&server.get_text("/metrics")?, &engine.metrics))
 }
 
+/// Flags that say where a server runs and not how: they enter no record.
+const OF_THE_PLACE: [&str; 7] =
+    ["api-key-file", "host", "model-name", "port", "profile", "server-name", "server-port"];
+
 /// `/server_info` as Redline's contract has it.
 fn read_info(info: &Value) -> Probed {
     let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
@@ -73,6 +77,8 @@ fn read_info(info: &Value) -> Probed {
         .into_iter()
         .flatten()
         .map(|(flag, entry)| (flag_name(flag), entry.get("value").unwrap_or(entry).clone()))
+        // A flag that is not set has no value to keep.
+        .filter(|(flag, value)| !value.is_null() && !OF_THE_PLACE.contains(&flag.as_str()))
         .collect();
     let number = |flag: &str| config.get(flag).and_then(Value::as_u64);
     let (kv, model) = (&info["kv"], &info["model"]);
@@ -124,6 +130,9 @@ fn flag_name(flag: &str) -> String {
 fn reasons(probe: &Probe, unsaid: &str) -> Absent {
     let not_ours = "the client sees a running server, not how it was started or fetched";
     let mut absent = Absent::new();
+    if probe.commit.is_none() {
+        absent.insert("engine.commit".to_owned(), unsaid.to_owned());
+    }
     let groups = [
         ("server", serde_json::to_value(&probe.server)),
         ("model", serde_json::to_value(&probe.model)),
@@ -159,6 +168,8 @@ mod tests {
                 "tp": {"value": 1, "source": "default"},
                 "max-batch-size": {"value": 128, "source": "default"},
                 "no-prefix-cache": {"value": false, "source": "default"},
+                "profile": {"value": null, "source": "default"},
+                "port": {"value": 23333, "source": "flag"},
             },
             "config_sha256": "c0", "kv": {"pages": 9, "page_tokens": 16, "bytes": 77, "dtype": "f16"},
             "model": {"id": "m", "weights": "real", "weights_sha256": "w", "tokenizer_sha256": "t",
@@ -173,7 +184,9 @@ mod tests {
             (Some(1), Some(128), Some(true))
         );
         assert_eq!((server.kv_bytes, server.kv_dtype.as_deref()), (Some(77), Some("f16")));
-        assert_eq!(server.config.as_ref().unwrap()["max-batch-size"], json!(128));
+        let flags: Vec<&str> =
+            server.config.iter().flatten().map(|(flag, _)| flag.as_str()).collect();
+        assert_eq!(flags, ["max-batch-size", "no-prefix-cache", "tp"], "neither place nor unset");
         assert_eq!(probed.probe.model.parameters, Some(5));
     }
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
 use clap::Args;
@@ -10,6 +10,7 @@ use schema::exit::Exit;
 use schema::measurement::Measurement;
 use schema::run::{Status, ValidityVerdict};
 use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
 
 use super::inputs::{Engine, ScenarioFile};
 use super::progress::{Progress, Style};
@@ -77,10 +78,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 /// # Errors
 /// An input cannot be used, or the result cannot be written.
 pub fn execute(flags: &RunFlags) -> anyhow::Result<Exit> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot catch signals")?;
-    }
+    let signals = Signals::caught()?;
     let engine = Engine::open(&flags.engine)?;
     let file = ScenarioFile::open(&flags.scenario)?;
     let reference = flags.reference.as_deref().map(Reference::open).transpose()?;
@@ -109,8 +107,9 @@ pub fn execute(flags: &RunFlags) -> anyhow::Result<Exit> {
         reference: reference.as_ref(),
         no_progress_ns: nanoseconds(flags.timeout_s),
         kernel_timestamps: !flags.no_kernel_timestamps,
-        stop: &stop,
+        stop: &signals.stop,
     };
+    signals.at_once.store(false, Ordering::Relaxed);
     let measured = assignment.run(&mut |tally| progress.show(tally));
     progress.finish();
     let measurement = match measured {
@@ -120,6 +119,27 @@ pub fn execute(flags: &RunFlags) -> anyhow::Result<Exit> {
     write::json(&flags.out, &measurement)?;
     print(&measurement);
     Ok(exit_of(&measurement))
+}
+
+/// What an interruption does: before the run it ends the program at once, since there is nothing
+/// to tidy up; then it asks the client's loop to stop.
+struct Signals {
+    at_once: Arc<AtomicBool>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Signals {
+    fn caught() -> anyhow::Result<Self> {
+        let at_once = Arc::new(AtomicBool::new(true));
+        let stop = Arc::new(AtomicBool::new(false));
+        let code = i32::from(Exit::Environment.code());
+        for signal in [SIGINT, SIGTERM] {
+            flag::register_conditional_shutdown(signal, code, Arc::clone(&at_once))
+                .and_then(|_| flag::register(signal, Arc::clone(&stop)))
+                .context("cannot catch signals")?;
+        }
+        Ok(Self { at_once, stop })
+    }
 }
 
 fn environment(error: &dyn std::error::Error) -> Exit {

@@ -95,7 +95,7 @@ mod tests {
         {
             assert!((percentile(&samples, share) - expected).abs() < 1e-9, "{share}");
         }
-        assert_eq!(percentile_f64(&[0.5, 0.1], 0.5), Some(0.3));
+        assert_eq!(percentile_f64(&[0.75, 0.25], 0.5), Some(0.5));
         assert_eq!(percentile_f64(&[], 0.5), None);
     }
 

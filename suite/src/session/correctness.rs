@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use schema::canonical::sha256_of;
 use schema::manifest::ManifestRequest;
 use schema::measurement::Measurement;
-use schema::run::{Correctness, Phase, Status};
+use schema::run::{Correctness, FailureClass, Status};
 use schema::scenario::Arrival;
 use serde::Deserialize;
 
@@ -68,10 +68,11 @@ impl Assignment<'_> {
     /// Asks the fixed prompts and writes what came into `measurement`.
     pub(super) fn check_outputs(&self, measurement: &mut Measurement) -> Result<(), DriveError> {
         let mut reasons = Reasons::default();
+        let lost = |class| matches!(class, FailureClass::Crash | FailureClass::Hang);
         let gone = measurement.status == Status::Failed
-            && measurement.failure.as_ref().is_some_and(|failure| failure.phase == Phase::Measure);
+            || measurement.failure.as_ref().is_some_and(|failure| lost(failure.class));
         measurement.correctness = if gone {
-            reasons.none("correctness", "the run failed before")
+            reasons.none("correctness", "the server failed before it could be asked")
         } else {
             self.correctness(&mut reasons)?
         };

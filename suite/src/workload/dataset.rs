@@ -50,6 +50,18 @@ impl Dataset {
         Ok(Self { path: path.to_owned(), sha256: sha256_hex(&bytes), bytes })
     }
 
+    /// A data set of these prompts and answers.
+    #[cfg(test)]
+    pub(super) fn of_pairs(pairs: &[(&str, &str)]) -> Self {
+        let turn = |text: &str| serde_json::json!({"value": text});
+        let rows: Vec<_> = pairs
+            .iter()
+            .map(|(prompt, answer)| serde_json::json!({"conversations": [turn(prompt), turn(answer)]}))
+            .collect();
+        let bytes = serde_json::to_vec(&rows).unwrap_or_default();
+        Self { path: "rows.json".into(), sha256: sha256_hex(&bytes), bytes }
+    }
+
     /// The conversations of at least two turns, in the order of the file.
     ///
     /// # Errors

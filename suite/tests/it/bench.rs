@@ -1,0 +1,546 @@
+//! `redline-bench` as a user runs it, against the scripted emitter: files, exit codes, messages.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use expect_test::{Expect, expect};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use schema::measurement::Measurement;
+use schema::run::{CacheState, FailureClass, Phase, RunRecord, Status, unexplained_nulls};
+use serde_json::{Value, json};
+use suite::emitter::log::Logged;
+use suite::emitter::script::{Action, Answer, Framing, Script, Scripted, Steady, When};
+use tempfile::TempDir;
+
+use crate::harness::{Exchange, refusing_address};
+
+const REQUESTS: u64 = 4;
+
+/// A folder with all that a run is given.
+struct Desk {
+    folder: TempDir,
+}
+
+impl Desk {
+    fn new() -> Self {
+        let desk = Self { folder: TempDir::new().expect("a folder") };
+        desk.write("tiny.json", &tokenizer().to_string());
+        desk.write("rows.json", &rows().to_string());
+        desk.write("short.toml", &scenario(REQUESTS, "{ kind = \"all-at-once\" }"));
+        let engine = concat!(env!("CARGO_MANIFEST_DIR"), "/engines/redline.toml");
+        desk.write("redline.toml", &fs::read_to_string(engine).expect("the engine file"));
+        desk
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.path(name), text).expect("writable");
+    }
+
+    fn bench(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_redline-bench"));
+        command.current_dir(self.folder.path()).stdin(Stdio::null());
+        command
+    }
+
+    fn run_flags(&self, url: &str) -> Command {
+        let mut command = self.bench();
+        command.args(["run", "--url", url, "--progress", "none", "--out", "out.json"]);
+        command.args(["--engine", "redline.toml", "--scenario", "short.toml"]);
+        command.args(["--dataset", "rows.json", "--tokenizer", "tiny.json"]);
+        command
+    }
+
+    fn run(&self, exchange: &Exchange, extra: &[&str]) -> (Option<i32>, Measurement) {
+        let output = self.run_flags(&url(exchange)).args(extra).output().expect("runs");
+        let text = fs::read(self.path("out.json"))
+            .unwrap_or_else(|_| panic!("no file: {}", String::from_utf8_lossy(&output.stderr)));
+        (output.status.code(), serde_json::from_slice(&text).expect("a measurement"))
+    }
+
+    /// Names in the folder beside those that it began with.
+    fn left_over(&self) -> Vec<String> {
+        let given = ["tiny.json", "rows.json", "short.toml", "redline.toml"];
+        let entries = fs::read_dir(self.folder.path()).expect("readable");
+        let names = entries.map(|entry| entry.expect("readable").file_name());
+        let names = names.map(|name| name.to_string_lossy().into_owned());
+        names.filter(|name| !given.contains(&name.as_str())).collect()
+    }
+}
+
+/// Words to ids; `t` is what the emitter's tokens say.
+fn tokenizer() -> Value {
+    let words = (0..200).map(|i| (format!("w{i}"), json!(i + 2)));
+    let vocabulary: serde_json::Map<String, Value> =
+        [("[UNK]".to_owned(), json!(0)), ("t".to_owned(), json!(1))]
+            .into_iter()
+            .chain(words)
+            .collect();
+    json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
+        "normalizer": null, "pre_tokenizer": {"type": "Whitespace"}, "post_processor": null,
+        "decoder": null,
+        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "[UNK]"},
+    })
+}
+
+/// Twenty conversations; answers of five tokens.
+fn rows() -> Value {
+    let row = |i: usize| {
+        let prompt: Vec<String> = (0..8).map(|j| format!("w{}", i * 8 + j)).collect();
+        json!({"conversations": [{"from": "human", "value": prompt.join(" ")},
+                                 {"from": "gpt", "value": "t t t t t"}]})
+    };
+    (0..20).map(row).collect()
+}
+
+fn scenario(requests: u64, arrival: &str) -> String {
+    format!(
+        "question = \"How fast?\"\nrev = 1\n\
+         workload = {{ pack = \"sharegpt@lmdeploy\", dataset = \"rows\", requests = {requests}, seed = 1 }}\n\
+         warmup = {{ requests = 2, from = \"disjoint\" }}\narrival = {arrival}\n\
+         output = {{ ignore_eos = true, temperature = 0.0 }}\ntier = \"lite\"\n"
+    )
+}
+
+fn url(exchange: &Exchange) -> String {
+    format!("http://{}", exchange.address)
+}
+
+/// A server that answers what the first of `first` that fits says, else a steady stream.
+fn server(first: Vec<Answer>) -> Exchange {
+    let mut script = Script::steady();
+    let route = |body: Value| serde_json::from_value(json!({"body": body})).expect("a route");
+    let info = json!({
+        "engine": "redline", "version": "0.9.1", "device": "cpu",
+        "config": {"tp": {"value": 1, "source": "default"}},
+        "kv": {"pages": 8, "page_tokens": 4, "bytes": 4096, "dtype": "f32"},
+        "model": {"id": "emitter", "weights": "random"},
+    });
+    script.routes.insert("/server_info".into(), route(info));
+    let metrics =
+        "redline_prefix_cache_query_tokens_total 32\nredline_prefix_cache_hit_tokens_total 0\n";
+    script.routes.insert("/metrics".into(), route(json!(metrics)));
+    let steady = Steady { first_us: 10_000, gap_us: 2_000, ..Steady::default() };
+    script.requests = first;
+    script.requests.push(Answer { times: 0, ..Answer::steady(steady) });
+    Exchange::playing(script)
+}
+
+/// The n-th measured request: two warm-up requests come before.
+fn measured(n: u64) -> When {
+    When { index: Some(2 + n), ..When::default() }
+}
+
+/// Nulls of the suite's own groups that nothing explains.
+fn unexplained(measurement: Measurement) -> Vec<String> {
+    let mut record = RunRecord::default();
+    let ours = [
+        "validity",
+        "failure",
+        "time",
+        "scenario",
+        "client",
+        "cache",
+        "counts",
+        "histograms",
+        "metrics",
+        "correctness",
+    ];
+    measurement.fill(&mut record);
+    let nulls = unexplained_nulls(&serde_json::to_value(record).expect("JSON"));
+    let group = |path: &String| path.split('.').next().unwrap_or_default().to_owned();
+    nulls.into_iter().filter(|path| ours.contains(&group(path).as_str())).collect()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn a_whole_run_is_written_counted_and_explained() {
+    let desk = Desk::new();
+    let (code, found) = desk.run(&server(Vec::new()), &[]);
+    assert_eq!((code, found.status, found.failure.as_ref()), (Some(0), Status::Ok, None));
+    let counts = found.counts.as_ref().expect("counts");
+    assert_eq!(counts.requests_ok, Some(REQUESTS));
+    assert_eq!((counts.input_tokens, counts.output_tokens_requested), (Some(32), Some(20)));
+    assert_eq!(
+        (counts.output_tokens_reported, counts.output_tokens_retokenized),
+        (Some(20), Some(20))
+    );
+    assert_eq!(counts.output_chunks, Some(20));
+    let cache = found.cache.as_ref().expect("cache");
+    assert_eq!((cache.state, cache.emptied), (CacheState::Cold, Some(true)));
+    assert_eq!(
+        (cache.query_tokens, cache.hit_tokens, cache.expected_hit_tokens),
+        (Some(0), Some(0), Some(0))
+    );
+    let correctness = found.correctness.as_ref().expect("correctness");
+    assert_eq!(correctness.prompts, Some(4));
+    let histograms = found.histograms.as_ref().expect("histograms");
+    let samples = |name: &str| {
+        let named = histograms.named();
+        let found = named.iter().find(|(other, _)| *other == name).expect("a name");
+        found.1.map(|histogram| histogram.decode().expect("readable").len())
+    };
+    assert_eq!(
+        [samples("ttft_us"), samples("itl_token_us"), samples("queue_us")],
+        [Some(4), Some(16), None]
+    );
+    let (time, metrics) =
+        (found.time.as_ref().expect("time"), found.metrics.as_ref().expect("metrics"));
+    let wall_us = time.wall_us.expect("a wall");
+    let rate = metrics.output_tokens_per_s.expect("a rate");
+    assert!((rate - 20.0 * 1e6 / wall_us as f64).abs() < 1e-6, "the rate follows from the record");
+    let p50 =
+        |summary: &Option<schema::run::Summary>| summary.as_ref().and_then(|s| s.p50).expect("p50");
+    assert!(p50(&metrics.ttft_us) >= 10_000 && p50(&metrics.e2e_us) >= 18_000);
+    assert_eq!(unexplained(found), [""; 0]);
+    assert_eq!(desk.left_over(), ["out.json"]);
+}
+
+#[test]
+fn the_order_is_warm_up_then_the_plan_then_the_fixed_prompts() {
+    let exchange = server(Vec::new());
+    Desk::new().run(&exchange, &[]);
+    let log = exchange.log();
+    let received = log.iter().filter(|line| line.event == Logged::Received);
+    assert_eq!(received.count() as u64, 2 + REQUESTS + 4);
+    let written = |request: u64| {
+        let of = log.iter().filter(|line| line.request == request);
+        of.filter(|line| matches!(line.event, Logged::Written(_))).count()
+    };
+    // Five tokens, trailing usage, [DONE]; the fixed prompts ask for 32.
+    assert_eq!([written(0), written(2), written(6), written(9)], [7, 7, 34, 34]);
+}
+
+#[test]
+fn failed_requests_make_a_partial_run() {
+    let failing = Answer {
+        when: measured(1),
+        status: 500,
+        framing: Framing::Length,
+        ..Answer::events(vec![Scripted::text(0, r#"{"error":{"message":"no pages"}}"#)])
+    };
+    let (code, found) = Desk::new().run(&server(vec![failing]), &[]);
+    assert_eq!((code, found.status), (Some(1), Status::Partial));
+    let failure = found.failure.clone().expect("a failure");
+    assert_eq!((failure.class, failure.phase), (FailureClass::BadOutput, Phase::Measure));
+    assert_eq!(failure.message, "1 of 4 requests: http-500: no pages");
+    let counts = found.counts.as_ref().expect("counts");
+    assert_eq!(counts.failures, Some([("http-500".to_owned(), 1)].into()));
+    assert_eq!((counts.requests_ok, counts.input_tokens), (Some(3), Some(24)));
+    assert!(found.validity.reasons[0].contains("1 of 4 requests failed"));
+    assert_eq!(unexplained(found), [""; 0]);
+}
+
+#[test]
+fn a_server_that_answers_nothing_makes_a_failed_run() {
+    let close = |n| Answer {
+        when: measured(n),
+        framing: Framing::Raw,
+        ..Answer::events(vec![Scripted::action(0, Action::Close)])
+    };
+    let desk = Desk::new();
+    let (code, found) = desk.run(&server((0..REQUESTS).map(close).collect()), &[]);
+    assert_eq!((code, found.status), (Some(1), Status::Failed));
+    assert_eq!(found.failure.as_ref().map(|failure| failure.class), Some(FailureClass::Crash));
+    assert_eq!((found.metrics.as_ref(), found.histograms.as_ref()), (None, None));
+    assert_eq!(unexplained(found), [""; 0]);
+}
+
+#[test]
+fn a_failed_warm_up_ends_the_run_before_the_clock() {
+    let busy = Answer {
+        status: 503,
+        framing: Framing::Length,
+        ..Answer::events(vec![Scripted::text(0, "loading")])
+    };
+    let (code, found) = Desk::new().run(&server(vec![busy]), &[]);
+    assert_eq!((code, found.status), (Some(1), Status::Failed));
+    let failure = found.failure.clone().expect("a failure");
+    assert_eq!((failure.class, failure.phase), (FailureClass::Infrastructure, Phase::Warmup));
+    assert_eq!(found.counts, None);
+    assert_eq!(unexplained(found), [""; 0]);
+}
+
+#[test]
+fn silence_is_a_hang_and_what_was_measured_is_kept() {
+    let stall =
+        Answer { when: measured(3), ..Answer::events(vec![Scripted::action(0, Action::Stall)]) };
+    let (code, found) = Desk::new().run(&server(vec![stall]), &["--timeout-s", "1"]);
+    assert_eq!((code, found.status), (Some(1), Status::Partial));
+    assert_eq!(found.failure.as_ref().map(|failure| failure.class), Some(FailureClass::Hang));
+    assert_eq!(found.counts.as_ref().and_then(|counts| counts.requests_ok), Some(3));
+    assert_eq!(unexplained(found), [""; 0]);
+}
+
+#[test]
+fn outputs_are_compared_with_a_reference_one_token_at_a_time() {
+    let desk = Desk::new();
+    // Each question is for one token, and the emitter's first is always 100.
+    let greedy = [vec![100; 24], vec![7; 8]].concat();
+    let reference =
+        json!({"reference": "another program", "cases": [{"prompt": [2, 3], "greedy": greedy}]});
+    desk.write("reference.json", &reference.to_string());
+    let (code, found) = desk.run(&server(Vec::new()), &["--reference", "reference.json"]);
+    let correctness = found.correctness.clone().expect("correctness");
+    assert_eq!((code, correctness.agreement), (Some(0), Some(0.75)));
+    assert_eq!(correctness.reference.as_deref(), Some("another program"));
+    assert_eq!(unexplained(found), [""; 0]);
+}
+
+#[test]
+fn an_engine_that_takes_text_gets_text() {
+    let desk = Desk::new();
+    let file = fs::read_to_string(desk.path("redline.toml")).expect("readable");
+    let file = file.replace("token_ids = true", "token_ids = false");
+    desk.write("redline.toml", &file);
+    let exchange = server(vec![Answer {
+        when: When { body_contains: Some("\"prompt\":\"w".to_owned()), ..When::default() },
+        times: 0,
+        ..Answer::steady(Steady::default())
+    }]);
+    let (code, found) = desk.run(&exchange, &[]);
+    assert_eq!((code, found.status), (Some(0), Status::Ok));
+    assert_eq!(found.scenario.prompt_form, Some(schema::run::PromptForm::Text));
+    let correctness = found.correctness.as_ref().expect("correctness");
+    assert_eq!(
+        correctness.tokens_sha256.as_deref().map(str::len),
+        Some(64),
+        "the emitter gives ids"
+    );
+}
+
+#[test]
+fn no_server_is_the_environments_fault_and_leaves_no_file() {
+    let desk = Desk::new();
+    let url = format!("http://{}", refusing_address());
+    let output = desk.run_flags(&url).output().expect("runs");
+    assert_eq!(output.status.code(), Some(4));
+    assert!(stderr(&output).contains("no server answers"), "{}", stderr(&output));
+    assert_eq!(desk.left_over(), [""; 0]);
+}
+
+#[test]
+fn an_interrupted_run_leaves_no_file() {
+    let stall = |n| Answer {
+        when: measured(n),
+        ..Answer::events(vec![Scripted::action(0, Action::Stall)])
+    };
+    let desk = Desk::new();
+    let exchange = server((0..REQUESTS).map(stall).collect());
+    let child = desk.run_flags(&url(&exchange)).stderr(Stdio::piped()).spawn().expect("runs");
+    let under_way = || exchange.log().iter().any(|line| line.request == 2);
+    wait_until(under_way);
+    let pid = Pid::from_raw(i32::try_from(child.id()).expect("a process id"));
+    kill(pid, Signal::SIGTERM).expect("still running");
+    let output = finished(child);
+    assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
+    assert_eq!(stderr(&output).trim(), "error: interrupted");
+    assert_eq!(desk.left_over(), [""; 0]);
+}
+
+fn wait_until(mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !done() {
+        assert!(Instant::now() < deadline, "nothing happened for a minute");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn finished(child: Child) -> Output {
+    child.wait_with_output().expect("ended")
+}
+
+#[test]
+fn wrong_use_is_named() {
+    let desk = Desk::new();
+    desk.write("wrong.toml", "question = \"?\"\nrev = 0\n");
+    let exchange = server(Vec::new());
+    let url = url(&exchange);
+    let with = |scenario: &str, url: &str| {
+        let mut command = desk.bench();
+        command.args(["run", "--url", url, "--engine", "redline.toml", "--scenario", scenario]);
+        command.args(["--dataset", "rows.json", "--tokenizer", "tiny.json", "--out", "out.json"]);
+        command.output().expect("runs")
+    };
+    for (scenario, url, expected) in [
+        ("wrong.toml", url.as_str(), "scenario `wrong.toml` cannot be used"),
+        ("short.toml", "127.0.0.1:80", "hint: give it as `http://HOST:PORT`"),
+    ] {
+        let output = with(scenario, url);
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+        assert!(stderr(&output).contains(expected), "{}", stderr(&output));
+    }
+    assert_eq!(desk.left_over(), ["wrong.toml"]);
+}
+
+fn printed(desk: &Desk, arguments: &[&str], expected: &Expect) {
+    let output = desk.bench().args(arguments).output().expect("runs");
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    expected.assert_eq(&String::from_utf8_lossy(&output.stdout));
+}
+
+#[test]
+fn a_plan_says_what_would_be_sent() {
+    let desk = Desk::new();
+    let arguments = [
+        "plan",
+        "--scenario",
+        "short.toml",
+        "--dataset",
+        "rows.json",
+        "--tokenizer",
+        "tiny.json",
+        "--out",
+        "manifest.json",
+    ];
+    printed(
+        &desk,
+        &arguments,
+        &expect![[r#"
+        scenario       short@1
+        requests       4
+        input tokens   32
+        output tokens  20
+        manifest       922f26ac066e30515630633975be7ed7c5920a7cbc2c0fcb72183059da268669
+    "#]],
+    );
+    let manifest: Value =
+        serde_json::from_slice(&fs::read(desk.path("manifest.json")).expect("written"))
+            .expect("JSON");
+    assert_eq!(manifest["requests"][0]["prompt"].as_array().map(Vec::len), Some(8));
+    assert_eq!(manifest["requests"][0]["send_us"], 0);
+}
+
+#[test]
+fn a_probe_says_what_the_server_is() {
+    let exchange = server(Vec::new());
+    let arguments = ["probe", "--url", &url(&exchange), "--engine", "redline.toml"];
+    printed(
+        &Desk::new(),
+        &arguments,
+        &expect![[r#"
+            {
+              "absent": {
+                "engine.commit": "`/server_info` does not say",
+                "model.dtype": "`/server_info` does not say",
+                "model.format": "`/server_info` does not say",
+                "model.parameters": "`/server_info` does not say",
+                "model.source": "the client sees a running server, not how it was started or fetched",
+                "model.tokenizer_sha256": "`/server_info` does not say",
+                "model.weights_sha256": "`/server_info` does not say",
+                "server.argv": "the client sees a running server, not how it was started or fetched",
+                "server.config_sha256": "`/server_info` does not say",
+                "server.env": "the client sees a running server, not how it was started or fetched",
+                "server.max_batch_size": "`/server_info` does not say",
+                "server.prefix_cache": "`/server_info` does not say",
+                "server.startup_us": "`/server_info` does not say",
+                "server.weights_load_us": "`/server_info` does not say"
+              },
+              "commit": null,
+              "device": "cpu",
+              "device_name": null,
+              "engine": "redline",
+              "metrics": {
+                "prefix_hit_tokens": 0.0,
+                "prefix_query_tokens": 32.0
+              },
+              "model": {
+                "dtype": null,
+                "format": null,
+                "id": "emitter",
+                "parameters": null,
+                "revision": null,
+                "source": null,
+                "tokenizer_sha256": null,
+                "weights": "random",
+                "weights_sha256": null
+              },
+              "schema": "probe.v1",
+              "server": {
+                "argv": null,
+                "config": {
+                  "tp": 1
+                },
+                "config_sha256": null,
+                "device": "cpu",
+                "env": null,
+                "kv_bytes": 4096,
+                "kv_dtype": "f32",
+                "max_batch_size": null,
+                "prefix_cache": null,
+                "startup_us": null,
+                "tp": 1,
+                "variant": null,
+                "weights_load_us": null
+              },
+              "version": "0.9.1"
+            }
+        "#]],
+    );
+}
+
+#[test]
+fn a_server_that_is_not_ready_has_no_probe() {
+    let mut script = Script::steady();
+    let loading = json!({"status": 503, "body": {"status": "loading"}});
+    script.routes.insert("/health".into(), serde_json::from_value(loading).expect("a route"));
+    let exchange = Exchange::playing(script);
+    let desk = Desk::new();
+    let output = desk
+        .bench()
+        .args(["probe", "--url", &url(&exchange), "--engine", "redline.toml"])
+        .output()
+        .expect("runs");
+    assert_eq!(output.status.code(), Some(4));
+    assert_eq!(stderr(&output).trim(), r#"error: `/health` answered 503: {"status":"loading"}"#);
+}
+
+#[test]
+fn a_closed_loop_is_measured_too() {
+    let desk = Desk::new();
+    desk.write("short.toml", &scenario(6, "{ kind = \"closed\", concurrency = 2 }"));
+    let (code, found) = desk.run(&server(Vec::new()), &[]);
+    assert_eq!((code, found.status), (Some(0), Status::Ok));
+    assert_eq!(found.client.as_ref().and_then(|client| client.streams_max), Some(2));
+    let concurrency = found.metrics.as_ref().and_then(|metrics| metrics.concurrency_mean);
+    assert!(concurrency.is_some_and(|mean| mean > 0.5 && mean <= 2.0), "{concurrency:?}");
+    assert_eq!(unexplained(found), [""; 0]);
+}
+
+#[test]
+fn the_help_teaches() {
+    let output = Desk::new().bench().args(["run", "--help"]).output().expect("runs");
+    let help = String::from_utf8_lossy(&output.stdout).into_owned();
+    for word in ["Exit codes", "--timeout-s", "warm up", "Engine file"] {
+        assert!(help.contains(word), "`{word}` is missing in:\n{help}");
+    }
+}
+
+#[test]
+fn the_emitter_serves_until_its_input_closes() {
+    let mut emitter = Command::new(env!("CARGO_BIN_EXE_redline-emitter"))
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("runs");
+    let mut ready = String::new();
+    let stderr = emitter.stderr.take().expect("piped");
+    BufReader::new(stderr).read_line(&mut ready).expect("a line");
+    let url = ready.trim().strip_prefix("ready ").expect("the address");
+    let desk = Desk::new();
+    let output = desk.run_flags(url).output().expect("runs");
+    assert_eq!(output.status.code(), Some(0), "{}", self::stderr(&output));
+    drop(emitter.stdin.take());
+    assert_eq!(emitter.wait().expect("ended").code(), Some(0));
+}

@@ -1,0 +1,96 @@
+//! A client and an emitter in one process, and the emitter's log in memory.
+
+use std::io::{self, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
+
+use base64::Engine as _;
+use schema::scenario::Arrival;
+use suite::client::drive::{Driven, Orders, drive};
+use suite::client::payload::Payload;
+use suite::emitter::log::Line;
+use suite::emitter::script::{Answer, Script};
+use suite::emitter::server::Emitter;
+
+/// A script being played, and how the client will ask.
+pub struct Exchange {
+    pub address: SocketAddr,
+    pub arrival: Arrival,
+    pub no_progress_ns: u64,
+    log: Memory,
+    _emitter: Emitter,
+}
+
+#[derive(Clone, Default)]
+struct Memory(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Memory {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().expect("no writer panicked").extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Exchange {
+    pub fn of(requests: Vec<Answer>) -> Self {
+        Self::playing(Script { requests, ..Script::default() })
+    }
+
+    pub fn playing(script: Script) -> Self {
+        let log = Memory::default();
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let emitter = Emitter::start(any, script, log.clone()).expect("a free port");
+        Self {
+            address: emitter.address,
+            arrival: Arrival::AllAtOnce,
+            no_progress_ns: 60_000_000_000,
+            log,
+            _emitter: emitter,
+        }
+    }
+
+    pub fn run(&self, count: usize) -> Driven {
+        let payloads = payloads(count);
+        let orders = Orders {
+            address: self.address,
+            payloads: &payloads,
+            arrival: &self.arrival,
+            no_progress_ns: self.no_progress_ns,
+            stop: &stop_never(),
+            kernel_timestamps: true,
+        };
+        drive(&orders, &mut |_| ()).expect("the system gives what is asked")
+    }
+
+    pub fn log(&self) -> Vec<Line> {
+        let bytes = self.log.0.lock().expect("no writer panicked");
+        let lines = bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+        lines.map(|line| serde_json::from_slice(line).expect("a line")).collect()
+    }
+}
+
+pub fn payloads(count: usize) -> Vec<Payload> {
+    let body = r#"{"prompt":[1,2,3],"max_tokens":6,"stream":true}"#;
+    let head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\n";
+    let text = format!("{head}Content-Length: {}\r\n\r\n{body}", body.len());
+    vec![Payload { bytes: text.into_bytes(), send_us: 0 }; count]
+}
+
+pub fn stop_never() -> AtomicBool {
+    AtomicBool::new(false)
+}
+
+pub fn base64(bytes: &[u8]) -> String {
+    base64::engine::general_purpose::STANDARD.encode(bytes)
+}
+
+/// An address where nobody listens any more.
+pub fn refusing_address() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("bound")
+}

@@ -1,0 +1,6 @@
+//! The suite against its own emitter and the pinned inputs; one file per promise.
+
+mod bench;
+mod client;
+mod harness;
+mod inputs;
