@@ -6,10 +6,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use registry::Stored;
 use schema::kernel::KernelRecord;
 use serde::Serialize;
 
 use crate::catalog::{Catalog, ReleaseKey, Run};
+use crate::compare;
 use crate::link::{Place, Target};
 use crate::pages::{frame, release_frame, target};
 use crate::template::{Frame, Renderer};
@@ -20,7 +22,6 @@ use crate::view::method::MethodView;
 use crate::view::overview::OverviewView;
 use crate::view::release::{Related, ReleaseView};
 use crate::view::run::RunView;
-use crate::compare;
 
 /// The one style sheet.
 const STYLE: &str = include_str!("../static/site.css");
@@ -28,9 +29,9 @@ const STYLE: &str = include_str!("../static/site.css");
 /// A site under way, in a folder beside its destination.
 struct Site<'a> {
     folder: PathBuf,
-    catalog: &'a Catalog,
+    catalog: &'a Catalog<'a>,
     renderer: &'a Renderer,
-    runs: Vec<&'a Run>,
+    runs: Vec<&'a Run<'a>>,
 }
 
 /// Writes the site of `catalog`, whose files lie below `roots`, to `out`, which is replaced as a
@@ -77,11 +78,16 @@ impl Site<'_> {
     fn diffs(&self) -> Result<BTreeMap<ReleaseKey, Vec<Related>>> {
         let mut found: BTreeMap<ReleaseKey, Vec<Related>> = BTreeMap::new();
         for pair in compare::pairs(self.catalog) {
-            let view = DiffView::new(&pair, &compare::verdicts(self.catalog, &pair));
+            let view = DiffView::new(&pair, &compare::diff(self.catalog, &pair)?);
             let title = format!("{} {} to {}", pair.engine, pair.baseline, pair.candidate);
             let text = format!("{title} on {}", pair.hardware);
             let sides = pair.sides();
-            let runs: Vec<&Run> = self.catalog.runs.iter().filter(|run| sides.contains(&ReleaseKey::of(&run.record))).collect();
+            let runs: Vec<&Run> = self
+                .catalog
+                .runs
+                .iter()
+                .filter(|run| sides.contains(&ReleaseKey::of(run.record)))
+                .collect();
             let crumbs = vec![(title, None), (pair.hardware.clone(), None)];
             self.page("diff", &pair.target(), &frame(&text, &runs, crumbs), &view)?;
             for side in sides {
@@ -93,9 +99,9 @@ impl Site<'_> {
     }
 
     fn kernels(&self) -> Result<BTreeMap<ReleaseKey, Vec<Related>>> {
-        let mut groups: BTreeMap<ReleaseKey, Vec<&(String, KernelRecord)>> = BTreeMap::new();
-        for entry in &self.catalog.kernels {
-            let record = &entry.1;
+        let mut groups: BTreeMap<ReleaseKey, Vec<&Stored<KernelRecord>>> = BTreeMap::new();
+        for entry in &self.catalog.registry.kernels {
+            let record = &entry.record;
             let key = ReleaseKey {
                 engine: record.engine.name.clone(),
                 release: record.engine.release.clone(),
@@ -108,7 +114,8 @@ impl Site<'_> {
             let text = format!("Kernels of {} {} on {}", key.engine, key.release, key.hardware);
             let crumbs = vec![(text.clone(), None)];
             let mut frame = frame(&text, &[], crumbs);
-            let hashes: Vec<&str> = records.iter().map(|(_, r)| r.record_sha256.as_str()).collect();
+            let hashes: Vec<&str> =
+                records.iter().map(|stored| stored.record.record_sha256.as_str()).collect();
             frame.records = hashes.len();
             frame.records_sha256 = crate::catalog::records_sha256(hashes.into_iter());
             let target = Target::Kernels {
@@ -136,14 +143,14 @@ impl Site<'_> {
     }
 
     fn run(&self, run: &Run) -> Result<()> {
-        let record = &run.record;
+        let record = run.record;
         let key = ReleaseKey::of(record);
         let crumbs = vec![
             (format!("{} {} on {}", key.engine, key.release, key.hardware), Some(target(&key))),
             (record.id.clone(), None),
         ];
         let frame = frame(&format!("Run {}", record.id), &[run], crumbs);
-        let page = Target::Run { id: record.id.clone(), record: run.path.clone() };
+        let page = Target::Run { id: record.id.clone(), record: run.path.to_owned() };
         self.page("run", &page, &frame, &RunView::new(run))
     }
 
@@ -157,18 +164,24 @@ impl Site<'_> {
         let frame = frame("Data", &self.runs, vec![("Data".to_owned(), None)]);
         self.page("data", &Target::Data, &frame, &DataView::new(self.catalog))?;
         self.file("data/runs.csv", &data::csv(self.catalog))?;
-        for (path, root) in &self.catalog.files {
-            let Some(root) = roots.get(*root) else { continue };
+        for (path, root) in self.catalog.files() {
+            let Some(root) = roots.get(root) else { continue };
             let file = root.join(path);
             let text = fs::read_to_string(&file)
                 .with_context(|| format!("cannot read `{}`", file.display()))?;
-            self.file(&Target::Record(path.clone()).path(Place::Html), &text)?;
+            self.file(&Target::Record(path.to_owned()).path(Place::Html), &text)?;
         }
         Ok(())
     }
 
     /// Writes a page and its Markdown twin.
-    fn page<V: Serialize>(&self, kind: &str, target: &Target, frame: &Frame, view: &V) -> Result<()> {
+    fn page<V: Serialize>(
+        &self,
+        kind: &str,
+        target: &Target,
+        frame: &Frame,
+        view: &V,
+    ) -> Result<()> {
         for (place, extension) in [(Place::Html, "html"), (Place::Markdown, "md")] {
             let path = target.path(place);
             let template = format!("pages/{kind}.{extension}");

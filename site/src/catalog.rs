@@ -1,28 +1,31 @@
 //! The records of a registry, grouped as pages need them. Reads through `registry`; knows
 //! nothing of how they are shown.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 
-use registry::Registry;
+use registry::diff::cells::Side;
 use registry::finding::Finding;
 use registry::store::StoreError;
-use schema::campaign::CampaignRecord;
+use registry::{Registry, Stored};
 use schema::canonical::sha256_hex;
-use schema::event::{Event, EventKind};
-use schema::kernel::KernelRecord;
+use schema::event::EventKind;
+use schema::path::config_slug;
 use schema::run::{Check, Kind, PromptForm, RunRecord, Status, ValidityVerdict};
 
 use crate::order;
 
 /// A run with what later events and rules say about it.
 #[derive(Debug, Clone)]
-pub struct Run {
-    pub record: RunRecord,
+pub struct Run<'a> {
+    pub record: &'a RunRecord,
     /// Path below the registry's root.
-    pub path: String,
+    pub path: &'a str,
     /// Index of the folder it was read from.
     pub root: usize,
+    /// True when the run's figures may stand in a summary: every request was answered, the client
+    /// is to be believed, and no event took the run back.
+    pub usable: bool,
     /// Why the run was taken back.
     pub retracted: Option<String>,
     pub replaced_by: Option<String>,
@@ -32,21 +35,33 @@ pub struct Run {
     pub later: Vec<Check>,
 }
 
-impl Run {
-    /// A run that no event speaks of.
-    #[must_use]
-    pub fn new(path: String, root: usize, record: RunRecord) -> Self {
-        let later = audit::judge_later(&record);
-        let (retracted, replaced_by, notes) = (None, None, Vec::new());
-        Self { record, path, root, retracted, replaced_by, notes, later }
+impl<'a> Run<'a> {
+    /// The run as it is stored, with what `events` say about it.
+    fn new(stored: &'a Stored<RunRecord>, registry: &Registry) -> Self {
+        let record = &stored.record;
+        let retraction = registry.retracted.get(&record.id);
+        let notes = registry.events.iter().map(|event| &event.record).filter(|event| {
+            event.kind == EventKind::Annotate && event.names(&record.id, &stored.path)
+        });
+        let sound = Side { all: vec![record] }.usable().len() == 1;
+        Self {
+            record,
+            path: &stored.path,
+            root: stored.root,
+            usable: sound && retraction.is_none() && record.metrics.is_some(),
+            retracted: retraction.map(|retraction| retraction.reason.clone()),
+            replaced_by: retraction.and_then(|retraction| retraction.replaced_by.clone()),
+            notes: notes.map(|event| event.reason.clone()).collect(),
+            later: audit::judge_later(record),
+        }
     }
 
-    /// True when the run's figures may stand in a summary: it has some, it was not taken back
-    /// and the client did not spoil them.
+    /// True for a run that lost some requests and has figures of the others.
     #[must_use]
-    pub fn counts(&self) -> bool {
-        let record = &self.record;
+    pub fn is_partial(&self) -> bool {
+        let record = self.record;
         self.retracted.is_none()
+            && !self.usable
             && matches!(record.status, Status::Ok | Status::Partial)
             && record.validity.verdict != ValidityVerdict::Invalid
             && record.metrics.is_some()
@@ -94,13 +109,16 @@ pub struct CellKey {
 #[derive(Debug, Clone)]
 pub struct Cell<'a> {
     pub key: CellKey,
-    pub runs: Vec<&'a Run>,
+    pub runs: Vec<&'a Run<'a>>,
 }
 
 impl<'a> Cell<'a> {
-    /// The runs that summaries are made from.
-    pub fn counted(&self) -> impl Iterator<Item = &'a Run> + '_ {
-        self.runs.iter().copied().filter(|run| run.counts())
+    /// The runs that summaries are made from: those in which every request was answered. Where
+    /// there is none, those that lost some; the two are never mixed.
+    pub fn counted(&self) -> impl Iterator<Item = &'a Run<'a>> + '_ {
+        let whole = self.runs.iter().any(|run| run.usable);
+        let counts = move |run: &Run| if whole { run.usable } else { run.is_partial() };
+        self.runs.iter().copied().filter(move |run| counts(run))
     }
 }
 
@@ -117,77 +135,52 @@ fn lines(findings: &[Finding]) -> String {
     findings.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
-/// Everything in one or more registries.
-#[derive(Debug, Default)]
-pub struct Catalog {
+/// Everything in a registry, in the order of pages.
+#[derive(Debug)]
+pub struct Catalog<'a> {
+    pub registry: &'a Registry,
     /// In the order of their ids, which is that in which they were planned.
-    pub runs: Vec<Run>,
-    pub kernels: Vec<(String, KernelRecord)>,
-    pub campaigns: Vec<CampaignRecord>,
-    pub events: Vec<Event>,
-    /// Path and root of every record's file.
-    pub files: Vec<(String, usize)>,
-    /// Generated pages that are there now.
-    pub pages: BTreeSet<String>,
+    pub runs: Vec<Run<'a>>,
 }
 
-impl Catalog {
-    /// Reads the records below `roots`.
-    ///
-    /// # Errors
-    /// A folder cannot be read, or a file in it is not a record.
-    pub fn load(roots: &[&Path]) -> Result<Self, CatalogError> {
-        Self::new(Registry::load(roots)?)
+/// Reads the folders `roots`, each laid out like `results/`.
+///
+/// # Errors
+/// A folder cannot be read, or a file in it is not a record.
+pub fn read(roots: &[&Path]) -> Result<Registry, CatalogError> {
+    let registry = Registry::load(roots)?;
+    let breaches: Vec<Finding> =
+        registry.findings.iter().filter(|finding| finding.breach).cloned().collect();
+    if breaches.is_empty() { Ok(registry) } else { Err(CatalogError::Unsound(breaches)) }
+}
+
+impl<'a> Catalog<'a> {
+    /// The catalog of `registry`.
+    #[must_use]
+    pub fn of(registry: &'a Registry) -> Self {
+        let mut runs: Vec<Run> =
+            registry.runs.iter().map(|stored| Run::new(stored, registry)).collect();
+        runs.sort_by(|a, b| a.record.id.cmp(&b.record.id).then_with(|| a.path.cmp(b.path)));
+        Self { registry, runs }
     }
 
-    /// The catalog of `registry`.
-    ///
-    /// # Errors
-    /// The registry holds a file that is not a sound record.
-    pub fn new(registry: Registry) -> Result<Self, CatalogError> {
-        let breaches: Vec<Finding> =
-            registry.findings.iter().filter(|finding| finding.breach).cloned().collect();
-        if !breaches.is_empty() {
-            return Err(CatalogError::Unsound(breaches));
-        }
-        let mut files = Vec::new();
-        files.extend(registry.runs.iter().map(|stored| (stored.path.clone(), stored.root)));
-        files.extend(registry.kernels.iter().map(|stored| (stored.path.clone(), stored.root)));
-        files.extend(registry.campaigns.iter().map(|stored| (stored.path.clone(), stored.root)));
-        files.extend(registry.events.iter().map(|stored| (stored.path.clone(), stored.root)));
-        let events: Vec<Event> = registry.events.into_iter().map(|stored| stored.record).collect();
-        let retracted = registry.retracted;
-        let mut runs: Vec<Run> = registry
-            .runs
-            .into_iter()
-            .map(|stored| Run::new(stored.path, stored.root, stored.record))
-            .collect();
-        for run in &mut runs {
-            if let Some(retraction) = retracted.get(&run.record.id) {
-                run.retracted = Some(retraction.reason.clone());
-                run.replaced_by.clone_from(&retraction.replaced_by);
-            }
-            let notes = events.iter().filter(|event| event.kind == EventKind::Annotate);
-            let notes = notes.filter(|event| event.names(&run.record.id, &run.path));
-            run.notes = notes.map(|event| event.reason.clone()).collect();
-        }
-        runs.sort_by(|a, b| a.record.id.cmp(&b.record.id).then_with(|| a.path.cmp(&b.path)));
-        Ok(Self {
-            runs,
-            kernels: registry.kernels.into_iter().map(|stored| (stored.path, stored.record)).collect(),
-            campaigns: registry.campaigns.into_iter().map(|stored| stored.record).collect(),
-            events,
-            files,
-            pages: registry.pages,
-        })
+    /// Path and root of every record's file.
+    #[must_use]
+    pub fn files(&self) -> Vec<(&'a str, usize)> {
+        let registry = self.registry;
+        let runs = registry.runs.iter().map(|stored| (stored.path.as_str(), stored.root));
+        let kernels = registry.kernels.iter().map(|stored| (stored.path.as_str(), stored.root));
+        let campaigns = registry.campaigns.iter().map(|stored| (stored.path.as_str(), stored.root));
+        let events = registry.events.iter().map(|stored| (stored.path.as_str(), stored.root));
+        runs.chain(kernels).chain(campaigns).chain(events).collect()
     }
 
     /// Runs by release and hardware.
     #[must_use]
-    pub fn releases(&self) -> BTreeMap<ReleaseKey, Vec<&Run>> {
-        let mut releases: BTreeMap<ReleaseKey, Vec<&Run>> = BTreeMap::new();
+    pub fn releases(&self) -> BTreeMap<ReleaseKey, Vec<&Run<'a>>> {
+        let mut releases: BTreeMap<ReleaseKey, Vec<&Run<'a>>> = BTreeMap::new();
         for run in &self.runs {
-            releases.entry(ReleaseKey::of(&run.record)).or_default().push(run);
+            releases.entry(ReleaseKey::of(run.record)).or_default().push(run);
         }
         releases
     }
@@ -195,13 +188,13 @@ impl Catalog {
 
 /// The cells of `runs`, in the order in which they are shown.
 #[must_use]
-pub fn cells<'a>(runs: &[&'a Run]) -> Vec<Cell<'a>> {
-    let mut cells: BTreeMap<CellKey, Vec<&'a Run>> = BTreeMap::new();
+pub fn cells<'a>(runs: &[&'a Run<'a>]) -> Vec<Cell<'a>> {
+    let mut cells: BTreeMap<CellKey, Vec<&'a Run<'a>>> = BTreeMap::new();
     for run in runs {
-        let record = &run.record;
+        let record = run.record;
         let key = CellKey {
             model: record.model.id.clone(),
-            config: schema::path::config_slug(record),
+            config: config_slug(record),
             scenario: format!("{}@{}", record.scenario.id, record.scenario.rev),
             text_prompts: record.scenario.prompt_form == Some(PromptForm::Text),
             kind: kind_name(record.kind),

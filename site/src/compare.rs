@@ -1,8 +1,8 @@
-//! Which releases are compared, and their verdicts as `registry` gives them.
+//! Which releases are compared, and the comparison as `registry` gives them.
 
 use std::collections::BTreeMap;
 
-use schema::verdict::Verdict;
+use registry::diff::{Diff, DiffError, Filter};
 
 use crate::catalog::{Catalog, ReleaseKey};
 use crate::order;
@@ -40,9 +40,12 @@ pub fn pairs(catalog: &Catalog) -> Vec<Pair> {
     pairs
 }
 
-/// The verdicts on `pair`.
-#[must_use]
-pub fn verdicts(catalog: &Catalog, pair: &Pair) -> Vec<Verdict> {
-    let _ = (catalog, pair);
-    Vec::new()
+/// The comparison of `pair`, as `registry` makes it.
+///
+/// # Errors
+/// One of the releases has no runs there.
+pub fn diff(catalog: &Catalog, pair: &Pair) -> Result<Diff, DiffError> {
+    let filter =
+        Filter { engine: Some(pair.engine.clone()), hardware: Some(pair.hardware.clone()) };
+    registry::diff::diff(catalog.registry, &pair.baseline, &pair.candidate, &filter)
 }

@@ -9,7 +9,7 @@ use schema::exit::Exit;
 use site::catalog::{Catalog, CatalogError, ReleaseKey};
 use site::template::{RenderError, Renderer};
 use site::view::release::ReleaseView;
-use site::{build, outside, pages, text};
+use site::{build, catalog, outside, pages, text};
 
 /// Renders a registry: pages are a pure function of its records.
 #[derive(Debug, Parser)]
@@ -85,19 +85,22 @@ fn main() -> ExitCode {
 fn run(command: &Command) -> Result<Exit> {
     match command {
         Command::Pages { source, out, only_overlay } => {
-            let catalog = Catalog::load(&source.roots())?;
+            let registry = catalog::read(&source.roots())?;
+            let catalog = Catalog::of(&registry);
             let pages = pages::render(&catalog, &Renderer::new()?, *only_overlay)?;
             let written = pages::write(&pages, out)?;
             println!("{written} of {} pages changed in {}", pages.len(), out.display());
         }
         Command::Build { source, out } => {
             let roots = source.roots();
-            let catalog = Catalog::load(&roots)?;
+            let registry = catalog::read(&roots)?;
+            let catalog = Catalog::of(&registry);
             build::build(&catalog, &roots, &Renderer::new()?, out)?;
             println!("{}", out.join("index.html").display());
         }
         Command::Table { source, engine, release, hardware } => {
-            let catalog = Catalog::load(&source.roots())?;
+            let registry = catalog::read(&source.roots())?;
+            let catalog = Catalog::of(&registry);
             let key = ReleaseKey {
                 engine: engine.clone(),
                 release: release.clone(),
@@ -106,7 +109,8 @@ fn run(command: &Command) -> Result<Exit> {
             print!("{}", table(&catalog, &key)?);
         }
         Command::Check { source } => {
-            let catalog = Catalog::load(&source.roots())?;
+            let registry = catalog::read(&source.roots())?;
+            let catalog = Catalog::of(&registry);
             let stale = pages::stale(&catalog, &Renderer::new()?, &source.registry)?;
             for problem in &stale {
                 println!("{problem}");
@@ -145,7 +149,8 @@ fn exit_of(error: &anyhow::Error) -> u8 {
     if error.chain().any(|cause| cause.is::<RenderError>()) {
         return BUG;
     }
-    let unsound = error.chain().any(|cause| matches!(cause.downcast_ref(), Some(CatalogError::Unsound(_))));
+    let unsound =
+        error.chain().any(|cause| matches!(cause.downcast_ref(), Some(CatalogError::Unsound(_))));
     let disk = error.chain().any(|cause| cause.is::<std::io::Error>());
     if disk && !unsound { Exit::Environment.code() } else { Exit::Unsound.code() }
 }

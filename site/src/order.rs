@@ -2,6 +2,8 @@
 
 use std::cmp::Ordering;
 
+use registry::readme::ReleaseKey;
+
 /// Scenario families in the order in which people read them; others follow by name.
 const FAMILIES: [&str; 5] = ["sharegpt", "balanced", "thinking", "long-input", "ladder"];
 
@@ -11,14 +13,10 @@ pub fn natural(a: &str, b: &str) -> Ordering {
     pieces(a).cmp(&pieces(b)).then_with(|| a.cmp(b))
 }
 
-/// Compares two releases; one with a suffix such as `-dev` comes before the release itself.
+/// Compares two releases as the registry does; `-dev` comes before the release itself.
 #[must_use]
 pub fn releases(a: &str, b: &str) -> Ordering {
-    let (a_number, a_suffix) = a.split_once('-').unwrap_or((a, ""));
-    let (b_number, b_suffix) = b.split_once('-').unwrap_or((b, ""));
-    natural(a_number, b_number)
-        .then_with(|| a_suffix.is_empty().cmp(&b_suffix.is_empty()))
-        .then_with(|| natural(a_suffix, b_suffix))
+    ReleaseKey::of(a).cmp(&ReleaseKey::of(b))
 }
 
 /// Compares two scenarios by family, then by name with its numbers as numbers.

@@ -21,7 +21,8 @@ pub fn message(text: &str) -> String {
 /// Many lines, each without invisible characters; the line breaks stay.
 #[must_use]
 pub fn block(text: &str) -> String {
-    let visible = |c: char| if c != '\n' && (c.is_control() || reorders(c)) { '\u{fffd}' } else { c };
+    let visible =
+        |c: char| if c != '\n' && (c.is_control() || reorders(c)) { '\u{fffd}' } else { c };
     text.chars().map(visible).collect()
 }
 

@@ -84,7 +84,8 @@ pub fn stale(catalog: &Catalog, renderer: &Renderer, folder: &Path) -> Result<Ve
             Ok(found) if found == text.as_bytes() => {}
             Ok(found) => {
                 let line = first_difference(&found, text.as_bytes());
-                problems.push(format!("`{path}` is not what its records render: line {line} differs"));
+                problems
+                    .push(format!("`{path}` is not what its records render: line {line} differs"));
             }
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 problems.push(format!("`{path}` is missing"));
@@ -94,7 +95,7 @@ pub fn stale(catalog: &Catalog, renderer: &Renderer, folder: &Path) -> Result<Ve
             }
         }
     }
-    let orphans = catalog.pages.iter().filter(|path| !pages.contains_key(*path));
+    let orphans = catalog.registry.pages.iter().filter(|path| !pages.contains_key(*path));
     problems.extend(orphans.map(|path| format!("`{path}` has no records: delete it")));
     Ok(problems)
 }

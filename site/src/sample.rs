@@ -5,7 +5,7 @@ use schema::run::RunRecord;
 
 use audit::sample::{Sample, campaign_id};
 
-use crate::catalog::{Catalog, Run};
+use registry::{Registry, Stored};
 
 /// Releases, models and scenarios of the made-up registry.
 const RELEASES: [(&str, f64); 3] = [("v0.9.1", 1.0), ("v0.9.2", 1.04), ("v0.10.0", 1.31)];
@@ -36,7 +36,7 @@ pub fn records() -> Vec<RunRecord> {
                         model: model.to_owned(),
                         scenario: scenario.to_owned(),
                         serial,
-                        campaign: (campaign_id(1), repeat, 0),
+                        campaign: campaign(release, repeat),
                         repeat,
                         speed: speed * factor * share * wobble(serial),
                         seed: serial,
@@ -52,17 +52,28 @@ pub fn records() -> Vec<RunRecord> {
     records
 }
 
+/// The last two releases ran interleaved, the first on a day of its own.
+fn campaign(release: &str, repeat: u32) -> (String, u32, u32) {
+    match release {
+        "v0.9.1" => (campaign_id(1), repeat, 0),
+        "v0.9.2" => (campaign_id(2), repeat, repeat % 2),
+        _ => (campaign_id(2), repeat, (repeat + 1) % 2),
+    }
+}
+
 /// Launch-to-launch noise of about a percent.
 fn wobble(serial: u64) -> f64 {
     let step = u32::try_from(serial.wrapping_mul(2_654_435_761) % 1000).unwrap_or(0);
     1.0 + (f64::from(step) / 1000.0 - 0.5) * 0.03
 }
 
-/// A catalog of `records`, as if they had been read from a registry.
+/// A registry that holds `records`.
 #[must_use]
-pub fn catalog(records: Vec<RunRecord>) -> Catalog {
-    let run = |record: RunRecord| Run::new(path(&record), 0, record);
-    Catalog { runs: records.into_iter().map(run).collect(), ..Catalog::default() }
+pub fn registry(records: Vec<RunRecord>) -> Registry {
+    let stored = |record: RunRecord| Stored { path: path(&record), root: 0, record };
+    let mut runs: Vec<Stored<RunRecord>> = records.into_iter().map(stored).collect();
+    runs.sort_by(|a, b| a.path.cmp(&b.path));
+    Registry { runs, ..Registry::default() }
 }
 
 /// Path and text of every file of the made-up registry.

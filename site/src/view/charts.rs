@@ -64,12 +64,14 @@ fn repeats(cells: &[Cell]) -> Chart {
     let mut dots = Vec::new();
     let mut rows = Vec::new();
     for cell in cells {
-        let Some(spread) = metric.and_then(|metric| figure::summary(metric, cell)) else { continue };
+        let Some(spread) = metric.and_then(|metric| figure::summary(metric, cell)) else {
+            continue;
+        };
         let figure = figure_of("output_tokens_per_s", cell);
         let label = outside::name(&cell.key.scenario);
         let values: Vec<f64> = cell
             .counted()
-            .filter_map(|run| metric.and_then(|metric| metric.value(&run.record)))
+            .filter_map(|run| metric.and_then(|metric| metric.value(run.record)))
             .collect();
         let repeat = |value: &f64| {
             let share = if spread.median == 0.0 { 0.0 } else { value / spread.median - 1.0 };
@@ -82,8 +84,7 @@ fn repeats(cells: &[Cell]) -> Chart {
         dots.push(DotRow { label, value: shown(&figure), repeats });
     }
     let title = "Launch to launch".to_owned();
-    let caption = "The same figure of each launch, first on top. Hollow: a single run."
-        .to_owned();
+    let caption = "The same figure of each launch, first on top. Hollow: a single run.".to_owned();
     let chart = Dots { title: title.clone(), description: caption.clone(), rows: dots };
     let heads = ["Scenario", "Median /s", "Launches, in order"].map(str::to_owned).to_vec();
     Chart { title, caption, svg: chart.draw(), heads, rows }

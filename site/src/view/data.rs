@@ -49,9 +49,9 @@ impl DataView {
         };
         Self {
             runs: catalog.runs.len(),
-            kernels: catalog.kernels.len(),
-            campaigns: catalog.campaigns.len(),
-            events: catalog.events.iter().map(event).collect(),
+            kernels: catalog.registry.kernels.len(),
+            campaigns: catalog.registry.campaigns.len(),
+            events: catalog.registry.events.iter().map(|stored| event(&stored.record)).collect(),
             pages: super::overview::page_lines(catalog),
         }
     }
@@ -59,8 +59,19 @@ impl DataView {
 
 /// Columns of the table beside the metrics.
 const KEYS: [&str; 13] = [
-    "path", "id", "kind", "status", "validity", "retracted", "engine", "release", "hardware",
-    "model", "config", "scenario", "repeat",
+    "path",
+    "id",
+    "kind",
+    "status",
+    "validity",
+    "retracted",
+    "engine",
+    "release",
+    "hardware",
+    "model",
+    "config",
+    "scenario",
+    "repeat",
 ];
 
 /// Every run as comma-separated values (RFC 4180), metrics in their stored units. A value that is
@@ -80,10 +91,10 @@ pub fn csv(catalog: &Catalog) -> String {
 }
 
 fn line(run: &Run) -> String {
-    let record = &run.record;
+    let record = run.record;
     let repeat = record.campaign.as_ref().map(|slot| slot.repeat.to_string());
     let mut cells: Vec<String> = vec![
-        quoted(&run.path),
+        quoted(run.path),
         quoted(&record.id),
         kind_name(record.kind).to_owned(),
         words::status(record.status).to_owned(),

@@ -1,10 +1,11 @@
-//! Two consecutive releases on one hardware. The verdicts come from `registry`; this module only
-//! words them.
+//! Two consecutive releases on one hardware. Verdicts and figures come from `registry`; this
+//! module only words them.
 
 use std::collections::BTreeMap;
 
-use schema::metric::by_name;
-use schema::verdict::{Stage, Verdict, VerdictKind};
+use registry::diff::{CellDiff, Diff, Row};
+use registry::summary::Summary;
+use schema::verdict::{Cell, Stage, VerdictKind};
 use serde::Serialize;
 
 use super::badge::Tone;
@@ -38,6 +39,11 @@ pub struct DiffView {
     /// One sentence: what the reader may conclude.
     pub conclusion: String,
     pub models: Vec<DiffModel>,
+    /// Cells that only one of the two was run in.
+    pub baseline_only: Vec<String>,
+    pub candidate_only: Vec<String>,
+    /// What the comparison says about itself.
+    pub note: String,
     pub command: String,
 }
 
@@ -53,9 +59,21 @@ pub struct DiffModel {
     pub model: String,
     pub config: String,
     pub charts: Vec<Chart>,
+    /// What a reader has to know, by scenario.
+    pub remarks: Vec<(String, String)>,
+    /// Flags that differ.
+    pub changed: Vec<ChangedFlag>,
     /// Metrics that gate, then those that inform.
     pub gating: Vec<DiffRow>,
     pub informing: Vec<DiffRow>,
+}
+
+/// A flag that both sides know and set differently.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ChangedFlag {
+    pub flag: String,
+    pub baseline: String,
+    pub candidate: String,
 }
 
 /// One metric of one cell.
@@ -102,15 +120,18 @@ impl Pair {
 }
 
 impl DiffView {
-    /// The view of `verdicts` on `pair`.
+    /// The view of `diff`, which compares the two releases of `pair`.
     #[must_use]
-    pub fn new(pair: &Pair, verdicts: &[Verdict]) -> Self {
-        let mut models: BTreeMap<(&str, &str), Vec<&Verdict>> = BTreeMap::new();
-        for verdict in verdicts {
-            let cell = &verdict.cell;
-            models.entry((&cell.model, &cell.config)).or_default().push(verdict);
+    pub fn new(pair: &Pair, diff: &Diff) -> Self {
+        let mut models: BTreeMap<(&str, &str), Vec<&CellDiff>> = BTreeMap::new();
+        for cell in &diff.cells {
+            models.entry((&cell.cell.model, &cell.cell.config)).or_default().push(cell);
         }
-        let argv = ["cargo", "xtask", "release-bench", &pair.candidate, "--baseline", &pair.baseline];
+        let argv =
+            ["cargo", "xtask", "release-bench", &pair.candidate, "--baseline", &pair.baseline];
+        let name = |cell: &Cell| {
+            outside::name(&format!("{} {} {}", cell.model, cell.config, cell.scenario))
+        };
         Self {
             engine: outside::name(&pair.engine),
             hardware: outside::name(&pair.hardware),
@@ -118,12 +139,19 @@ impl DiffView {
             candidate: outside::name(&pair.candidate),
             baseline_page: pair.release(&pair.baseline),
             candidate_page: pair.release(&pair.candidate),
-            counts: counts(verdicts),
-            conclusion: conclusion(verdicts).to_owned(),
-            models: models.into_values().map(|verdicts| model(pair, verdicts)).collect(),
+            counts: counts(diff),
+            conclusion: conclusion(diff).to_owned(),
+            models: models.into_values().map(|cells| model(pair, cells)).collect(),
+            baseline_only: diff.baseline_only.iter().map(name).collect(),
+            candidate_only: diff.candidate_only.iter().map(name).collect(),
+            note: diff.note.to_owned(),
             command: outside::command(&argv.map(str::to_owned)),
         }
     }
+}
+
+fn rows(diff: &Diff) -> impl Iterator<Item = &Row> {
+    diff.cells.iter().flat_map(|cell| &cell.rows)
 }
 
 /// Verdicts in the order in which a reader wants them.
@@ -137,76 +165,89 @@ const WORST_FIRST: [VerdictKind; 7] = [
     VerdictKind::FixedFailure,
 ];
 
-fn counts(verdicts: &[Verdict]) -> Vec<Count> {
+fn counts(diff: &Diff) -> Vec<Count> {
     let count = |kind: &VerdictKind| {
-        let count = verdicts.iter().filter(|verdict| verdict.verdict == *kind).count();
+        let count = rows(diff).filter(|row| row.verdict.verdict == *kind).count();
         let text = format!("{count} {}", words::verdict(*kind));
         (count > 0).then(|| Count { text, tone: tone(*kind) })
     };
     WORST_FIRST.iter().filter_map(count).collect()
 }
 
-fn conclusion(verdicts: &[Verdict]) -> &'static str {
-    let any = |kind| verdicts.iter().any(|verdict| verdict.verdict == kind);
-    let all = |kind| verdicts.iter().all(|verdict| verdict.verdict == kind);
-    if verdicts.is_empty() {
+fn conclusion(diff: &Diff) -> &'static str {
+    let any = |kind| rows(diff).any(|row| row.verdict.verdict == kind);
+    if diff.cells.is_empty() {
         "The two releases share no cell."
-    } else if any(VerdictKind::Regressed) || any(VerdictKind::NewFailure) {
-        "Something got worse, and the screen and the confirmation agree on it."
-    } else if all(VerdictKind::Inconclusive) {
-        "Nothing can be concluded. The two releases were not measured interleaved on one machine, \
-         or too few pairs were; the differences below are shown and mean nothing more."
-    } else {
+    } else if any(VerdictKind::Regressed) {
+        "Something got slower, and screen and confirmation agree on it."
+    } else if any(VerdictKind::NewFailure) {
+        "Something that ran before fails now."
+    } else if any(VerdictKind::Unchanged) || any(VerdictKind::Improved) {
         "Nothing that gates got worse."
+    } else {
+        "No figure is judged better or worse: the differences below are estimates."
     }
 }
 
-fn model(pair: &Pair, mut verdicts: Vec<&Verdict>) -> DiffModel {
-    verdicts.sort_by(|a, b| {
-        order::scenarios(&a.cell.scenario, &b.cell.scenario)
-            .then_with(|| position(&a.metric).cmp(&position(&b.metric)))
-    });
-    let gates = |verdict: &&&Verdict| by_name(&verdict.metric).is_some_and(|metric| metric.gates);
-    let (gating, informing): (Vec<&Verdict>, Vec<&Verdict>) =
-        verdicts.iter().partition(|verdict| gates(&verdict));
-    let cell = verdicts.first().map(|verdict| verdict.cell.clone()).unwrap_or_default();
+fn model(pair: &Pair, mut cells: Vec<&CellDiff>) -> DiffModel {
+    cells.sort_by(|a, b| order::scenarios(&a.cell.scenario, &b.cell.scenario));
+    let first = cells.first().map(|cell| cell.cell.clone()).unwrap_or_default();
+    let mut gating = Vec::new();
+    let mut informing = Vec::new();
+    let mut remarks = Vec::new();
+    let mut changed: Vec<ChangedFlag> = Vec::new();
+    for cell in &cells {
+        for row in &cell.rows {
+            if row.gates { gating.push(row) } else { informing.push(row) }
+        }
+        let scenario = outside::name(&cell.cell.scenario);
+        let remark = |remark: &String| (scenario.clone(), outside::message(remark));
+        remarks.extend(cell.remarks.iter().map(remark));
+        for flag in &cell.changed {
+            let values = |values: &[String]| outside::message(&values.join(", "));
+            let flag = ChangedFlag {
+                flag: outside::name(&flag.flag),
+                baseline: values(&flag.baseline),
+                candidate: values(&flag.candidate),
+            };
+            if !changed.contains(&flag) {
+                changed.push(flag);
+            }
+        }
+    }
     DiffModel {
-        model: outside::name(&cell.model),
-        config: outside::name(&cell.config),
-        charts: [throughput(pair, &verdicts), forest(&gating)].into_iter().flatten().collect(),
-        gating: gating.into_iter().map(row).collect(),
-        informing: informing.into_iter().map(row).collect(),
+        model: outside::name(&first.model),
+        config: outside::name(&first.config),
+        charts: [throughput(pair, &cells), forest(&gating)].into_iter().flatten().collect(),
+        remarks,
+        changed,
+        gating: gating.into_iter().map(line).collect(),
+        informing: informing.into_iter().map(line).collect(),
     }
 }
 
-fn position(metric: &str) -> usize {
-    let known = schema::metric::METRICS.iter().position(|known| known.name == metric);
-    known.unwrap_or(usize::MAX)
-}
-
-fn row(verdict: &Verdict) -> DiffRow {
-    let metric = by_name(&verdict.metric);
-    let largest = verdict.baseline.into_iter().chain(verdict.candidate).fold(0.0, f64::max);
-    let scale = metric.map_or(Scale { unit: "", divisor: 1.0 }, |m| Scale::fit(m.unit, largest));
-    let side = |value: Option<f64>| match value {
-        Some(value) => Figure::single(value, scale),
-        None => Figure::missing("no run of this side knows it"),
+fn line(row: &Row) -> DiffRow {
+    let verdict = &row.verdict;
+    let means = row.baseline.iter().chain(&row.candidate).map(|summary| summary.mean);
+    let scale = Scale::fit(row.unit, means.fold(0.0, f64::max));
+    let percent = |value: Option<f64>| {
+        value.map_or_else(|| "-".to_owned(), |value| format!("{} %", format::percent(value)))
     };
-    let percent = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |v| format!("{} %", format::percent(v)));
-    let (interval, detectable) = (verdict.interval_pct, verdict.mde_pct);
+    let interval = |(low, high): (f64, f64)| {
+        format!("{} to {} %", format::percent(low), format::percent(high))
+    };
+    let detectable = |pct: f64| format!("{} %", format::half_width(pct));
     DiffRow {
         scenario: outside::name(&verdict.cell.scenario),
-        metric: metric.map_or_else(|| outside::name(&verdict.metric), |m| m.title.to_owned()),
+        metric: row.title.to_owned(),
         unit: scale.unit.to_owned(),
-        baseline: side(verdict.baseline),
-        candidate: side(verdict.candidate),
+        baseline: side(row.baseline.as_ref(), scale),
+        candidate: side(row.candidate.as_ref(), scale),
         effect: percent(verdict.effect_pct),
-        interval: interval.map_or_else(|| "-".to_owned(), |(low, high)| {
-            format!("{} to {} %", format::percent(low), format::percent(high))
-        }),
+        interval: verdict.interval_pct.map_or_else(|| "-".to_owned(), interval),
         pairs: verdict.pairs,
         floor: format!("{} %", verdict.floor_pct),
-        detectable: detectable.map_or_else(|| "-".to_owned(), |pct| format!("{} %", format::half_width(pct))),
+        detectable: verdict.mde_pct.map_or_else(|| "-".to_owned(), detectable),
         verdict: words::verdict(verdict.verdict),
         direction: direction(verdict.verdict),
         stage: match verdict.stage {
@@ -216,6 +257,13 @@ fn row(verdict: &Verdict) -> DiffRow {
         },
         tone: tone(verdict.verdict),
         waiver: outside::message(verdict.waiver.as_deref().unwrap_or_default()),
+    }
+}
+
+fn side(summary: Option<&Summary>, scale: Scale) -> Figure {
+    match summary {
+        Some(summary) => Figure::mean(summary, scale),
+        None => Figure::missing("no run of this side knows it"),
     }
 }
 
@@ -231,53 +279,65 @@ fn direction(kind: VerdictKind) -> &'static str {
 fn tone(kind: VerdictKind) -> Tone {
     match kind {
         VerdictKind::Regressed | VerdictKind::NewFailure => Tone::Loud,
-        VerdictKind::ChangedConfig | VerdictKind::Improved | VerdictKind::FixedFailure => Tone::Firm,
+        VerdictKind::ChangedConfig | VerdictKind::Improved | VerdictKind::FixedFailure => {
+            Tone::Firm
+        }
         VerdictKind::Unchanged | VerdictKind::Inconclusive => Tone::Soft,
     }
 }
 
-fn throughput(pair: &Pair, verdicts: &[&Verdict]) -> Option<Chart> {
-    let shown: Vec<&&Verdict> =
-        verdicts.iter().filter(|verdict| verdict.metric == "output_tokens_per_s").collect();
-    let bar = |release: &str, value: Option<f64>, accent| Bar {
-        series: outside::name(release),
-        value,
-        range: None,
-        text: value.map_or_else(|| "no figure".to_owned(), |value| format::rounded(value, None)),
-        accent,
-    };
-    let group = |verdict: &&&Verdict| BarGroup {
-        label: outside::name(&verdict.cell.scenario),
-        bars: vec![
-            bar(&pair.baseline, verdict.baseline, false),
-            // Only a claim is colored; a single launch never makes one.
-            bar(&pair.candidate, verdict.candidate, verdict.stage != Stage::Estimate),
-        ],
-    };
-    let groups: Vec<BarGroup> = shown.iter().map(group).collect();
+fn throughput(pair: &Pair, cells: &[&CellDiff]) -> Option<Chart> {
+    let mut groups = Vec::new();
+    let mut table = Vec::new();
+    for cell in cells {
+        let Some(row) = cell.rows.iter().find(|row| row.verdict.metric == "output_tokens_per_s")
+        else {
+            continue;
+        };
+        // Only what was compared is colored; stored figures of different days are not.
+        let compared = row.verdict.pairs > 1;
+        let bar = |release: &str, summary: Option<&Summary>, accent| Bar {
+            series: outside::name(release),
+            value: summary.map(|summary| summary.mean),
+            range: summary.filter(|summary| summary.n > 1).map(|s| (s.min, s.max)),
+            text: side(summary, Scale { unit: "/s", divisor: 1.0 }).text,
+            accent,
+        };
+        let bars = vec![
+            bar(&pair.baseline, row.baseline.as_ref(), false),
+            bar(&pair.candidate, row.candidate.as_ref(), compared),
+        ];
+        let label = outside::name(&cell.cell.scenario);
+        table.push(vec![label.clone(), bars[0].text.clone(), bars[1].text.clone()]);
+        groups.push(BarGroup { label, bars });
+    }
     if groups.is_empty() {
         return None;
     }
-    let rows = groups.iter().map(|group| {
-        let texts = group.bars.iter().map(|bar| bar.text.clone());
-        std::iter::once(group.label.clone()).chain(texts).collect()
-    });
-    let rows = rows.collect();
     let title = "Output tokens per second".to_owned();
-    let caption = "Mean over launches. In color once the two were compared on one machine.".to_owned();
-    let bars = Bars { title: title.clone(), description: caption.clone(), unit: "tokens/s".into(), groups };
-    let heads = vec!["Scenario".into(), outside::name(&pair.baseline), outside::name(&pair.candidate)];
-    Some(Chart { title, caption, svg: bars.draw(), heads, rows })
+    let caption =
+        "Mean over launches, whiskers span them. In color: measured side by side.".to_owned();
+    let unit = "tokens/s".to_owned();
+    let bars = Bars { title: title.clone(), description: caption.clone(), unit, groups };
+    let heads =
+        vec!["Scenario".into(), outside::name(&pair.baseline), outside::name(&pair.candidate)];
+    Some(Chart { title, caption, svg: bars.draw(), heads, rows: table })
 }
 
-fn forest(gating: &[&Verdict]) -> Option<Chart> {
+fn forest(gating: &[&Row]) -> Option<Chart> {
     let mut rows = Vec::new();
     let mut table = Vec::new();
-    for verdict in gating {
+    for row in gating {
+        let verdict = &row.verdict;
         let Some(effect_pct) = verdict.effect_pct else { continue };
-        let shown = row(verdict);
+        let shown = line(row);
         let label = format!("{} {}", shown.metric, shown.scenario);
-        table.push(vec![label.clone(), shown.effect.clone(), shown.interval.clone(), shown.verdict.to_owned()]);
+        table.push(vec![
+            label.clone(),
+            shown.effect.clone(),
+            shown.interval.clone(),
+            shown.verdict.to_owned(),
+        ]);
         rows.push(ForestRow {
             label,
             text: format!("{} {}", shown.effect, shown.verdict),
@@ -295,9 +355,10 @@ fn forest(gating: &[&Verdict]) -> Option<Chart> {
         return None;
     }
     let title = "Change of what gates".to_owned();
-    let caption = "Effect with its 95 % interval. Inside the shaded floor nothing is called a change. \
+    let caption =
+        "Effect with its 95 % interval. Inside the shaded floor nothing is called a change. \
                    Filled: confirmed. In color: worse."
-        .to_owned();
+            .to_owned();
     let forest = Forest { title: title.clone(), description: caption.clone(), rows };
     let heads = ["Metric", "Effect", "95 % interval", "Verdict"].map(str::to_owned).to_vec();
     Some(Chart { title, caption, svg: forest.draw(), heads, rows: table })

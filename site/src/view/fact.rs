@@ -38,7 +38,7 @@ type Read = fn(&RunRecord) -> Option<String>;
 pub fn fact(name: &str, runs: &[&Run], path: &str, read: Read) -> Fact {
     let mut values = Vec::new();
     for run in runs {
-        if let Some(value) = read(&run.record).map(|value| outside::name(&value))
+        if let Some(value) = read(run.record).map(|value| outside::name(&value))
             && !values.contains(&value)
         {
             values.push(value);
@@ -80,7 +80,7 @@ fn machine(runs: &[&Run]) -> Vec<Fact> {
         fact("Memory", runs, "hardware.ram_bytes", |r| r.hardware.ram_bytes.map(format::bytes)),
         fact("Kernel", runs, "hardware.kernel", |r| r.hardware.kernel.clone()),
     ];
-    if runs.iter().any(|run| first_gpu(&run.record).is_some()) {
+    if runs.iter().any(|run| first_gpu(run.record).is_some()) {
         facts.push(fact("Driver", runs, "hardware.gpu", |r| first_gpu(r)?.driver.clone()));
         facts.push(fact("Power limit", runs, "hardware.gpu", |r| {
             first_gpu(r)?.power_limit_mw.map(|mw| format!("{} W", mw / 1000))

@@ -39,7 +39,7 @@ pub fn half_range(summary: &Summary) -> Option<f64> {
 /// The spread of `metric` over the runs of `cell` that count.
 #[must_use]
 pub fn summary(metric: &Metric, cell: &Cell) -> Option<Summary> {
-    registry::summary::of_metric(metric, cell.counted().map(|run| &run.record))
+    registry::summary::of_metric(metric, cell.counted().map(|run| run.record))
 }
 
 /// The scale that fits `metric` over all of `cells`, so that one column has one unit.
@@ -84,6 +84,21 @@ impl Figure {
             text: format::rounded(found.median / scale.divisor, half.map(|h| h / scale.divisor)),
             spread: share.map(|share| format::plus_minus(share * 100.0)),
             title,
+            missing: false,
+        }
+    }
+
+    /// The mean over launches, as comparisons show it.
+    #[must_use]
+    pub fn mean(summary: &Summary, scale: Scale) -> Self {
+        let half = half_range(summary);
+        let share = half.filter(|_| summary.mean != 0.0).map(|half| half / summary.mean.abs());
+        let exact = |value: f64| format::exactly(value / scale.divisor);
+        let (mean, low, high) = (exact(summary.mean), exact(summary.min), exact(summary.max));
+        Self {
+            text: format::rounded(summary.mean / scale.divisor, half.map(|h| h / scale.divisor)),
+            spread: share.map(|share| format::plus_minus(share * 100.0)),
+            title: format!("mean of {}: {mean}; from {low} to {high} {}", summary.n, scale.unit),
             missing: false,
         }
     }
@@ -148,14 +163,14 @@ pub fn absent<'a>(record: &'a RunRecord, path: &str) -> Option<&'a str> {
 
 fn why_missing(metric: &Metric, cell: &Cell) -> String {
     let Some(last) = cell.runs.last() else { return "not run".to_owned() };
-    let record = &last.record;
+    let record = last.record;
     if let Some(reason) = &last.retracted {
         return format!("retracted: {reason}");
     }
     if let (Status::Failed | Status::Skipped, Some(failure)) = (record.status, &record.failure) {
         return format!("{}: {}", super::words::class(failure.class), failure.message);
     }
-    if !last.counts() && record.metrics.is_some() {
+    if !last.usable && record.metrics.is_some() {
         return format!("invalid: {}", record.validity.reasons.join("; "));
     }
     absent(record, &path_of(metric)).unwrap_or("not recorded").to_owned()

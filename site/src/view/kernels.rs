@@ -1,5 +1,6 @@
 //! The op benches of a release on a hardware.
 
+use registry::Stored;
 use schema::kernel::{KernelBench, KernelRecord};
 use serde::Serialize;
 
@@ -43,14 +44,20 @@ pub struct KernelRow {
 impl KernelsView {
     /// The view of `records`, each with its path, which share engine, release and hardware.
     #[must_use]
-    pub fn new(records: &[&(String, KernelRecord)]) -> Self {
-        let first = records.first().map(|(_, record)| record);
-        let name = |read: fn(&KernelRecord) -> &str| first.map(|r| outside::name(read(r))).unwrap_or_default();
+    pub fn new(records: &[&Stored<KernelRecord>]) -> Self {
+        let first = records.first().map(|stored| &stored.record);
+        let name = |read: fn(&KernelRecord) -> &str| {
+            first.map(|r| outside::name(read(r))).unwrap_or_default()
+        };
         Self {
             engine: name(|record| &record.engine.name),
             release: name(|record| &record.engine.release),
             hardware: name(|record| &record.hardware.id),
-            records: records.iter().rev().map(|(path, record)| view(path, record)).collect(),
+            records: records
+                .iter()
+                .rev()
+                .map(|stored| view(&stored.path, &stored.record))
+                .collect(),
         }
     }
 }

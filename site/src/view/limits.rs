@@ -61,7 +61,7 @@ pub fn of(runs: &[&Run]) -> Vec<String> {
     let default = RunRecord::default();
     let calls = |test: fn(&RunRecord) -> bool| {
         // The constant ones also hold for a page that is made from nothing.
-        runs.iter().any(|run| test(&run.record)) || (runs.is_empty() && test(&default))
+        runs.iter().any(|run| test(run.record)) || (runs.is_empty() && test(&default))
     };
     LIMITS.iter().filter(|(test, _)| calls(*test)).map(|(_, text)| (*text).to_owned()).collect()
 }

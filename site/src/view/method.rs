@@ -160,8 +160,11 @@ impl Default for MethodView {
     }
 }
 
-fn family((prefix, title, definition): &(&'static str, &'static str, &'static str)) -> MetricFamily {
-    let members: Vec<&Metric> = METRICS.iter().filter(|metric| metric.name.starts_with(prefix)).collect();
+fn family(
+    (prefix, title, definition): &(&'static str, &'static str, &'static str),
+) -> MetricFamily {
+    let members: Vec<&Metric> =
+        METRICS.iter().filter(|metric| metric.name.starts_with(prefix)).collect();
     let gating: Vec<&str> =
         members.iter().filter(|metric| metric.gates).map(|metric| metric.title).collect();
     let first = members.first();

@@ -138,7 +138,7 @@ impl Commands {
     /// The commands behind `runs`, which are those of `cells`.
     #[must_use]
     pub fn new(model: &str, cells: &[Cell], runs: &[&Run]) -> Self {
-        let serve = fact::fact("", runs, "server.argv", |_| None);
+        let reason = fact::fact("", runs, "server.argv", |_| None).reason;
         let mut commands: Vec<String> = Vec::new();
         for run in runs {
             let server = run.record.server.as_ref();
@@ -152,22 +152,40 @@ impl Commands {
                 commands.push(line);
             }
         }
-        let bench = cells.iter().map(|cell| bench_command(&cell.key.scenario)).collect();
         let first = runs.first().map(|run| &run.record.engine);
         let (engine, release) =
             first.map(|engine| (engine.name.clone(), engine.release.clone())).unwrap_or_default();
+        let bench = |cell: &Cell| bench_command(&engine, &cell.key.scenario);
+        let bench = cells.iter().map(bench).collect();
         let again =
             ["cargo", "xtask", "release-bench", &release, "--engine", &engine, "--model", model];
         let again: Vec<String> = again.into_iter().map(str::to_owned).collect();
-        Self { serve: commands, serve_absent: serve.reason, bench, again: outside::command(&again) }
+        Self { serve: commands, serve_absent: reason, bench, again: outside::command(&again) }
     }
 }
 
 /// The load generator's command for a scenario against a server that is up.
 #[must_use]
-pub fn bench_command(scenario: &str) -> String {
+pub fn bench_command(engine: &str, scenario: &str) -> String {
     let id = scenario.split('@').next().unwrap_or(scenario);
-    let argv = ["redline-bench", "run", "--scenario", id, "--url", "http://127.0.0.1:{port}"];
+    let (engine, file) =
+        (format!("suite/engines/{engine}.toml"), format!("suite/scenarios/{id}.toml"));
+    let argv = [
+        "redline-bench",
+        "run",
+        "--url",
+        "http://127.0.0.1:{port}",
+        "--engine",
+        &engine,
+        "--scenario",
+        &file,
+        "--dataset",
+        "{dataset}",
+        "--tokenizer",
+        "{tokenizer}",
+        "--out",
+        "{measurement}",
+    ];
     outside::command(&argv.map(str::to_owned))
 }
 
@@ -179,8 +197,8 @@ fn run_rows(cell: &Cell) -> Vec<RunRow> {
         let started = time.and_then(|time| time.started_at.as_deref());
         RunRow {
             id: outside::name(&run.record.id),
-            target: Target::Run { id: run.record.id.clone(), record: run.path.clone() },
-            record: Target::Record(run.path.clone()),
+            target: Target::Run { id: run.record.id.clone(), record: run.path.to_owned() },
+            record: Target::Record(run.path.to_owned()),
             scenario: outside::name(&cell.key.scenario),
             started: started.map_or_else(|| "-".to_owned(), outside::name),
             state: state(run),
@@ -199,14 +217,14 @@ fn run_rows(cell: &Cell) -> Vec<RunRow> {
 /// Status and validity of a run in two words.
 #[must_use]
 pub fn state(run: &Run) -> String {
-    let record = &run.record;
+    let record = run.record;
     format!("{}, {}", words::status(record.status), words::validity(record.validity.verdict))
 }
 
 /// The sentence that explains a run's state.
 #[must_use]
 pub fn note(run: &Run) -> String {
-    let record = &run.record;
+    let record = run.record;
     let mut parts: Vec<String> = Vec::new();
     parts.extend(run.retracted.as_ref().map(|reason| format!("retracted: {reason}")));
     if let Some(failure) = &record.failure {

@@ -128,7 +128,10 @@ fn extent(runs: &[&Run]) -> String {
 }
 
 impl HardwareView {
-    fn new<'a>(name: &str, latest: impl Iterator<Item = (&'a ReleaseKey, &'a Vec<&'a Run>)>) -> Self {
+    fn new<'a>(
+        name: &str,
+        latest: impl Iterator<Item = (&'a ReleaseKey, &'a Vec<&'a Run<'a>>)>,
+    ) -> Self {
         let latest: Vec<(&ReleaseKey, &Vec<&Run>)> = latest.collect();
         let runs: Vec<&Run> = latest.iter().flat_map(|(_, runs)| runs.iter().copied()).collect();
         let engine = |(key, runs): &(&ReleaseKey, &Vec<&Run>)| Latest {
@@ -151,7 +154,8 @@ impl Matrix {
         let every: Vec<&Cell> = cells.iter().collect();
         let metric = by_name(METRIC);
         let scale = metric.map(|metric| figure::scale(metric, &every));
-        let mut scenarios: Vec<&str> = cells.iter().map(|cell| cell.key.scenario.as_str()).collect();
+        let mut scenarios: Vec<&str> =
+            cells.iter().map(|cell| cell.key.scenario.as_str()).collect();
         scenarios.sort_by(|a, b| order::scenarios(a, b));
         scenarios.dedup();
         let figure = |cell: Option<&Cell>| match (cell, metric, scale) {

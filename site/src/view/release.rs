@@ -208,7 +208,7 @@ fn notices(runs: &[&Run]) -> Vec<String> {
         );
     }
     if has(|run| run.record.kind == Kind::Simulated) {
-        notices.push("Some of these figures come from a simulator; no server ran.".to_owned());
+        notices.push("Simulated: no server ran. These records test the suite itself.".to_owned());
     }
     if has(|run| {
         run.record.engine.dirty == Some(true) || run.record.engine.release.ends_with("-dev")
@@ -221,7 +221,7 @@ fn notices(runs: &[&Run]) -> Vec<String> {
     let failed = runs.iter().filter(|run| run.record.status == Status::Failed).count();
     if failed > 0 {
         notices.push(format!(
-            "{failed} of {} failed. They are listed with their reasons and are in no figure.",
+            "{failed} of {} failed: listed with the reason, in no figure.",
             counted(runs.len(), "run")
         ));
     }

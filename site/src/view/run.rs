@@ -80,7 +80,7 @@ impl RunView {
     /// The view of `run`.
     #[must_use]
     pub fn new(run: &Run) -> Self {
-        let record = &run.record;
+        let record = run.record;
         let runs = [run];
         let cells = catalog::cells(&runs);
         let key = ReleaseKey {
@@ -103,7 +103,7 @@ impl RunView {
             config: outside::name(&schema::path::config_name(record)),
             scenario: outside::name(&format!("{}@{}", record.scenario.id, record.scenario.rev)),
             release_page: pages::target(&key),
-            record: Target::Record(run.path.clone()),
+            record: Target::Record(run.path.to_owned()),
             replaced_by: run.replaced_by.as_deref().map(outside::name),
             metrics: metrics(run),
             latencies: latencies(record),
@@ -125,9 +125,10 @@ impl RunView {
 
 /// A single run is shown as its record has it, even where it does not count.
 fn metrics(run: &Run) -> Vec<MetricLine> {
-    let plain = METRICS.iter().filter(|metric| !metric.title.contains(' ') || !is_latency(metric.name));
+    let plain =
+        METRICS.iter().filter(|metric| !metric.title.contains(' ') || !is_latency(metric.name));
     let line = |metric: &schema::metric::Metric| {
-        let value = metric.value(&run.record);
+        let value = metric.value(run.record);
         let scale = format::Scale::fit(metric.unit, value.unwrap_or(0.0));
         let figure = match value {
             Some(value) => Figure::single(value, scale),
@@ -178,7 +179,8 @@ fn checks(run: &Run) -> Vec<CheckLine> {
 }
 
 fn check_line(check: &Check, later: bool) -> CheckLine {
-    let title = audit::rule(&check.rule).map_or("a rule that this version does not know", |r| r.title);
+    let title =
+        audit::rule(&check.rule).map_or("a rule that this version does not know", |r| r.title);
     CheckLine {
         rule: outside::name(&check.rule),
         title: title.to_owned(),
