@@ -15,7 +15,7 @@ use crate::process::{self, Interrupt, ProcessError, describe};
 use crate::stop::Ends;
 use crate::world::Programs;
 
-/// Flags from the environment that would make one release two.
+/// Compiler flags that a user's environment may hold.
 const FLAG_VARIABLES: &[&str] =
     &["RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "CARGO_BUILD_RUSTFLAGS", "CARGO_BUILD_TARGET"];
 
@@ -69,9 +69,7 @@ pub fn build(
         .current_dir(tree)
         .env("CARGO_TARGET_DIR", places.cargo_target())
         .env("REDLINE_COMMIT", commit);
-    for name in FLAG_VARIABLES {
-        cargo.env_remove(name);
-    }
+    clean_flags(&mut cargo);
     let status = process::show(&mut cargo, interrupt)?;
     if !status.success() {
         let (release, status) = (release.to_owned(), describe(status));
@@ -81,6 +79,13 @@ pub fn build(
     let toolchain = process::text(rustc.arg("-V").current_dir(tree), interrupt).ok();
     let (binary, sha256) = keep(places, &places.cargo_target().join("release/redline"))?;
     Ok(Built { binary, sha256, toolchain: toolchain.map(|text| text.trim().to_owned()) })
+}
+
+/// Takes out of cargo's environment what would make one release two.
+pub fn clean_flags(cargo: &mut Command) {
+    for name in FLAG_VARIABLES {
+        cargo.env_remove(name);
+    }
 }
 
 /// Copies a built binary to where it stays, so that the next build cannot replace it.

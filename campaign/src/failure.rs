@@ -25,6 +25,8 @@ pub enum Happening {
         found: String,
     },
     Died(ExitStatus),
+    /// It runs and no longer answers.
+    Silent(String),
     /// The measurement did not end by itself.
     Stuck {
         limit_s: u64,
@@ -68,6 +70,10 @@ pub fn classify(
         Happening::Died(status) => {
             let what = format!("the server ended with {} during the run", describe(*status));
             (death(*status, log_tail), during, what)
+        }
+        Happening::Silent(said) => {
+            let what = format!("the server runs and no longer answers: {said}");
+            (FailureClass::Hang, during, what)
         }
         Happening::Stuck { limit_s } => {
             let what = format!("the run did not end within {limit_s} s");
@@ -127,6 +133,7 @@ mod tests {
             (Happening::Died(exit(0)), "", C::Crash, Phase::Measure),
             (Happening::NotReady { limit_s: 5, said: String::new() }, "", C::Hang, Phase::Load),
             (Happening::Unreadable("x".into()), "", C::BadOutput, Phase::Load),
+            (Happening::Silent("x".into()), "", C::Hang, Phase::Measure),
             (Happening::Stuck { limit_s: 9 }, "", C::Hang, Phase::Measure),
         ] {
             let failure = classify(&happening, None, log, &Identity::default());

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::decide::Decided;
 use crate::journal::Journal;
-use crate::publish::{Registry, write_campaign};
+use crate::publish::{Named, Registry, write_campaign};
 use crate::record::is_bad;
 use crate::stop::Stop;
 use crate::world::World;
@@ -32,35 +32,24 @@ pub fn finish(
     let overlay = journal.places().overlay();
     let mut campaign = campaign_record(world, decided, records, wall);
     write_campaign(&overlay, &mut campaign)?;
-    let shown_from = if decided.commits {
-        step("Render pages");
-        registry.render_pages(&overlay)?;
-        step("Commit the records");
-        let commit = registry.record(&overlay, &message(decided, records))?;
-        journal.committed = true;
-        step("Build the site");
-        registry.build_site(&world.places.site())?;
-        Some(commit)
-    } else {
-        None
+    let committed = match decided.commits {
+        true => Some(commit(world, decided, registry, records, journal)?),
+        false => None,
     };
-    // Records that are not committed lie in a folder that is laid out like a registry.
-    let shown = Registry {
-        dir: if decided.commits { registry.dir } else { journal.places().dir() },
-        tools: registry.tools,
-        interrupt: registry.interrupt,
-    };
+    let uncommitted = committed.is_none().then_some(overlay.as_path());
+    let named =
+        |release| Named { engine: &decided.engine.id, release, hardware: &decided.hardware.0.id };
     for release in &campaign.releases {
-        shown.print_table(&decided.engine.id, release, &campaign.hardware)?;
+        registry.print_table(named(release), uncommitted)?;
     }
-    match shown_from {
+    match committed {
         Some(commit) => print_paths(world, decided, &campaign, commit.as_deref()),
         None => println!("records  {} (not committed)", world.places.shown(&overlay)),
     }
     let compared = match campaign.releases.as_slice() {
         [baseline, candidate] => {
             step(&format!("Compare {candidate} with {baseline}"));
-            shown.diff(baseline, candidate)?
+            registry.diff(baseline, named(candidate), uncommitted)?
         }
         _ => Exit::Well,
     };
@@ -70,6 +59,26 @@ pub fn finish(
         return Ok(Exit::Worse);
     }
     Ok(compared)
+}
+
+/// Renders the pages, commits everything and builds the site. Returns the commit.
+fn commit(
+    world: &World,
+    decided: &Decided,
+    registry: &Registry<'_>,
+    records: &[RunRecord],
+    journal: &mut Journal,
+) -> Result<Option<String>, Stop> {
+    let step = |heading: &str| world.console.step(world.clock.elapsed(), heading);
+    let overlay = journal.places().overlay();
+    step("Render pages");
+    registry.render_pages(&overlay)?;
+    step("Commit the records");
+    let commit = registry.record(&overlay, &message(decided, records))?;
+    journal.committed = true;
+    step("Build the site");
+    registry.build_site(&world.places.site())?;
+    Ok(commit)
 }
 
 /// The campaign's record, not yet signed.

@@ -19,7 +19,6 @@ pub mod git;
 pub mod hardware;
 pub mod inputs;
 pub mod journal;
-pub mod judge;
 pub mod kernels;
 pub mod lock;
 pub mod places;

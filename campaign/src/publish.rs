@@ -2,7 +2,7 @@
 //! own tools.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus};
+use std::process::{Command, ExitStatus, Stdio};
 
 use schema::campaign::CampaignRecord;
 use schema::canonical::{record_sha256, to_file_text};
@@ -71,8 +71,8 @@ impl Registry<'_> {
     /// The site's tool fails.
     pub fn render_pages(&self, overlay: &Path) -> Result<(), Stop> {
         let mut command = self.tools.site("pages");
-        command.arg("--registry").arg(self.dir).arg("--overlay").arg(overlay);
-        command.arg("--out").arg(overlay);
+        command.arg("--registry").arg(self.results()).arg("--overlay").arg(overlay);
+        command.arg("--only-overlay").arg("--out").arg(overlay);
         self.must(command, SITE, "pages")
     }
 
@@ -99,28 +99,40 @@ impl Registry<'_> {
     /// The site's tool fails.
     pub fn build_site(&self, out: &Path) -> Result<(), Stop> {
         let mut command = self.tools.site("build");
-        command.arg("--registry").arg(self.dir).arg("--out").arg(out);
+        command.arg("--registry").arg(self.results()).arg("--out").arg(out);
         self.must(command, SITE, "build")
     }
 
-    /// Prints a release's table on standard output.
+    /// Prints a release's table on standard output; `overlay` holds records that are not committed.
     ///
     /// # Errors
     /// The site's tool fails.
-    pub fn print_table(&self, engine: &str, release: &str, hardware: &str) -> Result<(), Stop> {
+    pub fn print_table(&self, of: Named<'_>, overlay: Option<&Path>) -> Result<(), Stop> {
         let mut command = self.tools.site("table");
-        command.arg("--registry").arg(self.dir);
-        command.args(["--engine", engine, "--release", release, "--hardware", hardware]);
-        self.must(command, SITE, "table")
+        command.arg("--registry").arg(self.results());
+        command.args(["--engine", of.engine, "--release", of.release, "--hardware", of.hardware]);
+        if let Some(overlay) = overlay {
+            command.arg("--overlay").arg(overlay);
+        }
+        ended_well(SITE, "table", process::show(&mut command, self.interrupt)?)
     }
 
-    /// Prints the comparison of two releases; its exit code is the answer.
+    /// Prints how `of` compares with `baseline`; the exit code of that is the answer.
     ///
     /// # Errors
     /// The registry's tool could not compare.
-    pub fn diff(&self, baseline: &str, candidate: &str) -> Result<Exit, Stop> {
+    pub fn diff(
+        &self,
+        baseline: &str,
+        of: Named<'_>,
+        overlay: Option<&Path>,
+    ) -> Result<Exit, Stop> {
         let mut command = self.tools.results("diff");
-        command.args([baseline, candidate, "--registry"]).arg(self.dir);
+        command.args([baseline, of.release, "--registry"]).arg(self.dir);
+        command.args(["--engine", of.engine, "--hardware", of.hardware]);
+        if let Some(overlay) = overlay {
+            command.arg("--overlay").arg(overlay);
+        }
         let status = process::show(&mut command, self.interrupt)?;
         match status.code() {
             Some(0) => Ok(Exit::Well),
@@ -130,15 +142,31 @@ impl Registry<'_> {
         }
     }
 
+    fn results(&self) -> PathBuf {
+        self.dir.join("results")
+    }
+
+    /// Runs a tool for its effect: what it says on standard output is not the campaign's answer.
     fn must(
         &self,
         mut command: Command,
         name: &'static str,
         verb: &'static str,
     ) -> Result<(), Stop> {
-        let status = process::show(&mut command, self.interrupt)?;
-        if status.success() { Ok(()) } else { Err(ended(name, verb, status)) }
+        ended_well(name, verb, process::show(command.stdout(Stdio::null()), self.interrupt)?)
     }
+}
+
+/// A release of an engine on a hardware.
+#[derive(Debug, Clone, Copy)]
+pub struct Named<'a> {
+    pub engine: &'a str,
+    pub release: &'a str,
+    pub hardware: &'a str,
+}
+
+fn ended_well(name: &'static str, verb: &'static str, status: ExitStatus) -> Result<(), Stop> {
+    if status.success() { Ok(()) } else { Err(ended(name, verb, status)) }
 }
 
 fn ended(name: &'static str, verb: &'static str, status: ExitStatus) -> Stop {

@@ -1,6 +1,6 @@
 //! From what was seen of a run to its record. Pure: no clock, no files.
 
-use schema::canonical::{CanonicalError, record_sha256};
+use schema::canonical::CanonicalError;
 use schema::exit::Exit;
 use schema::measurement::Measurement;
 use schema::path::PathError;
@@ -12,12 +12,16 @@ use schema::run::{
 use serde_json::Value;
 
 use crate::catalog::ScenarioEntry;
+use crate::redact::Identity;
 use crate::stop::Ends;
 
 const NEVER_READY: &str = "the server never became ready";
 const NOT_TOLD: &str = "the server does not tell";
 const NOT_REACHED: &str = "the run ended before this could be measured";
 const NOT_MEASURED: &str = "the load generator did not measure it";
+/// Flags that say where one launch lay, not how it was configured: the hash of the configuration
+/// does not cover them either.
+const PLACES: &[&str] = &["api-key-file", "host", "model", "model-name", "port", "profile"];
 const STARTED_BY_OTHERS: &str = "the server was started by someone else";
 
 /// A record that cannot be written as it is.
@@ -52,6 +56,8 @@ pub struct Parts<'a> {
     pub rss_bytes_max: Option<u64>,
     pub started_at: String,
     pub finished_at: String,
+    /// Names that must not enter the record.
+    pub identity: &'a Identity,
 }
 
 /// What the campaign itself knows of the server.
@@ -89,7 +95,7 @@ pub fn assemble(parts: Parts<'_>) -> RunRecord {
         }
         None => (ServerFacts::default(), ModelFacts::default()),
     };
-    record.server = Some(server_facts(server, parts.launch));
+    record.server = Some(server_facts(server, parts.launch, parts.identity));
     record.model = model_facts(model, parts.model);
     if let Some(measurement) = parts.measurement {
         measurement.fill(&mut record);
@@ -113,12 +119,9 @@ pub fn assemble(parts: Parts<'_>) -> RunRecord {
 /// # Panics
 /// A null has no reason, which [`assemble`] rules out.
 pub fn seal(record: &mut RunRecord) -> Result<(), RecordError> {
-    record.checks_rev = crate::judge::CHECKS_REV;
-    record.checks = crate::judge::judge(record);
-    record.record_sha256 = record_sha256(record)?;
     let unexplained = unexplained_nulls(&to_value(record));
     assert!(unexplained.is_empty(), "nulls without a reason: {unexplained:?}");
-    Ok(())
+    Ok(audit::seal(record)?)
 }
 
 /// True when a release that has this record is not in order: it failed, or it cannot be believed.
@@ -127,8 +130,17 @@ pub fn is_bad(record: &RunRecord) -> bool {
     record.status != Status::Ok || record.validity.verdict == ValidityVerdict::Invalid
 }
 
-fn server_facts(told: ServerFacts, launch: LaunchFacts) -> ServerFacts {
+fn server_facts(told: ServerFacts, launch: LaunchFacts, identity: &Identity) -> ServerFacts {
+    let clean = |(flag, value): (String, Value)| match value {
+        Value::String(text) => (flag, Value::String(identity.redact(&text))),
+        other => (flag, other),
+    };
+    let config = told.config.map(|config| {
+        let kept = config.into_iter().filter(|(flag, _)| !PLACES.contains(&flag.as_str()));
+        kept.map(clean).collect()
+    });
     ServerFacts {
+        config,
         argv: launch.argv,
         env: launch.env,
         variant: launch.variant,

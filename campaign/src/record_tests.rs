@@ -1,1 +1,163 @@
-//! x
+//! Records from made-up parts: whatever is missing, every null says why.
+
+use std::path::Path;
+
+use audit::sample::Sample;
+use schema::measurement::Measurement;
+use schema::run::{FailureClass, Phase};
+use serde_json::json;
+
+use super::*;
+use crate::catalog::Catalog;
+
+fn scenario() -> ScenarioEntry {
+    let suite = Path::new(env!("CARGO_MANIFEST_DIR")).join("../suite");
+    Catalog::new(&suite).scenario("balanced-lite").unwrap()
+}
+
+/// What the load generator and the server would have said of a good run.
+fn told() -> (Measurement, Probe, RunRecord) {
+    let sample = Sample::default().record();
+    let measured = |path: &str| !path.starts_with("server") && !path.starts_with("model");
+    let absent = sample.absent.clone().into_iter().filter(|(path, _)| measured(path)).collect();
+    let measurement = Measurement {
+        status: sample.status,
+        time: sample.time.clone(),
+        scenario: sample.scenario.clone(),
+        client: sample.client.clone(),
+        cache: sample.cache.clone(),
+        counts: sample.counts.clone(),
+        histograms: sample.histograms.clone(),
+        metrics: sample.metrics.clone(),
+        correctness: sample.correctness.clone(),
+        absent,
+        ..Measurement::default()
+    };
+    let probe = Probe {
+        server: sample.server.clone().unwrap(),
+        model: sample.model.clone(),
+        ..Probe::default()
+    };
+    (measurement, probe, sample)
+}
+
+fn parts<'a>(scenario: &'a ScenarioEntry, identity: &'a Identity) -> Parts<'a> {
+    let sample = Sample::default().record();
+    Parts {
+        id: "01JD5XQ0000000000000000000",
+        slot: sample.campaign.unwrap(),
+        engine: sample.engine,
+        scenario,
+        dataset_sha256: "d0",
+        hardware: (sample.hardware, Absent::new()),
+        launch: LaunchFacts {
+            argv: Some(vec!["redline".into(), "serve".into()]),
+            env: Some(Default::default()),
+            variant: None,
+            tp: Some(1),
+            startup_us: Some(7),
+        },
+        model: ModelFacts { id: sample.model.id, ..ModelFacts::default() },
+        probe: None,
+        measurement: None,
+        failure: None,
+        rss_bytes_max: None,
+        started_at: "2026-01-01T00:00:00Z".into(),
+        finished_at: "2026-01-01T00:01:00Z".into(),
+        identity,
+    }
+}
+
+fn crash(phase: Phase) -> Failure {
+    Failure { class: FailureClass::Crash, phase, message: "it died\nlast lines: x".into() }
+}
+
+#[test]
+fn a_good_run_satisfies_every_rule() {
+    let (measurement, probe, sample) = told();
+    let (scenario, identity) = (scenario(), Identity::default());
+    let mut record = assemble(Parts {
+        measurement: Some(measurement),
+        probe: Some(probe),
+        rss_bytes_max: Some(1 << 20),
+        ..parts(&scenario, &identity)
+    });
+    seal(&mut record).unwrap();
+    let broken: Vec<_> = record.checks.iter().filter(|check| !check.ok).collect();
+    assert!(broken.is_empty(), "{broken:?}");
+    assert!(!record.checks.is_empty() && !is_bad(&record));
+    assert_eq!(record.metrics, sample.metrics);
+    let server = record.server.unwrap();
+    assert_eq!(server.startup_us, sample.server.unwrap().startup_us, "the server's own is finer");
+}
+
+#[test]
+fn a_server_that_never_became_ready_leaves_reasons() {
+    let (scenario, identity) = (scenario(), Identity::default());
+    let mut record =
+        assemble(Parts { failure: Some(crash(Phase::Load)), ..parts(&scenario, &identity) });
+    seal(&mut record).unwrap();
+    assert_eq!(record.status, Status::Failed);
+    assert_eq!(record.validity.reasons, ["the run failed: it died"]);
+    for (path, reason) in [
+        ("server.config", NEVER_READY),
+        ("model.dtype", NEVER_READY),
+        ("counts", NOT_REACHED),
+        ("scenario.manifest_sha256", NOT_REACHED),
+        ("time.wall_us", NOT_REACHED),
+        ("memory.gpu_bytes_max", "no GPU"),
+    ] {
+        assert_eq!(record.absent.get(path).map(String::as_str), Some(reason), "{path}");
+    }
+    assert_eq!(record.scenario.requests, Some(scenario.scenario.workload.requests));
+    assert!(schema::path::of_run(&record).unwrap().contains("/unknown-unknown-tp1-unread/"));
+}
+
+#[test]
+fn a_run_that_was_cut_short_keeps_what_was_measured() {
+    let (mut measurement, probe, _) = told();
+    measurement.validity.reasons.push("the client was busy".into());
+    let (scenario, identity) = (scenario(), Identity::default());
+    let record = assemble(Parts {
+        measurement: Some(measurement),
+        probe: Some(probe),
+        failure: Some(crash(Phase::Measure)),
+        ..parts(&scenario, &identity)
+    });
+    assert_eq!(record.status, Status::Partial);
+    assert!(record.counts.is_some());
+    assert_eq!(record.validity.reasons, ["the client was busy", "the run failed: it died"]);
+    assert!(is_bad(&record));
+}
+
+#[test]
+fn neither_port_nor_path_of_the_configuration_is_kept() {
+    let (_, mut probe, _) = told();
+    let config = [
+        ("port", json!(4711)),
+        ("host", json!("127.0.0.1")),
+        ("threads", json!(2)),
+        ("spill-dir", json!("/srv/ada/spill")),
+        ("note", json!("ada")),
+    ];
+    probe.server.config = Some(config.map(|(flag, value)| (flag.to_owned(), value)).into());
+    let (scenario, identity) = (scenario(), Identity { user: Some("ada".into()), host: None });
+    let record = assemble(Parts { probe: Some(probe), ..parts(&scenario, &identity) });
+    let config = serde_json::to_string(&record.server.unwrap().config).unwrap();
+    assert_eq!(config, r#"{"note":"{user}","spill-dir":"{path}/spill","threads":2}"#);
+}
+
+#[test]
+fn a_reason_for_what_is_there_after_all_is_dropped() {
+    let (mut measurement, probe, _) = told();
+    measurement.absent.insert("metrics.requests_per_s".into(), "no".into());
+    measurement.absent.insert("telemetry.power_mw".into(), "no GPU".into());
+    let (scenario, identity) = (scenario(), Identity::default());
+    let record = assemble(Parts {
+        measurement: Some(measurement),
+        probe: Some(probe),
+        ..parts(&scenario, &identity)
+    });
+    assert!(!record.absent.contains_key("metrics.requests_per_s"));
+    assert!(record.absent.contains_key("telemetry.power_mw"));
+}

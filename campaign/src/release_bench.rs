@@ -114,6 +114,9 @@ fn carry_out(
         step(&format!("Run {} of {total}: {title}, {id}, repeat {repeat}", index + 1));
         let record = bench.run(slot, side, cell)?;
         world.console.note(&outcome_line(&record));
+        for reason in &record.validity.reasons {
+            world.console.note(reason);
+        }
         write_run(&places.overlay(), &record)?;
         journal.runs_written += 1;
         records.push(record);

@@ -2,10 +2,11 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::ExitStatus;
+use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use schema::engine::EngineFile;
+use schema::exit::Exit;
 use schema::measurement::Measurement;
 use schema::probe::Probe;
 use schema::run::{Absent, CampaignSlot, EngineFacts, HardwareFacts, ModelFacts, RunRecord};
@@ -122,6 +123,7 @@ impl Bench<'_> {
             rss_bytes_max: outcome.rss_bytes_max,
             started_at,
             finished_at: self.world.clock.rfc3339(),
+            identity: &self.world.identity,
         });
         seal(&mut record)?;
         Ok(record)
@@ -254,6 +256,8 @@ impl Bench<'_> {
         command.arg("--tokenizer").arg(&cell.tokenizer);
         command.arg("--out").arg(&out);
         command.args(["--progress", if world.console.is_live() { "auto" } else { "none" }]);
+        // Its summary is in the file too, and standard output is for the campaign's own answer.
+        command.stdout(Stdio::null());
         let mut bench = Group::start(&mut command)?;
         let limit = time_limit(cell.scenario.scenario.tier);
         let mut deadline = Instant::now() + limit;
@@ -285,11 +289,27 @@ impl Bench<'_> {
         let happening = match (died, ended) {
             (Some(status), _) => Some(Happening::Died(status)),
             (None, None) => Some(Happening::Stuck { limit_s: limit.as_secs() }),
+            (None, Some(status)) if gave_up(status) && !out.exists() => self.silence(url)?,
             (None, Some(_)) => None,
         };
         let measurement = read_measurement(&out, ended, happening.is_some())?;
         Ok((measurement, happening))
     }
+
+    /// Whether the server still answers, after the load generator gave up on its environment.
+    fn silence(&self, url: &str) -> Result<Option<Happening>, Stop> {
+        let (tools, interrupt) = (&self.world.tools, &self.world.interrupt);
+        let asked = ask(tools, url, &self.engine.path, Duration::from_secs(10), interrupt)?;
+        Ok(match asked {
+            Asked::Ready(_) => None,
+            Asked::NotYet(said) | Asked::Unreadable(said) => Some(Happening::Silent(said)),
+        })
+    }
+}
+
+/// The load generator's code for "the environment": no server, or no disk.
+fn gave_up(status: ExitStatus) -> bool {
+    status.code() == Some(i32::from(Exit::Environment.code()))
 }
 
 /// The load generator's file. Without one it has said why on standard error, and where the server

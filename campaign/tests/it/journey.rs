@@ -80,7 +80,8 @@ fn a_baseline_runs_interleaved_and_is_compared() {
         .filter_map(|line| Some(line.split_once(" of 6: ")?.1.split_once(',')?.0))
         .collect();
     assert_eq!(order, ["v0.9.1", "v0.9.2", "v0.9.2", "v0.9.1", "v0.9.1", "v0.9.2"]);
-    assert!(scratch.calls().contains("results diff v0.9.1 v0.9.2 --registry "));
+    let calls = scratch.calls();
+    assert!(calls.contains("results diff v0.9.1 v0.9.2 --registry "), "{calls}");
     let hashes: std::collections::BTreeSet<_> = scratch
         .records(&scratch.root().join("results"))
         .into_iter()

@@ -6,5 +6,6 @@
 mod early_ends;
 mod failures;
 mod journey;
+mod kernels;
 mod refusals;
 mod scratch;

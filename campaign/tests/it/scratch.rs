@@ -106,6 +106,7 @@ impl Scratch {
             .current_dir(self.root())
             .env("PATH", path)
             .env("FIXTURES", self.fixtures())
+            .env("REAL_CARGO", std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
             .env("REDLINE_CACHE", self.cache())
             .env("CARGO_NET_OFFLINE", "true")
             .env_remove("CARGO_TARGET_DIR");
