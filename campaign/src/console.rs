@@ -1,7 +1,7 @@
 //! What the user sees: step headings with the time since the start, on standard error.
 //! The answer of a command (plan, table, paths) goes to standard output.
 
-use std::io::{IsTerminal, stderr};
+use std::io::{IsTerminal, Write, stderr, stdout};
 use std::time::Duration;
 
 /// Writes headings and notes.
@@ -33,6 +33,12 @@ impl Console {
         if !self.quiet {
             eprintln!("[{:>6}] {heading}", clock_text(elapsed));
         }
+    }
+
+    /// The command's answer, on standard output. A reader that has gone away is no error.
+    pub fn answer(&self, text: &str) {
+        let mut out = stdout().lock();
+        let _ = writeln!(out, "{text}").and_then(|()| out.flush());
     }
 
     /// A line below the last heading.

@@ -24,7 +24,7 @@ pub fn run(world: &World, flags: &Fetch) -> Result<Exit, Stop> {
     for input in inputs {
         world.console.step(world.clock.elapsed(), &format!("Fetch {}", input.id));
         let obtained = world.fetcher().obtain(&input)?;
-        println!("{}  {}", input.id, obtained.path.display());
+        world.console.answer(&format!("{}  {}", input.id, obtained.path.display()));
     }
     Ok(Exit::Well)
 }

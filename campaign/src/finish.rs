@@ -44,7 +44,10 @@ pub fn finish(
     }
     match committed {
         Some(commit) => print_paths(world, decided, &campaign, commit.as_deref()),
-        None => println!("records  {} (not committed)", world.places.shown(&overlay)),
+        None => {
+            let shown = world.places.shown(&overlay);
+            world.console.answer(&format!("records  {shown} (not committed)"));
+        }
     }
     let compared = match campaign.releases.as_slice() {
         [baseline, candidate] => {
@@ -55,7 +58,10 @@ pub fn finish(
     };
     let bad = records.iter().filter(|record| is_bad(record)).count();
     if bad > 0 {
-        eprintln!("{bad} of {} runs failed or are INVALID; their records say why", records.len());
+        let of = records.len();
+        world
+            .console
+            .note(&format!("{bad} of {of} runs failed or are INVALID; their records say why"));
         return Ok(Exit::Worse);
     }
     Ok(compared)
@@ -149,12 +155,13 @@ fn message(decided: &Decided, records: &[RunRecord]) -> String {
 fn print_paths(world: &World, decided: &Decided, campaign: &CampaignRecord, commit: Option<&str>) {
     let results = decided.registry.join("results");
     let shown = |path: &Path| world.places.shown(path);
+    let answer = |text: String| world.console.answer(&text);
     for release in &campaign.releases {
         let page = schema::path::of_page(&decided.engine.id, release, &campaign.hardware);
-        println!("page     {}", shown(&results.join(page)));
+        answer(format!("page     {}", shown(&results.join(page))));
     }
-    println!("site     {}", shown(&world.places.site().join("index.html")));
+    answer(format!("site     {}", shown(&world.places.site().join("index.html"))));
     if let Some(commit) = commit {
-        println!("commit   {commit}");
+        answer(format!("commit   {commit}"));
     }
 }

@@ -75,9 +75,10 @@ pub fn run(world: &World, flags: &Kernels) -> Result<Exit, Stop> {
     fill(&mut record, benches)?;
     let place = schema::path::of_kernels(&record).map_err(RecordError::from)?;
     let path = publish::write(&places.overlay(), &place, &record)?;
-    println!("{}", table(&record));
+    let answer = |text: String| world.console.answer(&text);
+    answer(table(&record));
     if !commits {
-        println!("record   {} (not committed)", world.places.shown(&path));
+        answer(format!("record   {} (not committed)", world.places.shown(&path)));
         return Ok(Exit::Well);
     }
     let count = record.benches.len();
@@ -85,8 +86,8 @@ pub fn run(world: &World, flags: &Kernels) -> Result<Exit, Stop> {
     let message = format!("results: {count} kernels of {ENGINE} {release} on {hardware}\n");
     registry.render_pages(&places.overlay())?;
     let commit = registry.record(&places.overlay(), &message)?;
-    println!("record   {}", world.places.shown(&root.join("results").join(place)));
-    println!("commit   {}", commit.as_deref().unwrap_or("none"));
+    answer(format!("record   {}", world.places.shown(&root.join("results").join(place))));
+    answer(format!("commit   {}", commit.as_deref().unwrap_or("none")));
     Ok(Exit::Well)
 }
 

@@ -1,8 +1,10 @@
 //! One campaign from the command line to the commit: decide, build, fetch, run, publish.
 
 use std::io::{BufRead, IsTerminal, stdin};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
+use nix::poll::{PollFd, PollFlags, poll};
 use schema::exit::Exit;
 use schema::run::{RunRecord, Status, ValidityVerdict};
 
@@ -13,6 +15,7 @@ use crate::decide::{Decided, decide, ready_cells};
 use crate::finish::finish;
 use crate::journal::Journal;
 use crate::lock::Lock;
+use crate::process::Interrupt;
 use crate::publish::{Registry, write_run};
 use crate::run::Bench;
 use crate::sides;
@@ -34,11 +37,11 @@ pub fn run(world: &World, flags: &ReleaseBench) -> Result<Exit, Stop> {
         false => Some(Lock::take(&world.places.lock(), world.pid)?),
     };
     let decided = decide(world, flags)?;
-    print!("{}", decided.brief.render());
+    world.console.answer(decided.brief.render().trim_end());
     if flags.dry_run {
         return Ok(Exit::Well);
     }
-    confirm(&decided.brief, flags.yes)?;
+    confirm(&decided.brief, flags.yes, &world.interrupt)?;
     let mut journal = Journal::new(world.places.campaign(&decided.plan.campaign));
     carry_out(world, flags, &decided, &mut journal)
         .map_err(|stop| journal.ended_early(stop, &world.places, &world.interrupt))
@@ -59,7 +62,7 @@ fn refuse_unsupported(flags: &ReleaseBench) -> Result<(), Stop> {
 }
 
 /// Asks before hours of measuring, where somebody can answer.
-fn confirm(brief: &Brief, yes: bool) -> Result<(), Stop> {
+fn confirm(brief: &Brief, yes: bool, interrupt: &Interrupt) -> Result<(), Stop> {
     let expected = brief.expected_us();
     if yes || Duration::from_micros(expected) <= ASK_BEYOND {
         return Ok(());
@@ -70,13 +73,23 @@ fn confirm(brief: &Brief, yes: bool) -> Result<(), Stop> {
             .with_hint("say `--yes` to start it, or fewer `--scenario` and `--repeats`"));
     }
     eprint!("This will take {expected}. Start? [y/N] ");
-    let mut answer = String::new();
-    // An answer that cannot be read is no consent.
-    let _ = stdin().lock().read_line(&mut answer);
-    match answer.trim() {
+    match read_answer(interrupt)?.trim() {
         "y" | "Y" | "yes" => Ok(()),
         _ => Err(Stop::wrong_use("not started")),
     }
+}
+
+/// A line from the terminal. Ctrl-C only sets a flag, so the wait looks at that too.
+fn read_answer(interrupt: &Interrupt) -> Result<String, Stop> {
+    let stdin = stdin();
+    let mut waiting = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
+    while !matches!(poll(&mut waiting, 100_u8), Ok(ready) if ready > 0) {
+        interrupt.check()?;
+    }
+    let mut answer = String::new();
+    // An answer that cannot be read is no consent.
+    let _ = stdin.lock().read_line(&mut answer);
+    Ok(answer)
 }
 
 fn carry_out(

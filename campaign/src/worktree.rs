@@ -64,9 +64,10 @@ pub fn prepare(git: &Git, release: &Release, path: &Path) -> Result<(), Worktree
     if let Some(parent) = path.parent() {
         make_dir(parent)?;
     }
-    // A folder that was deleted by hand is still registered, and would be refused.
-    git.text(&["worktree", "prune"])?;
     let shown = path.to_string_lossy();
-    git.text(&["worktree", "add", "--quiet", "--detach", &shown, &release.commit])?;
+    // Twice `-f`: a folder that was deleted by hand is still registered, and one whose making was
+    // killed is locked besides. `worktree prune` would also forget the user's own checkouts on a
+    // disk that is not mounted now.
+    git.text(&["worktree", "add", "-f", "-f", "--quiet", "--detach", &shown, &release.commit])?;
     Ok(())
 }

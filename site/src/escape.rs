@@ -68,6 +68,28 @@ pub fn fence(text: &str) -> String {
     format!("{ticks}\n{}\n{ticks}", text.trim_end())
 }
 
+/// `text` as an HTML code element.
+#[must_use]
+pub fn html_code(text: &str) -> String {
+    format!("<code>{}</code>", html(text))
+}
+
+/// A message whose names stand in back-ticks, as the programs write them: `name` does what is
+/// between two, `prose` the rest. A back-tick without a partner is prose.
+#[must_use]
+pub fn ticks(text: &str, prose: fn(&str) -> String, name: fn(&str) -> String) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('`') {
+        let Some((inside, behind)) = after.split_once('`') else { break };
+        out.push_str(&prose(before));
+        out.push_str(&name(inside));
+        rest = behind;
+    }
+    out.push_str(&prose(rest));
+    out
+}
+
 fn longest_run(text: &str) -> usize {
     let mut longest = 0;
     let mut run = 0;
@@ -100,6 +122,13 @@ mod tests {
         ] {
             assert_eq!(markdown(text), expected);
         }
+    }
+
+    #[test]
+    fn names_in_back_ticks_are_code() {
+        assert_eq!(ticks("`a<b` is <c>", html, html_code), "<code>a&lt;b</code> is &lt;c&gt;");
+        assert_eq!(ticks("`a|b` is *c*", markdown, code_span), r"`a\|b` is \*c\*");
+        assert_eq!(ticks("lone ` tick", html, html_code), "lone ` tick");
     }
 
     #[test]

@@ -64,11 +64,12 @@ pub fn plus_minus(percent: f64) -> String {
 /// deserves.
 #[must_use]
 pub fn half_width(percent: f64) -> String {
-    let decimals = match percent {
-        zero if zero == 0.0 => 0,
-        large if large >= 9.95 => 0,
-        middle if middle >= 0.095 => 1,
-        _ => 2,
+    let decimals = if percent == 0.0 || percent >= 9.95 {
+        0
+    } else if percent >= 0.095 {
+        1
+    } else {
+        2
     };
     format!("{percent:.decimals$}")
 }
@@ -95,10 +96,21 @@ pub fn seconds(us: u64) -> String {
     format!("{} s", rounded(as_f64(us) / 1e6, None))
 }
 
-/// The shortest text that reads back as `value`.
+/// `value` to nine significant digits, beyond which there is nothing but the arithmetic of
+/// doubles; a shorter text that reads back as `value` is kept.
 #[must_use]
 pub fn exactly(value: f64) -> String {
-    grouped(&format!("{value}"))
+    let shortest = format!("{value}");
+    if value == 0.0 || shortest.trim_start_matches(['0', '.', '-']).len() <= 10 {
+        return grouped(&shortest);
+    }
+    let decimals = 8 - place(value);
+    if decimals <= 0 || decimals > 17 {
+        return if decimals <= 0 { grouped(&format!("{value:.0}")) } else { format!("{value:e}") };
+    }
+    grouped(
+        format!("{value:.*}", digit_count(decimals)).trim_end_matches('0').trim_end_matches('.'),
+    )
 }
 
 /// The unit in which a metric is shown, and what its stored value is divided by.
@@ -200,6 +212,21 @@ mod tests {
         assert_eq!(half_width(0.0), "0");
         assert_eq!(half_width(1.26), "1.3");
         assert_eq!(half_width(12.6), "13");
+    }
+
+    #[test]
+    fn exact_values_have_nine_digits() {
+        for (value, expected) in [
+            (0.0, "0"),
+            (250.0, "250"),
+            (3.331_637_668_578_263, "3.33163767"),
+            (1_372_999.123_456_789, "1,372,999.12"),
+            (1e12, "1,000,000,000,000"),
+            (0.1, "0.1"),
+            (1.0 / 3e12, "3.3333333333333334e-13"),
+        ] {
+            assert_eq!(exactly(value), expected);
+        }
     }
 
     #[test]

@@ -104,6 +104,14 @@ impl Renderer {
         });
         env.set_formatter(write_escaped);
         env.add_filter("code", |text: String| Value::from_safe_string(escape::code_span(&text)));
+        env.add_filter("ticks", |state: &State, text: String| {
+            let markdown = matches!(state.auto_escape(), AutoEscape::Custom(_));
+            Value::from_safe_string(if markdown {
+                escape::ticks(&text, escape::markdown, escape::code_span)
+            } else {
+                escape::ticks(&text, escape::html, escape::html_code)
+            })
+        });
         env.add_filter("fence", |text: String| Value::from_safe_string(escape::fence(&text)));
         for (name, text) in templates {
             env.add_template(name, text).map_err(|error| explain(error, name))?;

@@ -36,8 +36,8 @@ fn line(name: &str, figures: &[Figure]) -> Vec<String> {
     let mut cells = vec![name.to_owned()];
     cells.extend(figures.iter().map(|figure| match &figure.spread {
         // Spreads stand in a column of their own width, so that figures line up.
-        Some(spread) => format!("{} {spread:<8}", figure.text),
-        None => format!("{} {:<8}", figure.text, ""),
+        Some(spread) => format!("{} {spread:<6}", figure.text),
+        None => format!("{} {:<6}", figure.text, ""),
     }));
     cells
 }

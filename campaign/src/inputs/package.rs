@@ -90,7 +90,7 @@ pub fn fetch(
         );
     }
     let hub = source.hub.clone().unwrap_or_else(|| "a source without a name".to_owned());
-    Err(PackageError::NotHad { package: hub, detail: "not in the local hub cache".to_owned() })
+    Err(PackageError::NotHad { package: hub, detail: "hub caches are not searched yet".to_owned() })
 }
 
 /// Runs a package client and returns the one archive that it left in `temp`.

@@ -61,6 +61,22 @@ fn a_server_that_dies_in_mid_run_is_a_crash_while_measuring() {
 }
 
 #[test]
+fn a_server_that_falls_silent_hangs() {
+    let scratch = Scratch::new();
+    let failure = failed_run(&scratch, &[("BENCH_FAKE", "silent")]).failure.unwrap();
+    assert_eq!((failure.class, failure.phase), (FailureClass::Hang, Phase::Measure));
+    assert!(failure.message.contains("no longer answers"), "{}", failure.message);
+}
+
+#[test]
+fn a_port_that_was_taken_meanwhile_is_replaced() {
+    let scratch = Scratch::new();
+    let args = ["release-bench", "v0.9.2", "--repeats", "1"];
+    scratch.run_with(&args, &[("REDLINE_FAKE", "unlucky")]).expect(0, &[]);
+    assert_eq!(scratch.pids("server.pids").len(), 2, "one launch in vain");
+}
+
+#[test]
 fn a_server_of_another_version_is_not_measured_under_this_name() {
     let scratch = Scratch::new();
     scratch.write_probe(&Probe { version: Some("0.9.1".into()), ..Probe::default() });

@@ -29,6 +29,19 @@ fn a_tag_that_points_elsewhere_stops_the_command() {
 }
 
 #[test]
+fn a_release_that_came_by_a_merge_is_the_merge() {
+    let scratch = Scratch::new();
+    scratch.git(&["checkout", "--quiet", "-b", "side", "HEAD~1"]);
+    scratch.set_version("0.9.4");
+    scratch.commit("version 0.9.4 on a side branch");
+    scratch.git(&["checkout", "--quiet", "main"]);
+    scratch.git(&["merge", "--quiet", "--no-ff", "-X", "theirs", "-m", "merge", "side"]);
+    let merge = scratch.git(&["rev-parse", "--short=10", "HEAD"]);
+    let shown = format!("v0.9.4, commit {}", merge.trim());
+    scratch.run(&["release-bench", "v0.9.4", "--dry-run"]).expect(0, &[&shown]);
+}
+
+#[test]
 fn a_shallow_clone_says_how_to_get_the_rest() {
     let scratch = Scratch::new();
     let shallow = scratch.fixtures().join("shallow");

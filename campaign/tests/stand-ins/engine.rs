@@ -38,6 +38,13 @@ fn main() {
             let script = "trap '' TERM; echo $$ >> \"$FIXTURES/server.pids\"; while :; do sleep 0.1; done";
             Command::new("sh").args(["-c", script]).spawn().expect("sh");
         }
+        "unlucky" => {
+            let once = format!("{fixtures}/unlucky");
+            if std::fs::File::create_new(once).is_ok() {
+                eprintln!("error: cannot bind: Address already in use (os error 98)");
+                exit(4);
+            }
+        }
         _ => {}
     }
     let port: u16 = after("--port").parse().expect("port");

@@ -23,7 +23,7 @@ pub struct Dots {
     pub rows: Vec<DotRow>,
 }
 
-const ROW: f64 = 46.0;
+const ROW: f64 = 42.0;
 const TOP: f64 = 4.0;
 
 /// The axis never shows less than this, so that noise of a tenth of a percent looks like it.
@@ -54,7 +54,7 @@ fn draw_row(svg: &mut Svg, scale: &Scale, row: &DotRow, top: f64) {
     svg.rect("halo", (0.0, top + 1.0), (WIDTH, 17.0));
     svg.text("label", (0.0, top + 13.0), Anchor::Start, &fitted(&row.label, 220.0));
     svg.text("value", (WIDTH, top + 13.0), Anchor::End, &row.value);
-    let middle = top + 32.0;
+    let middle = top + 29.0;
     if let [(_, title)] = row.repeats.as_slice() {
         svg.dot("dot hollow", (scale.at(0.0), middle), 4.0, title);
         return;
@@ -64,14 +64,8 @@ fn draw_row(svg: &mut Svg, scale: &Scale, row: &DotRow, top: f64) {
     if low <= high {
         svg.line("whisker", (scale.at(low), middle), (scale.at(high), middle));
     }
-    // Later repeats stand lower, so that a drift over the campaign shows as a slope.
-    let count = row.repeats.len();
-    let step = (16.0 / f64::from(u32::try_from(count.max(1)).unwrap_or(u32::MAX))).min(4.0);
-    let mut y =
-        middle - step * f64::from(u32::try_from(count.saturating_sub(1)).unwrap_or(0)) / 2.0;
     for (pct, title) in &row.repeats {
-        svg.dot("dot", (scale.at(*pct), y), 3.5, title);
-        y += step;
+        svg.dot("dot", (scale.at(*pct), middle), 4.0, title);
     }
 }
 
@@ -99,6 +93,28 @@ mod tests {
             description: "d".into(),
             rows: vec![row("sharegpt-lite@1", &[-0.5, 0.0, 1.5])],
         };
-        expect_test::expect![[r#""#]].assert_eq(&dots.draw());
+        expect_test::expect![[r#"
+            <svg class="chart" role="img" viewBox="0 0 360 80"><title>Repeats</title><desc>d</desc>
+            <line class="grid" x1="8" y1="4" x2="8" y2="46"/>
+            <text class="tick" x="8" y="60">−2</text>
+            <line class="grid" x1="94" y1="4" x2="94" y2="46"/>
+            <text class="tick" x="94" y="60" text-anchor="middle">−1</text>
+            <line class="grid" x1="180" y1="4" x2="180" y2="46"/>
+            <text class="tick" x="180" y="60" text-anchor="middle">0</text>
+            <line class="grid" x1="266" y1="4" x2="266" y2="46"/>
+            <text class="tick" x="266" y="60" text-anchor="middle">1</text>
+            <line class="grid" x1="352" y1="4" x2="352" y2="46"/>
+            <text class="tick" x="352" y="60" text-anchor="end">2</text>
+            <text class="axis" x="360" y="75" text-anchor="end">% from the median</text>
+            <line class="zero" x1="180" y1="4" x2="180" y2="46"/>
+            <rect class="halo" x="0" y="5" width="360" height="17"/>
+            <text class="label" x="0" y="17">sharegpt-lite@1</text>
+            <text class="value" x="360" y="17" text-anchor="end">1,234 /s</text>
+            <line class="whisker" x1="137" y1="33" x2="309" y2="33"/>
+            <circle class="dot" cx="137" cy="33" r="4"><title>-0.5 %</title></circle>
+            <circle class="dot" cx="180" cy="33" r="4"><title>0 %</title></circle>
+            <circle class="dot" cx="309" cy="33" r="4"><title>1.5 %</title></circle>
+            </svg>"#]]
+        .assert_eq(&dots.draw());
     }
 }

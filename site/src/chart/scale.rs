@@ -146,7 +146,7 @@ mod tests {
             assert_eq!(labels(Scale::linear(domain, (0.0, 100.0)), 5), expected, "{domain:?}");
         }
         assert_eq!(labels(Scale::log((0.3, 900.0), (0.0, 100.0)), 5), "0.1 1 10 100 1000");
-        assert_eq!(labels(Scale::log((0.0, 0.0), (0.0, 100.0)), 5).split(' ').count(), 1);
+        assert_eq!(labels(Scale::log((1.0, 1.0), (0.0, 100.0)), 5), "1 10");
     }
 
     #[test]

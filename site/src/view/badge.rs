@@ -33,6 +33,8 @@ pub struct Badge {
 #[derive(Debug, Clone, Serialize)]
 pub struct Finding {
     pub rule: String,
+    /// The method page describes the rule.
+    pub known: bool,
     pub level: &'static str,
     /// `3 of 3 runs`.
     pub runs: String,
@@ -139,6 +141,7 @@ pub fn findings(runs: &[&Run]) -> Vec<Finding> {
         }
     }
     let finding = |((warning, rule), (count, detail)): ((bool, &str), (usize, &str))| Finding {
+        known: audit::rule(rule).is_some(),
         rule: outside::name(rule),
         level: if warning { "warning" } else { "error" },
         runs: format!("{count} of {}", runs.len()),

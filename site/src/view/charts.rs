@@ -84,7 +84,7 @@ fn repeats(cells: &[Cell]) -> Chart {
         dots.push(DotRow { label, value: shown(&figure), repeats });
     }
     let title = "Launch to launch".to_owned();
-    let caption = "The same figure of each launch, first on top. Hollow: a single run.".to_owned();
+    let caption = "The same figure launch by launch. Hollow: a single run.".to_owned();
     let chart = Dots { title: title.clone(), description: caption.clone(), rows: dots };
     let heads = ["Scenario", "Median /s", "Launches, in order"].map(str::to_owned).to_vec();
     Chart { title, caption, svg: chart.draw(), heads, rows }
@@ -148,10 +148,10 @@ impl Pooled {
         self.0.value_at_quantile(share) as f64 / 1000.0
     }
 
-    /// The curve: 40 even steps, then closer ones where the tail is.
+    /// The curve: even steps, then closer ones where the tail is.
     fn points(&self) -> Vec<(f64, f64)> {
-        let body = (0_u32..=38).map(|step| f64::from(step) / 40.0);
-        let tail = [0.97, 0.98, 0.99, 0.995, 0.999, 1.0];
+        let body = (0_u32..=28).map(|step| f64::from(step) / 30.0);
+        let tail = [0.95, 0.97, 0.98, 0.99, 0.995, 0.999, 1.0];
         body.chain(tail).map(|share| (self.at(share), share)).collect()
     }
 }

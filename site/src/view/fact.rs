@@ -49,7 +49,7 @@ pub fn fact(name: &str, runs: &[&Run], path: &str, read: Read) -> Fact {
         values.truncate(VALUES_MAX - 1);
         values.push(format!("and {more} more"));
     }
-    let reason = runs.iter().find_map(|run| absent(&run.record, path)).unwrap_or("not recorded");
+    let reason = runs.iter().find_map(|run| absent(run.record, path)).unwrap_or("not recorded");
     Fact { name: name.into(), values, reason: outside::message(reason), code: false }
 }
 

@@ -68,11 +68,10 @@ impl Figure {
         let unit = if metric.unit == Unit::PerSecond { "/s" } else { scale.unit };
         let exact = |value: f64| format!("{} {unit}", format::exactly(value / scale.divisor));
         let title = if found.n == 1 {
-            format!("one run: {}", exact(found.median).trim_end())
+            exact(found.median).trim_end().to_owned()
         } else {
             format!(
-                "median of {}: {}; from {} to {}",
-                found.n,
+                "{}, from {} to {}",
                 exact(found.median).trim_end(),
                 format::exactly(found.min / scale.divisor),
                 exact(found.max).trim_end()
@@ -98,7 +97,7 @@ impl Figure {
         Self {
             text: format::rounded(summary.mean / scale.divisor, half.map(|h| h / scale.divisor)),
             spread: share.map(|share| format::plus_minus(share * 100.0)),
-            title: format!("mean of {}: {mean}; from {low} to {high} {}", summary.n, scale.unit),
+            title: format!("{mean} {unit}, from {low} to {high}", unit = scale.unit),
             missing: false,
         }
     }

@@ -84,7 +84,7 @@ fn row(bench: &KernelBench) -> KernelRow {
     let spread = (bench.median_ns > 0.0).then(|| bench.mad_ns / bench.median_ns * 100.0);
     let median = Figure {
         text: format::rounded(bench.median_ns / 1e3, Some(bench.mad_ns / 1e3)),
-        spread: spread.map(|pct| format::plus_minus(pct)),
+        spread: spread.map(format::plus_minus),
         title: format!("{} ns, deviation {} ns", bench.median_ns, bench.mad_ns),
         missing: false,
     };

@@ -148,7 +148,7 @@ pub fn failed(cell: &Cell) -> Figure {
     let counts: Vec<_> = cell.runs.iter().filter_map(|run| run.record.counts.as_ref()).collect();
     let failed: Vec<u64> = counts.iter().filter_map(|counts| counts.requests_failed).collect();
     if failed.is_empty() {
-        let reason = cell.runs.iter().find_map(|run| figure::absent(&run.record, "counts"));
+        let reason = cell.runs.iter().find_map(|run| figure::absent(run.record, "counts"));
         return Figure::missing(reason.unwrap_or("no run counted its requests"));
     }
     let planned: u64 = counts.iter().filter_map(|counts| counts.requests_planned).sum();

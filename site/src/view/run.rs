@@ -41,7 +41,7 @@ pub struct RunView {
     /// What the record does not know, and why.
     pub absent: Vec<(String, String)>,
     pub record_sha256: String,
-    /// The record without the bodies of its histograms.
+    /// The record without its long texts.
     pub json: String,
 }
 
@@ -68,6 +68,8 @@ pub const STATISTICS: [&str; 7] = ["mean", "std", "p50", "p90", "p95", "p99", "m
 #[derive(Debug, Clone, Serialize)]
 pub struct CheckLine {
     pub rule: String,
+    /// The method page describes the rule.
+    pub known: bool,
     pub title: String,
     pub level: &'static str,
     pub ok: bool,
@@ -134,7 +136,7 @@ fn metrics(run: &Run) -> Vec<MetricLine> {
             Some(value) => Figure::single(value, scale),
             None => {
                 let path = figure::path_of(metric);
-                Figure::missing(figure::absent(&run.record, &path).unwrap_or("not recorded"))
+                Figure::missing(figure::absent(run.record, &path).unwrap_or("not recorded"))
             }
         };
         let stored = value.map_or_else(|| "null".to_owned(), |value| format!("{value}"));
@@ -151,7 +153,7 @@ fn latencies(record: &RunRecord) -> Vec<LatencyLine> {
     let line = |(name, summary): (&'static str, Option<&Summary>)| {
         let reason = figure::absent(record, &format!("metrics.{name}")).unwrap_or("not recorded");
         let figure = |value: Option<u64>| {
-            value.map_or_else(|| Figure::missing(reason), |us| Figure::milliseconds(us))
+            value.map_or_else(|| Figure::missing(reason), Figure::milliseconds)
         };
         let all = summary.map_or([None; 7], |s| [s.mean, s.std, s.p50, s.p90, s.p95, s.p99, s.max]);
         LatencyLine { name: latency_title(name).to_owned(), figures: all.map(figure).to_vec() }
@@ -179,10 +181,11 @@ fn checks(run: &Run) -> Vec<CheckLine> {
 }
 
 fn check_line(check: &Check, later: bool) -> CheckLine {
-    let title =
-        audit::rule(&check.rule).map_or("a rule that this version does not know", |r| r.title);
+    let rule = audit::rule(&check.rule);
+    let title = rule.map_or("a rule that this version does not know", |rule| rule.title);
     CheckLine {
         rule: outside::name(&check.rule),
+        known: rule.is_some(),
         title: title.to_owned(),
         level: if check.level == Level::Error { "error" } else { "warning" },
         ok: check.ok,
@@ -191,16 +194,28 @@ fn check_line(check: &Check, later: bool) -> CheckLine {
     }
 }
 
-/// The record for reading: histograms are named with their size, their bodies stay in the file.
+/// Longer texts of a record stay in its file.
+const TEXT_MAX: usize = 400;
+
+/// The record for reading: long texts, such as the bodies of histograms, are named with their
+/// size.
 fn json(record: &RunRecord) -> String {
     let mut value = serde_json::to_value(record).unwrap_or(Value::Null);
-    if let Some(Value::Object(histograms)) = value.get_mut("histograms") {
-        for histogram in histograms.values_mut() {
-            let Some(body) = histogram.get_mut("hdr_v2") else { continue };
-            let bytes = body.as_str().map_or(0, str::len);
-            *body = Value::from(format!("({bytes} bytes, in the file)"));
-        }
-    }
+    shorten(&mut value);
     let text = serde_json::to_string_pretty(&value).unwrap_or_default();
     outside::block(&text)
+}
+
+fn shorten(value: &mut Value) {
+    match value {
+        Value::String(text) if text.len() > TEXT_MAX => {
+            *text = format!("({} bytes, in the file)", text.len());
+        }
+        Value::Array(list) => list.iter_mut().for_each(shorten),
+        Value::Object(map) => {
+            map.values_mut().for_each(shorten);
+            map.retain(|key, _| key.len() <= TEXT_MAX);
+        }
+        Value::String(_) | Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
 }

@@ -39,9 +39,9 @@ pub fn class(class: FailureClass) -> &'static str {
 #[must_use]
 pub fn phase(phase: Phase) -> &'static str {
     match phase {
-        Phase::Build => "build",
-        Phase::Load => "load",
-        Phase::Warmup => "warm-up",
+        Phase::Build => "building",
+        Phase::Load => "loading",
+        Phase::Warmup => "warming up",
         Phase::Measure => "measuring",
     }
 }

@@ -1,0 +1,102 @@
+//! What the commands promise: what they print, what they write, how they end.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use expect_test::expect;
+
+fn registry() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (path, text) in site::sample::files() {
+        let file = folder.path().join(path);
+        fs::create_dir_all(file.parent().expect("a parent")).expect("a folder");
+        fs::write(file, text).expect("a file");
+    }
+    folder
+}
+
+fn site(folder: &Path, arguments: &[&str]) -> (Option<i32>, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_redline-site"));
+    let Output { status, stdout, stderr } =
+        command.args(arguments).current_dir(folder).output().expect("the program runs");
+    let text = [stdout, stderr].concat();
+    (status.code(), String::from_utf8(text).expect("UTF-8"))
+}
+
+#[test]
+fn check_names_the_page_and_the_command_that_renews_it() {
+    let folder = registry();
+    let here = ["--registry", "."];
+    let pages = [["pages"].as_slice(), &here, &["--out", "."]].concat();
+    let check = [["check"].as_slice(), &here].concat();
+    let page = "pages/redline/v0.9.1/cpu-example-simulated-f6m1s1-2c.md";
+
+    let (exit, said) = site(folder.path(), &check);
+    assert_eq!(exit, Some(2), "{said}");
+    assert!(said.contains(&format!("`{page}` is missing")), "{said}");
+
+    assert_eq!(site(folder.path(), &pages), (Some(0), "4 of 4 pages changed in .\n".into()));
+    assert_eq!(site(folder.path(), &pages), (Some(0), "0 of 4 pages changed in .\n".into()));
+    assert_eq!(site(folder.path(), &check), (Some(0), String::new()));
+
+    let text = fs::read_to_string(folder.path().join(page)).expect("a page");
+    fs::write(folder.path().join(page), text.replace("Machine", "Box")).expect("a page");
+    let gone = folder.path().join("runs/redline/v0.9.2");
+    fs::remove_dir_all(gone).expect("records");
+    let (exit, said) = site(folder.path(), &check);
+    assert_eq!(exit, Some(2));
+    expect![[r#"
+        `README.md` is not what its records render: line 37 differs
+        `pages/redline/v0.9.1/cpu-example-simulated-f6m1s1-2c.md` is not what its records render: line 10 differs
+        `pages/redline/v0.9.2/cpu-example-simulated-f6m1s1-2c.md` has no records: delete it
+          hint: `cargo xtask site --pages` renders the pages anew
+    "#]].assert_eq(&said);
+}
+
+#[test]
+fn an_overlay_stands_beside_the_registry() {
+    let folder = registry();
+    let moved = "runs/redline/v0.10.0";
+    fs::create_dir_all(folder.path().join("overlay/runs/redline")).expect("a folder");
+    fs::rename(folder.path().join(moved), folder.path().join("overlay").join(moved))
+        .expect("moved");
+    fs::create_dir(folder.path().join("results")).expect("a folder");
+    fs::rename(folder.path().join("runs"), folder.path().join("results/runs")).expect("moved");
+    let arguments = ["pages", "--overlay", "overlay", "--only-overlay", "--out", "overlay"];
+    assert_eq!(
+        site(folder.path(), &arguments),
+        (Some(0), "2 of 2 pages changed in overlay\n".into())
+    );
+    let readme = fs::read_to_string(folder.path().join("overlay/README.md")).expect("a README");
+    assert!(readme.contains("v0.9.1") && readme.contains("v0.10.0"), "{readme}");
+}
+
+#[test]
+fn a_release_that_is_not_there_is_wrong_use() {
+    let folder = registry();
+    let arguments = ["table", "--registry", ".", "--release", "v9", "--hardware", "gone"];
+    let (exit, said) = site(folder.path(), &arguments);
+    assert_eq!(exit, Some(2));
+    expect![[r#"
+        error: no runs of `redline v9` on `gone`
+          hint: the registry has redline v0.10.0 on cpu-example-simulated-f6m1s1-2c, redline v0.9.1 on cpu-example-simulated-f6m1s1-2c, redline v0.9.2 on cpu-example-simulated-f6m1s1-2c
+    "#]].assert_eq(&said);
+}
+
+#[test]
+fn an_unsound_record_stops_every_command() {
+    let folder = registry();
+    let stray = folder.path().join("runs/redline/v0.9.1/broken.json");
+    fs::write(stray, "{").expect("a file");
+    for command in ["pages", "build", "check"] {
+        let mut arguments = vec![command, "--registry", "."];
+        if command != "check" {
+            arguments.extend(["--out", "out"]);
+        }
+        let (exit, said) = site(folder.path(), &arguments);
+        assert_eq!(exit, Some(2), "{command}: {said}");
+        assert!(said.contains("broken.json") && said.contains("cargo xtask check"), "{said}");
+        assert!(!folder.path().join("out").exists(), "{command} wrote something");
+    }
+}
