@@ -78,7 +78,8 @@ fn times_agree_with_the_emitters_log() {
         };
         assert_eq!(sample.chunks.len(), 6);
         for pair in sample.chunks.windows(2) {
-            assert!(pair[0].at_ns < pair[1].at_ns, "stamps follow one another");
+            // Two chunks that one read brought have one stamp.
+            assert!(pair[0].at_ns <= pair[1].at_ns, "stamps never run backwards");
         }
         let sent = sample.sent_ns.expect("sent");
         let ttft = sample.chunks[0].at_ns - sent;
@@ -125,13 +126,13 @@ fn only_chunks_with_tokens_carry_the_time() {
         Scripted::text(40_000, data("a")),
         Scripted::text(50_000, ": keep-alive\n\n"),
         Scripted::text(60_000, data("b")),
-        Scripted::text(90_000, format!("{usage}\n\ndata: [DONE]\n\n")),
+        Scripted::text(400_000, format!("{usage}\n\ndata: [DONE]\n\n")),
     ]));
     assert_eq!(sample.failure, None);
     assert_eq!(sample.chunks.len(), 2);
     let sent = sample.sent_ns.expect("sent");
     assert!(sample.chunks[0].at_ns - sent >= 40 * MS, "neither role nor empty text is a token");
-    assert!(sample.end_ns - sent >= 90 * MS, "the trailing usage is waited for");
+    assert!(sample.end_ns - sent >= 400 * MS, "the trailing usage is waited for");
     assert!(sample.end_ns - sample.chunks[1].at_ns >= 20 * MS, "and is no part of the latency");
 }
 
