@@ -214,9 +214,12 @@ fn run_rows(cell: &Cell) -> Vec<RunRow> {
     cell.runs.iter().map(row).collect()
 }
 
-/// Status and validity of a run in two words.
+/// Status and validity of a run in two words; one where there is nothing to believe.
 #[must_use]
 pub fn state(run: &Run) -> String {
+    if run.record.metrics.is_none() {
+        return words::status(run.record.status).to_owned();
+    }
     let record = run.record;
     format!("{}, {}", words::status(record.status), words::validity(record.validity.verdict))
 }
