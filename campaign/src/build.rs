@@ -65,7 +65,7 @@ pub fn build(
 ) -> Result<Built, BuildError> {
     let mut cargo = Command::new(&programs.cargo);
     cargo
-        .args(["build", "--release", "--locked", "-p", "engine", "--bin", "redline"])
+        .args(["build", "--release", "--locked", "--workspace", "--bin", "redline"])
         .current_dir(tree)
         .env("CARGO_TARGET_DIR", places.cargo_target())
         .env("REDLINE_COMMIT", commit);

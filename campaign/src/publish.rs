@@ -71,7 +71,7 @@ impl Registry<'_> {
     /// The site's tool fails.
     pub fn render_pages(&self, overlay: &Path) -> Result<(), Stop> {
         let mut command = self.tools.site("pages");
-        command.arg("--registry").arg(self.results()).arg("--overlay").arg(overlay);
+        command.arg("--registry").arg(self.dir).arg("--overlay").arg(overlay);
         command.arg("--only-overlay").arg("--out").arg(overlay);
         self.must(command, SITE, "pages")
     }
@@ -99,7 +99,7 @@ impl Registry<'_> {
     /// The site's tool fails.
     pub fn build_site(&self, out: &Path) -> Result<(), Stop> {
         let mut command = self.tools.site("build");
-        command.arg("--registry").arg(self.results()).arg("--out").arg(out);
+        command.arg("--registry").arg(self.dir).arg("--out").arg(out);
         self.must(command, SITE, "build")
     }
 
@@ -109,7 +109,7 @@ impl Registry<'_> {
     /// The site's tool fails.
     pub fn print_table(&self, of: Named<'_>, overlay: Option<&Path>) -> Result<(), Stop> {
         let mut command = self.tools.site("table");
-        command.arg("--registry").arg(self.results());
+        command.arg("--registry").arg(self.dir);
         command.args(["--engine", of.engine, "--release", of.release, "--hardware", of.hardware]);
         if let Some(overlay) = overlay {
             command.arg("--overlay").arg(overlay);
@@ -140,10 +140,6 @@ impl Registry<'_> {
             Some(3) => Ok(Exit::Inconclusive),
             _ => Err(ended(RESULTS, "diff", status)),
         }
-    }
-
-    fn results(&self) -> PathBuf {
-        self.dir.join("results")
     }
 
     /// Runs a tool for its effect: what it says on standard output is not the campaign's answer.

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, anyhow};
 use clap::{Args, Parser, Subcommand};
+use registry::Registry;
 use schema::exit::Exit;
 use site::catalog::{Catalog, CatalogError, ReleaseKey};
 use site::template::{RenderError, Renderer};
@@ -59,7 +60,8 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct Source {
-    #[arg(long, default_value = "results")]
+    /// The repository that holds `results/`.
+    #[arg(long, value_name = "DIR", default_value = ".")]
     registry: PathBuf,
     /// Records that are not in the registry yet, laid out like it.
     #[arg(long)]
@@ -67,8 +69,13 @@ struct Source {
 }
 
 impl Source {
-    fn roots(&self) -> Vec<&Path> {
-        std::iter::once(self.registry.as_path()).chain(self.overlay.as_deref()).collect()
+    fn results(&self) -> PathBuf {
+        self.registry.join("results")
+    }
+
+    /// The folders that are read, laid out like `results/`.
+    fn roots(&self) -> Vec<PathBuf> {
+        std::iter::once(self.results()).chain(self.overlay.clone()).collect()
     }
 }
 
@@ -85,21 +92,20 @@ fn main() -> ExitCode {
 fn run(command: &Command) -> Result<Exit> {
     match command {
         Command::Pages { source, out, only_overlay } => {
-            let registry = catalog::read(&source.roots())?;
+            let registry = read(source)?;
             let catalog = Catalog::of(&registry);
             let pages = pages::render(&catalog, &Renderer::new()?, *only_overlay)?;
             let written = pages::write(&pages, out)?;
             println!("{written} of {} pages changed in {}", pages.len(), out.display());
         }
         Command::Build { source, out } => {
-            let roots = source.roots();
-            let registry = catalog::read(&roots)?;
+            let registry = read(source)?;
             let catalog = Catalog::of(&registry);
-            build::build(&catalog, &roots, &Renderer::new()?, out)?;
+            build::build(&catalog, &borrowed(&source.roots()), &Renderer::new()?, out)?;
             println!("{}", out.join("index.html").display());
         }
         Command::Table { source, engine, release, hardware } => {
-            let registry = catalog::read(&source.roots())?;
+            let registry = read(source)?;
             let catalog = Catalog::of(&registry);
             let key = ReleaseKey {
                 engine: engine.clone(),
@@ -109,9 +115,9 @@ fn run(command: &Command) -> Result<Exit> {
             print!("{}", table(&catalog, &key)?);
         }
         Command::Check { source } => {
-            let registry = catalog::read(&source.roots())?;
+            let registry = read(source)?;
             let catalog = Catalog::of(&registry);
-            let stale = pages::stale(&catalog, &Renderer::new()?, &source.registry)?;
+            let stale = pages::stale(&catalog, &Renderer::new()?, &source.results())?;
             for problem in &stale {
                 println!("{problem}");
             }
@@ -122,6 +128,14 @@ fn run(command: &Command) -> Result<Exit> {
         }
     }
     Ok(Exit::Well)
+}
+
+fn read(source: &Source) -> Result<Registry> {
+    Ok(catalog::read(&borrowed(&source.roots()))?)
+}
+
+fn borrowed(roots: &[PathBuf]) -> Vec<&Path> {
+    roots.iter().map(PathBuf::as_path).collect()
 }
 
 fn table(catalog: &Catalog, key: &ReleaseKey) -> Result<String> {

@@ -9,7 +9,7 @@ use expect_test::expect;
 fn registry() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     for (path, text) in site::sample::files() {
-        let file = folder.path().join(path);
+        let file = folder.path().join("results").join(path);
         fs::create_dir_all(file.parent().expect("a parent")).expect("a folder");
         fs::write(file, text).expect("a file");
     }
@@ -28,7 +28,7 @@ fn site(folder: &Path, arguments: &[&str]) -> (Option<i32>, String) {
 fn check_names_the_page_and_the_command_that_renews_it() {
     let folder = registry();
     let here = ["--registry", "."];
-    let pages = [["pages"].as_slice(), &here, &["--out", "."]].concat();
+    let pages = [["pages"].as_slice(), &here, &["--out", "results"]].concat();
     let check = [["check"].as_slice(), &here].concat();
     let page = "pages/redline/v0.9.1/cpu-example-simulated-f6m1s1-2c.md";
 
@@ -36,13 +36,14 @@ fn check_names_the_page_and_the_command_that_renews_it() {
     assert_eq!(exit, Some(2), "{said}");
     assert!(said.contains(&format!("`{page}` is missing")), "{said}");
 
-    assert_eq!(site(folder.path(), &pages), (Some(0), "4 of 4 pages changed in .\n".into()));
-    assert_eq!(site(folder.path(), &pages), (Some(0), "0 of 4 pages changed in .\n".into()));
+    assert_eq!(site(folder.path(), &pages), (Some(0), "4 of 4 pages changed in results\n".into()));
+    assert_eq!(site(folder.path(), &pages), (Some(0), "0 of 4 pages changed in results\n".into()));
     assert_eq!(site(folder.path(), &check), (Some(0), String::new()));
 
-    let text = fs::read_to_string(folder.path().join(page)).expect("a page");
-    fs::write(folder.path().join(page), text.replace("Machine", "Box")).expect("a page");
-    let gone = folder.path().join("runs/redline/v0.9.2");
+    let text = fs::read_to_string(folder.path().join("results").join(page)).expect("a page");
+    fs::write(folder.path().join("results").join(page), text.replace("Machine", "Box"))
+        .expect("a page");
+    let gone = folder.path().join("results/runs/redline/v0.9.2");
     fs::remove_dir_all(gone).expect("records");
     let (exit, said) = site(folder.path(), &check);
     assert_eq!(exit, Some(2));
@@ -59,10 +60,11 @@ fn an_overlay_stands_beside_the_registry() {
     let folder = registry();
     let moved = "runs/redline/v0.10.0";
     fs::create_dir_all(folder.path().join("overlay/runs/redline")).expect("a folder");
-    fs::rename(folder.path().join(moved), folder.path().join("overlay").join(moved))
-        .expect("moved");
-    fs::create_dir(folder.path().join("results")).expect("a folder");
-    fs::rename(folder.path().join("runs"), folder.path().join("results/runs")).expect("moved");
+    fs::rename(
+        folder.path().join("results").join(moved),
+        folder.path().join("overlay").join(moved),
+    )
+    .expect("moved");
     let arguments = ["pages", "--overlay", "overlay", "--only-overlay", "--out", "overlay"];
     assert_eq!(
         site(folder.path(), &arguments),
@@ -87,7 +89,7 @@ fn a_release_that_is_not_there_is_wrong_use() {
 #[test]
 fn an_unsound_record_stops_every_command() {
     let folder = registry();
-    let stray = folder.path().join("runs/redline/v0.9.1/broken.json");
+    let stray = folder.path().join("results/runs/redline/v0.9.1/broken.json");
     fs::write(stray, "{").expect("a file");
     for command in ["pages", "build", "check"] {
         let mut arguments = vec![command, "--registry", "."];

@@ -6,9 +6,10 @@ use anyhow::Result;
 
 use crate::shell::Shell;
 
-/// The packages whose programs make up the suite. The engine is not among them: a release is
-/// built from its own worktree.
-const TOOLS: &[&str] = &["suite", "registry", "site", "campaign"];
+/// The programs of the suite. The engine is not among them: a release is built from its own
+/// worktree.
+const TOOLS: &[&str] =
+    &["redline-bench", "redline-emitter", "redline-results", "redline-site", "redline-campaign"];
 
 /// Builds every program of the suite; they lie beside each other and find each other there.
 ///
@@ -18,12 +19,14 @@ pub fn tools(shell: &Shell) -> Result<()> {
     build(shell, TOOLS)
 }
 
-fn build(shell: &Shell, packages: &[&str]) -> Result<()> {
-    let mut arguments = vec!["build", "--quiet", "--release", "--locked", "--bins"];
-    for package in packages {
-        arguments.extend(["--package", package]);
+/// Builds programs with the features that the whole workspace asks for: with `--package` cargo
+/// would choose the features of that package alone, and compile the dependencies once more.
+fn build(shell: &Shell, programs: &[&str]) -> Result<()> {
+    let mut arguments = vec!["build", "--quiet", "--release", "--locked", "--workspace"];
+    for program in programs {
+        arguments.extend(["--bin", program]);
     }
-    eprintln!("building {}", packages.join(", "));
+    eprintln!("building {}", programs.join(", "));
     shell.cargo(&arguments)
 }
 
@@ -41,18 +44,26 @@ pub fn run_campaign(shell: &Shell, verb: &str, rest: &[OsString]) -> Result<u8> 
 /// # Errors
 /// The program does not build.
 pub fn run_results(shell: &Shell, verb: &str, rest: &[OsString]) -> Result<u8> {
-    build(shell, &["registry"])?;
+    build(shell, &["redline-results"])?;
     run(shell, "redline-results", verb, rest)
 }
 
-/// Renders the site, or with `--check` compares the committed pages with what they would be.
+/// Renders the site; with `--check` compares the committed pages with what they would be, with
+/// `--pages` renders those anew.
 ///
 /// # Errors
 /// The program does not build.
 pub fn run_site(shell: &Shell, rest: &[OsString]) -> Result<u8> {
-    build(shell, &["site"])?;
-    let (check, rest): (Vec<_>, Vec<_>) = rest.iter().cloned().partition(|word| word == "--check");
-    run(shell, "redline-site", if check.is_empty() { "build" } else { "check" }, &rest)
+    build(shell, &["redline-site"])?;
+    match rest.split_first() {
+        Some((word, rest)) if word == "--check" => run(shell, "redline-site", "check", rest),
+        Some((word, rest)) if word == "--pages" => {
+            let mut pages: Vec<OsString> = ["--out", "results"].map(OsString::from).into();
+            pages.extend_from_slice(rest);
+            run(shell, "redline-site", "pages", &pages)
+        }
+        _ => run(shell, "redline-site", "build", rest),
+    }
 }
 
 fn run(shell: &Shell, program: &str, verb: &str, rest: &[OsString]) -> Result<u8> {

@@ -14,8 +14,6 @@ pub fn run(shell: &Shell, check: bool) -> Result<u8> {
         "--quiet",
         "--release",
         "--locked",
-        "--package",
-        "schema",
         "--bin",
         "redline-schema",
         "--",

@@ -20,7 +20,8 @@ Measure
 Registry and site
   check                   check every record under results/
   list, show RUN          what the registry holds
-  site [--check]          render the site to target/site; --check: are the committed pages fresh?
+  site [--check|--pages]  render the site to target/site; --check: are the committed pages
+                          fresh? --pages: render them anew
 
 Work on Redline
   ci [--extra]            everything that must pass; --extra: the slower stages
