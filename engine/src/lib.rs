@@ -9,6 +9,7 @@ pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod device;
+pub mod fixture;
 pub mod http;
 pub mod launch;
 pub mod metrics;

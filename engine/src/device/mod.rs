@@ -127,6 +127,9 @@ pub trait Device: Send + fmt::Debug {
     /// Gives `x` exactly `rows` rows, of unspecified content.
     fn resize(&mut self, x: &mut Self::Buffer, rows: usize) -> Result<(), StepError>;
 
+    /// Sets the content of `x`, whole rows in row major order.
+    fn write(&mut self, x: &mut Self::Buffer, values: &[f32]) -> Result<(), StepError>;
+
     /// The matrices in `parts` under one another: their outputs stand side by side.
     fn matrix(&mut self, parts: &[HostMatrix<'_>]) -> Result<Self::Matrix, StepError>;
 
@@ -210,11 +213,8 @@ pub trait Device: Send + fmt::Debug {
     ) -> Result<(), StepError>;
 
     /// `out = silu(gate) * up` where `gate_up` is `[T, 2 * cols]`, gate first.
-    fn silu_mul(
-        &mut self,
-        gate_up: &Self::Buffer,
-        out: &mut Self::Buffer,
-    ) -> Result<(), StepError>;
+    fn silu_mul(&mut self, gate_up: &Self::Buffer, out: &mut Self::Buffer)
+    -> Result<(), StepError>;
 
     /// Waits for all operations so far and shows the content of `x`, row major, in f32.
     fn read<'a>(&mut self, x: &'a mut Self::Buffer) -> Result<&'a [f32], StepError>;

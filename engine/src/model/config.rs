@@ -137,11 +137,11 @@ impl DecoderConfig {
                 return Err(LoadError::config(path, name, format!("{size} is out of range")));
             }
         }
-        if self.heads % self.kv_heads != 0 {
+        if !self.heads.is_multiple_of(self.kv_heads) {
             let reason = format!("{} heads cannot share {}", self.heads, self.kv_heads);
             return Err(LoadError::config(path, "KV heads", reason));
         }
-        if self.head_dim % 16 != 0 || self.head_dim > 512 {
+        if !self.head_dim.is_multiple_of(16) || self.head_dim > 512 {
             let reason = format!("{} is not a multiple of 16 up to 512", self.head_dim);
             return Err(LoadError::config(path, "head size", reason));
         }

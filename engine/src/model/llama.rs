@@ -126,10 +126,10 @@ impl<D: Device> Llama<D> {
         let rope = RopeConfig::read(checkpoint, config.head_dim)?;
         let mut loader = Loader { device: &mut device, checkpoint, config: &config, parameters: 0 };
         let (hidden, vocab) = (config.hidden, config.vocab_size);
-        let embedding = loader.matrix(&[(names.embedding, vocab, RowOrder::AsStored)], 0, hidden)?;
-        let layers: Vec<_> = (0..config.layers)
-            .map(|layer| loader.layer(names, layer))
-            .collect::<Result<_, _>>()?;
+        let embedding =
+            loader.matrix(&[(names.embedding, vocab, RowOrder::AsStored)], 0, hidden)?;
+        let layers: Vec<_> =
+            (0..config.layers).map(|layer| loader.layer(names, layer)).collect::<Result<_, _>>()?;
         let final_norm = loader.vector(names.final_norm, 0)?;
         let head = if config.tied {
             None

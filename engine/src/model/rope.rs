@@ -28,9 +28,16 @@ pub struct RopeConfig {
 pub enum RopeScaling {
     None,
     /// Positions divided by a factor.
-    Linear { factor: f32 },
+    Linear {
+        factor: f32,
+    },
     /// Llama 3.1: low frequencies divided by `factor`, high ones kept, a ramp between.
-    Llama3 { factor: f32, low: f32, high: f32, original_len: f32 },
+    Llama3 {
+        factor: f32,
+        low: f32,
+        high: f32,
+        original_len: f32,
+    },
     /// One divisor per pair, as GGUF files state it in `rope_freqs.weight`.
     Divisors(Vec<f32>),
 }
@@ -82,7 +89,7 @@ impl RopeConfig {
                 let arch = metadata.text("general.architecture")?;
                 let key = format!("{arch}.rope.dimension_count");
                 let dimensions = metadata.optional_integer(&key)?.unwrap_or(head_dim);
-                if dimensions > head_dim || dimensions % 2 != 0 {
+                if dimensions > head_dim || !dimensions.is_multiple_of(2) {
                     let reason = format!("{dimensions} does not fit heads of {head_dim}");
                     return Err(LoadError::config(metadata.path(), key, reason));
                 }
@@ -101,7 +108,11 @@ impl RopeConfig {
 
     fn from_json(config: &ConfigSource, head_dim: usize) -> Result<Self, LoadError> {
         let ConfigSource::Json { path, json } = config else {
-            return Err(LoadError::config(config.path(), "rope_theta", "this is not a config.json"));
+            return Err(LoadError::config(
+                config.path(),
+                "rope_theta",
+                "this is not a config.json",
+            ));
         };
         // Newer configurations keep everything under `rope_parameters`.
         let parameters = json.get("rope_parameters").filter(|value| value.is_object());

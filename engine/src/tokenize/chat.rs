@@ -66,13 +66,11 @@ impl ChatTemplate {
         eos_token: Option<String>,
     ) -> Result<Self, Error> {
         let mut environment = Environment::new();
-        environment.set_syntax(
-            SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?,
-        );
+        environment
+            .set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
         environment.set_recursion_limit(RECURSION_MAX);
-        environment.set_unknown_method_callback(
-            minijinja_contrib::pycompat::unknown_method_callback,
-        );
+        environment
+            .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
             let error = Error::new(ErrorKind::InvalidOperation, "raised by the template");
             Err(error.with_source(Raised(message)))
@@ -178,8 +176,18 @@ impl serde_json::ser::Formatter for Spaced {
 }
 
 const MONTHS: [&str; 12] = [
-    "January", "February", "March", "April", "May", "June", "July", "August", "September",
-    "October", "November", "December",
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
 ];
 const DAYS: [&str; 7] =
     ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];

@@ -16,8 +16,7 @@ const UNKNOWN: i64 = 2;
 const CONTROL: i64 = 3;
 const USER_DEFINED: i64 = 4;
 
-const GPT2: &str =
-    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)";
+const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)";
 const LLAMA3: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN2: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
@@ -34,12 +33,7 @@ fn pre_tokenizer(name: &str) -> Option<PreTokenizer> {
     let plain = |splits| PreTokenizer { splits, ignore_merges: false, adds_bos: false };
     Some(match name {
         "gpt-2" => plain(&[GPT2]),
-        "default" => plain(&[
-            r"[\p{P}\$\+<=>\^~\|]+",
-            GPT2,
-            r"\p{N}+",
-            r"[0-9][0-9][0-9]",
-        ]),
+        "default" => plain(&[r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", r"[0-9][0-9][0-9]"]),
         "smollm" => plain(&[r"\p{N}", GPT2]),
         "qwen2" => plain(&[QWEN2]),
         "llama-bpe" | "llama3" | "llama-v3" => {
@@ -57,9 +51,8 @@ pub(super) fn parts(metadata: &Metadata) -> Result<Option<Parts>, LoadError> {
     if metadata.get("tokenizer.ggml.model").is_none() {
         return Ok(None);
     }
-    let unusable = |reason: String| {
-        LoadError::Tokenizer { path: metadata.path().to_owned(), reason }
-    };
+    let unusable =
+        |reason: String| LoadError::Tokenizer { path: metadata.path().to_owned(), reason };
     let model = metadata.text("tokenizer.ggml.model")?;
     if model != "gpt2" {
         return Err(unusable(format!("model `{model}` is not supported; hint: gpt2")));
@@ -168,7 +161,8 @@ fn post_processor(before: Option<u32>, after: Option<u32>, tokens: &[String]) ->
     }
     let token = |id: Option<u32>| id.map(|id| (id, tokens[id as usize].as_str()));
     let (before, after) = (token(before), token(after));
-    let special = |text: &str, segment: u8| json!({"SpecialToken": {"id": text, "type_id": segment}});
+    let special =
+        |text: &str, segment: u8| json!({"SpecialToken": {"id": text, "type_id": segment}});
     let around = |inner: &[Value]| {
         let first = before.iter().map(|(_, text)| special(text, 0));
         let last = after.iter().map(|(_, text)| special(text, 0));

@@ -21,6 +21,7 @@ pub use stream::Detokenizer;
 
 use crate::weights::{ConfigSource, LoadError, hex, read_json};
 use pieces::Pieces;
+pub(crate) use pieces::byte_level_table;
 
 /// Text that cannot be turned into ids, or ids that are no tokens.
 #[derive(Debug, thiserror::Error)]
@@ -108,10 +109,10 @@ impl Tokenizer {
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String, TokenizeError> {
         let mut bytes = Vec::new();
         for &id in ids {
-            let piece = self.pieces.get(id).ok_or(TokenizeError::UnknownId {
-                id,
-                vocab_size: self.pieces.len(),
-            })?;
+            let piece = self
+                .pieces
+                .get(id)
+                .ok_or(TokenizeError::UnknownId { id, vocab_size: self.pieces.len() })?;
             if !(skip_special && piece.is_special) {
                 bytes.extend_from_slice(piece.bytes);
             }
@@ -158,8 +159,8 @@ fn folder_parts(config_path: &Path, config: &Value) -> Result<Option<Parts>, Loa
     if !path.is_file() {
         return Ok(None);
     }
-    let json = std::fs::read(&path)
-        .map_err(|source| LoadError::Read { path: path.clone(), source })?;
+    let json =
+        std::fs::read(&path).map_err(|source| LoadError::Read { path: path.clone(), source })?;
     let optional = |name: &str| {
         let path = folder.join(name);
         if path.is_file() { read_json(&path) } else { Ok(Value::Null) }

@@ -9,7 +9,7 @@ use tokenizers::Tokenizer;
 
 /// Bytes of every token, one after another.
 #[derive(Debug)]
-pub(super) struct Pieces {
+pub(crate) struct Pieces {
     bytes: Vec<u8>,
     /// Ends of the tokens in `bytes`; ids without a token are empty.
     ends: Vec<u32>,
@@ -119,7 +119,7 @@ fn hex_byte(token: &str) -> Option<u8> {
 
 /// GPT-2's spelling of bytes: printable ones stand for themselves, the others for the characters
 /// from U+0100 on, in rising order.
-fn byte_level_table() -> BTreeMap<char, u8> {
+pub(crate) fn byte_level_table() -> BTreeMap<char, u8> {
     let mut others = '\u{100}'..;
     (0..=u8::MAX)
         .map(|byte| {

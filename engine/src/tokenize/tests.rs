@@ -1,1 +1,217 @@
-//! Ids against llama.cpp's, streams against wholes, templates against what they should print.
+//! Ids by hand, streams against wholes, templates against what they should print.
+
+use std::path::Path;
+
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+use crate::fixture::tiny_llama_gguf;
+use crate::weights::gguf::{Value as Meta, Writer};
+
+fn from_gguf(bytes: &[u8]) -> Result<Option<Tokenizer>, LoadError> {
+    let header = crate::weights::gguf::parse(Path::new("tiny.gguf"), bytes).unwrap();
+    Tokenizer::load(&ConfigSource::Gguf(header.metadata))
+}
+
+fn tiny() -> Tokenizer {
+    from_gguf(&tiny_llama_gguf(1)).unwrap().unwrap()
+}
+
+/// Metadata of a byte-level tokenizer named `pre` with the tokens and merges given.
+fn metadata(pre: &str, tokens: &[&str], merges: &[&str], more: &[(&str, Meta)]) -> Vec<u8> {
+    let texts = |texts: &[&str]| Meta::Texts(texts.iter().map(|t| (*t).to_owned()).collect());
+    let mut file = Writer::default();
+    file.value("tokenizer.ggml.model", Meta::Text("gpt2".to_owned()))
+        .value("tokenizer.ggml.pre", Meta::Text(pre.to_owned()))
+        .value("tokenizer.ggml.tokens", texts(tokens))
+        .value("tokenizer.ggml.merges", texts(merges));
+    for (key, value) in more {
+        file.value(*key, value.clone());
+    }
+    file.bytes()
+}
+
+#[test]
+fn special_tokens_in_a_text_are_one_id_each() {
+    let tokenizer = tiny();
+    let ids = tokenizer.encode("<|im_start|>the<|im_end|>", true).unwrap();
+    assert_eq!((ids[0], ids.len(), *ids.last().unwrap()), (1, 3, 2));
+    assert_eq!(tokenizer.decode(&ids, false).unwrap(), "<|im_start|>the<|im_end|>");
+    assert_eq!(tokenizer.decode(&ids, true).unwrap(), "the");
+    assert_eq!(tokenizer.end_ids(), [2]);
+    assert!(tokenizer.decode(&[1_000_000], true).is_err());
+}
+
+#[test]
+fn pre_tokenizers_cut_numbers_and_words_as_named() {
+    let tokens = ["1", "2", "3", "4", "12", "123", "1234", "Ġ", "a", "Ġa", "!", "'", "S", "'S"];
+    let merges = ["1 2", "12 3", "123 4", "Ġ a", "' S"];
+    for (pre, text, want) in [
+        ("gpt-2", "1234", vec!["1234"]),
+        ("default", "1234", vec!["123", "4"]),
+        ("smollm", "1234 a", vec!["1", "2", "3", "4", "Ġa"]),
+        ("qwen2", "1234", vec!["1", "2", "3", "4"]),
+        ("llama-bpe", "1234", vec!["123", "4"]),
+        ("gpt-2", "a'S", vec!["a", "'", "S"]),
+        ("qwen2", "a'S", vec!["a", "'S"]),
+    ] {
+        let tokenizer = from_gguf(&metadata(pre, &tokens, &merges, &[])).unwrap().unwrap();
+        let ids = tokenizer.encode(text, true).unwrap();
+        let got: Vec<&str> = ids.iter().map(|id| tokens[*id as usize]).collect();
+        assert_eq!(got, want, "{pre}: {text}");
+    }
+}
+
+#[test]
+fn text_begins_with_bos_where_the_checkpoint_says_so() {
+    let tokens = ["<s>", "a", "</s>"];
+    let bos = ("tokenizer.ggml.bos_token_id", Meta::Unsigned(0));
+    let eos = ("tokenizer.ggml.eos_token_id", Meta::Unsigned(2));
+    let flag = |key, value| (key, Meta::Bool(value));
+    let (add_bos, add_eos) = ("tokenizer.ggml.add_bos_token", "tokenizer.ggml.add_eos_token");
+    let cases: [(&str, Vec<_>, &[u32]); 5] = [
+        ("gpt-2", vec![bos.clone()], &[1]),
+        ("gpt-2", vec![bos.clone(), flag(add_bos, true)], &[0, 1]),
+        ("llama-bpe", vec![bos.clone()], &[0, 1]),
+        ("llama-bpe", vec![bos.clone(), flag(add_bos, false)], &[1]),
+        ("gpt-2", vec![bos, eos, flag(add_bos, true), flag(add_eos, true)], &[0, 1, 2]),
+    ];
+    for (pre, more, want) in cases {
+        let tokenizer = from_gguf(&metadata(pre, &tokens, &[], &more)).unwrap().unwrap();
+        assert_eq!(tokenizer.encode("a", true).unwrap(), want, "{pre} {more:?}");
+        assert_eq!(tokenizer.encode("a", false).unwrap(), [1], "{pre} {more:?}");
+    }
+}
+
+#[test]
+fn tokenizers_that_cannot_be_used_are_named() {
+    let eos = [("tokenizer.ggml.eos_token_id", Meta::Unsigned(9))];
+    let template = [("tokenizer.chat_template", Meta::Text("{% if %}".to_owned()))];
+    for (bytes, want) in [
+        (metadata("klingon", &["a"], &[], &[]), "pre-tokenizer `klingon` is not supported"),
+        (metadata("gpt-2", &["a"], &["ab"], &[]), "merge `ab` is not two tokens"),
+        (metadata("gpt-2", &["a"], &["a b"], &[]), "failed to read the tokenizer"),
+        (metadata("gpt-2", &["a"], &[], &eos), "eos token 9 is beyond 1"),
+        (metadata("gpt-2", &["a"], &[], &template), "its chat template is wrong"),
+    ] {
+        let message = from_gguf(&bytes).expect_err(want).to_string();
+        assert!(message.contains(want), "{message} should say: {want}");
+    }
+    assert!(from_gguf(&Writer::default().bytes()).unwrap().is_none(), "no tokenizer is no error");
+}
+
+#[test]
+fn a_folder_with_the_rebuilt_tokenizer_has_the_same_ids_and_digest() {
+    let bytes = tiny_llama_gguf(1);
+    let header = crate::weights::gguf::parse(Path::new("tiny.gguf"), &bytes).unwrap();
+    let parts = gguf::parts(&header.metadata).unwrap().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let write =
+        |name: &str, content: &[u8]| std::fs::write(folder.path().join(name), content).unwrap();
+    write("tokenizer.json", &parts.json);
+    write("generation_config.json", br#"{"eos_token_id": [2, 0]}"#);
+    write("chat_template.jinja", b"{{ bos_token }}{{ messages[0].content }}");
+    write("tokenizer_config.json", br#"{"bos_token": {"content": "<B>"}, "chat_template": "no"}"#);
+    let config = ConfigSource::Json {
+        path: folder.path().join("config.json"),
+        json: json!({"bos_token_id": 1, "eos_token_id": 2}),
+    };
+    let other = Tokenizer::load(&config).unwrap().unwrap();
+    let tokenizer = tiny();
+    let text = "The then, 42 naïve\n\n 機械";
+    assert_eq!(other.encode(text, true).unwrap(), tokenizer.encode(text, true).unwrap());
+    assert_eq!(other.sha256(), tokenizer.sha256());
+    assert_eq!((other.end_ids(), other.bos_id()), (&[0, 2][..], Some(1)));
+    assert_eq!(render(&other, json!([{"role": "user", "content": "x"}])).unwrap(), "<B>x");
+}
+
+fn render(tokenizer: &Tokenizer, messages: Value) -> Result<String, TemplateError> {
+    let input = ChatInput {
+        messages: &messages,
+        tools: Some(&json!([{"name": "f", "args": {"a": 1}}])),
+        add_generation_prompt: true,
+        variables: Some(&json!({"enable_thinking": false})),
+        now_unix_s: 951_782_400,
+    };
+    tokenizer.chat_template().unwrap().render(&input)
+}
+
+#[test]
+fn templates_print_what_hugging_face_prints() {
+    for (template, want) in [
+        (
+            "{% for m in messages %}\n  {% if m.role %}\n{{ m.role }}\n  {% endif %}\n{% endfor %}",
+            "user\n",
+        ),
+        ("{{ tools | tojson }}", r#"[{"args": {"a": 1}, "name": "f"}]"#),
+        ("{{ messages[0].content | tojson }}", "\"<a> & 'ß'\""),
+        ("{{ {'a': [1]} | tojson(indent=2) }}", "{\n  \"a\": [\n    1\n  ]\n}"),
+        ("{{ strftime_now('%d %b %Y') }}", "29 Feb 2000"),
+        ("{{ messages[0].content.strip().split(' ')[0].upper() }}", "<A>"),
+        ("{{ enable_thinking }}{{ absent }}|{{ messages[0].get('name', 'none') }}", "False|none"),
+        (
+            "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}",
+            "1",
+        ),
+        ("{% for i in range(5) %}{% if i == 3 %}{% break %}{% endif %}{{ i }}{% endfor %}", "012"),
+        ("{% generation %}{{ messages[0].content }}{% endgeneration %}", ""),
+    ] {
+        let more = [("tokenizer.chat_template", Meta::Text(template.to_owned()))];
+        let Ok(tokenizer) = from_gguf(&metadata("gpt-2", &["a"], &[], &more)) else {
+            assert!(want.is_empty(), "{template} does not compile");
+            continue;
+        };
+        let messages = json!([{"role": "user", "content": "<a> & 'ß'"}]);
+        assert_eq!(render(&tokenizer.unwrap(), messages).unwrap(), want, "{template}");
+    }
+}
+
+#[test]
+fn a_template_may_refuse_and_may_not_write_without_end() {
+    let with = |template: &str| {
+        let more = [("tokenizer.chat_template", Meta::Text(template.to_owned()))];
+        let tokenizer = from_gguf(&metadata("gpt-2", &["a"], &[], &more)).unwrap().unwrap();
+        render(&tokenizer, json!([{"role": "user", "content": "x"}]))
+    };
+    let refused =
+        with("{% if messages %}{{ raise_exception('no ' + messages[0].role) }}{% endif %}");
+    assert_eq!(refused.unwrap_err().to_string(), "the chat template refused the messages: no user");
+    for endless in [
+        "{% for a in range(9999) %}{% for b in range(9999) %}xxxxxxxx{% endfor %}{% endfor %}",
+        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+        "{{ messages.absent.more }}",
+    ] {
+        assert!(matches!(with(endless), Err(TemplateError::Render(_))), "{endless}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_stream_gives_what_the_whole_gives(ids in prop::collection::vec(0u32..267, 0..60)) {
+        let tokenizer = tiny();
+        let mut stream = tokenizer.detokenizer(true);
+        let mut text = String::new();
+        for id in &ids {
+            stream.push(*id, &mut text);
+        }
+        stream.finish(&mut text);
+        prop_assert_eq!(text, tokenizer.decode(&ids, true).unwrap());
+    }
+
+    #[test]
+    fn text_survives_a_round_trip_and_a_stream_never_splits_a_character(text in "\\PC{0,40}") {
+        let tokenizer = tiny();
+        let ids = tokenizer.encode(&text, false).unwrap();
+        prop_assert_eq!(&tokenizer.decode(&ids, false).unwrap(), &text);
+        let mut stream = tokenizer.detokenizer(false);
+        let mut streamed = String::new();
+        for id in ids {
+            stream.push(id, &mut streamed);
+            prop_assert!(text.starts_with(&streamed), "{:?} of {:?}", streamed, text);
+        }
+        prop_assert_eq!(streamed, text);
+    }
+}

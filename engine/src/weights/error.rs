@@ -25,7 +25,9 @@ pub enum LoadError {
     Architecture { path: PathBuf, architecture: String, supported: String },
     #[error("`{path}` has no tensor `{tensor}`")]
     MissingTensor { path: PathBuf, tensor: String },
-    #[error("tensor `{tensor}` of `{path}` has shape {found:?}, the configuration asks for {wanted:?}")]
+    #[error(
+        "tensor `{tensor}` of `{path}` has shape {found:?}, the configuration asks for {wanted:?}"
+    )]
     TensorShape { path: PathBuf, tensor: String, found: Vec<usize>, wanted: Vec<usize> },
     #[error("tensor `{tensor}` of `{path}` is stored as {found}; supported: {supported}")]
     TensorType { path: PathBuf, tensor: String, found: String, supported: String },

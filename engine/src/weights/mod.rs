@@ -20,11 +20,12 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 pub use digest::Digest;
+pub(crate) use digest::hex;
 pub use error::LoadError;
 pub use format::WeightType;
-pub use source::{ModelFiles, ModelSource, hub_cache};
-pub(crate) use digest::hex;
+pub use random::tensor as random_tensor;
 pub(crate) use source::read_json;
+pub use source::{ModelFiles, ModelSource, hub_cache};
 
 use map::Map;
 
@@ -46,7 +47,10 @@ pub struct StoredTensor {
 #[derive(Debug, Clone)]
 pub enum ConfigSource {
     /// `config.json` of the Hugging Face layout.
-    Json { path: PathBuf, json: serde_json::Value },
+    Json {
+        path: PathBuf,
+        json: serde_json::Value,
+    },
     Gguf(gguf::Metadata),
 }
 
@@ -73,7 +77,9 @@ pub struct TensorData<'a> {
 enum Numbers {
     Files(Vec<Map>),
     /// Made up from this seed, in the shapes asked for.
-    Random { seed: u64 },
+    Random {
+        seed: u64,
+    },
 }
 
 /// An open checkpoint. Dropping it releases its memory maps.

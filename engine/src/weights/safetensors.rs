@@ -39,7 +39,8 @@ pub fn files(folder: &Path) -> Result<Vec<PathBuf>, LoadError> {
         // A shard is a plain name beside the index: a path could point anywhere on the machine.
         let mut parts = Path::new(file).components();
         if !matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None)) {
-            let reason = format!("`weight_map` sends tensor `{tensor}` to `{file}`, not a file name");
+            let reason =
+                format!("`weight_map` sends tensor `{tensor}` to `{file}`, not a file name");
             return Err(LoadError::damaged(&index, reason));
         }
         names.insert(folder.join(file));

@@ -125,7 +125,8 @@ fn gguf_files(folder: &Path) -> Vec<PathBuf> {
 
 /// Reads a JSON file of the model's folder.
 pub(crate) fn read_json(path: &Path) -> Result<serde_json::Value, LoadError> {
-    let text = fs::read(path).map_err(|source| LoadError::Read { path: path.to_owned(), source })?;
+    let text =
+        fs::read(path).map_err(|source| LoadError::Read { path: path.to_owned(), source })?;
     serde_json::from_slice(&text)
         .map_err(|err| LoadError::damaged(path, format!("it is not JSON: {err}")))
 }

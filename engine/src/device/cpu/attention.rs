@@ -164,8 +164,7 @@ impl<E: Element> Run<'_, '_, E> {
         let start = self.work.queries.as_ptr();
         let left = Left { start, row_stride: d, k_stride: 1 };
         let right = Right { groups: &groups[..count], k_stride: LANES };
-        let out =
-            Out { start: self.work.scores.as_mut_ptr(), row_stride: BLOCK, fresh: true };
+        let out = Out { start: self.work.scores.as_mut_ptr(), row_stride: BLOCK, fresh: true };
         // SAFETY: queries are `rows` by `d`, every group was just found to hold `d` vectors, and
         // the scores have room for all groups of a block.
         unsafe { tile::multiply(lanes, rows, left, right, d, out) };
@@ -187,7 +186,7 @@ impl<E: Element> Run<'_, '_, E> {
             };
             let mut top = lanes.splat(f32::NEG_INFINITY);
             for (i, v) in scores.iter().enumerate() {
-                let v = hide(lanes.from_array(v), i, f32::NEG_INFINITY);
+                let v = hide(lanes.lift(v), i, f32::NEG_INFINITY);
                 top = lanes.max(top, v);
             }
             let before = self.work.largest[query];
@@ -195,18 +194,18 @@ impl<E: Element> Run<'_, '_, E> {
             self.work.largest[query] = largest;
             let shrink = lanes.exp(lanes.splat(before - largest));
             let (totals, _) = self.work.totals.as_chunks_mut::<LANES>();
-            let mut total = lanes.mul(lanes.from_array(&totals[query]), shrink);
+            let mut total = lanes.mul(lanes.lift(&totals[query]), shrink);
             for (i, v) in scores.iter_mut().enumerate() {
-                let p = lanes.exp(lanes.sub(lanes.from_array(v), lanes.splat(largest)));
+                let p = lanes.exp(lanes.sub(lanes.lift(v), lanes.splat(largest)));
                 let p = hide(p, i, 0.0);
                 total = lanes.add(total, p);
-                *v = lanes.to_array(p);
+                *v = lanes.lower(p);
             }
-            totals[query] = lanes.to_array(total);
+            totals[query] = lanes.lower(total);
             if before != largest {
                 let (sums, _) = self.work.sums[query * d..(query + 1) * d].as_chunks_mut::<LANES>();
                 for sum in sums {
-                    *sum = lanes.to_array(lanes.mul(lanes.from_array(sum), shrink));
+                    *sum = lanes.lower(lanes.mul(lanes.lift(sum), shrink));
                 }
             }
         }
@@ -247,7 +246,7 @@ impl<E: Element> Run<'_, '_, E> {
         for query in 0..self.query_rows() {
             let (row, column) = self.place(query);
             let (totals, _) = self.work.totals.as_chunks::<LANES>();
-            let scale = 1.0 / lanes.sum(lanes.from_array(&totals[query]));
+            let scale = 1.0 / lanes.sum(lanes.lift(&totals[query]));
             // SAFETY: items differ in row or head, so each writes its own columns.
             let out = unsafe { self.out.part(row * cols + column, d) };
             for (out, sum) in out.iter_mut().zip(&self.work.sums[query * d..(query + 1) * d]) {

@@ -57,7 +57,8 @@ pub(super) fn add_rms_norm(
     for_rows(pool, rows, cols, &|first, rows| {
         let part = first * cols..(first + rows) * cols;
         // SAFETY: items are disjoint rows.
-        let (x, out) = unsafe { (x.part(part.start, part.len()), out.part(part.start, part.len())) };
+        let (x, out) =
+            unsafe { (x.part(part.start, part.len()), out.part(part.start, part.len())) };
         isa.run(Add { x, delta: &delta[part] });
         isa.run(NormRows { x, norm, out });
     });
@@ -79,7 +80,7 @@ impl Kernel for NormRows<'_> {
             let (out, out_tail) = out.as_chunks_mut::<LANES>();
             let mut squares = lanes.splat(0.0);
             for x in x {
-                let x = lanes.from_array(x);
+                let x = lanes.lift(x);
                 squares = lanes.fma(x, x, squares);
             }
             let tail: f32 = x_tail.iter().map(|x| x * x).sum();
@@ -87,8 +88,8 @@ impl Kernel for NormRows<'_> {
             let scale = 1.0 / (mean + self.norm.epsilon).sqrt();
             let scales = lanes.splat(scale);
             for ((x, w), out) in x.iter().zip(weights).zip(out) {
-                let scaled = lanes.mul(lanes.from_array(x), scales);
-                *out = lanes.to_array(lanes.mul(scaled, lanes.from_array(w)));
+                let scaled = lanes.mul(lanes.lift(x), scales);
+                *out = lanes.lower(lanes.mul(scaled, lanes.lift(w)));
             }
             for ((x, w), out) in x_tail.iter().zip(weights_tail).zip(out_tail) {
                 *out = x * scale * w;
@@ -151,8 +152,8 @@ impl Kernel for SiluMul<'_> {
 
 #[inline(always)]
 fn silu_mul_lanes<L: Lanes>(lanes: L, gate: &[f32; LANES], up: &[f32; LANES]) -> [f32; LANES] {
-    let (gate, up) = (lanes.from_array(gate), lanes.from_array(up));
+    let (gate, up) = (lanes.lift(gate), lanes.lift(up));
     let e = lanes.exp(lanes.sub(lanes.splat(0.0), gate));
     let silu = lanes.div(gate, lanes.add(lanes.splat(1.0), e));
-    lanes.to_array(lanes.mul(silu, up))
+    lanes.lower(lanes.mul(silu, up))
 }

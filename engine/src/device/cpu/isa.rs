@@ -2,9 +2,9 @@
 
 #![expect(unsafe_code, reason = "entering code compiled for more instructions than the default")]
 
-use super::lanes::{Lanes, Portable};
 #[cfg(target_arch = "x86_64")]
 use super::lanes::{Avx2, Avx512};
+use super::lanes::{Lanes, Portable};
 
 /// An instruction set that this processor is known to have: only detection makes one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

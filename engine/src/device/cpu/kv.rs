@@ -20,7 +20,7 @@ pub struct Kv {
 impl Kv {
     pub(super) fn new(shape: KvShape) -> Result<Self, StepError> {
         let failed = |message| StepError { operation: "kv", message };
-        if shape.page_tokens == 0 || shape.page_tokens % LANES != 0 {
+        if shape.page_tokens == 0 || !shape.page_tokens.is_multiple_of(LANES) {
             let message = format!("a page of {} tokens is no multiple of 16", shape.page_tokens);
             return Err(failed(message));
         }

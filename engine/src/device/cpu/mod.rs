@@ -90,6 +90,13 @@ impl Device for Cpu {
         Ok(())
     }
 
+    fn write(&mut self, x: &mut Buffer, values: &[f32]) -> Result<(), StepError> {
+        assert_eq!(values.len() % x.cols, 0, "whole rows");
+        x.data.clear();
+        x.data.extend_from_slice(values);
+        Ok(())
+    }
+
     fn matrix(&mut self, parts: &[HostMatrix<'_>]) -> Result<Matrix, StepError> {
         Ok(Matrix::pack(parts, &mut self.pool))
     }

@@ -19,6 +19,9 @@ use crate::weights::WeightType;
 
 /// Elements of a quantized block along k.
 const BLOCK: usize = 32;
+/// Bytes of one block of sixteen columns: scales, minima, codes.
+const Q4_1_BYTES: usize = 32 + 32 + 256;
+const Q8_0_BYTES: usize = 32 + 512;
 
 /// Bytes that start on a cache line.
 #[derive(Debug)]
@@ -76,11 +79,6 @@ impl Matrix {
     pub(super) fn row(&self, n: usize, out: &mut [f32]) {
         let run = self.runs.iter().find(|run| (run.first..run.first + run.n).contains(&n));
         run.expect("the row is within the matrix").row(n, out);
-    }
-
-    /// Bytes of packed weights.
-    pub(super) fn bytes(&self) -> usize {
-        self.runs.iter().map(|run| run.groups() * run.group_bytes()).sum()
     }
 }
 
@@ -158,44 +156,52 @@ impl Packed {
         }
     }
 
-    /// Writes the weights of `steps` k from `k0` of one group to `out`, `[steps][16]`. Both limits
-    /// fall on blocks.
+    /// Gives the weights of `steps` k from `k0` of `NR` groups from `first` to `sink`, k rising.
+    /// Both limits fall on blocks.
     #[inline(always)]
-    pub(super) fn dequantize<L: Lanes>(
+    pub(super) fn decode<L: Lanes, S: Sink<L, NR>, const NR: usize>(
         &self,
         lanes: L,
-        group: usize,
+        first: usize,
         k0: usize,
         steps: usize,
-        out: &mut [f32],
+        sink: &mut S,
     ) {
-        assert!(k0 + steps <= self.k && out.len() >= steps * LANES, "the piece is within");
-        let bytes = self.group(group);
-        match self.stored {
-            WeightType::F32 | WeightType::F16 | WeightType::Bf16 => {
-                widen(lanes, self.stored, bytes, k0, steps, out);
-            }
-            WeightType::Q8_0 | WeightType::Q4_1 => {
-                assert!(k0 % BLOCK == 0 && steps % BLOCK == 0, "the piece is whole blocks");
-                let size = block_bytes(self.stored);
-                let blocks = bytes[k0 / BLOCK * size..][..steps / BLOCK * size].chunks_exact(size);
-                for (block, out) in blocks.zip(out.chunks_exact_mut(BLOCK * LANES)) {
-                    if self.stored == WeightType::Q4_1 {
-                        q4_1(lanes, block, out);
-                    } else {
-                        q8_0(lanes, block, out);
-                    }
+        assert!(k0 + steps <= self.k && first + NR <= self.groups(), "the piece is within");
+        let (unit, unit_bytes) = match self.stored {
+            WeightType::F32 => (1, 4 * LANES),
+            WeightType::F16 | WeightType::Bf16 => (1, 2 * LANES),
+            WeightType::Q8_0 | WeightType::Q4_1 => (BLOCK, block_bytes(self.stored)),
+        };
+        assert!(k0.is_multiple_of(unit) && steps.is_multiple_of(unit), "the piece is whole blocks");
+        let mut groups = [std::ptr::null(); NR];
+        for (g, group) in groups.iter_mut().enumerate() {
+            *group = self.group(first + g)[k0 / unit * unit_bytes..].as_ptr();
+        }
+        // SAFETY: each group holds `steps` k from `k0`, as its slice begins there and ends with K.
+        unsafe {
+            match self.stored {
+                WeightType::F32 | WeightType::F16 | WeightType::Bf16 => {
+                    widen(lanes, self.stored, groups, steps, sink);
                 }
+                WeightType::Q8_0 => q8_0(lanes, groups, steps / BLOCK, sink),
+                WeightType::Q4_1 => q4_1(lanes, groups, steps / BLOCK, sink),
             }
         }
     }
 }
 
+/// Takes the weights of `NR` groups, one k after another.
+pub(super) trait Sink<L: Lanes, const NR: usize> {
+    /// `k` counts from where decoding began. To be `#[inline(always)]`.
+    fn step(&mut self, lanes: L, k: usize, weights: &[L::V; NR]);
+}
+
 /// Bytes of sixteen packed blocks.
 fn block_bytes(stored: WeightType) -> usize {
     match stored {
-        WeightType::Q4_1 => 2 * 32 + 256,
-        WeightType::Q8_0 => 32 + 512,
+        WeightType::Q4_1 => Q4_1_BYTES,
+        WeightType::Q8_0 => Q8_0_BYTES,
         WeightType::F32 | WeightType::F16 | WeightType::Bf16 => 0,
     }
 }
@@ -233,56 +239,92 @@ fn pack_column(stored: WeightType, row: &[u8], lane: usize, out: &mut [u8]) {
     }
 }
 
+/// # Safety
+/// Each group holds `steps` vectors.
 #[inline(always)]
-fn widen<L: Lanes>(
+unsafe fn widen<L: Lanes, S: Sink<L, NR>, const NR: usize>(
     lanes: L,
     stored: WeightType,
-    bytes: &[u8],
-    k0: usize,
+    groups: [*const u8; NR],
     steps: usize,
-    out: &mut [f32],
+    sink: &mut S,
 ) {
-    let size = stored.block_bytes();
-    let bytes = &bytes[k0 * LANES * size..(k0 + steps) * LANES * size];
-    for (v, out) in bytes.chunks_exact(LANES * size).zip(out.chunks_exact_mut(LANES)) {
-        // SAFETY: `v` holds sixteen elements and `out` sixteen f32; loads need no alignment.
-        unsafe {
-            let v = match stored {
-                WeightType::F32 => lanes.load(v.as_ptr().cast()),
-                WeightType::F16 => lanes.load_f16(v.as_ptr().cast()),
-                _ => lanes.load_bf16(v.as_ptr().cast()),
+    for k in 0..steps {
+        let mut weights = [lanes.splat(0.0); NR];
+        for g in 0..NR {
+            // SAFETY: the caller vouches for `steps` vectors; loads need no alignment.
+            weights[g] = unsafe {
+                match stored {
+                    WeightType::F32 => lanes.load(groups[g].add(k * 4 * LANES).cast()),
+                    WeightType::F16 => lanes.load_f16(groups[g].add(k * 2 * LANES).cast()),
+                    _ => lanes.load_bf16(groups[g].add(k * 2 * LANES).cast()),
+                }
             };
-            lanes.store(out.as_mut_ptr(), v);
         }
+        sink.step(lanes, k, &weights);
     }
 }
 
+/// # Safety
+/// Each group holds `blocks` blocks.
 #[inline(always)]
-fn q4_1<L: Lanes>(lanes: L, block: &[u8], out: &mut [f32]) {
-    assert!(block.len() >= 320 && out.len() >= BLOCK * LANES, "a whole block");
-    // SAFETY: both are as long as just asserted; loads and stores need no alignment.
-    unsafe {
-        let scale = lanes.load_f16(block.as_ptr().cast());
-        let minimum = lanes.load_f16(block.as_ptr().add(32).cast());
-        for word in 0..4 {
-            let codes = lanes.load_codes(block.as_ptr().add(64 + word * 64));
-            for i in 0..8 {
-                let v = lanes.fma(lanes.code(codes, i), scale, minimum);
-                lanes.store(out.as_mut_ptr().add((word * 8 + i as usize) * LANES), v);
+unsafe fn q4_1<L: Lanes, S: Sink<L, NR>, const NR: usize>(
+    lanes: L,
+    groups: [*const u8; NR],
+    blocks: usize,
+    sink: &mut S,
+) {
+    let mut weights = [lanes.splat(0.0); NR];
+    let (mut scales, mut minima) = (weights, weights);
+    for block in 0..blocks {
+        // SAFETY: the caller vouches for `blocks` blocks; loads need no alignment.
+        unsafe {
+            for g in 0..NR {
+                let start = groups[g].add(block * Q4_1_BYTES);
+                scales[g] = lanes.load_f16(start.cast());
+                minima[g] = lanes.load_f16(start.add(32).cast());
+            }
+            for word in 0..4 {
+                let at = block * Q4_1_BYTES + 64 + word * 64;
+                let mut codes = [lanes.load_codes(groups[0].add(at)); NR];
+                for g in 1..NR {
+                    codes[g] = lanes.load_codes(groups[g].add(at));
+                }
+                for i in 0..8 {
+                    for g in 0..NR {
+                        weights[g] = lanes.fma(lanes.code(codes[g], i), scales[g], minima[g]);
+                    }
+                    sink.step(lanes, block * BLOCK + word * 8 + i as usize, &weights);
+                }
             }
         }
     }
 }
 
+/// # Safety
+/// Each group holds `blocks` blocks.
 #[inline(always)]
-fn q8_0<L: Lanes>(lanes: L, block: &[u8], out: &mut [f32]) {
-    assert!(block.len() >= 544 && out.len() >= BLOCK * LANES, "a whole block");
-    // SAFETY: both are as long as just asserted; loads and stores need no alignment.
-    unsafe {
-        let scale = lanes.load_f16(block.as_ptr().cast());
-        for i in 0..BLOCK {
-            let codes = lanes.load_i8(block.as_ptr().add(32 + i * LANES).cast());
-            lanes.store(out.as_mut_ptr().add(i * LANES), lanes.mul(codes, scale));
+unsafe fn q8_0<L: Lanes, S: Sink<L, NR>, const NR: usize>(
+    lanes: L,
+    groups: [*const u8; NR],
+    blocks: usize,
+    sink: &mut S,
+) {
+    let mut weights = [lanes.splat(0.0); NR];
+    let mut scales = weights;
+    for block in 0..blocks {
+        // SAFETY: the caller vouches for `blocks` blocks; loads need no alignment.
+        unsafe {
+            for g in 0..NR {
+                scales[g] = lanes.load_f16(groups[g].add(block * Q8_0_BYTES).cast());
+            }
+            for i in 0..BLOCK {
+                let at = block * Q8_0_BYTES + 32 + i * LANES;
+                for g in 0..NR {
+                    weights[g] = lanes.mul(lanes.load_i8(groups[g].add(at).cast()), scales[g]);
+                }
+                sink.step(lanes, block * BLOCK + i, &weights);
+            }
         }
     }
 }

@@ -41,13 +41,7 @@ impl Rope<'_> {
         }
     }
 
-    fn over<E: Element>(
-        &self,
-        pool: &mut Pool,
-        qkv: &mut [f32],
-        layout: Layout,
-        pages: &mut [E],
-    ) {
+    fn over<E: Element>(&self, pool: &mut Pool, qkv: &mut [f32], layout: Layout, pages: &mut [E]) {
         let heads = self.shape.kv_heads;
         let is_small = qkv.len() < PARALLEL_ELEMENTS;
         let (qkv, pages) = (&Shared::new(qkv), &Shared::new(pages));
@@ -95,14 +89,7 @@ impl<E: Element> Kernel for Head<'_, '_, E> {
 
 impl<E: Element> Head<'_, '_, E> {
     #[inline(always)]
-    fn write<L: Lanes>(
-        &self,
-        lanes: L,
-        span: &Span,
-        position: usize,
-        key: &[f32],
-        value: &[f32],
-    ) {
+    fn write<L: Lanes>(&self, lanes: L, span: &Span, position: usize, key: &[f32], value: &[f32]) {
         let d = key.len();
         let mut narrow = [E::zeroed(); HEAD_DIM_MAX];
         convert(lanes, key, &mut narrow[..d]);
@@ -125,7 +112,7 @@ fn convert<L: Lanes, E: Element>(lanes: L, from: &[f32], to: &mut [E]) {
     let (from, _) = from.as_chunks::<LANES>();
     for (from, to) in from.iter().zip(to.chunks_exact_mut(LANES)) {
         // SAFETY: `to` holds sixteen elements.
-        unsafe { E::store(lanes, to.as_mut_ptr(), lanes.from_array(from)) };
+        unsafe { E::store(lanes, to.as_mut_ptr(), lanes.lift(from)) };
     }
 }
 

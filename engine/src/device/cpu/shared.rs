@@ -12,7 +12,7 @@ pub(super) struct Shared<'a, T> {
     owner: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: access goes through `part` and `pointer`, whose callers vouch for disjoint parts.
+// SAFETY: access goes through `part`, whose callers vouch for disjoint parts.
 unsafe impl<T: Send> Sync for Shared<'_, T> {}
 
 impl<'a, T> Shared<'a, T> {
@@ -29,11 +29,5 @@ impl<'a, T> Shared<'a, T> {
         assert!(start <= self.len && len <= self.len - start, "the part lies within the slice");
         // SAFETY: the part lies within the slice, and the caller vouches that it is not shared.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(start), len) }
-    }
-
-    /// A pointer to element `at`, from which `len` elements lie within the slice.
-    pub(super) fn pointer(&self, at: usize, len: usize) -> *mut T {
-        assert!(at <= self.len && len <= self.len - at, "the pointer stays within the slice");
-        self.start.wrapping_add(at)
     }
 }

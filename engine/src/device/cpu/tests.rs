@@ -1,1 +1,341 @@
-//! Kernels against the reference, on every instruction set.
+//! Kernels against the reference, on every instruction set that this processor has.
+
+use half::{bf16, f16};
+
+use super::lanes::{LANES, Lanes};
+use super::*;
+use crate::device::{KvType, RowOrder};
+use crate::model::{LogitRows, Segment};
+use crate::weights::WeightType;
+use crate::weights::format::dequantize;
+
+/// Numbers that look random and are the same on every run, from -1 to 1.
+fn numbers(count: usize, seed: u32) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(12_345);
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / (1u32 << 23) as f32 - 1.0
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+/// Stored rows of `stored` type and their values.
+fn stored(weight_type: WeightType, n: usize, k: usize, seed: u32) -> (Vec<u8>, Vec<f32>) {
+    let mut bytes = Vec::new();
+    let values = numbers(n * k, seed);
+    match weight_type {
+        WeightType::F32 => values.iter().for_each(|x| bytes.extend(x.to_le_bytes())),
+        WeightType::F16 => {
+            values.iter().for_each(|x| bytes.extend(f16::from_f32(*x).to_le_bytes()));
+        }
+        WeightType::Bf16 => {
+            values.iter().for_each(|x| bytes.extend(bf16::from_f32(*x).to_le_bytes()));
+        }
+        WeightType::Q4_1 | WeightType::Q8_0 => {
+            let heads = if weight_type == WeightType::Q4_1 { 2 } else { 1 };
+            for block in values.chunks_exact(32) {
+                for head in &block[..heads] {
+                    bytes.extend(f16::from_f32(0.05 * head).to_le_bytes());
+                }
+                let codes = weight_type.block_bytes() - 2 * heads;
+                bytes.extend(block[..codes].iter().map(|x| (x * 127.0) as i8 as u8));
+            }
+        }
+    }
+    let mut exact = vec![0.0; n * k];
+    dequantize(weight_type, &bytes, &mut exact);
+    (bytes, exact)
+}
+
+fn buffer(cols: usize, data: Vec<f32>) -> Buffer {
+    Buffer { cols, data }
+}
+
+#[track_caller]
+fn check_close(got: &[f32], want: &[f32], tolerance: f32, what: &str) {
+    assert_eq!(got.len(), want.len(), "{what}");
+    for (i, (a, b)) in got.iter().zip(want).enumerate() {
+        assert!((a - b).abs() <= tolerance * (1.0 + b.abs()), "{what}, element {i}: {a}, not {b}");
+    }
+}
+
+/// Calls `check` with a device of every instruction set, with one thread and with three.
+fn on_every_device(check: impl Fn(&mut Cpu, &str)) {
+    for isa in Isa::detected() {
+        for threads in [1, 3] {
+            check(&mut Cpu::new(isa, threads), &format!("{} x {threads}", isa.name()));
+        }
+    }
+}
+
+#[test]
+fn matmul_is_the_product_for_every_type_and_tail() {
+    on_every_device(|cpu, device| {
+        for weight_type in WeightType::ALL {
+            for (n, k) in [(16, 32), (1, 64), (33, 96), (80, 160), (144, 32), (30, 576)] {
+                let (bytes, exact) = stored(weight_type, n, k, 1);
+                let order = RowOrder::AsStored;
+                let host = HostMatrix { weight_type, n, k, bytes: &bytes, order };
+                let w = cpu.matrix(&[host]).unwrap();
+                for rows in [1, 2, 3, 4, 5, 6, 7, 12, 17, 40] {
+                    let x = buffer(k, numbers(rows * k, 2));
+                    let mut out = buffer(n, vec![f32::NAN; rows * n]);
+                    cpu.matmul(&x, &w, &mut out).unwrap();
+                    let want = reference::matmul(&x.data, &exact, k);
+                    let what = format!("{device} {} T{rows} N{n} K{k}", weight_type.name());
+                    check_close(&out.data, &want, 1e-4, &what);
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn matmul_gives_a_row_the_same_bits_in_any_company() {
+    on_every_device(|cpu, device| {
+        for weight_type in WeightType::ALL {
+            let (n, k) = (100, 704);
+            let (bytes, _) = stored(weight_type, n, k, 3);
+            let order = RowOrder::AsStored;
+            let w = cpu.matrix(&[HostMatrix { weight_type, n, k, bytes: &bytes, order }]).unwrap();
+            let row = numbers(k, 4);
+            let mut alone = buffer(n, vec![0.0; n]);
+            cpu.matmul(&buffer(k, row.clone()), &w, &mut alone).unwrap();
+            for (rows, at) in
+                [(2, 1), (3, 2), (4, 0), (5, 4), (6, 3), (19, 11), (140, 139), (200, 150)]
+            {
+                let mut x = numbers(rows * k, 5);
+                x[at * k..(at + 1) * k].copy_from_slice(&row);
+                let mut out = buffer(n, vec![0.0; rows * n]);
+                cpu.matmul(&buffer(k, x), &w, &mut out).unwrap();
+                let got = &out.data[at * n..(at + 1) * n];
+                assert!(got == alone.data, "{device} {} row {at} of {rows}", weight_type.name());
+            }
+        }
+    });
+}
+
+#[test]
+fn parts_of_several_types_stand_side_by_side() {
+    on_every_device(|cpu, device| {
+        let k = 64;
+        let parts = [
+            (WeightType::Q4_1, 24, RowOrder::AsStored),
+            (WeightType::Q4_1, 32, RowOrder::RopePairs { head_dim: 16 }),
+            (WeightType::F32, 5, RowOrder::AsStored),
+            (WeightType::Q8_0, 40, RowOrder::AsStored),
+        ];
+        let stored: Vec<_> =
+            (1..).zip(&parts).map(|(seed, (kind, n, _))| stored(*kind, *n, k, seed)).collect();
+        let hosts: Vec<_> = stored
+            .iter()
+            .zip(parts)
+            .map(|((bytes, _), (weight_type, n, order))| HostMatrix {
+                weight_type,
+                n,
+                k,
+                bytes,
+                order,
+            })
+            .collect();
+        let w = cpu.matrix(&hosts).unwrap();
+        let mut exact = Vec::new();
+        for ((_, values), (_, n, order)) in stored.iter().zip(parts) {
+            for row in (0..n).map(|n| order.stored_row(n)) {
+                exact.extend_from_slice(&values[row * k..(row + 1) * k]);
+            }
+        }
+        let n = exact.len() / k;
+        let x = buffer(k, numbers(9 * k, 7));
+        let mut out = buffer(n, vec![0.0; 9 * n]);
+        cpu.matmul(&x, &w, &mut out).unwrap();
+        check_close(&out.data, &reference::matmul(&x.data, &exact, k), 2e-5, device);
+        let ids: Vec<u32> = (0..n as u32).collect();
+        let mut rows = buffer(k, vec![0.0; n * k]);
+        cpu.embed(&w, &ids, &mut rows).unwrap();
+        assert!(rows.data == exact, "{device}: rows come back as they were stored");
+    });
+}
+
+#[test]
+fn rope_pairs_are_undone_for_each_head() {
+    let order = RowOrder::RopePairs { head_dim: 6 };
+    let rows: Vec<usize> = (0..12).map(|n| order.stored_row(n)).collect();
+    assert_eq!(rows, [0, 2, 4, 1, 3, 5, 6, 8, 10, 7, 9, 11]);
+}
+
+#[test]
+fn norms_and_activation_follow_the_reference_at_every_tail() {
+    on_every_device(|cpu, device| {
+        for cols in [1, 15, 16, 17, 48, 100, 576] {
+            for rows in [1, 3, 64] {
+                let what = format!("{device} T{rows} N{cols}");
+                let (x, weight) = (numbers(rows * cols, 1), numbers(cols, 2));
+                let delta = numbers(rows * cols, 3);
+                let mut out = buffer(cols, vec![0.0; rows * cols]);
+                cpu.rms_norm(&buffer(cols, x.clone()), &weight, 1e-5, &mut out).unwrap();
+                check_close(&out.data, &reference::rms_norm(&x, &weight, 1e-5), 1e-5, &what);
+
+                let sum: Vec<f32> = x.iter().zip(&delta).map(|(x, d)| x + d).collect();
+                let mut stream = buffer(cols, x);
+                let delta = buffer(cols, delta);
+                cpu.add_rms_norm(&mut stream, &delta, &weight, 1e-5, &mut out).unwrap();
+                assert!(stream.data == sum, "{what}: the stream takes the sum");
+                check_close(&out.data, &reference::rms_norm(&sum, &weight, 1e-5), 1e-5, &what);
+
+                let gates = numbers(2 * rows * cols, 4).iter().map(|x| 30.0 * x).collect();
+                let gates = buffer(2 * cols, gates);
+                cpu.silu_mul(&gates, &mut out).unwrap();
+                check_close(&out.data, &reference::silu_mul(&gates.data, cols), 1e-6, &what);
+            }
+        }
+    });
+}
+
+/// Runs sequence `qkv` through the cache in chunks that begin at `cuts`; returns its outputs.
+fn attend(
+    cpu: &mut Cpu,
+    qkv: &[f32],
+    shape: &AttentionShape,
+    kv: &mut Kv,
+    frequencies: &[f32],
+    cuts: &[usize],
+) -> Vec<f32> {
+    let (cols, rows) = (shape.qkv_cols(), qkv.len() / shape.qkv_cols());
+    let pages: Vec<u32> = (0..kv.shape.pages as u32).rev().collect();
+    let mut outputs = Vec::new();
+    for (i, &first) in cuts.iter().enumerate() {
+        let last = cuts.get(i + 1).copied().unwrap_or(rows);
+        let segment = Segment {
+            rows: last - first,
+            position: first,
+            pages: pages.clone(),
+            logits: LogitRows::None,
+        };
+        let batch = StepBatch { tokens: vec![0; last - first], segments: vec![segment] };
+        let plan = cpu.plan(&batch, kv, frequencies).unwrap();
+        let mut part = buffer(cols, qkv[first * cols..last * cols].to_vec());
+        cpu.rope_and_cache(&mut part, shape, 1, &plan, kv).unwrap();
+        let width = shape.heads * shape.head_dim;
+        let mut out = buffer(width, vec![f32::NAN; (last - first) * width]);
+        cpu.attention(&part, shape, 1, &plan, kv, &mut out).unwrap();
+        outputs.extend(out.data);
+    }
+    outputs
+}
+
+fn check_attention(cpu: &mut Cpu, device: &str, shape: &AttentionShape, kv_type: KvType) {
+    let AttentionShape { heads, kv_heads, head_dim, .. } = *shape;
+    for (rows, page_tokens) in [(1, 16), (16, 16), (77, 32), (150, 16), (130, 64)] {
+        let what = format!("{device} {} H{heads}/{kv_heads} D{head_dim} T{rows}", kv_type.name());
+        let pages = rows / page_tokens + 1;
+        let cache = KvShape { layers: 2, kv_heads, head_dim, pages, page_tokens, kv_type };
+        let mut kv = cpu.kv(cache).unwrap();
+        let frequencies: Vec<f32> = (0..head_dim / 2).map(|i| 0.5f32.powi(i as i32)).collect();
+        let qkv: Vec<f32> = numbers(rows * shape.qkv_cols(), 6).iter().map(|x| 2.0 * x).collect();
+        let whole = attend(cpu, &qkv, shape, &mut kv, &frequencies, &[0]);
+
+        let mut turned = qkv.clone();
+        for (position, row) in turned.chunks_exact_mut(shape.qkv_cols()).enumerate() {
+            for head in row[..(heads + kv_heads) * head_dim].chunks_exact_mut(head_dim) {
+                head.copy_from_slice(&reference::rotate(head, position, &frequencies));
+            }
+        }
+        let tolerance = if kv_type == KvType::F16 { 4e-3 } else { 2e-5 };
+        check_close(&whole, &reference::attention(&turned, shape), tolerance, &what);
+
+        let cuts: Vec<usize> = [0, 1, 5, 64, 70, 128].into_iter().filter(|c| *c < rows).collect();
+        let parts = attend(cpu, &qkv, shape, &mut kv, &frequencies, &cuts);
+        assert!(parts == whole, "{what}: chunks change bits");
+    }
+}
+
+#[test]
+fn attention_is_the_softmax_over_all_positions_whole_or_in_chunks() {
+    on_every_device(|cpu, device| {
+        for (heads, kv_heads, head_dim) in [(1, 1, 16), (9, 3, 64), (4, 1, 128), (6, 6, 48)] {
+            let scale = 1.0 / (head_dim as f32).sqrt();
+            let shape = AttentionShape { heads, kv_heads, head_dim, scale };
+            for kv_type in [KvType::F32, KvType::F16] {
+                check_attention(cpu, device, &shape, kv_type);
+            }
+        }
+    });
+}
+
+/// A neighbor's NaN in a page that is used again must not reach the next sequence.
+#[test]
+fn what_a_page_held_before_does_not_matter() {
+    on_every_device(|cpu, device| {
+        let shape = AttentionShape { heads: 2, kv_heads: 1, head_dim: 16, scale: 0.25 };
+        let cache = KvShape {
+            layers: 2,
+            kv_heads: 1,
+            head_dim: 16,
+            pages: 2,
+            page_tokens: 16,
+            kv_type: KvType::F32,
+        };
+        let mut kv = cpu.kv(cache).unwrap();
+        let qkv = numbers(20 * shape.qkv_cols(), 8);
+        let clean = attend(cpu, &qkv, &shape, &mut kv, &[1.0], &[0]);
+        bytemuck::cast_slice_mut::<u8, f32>(&mut kv.storage).fill(f32::NAN);
+        let reused = attend(cpu, &qkv, &shape, &mut kv, &[1.0], &[0]);
+        assert!(clean == reused, "{device}");
+    });
+}
+
+#[test]
+fn a_plan_refuses_pages_and_rows_that_are_not_there() {
+    let mut cpu = Cpu::new(Isa::best(), 1);
+    let shape = KvShape {
+        layers: 1,
+        kv_heads: 1,
+        head_dim: 16,
+        pages: 4,
+        page_tokens: 16,
+        kv_type: KvType::F32,
+    };
+    let kv = cpu.kv(shape).unwrap();
+    let mut refused = |rows, position, pages: &[u32], tokens| {
+        let logits = LogitRows::Last;
+        let segments = vec![Segment { rows, position, pages: pages.to_vec(), logits }];
+        let batch = StepBatch { tokens: vec![0; tokens], segments };
+        cpu.plan(&batch, &kv, &[1.0]).is_err()
+    };
+    assert!(!refused(2, 15, &[3, 0], 2));
+    assert!(refused(2, 15, &[3], 2), "too few pages");
+    assert!(refused(1, 0, &[4], 1), "a page beyond the cache");
+    assert!(refused(0, 0, &[0], 0), "no rows");
+    assert!(refused(1, 0, &[0], 2), "more tokens than rows");
+    for (pages, page_tokens) in [(1, 8), (1, 0), (usize::MAX, 16)] {
+        assert!(cpu.kv(KvShape { pages, page_tokens, ..shape }).is_err(), "{pages}/{page_tokens}");
+    }
+}
+
+/// Largest relative error of the exponential over its range, and its values at the limits.
+struct Exponential<'a>(&'a mut f64);
+
+impl isa::Kernel for Exponential<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self, lanes: L) {
+        for i in -87_000i32..88_000 {
+            let x = i as f32 / 1000.0;
+            let got = lanes.lower(lanes.exp(lanes.splat(x)))[LANES - 1];
+            let error = (f64::from(got) / f64::from(x).exp() - 1.0).abs();
+            *self.0 = self.0.max(error);
+        }
+        assert_eq!(lanes.lower(lanes.exp(lanes.splat(0.0))), [1.0; LANES]);
+        assert!(lanes.lower(lanes.exp(lanes.splat(f32::NEG_INFINITY)))[0] < 1e-37);
+        assert!(lanes.lower(lanes.exp(lanes.splat(f32::INFINITY)))[0] > 1e38);
+    }
+}
+
+#[test]
+fn the_exponential_is_right_to_the_last_places() {
+    for isa in Isa::detected() {
+        let mut worst = 0.0;
+        isa.run(Exponential(&mut worst));
+        assert!(worst < 2e-7, "{}: {worst}", isa.name());
+    }
+}

@@ -21,7 +21,6 @@ pub(super) trait Element: Copy + Send + Sync + bytemuck::Pod {
     /// # Safety
     /// Sixteen elements can be written at `to`.
     unsafe fn store<L: Lanes>(lanes: L, to: *mut Self, v: L::V);
-    fn from_f32(x: f32) -> Self;
 }
 
 impl Element for f32 {
@@ -35,11 +34,6 @@ impl Element for f32 {
     unsafe fn store<L: Lanes>(lanes: L, to: *mut Self, v: L::V) {
         // SAFETY: the caller vouches for sixteen elements.
         unsafe { lanes.store(to, v) }
-    }
-
-    #[inline(always)]
-    fn from_f32(x: f32) -> Self {
-        x
     }
 }
 
@@ -55,11 +49,6 @@ impl Element for u16 {
     unsafe fn store<L: Lanes>(lanes: L, to: *mut Self, v: L::V) {
         // SAFETY: the caller vouches for sixteen elements.
         unsafe { lanes.store_f16(to, v) }
-    }
-
-    #[inline(always)]
-    fn from_f32(x: f32) -> Self {
-        half::f16::from_f32(x).to_bits()
     }
 }
 
@@ -173,27 +162,27 @@ unsafe fn tile<L: Lanes, E: Element, const MR: usize, const NR: usize>(
     // SAFETY: the caller vouches for every address within the three operands.
     unsafe {
         if !out.fresh {
-            for r in 0..MR {
-                for g in 0..NR {
-                    sums[r][g] = lanes.load(out.start.add(r * out.row_stride + g * LANES));
+            for (r, sums) in sums.iter_mut().enumerate() {
+                for (g, sum) in sums.iter_mut().enumerate() {
+                    *sum = lanes.load(out.start.add(r * out.row_stride + g * LANES));
                 }
             }
         }
         for step in 0..k {
             let mut w = [lanes.splat(0.0); NR];
-            for g in 0..NR {
-                w[g] = E::load(lanes, groups[g].add(step * k_stride));
+            for (w, group) in w.iter_mut().zip(&groups) {
+                *w = E::load(lanes, group.add(step * k_stride));
             }
-            for r in 0..MR {
+            for (r, sums) in sums.iter_mut().enumerate() {
                 let x = lanes.splat(*left.start.add(r * left.row_stride + step * left.k_stride));
-                for g in 0..NR {
-                    sums[r][g] = lanes.fma(x, w[g], sums[r][g]);
+                for (sum, w) in sums.iter_mut().zip(&w) {
+                    *sum = lanes.fma(x, *w, *sum);
                 }
             }
         }
-        for r in 0..MR {
-            for g in 0..NR {
-                lanes.store(out.start.add(r * out.row_stride + g * LANES), sums[r][g]);
+        for (r, sums) in sums.iter().enumerate() {
+            for (g, sum) in sums.iter().enumerate() {
+                lanes.store(out.start.add(r * out.row_stride + g * LANES), *sum);
             }
         }
     }

@@ -31,6 +31,7 @@ impl Lanes for Avx2 {
     type Codes = [__m256i; 2];
 
     const ACCUMULATORS: usize = 6;
+    const FEW_ROWS_GROUPS: usize = 2;
 
     #[inline(always)]
     fn splat(self, x: f32) -> Self::V {

@@ -26,6 +26,7 @@ impl Lanes for Avx512 {
     type Codes = __m512i;
 
     const ACCUMULATORS: usize = 24;
+    const FEW_ROWS_GROUPS: usize = 4;
 
     #[inline(always)]
     fn splat(self, x: f32) -> Self::V {

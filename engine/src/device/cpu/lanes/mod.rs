@@ -31,6 +31,8 @@ pub(super) trait Lanes: Copy {
 
     /// Vectors that fit into registers beside what a tile needs to feed them.
     const ACCUMULATORS: usize;
+    /// Groups of columns that are best decoded side by side where there are few rows.
+    const FEW_ROWS_GROUPS: usize;
 
     fn splat(self, x: f32) -> Self::V;
     /// `a * b + c`, rounded once where the instruction set can.
@@ -71,7 +73,7 @@ pub(super) trait Lanes: Copy {
     fn code(self, codes: Self::Codes, i: u32) -> Self::V;
 
     #[inline(always)]
-    fn to_array(self, v: Self::V) -> [f32; LANES] {
+    fn lower(self, v: Self::V) -> [f32; LANES] {
         let mut out = [0.0; LANES];
         // SAFETY: the array holds sixteen f32.
         unsafe {
@@ -81,17 +83,15 @@ pub(super) trait Lanes: Copy {
     }
 
     #[inline(always)]
-    fn from_array(self, v: &[f32; LANES]) -> Self::V {
+    fn lift(self, v: &[f32; LANES]) -> Self::V {
         // SAFETY: the array holds sixteen f32.
-        unsafe {
-            self.load(v.as_ptr())
-        }
+        unsafe { self.load(v.as_ptr()) }
     }
 
     /// Sum of the lanes, halves onto halves, so that every instruction set adds in one order.
     #[inline(always)]
     fn sum(self, v: Self::V) -> f32 {
-        let mut a = self.to_array(v);
+        let mut a = self.lower(v);
         for half in [8, 4, 2, 1] {
             for i in 0..half {
                 a[i] += a[i + half];
@@ -103,7 +103,7 @@ pub(super) trait Lanes: Copy {
     /// Largest lane. A NaN may be lost or kept.
     #[inline(always)]
     fn largest(self, v: Self::V) -> f32 {
-        let mut a = self.to_array(v);
+        let mut a = self.lower(v);
         for half in [8, 4, 2, 1] {
             for i in 0..half {
                 a[i] = if a[i] > a[i + half] { a[i] } else { a[i + half] };

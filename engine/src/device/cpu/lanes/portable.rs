@@ -19,6 +19,7 @@ impl Lanes for Portable {
     type Codes = [u32; LANES];
 
     const ACCUMULATORS: usize = 6;
+    const FEW_ROWS_GROUPS: usize = 1;
 
     #[inline(always)]
     fn splat(self, x: f32) -> Self::V {

@@ -4,12 +4,16 @@
 //! or hostile file gives a [`LoadError`], never a panic or a huge allocation.
 //! Format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 
+mod write;
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use super::format::WeightType;
 use super::{LoadError, StoredTensor};
+
+pub use write::Writer;
 
 const MAGIC: &[u8; 4] = b"GGUF";
 /// Where data starts is rounded up to this unless `general.alignment` says otherwise.
@@ -223,7 +227,7 @@ fn place(reader: &Reader<'_>, tensor: &Listed, data: u64) -> Result<StoredTensor
         return Err(reader.unsupported(&reason));
     };
     let cols = tensor.shape.last().copied().unwrap_or(1);
-    if cols % block != 0 {
+    if !cols.is_multiple_of(block) {
         return Err(reader.damaged(&format!(
             "tensor `{}` has rows of {cols} elements, {type_name} needs a multiple of {block}",
             tensor.name
@@ -402,7 +406,10 @@ impl<'a> Reader<'a> {
         };
         self.check_count(count, element_bytes, &format!("elements of {what}"))?;
         if kind == 8 {
-            return (0..count).map(|_| self.text(&what)).collect::<Result<_, _>>().map(Value::Texts);
+            return (0..count)
+                .map(|_| self.text(&what))
+                .collect::<Result<_, _>>()
+                .map(Value::Texts);
         }
         let mut integers = Vec::new();
         let mut others = Vec::new();
@@ -438,7 +445,7 @@ impl<'a> Reader<'a> {
         shape.reverse();
         let type_id = self.u32(&what)?;
         let offset = self.u64(&what)?;
-        if offset % alignment != 0 {
+        if !offset.is_multiple_of(alignment) {
             return Err(self.damaged(&format!(
                 "tensor `{name}` starts at offset {offset}, not a multiple of {alignment}"
             )));

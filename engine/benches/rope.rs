@@ -1,0 +1,67 @@
+//! Rotary embedding of queries and keys, and the write of keys and values to pages.
+
+mod shapes;
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use engine::device::cpu::Isa;
+use engine::device::{AttentionShape, Device, KvShape, KvType};
+use engine::model::{LogitRows, Segment, StepBatch};
+use shapes::{Case, Lazy, MODELS, SMOLLM2_135M, Shape, TOKENS, device, measure, numbers};
+
+const PAGE_TOKENS: usize = 16;
+
+/// `t` rows of one sequence.
+pub fn case(isa: Isa, shape: &Shape, t: usize) -> Case {
+    let Shape { heads, kv_heads, head_dim, .. } = *shape;
+    let attention = AttentionShape { heads, kv_heads, head_dim, scale: 1.0 };
+    let mut cpu = device(isa);
+    let (page_tokens, kv_type) = (PAGE_TOKENS, KvType::F16);
+    let pages = t.div_ceil(page_tokens);
+    let mut kv = cpu
+        .kv(KvShape { layers: 1, kv_heads, head_dim, pages, page_tokens, kv_type })
+        .expect("the pages fit into memory");
+    let segment = Segment {
+        rows: t,
+        position: 0,
+        pages: (0..pages as u32).collect(),
+        logits: LogitRows::None,
+    };
+    let batch = StepBatch { tokens: vec![0; t], segments: vec![segment] };
+    let frequencies = vec![0.5; head_dim / 2];
+    let plan = cpu.plan(&batch, &kv, &frequencies).expect("pages of the cache");
+    let mut qkv = cpu.buffer(attention.qkv_cols()).expect("a buffer");
+    cpu.write(&mut qkv, &numbers(t * attention.qkv_cols())).expect("rows");
+    let (turned, cached) = (t * (heads + kv_heads) * head_dim, 2 * t * kv_heads * head_dim);
+    Case {
+        id: format!("rope/T{t}_{}_f16/{}", shape.model, isa.name()),
+        flops: 3 * turned as u64,
+        bytes: (8 * turned + cached * kv_type.bytes()) as u64,
+        run: Box::new(move || {
+            cpu.rope_and_cache(&mut qkv, &attention, 0, &plan, &mut kv).expect("a rotation");
+        }),
+    }
+}
+
+pub fn cases() -> Vec<Lazy> {
+    let mut cases: Vec<Lazy> = Vec::new();
+    for isa in Isa::detected() {
+        for shape in MODELS {
+            for t in TOKENS {
+                cases.push(Box::new(move || case(isa, &shape, t)));
+            }
+        }
+    }
+    cases
+}
+
+/// The case that tests run.
+pub fn smallest() -> Case {
+    case(Isa::best(), &SMOLLM2_135M, 1)
+}
+
+fn all(criterion: &mut Criterion) {
+    measure(criterion, "rope", cases());
+}
+
+criterion_group!(benches, all);
+criterion_main!(benches);

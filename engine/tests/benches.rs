@@ -1,0 +1,40 @@
+//! Every bench runs once at its smallest shape, so that none breaks unseen. Nothing is timed.
+
+macro_rules! benches {
+    ($($op:ident: $path:literal),* $(,)?) => {
+        $(
+            #[path = $path]
+            #[expect(dead_code, reason = "`cargo bench` runs the rest of it")]
+            mod $op;
+        )*
+
+        #[test]
+        fn the_smallest_case_of_every_bench_runs() {
+            $(
+                let mut case = $op::smallest();
+                (case.run)();
+                assert!(case.id.starts_with(concat!(stringify!($op), "/")), "{case:?}");
+                assert!(case.flops > 0 && case.bytes > 0, "{case:?}");
+            )*
+        }
+
+        #[test]
+        fn case_ids_name_op_shape_and_instruction_set() {
+            let isas: Vec<&str> =
+                engine::device::cpu::Isa::detected().iter().map(|isa| isa.name()).collect();
+            $(
+                let id = $op::smallest().id;
+                let parts: Vec<&str> = id.split('/').collect();
+                assert!(parts.len() == 3 && isas.contains(&parts[2]), "{id}");
+            )*
+        }
+    };
+}
+
+benches! {
+    attention: "../benches/attention.rs",
+    matmul: "../benches/matmul.rs",
+    rms_norm: "../benches/rms_norm.rs",
+    rope: "../benches/rope.rs",
+    silu_mul: "../benches/silu_mul.rs",
+}
