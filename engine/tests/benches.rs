@@ -1,5 +1,7 @@
 //! Every bench runs once at its smallest shape, so that none breaks unseen. Nothing is timed.
 
+#![expect(clippy::duplicate_mod, reason = "each bench is a crate of its own that shares shapes.rs")]
+
 macro_rules! benches {
     ($($op:ident: $path:literal),* $(,)?) => {
         $(
@@ -36,5 +38,6 @@ benches! {
     matmul: "../benches/matmul.rs",
     rms_norm: "../benches/rms_norm.rs",
     rope: "../benches/rope.rs",
+    sample: "../benches/sample.rs",
     silu_mul: "../benches/silu_mul.rs",
 }
