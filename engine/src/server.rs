@@ -9,7 +9,6 @@ use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use axum::serve::ListenerExt;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc as async_mpsc, oneshot, watch};
 
@@ -111,14 +110,9 @@ impl<E: std::error::Error + Send + 'static> Server<E> {
         ready: impl FnOnce(SocketAddr) + Send + 'static,
     ) -> Result<(), ServeError<E>> {
         let address = listener.local_addr();
-        // A token is a small packet that nothing follows for a while.
-        let listener = listener.tap_io(|stream| {
-            let _ = stream.set_nodelay(true);
-        });
         let (close, closed) = oneshot::channel::<()>();
-        let server = axum::serve(listener, http::router(self.app.clone()))
-            .with_graceful_shutdown(async move { _ = closed.await });
-        let mut server = tokio::spawn(server.into_future());
+        let mut server =
+            tokio::spawn(http::serve(listener, self.app.clone(), async move { _ = closed.await }));
         let mut phase = self.phase.clone();
         tokio::spawn(async move {
             let loaded = phase.wait_for(|phase| !matches!(phase, Phase::Loading)).await;

@@ -7,11 +7,13 @@ mod error;
 mod fields;
 mod info;
 mod params;
+mod serve;
 mod state;
 mod tokens;
 
 pub use error::{ApiError, ErrorKind};
 pub use info::{KvFacts, ModelFacts, ServerInfo};
+pub use serve::serve;
 pub use state::{App, Phase, Ready};
 
 use axum::extract::{DefaultBodyLimit, Request, State};
@@ -28,7 +30,7 @@ use fields::Fields;
 const BODY_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// All routes over one engine.
-pub fn router(app: App) -> Router {
+fn router(app: App) -> Router {
     Router::new()
         .route("/v1/completions", post(completions::completions))
         .route("/v1/chat/completions", post(chat::chat_completions))
