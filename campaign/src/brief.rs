@@ -86,7 +86,11 @@ impl Brief {
             }
         };
         let each = about(cell.each.us());
-        format!("{:<22} {} launches, {each} each ({basis})", cell.scenario, self.launches())
+        let launches = match self.launches() {
+            1 => "1 launch".to_owned(),
+            count => format!("{count} launches"),
+        };
+        format!("{:<22} {launches}, {each} each ({basis})", cell.scenario)
     }
 }
 

@@ -12,8 +12,8 @@ const ASSUMED_ON_GPU: u64 = 10_000;
 /// Mean tokens of a sampled conversation, input and output together (reference for the data set:
 /// 219.6 + 202.9 under its own filter).
 const CONVERSATION_TOKENS: u64 = 422;
-/// Launch, readiness, warm-up and drain of one run.
-const OVERHEAD_US: u64 = 4_000_000;
+/// Launch, sampling of the requests, warm-up, output check and drain of one run.
+const OVERHEAD_US: u64 = 12_000_000;
 /// How many earlier runs are read.
 const PAST_RUNS: usize = 9;
 
@@ -108,10 +108,30 @@ mod tests {
     fn earlier_runs_are_believed_before_any_assumption() {
         let scenario = scenario("balanced-lite");
         let measured = of_run(&[30_000_000, 10_000_000, 20_000_000], &scenario, false);
-        assert_eq!(measured, Estimate::Measured { us: 24_000_000, runs: 3 });
+        assert_eq!(measured, Estimate::Measured { us: 20_000_000 + OVERHEAD_US, runs: 3 });
         let assumed = of_run(&[], &scenario, false);
         let us = 32 * 256 * 1_000_000 / ASSUMED_ON_CPU + OVERHEAD_US;
         assert_eq!(assumed, Estimate::Assumed { us, tokens_per_s: ASSUMED_ON_CPU });
+    }
+
+    #[test]
+    fn the_newest_runs_that_went_well_are_read() {
+        use audit::sample::Sample;
+        let dir = tempfile::tempdir().unwrap();
+        let wrote = |record: &RunRecord| {
+            let path = dir.path().join(schema::path::of_run(record).unwrap());
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, serde_json::to_string(record).unwrap()).unwrap();
+            record.time.as_ref().and_then(|time| time.wall_us)
+        };
+        let old = wrote(&Sample::default().record());
+        let newer = Sample { serial: 2, speed: 2.0, release: "v0.9.2".into(), ..Sample::default() };
+        let new = wrote(&newer.record());
+        wrote(&Sample { serial: 3, ..Sample::default() }.failed_record());
+        wrote(&Sample { serial: 4, hardware: "other".into(), ..Sample::default() }.record());
+        let of = (newer.model.as_str(), "balanced-lite@1");
+        let past = past_wall_us(dir.path(), "redline", &newer.hardware, of);
+        assert_eq!(past, [new.unwrap(), old.unwrap()]);
     }
 
     #[test]

@@ -40,8 +40,10 @@ pub fn finish(
     let named =
         |release| Named { engine: &decided.engine.id, release, hardware: &decided.hardware.0.id };
     for release in &campaign.releases {
+        world.console.answer("");
         registry.print_table(named(release), uncommitted)?;
     }
+    world.console.answer("");
     match committed {
         Some(commit) => print_paths(world, decided, &campaign, commit.as_deref()),
         None => {
@@ -52,6 +54,7 @@ pub fn finish(
     let compared = match campaign.releases.as_slice() {
         [baseline, candidate] => {
             step(&format!("Compare {candidate} with {baseline}"));
+            world.console.answer("");
             registry.diff(baseline, named(candidate), uncommitted)?
         }
         _ => Exit::Well,
@@ -143,7 +146,7 @@ fn message(decided: &Decided, records: &[RunRecord]) -> String {
     let bad = records.iter().filter(|record| is_bad(record)).count();
     let failed = if bad == 0 { String::new() } else { format!(", {bad} failed or invalid") };
     format!(
-        "results: {} {} on {}\n\n{} runs{failed}; campaign {}\n",
+        "results: {} {} on {}\n\nruns: {}{failed}; campaign {}\n",
         decided.engine.id,
         sides.join(" and "),
         decided.hardware.0.id,

@@ -37,21 +37,33 @@ struct Benchmark {
 }
 
 /// What one call moves or computes, if the bench states it.
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct Throughput {
-    #[serde(rename = "Bytes")]
-    bytes: Option<u64>,
-    #[serde(rename = "Elements")]
-    elements: Option<u64>,
-    #[serde(rename = "ElementsAndBytes")]
-    both: Option<Both>,
+#[derive(Deserialize)]
+enum Throughput {
+    Bits(u64),
+    Bytes(u64),
+    BytesDecimal(u64),
+    Elements(u64),
+    ElementsAndBytes { elements: u64, bytes: u64 },
 }
 
-#[derive(Deserialize)]
-struct Both {
-    elements: u64,
-    bytes: u64,
+impl Throughput {
+    fn bytes(&self) -> Option<u64> {
+        match self {
+            Self::Bytes(bytes)
+            | Self::BytesDecimal(bytes)
+            | Self::ElementsAndBytes { bytes, .. } => Some(*bytes),
+            Self::Bits(bits) => Some(bits / 8),
+            Self::Elements(_) => None,
+        }
+    }
+
+    /// Redline's benches state floating-point operations as criterion's elements.
+    fn flops(&self) -> Option<u64> {
+        match self {
+            Self::Elements(elements) | Self::ElementsAndBytes { elements, .. } => Some(*elements),
+            Self::Bits(_) | Self::Bytes(_) | Self::BytesDecimal(_) => None,
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -90,8 +102,7 @@ fn read_one(dir: &Path) -> Result<KernelBench, CriterionError> {
     let sample: Sample = parse(&dir.join("sample.json"))?;
     let Name { op, shape, dtype, isa } =
         name(&benchmark.full_id).ok_or(CriterionError::Name(benchmark.full_id))?;
-    let throughput = benchmark.throughput.unwrap_or_default();
-    let both = throughput.both.as_ref();
+    let throughput = benchmark.throughput.as_ref();
     let device = if isa.starts_with("sm_") { "cuda" } else { "cpu" };
     Ok(KernelBench {
         op,
@@ -102,9 +113,8 @@ fn read_one(dir: &Path) -> Result<KernelBench, CriterionError> {
         median_ns: estimates.median.point_estimate,
         mad_ns: estimates.median_abs_dev.point_estimate,
         samples: sample.iters.len() as u64,
-        bytes: throughput.bytes.or(both.map(|both| both.bytes)),
-        // Redline's benches state floating-point operations as criterion's elements.
-        flops: throughput.elements.or(both.map(|both| both.elements)),
+        bytes: throughput.and_then(Throughput::bytes),
+        flops: throughput.and_then(Throughput::flops),
         limit_share: None,
     })
 }

@@ -8,7 +8,7 @@ const ONE: &[&str] = &["release-bench", "v0.9.2", "--repeats", "1"];
 
 #[track_caller]
 fn nothing_is_left(scratch: &Scratch) {
-    for pids in ["server.pids", "bench.pids", "pip.pids"] {
+    for pids in ["server.pids", "bench.pids", "pip.pids", "cargo.pids"] {
         for pid in scratch.pids(pids) {
             wait_for("a process to end", || !is_alive(pid));
         }
@@ -25,6 +25,7 @@ fn an_interrupted_campaign_leaves_nothing_behind() {
         ("TERM", ("BENCH_FAKE", "slow"), "bench.pids"),
         ("INT", ("REDLINE_FAKE", "deaf"), "server.pids"),
         ("TERM", ("PIP_FAKE", "slow"), "pip.pids"),
+        ("INT", ("CARGO_FAKE", "slow"), "cargo.pids"),
     ] {
         let scratch = Scratch::new();
         let child = scratch.start_until(ONE, &[env], pids);

@@ -109,7 +109,8 @@ pub fn sort<'a>(
         if release != baseline && release != candidate {
             continue;
         }
-        if run.server.is_none() {
+        // It died before it told its configuration.
+        if run.server.as_ref().is_none_or(|server| server.config_sha256.is_none()) {
             unread.push(run);
             continue;
         }
