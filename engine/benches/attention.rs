@@ -1,5 +1,6 @@
 //! Attention over KV pages: decode rows at several context lengths, and a prefill chunk.
 
+#[expect(dead_code, reason = "this bench uses a part of the shared table")]
 mod shapes;
 
 use criterion::{Criterion, criterion_group, criterion_main};

@@ -49,6 +49,18 @@ pub const QWEN3_8B: Shape = Shape {
 
 pub const MODELS: [Shape; 3] = [SMOLLM2_135M, QWEN3_0_6B, QWEN3_8B];
 
+// Widths are whole blocks of every stored type, and heads whole vectors.
+const _: () = {
+    let mut i = 0;
+    while i < MODELS.len() {
+        let Shape { model, hidden, intermediate, heads, kv_heads, head_dim, vocab } = MODELS[i];
+        assert!(!model.is_empty() && vocab > 0);
+        assert!(hidden.is_multiple_of(32) && intermediate.is_multiple_of(32));
+        assert!(heads.is_multiple_of(kv_heads) && head_dim.is_multiple_of(16));
+        i += 1;
+    }
+};
+
 /// Rows of a step: one stream, a decode batch, a prefill chunk.
 pub const TOKENS: [usize; 3] = [1, 32, 512];
 

@@ -6,7 +6,6 @@ macro_rules! benches {
     ($($op:ident: $path:literal),* $(,)?) => {
         $(
             #[path = $path]
-            #[expect(dead_code, reason = "`cargo bench` runs the rest of it")]
             mod $op;
         )*
 
@@ -28,6 +27,8 @@ macro_rules! benches {
                 let id = $op::smallest().id;
                 let parts: Vec<&str> = id.split('/').collect();
                 assert!(parts.len() == 3 && isas.contains(&parts[2]), "{id}");
+                assert!(!$op::cases().is_empty(), "{id}");
+                let _runs_them: fn() = $op::benches;
             )*
         }
     };
