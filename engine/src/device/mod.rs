@@ -218,7 +218,4 @@ pub trait Device: Send + fmt::Debug {
 
     /// Waits for all operations so far and shows the content of `x`, row major, in f32.
     fn read<'a>(&mut self, x: &'a mut Self::Buffer) -> Result<&'a [f32], StepError>;
-
-    /// Bytes that a KV cache could take now.
-    fn free_bytes(&self) -> u64;
 }

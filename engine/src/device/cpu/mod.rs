@@ -199,8 +199,4 @@ impl Device for Cpu {
     fn read<'a>(&mut self, x: &'a mut Buffer) -> Result<&'a [f32], StepError> {
         Ok(&x.data)
     }
-
-    fn free_bytes(&self) -> u64 {
-        free_bytes()
-    }
 }
