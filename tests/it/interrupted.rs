@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use tests::clone::Clone;
+use tests::clone::{Clone, has_release};
 use tests::inputs::{CONVERSATIONS, MODEL, cached};
 use tests::program::wait;
 
@@ -41,7 +41,10 @@ fn strays(clone: &Clone) -> Vec<String> {
 
 #[test]
 fn ctrl_c_and_sigterm_leave_nothing_behind() {
-    let (Some(_), Some(_)) = (cached(MODEL), cached(CONVERSATIONS)) else { return };
+    let (Some(_), Some(_), true) = (cached(MODEL), cached(CONVERSATIONS), has_release("0.9.2"))
+    else {
+        return;
+    };
     let clone = Clone::of_this_repository(&[]);
     let before = (clone.git(&["rev-parse", "HEAD"]), clone.git(&["status", "--porcelain"]));
     for (moment, signal) in [("plan", Signal::SIGINT), ("thinking-lite", Signal::SIGTERM)] {
