@@ -235,7 +235,7 @@ pub fn parse_ram_bytes(meminfo: &str) -> Option<u64> {
     Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
 }
 
-/// Reads the answer to [`GPU_QUERY`], one GPU a line.
+/// Reads the answer to `GPU_QUERY`, one GPU a line.
 #[must_use]
 pub fn parse_gpus(csv: &str) -> Vec<GpuSeen> {
     let known = |text: Option<&str>| {
