@@ -127,20 +127,23 @@ fn a_given_input_with_another_hash_is_refused() {
 
 #[test]
 fn a_disk_that_takes_no_more_is_named() {
-    let Some(model) = tests::inputs::cached(tests::inputs::MODEL) else { return };
+    let Some(conversations) = tests::inputs::cached(tests::inputs::CONVERSATIONS_AS_PACKED) else {
+        return;
+    };
     let clone = Clone::of_this_repository(&[]);
     let folder = tempfile::tempdir().expect("a temporary folder");
     let campaign = tests::program::built("redline-campaign");
-    // A limit on file size fails a write as a full disk does, and needs no rights.
+    // A limit on file size fails a write as a full disk does, and needs no rights. The conversations
+    // are mended into a file of their own, which is larger than the limit.
     let script = "trap '' XFSZ; ulimit -f 2048; exec \"$@\"";
-    let given = format!("smollm2-135m-instruct-q4_1={}", model.display());
+    let given = format!("sharegpt-head={}", conversations.display());
     let words = ["-c", script, "sh", campaign.to_str().expect("UTF-8"), "fetch"];
-    let words: Vec<&str> =
-        words.into_iter().chain(["smollm2-135m-instruct-q4_1", "--input", &given]).collect();
+    let words: Vec<&str> = words.into_iter().chain(["sharegpt-head", "--input", &given]).collect();
     let mut shell = tests::program::command(Path::new("sh"), &clone.root(), &words);
-    shell.env("REDLINE_CACHE", folder.path().join("cache"));
+    let cache = folder.path().join("cache");
+    shell.env("REDLINE_CACHE", &cache);
     let ended = run(&mut shell).expect_code(4);
     assert!(ended.stderr.contains("cache"), "the path is not named:\n{}", ended.stderr);
-    let left = tests::inputs::files_under(&folder.path().join("cache"));
-    assert!(left.iter().all(|path| !path.ends_with("SmolLM2-135M-Instruct.Q4_1.gguf")), "{left:?}");
+    let left = tests::inputs::files_under(&cache);
+    assert!(left.iter().all(|path| path.extension().is_none_or(|e| e != "json")), "{left:?}");
 }

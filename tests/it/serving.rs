@@ -20,7 +20,7 @@ fn greedy_tokens_over_http_are_the_references() {
     let golden = std::fs::read_to_string(fixtures.join("golden/smollm2-llama-cpp.json"))
         .expect("the reference outputs are readable");
     let golden: serde_json::Value = serde_json::from_str(&golden).expect("JSON");
-    let server = Server::start(&mut serve(&model, &["--port", "0"]));
+    let server = Server::start(&mut serve(&model, &["--port", "0", "--model-name", "m"]));
     let client = reqwest::blocking::Client::new();
     for case in golden["cases"].as_array().expect("cases") {
         let greedy = case["greedy"].as_array().expect("ids");
@@ -70,7 +70,7 @@ fn a_missing_model_and_a_taken_port_are_the_environment() {
 #[test]
 fn sigterm_drains_and_ends_well() {
     let Some(model) = cached(MODEL) else { return };
-    let server = Server::start(&mut serve(&model, &["--port", "0"]));
+    let server = Server::start(&mut serve(&model, &["--port", "0", "--model-name", "m"]));
     let url = format!("{}/v1/completions", server.url);
     let body = serde_json::json!({
         "model": "m", "prompt": [504, 3575, 282, 4649, 314], "max_tokens": 64, "ignore_eos": true,

@@ -8,6 +8,10 @@ pub const MODEL: &str = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea3737
 /// SHA-256 of the mended conversations.
 pub const CONVERSATIONS: &str = "67ef1f76b4e6d51be9765fd2df485115ff2d2cdeada529d1eddb3c389d2884a4";
 
+/// SHA-256 of the conversations as their package has them, cut short.
+pub const CONVERSATIONS_AS_PACKED: &str =
+    "99af0276a84059eca22886be5ea278454a05a505f455436f2f2e78a8faa77772";
+
 /// The cache that inputs were fetched into, if the run has one.
 #[must_use]
 pub fn cache() -> Option<PathBuf> {

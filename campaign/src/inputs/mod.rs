@@ -85,7 +85,10 @@ impl Ends for InputError {
     fn exit(&self) -> Exit {
         match self {
             Self::NotHad { .. } => Exit::Environment,
-            Self::GivenHash { .. } | Self::Repair { .. } => Exit::Unsound,
+            Self::GivenHash { .. } | Self::Repair { source: RepairError::NoObject, .. } => {
+                Exit::Unsound
+            }
+            Self::Repair { source: RepairError::File(error), .. } => error.exit(),
             Self::Cache { source, .. } => source.exit(),
             Self::Package(error) => error.exit(),
             Self::File(error) => error.exit(),
@@ -104,7 +107,8 @@ impl Ends for InputError {
             Self::Cache { source, .. } => source.hint(),
             Self::Package(error) => error.hint(),
             Self::File(error) => error.hint(),
-            Self::Repair { .. } => None,
+            Self::Repair { source: RepairError::File(error), .. } => error.hint(),
+            Self::Repair { source: RepairError::NoObject, .. } => None,
         }
     }
 }
@@ -208,8 +212,9 @@ impl Fetcher<'_> {
         if let Some(path) = self.cache.look_up(&repair.sha256, name).map_err(in_cache)? {
             return Ok(Some(path));
         }
-        let mut temp = files::temp_beside(&self.cache.place(&repair.sha256, name))?;
-        repair::mend(repair.method, raw, temp.as_file_mut())
+        let place = self.cache.place(&repair.sha256, name);
+        let mut temp = files::temp_beside(&place)?;
+        repair::mend(repair.method, raw, temp.as_file_mut(), &place)
             .map_err(|source| InputError::Repair { id: input.id.clone(), source })?;
         self.cache.store(temp, &repair.sha256, name).map(Some).map_err(in_cache)
     }

@@ -6,6 +6,8 @@ use std::path::Path;
 
 use schema::model::RepairMethod;
 
+use crate::files::FileError;
+
 /// What separates two objects of the pretty-printed top-level array.
 const SEPARATOR: &[u8] = b"\n  },\n  {\n";
 /// What closes the array after its last whole object.
@@ -17,36 +19,44 @@ const TAIL_BYTES: u64 = 16 << 20;
 pub enum RepairError {
     #[error("no whole object was found in its last {TAIL_BYTES} bytes")]
     NoObject,
-    #[error("cannot copy it")]
-    Copy(#[from] io::Error),
+    #[error(transparent)]
+    File(#[from] FileError),
 }
 
-/// Writes the mended form of `raw` to `out`.
+/// Writes the mended form of `raw` to `out`, which lies at `place`.
 ///
 /// # Errors
 /// The file is not damaged in the way that `method` mends, or cannot be copied.
-pub fn mend(method: RepairMethod, raw: &Path, out: &mut File) -> Result<(), RepairError> {
-    match method {
-        RepairMethod::CloseJsonArray => close_json_array(raw, out),
-    }
+pub fn mend(
+    method: RepairMethod,
+    raw: &Path,
+    out: &mut File,
+    place: &Path,
+) -> Result<(), RepairError> {
+    let RepairMethod::CloseJsonArray = method;
+    let (mut input, whole) = whole_objects(raw).map_err(FileError::at("read", raw))?;
+    let whole = whole.ok_or(RepairError::NoObject)?;
+    close_array(&mut input, whole, out).map_err(FileError::at("write", place))?;
+    Ok(())
 }
 
-/// Keeps everything up to the end of the last whole object, then closes the array.
-fn close_json_array(raw: &Path, out: &mut File) -> Result<(), RepairError> {
+/// The file at its beginning, and the length of what ends with its last whole object.
+fn whole_objects(raw: &Path) -> io::Result<(File, Option<u64>)> {
     let mut input = File::open(raw)?;
     let length = input.metadata()?.len();
     let tail_start = length.saturating_sub(TAIL_BYTES);
     input.seek(SeekFrom::Start(tail_start))?;
     let mut tail = Vec::new();
     input.read_to_end(&mut tail)?;
-    let at = tail
-        .windows(SEPARATOR.len())
-        .rposition(|window| window == SEPARATOR)
-        .ok_or(RepairError::NoObject)?;
+    let at = tail.windows(SEPARATOR.len()).rposition(|window| window == SEPARATOR);
     input.rewind()?;
-    io::copy(&mut input.take(tail_start + at as u64), out)?;
-    out.write_all(CLOSING)?;
-    Ok(())
+    Ok((input, at.map(|at| tail_start + at as u64)))
+}
+
+/// Keeps the first `whole` bytes, then closes the array.
+fn close_array(input: &mut File, whole: u64, out: &mut File) -> io::Result<()> {
+    io::copy(&mut input.take(whole), out)?;
+    out.write_all(CLOSING)
 }
 
 #[cfg(test)]
@@ -59,7 +69,8 @@ mod tests {
         let raw = dir.path().join("raw.json");
         fs::write(&raw, text).unwrap();
         let mut out = tempfile::NamedTempFile::new_in(dir.path()).unwrap();
-        mend(RepairMethod::CloseJsonArray, &raw, out.as_file_mut())?;
+        let place = out.path().to_owned();
+        mend(RepairMethod::CloseJsonArray, &raw, out.as_file_mut(), &place)?;
         Ok(fs::read_to_string(out.path()).unwrap())
     }
 

@@ -79,6 +79,6 @@ fn the_conversations_are_mended_to_their_pinned_hash() {
     };
     let mut out = tempfile::NamedTempFile::new().unwrap();
     let repair = input.repair.unwrap();
-    repair::mend(repair.method, &raw, out.as_file_mut()).unwrap();
+    repair::mend(repair.method, &raw, out.as_file_mut(), &raw).unwrap();
     assert_eq!(cache::sha256_file(out.path()).unwrap(), repair.sha256);
 }
