@@ -63,7 +63,6 @@ pub fn run(shell: &Shell, extra: bool) -> Result<u8> {
 /// Model and conversations for the tests that need them. Without a network those tests say that
 /// they have nothing to work on, and pass.
 fn inputs(shell: &Shell) -> Result<u8> {
-    build::tools(shell)?;
     match build::run_campaign(shell, "fetch", &[])? {
         4 => {
             eprintln!("no inputs: the tests that need them will say so");
