@@ -197,7 +197,11 @@ impl Sample {
             seed: Some(1),
             requests: Some(REQUESTS),
             arrival: Some(Arrival::AllAtOnce),
-            warmup: Some(Warmup { requests: 2, from: WarmupSource::Disjoint }),
+            warmup: Some(Warmup {
+                requests: 2,
+                from: WarmupSource::Disjoint,
+                output_tokens_max: None,
+            }),
         }
     }
 

@@ -54,6 +54,9 @@ pub enum Pack {
 pub struct Warmup {
     pub requests: u64,
     pub from: WarmupSource,
+    /// Longest answer asked for; as long as those of the measured requests where there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_tokens_max: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -114,6 +117,7 @@ impl Scenario {
         scenario.workload.check()?;
         positive("workload.requests", scenario.workload.requests)?;
         positive("rev", u64::from(scenario.rev))?;
+        positive("warmup.output_tokens_max", scenario.warmup.output_tokens_max.unwrap_or(1))?;
         if let Arrival::Closed { concurrency } = scenario.arrival {
             positive("arrival.concurrency", concurrency)?;
         }

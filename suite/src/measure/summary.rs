@@ -37,24 +37,20 @@ pub fn mean(samples: &[u64]) -> f64 {
 #[must_use]
 pub fn percentile(samples: &[u64], share: f64) -> f64 {
     let Some(last) = samples.len().checked_sub(1) else { return 0.0 };
-    let rank = share * float(last as u64);
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "the rank lies between zero and the last index"
-    )]
-    let below = rank.floor() as usize;
-    let above = (below + 1).min(last);
-    let (low, high) = (float(samples[below]), float(samples[above]));
-    low + (high - low) * rank.fract()
+    between(last, share, |index| float(samples[index]))
 }
 
-/// The same of shares and other small numbers.
+/// The same of shares and other small numbers, in any order.
 #[must_use]
 pub fn percentile_f64(samples: &[f64], share: f64) -> Option<f64> {
     let mut sorted = samples.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
     let last = sorted.len().checked_sub(1)?;
+    Some(between(last, share, |index| sorted[index]))
+}
+
+/// The value at rank `share * last`, linear between the order statistics `at` its two neighbours.
+fn between(last: usize, share: f64, at: impl Fn(usize) -> f64) -> f64 {
     let rank = share * float(last as u64);
     #[expect(
         clippy::cast_possible_truncation,
@@ -63,7 +59,7 @@ pub fn percentile_f64(samples: &[f64], share: f64) -> Option<f64> {
     )]
     let below = rank.floor() as usize;
     let above = (below + 1).min(last);
-    Some(sorted[below] + (sorted[above] - sorted[below]) * rank.fract())
+    at(below) + (at(above) - at(below)) * rank.fract()
 }
 
 /// A count or a time as a float.

@@ -11,7 +11,7 @@ use std::thread::ScopedJoinHandle;
 
 use schema::manifest::{Manifest, ManifestRequest};
 use schema::run::PromptForm;
-use schema::scenario::{Pack, Scenario, Workload};
+use schema::scenario::{Pack, Scenario, Warmup, Workload};
 
 use super::dataset::{Dataset, DatasetError, Pair};
 use super::mt19937::{NumpyRandom, PythonRandom};
@@ -83,7 +83,7 @@ pub fn plan(
             requests.extend(request);
         }
     }
-    let warmup = warmup(scenario.warmup.requests, &requests, &source, used)?;
+    let warmup = warmup(&scenario.warmup, &requests, &source, used)?;
     let manifest = Manifest {
         schema: "manifest.v1".to_owned(),
         scenario: format!("{id}@{}", scenario.rev),
@@ -221,7 +221,7 @@ fn scaled(bound: u64, ratio: f64) -> u64 {
 /// Takes warm-up prompts from the rows after the last measured one, and of those only such as
 /// do not begin like a measured one.
 fn warmup(
-    wanted: u64,
+    wanted: &Warmup,
     measured: &[ManifestRequest],
     source: &Source<'_>,
     mut used: usize,
@@ -229,14 +229,18 @@ fn warmup(
     let head =
         |request: &ManifestRequest| request.prompt[..request.prompt.len().min(SHARED_MAX)].to_vec();
     let taken: BTreeSet<Vec<u32>> = measured.iter().map(head).collect();
-    let mut found = Vec::new();
-    while (found.len() as u64) < wanted {
+    let mut found: Vec<ManifestRequest> = Vec::new();
+    while (found.len() as u64) < wanted.requests {
         if used >= source.pairs.len() {
-            return Err(PlanError::TooFew { found: found.len(), wanted });
+            return Err(PlanError::TooFew { found: found.len(), wanted: wanted.requests });
         }
         let request = source.request(used)?;
         used += 1;
         found.extend(request.filter(|request| !taken.contains(&head(request))));
+    }
+    let longest = wanted.output_tokens_max.unwrap_or(u64::MAX);
+    for request in &mut found {
+        request.output_tokens = request.output_tokens.min(longest);
     }
     Ok(found)
 }
@@ -268,7 +272,8 @@ mod tests {
         Scenario::parse(&format!(
             "question = \"?\"\nrev = 2\ntier = \"lite\"\n\
              workload = {{ pack = \"{pack}\", dataset = \"d\", requests = {requests}, seed = 1{lengths} }}\n\
-             warmup = {{ requests = 1, from = \"disjoint\" }}\narrival = {{ kind = \"all-at-once\" }}\n\
+             warmup = {{ requests = 1, from = \"disjoint\", output_tokens_max = 3 }}\n\
+             arrival = {{ kind = \"all-at-once\" }}\n\
              output = {{ ignore_eos = true, temperature = 0.0 }}\n"
         ))
         .unwrap()
@@ -314,6 +319,7 @@ mod tests {
         found.sort();
         assert_eq!(found, ["abcabcabc", "abcdefghi", "wxyzwxyzw"], "the empty prompt is dropped");
         assert!(plan.manifest.requests.iter().all(|request| request.output_tokens == 5));
+        assert_eq!(plan.warmup[0].output_tokens, 3, "warming up asks for less");
     }
 
     #[test]
