@@ -21,7 +21,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Verb {
     /// Build a release, serve each model, run the scenarios, record and publish the results.
-    ReleaseBench(ReleaseBench),
+    ReleaseBench(Box<ReleaseBench>),
     /// Fetch models and data sets into the cache.
     Fetch(Fetch),
     /// Build a release and serve a model with it in the foreground.
@@ -57,6 +57,9 @@ pub struct ReleaseBench {
     /// Fresh launches per scenario; else as the target says.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub repeats: Option<u32>,
+    /// Call a run hung when its server sends nothing for this long; else after two minutes.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub timeout_s: Option<u32>,
     /// Measure this release too, interleaved, and compare.
     #[arg(long, value_name = "VERSION")]
     pub baseline: Option<String>,
@@ -151,6 +154,7 @@ mod tests {
             &["release-bench", "v1.0.0", "--no-confirm"][..],
             &["release-bench", "--worktree", "--url", "http://x"],
             &["release-bench", "v1.0.0", "--repeats", "0"],
+            &["release-bench", "v1.0.0", "--timeout-s", "0"],
             &["release-bench", "v1.0.0", "--variant", "big"],
             &["release-bench", "v1.0.0", "--input", "sharegpt-head"],
             &["kernels", "v1.0.0", "--worktree"],

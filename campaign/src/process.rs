@@ -142,6 +142,8 @@ impl Group {
         let was_alive = self.poll().is_ok_and(|status| status.is_none());
         if was_alive {
             self.signal(Signal::SIGTERM);
+            // One that is stopped would not hear it.
+            self.signal(Signal::SIGCONT);
             let deadline = Instant::now() + grace;
             while self.poll().is_ok_and(|status| status.is_none()) && Instant::now() < deadline {
                 thread::sleep(POLL);

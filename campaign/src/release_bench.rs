@@ -116,6 +116,7 @@ fn carry_out(
         places: &places,
         hardware: &decided.hardware,
         url: flags.url.as_deref(),
+        timeout_s: flags.timeout_s,
     };
     let started = world.clock.elapsed();
     let mut records = Vec::new();

@@ -72,6 +72,8 @@ pub struct Bench<'a> {
     pub hardware: &'a (HardwareFacts, Absent),
     /// Measure this server instead of launching one.
     pub url: Option<&'a str>,
+    /// How long a server may be silent; none for the load generator's own limit.
+    pub timeout_s: Option<u32>,
 }
 
 /// What came out of a run before it becomes a record.
@@ -256,6 +258,9 @@ impl Bench<'_> {
         command.arg("--tokenizer").arg(&cell.tokenizer);
         command.arg("--out").arg(&out);
         command.args(["--progress", if world.console.is_live() { "auto" } else { "none" }]);
+        if let Some(seconds) = self.timeout_s {
+            command.args(["--timeout-s", &seconds.to_string()]);
+        }
         // Its summary is in the file too, and standard output is for the campaign's own answer.
         command.stdout(Stdio::null());
         let mut bench = Group::start(&mut command)?;

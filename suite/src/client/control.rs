@@ -90,6 +90,13 @@ impl Server {
         Ok(json(route, &text).unwrap_or_default())
     }
 
+    /// Whether anything at all comes back from `route` within `limit`.
+    #[must_use]
+    pub fn answers(&self, route: &str, limit: Duration) -> bool {
+        let asked = self.client.get(self.url(route)).timeout(limit.min(LIMIT)).send();
+        !matches!(self.answer(route, asked), Err(ControlError::Unreachable { .. }))
+    }
+
     fn url(&self, route: &str) -> Url {
         let mut url = self.base.clone();
         url.set_path(route);

@@ -114,6 +114,10 @@ pub fn execute(flags: &RunFlags) -> anyhow::Result<Exit> {
     progress.finish();
     let measurement = match measured {
         Ok(measurement) => measurement,
+        // Whoever sent SIGTERM started this program too, and says so itself.
+        Err(DriveError::Interrupted) if signals.told.load(Ordering::Relaxed) => {
+            return Ok(Exit::Environment);
+        }
         Err(error) => return Ok(environment(&error)),
     };
     write::json(&flags.out, &measurement)?;
@@ -126,19 +130,23 @@ pub fn execute(flags: &RunFlags) -> anyhow::Result<Exit> {
 struct Signals {
     at_once: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
+    /// It was SIGTERM, not Ctrl-C.
+    told: Arc<AtomicBool>,
 }
 
 impl Signals {
     fn caught() -> anyhow::Result<Self> {
         let at_once = Arc::new(AtomicBool::new(true));
         let stop = Arc::new(AtomicBool::new(false));
+        let told = Arc::new(AtomicBool::new(false));
+        flag::register(SIGTERM, Arc::clone(&told)).context("cannot catch signals")?;
         let code = i32::from(Exit::Environment.code());
         for signal in [SIGINT, SIGTERM] {
             flag::register_conditional_shutdown(signal, code, Arc::clone(&at_once))
                 .and_then(|_| flag::register(signal, Arc::clone(&stop)))
                 .context("cannot catch signals")?;
         }
-        Ok(Self { at_once, stop })
+        Ok(Self { at_once, stop, told })
     }
 }
 

@@ -1,16 +1,26 @@
 //! From failed requests to the failure of a run: which class, said how.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use schema::engine::EngineFile;
 use schema::run::{Failure, FailureClass, Phase};
 
-use crate::client::control::{ControlError, Server};
+use super::Assignment;
 use crate::client::drive::Driven;
 use crate::client::sample::FailureKind;
 
+impl Assignment<'_> {
+    /// Whether the server no longer answers at all, asked only where a request failed. One that
+    /// has hung is given no more time than its requests were.
+    pub(super) fn is_gone(&self, driven: &Driven) -> bool {
+        let limit_ns = if driven.hung { self.no_progress_ns } else { u64::MAX };
+        let failed = driven.samples.iter().any(|sample| !sample.is_ok());
+        failed && !self.server.answers(&self.engine.ready.route, Duration::from_nanos(limit_ns))
+    }
+}
+
 /// The failure of a run of which some request failed; none where all were answered.
-pub fn of(driven: &Driven, server: &Server, engine: &EngineFile, phase: Phase) -> Option<Failure> {
+pub fn of(driven: &Driven, gone: bool, phase: Phase) -> Option<Failure> {
     let mut kinds: BTreeMap<FailureKind, (u64, &str)> = BTreeMap::new();
     for failure in driven.samples.iter().filter_map(|sample| sample.failure.as_ref()) {
         kinds.entry(failure.kind).or_insert((0, &failure.message)).0 += 1;
@@ -23,8 +33,6 @@ pub fn of(driven: &Driven, server: &Server, engine: &EngineFile, phase: Phase) -
         .max_by_key(|(_, (count, _))| *count)?;
     let total = driven.samples.len();
     let message = format!("{count} of {total} requests: {kind}: {message}");
-    let gone =
-        matches!(server.get_text(&engine.ready.route), Err(ControlError::Unreachable { .. }));
     let class = if driven.hung {
         FailureClass::Hang
     } else if gone {

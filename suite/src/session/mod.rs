@@ -57,7 +57,7 @@ impl Assignment<'_> {
         let payloads: Vec<Payload> = self.written(&self.plan.manifest.requests);
         let warmup = self.written(&self.plan.warmup);
         let warmed = self.drive(&warmup, &Arrival::AllAtOnce, &mut |_| ())?;
-        if let Some(failure) = failure::of(&warmed, self.server, self.engine, Phase::Warmup) {
+        if let Some(failure) = failure::of(&warmed, self.is_gone(&warmed), Phase::Warmup) {
             return Ok(self.failed_before_the_clock(failure));
         }
         let emptied = cache::empty(self.server, self.engine);
@@ -65,9 +65,13 @@ impl Assignment<'_> {
         let started_at = utc_now();
         let driven = self.drive(&payloads, &self.scenario.arrival, observe)?;
         let finished_at = utc_now();
-        let after = cache::Counters::read(self.server, self.engine);
+        let gone = self.is_gone(&driven);
+        let after = match gone {
+            true => cache::Counters::default(),
+            false => cache::Counters::read(self.server, self.engine),
+        };
         let cache = cache::Observed { emptied, before, after };
-        let failure = failure::of(&driven, self.server, self.engine, Phase::Measure);
+        let failure = failure::of(&driven, gone, Phase::Measure);
         let mut measurement = self.measurement(&driven, &cache, failure);
         if let Some(time) = &mut measurement.time {
             time.started_at = started_at;
