@@ -8,15 +8,10 @@ use tests::program::{Ended, run};
 /// Runs release-bench in `clone` and asserts that the tree is as it was before.
 #[track_caller]
 fn refused(clone: &Clone, words: &[&str]) -> Ended {
-    let before = state(clone);
+    let before = clone.state();
     let ended = clone.run("redline-campaign", words);
-    assert_eq!(before, state(clone), "the refused command changed the clone:\n{}", ended.stderr);
+    assert_eq!(before, clone.state(), "the refused command changed the clone:\n{}", ended.stderr);
     ended
-}
-
-/// HEAD, and everything that git sees in the tree.
-fn state(clone: &Clone) -> (String, String) {
-    (clone.git(&["rev-parse", "HEAD"]), clone.git(&["status", "--porcelain=v1", "--branch"]))
 }
 
 #[test]

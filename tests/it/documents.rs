@@ -3,6 +3,15 @@
 use tests::clone::repository;
 use tests::program::{built, command, run};
 
+const PROGRAMS: [&str; 6] = [
+    "redline",
+    "redline-bench",
+    "redline-emitter",
+    "redline-results",
+    "redline-site",
+    "redline-campaign",
+];
+
 #[test]
 fn the_landing_page_has_the_two_commands() {
     let readme = std::fs::read_to_string(repository().join("README.md")).expect("a landing page");
@@ -14,14 +23,7 @@ fn the_landing_page_has_the_two_commands() {
 
 #[test]
 fn every_program_explains_itself() {
-    for program in [
-        "redline",
-        "redline-bench",
-        "redline-emitter",
-        "redline-results",
-        "redline-site",
-        "redline-campaign",
-    ] {
+    for program in PROGRAMS {
         let ended = run(&mut command(&built(program), &repository(), &["--help"])).expect_code(0);
         assert!(ended.stdout.to_lowercase().contains("usage"), "{program}:\n{}", ended.stdout);
     }
@@ -29,14 +31,7 @@ fn every_program_explains_itself() {
 
 #[test]
 fn wrong_use_is_exit_code_2_everywhere() {
-    for program in [
-        "redline",
-        "redline-bench",
-        "redline-emitter",
-        "redline-results",
-        "redline-site",
-        "redline-campaign",
-    ] {
+    for program in PROGRAMS {
         run(&mut command(&built(program), &repository(), &["--no-such-flag"])).expect_code(2);
     }
 }

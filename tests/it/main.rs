@@ -3,6 +3,7 @@
 
 mod bad_input;
 mod documents;
+mod failing;
 mod hand_edited;
 mod interrupted;
 mod serving;

@@ -49,10 +49,22 @@ fn a_model_file_cut_short_is_refused() {
     let Some(model) = cached(MODEL) else { return };
     let folder = tempfile::tempdir().expect("a temporary folder");
     let whole = std::fs::read(&model).expect("the model is readable");
-    for bytes in [0, 3, 23, 4096, whole.len() / 2, whole.len() - 1] {
+    for (bytes, says) in [
+        (0, "the file is empty".to_owned()),
+        (3, "4 bytes are needed at byte 0, 3 are left".to_owned()),
+        (23, "8 bytes are needed at byte 16, 7 are left".to_owned()),
+        (4096, "272 tensors at byte 24, where 4072 bytes are left".to_owned()),
+        (whole.len() / 2, format!("the file has {}", whole.len() / 2)),
+        (
+            whole.len() - 1,
+            format!("ends at byte {}, the file has {}", whole.len(), whole.len() - 1),
+        ),
+    ] {
         let cut = folder.path().join("cut.gguf");
         std::fs::write(&cut, &whole[..bytes]).expect("writable");
-        run(&mut serve(&cut, &["--port", "0"])).expect_code(2).expect_said("cut.gguf");
+        let ended = run(&mut serve(&cut, &["--port", "0"])).expect_code(2);
+        let ended = ended.expect_said("cut.gguf` is damaged: ").expect_said(&says);
+        assert_eq!(ended.stderr.lines().count(), 1, "one clear message:\n{}", ended.stderr);
     }
 }
 
@@ -64,7 +76,9 @@ fn a_missing_model_and_a_taken_port_are_the_environment() {
     let Some(model) = cached(MODEL) else { return };
     let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let port = taken.local_addr().expect("an address").port().to_string();
-    run(&mut serve(&model, &["--port", &port])).expect_code(4).expect_said(&port);
+    let ended = run(&mut serve(&model, &["--port", &port])).expect_code(4);
+    let ended = ended.expect_said(&format!("127.0.0.1:{port}"));
+    assert_eq!(ended.stderr.lines().count(), 1, "one clear message:\n{}", ended.stderr);
 }
 
 #[test]

@@ -51,20 +51,16 @@ fn a_release_is_built_measured_recorded_and_shown() {
 fn extra_a_working_tree_is_measured_and_never_committed() {
     let (Some(_), Some(_)) = (cached(MODEL), cached(CONVERSATIONS)) else { return };
     let clone = Clone::of_this_repository(&[]);
-    let before = (clone.git(&["rev-parse", "HEAD"]), clone.git(&["status", "--porcelain"]));
+    let before = clone.state();
     let words = ["release-bench", "--worktree", "--scenario", "balanced-lite", "--repeats", "1"];
     let mut command = clone.program("redline-campaign", &words);
     command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
     let child = command.spawn().expect("it starts");
     let ended = wait(child, Duration::from_secs(600)).expect_code(0);
     assert!(ended.stdout.contains("balanced-lite"), "no table:\n{}", ended.stdout);
-    assert_eq!(before, (clone.git(&["rev-parse", "HEAD"]), clone.git(&["status", "--porcelain"])));
-    let records = files_under(&clone.root().join("target/campaigns"));
-    let runs: Vec<_> =
-        records.iter().filter(|path| path.to_string_lossy().contains("/runs/")).collect();
-    let [run] = runs[..] else { panic!("one run was asked for: {runs:?}") };
-    let text = std::fs::read_to_string(run).expect("readable");
-    let run: schema::run::RunRecord = serde_json::from_str(&text).expect("a record");
-    assert_eq!(run.counts.and_then(|counts| counts.requests_ok), Some(32));
+    assert_eq!(before, clone.state());
+    let runs = clone.uncommitted_runs();
+    let [(_, run)] = &runs[..] else { panic!("one run was asked for: {runs:?}") };
+    assert_eq!(run.counts.as_ref().and_then(|counts| counts.requests_ok), Some(32));
     assert!(run.engine.release.ends_with("-dev") || run.engine.dirty == Some(true));
 }

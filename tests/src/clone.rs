@@ -1,10 +1,13 @@
 //! Scratch clones of this repository, as a user would have one.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use schema::run::RunRecord;
 use tempfile::TempDir;
 
+use crate::inputs::files_under;
 use crate::program::{Ended, command, run};
 
 /// A clone in a folder of its own, gone when dropped.
@@ -61,6 +64,47 @@ impl Clone {
     pub fn run(&self, name: &str, words: &[&str]) -> Ended {
         run(&mut self.program(name, words))
     }
+
+    /// HEAD, and everything that git sees in the tree.
+    #[must_use]
+    #[track_caller]
+    pub fn state(&self) -> (String, String) {
+        (self.git(&["rev-parse", "HEAD"]), self.git(&["status", "--porcelain=v1", "--branch"]))
+    }
+
+    /// Processes whose command line mentions the clone's folder: id and command line.
+    ///
+    /// # Panics
+    /// The system has no `/proc`.
+    #[must_use]
+    pub fn processes(&self) -> Vec<(u32, String)> {
+        let root = self.root().display().to_string();
+        let entries = std::fs::read_dir("/proc").expect("a proc file system");
+        let entries = entries.filter_map(Result::ok);
+        let line = |entry: std::fs::DirEntry| {
+            let id: u32 = entry.file_name().to_str()?.parse().ok()?;
+            let line = std::fs::read(entry.path().join("cmdline")).ok()?;
+            Some((id, String::from_utf8_lossy(&line).replace('\0', " ")))
+        };
+        entries.filter_map(line).filter(|(_, line)| line.contains(&root)).collect()
+    }
+
+    /// Runs that were recorded under `target/` and never committed: path and record.
+    ///
+    /// # Panics
+    /// One of them is not readable as a record.
+    #[must_use]
+    #[track_caller]
+    pub fn uncommitted_runs(&self) -> Vec<(PathBuf, RunRecord)> {
+        let files = files_under(&self.root().join("target/campaigns"));
+        let runs = files.into_iter().filter(|path| path.to_string_lossy().contains("/runs/"));
+        let read = |path: PathBuf| {
+            let text = std::fs::read_to_string(&path).expect("readable");
+            let run = serde_json::from_str(&text).expect("a record");
+            (path, run)
+        };
+        runs.map(read).collect()
+    }
 }
 
 /// The root of the repository that the tests belong to.
@@ -84,14 +128,29 @@ pub fn target() -> PathBuf {
 /// # Panics
 /// The folder cannot be written.
 #[must_use]
-pub fn offline_path(folder: &Path) -> std::ffi::OsString {
+pub fn offline_path(folder: &Path) -> OsString {
+    let fails = "echo 'network is unreachable' >&2\nexit 1";
+    path_with(folder, &[("python3", fails), ("pip", fails), ("npm", fails)])
+}
+
+/// A `PATH` on which `cargo` finds everything built, made in `folder`: what is measured is then
+/// the engine that was built with the tests.
+///
+/// # Panics
+/// The folder cannot be written.
+#[must_use]
+pub fn already_built_path(folder: &Path) -> OsString {
+    path_with(folder, &[("cargo", "exit 0")])
+}
+
+/// The present `PATH` behind a folder of small shell scripts.
+fn path_with(folder: &Path, scripts: &[(&str, &str)]) -> OsString {
     use std::os::unix::fs::PermissionsExt;
-    let programs = folder.join("offline");
+    let programs = folder.join("programs");
     std::fs::create_dir_all(&programs).expect("writable");
-    for name in ["python3", "pip", "npm"] {
+    for (name, script) in scripts {
         let program = programs.join(name);
-        std::fs::write(&program, "#!/bin/sh\necho 'network is unreachable' >&2\nexit 1\n")
-            .expect("writable");
+        std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).expect("writable");
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755))
             .expect("permissions can be set");
     }

@@ -4,4 +4,5 @@
 pub mod clone;
 pub mod inputs;
 pub mod program;
+pub mod scripted;
 pub mod server;

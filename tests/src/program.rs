@@ -101,3 +101,19 @@ pub fn wait(mut child: Child, limit: Duration) -> Ended {
     }
     Ended::of(&child.wait_with_output().expect("the child has ended"))
 }
+
+/// Looks until `seen` finds something, at most a minute.
+///
+/// # Panics
+/// It never did.
+#[track_caller]
+pub fn until<T>(what: &str, mut seen: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = seen() {
+            return found;
+        }
+        assert!(start.elapsed() < Duration::from_secs(60), "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

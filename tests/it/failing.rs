@@ -1,0 +1,223 @@
+//! A server that dies, hangs or talks nonsense in mid-run: the run is recorded as failed under its
+//! class, the command ends with 1, and nothing is left behind.
+
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use schema::run::{Failure, FailureClass, Phase, RunRecord, Status, ValidityVerdict};
+use serde_json::{Value, json};
+use tests::clone::{Clone, already_built_path, repository};
+use tests::inputs::{CONVERSATIONS, MODEL, cached};
+use tests::program::{Ended, until, wait};
+use tests::scripted::Scripted;
+
+/// A scenario of ten requests, one after the other, after two for warming up.
+const ONE_BY_ONE: &str = "ladder-lite-c1";
+
+/// Requests of it that a server answers before it fails, warm-up included.
+const ANSWERED: u64 = 6;
+
+/// Starts `release-bench` on one scenario, once.
+fn start(clone: &Clone, scenario: &str, more: &[&str], path: Option<&Path>) -> Child {
+    let words = ["release-bench", "--scenario", scenario, "--repeats", "1"];
+    let words: Vec<&str> = words.iter().chain(more).copied().collect();
+    let mut command = clone.program("redline-campaign", &words);
+    if let Some(folder) = path {
+        command.env("PATH", already_built_path(folder));
+    }
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
+}
+
+/// A steady answer, `times` times or, for 0, always.
+fn steady(times: u64, gap_us: u64) -> Value {
+    json!({"times": times, "steady": {"first_us": 2000, "gap_us": gap_us}})
+}
+
+/// The record of the one run that ended, which must say that it failed; and nothing else is left.
+#[track_caller]
+fn failed_run(clone: &Clone, ended: Ended, before: &(String, String)) -> RunRecord {
+    ended.expect_code(1).expect_said("1 of 1 runs failed or are INVALID");
+    nothing_is_left(clone, before);
+    let mut runs = clone.uncommitted_runs();
+    let (_, run) = runs.pop().expect("the run was recorded");
+    assert_eq!(runs, [], "one run was asked for");
+    assert_eq!(run.validity.verdict, ValidityVerdict::Invalid, "{run:?}");
+    assert_ne!(run.status, Status::Ok);
+    sound_as_data(clone, &run);
+    run
+}
+
+/// No process, no lock, no change that git would see.
+#[track_caller]
+fn nothing_is_left(clone: &Clone, before: &(String, String)) {
+    assert_eq!(*before, clone.state());
+    assert_eq!(clone.processes(), []);
+    assert!(!clone.root().join("target/release-bench.lock").exists(), "the lock is left");
+}
+
+/// Failed runs are data: a registry that holds one is sound. Takes the campaign's folder, which is
+/// laid out like a registry, out of the clone, whose own registry would be checked instead.
+#[track_caller]
+fn sound_as_data(clone: &Clone, run: &RunRecord) {
+    let campaign = run.campaign.as_ref().expect("a campaign's run").id.as_str();
+    let registry = clone.root().with_file_name(campaign);
+    std::fs::rename(clone.root().join("target/campaigns").join(campaign), &registry)
+        .expect("movable");
+    let registry = registry.to_str().expect("UTF-8");
+    // A working tree's record is not meant for a registry, and that is all there is against it.
+    let from_tree = run.engine.release.ends_with("-dev");
+    let code = if from_tree { 2 } else { 0 };
+    let checked =
+        clone.run("redline-results", &["check", "--registry", registry]).expect_code(code);
+    let lines = checked.stdout.lines().filter(|line| line.starts_with("breach "));
+    let rules: Vec<&str> = lines.filter_map(|line| line.split(' ').nth(1)).collect();
+    let against: &[&str] = if from_tree { &["S08"] } else { &[] };
+    assert_eq!(rules, against, "{}", checked.stdout);
+}
+
+#[track_caller]
+fn assert_failure(run: &RunRecord, class: FailureClass, says: &str) {
+    let Failure { class: found, phase, message } = run.failure.as_ref().expect("a failure");
+    assert_eq!((*found, *phase), (class, Phase::Measure), "{message}");
+    assert!(message.contains(says), "`{says}` is not in\n{message}");
+}
+
+#[test]
+fn what_a_server_sends_in_mid_run_decides_the_class() {
+    let (Some(_), Some(_)) = (cached(MODEL), cached(CONVERSATIONS)) else { return };
+    let clone = Clone::of_this_repository(&[]);
+    let before = clone.state();
+    let chunk = "data: {\"choices\":[{\"index\":0,\"text\":\"t\",\"token_ids\":[28]}]}\n\n";
+    let cases = [
+        (
+            json!({"events": [{"text": chunk}, {"text": "data: {\"choi\u{0}\n\n"}]}),
+            FailureClass::BadOutput,
+            "bad-event",
+        ),
+        (
+            json!({"framing": "raw", "events": [{"base64": "AAECAwQFBgcNCg0K"}]}),
+            FailureClass::BadOutput,
+            "bad-http",
+        ),
+        (
+            json!({"status": 504, "events": [{"text": "too late"}]}),
+            FailureClass::Timeout,
+            "http-504",
+        ),
+        (json!({"events": [{"text": chunk}, {"action": "close"}]}), FailureClass::Crash, "closed"),
+        (json!({"events": [{"text": chunk}, {"action": "stall"}]}), FailureClass::Hang, "for 1 s"),
+    ];
+    for (mut answer, class, says) in cases {
+        answer["times"] = 0.into();
+        let server = Scripted::answering(&[steady(ANSWERED, 1000), answer]);
+        let more = ["--url", server.url(), "--timeout-s", "1"];
+        let child = start(&clone, ONE_BY_ONE, &more, None);
+        let ended = wait(child, Duration::from_secs(60));
+        let run = failed_run(&clone, ended, &before);
+        assert_failure(&run, class, says);
+        assert_eq!(run.status, Status::Partial, "four of ten were answered");
+        assert_eq!(run.counts.and_then(|counts| counts.requests_ok), Some(ANSWERED - 2));
+    }
+}
+
+#[test]
+fn a_server_of_someone_else_that_dies_in_mid_run_is_a_crash() {
+    let (Some(_), Some(_)) = (cached(MODEL), cached(CONVERSATIONS)) else { return };
+    let clone = Clone::of_this_repository(&[]);
+    let before = clone.state();
+    let server = Scripted::answering(&[steady(0, 5000)]);
+    let child = start(&clone, ONE_BY_ONE, &["--url", server.url()], None);
+    server.wait_for_request(ANSWERED);
+    drop(server);
+    let run = failed_run(&clone, wait(child, Duration::from_secs(60)), &before);
+    assert_failure(&run, FailureClass::Crash, "no longer answers");
+}
+
+/// The engine that the campaign launched, once most of a scenario's requests are under way in it.
+fn busy_engine(clone: &Clone) -> Pid {
+    let client = reqwest::blocking::Client::builder().no_proxy().build().expect("a client");
+    let (id, port) = until("the engine", || {
+        let (id, line) =
+            clone.processes().into_iter().find(|(_, line)| line.contains(" serve "))?;
+        let port = line.split_once("--port ")?.1.split(' ').next()?.to_owned();
+        Some((id, port))
+    });
+    until("requests in the engine", || {
+        let page =
+            client.get(format!("http://127.0.0.1:{port}/metrics")).send().ok()?.text().ok()?;
+        let running =
+            page.lines().find_map(|line| line.strip_prefix("redline_requests_running "))?;
+        // The warm-up has two.
+        (running.trim().parse::<f64>().ok()? > 4.0).then_some(())
+    });
+    Pid::from_raw(i32::try_from(id).expect("process ids are small"))
+}
+
+/// Measures the clone with the engine that the tests were built with, and sends it a signal.
+#[track_caller]
+fn signalled(clone: &Clone, signal: Signal) -> RunRecord {
+    let before = clone.state();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let more = ["--worktree", "--timeout-s", "3"];
+    let child = start(clone, "balanced-lite", &more, Some(folder.path()));
+    kill(busy_engine(clone), signal).expect("it runs");
+    failed_run(clone, wait(child, Duration::from_secs(90)), &before)
+}
+
+/// A clone whose engine states the version of the one that was built.
+fn clone_as_built() -> Option<Clone> {
+    let (Some(_), Some(_)) = (cached(MODEL), cached(CONVERSATIONS)) else { return None };
+    let clone = Clone::of_this_repository(&[]);
+    let manifest = "engine/Cargo.toml";
+    std::fs::copy(repository().join(manifest), clone.root().join(manifest)).expect("writable");
+    Some(clone)
+}
+
+#[test]
+fn an_engine_that_dies_in_mid_run_is_a_crash() {
+    let Some(clone) = clone_as_built() else { return };
+    // A signal that nobody handles and that leaves no core file.
+    let run = signalled(&clone, Signal::SIGUSR1);
+    assert_failure(&run, FailureClass::Crash, "signal 10 (SIGUSR1) during the run");
+}
+
+#[test]
+fn an_engine_that_is_killed_in_mid_run_lacked_memory() {
+    let Some(clone) = clone_as_built() else { return };
+    let run = signalled(&clone, Signal::SIGKILL);
+    assert_failure(&run, FailureClass::Oom, "signal 9 (SIGKILL) during the run");
+}
+
+#[test]
+fn an_engine_that_stops_in_mid_run_is_a_hang() {
+    let Some(clone) = clone_as_built() else { return };
+    let run = signalled(&clone, Signal::SIGSTOP);
+    assert_failure(&run, FailureClass::Hang, "no event on any connection for 3 s");
+    assert_failure(&run, FailureClass::Hang, "no longer answers");
+}
+
+#[test]
+fn a_second_campaign_is_refused_and_the_first_goes_on() {
+    let (Some(_), Some(_)) = (cached(MODEL), cached(CONVERSATIONS)) else { return };
+    let clone = Clone::of_this_repository(&[]);
+    let before = clone.state();
+    let server = Scripted::answering(&[steady(0, 5000)]);
+    let first = start(&clone, ONE_BY_ONE, &["--url", server.url()], None);
+    server.wait_for_request(3);
+    let second = start(&clone, ONE_BY_ONE, &["--url", server.url()], None);
+    let refused = wait(second, Duration::from_secs(30)).expect_code(4);
+    let holder = format!(
+        "error: another release-bench runs in this clone (process {})\n\
+         hint: wait for it to end, or stop it with Ctrl-C\n",
+        first.id()
+    );
+    assert_eq!((refused.stderr, refused.stdout), (holder, String::new()));
+    wait(first, Duration::from_secs(60)).expect_code(0);
+    let runs = clone.uncommitted_runs();
+    let [(_, run)] = &runs[..] else { panic!("one run was asked for: {runs:?}") };
+    assert_eq!(run.counts.as_ref().and_then(|counts| counts.requests_ok), Some(10));
+    nothing_is_left(&clone, &before);
+}
