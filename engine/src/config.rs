@@ -20,6 +20,10 @@ pub const PAGE_TOKENS: usize = 16;
 /// Chunks of prompts end on multiples of this: part of what makes results repeatable.
 pub const CHUNK_TOKENS: usize = 64;
 
+/// More than any machine has cores. Far beyond it a system gives no more threads, and the runtime
+/// aborts the process that asks.
+const THREADS_MAX: usize = 4096;
+
 /// Flags that say where and under which name a server runs, but not what it computes. They are
 /// left out of the hash, so that two launches compare.
 const UNHASHED: [&str; 5] = ["api-key-file", "host", "model-name", "port", "profile"];
@@ -161,6 +165,11 @@ impl Config {
             if value == 0 {
                 return Err(ConfigError::Invalid { flag, value: "0".into(), wanted: "at least 1" });
             }
+        }
+        let threads = self.threads.value;
+        if threads > THREADS_MAX {
+            let (flag, value) = ("threads", threads.to_string());
+            return Err(ConfigError::Invalid { flag, value, wanted: "at most 4096" });
         }
         let ratio = self.cache_max_entry_count.value;
         if !(ratio > 0.0 && ratio < f64::from(u32::MAX)) {

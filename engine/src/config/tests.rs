@@ -108,6 +108,10 @@ fn what_makes_no_sense_is_refused() {
         &expect!["`--max-batch-size 0` makes no sense: it must be at least 1"],
     );
     check_refused(
+        "--threads 4097",
+        &expect!["`--threads 4097` makes no sense: it must be at most 4096"],
+    );
+    check_refused(
         "--cache-max-entry-count 0",
         &expect![
             "`--cache-max-entry-count 0` makes no sense: it must be a share above 0 or a number of pages"
