@@ -54,8 +54,11 @@ impl Writing {
         &self.prompts[choice / self.n]
     }
 
-    fn usage(&self, completion_tokens: usize, cached_tokens: usize) -> Usage {
+    /// `cached_tokens` has a figure per choice. A prompt counts once, however many choices it has:
+    /// what the first of them, the oldest, found in the cache is what the prompt was spared.
+    fn usage(&self, completion_tokens: usize, cached_tokens: impl Iterator<Item = usize>) -> Usage {
         let prompt_tokens = self.prompts.iter().map(Vec::len).sum();
+        let cached_tokens = cached_tokens.step_by(self.n).sum();
         let total_tokens = prompt_tokens + completion_tokens;
         let prompt_tokens_details = PromptDetails { cached_tokens };
         Usage { prompt_tokens, completion_tokens, total_tokens, prompt_tokens_details }
@@ -181,7 +184,7 @@ async fn whole<S: Shape>(
     let completion_tokens = choices.iter().map(|choice| choice.tokens.len()).sum();
     let written = choices.iter().map(|choice| shape.whole(writing, choice)).collect();
     let mut document = Document::new(writing, S::OBJECT, written);
-    document.usage = Some(Some(writing.usage(completion_tokens, cached.iter().sum())));
+    document.usage = Some(Some(writing.usage(completion_tokens, cached.into_iter())));
     if writing.answer.return_token_ids && shape.prompt_ids_on_top() {
         document.prompt_token_ids = Some(writing.prompt_ids(0));
     }
@@ -240,7 +243,7 @@ impl<S: Shape> Events<S> {
 
     fn usage(&self) -> Usage {
         let tokens = self.states.iter().map(|state| state.tokens).sum();
-        self.writing.usage(tokens, self.states.iter().map(|state| state.cached_tokens).sum())
+        self.writing.usage(tokens, self.states.iter().map(|state| state.cached_tokens))
     }
 
     fn close(&mut self, out: &mut Vec<u8>) {

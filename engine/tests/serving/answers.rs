@@ -235,6 +235,26 @@ async fn cached_tokens_are_told_and_the_cache_can_be_emptied() {
 }
 
 #[tokio::test]
+async fn cached_tokens_are_never_more_than_the_prompt_has() {
+    let mut setup = Setup::default();
+    setup.limits.max_batch_size = 2;
+    let server = start(setup).await;
+    let prompts: Vec<Vec<u32>> = vec![(0..21).collect(), (100..131).collect()];
+    // The third choice of a prompt starts when the first has ended, and finds its pages.
+    let mut body = json!({"prompt": prompts, "n": 4, "max_tokens": 2, "temperature": 0});
+    let details = |usage: &Value| usage["prompt_tokens_details"]["cached_tokens"].clone();
+    for expected in [0, 20 + 28] {
+        let value = server.json("/v1/completions", &body).await;
+        assert_eq!(value["usage"]["prompt_tokens"], 21 + 31);
+        assert_eq!(details(&value["usage"]), expected);
+    }
+    body["stream"] = true.into();
+    body["stream_options"] = json!({"include_usage": true});
+    let events = server.events("/v1/completions", &body).await;
+    assert_eq!(details(&events[events.len() - 2]["usage"]), 20 + 28);
+}
+
+#[tokio::test]
 async fn text_becomes_tokens_and_back() {
     let server = start(Setup::default()).await;
     let value = server.json("/tokenize", &json!({"prompt": "hé"})).await;
