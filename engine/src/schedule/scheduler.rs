@@ -176,7 +176,9 @@ impl Scheduler {
         }
         if sequence.cached_tokens.is_none() {
             sequence.cached_tokens = Some(cached);
-            self.totals.query_tokens += tokens as u64;
+            if self.limits.prefix_cache {
+                self.totals.query_tokens += tokens as u64;
+            }
             self.totals.hit_tokens += cached as u64;
         }
         self.waiting.remove(&id);

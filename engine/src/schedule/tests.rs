@@ -201,7 +201,8 @@ fn without_prefix_cache_nothing_is_found() {
         simulation.arrive(prompt(1, 16), 1).unwrap();
         simulation.step();
     }
-    assert_eq!(simulation.scheduler.totals().hit_tokens, 0);
+    let totals = simulation.scheduler.totals();
+    assert_eq!((totals.query_tokens, totals.hit_tokens), (0, 0), "nothing was looked up");
     assert_eq!(simulation.scheduler.reset_prefix_cache(), 0);
 }
 
