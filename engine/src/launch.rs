@@ -17,6 +17,7 @@ use crate::config::{
 };
 use crate::http::{KvFacts, ModelFacts, ServerInfo};
 use crate::model::{self, LoadError, LoadOptions, ModelInfo, StepError};
+use crate::say::say;
 use crate::schedule::{DEFAULT_POLICY, Limits};
 use crate::server::{Loaded, ServeError, Server};
 use crate::text::CheckpointText;
@@ -133,9 +134,9 @@ pub async fn serve(mut launch: Launch) -> Result<(), LaunchError> {
     let server = Server::start(move || prepare(&launch), api_key.as_deref(), clock)?;
     let shutdown = async move {
         tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
-        eprintln!("draining: what runs may end, nothing new is taken");
+        say(format_args!("draining: what runs may end, nothing new is taken"));
     };
-    let ready = |address: SocketAddr| eprintln!("ready http://{address}");
+    let ready = |address: SocketAddr| say(format_args!("ready http://{address}"));
     Ok(server.run(listener, shutdown, ready).await?)
 }
 
@@ -148,7 +149,7 @@ fn prepare(launch: &Launch) -> Result<Loaded, PrepareError> {
     let tokenizer = Tokenizer::load(&loaded.config)?;
     let weights_load_us = launch.clock.elapsed_us() - start_us;
     for gpu in &loaded.device.idle_gpus {
-        eprintln!("`{}` stays idle: this release computes on the CPU", gpu.name);
+        say(format_args!("`{}` stays idle: this release computes on the CPU", gpu.name));
     }
     let info = loaded.info().clone();
     settle(&mut config, &info, &source.id)?;
@@ -267,7 +268,7 @@ fn page_bytes(info: &ModelInfo) -> u64 {
 }
 
 fn log_model(id: &str, info: &ModelInfo, loaded: &model::Loaded, limits: &Limits) {
-    eprintln!(
+    say(format_args!(
         "{id}: {} of {} million {} weights in {} on {} ({}, {} threads)",
         info.architecture,
         info.parameters / 1_000_000,
@@ -276,8 +277,8 @@ fn log_model(id: &str, info: &ModelInfo, loaded: &model::Loaded, limits: &Limits
         loaded.device.name,
         loaded.device.isa,
         loaded.device.threads,
-    );
-    eprintln!(
+    ));
+    say(format_args!(
         "KV cache: {} pages of {} tokens in {}, at most {} MiB; {} sequences of at most {} tokens",
         limits.pages,
         limits.page_tokens,
@@ -285,5 +286,5 @@ fn log_model(id: &str, info: &ModelInfo, loaded: &model::Loaded, limits: &Limits
         (limits.pages as u64 * page_bytes(info)) >> 20,
         limits.max_batch_size,
         limits.max_seq_len,
-    );
+    ));
 }

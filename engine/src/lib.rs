@@ -15,6 +15,7 @@ pub mod launch;
 pub mod metrics;
 pub mod model;
 pub mod sample;
+pub mod say;
 pub mod schedule;
 pub mod server;
 pub mod text;

@@ -6,6 +6,7 @@ use std::thread;
 use clap::Parser;
 use engine::cli::{Cli, Surroundings};
 use engine::clock::Clock;
+use engine::say::say;
 use engine::weights::hub_cache;
 
 fn main() -> ExitCode {
@@ -21,7 +22,7 @@ fn main() -> ExitCode {
         }
         Err(error) => {
             let code = error.exit_code();
-            eprintln!("error: {:#}", anyhow::Error::new(error));
+            say(format_args!("error: {:#}", anyhow::Error::new(error)));
             ExitCode::from(code)
         }
     }

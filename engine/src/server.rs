@@ -16,6 +16,7 @@ use crate::clock::Clock;
 use crate::http::{self, App, Phase, Ready, ServerInfo};
 use crate::metrics::Metrics;
 use crate::model::{Model, StepError};
+use crate::say::say;
 use crate::schedule::Limits;
 use crate::text::Text;
 use crate::weights::Digest;
@@ -125,7 +126,7 @@ impl<E: std::error::Error + Send + 'static> Server<E> {
             () = shutdown => {
                 self.app.drain();
                 if tokio::time::timeout(GRACE, ended(&self.app)).await.is_err() {
-                    eprintln!("{} sequences did not end in time", self.app.open_sequences());
+                    say(format_args!("{} sequences did not end in time", self.app.open_sequences()));
                 }
             }
         }

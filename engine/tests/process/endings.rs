@@ -4,7 +4,7 @@ use std::net::TcpListener;
 
 use expect_test::{Expect, expect};
 
-use crate::launched::{Launched, command, end_of, fixture};
+use crate::launched::{Launched, command, end_of, fixture, tiny_model};
 
 fn check_end(args: &[&str], code: i32, message: &Expect) {
     let (found, said) = end_of(args);
@@ -106,4 +106,12 @@ fn sigterm_ends_with_0() {
         draining: what runs may end, nothing new is taken
     "#]]
     .assert_eq(&said);
+}
+
+#[test]
+fn a_launcher_that_stops_reading_does_no_harm() {
+    let model = tiny_model();
+    let mut server = Launched::serve(model.path().to_str().unwrap(), &[]);
+    server.stop_listening();
+    assert_eq!(server.terminate().0, Some(0));
 }

@@ -1,18 +1,20 @@
 //! A `redline` process, ended with its test.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Command, Stdio};
 
+use engine::fixture::tiny_llama_gguf;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
+use tempfile::NamedTempFile;
 
 /// A server that is ready.
 pub struct Launched {
     child: Child,
     pub url: String,
-    stderr: BufReader<ChildStderr>,
+    stderr: Option<BufReader<ChildStderr>>,
 }
 
 pub fn command(args: &[&str]) -> Command {
@@ -34,7 +36,12 @@ impl Launched {
     /// Serves `model` on a port of its own.
     pub fn serve(model: &str, flags: &[&str]) -> Self {
         let args = [&["serve", model, "--port", "0", "--device", "cpu"], flags].concat();
-        let mut child = command(&args).spawn().unwrap();
+        Self::spawn(command(&args))
+    }
+
+    /// Runs a command that becomes a server.
+    pub fn spawn(mut command: Command) -> Self {
+        let mut child = command.spawn().unwrap();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
         let mut said = String::new();
         let url = loop {
@@ -44,7 +51,17 @@ impl Launched {
                 break url.trim().to_owned();
             }
         };
-        Self { child, url, stderr }
+        Self { child, url, stderr: Some(stderr) }
+    }
+
+    /// Reads no more of what the process says.
+    pub fn stop_listening(&mut self) {
+        self.stderr = None;
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap());
+        kill(pid, signal).unwrap();
     }
 
     pub async fn get(&self, path: &str) -> Value {
@@ -58,11 +75,12 @@ impl Launched {
 
     /// Sends SIGTERM and returns the exit code and what was said after `ready`.
     pub fn terminate(mut self) -> (Option<i32>, String) {
-        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap());
-        kill(pid, Signal::SIGTERM).unwrap();
+        self.signal(Signal::SIGTERM);
         let code = self.child.wait().unwrap().code();
         let mut rest = String::new();
-        self.stderr.read_to_string(&mut rest).unwrap();
+        if let Some(stderr) = &mut self.stderr {
+            stderr.read_to_string(&mut rest).unwrap();
+        }
         (code, rest)
     }
 }
@@ -78,6 +96,13 @@ impl Drop for Launched {
 pub async fn post(url: &str, body: &Value) -> Value {
     let response = reqwest::Client::new().post(url).json(body).send().await.unwrap();
     response.json().await.unwrap()
+}
+
+/// A made-up model in a file that goes with the handle.
+pub fn tiny_model() -> NamedTempFile {
+    let mut file = tempfile::Builder::new().prefix("tiny").suffix(".gguf").tempfile().unwrap();
+    file.write_all(&tiny_llama_gguf(1)).unwrap();
+    file
 }
 
 /// A file of the fixtures, or a note that the test is skipped.
