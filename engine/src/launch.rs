@@ -6,7 +6,6 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 
-use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::bench::BenchError;
@@ -16,6 +15,7 @@ use crate::config::{
     Setting, Source, config_sha256,
 };
 use crate::http::{KvFacts, ModelFacts, ServerInfo};
+use crate::listen::listen;
 use crate::model::{self, LoadError, LoadOptions, ModelInfo, StepError};
 use crate::say::say;
 use crate::schedule::{DEFAULT_POLICY, Limits};
@@ -124,7 +124,7 @@ impl PrepareError {
 pub async fn serve(mut launch: Launch) -> Result<(), LaunchError> {
     let addresses = launch.config.addresses()?;
     let api_key = launch.config.read_api_key()?;
-    let listening = TcpListener::bind(addresses.as_slice()).await;
+    let listening = listen(&addresses);
     let listener = listening.map_err(|source| LaunchError::Listen { addresses, source })?;
     // Port 0 has become another.
     launch.config.port.value = listener.local_addr().map_err(LaunchError::Start)?.port();
@@ -246,7 +246,7 @@ fn limits(config: &Config, info: &ModelInfo, free_bytes: u64) -> Result<Limits, 
     } else {
         let affordable = free_bytes as f64 * entry_count / page_bytes as f64;
         // A CPU's memory has other users, and the batch cannot use more than this.
-        (affordable as usize).min(max_batch_size * max_seq_len.div_ceil(PAGE_TOKENS))
+        (affordable as usize).min(max_batch_size.saturating_mul(max_seq_len.div_ceil(PAGE_TOKENS)))
     };
     if pages == 0 {
         return Err(PrepareError::NoPage { free_bytes, page_bytes });

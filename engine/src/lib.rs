@@ -12,6 +12,7 @@ pub mod device;
 pub mod fixture;
 pub mod http;
 pub mod launch;
+pub mod listen;
 pub mod metrics;
 pub mod model;
 pub mod sample;
