@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod checkpoints;
 #[cfg(test)]
+mod contract;
+#[cfg(test)]
 mod crowds;
 #[cfg(test)]
 mod endings;

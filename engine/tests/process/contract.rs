@@ -1,0 +1,173 @@
+//! What later suites read of this release: names, types and definitions, seen from outside.
+
+use expect_test::expect;
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::launched::{Launched, command, tiny_model};
+
+/// Each path of a document with the type of its value.
+fn types(path: &str, value: &Value, out: &mut String) {
+    let name = match value {
+        Value::Object(map) => {
+            for (key, value) in map {
+                types(&format!("{path}.{key}"), value, out);
+            }
+            return;
+        }
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(number) if number.is_u64() => "integer",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "list",
+    };
+    out.push_str(&format!("{} {name}\n", path.trim_start_matches('.')));
+}
+
+#[tokio::test]
+async fn server_info_keeps_its_fields_and_their_types() {
+    let model = tiny_model();
+    let server = Launched::serve(model.path().to_str().unwrap(), &["--threads", "1"]);
+    let mut info = server.get("/server_info").await;
+    let info = info.as_object_mut().unwrap();
+    let config = info.remove("config").unwrap();
+    // There is one only where the builder said so.
+    let commit = info.remove("commit").unwrap();
+    assert!(commit.is_null() || commit.is_string(), "{commit}");
+    let mut found = String::new();
+    types("", &Value::Object(info.clone()), &mut found);
+    expect![[r#"
+        config_sha256 string
+        device string
+        device_name string
+        engine string
+        kv.bytes integer
+        kv.dtype string
+        kv.page_tokens integer
+        kv.pages integer
+        model.architecture string
+        model.dtype string
+        model.format string
+        model.id string
+        model.max_seq_len integer
+        model.parameters integer
+        model.revision null
+        model.tokenizer_sha256 string
+        model.weights string
+        model.weights_sha256 string
+        startup_us integer
+        version string
+        weights_load_us integer
+    "#]]
+    .assert_eq(&found);
+    let mut flags = String::new();
+    for (flag, setting) in config.as_object().unwrap() {
+        assert_eq!(setting.as_object().unwrap().len(), 2, "{flag}: {setting}");
+        let mut value = String::new();
+        types(flag, &setting["value"], &mut value);
+        flags.push_str(&format!("{} {}\n", value.trim(), setting["source"].as_str().unwrap()));
+    }
+    expect![[r#"
+        api-key-file null default
+        cache-max-entry-count number default
+        device string flag
+        dtype string default
+        host string default
+        insecure-bind bool default
+        kv-dtype string default
+        load-format string default
+        max-batch-size integer default
+        max-prefill-token-num integer default
+        max-seq-len integer model
+        model-name string model
+        no-prefix-cache bool default
+        port integer flag
+        profile null default
+        threads integer flag
+        tp integer default
+    "#]]
+    .assert_eq(&flags);
+}
+
+#[tokio::test]
+async fn the_hash_of_the_configuration_is_what_the_contract_says() {
+    let model = tiny_model();
+    let flags = ["--cache-max-entry-count", "300", "--model-name", "x", "--no-prefix-cache"];
+    let server = Launched::serve(model.path().to_str().unwrap(), &flags);
+    let info = server.get("/server_info").await;
+    let mut values = Map::new();
+    for (flag, setting) in info["config"].as_object().unwrap() {
+        if !["host", "port", "model-name", "api-key-file", "profile"].contains(&flag.as_str()) {
+            values.insert(flag.clone(), setting["value"].clone());
+        }
+    }
+    assert_eq!(values["cache-max-entry-count"].as_f64(), Some(300.0));
+    // RFC 8785 writes whole numbers without a fraction.
+    values["cache-max-entry-count"] = 300.into();
+    let json = serde_json::to_string(&Value::Object(values)).unwrap();
+    let hash: String = Sha256::digest(json).iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(info["config_sha256"], hash);
+}
+
+#[tokio::test]
+async fn every_alias_and_a_profile_mean_the_same() {
+    let model = tiny_model();
+    let model = model.path().to_str().unwrap();
+    let profile = tempfile::NamedTempFile::new().unwrap();
+    let lines = "server-name = \"127.0.0.1\"\nserver-port = 0\nsession-len = 96\nthreads = 1\n";
+    std::fs::write(profile.path(), lines).unwrap();
+    let by_flag = [
+        "--server-name",
+        "127.0.0.1",
+        "--server-port",
+        "0",
+        "--session-len",
+        "96",
+        "--threads",
+        "1",
+    ];
+    let by_profile = ["--profile", profile.path().to_str().unwrap()];
+    let mut hashes = Vec::new();
+    for (flags, source) in [(&by_flag[..], "flag"), (&by_profile, "profile")] {
+        let server = Launched::spawn(command(&[&["serve", model], flags].concat()));
+        let info = server.get("/server_info").await;
+        assert_eq!(info["config"]["max-seq-len"], json!({"value": 96, "source": source}));
+        assert_eq!(info["config"]["host"], json!({"value": "127.0.0.1", "source": source}));
+        assert_eq!(info["config"]["port"]["source"], source);
+        let port = &info["config"]["port"]["value"];
+        assert_eq!(server.url, format!("http://127.0.0.1:{port}"));
+        hashes.push(info["config_sha256"].clone());
+    }
+    assert_eq!(hashes[0], hashes[1]);
+}
+
+#[tokio::test]
+async fn metrics_keep_their_names_and_types() {
+    let model = tiny_model();
+    let server = Launched::serve(model.path().to_str().unwrap(), &[]);
+    let page = reqwest::get(format!("{}/metrics", server.url)).await.unwrap().text().await.unwrap();
+    let found: String = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE "))
+        .map(|l| l.to_owned() + "\n")
+        .collect();
+    expect![[r#"
+        redline_requests_running gauge
+        redline_requests_waiting gauge
+        redline_kv_pages_used gauge
+        redline_kv_pages gauge
+        redline_prompt_tokens_total counter
+        redline_generation_tokens_total counter
+        redline_prefix_cache_query_tokens_total counter
+        redline_prefix_cache_hit_tokens_total counter
+        redline_preemptions_total counter
+        redline_requests_total counter
+        redline_queue_seconds histogram
+        redline_ttft_seconds histogram
+        redline_tpot_seconds histogram
+        redline_step_seconds histogram
+        redline_step_tokens histogram
+    "#]]
+    .assert_eq(&found);
+}
