@@ -41,7 +41,7 @@ pub enum Policy {
 }
 
 /// The policy of this release: the one line in which v0.9.1 and v0.9.2 differ.
-pub const DEFAULT_POLICY: Policy = Policy::PrefillFirst;
+pub const DEFAULT_POLICY: Policy = Policy::Mixed;
 
 /// What a plan may not exceed; fixed for the life of a scheduler.
 #[derive(Debug, Clone, PartialEq, Eq)]
