@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use tests::clone::{Clone, has_release};
+use tests::clone::Clone;
 use tests::program::{Ended, run};
 
 /// Runs release-bench in `clone` and asserts that the tree is as it was before.
@@ -16,9 +16,6 @@ fn refused(clone: &Clone, words: &[&str]) -> Ended {
 
 #[test]
 fn an_unknown_release_is_refused_with_the_known_ones() {
-    if !has_release("0.9.1") {
-        return;
-    }
     let clone = Clone::of_this_repository(&[]);
     refused(&clone, &["release-bench", "v0.1.7"])
         .expect_code(2)
@@ -40,18 +37,12 @@ fn a_folder_that_is_no_clone_is_refused() {
 
 #[test]
 fn a_shallow_clone_says_how_to_deepen_it() {
-    if !has_release("0.9.1") {
-        return;
-    }
     let clone = Clone::of_this_repository(&["--depth", "1"]);
     refused(&clone, &["release-bench", "v0.9.1"]).expect_code(4).expect_said("--unshallow");
 }
 
 #[test]
 fn a_detached_head_is_refused_before_anything_is_measured() {
-    if !has_release("0.9.2") {
-        return;
-    }
     let clone = Clone::of_this_repository(&[]);
     clone.git(&["checkout", "--quiet", "--detach"]);
     refused(&clone, &["release-bench", "v0.9.2"]).expect_code(4).expect_said("detached");
@@ -59,9 +50,6 @@ fn a_detached_head_is_refused_before_anything_is_measured() {
 
 #[test]
 fn a_merge_under_way_is_refused_before_anything_is_measured() {
-    if !has_release("0.9.2") {
-        return;
-    }
     let clone = Clone::of_this_repository(&[]);
     clone.git(&["checkout", "--quiet", "-b", "side", "HEAD~1"]);
     clone.git(&["commit", "--quiet", "--allow-empty", "--message", "side"]);
@@ -71,9 +59,6 @@ fn a_merge_under_way_is_refused_before_anything_is_measured() {
 
 #[test]
 fn a_tag_on_another_commit_is_refused() {
-    if !has_release("0.9.2") {
-        return;
-    }
     let clone = Clone::of_this_repository(&[]);
     clone.git(&["tag", "--force", "v0.9.2", "HEAD"]);
     refused(&clone, &["release-bench", "v0.9.2"]).expect_code(2).expect_said("tag");
@@ -81,9 +66,6 @@ fn a_tag_on_another_commit_is_refused() {
 
 #[test]
 fn an_unknown_model_or_scenario_is_refused_with_the_known_ones() {
-    if !has_release("0.9.2") {
-        return;
-    }
     let clone = Clone::of_this_repository(&[]);
     for (flag, known) in
         [("--scenario", "balanced-lite"), ("--model", "smollm2-135m-instruct-q4_1")]

@@ -17,8 +17,32 @@ fn the_landing_page_has_the_two_commands() {
     let readme = std::fs::read_to_string(repository().join("README.md")).expect("a landing page");
     let commands: Vec<&str> =
         readme.lines().filter_map(|line| line.strip_prefix("    ")).map(str::trim).collect();
-    assert!(commands.iter().any(|line| line.starts_with("cargo xtask release-bench v")));
-    assert!(commands.contains(&"cargo xtask ci"));
+    let [main, tests] = commands[..] else { panic!("two commands are enough: {commands:?}") };
+    assert!(main.starts_with("cargo xtask release-bench v"), "{main}");
+    assert_eq!(tests, "cargo xtask ci");
+}
+
+/// Numbers are copied to the landing page by hand; none may differ from the records' own page.
+#[test]
+fn the_landing_pages_numbers_are_those_of_the_page_that_it_names() {
+    let read = |path: &str| {
+        std::fs::read_to_string(repository().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
+    };
+    let readme = read("README.md");
+    let (_, link) = readme.split_once("](results/pages/").expect("a link to a page");
+    let (link, _) = link.split_once(')').expect("the link ends");
+    let page = read(&format!("results/pages/{link}"));
+    let cells = |line: &str| -> Vec<String> {
+        line.split('|').map(|cell| cell.trim().to_owned()).filter(|c| !c.is_empty()).collect()
+    };
+    let mut rows = 0;
+    for row in readme.lines().map(cells).filter(|row| row.first().is_some_and(|c| c.contains('@')))
+    {
+        let shown = page.lines().map(cells).any(|line| row.iter().all(|cell| line.contains(cell)));
+        assert!(shown, "{row:?} is not in {link}");
+        rows += 1;
+    }
+    assert!(rows >= 4, "each standard scenario has a row");
 }
 
 #[test]

@@ -115,7 +115,7 @@ fn what_a_server_sends_in_mid_run_decides_the_class() {
         let server = Scripted::answering(&[steady(ANSWERED, 1000), answer]);
         let more = ["--url", server.url(), "--timeout-s", "1"];
         let child = start(&clone, ONE_BY_ONE, &more, None);
-        let ended = wait(child, Duration::from_secs(60));
+        let ended = wait(child, Duration::from_secs(180));
         let run = failed_run(&clone, ended, &before);
         assert_failure(&run, class, says);
         assert_eq!(run.status, Status::Partial, "four of ten were answered");
@@ -132,7 +132,7 @@ fn a_server_of_someone_else_that_dies_in_mid_run_is_a_crash() {
     let child = start(&clone, ONE_BY_ONE, &["--url", server.url()], None);
     server.wait_for_request(ANSWERED);
     drop(server);
-    let run = failed_run(&clone, wait(child, Duration::from_secs(60)), &before);
+    let run = failed_run(&clone, wait(child, Duration::from_secs(180)), &before);
     assert_failure(&run, FailureClass::Crash, "no longer answers");
 }
 
@@ -215,7 +215,7 @@ fn a_second_campaign_is_refused_and_the_first_goes_on() {
         first.id()
     );
     assert_eq!((refused.stderr, refused.stdout), (holder, String::new()));
-    wait(first, Duration::from_secs(60)).expect_code(0);
+    wait(first, Duration::from_secs(180)).expect_code(0);
     let runs = clone.uncommitted_runs();
     let [(_, run)] = &runs[..] else { panic!("one run was asked for: {runs:?}") };
     assert_eq!(run.counts.as_ref().and_then(|counts| counts.requests_ok), Some(10));

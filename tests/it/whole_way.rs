@@ -2,17 +2,14 @@
 
 use std::time::Duration;
 
-use tests::clone::{Clone, has_release};
+use tests::clone::Clone;
 use tests::inputs::{CONVERSATIONS, MODEL, cached, files_under};
 use tests::program::wait;
 
 /// One scenario, one launch: everything that the main command does, once.
 #[test]
 fn a_release_is_built_measured_recorded_and_shown() {
-    let (Some(_), Some(_), true) = (cached(MODEL), cached(CONVERSATIONS), has_release("0.9.2"))
-    else {
-        return;
-    };
+    let (Some(_), Some(_)) = (cached(MODEL), cached(CONVERSATIONS)) else { return };
     let clone = Clone::of_this_repository(&[]);
     // The user's own changes, staged and not, are left as they are.
     std::fs::write(clone.root().join("README.md"), "mine\n").expect("writable");
@@ -25,7 +22,7 @@ fn a_release_is_built_measured_recorded_and_shown() {
     let mut command = clone.program("redline-campaign", &words);
     command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
     let child = command.spawn().expect("it starts");
-    let ended = wait(child, Duration::from_secs(280)).expect_code(0);
+    let ended = wait(child, Duration::from_secs(580)).expect_code(0);
 
     assert_eq!(before, (clone.git(&["status", "--porcelain"]), clone.git(&["diff", "--cached"])));
     let changed = clone.git(&["show", "--name-only", "--format=", "HEAD"]);

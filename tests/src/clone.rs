@@ -159,20 +159,3 @@ fn path_with(folder: &Path, scripts: &[(&str, &str)]) -> OsString {
     path.push(std::env::var_os("PATH").unwrap_or_default());
     path
 }
-
-/// True when this repository's history holds the release; says so where it does not.
-#[must_use]
-pub fn has_release(version: &str) -> bool {
-    let words = ["log", "--first-parent", "--format=%H", "-S", version, "--", "engine/Cargo.toml"];
-    let found = run(&mut command(Path::new("git"), &repository(), &words)).expect_code(0).stdout;
-    let released = found.lines().any(|commit| {
-        let file = format!("{commit}:engine/Cargo.toml");
-        let words = ["show", file.as_str()];
-        let manifest = run(&mut command(Path::new("git"), &repository(), &words)).stdout;
-        manifest.lines().any(|line| line == format!("version = \"{version}\""))
-    });
-    if !released {
-        println!("skipped: the history holds no release {version}");
-    }
-    released
-}

@@ -102,7 +102,7 @@ pub fn wait(mut child: Child, limit: Duration) -> Ended {
     Ended::of(&child.wait_with_output().expect("the child has ended"))
 }
 
-/// Looks until `seen` finds something, at most a minute.
+/// Looks until `seen` finds something, at most three minutes: the machine may be busy with other tests.
 ///
 /// # Panics
 /// It never did.
@@ -113,7 +113,7 @@ pub fn until<T>(what: &str, mut seen: impl FnMut() -> Option<T>) -> T {
         if let Some(found) = seen() {
             return found;
         }
-        assert!(start.elapsed() < Duration::from_secs(60), "waited in vain for {what}");
+        assert!(start.elapsed() < Duration::from_secs(180), "waited in vain for {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
