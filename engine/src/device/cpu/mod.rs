@@ -1,6 +1,7 @@
 //! The CPU device: f32 kernels chosen at run time on a small pool of pinned threads.
 
 mod attention;
+mod delta_net;
 mod elementwise;
 mod isa;
 mod kv;
@@ -13,6 +14,7 @@ mod pool;
 mod reference;
 mod rope;
 mod shared;
+mod state;
 #[cfg(test)]
 mod tests;
 mod tile;
@@ -24,10 +26,12 @@ pub use kv::{Kv, Plan};
 pub use memory::{free_bytes, processor_name};
 pub use pack::Matrix;
 pub use pool::Pool;
+pub use state::State;
 
-use super::{AttentionShape, Device, HostMatrix, KvShape};
+use super::{AttentionShape, DeltaNetLayer, Device, HostMatrix, KvShape, StateShape};
 use crate::model::{StepBatch, StepError};
 use attention::Attention;
+use delta_net::DeltaNet;
 use elementwise::Norm;
 use rope::Rope;
 
@@ -79,6 +83,7 @@ impl Device for Cpu {
     type Matrix = Matrix;
     type Vector = Vec<f32>;
     type Kv = Kv;
+    type State = State;
     type Plan = Plan;
 
     fn buffer(&mut self, cols: usize) -> Result<Buffer, StepError> {
@@ -107,6 +112,10 @@ impl Device for Cpu {
 
     fn kv(&mut self, shape: KvShape) -> Result<Kv, StepError> {
         Kv::new(shape)
+    }
+
+    fn state(&mut self, shape: StateShape) -> Result<State, StepError> {
+        State::new(shape)
     }
 
     fn plan(
@@ -187,6 +196,25 @@ impl Device for Cpu {
     ) -> Result<(), StepError> {
         let call = Attention { isa: self.isa, qkv: &qkv.data, shape, layer, plan, kv };
         call.run(&mut self.pool, &self.attention, &mut out.data);
+        Ok(())
+    }
+
+    fn delta_net(
+        &mut self,
+        projected: &Buffer,
+        layer: &DeltaNetLayer<Vec<f32>>,
+        plan: &Plan,
+        state: &mut State,
+        out: &mut Buffer,
+    ) -> Result<(), StepError> {
+        state.check(plan)?;
+        let call = DeltaNet { isa: self.isa, projected: &projected.data, layer, plan };
+        call.run(&mut self.pool, state, &mut out.data);
+        Ok(())
+    }
+
+    fn sigmoid_mul(&mut self, x: &mut Buffer, gate: &Buffer) -> Result<(), StepError> {
+        elementwise::sigmoid_mul(self.isa, &mut self.pool, &mut x.data, &gate.data, x.cols);
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use crate::weights::WeightType;
 use crate::weights::format::dequantize;
 
 /// Numbers that look random and are the same on every run, from -1 to 1.
-fn numbers(count: usize, seed: u32) -> Vec<f32> {
+pub(super) fn numbers(count: usize, seed: u32) -> Vec<f32> {
     let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(12_345);
     let mut next = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -47,12 +47,12 @@ fn stored(weight_type: WeightType, n: usize, k: usize, seed: u32) -> (Vec<u8>, V
     (bytes, exact)
 }
 
-fn buffer(cols: usize, data: Vec<f32>) -> Buffer {
+pub(super) fn buffer(cols: usize, data: Vec<f32>) -> Buffer {
     Buffer { cols, data }
 }
 
 #[track_caller]
-fn check_close(got: &[f32], want: &[f32], tolerance: f32, what: &str) {
+pub(super) fn check_close(got: &[f32], want: &[f32], tolerance: f32, what: &str) {
     assert_eq!(got.len(), want.len(), "{what}");
     for (i, (a, b)) in got.iter().zip(want).enumerate() {
         assert!((a - b).abs() <= tolerance * (1.0 + b.abs()), "{what}, element {i}: {a}, not {b}");
@@ -60,7 +60,7 @@ fn check_close(got: &[f32], want: &[f32], tolerance: f32, what: &str) {
 }
 
 /// Calls `check` with a device of every instruction set, with one thread and with three.
-fn on_every_device(check: impl Fn(&mut Cpu, &str)) {
+pub(super) fn on_every_device(check: impl Fn(&mut Cpu, &str)) {
     for isa in Isa::detected() {
         for threads in [1, 3] {
             check(&mut Cpu::new(isa, threads), &format!("{} x {threads}", isa.name()));
@@ -187,6 +187,13 @@ fn norms_and_activation_follow_the_reference_at_every_tail() {
                 let gates = buffer(2 * cols, gates);
                 cpu.silu_mul(&gates, &mut out).unwrap();
                 check_close(&out.data, &reference::silu_mul(&gates.data, cols), 1e-6, &what);
+
+                let gates = buffer(cols, gates.data[..rows * cols].to_vec());
+                let sigmoid = |x: f32| 1.0 / (1.0 + (-x).exp());
+                let want: Vec<f32> =
+                    out.data.iter().zip(&gates.data).map(|(x, gate)| x * sigmoid(*gate)).collect();
+                cpu.sigmoid_mul(&mut out, &gates).unwrap();
+                check_close(&out.data, &want, 1e-5, &what);
             }
         }
     });
@@ -211,6 +218,7 @@ fn attend(
             position: first,
             pages: pages.clone(),
             logits: LogitRows::None,
+            state: None,
         };
         let batch = StepBatch { tokens: vec![0; last - first], segments: vec![segment] };
         let plan = cpu.plan(&batch, kv, frequencies).unwrap();
@@ -299,7 +307,7 @@ fn a_plan_refuses_pages_and_rows_that_are_not_there() {
     let kv = cpu.kv(shape).unwrap();
     let mut refused = |rows, position, pages: &[u32], tokens| {
         let logits = LogitRows::Last;
-        let segments = vec![Segment { rows, position, pages: pages.to_vec(), logits }];
+        let segments = vec![Segment { rows, position, pages: pages.to_vec(), logits, state: None }];
         let batch = StepBatch { tokens: vec![0; tokens], segments };
         cpu.plan(&batch, &kv, &[1.0]).is_err()
     };
