@@ -14,7 +14,9 @@ use serde::Serialize;
 use crate::clock::Clock;
 use crate::config::PAGE_TOKENS;
 use crate::launch::PrepareError;
-use crate::model::{self, LoadError, LoadOptions, LogitRows, Model, Segment, SegmentState, StepBatch, StepError};
+use crate::model::{
+    self, LoadError, LoadOptions, LogitRows, Model, Segment, SegmentState, StepBatch, StepError,
+};
 use crate::weights::{ModelFiles, ModelSource};
 
 /// Repeats of each measurement; the median counts.

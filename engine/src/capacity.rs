@@ -83,7 +83,8 @@ impl Ask {
                 sequences = sequences.min((budget / 2.0 / state_bytes) as usize).max(1);
             }
             let rest = budget - sequences as f64 * state_bytes;
-            let shared = if self.snapshots { PAGE_TOKENS as f64 / STATE_INTERVAL as f64 } else { 0.0 };
+            let shared =
+                if self.snapshots { PAGE_TOKENS as f64 / STATE_INTERVAL as f64 } else { 0.0 };
             let affordable = rest / (self.page_bytes as f64 + shared * state_bytes);
             (affordable as usize).min(self.useful_pages)
         };

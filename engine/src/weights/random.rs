@@ -41,7 +41,7 @@ impl Stream {
     }
 }
 
-/// Random numbers for tensor `name`: vectors are ones, as every vector here scales a norm.
+/// Random numbers for tensor `name`, but ones for the weights of norms.
 pub fn tensor(
     seed: u64,
     name: &str,
@@ -49,10 +49,10 @@ pub fn tensor(
     shape: &[usize],
 ) -> TensorData<'static> {
     let elements: usize = shape.iter().product();
-    let is_vector = shape.len() < 2;
+    let is_norm = shape.len() < 2 && name.ends_with("norm.weight");
     let mut stream = Stream::new(seed, name);
     let bound = DEVIATION * 3f32.sqrt();
-    let mut number = || if is_vector { 1.0 } else { bound * stream.uniform() };
+    let mut number = || if is_norm { 1.0 } else { bound * stream.uniform() };
     let bytes: Vec<u8> = match weight_type {
         WeightType::F32 => (0..elements).flat_map(|_| number().to_le_bytes()).collect(),
         WeightType::F16 => {
@@ -65,6 +65,13 @@ pub fn tensor(
         WeightType::Q8_0 => blocks(&mut stream, elements / 32, &[bound / 127.0], 32),
     };
     TensorData { weight_type, shape: shape.to_vec(), bytes: Cow::Owned(bytes) }
+}
+
+/// Random bytes for tensor `name`.
+pub fn bytes(seed: u64, name: &str, count: usize) -> Vec<u8> {
+    let mut out = Vec::with_capacity(count);
+    Stream::new(seed, name).extend(&mut out, count);
+    out
 }
 
 /// `count` blocks of the same f16 `heads` and random code bytes.

@@ -15,9 +15,6 @@ use super::shared::Shared;
 use super::state::{Head, State};
 use crate::device::{DeltaNetLayer, DeltaNetShape, StateShape};
 
-#[cfg(test)]
-mod tests;
-
 /// Largest size of a key or value head.
 const DIM_MAX: usize = 512;
 /// Keeps the norm of a query or key that is all zeros finite.
@@ -133,7 +130,8 @@ impl Item<'_, '_> {
                 query: query.as_flattened(),
                 key: &key.as_flattened()[..key_dim],
                 values: &values,
-                decay: (self.call.layer.rate[head] * softplus(rate + self.call.layer.bias[head])).exp(),
+                decay: (self.call.layer.rate[head] * softplus(rate + self.call.layer.bias[head]))
+                    .exp(),
                 beta: 1.0 / (1.0 + (-beta).exp()),
             };
             let size = Head::new(self.shape()).matrix;

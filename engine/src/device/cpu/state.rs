@@ -26,7 +26,9 @@ impl State {
         let bytes = [shape.layers, shape.places, shape.net.key_heads, head.elements(), 4]
             .into_iter()
             .try_fold(1usize, usize::checked_mul)
-            .ok_or_else(|| failed(format!("{} places are more than memory can be", shape.places)))?;
+            .ok_or_else(|| {
+                failed(format!("{} places are more than memory can be", shape.places))
+            })?;
         let storage = MmapMut::map_anon(bytes.max(1))
             .map_err(|err| failed(format!("{bytes} bytes cannot be reserved: {err}")))?;
         Ok(Self { shape, storage })
@@ -43,7 +45,10 @@ impl State {
             if let Some(place) = places.iter().flatten().max()
                 && *place as usize >= self.shape.places
             {
-                return wrong(format!("segment {index} names place {place} of {}", self.shape.places));
+                return wrong(format!(
+                    "segment {index} names place {place} of {}",
+                    self.shape.places
+                ));
             }
         }
         Ok(())

@@ -18,7 +18,6 @@ struct Contents {
 struct Living {
     /// Prompt and output, with the tokens that are still in flight.
     tokens: Vec<u32>,
-    prompt: usize,
     /// Tokens after which it stops by itself.
     stop: usize,
 }
@@ -50,7 +49,7 @@ impl Simulation {
     fn arrive(&mut self, prompt: Vec<u32>, output: usize, stop: usize) -> Result<SeqId, Refusal> {
         let id = SeqId(self.rows.len() as u64);
         self.scheduler.add(id, prompt.clone(), output)?;
-        let living = Living { prompt: prompt.len(), tokens: prompt, stop: stop.min(output) };
+        let living = Living { tokens: prompt, stop: stop.min(output) };
         self.living.insert(id, living);
         self.rows.insert(id, " ".repeat(self.steps));
         Ok(id)
@@ -99,7 +98,8 @@ impl Simulation {
         let end = slot.position + slot.rows;
         assert_eq!(slot.unknown, end > sequence.tokens().len(), "{slot:?}");
         assert_eq!(slot.samples, end == living.tokens.len(), "{slot:?}");
-        let place = |position: usize| (sequence.pages()[position / page_tokens], position % page_tokens);
+        let place =
+            |position: usize| (sequence.pages()[position / page_tokens], position % page_tokens);
         for position in slot.position..end {
             self.contents.pages.insert(place(position), living.tokens[position]);
         }
@@ -111,9 +111,10 @@ impl Simulation {
             self.contents.run_state(slot, state, &living.tokens);
         }
         slot.samples.then(|| {
-            let token = living.tokens.iter().fold(7u32, |hash, token| {
-                (hash ^ token).wrapping_mul(16_777_619) % 1_000_003
-            });
+            let token = living
+                .tokens
+                .iter()
+                .fold(7u32, |hash, token| (hash ^ token).wrapping_mul(16_777_619) % 1_000_003);
             living.tokens.push(token);
             token
         })
@@ -126,7 +127,8 @@ impl Simulation {
         let in_flight = self.flying.iter().map(|(plan, _)| plan).chain([plan]);
         for slot in in_flight.flat_map(|plan| &plan.slots) {
             let Some(sequence) = self.scheduler.sequence(slot.id) else { continue };
-            let written = slot.position / page_tokens..(slot.position + slot.rows).div_ceil(page_tokens);
+            let written =
+                slot.position / page_tokens..(slot.position + slot.rows).div_ceil(page_tokens);
             for page in sequence.pages().get(written).unwrap_or_default() {
                 assert_eq!(*owners.entry(*page).or_insert(slot.id), slot.id, "{page:?}");
             }

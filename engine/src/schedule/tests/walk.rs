@@ -49,7 +49,7 @@ fn happen(simulation: &mut Simulation, event: &Event) {
 /// Walks until all are done and returns the number of steps.
 fn walk(limits: Limits, events: &[Event]) -> usize {
     let mut simulation = Simulation::new(limits);
-    let mut quiet = 0;
+    let mut quiet = (None, 0);
     let mut events = events.iter();
     loop {
         match events.next() {
@@ -65,9 +65,13 @@ fn walk(limits: Limits, events: &[Event]) -> usize {
         // The oldest is in every plan, unless all its rows are in flight already, or it waits for
         // pages or for its own token from a step in flight.
         let moved = oldest.is_none_or(|id| plan.slots.iter().any(|slot| slot.id == id));
-        quiet = if moved { 0 } else { quiet + 1 };
+        quiet = match quiet {
+            _ if moved => (oldest, 0),
+            (id, steps) if id == oldest => (id, steps + 1),
+            _ => (oldest, 1),
+        };
         let allowed = 2 * simulation.scheduler.limits().run_ahead;
-        assert!(quiet <= allowed, "the oldest stood still for {quiet} steps");
+        assert!(quiet.1 <= allowed, "{oldest:?} stood still for {} steps", quiet.1);
     }
     while !simulation.flying.is_empty() {
         simulation.land();
@@ -78,7 +82,7 @@ fn walk(limits: Limits, events: &[Event]) -> usize {
 }
 
 fn check_plan(limits: &Limits, plan: &Plan) {
-    let (prompts, tokens): (Vec<_>, Vec<_>) = plan.slots.iter().partition(|slot| slot.prefill);
+    let (prompts, tokens): (Vec<&Slot>, Vec<&Slot>) = plan.slots.iter().partition(|slot| slot.prefill);
     assert!(plan.slots.len() <= limits.max_batch_size);
     assert!(tokens.iter().all(|slot| slot.rows == 1));
     assert!(plan.rows() <= limits.token_budget.max(tokens.len() + limits.chunk_tokens));
@@ -108,22 +112,25 @@ fn a_long_random_walk_loses_nothing_and_starves_nobody() {
     let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
     let steps = std::cell::Cell::new([0; 2]);
     TestRunner::new_with_rng(config, rng)
-        .run(&walks, |((max_batch_size, token_budget, pages, prefix_cache), (states, run_ahead), events)| {
-            let states = states.map(|(places, n)| StateLimits { places, interval: 8 * n });
-            let limits = Limits {
-                max_batch_size,
-                token_budget,
-                pages,
-                prefix_cache,
-                states,
-                run_ahead,
-                ..limits()
-            };
-            let mut counts = steps.get();
-            counts[run_ahead] += walk(limits, &events);
-            steps.set(counts);
-            Ok(())
-        })
+        .run(
+            &walks,
+            |((max_batch_size, token_budget, pages, prefix_cache), (states, run_ahead), events)| {
+                let states = states.map(|(places, n)| StateLimits { places, interval: 8 * n });
+                let limits = Limits {
+                    max_batch_size,
+                    token_budget,
+                    pages,
+                    prefix_cache,
+                    states,
+                    run_ahead,
+                    ..limits()
+                };
+                let mut counts = steps.get();
+                counts[run_ahead] += walk(limits, &events);
+                steps.set(counts);
+                Ok(())
+            },
+        )
         .unwrap();
     let counts = steps.get();
     assert!(counts.iter().all(|steps| *steps > 50_000), "only {counts:?} steps were tried");

@@ -1,10 +1,8 @@
 //! Gated DeltaNet against the recurrence in f64, and against itself in other cuts and company.
 
-use super::super::tests::{buffer, check_close, numbers, on_every_device};
-use super::super::{Cpu, Plan, reference};
 use super::*;
-use crate::device::{Device, KvShape, KvType};
-use crate::model::{LogitRows, Segment, SegmentState, StepBatch, StepError};
+use crate::device::{DeltaNetShape, KvType};
+use crate::model::{LogitRows, Segment, SegmentState};
 
 const SHAPES: [DeltaNetShape; 4] = [
     DeltaNetShape { key_heads: 2, value_heads: 4, key_dim: 16, value_dim: 16, taps: 4 },
@@ -43,7 +41,7 @@ fn plan(cpu: &mut Cpu, segments: &[(usize, usize, SegmentState)]) -> Result<Plan
         let (pages, state, logits) = ((0..8).collect(), Some(state), LogitRows::None);
         batch.segments.push(Segment { rows, position, pages, logits, state });
     }
-    cpu.plan(&batch, &kv, &[])
+    cpu.plan(&batch, &kv, &Rotation { inverse_frequencies: Vec::new(), factor: 1.0 })
 }
 
 /// One step over `segments`, whose rows are those of `projected`.
