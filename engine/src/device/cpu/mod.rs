@@ -1,10 +1,12 @@
 //! The CPU device: f32 kernels chosen at run time on a small pool of pinned threads.
 
 mod attention;
+mod decode;
 mod elementwise;
 mod isa;
 mod kv;
 mod lanes;
+mod layout;
 mod matmul;
 mod memory;
 mod pack;
