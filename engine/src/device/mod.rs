@@ -39,6 +39,10 @@ pub enum RowOrder {
     RopePairs {
         head_dim: usize,
     },
+    /// Two matrices of `half` rows each take turns; the device wants one after the other.
+    Interleaved {
+        half: usize,
+    },
 }
 
 impl RowOrder {
@@ -51,6 +55,7 @@ impl RowOrder {
                 let (half, pair) = (i / (head_dim / 2), i % (head_dim / 2));
                 head * head_dim + 2 * pair + half
             }
+            Self::Interleaved { half } => 2 * (n % half) + n / half,
         }
     }
 }
@@ -76,6 +81,60 @@ impl AttentionShape {
     pub fn group(&self) -> usize {
         self.heads / self.kv_heads
     }
+}
+
+/// An attention layer as its two operations see it; `V` holds vectors on the device.
+#[derive(Debug)]
+pub struct AttentionLayer<V> {
+    pub shape: AttentionShape,
+    /// Which of the layers that keep keys and values.
+    pub kv_layer: usize,
+    /// Positions that a query sees, its own included; all before it where there is no window.
+    pub window: Option<usize>,
+    pub head_norms: Option<HeadNorms<V>>,
+    /// `[H]` scores that take part in the softmax and have no value: a head may look at nothing.
+    /// Source: Xiao et al. 2023; OpenAI 2025 (gpt-oss).
+    pub sinks: Option<V>,
+}
+
+impl<V> AttentionLayer<V> {
+    /// Attention over everything before a query, without norms and sinks.
+    pub fn new(shape: AttentionShape, kv_layer: usize) -> Self {
+        Self { shape, kv_layer, window: None, head_norms: None, sinks: None }
+    }
+
+    /// Positions that a query at `position` does not see, from the first.
+    pub fn hidden(&self, position: usize) -> usize {
+        self.window.map_or(0, |window| (position + 1).saturating_sub(window))
+    }
+}
+
+/// RMS norms over each query head and each key head, before they are turned.
+#[derive(Debug)]
+pub struct HeadNorms<V> {
+    /// `[D]`
+    pub query: V,
+    /// `[D]`
+    pub key: V,
+    pub epsilon: f32,
+}
+
+/// How positions turn queries and keys.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rotation {
+    /// `[rotated dimensions / 2]` angles per position.
+    pub inverse_frequencies: Vec<f32>,
+    /// Factor of every cosine and sine: 1 but for YaRN.
+    pub factor: f32,
+}
+
+/// How router logits become expert weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gate {
+    /// Softmax over all experts, then the largest; divided by their sum where `normalized`.
+    SoftmaxTop { normalized: bool },
+    /// The largest logits, then softmax over those.
+    TopSoftmax,
 }
 
 /// Type in which keys and values are kept.
@@ -112,6 +171,13 @@ pub struct KvShape {
     pub kv_type: KvType,
 }
 
+impl KvShape {
+    /// Bytes of keys and values of one token over all layers.
+    pub fn token_bytes(&self) -> usize {
+        2 * self.layers * self.kv_heads * self.head_dim * self.kv_type.bytes()
+    }
+}
+
 /// A place to compute. Buffers are `[rows, cols]` of activations; operations on one device happen
 /// in the order of their calls.
 ///
@@ -128,12 +194,17 @@ pub trait Device: Send + fmt::Debug {
     type Kv: Send + fmt::Debug;
     /// Positions and page tables of one step.
     type Plan: Send + fmt::Debug;
+    /// Which experts the rows of a step go to, and with what weights.
+    type Routes: Send + fmt::Debug;
 
     /// A buffer of `cols` columns and, until it is resized, no rows.
     fn buffer(&mut self, cols: usize) -> Result<Self::Buffer, StepError>;
 
     /// Gives `x` exactly `rows` rows, of unspecified content.
     fn resize(&mut self, x: &mut Self::Buffer, rows: usize) -> Result<(), StepError>;
+
+    /// Gives `x` exactly `rows` rows of `cols` columns, of unspecified content.
+    fn reshape(&mut self, x: &mut Self::Buffer, rows: usize, cols: usize) -> Result<(), StepError>;
 
     /// Sets the content of `x`, whole rows in row major order.
     fn write(&mut self, x: &mut Self::Buffer, values: &[f32]) -> Result<(), StepError>;
@@ -147,12 +218,12 @@ pub trait Device: Send + fmt::Debug {
     fn kv(&mut self, shape: KvShape) -> Result<Self::Kv, StepError>;
 
     /// Prepares a step: checks its page tables against `kv` and computes the rotations of its
-    /// positions, `inverse_frequencies` being `[rotated dimensions / 2]`.
+    /// positions.
     fn plan(
         &mut self,
         batch: &StepBatch,
         kv: &Self::Kv,
-        inverse_frequencies: &[f32],
+        rotation: &Rotation,
     ) -> Result<Self::Plan, StepError>;
 
     /// `out[t] = table[ids[t]]`.
@@ -198,23 +269,24 @@ pub trait Device: Send + fmt::Debug {
         out: &mut Self::Buffer,
     ) -> Result<(), StepError>;
 
-    /// Rotates the query and key heads of `qkv` to their positions, and writes keys and values to
-    /// the pages of `layer`.
+    /// `x[t] += bias`, a row at a time.
+    fn add_bias(&mut self, x: &mut Self::Buffer, bias: &Self::Vector) -> Result<(), StepError>;
+
+    /// Norms the query and key heads of `qkv` where the layer does, rotates them to their
+    /// positions, and writes keys and values to the pages of the layer.
     fn rope_and_cache(
         &mut self,
         qkv: &mut Self::Buffer,
-        shape: &AttentionShape,
-        layer: usize,
+        layer: &AttentionLayer<Self::Vector>,
         plan: &Self::Plan,
         kv: &mut Self::Kv,
     ) -> Result<(), StepError>;
 
-    /// Causal attention of the query heads of `qkv` over the pages of `layer`, into `[T, H * D]`.
+    /// Causal attention of the query heads of `qkv` over the pages of the layer, into `[T, H * D]`.
     fn attention(
         &mut self,
         qkv: &Self::Buffer,
-        shape: &AttentionShape,
-        layer: usize,
+        layer: &AttentionLayer<Self::Vector>,
         plan: &Self::Plan,
         kv: &Self::Kv,
         out: &mut Self::Buffer,
@@ -223,6 +295,55 @@ pub trait Device: Send + fmt::Debug {
     /// `out = silu(gate) * up` where `gate_up` is `[T, 2 * cols]`, gate first.
     fn silu_mul(&mut self, gate_up: &Self::Buffer, out: &mut Self::Buffer)
     -> Result<(), StepError>;
+
+    /// `out = (up' + 1) * gate' * sigmoid(alpha * gate')` where `gate_up` is `[T, 2 * cols]`, gate
+    /// first; gate' is at most `limit`, up' from `-limit` to `limit`. Source: OpenAI 2025 (gpt-oss).
+    fn clamped_swiglu(
+        &mut self,
+        gate_up: &Self::Buffer,
+        alpha: f32,
+        limit: f32,
+        out: &mut Self::Buffer,
+    ) -> Result<(), StepError>;
+
+    /// Chooses `chosen` of the E experts for each row of `logits`, `[T, E]`. Of equal logits the
+    /// first win.
+    fn route(
+        &mut self,
+        logits: &Self::Buffer,
+        chosen: usize,
+        gate: Gate,
+    ) -> Result<Self::Routes, StepError>;
+
+    /// Rows of [`Device::dispatch`]'s output: one for each row and expert it goes to.
+    fn routed_rows(&self, routes: &Self::Routes) -> usize;
+
+    /// The rows of `x` as `routes` sends them: side by side those of one expert.
+    fn dispatch(
+        &mut self,
+        x: &Self::Buffer,
+        routes: &Self::Routes,
+        out: &mut Self::Buffer,
+    ) -> Result<(), StepError>;
+
+    /// [`Device::matmul`] of dispatched rows by the matrix of their expert, and its bias added:
+    /// `biases` has one for each expert, or there are none.
+    fn expert_matmul(
+        &mut self,
+        x: &Self::Buffer,
+        experts: &[Self::Matrix],
+        biases: &[Self::Vector],
+        routes: &Self::Routes,
+        out: &mut Self::Buffer,
+    ) -> Result<(), StepError>;
+
+    /// `out[t]` = the sum of the dispatched rows that came from row `t`, each by its weight.
+    fn combine(
+        &mut self,
+        x: &Self::Buffer,
+        routes: &Self::Routes,
+        out: &mut Self::Buffer,
+    ) -> Result<(), StepError>;
 
     /// Waits for all operations so far and shows the content of `x`, row major, in f32.
     fn read<'a>(&mut self, x: &'a mut Self::Buffer) -> Result<&'a [f32], StepError>;

@@ -3,8 +3,9 @@
 use std::num::NonZeroUsize;
 use std::thread;
 
+use super::architectures::Architecture;
 use super::config::architecture;
-use super::llama::Llama;
+use super::decoder::Decoder;
 use super::rope::RopePrecision;
 use super::{Model, ModelInfo};
 use crate::device::KvType;
@@ -81,9 +82,6 @@ impl Loaded {
     }
 }
 
-/// Architectures by the names that config.json and GGUF files give them.
-const SUPPORTED: [&str; 2] = ["LlamaForCausalLM", "llama"];
-
 /// Loads `source`. The files are released when this returns.
 ///
 /// # Errors
@@ -91,13 +89,14 @@ const SUPPORTED: [&str; 2] = ["LlamaForCausalLM", "llama"];
 pub fn load(source: &ModelSource, options: &LoadOptions) -> Result<Loaded, LoadError> {
     let checkpoint = Checkpoint::open(&source.files, options.random_seed)?;
     let name = architecture(checkpoint.config())?;
-    if !SUPPORTED.contains(&name) {
+    let Some(architecture) = Architecture::find(name) else {
         return Err(LoadError::Architecture {
             path: checkpoint.path().to_owned(),
             architecture: name.to_owned(),
-            supported: SUPPORTED.join(", "),
+            supported: Architecture::names(),
         });
-    }
+    };
+    let spec = (architecture.describe)(&checkpoint)?;
     let threads = options.threads.or_else(|| thread::available_parallelism().ok());
     let isa = options.isa.unwrap_or_else(Isa::best);
     let device = Cpu::new(isa, threads.map_or(1, NonZeroUsize::get));
@@ -115,7 +114,7 @@ pub fn load(source: &ModelSource, options: &LoadOptions) -> Result<Loaded, LoadE
         KvChoice::Auto | KvChoice::F16 => KvType::F16,
         KvChoice::F32 => KvType::F32,
     };
-    let model = Box::new(Llama::load(device, &checkpoint, kv_type, options.rope)?);
+    let model = Box::new(Decoder::load(device, &checkpoint, &spec, kv_type, options.rope)?);
     Ok(Loaded {
         model,
         device: info,

@@ -3,10 +3,14 @@
 //! A model knows no scheduler, no request and no clock. It sees token ids, positions and page
 //! tables, and writes keys and values into the pages it is told to use.
 
+mod architectures;
+mod block;
 mod config;
-mod llama;
+mod decoder;
 mod load;
+mod loader;
 mod rope;
+mod spec;
 
 #[cfg(test)]
 mod tests;
@@ -14,6 +18,7 @@ mod tests;
 use std::fmt;
 
 pub use crate::weights::LoadError;
+pub use architectures::{ARCHITECTURES, Architecture};
 pub use load::{DeviceChoice, DeviceInfo, KvChoice, LoadOptions, Loaded, load};
 pub use rope::RopePrecision;
 

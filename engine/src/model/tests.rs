@@ -339,12 +339,21 @@ fn configurations_that_make_no_sense_name_the_key() {
         ("architectures", serde_json::json!(["MambaForCausalLM"]), "`MambaForCausalLM`"),
         ("hidden_size", null, "no usable `hidden_size`"),
         ("hidden_size", serde_json::json!(-1), "-1 is not a whole number"),
-        ("num_hidden_layers", serde_json::json!(0), "no usable `layers`: 0 is out of range"),
-        ("vocab_size", serde_json::json!(1u64 << 40), "no usable `vocabulary`"),
-        ("num_attention_heads", serde_json::json!(0), "no usable `heads`"),
+        (
+            "num_hidden_layers",
+            serde_json::json!(0),
+            "no usable `num_hidden_layers`: 0 is out of range",
+        ),
+        ("vocab_size", serde_json::json!(1u64 << 40), "no usable `vocab_size`"),
+        ("num_attention_heads", serde_json::json!(0), "no usable `num_attention_heads`"),
         ("num_key_value_heads", serde_json::json!(3), "4 heads cannot share 3"),
         ("head_dim", serde_json::json!(20), "20 is not a multiple of 16"),
-        ("rope_scaling", serde_json::json!({"rope_type": "yarn"}), "`yarn` is not supported"),
+        (
+            "rope_scaling",
+            serde_json::json!({"rope_type": "longrope"}),
+            "`longrope` is not supported",
+        ),
+        ("rope_scaling", serde_json::json!({"rope_type": "yarn"}), "rope_scaling.factor"),
         ("rope_scaling", serde_json::json!({"rope_type": "linear"}), "rope_scaling.factor"),
     ];
     let options = LoadOptions { random_seed: Some(1), ..LoadOptions::default() };

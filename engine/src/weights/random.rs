@@ -66,7 +66,8 @@ pub fn tensor(
     shape: &[usize],
 ) -> TensorData<'static> {
     let elements: usize = shape.iter().product();
-    let is_scale = shape.len() < 2 && name.ends_with("norm.weight");
+    let is_float = weight_type.block() == 1;
+    let is_scale = shape.len() < 2 && is_float && name.ends_with("norm.weight");
     let stream = &mut Stream::new(seed, name);
     let bytes = if is_scale {
         floats(weight_type, elements, || 1.0)

@@ -7,7 +7,7 @@
 use memmap2::MmapMut;
 
 use super::lanes::LANES;
-use crate::device::{KvShape, KvType};
+use crate::device::{KvShape, KvType, Rotation};
 use crate::model::{StepBatch, StepError};
 
 /// Keys and values of all layers.
@@ -111,8 +111,9 @@ impl Plan {
     pub(super) fn new(
         batch: &StepBatch,
         shape: &KvShape,
-        inverse_frequencies: &[f32],
+        rotation: &Rotation,
     ) -> Result<Self, StepError> {
+        let Rotation { inverse_frequencies, factor } = rotation;
         let wrong = |message| StepError { operation: "plan", message };
         let mut spans = Vec::with_capacity(batch.segments.len());
         let mut rotations = Vec::with_capacity(batch.tokens.len() * inverse_frequencies.len());
@@ -134,7 +135,7 @@ impl Plan {
             for position in segment.position..end {
                 rotations.extend(inverse_frequencies.iter().map(|frequency| {
                     let (sin, cos) = (position as f32 * frequency).sin_cos();
-                    (cos, sin)
+                    (cos * factor, sin * factor)
                 }));
             }
             let pages = segment.pages[..needed].to_vec();

@@ -1,11 +1,13 @@
 //! Kernels against the reference, on every instruction set that this processor has.
 
+mod attention;
+mod moe;
+
 use half::{bf16, f16};
 
 use super::lanes::{LANES, Lanes};
 use super::*;
-use crate::device::{KvType, RowOrder};
-use crate::model::{LogitRows, Segment};
+use crate::device::RowOrder;
 use crate::weights::WeightType;
 use crate::weights::format::dequantize;
 
@@ -69,7 +71,7 @@ fn sound_head(weight_type: WeightType, numbers: &[f32], block: &mut [u8]) {
 }
 
 fn buffer(cols: usize, data: Vec<f32>) -> Buffer {
-    Buffer { cols, data }
+    Buffer { rows: data.len() / cols, cols, data }
 }
 
 #[track_caller]
@@ -187,6 +189,13 @@ fn rope_pairs_are_undone_for_each_head() {
 }
 
 #[test]
+fn interleaved_rows_come_one_half_after_the_other() {
+    let order = RowOrder::Interleaved { half: 3 };
+    let rows: Vec<usize> = (0..6).map(|n| order.stored_row(n)).collect();
+    assert_eq!(rows, [0, 2, 4, 1, 3, 5]);
+}
+
+#[test]
 fn norms_and_activation_follow_the_reference_at_every_tail() {
     on_every_device(|cpu, device| {
         for cols in [1, 15, 16, 17, 48, 100, 576] {
@@ -209,130 +218,17 @@ fn norms_and_activation_follow_the_reference_at_every_tail() {
                 let gates = buffer(2 * cols, gates);
                 cpu.silu_mul(&gates, &mut out).unwrap();
                 check_close(&out.data, &reference::silu_mul(&gates.data, cols), 1e-6, &what);
+
+                cpu.clamped_swiglu(&gates, 1.702, 7.0, &mut out).unwrap();
+                let want = reference::clamped_swiglu(&gates.data, cols, 1.702, 7.0);
+                check_close(&out.data, &want, 1e-6, &what);
+
+                cpu.add_bias(&mut stream, &weight).unwrap();
+                let biased = sum.iter().zip(weight.iter().cycle()).map(|(x, b)| x + b);
+                assert!(stream.data == biased.collect::<Vec<_>>(), "{what}: biases");
             }
         }
     });
-}
-
-/// Runs sequence `qkv` through the cache in chunks that begin at `cuts`; returns its outputs.
-fn attend(
-    cpu: &mut Cpu,
-    qkv: &[f32],
-    shape: &AttentionShape,
-    kv: &mut Kv,
-    frequencies: &[f32],
-    cuts: &[usize],
-) -> Vec<f32> {
-    let (cols, rows) = (shape.qkv_cols(), qkv.len() / shape.qkv_cols());
-    let pages: Vec<u32> = (0..kv.shape.pages as u32).rev().collect();
-    let mut outputs = Vec::new();
-    for (i, &first) in cuts.iter().enumerate() {
-        let last = cuts.get(i + 1).copied().unwrap_or(rows);
-        let segment = Segment {
-            rows: last - first,
-            position: first,
-            pages: pages.clone(),
-            logits: LogitRows::None,
-        };
-        let batch = StepBatch { tokens: vec![0; last - first], segments: vec![segment] };
-        let plan = cpu.plan(&batch, kv, frequencies).unwrap();
-        let mut part = buffer(cols, qkv[first * cols..last * cols].to_vec());
-        cpu.rope_and_cache(&mut part, shape, 1, &plan, kv).unwrap();
-        let width = shape.heads * shape.head_dim;
-        let mut out = buffer(width, vec![f32::NAN; (last - first) * width]);
-        cpu.attention(&part, shape, 1, &plan, kv, &mut out).unwrap();
-        outputs.extend(out.data);
-    }
-    outputs
-}
-
-fn check_attention(cpu: &mut Cpu, device: &str, shape: &AttentionShape, kv_type: KvType) {
-    let AttentionShape { heads, kv_heads, head_dim, .. } = *shape;
-    for (rows, page_tokens) in [(1, 16), (16, 16), (77, 32), (150, 16), (130, 64)] {
-        let what = format!("{device} {} H{heads}/{kv_heads} D{head_dim} T{rows}", kv_type.name());
-        let pages = rows / page_tokens + 1;
-        let cache = KvShape { layers: 2, kv_heads, head_dim, pages, page_tokens, kv_type };
-        let mut kv = cpu.kv(cache).unwrap();
-        let frequencies: Vec<f32> = (0..head_dim / 2).map(|i| 0.5f32.powi(i as i32)).collect();
-        let qkv: Vec<f32> = numbers(rows * shape.qkv_cols(), 6).iter().map(|x| 2.0 * x).collect();
-        let whole = attend(cpu, &qkv, shape, &mut kv, &frequencies, &[0]);
-
-        let mut turned = qkv.clone();
-        for (position, row) in turned.chunks_exact_mut(shape.qkv_cols()).enumerate() {
-            for head in row[..(heads + kv_heads) * head_dim].chunks_exact_mut(head_dim) {
-                head.copy_from_slice(&reference::rotate(head, position, &frequencies));
-            }
-        }
-        let tolerance = if kv_type == KvType::F16 { 4e-3 } else { 2e-5 };
-        check_close(&whole, &reference::attention(&turned, shape), tolerance, &what);
-
-        let cuts: Vec<usize> = [0, 1, 5, 64, 70, 128].into_iter().filter(|c| *c < rows).collect();
-        let parts = attend(cpu, &qkv, shape, &mut kv, &frequencies, &cuts);
-        assert!(parts == whole, "{what}: chunks change bits");
-    }
-}
-
-#[test]
-fn attention_is_the_softmax_over_all_positions_whole_or_in_chunks() {
-    on_every_device(|cpu, device| {
-        for (heads, kv_heads, head_dim) in [(1, 1, 16), (9, 3, 64), (4, 1, 128), (6, 6, 48)] {
-            let scale = 1.0 / (head_dim as f32).sqrt();
-            let shape = AttentionShape { heads, kv_heads, head_dim, scale };
-            for kv_type in [KvType::F32, KvType::F16] {
-                check_attention(cpu, device, &shape, kv_type);
-            }
-        }
-    });
-}
-
-/// A neighbor's NaN in a page that is used again must not reach the next sequence.
-#[test]
-fn what_a_page_held_before_does_not_matter() {
-    on_every_device(|cpu, device| {
-        let shape = AttentionShape { heads: 2, kv_heads: 1, head_dim: 16, scale: 0.25 };
-        let cache = KvShape {
-            layers: 2,
-            kv_heads: 1,
-            head_dim: 16,
-            pages: 2,
-            page_tokens: 16,
-            kv_type: KvType::F32,
-        };
-        let mut kv = cpu.kv(cache).unwrap();
-        let qkv = numbers(20 * shape.qkv_cols(), 8);
-        let clean = attend(cpu, &qkv, &shape, &mut kv, &[1.0], &[0]);
-        bytemuck::cast_slice_mut::<u8, f32>(&mut kv.storage).fill(f32::NAN);
-        let reused = attend(cpu, &qkv, &shape, &mut kv, &[1.0], &[0]);
-        assert!(clean == reused, "{device}");
-    });
-}
-
-#[test]
-fn a_plan_refuses_pages_and_rows_that_are_not_there() {
-    let mut cpu = Cpu::new(Isa::best(), 1);
-    let shape = KvShape {
-        layers: 1,
-        kv_heads: 1,
-        head_dim: 16,
-        pages: 4,
-        page_tokens: 16,
-        kv_type: KvType::F32,
-    };
-    let kv = cpu.kv(shape).unwrap();
-    let mut refused = |rows, position, pages: &[u32], tokens| {
-        let logits = LogitRows::Last;
-        let segments = vec![Segment { rows, position, pages: pages.to_vec(), logits }];
-        let batch = StepBatch { tokens: vec![0; tokens], segments };
-        cpu.plan(&batch, &kv, &[1.0]).is_err()
-    };
-    assert!(!refused(2, 15, &[3, 0], 2));
-    assert!(refused(2, 15, &[3], 2), "too few pages");
-    assert!(refused(1, 0, &[4], 1), "a page beyond the cache");
-    assert!(refused(0, 0, &[0], 0), "no rows");
-    assert!(refused(1, 0, &[0], 2), "more tokens than rows");
-    for (pages, page_tokens) in [(1, 8), (1, 0), (usize::MAX, 16)] {
-        assert!(cpu.kv(KvShape { pages, page_tokens, ..shape }).is_err(), "{pages}/{page_tokens}");
-    }
 }
 
 /// Largest relative error of the exponential over its range, and its values at the limits.

@@ -1,0 +1,72 @@
+//! Grouped-query attention with rotary positions, over pages of keys and values.
+
+use super::{BlockContext, Step};
+use crate::device::{AttentionLayer, Device, HeadNorms, RowOrder};
+use crate::model::loader::{Linear, Loader, Part};
+use crate::model::spec::AttentionSpec;
+use crate::model::{LoadError, StepError};
+
+/// Projections around an attention layer.
+#[derive(Debug)]
+pub struct Attention<D: Device> {
+    qkv: Linear<D>,
+    layer: AttentionLayer<D::Vector>,
+    output: Linear<D>,
+}
+
+impl<D: Device> Attention<D> {
+    pub(super) fn load(
+        loader: &mut Loader<'_, D>,
+        spec: &AttentionSpec,
+        context: BlockContext,
+        kv_layer: usize,
+    ) -> Result<Self, LoadError> {
+        let (names, shape) = (&spec.names, spec.shape);
+        let BlockContext { layer, hidden, norm_epsilon: epsilon } = context;
+        let (query_cols, kv_cols) = (shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim);
+        let part = |name, n, order| Part { name, n, order, bias: spec.qkv_bias };
+        let qkv = [
+            part(names.query, query_cols, spec.rotated),
+            part(names.key, kv_cols, spec.rotated),
+            part(names.value, kv_cols, RowOrder::AsStored),
+        ];
+        let output = Part { bias: spec.output_bias, ..Part::plain(names.output, hidden) };
+        let head_norms = if spec.head_norms {
+            let name = |norm: &str| format!("{norm}.weight");
+            let query = loader.vector(&name(names.query_norm), layer, shape.head_dim)?;
+            let key = loader.vector(&name(names.key_norm), layer, shape.head_dim)?;
+            Some(HeadNorms { query, key, epsilon })
+        } else {
+            None
+        };
+        let sinks =
+            if spec.sinks { Some(loader.vector(names.sinks, layer, shape.heads)?) } else { None };
+        Ok(Self {
+            qkv: loader.linear(&qkv, layer, hidden)?,
+            layer: AttentionLayer {
+                window: spec.window,
+                head_norms,
+                sinks,
+                ..AttentionLayer::new(shape, kv_layer)
+            },
+            output: loader.linear(&[output], layer, query_cols)?,
+        })
+    }
+
+    pub(super) fn run(
+        &self,
+        step: &mut Step<'_, D>,
+        x: &D::Buffer,
+        delta: &mut D::Buffer,
+    ) -> Result<(), StepError> {
+        let Step { device, plan, kv, scratch, rows } = step;
+        let (qkv, attended) = (&mut scratch.projected, &mut scratch.mixed);
+        let shape = &self.layer.shape;
+        device.reshape(qkv, *rows, shape.qkv_cols())?;
+        device.reshape(attended, *rows, shape.heads * shape.head_dim)?;
+        self.qkv.run(device, x, qkv)?;
+        device.rope_and_cache(qkv, &self.layer, plan, kv)?;
+        device.attention(qkv, &self.layer, plan, kv, attended)?;
+        self.output.run(device, attended, delta)
+    }
+}

@@ -1,0 +1,220 @@
+//! The decoder: embedding, layers of blocks over a residual stream, final norm, head.
+//!
+//! Knows no architecture: what the layers are is said by a [`DecoderSpec`].
+
+use super::block::{BlockContext, FeedForward, Mixer, Scratch, Step};
+use super::config::architecture;
+use super::loader::{Loader, Part};
+use super::rope::RopePrecision;
+use super::spec::{DecoderSpec, LayerSpec, MixerSpec, Names};
+use super::{LoadError, Model, ModelInfo, StepBatch, StepError};
+use crate::device::{Device, KvShape, KvType, Rotation};
+use crate::weights::Checkpoint;
+
+/// A layer: norm, mixer, norm, feed-forward.
+#[derive(Debug)]
+struct Layer<D: Device> {
+    mixer_norm: D::Vector,
+    mixer: Mixer<D>,
+    feed_forward_norm: D::Vector,
+    feed_forward: FeedForward<D>,
+}
+
+/// Activations of a step outside of blocks, resized to its rows.
+#[derive(Debug)]
+struct Stream<D: Device> {
+    /// `[T, hidden]` the residual stream.
+    hidden: D::Buffer,
+    /// `[T, hidden]` its norm.
+    normed: D::Buffer,
+    /// `[T, hidden]` what a block adds to the stream.
+    delta: D::Buffer,
+    /// `[R, hidden]` for the rows with logits: stream, what to add, norm of the sum.
+    last: [D::Buffer; 3],
+    /// `[R, vocab]`
+    logits: D::Buffer,
+}
+
+/// A decoder on one device.
+#[derive(Debug)]
+pub struct Decoder<D: Device> {
+    device: D,
+    info: ModelInfo,
+    norm_epsilon: f32,
+    rotation: Rotation,
+    /// Shape of the KV cache but for its pages.
+    kv_shape: KvShape,
+    embedding: D::Matrix,
+    layers: Vec<Layer<D>>,
+    final_norm: D::Vector,
+    /// Absent where the embedding is the head.
+    head: Option<D::Matrix>,
+    stream: Stream<D>,
+    scratch: Scratch<D>,
+    kv: Option<D::Kv>,
+}
+
+impl<D: Device> Decoder<D> {
+    /// Reads and packs the weights of `checkpoint`, which are those of `spec`.
+    ///
+    /// # Errors
+    /// A tensor is missing or does not fit, or the device is full.
+    pub fn load(
+        mut device: D,
+        checkpoint: &Checkpoint,
+        spec: &DecoderSpec,
+        kv_type: KvType,
+        precision: RopePrecision,
+    ) -> Result<Self, LoadError> {
+        let (config, names) = (&spec.config, &spec.names);
+        let (hidden, vocab) = (config.hidden, config.vocab_size);
+        let mut loader = Loader::new(&mut device, checkpoint);
+        let embedding = loader.matrix(&[Part::plain(names.embedding, vocab)], 0, hidden)?;
+        let mut kv_layers = 0;
+        let mut layers = Vec::with_capacity(spec.layers.len());
+        for (layer, spec) in spec.layers.iter().enumerate() {
+            let context = BlockContext { layer, hidden, norm_epsilon: config.norm_epsilon };
+            layers.push(Layer::load(&mut loader, names, spec, context, &mut kv_layers)?);
+        }
+        let final_norm = loader.vector(&format!("{}.weight", names.final_norm), 0, hidden)?;
+        let head = if spec.tied {
+            None
+        } else {
+            Some(loader.matrix(&[Part::plain(names.head, vocab)], 0, hidden)?)
+        };
+        let kv_shape = kv_shape(spec, kv_layers, kv_type);
+        let info = ModelInfo {
+            architecture: architecture(checkpoint.config())?.to_owned(),
+            vocab_size: vocab,
+            max_seq_len: config.max_seq_len,
+            parameters: loader.parameters(),
+            compute_dtype: "f32",
+            kv_dtype: kv_type.name(),
+            kv_bytes_per_token: kv_shape.token_bytes(),
+        };
+        Ok(Self {
+            stream: Stream::new(&mut device, hidden, vocab).map_err(LoadError::Device)?,
+            scratch: Scratch::new(&mut device).map_err(LoadError::Device)?,
+            device,
+            info,
+            norm_epsilon: config.norm_epsilon,
+            rotation: spec.rope.rotation(precision),
+            kv_shape,
+            embedding,
+            layers,
+            final_norm,
+            head,
+            kv: None,
+        })
+    }
+
+    /// Runs the layers over the rows in `hidden`; leaves the stream in `hidden` and what is still
+    /// to be added to it in `delta`.
+    fn run_layers(&mut self, plan: &D::Plan, rows: usize) -> Result<(), StepError> {
+        let Some(kv) = self.kv.as_mut() else {
+            return Err(no_kv());
+        };
+        let Stream { hidden, normed, delta, .. } = &mut self.stream;
+        let (device, scratch) = (&mut self.device, &mut self.scratch);
+        let mut step = Step { device, plan, kv, scratch, rows };
+        let epsilon = self.norm_epsilon;
+        for (index, layer) in self.layers.iter().enumerate() {
+            if index == 0 {
+                step.device.rms_norm(hidden, &layer.mixer_norm, epsilon, normed)?;
+            } else {
+                step.device.add_rms_norm(hidden, delta, &layer.mixer_norm, epsilon, normed)?;
+            }
+            layer.mixer.run(&mut step, normed, delta)?;
+            step.device.add_rms_norm(hidden, delta, &layer.feed_forward_norm, epsilon, normed)?;
+            layer.feed_forward.run(&mut step, normed, delta)?;
+        }
+        Ok(())
+    }
+}
+
+impl<D: Device> Layer<D> {
+    fn load(
+        loader: &mut Loader<'_, D>,
+        names: &Names,
+        spec: &LayerSpec,
+        context: BlockContext,
+        kv_layers: &mut usize,
+    ) -> Result<Self, LoadError> {
+        let BlockContext { layer, hidden, .. } = context;
+        let name = |norm: &str| format!("{norm}.weight");
+        Ok(Self {
+            mixer_norm: loader.vector(&name(names.mixer_norm), layer, hidden)?,
+            mixer: Mixer::load(loader, &spec.mixer, context, kv_layers)?,
+            feed_forward_norm: loader.vector(&name(names.feed_forward_norm), layer, hidden)?,
+            feed_forward: FeedForward::load(loader, &spec.feed_forward, context)?,
+        })
+    }
+}
+
+impl<D: Device> Stream<D> {
+    fn new(device: &mut D, hidden: usize, vocab: usize) -> Result<Self, StepError> {
+        Ok(Self {
+            hidden: device.buffer(hidden)?,
+            normed: device.buffer(hidden)?,
+            delta: device.buffer(hidden)?,
+            last: [device.buffer(hidden)?, device.buffer(hidden)?, device.buffer(hidden)?],
+            logits: device.buffer(vocab)?,
+        })
+    }
+
+    /// Makes room for `rows` rows, `last_rows` of them with logits.
+    fn resize(&mut self, device: &mut D, rows: usize, last_rows: usize) -> Result<(), StepError> {
+        let all = [&mut self.hidden, &mut self.normed, &mut self.delta];
+        all.into_iter().try_for_each(|buffer| device.resize(buffer, rows))?;
+        self.last.iter_mut().try_for_each(|buffer| device.resize(buffer, last_rows))?;
+        device.resize(&mut self.logits, last_rows)
+    }
+}
+
+/// Heads are the same in every layer that has them.
+fn kv_shape(spec: &DecoderSpec, layers: usize, kv_type: KvType) -> KvShape {
+    let heads = spec.layers.iter().map(|layer| match &layer.mixer {
+        MixerSpec::Attention(attention) => attention.shape,
+    });
+    let shape = heads.last().unwrap_or_else(|| spec.config.attention_shape());
+    let (kv_heads, head_dim) = (shape.kv_heads, shape.head_dim);
+    KvShape { layers, kv_heads, head_dim, pages: 0, page_tokens: 0, kv_type }
+}
+
+fn no_kv() -> StepError {
+    StepError { operation: "step", message: "no KV cache was allocated".to_owned() }
+}
+
+impl<D: Device> Model for Decoder<D> {
+    fn info(&self) -> &ModelInfo {
+        &self.info
+    }
+
+    fn allocate_kv(&mut self, pages: usize, page_tokens: usize) -> Result<(), StepError> {
+        self.kv = Some(self.device.kv(KvShape { pages, page_tokens, ..self.kv_shape })?);
+        Ok(())
+    }
+
+    fn step(&mut self, batch: &StepBatch) -> Result<&[f32], StepError> {
+        let Some(kv) = self.kv.as_ref() else { return Err(no_kv()) };
+        if let Some(id) = batch.tokens.iter().find(|id| **id as usize >= self.info.vocab_size) {
+            let message = format!("token {id} is not in the vocabulary");
+            return Err(StepError { operation: "step", message });
+        }
+        let plan = self.device.plan(batch, kv, &self.rotation)?;
+        let (rows, last_rows) = (batch.tokens.len(), batch.logit_rows());
+        self.stream.resize(&mut self.device, rows, last_rows.len())?;
+        self.device.embed(&self.embedding, &batch.tokens, &mut self.stream.hidden)?;
+        self.run_layers(&plan, rows)?;
+        let (device, stream) = (&mut self.device, &mut self.stream);
+        if !last_rows.is_empty() {
+            let [hidden, delta, normed] = &mut stream.last;
+            device.gather(&stream.hidden, &last_rows, hidden)?;
+            device.gather(&stream.delta, &last_rows, delta)?;
+            device.add_rms_norm(hidden, delta, &self.final_norm, self.norm_epsilon, normed)?;
+            let head = self.head.as_ref().unwrap_or(&self.embedding);
+            device.matmul(normed, head, &mut stream.logits)?;
+        }
+        device.read(&mut stream.logits)
+    }
+}
