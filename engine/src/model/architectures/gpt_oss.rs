@@ -6,13 +6,15 @@ use super::{Architecture, llama};
 use crate::device::Gate;
 use crate::model::config::Settings;
 use crate::model::rope::RopeScaling;
-use crate::model::spec::{
-    Activation, DecoderSpec, ExpertStorage, FeedForwardSpec, MixerSpec, MoeSpec, Names,
-};
+use crate::model::spec::{Activation, DecoderSpec, ExpertStorage, FeedForwardSpec, MoeSpec, Names};
 use crate::weights::{Checkpoint, LoadError};
 
-pub const ARCHITECTURE: Architecture =
-    Architecture { hugging_face: "GptOssForCausalLM", gguf: Some("gpt-oss"), describe };
+pub const ARCHITECTURE: Architecture = Architecture {
+    hugging_face: "GptOssForCausalLM",
+    gguf: Some("gpt-oss"),
+    models: "gpt-oss-20b, gpt-oss-120b",
+    describe,
+};
 
 const GGUF: Names = Names { feed_forward_norm: "blk.{layer}.post_attention_norm", ..llama::GGUF };
 
@@ -38,11 +40,12 @@ fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     let bias = settings.flag("attention_bias", true)?;
     let moe = moe(settings)?;
     let windows = windows(settings, spec.layers.len())?;
-    for (layer, window) in spec.layers.iter_mut().zip(windows) {
-        let MixerSpec::Attention(attention) = &mut layer.mixer;
+    for (layer, attention) in spec.attentions_mut() {
         (attention.qkv_bias, attention.output_bias) = (bias, bias);
         attention.sinks = true;
-        attention.window = window;
+        attention.window = windows[layer];
+    }
+    for layer in &mut spec.layers {
         layer.feed_forward = FeedForwardSpec::Moe(moe.clone());
     }
     Ok(spec)

@@ -2,19 +2,22 @@
 
 use super::{Architecture, llama};
 use crate::model::config::Settings;
-use crate::model::spec::{DecoderSpec, MixerSpec};
+use crate::model::spec::DecoderSpec;
 use crate::weights::{Checkpoint, LoadError};
 
-pub const ARCHITECTURE: Architecture =
-    Architecture { hugging_face: "Qwen2ForCausalLM", gguf: Some("qwen2"), describe };
+pub const ARCHITECTURE: Architecture = Architecture {
+    hugging_face: "Qwen2ForCausalLM",
+    gguf: Some("qwen2"),
+    models: "Qwen2, Qwen2.5",
+    describe,
+};
 
 fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     let mut spec = llama::dense(checkpoint)?;
     let windows = windows(Settings::of(checkpoint.config())?, spec.layers.len())?;
-    for (layer, window) in spec.layers.iter_mut().zip(windows) {
-        let MixerSpec::Attention(attention) = &mut layer.mixer;
+    for (layer, attention) in spec.attentions_mut() {
         attention.qkv_bias = true;
-        attention.window = window;
+        attention.window = windows[layer];
     }
     Ok(spec)
 }

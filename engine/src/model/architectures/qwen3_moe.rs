@@ -4,12 +4,16 @@ use super::{Architecture, llama};
 use crate::device::Gate;
 use crate::model::config::Settings;
 use crate::model::spec::{
-    Activation, DecoderSpec, DenseNames, ExpertStorage, FeedForwardSpec, MixerSpec, MoeSpec,
+    Activation, DecoderSpec, DenseNames, ExpertStorage, FeedForwardSpec, MoeSpec,
 };
 use crate::weights::{Checkpoint, LoadError};
 
-pub const ARCHITECTURE: Architecture =
-    Architecture { hugging_face: "Qwen3MoeForCausalLM", gguf: Some("qwen3moe"), describe };
+pub const ARCHITECTURE: Architecture = Architecture {
+    hugging_face: "Qwen3MoeForCausalLM",
+    gguf: Some("qwen3moe"),
+    models: "Qwen3-MoE, as Qwen3-30B-A3B and Qwen3-235B-A22B",
+    describe,
+};
 
 const HUGGING_FACE_EXPERTS: DenseNames = DenseNames {
     gate: "model.layers.{layer}.mlp.experts.{expert}.gate_proj",
@@ -33,11 +37,12 @@ fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     let bias = settings.flag("attention_bias", false)?;
     let every = settings.optional_size("decoder_sparse_step", "")?.unwrap_or(1);
     let dense_layers = dense_layers(settings)?;
-    for (index, layer) in spec.layers.iter_mut().enumerate() {
-        let MixerSpec::Attention(attention) = &mut layer.mixer;
+    for (_, attention) in spec.attentions_mut() {
         attention.head_norms = true;
         (attention.qkv_bias, attention.output_bias) = (bias, bias);
         attention.window = window;
+    }
+    for (index, layer) in spec.layers.iter_mut().enumerate() {
         if every > 0 && (index + 1).is_multiple_of(every) && !dense_layers.contains(&index) {
             layer.feed_forward = FeedForwardSpec::Moe(moe.clone());
         }

@@ -114,8 +114,9 @@ impl<D: Device> ExpertReader<'_, '_, D> {
             let intermediate = self.spec.intermediate;
             let parts = [Part::plain(&gate, intermediate), Part::plain(&up, intermediate)];
             gate_up.push(self.loader.matrix(&parts, layer, hidden)?);
-            let part = Part::plain(&own(names.down), hidden);
-            down.push(self.loader.matrix(&[part], layer, intermediate)?);
+            let part = own(names.down);
+            let parts = [Part::plain(&part, hidden)];
+            down.push(self.loader.matrix(&parts, layer, intermediate)?);
         }
         let of = |matrices| Experts { matrices, biases: Vec::new() };
         Ok((of(gate_up), of(down)))
