@@ -22,6 +22,14 @@ pub struct HostMatrix<'a> {
     pub order: RowOrder,
 }
 
+impl HostMatrix<'_> {
+    /// The stored row of output column `n`.
+    pub fn row(&self, n: usize) -> &[u8] {
+        let row_bytes = self.weight_type.row_bytes(self.k);
+        &self.bytes[self.order.stored_row(n) * row_bytes..][..row_bytes]
+    }
+}
+
 /// Which stored row becomes which output column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowOrder {

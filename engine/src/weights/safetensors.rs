@@ -88,6 +88,7 @@ fn weight_type(dtype: Dtype) -> Option<WeightType> {
         Dtype::F32 => Some(WeightType::F32),
         Dtype::F16 => Some(WeightType::F16),
         Dtype::BF16 => Some(WeightType::Bf16),
+        Dtype::F8_E4M3 => Some(WeightType::F8E4M3),
         _ => None,
     }
 }

@@ -1,11 +1,13 @@
 //! The CPU device: f32 kernels chosen at run time on a small pool of pinned threads.
 
 mod attention;
+mod decode;
 mod delta_net;
 mod elementwise;
 mod isa;
 mod kv;
 mod lanes;
+mod layout;
 mod matmul;
 mod memory;
 mod moe;
