@@ -61,6 +61,22 @@ impl Scheduler {
         Ok(())
     }
 
+    /// As [`Self::add`], for a sequence of which every row has to be computed: nothing is looked
+    /// up in the prefix cache.
+    ///
+    /// # Errors
+    /// It could not run even alone.
+    pub fn add_uncached(
+        &mut self,
+        id: SeqId,
+        prompt: Vec<u32>,
+        max_output: usize,
+    ) -> Result<(), Refusal> {
+        self.add(id, prompt, max_output)?;
+        self.sequences.get_mut(&id).expect("it was added").reuses = false;
+        Ok(())
+    }
+
     /// Chooses the next step and reserves its pages. Never empty while a sequence is unfinished.
     pub fn plan(&mut self) -> Plan {
         let plan = match self.limits.policy {
@@ -176,7 +192,7 @@ impl Scheduler {
         }
         if sequence.cached_tokens.is_none() {
             sequence.cached_tokens = Some(cached);
-            if self.limits.prefix_cache {
+            if self.limits.prefix_cache && sequence.reuses {
                 self.totals.query_tokens += tokens as u64;
             }
             self.totals.hit_tokens += cached as u64;
@@ -216,7 +232,7 @@ impl Scheduler {
     /// The longest cached run of pages from the start. At least the last token is left out of it,
     /// since its row gives the logits.
     fn find_prefix(&mut self, id: SeqId) -> Vec<PageId> {
-        if !self.limits.prefix_cache {
+        if !self.limits.prefix_cache || !self.get(id).reuses {
             return Vec::new();
         }
         let page_tokens = self.limits.page_tokens;
