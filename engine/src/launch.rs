@@ -12,17 +12,18 @@ use crate::bench::BenchError;
 use crate::capacity;
 use crate::clock::Clock;
 use crate::config::{
-    Config, ConfigError, DeviceChoice, KvDtypeChoice, LoadFormat, Setting, Source, config_sha256,
+    Config, ConfigError, DeviceChoice, DtypeChoice, KvDtypeChoice, LoadFormat, Setting, Source,
+    config_sha256,
 };
 use crate::http::{KvFacts, ModelFacts, ServerInfo};
 use crate::listen::listen;
-use crate::model::{self, LoadError, LoadOptions, ModelInfo, StepError};
+use crate::model::{self, LoadError, LoadOptions, ModelInfo, RopePrecision, StepError};
 use crate::say::say;
 use crate::schedule::Limits;
 use crate::server::{Loaded, ServeError, Server};
 use crate::text::CheckpointText;
 use crate::tokenize::Tokenizer;
-use crate::weights::ModelSource;
+use crate::weights::{ModelFiles, ModelSource, read_json};
 
 /// Seed of made-up weights; two launches must have the same.
 const RANDOM_WEIGHTS_SEED: u64 = 1;
@@ -145,7 +146,7 @@ fn prepare(launch: &Launch) -> Result<Loaded, PrepareError> {
     let mut config = launch.config.clone();
     let start_us = launch.clock.elapsed_us();
     let source = ModelSource::find(&launch.model, launch.hub_cache.as_deref())?;
-    let mut loaded = model::load(&source, &options(&config))?;
+    let mut loaded = model::load(&source, &options(&config, &source.files))?;
     let tokenizer = Tokenizer::load(&loaded.config)?;
     let weights_load_us = launch.clock.elapsed_us() - start_us;
     for gpu in &loaded.device.idle_gpus {
@@ -192,7 +193,7 @@ fn prepare(launch: &Launch) -> Result<Loaded, PrepareError> {
     };
     Ok(Loaded {
         model: loaded.model,
-        text: Arc::new(CheckpointText(tokenizer)),
+        text: Arc::new(CheckpointText::new(tokenizer)),
         limits,
         model_name: config.model_name.value.unwrap_or(source.id),
         info: server_info,
@@ -200,7 +201,7 @@ fn prepare(launch: &Launch) -> Result<Loaded, PrepareError> {
     })
 }
 
-fn options(config: &Config) -> LoadOptions {
+fn options(config: &Config, files: &ModelFiles) -> LoadOptions {
     LoadOptions {
         device: match config.device.value {
             DeviceChoice::Auto => model::DeviceChoice::Auto,
@@ -216,8 +217,24 @@ fn options(config: &Config) -> LoadOptions {
             LoadFormat::Auto => None,
             LoadFormat::Random => Some(RANDOM_WEIGHTS_SEED),
         },
+        rope: rope_precision(config.dtype.value, files),
         ..LoadOptions::default()
     }
+}
+
+/// `f32` by name is the reference path: it computes what the reference outputs were made with, by
+/// converting a bf16 checkpoint together with its frequencies. `auto` keeps these exact, even where
+/// it computes in f32 (docs/decisions/0006-rope-frequencies.md).
+fn rope_precision(dtype: DtypeChoice, files: &ModelFiles) -> RopePrecision {
+    let (DtypeChoice::F32, ModelFiles::Folder(folder)) = (dtype, files) else {
+        return RopePrecision::F32;
+    };
+    // A folder without a config.json fails a moment later, with its name.
+    let config = read_json(&folder.join("config.json")).unwrap_or_default();
+    let named = ["torch_dtype", "dtype"];
+    let configs = [&config, &config["text_config"]];
+    let is_bf16 = configs.iter().any(|c| named.iter().any(|name| c[*name] == "bfloat16"));
+    if is_bf16 { RopePrecision::Bf16 } else { RopePrecision::F32 }
 }
 
 /// Replaces what was left to the model, and `auto`, by what became of it.

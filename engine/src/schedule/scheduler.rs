@@ -72,6 +72,22 @@ impl Scheduler {
         Ok(())
     }
 
+    /// As [`Self::add`], for a sequence of which every row has to be computed: nothing is looked
+    /// up in the prefix cache.
+    ///
+    /// # Errors
+    /// It could not run even alone.
+    pub fn add_uncached(
+        &mut self,
+        id: SeqId,
+        prompt: Vec<u32>,
+        max_output: usize,
+    ) -> Result<(), Refusal> {
+        self.add(id, prompt, max_output)?;
+        self.sequences.get_mut(&id).expect("it was added").reuses = false;
+        Ok(())
+    }
+
     /// Chooses the next step and reserves its pages. Empty only while nothing is unfinished, or
     /// while all that is waits for steps in flight.
     pub fn plan(&mut self) -> Plan {
@@ -241,7 +257,7 @@ impl Scheduler {
         assert_eq!(sequence.pages.len(), self.limits.pages_for(tokens), "pages were counted");
         if sequence.cached_tokens.is_none() {
             sequence.cached_tokens = Some(cached);
-            if self.limits.prefix_cache {
+            if self.limits.prefix_cache && sequence.reuses {
                 self.totals.query_tokens += tokens as u64;
             }
             self.totals.hit_tokens += cached as u64;
@@ -299,7 +315,7 @@ impl Scheduler {
     /// to end at a snapshot. At least the last token is left out of it, since its row gives the
     /// logits.
     fn find_prefix(&mut self, id: SeqId) -> Vec<PageId> {
-        if !self.limits.prefix_cache {
+        if !self.limits.prefix_cache || !self.get(id).reuses {
             return Vec::new();
         }
         let page_tokens = self.limits.page_tokens;

@@ -28,6 +28,8 @@ pub struct Sequence {
     pub(super) keys: Vec<PageKey>,
     /// Leading pages that the prefix cache knows.
     pub(super) registered: usize,
+    /// Whether the prefix cache may spare it rows.
+    pub(super) reuses: bool,
     /// Prompt tokens found in the prefix cache at the first admission; none before it.
     pub(super) cached_tokens: Option<usize>,
 }
@@ -49,6 +51,7 @@ impl Sequence {
             load: None,
             keys: Vec::new(),
             registered: 0,
+            reuses: true,
             cached_tokens: None,
         }
     }

@@ -1,6 +1,8 @@
 //! Ends an output at a string, even where the string is spread over tokens, and lets no part of it
 //! out before.
 
+use crate::text::overlap;
+
 /// Text on its way out, of one sequence.
 #[derive(Debug, Default)]
 pub(super) struct StopText {
@@ -50,15 +52,6 @@ impl StopText {
         all.push_str(text);
         all
     }
-}
-
-/// Length of the longest end of `text` that begins `stop`.
-fn overlap(text: &str, stop: &str) -> usize {
-    let longest = text.len().min(stop.len().saturating_sub(1));
-    (1..=longest)
-        .rev()
-        .find(|&n| stop.is_char_boundary(n) && text.as_bytes().ends_with(&stop.as_bytes()[..n]))
-        .unwrap_or(0)
 }
 
 #[cfg(test)]

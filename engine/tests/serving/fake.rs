@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use engine::model::{LogitRows, Model, ModelInfo, SegmentState, StepBatch, StepError};
+use engine::sample::{Grammars, Guide, Opening, Structure, TokenBytes};
 use engine::text::{Chat, Detokenizer, Text, TextError};
+use engine::tokenize::Reasoning;
 
 /// Ids below 256 are bytes, the rest are special.
 pub const VOCAB_SIZE: usize = 258;
@@ -116,7 +118,13 @@ impl Model for FakeModel {
             if let Some(state) = segment.state {
                 self.advance(state, segment.position, &sequence);
             }
-            if segment.logits == LogitRows::Last {
+            let wanted = match segment.logits {
+                LogitRows::None => end..end,
+                LogitRows::Last => end - 1..end,
+                LogitRows::All => segment.position..end,
+            };
+            for last in wanted {
+                let next = self.next_token(&sequence[..=last]);
                 let next = self.next_token(&sequence);
                 let row = (0..VOCAB_SIZE as u32).map(|id| if id == next { 9.0 } else { 0.0 });
                 self.logits.extend(row);
@@ -128,7 +136,9 @@ impl Model for FakeModel {
 
 /// Bytes as tokens.
 #[derive(Debug)]
-pub struct ByteText;
+pub struct ByteText {
+    pub reasoning: Reasoning,
+}
 
 impl Text for ByteText {
     fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, TextError> {
@@ -148,8 +158,18 @@ impl Text for ByteText {
         }
     }
 
-    fn detokenizer(&self) -> Box<dyn Detokenizer> {
-        Box::new(ByteDetokenizer::default())
+    fn detokenizer(&self, shows_special: bool) -> Box<dyn Detokenizer> {
+        Box::new(ByteDetokenizer { held: Vec::new(), shows_special })
+    }
+
+    fn reasoning(&self) -> Reasoning {
+        self.reasoning
+    }
+
+    fn guide(&self, structure: &Structure, _chat: Option<&str>) -> Result<Guide, TextError> {
+        let tokens = (0..VOCAB_SIZE as u32)
+            .map(|token| TokenBytes { bytes: self.token_bytes(token), is_special: token >= BEGIN });
+        Ok(Grammars::new(tokens, &[END])?.guide(structure, Opening::AtOnce)?)
     }
 
     fn end_tokens(&self) -> &[u32] {
@@ -171,14 +191,19 @@ impl Text for ByteText {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct ByteDetokenizer {
     held: Vec<u8>,
+    shows_special: bool,
 }
 
 impl Detokenizer for ByteDetokenizer {
     fn push(&mut self, token: u32) -> String {
-        self.held.extend(u8::try_from(token));
+        match u8::try_from(token) {
+            Ok(byte) => self.held.push(byte),
+            Err(_) if self.shows_special => self.held.extend(format!("<{token}>").bytes()),
+            Err(_) => {}
+        }
         match std::str::from_utf8(&self.held) {
             Ok(text) => {
                 let text = text.to_owned();

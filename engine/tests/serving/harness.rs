@@ -12,6 +12,7 @@ use engine::http::{KvFacts, ModelFacts, ServerInfo};
 use engine::model::Model;
 use engine::schedule::{Limits, StateLimits};
 use engine::server::{Loaded, ServeError, Server};
+use engine::tokenize::Reasoning;
 use engine::weights::Digest;
 use reqwest::{Client, Response};
 use serde_json::Value;
@@ -27,6 +28,7 @@ pub struct Setup {
     pub behavior: Behavior,
     pub limits: Limits,
     pub api_key: Option<&'static str>,
+    pub reasoning: Reasoning,
     pub ready: bool,
 }
 
@@ -43,7 +45,8 @@ impl Default for Setup {
             states: None,
             run_ahead: 0,
         };
-        Self { behavior: Behavior::default(), limits, api_key: None, ready: true }
+        let (behavior, reasoning) = (Behavior::default(), Reasoning::None);
+        Self { behavior, limits, api_key: None, reasoning, ready: true }
     }
 }
 
@@ -86,7 +89,7 @@ pub async fn start(setup: Setup) -> Running {
         model.allocate_kv(setup.limits.pages, setup.limits.page_tokens).unwrap();
         Ok(Loaded {
             model: Box::new(model),
-            text: Arc::new(ByteText),
+            text: Arc::new(ByteText { reasoning: setup.reasoning }),
             limits: setup.limits,
             model_name: "fake".into(),
             info: info(),
@@ -124,8 +127,9 @@ impl Running {
     pub async fn json(&self, path: &str, body: &Value) -> Value {
         let response = self.post(path, body).await;
         let status = response.status();
-        let value: Value = response.json().await.unwrap();
+        let mut value: Value = response.json().await.unwrap();
         assert!(status.is_success(), "{path} {body}: {value}");
+        value.sort_all_objects();
         value
     }
 

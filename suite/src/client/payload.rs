@@ -52,6 +52,7 @@ pub fn payload(
     if takes.return_token_ids {
         body.insert("return_token_ids".into(), json!(true));
     }
+    body.sort_keys();
     let body = Value::Object(body).to_string();
     let head = format!(
         "POST {} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n\
