@@ -22,8 +22,9 @@ pub struct DecoderSpec {
 impl DecoderSpec {
     /// The attention blocks, each with the number of its layer.
     pub fn attentions_mut(&mut self) -> impl Iterator<Item = (usize, &mut AttentionSpec)> {
-        self.layers.iter_mut().enumerate().map(|(index, layer)| match &mut layer.mixer {
-            MixerSpec::Attention(attention) => (index, attention),
+        self.layers.iter_mut().enumerate().filter_map(|(index, layer)| match &mut layer.mixer {
+            MixerSpec::Attention(attention) => Some((index, attention)),
+            MixerSpec::DeltaNet(_) => None,
         })
     }
 }

@@ -1,6 +1,5 @@
 //! Prompts that come back, with their log-probabilities.
 
-use engine::schedule::Policy;
 use serde_json::{Value, json};
 
 use crate::harness::{Running, Setup, start};
@@ -27,8 +26,7 @@ fn check(value: &Value, expected: &[Option<f64>]) {
 
 #[tokio::test]
 async fn a_prompt_comes_back_with_its_logprobs() {
-    for policy in [Policy::PrefillFirst, Policy::Mixed] {
-        let mut setup = Setup { ..Setup::policy(policy) };
+    for mut setup in [Setup::default(), Setup::recurrent()] {
         setup.behavior.script = Some(b"abc".map(u32::from).to_vec());
         // The prompt is cut into chunks, and its start is in the cache after the first time.
         setup.limits.token_budget = 16;

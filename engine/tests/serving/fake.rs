@@ -125,7 +125,6 @@ impl Model for FakeModel {
             };
             for last in wanted {
                 let next = self.next_token(&sequence[..=last]);
-                let next = self.next_token(&sequence);
                 let row = (0..VOCAB_SIZE as u32).map(|id| if id == next { 9.0 } else { 0.0 });
                 self.logits.extend(row);
             }
