@@ -180,11 +180,11 @@ impl<D: Device> Stream<D> {
 
 /// Heads are the same in every layer that has them.
 fn kv_shape(spec: &DecoderSpec, layers: usize, kv_type: KvType) -> KvShape {
-    let heads = spec.layers.iter().filter_map(|layer| match &layer.mixer {
+    let mut heads = spec.layers.iter().filter_map(|layer| match &layer.mixer {
         MixerSpec::Attention(attention) => Some(attention.shape),
         MixerSpec::DeltaNet(_) => None,
     });
-    let shape = heads.last().unwrap_or_else(|| spec.config.attention_shape());
+    let shape = heads.next().unwrap_or_else(|| spec.config.attention_shape());
     let (kv_heads, head_dim) = (shape.kv_heads, shape.head_dim);
     KvShape { layers, kv_heads, head_dim, pages: 0, page_tokens: 0, kv_type }
 }

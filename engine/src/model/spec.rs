@@ -19,6 +19,16 @@ pub struct DecoderSpec {
     pub layers: Vec<LayerSpec>,
 }
 
+impl DecoderSpec {
+    /// The attention blocks, each with the number of its layer.
+    pub fn attentions_mut(&mut self) -> impl Iterator<Item = (usize, &mut AttentionSpec)> {
+        self.layers.iter_mut().enumerate().filter_map(|(index, layer)| match &mut layer.mixer {
+            MixerSpec::Attention(attention) => Some((index, attention)),
+            MixerSpec::DeltaNet(_) => None,
+        })
+    }
+}
+
 /// Tensors that every decoder has, without `.weight`; `{layer}` stands for the layer's number.
 #[derive(Debug, Clone, Copy)]
 pub struct Names {

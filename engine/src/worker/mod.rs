@@ -5,6 +5,8 @@
 
 mod handle;
 mod stop;
+#[cfg(test)]
+mod tests;
 
 pub use handle::{Handle, Ticket, WorkerGone};
 

@@ -11,8 +11,12 @@ use crate::model::spec::{
 };
 use crate::weights::{Checkpoint, LoadError};
 
-pub const ARCHITECTURE: Architecture =
-    Architecture { hugging_face: "LlamaForCausalLM", gguf: Some("llama"), describe };
+pub const ARCHITECTURE: Architecture = Architecture {
+    hugging_face: "LlamaForCausalLM",
+    gguf: Some("llama"),
+    models: "Llama 2, 3, 3.1, 3.2; SmolLM2",
+    describe,
+};
 
 pub const HUGGING_FACE: Names = Names {
     embedding: "model.embed_tokens",
@@ -72,14 +76,14 @@ fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     let attention_bias = settings.flag("attention_bias", false)?;
     let mlp_bias = settings.flag("mlp_bias", false)?;
     let head_dim = spec.config.head_dim;
-    for layer in &mut spec.layers {
-        if let MixerSpec::Attention(attention) = &mut layer.mixer {
-            (attention.qkv_bias, attention.output_bias) = (attention_bias, attention_bias);
-            // llama.cpp turns neighbors where the others turn halves, for this family alone.
-            if settings.is_gguf() {
-                attention.rotated = RowOrder::RopePairs { head_dim };
-            }
+    for (_, attention) in spec.attentions_mut() {
+        (attention.qkv_bias, attention.output_bias) = (attention_bias, attention_bias);
+        // llama.cpp turns neighbors where the others turn halves, for this family alone.
+        if settings.is_gguf() {
+            attention.rotated = RowOrder::RopePairs { head_dim };
         }
+    }
+    for layer in &mut spec.layers {
         if let FeedForwardSpec::Dense(dense) = &mut layer.feed_forward {
             dense.bias = mlp_bias;
         }

@@ -12,6 +12,8 @@ pub struct Architecture {
     pub hugging_face: &'static str,
     /// Its name in GGUF files, where llama.cpp has one.
     pub gguf: Option<&'static str>,
+    /// Published models, for the README.
+    pub models: &'static str,
     pub describe: fn(&Checkpoint) -> Result<DecoderSpec, LoadError>,
 }
 
@@ -46,5 +48,21 @@ impl Architecture {
     pub fn names() -> String {
         let names = ARCHITECTURES.iter().flat_map(|known| [Some(known.hugging_face), known.gguf]);
         names.flatten().collect::<Vec<_>>().join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_readme_lists_what_is_supported() {
+        let mut table = String::from("| config.json | GGUF | models |\n|---|---|---|\n");
+        for Architecture { hugging_face, gguf, models, .. } in ARCHITECTURES {
+            let gguf = gguf.map_or_else(String::new, |name| format!("`{name}`"));
+            table.push_str(&format!("| `{hugging_face}` | {gguf} | {models} |\n"));
+        }
+        let readme = include_str!("../../../README.md");
+        assert!(readme.contains(&table), "README.md should have this table:\n{table}");
     }
 }

@@ -11,8 +11,12 @@ use crate::model::spec::{
 };
 use crate::weights::{Checkpoint, ConfigSource, LoadError};
 
-pub const ARCHITECTURE: Architecture =
-    Architecture { hugging_face: "Qwen3_5ForConditionalGeneration", gguf: None, describe };
+pub const ARCHITECTURE: Architecture = Architecture {
+    hugging_face: "Qwen3_5ForConditionalGeneration",
+    gguf: None,
+    models: "Qwen3.5 dense, as Qwen3.5-9B: the text part",
+    describe,
+};
 
 const NAMES: Names = Names {
     embedding: "model.language_model.embed_tokens",

@@ -71,7 +71,7 @@ fn rows_are_the_weighted_sums_of_their_experts_in_any_company() {
                 let got = layer.run(cpu, &x, &logits, gate);
                 let mut want = Vec::new();
                 for (x, logits) in x.chunks_exact(32).zip(logits.chunks_exact(7)) {
-                    let mut sum = vec![0.0; 20];
+                    let mut sum = [0.0; 20];
                     for (expert, weight) in definition(logits, 3, gate) {
                         let product = reference::matmul(x, &layer.weights[expert], 32);
                         for ((sum, y), bias) in
