@@ -2,7 +2,7 @@
 //!
 //! Memory comes zeroed from the operating system and is touched only as pages fill. Per layer,
 //! page and KV head lie the keys as `[tokens / 16][D][16]`, so that sixteen positions are one
-//! vector, and then the values as `[tokens][D]`.
+//! vector, and then the values as `[tokens][D]`, D rounded up to whole vectors.
 
 use std::collections::BTreeSet;
 
@@ -32,7 +32,7 @@ impl Kv {
             shape.kv_heads,
             2,
             shape.page_tokens,
-            shape.head_dim,
+            width(&shape),
             shape.kv_type.bytes(),
         ]
         .into_iter()
@@ -48,6 +48,11 @@ impl Kv {
     }
 }
 
+/// Elements that a head takes for one position: whole vectors.
+fn width(shape: &KvShape) -> usize {
+    shape.head_dim.next_multiple_of(LANES)
+}
+
 /// Where the pages of one layer lie, in elements.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Layout {
@@ -61,9 +66,14 @@ impl Layout {
         Self { shape, layer }
     }
 
+    /// As [`width`].
+    pub(super) fn width(&self) -> usize {
+        width(&self.shape)
+    }
+
     /// Elements of the keys, or of the values, of one head in one page.
-    pub(super) fn half(&self) -> usize {
-        self.shape.page_tokens * self.shape.head_dim
+    fn half(&self) -> usize {
+        self.shape.page_tokens * self.width()
     }
 
     fn head(&self, page: u32, head: usize) -> usize {
@@ -75,14 +85,14 @@ impl Layout {
     pub(super) fn keys(&self, pages: &[u32], head: usize, position: usize) -> usize {
         let slot = position % self.shape.page_tokens;
         let page = pages[position / self.shape.page_tokens];
-        self.head(page, head) + slot / LANES * LANES * self.shape.head_dim
+        self.head(page, head) + slot / LANES * LANES * self.width()
     }
 
     /// The value of `position`, `[D]`; those of the positions after it in its page follow.
     pub(super) fn value(&self, pages: &[u32], head: usize, position: usize) -> usize {
         let slot = position % self.shape.page_tokens;
         let page = pages[position / self.shape.page_tokens];
-        self.head(page, head) + self.half() + slot * self.shape.head_dim
+        self.head(page, head) + self.half() + slot * self.width()
     }
 }
 

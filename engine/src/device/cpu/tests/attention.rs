@@ -82,7 +82,7 @@ fn check_attention(cpu: &mut Cpu, device: &str, layer: &Layer, kv_type: KvType) 
 fn attention_is_the_softmax_over_all_positions_whole_or_in_chunks() {
     on_every_device(|cpu, device| {
         for (heads, kv_heads, head_dim) in
-            [(1, 1, 16), (9, 3, 64), (4, 1, 128), (6, 6, 48), (10, 2, 256)]
+            [(1, 1, 16), (9, 3, 64), (4, 1, 128), (6, 6, 48), (10, 2, 256), (3, 1, 8), (4, 2, 26)]
         {
             let scale = 1.0 / (head_dim as f32).sqrt();
             let shape = AttentionShape { heads, kv_heads, head_dim, scale };
