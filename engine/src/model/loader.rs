@@ -6,7 +6,7 @@ use crate::device::{Device, HostMatrix, RowOrder};
 use crate::weights::format::dequantize;
 use crate::weights::{Checkpoint, LoadError, MxStack, TensorData, WeightType};
 
-/// A stored matrix `{name}.weight` of `n` rows, and `{name}.bias` of as many elements.
+/// `n` rows of the stored matrix `{name}.weight`, and as many elements of `{name}.bias`.
 #[derive(Debug, Clone, Copy)]
 pub struct Part<'a> {
     pub name: &'a str,
@@ -35,12 +35,14 @@ pub struct Linear<D: Device> {
 pub struct Loader<'a, D: Device> {
     pub device: &'a mut D,
     checkpoint: &'a Checkpoint,
+    /// As [`super::spec::DecoderSpec::norm_offset`].
+    norm_offset: f32,
     parameters: u64,
 }
 
 impl<'a, D: Device> Loader<'a, D> {
-    pub fn new(device: &'a mut D, checkpoint: &'a Checkpoint) -> Self {
-        Self { device, checkpoint, parameters: 0 }
+    pub fn new(device: &'a mut D, checkpoint: &'a Checkpoint, norm_offset: f32) -> Self {
+        Self { device, checkpoint, norm_offset, parameters: 0 }
     }
 
     /// Weights read so far.
@@ -54,6 +56,16 @@ impl<'a, D: Device> Loader<'a, D> {
     /// As [`Checkpoint::vector`], or the device is full.
     pub fn vector(&mut self, name: &str, layer: usize, len: usize) -> Result<D::Vector, LoadError> {
         let values = self.values(&in_layer(name, layer), &[len])?;
+        self.own_vector(&values)
+    }
+
+    /// The weights `{name}.weight` of a norm over the stream or over heads.
+    ///
+    /// # Errors
+    /// As [`Loader::vector`].
+    pub fn norm(&mut self, name: &str, layer: usize, len: usize) -> Result<D::Vector, LoadError> {
+        let mut values = self.values(&format!("{}.weight", in_layer(name, layer)), &[len])?;
+        values.iter_mut().for_each(|value| *value += self.norm_offset);
         self.own_vector(&values)
     }
 
@@ -81,8 +93,9 @@ impl<'a, D: Device> Loader<'a, D> {
         let mut bias = Vec::new();
         for part in parts.iter().filter(|_| parts.iter().any(|part| part.bias)) {
             if part.bias {
+                let stored_rows = part.order.stored_rows(part.n);
                 let stored =
-                    self.values(&format!("{}.bias", in_layer(part.name, layer)), &[part.n])?;
+                    self.values(&format!("{}.bias", in_layer(part.name, layer)), &[stored_rows])?;
                 bias.extend((0..part.n).map(|n| stored[part.order.stored_row(n)]));
             } else {
                 bias.resize(bias.len() + part.n, 0.0);
@@ -105,12 +118,12 @@ impl<'a, D: Device> Loader<'a, D> {
         let mut tensors = Vec::with_capacity(parts.len());
         for part in parts {
             let name = format!("{}.weight", in_layer(part.name, layer));
-            tensors.push((self.tensor(&name, &[part.n, k])?, part.order));
+            let tensor = self.checkpoint.tensor(&name, &[part.order.stored_rows(part.n), k])?;
+            self.parameters += (part.n * k) as u64;
+            tensors.push((tensor, part));
         }
-        let rows: Vec<_> = tensors
-            .iter()
-            .map(|(tensor, order)| Rows::of(tensor, tensor.shape[0], *order))
-            .collect();
+        let rows: Vec<_> =
+            tensors.iter().map(|(tensor, part)| Rows::of(tensor, part.n, part.order)).collect();
         self.own_matrix(&rows, k)
     }
 
@@ -168,7 +181,7 @@ pub struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    /// The rows of a whole tensor.
+    /// `n` rows of a tensor, all of them unless the order chooses.
     fn of(tensor: &'a TensorData<'_>, n: usize, order: RowOrder) -> Self {
         Self { weight_type: tensor.weight_type, n, bytes: Cow::Borrowed(&tensor.bytes), order }
     }

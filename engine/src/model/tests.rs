@@ -36,7 +36,7 @@ fn load_path(path: &Path, options: &LoadOptions) -> Loaded {
 }
 
 fn segment(rows: usize, position: usize, pages: Vec<u32>, logits: LogitRows) -> Segment {
-    Segment { rows, position, pages, logits }
+    Segment { rows, position, pages, logits, state: None }
 }
 
 fn argmax(row: &[f32]) -> u32 {

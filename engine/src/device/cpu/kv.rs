@@ -4,11 +4,13 @@
 //! page and KV head lie the keys as `[tokens / 16][D][16]`, so that sixteen positions are one
 //! vector, and then the values as `[tokens][D]`, D rounded up to whole vectors.
 
+use std::collections::BTreeSet;
+
 use memmap2::MmapMut;
 
 use super::lanes::LANES;
 use crate::device::{KvShape, KvType, Rotation};
-use crate::model::{StepBatch, StepError};
+use crate::model::{Segment, SegmentState, StepBatch, StepError};
 
 /// Keys and values of all layers.
 #[derive(Debug)]
@@ -103,6 +105,7 @@ pub(super) struct Span {
     /// Absolute position of the first row.
     pub(super) position: usize,
     pub(super) pages: Vec<u32>,
+    pub(super) state: Option<SegmentState>,
 }
 
 /// Positions, page tables and rotations of one step.
@@ -149,13 +152,30 @@ impl Plan {
                 }));
             }
             let pages = segment.pages[..needed].to_vec();
-            spans.push(Span { row, rows: segment.rows, position: segment.position, pages });
+            let Segment { rows, position, state, .. } = *segment;
+            spans.push(Span { row, rows, position, pages, state });
             row += segment.rows;
         }
+        check_places(batch).map_err(wrong)?;
         if row != batch.tokens.len() {
             let message = format!("{} tokens for {row} rows", batch.tokens.len());
             return Err(wrong(message));
         }
         Ok(Self { spans, rotations, pairs: inverse_frequencies.len() })
+    }
+}
+
+/// Segments run side by side: what one of them writes no other may use.
+fn check_places(batch: &StepBatch) -> Result<(), String> {
+    let states = || batch.segments.iter().filter_map(|segment| segment.state);
+    let mut written = BTreeSet::new();
+    for place in states().flat_map(|state| [Some(state.place), state.save]).flatten() {
+        if !written.insert(place) {
+            return Err(format!("place {place} is written twice"));
+        }
+    }
+    match states().filter_map(|state| state.load).find(|load| written.contains(load)) {
+        Some(place) => Err(format!("place {place} is loaded and written in one step")),
+        None => Ok(()),
     }
 }

@@ -1,6 +1,7 @@
 //! The CPU device: f32 kernels chosen at run time on a small pool of pinned threads.
 
 mod attention;
+mod delta_net;
 mod elementwise;
 mod isa;
 mod kv;
@@ -14,6 +15,7 @@ mod pool;
 mod reference;
 mod rope;
 mod shared;
+mod state;
 #[cfg(test)]
 mod tests;
 mod tile;
@@ -26,10 +28,14 @@ pub use memory::{free_bytes, processor_name};
 pub use moe::Routes;
 pub use pack::Matrix;
 pub use pool::Pool;
+pub use state::State;
 
-use super::{AttentionLayer, Device, Gate, HostMatrix, KvShape, Rotation};
+use super::{
+    AttentionLayer, DeltaNetLayer, Device, Gate, HostMatrix, KvShape, Rotation, StateShape,
+};
 use crate::model::{StepBatch, StepError};
 use attention::Attention;
+use delta_net::DeltaNet;
 use elementwise::{ClampedSwiglu, Gating, Norm};
 use rope::Rope;
 
@@ -93,6 +99,7 @@ impl Device for Cpu {
     type Matrix = Matrix;
     type Vector = Vec<f32>;
     type Kv = Kv;
+    type State = State;
     type Plan = Plan;
     type Routes = Routes;
 
@@ -129,6 +136,10 @@ impl Device for Cpu {
 
     fn kv(&mut self, shape: KvShape) -> Result<Kv, StepError> {
         Kv::new(shape)
+    }
+
+    fn state(&mut self, shape: StateShape) -> Result<State, StepError> {
+        State::new(shape)
     }
 
     fn plan(&mut self, batch: &StepBatch, kv: &Kv, rotation: &Rotation) -> Result<Plan, StepError> {
@@ -207,6 +218,26 @@ impl Device for Cpu {
     ) -> Result<(), StepError> {
         let call = Attention { isa: self.isa, qkv: qkv.values(), layer, plan, kv };
         call.run(&mut self.pool, &self.attention, out.values_mut());
+        Ok(())
+    }
+
+    fn delta_net(
+        &mut self,
+        projected: &Buffer,
+        layer: &DeltaNetLayer<Vec<f32>>,
+        plan: &Plan,
+        state: &mut State,
+        out: &mut Buffer,
+    ) -> Result<(), StepError> {
+        state.check(plan)?;
+        let call = DeltaNet { isa: self.isa, projected: projected.values(), layer, plan };
+        call.run(&mut self.pool, state, out.values_mut());
+        Ok(())
+    }
+
+    fn sigmoid_mul(&mut self, x: &mut Buffer, gate: &Buffer) -> Result<(), StepError> {
+        let cols = x.cols;
+        elementwise::sigmoid_mul(self.isa, &mut self.pool, x.values_mut(), gate.values(), cols);
         Ok(())
     }
 

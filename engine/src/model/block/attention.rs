@@ -10,6 +10,8 @@ use crate::model::{LoadError, StepError};
 #[derive(Debug)]
 pub struct Attention<D: Device> {
     qkv: Linear<D>,
+    /// Of its output, where it has gates.
+    gate: Option<Linear<D>>,
     layer: AttentionLayer<D::Vector>,
     output: Linear<D>,
 }
@@ -25,16 +27,24 @@ impl<D: Device> Attention<D> {
         let BlockContext { layer, hidden, norm_epsilon: epsilon } = context;
         let (query_cols, kv_cols) = (shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim);
         let part = |name, n, order| Part { name, n, order, bias: spec.qkv_bias };
+        let head_dim = shape.head_dim;
+        let paired = |second| RowOrder::HeadPairs { head_dim, second };
+        let queries = if spec.gated { paired(false) } else { spec.rotated };
+        let gate = if spec.gated {
+            let gate = part(names.query, query_cols, paired(true));
+            Some(loader.linear(&[gate], layer, hidden)?)
+        } else {
+            None
+        };
         let qkv = [
-            part(names.query, query_cols, spec.rotated),
+            part(names.query, query_cols, queries),
             part(names.key, kv_cols, spec.rotated),
             part(names.value, kv_cols, RowOrder::AsStored),
         ];
         let output = Part { bias: spec.output_bias, ..Part::plain(names.output, hidden) };
         let head_norms = if spec.head_norms {
-            let name = |norm: &str| format!("{norm}.weight");
-            let query = loader.vector(&name(names.query_norm), layer, shape.head_dim)?;
-            let key = loader.vector(&name(names.key_norm), layer, shape.head_dim)?;
+            let query = loader.norm(names.query_norm, layer, head_dim)?;
+            let key = loader.norm(names.key_norm, layer, head_dim)?;
             Some(HeadNorms { query, key, epsilon })
         } else {
             None
@@ -43,6 +53,7 @@ impl<D: Device> Attention<D> {
             if spec.sinks { Some(loader.vector(names.sinks, layer, shape.heads)?) } else { None };
         Ok(Self {
             qkv: loader.linear(&qkv, layer, hidden)?,
+            gate,
             layer: AttentionLayer {
                 window: spec.window,
                 head_norms,
@@ -59,7 +70,7 @@ impl<D: Device> Attention<D> {
         x: &D::Buffer,
         delta: &mut D::Buffer,
     ) -> Result<(), StepError> {
-        let Step { device, plan, kv, scratch, rows } = step;
+        let Step { device, plan, kv, scratch, rows, .. } = step;
         let (qkv, attended) = (&mut scratch.projected, &mut scratch.mixed);
         let shape = &self.layer.shape;
         device.reshape(qkv, *rows, shape.qkv_cols())?;
@@ -67,6 +78,11 @@ impl<D: Device> Attention<D> {
         self.qkv.run(device, x, qkv)?;
         device.rope_and_cache(qkv, &self.layer, plan, kv)?;
         device.attention(qkv, &self.layer, plan, kv, attended)?;
+        if let Some(gate) = &self.gate {
+            device.reshape(&mut scratch.gates, *rows, shape.heads * shape.head_dim)?;
+            gate.run(device, x, &mut scratch.gates)?;
+            device.sigmoid_mul(attended, &scratch.gates)?;
+        }
         self.output.run(device, attended, delta)
     }
 }

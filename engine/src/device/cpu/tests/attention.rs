@@ -30,6 +30,7 @@ fn attend(
             position: first,
             pages: pages.clone(),
             logits: LogitRows::None,
+            state: None,
         };
         let batch = StepBatch { tokens: vec![0; last - first], segments: vec![segment] };
         let plan = cpu.plan(&batch, kv, rotation).unwrap();
@@ -151,7 +152,7 @@ fn a_plan_refuses_pages_and_rows_that_are_not_there() {
     let kv = cpu.kv(shape).unwrap();
     let mut refused = |rows, position, pages: &[u32], tokens| {
         let logits = LogitRows::Last;
-        let segments = vec![Segment { rows, position, pages: pages.to_vec(), logits }];
+        let segments = vec![Segment { rows, position, pages: pages.to_vec(), logits, state: None }];
         let batch = StepBatch { tokens: vec![0; tokens], segments };
         cpu.plan(&batch, &kv, &rotation(vec![1.0])).is_err()
     };
