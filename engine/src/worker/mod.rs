@@ -6,6 +6,8 @@
 mod handle;
 mod prompt;
 mod stop;
+#[cfg(test)]
+mod tests;
 
 pub use handle::{Handle, Ticket, WorkerGone};
 

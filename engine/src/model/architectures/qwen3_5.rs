@@ -14,7 +14,7 @@ use crate::weights::{Checkpoint, ConfigSource, LoadError};
 pub const ARCHITECTURE: Architecture = Architecture {
     hugging_face: "Qwen3_5ForConditionalGeneration",
     gguf: None,
-    models: "Qwen3.5, the text part, as Qwen3.5-9B",
+    models: "Qwen3.5 dense, as Qwen3.5-9B: the text part",
     describe,
 };
 

@@ -53,12 +53,16 @@ fn running_sequences_do_not_stand_still_for_a_long_prompt() {
 #[test]
 fn one_step_ahead_a_sequence_that_stops_is_found_out_one_step_late() {
     let arrivals = [(0, 10, 8, 8), (0, 6, 9, 3), (2, 40, 3, 3), (3, 3, 2, 2)];
-    check_trace(Limits { run_ahead: 1, ..limits() }, &arrivals, &expect![[r#"
+    check_trace(
+        Limits { run_ahead: 1, ..limits() },
+        &arrivals,
+        &expect![[r#"
         0  Pddddddd.
         1  Pddd
         2    PPPPPdd.
         3     ...Pd.
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -73,21 +77,29 @@ fn the_youngest_gives_way_and_comes_back() {
             2  .........PDD
         "#]],
     );
-    check_trace(Limits { pages: 6, run_ahead: 1, ..limits() }, &arrivals, &expect![[r#"
+    check_trace(
+        Limits { pages: 6, run_ahead: 1, ..limits() },
+        &arrivals,
+        &expect![[r#"
         0  Pddddd.Ddd.
         1  Pddddd.....Pdd.
         2  ...........Pdd.
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn a_prompt_moves_on_however_many_run() {
     let arrivals = [(0, 3, 9, 9), (0, 3, 9, 9), (1, 20, 2, 2)];
-    check_trace(Limits { token_budget: 3, ..limits() }, &arrivals, &expect![[r#"
+    check_trace(
+        Limits { token_budget: 3, ..limits() },
+        &arrivals,
+        &expect![[r#"
         0  PDDDDDDDD
         1  PDDDDDDDD
         2   PPPD
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -111,7 +123,8 @@ fn snapshots_are_taken_on_the_way_and_prompts_begin_from_them() {
         1          L
         2           L
         3            L
-    "#]].assert_eq(&simulation.drawing());
+    "#]]
+    .assert_eq(&simulation.drawing());
 }
 
 #[test]

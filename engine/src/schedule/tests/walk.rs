@@ -82,7 +82,8 @@ fn walk(limits: Limits, events: &[Event]) -> usize {
 }
 
 fn check_plan(limits: &Limits, plan: &Plan) {
-    let (prompts, tokens): (Vec<&Slot>, Vec<&Slot>) = plan.slots.iter().partition(|slot| slot.prefill);
+    let (prompts, tokens): (Vec<&Slot>, Vec<&Slot>) =
+        plan.slots.iter().partition(|slot| slot.prefill);
     assert!(plan.slots.len() <= limits.max_batch_size);
     assert!(tokens.iter().all(|slot| slot.rows == 1));
     assert!(plan.rows() <= limits.token_budget.max(tokens.len() + limits.chunk_tokens));
