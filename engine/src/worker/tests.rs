@@ -65,6 +65,9 @@ fn request(prompt: Vec<u32>, max_tokens: usize) -> Request {
         include_stop: false,
         stop_tokens: Vec::new(),
         logprobs: Some(0),
+        prompt_logprobs: false,
+        shows_special: false,
+        guide: None,
     }
 }
 
@@ -80,7 +83,7 @@ fn worker(folder: &Path, limits: &Limits, metrics: &Arc<Metrics>) -> Worker {
         Some(states) => model.allocate_states(states.places).unwrap(),
         None => limits.states = None,
     }
-    let text = Arc::new(CheckpointText(None));
+    let text = Arc::new(CheckpointText::new(None));
     Worker::new(model, text, limits, Arc::clone(metrics), Clock::start())
 }
 
