@@ -94,7 +94,7 @@ fn config(architecture: &str, changes: &Value) -> Value {
 }
 
 /// Random weights of `config`.
-pub fn load_random(config: &Value) -> Result<Loaded, LoadError> {
+fn load_random(config: &Value) -> Result<Loaded, LoadError> {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
     let source = ModelSource::find(folder.path().to_str().unwrap(), None).unwrap();
@@ -229,4 +229,36 @@ fn settings_change_what_a_model_computes() {
         }
     }
     assert!(compared > 20, "{compared} settings were changed");
+}
+
+#[test]
+fn settings_that_do_not_fit_name_their_key() {
+    let moe = json!({ "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32 });
+    let oss = json!({ "num_local_experts": 4, "num_experts_per_tok": 2 });
+    let yarn = |more: Value| {
+        let mut yarn = json!({ "rope_type": "yarn", "factor": 4.0,
+            "original_max_position_embeddings": 64 });
+        yarn.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        yarn
+    };
+    let cases = [
+        ("LlamaForCausalLM", json!({}), "hidden_act", json!("gelu"), "`gelu` is not supported"),
+        ("LlamaForCausalLM", json!({}), "attention_bias", json!(3), "3 is neither true nor false"),
+        ("LlamaForCausalLM", json!({}), "num_local_experts", json!(8), "are not supported"),
+        ("LlamaForCausalLM", json!({}), "partial_rotary_factor", json!(1.5), "cannot be turned"),
+        ("Qwen3MoeForCausalLM", moe.clone(), "num_experts", Value::Null, "the key is missing"),
+        ("Qwen3MoeForCausalLM", moe.clone(), "num_experts_per_tok", json!(5), "5 of 4 experts"),
+        ("Qwen3MoeForCausalLM", moe, "mlp_only_layers", json!([-1]), "not a list of layers"),
+        ("GptOssForCausalLM", oss.clone(), "num_experts_per_tok", json!(9), "9 of 4 experts"),
+        ("GptOssForCausalLM", oss.clone(), "sliding_window", json!(0), "0 is out of range"),
+        ("GptOssForCausalLM", oss.clone(), "layer_types", json!(["full_attention"]), "3 layers"),
+        ("GptOssForCausalLM", oss.clone(), "intermediate_size", json!(40), "whole blocks of 32"),
+        ("GptOssForCausalLM", oss, "rope_scaling", yarn(json!({ "mscale": 1 })), "not supported"),
+    ];
+    for (architecture, changes, key, value, want) in cases {
+        let mut config = config(architecture, &changes);
+        config[key] = value;
+        let message = load_random(&config).unwrap_err().to_string();
+        assert!(message.contains(want), "{architecture} {key}: {message} should say: {want}");
+    }
 }
