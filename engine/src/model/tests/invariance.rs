@@ -31,6 +31,7 @@ fn check(model: &mut dyn Model, what: &str) {
     let first = OTHERS * OTHER_PAGES;
     let pages: Vec<u32> = (first..first + LEN.div_ceil(PAGE_TOKENS as u32)).collect();
     model.allocate_kv(first as usize + pages.len(), PAGE_TOKENS).unwrap();
+    model.allocate_states(first as usize + pages.len()).unwrap();
     let tokens = text(LEN, 13);
     let alone = chunked(model, &tokens, tokens.len(), &pages);
     assert!(alone.iter().all(|x| x.is_finite()), "{what}: logits are numbers");
@@ -60,7 +61,7 @@ fn check(model: &mut dyn Model, what: &str) {
 
 #[test]
 fn logits_have_the_same_bits_whatever_shares_the_step() {
-    for reference in references().iter().filter(|reference| reference.is_known()) {
+    for reference in references() {
         for kv in [KvChoice::F32, KvChoice::F16] {
             for isa in Isa::detected() {
                 let options = LoadOptions { kv, isa: Some(isa), ..LoadOptions::default() };
@@ -98,6 +99,30 @@ fn load_random(config: &Value) -> Result<Loaded, LoadError> {
     std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
     let source = ModelSource::find(folder.path().to_str().unwrap(), None).unwrap();
     load(&source, &LoadOptions { random_seed: Some(1), ..LoadOptions::default() })
+}
+
+/// Mixtures of attention and gated DeltaNet that are allowed.
+fn hybrid_shapes() -> Vec<(&'static str, Value)> {
+    let hybrid = |more: Value| {
+        let mut hybrid = json!({
+            "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16,
+            "linear_value_head_dim": 32, "linear_conv_kernel_dim": 4,
+        });
+        hybrid.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        hybrid
+    };
+    let qwen3_5 = "Qwen3_5ForConditionalGeneration";
+    let kinds = ["full_attention", "linear_attention", "full_attention"];
+    vec![
+        (qwen3_5, hybrid(json!({ "full_attention_interval": 2, "linear_conv_kernel_dim": 2 }))),
+        (
+            qwen3_5,
+            hybrid(json!({ "layer_types": kinds, "linear_num_key_heads": 3,
+                "linear_num_value_heads": 3, "linear_value_head_dim": 20,
+                "linear_key_head_dim": 24, "attention_bias": true,
+                "rope_parameters": { "rope_theta": 1e6, "partial_rotary_factor": 0.5 } })),
+        ),
+    ]
 }
 
 /// Shapes that are allowed and that nobody published.
@@ -163,7 +188,7 @@ fn shapes() -> Vec<(&'static str, Value)> {
 
 #[test]
 fn shapes_that_nobody_published_are_invariant_too() {
-    for (architecture, changes) in shapes() {
+    for (architecture, changes) in [shapes(), hybrid_shapes()].concat() {
         let what = format!("{architecture} {changes}");
         let mut loaded = load_random(&config(architecture, &changes))
             .unwrap_or_else(|err| panic!("{what}: {err}"));
@@ -176,11 +201,12 @@ fn settings_change_what_a_model_computes() {
     let first_logits = |config: &Value| {
         let mut loaded = load_random(config).unwrap();
         loaded.model.allocate_kv(3, PAGE_TOKENS).unwrap();
+        loaded.model.allocate_states(3).unwrap();
         let tokens: Vec<u32> = (0..40).collect();
         chunked(loaded.model.as_mut(), &tokens, 40, &[0, 1, 2])
     };
     let mut compared = 0;
-    for (architecture, changes) in shapes() {
+    for (architecture, changes) in [shapes(), hybrid_shapes()].concat() {
         let plain = config(architecture, &changes);
         for (key, value) in [
             ("sliding_window", json!(3)),
