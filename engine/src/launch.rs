@@ -202,6 +202,7 @@ fn options(config: &Config) -> LoadOptions {
             DeviceChoice::Auto => model::DeviceChoice::Auto,
             _ => model::DeviceChoice::Cpu,
         },
+        tp: NonZeroUsize::new(config.tp.value),
         threads: NonZeroUsize::new(config.threads.value),
         kv: match config.kv_dtype.value {
             KvDtypeChoice::F32 => model::KvChoice::F32,

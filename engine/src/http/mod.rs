@@ -11,6 +11,7 @@ mod serve;
 mod state;
 mod tokens;
 
+pub use completions::check_completion;
 pub use error::{ApiError, ErrorKind};
 pub use info::{KvFacts, ModelFacts, ServerInfo};
 pub use serve::serve;
