@@ -32,6 +32,7 @@ impl Work {
             position,
             pages: (i * each..(i + 1) * each).map(|page| page as u32).collect(),
             logits: LogitRows::None,
+            state: None,
         };
         StepBatch {
             tokens: vec![0; self.sequences * rows],

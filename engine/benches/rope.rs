@@ -26,6 +26,7 @@ pub fn case(isa: Isa, shape: &Shape, t: usize) -> Case {
         position: 0,
         pages: (0..pages as u32).collect(),
         logits: LogitRows::None,
+        state: None,
     };
     let batch = StepBatch { tokens: vec![0; t], segments: vec![segment] };
     let rotation = Rotation { inverse_frequencies: vec![0.5; head_dim / 2], factor: 1.0 };

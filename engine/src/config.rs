@@ -19,6 +19,8 @@ use sha2::{Digest, Sha256};
 pub const PAGE_TOKENS: usize = 16;
 /// Chunks of prompts end on multiples of this: part of what makes results repeatable.
 pub const CHUNK_TOKENS: usize = 64;
+/// Recurrent state is kept for later prompts at multiples of this many tokens.
+pub const STATE_INTERVAL: usize = 4096;
 
 /// More ranks than any published model has key heads or experts worth a rank.
 const TP_MAX: usize = 64;

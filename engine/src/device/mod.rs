@@ -43,6 +43,13 @@ pub enum RowOrder {
     RopePairs {
         head_dim: usize,
     },
+    /// Of twice as many stored rows, every other `head_dim` of them: queries and gates that are
+    /// stored head by head.
+    HeadPairs {
+        head_dim: usize,
+        /// Whether the second of each two.
+        second: bool,
+    },
     /// Two matrices of `half` rows each take turns; the device wants one after the other.
     Interleaved {
         half: usize,
@@ -50,6 +57,11 @@ pub enum RowOrder {
 }
 
 impl RowOrder {
+    /// Stored rows of a matrix of `n` output columns.
+    pub fn stored_rows(self, n: usize) -> usize {
+        if matches!(self, Self::HeadPairs { .. }) { 2 * n } else { n }
+    }
+
     /// The stored row of output column `n`.
     pub fn stored_row(self, n: usize) -> usize {
         match self {
@@ -58,6 +70,9 @@ impl RowOrder {
                 let (head, i) = (n / head_dim, n % head_dim);
                 let (half, pair) = (i / (head_dim / 2), i % (head_dim / 2));
                 head * head_dim + 2 * pair + half
+            }
+            Self::HeadPairs { head_dim, second } => {
+                (2 * (n / head_dim) + usize::from(second)) * head_dim + n % head_dim
             }
             Self::Interleaved { half } => 2 * (n % half) + n / half,
         }
@@ -175,6 +190,74 @@ pub struct KvShape {
     pub kv_type: KvType,
 }
 
+/// Heads of a gated DeltaNet layer. Rows of its projections hold the queries and keys of all key
+/// heads and the values of all value heads, which are convolved; then a gate for each value, and
+/// for each value head the inputs of its beta and of its decay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeltaNetShape {
+    pub key_heads: usize,
+    /// Each key head serves as many of them in a row.
+    pub value_heads: usize,
+    pub key_dim: usize,
+    pub value_dim: usize,
+    /// Tokens that the convolution sees, its own included.
+    pub taps: usize,
+}
+
+impl DeltaNetShape {
+    /// Value heads that share a key head.
+    pub fn group(&self) -> usize {
+        self.value_heads / self.key_heads
+    }
+
+    /// Columns that are convolved: queries, keys and values.
+    pub fn conv_cols(&self) -> usize {
+        2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
+    }
+
+    /// Columns of all projections.
+    pub fn cols(&self) -> usize {
+        self.conv_cols() + self.value_heads * (self.value_dim + 2)
+    }
+
+    /// Elements of one sequence's recurrent state in one layer.
+    pub fn state_elements(&self) -> usize {
+        (self.taps - 1) * self.conv_cols() + self.value_heads * self.key_dim * self.value_dim
+    }
+}
+
+/// One gated DeltaNet layer, without its projections.
+#[derive(Debug)]
+pub struct DeltaNetLayer<V> {
+    pub shape: DeltaNetShape,
+    /// Which of the layers with recurrent state it is.
+    pub index: usize,
+    /// `[taps, conv_cols]`, the oldest token first.
+    pub conv: V,
+    /// `[value heads]` factor of the decay's logarithm, below zero.
+    pub rate: V,
+    /// `[value heads]` added to the input of the decay.
+    pub bias: V,
+    /// `[value_dim]` of the gated norm.
+    pub norm: V,
+    pub epsilon: f32,
+}
+
+/// Shape of the places for recurrent state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StateShape {
+    pub layers: usize,
+    pub places: usize,
+    pub net: DeltaNetShape,
+}
+
+impl StateShape {
+    /// Bytes of one place over all layers.
+    pub fn place_bytes(&self) -> usize {
+        self.layers * self.net.state_elements() * size_of::<f32>()
+    }
+}
+
 impl KvShape {
     /// Bytes of keys and values of one token over all layers.
     pub fn token_bytes(&self) -> usize {
@@ -196,10 +279,17 @@ pub trait Device: Send + fmt::Debug {
     type Vector: Send + fmt::Debug;
     /// Pages of keys and values of all layers.
     type Kv: Send + fmt::Debug;
+    /// Places for recurrent state of all layers that have any.
+    type State: Send + fmt::Debug;
     /// Positions and page tables of one step.
     type Plan: Send + fmt::Debug;
     /// Which experts the rows of a step go to, and with what weights.
     type Routes: Send + fmt::Debug;
+
+    /// Steps that may be begun before the oldest of them is read.
+    fn run_ahead(&self) -> usize {
+        0
+    }
 
     /// A buffer of `cols` columns and, until it is resized, no rows.
     fn buffer(&mut self, cols: usize) -> Result<Self::Buffer, StepError>;
@@ -220,6 +310,9 @@ pub trait Device: Send + fmt::Debug {
 
     /// A cache whose memory is reserved, and touched only as pages fill.
     fn kv(&mut self, shape: KvShape) -> Result<Self::Kv, StepError>;
+
+    /// Places whose memory is reserved, and touched only as they fill.
+    fn state(&mut self, shape: StateShape) -> Result<Self::State, StepError>;
 
     /// Prepares a step: checks its page tables against `kv` and computes the rotations of its
     /// positions.
@@ -305,6 +398,21 @@ pub trait Device: Send + fmt::Debug {
         kv: &Self::Kv,
         out: &mut Self::Buffer,
     ) -> Result<(), StepError>;
+
+    /// Gated DeltaNet over the rows of `projected`, into `[T, value heads * value dim]`: causal
+    /// convolution and SiLU, queries and keys scaled to length 1, the delta rule on each segment's
+    /// place of `state`, RMS norm and gate. Places are loaded before and saved after.
+    fn delta_net(
+        &mut self,
+        projected: &Self::Buffer,
+        layer: &DeltaNetLayer<Self::Vector>,
+        plan: &Self::Plan,
+        state: &mut Self::State,
+        out: &mut Self::Buffer,
+    ) -> Result<(), StepError>;
+
+    /// `x *= sigmoid(gate)`, element by element.
+    fn sigmoid_mul(&mut self, x: &mut Self::Buffer, gate: &Self::Buffer) -> Result<(), StepError>;
 
     /// `out = silu(gate) * up` where `gate_up` is `[T, 2 * cols]`, gate first.
     fn silu_mul(&mut self, gate_up: &Self::Buffer, out: &mut Self::Buffer)

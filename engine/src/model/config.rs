@@ -221,8 +221,8 @@ impl DecoderConfig {
             let reason = format!("{heads} heads cannot share {kv_heads}");
             return Err(settings.wrong("num_key_value_heads", "attention.head_count_kv", reason));
         }
-        if head_dim == 0 || !head_dim.is_multiple_of(16) || head_dim > 512 {
-            let reason = format!("{head_dim} is not a multiple of 16 up to 512");
+        if head_dim == 0 || !head_dim.is_multiple_of(2) || head_dim > 512 {
+            let reason = format!("{head_dim} is not an even size up to 512");
             return Err(settings.wrong("head_dim", "attention.key_length", reason));
         }
         Ok(())

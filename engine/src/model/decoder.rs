@@ -4,14 +4,14 @@
 
 use std::ops::Range;
 
-use super::block::{BlockContext, FeedForward, Mixer, Scratch, Step};
+use super::block::{BlockContext, FeedForward, LayerCounts, Mixer, Scratch, Step};
 use super::config::architecture;
 use super::loader::{Loader, Part};
 use super::rope::RopePrecision;
 use super::shard::{self, Heads};
 use super::spec::{DecoderSpec, LayerSpec, MixerSpec, Names};
 use super::{LoadError, Model, ModelInfo, StepBatch, StepError};
-use crate::device::{Device, KvShape, KvType, Rank, Rotation};
+use crate::device::{Device, KvShape, KvType, Rank, Rotation, StateShape};
 use crate::weights::Checkpoint;
 
 /// A layer: norm, mixer, norm, feed-forward.
@@ -51,6 +51,8 @@ pub struct Decoder<D: Device> {
     kv_shape: KvShape,
     /// The ids whose rows of embedding and head this rank has.
     own_vocab: Range<usize>,
+    /// Shape of the recurrent state but for its places; none in models without.
+    state_shape: Option<StateShape>,
     embedding: D::Matrix,
     layers: Vec<Layer<D>>,
     final_norm: D::Vector,
@@ -59,6 +61,7 @@ pub struct Decoder<D: Device> {
     stream: Stream<D>,
     scratch: Scratch<D>,
     kv: Option<D::Kv>,
+    state: Option<D::State>,
 }
 
 impl<D: Device> Decoder<D> {
@@ -75,20 +78,21 @@ impl<D: Device> Decoder<D> {
     ) -> Result<Self, LoadError> {
         let (config, names) = (&spec.config, &spec.names);
         let (hidden, vocab) = (config.hidden, config.vocab_size);
-        let mut loader = Loader::new(&mut device, checkpoint);
+        let mut loader = Loader::new(&mut device, checkpoint, spec.norm_offset);
         let own_vocab = shard::share(loader.rank(), vocab);
-        let rows = |name| Part { own: own_vocab.clone(), ..Part::plain(name, vocab) };
+        let rows = |name| Part { own: vec![own_vocab.clone()], ..Part::plain(name, vocab) };
         let embedding = loader.matrix(&[rows(names.embedding)], 0, hidden)?;
-        let mut kv_layers = 0;
+        let mut counts = LayerCounts::default();
         let mut layers = Vec::with_capacity(spec.layers.len());
         for (layer, spec) in spec.layers.iter().enumerate() {
             let context = BlockContext { layer, hidden, norm_epsilon: config.norm_epsilon };
-            layers.push(Layer::load(&mut loader, names, spec, context, &mut kv_layers)?);
+            layers.push(Layer::load(&mut loader, names, spec, context, &mut counts)?);
         }
-        let final_norm = loader.vector(&format!("{}.weight", names.final_norm), 0, hidden)?;
+        let final_norm = loader.norm(names.final_norm, 0, hidden)?;
         let head =
             if spec.tied { None } else { Some(loader.matrix(&[rows(names.head)], 0, hidden)?) };
-        let kv_shape = kv_shape(spec, loader.rank(), kv_layers, kv_type);
+        let kv_shape = kv_shape(spec, loader.rank(), counts.kv, kv_type);
+        let state_shape = state_shape(spec, loader.rank(), counts.state);
         let info = ModelInfo {
             architecture: architecture(checkpoint.config())?.to_owned(),
             vocab_size: vocab,
@@ -97,6 +101,7 @@ impl<D: Device> Decoder<D> {
             compute_dtype: "f32",
             kv_dtype: kv_type.name(),
             kv_bytes_per_token: kv_shape.token_bytes(),
+            state_bytes: state_shape.map_or(0, |shape| shape.place_bytes()),
         };
         Ok(Self {
             stream: Stream::new(&mut device, hidden, own_vocab.len(), vocab)
@@ -108,11 +113,13 @@ impl<D: Device> Decoder<D> {
             rotation: spec.rope.rotation(precision),
             kv_shape,
             own_vocab,
+            state_shape,
             embedding,
             layers,
             final_norm,
             head,
             kv: None,
+            state: None,
         })
     }
 
@@ -124,7 +131,8 @@ impl<D: Device> Decoder<D> {
         };
         let Stream { hidden, normed, delta, .. } = &mut self.stream;
         let (device, scratch) = (&mut self.device, &mut self.scratch);
-        let mut step = Step { device, plan, kv, scratch, rows };
+        let state = self.state.as_mut();
+        let mut step = Step { device, plan, kv, state, scratch, rows };
         let epsilon = self.norm_epsilon;
         for (index, layer) in self.layers.iter().enumerate() {
             if index == 0 {
@@ -148,14 +156,13 @@ impl<D: Device> Layer<D> {
         names: &Names,
         spec: &LayerSpec,
         context: BlockContext,
-        kv_layers: &mut usize,
+        counts: &mut LayerCounts,
     ) -> Result<Self, LoadError> {
         let BlockContext { layer, hidden, .. } = context;
-        let name = |norm: &str| format!("{norm}.weight");
         Ok(Self {
-            mixer_norm: loader.vector(&name(names.mixer_norm), layer, hidden)?,
-            mixer: Mixer::load(loader, &spec.mixer, context, kv_layers)?,
-            feed_forward_norm: loader.vector(&name(names.feed_forward_norm), layer, hidden)?,
+            mixer_norm: loader.norm(names.mixer_norm, layer, hidden)?,
+            mixer: Mixer::load(loader, &spec.mixer, context, counts)?,
+            feed_forward_norm: loader.norm(names.feed_forward_norm, layer, hidden)?,
             feed_forward: FeedForward::load(loader, &spec.feed_forward, context)?,
         })
     }
@@ -189,13 +196,24 @@ impl<D: Device> Stream<D> {
 
 /// Heads are the same in every layer that has them.
 fn kv_shape(spec: &DecoderSpec, rank: Rank, layers: usize, kv_type: KvType) -> KvShape {
-    let mut heads = spec.layers.iter().map(|layer| match &layer.mixer {
-        MixerSpec::Attention(attention) => attention.shape,
+    let mut heads = spec.layers.iter().filter_map(|layer| match &layer.mixer {
+        MixerSpec::Attention(attention) => Some(attention.shape),
+        MixerSpec::DeltaNet(_) => None,
     });
     let shape = heads.next().unwrap_or_else(|| spec.config.attention_shape());
-    let kv_heads = Heads::of(rank, &shape).map_or(0, |own| own.kv.len());
-    let head_dim = shape.head_dim;
+    let own = Heads::of_attention(rank, &shape);
+    let (kv_heads, head_dim) = (own.map_or(0, |(own, _)| own.kv.len()), shape.head_dim);
     KvShape { layers, kv_heads, head_dim, pages: 0, page_tokens: 0, kv_type }
+}
+
+/// As for heads.
+fn state_shape(spec: &DecoderSpec, rank: Rank, layers: usize) -> Option<StateShape> {
+    let whole = spec.layers.iter().find_map(|layer| match &layer.mixer {
+        MixerSpec::Attention(_) => None,
+        MixerSpec::DeltaNet(delta_net) => Some(&delta_net.shape),
+    })?;
+    let (_, net) = Heads::of_delta_net(rank, whole)?;
+    Some(StateShape { layers, places: 0, net })
 }
 
 fn no_kv() -> StepError {
@@ -210,6 +228,17 @@ impl<D: Device> Model for Decoder<D> {
     fn allocate_kv(&mut self, pages: usize, page_tokens: usize) -> Result<(), StepError> {
         self.kv = Some(self.device.kv(KvShape { pages, page_tokens, ..self.kv_shape })?);
         Ok(())
+    }
+
+    fn allocate_states(&mut self, places: usize) -> Result<(), StepError> {
+        if let Some(shape) = self.state_shape {
+            self.state = Some(self.device.state(StateShape { places, ..shape })?);
+        }
+        Ok(())
+    }
+
+    fn run_ahead(&self) -> usize {
+        self.device.run_ahead()
     }
 
     fn step(&mut self, batch: &StepBatch) -> Result<&[f32], StepError> {

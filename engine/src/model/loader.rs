@@ -7,13 +7,13 @@ use crate::device::{Device, HostMatrix, Rank, RowOrder};
 use crate::weights::format::dequantize;
 use crate::weights::{Checkpoint, LoadError, MxStack, TensorData, WeightType};
 
-/// A stored matrix `{name}.weight` of `n` rows, and `{name}.bias` of as many elements.
+/// `n` rows of the stored matrix `{name}.weight`, and as many elements of `{name}.bias`.
 #[derive(Debug, Clone)]
 pub struct Part<'a> {
     pub name: &'a str,
     pub n: usize,
-    /// Those of the rows that this rank has, whole heads where `order` turns heads.
-    pub own: Range<usize>,
+    /// Those of the rows that this rank has, whole heads where `order` is one of heads.
+    pub own: Vec<Range<usize>>,
     pub order: RowOrder,
     pub bias: bool,
 }
@@ -21,7 +21,20 @@ pub struct Part<'a> {
 impl<'a> Part<'a> {
     /// All rows as stored, no bias.
     pub fn plain(name: &'a str, n: usize) -> Self {
-        Self { name, n, own: 0..n, order: RowOrder::AsStored, bias: false }
+        Self {
+            name,
+            n,
+            own: std::iter::once(0..n).collect(),
+            order: RowOrder::AsStored,
+            bias: false,
+        }
+    }
+}
+
+impl Part<'_> {
+    /// Where the files keep rows `own`.
+    fn stored(&self, own: &Range<usize>) -> Range<usize> {
+        self.order.stored_rows(own.start)..self.order.stored_rows(own.end)
     }
 }
 
@@ -38,12 +51,14 @@ pub struct Linear<D: Device> {
 pub struct Loader<'a, D: Device> {
     pub device: &'a mut D,
     checkpoint: &'a Checkpoint,
+    /// As [`super::spec::DecoderSpec::norm_offset`].
+    norm_offset: f32,
     parameters: u64,
 }
 
 impl<'a, D: Device> Loader<'a, D> {
-    pub fn new(device: &'a mut D, checkpoint: &'a Checkpoint) -> Self {
-        Self { device, checkpoint, parameters: 0 }
+    pub fn new(device: &'a mut D, checkpoint: &'a Checkpoint, norm_offset: f32) -> Self {
+        Self { device, checkpoint, norm_offset, parameters: 0 }
     }
 
     /// Where the device stands among those that share the model.
@@ -82,6 +97,16 @@ impl<'a, D: Device> Loader<'a, D> {
         self.own_vector(&values)
     }
 
+    /// The weights `{name}.weight` of a norm over the stream or over heads.
+    ///
+    /// # Errors
+    /// As [`Loader::vector`].
+    pub fn norm(&mut self, name: &str, layer: usize, len: usize) -> Result<D::Vector, LoadError> {
+        let mut values = self.values(&format!("{}.weight", in_layer(name, layer)), &[len])?;
+        values.iter_mut().for_each(|value| *value += self.norm_offset);
+        self.own_vector(&values)
+    }
+
     /// A tensor as f32, row major.
     ///
     /// # Errors
@@ -106,12 +131,15 @@ impl<'a, D: Device> Loader<'a, D> {
         let mut bias = Vec::new();
         for part in parts.iter().filter(|_| parts.iter().any(|part| part.bias)) {
             if part.bias {
+                let stored_rows = part.order.stored_rows(part.n);
                 let stored =
-                    self.values(&format!("{}.bias", in_layer(part.name, layer)), &[part.n])?;
-                let own = &stored[part.own.clone()];
-                bias.extend((0..own.len()).map(|n| own[part.order.stored_row(n)]));
+                    self.values(&format!("{}.bias", in_layer(part.name, layer)), &[stored_rows])?;
+                for own in &part.own {
+                    let stored = &stored[part.stored(own)];
+                    bias.extend((0..own.len()).map(|n| stored[part.order.stored_row(n)]));
+                }
             } else {
-                bias.resize(bias.len() + part.own.len(), 0.0);
+                bias.resize(bias.len() + part.own.iter().map(Range::len).sum::<usize>(), 0.0);
             }
         }
         let bias = if bias.is_empty() { None } else { Some(self.own_vector(&bias)?) };
@@ -186,10 +214,14 @@ impl<'a, D: Device> Loader<'a, D> {
         let mut tensors = Vec::with_capacity(parts.len());
         for part in parts {
             let name = format!("{}.weight", in_layer(part.name, layer));
-            tensors.push((self.tensor(&name, &[part.n, k])?, part));
+            let tensor = self.checkpoint.tensor(&name, &[part.order.stored_rows(part.n), k])?;
+            self.parameters += (part.n * k) as u64;
+            tensors.push((tensor, part));
         }
-        let rows: Vec<_> =
-            tensors.iter().map(|(tensor, part)| Rows::of(tensor, &part.own, part.order)).collect();
+        let rows: Vec<_> = tensors
+            .iter()
+            .flat_map(|(tensor, part)| part.own.iter().map(|own| Rows::of(tensor, part, own)))
+            .collect();
         self.own_matrix(&rows, k)
     }
 
@@ -247,12 +279,13 @@ pub struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    /// The rows `own` of a matrix.
-    fn of(tensor: &'a TensorData<'_>, own: &Range<usize>, order: RowOrder) -> Self {
+    /// The rows `own` of `part`, which `tensor` holds.
+    fn of(tensor: &'a TensorData<'_>, part: &Part<'_>, own: &Range<usize>) -> Self {
         let row_bytes = tensor.weight_type.row_bytes(tensor.shape[1]);
-        let bytes = &tensor.bytes[own.start * row_bytes..own.end * row_bytes];
-        let (weight_type, n) = (tensor.weight_type, own.len());
-        Self { weight_type, n, bytes: Cow::Borrowed(bytes), order }
+        let stored = part.stored(own);
+        let bytes = &tensor.bytes[stored.start * row_bytes..stored.end * row_bytes];
+        let (weight_type, order) = (tensor.weight_type, part.order);
+        Self { weight_type, n: own.len(), bytes: Cow::Borrowed(bytes), order }
     }
 
     /// Matrix `index` of the stack `[E, N, K]`.

@@ -14,6 +14,7 @@ use super::{Model, ModelInfo, StepBatch, StepError};
 #[derive(Debug, Clone)]
 enum Order {
     AllocateKv { pages: usize, page_tokens: usize },
+    AllocateStates { places: usize },
     Step(Arc<StepBatch>),
 }
 
@@ -32,6 +33,7 @@ struct RankThread {
 #[derive(Debug)]
 pub struct Parallel {
     info: ModelInfo,
+    run_ahead: usize,
     ranks: Vec<RankThread>,
     logits: Vec<f32>,
 }
@@ -44,9 +46,11 @@ impl Parallel {
     pub fn new<M: Model + 'static>(models: Vec<M>) -> Self {
         let mut info = models[0].info().clone();
         info.kv_bytes_per_token = models.iter().map(|model| model.info().kv_bytes_per_token).sum();
+        info.state_bytes = models.iter().map(|model| model.info().state_bytes).sum();
+        let run_ahead = models[0].run_ahead();
         let ranks =
             models.into_iter().enumerate().map(|(rank, model)| RankThread::spawn(rank, model));
-        Self { info, ranks: ranks.collect(), logits: Vec::new() }
+        Self { info, run_ahead, ranks: ranks.collect(), logits: Vec::new() }
     }
 
     /// Tells all ranks, waits for all, and returns what the first has to say.
@@ -72,6 +76,14 @@ impl Model for Parallel {
 
     fn allocate_kv(&mut self, pages: usize, page_tokens: usize) -> Result<(), StepError> {
         self.all(&Order::AllocateKv { pages, page_tokens }).map(|_| ())
+    }
+
+    fn allocate_states(&mut self, places: usize) -> Result<(), StepError> {
+        self.all(&Order::AllocateStates { places }).map(|_| ())
+    }
+
+    fn run_ahead(&self) -> usize {
+        self.run_ahead
     }
 
     fn step(&mut self, batch: &StepBatch) -> Result<&[f32], StepError> {
@@ -120,6 +132,10 @@ fn obey(model: &mut impl Model, order: &Order, shows_logits: bool) -> Answer {
     match order {
         Order::AllocateKv { pages, page_tokens } => {
             model.allocate_kv(*pages, *page_tokens)?;
+            Ok(Vec::new())
+        }
+        Order::AllocateStates { places } => {
+            model.allocate_states(*places)?;
             Ok(Vec::new())
         }
         Order::Step(batch) => {

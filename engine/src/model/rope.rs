@@ -271,7 +271,7 @@ fn gguf_scaling(metadata: &Metadata, architecture: &str) -> Result<RopeScaling, 
             beta_slow: metadata.optional_float(&own("yarn_beta_slow"))?.unwrap_or(1.0) as f32,
             original_len: metadata.integer(&own("original_context_length"))? as f32,
             truncate: true,
-            attention_factor: metadata.optional_float(&own("attn_factor"))?.map(|x| x as f32),
+            attention_factor: None,
         }),
         other => {
             let reason = format!("`{other}` is not supported; hint: none, linear, yarn");

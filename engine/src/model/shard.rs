@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::device::{AttentionShape, Rank};
+use crate::device::{AttentionShape, DeltaNetShape, Rank};
 
 /// The heads of one rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,12 +13,13 @@ pub struct Heads {
 }
 
 impl Heads {
-    /// The heads of `shape` that `rank` has, or nothing where there are fewer than ranks.
+    /// Of `query_heads` and `kv_heads` those that `rank` has, or nothing where there are fewer heads
+    /// than ranks.
     ///
     /// Where there are as many key heads as ranks a rank has some of them and all query heads of
     /// each. Otherwise several ranks have the same key head and part its query heads among them.
-    pub fn of(rank: Rank, shape: &AttentionShape) -> Option<Self> {
-        let (group, kv_heads) = (shape.group(), shape.kv_heads);
+    fn new(rank: Rank, query_heads: usize, kv_heads: usize) -> Option<Self> {
+        let group = query_heads / kv_heads;
         if rank.count <= kv_heads {
             let kv = share(rank, kv_heads);
             return Some(Self { query: kv.start * group..kv.end * group, kv });
@@ -32,9 +33,18 @@ impl Heads {
         (!own.is_empty()).then_some(Self { query, kv: kv..kv + 1 })
     }
 
-    /// The attention that is left with these heads.
-    pub fn shape(&self, whole: &AttentionShape) -> AttentionShape {
-        AttentionShape { heads: self.query.len(), kv_heads: self.kv.len(), ..*whole }
+    /// The heads of `whole` that `rank` has, if any, and the attention that they make up.
+    pub fn of_attention(rank: Rank, whole: &AttentionShape) -> Option<(Self, AttentionShape)> {
+        let own = Self::new(rank, whole.heads, whole.kv_heads)?;
+        let (heads, kv_heads) = (own.query.len(), own.kv.len());
+        Some((own, AttentionShape { heads, kv_heads, ..*whole }))
+    }
+
+    /// The same for a layer whose value heads look at key heads.
+    pub fn of_delta_net(rank: Rank, whole: &DeltaNetShape) -> Option<(Self, DeltaNetShape)> {
+        let own = Self::new(rank, whole.value_heads, whole.key_heads)?;
+        let (value_heads, key_heads) = (own.query.len(), own.kv.len());
+        Some((own, DeltaNetShape { value_heads, key_heads, ..*whole }))
     }
 }
 
@@ -49,9 +59,9 @@ pub fn share_in_units(rank: Rank, total: usize, unit: usize) -> Range<usize> {
     (units.start * unit).min(total)..(units.end * unit).min(total)
 }
 
-/// Columns `cols` of a range of `rows`, in columns of `head_dim` to a head.
-pub fn columns(heads: &Range<usize>, head_dim: usize) -> Range<usize> {
-    heads.start * head_dim..heads.end * head_dim
+/// The columns of `heads` where a head has `dim` of them, the first head beginning at `first`.
+pub fn columns(first: usize, heads: &Range<usize>, dim: usize) -> Range<usize> {
+    first + heads.start * dim..first + heads.end * dim
 }
 
 #[cfg(test)]
@@ -61,10 +71,11 @@ mod tests {
     #[test]
     fn every_query_head_has_one_rank_and_its_own_key_head() {
         for (heads, kv_heads) in [(6, 2), (9, 3), (8, 8), (12, 4), (14, 2), (32, 1), (64, 8)] {
-            let shape = AttentionShape { heads, kv_heads, head_dim: 16, scale: 1.0 };
+            let group = heads / kv_heads;
             for count in 1..=8 {
-                let own: Option<Vec<_>> =
-                    (0..count).map(|index| Heads::of(Rank { index, count }, &shape)).collect();
+                let own: Option<Vec<_>> = (0..count)
+                    .map(|index| Heads::new(Rank { index, count }, heads, kv_heads))
+                    .collect();
                 let Some(own) = own else {
                     assert!(count > kv_heads, "{heads} heads, {count} ranks");
                     continue;
@@ -73,13 +84,13 @@ mod tests {
                 for Heads { query, kv } in &own {
                     assert_eq!(query.start, next, "{heads}/{kv_heads} heads, {count} ranks");
                     next = query.end;
-                    assert_eq!(query.start / shape.group(), kv.start);
-                    assert_eq!((query.end - 1) / shape.group() + 1, kv.end);
+                    assert_eq!(query.start / group, kv.start);
+                    assert_eq!((query.end - 1) / group + 1, kv.end);
                     assert_eq!(query.len() % kv.len(), 0, "a group is whole, or alone");
                 }
                 assert_eq!(next, heads);
                 let sizes = own.iter().map(|own| own.query.len());
-                assert!(sizes.clone().max().unwrap() - sizes.min().unwrap() <= shape.group());
+                assert!(sizes.clone().max().unwrap() - sizes.min().unwrap() <= group);
             }
         }
     }

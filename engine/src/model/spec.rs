@@ -3,7 +3,7 @@
 
 use super::config::DecoderConfig;
 use super::rope::RopeConfig;
-use crate::device::{AttentionShape, Gate, RowOrder};
+use crate::device::{AttentionShape, DeltaNetShape, Gate, RowOrder};
 
 /// A decoder: embedding, layers, final norm, head.
 #[derive(Debug, Clone)]
@@ -11,6 +11,9 @@ pub struct DecoderSpec {
     pub config: DecoderConfig,
     pub rope: RopeConfig,
     pub names: Names,
+    /// Added to the weights of all norms over the stream and over heads: 1 where files keep their
+    /// distance from one.
+    pub norm_offset: f32,
     /// Whether the head is the embedding table.
     pub tied: bool,
     pub layers: Vec<LayerSpec>,
@@ -19,8 +22,9 @@ pub struct DecoderSpec {
 impl DecoderSpec {
     /// The attention blocks, each with the number of its layer.
     pub fn attentions_mut(&mut self) -> impl Iterator<Item = (usize, &mut AttentionSpec)> {
-        self.layers.iter_mut().enumerate().map(|(index, layer)| match &mut layer.mixer {
-            MixerSpec::Attention(attention) => (index, attention),
+        self.layers.iter_mut().enumerate().filter_map(|(index, layer)| match &mut layer.mixer {
+            MixerSpec::Attention(attention) => Some((index, attention)),
+            MixerSpec::DeltaNet(_) => None,
         })
     }
 }
@@ -46,6 +50,7 @@ pub struct LayerSpec {
 #[derive(Debug, Clone)]
 pub enum MixerSpec {
     Attention(AttentionSpec),
+    DeltaNet(DeltaNetSpec),
 }
 
 /// What each position computes for itself.
@@ -65,6 +70,8 @@ pub struct AttentionSpec {
     pub output_bias: bool,
     /// Whether `names` has norms of the heads.
     pub head_norms: bool,
+    /// Whether the rows of each query head are followed by as many of a gate for its output.
+    pub gated: bool,
     pub sinks: bool,
     /// Positions that a query sees, its own included.
     pub window: Option<usize>,
@@ -83,6 +90,29 @@ pub struct AttentionNames {
     pub key_norm: &'static str,
     /// The whole name: files differ in its ending.
     pub sinks: &'static str,
+}
+
+/// Gated DeltaNet.
+#[derive(Debug, Clone, Copy)]
+pub struct DeltaNetSpec {
+    pub names: DeltaNetNames,
+    pub shape: DeltaNetShape,
+}
+
+/// Tensors of a gated DeltaNet block, without `.weight`.
+#[derive(Debug, Clone, Copy)]
+pub struct DeltaNetNames {
+    pub query_key_value: &'static str,
+    pub gate: &'static str,
+    pub beta: &'static str,
+    pub decay: &'static str,
+    /// The whole name.
+    pub decay_log: &'static str,
+    /// The whole name.
+    pub decay_bias: &'static str,
+    pub conv: &'static str,
+    pub norm: &'static str,
+    pub output: &'static str,
 }
 
 /// Two gated projections up and one down.

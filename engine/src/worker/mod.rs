@@ -5,6 +5,8 @@
 
 mod handle;
 mod stop;
+#[cfg(test)]
+mod tests;
 
 pub use handle::{Handle, Ticket, WorkerGone};
 
@@ -17,7 +19,7 @@ use tokio::sync::{mpsc as async_mpsc, oneshot};
 
 use crate::clock::Clock;
 use crate::metrics::{Metrics, Outcome};
-use crate::model::{LogitRows, Model, Segment, StepBatch, StepError};
+use crate::model::{LogitRows, Model, Segment, SegmentState, StepBatch, StepError};
 use crate::sample::{Row, Sampler, Sampling, TokenLogprobs};
 use crate::schedule::{Limits, Plan, Scheduler, SeqId, Slot};
 use crate::text::{Detokenizer, Text};
@@ -120,6 +122,7 @@ impl Worker {
         metrics: Arc<Metrics>,
         clock: Clock,
     ) -> Self {
+        assert_eq!(limits.run_ahead, 0, "each step is sampled here before the next is planned");
         metrics.kv_pages.store(limits.pages as u64, Relaxed);
         let scheduler = Scheduler::new(limits);
         let (sampler, active) = (Sampler::default(), BTreeMap::new());
@@ -185,6 +188,11 @@ fn batch(scheduler: &Scheduler, plan: &Plan) -> StepBatch {
             position: slot.position,
             pages: sequence.pages().iter().map(|page| page.0).collect(),
             logits: if slot.samples { LogitRows::Last } else { LogitRows::None },
+            state: slot.state.map(|state| SegmentState {
+                place: state.place.0,
+                load: state.load.map(|snapshot| snapshot.0),
+                save: state.save.map(|snapshot| snapshot.0),
+            }),
         });
     }
     batch

@@ -1,8 +1,7 @@
 //! Inputs changed at random, the same on every run.
 
 /// Numbers that lengths, counts and offsets are checked against.
-const EXTREMES: [u64; 8] =
-    [0, 1, 255, 1 << 31, (1 << 32) + 1, 1 << 62, u64::MAX - 31, u64::MAX];
+const EXTREMES: [u64; 8] = [0, 1, 255, 1 << 31, (1 << 32) + 1, 1 << 62, u64::MAX - 31, u64::MAX];
 
 /// One input, changed anew by each call.
 pub struct Mutations {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use engine::model::{LogitRows, Model, ModelInfo, StepBatch, StepError};
+use engine::model::{LogitRows, Model, ModelInfo, SegmentState, StepBatch, StepError};
 use engine::text::{Chat, Detokenizer, Text, TextError};
 
 /// Ids below 256 are bytes, the rest are special.
@@ -25,12 +25,14 @@ pub struct Behavior {
     pub script: Option<Vec<u32>>,
 }
 
-/// Keeps each position's token in its page, as a real cache keeps keys: a wrong page table or a
-/// page shared wrongly changes the output.
+/// Keeps each position's token in its page, as a real cache keeps keys, and all tokens so far as
+/// recurrent state: a wrong page table or a page shared wrongly changes the output, and a state
+/// that is not that of its sequence panics.
 #[derive(Debug)]
 pub struct FakeModel {
     info: ModelInfo,
     pages: BTreeMap<(u32, usize), u32>,
+    states: BTreeMap<u32, Vec<u32>>,
     page_tokens: usize,
     logits: Vec<f32>,
     steps: usize,
@@ -49,9 +51,27 @@ impl FakeModel {
             compute_dtype: "f32",
             kv_dtype: "f32",
             kv_bytes_per_token: 4,
+            state_bytes: 0,
         };
-        let (pages, logits) = (BTreeMap::new(), Vec::new());
-        Self { info, pages, page_tokens: 0, logits, steps: 0, behavior, widest }
+        let (pages, states, logits) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
+        Self { info, pages, states, page_tokens: 0, logits, steps: 0, behavior, widest }
+    }
+
+    /// Takes `state` from what it was before `position` to `sequence`.
+    fn advance(&mut self, state: SegmentState, position: usize, sequence: &[u32]) {
+        let mut tokens = match state.load {
+            Some(load) => self.states[&load].clone(),
+            None => self.states.remove(&state.place).unwrap_or_default(),
+        };
+        if position == 0 {
+            tokens.clear();
+        }
+        assert_eq!(tokens, sequence[..position], "the state is that of the sequence");
+        tokens.extend(&sequence[position..]);
+        if let Some(save) = state.save {
+            self.states.insert(save, tokens.clone());
+        }
+        self.states.insert(state.place, tokens);
     }
 
     fn next_token(&self, sequence: &[u32]) -> u32 {
@@ -91,9 +111,12 @@ impl Model for FakeModel {
                 let page = segment.pages[position / self.page_tokens];
                 self.pages.insert((page, position % self.page_tokens), *tokens.next().unwrap());
             }
+            let place = |p: usize| (segment.pages[p / self.page_tokens], p % self.page_tokens);
+            let sequence: Vec<_> = (0..end).map(|p| self.pages[&place(p)]).collect();
+            if let Some(state) = segment.state {
+                self.advance(state, segment.position, &sequence);
+            }
             if segment.logits == LogitRows::Last {
-                let place = |p: usize| (segment.pages[p / self.page_tokens], p % self.page_tokens);
-                let sequence: Vec<_> = (0..end).map(|p| self.pages[&place(p)]).collect();
                 let next = self.next_token(&sequence);
                 let row = (0..VOCAB_SIZE as u32).map(|id| if id == next { 9.0 } else { 0.0 });
                 self.logits.extend(row);

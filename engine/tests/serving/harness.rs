@@ -10,7 +10,7 @@ use engine::clock::Clock;
 use engine::config::{Config, Flags};
 use engine::http::{KvFacts, ModelFacts, ServerInfo};
 use engine::model::Model;
-use engine::schedule::{DEFAULT_POLICY, Limits, Policy};
+use engine::schedule::{Limits, StateLimits};
 use engine::server::{Loaded, ServeError, Server};
 use engine::weights::Digest;
 use reqwest::{Client, Response};
@@ -33,7 +33,6 @@ pub struct Setup {
 impl Default for Setup {
     fn default() -> Self {
         let limits = Limits {
-            policy: DEFAULT_POLICY,
             max_batch_size: 64,
             token_budget: 128,
             max_seq_len: 256,
@@ -41,15 +40,19 @@ impl Default for Setup {
             page_tokens: 4,
             chunk_tokens: 16,
             prefix_cache: true,
+            states: None,
+            run_ahead: 0,
         };
         Self { behavior: Behavior::default(), limits, api_key: None, ready: true }
     }
 }
 
 impl Setup {
-    pub fn policy(policy: Policy) -> Self {
+    /// A model with recurrent state, places for fewer sequences than may run, and little memory.
+    pub fn recurrent() -> Self {
         let mut setup = Self::default();
-        setup.limits.policy = policy;
+        setup.limits.states = Some(StateLimits { places: 24, interval: 16 });
+        setup.limits.pages = 200;
         setup
     }
 

@@ -40,7 +40,7 @@ struct Work {
     queries: Vec<f32>,
     /// `[R][BLOCK]` scores, then probabilities.
     scores: Vec<f32>,
-    /// `[R][D]` weighted values so far.
+    /// `[R][D]` weighted values so far, D rounded up to whole vectors.
     sums: Vec<f32>,
     /// `[R]` largest score so far.
     largest: Vec<f32>,
@@ -70,7 +70,7 @@ impl Attention<'_> {
     /// Writes `[T, H * D]` to `out`.
     pub(super) fn run(&self, pool: &mut Pool, scratch: &Scratch, out: &mut [f32]) {
         let AttentionShape { kv_heads, head_dim, .. } = self.layer.shape;
-        assert_eq!(head_dim % LANES, 0, "heads are whole vectors");
+        assert!(head_dim <= MAX_VALUE_GROUPS * LANES, "heads are not larger than 512");
         assert_eq!((kv_heads, head_dim), (self.kv.shape.kv_heads, self.kv.shape.head_dim));
         let rows_max = (ITEM_ROWS / self.layer.shape.group()).max(1);
         let mut items = Vec::new();
@@ -135,6 +135,11 @@ impl<E: Element> Run<'_, '_, E> {
         (row, (self.item.head * group + query % group) * self.call.layer.shape.head_dim)
     }
 
+    /// D rounded up to whole vectors.
+    fn width(&self) -> usize {
+        self.call.layer.shape.head_dim.next_multiple_of(LANES)
+    }
+
     #[inline(always)]
     fn start(&mut self) {
         let (rows, d) = (self.query_rows(), self.call.layer.shape.head_dim);
@@ -146,7 +151,7 @@ impl<E: Element> Run<'_, '_, E> {
         }
         self.work.scores.resize(rows * BLOCK, 0.0);
         self.work.sums.clear();
-        self.work.sums.resize(rows * d, 0.0);
+        self.work.sums.resize(rows * self.width(), 0.0);
         self.work.largest.clear();
         self.work.largest.resize(rows, f32::NEG_INFINITY);
         self.work.totals.clear();
@@ -184,7 +189,7 @@ impl<E: Element> Run<'_, '_, E> {
     /// Turns scores into probabilities under the largest score so far, and rescales the sums.
     #[inline(always)]
     fn soften<L: Lanes>(&mut self, lanes: L, block: usize, positions: usize) {
-        let d = self.call.layer.shape.head_dim;
+        let width = self.width();
         let group = self.call.layer.shape.group();
         let first = self.item.span.position + self.item.first;
         for query in 0..self.query_rows() {
@@ -228,7 +233,8 @@ impl<E: Element> Run<'_, '_, E> {
             }
             totals[query] = lanes.lower(total);
             if before != largest {
-                let (sums, _) = self.work.sums[query * d..(query + 1) * d].as_chunks_mut::<LANES>();
+                let sums = &mut self.work.sums[query * width..(query + 1) * width];
+                let (sums, _) = sums.as_chunks_mut::<LANES>();
                 for sum in sums {
                     *sum = lanes.lower(lanes.mul(lanes.lift(sum), shrink));
                 }
@@ -240,25 +246,25 @@ impl<E: Element> Run<'_, '_, E> {
     #[inline(always)]
     fn weigh<L: Lanes>(&mut self, lanes: L, block: usize, positions: usize) {
         let layout = Layout::new(self.call.kv.shape, self.call.layer.kv_layer);
-        let (rows, d) = (self.query_rows(), self.call.layer.shape.head_dim);
+        let (rows, width) = (self.query_rows(), self.width());
         let mut groups = [std::ptr::null(); MAX_VALUE_GROUPS];
-        let groups = &mut groups[..d / LANES];
+        let groups = &mut groups[..width / LANES];
         let page_tokens = self.call.kv.shape.page_tokens;
         let mut done = 0;
         while done < positions {
             let position = block + done;
             let run = (page_tokens - position % page_tokens).min(positions - done);
             let at = layout.value(&self.item.span.pages, self.item.head, position);
-            let values = &self.pages[at..at + run * d];
+            let values = &self.pages[at..at + run * width];
             for (group, column) in groups.iter_mut().zip(values.chunks_exact(LANES)) {
                 *group = column.as_ptr();
             }
             let start = self.work.scores[done..].as_ptr();
             let left = Left { start, row_stride: BLOCK, k_stride: 1 };
-            let right = Right { groups: &*groups, k_stride: d };
-            let out = Out { start: self.work.sums.as_mut_ptr(), row_stride: d, fresh: false };
-            // SAFETY: probabilities are `rows` by at least `done + run`, the values `run` by `d`
-            // as just sliced, and the sums have room for `rows` by `d`.
+            let right = Right { groups: &*groups, k_stride: width };
+            let out = Out { start: self.work.sums.as_mut_ptr(), row_stride: width, fresh: false };
+            // SAFETY: probabilities are `rows` by at least `done + run`, the values `run` by `width`
+            // as just sliced, and the sums have room for `rows` by `width`.
             unsafe { tile::multiply(lanes, rows, left, right, run, out) };
             done += run;
         }
@@ -266,7 +272,7 @@ impl<E: Element> Run<'_, '_, E> {
 
     #[inline(always)]
     fn finish<L: Lanes>(&mut self, lanes: L) {
-        let d = self.call.layer.shape.head_dim;
+        let (d, width) = (self.call.layer.shape.head_dim, self.width());
         let cols = self.call.layer.shape.heads * d;
         for query in 0..self.query_rows() {
             let (row, column) = self.place(query);
@@ -274,7 +280,7 @@ impl<E: Element> Run<'_, '_, E> {
             let scale = 1.0 / lanes.sum(lanes.lift(&totals[query]));
             // SAFETY: items differ in row or head, so each writes its own columns.
             let out = unsafe { self.out.part(row * cols + column, d) };
-            for (out, sum) in out.iter_mut().zip(&self.work.sums[query * d..(query + 1) * d]) {
+            for (out, sum) in out.iter_mut().zip(&self.work.sums[query * width..][..d]) {
                 *out = sum * scale;
             }
         }

@@ -236,3 +236,35 @@ impl<R: Rule> Kernel for GatedRows<'_, R> {
         }
     }
 }
+
+/// `x *= sigmoid(gate)`, in rows of `cols`.
+pub(super) fn sigmoid_mul(isa: Isa, pool: &mut Pool, x: &mut [f32], gate: &[f32], cols: usize) {
+    assert_eq!(x.len(), gate.len(), "a gate for each element");
+    let (rows, x) = (x.len() / cols, Shared::new(x));
+    for_rows(pool, rows, cols, &|first, rows| {
+        let part = first * cols..(first + rows) * cols;
+        // SAFETY: items are disjoint rows.
+        let x = unsafe { x.part(part.start, part.len()) };
+        isa.run(SigmoidMul { x, gate: &gate[part] });
+    });
+}
+
+struct SigmoidMul<'a> {
+    x: &'a mut [f32],
+    gate: &'a [f32],
+}
+
+impl Kernel for SigmoidMul<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self, lanes: L) {
+        let one = lanes.splat(1.0);
+        for (x, gate) in self.x.chunks_mut(LANES).zip(self.gate.chunks(LANES)) {
+            let (mut padded, mut gates) = ([0.0; LANES], [0.0; LANES]);
+            padded[..x.len()].copy_from_slice(x);
+            gates[..gate.len()].copy_from_slice(gate);
+            let e = lanes.exp(lanes.sub(lanes.splat(0.0), lanes.lift(&gates)));
+            let y = lanes.lower(lanes.div(lanes.lift(&padded), lanes.add(one, e)));
+            x.copy_from_slice(&y[..x.len()]);
+        }
+    }
+}

@@ -2,6 +2,7 @@
 
 mod attention;
 mod decode;
+mod delta_net;
 mod elementwise;
 mod isa;
 mod kv;
@@ -16,6 +17,7 @@ mod pool;
 mod reference;
 mod rope;
 mod shared;
+mod state;
 #[cfg(test)]
 mod tests;
 mod tile;
@@ -29,10 +31,15 @@ pub use memory::{free_bytes, processor_name};
 pub use moe::Routes;
 pub use pack::Matrix;
 pub use pool::Pool;
+pub use state::State;
 
-use super::{AttentionLayer, Collective, Device, Gate, HostMatrix, KvShape, Rank, Rotation};
+use super::{
+    AttentionLayer, Collective, DeltaNetLayer, Device, Gate, HostMatrix, KvShape, Rank, Rotation,
+    StateShape,
+};
 use crate::model::{StepBatch, StepError};
 use attention::Attention;
+use delta_net::DeltaNet;
 use elementwise::{ClampedSwiglu, Gating, Norm};
 use rope::Rope;
 
@@ -108,6 +115,7 @@ impl Device for Cpu {
     type Matrix = Matrix;
     type Vector = Vec<f32>;
     type Kv = Kv;
+    type State = State;
     type Plan = Plan;
     type Routes = Routes;
 
@@ -144,6 +152,10 @@ impl Device for Cpu {
 
     fn kv(&mut self, shape: KvShape) -> Result<Kv, StepError> {
         Kv::new(shape)
+    }
+
+    fn state(&mut self, shape: StateShape) -> Result<State, StepError> {
+        State::new(shape)
     }
 
     fn plan(&mut self, batch: &StepBatch, kv: &Kv, rotation: &Rotation) -> Result<Plan, StepError> {
@@ -253,6 +265,26 @@ impl Device for Cpu {
     ) -> Result<(), StepError> {
         let call = Attention { isa: self.isa, qkv: qkv.values(), layer, plan, kv };
         call.run(&mut self.pool, &self.attention, out.values_mut());
+        Ok(())
+    }
+
+    fn delta_net(
+        &mut self,
+        projected: &Buffer,
+        layer: &DeltaNetLayer<Vec<f32>>,
+        plan: &Plan,
+        state: &mut State,
+        out: &mut Buffer,
+    ) -> Result<(), StepError> {
+        state.check(plan)?;
+        let call = DeltaNet { isa: self.isa, projected: projected.values(), layer, plan };
+        call.run(&mut self.pool, state, out.values_mut());
+        Ok(())
+    }
+
+    fn sigmoid_mul(&mut self, x: &mut Buffer, gate: &Buffer) -> Result<(), StepError> {
+        let cols = x.cols;
+        elementwise::sigmoid_mul(self.isa, &mut self.pool, x.values_mut(), gate.values(), cols);
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! The operations in plain loops and f64 sums: what the kernels are tested against.
 
-use crate::device::{AttentionLayer, AttentionShape, Rotation};
+use crate::device::{AttentionLayer, AttentionShape, DeltaNetLayer, DeltaNetShape, Rotation};
 
 /// `x * w^T`, `w` being `n` rows of `k`.
 pub(super) fn matmul(x: &[f32], w: &[f32], k: usize) -> Vec<f32> {
@@ -82,6 +82,59 @@ pub(super) fn attention(qkv: &[f32], layer: &AttentionLayer<Vec<f32>>) -> Vec<f3
                     seen.iter().zip(&weights).map(|(row, w)| f64::from(row[value + i]) * w).sum();
                 (sum / total) as f32
             }));
+        }
+    }
+    out
+}
+
+/// Gated DeltaNet over one whole sequence of `projected` rows.
+pub(super) fn delta_net(projected: &[f32], layer: &DeltaNetLayer<Vec<f32>>) -> Vec<f32> {
+    let DeltaNetShape { key_heads, value_heads, key_dim, value_dim, taps } = layer.shape;
+    let (conv_cols, gates) = (layer.shape.conv_cols(), layer.shape.conv_cols());
+    let scalars = gates + value_heads * value_dim;
+    let silu = |x: f64| x / (1.0 + (-x).exp());
+    let rows: Vec<&[f32]> = projected.chunks_exact(layer.shape.cols()).collect();
+    let convolved = |t: usize, col: usize| {
+        let past = (0..taps).filter_map(|tap| {
+            let row = rows.get((t + tap).checked_sub(taps - 1)?)?;
+            Some(f64::from(layer.conv[tap * conv_cols + col]) * f64::from(row[col]))
+        });
+        silu(past.sum())
+    };
+    let vector = |t: usize, col: usize, len: usize| -> Vec<f64> {
+        (col..col + len).map(|col| convolved(t, col)).collect()
+    };
+    let unit = |x: Vec<f64>| -> Vec<f64> {
+        let norm = (x.iter().map(|x| x * x).sum::<f64>() + 1e-6).sqrt();
+        x.iter().map(|x| x / norm).collect()
+    };
+    let mut out = vec![0.0; rows.len() * value_heads * value_dim];
+    for head in 0..value_heads {
+        let key_head = head / layer.shape.group();
+        let mut state = vec![vec![0.0; value_dim]; key_dim];
+        for (t, row) in rows.iter().enumerate() {
+            let query = unit(vector(t, key_head * key_dim, key_dim));
+            let key = unit(vector(t, (key_heads + key_head) * key_dim, key_dim));
+            let values = vector(t, 2 * key_heads * key_dim + head * value_dim, value_dim);
+            let beta = 1.0 / (1.0 + (-f64::from(row[scalars + head])).exp());
+            let input = f64::from(row[scalars + value_heads + head] + layer.bias[head]);
+            let decay = (f64::from(layer.rate[head]) * (1.0 + input.exp()).ln()).exp();
+            let mut y = vec![0.0; value_dim];
+            for v in 0..value_dim {
+                state.iter_mut().for_each(|row| row[v] *= decay);
+                let known: f64 = state.iter().zip(&key).map(|(row, k)| row[v] * k).sum();
+                let delta = (values[v] - known) * beta;
+                state.iter_mut().zip(&key).for_each(|(row, k)| row[v] += k * delta);
+                let read: f64 = state.iter().zip(&query).map(|(row, q)| row[v] * q).sum();
+                y[v] = read / (key_dim as f64).sqrt();
+            }
+            let mean = y.iter().map(|y| y * y).sum::<f64>() / value_dim as f64;
+            let scale = 1.0 / (mean + f64::from(layer.epsilon)).sqrt();
+            for v in 0..value_dim {
+                let gate = silu(f64::from(row[gates + head * value_dim + v]));
+                let weighed = y[v] * scale * f64::from(layer.norm[v]);
+                out[(t * value_heads + head) * value_dim + v] = (weighed * gate) as f32;
+            }
         }
     }
     out

@@ -95,9 +95,9 @@ impl<E: Element> Kernel for Head<'_, '_, E> {
 impl<E: Element> Head<'_, '_, E> {
     #[inline(always)]
     fn write<L: Lanes>(&self, lanes: L, span: &Span, position: usize, key: &[f32], value: &[f32]) {
-        let d = key.len();
+        let (d, width) = (key.len(), self.layout.width());
         let mut narrow = [E::zeroed(); HEAD_DIM_MAX];
-        convert(lanes, key, &mut narrow[..d]);
+        convert(lanes, key, &mut narrow[..width]);
         let at = self.layout.keys(&span.pages, self.head, position);
         // SAFETY: this item alone uses the pages of its head.
         let keys = unsafe { self.pages.part(at, d * LANES) };
@@ -107,17 +107,24 @@ impl<E: Element> Head<'_, '_, E> {
         }
         let at = self.layout.value(&span.pages, self.head, position);
         // SAFETY: as above.
-        convert(lanes, value, unsafe { self.pages.part(at, d) });
+        convert(lanes, value, unsafe { self.pages.part(at, width) });
     }
 }
 
-/// Both are as long, and whole vectors.
+/// `to` is whole vectors, the last filled up with zeros.
 #[inline(always)]
 fn convert<L: Lanes, E: Element>(lanes: L, from: &[f32], to: &mut [E]) {
-    let (from, _) = from.as_chunks::<LANES>();
-    for (from, to) in from.iter().zip(to.chunks_exact_mut(LANES)) {
+    let (whole, tail) = from.as_chunks::<LANES>();
+    let mut to = to.chunks_exact_mut(LANES);
+    for (from, to) in whole.iter().zip(&mut to) {
         // SAFETY: `to` holds sixteen elements.
         unsafe { E::store(lanes, to.as_mut_ptr(), lanes.lift(from)) };
+    }
+    if let Some(to) = to.next() {
+        let mut last = [0.0; LANES];
+        last[..tail.len()].copy_from_slice(tail);
+        // SAFETY: `to` holds sixteen elements.
+        unsafe { E::store(lanes, to.as_mut_ptr(), lanes.lift(&last)) };
     }
 }
 

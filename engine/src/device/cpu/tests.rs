@@ -1,6 +1,7 @@
 //! Kernels against the reference, on every instruction set that this processor has.
 
 mod attention;
+mod delta_net;
 mod moe;
 
 use half::{bf16, f16};
@@ -226,6 +227,13 @@ fn norms_and_activation_follow_the_reference_at_every_tail() {
                 cpu.add_bias(&mut stream, &weight).unwrap();
                 let biased = sum.iter().zip(weight.iter().cycle()).map(|(x, b)| x + b);
                 assert!(stream.data == biased.collect::<Vec<_>>(), "{what}: biases");
+
+                let gates = buffer(cols, gates.data[..rows * cols].to_vec());
+                let sigmoid = |x: f32| 1.0 / (1.0 + (-x).exp());
+                let want: Vec<f32> =
+                    out.data.iter().zip(&gates.data).map(|(x, gate)| x * sigmoid(*gate)).collect();
+                cpu.sigmoid_mul(&mut out, &gates).unwrap();
+                check_close(&out.data, &want, 1e-5, &what);
             }
         }
     });

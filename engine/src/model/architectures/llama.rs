@@ -96,7 +96,17 @@ fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
 /// # Errors
 /// A setting is missing or does not fit.
 pub fn dense(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
-    let settings = Settings::of(checkpoint.config())?;
+    dense_as(checkpoint, Settings::of(checkpoint.config())?)
+}
+
+/// [`dense`], from settings that are a part of the checkpoint's.
+///
+/// # Errors
+/// A setting is missing or does not fit.
+pub fn dense_as(
+    checkpoint: &Checkpoint,
+    settings: Settings<'_>,
+) -> Result<DecoderSpec, LoadError> {
     settings.check_activation()?;
     let config = DecoderConfig::read(settings)?;
     let is_gguf = settings.is_gguf();
@@ -111,6 +121,7 @@ pub fn dense(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
         qkv_bias: false,
         output_bias: false,
         head_norms: false,
+        gated: false,
         sinks: false,
         window: None,
         rotated: RowOrder::AsStored,
@@ -123,6 +134,7 @@ pub fn dense(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     Ok(DecoderSpec {
         rope: RopeConfig::read(checkpoint, settings, config.head_dim)?,
         names,
+        norm_offset: 0.0,
         tied: if is_gguf {
             !checkpoint.lists(&format!("{}.weight", names.head))
         } else {

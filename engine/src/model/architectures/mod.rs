@@ -32,6 +32,7 @@ architectures! {
     llama,
     qwen2,
     qwen3,
+    qwen3_5,
     qwen3_moe,
 }
 

@@ -31,7 +31,8 @@ impl<D: Device> Dense<D> {
         }
         let part = |name, n| Part { bias: spec.bias, ..Part::plain(name, n) };
         let gate_up = [names.gate, names.up];
-        let gate_up = gate_up.map(|name| Part { own: own.clone(), ..part(name, intermediate) });
+        let gate_up =
+            gate_up.map(|name| Part { own: vec![own.clone()], ..part(name, intermediate) });
         Ok(Self {
             intermediate: own.len(),
             gate_up: loader.linear(&gate_up, layer, hidden)?,

@@ -3,6 +3,7 @@
 //! A block reads normed rows and leaves what is to be added to the residual stream in `delta`.
 
 mod attention;
+mod delta_net;
 mod dense;
 mod moe;
 
@@ -12,6 +13,7 @@ use super::{LoadError, StepError};
 use crate::device::Device;
 
 pub use attention::Attention;
+pub use delta_net::DeltaNet;
 pub use dense::Dense;
 pub use moe::Moe;
 
@@ -19,6 +21,7 @@ pub use moe::Moe;
 #[derive(Debug)]
 pub enum Mixer<D: Device> {
     Attention(Attention<D>),
+    DeltaNet(DeltaNet<D>),
 }
 
 /// What each position computes for itself.
@@ -35,6 +38,8 @@ pub struct Scratch<D: Device> {
     pub projected: D::Buffer,
     /// What comes out of its middle.
     pub mixed: D::Buffer,
+    /// `[T, H * D]` gates of attention's output.
+    pub gates: D::Buffer,
     /// `[T, E]` router logits.
     pub scores: D::Buffer,
     /// Rows on their way to experts.
@@ -50,6 +55,7 @@ impl<D: Device> Scratch<D> {
         Ok(Self {
             projected: device.buffer(1)?,
             mixed: device.buffer(1)?,
+            gates: device.buffer(1)?,
             scores: device.buffer(1)?,
             sent: device.buffer(1)?,
             returned: device.buffer(1)?,
@@ -63,13 +69,15 @@ pub struct Step<'a, D: Device> {
     pub device: &'a mut D,
     pub plan: &'a D::Plan,
     pub kv: &'a mut D::Kv,
+    /// Recurrent state, where the model has any and places for it were allocated.
+    pub state: Option<&'a mut D::State>,
     pub scratch: &'a mut Scratch<D>,
     /// Rows of the step.
     pub rows: usize,
 }
 
 impl<D: Device> Mixer<D> {
-    /// Loads the mixer of `layer`; `kv_layers` counts those that keep keys and values.
+    /// Loads the mixer of a layer and counts it.
     ///
     /// # Errors
     /// A tensor is missing or does not fit, or the device is full.
@@ -77,13 +85,18 @@ impl<D: Device> Mixer<D> {
         loader: &mut Loader<'_, D>,
         spec: &MixerSpec,
         context: BlockContext,
-        kv_layers: &mut usize,
+        counts: &mut LayerCounts,
     ) -> Result<Self, LoadError> {
         match spec {
             MixerSpec::Attention(spec) => {
-                let loaded = Attention::load(loader, spec, context, *kv_layers)?;
-                *kv_layers += 1;
+                let loaded = Attention::load(loader, spec, context, counts.kv)?;
+                counts.kv += 1;
                 Ok(Self::Attention(loaded))
+            }
+            MixerSpec::DeltaNet(spec) => {
+                let loaded = DeltaNet::load(loader, spec, context, counts.state)?;
+                counts.state += 1;
+                Ok(Self::DeltaNet(loaded))
             }
         }
     }
@@ -98,6 +111,7 @@ impl<D: Device> Mixer<D> {
     ) -> Result<(), StepError> {
         match self {
             Self::Attention(block) => block.run(step, x, delta),
+            Self::DeltaNet(block) => block.run(step, x, delta),
         }
     }
 }
@@ -129,6 +143,15 @@ impl<D: Device> FeedForward<D> {
             Self::Moe(block) => block.run(step, x, delta),
         }
     }
+}
+
+/// Layers so far, by what they keep of the past.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct LayerCounts {
+    /// Those with keys and values.
+    pub kv: usize,
+    /// Those with recurrent state.
+    pub state: usize,
 }
 
 /// Where a block stands in its model.

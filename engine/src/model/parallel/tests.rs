@@ -6,11 +6,13 @@ use std::path::{Path, PathBuf};
 use super::*;
 use crate::fixture::tiny_llama_gguf;
 use crate::model::{
-    Architecture, KvChoice, LoadOptions, Loaded, LogitRows, RopePrecision, Segment, load,
+    Architecture, KvChoice, LoadOptions, Loaded, LogitRows, RopePrecision, Segment, SegmentState,
+    load,
 };
 use crate::weights::{LoadError, ModelSource};
 
 const PAGE_TOKENS: usize = 16;
+const STATE: Option<SegmentState> = Some(SegmentState { place: 0, load: None, save: None });
 
 fn load_at(path: &Path, tp: usize) -> Result<Loaded, LoadError> {
     let source = ModelSource::find(path.to_str().unwrap(), None)?;
@@ -24,6 +26,7 @@ fn load_at(path: &Path, tp: usize) -> Result<Loaded, LoadError> {
     };
     let mut loaded = load(&source, &options)?;
     loaded.model.allocate_kv(32, PAGE_TOKENS).unwrap();
+    loaded.model.allocate_states(1).unwrap();
     Ok(loaded)
 }
 
@@ -33,7 +36,8 @@ fn logits(model: &mut dyn Model, tokens: &[u32], chunk: usize) -> Vec<f32> {
     for (i, part) in tokens.chunks(chunk).enumerate() {
         let pages = (0..tokens.len().div_ceil(PAGE_TOKENS) as u32).collect();
         let (rows, position) = (part.len(), i * chunk);
-        let segments = vec![Segment { rows, position, pages, logits: LogitRows::All }];
+        let segments =
+            vec![Segment { rows, position, pages, logits: LogitRows::All, state: STATE }];
         let batch = StepBatch { tokens: part.to_vec(), segments };
         out.extend_from_slice(model.step(&batch).unwrap());
     }
@@ -80,8 +84,15 @@ fn a_model_that_cannot_be_divided_says_why() {
 fn a_rank_that_fails_ends_the_step_and_not_the_process() {
     let (_folder, path) = tiny(3);
     let mut loaded = load_at(&path, 2).unwrap();
-    let segments =
-        |page| vec![Segment { rows: 1, position: 0, pages: vec![page], logits: LogitRows::Last }];
+    let segments = |page| {
+        vec![Segment {
+            rows: 1,
+            position: 0,
+            pages: vec![page],
+            logits: LogitRows::Last,
+            state: STATE,
+        }]
+    };
     let unsound = StepBatch { tokens: vec![1], segments: segments(99) };
     assert!(loaded.model.step(&unsound).unwrap_err().message.contains("page 99"));
     let sound = StepBatch { tokens: vec![1], segments: segments(0) };

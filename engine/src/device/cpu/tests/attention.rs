@@ -30,6 +30,7 @@ fn attend(
             position: first,
             pages: pages.clone(),
             logits: LogitRows::None,
+            state: None,
         };
         let batch = StepBatch { tokens: vec![0; last - first], segments: vec![segment] };
         let plan = cpu.plan(&batch, kv, rotation).unwrap();
@@ -81,7 +82,7 @@ fn check_attention(cpu: &mut Cpu, device: &str, layer: &Layer, kv_type: KvType) 
 fn attention_is_the_softmax_over_all_positions_whole_or_in_chunks() {
     on_every_device(|cpu, device| {
         for (heads, kv_heads, head_dim) in
-            [(1, 1, 16), (9, 3, 64), (4, 1, 128), (6, 6, 48), (10, 2, 256)]
+            [(1, 1, 16), (9, 3, 64), (4, 1, 128), (6, 6, 48), (10, 2, 256), (3, 1, 8), (4, 2, 26)]
         {
             let scale = 1.0 / (head_dim as f32).sqrt();
             let shape = AttentionShape { heads, kv_heads, head_dim, scale };
@@ -151,7 +152,7 @@ fn a_plan_refuses_pages_and_rows_that_are_not_there() {
     let kv = cpu.kv(shape).unwrap();
     let mut refused = |rows, position, pages: &[u32], tokens| {
         let logits = LogitRows::Last;
-        let segments = vec![Segment { rows, position, pages: pages.to_vec(), logits }];
+        let segments = vec![Segment { rows, position, pages: pages.to_vec(), logits, state: None }];
         let batch = StepBatch { tokens: vec![0; tokens], segments };
         cpu.plan(&batch, &kv, &rotation(vec![1.0])).is_err()
     };
