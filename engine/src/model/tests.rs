@@ -35,8 +35,11 @@ fn load_path(path: &Path, options: &LoadOptions) -> Loaded {
     load(&source, options).unwrap()
 }
 
+/// Rows of a sequence that keeps its recurrent state, if there is any, in the place that has the
+/// number of its first page.
 fn segment(rows: usize, position: usize, pages: Vec<u32>, logits: LogitRows) -> Segment {
-    Segment { rows, position, pages, logits, state: None }
+    let state = pages.first().map(|first| SegmentState { place: *first, load: None, save: None });
+    Segment { rows, position, pages, logits, state }
 }
 
 fn argmax(row: &[f32]) -> u32 {

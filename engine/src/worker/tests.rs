@@ -119,16 +119,13 @@ fn crowded_out_and_found_again_sequences_are_the_reference_s() {
         let cases = cases(&folder);
         let metrics = Arc::new(Metrics::default());
         // Each prompt three times, the last time with a part of its continuation.
-        let begun = |case: &Case, n: usize| {
-            let prompt = [&case.prompt, &case.greedy[..n]].concat();
-            request(prompt, WANTED - n)
-        };
         let rounds = [0, 0, 9];
-        let requests =
-            rounds.iter().flat_map(|n| cases.iter().map(|case| begun(case, *n))).collect();
+        let begun =
+            |case: &Case, n: usize| request([&case.prompt, &case.greedy[..n]].concat(), WANTED - n);
+        let requests = cases.iter().flat_map(|case| rounds.map(|n| begun(case, n))).collect();
         let outputs = run(worker(&folder, &limits, &metrics), requests);
         for ((id, tokens), i) in outputs.iter().zip(0..) {
-            let (case, from) = (&cases[i % cases.len()], rounds[i / cases.len()]);
+            let (case, from) = (&cases[i / rounds.len()], rounds[i % rounds.len()]);
             let what = format!("{}, sequence {id}", folder.display());
             let ids: Vec<u32> = tokens.iter().map(|output| output.token).collect();
             assert_eq!(ids.len(), WANTED - from, "{what}");
@@ -139,7 +136,7 @@ fn crowded_out_and_found_again_sequences_are_the_reference_s() {
                 assert!((got - want).abs() <= TOLERANCE, "{what}: {got}, not {want}");
             }
         }
-        assert_eq!(outputs.len(), 3 * cases.len());
+        assert_eq!(outputs.len(), rounds.len() * cases.len());
         let (hits, preemptions) = (&metrics.prefix_cache_hit_tokens, &metrics.preemptions);
         assert!(hits.load(Relaxed) > 0, "{}: prompts are found again", folder.display());
         assert!(preemptions.load(Relaxed) > 0, "{}: sequences give way", folder.display());

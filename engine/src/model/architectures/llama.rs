@@ -73,11 +73,10 @@ fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
         let reason = "mixtures of Llama experts are not supported";
         return Err(settings.wrong("num_local_experts", "expert_count", reason));
     }
-    let attention_bias = settings.flag("attention_bias", false)?;
+    set_attention_biases(&mut spec, checkpoint)?;
     let mlp_bias = settings.flag("mlp_bias", false)?;
     let head_dim = spec.config.head_dim;
     for (_, attention) in spec.attentions_mut() {
-        (attention.qkv_bias, attention.output_bias) = (attention_bias, attention_bias);
         // llama.cpp turns neighbors where the others turn halves, for this family alone.
         if settings.is_gguf() {
             attention.rotated = RowOrder::RopePairs { head_dim };
@@ -89,6 +88,30 @@ fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
         }
     }
     Ok(spec)
+}
+
+/// Gives every attention block the biases that `attention_bias` says, or that a GGUF file lists.
+///
+/// # Errors
+/// The setting is no flag.
+pub fn set_attention_biases(
+    spec: &mut DecoderSpec,
+    checkpoint: &Checkpoint,
+) -> Result<(), LoadError> {
+    let settings = Settings::of(checkpoint.config())?;
+    let flag = settings.flag("attention_bias", false)?;
+    let has = |name: &str| {
+        if settings.is_gguf() {
+            checkpoint.lists(&format!("{}.bias", name.replace("{layer}", "0")))
+        } else {
+            flag
+        }
+    };
+    for (_, attention) in spec.attentions_mut() {
+        attention.qkv_bias = has(attention.names.query);
+        attention.output_bias = has(attention.names.output);
+    }
+    Ok(())
 }
 
 /// A decoder with Llama's tensor names, the same in every layer, no biases, no windows.

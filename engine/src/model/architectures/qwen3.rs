@@ -16,10 +16,9 @@ fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     let mut spec = llama::dense(checkpoint)?;
     let settings = Settings::of(checkpoint.config())?;
     let windows = qwen2::windows(settings, spec.layers.len())?;
-    let bias = settings.flag("attention_bias", false)?;
+    llama::set_attention_biases(&mut spec, checkpoint)?;
     for (layer, attention) in spec.attentions_mut() {
         attention.head_norms = true;
-        (attention.qkv_bias, attention.output_bias) = (bias, bias);
         attention.window = windows[layer];
     }
     Ok(spec)

@@ -34,12 +34,11 @@ fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     let settings = Settings::of(checkpoint.config())?;
     let moe = moe(settings)?;
     let window = window(settings)?;
-    let bias = settings.flag("attention_bias", false)?;
+    llama::set_attention_biases(&mut spec, checkpoint)?;
     let every = settings.optional_size("decoder_sparse_step", "")?.unwrap_or(1);
     let dense_layers = dense_layers(settings)?;
     for (_, attention) in spec.attentions_mut() {
         attention.head_norms = true;
-        (attention.qkv_bias, attention.output_bias) = (bias, bias);
         attention.window = window;
     }
     for (index, layer) in spec.layers.iter_mut().enumerate() {

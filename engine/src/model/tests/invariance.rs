@@ -31,6 +31,7 @@ fn check(model: &mut dyn Model, what: &str) {
     let first = OTHERS * OTHER_PAGES;
     let pages: Vec<u32> = (first..first + LEN.div_ceil(PAGE_TOKENS as u32)).collect();
     model.allocate_kv(first as usize + pages.len(), PAGE_TOKENS).unwrap();
+    model.allocate_states(first as usize + pages.len()).unwrap();
     let tokens = text(LEN, 13);
     let alone = chunked(model, &tokens, tokens.len(), &pages);
     assert!(alone.iter().all(|x| x.is_finite()), "{what}: logits are numbers");
@@ -60,7 +61,7 @@ fn check(model: &mut dyn Model, what: &str) {
 
 #[test]
 fn logits_have_the_same_bits_whatever_shares_the_step() {
-    for reference in references().iter().filter(|reference| reference.is_known()) {
+    for reference in references() {
         for kv in [KvChoice::F32, KvChoice::F16] {
             for isa in Isa::detected() {
                 let options = LoadOptions { kv, isa: Some(isa), ..LoadOptions::default() };
@@ -93,11 +94,35 @@ fn config(architecture: &str, changes: &Value) -> Value {
 }
 
 /// Random weights of `config`.
-pub fn load_random(config: &Value) -> Result<Loaded, LoadError> {
+fn load_random(config: &Value) -> Result<Loaded, LoadError> {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
     let source = ModelSource::find(folder.path().to_str().unwrap(), None).unwrap();
     load(&source, &LoadOptions { random_seed: Some(1), ..LoadOptions::default() })
+}
+
+/// Mixtures of attention and gated DeltaNet that are allowed.
+fn hybrid_shapes() -> Vec<(&'static str, Value)> {
+    let hybrid = |more: Value| {
+        let mut hybrid = json!({
+            "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16,
+            "linear_value_head_dim": 32, "linear_conv_kernel_dim": 4,
+        });
+        hybrid.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        hybrid
+    };
+    let qwen3_5 = "Qwen3_5ForConditionalGeneration";
+    let kinds = ["full_attention", "linear_attention", "full_attention"];
+    vec![
+        (qwen3_5, hybrid(json!({ "full_attention_interval": 2, "linear_conv_kernel_dim": 2 }))),
+        (
+            qwen3_5,
+            hybrid(json!({ "layer_types": kinds, "linear_num_key_heads": 3,
+                "linear_num_value_heads": 3, "linear_value_head_dim": 20,
+                "linear_key_head_dim": 24, "attention_bias": true,
+                "rope_parameters": { "rope_theta": 1e6, "partial_rotary_factor": 0.5 } })),
+        ),
+    ]
 }
 
 /// Shapes that are allowed and that nobody published.
@@ -163,7 +188,7 @@ fn shapes() -> Vec<(&'static str, Value)> {
 
 #[test]
 fn shapes_that_nobody_published_are_invariant_too() {
-    for (architecture, changes) in shapes() {
+    for (architecture, changes) in [shapes(), hybrid_shapes()].concat() {
         let what = format!("{architecture} {changes}");
         let mut loaded = load_random(&config(architecture, &changes))
             .unwrap_or_else(|err| panic!("{what}: {err}"));
@@ -176,11 +201,12 @@ fn settings_change_what_a_model_computes() {
     let first_logits = |config: &Value| {
         let mut loaded = load_random(config).unwrap();
         loaded.model.allocate_kv(3, PAGE_TOKENS).unwrap();
+        loaded.model.allocate_states(3).unwrap();
         let tokens: Vec<u32> = (0..40).collect();
         chunked(loaded.model.as_mut(), &tokens, 40, &[0, 1, 2])
     };
     let mut compared = 0;
-    for (architecture, changes) in shapes() {
+    for (architecture, changes) in [shapes(), hybrid_shapes()].concat() {
         let plain = config(architecture, &changes);
         for (key, value) in [
             ("sliding_window", json!(3)),
@@ -203,4 +229,36 @@ fn settings_change_what_a_model_computes() {
         }
     }
     assert!(compared > 20, "{compared} settings were changed");
+}
+
+#[test]
+fn settings_that_do_not_fit_name_their_key() {
+    let moe = json!({ "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32 });
+    let oss = json!({ "num_local_experts": 4, "num_experts_per_tok": 2 });
+    let yarn = |more: Value| {
+        let mut yarn = json!({ "rope_type": "yarn", "factor": 4.0,
+            "original_max_position_embeddings": 64 });
+        yarn.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        yarn
+    };
+    let cases = [
+        ("LlamaForCausalLM", json!({}), "hidden_act", json!("gelu"), "`gelu` is not supported"),
+        ("LlamaForCausalLM", json!({}), "attention_bias", json!(3), "3 is neither true nor false"),
+        ("LlamaForCausalLM", json!({}), "num_local_experts", json!(8), "are not supported"),
+        ("LlamaForCausalLM", json!({}), "partial_rotary_factor", json!(1.5), "cannot be turned"),
+        ("Qwen3MoeForCausalLM", moe.clone(), "num_experts", Value::Null, "the key is missing"),
+        ("Qwen3MoeForCausalLM", moe.clone(), "num_experts_per_tok", json!(5), "5 of 4 experts"),
+        ("Qwen3MoeForCausalLM", moe, "mlp_only_layers", json!([-1]), "not a list of layers"),
+        ("GptOssForCausalLM", oss.clone(), "num_experts_per_tok", json!(9), "9 of 4 experts"),
+        ("GptOssForCausalLM", oss.clone(), "sliding_window", json!(0), "0 is out of range"),
+        ("GptOssForCausalLM", oss.clone(), "layer_types", json!(["full_attention"]), "3 layers"),
+        ("GptOssForCausalLM", oss.clone(), "intermediate_size", json!(40), "whole blocks of 32"),
+        ("GptOssForCausalLM", oss, "rope_scaling", yarn(json!({ "mscale": 1 })), "not supported"),
+    ];
+    for (architecture, changes, key, value, want) in cases {
+        let mut config = config(architecture, &changes);
+        config[key] = value;
+        let message = load_random(&config).unwrap_err().to_string();
+        assert!(message.contains(want), "{architecture} {key}: {message} should say: {want}");
+    }
 }
