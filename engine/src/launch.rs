@@ -207,6 +207,7 @@ fn options(config: &Config, files: &ModelFiles) -> LoadOptions {
             DeviceChoice::Auto => model::DeviceChoice::Auto,
             _ => model::DeviceChoice::Cpu,
         },
+        tp: NonZeroUsize::new(config.tp.value),
         threads: NonZeroUsize::new(config.threads.value),
         kv: match config.kv_dtype.value {
             KvDtypeChoice::F32 => model::KvChoice::F32,

@@ -3,13 +3,17 @@
 //! A device knows no architecture, no file and no request. Shape letters: T tokens of a step,
 //! H heads, D head size, N output columns, K contraction.
 
+pub mod collective;
 pub mod cpu;
 pub mod cuda;
 
 use std::fmt;
+use std::ops::Range;
 
 use crate::model::{StepBatch, StepError};
 use crate::weights::WeightType;
+
+pub use collective::{Collective, Rank};
 
 /// A stored matrix `[N, K]` on its way to the device.
 #[derive(Debug)]
@@ -319,10 +323,20 @@ pub trait Device: Send + fmt::Debug {
         rotation: &Rotation,
     ) -> Result<Self::Plan, StepError>;
 
-    /// `out[t] = table[ids[t]]`.
+    /// Where the device stands among those that share its model.
+    fn rank(&self) -> Rank;
+
+    /// `x` = the sum of the ranks' `x`; nothing where there is one rank.
+    fn all_reduce_sum(&mut self, x: &mut Self::Buffer) -> Result<(), StepError>;
+
+    /// Rows of `out` = those of the ranks' `x` side by side, rank after rank.
+    fn all_gather(&mut self, x: &Self::Buffer, out: &mut Self::Buffer) -> Result<(), StepError>;
+
+    /// `out[t] = table[ids[t] - first]`, or zeros where the table has no such row.
     fn embed(
         &mut self,
         table: &Self::Matrix,
+        first: usize,
         ids: &[u32],
         out: &mut Self::Buffer,
     ) -> Result<(), StepError>;
@@ -415,12 +429,13 @@ pub trait Device: Send + fmt::Debug {
     ) -> Result<(), StepError>;
 
     /// Chooses `chosen` of the E experts for each row of `logits`, `[T, E]`. Of equal logits the
-    /// first win.
+    /// first win. Rows go to those of the chosen that are in `own`, numbered from its start.
     fn route(
         &mut self,
         logits: &Self::Buffer,
         chosen: usize,
         gate: Gate,
+        own: Range<usize>,
     ) -> Result<Self::Routes, StepError>;
 
     /// Rows of [`Device::dispatch`]'s output: one for each row and expert it goes to.

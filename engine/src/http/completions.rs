@@ -65,6 +65,22 @@ pub(super) async fn completions(State(app): State<App>, body: Bytes) -> Result<R
     answer::respond(Completion { echoes }, writing, ticket).await
 }
 
+/// Reads `body` as the route does, and says whether its fields can be served: for fuzzing, without
+/// a server.
+///
+/// # Errors
+/// It is not JSON, or one of its fields cannot be taken.
+pub fn check_completion(body: &[u8], vocab_size: usize) -> Result<(), ApiError> {
+    let mut fields = Fields::parse(body)?;
+    fields.string("model")?;
+    let prompts = take_prompts(&mut fields, vocab_size)?;
+    let params = Params::take(&mut fields, &["max_tokens"], vocab_size)?;
+    take_completion_logprobs(&mut fields)?;
+    fields.bool_or("add_special_tokens", true)?;
+    fields.finish()?;
+    check_choices(prompts.len(), params.n)
+}
+
 #[derive(Debug)]
 struct Completion {
     /// The text of each prompt, where it is part of the answer.

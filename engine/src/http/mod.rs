@@ -12,6 +12,7 @@ mod state;
 mod structure;
 mod tokens;
 
+pub use completions::check_completion;
 pub use error::{ApiError, ErrorKind};
 pub use info::{KvFacts, ModelFacts, ServerInfo};
 pub use serve::serve;

@@ -2,13 +2,16 @@
 //!
 //! Knows no architecture: what the layers are is said by a [`DecoderSpec`].
 
+use std::ops::Range;
+
 use super::block::{BlockContext, FeedForward, LayerCounts, Mixer, Scratch, Step};
 use super::config::architecture;
 use super::loader::{Loader, Part};
 use super::rope::RopePrecision;
+use super::shard::{self, Heads};
 use super::spec::{DecoderSpec, LayerSpec, MixerSpec, Names};
 use super::{LoadError, Model, ModelInfo, StepBatch, StepError};
-use crate::device::{Device, KvShape, KvType, Rotation, StateShape};
+use crate::device::{Device, KvShape, KvType, Rank, Rotation, StateShape};
 use crate::weights::Checkpoint;
 
 /// A layer: norm, mixer, norm, feed-forward.
@@ -31,7 +34,9 @@ struct Stream<D: Device> {
     delta: D::Buffer,
     /// `[R, hidden]` for the rows with logits: stream, what to add, norm of the sum.
     last: [D::Buffer; 3],
-    /// `[R, vocab]`
+    /// `[R, own vocab]`
+    own_logits: D::Buffer,
+    /// `[R, vocab]`, used where there are several ranks.
     logits: D::Buffer,
 }
 
@@ -44,6 +49,8 @@ pub struct Decoder<D: Device> {
     rotation: Rotation,
     /// Shape of the KV cache but for its pages.
     kv_shape: KvShape,
+    /// The ids whose rows of embedding and head this rank has.
+    own_vocab: Range<usize>,
     /// Shape of the recurrent state but for its places; none in models without.
     state_shape: Option<StateShape>,
     embedding: D::Matrix,
@@ -72,7 +79,9 @@ impl<D: Device> Decoder<D> {
         let (config, names) = (&spec.config, &spec.names);
         let (hidden, vocab) = (config.hidden, config.vocab_size);
         let mut loader = Loader::new(&mut device, checkpoint, spec.norm_offset);
-        let embedding = loader.matrix(&[Part::plain(names.embedding, vocab)], 0, hidden)?;
+        let own_vocab = shard::share(loader.rank(), vocab);
+        let rows = |name| Part { own: vec![own_vocab.clone()], ..Part::plain(name, vocab) };
+        let embedding = loader.matrix(&[rows(names.embedding)], 0, hidden)?;
         let mut counts = LayerCounts::default();
         let mut layers = Vec::with_capacity(spec.layers.len());
         for (layer, spec) in spec.layers.iter().enumerate() {
@@ -80,13 +89,10 @@ impl<D: Device> Decoder<D> {
             layers.push(Layer::load(&mut loader, names, spec, context, &mut counts)?);
         }
         let final_norm = loader.norm(names.final_norm, 0, hidden)?;
-        let head = if spec.tied {
-            None
-        } else {
-            Some(loader.matrix(&[Part::plain(names.head, vocab)], 0, hidden)?)
-        };
-        let kv_shape = kv_shape(spec, counts.kv, kv_type);
-        let state_shape = state_shape(spec, counts.state);
+        let head =
+            if spec.tied { None } else { Some(loader.matrix(&[rows(names.head)], 0, hidden)?) };
+        let kv_shape = kv_shape(spec, loader.rank(), counts.kv, kv_type);
+        let state_shape = state_shape(spec, loader.rank(), counts.state);
         let info = ModelInfo {
             architecture: architecture(checkpoint.config())?.to_owned(),
             vocab_size: vocab,
@@ -98,13 +104,15 @@ impl<D: Device> Decoder<D> {
             state_bytes: state_shape.map_or(0, |shape| shape.place_bytes()),
         };
         Ok(Self {
-            stream: Stream::new(&mut device, hidden, vocab).map_err(LoadError::Device)?,
+            stream: Stream::new(&mut device, hidden, own_vocab.len(), vocab)
+                .map_err(LoadError::Device)?,
             scratch: Scratch::new(&mut device).map_err(LoadError::Device)?,
             device,
             info,
             norm_epsilon: config.norm_epsilon,
             rotation: spec.rope.rotation(precision),
             kv_shape,
+            own_vocab,
             state_shape,
             embedding,
             layers,
@@ -133,8 +141,10 @@ impl<D: Device> Decoder<D> {
                 step.device.add_rms_norm(hidden, delta, &layer.mixer_norm, epsilon, normed)?;
             }
             layer.mixer.run(&mut step, normed, delta)?;
+            step.device.all_reduce_sum(delta)?;
             step.device.add_rms_norm(hidden, delta, &layer.feed_forward_norm, epsilon, normed)?;
             layer.feed_forward.run(&mut step, normed, delta)?;
+            step.device.all_reduce_sum(delta)?;
         }
         Ok(())
     }
@@ -159,12 +169,18 @@ impl<D: Device> Layer<D> {
 }
 
 impl<D: Device> Stream<D> {
-    fn new(device: &mut D, hidden: usize, vocab: usize) -> Result<Self, StepError> {
+    fn new(
+        device: &mut D,
+        hidden: usize,
+        own_vocab: usize,
+        vocab: usize,
+    ) -> Result<Self, StepError> {
         Ok(Self {
             hidden: device.buffer(hidden)?,
             normed: device.buffer(hidden)?,
             delta: device.buffer(hidden)?,
             last: [device.buffer(hidden)?, device.buffer(hidden)?, device.buffer(hidden)?],
+            own_logits: device.buffer(own_vocab)?,
             logits: device.buffer(vocab)?,
         })
     }
@@ -174,29 +190,30 @@ impl<D: Device> Stream<D> {
         let all = [&mut self.hidden, &mut self.normed, &mut self.delta];
         all.into_iter().try_for_each(|buffer| device.resize(buffer, rows))?;
         self.last.iter_mut().try_for_each(|buffer| device.resize(buffer, last_rows))?;
-        device.resize(&mut self.logits, last_rows)
+        device.resize(&mut self.own_logits, last_rows)
     }
 }
 
 /// Heads are the same in every layer that has them.
-fn kv_shape(spec: &DecoderSpec, layers: usize, kv_type: KvType) -> KvShape {
+fn kv_shape(spec: &DecoderSpec, rank: Rank, layers: usize, kv_type: KvType) -> KvShape {
     let mut heads = spec.layers.iter().filter_map(|layer| match &layer.mixer {
         MixerSpec::Attention(attention) => Some(attention.shape),
         MixerSpec::DeltaNet(_) => None,
     });
     let shape = heads.next().unwrap_or_else(|| spec.config.attention_shape());
-    let (kv_heads, head_dim) = (shape.kv_heads, shape.head_dim);
+    let own = Heads::of_attention(rank, &shape);
+    let (kv_heads, head_dim) = (own.map_or(0, |(own, _)| own.kv.len()), shape.head_dim);
     KvShape { layers, kv_heads, head_dim, pages: 0, page_tokens: 0, kv_type }
 }
 
 /// As for heads.
-fn state_shape(spec: &DecoderSpec, layers: usize) -> Option<StateShape> {
-    spec.layers.iter().find_map(|layer| match &layer.mixer {
+fn state_shape(spec: &DecoderSpec, rank: Rank, layers: usize) -> Option<StateShape> {
+    let whole = spec.layers.iter().find_map(|layer| match &layer.mixer {
         MixerSpec::Attention(_) => None,
-        MixerSpec::DeltaNet(delta_net) => {
-            Some(StateShape { layers, places: 0, net: delta_net.shape })
-        }
-    })
+        MixerSpec::DeltaNet(delta_net) => Some(&delta_net.shape),
+    })?;
+    let (_, net) = Heads::of_delta_net(rank, whole)?;
+    Some(StateShape { layers, places: 0, net })
 }
 
 fn no_kv() -> StepError {
@@ -233,7 +250,9 @@ impl<D: Device> Model for Decoder<D> {
         let plan = self.device.plan(batch, kv, &self.rotation)?;
         let (rows, last_rows) = (batch.tokens.len(), batch.logit_rows());
         self.stream.resize(&mut self.device, rows, last_rows.len())?;
-        self.device.embed(&self.embedding, &batch.tokens, &mut self.stream.hidden)?;
+        let (first, hidden) = (self.own_vocab.start, &mut self.stream.hidden);
+        self.device.embed(&self.embedding, first, &batch.tokens, hidden)?;
+        self.device.all_reduce_sum(hidden)?;
         self.run_layers(&plan, rows)?;
         let (device, stream) = (&mut self.device, &mut self.stream);
         if !last_rows.is_empty() {
@@ -242,8 +261,13 @@ impl<D: Device> Model for Decoder<D> {
             device.gather(&stream.delta, &last_rows, delta)?;
             device.add_rms_norm(hidden, delta, &self.final_norm, self.norm_epsilon, normed)?;
             let head = self.head.as_ref().unwrap_or(&self.embedding);
-            device.matmul(normed, head, &mut stream.logits)?;
+            device.matmul(normed, head, &mut stream.own_logits)?;
         }
+        if device.rank() == Rank::ONLY {
+            return device.read(&mut stream.own_logits);
+        }
+        device.resize(&mut stream.logits, last_rows.len())?;
+        device.all_gather(&stream.own_logits, &mut stream.logits)?;
         device.read(&mut stream.logits)
     }
 }

@@ -1,24 +1,40 @@
 //! Weights by name onto a device: the one way from a checkpoint to matrices and vectors.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
-use crate::device::{Device, HostMatrix, RowOrder};
+use crate::device::{Device, HostMatrix, Rank, RowOrder};
 use crate::weights::format::dequantize;
 use crate::weights::{Checkpoint, LoadError, MxStack, TensorData, WeightType};
 
 /// `n` rows of the stored matrix `{name}.weight`, and as many elements of `{name}.bias`.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Part<'a> {
     pub name: &'a str,
     pub n: usize,
+    /// Those of the rows that this rank has, whole heads where `order` is one of heads.
+    pub own: Vec<Range<usize>>,
     pub order: RowOrder,
     pub bias: bool,
 }
 
 impl<'a> Part<'a> {
-    /// Rows as stored, no bias.
+    /// All rows as stored, no bias.
     pub fn plain(name: &'a str, n: usize) -> Self {
-        Self { name, n, order: RowOrder::AsStored, bias: false }
+        Self {
+            name,
+            n,
+            own: std::iter::once(0..n).collect(),
+            order: RowOrder::AsStored,
+            bias: false,
+        }
+    }
+}
+
+impl Part<'_> {
+    /// Where the files keep rows `own`.
+    fn stored(&self, own: &Range<usize>) -> Range<usize> {
+        self.order.stored_rows(own.start)..self.order.stored_rows(own.end)
     }
 }
 
@@ -45,7 +61,29 @@ impl<'a, D: Device> Loader<'a, D> {
         Self { device, checkpoint, norm_offset, parameters: 0 }
     }
 
-    /// Weights read so far.
+    /// Where the device stands among those that share the model.
+    pub fn rank(&self) -> Rank {
+        self.device.rank()
+    }
+
+    /// Elements between two places at which the rows of matrix `name` can be cut.
+    pub fn cut_unit(&self, name: &str, layer: usize) -> usize {
+        self.checkpoint.cut_unit(&format!("{}.weight", in_layer(name, layer)))
+    }
+
+    /// Why this model cannot be divided among the ranks.
+    pub fn indivisible(&self, what: &str, count: usize) -> LoadError {
+        let ranks = self.rank().count;
+        let reason = format!("{ranks} ranks cannot share {count} {what}; hint: a smaller `--tp`");
+        LoadError::Unsupported { path: self.checkpoint.path().to_owned(), reason }
+    }
+
+    /// Counts weights that another rank has.
+    pub fn count_elsewhere(&mut self, weights: usize) {
+        self.parameters += weights as u64;
+    }
+
+    /// Weights read so far, by this rank or another.
     pub fn parameters(&self) -> u64 {
         self.parameters
     }
@@ -96,13 +134,71 @@ impl<'a, D: Device> Loader<'a, D> {
                 let stored_rows = part.order.stored_rows(part.n);
                 let stored =
                     self.values(&format!("{}.bias", in_layer(part.name, layer)), &[stored_rows])?;
-                bias.extend((0..part.n).map(|n| stored[part.order.stored_row(n)]));
+                for own in &part.own {
+                    let stored = &stored[part.stored(own)];
+                    bias.extend((0..own.len()).map(|n| stored[part.order.stored_row(n)]));
+                }
             } else {
-                bias.resize(bias.len() + part.n, 0.0);
+                bias.resize(bias.len() + part.own.iter().map(Range::len).sum::<usize>(), 0.0);
             }
         }
         let bias = if bias.is_empty() { None } else { Some(self.own_vector(&bias)?) };
         Ok(Linear { matrix: self.matrix(parts, layer, k)?, bias })
+    }
+
+    /// The product by columns `cols` of `part`, whose rows have `k`: one rank's share of a sum over
+    /// all ranks, of which the first has the bias.
+    ///
+    /// # Errors
+    /// As [`Loader::linear`], or a block of weights lies across the border of two ranks.
+    pub fn partial(
+        &mut self,
+        part: &Part<'_>,
+        layer: usize,
+        k: usize,
+        cols: &Range<usize>,
+    ) -> Result<Linear<D>, LoadError> {
+        let own = in_layer(part.name, layer);
+        let name = format!("{own}.weight");
+        let tensor = self.tensor(&name, &[part.n, k])?;
+        let bytes = self.cut(&name, &tensor, cols)?;
+        let (weight_type, order) = (tensor.weight_type, part.order);
+        let rows = Rows { weight_type, n: part.n, bytes, order };
+        let matrix = self.own_matrix(&[rows], cols.len())?;
+        let mut bias = None;
+        if part.bias {
+            let values = self.values(&format!("{own}.bias"), &[part.n])?;
+            if self.rank().index == 0 {
+                bias = Some(self.own_vector(&values)?);
+            }
+        }
+        Ok(Linear { matrix, bias })
+    }
+
+    /// Columns `cols` of the rows of `tensor`.
+    fn cut<'b>(
+        &self,
+        name: &str,
+        tensor: &'b TensorData<'_>,
+        cols: &Range<usize>,
+    ) -> Result<Cow<'b, [u8]>, LoadError> {
+        let (weight_type, k) = (tensor.weight_type, tensor.shape[1]);
+        let block = weight_type.block();
+        if *cols == (0..k) {
+            return Ok(Cow::Borrowed(&tensor.bytes));
+        }
+        if let Some(at) = [cols.start, cols.end].into_iter().find(|at| !at.is_multiple_of(block)) {
+            return Err(LoadError::Cut {
+                path: self.checkpoint.path().to_owned(),
+                tensor: name.to_owned(),
+                weight_type: weight_type.name(),
+                at,
+                block,
+            });
+        }
+        let own = weight_type.row_bytes(cols.start)..weight_type.row_bytes(cols.end);
+        let rows = tensor.bytes.chunks_exact(weight_type.row_bytes(k));
+        Ok(rows.flat_map(|row| &row[own.clone()]).copied().collect())
     }
 
     /// The parts under one another, of K inputs each, without biases.
@@ -122,8 +218,10 @@ impl<'a, D: Device> Loader<'a, D> {
             self.parameters += (part.n * k) as u64;
             tensors.push((tensor, part));
         }
-        let rows: Vec<_> =
-            tensors.iter().map(|(tensor, part)| Rows::of(tensor, part.n, part.order)).collect();
+        let rows: Vec<_> = tensors
+            .iter()
+            .flat_map(|(tensor, part)| part.own.iter().map(|own| Rows::of(tensor, part, own)))
+            .collect();
         self.own_matrix(&rows, k)
     }
 
@@ -181,9 +279,13 @@ pub struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    /// `n` rows of a tensor, all of them unless the order chooses.
-    fn of(tensor: &'a TensorData<'_>, n: usize, order: RowOrder) -> Self {
-        Self { weight_type: tensor.weight_type, n, bytes: Cow::Borrowed(&tensor.bytes), order }
+    /// The rows `own` of `part`, which `tensor` holds.
+    fn of(tensor: &'a TensorData<'_>, part: &Part<'_>, own: &Range<usize>) -> Self {
+        let row_bytes = tensor.weight_type.row_bytes(tensor.shape[1]);
+        let stored = part.stored(own);
+        let bytes = &tensor.bytes[stored.start * row_bytes..stored.end * row_bytes];
+        let (weight_type, order) = (tensor.weight_type, part.order);
+        Self { weight_type, n: own.len(), bytes: Cow::Borrowed(bytes), order }
     }
 
     /// Matrix `index` of the stack `[E, N, K]`.

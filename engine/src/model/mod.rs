@@ -9,7 +9,9 @@ mod config;
 mod decoder;
 mod load;
 mod loader;
+mod parallel;
 mod rope;
+mod shard;
 mod spec;
 
 #[cfg(test)]

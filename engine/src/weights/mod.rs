@@ -11,7 +11,7 @@ mod map;
 mod mxfp4;
 mod quantization;
 mod random;
-mod safetensors;
+pub mod safetensors;
 mod source;
 
 #[cfg(test)]
@@ -46,6 +46,22 @@ pub struct StoredTensor {
     /// Slowest dimension first: a matrix is `[N, K]`.
     shape: Vec<usize>,
     range: Range<usize>,
+}
+
+impl StoredTensor {
+    /// Its bytes in the file.
+    pub fn range(&self) -> &Range<usize> {
+        &self.range
+    }
+
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// The type, where this release can compute with it.
+    pub fn weight_type(&self) -> Option<WeightType> {
+        self.weight_type
+    }
 }
 
 /// What the configuration of a checkpoint is written in.
@@ -174,6 +190,11 @@ impl Checkpoint {
     /// Whether the files list `name`. Random weights of a folder list nothing.
     pub fn lists(&self, name: &str) -> bool {
         self.tensors.contains_key(name)
+    }
+
+    /// Elements between two places at which the rows of `name` can be cut.
+    pub fn cut_unit(&self, name: &str) -> usize {
+        self.tensors.get(name).and_then(|stored| stored.weight_type).map_or(1, WeightType::block)
     }
 
     /// The tensor `name`, which has to have `shape`, slowest dimension first.

@@ -86,7 +86,8 @@ impl Checkpoint {
             return Ok(MxStack { n, k, form: Form::Random { seed, name } });
         }
         let blocks = [experts, n, k / BLOCK];
-        let codes = self.bytes(&format!("{name}_blocks"), &[&blocks[..], &[CODE_BYTES]].concat())?;
+        let codes =
+            self.bytes(&format!("{name}_blocks"), &[&blocks[..], &[CODE_BYTES]].concat())?;
         let scales = self.bytes(&format!("{name}_scales"), &blocks)?;
         Ok(MxStack { n, k, form: Form::Blocks { codes, scales } })
     }

@@ -23,6 +23,7 @@ mod tests;
 mod tile;
 
 use std::fmt;
+use std::ops::Range;
 
 pub use isa::Isa;
 pub use kv::{Kv, Plan};
@@ -33,7 +34,8 @@ pub use pool::Pool;
 pub use state::State;
 
 use super::{
-    AttentionLayer, DeltaNetLayer, Device, Gate, HostMatrix, KvShape, Rotation, StateShape,
+    AttentionLayer, Collective, DeltaNetLayer, Device, Gate, HostMatrix, KvShape, Rank, Rotation,
+    StateShape,
 };
 use crate::model::{StepBatch, StepError};
 use attention::Attention;
@@ -66,6 +68,8 @@ pub struct Cpu {
     pool: Pool,
     matmul: matmul::Scratch,
     attention: attention::Scratch,
+    /// The way to the other ranks, where there are any.
+    collective: Option<Box<dyn Collective>>,
 }
 
 impl fmt::Debug for Cpu {
@@ -78,12 +82,22 @@ impl fmt::Debug for Cpu {
 impl Cpu {
     /// A device of `threads` threads, the calling one included.
     pub fn new(isa: Isa, threads: usize) -> Self {
-        let threads = threads.max(1);
+        Self::over(isa, Pool::new(threads.max(1)), None)
+    }
+
+    /// A device of `threads` threads that shares its model, and this processor, with other ranks.
+    pub fn in_group(isa: Isa, threads: usize, collective: Box<dyn Collective>) -> Self {
+        Self::over(isa, Pool::unpinned(threads.max(1)), Some(collective))
+    }
+
+    fn over(isa: Isa, pool: Pool, collective: Option<Box<dyn Collective>>) -> Self {
+        let threads = pool.threads();
         Self {
             isa,
-            pool: Pool::new(threads),
+            pool,
             matmul: matmul::Scratch::new(threads),
             attention: attention::Scratch::new(threads),
+            collective,
         }
     }
 
@@ -148,9 +162,40 @@ impl Device for Cpu {
         Plan::new(batch, &kv.shape, rotation)
     }
 
-    fn embed(&mut self, table: &Matrix, ids: &[u32], out: &mut Buffer) -> Result<(), StepError> {
+    fn rank(&self) -> Rank {
+        self.collective.as_ref().map_or(Rank::ONLY, |collective| collective.rank())
+    }
+
+    fn all_reduce_sum(&mut self, x: &mut Buffer) -> Result<(), StepError> {
+        match &mut self.collective {
+            Some(collective) => collective.all_reduce_sum(x.values_mut()),
+            None => Ok(()),
+        }
+    }
+
+    fn all_gather(&mut self, x: &Buffer, out: &mut Buffer) -> Result<(), StepError> {
+        let rows = x.rows;
+        match &mut self.collective {
+            Some(collective) => collective.all_gather(x.values(), rows, out.values_mut()),
+            None => {
+                out.values_mut().copy_from_slice(x.values());
+                Ok(())
+            }
+        }
+    }
+
+    fn embed(
+        &mut self,
+        table: &Matrix,
+        first: usize,
+        ids: &[u32],
+        out: &mut Buffer,
+    ) -> Result<(), StepError> {
         for (id, out) in ids.iter().zip(out.values_mut().chunks_exact_mut(table.k)) {
-            table.row(*id as usize, out);
+            match (*id as usize).checked_sub(first).filter(|row| *row < table.n) {
+                Some(row) => table.row(row, out),
+                None => out.fill(0.0),
+            }
         }
         Ok(())
     }
@@ -261,8 +306,14 @@ impl Device for Cpu {
         Ok(())
     }
 
-    fn route(&mut self, logits: &Buffer, chosen: usize, gate: Gate) -> Result<Routes, StepError> {
-        Ok(Routes::choose(logits.values(), logits.cols, chosen, gate))
+    fn route(
+        &mut self,
+        logits: &Buffer,
+        chosen: usize,
+        gate: Gate,
+        own: Range<usize>,
+    ) -> Result<Routes, StepError> {
+        Ok(Routes::choose(logits.values(), logits.cols, chosen, gate, own))
     }
 
     fn routed_rows(&self, routes: &Routes) -> usize {

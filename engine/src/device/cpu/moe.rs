@@ -19,8 +19,15 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// Chooses `chosen` of the `experts` for each row of logits.
-    pub(super) fn choose(logits: &[f32], experts: usize, chosen: usize, gate: Gate) -> Self {
+    /// Chooses `chosen` of the `experts` for each row of logits, and keeps those in `own`, numbered
+    /// from its start.
+    pub(super) fn choose(
+        logits: &[f32],
+        experts: usize,
+        chosen: usize,
+        gate: Gate,
+        own: Range<usize>,
+    ) -> Self {
         assert!(0 < chosen && chosen <= experts, "some of the experts");
         let mut by_expert = vec![Vec::new(); experts];
         let mut order = Vec::with_capacity(experts);
@@ -34,7 +41,7 @@ impl Routes {
             }
         }
         let mut routes = Self { sources: Vec::new(), weights: Vec::new(), groups: Vec::new() };
-        for (expert, rows) in by_expert.into_iter().enumerate() {
+        for (expert, rows) in by_expert.drain(own).enumerate() {
             if rows.is_empty() {
                 continue;
             }

@@ -177,7 +177,7 @@ fn parts_of_several_types_stand_side_by_side() {
         check_close(&out.data, &reference::matmul(&x.data, &exact, k), 1e-4, device);
         let ids: Vec<u32> = (0..n as u32).collect();
         let mut rows = buffer(k, vec![0.0; n * k]);
-        cpu.embed(&w, &ids, &mut rows).unwrap();
+        cpu.embed(&w, 0, &ids, &mut rows).unwrap();
         assert!(rows.data == exact, "{device}: rows come back as they were stored");
     });
 }

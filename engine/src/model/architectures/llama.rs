@@ -126,10 +126,7 @@ pub fn dense(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
 ///
 /// # Errors
 /// A setting is missing or does not fit.
-pub fn dense_as(
-    checkpoint: &Checkpoint,
-    settings: Settings<'_>,
-) -> Result<DecoderSpec, LoadError> {
+pub fn dense_as(checkpoint: &Checkpoint, settings: Settings<'_>) -> Result<DecoderSpec, LoadError> {
     settings.check_activation()?;
     let config = DecoderConfig::read(settings)?;
     let is_gguf = settings.is_gguf();

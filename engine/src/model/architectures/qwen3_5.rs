@@ -135,7 +135,8 @@ fn attends(settings: Settings<'_>, layers: usize) -> Result<Vec<bool>, LoadError
         "full_attention" => Ok(true),
         "linear_attention" => Ok(false),
         other => {
-            let reason = format!("`{other}` is not supported; hint: full_attention, linear_attention");
+            let reason =
+                format!("`{other}` is not supported; hint: full_attention, linear_attention");
             Err(settings.wrong("layer_types", "", reason))
         }
     };

@@ -1,8 +1,11 @@
 //! Grouped-query attention with rotary positions, over pages of keys and values.
 
+use std::ops::Range;
+
 use super::{BlockContext, Step};
 use crate::device::{AttentionLayer, Device, HeadNorms, RowOrder};
-use crate::model::loader::{Linear, Loader, Part};
+use crate::model::loader::{Linear, Loader, Part, in_layer};
+use crate::model::shard::{self, Heads};
 use crate::model::spec::AttentionSpec;
 use crate::model::{LoadError, StepError};
 
@@ -23,23 +26,31 @@ impl<D: Device> Attention<D> {
         context: BlockContext,
         kv_layer: usize,
     ) -> Result<Self, LoadError> {
-        let (names, shape) = (&spec.names, spec.shape);
+        let (names, whole) = (&spec.names, &spec.shape);
+        let Some((own, shape)) = Heads::of_attention(loader.rank(), whole) else {
+            return Err(loader.indivisible("attention heads", whole.heads));
+        };
+        let columns = |heads: &Range<usize>| shard::columns(0, heads, whole.head_dim);
+        let (query, kv) = (columns(&own.query), columns(&own.kv));
         let BlockContext { layer, hidden, norm_epsilon: epsilon } = context;
-        let (query_cols, kv_cols) = (shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim);
-        let part = |name, n, order| Part { name, n, order, bias: spec.qkv_bias };
+        let (query_cols, kv_cols) = (whole.heads * whole.head_dim, whole.kv_heads * whole.head_dim);
+        let part = |name, n, own: &Range<usize>, order| {
+            let own = vec![own.clone()];
+            Part { name, n, own, order, bias: spec.qkv_bias }
+        };
         let head_dim = shape.head_dim;
         let paired = |second| RowOrder::HeadPairs { head_dim, second };
         let queries = if spec.gated { paired(false) } else { spec.rotated };
         let gate = if spec.gated {
-            let gate = part(names.query, query_cols, paired(true));
+            let gate = part(names.query, query_cols, &query, paired(true));
             Some(loader.linear(&[gate], layer, hidden)?)
         } else {
             None
         };
         let qkv = [
-            part(names.query, query_cols, queries),
-            part(names.key, kv_cols, spec.rotated),
-            part(names.value, kv_cols, RowOrder::AsStored),
+            part(names.query, query_cols, &query, queries),
+            part(names.key, kv_cols, &kv, spec.rotated),
+            part(names.value, kv_cols, &kv, RowOrder::AsStored),
         ];
         let output = Part { bias: spec.output_bias, ..Part::plain(names.output, hidden) };
         let head_norms = if spec.head_norms {
@@ -49,8 +60,12 @@ impl<D: Device> Attention<D> {
         } else {
             None
         };
-        let sinks =
-            if spec.sinks { Some(loader.vector(names.sinks, layer, shape.heads)?) } else { None };
+        let sinks = if spec.sinks {
+            let sinks = loader.values(&in_layer(names.sinks, layer), &[whole.heads])?;
+            Some(loader.own_vector(&sinks[own.query.clone()])?)
+        } else {
+            None
+        };
         Ok(Self {
             qkv: loader.linear(&qkv, layer, hidden)?,
             gate,
@@ -60,7 +75,7 @@ impl<D: Device> Attention<D> {
                 sinks,
                 ..AttentionLayer::new(shape, kv_layer)
             },
-            output: loader.linear(&[output], layer, query_cols)?,
+            output: loader.partial(&output, layer, query_cols, &query)?,
         })
     }
 

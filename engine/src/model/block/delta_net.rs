@@ -1,8 +1,11 @@
 //! Gated DeltaNet: a mixer whose memory of the past is a matrix a head, and not pages.
 
+use std::ops::Range;
+
 use super::{BlockContext, Step};
-use crate::device::{DeltaNetLayer, Device};
+use crate::device::{DeltaNetLayer, DeltaNetShape, Device};
 use crate::model::loader::{Linear, Loader, Part, in_layer};
+use crate::model::shard::{self, Heads};
 use crate::model::spec::DeltaNetSpec;
 use crate::model::{LoadError, StepError};
 
@@ -21,18 +24,26 @@ impl<D: Device> DeltaNet<D> {
         context: BlockContext,
         state_layer: usize,
     ) -> Result<Self, LoadError> {
-        let (names, shape) = (&spec.names, spec.shape);
+        let (names, whole) = (&spec.names, &spec.shape);
+        let Some((own, shape)) = Heads::of_delta_net(loader.rank(), whole) else {
+            return Err(loader.indivisible("value heads", whole.value_heads));
+        };
         let BlockContext { layer, hidden, norm_epsilon: epsilon } = context;
-        let (values, heads) = (shape.value_heads * shape.value_dim, shape.value_heads);
+        let (values, heads) = (whole.value_heads * whole.value_dim, whole.value_heads);
+        let own_values = shard::columns(0, &own.query, whole.value_dim);
+        let convolved = own_channels(whole, &own);
+        let part = |name, n, own| Part { own, ..Part::plain(name, n) };
         let projections = [
-            Part::plain(names.query_key_value, shape.conv_cols()),
-            Part::plain(names.gate, values),
-            Part::plain(names.beta, heads),
-            Part::plain(names.decay, heads),
+            part(names.query_key_value, whole.conv_cols(), convolved.to_vec()),
+            part(names.gate, values, vec![own_values.clone()]),
+            part(names.beta, heads, vec![own.query.clone()]),
+            part(names.decay, heads, vec![own.query.clone()]),
         ];
+        let output = Part::plain(names.output, hidden);
         let rate = loader.values(&in_layer(names.decay_log, layer), &[heads])?;
-        let rate: Vec<_> = rate.iter().map(|log| -log.exp()).collect();
-        let conv = by_tap(loader, spec, layer)?;
+        let rate: Vec<_> = rate[own.query.clone()].iter().map(|log| -log.exp()).collect();
+        let bias = loader.values(&in_layer(names.decay_bias, layer), &[heads])?;
+        let conv = by_tap(loader, spec, layer, &convolved)?;
         Ok(Self {
             projections: loader.linear(&projections, layer, hidden)?,
             layer: DeltaNetLayer {
@@ -40,11 +51,11 @@ impl<D: Device> DeltaNet<D> {
                 index: state_layer,
                 conv: loader.own_vector(&conv)?,
                 rate: loader.own_vector(&rate)?,
-                bias: loader.vector(names.decay_bias, layer, heads)?,
+                bias: loader.own_vector(&bias[own.query.clone()])?,
                 norm: loader.vector(&format!("{}.weight", names.norm), layer, shape.value_dim)?,
                 epsilon,
             },
-            output: loader.linear(&[Part::plain(names.output, hidden)], layer, values)?,
+            output: loader.partial(&output, layer, values, &own_values)?,
         })
     }
 
@@ -69,15 +80,27 @@ impl<D: Device> DeltaNet<D> {
     }
 }
 
-/// The convolution's weights `[taps, channels]`, which files keep as `[channels, 1, taps]`.
+/// Queries, keys and values of the heads `own` among the channels of all heads.
+fn own_channels(whole: &DeltaNetShape, own: &Heads) -> [Range<usize>; 3] {
+    let keys = whole.key_heads * whole.key_dim;
+    [
+        shard::columns(0, &own.kv, whole.key_dim),
+        shard::columns(keys, &own.kv, whole.key_dim),
+        shard::columns(2 * keys, &own.query, whole.value_dim),
+    ]
+}
+
+/// The convolution's weights `[taps, own channels]`; files keep them as `[channels, 1, taps]`.
 fn by_tap<D: Device>(
     loader: &mut Loader<'_, D>,
     spec: &DeltaNetSpec,
     layer: usize,
+    own: &[Range<usize>],
 ) -> Result<Vec<f32>, LoadError> {
     let (channels, taps) = (spec.shape.conv_cols(), spec.shape.taps);
     let name = format!("{}.weight", in_layer(spec.names.conv, layer));
     let stored = loader.values(&name, &[channels, 1, taps])?;
-    let at = |i: usize| stored[i % channels * taps + i / channels];
-    Ok((0..channels * taps).map(at).collect())
+    let of_tap = |tap| own.iter().cloned().flatten().map(move |channel| (channel, tap));
+    let elements = (0..taps).flat_map(of_tap);
+    Ok(elements.map(|(channel, tap)| stored[channel * taps + tap]).collect())
 }

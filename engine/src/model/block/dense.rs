@@ -3,12 +3,14 @@
 use super::{BlockContext, Step};
 use crate::device::Device;
 use crate::model::loader::{Linear, Loader, Part};
+use crate::model::shard;
 use crate::model::spec::{Activation, DenseSpec};
 use crate::model::{LoadError, StepError};
 
 /// Gate and up as one product, then down.
 #[derive(Debug)]
 pub struct Dense<D: Device> {
+    /// Columns that this rank has.
     intermediate: usize,
     gate_up: Linear<D>,
     down: Linear<D>,
@@ -22,12 +24,19 @@ impl<D: Device> Dense<D> {
     ) -> Result<Self, LoadError> {
         let BlockContext { layer, hidden, .. } = context;
         let (names, intermediate) = (&spec.names, spec.intermediate);
+        let unit = loader.cut_unit(names.down, layer);
+        let own = shard::share_in_units(loader.rank(), intermediate, unit);
+        if own.is_empty() {
+            return Err(loader.indivisible("blocks of feed-forward columns", intermediate / unit));
+        }
         let part = |name, n| Part { bias: spec.bias, ..Part::plain(name, n) };
-        let gate_up = [part(names.gate, intermediate), part(names.up, intermediate)];
+        let gate_up = [names.gate, names.up];
+        let gate_up =
+            gate_up.map(|name| Part { own: vec![own.clone()], ..part(name, intermediate) });
         Ok(Self {
-            intermediate,
+            intermediate: own.len(),
             gate_up: loader.linear(&gate_up, layer, hidden)?,
-            down: loader.linear(&[part(names.down, hidden)], layer, intermediate)?,
+            down: loader.partial(&part(names.down, hidden), layer, intermediate, &own)?,
         })
     }
 

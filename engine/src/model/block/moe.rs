@@ -1,12 +1,16 @@
 //! A mixture of experts: a router sends each row to a few of many gated feed-forward layers.
 //!
 //! Rows are grouped by expert, so that each chosen expert is one matrix product over its rows; a
-//! row's result is the sum over its experts in their order, whatever other rows there are. Sources:
+//! row's result is the sum over its experts in their order, whatever other rows there are. Ranks
+//! have whole experts, and all of them route alike. Sources:
 //! Shazeer et al. 2017; Yang et al. 2025 (Qwen3); OpenAI 2025 (gpt-oss).
+
+use std::ops::Range;
 
 use super::{BlockContext, Step};
 use crate::device::{Device, Gate, RowOrder};
 use crate::model::loader::{Linear, Loader, Part, Rows, in_layer};
+use crate::model::shard;
 use crate::model::spec::{Activation, DenseNames, ExpertStorage, MoeSpec};
 use crate::model::{LoadError, StepError};
 
@@ -24,6 +28,8 @@ pub struct Moe<D: Device> {
     hidden: usize,
     intermediate: usize,
     experts: usize,
+    /// The experts of this rank.
+    own: Range<usize>,
     chosen: usize,
     gate: Gate,
     activation: Activation,
@@ -40,7 +46,8 @@ impl<D: Device> Moe<D> {
     ) -> Result<Self, LoadError> {
         let router = Part { bias: spec.router_bias, ..Part::plain(spec.router, spec.experts) };
         let router = loader.linear(&[router], context.layer, context.hidden)?;
-        let mut reader = ExpertReader { loader, spec, context };
+        let own = shard::share(loader.rank(), spec.experts);
+        let mut reader = ExpertReader { loader, spec, context, own: own.clone() };
         let (gate_up, down) = match spec.storage {
             ExpertStorage::Each(names) => reader.each(names)?,
             ExpertStorage::Stacked { names, bias } => reader.stacked(names, bias)?,
@@ -50,6 +57,7 @@ impl<D: Device> Moe<D> {
             hidden: context.hidden,
             intermediate: spec.intermediate,
             experts: spec.experts,
+            own,
             chosen: spec.chosen,
             gate: spec.gate,
             activation: spec.activation,
@@ -68,7 +76,7 @@ impl<D: Device> Moe<D> {
         let Step { device, scratch, rows, .. } = step;
         device.reshape(&mut scratch.scores, *rows, self.experts)?;
         self.router.run(device, x, &mut scratch.scores)?;
-        let routes = &device.route(&scratch.scores, self.chosen, self.gate)?;
+        let routes = &device.route(&scratch.scores, self.chosen, self.gate, self.own.clone())?;
         let routed = device.routed_rows(routes);
         device.reshape(&mut scratch.sent, routed, self.hidden)?;
         device.reshape(&mut scratch.projected, routed, 2 * self.intermediate)?;
@@ -102,16 +110,20 @@ struct ExpertReader<'a, 'b, D: Device> {
     loader: &'a mut Loader<'b, D>,
     spec: &'a MoeSpec,
     context: BlockContext,
+    /// Experts to read.
+    own: Range<usize>,
 }
 
 impl<D: Device> ExpertReader<'_, '_, D> {
     fn each(&mut self, names: DenseNames) -> Result<BothExperts<D>, LoadError> {
         let BlockContext { layer, hidden, .. } = self.context;
         let (mut gate_up, mut down) = (Vec::new(), Vec::new());
-        for expert in 0..self.spec.experts {
+        let intermediate = self.spec.intermediate;
+        let elsewhere = self.spec.experts - self.own.len();
+        self.loader.count_elsewhere(elsewhere * 3 * intermediate * hidden);
+        for expert in self.own.clone() {
             let own = |name: &str| name.replace("{expert}", &expert.to_string());
             let (gate, up) = (own(names.gate), own(names.up));
-            let intermediate = self.spec.intermediate;
             let parts = [Part::plain(&gate, intermediate), Part::plain(&up, intermediate)];
             gate_up.push(self.loader.matrix(&parts, layer, hidden)?);
             let part = own(names.down);
@@ -130,9 +142,9 @@ impl<D: Device> ExpertReader<'_, '_, D> {
         let gate = self.loader.tensor(&weight(names.gate), &up_shape)?;
         let up = self.loader.tensor(&weight(names.up), &up_shape)?;
         let down = self.loader.tensor(&weight(names.down), &[experts, hidden, intermediate])?;
-        let mut gate_up_matrices = Vec::with_capacity(experts);
-        let mut down_matrices = Vec::with_capacity(experts);
-        for expert in 0..experts {
+        let mut gate_up_matrices = Vec::with_capacity(self.own.len());
+        let mut down_matrices = Vec::with_capacity(self.own.len());
+        for expert in self.own.clone() {
             let rows = [Rows::of_stack(&gate, expert), Rows::of_stack(&up, expert)];
             gate_up_matrices.push(self.loader.own_matrix(&rows, hidden)?);
             let rows = [Rows::of_stack(&down, expert)];
@@ -171,13 +183,13 @@ impl<D: Device> ExpertReader<'_, '_, D> {
         let experts = self.spec.experts;
         let own = in_layer(name, self.context.layer);
         let stack = self.loader.mx_stack(&own, [experts, n, k])?;
-        let mut matrices = Vec::with_capacity(experts);
-        for expert in 0..experts {
+        let mut matrices = Vec::with_capacity(self.own.len());
+        for expert in self.own.clone() {
             let (weight_type, bytes) = stack.matrix(expert);
             let rows = Rows { weight_type, n, bytes: bytes.into(), order };
             matrices.push(self.loader.own_matrix(&[rows], k)?);
         }
-        let mut biases = Vec::with_capacity(experts);
+        let mut biases = Vec::with_capacity(self.own.len());
         for stored in self.biases(&format!("{name}_bias"), n)?.chunks(n) {
             let ordered: Vec<f32> = (0..n).map(|n| stored[order.stored_row(n)]).collect();
             biases.push(self.loader.own_vector(&ordered)?);
@@ -185,8 +197,10 @@ impl<D: Device> ExpertReader<'_, '_, D> {
         Ok(Experts { matrices, biases })
     }
 
-    /// The biases `[E, n]` of all experts.
+    /// The biases `[own E, n]` of the experts to read.
     fn biases(&mut self, name: &str, n: usize) -> Result<Vec<f32>, LoadError> {
-        self.loader.values(&in_layer(name, self.context.layer), &[self.spec.experts, n])
+        let shape = [self.spec.experts, n];
+        let mut all = self.loader.values(&in_layer(name, self.context.layer), &shape)?;
+        Ok(all.drain(self.own.start * n..self.own.end * n).collect())
     }
 }

@@ -2,11 +2,14 @@
 //! server brings about: one table, all cells of which have to hold.
 
 use std::fmt::Write as _;
+use std::num::NonZeroUsize;
 
 use super::*;
 
 /// Largest difference of a logit.
 const TOLERANCE: f32 = 1e-3;
+/// Ranks that share a model.
+const RANKS: [usize; 3] = [1, 2, 4];
 /// Pages of the longest prompt and its continuation.
 const PAGES: u32 = 10;
 /// Where the recurrent state of shared pages is kept.
@@ -263,9 +266,12 @@ fn every_checkpoint_conforms_under_every_condition() {
         write!(table, "{:>16}", condition.name()).unwrap();
     }
     let mut failing = Vec::new();
-    for reference in references() {
-        write!(table, "\n{:22}", reference.name).unwrap();
-        let mut loaded = load_path(&reference.folder, &exact());
+    let references = references();
+    for (reference, tp) in references.iter().flat_map(|one| RANKS.map(|tp| (one, tp))) {
+        let name = if tp == 1 { reference.name.clone() } else { format!("  on {tp} ranks") };
+        write!(table, "\n{name:22}").unwrap();
+        let options = LoadOptions { tp: NonZeroUsize::new(tp), ..exact() };
+        let mut loaded = load_path(&reference.folder, &options);
         let pages = PAGES as usize * reference.cases.len().max(2);
         loaded.model.allocate_kv(pages, PAGE_TOKENS).unwrap();
         loaded.model.allocate_states(pages).unwrap();
@@ -275,7 +281,8 @@ fn every_checkpoint_conforms_under_every_condition() {
             let cell = if wrong == 0 { format!("{worst:.1e}") } else { format!("{wrong} WRONG") };
             write!(table, "{cell:>16}").unwrap();
             if !outcome.holds() {
-                failing.push(format!("{}, {}: {outcome:?}", reference.name, condition.name()));
+                let (name, condition) = (&reference.name, condition.name());
+                failing.push(format!("{name}, {tp} ranks, {condition}: {outcome:?}"));
             }
         }
     }

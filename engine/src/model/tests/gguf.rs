@@ -1,10 +1,12 @@
 //! The checkpoints with reference outputs, rewritten as GGUF files the way llama.cpp's converter
 //! writes them: other names, other orders of rows, experts stacked.
 
-use super::conformance::{Reference, exact, references};
+use std::collections::BTreeMap;
+
+use super::conformance::{exact, references};
 use super::*;
 use crate::weights::gguf::{Value as Setting, Writer};
-use crate::weights::{Checkpoint, WeightType};
+use crate::weights::{Checkpoint, WeightType, random_tensor};
 
 /// A safetensors checkpoint on its way to GGUF.
 struct Converter {
@@ -18,9 +20,9 @@ struct Converter {
 type Bytes = Vec<u8>;
 
 impl Converter {
-    fn new(reference: &Reference, architecture: &'static str) -> Self {
-        let text = std::fs::read(reference.folder.join("config.json")).unwrap();
-        let source = ModelSource::find(reference.folder.to_str().unwrap(), None).unwrap();
+    fn new(folder: &Path, architecture: &'static str) -> Self {
+        let text = std::fs::read(folder.join("config.json")).unwrap();
+        let source = ModelSource::find(folder.to_str().unwrap(), None).unwrap();
         Self {
             config: serde_json::from_slice(&text).unwrap(),
             checkpoint: Checkpoint::open(&source.files, None).unwrap(),
@@ -238,6 +240,22 @@ impl Converter {
     }
 }
 
+/// Checks that the checkpoint in `folder` and its GGUF form have the same logits.
+fn check(folder: &Path, architecture: &'static str) {
+    let files = tempfile::tempdir().unwrap();
+    let path = files.path().join("model.gguf");
+    std::fs::write(&path, Converter::new(folder, architecture).convert()).unwrap();
+    let logits = |path: &Path| {
+        let mut loaded = load_path(path, &exact());
+        loaded.model.allocate_kv(5, PAGE_TOKENS).unwrap();
+        let tokens: Vec<u32> = (0..70).map(|i| i * 17 % 100).collect();
+        let segments = vec![segment(tokens.len(), 0, (0..5).collect(), LogitRows::All)];
+        let logits = loaded.model.step(&StepBatch { tokens, segments }).unwrap();
+        (logits.to_vec(), loaded.info().parameters)
+    };
+    assert!(logits(&path) == logits(folder), "{architecture}");
+}
+
 #[test]
 fn gguf_forms_of_the_checkpoints_have_the_same_logits() {
     let forms = [
@@ -247,20 +265,54 @@ fn gguf_forms_of_the_checkpoints_have_the_same_logits() {
         ("gpt-oss-mxfp4", "gpt-oss"),
     ];
     for reference in references() {
-        let Some((_, architecture)) = forms.iter().find(|(name, _)| *name == reference.name) else {
-            continue;
-        };
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("model.gguf");
-        std::fs::write(&path, Converter::new(&reference, architecture).convert()).unwrap();
-        let logits = |path: &Path| {
-            let mut loaded = load_path(path, &exact());
-            loaded.model.allocate_kv(9, PAGE_TOKENS).unwrap();
-            let tokens = reference.cases.last().unwrap().prompt.clone();
-            let segments = vec![segment(tokens.len(), 0, (0..9).collect(), LogitRows::All)];
-            let logits = loaded.model.step(&StepBatch { tokens, segments }).unwrap();
-            (logits.to_vec(), loaded.info().parameters)
-        };
-        assert!(logits(&path) == logits(&reference.folder), "{architecture}");
+        if let Some((_, form)) = forms.iter().find(|(name, _)| *name == reference.name) {
+            check(&reference.folder, form);
+        }
     }
+}
+
+/// There is no reference checkpoint of Qwen2, so that one is made up.
+#[test]
+fn the_gguf_form_of_qwen2_has_the_same_logits() {
+    let config = serde_json::json!({
+        "architectures": ["Qwen2ForCausalLM"], "hidden_size": 48, "num_hidden_layers": 2,
+        "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 16,
+        "intermediate_size": 80, "vocab_size": 100, "max_position_embeddings": 128,
+        "rms_norm_eps": 1e-6, "rope_theta": 1e6, "tie_word_embeddings": true,
+    });
+    let mut shapes = vec![("model.embed_tokens.weight".to_owned(), vec![100, 48])];
+    shapes.push(("model.norm.weight".to_owned(), vec![48]));
+    for layer in 0..2 {
+        let mut add = |name: &str, shape: &[usize]| {
+            shapes.push((format!("model.layers.{layer}.{name}"), shape.to_vec()));
+        };
+        add("input_layernorm.weight", &[48]);
+        add("post_attention_layernorm.weight", &[48]);
+        for (name, n) in [("q", 48), ("k", 16), ("v", 16)] {
+            add(&format!("self_attn.{name}_proj.weight"), &[n, 48]);
+            add(&format!("self_attn.{name}_proj.bias"), &[n]);
+        }
+        add("self_attn.o_proj.weight", &[48, 48]);
+        add("mlp.gate_proj.weight", &[80, 48]);
+        add("mlp.up_proj.weight", &[80, 48]);
+        add("mlp.down_proj.weight", &[48, 80]);
+    }
+    let data: Vec<_> = shapes
+        .iter()
+        .map(|(name, shape)| (name, random_tensor(7, name, WeightType::Bf16, shape)))
+        .collect();
+    let views: BTreeMap<_, _> = data
+        .iter()
+        .map(|(name, tensor)| {
+            let shape = tensor.shape.clone();
+            let dtype = safetensors::Dtype::BF16;
+            let view = safetensors::tensor::TensorView::new(dtype, shape, &tensor.bytes).unwrap();
+            (name.as_str(), view)
+        })
+        .collect();
+    let folder = tempfile::tempdir().unwrap();
+    let weights = safetensors::serialize(&views, None).unwrap();
+    std::fs::write(folder.path().join("model.safetensors"), weights).unwrap();
+    std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    check(folder.path(), "qwen2");
 }

@@ -48,7 +48,7 @@ impl Layer {
     fn run(&self, cpu: &mut Cpu, x: &[f32], logits: &[f32], gate: Gate) -> Vec<f32> {
         let (experts, rows) = (self.weights.len(), x.len() / self.k);
         let x = buffer(self.k, x.to_vec());
-        let routes = cpu.route(&buffer(experts, logits.to_vec()), 3, gate).unwrap();
+        let routes = cpu.route(&buffer(experts, logits.to_vec()), 3, gate, 0..experts).unwrap();
         let routed = cpu.routed_rows(&routes);
         assert_eq!(routed, 3 * rows);
         let mut sent = buffer(self.k, vec![f32::NAN; routed * self.k]);
@@ -95,7 +95,8 @@ fn rows_are_the_weighted_sums_of_their_experts_in_any_company() {
 #[test]
 fn of_equal_logits_the_first_experts_win() {
     let mut cpu = Cpu::new(Isa::best(), 1);
-    let routes = cpu.route(&buffer(4, vec![1.0, 2.0, 2.0, 2.0]), 2, Gate::TopSoftmax).unwrap();
+    let routes =
+        cpu.route(&buffer(4, vec![1.0, 2.0, 2.0, 2.0]), 2, Gate::TopSoftmax, 0..4).unwrap();
     let chosen: Vec<usize> = routes.groups().map(|(expert, _)| expert).collect();
     assert_eq!(chosen, [1, 2]);
 }
