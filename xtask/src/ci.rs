@@ -28,12 +28,18 @@ const STAGES: &[Stage] = &[
     ("pages", |shell| build::run_site(shell, &[OsString::from("--check")])),
     ("site", |shell| build::run_site(shell, &[])),
     ("doctests and docs", docs),
-    ("inputs", inputs),
+    ("inputs", |shell| fetch(shell, &[])),
     (TESTS, tests),
 ];
 
 /// The slower stages, for machines that have the time.
-const EXTRA: &[Stage] = &[(TESTS, |shell| nextest(shell, &["--profile", "extra"]))];
+const EXTRA: &[Stage] = &[
+    ("inputs", |shell| fetch(shell, &EXTRA_INPUTS)),
+    (TESTS, |shell| nextest(shell, &["--profile", "extra"])),
+];
+
+/// The tokenizers of the published models, which only the slower tests read.
+const EXTRA_INPUTS: [&str; 3] = ["qwen3-tokenizer", "qwen3-tokenizer-config", "gpt-oss-tokenizer"];
 
 /// Runs every stage and stops at the first that fails.
 ///
@@ -60,10 +66,11 @@ pub fn run(shell: &Shell, extra: bool) -> Result<u8> {
     Ok(0)
 }
 
-/// Model and conversations for the tests that need them. Without a network those tests say that
+/// What the tests need, by default model and conversations. Without a network those tests say that
 /// they have nothing to work on, and pass.
-fn inputs(shell: &Shell) -> Result<u8> {
-    match build::run_campaign(shell, "fetch", &[])? {
+fn fetch(shell: &Shell, ids: &[&str]) -> Result<u8> {
+    let ids: Vec<OsString> = ids.iter().map(OsString::from).collect();
+    match build::run_campaign(shell, "fetch", &ids)? {
         4 => {
             eprintln!("no inputs: the tests that need them will say so");
             Ok(0)

@@ -80,18 +80,21 @@ impl Tokenizer {
         // A checkpoint's settings for training must neither cut nor fill what is served.
         inner.with_truncation(None).map_err(|err| unusable(err.to_string()))?;
         inner.with_padding(None);
-        let template = parts
-            .template
-            .map(|source| ChatTemplate::new(source, parts.bos_token, parts.eos_token))
-            .transpose()
-            .map_err(|err| unusable(format!("its chat template is wrong: {err}")))?;
         let reasoning = reasoning_of(&inner);
         let mut end_ids = parts.end_ids;
+        if end_ids.is_empty() {
+            end_ids.extend(parts.eos_token.as_deref().and_then(|token| inner.token_to_id(token)));
+        }
         if reasoning == Reasoning::Harmony {
             end_ids.extend(harmony::ANSWER_ENDS.iter().filter_map(|mark| inner.token_to_id(mark)));
             end_ids.sort_unstable();
             end_ids.dedup();
         }
+        let template = parts
+            .template
+            .map(|source| ChatTemplate::new(source, parts.bos_token, parts.eos_token))
+            .transpose()
+            .map_err(|err| unusable(format!("its chat template is wrong: {err}")))?;
         Ok(Self {
             pieces: Arc::new(Pieces::new(&inner)),
             inner,

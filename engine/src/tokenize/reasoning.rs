@@ -115,13 +115,14 @@ impl Splitter {
         next.is_some()
     }
 
+    /// The tag comes first or not at all: holding white space back to see would make the first
+    /// token of an answer look late.
     fn think_or_not(&mut self) -> Option<State> {
-        let text = self.held.trim_start();
-        if let Some(rest) = text.strip_prefix(THINK) {
+        if let Some(rest) = self.held.strip_prefix(THINK) {
             self.held = rest.to_owned();
             return Some(State::BeforeThink);
         }
-        (!THINK.starts_with(text)).then_some(State::Content)
+        (!THINK.starts_with(&self.held)).then_some(State::Content)
     }
 
     fn after_line_ends(&mut self) -> bool {
@@ -200,7 +201,7 @@ mod tests {
             (None, "", "<think>a</think>b", "", "<think>a</think>b"),
             (Think, "", "<think>\na\nb\n</think>\n\nc\n\nd", "a\nb", "c\n\nd"),
             (Think, "", "plain < text", "", "plain < text"),
-            (Think, "", "\n\n<think>a</think>b", "a", "b"),
+            (Think, "", "\n\n<think>a</think>b", "", "\n\n<think>a</think>b"),
             (Think, "...<think>\n", "\na</think>b", "a", "b"),
             (Think, "...<think>\n\n</think>\n\n", "b", "", "b"),
             (Think, "", "<think>never ends </thin", "never ends </thin", ""),

@@ -23,7 +23,8 @@ pub struct Behavior {
     pub step_time: Duration,
     /// The step at which the model panics.
     pub panic_at: Option<usize>,
-    /// The output that every sequence has, then the end token; otherwise hashes.
+    /// The output that every sequence has after its first `>`, then the end token; otherwise
+    /// hashes.
     pub script: Option<Vec<u32>>,
 }
 
@@ -78,7 +79,7 @@ impl FakeModel {
 
     fn next_token(&self, sequence: &[u32]) -> u32 {
         if let Some(script) = &self.behavior.script {
-            let begin = sequence.iter().rposition(|token| *token == u32::from(b'>'));
+            let begin = sequence.iter().position(|token| *token == u32::from(b'>'));
             let at = sequence.len() - begin.map_or(sequence.len(), |begin| begin + 1);
             return script.get(at).copied().unwrap_or(END);
         }
