@@ -21,15 +21,8 @@ pub(super) async fn completions(State(app): State<App>, body: Bytes) -> Result<R
     let ready = app.ready_for_work()?;
     let mut fields = Fields::parse(&body)?;
     super::check_model(&mut fields, &ready)?;
-    let prompts = take_prompts(&mut fields, ready.vocab_size)?;
-    let echo = fields.bool("echo")?;
-    // Who wants the prompt back may want nothing else.
-    let max_tokens_min = usize::from(!echo);
-    let mut params = Params::take(&mut fields, &["max_tokens"], max_tokens_min, ready.vocab_size)?;
-    let logprobs = take_completion_logprobs(&mut fields)?;
-    let add_special_tokens = fields.bool_or("add_special_tokens", true)?;
-    fields.finish()?;
-    check_choices(prompts.len(), params.n)?;
+    let Asking { prompts, echo, mut params, logprobs, add_special_tokens } =
+        Asking::take(fields, ready.vocab_size)?;
     let guide = match params.structure.take() {
         Some(structure) => Some(structure.guide(&ready, None).await?),
         None => None,
@@ -73,12 +66,33 @@ pub(super) async fn completions(State(app): State<App>, body: Bytes) -> Result<R
 pub fn check_completion(body: &[u8], vocab_size: usize) -> Result<(), ApiError> {
     let mut fields = Fields::parse(body)?;
     fields.string("model")?;
-    let prompts = take_prompts(&mut fields, vocab_size)?;
-    let params = Params::take(&mut fields, &["max_tokens"], vocab_size)?;
-    take_completion_logprobs(&mut fields)?;
-    fields.bool_or("add_special_tokens", true)?;
-    fields.finish()?;
-    check_choices(prompts.len(), params.n)
+    Asking::take(fields, vocab_size).map(|_| ())
+}
+
+/// What a body asks for, its model apart.
+#[derive(Debug)]
+struct Asking {
+    prompts: Vec<Prompt>,
+    /// Whether the prompt is part of the answer.
+    echo: bool,
+    params: Params,
+    logprobs: Option<usize>,
+    add_special_tokens: bool,
+}
+
+impl Asking {
+    fn take(mut fields: Fields, vocab_size: usize) -> Result<Self, ApiError> {
+        let prompts = take_prompts(&mut fields, vocab_size)?;
+        let echo = fields.bool("echo")?;
+        // Who wants the prompt back may want nothing else.
+        let max_tokens_min = usize::from(!echo);
+        let params = Params::take(&mut fields, &["max_tokens"], max_tokens_min, vocab_size)?;
+        let logprobs = take_completion_logprobs(&mut fields)?;
+        let add_special_tokens = fields.bool_or("add_special_tokens", true)?;
+        fields.finish()?;
+        check_choices(prompts.len(), params.n)?;
+        Ok(Self { prompts, echo, params, logprobs, add_special_tokens })
+    }
 }
 
 #[derive(Debug)]
