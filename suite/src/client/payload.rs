@@ -109,7 +109,7 @@ mod tests {
             Accept: text/event-stream
             Content-Length: 147
 
-            {"max_tokens":5,"messages":[{"content":"hi","role":"user"}],"model":"tiny","stream":true,"stream_options":{"include_usage":true},"temperature":0.0}"#]]
+            {"max_tokens":5,"messages":[{"role":"user","content":"hi"}],"model":"tiny","stream":true,"stream_options":{"include_usage":true},"temperature":0.0}"#]]
         .assert_eq(&written("/v1/chat/completions", false, Some("hi")).replace('\r', ""));
     }
 }
