@@ -5,7 +5,7 @@ mod shapes;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use engine::device::cpu::Isa;
-use engine::device::{AttentionShape, Device, KvShape, KvType};
+use engine::device::{AttentionLayer, AttentionShape, Device, KvShape, KvType, Rotation};
 use engine::model::{LogitRows, Segment, StepBatch};
 use shapes::{Case, Lazy, MODELS, SMOLLM2_135M, Shape, device, measure, numbers};
 
@@ -32,6 +32,7 @@ impl Work {
             position,
             pages: (i * each..(i + 1) * each).map(|page| page as u32).collect(),
             logits: LogitRows::None,
+            state: None,
         };
         StepBatch {
             tokens: vec![0; self.sequences * rows],
@@ -45,6 +46,8 @@ pub fn case(isa: Isa, shape: &Shape, kv_type: KvType, work: Work) -> Case {
     let Work { sequences, rows, context } = work;
     let scale = 1.0 / (head_dim as f32).sqrt();
     let attention = AttentionShape { heads, kv_heads, head_dim, scale };
+    let layer = AttentionLayer::new(attention, 0);
+    let rotation = Rotation { inverse_frequencies: Vec::new(), factor: 1.0 };
     let mut cpu = device(isa);
     let (pages, page_tokens) = (sequences * work.pages_each(), PAGE_TOKENS);
     let cache = KvShape { layers: 1, kv_heads, head_dim, pages, page_tokens, kv_type };
@@ -54,12 +57,12 @@ pub fn case(isa: Isa, shape: &Shape, kv_type: KvType, work: Work) -> Case {
     // Every position is written once, so that pages are touched and hold plausible numbers.
     for (position, rows) in [(0, context), (context, rows)].into_iter().filter(|(_, n)| *n > 0) {
         let batch = work.step(position, rows);
-        let plan = cpu.plan(&batch, &kv, &[]).expect("pages of the cache");
+        let plan = cpu.plan(&batch, &kv, &rotation).expect("pages of the cache");
         let values = numbers(batch.tokens.len() * attention.qkv_cols());
         cpu.write(&mut qkv, &values).expect("rows");
-        cpu.rope_and_cache(&mut qkv, &attention, 0, &plan, &mut kv).expect("keys and values");
+        cpu.rope_and_cache(&mut qkv, &layer, &plan, &mut kv).expect("keys and values");
     }
-    let plan = cpu.plan(&work.step(context, rows), &kv, &[]).expect("pages of the cache");
+    let plan = cpu.plan(&work.step(context, rows), &kv, &rotation).expect("pages of the cache");
     let t = sequences * rows;
     cpu.resize(&mut out, t).expect("rows");
     let seen = t * (context + rows.div_ceil(2));
@@ -70,7 +73,7 @@ pub fn case(isa: Isa, shape: &Shape, kv_type: KvType, work: Work) -> Case {
         flops: 4 * (seen * heads * head_dim) as u64,
         bytes: (kv_bytes + 8 * t * heads * head_dim) as u64,
         run: Box::new(move || {
-            cpu.attention(&qkv, &attention, 0, &plan, &kv, &mut out).expect("attention");
+            cpu.attention(&qkv, &layer, &plan, &kv, &mut out).expect("attention");
         }),
     }
 }

@@ -34,8 +34,11 @@ pub fn cases() -> Vec<Lazy> {
             for t in TOKENS {
                 for weight_type in WeightType::ALL {
                     let (k, n) = (shape.hidden, shape.intermediate);
-                    cases.push(Box::new(move || case(isa, weight_type, t, k, n)));
-                    cases.push(Box::new(move || case(isa, weight_type, t, n, k)));
+                    for (k, n) in [(k, n), (n, k)] {
+                        if k.is_multiple_of(weight_type.block()) {
+                            cases.push(Box::new(move || case(isa, weight_type, t, k, n)));
+                        }
+                    }
                 }
             }
         }

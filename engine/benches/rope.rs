@@ -4,7 +4,7 @@ mod shapes;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use engine::device::cpu::Isa;
-use engine::device::{AttentionShape, Device, KvShape, KvType};
+use engine::device::{AttentionLayer, AttentionShape, Device, KvShape, KvType, Rotation};
 use engine::model::{LogitRows, Segment, StepBatch};
 use shapes::{Case, Lazy, MODELS, SMOLLM2_135M, Shape, TOKENS, device, measure, numbers};
 
@@ -14,6 +14,7 @@ const PAGE_TOKENS: usize = 16;
 pub fn case(isa: Isa, shape: &Shape, t: usize) -> Case {
     let Shape { heads, kv_heads, head_dim, .. } = *shape;
     let attention = AttentionShape { heads, kv_heads, head_dim, scale: 1.0 };
+    let layer = AttentionLayer::new(attention, 0);
     let mut cpu = device(isa);
     let (page_tokens, kv_type) = (PAGE_TOKENS, KvType::F16);
     let pages = t.div_ceil(page_tokens);
@@ -25,10 +26,11 @@ pub fn case(isa: Isa, shape: &Shape, t: usize) -> Case {
         position: 0,
         pages: (0..pages as u32).collect(),
         logits: LogitRows::None,
+        state: None,
     };
     let batch = StepBatch { tokens: vec![0; t], segments: vec![segment] };
-    let frequencies = vec![0.5; head_dim / 2];
-    let plan = cpu.plan(&batch, &kv, &frequencies).expect("pages of the cache");
+    let rotation = Rotation { inverse_frequencies: vec![0.5; head_dim / 2], factor: 1.0 };
+    let plan = cpu.plan(&batch, &kv, &rotation).expect("pages of the cache");
     let mut qkv = cpu.buffer(attention.qkv_cols()).expect("a buffer");
     cpu.write(&mut qkv, &numbers(t * attention.qkv_cols())).expect("rows");
     let (turned, cached) = (t * (heads + kv_heads) * head_dim, 2 * t * kv_heads * head_dim);
@@ -37,7 +39,7 @@ pub fn case(isa: Isa, shape: &Shape, t: usize) -> Case {
         flops: 3 * turned as u64,
         bytes: (8 * turned + cached * kv_type.bytes()) as u64,
         run: Box::new(move || {
-            cpu.rope_and_cache(&mut qkv, &attention, 0, &plan, &mut kv).expect("a rotation");
+            cpu.rope_and_cache(&mut qkv, &layer, &plan, &mut kv).expect("a rotation");
         }),
     }
 }

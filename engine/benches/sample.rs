@@ -29,7 +29,13 @@ pub fn case(way: &'static str, vocab: usize) -> Case {
         flops: vocab as u64,
         bytes: 4 * vocab as u64,
         run: Box::new(move || {
-            let row = Row { logits: &logits, tokens: &tokens, prompt_tokens: 2, banned: &[] };
+            let row = Row {
+                logits: &logits,
+                tokens: &tokens,
+                prompt_tokens: 2,
+                banned: &[],
+                allowed: None,
+            };
             sampler.sample(row, &params).expect("finite logits");
         }),
     }

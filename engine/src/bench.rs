@@ -14,7 +14,9 @@ use serde::Serialize;
 use crate::clock::Clock;
 use crate::config::PAGE_TOKENS;
 use crate::launch::PrepareError;
-use crate::model::{self, LoadError, LoadOptions, LogitRows, Model, Segment, StepBatch, StepError};
+use crate::model::{
+    self, LoadError, LoadOptions, LogitRows, Model, Segment, SegmentState, StepBatch, StepError,
+};
 use crate::weights::{ModelFiles, ModelSource};
 
 /// Repeats of each measurement; the median counts.
@@ -130,6 +132,7 @@ pub fn run(
     let widest = flags.batches.iter().map(|batch| batch.get()).max().unwrap_or(1);
     let pages_each = wanted.div_ceil(PAGE_TOKENS);
     loaded.model.allocate_kv(widest * pages_each, PAGE_TOKENS)?;
+    loaded.model.allocate_states(widest)?;
     let read_bytes_per_s = read_speed(loaded.device.threads, clock);
     let weight_bytes = stored_bytes(&source.files);
     let mut timed = Timed { model: loaded.model.as_mut(), pages_each, clock };
@@ -224,7 +227,9 @@ impl Timed<'_> {
             batch.tokens.extend((0..rows).map(|row| id(row) as u32));
             let first = sequence * self.pages_each;
             let pages = (first..first + self.pages_each).map(|page| page as u32).collect();
-            batch.segments.push(Segment { rows, position, pages, logits: LogitRows::Last });
+            let state = Some(SegmentState { place: sequence as u32, load: None, save: None });
+            let logits = LogitRows::Last;
+            batch.segments.push(Segment { rows, position, pages, logits, state });
         }
         batch
     }

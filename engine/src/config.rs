@@ -19,7 +19,11 @@ use sha2::{Digest, Sha256};
 pub const PAGE_TOKENS: usize = 16;
 /// Chunks of prompts end on multiples of this: part of what makes results repeatable.
 pub const CHUNK_TOKENS: usize = 64;
+/// Recurrent state is kept for later prompts at multiples of this many tokens.
+pub const STATE_INTERVAL: usize = 4096;
 
+/// More ranks than any published model has key heads or experts worth a rank.
+const TP_MAX: usize = 64;
 /// More than any machine has cores. Far beyond it a system gives no more threads, and the runtime
 /// aborts the process that asks.
 const THREADS_MAX: usize = 4096;
@@ -187,7 +191,7 @@ impl Config {
             KvDtypeChoice::Auto | KvDtypeChoice::F32 | KvDtypeChoice::F16
         );
         for (flag, ok, value, supported) in [
-            ("tp", self.tp.value == 1, name_of(&self.tp.value), "1"),
+            ("tp", (1..=TP_MAX).contains(&self.tp.value), name_of(&self.tp.value), "1 to 64"),
             (
                 "device",
                 self.device.value != DeviceChoice::Cuda,

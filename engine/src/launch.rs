@@ -9,20 +9,21 @@ use std::sync::{Arc, LazyLock};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::bench::BenchError;
+use crate::capacity;
 use crate::clock::Clock;
 use crate::config::{
-    CHUNK_TOKENS, Config, ConfigError, DeviceChoice, KvDtypeChoice, LoadFormat, PAGE_TOKENS,
-    Setting, Source, config_sha256,
+    Config, ConfigError, DeviceChoice, DtypeChoice, KvDtypeChoice, LoadFormat, Setting, Source,
+    config_sha256,
 };
 use crate::http::{KvFacts, ModelFacts, ServerInfo};
 use crate::listen::listen;
-use crate::model::{self, LoadError, LoadOptions, ModelInfo, StepError};
+use crate::model::{self, LoadError, LoadOptions, ModelInfo, RopePrecision, StepError};
 use crate::say::say;
-use crate::schedule::{DEFAULT_POLICY, Limits};
+use crate::schedule::Limits;
 use crate::server::{Loaded, ServeError, Server};
 use crate::text::CheckpointText;
 use crate::tokenize::Tokenizer;
-use crate::weights::ModelSource;
+use crate::weights::{ModelFiles, ModelSource, read_json};
 
 /// Seed of made-up weights; two launches must have the same.
 const RANDOM_WEIGHTS_SEED: u64 = 1;
@@ -61,10 +62,10 @@ pub enum PrepareError {
     )]
     TooLong { asked: usize, made_for: usize },
     #[error(
-        "the KV cache would have no page: {free_bytes} bytes are free, a page takes {page_bytes}; \
-         hint: raise `--cache-max-entry-count`, or free memory"
+        "the KV cache would have no page: {free_bytes} bytes are free, a page takes {page_bytes} and \
+         a sequence's state {state_bytes}; hint: raise `--cache-max-entry-count`, or free memory"
     )]
-    NoPage { free_bytes: u64, page_bytes: u64 },
+    NoPage { free_bytes: u64, page_bytes: u64, state_bytes: u64 },
 }
 
 /// Why `redline serve` ended with an error.
@@ -145,7 +146,7 @@ fn prepare(launch: &Launch) -> Result<Loaded, PrepareError> {
     let mut config = launch.config.clone();
     let start_us = launch.clock.elapsed_us();
     let source = ModelSource::find(&launch.model, launch.hub_cache.as_deref())?;
-    let mut loaded = model::load(&source, &options(&config))?;
+    let mut loaded = model::load(&source, &options(&config, &source.files))?;
     let tokenizer = Tokenizer::load(&loaded.config)?;
     let weights_load_us = launch.clock.elapsed_us() - start_us;
     for gpu in &loaded.device.idle_gpus {
@@ -153,8 +154,12 @@ fn prepare(launch: &Launch) -> Result<Loaded, PrepareError> {
     }
     let info = loaded.info().clone();
     settle(&mut config, &info, &source.id)?;
-    let limits = limits(&config, &info, loaded.free_bytes)?;
+    let run_ahead = loaded.model.run_ahead();
+    let limits = Limits { run_ahead, ..capacity::limits(&config, &info, loaded.free_bytes)? };
     loaded.model.allocate_kv(limits.pages, limits.page_tokens).map_err(PrepareError::Kv)?;
+    if let Some(states) = limits.states {
+        loaded.model.allocate_states(states.places).map_err(PrepareError::Kv)?;
+    }
     log_model(&source.id, &info, &loaded, &limits);
     let effective = config.effective();
     let server_info = ServerInfo {
@@ -168,7 +173,7 @@ fn prepare(launch: &Launch) -> Result<Loaded, PrepareError> {
         kv: KvFacts {
             pages: limits.pages,
             page_tokens: limits.page_tokens,
-            bytes: limits.pages as u64 * page_bytes(&info),
+            bytes: limits.pages as u64 * capacity::page_bytes(&info),
             dtype: info.kv_dtype,
         },
         model: ModelFacts {
@@ -188,7 +193,7 @@ fn prepare(launch: &Launch) -> Result<Loaded, PrepareError> {
     };
     Ok(Loaded {
         model: loaded.model,
-        text: Arc::new(CheckpointText(tokenizer)),
+        text: Arc::new(CheckpointText::new(tokenizer)),
         limits,
         model_name: config.model_name.value.unwrap_or(source.id),
         info: server_info,
@@ -196,12 +201,13 @@ fn prepare(launch: &Launch) -> Result<Loaded, PrepareError> {
     })
 }
 
-fn options(config: &Config) -> LoadOptions {
+fn options(config: &Config, files: &ModelFiles) -> LoadOptions {
     LoadOptions {
         device: match config.device.value {
             DeviceChoice::Auto => model::DeviceChoice::Auto,
             _ => model::DeviceChoice::Cpu,
         },
+        tp: NonZeroUsize::new(config.tp.value),
         threads: NonZeroUsize::new(config.threads.value),
         kv: match config.kv_dtype.value {
             KvDtypeChoice::F32 => model::KvChoice::F32,
@@ -212,8 +218,24 @@ fn options(config: &Config) -> LoadOptions {
             LoadFormat::Auto => None,
             LoadFormat::Random => Some(RANDOM_WEIGHTS_SEED),
         },
+        rope: rope_precision(config.dtype.value, files),
         ..LoadOptions::default()
     }
+}
+
+/// `f32` by name is the reference path: it computes what the reference outputs were made with, by
+/// converting a bf16 checkpoint together with its frequencies. `auto` keeps these exact, even where
+/// it computes in f32 (docs/decisions/0006-rope-frequencies.md).
+fn rope_precision(dtype: DtypeChoice, files: &ModelFiles) -> RopePrecision {
+    let (DtypeChoice::F32, ModelFiles::Folder(folder)) = (dtype, files) else {
+        return RopePrecision::F32;
+    };
+    // A folder without a config.json fails a moment later, with its name.
+    let config = read_json(&folder.join("config.json")).unwrap_or_default();
+    let named = ["torch_dtype", "dtype"];
+    let configs = [&config, &config["text_config"]];
+    let is_bf16 = configs.iter().any(|c| named.iter().any(|name| c[*name] == "bfloat16"));
+    if is_bf16 { RopePrecision::Bf16 } else { RopePrecision::F32 }
 }
 
 /// Replaces what was left to the model, and `auto`, by what became of it.
@@ -235,38 +257,6 @@ fn settle(config: &mut Config, info: &ModelInfo, id: &str) -> Result<(), Prepare
     Ok(())
 }
 
-/// What the scheduler may use: the flags, and as much memory as they allow.
-fn limits(config: &Config, info: &ModelInfo, free_bytes: u64) -> Result<Limits, PrepareError> {
-    let max_seq_len = config.max_seq_len.value.unwrap_or(info.max_seq_len);
-    let max_batch_size = config.max_batch_size.value;
-    let page_bytes = page_bytes(info);
-    let entry_count = config.cache_max_entry_count.value;
-    let pages = if entry_count > 1.0 {
-        entry_count as usize
-    } else {
-        let affordable = free_bytes as f64 * entry_count / page_bytes as f64;
-        // A CPU's memory has other users, and the batch cannot use more than this.
-        (affordable as usize).min(max_batch_size.saturating_mul(max_seq_len.div_ceil(PAGE_TOKENS)))
-    };
-    if pages == 0 {
-        return Err(PrepareError::NoPage { free_bytes, page_bytes });
-    }
-    Ok(Limits {
-        policy: DEFAULT_POLICY,
-        max_batch_size,
-        token_budget: config.max_prefill_token_num.value,
-        max_seq_len,
-        pages,
-        page_tokens: PAGE_TOKENS,
-        chunk_tokens: CHUNK_TOKENS,
-        prefix_cache: !config.no_prefix_cache.value,
-    })
-}
-
-fn page_bytes(info: &ModelInfo) -> u64 {
-    (info.kv_bytes_per_token * PAGE_TOKENS) as u64
-}
-
 fn log_model(id: &str, info: &ModelInfo, loaded: &model::Loaded, limits: &Limits) {
     say(format_args!(
         "{id}: {} of {} million {} weights in {} on {} ({}, {} threads)",
@@ -283,8 +273,16 @@ fn log_model(id: &str, info: &ModelInfo, loaded: &model::Loaded, limits: &Limits
         limits.pages,
         limits.page_tokens,
         info.kv_dtype,
-        (limits.pages as u64 * page_bytes(info)) >> 20,
+        (limits.pages as u64 * capacity::page_bytes(info)) >> 20,
         limits.max_batch_size,
         limits.max_seq_len,
     ));
+    if let Some(states) = limits.states {
+        say(format_args!(
+            "recurrent state: {} places, at most {} MiB; snapshots every {} tokens",
+            states.places,
+            (states.places as u64 * info.state_bytes as u64) >> 20,
+            states.interval,
+        ));
+    }
 }

@@ -5,6 +5,7 @@
 //! see each other; only `http` knows the wire.
 
 pub mod bench;
+mod capacity;
 pub mod cli;
 pub mod clock;
 pub mod config;

@@ -2,10 +2,12 @@
 
 use std::error::Error;
 use std::fmt;
+use std::sync::OnceLock;
 
 use serde_json::Value;
 
-use crate::tokenize::{self, ChatInput, Tokenizer};
+use crate::sample::{GrammarError, Grammars, Guide, Opening, Structure};
+use crate::tokenize::{self, ChatInput, Reasoning, Tokenizer};
 
 /// A conversation that is to become a prompt.
 #[derive(Debug, Clone, Copy)]
@@ -30,6 +32,8 @@ pub enum TextError {
     NoTemplate,
     #[error("the model has no tokenizer; hint: give prompts as token ids")]
     NoTokenizer,
+    #[error("{0}")]
+    Structure(#[from] GrammarError),
 }
 
 /// Text to tokens and back, for one model.
@@ -46,8 +50,8 @@ pub trait Text: Send + Sync + fmt::Debug {
     /// The bytes of one token as it stands in running text; special tokens by their names.
     fn token_bytes(&self, token: u32) -> Vec<u8>;
 
-    /// Turns a stream of tokens into text.
-    fn detokenizer(&self) -> Box<dyn Detokenizer>;
+    /// Turns a stream of tokens into text, special ones by their names if they are to be shown.
+    fn detokenizer(&self, shows_special: bool) -> Box<dyn Detokenizer>;
 
     /// Tokens with which the model ends an answer.
     fn end_tokens(&self) -> &[u32];
@@ -57,6 +61,17 @@ pub trait Text: Send + Sync + fmt::Debug {
     /// # Errors
     /// There is no template, or it refuses these messages.
     fn render_chat(&self, chat: &Chat<'_>) -> Result<String, TextError>;
+
+    /// How the model sets its reasoning apart from its answer.
+    fn reasoning(&self) -> Reasoning {
+        Reasoning::None
+    }
+
+    /// A guide along `structure`; after `chat`, a rendered conversation, the model may think first.
+    ///
+    /// # Errors
+    /// The structure cannot be followed.
+    fn guide(&self, structure: &Structure, chat: Option<&str>) -> Result<Guide, TextError>;
 }
 
 /// The text of one sequence, token by token.
@@ -70,11 +85,19 @@ pub trait Detokenizer: Send + fmt::Debug {
 
 /// The tokenizer of a checkpoint; one without leaves ids as the only language.
 #[derive(Debug)]
-pub struct CheckpointText(pub Option<Tokenizer>);
+pub struct CheckpointText {
+    tokenizer: Option<Tokenizer>,
+    /// Made when the first structured answer is asked for: it takes a while, and most never do.
+    grammars: OnceLock<Result<Grammars, GrammarError>>,
+}
 
 impl CheckpointText {
+    pub fn new(tokenizer: Option<Tokenizer>) -> Self {
+        Self { tokenizer, grammars: OnceLock::new() }
+    }
+
     fn tokenizer(&self) -> Result<&Tokenizer, TextError> {
-        self.0.as_ref().ok_or(TextError::NoTokenizer)
+        self.tokenizer.as_ref().ok_or(TextError::NoTokenizer)
     }
 }
 
@@ -85,7 +108,7 @@ impl Text for CheckpointText {
     }
 
     fn decode(&self, tokens: &[u32]) -> String {
-        let Some(tokenizer) = &self.0 else { return String::new() };
+        let Some(tokenizer) = &self.tokenizer else { return String::new() };
         // A model may have more logits than its tokenizer has tokens; those have no text.
         let known: Vec<u32> =
             tokens.iter().copied().filter(|id| (*id as usize) < tokenizer.vocab_size()).collect();
@@ -93,23 +116,23 @@ impl Text for CheckpointText {
     }
 
     fn token_bytes(&self, token: u32) -> Vec<u8> {
-        let text = self.0.as_ref().and_then(|tokenizer| tokenizer.decode(&[token], false).ok());
+        let text =
+            self.tokenizer.as_ref().and_then(|tokenizer| tokenizer.decode(&[token], false).ok());
         text.unwrap_or_default().into_bytes()
     }
 
-    fn detokenizer(&self) -> Box<dyn Detokenizer> {
-        match &self.0 {
-            Some(tokenizer) => Box::new(tokenizer.detokenizer(true)),
+    fn detokenizer(&self, shows_special: bool) -> Box<dyn Detokenizer> {
+        match &self.tokenizer {
+            Some(tokenizer) => Box::new(tokenizer.detokenizer(!shows_special)),
             None => Box::new(Silent),
         }
     }
 
     fn end_tokens(&self) -> &[u32] {
-        self.0.as_ref().map_or(&[], Tokenizer::end_ids)
+        self.tokenizer.as_ref().map_or(&[], Tokenizer::end_ids)
     }
 
     fn render_chat(&self, chat: &Chat<'_>) -> Result<String, TextError> {
-        let template = self.tokenizer()?.chat_template().ok_or(TextError::NoTemplate)?;
         let input = ChatInput {
             messages: chat.messages,
             tools: None,
@@ -117,7 +140,23 @@ impl Text for CheckpointText {
             variables: chat.variables,
             now_unix_s: i64::try_from(chat.now_unix_s).unwrap_or(i64::MAX),
         };
-        template.render(&input).map_err(|error| TextError::Template(chain(&error)))
+        let rendered = self.tokenizer()?.render_chat(&input).ok_or(TextError::NoTemplate)?;
+        rendered.map_err(|error| TextError::Template(chain(&error)))
+    }
+
+    fn reasoning(&self) -> Reasoning {
+        self.tokenizer.as_ref().map_or(Reasoning::None, Tokenizer::reasoning)
+    }
+
+    fn guide(&self, structure: &Structure, chat: Option<&str>) -> Result<Guide, TextError> {
+        let tokenizer = self.tokenizer()?;
+        let grammars = self
+            .grammars
+            .get_or_init(|| Grammars::new(tokenizer.token_bytes(), tokenizer.end_ids()))
+            .as_ref()
+            .map_err(Clone::clone)?;
+        let opening = chat.map_or(Opening::AtOnce, |prompt| tokenizer.opening(prompt));
+        Ok(grammars.guide(structure, opening)?)
     }
 }
 
@@ -159,4 +198,13 @@ fn chain(error: &dyn Error) -> String {
         cause = error.source();
     }
     text
+}
+
+/// Length of the longest end of `text` that begins `mark`, whole marks left out.
+pub(crate) fn overlap(text: &str, mark: &str) -> usize {
+    let longest = text.len().min(mark.len().saturating_sub(1));
+    (1..=longest)
+        .rev()
+        .find(|&n| mark.is_char_boundary(n) && text.as_bytes().ends_with(&mark.as_bytes()[..n]))
+        .unwrap_or(0)
 }

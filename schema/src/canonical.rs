@@ -59,7 +59,8 @@ pub fn record_sha256<T: Serialize>(record: &T) -> Result<String, CanonicalError>
 /// # Errors
 /// `record` cannot be written as JSON.
 pub fn to_file_text<T: Serialize>(record: &T) -> Result<String, CanonicalError> {
-    let value = serde_json::to_value(record).map_err(CanonicalError)?;
+    let mut value = serde_json::to_value(record).map_err(CanonicalError)?;
+    value.sort_all_objects();
     let mut text = serde_json::to_string_pretty(&value).map_err(CanonicalError)?;
     text.push('\n');
     Ok(text)

@@ -53,7 +53,7 @@ fn a_merge_under_way_is_refused_before_anything_is_measured() {
     let clone = Clone::of_this_repository(&[]);
     clone.git(&["checkout", "--quiet", "-b", "side", "HEAD~1"]);
     clone.git(&["commit", "--quiet", "--allow-empty", "--message", "side"]);
-    clone.git(&["merge", "--quiet", "--no-ff", "--no-commit", "main"]);
+    clone.git(&["merge", "--quiet", "--no-ff", "--no-commit", "@{-1}"]);
     refused(&clone, &["release-bench", "v0.9.2"]).expect_code(4).expect_said("merge");
 }
 

@@ -15,9 +15,12 @@ type Stage = (&'static str, fn(&Shell) -> Result<u8>);
 
 const TESTS: &str = "tests";
 
+/// Folder of files that a macro declares.
+const MACRO_DECLARED: &str = "engine/src/model/architectures";
+
 /// The stages of `cargo xtask ci`. The test runner comes last, so that its closing line does too.
 const STAGES: &[Stage] = &[
-    ("format", |shell| cargo_words(shell, "fmt --all --check")),
+    ("format", format),
     ("tidy", tidy::run),
     ("lint", |shell| {
         cargo_words(shell, "clippy --locked --release --workspace --all-targets -- -D warnings")
@@ -28,12 +31,18 @@ const STAGES: &[Stage] = &[
     ("pages", |shell| build::run_site(shell, &[OsString::from("--check")])),
     ("site", |shell| build::run_site(shell, &[])),
     ("doctests and docs", docs),
-    ("inputs", inputs),
+    ("inputs", |shell| fetch(shell, &[])),
     (TESTS, tests),
 ];
 
 /// The slower stages, for machines that have the time.
-const EXTRA: &[Stage] = &[(TESTS, |shell| nextest(shell, &["--profile", "extra"]))];
+const EXTRA: &[Stage] = &[
+    ("inputs", |shell| fetch(shell, &EXTRA_INPUTS)),
+    (TESTS, |shell| nextest(shell, &["--profile", "extra"])),
+];
+
+/// The tokenizers of the published models, which only the slower tests read.
+const EXTRA_INPUTS: [&str; 3] = ["qwen3-tokenizer", "qwen3-tokenizer-config", "gpt-oss-tokenizer"];
 
 /// Runs every stage and stops at the first that fails.
 ///
@@ -60,10 +69,11 @@ pub fn run(shell: &Shell, extra: bool) -> Result<u8> {
     Ok(0)
 }
 
-/// Model and conversations for the tests that need them. Without a network those tests say that
+/// What the tests need, by default model and conversations. Without a network those tests say that
 /// they have nothing to work on, and pass.
-fn inputs(shell: &Shell) -> Result<u8> {
-    match build::run_campaign(shell, "fetch", &[])? {
+fn fetch(shell: &Shell, ids: &[&str]) -> Result<u8> {
+    let ids: Vec<OsString> = ids.iter().map(OsString::from).collect();
+    match build::run_campaign(shell, "fetch", &ids)? {
         4 => {
             eprintln!("no inputs: the tests that need them will say so");
             Ok(0)
@@ -75,6 +85,19 @@ fn inputs(shell: &Shell) -> Result<u8> {
 fn cargo_words(shell: &Shell, line: &str) -> Result<u8> {
     let words: Vec<&str> = line.split(' ').collect();
     shell.exit_code(&cargo(), &words)
+}
+
+/// Every file in the one style. Those that a macro declares are not seen by `cargo fmt`.
+fn format(shell: &Shell) -> Result<u8> {
+    let code = cargo_words(shell, "fmt --all --check")?;
+    if code != 0 {
+        return Ok(code);
+    }
+    let mut words = ["--check", "--edition", "2024"].map(OsString::from).to_vec();
+    for entry in std::fs::read_dir(shell.root().join(MACRO_DECLARED))? {
+        words.push(entry?.path().into_os_string());
+    }
+    shell.exit_code(Path::new("rustfmt"), &words)
 }
 
 /// Documentation without a warning; examples in it are run.

@@ -86,7 +86,10 @@ fn a_profile_with_a_strange_line_is_refused() {
 
 #[test]
 fn what_a_release_cannot_do_is_refused_by_name() {
-    check_refused("--tp 2", &expect!["`--tp 2` is not supported by this release; supported: 1"]);
+    check_refused(
+        "--tp 65",
+        &expect!["`--tp 65` is not supported by this release; supported: 1 to 64"],
+    );
     check_refused(
         "--device cuda",
         &expect!["`--device cuda` is not supported by this release; supported: auto, cpu"],

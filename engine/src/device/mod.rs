@@ -3,13 +3,17 @@
 //! A device knows no architecture, no file and no request. Shape letters: T tokens of a step,
 //! H heads, D head size, N output columns, K contraction.
 
+pub mod collective;
 pub mod cpu;
 pub mod cuda;
 
 use std::fmt;
+use std::ops::Range;
 
 use crate::model::{StepBatch, StepError};
 use crate::weights::WeightType;
+
+pub use collective::{Collective, Rank};
 
 /// A stored matrix `[N, K]` on its way to the device.
 #[derive(Debug)]
@@ -22,6 +26,14 @@ pub struct HostMatrix<'a> {
     pub order: RowOrder,
 }
 
+impl HostMatrix<'_> {
+    /// The stored row of output column `n`.
+    pub fn row(&self, n: usize) -> &[u8] {
+        let row_bytes = self.weight_type.row_bytes(self.k);
+        &self.bytes[self.order.stored_row(n) * row_bytes..][..row_bytes]
+    }
+}
+
 /// Which stored row becomes which output column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowOrder {
@@ -31,9 +43,25 @@ pub enum RowOrder {
     RopePairs {
         head_dim: usize,
     },
+    /// Of twice as many stored rows, every other `head_dim` of them: queries and gates that are
+    /// stored head by head.
+    HeadPairs {
+        head_dim: usize,
+        /// Whether the second of each two.
+        second: bool,
+    },
+    /// Two matrices of `half` rows each take turns; the device wants one after the other.
+    Interleaved {
+        half: usize,
+    },
 }
 
 impl RowOrder {
+    /// Stored rows of a matrix of `n` output columns.
+    pub fn stored_rows(self, n: usize) -> usize {
+        if matches!(self, Self::HeadPairs { .. }) { 2 * n } else { n }
+    }
+
     /// The stored row of output column `n`.
     pub fn stored_row(self, n: usize) -> usize {
         match self {
@@ -43,6 +71,10 @@ impl RowOrder {
                 let (half, pair) = (i / (head_dim / 2), i % (head_dim / 2));
                 head * head_dim + 2 * pair + half
             }
+            Self::HeadPairs { head_dim, second } => {
+                (2 * (n / head_dim) + usize::from(second)) * head_dim + n % head_dim
+            }
+            Self::Interleaved { half } => 2 * (n % half) + n / half,
         }
     }
 }
@@ -68,6 +100,60 @@ impl AttentionShape {
     pub fn group(&self) -> usize {
         self.heads / self.kv_heads
     }
+}
+
+/// An attention layer as its two operations see it; `V` holds vectors on the device.
+#[derive(Debug)]
+pub struct AttentionLayer<V> {
+    pub shape: AttentionShape,
+    /// Which of the layers that keep keys and values.
+    pub kv_layer: usize,
+    /// Positions that a query sees, its own included; all before it where there is no window.
+    pub window: Option<usize>,
+    pub head_norms: Option<HeadNorms<V>>,
+    /// `[H]` scores that take part in the softmax and have no value: a head may look at nothing.
+    /// Source: Xiao et al. 2023; OpenAI 2025 (gpt-oss).
+    pub sinks: Option<V>,
+}
+
+impl<V> AttentionLayer<V> {
+    /// Attention over everything before a query, without norms and sinks.
+    pub fn new(shape: AttentionShape, kv_layer: usize) -> Self {
+        Self { shape, kv_layer, window: None, head_norms: None, sinks: None }
+    }
+
+    /// Positions that a query at `position` does not see, from the first.
+    pub fn hidden(&self, position: usize) -> usize {
+        self.window.map_or(0, |window| (position + 1).saturating_sub(window))
+    }
+}
+
+/// RMS norms over each query head and each key head, before they are turned.
+#[derive(Debug)]
+pub struct HeadNorms<V> {
+    /// `[D]`
+    pub query: V,
+    /// `[D]`
+    pub key: V,
+    pub epsilon: f32,
+}
+
+/// How positions turn queries and keys.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rotation {
+    /// `[rotated dimensions / 2]` angles per position.
+    pub inverse_frequencies: Vec<f32>,
+    /// Factor of every cosine and sine: 1 but for YaRN.
+    pub factor: f32,
+}
+
+/// How router logits become expert weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gate {
+    /// Softmax over all experts, then the largest; divided by their sum where `normalized`.
+    SoftmaxTop { normalized: bool },
+    /// The largest logits, then softmax over those.
+    TopSoftmax,
 }
 
 /// Type in which keys and values are kept.
@@ -104,6 +190,81 @@ pub struct KvShape {
     pub kv_type: KvType,
 }
 
+/// Heads of a gated DeltaNet layer. Rows of its projections hold the queries and keys of all key
+/// heads and the values of all value heads, which are convolved; then a gate for each value, and
+/// for each value head the inputs of its beta and of its decay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeltaNetShape {
+    pub key_heads: usize,
+    /// Each key head serves as many of them in a row.
+    pub value_heads: usize,
+    pub key_dim: usize,
+    pub value_dim: usize,
+    /// Tokens that the convolution sees, its own included.
+    pub taps: usize,
+}
+
+impl DeltaNetShape {
+    /// Value heads that share a key head.
+    pub fn group(&self) -> usize {
+        self.value_heads / self.key_heads
+    }
+
+    /// Columns that are convolved: queries, keys and values.
+    pub fn conv_cols(&self) -> usize {
+        2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
+    }
+
+    /// Columns of all projections.
+    pub fn cols(&self) -> usize {
+        self.conv_cols() + self.value_heads * (self.value_dim + 2)
+    }
+
+    /// Elements of one sequence's recurrent state in one layer.
+    pub fn state_elements(&self) -> usize {
+        (self.taps - 1) * self.conv_cols() + self.value_heads * self.key_dim * self.value_dim
+    }
+}
+
+/// One gated DeltaNet layer, without its projections.
+#[derive(Debug)]
+pub struct DeltaNetLayer<V> {
+    pub shape: DeltaNetShape,
+    /// Which of the layers with recurrent state it is.
+    pub index: usize,
+    /// `[taps, conv_cols]`, the oldest token first.
+    pub conv: V,
+    /// `[value heads]` factor of the decay's logarithm, below zero.
+    pub rate: V,
+    /// `[value heads]` added to the input of the decay.
+    pub bias: V,
+    /// `[value_dim]` of the gated norm.
+    pub norm: V,
+    pub epsilon: f32,
+}
+
+/// Shape of the places for recurrent state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StateShape {
+    pub layers: usize,
+    pub places: usize,
+    pub net: DeltaNetShape,
+}
+
+impl StateShape {
+    /// Bytes of one place over all layers.
+    pub fn place_bytes(&self) -> usize {
+        self.layers * self.net.state_elements() * size_of::<f32>()
+    }
+}
+
+impl KvShape {
+    /// Bytes of keys and values of one token over all layers.
+    pub fn token_bytes(&self) -> usize {
+        2 * self.layers * self.kv_heads * self.head_dim * self.kv_type.bytes()
+    }
+}
+
 /// A place to compute. Buffers are `[rows, cols]` of activations; operations on one device happen
 /// in the order of their calls.
 ///
@@ -118,14 +279,26 @@ pub trait Device: Send + fmt::Debug {
     type Vector: Send + fmt::Debug;
     /// Pages of keys and values of all layers.
     type Kv: Send + fmt::Debug;
+    /// Places for recurrent state of all layers that have any.
+    type State: Send + fmt::Debug;
     /// Positions and page tables of one step.
     type Plan: Send + fmt::Debug;
+    /// Which experts the rows of a step go to, and with what weights.
+    type Routes: Send + fmt::Debug;
+
+    /// Steps that may be begun before the oldest of them is read.
+    fn run_ahead(&self) -> usize {
+        0
+    }
 
     /// A buffer of `cols` columns and, until it is resized, no rows.
     fn buffer(&mut self, cols: usize) -> Result<Self::Buffer, StepError>;
 
     /// Gives `x` exactly `rows` rows, of unspecified content.
     fn resize(&mut self, x: &mut Self::Buffer, rows: usize) -> Result<(), StepError>;
+
+    /// Gives `x` exactly `rows` rows of `cols` columns, of unspecified content.
+    fn reshape(&mut self, x: &mut Self::Buffer, rows: usize, cols: usize) -> Result<(), StepError>;
 
     /// Sets the content of `x`, whole rows in row major order.
     fn write(&mut self, x: &mut Self::Buffer, values: &[f32]) -> Result<(), StepError>;
@@ -138,19 +311,32 @@ pub trait Device: Send + fmt::Debug {
     /// A cache whose memory is reserved, and touched only as pages fill.
     fn kv(&mut self, shape: KvShape) -> Result<Self::Kv, StepError>;
 
+    /// Places whose memory is reserved, and touched only as they fill.
+    fn state(&mut self, shape: StateShape) -> Result<Self::State, StepError>;
+
     /// Prepares a step: checks its page tables against `kv` and computes the rotations of its
-    /// positions, `inverse_frequencies` being `[rotated dimensions / 2]`.
+    /// positions.
     fn plan(
         &mut self,
         batch: &StepBatch,
         kv: &Self::Kv,
-        inverse_frequencies: &[f32],
+        rotation: &Rotation,
     ) -> Result<Self::Plan, StepError>;
 
-    /// `out[t] = table[ids[t]]`.
+    /// Where the device stands among those that share its model.
+    fn rank(&self) -> Rank;
+
+    /// `x` = the sum of the ranks' `x`; nothing where there is one rank.
+    fn all_reduce_sum(&mut self, x: &mut Self::Buffer) -> Result<(), StepError>;
+
+    /// Rows of `out` = those of the ranks' `x` side by side, rank after rank.
+    fn all_gather(&mut self, x: &Self::Buffer, out: &mut Self::Buffer) -> Result<(), StepError>;
+
+    /// `out[t] = table[ids[t] - first]`, or zeros where the table has no such row.
     fn embed(
         &mut self,
         table: &Self::Matrix,
+        first: usize,
         ids: &[u32],
         out: &mut Self::Buffer,
     ) -> Result<(), StepError>;
@@ -190,31 +376,97 @@ pub trait Device: Send + fmt::Debug {
         out: &mut Self::Buffer,
     ) -> Result<(), StepError>;
 
-    /// Rotates the query and key heads of `qkv` to their positions, and writes keys and values to
-    /// the pages of `layer`.
+    /// `x[t] += bias`, a row at a time.
+    fn add_bias(&mut self, x: &mut Self::Buffer, bias: &Self::Vector) -> Result<(), StepError>;
+
+    /// Norms the query and key heads of `qkv` where the layer does, rotates them to their
+    /// positions, and writes keys and values to the pages of the layer.
     fn rope_and_cache(
         &mut self,
         qkv: &mut Self::Buffer,
-        shape: &AttentionShape,
-        layer: usize,
+        layer: &AttentionLayer<Self::Vector>,
         plan: &Self::Plan,
         kv: &mut Self::Kv,
     ) -> Result<(), StepError>;
 
-    /// Causal attention of the query heads of `qkv` over the pages of `layer`, into `[T, H * D]`.
+    /// Causal attention of the query heads of `qkv` over the pages of the layer, into `[T, H * D]`.
     fn attention(
         &mut self,
         qkv: &Self::Buffer,
-        shape: &AttentionShape,
-        layer: usize,
+        layer: &AttentionLayer<Self::Vector>,
         plan: &Self::Plan,
         kv: &Self::Kv,
         out: &mut Self::Buffer,
     ) -> Result<(), StepError>;
 
+    /// Gated DeltaNet over the rows of `projected`, into `[T, value heads * value dim]`: causal
+    /// convolution and SiLU, queries and keys scaled to length 1, the delta rule on each segment's
+    /// place of `state`, RMS norm and gate. Places are loaded before and saved after.
+    fn delta_net(
+        &mut self,
+        projected: &Self::Buffer,
+        layer: &DeltaNetLayer<Self::Vector>,
+        plan: &Self::Plan,
+        state: &mut Self::State,
+        out: &mut Self::Buffer,
+    ) -> Result<(), StepError>;
+
+    /// `x *= sigmoid(gate)`, element by element.
+    fn sigmoid_mul(&mut self, x: &mut Self::Buffer, gate: &Self::Buffer) -> Result<(), StepError>;
+
     /// `out = silu(gate) * up` where `gate_up` is `[T, 2 * cols]`, gate first.
     fn silu_mul(&mut self, gate_up: &Self::Buffer, out: &mut Self::Buffer)
     -> Result<(), StepError>;
+
+    /// `out = (up' + 1) * gate' * sigmoid(alpha * gate')` where `gate_up` is `[T, 2 * cols]`, gate
+    /// first; gate' is at most `limit`, up' from `-limit` to `limit`. Source: OpenAI 2025 (gpt-oss).
+    fn clamped_swiglu(
+        &mut self,
+        gate_up: &Self::Buffer,
+        alpha: f32,
+        limit: f32,
+        out: &mut Self::Buffer,
+    ) -> Result<(), StepError>;
+
+    /// Chooses `chosen` of the E experts for each row of `logits`, `[T, E]`. Of equal logits the
+    /// first win. Rows go to those of the chosen that are in `own`, numbered from its start.
+    fn route(
+        &mut self,
+        logits: &Self::Buffer,
+        chosen: usize,
+        gate: Gate,
+        own: Range<usize>,
+    ) -> Result<Self::Routes, StepError>;
+
+    /// Rows of [`Device::dispatch`]'s output: one for each row and expert it goes to.
+    fn routed_rows(&self, routes: &Self::Routes) -> usize;
+
+    /// The rows of `x` as `routes` sends them: side by side those of one expert.
+    fn dispatch(
+        &mut self,
+        x: &Self::Buffer,
+        routes: &Self::Routes,
+        out: &mut Self::Buffer,
+    ) -> Result<(), StepError>;
+
+    /// [`Device::matmul`] of dispatched rows by the matrix of their expert, and its bias added:
+    /// `biases` has one for each expert, or there are none.
+    fn expert_matmul(
+        &mut self,
+        x: &Self::Buffer,
+        experts: &[Self::Matrix],
+        biases: &[Self::Vector],
+        routes: &Self::Routes,
+        out: &mut Self::Buffer,
+    ) -> Result<(), StepError>;
+
+    /// `out[t]` = the sum of the dispatched rows that came from row `t`, each by its weight.
+    fn combine(
+        &mut self,
+        x: &Self::Buffer,
+        routes: &Self::Routes,
+        out: &mut Self::Buffer,
+    ) -> Result<(), StepError>;
 
     /// Waits for all operations so far and shows the content of `x`, row major, in f32.
     fn read<'a>(&mut self, x: &'a mut Self::Buffer) -> Result<&'a [f32], StepError>;

@@ -18,6 +18,9 @@ use tokio_stream::Stream;
 use super::error::{ApiError, ErrorKind};
 use super::params::Answer;
 use super::state::Ready;
+use super::tokens::token_text;
+use crate::sample::TokenLogprobs;
+use crate::tokenize::{SplitText, Splitter};
 use crate::worker::{Finish, Output, Ticket, TokenOutput};
 
 /// How a route writes choices.
@@ -47,9 +50,19 @@ pub(super) struct Writing {
     /// Prompt ids of each prompt; choice `i` belongs to prompt `i / n`.
     pub(super) prompts: Vec<Vec<u32>>,
     pub(super) n: usize,
+    /// Tells reasoning from answer, where the model makes a difference; each choice has its own.
+    pub(super) splitter: Option<Splitter>,
 }
 
 impl Writing {
+    /// A token as log-probabilities name it.
+    pub(super) fn token_name(&self, token: u32) -> String {
+        if self.answer.tokens_as_ids {
+            return format!("token_id:{token}");
+        }
+        token_text(&self.ready, token)
+    }
+
     pub(super) fn prompt_ids(&self, choice: usize) -> &[u32] {
         &self.prompts[choice / self.n]
     }
@@ -69,8 +82,10 @@ impl Writing {
 #[derive(Debug, Default)]
 pub(super) struct Choice {
     pub(super) index: usize,
-    pub(super) text: String,
+    pub(super) parts: SplitText,
     pub(super) tokens: Vec<TokenOutput>,
+    /// Log-probabilities of the prompt, where they were asked for.
+    pub(super) prompt: Option<Vec<TokenLogprobs>>,
     pub(super) finish: Option<Finish>,
 }
 
@@ -79,6 +94,7 @@ pub(super) struct Choice {
 pub(super) struct Piece<'a> {
     pub(super) index: usize,
     pub(super) output: &'a Output,
+    pub(super) parts: &'a SplitText,
     /// Whether it is the first of its choice.
     pub(super) first: bool,
     /// Length in characters of the choice's text before it.
@@ -125,7 +141,7 @@ impl<'a> Document<'a> {
 pub(super) fn reason(finish: Option<&Finish>) -> (Option<&'static str>, Value) {
     match finish {
         None => (None, Value::Null),
-        Some(Finish::EndToken) => (Some("stop"), Value::Null),
+        Some(Finish::EndToken | Finish::Complete) => (Some("stop"), Value::Null),
         Some(Finish::StopToken(token)) => (Some("stop"), (*token).into()),
         Some(Finish::StopString(stop)) => (Some("stop"), stop.as_str().into()),
         Some(Finish::Length) => (Some("length"), Value::Null),
@@ -150,7 +166,8 @@ pub(super) async fn respond<S: Shape + Unpin>(
     if !writing.answer.stream {
         return whole(&shape, &writing, ticket).await;
     }
-    let states = (0..writing.prompts.len() * writing.n).map(|_| ChoiceState::default()).collect();
+    let fresh = ChoiceState { split: Split(writing.splitter.clone()), ..ChoiceState::default() };
+    let states = vec![fresh; writing.prompts.len() * writing.n];
     let events = Events { shape, writing, ticket, states, ended: false };
     let headers = [
         (header::CONTENT_TYPE, "text/event-stream; charset=utf-8"),
@@ -167,6 +184,7 @@ async fn whole<S: Shape>(
     let count = writing.prompts.len() * writing.n;
     let mut choices: Vec<Choice> =
         (0..count).map(|index| Choice { index, ..Choice::default() }).collect();
+    let mut splits = vec![Split(writing.splitter.clone()); count];
     let mut cached = vec![0; count];
     let mut open = count;
     while open > 0 {
@@ -177,8 +195,11 @@ async fn whole<S: Shape>(
         open -= usize::from(output.finish.is_some());
         cached[index] = output.cached_tokens;
         let choice = &mut choices[index];
-        choice.text.push_str(&output.text);
+        let parts = splits[index].parts(&output);
+        choice.parts.reasoning.push_str(&parts.reasoning);
+        choice.parts.content.push_str(&parts.content);
         choice.tokens.extend(output.token);
+        choice.prompt = output.prompt.or(choice.prompt.take());
         choice.finish = output.finish;
     }
     let completion_tokens = choices.iter().map(|choice| choice.tokens.len()).sum();
@@ -191,8 +212,29 @@ async fn whole<S: Shape>(
     Ok(Json(document).into_response())
 }
 
+/// Takes the outputs of one choice apart.
+#[derive(Debug, Default, Clone)]
+struct Split(Option<Splitter>);
+
+impl Split {
+    fn parts(&mut self, output: &Output) -> SplitText {
+        let Some(splitter) = &mut self.0 else {
+            return SplitText { content: output.text.clone(), ..SplitText::default() };
+        };
+        let mut parts = splitter.push(&output.text);
+        if output.finish.is_some() {
+            let rest = splitter.finish();
+            parts.reasoning.push_str(&rest.reasoning);
+            parts.content.push_str(&rest.content);
+        }
+        parts
+    }
+}
+
 #[derive(Debug, Default, Clone)]
 struct ChoiceState {
+    split: Split,
+    started: bool,
     tokens: usize,
     text_chars: usize,
     cached_tokens: usize,
@@ -219,13 +261,14 @@ impl<S: Shape> Events<S> {
             return;
         }
         let state = &mut self.states[index];
-        let first = state.tokens == 0;
+        let first = !std::mem::replace(&mut state.started, true);
         let text_offset = state.text_chars;
         state.tokens += usize::from(output.token.is_some());
         state.text_chars += output.text.chars().count();
         state.cached_tokens = output.cached_tokens;
         state.finished = output.finish.is_some();
-        let piece = Piece { index, output, first, text_offset };
+        let parts = state.split.parts(output);
+        let piece = Piece { index, output, parts: &parts, first, text_offset };
         let choice = self.shape.chunk(&self.writing, &piece);
         let mut document = Document::new(&self.writing, S::CHUNK_OBJECT, vec![choice]);
         let answer = self.writing.answer;

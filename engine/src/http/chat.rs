@@ -3,16 +3,17 @@
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::Response;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::answer::{self, Choice, Piece, Shape, Writing, reason};
 use super::error::{ApiError, ErrorKind};
 use super::fields::{Fields, wrong_type};
-use super::params::{Params, check_choices, take_chat_logprobs};
+use super::params::{Asked, Params, check_choices, take_chat_logprobs};
 use super::state::{App, Ready};
-use super::tokens::{encode, token_text};
+use super::tokens::encode;
 use crate::sample::Candidate;
 use crate::text;
+use crate::tokenize::{Reasoning, SplitText, Splitter};
 use crate::worker::TokenOutput;
 
 pub(super) async fn chat_completions(
@@ -22,16 +23,26 @@ pub(super) async fn chat_completions(
     let ready = app.ready_for_work()?;
     let mut fields = Fields::parse(&body)?;
     super::check_model(&mut fields, &ready)?;
-    let prompt = ChatPrompt::take(&mut fields)?;
+    let reasoning = ready.text.reasoning();
+    let prompt = ChatPrompt::take(&mut fields, reasoning)?;
     let names = ["max_completion_tokens", "max_tokens"];
-    let params = Params::take(&mut fields, &names, ready.vocab_size)?;
+    let mut params = Params::take(&mut fields, &names, 1, ready.vocab_size)?;
     let logprobs = take_chat_logprobs(&mut fields)?;
     fields.finish()?;
     check_choices(1, params.n)?;
+    if reasoning == Reasoning::Harmony {
+        params.show_special();
+    }
     let text = prompt.render(&ready, app.clock().unix_s())?;
+    let splitter = (reasoning != Reasoning::None).then(|| Splitter::new(reasoning, &text));
+    let guide = match params.structure.take() {
+        Some(structure) => Some(structure.guide(&ready, Some(text.clone())).await?),
+        None => None,
+    };
     // The template writes the special tokens itself.
     let ids = encode(&ready, text, false).await?;
-    let requests = params.requests(&ids, logprobs, None, &ready.limits, || app.unique())?;
+    let asked = Asked { prompt: &ids, logprobs, echo: false, default_max_tokens: None, guide };
+    let requests = params.requests(asked, &ready.limits, || app.unique())?;
     let ticket = ready.handle.submit(requests)?;
     let writing = Writing {
         id: format!("chatcmpl-{:016x}", app.unique()),
@@ -40,6 +51,7 @@ pub(super) async fn chat_completions(
         answer: params.answer,
         prompts: vec![ids],
         n: params.n,
+        splitter,
     };
     answer::respond(Chat, writing, ticket).await
 }
@@ -53,7 +65,7 @@ pub(super) struct ChatPrompt {
 }
 
 impl ChatPrompt {
-    pub(super) fn take(fields: &mut Fields) -> Result<Self, ApiError> {
+    pub(super) fn take(fields: &mut Fields, reasoning: Reasoning) -> Result<Self, ApiError> {
         let messages = match fields.take("messages") {
             Some(Value::Array(messages)) if !messages.is_empty() => messages,
             Some(other) => return Err(wrong_type("messages", "a list of messages", &other)),
@@ -64,10 +76,16 @@ impl ChatPrompt {
         };
         let messages: Result<Vec<_>, _> = messages.into_iter().enumerate().map(message).collect();
         let name = "chat_template_kwargs";
-        let variables = match fields.take(name) {
+        let mut variables = match fields.take(name) {
             Some(other) if !other.is_object() => return Err(wrong_type(name, "an object", &other)),
             variables => variables,
         };
+        // Elsewhere it stays among the fields, and is refused with them.
+        if reasoning == Reasoning::Harmony
+            && let Some(effort) = fields.string("reasoning_effort")?
+        {
+            variables.get_or_insert_with(|| json!({}))["reasoning_effort"] = effort.into();
+        }
         let add_generation_prompt = fields.bool_or("add_generation_prompt", true)?;
         Ok(Self { messages: Value::Array(messages?), add_generation_prompt, variables })
     }
@@ -100,13 +118,15 @@ fn message((index, message): (usize, Value)) -> Result<Value, ApiError> {
         let found = map.remove("role").unwrap_or_default();
         return Err(wrong_type(&name("role"), "a string", &found));
     }
-    for field in ["tool_calls", "function_call", "audio"] {
+    let calls = take_calls(&mut map, &name("tool_calls"))?;
+    for field in ["function_call", "audio"] {
         if map.remove(field).is_some_and(|value| !value.is_null() && value != json!([])) {
             return unsupported(field, "is not supported");
         }
     }
     let text = match map.remove("content").unwrap_or_default() {
         Value::String(text) => text,
+        Value::Null if !calls.is_empty() => String::new(),
         Value::Array(parts) => {
             let texts = parts.iter().map(|part| {
                 let text = part.get("text").and_then(Value::as_str);
@@ -122,7 +142,30 @@ fn message((index, message): (usize, Value)) -> Result<Value, ApiError> {
         }
     };
     map.insert("content".into(), text.into());
+    if !calls.is_empty() {
+        map.insert("tool_calls".into(), calls.into());
+    }
     Ok(Value::Object(map))
+}
+
+/// The calls of an earlier answer. Templates want the arguments as what they are, clients send the
+/// text of them.
+fn take_calls(map: &mut Map<String, Value>, name: &str) -> Result<Vec<Value>, ApiError> {
+    let mut calls = match map.remove("tool_calls") {
+        None | Some(Value::Null) => return Ok(Vec::new()),
+        Some(Value::Array(calls)) => calls,
+        Some(other) => return Err(wrong_type(name, "a list of calls", &other)),
+    };
+    for call in &mut calls {
+        if !call["function"]["name"].is_string() {
+            return Err(wrong_type(name, "a list of calls, each with `function.name`", call));
+        }
+        let parsed = call["function"]["arguments"].as_str().map(serde_json::from_str::<Value>);
+        if let Some(Ok(arguments @ Value::Object(_))) = parsed {
+            call["function"]["arguments"] = arguments;
+        }
+    }
+    Ok(calls)
 }
 
 #[derive(Debug)]
@@ -134,9 +177,13 @@ impl Shape for Chat {
 
     fn whole(&self, writing: &Writing, choice: &Choice) -> Value {
         let (finish_reason, stop_reason) = reason(choice.finish.as_ref());
+        let mut message = json!({"role": "assistant", "content": choice.parts.content});
+        if writing.splitter.is_some() {
+            add_reasoning(&mut message, &choice.parts);
+        }
         let mut value = json!({
             "index": choice.index,
-            "message": {"role": "assistant", "content": choice.text},
+            "message": message,
             "logprobs": logprobs(writing, choice.tokens.iter()),
             "finish_reason": finish_reason,
             "stop_reason": stop_reason,
@@ -150,7 +197,15 @@ impl Shape for Chat {
 
     fn chunk(&self, writing: &Writing, piece: &Piece<'_>) -> Value {
         let (finish_reason, stop_reason) = reason(piece.output.finish.as_ref());
-        let mut delta = json!({"content": piece.output.text});
+        let parts = piece.parts;
+        let mut delta = json!({});
+        if !parts.reasoning.is_empty() {
+            add_reasoning(&mut delta, parts);
+        }
+        // A token whose text is still held back comes with an empty one.
+        if parts.reasoning.is_empty() || !parts.content.is_empty() {
+            delta["content"] = parts.content.as_str().into();
+        }
         // The role comes with the first token: a chunk of its own would look like a token.
         if piece.first {
             delta["role"] = "assistant".into();
@@ -174,10 +229,17 @@ impl Shape for Chat {
     }
 }
 
+/// Under the name that most clients read, and the one that newer ones do.
+fn add_reasoning(object: &mut Value, parts: &SplitText) {
+    for name in ["reasoning_content", "reasoning"] {
+        object[name] = parts.reasoning.as_str().into();
+    }
+}
+
 fn logprobs<'a>(writing: &Writing, outputs: impl Iterator<Item = &'a TokenOutput>) -> Value {
     let entry = |candidate: &Candidate| {
         json!({
-            "token": token_text(&writing.ready, candidate.token),
+            "token": writing.token_name(candidate.token),
             "logprob": candidate.logprob,
             "bytes": writing.ready.text.token_bytes(candidate.token),
         })

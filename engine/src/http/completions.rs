@@ -8,9 +8,10 @@ use serde_json::{Value, json};
 use super::answer::{self, Choice, Piece, Shape, Writing, reason};
 use super::error::ApiError;
 use super::fields::Fields;
-use super::params::{Params, Prompt, check_choices, take_completion_logprobs, take_prompts};
+use super::params::{Asked, Params, Prompt, check_choices, take_completion_logprobs, take_prompts};
 use super::state::App;
 use super::tokens::{encode, token_text};
+use crate::sample::TokenLogprobs;
 use crate::worker::TokenOutput;
 
 /// As OpenAI's documentation has it.
@@ -20,22 +21,28 @@ pub(super) async fn completions(State(app): State<App>, body: Bytes) -> Result<R
     let ready = app.ready_for_work()?;
     let mut fields = Fields::parse(&body)?;
     super::check_model(&mut fields, &ready)?;
-    let prompts = take_prompts(&mut fields, ready.vocab_size)?;
-    let params = Params::take(&mut fields, &["max_tokens"], ready.vocab_size)?;
-    let logprobs = take_completion_logprobs(&mut fields)?;
-    let add_special_tokens = fields.bool_or("add_special_tokens", true)?;
-    fields.finish()?;
-    check_choices(prompts.len(), params.n)?;
-    let mut prompt_ids = Vec::with_capacity(prompts.len());
+    let Asking { prompts, echo, mut params, logprobs, add_special_tokens } =
+        Asking::take(fields, ready.vocab_size)?;
+    let guide = match params.structure.take() {
+        Some(structure) => Some(structure.guide(&ready, None).await?),
+        None => None,
+    };
+    let (mut prompt_ids, mut echoes) = (Vec::with_capacity(prompts.len()), Vec::new());
     let mut requests = Vec::new();
     for prompt in prompts {
+        if echo {
+            echoes.push(match &prompt {
+                Prompt::Tokens(ids) => ready.text.decode(ids),
+                Prompt::Text(text) => text.clone(),
+            });
+        }
         let ids = match prompt {
             Prompt::Tokens(ids) => ids,
             Prompt::Text(text) => encode(&ready, text, add_special_tokens).await?,
         };
-        let default = Some(DEFAULT_MAX_TOKENS);
-        let fresh_seed = || app.unique();
-        requests.extend(params.requests(&ids, logprobs, default, &ready.limits, fresh_seed)?);
+        let (default_max_tokens, guide) = (Some(DEFAULT_MAX_TOKENS), guide.clone());
+        let asked = Asked { prompt: &ids, logprobs, echo, default_max_tokens, guide };
+        requests.extend(params.requests(asked, &ready.limits, || app.unique())?);
         prompt_ids.push(ids);
     }
     let ticket = ready.handle.submit(requests)?;
@@ -46,12 +53,59 @@ pub(super) async fn completions(State(app): State<App>, body: Bytes) -> Result<R
         answer: params.answer,
         prompts: prompt_ids,
         n: params.n,
+        splitter: None,
     };
-    answer::respond(Completion, writing, ticket).await
+    answer::respond(Completion { echoes }, writing, ticket).await
+}
+
+/// Reads `body` as the route does, and says whether its fields can be served: for fuzzing, without
+/// a server.
+///
+/// # Errors
+/// It is not JSON, or one of its fields cannot be taken.
+pub fn check_completion(body: &[u8], vocab_size: usize) -> Result<(), ApiError> {
+    let mut fields = Fields::parse(body)?;
+    fields.string("model")?;
+    Asking::take(fields, vocab_size).map(|_| ())
+}
+
+/// What a body asks for, its model apart.
+#[derive(Debug)]
+struct Asking {
+    prompts: Vec<Prompt>,
+    /// Whether the prompt is part of the answer.
+    echo: bool,
+    params: Params,
+    logprobs: Option<usize>,
+    add_special_tokens: bool,
+}
+
+impl Asking {
+    fn take(mut fields: Fields, vocab_size: usize) -> Result<Self, ApiError> {
+        let prompts = take_prompts(&mut fields, vocab_size)?;
+        let echo = fields.bool("echo")?;
+        // Who wants the prompt back may want nothing else.
+        let max_tokens_min = usize::from(!echo);
+        let params = Params::take(&mut fields, &["max_tokens"], max_tokens_min, vocab_size)?;
+        let logprobs = take_completion_logprobs(&mut fields)?;
+        let add_special_tokens = fields.bool_or("add_special_tokens", true)?;
+        fields.finish()?;
+        check_choices(prompts.len(), params.n)?;
+        Ok(Self { prompts, echo, params, logprobs, add_special_tokens })
+    }
 }
 
 #[derive(Debug)]
-struct Completion;
+struct Completion {
+    /// The text of each prompt, where it is part of the answer.
+    echoes: Vec<String>,
+}
+
+impl Completion {
+    fn echo(&self, writing: &Writing, choice: usize) -> &str {
+        self.echoes.get(choice / writing.n).map_or("", String::as_str)
+    }
+}
 
 impl Shape for Completion {
     const OBJECT: &'static str = "text_completion";
@@ -59,10 +113,12 @@ impl Shape for Completion {
 
     fn whole(&self, writing: &Writing, choice: &Choice) -> Value {
         let (finish_reason, stop_reason) = reason(choice.finish.as_ref());
+        let entries = entries(writing, choice.index, choice.prompt.as_deref(), &choice.tokens);
+        let text = [self.echo(writing, choice.index), &choice.parts.content].concat();
         let mut value = json!({
             "index": choice.index,
-            "text": choice.text,
-            "logprobs": logprobs(writing, choice.tokens.iter(), 0),
+            "text": text,
+            "logprobs": logprobs(writing, &entries, 0),
             "finish_reason": finish_reason,
             "stop_reason": stop_reason,
         });
@@ -76,15 +132,22 @@ impl Shape for Completion {
 
     fn chunk(&self, writing: &Writing, piece: &Piece<'_>) -> Value {
         let (finish_reason, stop_reason) = reason(piece.output.finish.as_ref());
+        let output = piece.output;
+        let echo = self.echo(writing, piece.index);
+        let entries =
+            entries(writing, piece.index, output.prompt.as_deref(), output.token.as_slice());
+        let (shown, offset) =
+            if piece.first { (echo, 0) } else { ("", echo.chars().count() + piece.text_offset) };
+        let text = [shown, &piece.parts.content].concat();
         let mut value = json!({
             "index": piece.index,
-            "text": piece.output.text,
-            "logprobs": logprobs(writing, piece.output.token.iter(), piece.text_offset),
+            "text": text,
+            "logprobs": logprobs(writing, &entries, offset),
             "finish_reason": finish_reason,
             "stop_reason": stop_reason,
         });
         if writing.answer.return_token_ids {
-            let ids: Vec<u32> = piece.output.token.iter().map(|output| output.token).collect();
+            let ids: Vec<u32> = output.token.iter().map(|output| output.token).collect();
             value["token_ids"] = ids.into();
             if piece.first {
                 value["prompt_token_ids"] = writing.prompt_ids(piece.index).into();
@@ -98,31 +161,55 @@ impl Shape for Completion {
     }
 }
 
-/// OpenAI's four lists, `null` where none were asked for.
-fn logprobs<'a>(
+/// A token and its log-probabilities; nothing foretells the first of a prompt.
+type Entry<'a> = (u32, Option<&'a TokenLogprobs>);
+
+fn entries<'a>(
     writing: &Writing,
-    outputs: impl Iterator<Item = &'a TokenOutput>,
-    mut text_offset: usize,
-) -> Value {
+    choice: usize,
+    prompt: Option<&'a [TokenLogprobs]>,
+    outputs: &'a [TokenOutput],
+) -> Vec<Entry<'a>> {
+    let known = |logprobs: &'a TokenLogprobs| (logprobs.chosen.token, Some(logprobs));
+    let mut entries: Vec<Entry<'a>> = Vec::new();
+    if let Some(prompt) = prompt {
+        entries.push((writing.prompt_ids(choice)[0], None));
+        entries.extend(prompt.iter().map(known));
+    }
+    entries.extend(outputs.iter().filter_map(|output| output.logprobs.as_ref()).map(known));
+    entries
+}
+
+/// OpenAI's four lists, `null` where none were asked for.
+fn logprobs(writing: &Writing, entries: &[Entry<'_>], mut text_offset: usize) -> Value {
+    if entries.is_empty() {
+        return Value::Null;
+    }
     let (mut tokens, mut values, mut tops, mut offsets) = (vec![], vec![], vec![], vec![]);
-    for logprobs in outputs.filter_map(|output| output.logprobs.as_ref()) {
-        let text = token_text(&writing.ready, logprobs.chosen.token);
+    for (token, logprobs) in entries {
+        let text = token_text(&writing.ready, *token);
         offsets.push(text_offset);
         text_offset += text.chars().count();
-        tokens.push(text);
-        values.push(logprobs.chosen.logprob);
-        // Two tokens may share a text; the likelier one keeps the place.
-        let mut top = serde_json::Map::new();
-        for candidate in std::iter::once(&logprobs.chosen).chain(&logprobs.top) {
-            let text = token_text(&writing.ready, candidate.token);
-            top.entry(text).or_insert_with(|| candidate.logprob.into());
-        }
-        tops.push(if logprobs.top.is_empty() { Value::Null } else { top.into() });
-    }
-    if tokens.is_empty() {
-        return Value::Null;
+        tokens.push(if writing.answer.tokens_as_ids { writing.token_name(*token) } else { text });
+        values.push(logprobs.map(|logprobs| logprobs.chosen.logprob));
+        tops.push(logprobs.map_or(Value::Null, |logprobs| top(writing, logprobs)));
     }
     json!({
         "tokens": tokens, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets,
     })
+}
+
+/// The likeliest tokens by name, and the chosen one. Of two with one name the likelier counts.
+fn top(writing: &Writing, logprobs: &TokenLogprobs) -> Value {
+    if logprobs.top.is_empty() {
+        return Value::Null;
+    }
+    let mut candidates: Vec<_> = logprobs.top.iter().chain([&logprobs.chosen]).collect();
+    candidates.sort_by(|a, b| b.logprob.total_cmp(&a.logprob));
+    let mut top = serde_json::Map::new();
+    for candidate in candidates {
+        let name = writing.token_name(candidate.token);
+        top.entry(name).or_insert_with(|| candidate.logprob.into());
+    }
+    top.into()
 }

@@ -9,14 +9,16 @@ mod info;
 mod params;
 mod serve;
 mod state;
+mod structure;
 mod tokens;
 
+pub use completions::check_completion;
 pub use error::{ApiError, ErrorKind};
 pub use info::{KvFacts, ModelFacts, ServerInfo};
 pub use serve::serve;
 pub use state::{App, Phase, Ready};
 
-use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::extract::{DefaultBodyLimit, Path, Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
@@ -35,6 +37,8 @@ fn router(app: App) -> Router {
         .route("/v1/completions", post(completions::completions))
         .route("/v1/chat/completions", post(chat::chat_completions))
         .route("/v1/models", get(models))
+        // Hub ids have a slash.
+        .route("/v1/models/{*id}", get(model))
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
         .route("/health", get(health))
@@ -74,13 +78,14 @@ async fn guard(State(app): State<App>, request: Request, next: Next) -> Response
 /// Takes `model`, which may be left out but not be another than the one served.
 fn check_model(fields: &mut Fields, ready: &Ready) -> Result<(), ApiError> {
     match fields.string("model")? {
-        Some(name) if name != ready.model_name => {
-            let message =
-                format!("the model `{name}` is not served here; hint: `{}` is", ready.model_name);
-            Err(ApiError::new(ErrorKind::ModelNotFound, message).at("model"))
-        }
+        Some(name) if name != ready.model_name => Err(unknown_model(&name, ready)),
         _ => Ok(()),
     }
+}
+
+fn unknown_model(name: &str, ready: &Ready) -> ApiError {
+    let message = format!("the model `{name}` is not served here; hint: `{}` is", ready.model_name);
+    ApiError::new(ErrorKind::ModelNotFound, message).at("model")
 }
 
 async fn health(State(app): State<App>) -> Response {
@@ -95,13 +100,25 @@ async fn health(State(app): State<App>) -> Response {
 
 async fn models(State(app): State<App>) -> Result<Json<Value>, ApiError> {
     let ready = app.ready()?;
-    Ok(Json(json!({"object": "list", "data": [{
+    Ok(Json(json!({"object": "list", "data": [model_json(&app, &ready)]})))
+}
+
+async fn model(State(app): State<App>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
+    let ready = app.ready()?;
+    if id != ready.model_name {
+        return Err(unknown_model(&id, &ready));
+    }
+    Ok(Json(model_json(&app, &ready)))
+}
+
+fn model_json(app: &App, ready: &Ready) -> Value {
+    json!({
         "id": ready.model_name,
         "object": "model",
         "created": app.clock().start_unix_ns() / 1_000_000_000,
         "owned_by": "redline",
         "max_model_len": ready.limits.max_seq_len,
-    }]})))
+    })
 }
 
 async fn metrics(State(app): State<App>) -> Response {

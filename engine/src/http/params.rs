@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use super::error::{ApiError, ErrorKind};
 use super::fields::{self, Fields, wrong_type};
-use crate::sample::Sampling;
+use super::structure::{Wanted, take_structure};
+use crate::sample::{Guide, Sampling};
 use crate::schedule::Limits;
 use crate::worker::Request;
 
@@ -26,7 +27,10 @@ pub(super) struct Params {
     stop: Vec<String>,
     include_stop: bool,
     stop_tokens: Vec<u32>,
+    shows_special: bool,
     sampling: Sampling,
+    /// What the answer has to be.
+    pub(super) structure: Option<Wanted>,
     /// The first choice has this seed, each further one the next.
     seed: Option<u64>,
 }
@@ -40,21 +44,36 @@ pub(super) struct Answer {
     /// The usage so far in each chunk.
     pub(super) continuous_usage: bool,
     pub(super) return_token_ids: bool,
+    /// Whether tokens stand as `token_id:7` in log-probabilities, where texts may be the same.
+    pub(super) tokens_as_ids: bool,
+}
+
+/// One prompt, and what only the route knows of it.
+#[derive(Debug)]
+pub(super) struct Asked<'a> {
+    pub(super) prompt: &'a [u32],
+    pub(super) logprobs: Option<usize>,
+    /// Whether the prompt is part of the answer, with its log-probabilities where these are.
+    pub(super) echo: bool,
+    /// Holds where the request says nothing; none stands for all there is room for.
+    pub(super) default_max_tokens: Option<usize>,
+    pub(super) guide: Option<Guide>,
 }
 
 impl Params {
-    /// Takes the shared fields. `limit` is the field that the route calls its `max_tokens`, in
-    /// order of precedence.
+    /// Takes the shared fields. `max_tokens_names` are the fields that the route calls its
+    /// `max_tokens`, in order of precedence; the number is at least `max_tokens_min`.
     pub(super) fn take(
         fields: &mut Fields,
         max_tokens_names: &[&str],
+        max_tokens_min: usize,
         vocab_size: usize,
     ) -> Result<Self, ApiError> {
         let n = fields.count("n", 1)?.unwrap_or(1);
         refuse_best_of(fields, n)?;
         let mut max_tokens = None;
         for name in max_tokens_names {
-            let value = fields.count(name, 1)?;
+            let value = fields.count(name, max_tokens_min)?;
             max_tokens = max_tokens.or(value);
         }
         let min_tokens = fields.count("min_tokens", 0)?.unwrap_or(0);
@@ -72,32 +91,39 @@ impl Params {
             stop: take_stop(fields)?,
             include_stop: fields.bool("include_stop_str_in_output")?,
             stop_tokens,
+            shows_special: !fields.bool_or("skip_special_tokens", true)?,
+            structure: take_structure(fields)?,
             sampling: take_sampling(fields, vocab_size)?,
             seed: take_seed(fields)?,
         })
     }
 
+    /// The answer comes with its special tokens, because somebody has to read them.
+    pub(super) fn show_special(&mut self) {
+        self.shows_special = true;
+    }
+
     /// The sequences of one prompt.
-    ///
-    /// `default_max_tokens` holds where the request says nothing; none stands for all there is.
     pub(super) fn requests(
         &self,
-        prompt: &[u32],
-        logprobs: Option<usize>,
-        default_max_tokens: Option<usize>,
+        asked: Asked<'_>,
         limits: &Limits,
         fresh_seed: impl Fn() -> u64,
     ) -> Result<Vec<Request>, ApiError> {
+        let prompt = asked.prompt;
         if prompt.is_empty() {
             return Err(ApiError::field("prompt", "the prompt has no tokens"));
         }
         let room = limits.max_output(prompt.len());
         let max_tokens = match self.max_tokens {
-            Some(asked) => asked,
-            None => default_max_tokens.unwrap_or(usize::MAX).min(room).max(1),
+            Some(max_tokens) => max_tokens,
+            None => asked.default_max_tokens.unwrap_or(usize::MAX).min(room).max(1),
         };
         let refused = |refusal| ApiError::from(refusal).at("max_tokens");
-        limits.admits(prompt.len(), 1).map_err(|refusal| ApiError::from(refusal).at("prompt"))?;
+        let least = max_tokens.min(1);
+        limits
+            .admits(prompt.len(), least)
+            .map_err(|refusal| ApiError::from(refusal).at("prompt"))?;
         limits.admits(prompt.len(), max_tokens).map_err(refused)?;
         let seed = self.seed.unwrap_or_else(fresh_seed);
         let request = |choice: usize| Request {
@@ -109,7 +135,10 @@ impl Params {
             stop: self.stop.clone(),
             include_stop: self.include_stop,
             stop_tokens: self.stop_tokens.clone(),
-            logprobs,
+            logprobs: asked.logprobs,
+            prompt_logprobs: asked.echo && asked.logprobs.is_some(),
+            shows_special: self.shows_special,
+            guide: asked.guide.clone(),
         };
         Ok((0..self.n).map(request).collect())
     }
@@ -147,7 +176,8 @@ fn take_answer(fields: &mut Fields) -> Result<Answer, ApiError> {
         Some(other) => return Err(wrong_type("stream_options", "an object", &other)),
     }
     let return_token_ids = fields.bool("return_token_ids")?;
-    Ok(Answer { stream, include_usage, continuous_usage, return_token_ids })
+    let tokens_as_ids = fields.bool("return_tokens_as_token_ids")?;
+    Ok(Answer { stream, include_usage, continuous_usage, return_token_ids, tokens_as_ids })
 }
 
 fn take_sampling(fields: &mut Fields, vocab_size: usize) -> Result<Sampling, ApiError> {

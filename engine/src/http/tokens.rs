@@ -53,7 +53,7 @@ pub(super) async fn tokenize(State(app): State<App>, body: Bytes) -> Result<Json
         None => {
             // The template writes the special tokens itself.
             let add_special_tokens = fields.bool_or("add_special_tokens", false)?;
-            let prompt = ChatPrompt::take(&mut fields)?;
+            let prompt = ChatPrompt::take(&mut fields, ready.text.reasoning())?;
             let text = prompt.render(&ready, app.clock().unix_s())?;
             encode(&ready, text, add_special_tokens).await?
         }

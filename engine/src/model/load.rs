@@ -1,13 +1,17 @@
 //! From a model's name to a model on a device.
 
 use std::num::NonZeroUsize;
+use std::panic::resume_unwind;
 use std::thread;
 
+use super::architectures::Architecture;
 use super::config::architecture;
-use super::llama::Llama;
+use super::decoder::Decoder;
+use super::parallel::Parallel;
 use super::rope::RopePrecision;
 use super::{Model, ModelInfo};
 use crate::device::KvType;
+use crate::device::collective::InProcess;
 use crate::device::cpu::{self, Cpu, Isa};
 use crate::device::cuda;
 use crate::weights::{Checkpoint, ConfigSource, Digest, LoadError, ModelSource};
@@ -35,7 +39,9 @@ pub enum KvChoice {
 #[derive(Debug, Clone, Default)]
 pub struct LoadOptions {
     pub device: DeviceChoice,
-    /// Threads of the CPU device; all processors that this process may use where not given.
+    /// Ranks that share the model; one where not given.
+    pub tp: Option<NonZeroUsize>,
+    /// Threads of the CPU device, of all ranks together; all processors that this process may use where not given.
     pub threads: Option<NonZeroUsize>,
     pub kv: KvChoice,
     /// Makes random weights of the configuration's shape from this seed instead of reading them.
@@ -81,9 +87,6 @@ impl Loaded {
     }
 }
 
-/// Architectures by the names that config.json and GGUF files give them.
-const SUPPORTED: [&str; 2] = ["LlamaForCausalLM", "llama"];
-
 /// Loads `source`. The files are released when this returns.
 ///
 /// # Errors
@@ -91,20 +94,22 @@ const SUPPORTED: [&str; 2] = ["LlamaForCausalLM", "llama"];
 pub fn load(source: &ModelSource, options: &LoadOptions) -> Result<Loaded, LoadError> {
     let checkpoint = Checkpoint::open(&source.files, options.random_seed)?;
     let name = architecture(checkpoint.config())?;
-    if !SUPPORTED.contains(&name) {
+    let Some(architecture) = Architecture::find(name) else {
         return Err(LoadError::Architecture {
             path: checkpoint.path().to_owned(),
             architecture: name.to_owned(),
-            supported: SUPPORTED.join(", "),
+            supported: Architecture::names(),
         });
-    }
+    };
+    let spec = (architecture.describe)(&checkpoint)?;
     let threads = options.threads.or_else(|| thread::available_parallelism().ok());
+    let threads = threads.map_or(1, NonZeroUsize::get);
     let isa = options.isa.unwrap_or_else(Isa::best);
-    let device = Cpu::new(isa, threads.map_or(1, NonZeroUsize::get));
+    let ranks = options.tp.map_or(1, NonZeroUsize::get);
     let info = DeviceInfo {
         kind: "cpu",
         name: cpu::processor_name(),
-        threads: device.threads(),
+        threads: threads.max(ranks),
         isa: isa.name(),
         idle_gpus: match options.device {
             DeviceChoice::Auto => cuda::gpus(),
@@ -115,7 +120,13 @@ pub fn load(source: &ModelSource, options: &LoadOptions) -> Result<Loaded, LoadE
         KvChoice::Auto | KvChoice::F16 => KvType::F16,
         KvChoice::F32 => KvType::F32,
     };
-    let model = Box::new(Llama::load(device, &checkpoint, kv_type, options.rope)?);
+    let load = |device| Decoder::load(device, &checkpoint, &spec, kv_type, options.rope);
+    let model: Box<dyn Model> = if ranks == 1 {
+        Box::new(load(Cpu::new(isa, threads))?)
+    } else {
+        let device = |way| Cpu::in_group(isa, (threads / ranks).max(1), Box::new(way));
+        Box::new(Parallel::new(on_ranks(ranks, |way| load(device(way)))?))
+    };
     Ok(Loaded {
         model,
         device: info,
@@ -124,5 +135,19 @@ pub fn load(source: &ModelSource, options: &LoadOptions) -> Result<Loaded, LoadE
         format: checkpoint.container(),
         free_bytes: cpu::free_bytes(),
         config: checkpoint.config().clone(),
+    })
+}
+
+/// What `load` makes of each rank of a new group, all at once.
+fn on_ranks<M: Send>(
+    count: usize,
+    load: impl Fn(InProcess) -> Result<M, LoadError> + Sync,
+) -> Result<Vec<M>, LoadError> {
+    let load = &load;
+    thread::scope(|scope| {
+        let ways = InProcess::group(count).into_iter();
+        let ranks: Vec<_> = ways.map(|way| scope.spawn(move || load(way))).collect();
+        let loaded = ranks.into_iter().map(|rank| rank.join().unwrap_or_else(|p| resume_unwind(p)));
+        loaded.collect()
     })
 }

@@ -3,10 +3,16 @@
 //! A model knows no scheduler, no request and no clock. It sees token ids, positions and page
 //! tables, and writes keys and values into the pages it is told to use.
 
+mod architectures;
+mod block;
 mod config;
-mod llama;
+mod decoder;
 mod load;
+mod loader;
+mod parallel;
 mod rope;
+mod shard;
+mod spec;
 
 #[cfg(test)]
 mod tests;
@@ -14,6 +20,7 @@ mod tests;
 use std::fmt;
 
 pub use crate::weights::LoadError;
+pub use architectures::{ARCHITECTURES, Architecture};
 pub use load::{DeviceChoice, DeviceInfo, KvChoice, LoadOptions, Loaded, load};
 pub use rope::RopePrecision;
 
@@ -34,6 +41,8 @@ pub struct ModelInfo {
     pub kv_dtype: &'static str,
     /// Bytes of keys and values of one token over all layers.
     pub kv_bytes_per_token: usize,
+    /// Bytes of recurrent state of one sequence, 0 for models that have none.
+    pub state_bytes: usize,
 }
 
 /// One sequence's share of a step: consecutive positions of one sequence.
@@ -47,6 +56,19 @@ pub struct Segment {
     pub pages: Vec<u32>,
     /// Rows whose logits are wanted.
     pub logits: LogitRows,
+    /// Where its recurrent state is; models that have none do not look.
+    pub state: Option<SegmentState>,
+}
+
+/// Where a segment's recurrent state is kept: a place below those of [`Model::allocate_states`].
+/// A segment at position 0 begins from zero, another from what `place` holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SegmentState {
+    pub place: u32,
+    /// The place to copy to `place` before the first row.
+    pub load: Option<u32>,
+    /// Where to copy `place` to after the last row.
+    pub save: Option<u32>,
 }
 
 /// Which rows of a segment need logits.
@@ -95,6 +117,21 @@ pub trait Model: Send + fmt::Debug {
     /// # Errors
     /// The device has not that much memory.
     fn allocate_kv(&mut self, pages: usize, page_tokens: usize) -> Result<(), StepError>;
+
+    /// Makes places for the recurrent states of as many sequences and snapshots. Called once before
+    /// any step of a model whose `state_bytes` is not 0; memory is touched only as places fill.
+    ///
+    /// # Errors
+    /// The device has not that much memory.
+    fn allocate_states(&mut self, places: usize) -> Result<(), StepError> {
+        let _ = places;
+        Ok(())
+    }
+
+    /// Steps that may be begun before the oldest of them is read.
+    fn run_ahead(&self) -> usize {
+        0
+    }
 
     /// Runs one step and returns `[R, vocab_size]` f32 logits, row major, R being the rows asked
     /// for in segment order.

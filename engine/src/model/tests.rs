@@ -1,5 +1,9 @@
 //! Golden outputs, conformance and invariance of models.
 
+mod conformance;
+mod gguf;
+mod invariance;
+
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -31,8 +35,11 @@ fn load_path(path: &Path, options: &LoadOptions) -> Loaded {
     load(&source, options).unwrap()
 }
 
+/// Rows of a sequence that keeps its recurrent state, if there is any, in the place that has the
+/// number of its first page.
 fn segment(rows: usize, position: usize, pages: Vec<u32>, logits: LogitRows) -> Segment {
-    Segment { rows, position, pages, logits }
+    let state = pages.first().map(|first| SegmentState { place: *first, load: None, save: None });
+    Segment { rows, position, pages, logits, state }
 }
 
 fn argmax(row: &[f32]) -> u32 {
@@ -85,130 +92,6 @@ fn check_golden(kv: KvChoice) {
     eprintln!("{} of {decided} decided positions agree", decided - ties);
     assert_eq!(decided, 1113);
     assert!(ties <= TIES_MAX, "{ties} ties");
-}
-
-/// A model, its vocabulary and the conformance case beside it.
-fn conformance(name: &str, options: &LoadOptions) -> Option<(Loaded, Value, Vec<u8>)> {
-    let folder = input("REDLINE_FIXTURES", &format!("conformance/{name}"))?;
-    let expected = std::fs::read(folder.join("expected.json")).unwrap();
-    let logits = std::fs::read(folder.join("expected.safetensors")).unwrap();
-    Some((load_path(&folder, options), serde_json::from_slice(&expected).unwrap(), logits))
-}
-
-/// Runs `tokens` of one sequence in chunks of `chunk`, pages in falling order, all logits.
-fn chunked(model: &mut dyn Model, tokens: &[u32], chunk: usize, pages: &[u32]) -> Vec<f32> {
-    let mut logits = Vec::new();
-    for (i, part) in tokens.chunks(chunk).enumerate() {
-        let segments = vec![segment(part.len(), i * chunk, pages.to_vec(), LogitRows::All)];
-        let batch = StepBatch { tokens: part.to_vec(), segments };
-        logits.extend_from_slice(model.step(&batch).unwrap());
-    }
-    logits
-}
-
-fn check_logits(got: &[f32], want: &[u8], what: &str) {
-    let want: Vec<f32> = want.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect();
-    assert_eq!(got.len(), want.len(), "{what}");
-    let worst = got.iter().zip(&want).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-    assert!(worst < 1e-3, "{what}: logits differ by {worst}");
-}
-
-#[test]
-fn llama_conforms_to_transformers_whole_chunked_and_batched() {
-    // The reference outputs come from a model that was converted to bf16 with its buffers.
-    let rope = RopePrecision::Bf16;
-    let options = LoadOptions { kv: KvChoice::F32, rope, ..LoadOptions::default() };
-    let Some((mut loaded, expected, logits)) = conformance("llama-tied", &options) else { return };
-    let logits = safetensors::SafeTensors::deserialize(&logits).unwrap();
-    let model = loaded.model.as_mut();
-    model.allocate_kv(64, PAGE_TOKENS).unwrap();
-    let prompts = expected["prompts"].as_array().unwrap();
-    let pages: Vec<u32> = (0..10).rev().collect();
-    let mut batch = StepBatch::default();
-    let mut wanted = Vec::new();
-    let mut first_page = 0;
-    for (i, case) in prompts.iter().enumerate() {
-        let tokens = ids(&case["prompt"]);
-        let want = logits.tensor(&format!("prompt{i}.logits")).unwrap().data();
-        for chunk in [usize::MAX, 1, 3, 16] {
-            let got = chunked(model, &tokens, chunk.min(tokens.len()), &pages);
-            check_logits(&got, want, &format!("prompt {i}, chunks of {chunk}"));
-        }
-        check_greedy(model, case, &pages);
-        let page_count = tokens.len().div_ceil(PAGE_TOKENS) as u32;
-        let own = (first_page..first_page + page_count).collect();
-        first_page += page_count;
-        batch.segments.push(segment(tokens.len(), 0, own, LogitRows::All));
-        batch.tokens.extend(tokens);
-        wanted.extend_from_slice(want);
-    }
-    check_logits(model.step(&batch).unwrap(), &wanted, "all prompts in one step");
-}
-
-fn check_greedy(model: &mut dyn Model, case: &Value, pages: &[u32]) {
-    let vocab = model.info().vocab_size;
-    let mut tokens = ids(&case["prompt"]);
-    let mut position = 0;
-    let mut got = Vec::new();
-    let want = ids(&case["greedy"]);
-    for _ in 0..want.len() {
-        let rows = tokens.len() - position;
-        let segments = vec![segment(rows, position, pages.to_vec(), LogitRows::Last)];
-        let batch = StepBatch { tokens: tokens[position..].to_vec(), segments };
-        position = tokens.len();
-        let next = argmax(&model.step(&batch).unwrap()[..vocab]);
-        got.push(next);
-        tokens.push(next);
-    }
-    assert_eq!(got, want, "greedy continuation of {}", case["prompt"]);
-}
-
-/// Bits of a sequence's logits alone and in chunks, against those in a crowd.
-fn check_invariance(loaded: &mut Loaded, vocab: u32) {
-    let model = loaded.model.as_mut();
-    model.allocate_kv(64, PAGE_TOKENS).unwrap();
-    let text = |len: u32, step: u32| (0..len).map(|i| (7 + i * step) % vocab).collect::<Vec<_>>();
-    let tokens = text(75, 13);
-    let pages: Vec<u32> = (20..26).collect();
-    let alone = chunked(model, &tokens, tokens.len(), &pages);
-    for chunk in [1, 5, 16, 64] {
-        assert!(chunked(model, &tokens, chunk, &pages) == alone, "chunks of {chunk}");
-    }
-    // The same sequence in two chunks, each among others of other lengths and phases.
-    let mut together = Vec::new();
-    for part in [0..33, 33..75] {
-        let mut batch = StepBatch::default();
-        for (len, page) in [(1, 0), (9, 1), (40, 2)] {
-            batch.tokens.extend(text(len, 5));
-            let own = (page * 4..page * 4 + 4).collect();
-            batch.segments.push(segment(len as usize, 0, own, LogitRows::None));
-        }
-        batch.tokens.extend(&tokens[part.clone()]);
-        batch.segments.push(segment(part.len(), part.start, pages.clone(), LogitRows::All));
-        batch.tokens.extend(text(3, 9));
-        batch.segments.push(segment(3, 0, vec![40], LogitRows::Last));
-        let vocab = vocab as usize;
-        let logits = model.step(&batch).unwrap();
-        assert_eq!(logits.len(), (part.len() + 1) * vocab);
-        together.extend_from_slice(&logits[..part.len() * vocab]);
-    }
-    assert!(together == alone, "in a crowd");
-}
-
-#[test]
-fn logits_have_the_same_bits_whatever_shares_the_step() {
-    for kv in [KvChoice::F32, KvChoice::F16] {
-        for isa in Isa::detected() {
-            let options = LoadOptions { kv, isa: Some(isa), ..LoadOptions::default() };
-            if let Some((mut loaded, ..)) = conformance("llama-tied", &options) {
-                check_invariance(&mut loaded, 384);
-            }
-        }
-        if let Some(path) = input("REDLINE_CACHE", SMOLLM2) {
-            let options = LoadOptions { kv, ..LoadOptions::default() };
-            check_invariance(&mut load_path(&path, &options), 49152);
-        }
-    }
 }
 
 #[test]
@@ -339,12 +222,21 @@ fn configurations_that_make_no_sense_name_the_key() {
         ("architectures", serde_json::json!(["MambaForCausalLM"]), "`MambaForCausalLM`"),
         ("hidden_size", null, "no usable `hidden_size`"),
         ("hidden_size", serde_json::json!(-1), "-1 is not a whole number"),
-        ("num_hidden_layers", serde_json::json!(0), "no usable `layers`: 0 is out of range"),
-        ("vocab_size", serde_json::json!(1u64 << 40), "no usable `vocabulary`"),
-        ("num_attention_heads", serde_json::json!(0), "no usable `heads`"),
+        (
+            "num_hidden_layers",
+            serde_json::json!(0),
+            "no usable `num_hidden_layers`: 0 is out of range",
+        ),
+        ("vocab_size", serde_json::json!(1u64 << 40), "no usable `vocab_size`"),
+        ("num_attention_heads", serde_json::json!(0), "no usable `num_attention_heads`"),
         ("num_key_value_heads", serde_json::json!(3), "4 heads cannot share 3"),
-        ("head_dim", serde_json::json!(20), "20 is not a multiple of 16"),
-        ("rope_scaling", serde_json::json!({"rope_type": "yarn"}), "`yarn` is not supported"),
+        ("head_dim", serde_json::json!(21), "21 is not an even size"),
+        (
+            "rope_scaling",
+            serde_json::json!({"rope_type": "longrope"}),
+            "`longrope` is not supported",
+        ),
+        ("rope_scaling", serde_json::json!({"rope_type": "yarn"}), "rope_scaling.factor"),
         ("rope_scaling", serde_json::json!({"rope_type": "linear"}), "rope_scaling.factor"),
     ];
     let options = LoadOptions { random_seed: Some(1), ..LoadOptions::default() };

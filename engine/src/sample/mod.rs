@@ -1,15 +1,17 @@
 //! Picks the next token of one sequence from its logits.
 //!
 //! It knows one row of logits, the sequence's tokens and its parameters: no batch, no clock, no
-//! shared state. The order is penalties, bias, temperature, then the cuts `min_p`, `top_k` and
-//! `top_p`, each over what the one before left.
+//! shared state. The order is penalties, bias, what may be chosen at all, temperature, then the cuts
+//! `min_p`, `top_k` and `top_p`, each over what the one before left.
 
 mod cut;
+mod guide;
 mod logprobs;
 mod rng;
 #[cfg(test)]
 mod tests;
 
+pub use guide::{GrammarError, Grammars, Guide, Opening, Structure, TokenBytes, TokenSet};
 pub use logprobs::{Candidate, TokenLogprobs};
 
 use std::collections::BTreeMap;
@@ -71,11 +73,13 @@ pub struct Row<'a> {
     pub prompt_tokens: usize,
     /// Tokens that may not be chosen now.
     pub banned: &'a [u32],
+    /// The only tokens that may be chosen now, where there is such a limit.
+    pub allowed: Option<&'a TokenSet>,
 }
 
 /// Logits of which none is a number that could be compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the model gave no finite logit")]
+#[error("no token that may be chosen has a finite logit")]
 pub struct NoFiniteLogit;
 
 /// Chooses tokens; holds nothing but buffers, to be reused from row to row.
@@ -91,7 +95,7 @@ impl Sampler {
     /// # Errors
     /// The model's output is unusable.
     pub fn sample(&mut self, row: Row<'_>, params: &Sampling) -> Result<u32, NoFiniteLogit> {
-        if row.banned.is_empty() && !params.changes_logits() {
+        if row.banned.is_empty() && row.allowed.is_none() && !params.changes_logits() {
             return self.choose(row.logits, row, params);
         }
         let mut logits = std::mem::take(&mut self.logits);
@@ -175,6 +179,13 @@ fn adjust(logits: &mut [f32], row: Row<'_>, params: &Sampling) {
     for token in row.banned {
         if let Some(logit) = logits.get_mut(*token as usize) {
             *logit = f32::NEG_INFINITY;
+        }
+    }
+    if let Some(allowed) = row.allowed {
+        for (logit, token) in logits.iter_mut().zip(0..) {
+            if !allowed.contains(token) {
+                *logit = f32::NEG_INFINITY;
+            }
         }
     }
 }

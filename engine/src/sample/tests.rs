@@ -3,7 +3,7 @@
 use super::*;
 
 fn row<'a>(logits: &'a [f32], tokens: &'a [u32], prompt_tokens: usize) -> Row<'a> {
-    Row { logits, tokens, prompt_tokens, banned: &[] }
+    Row { logits, tokens, prompt_tokens, banned: &[], allowed: None }
 }
 
 fn hot() -> Sampling {
@@ -112,7 +112,7 @@ fn penalties_bias_and_bans_change_the_choice() {
         ("ban", greedy.clone(), &[3], &[0, 1], 2),
     ];
     for (name, params, tokens, banned, expected) in cases {
-        let row = Row { logits: &logits, tokens, prompt_tokens: 1, banned };
+        let row = Row { logits: &logits, tokens, prompt_tokens: 1, banned, allowed: None };
         assert_eq!(Sampler::default().sample(row, &params), Ok(expected), "{name}");
     }
 }

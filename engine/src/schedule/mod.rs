@@ -4,19 +4,23 @@
 //! same plans, so that a trace can be drawn and compared in a test.
 //!
 //! A step goes `Scheduler::plan` (what to run), then the model, then `Scheduler::commit` (it ran),
-//! then `append` or `remove` for each sampled sequence.
+//! then `append` or `remove` for each sampled sequence that still lives. Where the device runs
+//! ahead, up to `Limits::run_ahead` steps are in flight when the next is planned: the tokens that
+//! they sample are unknown then, and what they use is not given to others.
 
-mod mixed;
+mod flight;
 mod pages;
-mod prefill_first;
 mod scheduler;
 mod sequence;
+mod states;
+mod step;
 #[cfg(test)]
 mod tests;
 
 pub use pages::{PageId, PageKey};
 pub use scheduler::{Scheduler, Totals};
 pub use sequence::Sequence;
+pub use states::StateId;
 
 use std::fmt;
 
@@ -30,26 +34,13 @@ impl fmt::Display for SeqId {
     }
 }
 
-/// How prompts and running sequences share the steps.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Policy {
-    /// A step is either whole prompts or one token for every running sequence.
-    PrefillFirst,
-    /// A step is one token for every running sequence, then chunks of prompts while the token
-    /// budget lasts.
-    Mixed,
-}
-
-/// The policy of this release: the one line in which v0.9.1 and v0.9.2 differ.
-pub const DEFAULT_POLICY: Policy = Policy::Mixed;
-
 /// What a plan may not exceed; fixed for the life of a scheduler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    pub policy: Policy,
     /// Sequences that run at once.
     pub max_batch_size: usize,
-    /// Prompt tokens of a step; under `Mixed` the tokens of running sequences count as well.
+    /// Tokens of a step. Only where running sequences leave less than one chunk of it does a step
+    /// exceed it, by at most that chunk.
     pub token_budget: usize,
     /// Longest sequence, prompt and output together, in tokens.
     pub max_seq_len: usize,
@@ -61,6 +52,18 @@ pub struct Limits {
     pub chunk_tokens: usize,
     /// Whether full pages are kept for later prompts that begin alike.
     pub prefix_cache: bool,
+    /// Places for recurrent state, of models that have any.
+    pub states: Option<StateLimits>,
+    /// Steps that may be in flight while the next is planned.
+    pub run_ahead: usize,
+}
+
+/// Places for recurrent state: one for each running sequence, the others for snapshots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StateLimits {
+    pub places: usize,
+    /// Snapshots are taken at absolute multiples of this, in tokens; whole pages and chunks.
+    pub interval: usize,
 }
 
 impl Limits {
@@ -115,6 +118,21 @@ pub struct Slot {
     pub prefill: bool,
     /// Whether a token is sampled from the last row.
     pub samples: bool,
+    /// Whether the last row's token is one that a step in flight samples: the device fills it in.
+    pub unknown: bool,
+    /// Recurrent state, if the model has one.
+    pub state: Option<SlotState>,
+}
+
+/// Where a slot's recurrent state is. A slot at position 0 begins from zero, another from what its
+/// place holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SlotState {
+    pub place: StateId,
+    /// The snapshot to copy to `place` before the first row.
+    pub load: Option<StateId>,
+    /// Where to copy `place` to after the last row.
+    pub save: Option<StateId>,
 }
 
 /// What one step computes.

@@ -146,6 +146,12 @@ impl PagePool {
         freed
     }
 
+    /// Whether the content of a page can be found.
+    #[cfg(test)]
+    pub(super) fn is_known(&self, id: PageId) -> bool {
+        self.page(id).key.is_some()
+    }
+
     /// Panics unless each page is exactly one of blank, idle and held as often as `holders` says.
     #[cfg(test)]
     pub(super) fn check(&self, holders: &BTreeMap<PageId, u32>) {

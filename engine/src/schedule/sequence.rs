@@ -1,7 +1,9 @@
 //! One sequence: its tokens, and how far the KV cache holds them.
 
+use super::flight::Held;
 use super::pages::{PageId, PageKey};
-use super::{SeqId, Slot};
+use super::states::StateId;
+use super::{SeqId, Slot, SlotState};
 
 /// A prompt and what was generated from it so far.
 #[derive(Debug, Clone)]
@@ -9,31 +11,47 @@ pub struct Sequence {
     id: SeqId,
     tokens: Vec<u32>,
     prompt_tokens: usize,
-    /// Positions below this are in the pages.
-    pub(super) computed: usize,
+    /// No token is sampled beyond this length.
+    max_len: usize,
+    /// Tokens after `tokens` that steps in flight sample: their number is known, they are not.
+    unknown: usize,
+    /// Positions below this are in the pages once all planned steps are computed.
+    pub(super) planned: usize,
     /// Positions below this are prefilled: the prompt, and after a preemption the output so far.
     pub(super) prefill_end: usize,
     pub(super) pages: Vec<PageId>,
+    /// Where the recurrent state is, while running and if the model has one.
+    pub(super) state: Option<StateId>,
+    /// The snapshot that the next slot begins from; held.
+    pub(super) load: Option<StateId>,
     /// Keys of the full pages, as far as they were needed; they outlive a preemption.
     pub(super) keys: Vec<PageKey>,
     /// Leading pages that the prefix cache knows.
     pub(super) registered: usize,
+    /// Whether the prefix cache may spare it rows.
+    pub(super) reuses: bool,
     /// Prompt tokens found in the prefix cache at the first admission; none before it.
     pub(super) cached_tokens: Option<usize>,
 }
 
 impl Sequence {
-    pub(super) fn new(id: SeqId, prompt: Vec<u32>) -> Self {
+    pub(super) fn new(id: SeqId, prompt: Vec<u32>, max_output: usize) -> Self {
         assert!(!prompt.is_empty(), "sequence {id} has no prompt");
         Self {
             id,
             prompt_tokens: prompt.len(),
+            // The end of a prompt is sampled from even where nobody wants the token.
+            max_len: prompt.len() + max_output.max(1),
+            unknown: 0,
+            planned: 0,
             prefill_end: prompt.len(),
             tokens: prompt,
-            computed: 0,
             pages: Vec::new(),
+            state: None,
+            load: None,
             keys: Vec::new(),
             registered: 0,
+            reuses: true,
             cached_tokens: None,
         }
     }
@@ -64,32 +82,50 @@ impl Sequence {
     }
 
     pub(super) fn prefilling(&self) -> bool {
-        self.computed < self.prefill_end
+        self.planned < self.prefill_end
     }
 
-    /// Forgets the pages: everything is computed anew at the next admission.
-    pub(super) fn rewind(&mut self) -> Vec<PageId> {
-        self.computed = 0;
+    /// Whether its next token can be computed: the prompt is planned, and its last token is not
+    /// sampled yet, nor on its way.
+    pub(super) fn decoding(&self) -> bool {
+        !self.prefilling() && self.planned < self.len() && self.len() < self.max_len
+    }
+
+    /// Tokens, those on their way included.
+    fn len(&self) -> usize {
+        self.tokens.len() + self.unknown
+    }
+
+    /// Forgets pages and state: everything is computed anew at the next admission.
+    pub(super) fn rewind(&mut self) -> Held {
+        self.planned = 0;
         self.registered = 0;
-        self.prefill_end = self.tokens.len();
-        std::mem::take(&mut self.pages)
+        let states = self.state.take().into_iter().chain(self.load.take()).collect();
+        Held { pages: std::mem::take(&mut self.pages), states }
     }
 
+    /// The token that the oldest step in flight has sampled.
     pub(super) fn push(&mut self, token: u32) {
-        assert_eq!(self.computed, self.tokens.len(), "sequence {} was not computed", self.id);
+        let unknown = self.unknown.checked_sub(1);
+        self.unknown = unknown.unwrap_or_else(|| panic!("sequence {} was not sampled", self.id));
         self.tokens.push(token);
     }
 
-    /// The next `rows` rows. A token is sampled where they reach the end of what is known.
-    pub(super) fn slot(&self, rows: usize) -> Slot {
-        let end = self.computed + rows;
-        assert!(rows > 0 && end <= self.tokens.len(), "sequence {} has no such rows", self.id);
-        Slot {
+    /// Plans the next `rows` rows. A token is sampled where they reach the end of what there is.
+    pub(super) fn advance(&mut self, rows: usize, save: Option<StateId>) -> Slot {
+        let (position, end) = (self.planned, self.planned + rows);
+        assert!(rows > 0 && end <= self.len(), "sequence {} has no such rows", self.id);
+        let slot = Slot {
             id: self.id,
-            position: self.computed,
+            position,
             rows,
             prefill: self.prefilling(),
-            samples: end == self.tokens.len(),
-        }
+            samples: end == self.len(),
+            unknown: end > self.tokens.len(),
+            state: self.state.map(|place| SlotState { place, load: self.load.take(), save }),
+        };
+        self.planned = end;
+        self.unknown += usize::from(slot.samples);
+        slot
     }
 }

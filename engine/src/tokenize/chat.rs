@@ -1,7 +1,8 @@
 //! Chat templates: the Jinja text that turns messages into a prompt.
 //!
 //! Settings and extra functions are those of Hugging Face's `apply_chat_template`. A template is
-//! part of the checkpoint and trusted as such, yet it cannot fill the memory: its output is limited.
+//! part of the checkpoint, yet it can neither fill the memory nor run for ever: its output, its work
+//! and its depth are limited.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -15,6 +16,9 @@ use serde::Serialize;
 const OUTPUT_BYTES_MAX: usize = 16 << 20;
 /// Most nested calls, includes and macros.
 const RECURSION_MAX: usize = 100;
+/// Most instructions of one rendering: about a second. A conversation of a thousand messages takes
+/// a twentieth of it.
+const FUEL: u64 = 20_000_000;
 const NAME: &str = "chat";
 
 /// A template that cannot be rendered.
@@ -69,6 +73,7 @@ impl ChatTemplate {
         environment
             .set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
         environment.set_recursion_limit(RECURSION_MAX);
+        environment.set_fuel(Some(FUEL));
         environment
             .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
@@ -193,7 +198,7 @@ const DAYS: [&str; 7] =
     ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
 
 /// The conversions of `strftime` that chat templates use, in UTC.
-fn strftime(format: &str, unix_s: i64) -> String {
+pub(super) fn strftime(format: &str, unix_s: i64) -> String {
     let (days, second) = (unix_s.div_euclid(86_400), unix_s.rem_euclid(86_400));
     let (year, month, day) = civil(days);
     let month_name = MONTHS[month - 1];

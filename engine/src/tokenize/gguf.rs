@@ -86,7 +86,7 @@ pub(super) fn parts(metadata: &Metadata) -> Result<Option<Parts>, LoadError> {
     let adds_eos = metadata.flag("tokenizer.ggml.add_eos_token").unwrap_or(false);
     let before = bos_id.filter(|_| adds_bos);
     let after = eos_id.filter(|_| adds_eos);
-    let json = json!({
+    let mut json = json!({
         "version": "1.0",
         "truncation": null,
         "padding": null,
@@ -102,6 +102,9 @@ pub(super) fn parts(metadata: &Metadata) -> Result<Option<Parts>, LoadError> {
             "merges": merges(metadata).map_err(unusable)?,
         },
     });
+    // The digest that names a tokenizer is over sorted keys.
+    // The digest that names a tokenizer is over sorted keys.
+    json.sort_all_objects();
     let json = json.to_string().into_bytes();
     let (bos_token, eos_token) = (text(bos_id), text(eos_id));
     Ok(Some(Parts { json, template, bos_id, bos_token, eos_token, end_ids }))

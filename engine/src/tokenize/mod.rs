@@ -4,7 +4,9 @@
 
 mod chat;
 mod gguf;
+mod harmony;
 mod pieces;
+mod reasoning;
 mod stream;
 
 #[cfg(test)]
@@ -17,8 +19,10 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 pub use chat::{ChatInput, ChatTemplate, TemplateError};
+pub use reasoning::{Reasoning, SplitText, Splitter};
 pub use stream::Detokenizer;
 
+use crate::sample::{Opening, TokenBytes};
 use crate::weights::{ConfigSource, LoadError, hex, read_json};
 use pieces::Pieces;
 pub(crate) use pieces::byte_level_table;
@@ -38,6 +42,7 @@ pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     pieces: Arc<Pieces>,
     template: Option<ChatTemplate>,
+    reasoning: Reasoning,
     end_ids: Vec<u32>,
     bos_id: Option<u32>,
     sha256: String,
@@ -75,6 +80,16 @@ impl Tokenizer {
         // A checkpoint's settings for training must neither cut nor fill what is served.
         inner.with_truncation(None).map_err(|err| unusable(err.to_string()))?;
         inner.with_padding(None);
+        let reasoning = reasoning_of(&inner);
+        let mut end_ids = parts.end_ids;
+        if end_ids.is_empty() {
+            end_ids.extend(parts.eos_token.as_deref().and_then(|token| inner.token_to_id(token)));
+        }
+        if reasoning == Reasoning::Harmony {
+            end_ids.extend(harmony::ANSWER_ENDS.iter().filter_map(|mark| inner.token_to_id(mark)));
+            end_ids.sort_unstable();
+            end_ids.dedup();
+        }
         let template = parts
             .template
             .map(|source| ChatTemplate::new(source, parts.bos_token, parts.eos_token))
@@ -84,7 +99,8 @@ impl Tokenizer {
             pieces: Arc::new(Pieces::new(&inner)),
             inner,
             template,
-            end_ids: parts.end_ids,
+            reasoning,
+            end_ids,
             bos_id: parts.bos_id,
             sha256: hex(Sha256::digest(&parts.json).as_ref()),
         })
@@ -131,6 +147,51 @@ impl Tokenizer {
         self.template.as_ref()
     }
 
+    /// The prompt for `input`: by the checkpoint's template, else by the format that its special
+    /// tokens belong to. None where nothing says how its model was taught to chat.
+    ///
+    /// # Errors
+    /// The messages are refused, or the template is wrong.
+    pub fn render_chat(&self, input: &ChatInput<'_>) -> Option<Result<String, TemplateError>> {
+        match (self.chat_template(), self.reasoning) {
+            (Some(template), _) => Some(template.render(input)),
+            (None, Reasoning::Harmony) => Some(harmony::render(input)),
+            (None, _) => None,
+        }
+    }
+
+    /// How the model sets its reasoning apart.
+    pub fn reasoning(&self) -> Reasoning {
+        self.reasoning
+    }
+
+    /// Where a structured answer begins after `prompt`, a rendered conversation.
+    pub fn opening(&self, prompt: &str) -> Opening {
+        let id = |token: &str| self.inner.token_to_id(token);
+        match self.reasoning {
+            Reasoning::None => Opening::AtOnce,
+            Reasoning::Think if reasoning::closes_thinking(prompt) => Opening::AtOnce,
+            Reasoning::Think => match (id(reasoning::THINK), id(reasoning::THINK_END)) {
+                (_, Some(close)) if reasoning::opens_thinking(prompt) => {
+                    Opening::After(vec![close])
+                }
+                (Some(open), Some(close)) => Opening::Unless { open, close },
+                _ => Opening::AtOnce,
+            },
+            Reasoning::Harmony => {
+                self.encode(harmony::FINAL, false).map_or(Opening::AtOnce, Opening::After)
+            }
+        }
+    }
+
+    /// The bytes of every token, by id.
+    pub fn token_bytes(&self) -> impl Iterator<Item = TokenBytes> {
+        (0..self.pieces.len() as u32).map(|id| {
+            let piece = self.pieces.get(id).expect("the id is below the number of tokens");
+            TokenBytes { bytes: piece.bytes.to_vec(), is_special: piece.is_special }
+        })
+    }
+
     /// Ids that end a generation.
     pub fn end_ids(&self) -> &[u32] {
         &self.end_ids
@@ -149,6 +210,18 @@ impl Tokenizer {
     /// keys sorted and without white space.
     pub fn sha256(&self) -> &str {
         &self.sha256
+    }
+}
+
+/// What the special tokens of a vocabulary tell.
+fn reasoning_of(inner: &tokenizers::Tokenizer) -> Reasoning {
+    let has = |token: &&str| inner.token_to_id(token).is_some();
+    if harmony::MARKS.iter().all(has) {
+        Reasoning::Harmony
+    } else if [reasoning::THINK, reasoning::THINK_END].iter().all(has) {
+        Reasoning::Think
+    } else {
+        Reasoning::None
     }
 }
 

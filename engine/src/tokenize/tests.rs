@@ -144,7 +144,7 @@ fn templates_print_what_hugging_face_prints() {
             "{% for m in messages %}\n  {% if m.role %}\n{{ m.role }}\n  {% endif %}\n{% endfor %}",
             "user\n",
         ),
-        ("{{ tools | tojson }}", r#"[{"args": {"a": 1}, "name": "f"}]"#),
+        ("{{ tools | tojson }}", r#"[{"name": "f", "args": {"a": 1}}]"#),
         ("{{ messages[0].content | tojson }}", "\"<a> & 'ß'\""),
         ("{{ {'a': [1]} | tojson(indent=2) }}", "{\n  \"a\": [\n    1\n  ]\n}"),
         ("{{ strftime_now('%d %b %Y') }}", "29 Feb 2000"),
@@ -178,7 +178,9 @@ fn a_template_may_refuse_and_may_not_write_without_end() {
         with("{% if messages %}{{ raise_exception('no ' + messages[0].role) }}{% endif %}");
     assert_eq!(refused.unwrap_err().to_string(), "the chat template refused the messages: no user");
     for endless in [
-        "{% for a in range(9999) %}{% for b in range(9999) %}xxxxxxxx{% endfor %}{% endfor %}",
+        "{% for a in range(9999) %}{% for b in range(999) %}{{ 'xxxxxxxx' * 99 }}{% endfor %}{% endfor %}",
+        "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}",
+        "{% set ns = namespace(n='x') %}{% for a in range(99) %}{% set ns.n = ns.n * 9 %}{% endfor %}",
         "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
         "{{ messages.absent.more }}",
     ] {

@@ -31,6 +31,15 @@ pub enum LoadError {
     TensorShape { path: PathBuf, tensor: String, found: Vec<usize>, wanted: Vec<usize> },
     #[error("tensor `{tensor}` of `{path}` is stored as {found}; supported: {supported}")]
     TensorType { path: PathBuf, tensor: String, found: String, supported: String },
+    #[error(
+        "tensor `{tensor}` of `{path}`, of shape {shape:?}, is larger than this machine's memory"
+    )]
+    TooLarge { path: PathBuf, tensor: String, shape: Vec<usize> },
+    #[error(
+        "tensor `{tensor}` of `{path}` is stored as {weight_type}, and its rows cannot be cut at \
+         {at}, within a block of {block}; hint: a smaller `--tp`"
+    )]
+    Cut { path: PathBuf, tensor: String, weight_type: &'static str, at: usize, block: usize },
     #[error("failed to read the tokenizer of `{path}`: {reason}")]
     Tokenizer { path: PathBuf, reason: String },
     #[error("failed to put the weights on the device")]

@@ -1,51 +1,88 @@
 //! How weights are stored in files: element types, block layouts and what each block means.
 //!
-//! `dequantize` is the specification that the packed kernels are tested against. Block layouts are
-//! those of ggml (`ggml-common.h`), little endian.
+//! `dequantize` is the specification that the packed kernels are tested against.
 
-use half::{bf16, f16};
+use half::bf16;
 
-/// Element type of a stored tensor that this release can compute with.
+use super::blocks;
+
+/// Element type of a stored tensor that this release can compute with. The quantized ones are
+/// ggml's block layouts (`ggml-common.h`), little endian; `blocks` says what their bytes mean.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum WeightType {
     F32,
     F16,
     Bf16,
-    /// Blocks of 32: f16 scale `d`, f16 minimum `m`, 32 four-bit codes; a weight is `d * q + m`.
-    /// Byte `i` holds element `i` in its low and element `i + 16` in its high half.
+    /// Blocks of 32: f32 scale, 32 eight-bit floats of four exponent and three fraction bits. No
+    /// file holds this; a checkpoint makes it of codes and of a grid of scales.
+    F8E4M3,
+    /// `d * (q - 8)`, four bits.
+    Q4_0,
+    /// `d * q + m`, four bits.
     Q4_1,
-    /// Blocks of 32: f16 scale `d`, 32 signed bytes; a weight is `d * q`.
+    /// `d * (q - 16)`, five bits.
+    Q5_0,
+    /// `d * q + m`, five bits.
+    Q5_1,
+    /// `d * q`, eight signed bits.
     Q8_0,
+    /// Eight parts of 32 with six-bit scales and minima of their own, four bits.
+    Q4K,
+    /// As `Q4K`, five bits.
+    Q5K,
+    /// Sixteen parts of 16 with eight-bit scales of their own, six bits.
+    Q6K,
+    /// `2^e` times a four-bit float of two exponent bits and one fraction bit.
+    Mxfp4,
 }
 
 impl WeightType {
-    pub const ALL: [Self; 5] = [Self::F32, Self::F16, Self::Bf16, Self::Q4_1, Self::Q8_0];
+    pub const ALL: [Self; 13] = [
+        Self::F32,
+        Self::F16,
+        Self::Bf16,
+        Self::F8E4M3,
+        Self::Q4_0,
+        Self::Q4_1,
+        Self::Q5_0,
+        Self::Q5_1,
+        Self::Q8_0,
+        Self::Q4K,
+        Self::Q5K,
+        Self::Q6K,
+        Self::Mxfp4,
+    ];
+
+    /// Name, elements of a block, bytes of a block.
+    const fn facts(self) -> (&'static str, usize, usize) {
+        match self {
+            Self::F32 => ("f32", 1, 4),
+            Self::F16 => ("f16", 1, 2),
+            Self::Bf16 => ("bf16", 1, 2),
+            Self::F8E4M3 => ("f8_e4m3", 32, 36),
+            Self::Q4_0 => ("q4_0", 32, 18),
+            Self::Q4_1 => ("q4_1", 32, 20),
+            Self::Q5_0 => ("q5_0", 32, 22),
+            Self::Q5_1 => ("q5_1", 32, 24),
+            Self::Q8_0 => ("q8_0", 32, 34),
+            Self::Q4K => ("q4_k", 256, 144),
+            Self::Q5K => ("q5_k", 256, 176),
+            Self::Q6K => ("q6_k", 256, 210),
+            Self::Mxfp4 => ("mxfp4", 32, 17),
+        }
+    }
 
     pub fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "f32",
-            Self::F16 => "f16",
-            Self::Bf16 => "bf16",
-            Self::Q4_1 => "q4_1",
-            Self::Q8_0 => "q8_0",
-        }
+        self.facts().0
     }
 
     /// Elements in a block; rows are whole blocks.
     pub fn block(self) -> usize {
-        match self {
-            Self::F32 | Self::F16 | Self::Bf16 => 1,
-            Self::Q4_1 | Self::Q8_0 => 32,
-        }
+        self.facts().1
     }
 
     pub fn block_bytes(self) -> usize {
-        match self {
-            Self::F32 => 4,
-            Self::F16 | Self::Bf16 => 2,
-            Self::Q4_1 => 20,
-            Self::Q8_0 => 34,
-        }
+        self.facts().2
     }
 
     /// Bytes of a row of `cols` elements; `cols` is a multiple of `block`.
@@ -60,48 +97,40 @@ pub fn supported_types() -> String {
     WeightType::ALL.map(WeightType::name).join(", ")
 }
 
-fn f16_at(bytes: &[u8], at: usize) -> f32 {
-    f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
-}
-
 /// Writes the values of the blocks in `bytes` to `out`, which has exactly as many elements.
 pub fn dequantize(stored: WeightType, bytes: &[u8], out: &mut [f32]) {
     assert_eq!(bytes.len(), stored.row_bytes(out.len()), "bytes and elements agree");
-    let blocks = bytes.chunks_exact(stored.block_bytes());
+    let values = out.iter_mut();
     match stored {
-        WeightType::F32 => {
-            for (x, b) in out.iter_mut().zip(blocks) {
-                *x = f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
-            }
-        }
+        WeightType::F32 => values.zip(bytes.chunks_exact(4)).for_each(|(x, b)| *x = f32_at(b)),
         WeightType::F16 => {
-            for (x, b) in out.iter_mut().zip(blocks) {
-                *x = f16_at(b, 0);
-            }
+            values.zip(bytes.chunks_exact(2)).for_each(|(x, b)| *x = blocks::half_at(b, 0));
         }
         WeightType::Bf16 => {
-            for (x, b) in out.iter_mut().zip(blocks) {
-                *x = bf16::from_le_bytes([b[0], b[1]]).to_f32();
+            let bits = |b: &[u8]| bf16::from_le_bytes([b[0], b[1]]).to_f32();
+            values.zip(bytes.chunks_exact(2)).for_each(|(x, b)| *x = bits(b));
+        }
+        WeightType::F8E4M3 => {
+            for (out, block) in out.chunks_exact_mut(32).zip(bytes.chunks_exact(36)) {
+                let scale = f32_at(block);
+                out.iter_mut().zip(&block[4..]).for_each(|(x, b)| *x = blocks::e4m3(*b) * scale);
             }
         }
-        WeightType::Q4_1 => {
-            for (block, b) in out.chunks_exact_mut(32).zip(blocks) {
-                let (d, m) = (f16_at(b, 0), f16_at(b, 2));
-                for (i, code) in b[4..20].iter().enumerate() {
-                    block[i] = d.mul_add(f32::from(code & 15), m);
-                    block[i + 16] = d.mul_add(f32::from(code >> 4), m);
-                }
-            }
-        }
-        WeightType::Q8_0 => {
-            for (block, b) in out.chunks_exact_mut(32).zip(blocks) {
-                let d = f16_at(b, 0);
-                for (x, code) in block.iter_mut().zip(&b[2..34]) {
-                    *x = d * f32::from(code.cast_signed());
-                }
+        _ => {
+            let mut values = values;
+            for block in bytes.chunks_exact(stored.block_bytes()) {
+                blocks::parts(stored, block, |scale, minimum, codes| {
+                    for (code, x) in codes.iter().zip(&mut values) {
+                        *x = scale.mul_add(f32::from(*code), minimum);
+                    }
+                });
             }
         }
     }
+}
+
+fn f32_at(bytes: &[u8]) -> f32 {
+    f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
 }
 
 #[cfg(test)]
@@ -132,5 +161,59 @@ mod tests {
         q8.extend((-16..16i8).map(i8::cast_unsigned));
         let want: Vec<f32> = (-16..16i8).map(|q| 0.25 * f32::from(q)).collect();
         check(WeightType::Q8_0, &q8, &want);
+
+        // Scale 2: zero, the least subnormal, the largest one, the least normal, 1, -1, the largest.
+        let mut f8 = 2f32.to_le_bytes().to_vec();
+        f8.extend([0x00, 0x01, 0x07, 0x08, 0x38, 0xb8, 0x7e]);
+        f8.resize(36, 0);
+        let mut want =
+            vec![0.0, 2f32.powi(-8), 7.0 * 2f32.powi(-8), 2f32.powi(-5), 2.0, -2.0, 896.0];
+        want.resize(32, 0.0);
+        check(WeightType::F8E4M3, &f8, &want);
+    }
+
+    #[test]
+    fn scales_and_codes_that_stand_for_no_number_give_none() {
+        assert_eq!(blocks::e8m0(127), 1.0);
+        assert_eq!(blocks::e8m0(0), 2f32.powi(-127));
+        assert_eq!(blocks::e8m0(254), 2f32.powi(127));
+        assert!(blocks::e8m0(255).is_nan());
+        assert!(blocks::e4m3(0x7f).is_nan() && blocks::e4m3(0xff).is_nan());
+    }
+
+    /// Sum of the values and sum of each times its number from 1, of the block whose byte `i` is
+    /// bits 2 to 9 of `89 i^2 + 57 i + 23`, d is 0.5 and m is -0.25, as the Python package gguf
+    /// 0.19.0 computes them. All the sums are exact in f64.
+    const SUMS: [(WeightType, &[usize], f64, f64); 9] = [
+        (WeightType::Q4_0, &[0], -17.0, -431.0),
+        (WeightType::Q4_1, &[0, 2], 96.5, 1447.5),
+        (WeightType::Q5_0, &[0], 3.0, -137.5),
+        (WeightType::Q5_1, &[0, 2], 231.0, 3995.5),
+        (WeightType::Q8_0, &[0], 216.0, 480.0),
+        (WeightType::Q4K, &[0, 2], 41260.0, 4_940_814.0),
+        (WeightType::Q5K, &[0, 2], 83076.0, 9_756_998.0),
+        (WeightType::Q6K, &[208], -3574.0, -1_258_730.0),
+        (WeightType::Mxfp4, &[], 13.75, 300.0),
+    ];
+
+    #[test]
+    fn blocks_hold_the_values_that_ggml_gives_them() {
+        for (stored, heads, sum, weighted) in SUMS {
+            let mut block: Vec<u8> = (0..stored.block_bytes() as u32)
+                .map(|i| ((89 * i * i + 57 * i + 23) >> 2) as u8)
+                .collect();
+            for (at, head) in heads.iter().zip([0.5, -0.25]) {
+                block[*at..at + 2].copy_from_slice(&half::f16::from_f32(head).to_le_bytes());
+            }
+            if stored == WeightType::Mxfp4 {
+                block[0] = 126;
+            }
+            let mut values = vec![0.0; stored.block()];
+            dequantize(stored, &block, &mut values);
+            let values: Vec<f64> = values.into_iter().map(f64::from).collect();
+            let numbered: f64 = values.iter().zip(1..).map(|(x, i)| x * f64::from(i)).sum();
+            assert_eq!(values.iter().sum::<f64>(), sum, "{}", stored.name());
+            assert_eq!(numbered, weighted, "{}", stored.name());
+        }
     }
 }

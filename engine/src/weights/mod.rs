@@ -2,13 +2,16 @@
 //!
 //! Knows containers and element types; knows no architecture, no device and no tokenizer rules.
 
+pub mod blocks;
 mod digest;
 mod error;
 pub mod format;
 pub mod gguf;
 mod map;
+mod mxfp4;
+mod quantization;
 mod random;
-mod safetensors;
+pub mod safetensors;
 mod source;
 
 #[cfg(test)]
@@ -23,11 +26,13 @@ pub use digest::Digest;
 pub(crate) use digest::hex;
 pub use error::LoadError;
 pub use format::WeightType;
+pub use mxfp4::MxStack;
 pub use random::tensor as random_tensor;
 pub(crate) use source::read_json;
 pub use source::{ModelFiles, ModelSource, hub_cache};
 
 use map::Map;
+use quantization::Quantization;
 
 /// A tensor in a file, before anything is read of it.
 #[derive(Debug, Clone)]
@@ -41,6 +46,22 @@ pub struct StoredTensor {
     /// Slowest dimension first: a matrix is `[N, K]`.
     shape: Vec<usize>,
     range: Range<usize>,
+}
+
+impl StoredTensor {
+    /// Its bytes in the file.
+    pub fn range(&self) -> &Range<usize> {
+        &self.range
+    }
+
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// The type, where this release can compute with it.
+    pub fn weight_type(&self) -> Option<WeightType> {
+        self.weight_type
+    }
 }
 
 /// What the configuration of a checkpoint is written in.
@@ -89,6 +110,7 @@ pub struct Checkpoint {
     config: ConfigSource,
     tensors: BTreeMap<String, StoredTensor>,
     numbers: Numbers,
+    quantization: Quantization,
     digest: Digest,
 }
 
@@ -113,12 +135,14 @@ impl Checkpoint {
             Some(seed) => (Numbers::Random { seed }, Digest::of_random(path, seed)),
         };
         let config = ConfigSource::Gguf(header.metadata);
-        Ok(Self { path: path.to_owned(), config, tensors: header.tensors, numbers, digest })
+        let (path, tensors) = (path.to_owned(), header.tensors);
+        Ok(Self { path, config, tensors, numbers, quantization: Quantization::None, digest })
     }
 
     fn open_folder(folder: &Path, seed: Option<u64>) -> Result<Self, LoadError> {
         let path = folder.join("config.json");
         let json = read_json(&path)?;
+        let quantization = Quantization::read(&path, &json)?;
         let mut tensors = BTreeMap::new();
         let (numbers, digest) = match seed {
             Some(seed) => (Numbers::Random { seed }, Digest::of_random(&path, seed)),
@@ -134,7 +158,7 @@ impl Checkpoint {
             }
         };
         let config = ConfigSource::Json { path, json };
-        Ok(Self { path: folder.to_owned(), config, tensors, numbers, digest })
+        Ok(Self { path: folder.to_owned(), config, tensors, numbers, quantization, digest })
     }
 
     /// The folder or the file that was opened.
@@ -168,14 +192,65 @@ impl Checkpoint {
         self.tensors.contains_key(name)
     }
 
+    /// Elements between two places at which the rows of `name` can be cut.
+    pub fn cut_unit(&self, name: &str) -> usize {
+        self.tensors.get(name).and_then(|stored| stored.weight_type).map_or(1, WeightType::block)
+    }
+
     /// The tensor `name`, which has to have `shape`, slowest dimension first.
     ///
     /// # Errors
     /// There is no such tensor, its shape is another, or its type is not supported.
     pub fn tensor(&self, name: &str, shape: &[usize]) -> Result<TensorData<'_>, LoadError> {
+        let tensor = self.stored(name, shape)?;
+        if tensor.weight_type != WeightType::F8E4M3 || self.is_random() {
+            return Ok(tensor);
+        }
+        let cols = shape.last().copied().unwrap_or(1);
+        let (block, scales) = match (self.quantization, shape) {
+            (Quantization::Fp8 { block }, &[n, k]) => {
+                let grid = quantization::grid([n, k], block);
+                (block, self.floats(&format!("{name}_scale_inv"), &grid)?)
+            }
+            // A tensor that the quantizer left alone: its codes are its values.
+            _ => ([usize::MAX; 2], vec![1.0]),
+        };
+        let (weight_type, bytes) = quantization::scaled(&tensor.bytes, cols, block, &scales);
+        Ok(TensorData { weight_type, bytes: Cow::Owned(bytes), ..tensor })
+    }
+
+    /// The tensor `name` of plain floats.
+    fn floats(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, LoadError> {
+        let stored = self.stored(name, shape)?;
+        if stored.weight_type.block() > 1 {
+            return Err(self.wrong_type(name, stored.weight_type.name(), "f32, f16, bf16"));
+        }
+        let mut out = vec![0.0; shape.iter().product()];
+        format::dequantize(stored.weight_type, &stored.bytes, &mut out);
+        Ok(out)
+    }
+
+    fn wrong_type(&self, name: &str, found: &str, supported: &str) -> LoadError {
+        LoadError::TensorType {
+            path: self.path.clone(),
+            tensor: name.to_owned(),
+            found: found.to_owned(),
+            supported: supported.to_owned(),
+        }
+    }
+
+    /// The tensor `name` as it lies in its file: of fp8, only the codes.
+    fn stored(&self, name: &str, shape: &[usize]) -> Result<TensorData<'_>, LoadError> {
+        let random = |seed, weight_type| {
+            if random::has_room(weight_type, shape) {
+                return Ok(random::tensor(seed, name, weight_type, shape));
+            }
+            let (path, tensor) = (self.path.clone(), name.to_owned());
+            Err(LoadError::TooLarge { path, tensor, shape: shape.to_vec() })
+        };
         let stored = match (self.tensors.get(name), &self.numbers) {
             (None, Numbers::Random { seed }) if self.tensors.is_empty() => {
-                return Ok(random::tensor(*seed, name, WeightType::Bf16, shape));
+                return random(*seed, WeightType::Bf16);
             }
             (None, _) => {
                 let (path, tensor) = (self.path.clone(), name.to_owned());
@@ -192,15 +267,10 @@ impl Checkpoint {
             });
         }
         let Some(weight_type) = stored.weight_type else {
-            return Err(LoadError::TensorType {
-                path: self.path.clone(),
-                tensor: name.to_owned(),
-                found: stored.type_name.clone(),
-                supported: format::supported_types(),
-            });
+            return Err(self.wrong_type(name, &stored.type_name, &format::supported_types()));
         };
         match &self.numbers {
-            Numbers::Random { seed } => Ok(random::tensor(*seed, name, weight_type, shape)),
+            Numbers::Random { seed } => random(*seed, weight_type),
             Numbers::Files(maps) => Ok(TensorData {
                 weight_type,
                 shape: stored.shape.clone(),

@@ -8,6 +8,8 @@ use super::{TensorData, WeightType};
 
 /// Standard deviation of the initialization that published configurations state.
 const DEVIATION: f32 = 0.02;
+/// Half the width of a uniform distribution per deviation.
+const SQRT_3: f32 = 1.732_050_8;
 
 /// SplitMix64 (Steele, Lea, Flood 2014): a counter through a mixing function.
 struct Stream(u64);
@@ -32,6 +34,12 @@ impl Stream {
         (self.next() >> 40) as f32 / (1u32 << 23) as f32 - 1.0
     }
 
+    /// Four numbers uniform in [-1, 1), of sixteen bits each: as many as a bf16 can tell apart.
+    fn four(&mut self) -> [f32; 4] {
+        let word = self.next();
+        std::array::from_fn(|i| f32::from((word >> (16 * i)) as i16) / 32768.0)
+    }
+
     fn extend(&mut self, out: &mut Vec<u8>, bytes: usize) {
         let end = out.len() + bytes;
         while out.len() < end {
@@ -41,7 +49,16 @@ impl Stream {
     }
 }
 
-/// Random numbers for tensor `name`: vectors are ones, as every vector here scales a norm.
+/// Whether a tensor can be made at all: sizes come from a configuration that anybody wrote.
+pub(super) fn has_room(weight_type: WeightType, shape: &[usize]) -> bool {
+    let elements = shape.iter().try_fold(1usize, |n, size| n.checked_mul(*size));
+    let bytes = elements.and_then(|n| n.checked_mul(weight_type.block_bytes()));
+    // The memory is given back at once; nothing has touched it.
+    bytes.is_some_and(|n| Vec::<u8>::new().try_reserve_exact(n / weight_type.block()).is_ok())
+}
+
+/// Random numbers for tensor `name`. Vectors that scale a norm are ones; biases and all matrices
+/// have the same small deviation.
 pub fn tensor(
     seed: u64,
     name: &str,
@@ -49,32 +66,104 @@ pub fn tensor(
     shape: &[usize],
 ) -> TensorData<'static> {
     let elements: usize = shape.iter().product();
-    let is_vector = shape.len() < 2;
-    let mut stream = Stream::new(seed, name);
-    let bound = DEVIATION * 3f32.sqrt();
-    let mut number = || if is_vector { 1.0 } else { bound * stream.uniform() };
-    let bytes: Vec<u8> = match weight_type {
-        WeightType::F32 => (0..elements).flat_map(|_| number().to_le_bytes()).collect(),
-        WeightType::F16 => {
-            (0..elements).flat_map(|_| f16::from_f32(number()).to_le_bytes()).collect()
+    let is_float = weight_type.block() == 1;
+    let is_scale = shape.len() < 2 && is_float && name.ends_with("norm.weight");
+    let stream = &mut Stream::new(seed, name);
+    let bytes = if is_scale {
+        floats(weight_type, elements, || 1.0)
+    } else {
+        match weight_type {
+            WeightType::F32 | WeightType::F16 => {
+                floats(weight_type, elements, || DEVIATION * SQRT_3 * stream.uniform())
+            }
+            WeightType::Bf16 => bf16s(stream, elements),
+            WeightType::F8E4M3 => f8_blocks(stream, elements / 32),
+            _ => blocks(stream, weight_type, elements / weight_type.block()),
         }
-        WeightType::Bf16 => {
-            (0..elements).flat_map(|_| bf16::from_f32(number()).to_le_bytes()).collect()
-        }
-        WeightType::Q4_1 => blocks(&mut stream, elements / 32, &[2.0 * bound / 15.0, -bound], 16),
-        WeightType::Q8_0 => blocks(&mut stream, elements / 32, &[bound / 127.0], 32),
     };
     TensorData { weight_type, shape: shape.to_vec(), bytes: Cow::Owned(bytes) }
 }
 
-/// `count` blocks of the same f16 `heads` and random code bytes.
-fn blocks(stream: &mut Stream, count: usize, heads: &[f32], code_bytes: usize) -> Vec<u8> {
-    let mut out = Vec::with_capacity(count * (2 * heads.len() + code_bytes));
+/// # Panics
+/// The type is not one of floats: norms never are.
+fn floats(weight_type: WeightType, elements: usize, mut number: impl FnMut() -> f32) -> Vec<u8> {
+    let numbers = (0..elements).map(|_| number());
+    match weight_type {
+        WeightType::F32 => numbers.flat_map(f32::to_le_bytes).collect(),
+        WeightType::F16 => numbers.flat_map(|x| f16::from_f32(x).to_le_bytes()).collect(),
+        WeightType::Bf16 => numbers.flat_map(|x| bf16::from_f32(x).to_le_bytes()).collect(),
+        _ => panic!("the scales of a norm are not stored as {}", weight_type.name()),
+    }
+}
+
+/// The type that whole models are made in: four numbers a turn, as they may be billions.
+fn bf16s(stream: &mut Stream, elements: usize) -> Vec<u8> {
+    let mut out = Vec::with_capacity(2 * elements + 6);
+    while out.len() < 2 * elements {
+        for x in stream.four() {
+            out.extend_from_slice(&bf16::from_f32(DEVIATION * SQRT_3 * x).to_le_bytes());
+        }
+    }
+    out.truncate(2 * elements);
+    out
+}
+
+/// Blocks of scale 1, of codes of magnitude up to 2^-5: these lie 2^-9 apart.
+fn f8_blocks(stream: &mut Stream, count: usize) -> Vec<u8> {
+    let mut out = Vec::with_capacity(count * WeightType::F8E4M3.block_bytes());
     for _ in 0..count {
-        for head in heads {
-            out.extend_from_slice(&f16::from_f32(*head).to_le_bytes());
+        out.extend_from_slice(&1f32.to_le_bytes());
+        for x in (0..8).flat_map(|_| stream.four()) {
+            let magnitude = (x.abs() * 17.0) as u8;
+            out.push(if x < 0.0 { magnitude | 0x80 } else { magnitude });
+        }
+    }
+    out
+}
+
+/// Scale and minimum of every part of a K block, and a byte of many of them packed.
+const PART_SCALE: u8 = 42;
+const PART_SCALES: u8 = 0xaa;
+
+/// `count` blocks of random codes between the same scales, such that the deviation is the stated
+/// one.
+fn blocks(stream: &mut Stream, weight_type: WeightType, count: usize) -> Vec<u8> {
+    let width = 2.0 * DEVIATION * SQRT_3;
+    let part = f32::from(PART_SCALE);
+    let halves = |scales: &[f32]| -> Vec<u8> {
+        scales.iter().flat_map(|x| f16::from_f32(*x).to_le_bytes()).collect()
+    };
+    let of_parts = |levels: f32| {
+        [halves(&[width / levels / part, width / 2.0 / part]), vec![PART_SCALES; 12]].concat()
+    };
+    let (head, tail) = match weight_type {
+        WeightType::Q4_0 => (halves(&[width / 16.0]), Vec::new()),
+        WeightType::Q4_1 => (halves(&[width / 15.0, width / -2.0]), Vec::new()),
+        WeightType::Q5_0 => (halves(&[width / 32.0]), Vec::new()),
+        WeightType::Q5_1 => (halves(&[width / 31.0, width / -2.0]), Vec::new()),
+        WeightType::Q8_0 => (halves(&[width / 2.0 / 127.0]), Vec::new()),
+        WeightType::Q4K => (of_parts(15.0), Vec::new()),
+        WeightType::Q5K => (of_parts(31.0), Vec::new()),
+        WeightType::Q6K => {
+            (Vec::new(), [vec![PART_SCALE; 16], halves(&[width / 63.0 / part])].concat())
+        }
+        // 2^-7: a deviation of 0.023.
+        WeightType::Mxfp4 => (vec![120], Vec::new()),
+        _ => unreachable!("{} has no blocks", weight_type.name()),
+    };
+    let code_bytes = weight_type.block_bytes() - head.len() - tail.len();
+    let mut out = Vec::with_capacity(count * weight_type.block_bytes());
+    for _ in 0..count {
+        let start = out.len();
+        out.extend_from_slice(&head);
+        match weight_type {
+            // Their codes lean to the negative side: every other scale, more or less, is negative.
+            WeightType::Q4_0 | WeightType::Q5_0 => out[start + 1] ^= (stream.next() as u8) & 0x80,
+            WeightType::Mxfp4 => out[start] -= u8::from(stream.next().is_multiple_of(4)),
+            _ => {}
         }
         stream.extend(&mut out, code_bytes);
+        out.extend_from_slice(&tail);
     }
     out
 }

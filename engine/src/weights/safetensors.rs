@@ -6,7 +6,6 @@ use std::path::{Component, Path, PathBuf};
 use safetensors::{Dtype, SafeTensors};
 
 use super::format::WeightType;
-use super::map::Map;
 use super::source::read_json;
 use super::{LoadError, StoredTensor};
 
@@ -51,21 +50,21 @@ pub fn files(folder: &Path) -> Result<Vec<PathBuf>, LoadError> {
     Ok(names.into_iter().collect())
 }
 
-/// Adds the tensors of `map`, which is file number `file` and was read from `path`.
+/// Adds the tensors of the file `bytes`, which is file number `file` and was read from `path`.
 ///
 /// # Errors
 /// The header does not fit the file, or a tensor occurs in two files.
 pub fn parse(
     path: &Path,
-    map: &Map,
+    bytes: &[u8],
     file: usize,
     tensors: &mut BTreeMap<String, StoredTensor>,
 ) -> Result<(), LoadError> {
     let damaged = |err| LoadError::damaged(path, format!("its safetensors header is wrong: {err}"));
-    let (header_bytes, _) = SafeTensors::read_metadata(map).map_err(damaged)?;
+    let (header_bytes, _) = SafeTensors::read_metadata(bytes).map_err(damaged)?;
     let data = header_bytes + 8;
-    let parsed = SafeTensors::deserialize(map).map_err(damaged)?;
-    let base = map.as_ptr() as usize;
+    let parsed = SafeTensors::deserialize(bytes).map_err(damaged)?;
+    let base = bytes.as_ptr() as usize;
     for (name, view) in parsed.iter() {
         let start = view.data().as_ptr() as usize - base;
         debug_assert!(start >= data, "tensor data follows the header");
@@ -88,6 +87,7 @@ fn weight_type(dtype: Dtype) -> Option<WeightType> {
         Dtype::F32 => Some(WeightType::F32),
         Dtype::F16 => Some(WeightType::F16),
         Dtype::BF16 => Some(WeightType::Bf16),
+        Dtype::F8_E4M3 => Some(WeightType::F8E4M3),
         _ => None,
     }
 }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
+use half::bf16;
 use proptest::prelude::*;
 use tempfile::TempDir;
 
@@ -80,6 +81,8 @@ fn damaged_gguf_files_say_what_is_wrong() {
     for _ in 0..9 {
         nested = Value::Array(vec![nested]);
     }
+    // Twice: only both together are too many.
+    let many = Value::Array(vec![Value::Array(vec![Value::Bool(true); (1 << 23) + 1]); 2]);
     let huge = u64::MAX.to_le_bytes();
     let cases: Vec<(Vec<u8>, &str)> = vec![
         (b"GGUX".to_vec(), "it does not begin with `GGUF`"),
@@ -94,6 +97,7 @@ fn damaged_gguf_files_say_what_is_wrong() {
         (replaced(&sound, b"numbers\x09\0\0\0\x0b", b"numbers\x09\0\0\0\x63"), "element type 99"),
         (with("numbers", Value::Bool(true)), "metadata key `numbers` occurs twice"),
         (with("deep", nested), "nested too deeply"),
+        (with("many", many), "more than 16777216 elements up to the array `many`"),
         (with("general.alignment", Value::Unsigned(3)), "3 is not a power of two"),
         (with("general.alignment", Value::Unsigned(64)), "offset 32, not a multiple of 64"),
         (change_a(entry("b", &[3, 2], 0, 0)), "tensor `b` occurs twice"),
@@ -172,14 +176,16 @@ fn folder(files: &[File]) -> TempDir {
     folder
 }
 
-/// A safetensors file of f32 tensors given as `(name, elements)`.
-fn safetensors_file(tensors: &[(&str, usize)]) -> Vec<u8> {
-    let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
-    for (name, elements) in tensors {
+/// Name, type, shape and bytes of a tensor.
+type Tensor<'a> = (&'a str, &'a str, Vec<usize>, Vec<u8>);
+
+fn safetensors_of(tensors: &[Tensor]) -> Vec<u8> {
+    let (mut header, mut data) = (serde_json::Map::new(), Vec::<u8>::new());
+    for (name, dtype, shape, bytes) in tensors {
         let start = data.len();
-        data.resize(start + 4 * elements, 0);
+        data.extend(bytes);
         let entry = serde_json::json!({
-            "dtype": "F32", "shape": [elements], "data_offsets": [start, data.len()],
+            "dtype": dtype, "shape": shape, "data_offsets": [start, data.len()],
         });
         header.insert((*name).to_owned(), entry);
     }
@@ -188,6 +194,78 @@ fn safetensors_file(tensors: &[(&str, usize)]) -> Vec<u8> {
     out.extend(header.as_bytes());
     out.extend(data);
     out
+}
+
+/// A safetensors file of f32 zeros given as `(name, elements)`.
+fn safetensors_file(tensors: &[(&str, usize)]) -> Vec<u8> {
+    let tensors: Vec<Tensor> =
+        tensors.iter().map(|(name, n)| (*name, "F32", vec![*n], vec![0; 4 * n])).collect();
+    safetensors_of(&tensors)
+}
+
+#[test]
+fn fp8_matrices_are_multiplied_by_the_scales_of_their_blocks() {
+    // Codes 0x38 are 1, and the grid is 2 x 3 of 2 x 32 blocks, the last ones cut short.
+    let scales = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0f32].map(bf16::from_f32);
+    let scales: Vec<u8> = scales.iter().flat_map(|x| x.to_le_bytes()).collect();
+    for (cols, weight_type) in [(96, WeightType::F8E4M3), (70, WeightType::F32)] {
+        let file = safetensors_of(&[
+            ("w", "F8_E4M3", vec![3, cols], vec![0x38; 3 * cols]),
+            ("w_scale_inv", "BF16", vec![2, 3], scales.clone()),
+            ("plain", "F8_E4M3", vec![2], vec![0x38, 0xb8]),
+        ]);
+        let config = br#"{"quantization_config":
+            {"quant_method": "fp8", "weight_block_size": [2, 32], "activation_scheme": "dynamic"}}"#;
+        let folder = folder(&[("config.json", config), ("model.safetensors", &file)]);
+        let checkpoint = open(folder.path()).unwrap();
+        let tensor = checkpoint.tensor("w", &[3, cols]).unwrap();
+        assert_eq!(tensor.weight_type, weight_type);
+        let mut values = vec![0.0; 3 * cols];
+        format::dequantize(tensor.weight_type, &tensor.bytes, &mut values);
+        for (n, row) in values.chunks_exact(cols).enumerate() {
+            for (k, x) in row.iter().enumerate() {
+                assert_eq!(*x, (n / 2 * 3 + k / 32 + 1) as f32, "row {n}, column {k} of {cols}");
+            }
+        }
+        assert_eq!(checkpoint.vector("plain", 2).unwrap(), [1.0, -1.0]);
+    }
+}
+
+#[test]
+fn quantizations_that_cannot_be_read_say_why() {
+    let codes: Tensor = ("w", "F8_E4M3", vec![4, 32], vec![0x38; 128]);
+    let scales = |dtype: &'static str, shape: [usize; 2], bytes: usize| -> Tensor {
+        ("w_scale_inv", dtype, shape.to_vec(), vec![0; bytes])
+    };
+    let fp8 = r#"{"quant_method": "fp8", "weight_block_size": [2, 32]}"#;
+    let cases: Vec<(&str, Vec<Tensor>, &str)> = vec![
+        (r#"{"quant_method": "gptq", "bits": 4}"#, vec![], "quantization `gptq` is not supported"),
+        (r#"{"bits": 4}"#, vec![], "`quantization_config.quant_method`: it names none"),
+        (
+            r#"{"quant_method": "fp8"}"#,
+            vec![],
+            "`quantization_config.weight_block_size`: it is not",
+        ),
+        (
+            r#"{"quant_method": "fp8", "weight_block_size": [128, 0]}"#,
+            vec![],
+            "it is not two sizes",
+        ),
+        (fp8, vec![codes.clone()], "has no tensor `w_scale_inv`"),
+        (fp8, vec![codes.clone(), scales("F32", [1, 1], 4)], "asks for [2, 1]"),
+        (fp8, vec![codes.clone(), scales("F8_E4M3", [2, 1], 2)], "is stored as f8_e4m3; supported"),
+        (fp8, vec![codes, scales("U8", [2, 1], 2)], "`w_scale_inv` of"),
+        (fp8, vec![("w", "I8", vec![4, 32], vec![0; 128])], "`w` of"),
+    ];
+    for (quantization, tensors, want) in cases {
+        let config = format!(r#"{{"quantization_config": {quantization}}}"#);
+        let file = safetensors_of(&tensors);
+        let folder = folder(&[("config.json", config.as_bytes()), ("model.safetensors", &file)]);
+        let opened = open(folder.path());
+        let failed = opened.and_then(|checkpoint| checkpoint.tensor("w", &[4, 32]).map(|_| ()));
+        let message = chain(&failed.expect_err(want));
+        assert!(message.contains(want), "{message} should say: {want}");
+    }
 }
 
 #[test]
@@ -333,4 +411,15 @@ fn the_tiny_fixture_is_the_same_for_the_same_seed() {
     assert_eq!(tiny_llama_gguf(1), tiny_llama_gguf(1));
     assert_ne!(tiny_llama_gguf(1), tiny_llama_gguf(2));
     assert!(tiny_llama_gguf(1).len() < 200_000, "{}", tiny_llama_gguf(1).len());
+}
+
+#[test]
+fn a_random_tensor_that_no_machine_holds_is_an_error() {
+    let folder = folder(&[("config.json", b"{}")]);
+    let files = ModelFiles::Folder(folder.path().to_owned());
+    let checkpoint = Checkpoint::open(&files, Some(1)).unwrap();
+    for shape in [[1 << 24, 1 << 24], [usize::MAX, 2]] {
+        let message = chain(&checkpoint.tensor("w", &shape).unwrap_err());
+        assert!(message.contains("larger than this machine's memory"), "{message}");
+    }
 }

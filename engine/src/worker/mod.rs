@@ -4,7 +4,10 @@
 //! tokens and text, but no wire format.
 
 mod handle;
+mod prompt;
 mod stop;
+#[cfg(test)]
+mod tests;
 
 pub use handle::{Handle, Ticket, WorkerGone};
 
@@ -17,18 +20,20 @@ use tokio::sync::{mpsc as async_mpsc, oneshot};
 
 use crate::clock::Clock;
 use crate::metrics::{Metrics, Outcome};
-use crate::model::{LogitRows, Model, Segment, StepBatch, StepError};
-use crate::sample::{Row, Sampler, Sampling, TokenLogprobs};
-use crate::schedule::{Limits, Plan, Scheduler, SeqId, Slot};
+use crate::model::{LogitRows, Model, Segment, SegmentState, StepBatch, StepError};
+use crate::sample::{Guide, Row, Sampler, Sampling, TokenLogprobs};
+use crate::schedule::{Limits, Plan, Scheduler, SeqId, Sequence, Slot};
 use crate::text::{Detokenizer, Text};
+use prompt::PromptLogprobs;
 use stop::StopText;
 
 /// One sequence to generate.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct Request {
     /// At least one token; every id below the vocabulary's size.
     pub prompt: Vec<u32>,
     pub sampling: Sampling,
+    /// 0 computes the prompt and samples nothing.
     pub max_tokens: usize,
     /// No end token and no stop counts before this many tokens.
     pub min_tokens: usize,
@@ -42,6 +47,12 @@ pub struct Request {
     pub stop_tokens: Vec<u32>,
     /// Number of rival tokens whose log-probabilities are wanted with that of each token.
     pub logprobs: Option<usize>,
+    /// Whether those of the prompt's tokens are wanted as well.
+    pub prompt_logprobs: bool,
+    /// Whether special tokens are part of the text, by their names.
+    pub shows_special: bool,
+    /// Keeps the output within a structure.
+    pub guide: Option<Guide>,
 }
 
 /// What the front end asks.
@@ -56,6 +67,8 @@ pub enum Command {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finish {
     EndToken,
+    /// The structure that was asked for is complete.
+    Complete,
     StopToken(u32),
     StopString(String),
     Length,
@@ -75,6 +88,9 @@ pub struct TokenOutput {
 pub struct Output {
     pub id: SeqId,
     pub token: Option<TokenOutput>,
+    /// With the first output, where they were asked for: the prompt's log-probabilities, from its
+    /// second token on.
+    pub prompt: Option<Vec<TokenLogprobs>>,
     /// Text that became certain; empty while a character or a stop string may be unfinished.
     pub text: String,
     pub finish: Option<Finish>,
@@ -106,6 +122,7 @@ struct Active {
     request: Request,
     detokenizer: Box<dyn Detokenizer>,
     stop_text: StopText,
+    prompt: Option<PromptLogprobs>,
     arrived: Duration,
     started: Option<Duration>,
     first_token: Option<Duration>,
@@ -120,6 +137,7 @@ impl Worker {
         metrics: Arc<Metrics>,
         clock: Clock,
     ) -> Self {
+        assert_eq!(limits.run_ahead, 0, "each step is sampled here before the next is planned");
         metrics.kv_pages.store(limits.pages as u64, Relaxed);
         let scheduler = Scheduler::new(limits);
         let (sampler, active) = (Sampler::default(), BTreeMap::new());
@@ -156,17 +174,18 @@ impl Worker {
     }
 
     fn step(&mut self, outputs: &mut Vec<Output>) -> Result<(), StepError> {
-        let Desk { scheduler, metrics, clock, .. } = &mut self.desk;
+        let Desk { scheduler, active, metrics, clock, .. } = &mut self.desk;
         let start = clock.elapsed();
         let plan = scheduler.plan();
-        let batch = batch(scheduler, &plan);
+        let batch = batch(scheduler, &plan, active);
         let vocab_size = self.model.info().vocab_size;
         let logits = self.model.step(&batch)?;
         scheduler.commit(&plan);
         metrics.step_tokens.observe(plan.rows() as f64);
-        let sampled = plan.slots.iter().filter(|slot| slot.samples).count();
-        assert_eq!(logits.len(), sampled * vocab_size, "one row of logits per sampled sequence");
-        self.desk.postprocess(&plan, start, logits.chunks_exact(vocab_size), outputs);
+        let wanted = batch.logit_rows().len();
+        assert_eq!(logits.len(), wanted * vocab_size, "one row of logits per row asked for");
+        let rows = logits.chunks_exact(vocab_size);
+        self.desk.postprocess(&plan, &batch.segments, start, rows, outputs);
         let Desk { metrics, clock, .. } = &self.desk;
         metrics.step_seconds.observe_time(clock.elapsed().saturating_sub(start));
         Ok(())
@@ -174,7 +193,7 @@ impl Worker {
 }
 
 /// The step as the model wants it.
-fn batch(scheduler: &Scheduler, plan: &Plan) -> StepBatch {
+fn batch(scheduler: &Scheduler, plan: &Plan, active: &BTreeMap<SeqId, Active>) -> StepBatch {
     let mut batch = StepBatch::default();
     for slot in &plan.slots {
         let sequence = scheduler.sequence(slot.id).expect("a planned sequence lives");
@@ -184,7 +203,16 @@ fn batch(scheduler: &Scheduler, plan: &Plan) -> StepBatch {
             rows: slot.rows,
             position: slot.position,
             pages: sequence.pages().iter().map(|page| page.0).collect(),
-            logits: if slot.samples { LogitRows::Last } else { LogitRows::None },
+            logits: match &active[&slot.id].prompt {
+                Some(prompt) if !prompt.is_complete() => LogitRows::All,
+                _ if slot.samples => LogitRows::Last,
+                _ => LogitRows::None,
+            },
+            state: slot.state.map(|state| SegmentState {
+                place: state.place.0,
+                load: state.load.map(|snapshot| snapshot.0),
+                save: state.save.map(|snapshot| snapshot.0),
+            }),
         });
     }
     batch
@@ -216,17 +244,23 @@ impl Desk {
     fn submit(&mut self, id: SeqId, mut request: Request, outputs: &mut Vec<Output>) {
         let prompt = std::mem::take(&mut request.prompt);
         let prompt_tokens = prompt.len() as u64;
-        if let Err(refusal) = self.scheduler.add(id, prompt, request.max_tokens) {
-            let finish = Some(Finish::Failed(refusal.to_string()));
-            outputs.push(Output { id, token: None, text: String::new(), finish, cached_tokens: 0 });
+        let logprobs = request.prompt_logprobs.then(|| PromptLogprobs::new(&request, prompt.len()));
+        // What is found in the cache has no logits.
+        let added = match &logprobs {
+            None => self.scheduler.add(id, prompt, request.max_tokens),
+            Some(_) => self.scheduler.add_uncached(id, prompt, request.max_tokens),
+        };
+        if let Err(refusal) = added {
+            outputs.push(Output::failed(id, refusal.to_string(), 0));
             self.metrics.count_request(Outcome::Refused);
             return;
         }
         self.metrics.prompt_tokens.fetch_add(prompt_tokens, Relaxed);
         let stop = std::mem::take(&mut request.stop);
         let active = Active {
-            detokenizer: self.text.detokenizer(),
+            detokenizer: self.text.detokenizer(request.shows_special),
             stop_text: StopText::new(stop, request.include_stop),
+            prompt: logprobs,
             request,
             arrived: self.clock.elapsed(),
             started: None,
@@ -235,23 +269,34 @@ impl Desk {
         self.active.insert(id, active);
     }
 
-    /// Samples a token for each sequence that is ready for one.
+    /// Samples a token for each sequence that is ready for one. `rows` are the logits that
+    /// `segments`, one for each slot, asked for.
     fn postprocess<'a>(
         &mut self,
         plan: &Plan,
+        segments: &[Segment],
         start: Duration,
         mut rows: impl Iterator<Item = &'a [f32]>,
         outputs: &mut Vec<Output>,
     ) {
-        for slot in &plan.slots {
+        for (slot, segment) in plan.slots.iter().zip(segments) {
             let active = self.active.get_mut(&slot.id).expect("a planned sequence is active");
             if active.started.is_none() {
                 active.started = Some(start);
                 self.metrics.queue_seconds.observe_time(start.saturating_sub(active.arrived));
             }
+            let mut last: Option<&[f32]> = None;
+            if segment.logits == LogitRows::All {
+                let tokens = self.scheduler.sequence(slot.id).expect("it lives").tokens();
+                let prompt = active.prompt.as_mut().expect("only a prompt wants all rows");
+                for (position, row) in (slot.position..).zip(rows.by_ref().take(slot.rows)) {
+                    prompt.push(position, tokens, row);
+                    last = Some(row);
+                }
+            }
             if slot.samples {
-                let logits = rows.next().expect("a row of logits per sampled sequence");
-                outputs.push(self.advance(slot, logits));
+                let logits = last.or_else(|| rows.next());
+                outputs.push(self.advance(slot, logits.expect("a row per sampled sequence")));
             }
         }
     }
@@ -263,19 +308,18 @@ impl Desk {
         let cached_tokens = sequence.cached_tokens();
         let active = self.active.get_mut(&id).expect("a sampled sequence is active");
         let n_before = sequence.output().len();
-        let banned = active.banned(n_before, self.text.end_tokens());
-        let row = Row {
-            logits,
-            tokens: sequence.tokens(),
-            prompt_tokens: sequence.prompt_tokens(),
-            banned: &banned,
-        };
-        let token = match self.sampler.sample(row, &active.request.sampling) {
-            Ok(token) => token,
-            Err(unusable) => {
-                let finish = Some(Finish::Failed(unusable.to_string()));
+        let prompt = active.prompt.take().map(PromptLogprobs::finish);
+        if active.request.max_tokens == 0 {
+            self.end(id, Outcome::Length, 0);
+            let (text, finish) = (String::new(), Some(Finish::Length));
+            return Output { id, token: None, prompt, text, finish, cached_tokens };
+        }
+        let chosen = active.choose(&mut self.sampler, sequence, logits, self.text.end_tokens());
+        let (token, is_complete) = match chosen {
+            Ok(chosen) => chosen,
+            Err(reason) => {
                 self.end(id, Outcome::Error, n_before);
-                return Output { id, token: None, text: String::new(), finish, cached_tokens };
+                return Output::failed(id, reason, cached_tokens);
             }
         };
         self.metrics.generation_tokens.fetch_add(1, Relaxed);
@@ -285,13 +329,15 @@ impl Desk {
             self.metrics.ttft_seconds.observe_time(now.saturating_sub(active.arrived));
         }
         let logprobs = active.request.logprobs.map(|top| TokenLogprobs::of(logits, token, top));
-        let (text, finish) = active.accept(token, n_before + 1, self.text.end_tokens());
+        let ends = self.text.end_tokens();
+        let (text, finish) = active.accept(token, n_before + 1, is_complete, ends);
         match &finish {
             None => self.scheduler.append(id, token),
             Some(Finish::Length) => self.end(id, Outcome::Length, n_before + 1),
             Some(_) => self.end(id, Outcome::Stop, n_before + 1),
         }
-        Output { id, token: Some(TokenOutput { token, logprobs }), text, finish, cached_tokens }
+        let token = Some(TokenOutput { token, logprobs });
+        Output { id, token, prompt, text, finish, cached_tokens }
     }
 
     fn end(&mut self, id: SeqId, outcome: Outcome, n_tokens: usize) {
@@ -317,7 +363,39 @@ impl Desk {
     }
 }
 
+impl Output {
+    fn failed(id: SeqId, reason: String, cached_tokens: usize) -> Self {
+        let finish = Some(Finish::Failed(reason));
+        Self { id, token: None, prompt: None, text: String::new(), finish, cached_tokens }
+    }
+}
+
 impl Active {
+    /// The next token, and whether it completes the structure that was asked for.
+    fn choose(
+        &mut self,
+        sampler: &mut Sampler,
+        sequence: &Sequence,
+        logits: &[f32],
+        end_tokens: &[u32],
+    ) -> Result<(u32, bool), String> {
+        let banned = self.banned(sequence.output().len(), end_tokens);
+        let guide = self.request.guide.as_mut();
+        let allowed = guide.map(Guide::allowed).transpose().map_err(|error| error.to_string())?;
+        let allowed = allowed.flatten();
+        let row = Row {
+            logits,
+            tokens: sequence.tokens(),
+            prompt_tokens: sequence.prompt_tokens(),
+            banned: &banned,
+            allowed: allowed.as_ref(),
+        };
+        let token =
+            sampler.sample(row, &self.request.sampling).map_err(|error| error.to_string())?;
+        let complete = self.request.guide.as_mut().map(|guide| guide.accept(token)).transpose();
+        Ok((token, complete.map_err(|error| error.to_string())?.unwrap_or(false)))
+    }
+
     /// Tokens that would end the output before `min_tokens`.
     fn banned(&self, n_before: usize, end_tokens: &[u32]) -> Vec<u32> {
         let mut banned = Vec::new();
@@ -331,7 +409,13 @@ impl Active {
     }
 
     /// The text that a token, the `n`-th, makes certain, and whether it is the last.
-    fn accept(&mut self, token: u32, n: usize, end_tokens: &[u32]) -> (String, Option<Finish>) {
+    fn accept(
+        &mut self,
+        token: u32,
+        n: usize,
+        is_complete: bool,
+        end_tokens: &[u32],
+    ) -> (String, Option<Finish>) {
         if !self.request.ignore_eos && end_tokens.contains(&token) {
             return (self.rest(), Some(Finish::EndToken));
         }
@@ -350,11 +434,11 @@ impl Active {
             }
             released.text
         };
-        if n < self.request.max_tokens {
+        if n < self.request.max_tokens && !is_complete {
             return (text, None);
         }
         text.push_str(&self.rest());
-        (text, Some(Finish::Length))
+        (text, Some(if is_complete { Finish::Complete } else { Finish::Length }))
     }
 
     /// What was held back, now that nothing follows.

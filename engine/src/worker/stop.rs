@@ -1,6 +1,8 @@
 //! Ends an output at a string, even where the string is spread over tokens, and lets no part of it
 //! out before.
 
+use crate::text::overlap;
+
 /// Text on its way out, of one sequence.
 #[derive(Debug, Default)]
 pub(super) struct StopText {
@@ -30,14 +32,16 @@ impl StopText {
         if self.stops.is_empty() {
             return Released { text: text.to_owned(), stop: None };
         }
-        self.held.push_str(text);
-        let found = self.stops.iter().filter_map(|stop| Some((self.held.find(stop)?, stop)));
-        // The first in the text ends it; of two at one place the longer, which the caller meant.
-        if let Some((at, stop)) = found.min_by_key(|(at, stop)| (*at, usize::MAX - stop.len())) {
-            let end = if self.include { at + stop.len() } else { at };
-            let stop = stop.clone();
-            self.held.truncate(end);
-            return Released { text: std::mem::take(&mut self.held), stop: Some(stop) };
+        for c in text.chars() {
+            self.held.push(c);
+            // The first that is complete ends the text, whatever the tokens are; of two that are
+            // complete at once the longer, since it began first.
+            let complete = self.stops.iter().filter(|stop| self.held.ends_with(stop.as_str()));
+            if let Some(stop) = complete.max_by_key(|stop| stop.len()).cloned() {
+                let end = self.held.len() - if self.include { 0 } else { stop.len() };
+                self.held.truncate(end);
+                return Released { text: std::mem::take(&mut self.held), stop: Some(stop) };
+            }
         }
         let keep = self.stops.iter().map(|stop| overlap(&self.held, stop)).max().unwrap_or(0);
         let rest = self.held.split_off(self.held.len() - keep);
@@ -52,17 +56,10 @@ impl StopText {
     }
 }
 
-/// Length of the longest end of `text` that begins `stop`.
-fn overlap(text: &str, stop: &str) -> usize {
-    let longest = text.len().min(stop.len().saturating_sub(1));
-    (1..=longest)
-        .rev()
-        .find(|&n| stop.is_char_boundary(n) && text.as_bytes().ends_with(&stop.as_bytes()[..n]))
-        .unwrap_or(0)
-}
-
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     /// What comes out piece by piece, ended by `!` if a stop was found.
@@ -89,12 +86,40 @@ mod tests {
             (&["END"], false, &["EN", "D"], "|!"),
             (&["aab"], false, &["aaa", "b"], "a|!"),
             (&["x", "abc"], false, &["ab", "x"], "|ab!"),
-            (&["bc", "abcd"], false, &["abcd"], "!"),
-            (&["b", "bc"], true, &["abc"], "abc!"),
+            (&["bc", "abcd"], false, &["abcd"], "a!"),
+            (&["bc", "abc"], false, &["abc"], "!"),
+            (&["b", "bc"], true, &["abc"], "ab!"),
             (&["é!"], false, &["caf", "é", "?"], "caf||é?|"),
             (&[], false, &["a", "b"], "a|b|"),
         ] {
             assert_eq!(pieces(stops, include, input), expected, "{stops:?} in {input:?}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn how_a_text_is_cut_into_tokens_makes_no_difference(
+            text in "[abé]{0,24}",
+            stops in prop::collection::vec("[abé]{1,4}", 0..4),
+            include in any::<bool>(),
+            cuts in prop::collection::vec(0usize..24, 0..8),
+        ) {
+            let stops: Vec<&str> = stops.iter().map(String::as_str).collect();
+            let mut cuts: Vec<usize> =
+                cuts.into_iter().filter(|cut| text.is_char_boundary(*cut)).collect();
+            cuts.extend([0, text.len()]);
+            cuts.sort_unstable();
+            cuts.retain(|cut| *cut <= text.len());
+            let parts: Vec<&str> = cuts.windows(2).map(|ends| &text[ends[0]..ends[1]]).collect();
+            let whole = pieces(&stops, include, &[&text]).replace('|', "");
+            prop_assert_eq!(pieces(&stops, include, &parts).replace('|', ""), &whole[..]);
+            // No stop string is seen, but at the very end of a text that keeps it.
+            let shown = whole.trim_end_matches('!');
+            let last = shown.char_indices().next_back().map_or(0, |(at, _)| at);
+            let shown = if include { &shown[..last] } else { shown };
+            prop_assert!(stops.iter().all(|stop| !shown.contains(stop)), "{}", whole);
         }
     }
 }

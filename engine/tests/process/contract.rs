@@ -1,5 +1,7 @@
 //! What later suites read of this release: names, types and definitions, seen from outside.
 
+use std::collections::BTreeMap;
+
 use expect_test::expect;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
@@ -10,7 +12,7 @@ use crate::launched::{Launched, command, tiny_model};
 fn types(path: &str, value: &Value, out: &mut String) {
     let name = match value {
         Value::Object(map) => {
-            for (key, value) in map {
+            for (key, value) in map.iter().collect::<BTreeMap<_, _>>() {
                 types(&format!("{path}.{key}"), value, out);
             }
             return;

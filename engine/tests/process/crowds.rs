@@ -4,22 +4,28 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
+use serde_json::json;
+
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
 
 use crate::launched::{Launched, command, tiny_model};
 
 const CLIENTS: usize = 2000;
+/// As many as the published workloads open at once.
+const MANY: usize = 10_000;
+/// Memory that so many may take, beside model and KV cache.
+const MANY_BYTES_MAX: u64 = 2 << 30;
 /// Shorter than the second after which a client tries again that the system turned away.
 const PATIENCE: Duration = Duration::from_millis(700);
 
 /// Whether this machine lets one process have that many connections, and queue them.
-fn possible() -> bool {
-    let files = CLIENTS as u64 + 200;
+fn possible(clients: usize) -> bool {
+    let files = clients as u64 + 200;
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     let queue = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap_or_default();
     if hard < files || queue.trim().parse().unwrap_or(0) < CLIENTS {
-        eprintln!("skipped: the system's limits are below {CLIENTS} connections");
+        eprintln!("skipped: the system's limits are below {clients} connections");
         return false;
     }
     setrlimit(Resource::RLIMIT_NOFILE, soft.max(files), hard).unwrap();
@@ -28,7 +34,7 @@ fn possible() -> bool {
 
 #[test]
 fn two_thousand_connections_at_once_are_all_taken_at_once() {
-    if !possible() {
+    if !possible(CLIENTS) {
         return;
     }
     let model = tiny_model();
@@ -54,4 +60,63 @@ fn two_thousand_connections_at_once_are_all_taken_at_once() {
         client.read_exact(&mut start).unwrap_or_else(|error| panic!("client {i}: {error}"));
         assert_eq!(&start, b"HTTP/1.1 200 OK");
     }
+}
+
+/// A number in `/proc/<pid>/status`, in bytes.
+fn status_bytes(pid: u32, name: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with(name)).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+}
+
+/// Processor time that a process has had, in hundredths of a second.
+fn cpu_ticks(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}
+
+async fn metric(server: &Launched, name: &str) -> f64 {
+    let page = reqwest::get(format!("{}/metrics", server.url)).await.unwrap().text().await.unwrap();
+    let line = page.lines().find(|line| line.starts_with(name));
+    line.unwrap_or_else(|| panic!("no {name}")).rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn extra_ten_thousand_requests_at_once_are_all_answered() {
+    if !possible(MANY) {
+        return;
+    }
+    let model = tiny_model();
+    let flags = ["--max-batch-size", "256", "--max-seq-len", "64", "--model-name", "tiny"];
+    let server = Launched::serve(model.path().to_str().unwrap(), &flags);
+    let before = status_bytes(server.id(), "VmRSS:");
+    let client = reqwest::Client::builder().pool_max_idle_per_host(0).build().unwrap();
+    let mut clients = tokio::task::JoinSet::new();
+    for i in 0..MANY {
+        let (client, url) = (client.clone(), format!("{}/v1/completions", server.url));
+        clients.spawn(async move {
+            let body =
+                json!({"prompt": [3 + i % 200], "max_tokens": 4, "ignore_eos": true, "stream": true});
+            let answer = client.post(url).json(&body).send().await.unwrap();
+            assert_eq!(answer.status(), 200, "client {i}");
+            let text = answer.text().await.unwrap();
+            assert!(text.ends_with("data: [DONE]\n\n"), "client {i}: {text}");
+            assert_eq!(text.matches("\"finish_reason\"").count(), 4, "client {i}: {text}");
+        });
+    }
+    clients.join_all().await;
+    let grown = status_bytes(server.id(), "VmHWM:").saturating_sub(before);
+    eprintln!("{MANY} requests took {} MiB", grown >> 20);
+    assert!(grown < MANY_BYTES_MAX, "{grown} bytes");
+    assert_eq!(metric(&server, "redline_queue_seconds_count").await, MANY as f64);
+    assert!(metric(&server, "redline_queue_seconds_sum").await > 0.0);
+    assert_eq!(metric(&server, "redline_generation_tokens_total").await, 4.0 * MANY as f64);
+    assert_eq!(metric(&server, "redline_kv_pages_used").await, 0.0);
+
+    // With nothing to do, the server does nothing.
+    let busy = cpu_ticks(server.id());
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    let busy = cpu_ticks(server.id()) - busy;
+    assert!(busy < 4, "{busy} hundredths of a second in four idle seconds");
 }

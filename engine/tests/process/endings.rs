@@ -15,9 +15,9 @@ fn check_end(args: &[&str], code: i32, message: &Expect) {
 #[test]
 fn wrong_flags_end_with_2() {
     check_end(
-        &["serve", "x", "--tp", "2"],
+        &["serve", "x", "--tp", "65"],
         2,
-        &expect!["error: `--tp 2` is not supported by this release; supported: 1"],
+        &expect!["error: `--tp 65` is not supported by this release; supported: 1 to 64"],
     );
     check_end(
         &["serve", "x", "--device", "cuda"],

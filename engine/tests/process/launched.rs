@@ -40,18 +40,30 @@ impl Launched {
     }
 
     /// Runs a command that becomes a server.
-    pub fn spawn(mut command: Command) -> Self {
+    pub fn spawn(command: Command) -> Self {
+        Self::try_spawn(command).unwrap_or_else(|said| panic!("it ended instead:\n{said}"))
+    }
+
+    /// The same; where it ends instead, what it said.
+    pub fn try_spawn(mut command: Command) -> Result<Self, String> {
         let mut child = command.spawn().unwrap();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
         let mut said = String::new();
         let url = loop {
             let start = said.len();
-            assert_ne!(stderr.read_line(&mut said).unwrap(), 0, "it ended instead:\n{said}");
+            if stderr.read_line(&mut said).unwrap() == 0 {
+                child.wait().unwrap();
+                return Err(said);
+            }
             if let Some(url) = said[start..].strip_prefix("ready ") {
                 break url.trim().to_owned();
             }
         };
-        Self { child, url, stderr: Some(stderr) }
+        Ok(Self { child, url, stderr: Some(stderr) })
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// Reads no more of what the process says.

@@ -3,6 +3,10 @@
 #[cfg(test)]
 mod checkpoints;
 #[cfg(test)]
+mod clients;
+#[cfg(test)]
+mod conformance;
+#[cfg(test)]
 mod contract;
 #[cfg(test)]
 mod crowds;
@@ -10,3 +14,5 @@ mod crowds;
 mod endings;
 #[cfg(test)]
 mod launched;
+#[cfg(test)]
+mod real_tokenizers;

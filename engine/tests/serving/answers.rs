@@ -1,6 +1,5 @@
 //! What well-formed requests get.
 
-use engine::schedule::Policy;
 use serde_json::{Value, json};
 
 use crate::harness::{Setup, start};
@@ -135,39 +134,49 @@ async fn prompts_come_as_text_as_ids_and_as_lists_of_either() {
     assert_eq!(ask(json!([ids, "other"])).await, [one, other].concat());
 }
 
+/// Sixty-four streams at once, more than `wide` of them in one step, and each alone after that: the
+/// texts are the same.
+async fn check_company(setup: Setup, wide: usize) {
+    let server = start(setup).await;
+    let body = |i: usize| {
+        let prompt = format!("{} prompt {i}", "long ".repeat(i % 9));
+        json!({"prompt": prompt, "max_tokens": 20 + i % 30, "temperature": 0, "stream": true})
+    };
+    let ask = async |i: usize| server.events("/v1/completions", &body(i)).await;
+    let text = |events: Vec<Value>| -> String {
+        let texts = events.iter().filter_map(|event| event["choices"][0]["text"].as_str());
+        texts.map(str::to_owned).collect()
+    };
+    let mut tasks = tokio::task::JoinSet::new();
+    for i in 0..64 {
+        let (client, url) = (server.client.clone(), server.url("/v1/completions"));
+        tasks.spawn(async move {
+            let response = client.post(url).json(&body(i)).send().await.unwrap();
+            (i, crate::harness::events(&response.text().await.unwrap()))
+        });
+    }
+    let together = tasks.join_all().await;
+    assert!(server.widest_step() > wide, "{} at once", server.widest_step());
+    for _ in 0..2 {
+        // With what the cache holds now, and with an empty one.
+        for (i, events) in &together {
+            assert_eq!(events.len(), 20 + i % 30 + 1);
+            assert_eq!(text(events.clone()), text(ask(*i).await), "prompt {i}");
+        }
+        let reset = server.json("/reset_prefix_cache", &json!({})).await;
+        assert_eq!(reset.as_object().unwrap().len(), 1);
+    }
+    server.wait_for("redline_kv_pages_used", 0.0).await;
+}
+
 #[tokio::test]
 async fn sixty_four_streams_run_together_and_as_if_each_were_alone() {
-    for policy in [Policy::PrefillFirst, Policy::Mixed] {
-        let server = start(Setup::policy(policy)).await;
-        let body = |i: usize| {
-            let prompt = format!("{} prompt {i}", "long ".repeat(i % 9));
-            json!({"prompt": prompt, "max_tokens": 20 + i % 30, "temperature": 0, "stream": true})
-        };
-        let ask = async |i: usize| server.events("/v1/completions", &body(i)).await;
-        let text = |events: Vec<Value>| -> String {
-            let texts = events.iter().filter_map(|event| event["choices"][0]["text"].as_str());
-            texts.map(str::to_owned).collect()
-        };
-        let mut tasks = tokio::task::JoinSet::new();
-        for i in 0..64 {
-            let (client, url) = (server.client.clone(), server.url("/v1/completions"));
-            tasks.spawn(async move {
-                let response = client.post(url).json(&body(i)).send().await.unwrap();
-                (i, crate::harness::events(&response.text().await.unwrap()))
-            });
-        }
-        let together = tasks.join_all().await;
-        assert!(server.widest_step() > 16, "{policy:?}: {} at once", server.widest_step());
-        assert_eq!(
-            server.json("/reset_prefix_cache", &json!({})).await.as_object().unwrap().len(),
-            1
-        );
-        for (i, events) in together {
-            assert_eq!(events.len(), 20 + i % 30 + 1);
-            assert_eq!(text(events), text(ask(i).await), "{policy:?}: prompt {i}");
-        }
-        server.wait_for("redline_kv_pages_used", 0.0).await;
-    }
+    check_company(Setup::default(), 16).await;
+}
+
+#[tokio::test]
+async fn recurrent_state_follows_its_sequence_through_crowds_and_caches() {
+    check_company(Setup::recurrent(), 8).await;
 }
 
 #[tokio::test]

@@ -6,8 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use engine::model::{LogitRows, Model, ModelInfo, StepBatch, StepError};
+use engine::model::{LogitRows, Model, ModelInfo, SegmentState, StepBatch, StepError};
+use engine::sample::{Grammars, Guide, Opening, Structure, TokenBytes};
 use engine::text::{Chat, Detokenizer, Text, TextError};
+use engine::tokenize::Reasoning;
 
 /// Ids below 256 are bytes, the rest are special.
 pub const VOCAB_SIZE: usize = 258;
@@ -21,16 +23,19 @@ pub struct Behavior {
     pub step_time: Duration,
     /// The step at which the model panics.
     pub panic_at: Option<usize>,
-    /// The output that every sequence has, then the end token; otherwise hashes.
+    /// The output that every sequence has after its first `>`, then the end token; otherwise
+    /// hashes.
     pub script: Option<Vec<u32>>,
 }
 
-/// Keeps each position's token in its page, as a real cache keeps keys: a wrong page table or a
-/// page shared wrongly changes the output.
+/// Keeps each position's token in its page, as a real cache keeps keys, and all tokens so far as
+/// recurrent state: a wrong page table or a page shared wrongly changes the output, and a state
+/// that is not that of its sequence panics.
 #[derive(Debug)]
 pub struct FakeModel {
     info: ModelInfo,
     pages: BTreeMap<(u32, usize), u32>,
+    states: BTreeMap<u32, Vec<u32>>,
     page_tokens: usize,
     logits: Vec<f32>,
     steps: usize,
@@ -49,14 +54,32 @@ impl FakeModel {
             compute_dtype: "f32",
             kv_dtype: "f32",
             kv_bytes_per_token: 4,
+            state_bytes: 0,
         };
-        let (pages, logits) = (BTreeMap::new(), Vec::new());
-        Self { info, pages, page_tokens: 0, logits, steps: 0, behavior, widest }
+        let (pages, states, logits) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
+        Self { info, pages, states, page_tokens: 0, logits, steps: 0, behavior, widest }
+    }
+
+    /// Takes `state` from what it was before `position` to `sequence`.
+    fn advance(&mut self, state: SegmentState, position: usize, sequence: &[u32]) {
+        let mut tokens = match state.load {
+            Some(load) => self.states[&load].clone(),
+            None => self.states.remove(&state.place).unwrap_or_default(),
+        };
+        if position == 0 {
+            tokens.clear();
+        }
+        assert_eq!(tokens, sequence[..position], "the state is that of the sequence");
+        tokens.extend(&sequence[position..]);
+        if let Some(save) = state.save {
+            self.states.insert(save, tokens.clone());
+        }
+        self.states.insert(state.place, tokens);
     }
 
     fn next_token(&self, sequence: &[u32]) -> u32 {
         if let Some(script) = &self.behavior.script {
-            let begin = sequence.iter().rposition(|token| *token == u32::from(b'>'));
+            let begin = sequence.iter().position(|token| *token == u32::from(b'>'));
             let at = sequence.len() - begin.map_or(sequence.len(), |begin| begin + 1);
             return script.get(at).copied().unwrap_or(END);
         }
@@ -91,10 +114,18 @@ impl Model for FakeModel {
                 let page = segment.pages[position / self.page_tokens];
                 self.pages.insert((page, position % self.page_tokens), *tokens.next().unwrap());
             }
-            if segment.logits == LogitRows::Last {
-                let place = |p: usize| (segment.pages[p / self.page_tokens], p % self.page_tokens);
-                let sequence: Vec<_> = (0..end).map(|p| self.pages[&place(p)]).collect();
-                let next = self.next_token(&sequence);
+            let place = |p: usize| (segment.pages[p / self.page_tokens], p % self.page_tokens);
+            let sequence: Vec<_> = (0..end).map(|p| self.pages[&place(p)]).collect();
+            if let Some(state) = segment.state {
+                self.advance(state, segment.position, &sequence);
+            }
+            let wanted = match segment.logits {
+                LogitRows::None => end..end,
+                LogitRows::Last => end - 1..end,
+                LogitRows::All => segment.position..end,
+            };
+            for last in wanted {
+                let next = self.next_token(&sequence[..=last]);
                 let row = (0..VOCAB_SIZE as u32).map(|id| if id == next { 9.0 } else { 0.0 });
                 self.logits.extend(row);
             }
@@ -105,7 +136,9 @@ impl Model for FakeModel {
 
 /// Bytes as tokens.
 #[derive(Debug)]
-pub struct ByteText;
+pub struct ByteText {
+    pub reasoning: Reasoning,
+}
 
 impl Text for ByteText {
     fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, TextError> {
@@ -125,8 +158,18 @@ impl Text for ByteText {
         }
     }
 
-    fn detokenizer(&self) -> Box<dyn Detokenizer> {
-        Box::new(ByteDetokenizer::default())
+    fn detokenizer(&self, shows_special: bool) -> Box<dyn Detokenizer> {
+        Box::new(ByteDetokenizer { held: Vec::new(), shows_special })
+    }
+
+    fn reasoning(&self) -> Reasoning {
+        self.reasoning
+    }
+
+    fn guide(&self, structure: &Structure, _chat: Option<&str>) -> Result<Guide, TextError> {
+        let tokens = (0..VOCAB_SIZE as u32)
+            .map(|token| TokenBytes { bytes: self.token_bytes(token), is_special: token >= BEGIN });
+        Ok(Grammars::new(tokens, &[END])?.guide(structure, Opening::AtOnce)?)
     }
 
     fn end_tokens(&self) -> &[u32] {
@@ -148,14 +191,19 @@ impl Text for ByteText {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct ByteDetokenizer {
     held: Vec<u8>,
+    shows_special: bool,
 }
 
 impl Detokenizer for ByteDetokenizer {
     fn push(&mut self, token: u32) -> String {
-        self.held.extend(u8::try_from(token));
+        match u8::try_from(token) {
+            Ok(byte) => self.held.push(byte),
+            Err(_) if self.shows_special => self.held.extend(format!("<{token}>").bytes()),
+            Err(_) => {}
+        }
         match std::str::from_utf8(&self.held) {
             Ok(text) => {
                 let text = text.to_owned();

@@ -10,8 +10,9 @@ use engine::clock::Clock;
 use engine::config::{Config, Flags};
 use engine::http::{KvFacts, ModelFacts, ServerInfo};
 use engine::model::Model;
-use engine::schedule::{DEFAULT_POLICY, Limits, Policy};
+use engine::schedule::{Limits, StateLimits};
 use engine::server::{Loaded, ServeError, Server};
+use engine::tokenize::Reasoning;
 use engine::weights::Digest;
 use reqwest::{Client, Response};
 use serde_json::Value;
@@ -27,13 +28,13 @@ pub struct Setup {
     pub behavior: Behavior,
     pub limits: Limits,
     pub api_key: Option<&'static str>,
+    pub reasoning: Reasoning,
     pub ready: bool,
 }
 
 impl Default for Setup {
     fn default() -> Self {
         let limits = Limits {
-            policy: DEFAULT_POLICY,
             max_batch_size: 64,
             token_budget: 128,
             max_seq_len: 256,
@@ -41,15 +42,20 @@ impl Default for Setup {
             page_tokens: 4,
             chunk_tokens: 16,
             prefix_cache: true,
+            states: None,
+            run_ahead: 0,
         };
-        Self { behavior: Behavior::default(), limits, api_key: None, ready: true }
+        let (behavior, reasoning) = (Behavior::default(), Reasoning::None);
+        Self { behavior, limits, api_key: None, reasoning, ready: true }
     }
 }
 
 impl Setup {
-    pub fn policy(policy: Policy) -> Self {
+    /// A model with recurrent state, places for fewer sequences than may run, and little memory.
+    pub fn recurrent() -> Self {
         let mut setup = Self::default();
-        setup.limits.policy = policy;
+        setup.limits.states = Some(StateLimits { places: 24, interval: 16 });
+        setup.limits.pages = 200;
         setup
     }
 
@@ -83,7 +89,7 @@ pub async fn start(setup: Setup) -> Running {
         model.allocate_kv(setup.limits.pages, setup.limits.page_tokens).unwrap();
         Ok(Loaded {
             model: Box::new(model),
-            text: Arc::new(ByteText),
+            text: Arc::new(ByteText { reasoning: setup.reasoning }),
             limits: setup.limits,
             model_name: "fake".into(),
             info: info(),
@@ -121,8 +127,9 @@ impl Running {
     pub async fn json(&self, path: &str, body: &Value) -> Value {
         let response = self.post(path, body).await;
         let status = response.status();
-        let value: Value = response.json().await.unwrap();
+        let mut value: Value = response.json().await.unwrap();
         assert!(status.is_success(), "{path} {body}: {value}");
+        value.sort_all_objects();
         value
     }
 

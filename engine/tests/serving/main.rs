@@ -3,6 +3,10 @@
 #[cfg(test)]
 mod answers;
 #[cfg(test)]
+mod clients;
+#[cfg(test)]
+mod echoes;
+#[cfg(test)]
 mod fake;
 #[cfg(test)]
 mod harness;
@@ -10,3 +14,7 @@ mod harness;
 mod life;
 #[cfg(test)]
 mod refusals;
+#[cfg(test)]
+mod shapes;
+#[cfg(test)]
+mod thoughts;

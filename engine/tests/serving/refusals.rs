@@ -58,9 +58,8 @@ async fn bad_requests_are_refused_with_code_and_field() {
         (prompt(json!({"stop": [1]})), 400, "invalid_value", Some("stop")),
         (prompt(json!({"stream": "yes"})), 400, "invalid_value", Some("stream")),
         (prompt(json!({"stream_options": 1})), 400, "invalid_value", Some("stream_options")),
-        (prompt(json!({"echo": true})), 400, "unsupported_field", Some("echo")),
         (prompt(json!({"suffix": "x"})), 400, "unsupported_field", Some("suffix")),
-        (prompt(json!({"guided_json": {}})), 400, "unsupported_field", Some("guided_json")),
+        (prompt(json!({"guided_grammar": "x"})), 400, "unsupported_field", Some("guided_grammar")),
         (prompt(json!({"model": "other"})), 404, "model_not_found", Some("model")),
     ];
     let count = cases.len();
@@ -110,9 +109,23 @@ async fn bad_chats_are_refused() {
         (json!({"messages": user, "tools": [{}]}), "unsupported_field", "tools"),
         (json!({"messages": user, "top_logprobs": 2}), "invalid_value", "top_logprobs"),
         (
-            json!({"messages": user, "response_format": {"type": "json_object"}}),
+            json!({"messages": user, "response_format": {"type": "xml"}}),
             "unsupported_field",
             "response_format",
+        ),
+        (json!({"messages": user, "guided_json": {"type": "x"}}), "invalid_value", "guided_json"),
+        (json!({"messages": user, "guided_regex": "("}), "invalid_value", "guided_regex"),
+        (json!({"messages": user, "echo": true}), "unsupported_field", "echo"),
+        (
+            json!({"messages": user, "reasoning_effort": "low"}),
+            "unsupported_field",
+            "reasoning_effort",
+        ),
+        (json!({"messages": user, "max_tokens": 0}), "invalid_value", "max_tokens"),
+        (
+            json!({"messages": [{"role": "assistant", "tool_calls": [{"id": "x"}]}]}),
+            "invalid_value",
+            "messages.0.tool_calls",
         ),
     ] {
         let response = server.post("/v1/chat/completions", &body).await;

@@ -202,6 +202,7 @@ const TEXT_MAX: usize = 400;
 fn json(record: &RunRecord) -> String {
     let mut value = serde_json::to_value(record).unwrap_or(Value::Null);
     shorten(&mut value);
+    value.sort_all_objects();
     let text = serde_json::to_string_pretty(&value).unwrap_or_default();
     outside::block(&text)
 }

@@ -52,6 +52,7 @@ pub fn payload(
     if takes.return_token_ids {
         body.insert("return_token_ids".into(), json!(true));
     }
+    body.sort_keys();
     let body = Value::Object(body).to_string();
     let head = format!(
         "POST {} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n\
@@ -108,7 +109,7 @@ mod tests {
             Accept: text/event-stream
             Content-Length: 147
 
-            {"max_tokens":5,"messages":[{"content":"hi","role":"user"}],"model":"tiny","stream":true,"stream_options":{"include_usage":true},"temperature":0.0}"#]]
+            {"max_tokens":5,"messages":[{"role":"user","content":"hi"}],"model":"tiny","stream":true,"stream_options":{"include_usage":true},"temperature":0.0}"#]]
         .assert_eq(&written("/v1/chat/completions", false, Some("hi")).replace('\r', ""));
     }
 }

@@ -415,7 +415,7 @@ fn a_plan_says_what_would_be_sent() {
         requests       4
         input tokens   32
         output tokens  20
-        manifest       922f26ac066e30515630633975be7ed7c5920a7cbc2c0fcb72183059da268669
+        manifest       e981e536ebba2f358aabd3e53eb683f321199207a522540e3e7bac30f7173d68
     "#]],
     );
     let manifest: Value =

@@ -3,7 +3,8 @@
 //! A work item is one KV head and a few consecutive rows of one sequence; all query heads that
 //! share the KV head go through its pages together. Blocks begin at absolute multiples of
 //! [`BLOCK`], and a row's sums run over positions in rising order, so that its result depends on
-//! its own sequence only. Algorithm: Milakov and Gimelshein 2018; Dao et al. 2022.
+//! its own sequence only. Where a layer has a window, blocks before it are skipped, which changes no
+//! bit: their probabilities are zeros. Algorithm: Milakov and Gimelshein 2018; Dao et al. 2022.
 
 #![expect(unsafe_code, reason = "strided reads of pages; threads write disjoint heads")]
 
@@ -15,7 +16,7 @@ use super::lanes::{LANES, Lanes};
 use super::pool::Pool;
 use super::shared::Shared;
 use super::tile::{self, Element, Left, Out, Right};
-use crate::device::AttentionShape;
+use crate::device::{AttentionLayer, AttentionShape};
 
 /// Positions between two rescalings of the sums.
 const BLOCK: usize = 64;
@@ -39,7 +40,7 @@ struct Work {
     queries: Vec<f32>,
     /// `[R][BLOCK]` scores, then probabilities.
     scores: Vec<f32>,
-    /// `[R][D]` weighted values so far.
+    /// `[R][D]` weighted values so far, D rounded up to whole vectors.
     sums: Vec<f32>,
     /// `[R]` largest score so far.
     largest: Vec<f32>,
@@ -51,8 +52,7 @@ struct Work {
 pub(super) struct Attention<'a> {
     pub isa: Isa,
     pub qkv: &'a [f32],
-    pub shape: &'a AttentionShape,
-    pub layer: usize,
+    pub layer: &'a AttentionLayer<Vec<f32>>,
     pub plan: &'a Plan,
     pub kv: &'a Kv,
 }
@@ -69,10 +69,10 @@ struct Item<'a> {
 impl Attention<'_> {
     /// Writes `[T, H * D]` to `out`.
     pub(super) fn run(&self, pool: &mut Pool, scratch: &Scratch, out: &mut [f32]) {
-        let AttentionShape { kv_heads, head_dim, .. } = *self.shape;
-        assert_eq!(head_dim % LANES, 0, "heads are whole vectors");
+        let AttentionShape { kv_heads, head_dim, .. } = self.layer.shape;
+        assert!(head_dim <= MAX_VALUE_GROUPS * LANES, "heads are not larger than 512");
         assert_eq!((kv_heads, head_dim), (self.kv.shape.kv_heads, self.kv.shape.head_dim));
-        let rows_max = (ITEM_ROWS / self.shape.group()).max(1);
+        let rows_max = (ITEM_ROWS / self.layer.shape.group()).max(1);
         let mut items = Vec::new();
         for span in &self.plan.spans {
             for first in (0..span.rows).step_by(rows_max) {
@@ -108,8 +108,11 @@ impl<E: Element> Kernel for Run<'_, '_, E> {
     #[inline(always)]
     fn run<L: Lanes>(mut self, lanes: L) {
         self.start();
-        let last = self.item.span.position + self.item.first + self.item.rows;
-        for block in (0..last).step_by(BLOCK) {
+        let first = self.item.span.position + self.item.first;
+        let last = first + self.item.rows;
+        // Blocks before the first row's window are not looked at.
+        let start = self.call.layer.hidden(first) / BLOCK * BLOCK;
+        for block in (start..last).step_by(BLOCK) {
             let positions = BLOCK.min(last - block);
             self.score(lanes, block, positions);
             self.soften(lanes, block, positions);
@@ -122,39 +125,52 @@ impl<E: Element> Kernel for Run<'_, '_, E> {
 impl<E: Element> Run<'_, '_, E> {
     /// Query rows of the item: its heads of the first token, then of the second, and so on.
     fn query_rows(&self) -> usize {
-        self.item.rows * self.call.shape.group()
+        self.item.rows * self.call.layer.shape.group()
     }
 
     /// Row of the step and first column of the head, for a query row.
     fn place(&self, query: usize) -> (usize, usize) {
-        let group = self.call.shape.group();
+        let group = self.call.layer.shape.group();
         let row = self.item.span.row + self.item.first + query / group;
-        (row, (self.item.head * group + query % group) * self.call.shape.head_dim)
+        (row, (self.item.head * group + query % group) * self.call.layer.shape.head_dim)
+    }
+
+    /// D rounded up to whole vectors.
+    fn width(&self) -> usize {
+        self.call.layer.shape.head_dim.next_multiple_of(LANES)
     }
 
     #[inline(always)]
     fn start(&mut self) {
-        let (rows, d) = (self.query_rows(), self.call.shape.head_dim);
+        let (rows, d) = (self.query_rows(), self.call.layer.shape.head_dim);
         self.work.queries.clear();
         for query in 0..rows {
             let (row, column) = self.place(query);
-            let from = &self.call.qkv[row * self.call.shape.qkv_cols() + column..][..d];
-            self.work.queries.extend(from.iter().map(|x| x * self.call.shape.scale));
+            let from = &self.call.qkv[row * self.call.layer.shape.qkv_cols() + column..][..d];
+            self.work.queries.extend(from.iter().map(|x| x * self.call.layer.shape.scale));
         }
         self.work.scores.resize(rows * BLOCK, 0.0);
         self.work.sums.clear();
-        self.work.sums.resize(rows * d, 0.0);
+        self.work.sums.resize(rows * self.width(), 0.0);
         self.work.largest.clear();
         self.work.largest.resize(rows, f32::NEG_INFINITY);
         self.work.totals.clear();
         self.work.totals.resize(rows * LANES, 0.0);
+        // A sink is a score that came before all others and has no value.
+        if let Some(sinks) = &self.call.layer.sinks {
+            let group = self.call.layer.shape.group();
+            for query in 0..rows {
+                self.work.largest[query] = sinks[self.item.head * group + query % group];
+                self.work.totals[query * LANES] = 1.0;
+            }
+        }
     }
 
     /// `scores = queries * keys` for the positions from `block`.
     #[inline(always)]
     fn score<L: Lanes>(&mut self, lanes: L, block: usize, positions: usize) {
-        let layout = Layout::new(self.call.kv.shape, self.call.layer);
-        let (rows, d) = (self.query_rows(), self.call.shape.head_dim);
+        let layout = Layout::new(self.call.kv.shape, self.call.layer.kv_layer);
+        let (rows, d) = (self.query_rows(), self.call.layer.shape.head_dim);
         let mut groups = [std::ptr::null(); BLOCK / LANES];
         let count = positions.div_ceil(LANES);
         for (g, group) in groups[..count].iter_mut().enumerate() {
@@ -173,16 +189,25 @@ impl<E: Element> Run<'_, '_, E> {
     /// Turns scores into probabilities under the largest score so far, and rescales the sums.
     #[inline(always)]
     fn soften<L: Lanes>(&mut self, lanes: L, block: usize, positions: usize) {
-        let d = self.call.shape.head_dim;
-        let group = self.call.shape.group();
+        let width = self.width();
+        let group = self.call.layer.shape.group();
         let first = self.item.span.position + self.item.first;
         for query in 0..self.query_rows() {
             let seen = (first + query / group + 1).saturating_sub(block).min(positions);
             let scores = &mut self.work.scores[query * BLOCK..(query + 1) * BLOCK];
             let (scores, _) = scores.as_chunks_mut::<LANES>();
             let scores = &mut scores[..positions.div_ceil(LANES)];
+            let hidden = self.call.layer.hidden(first + query / group).saturating_sub(block);
             let hide = |v, i: usize, fill| {
-                lanes.keep_first(v, seen.saturating_sub(i * LANES).min(LANES), fill)
+                let v = lanes.keep_first(v, seen.saturating_sub(i * LANES).min(LANES), fill);
+                if hidden <= i * LANES {
+                    return v;
+                }
+                // Lanes before the window: what remains after the first `hidden` are taken away.
+                let before = (hidden - i * LANES).min(LANES);
+                let mut v = lanes.lower(v);
+                v[..before].fill(fill);
+                lanes.lift(&v)
             };
             let mut top = lanes.splat(f32::NEG_INFINITY);
             for (i, v) in scores.iter().enumerate() {
@@ -191,6 +216,11 @@ impl<E: Element> Run<'_, '_, E> {
             }
             let before = self.work.largest[query];
             let largest = before.max(lanes.largest(top));
+            if largest == f32::NEG_INFINITY {
+                // The whole block is before this row's window.
+                scores.as_flattened_mut().fill(0.0);
+                continue;
+            }
             self.work.largest[query] = largest;
             let shrink = lanes.exp(lanes.splat(before - largest));
             let (totals, _) = self.work.totals.as_chunks_mut::<LANES>();
@@ -203,7 +233,8 @@ impl<E: Element> Run<'_, '_, E> {
             }
             totals[query] = lanes.lower(total);
             if before != largest {
-                let (sums, _) = self.work.sums[query * d..(query + 1) * d].as_chunks_mut::<LANES>();
+                let sums = &mut self.work.sums[query * width..(query + 1) * width];
+                let (sums, _) = sums.as_chunks_mut::<LANES>();
                 for sum in sums {
                     *sum = lanes.lower(lanes.mul(lanes.lift(sum), shrink));
                 }
@@ -214,26 +245,26 @@ impl<E: Element> Run<'_, '_, E> {
     /// `sums += probabilities * values`, a page at a time.
     #[inline(always)]
     fn weigh<L: Lanes>(&mut self, lanes: L, block: usize, positions: usize) {
-        let layout = Layout::new(self.call.kv.shape, self.call.layer);
-        let (rows, d) = (self.query_rows(), self.call.shape.head_dim);
+        let layout = Layout::new(self.call.kv.shape, self.call.layer.kv_layer);
+        let (rows, width) = (self.query_rows(), self.width());
         let mut groups = [std::ptr::null(); MAX_VALUE_GROUPS];
-        let groups = &mut groups[..d / LANES];
+        let groups = &mut groups[..width / LANES];
         let page_tokens = self.call.kv.shape.page_tokens;
         let mut done = 0;
         while done < positions {
             let position = block + done;
             let run = (page_tokens - position % page_tokens).min(positions - done);
             let at = layout.value(&self.item.span.pages, self.item.head, position);
-            let values = &self.pages[at..at + run * d];
+            let values = &self.pages[at..at + run * width];
             for (group, column) in groups.iter_mut().zip(values.chunks_exact(LANES)) {
                 *group = column.as_ptr();
             }
             let start = self.work.scores[done..].as_ptr();
             let left = Left { start, row_stride: BLOCK, k_stride: 1 };
-            let right = Right { groups: &*groups, k_stride: d };
-            let out = Out { start: self.work.sums.as_mut_ptr(), row_stride: d, fresh: false };
-            // SAFETY: probabilities are `rows` by at least `done + run`, the values `run` by `d`
-            // as just sliced, and the sums have room for `rows` by `d`.
+            let right = Right { groups: &*groups, k_stride: width };
+            let out = Out { start: self.work.sums.as_mut_ptr(), row_stride: width, fresh: false };
+            // SAFETY: probabilities are `rows` by at least `done + run`, the values `run` by `width`
+            // as just sliced, and the sums have room for `rows` by `width`.
             unsafe { tile::multiply(lanes, rows, left, right, run, out) };
             done += run;
         }
@@ -241,15 +272,15 @@ impl<E: Element> Run<'_, '_, E> {
 
     #[inline(always)]
     fn finish<L: Lanes>(&mut self, lanes: L) {
-        let d = self.call.shape.head_dim;
-        let cols = self.call.shape.heads * d;
+        let (d, width) = (self.call.layer.shape.head_dim, self.width());
+        let cols = self.call.layer.shape.heads * d;
         for query in 0..self.query_rows() {
             let (row, column) = self.place(query);
             let (totals, _) = self.work.totals.as_chunks::<LANES>();
             let scale = 1.0 / lanes.sum(lanes.lift(&totals[query]));
             // SAFETY: items differ in row or head, so each writes its own columns.
             let out = unsafe { self.out.part(row * cols + column, d) };
-            for (out, sum) in out.iter_mut().zip(&self.work.sums[query * d..(query + 1) * d]) {
+            for (out, sum) in out.iter_mut().zip(&self.work.sums[query * width..][..d]) {
                 *out = sum * scale;
             }
         }

@@ -1,4 +1,4 @@
-//! Operations on single rows: norms and the gated activation.
+//! Operations on single rows: norms, biases and gated activations.
 
 #![expect(unsafe_code, reason = "threads write disjoint rows of one buffer")]
 
@@ -74,19 +74,12 @@ impl Kernel for NormRows<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self, lanes: L) {
         let cols = self.norm.weight.len();
-        let (weights, weights_tail) = self.norm.weight.as_chunks::<LANES>();
         for (x, out) in self.x.chunks_exact(cols).zip(self.out.chunks_exact_mut(cols)) {
+            let scale = self.norm.scale(lanes, x);
+            let scales = lanes.splat(scale);
+            let (weights, weights_tail) = self.norm.weight.as_chunks::<LANES>();
             let (x, x_tail) = x.as_chunks::<LANES>();
             let (out, out_tail) = out.as_chunks_mut::<LANES>();
-            let mut squares = lanes.splat(0.0);
-            for x in x {
-                let x = lanes.lift(x);
-                squares = lanes.fma(x, x, squares);
-            }
-            let tail: f32 = x_tail.iter().map(|x| x * x).sum();
-            let mean = (lanes.sum(squares) + tail) / cols as f32;
-            let scale = 1.0 / (mean + self.norm.epsilon).sqrt();
-            let scales = lanes.splat(scale);
             for ((x, w), out) in x.iter().zip(weights).zip(out) {
                 let scaled = lanes.mul(lanes.lift(x), scales);
                 *out = lanes.lower(lanes.mul(scaled, lanes.lift(w)));
@@ -95,6 +88,31 @@ impl Kernel for NormRows<'_> {
                 *out = x * scale * w;
             }
         }
+    }
+}
+
+impl Norm<'_> {
+    /// `1 / sqrt(mean(x^2) + epsilon)` of one row.
+    #[inline(always)]
+    fn scale<L: Lanes>(&self, lanes: L, x: &[f32]) -> f32 {
+        let (whole, tail) = x.as_chunks::<LANES>();
+        let mut squares = lanes.splat(0.0);
+        for x in whole {
+            let x = lanes.lift(x);
+            squares = lanes.fma(x, x, squares);
+        }
+        let tail: f32 = tail.iter().map(|x| x * x).sum();
+        let mean = (lanes.sum(squares) + tail) / x.len() as f32;
+        1.0 / (mean + self.epsilon).sqrt()
+    }
+}
+
+/// Norms rows in place, as [`rms_norm`] does.
+#[inline(always)]
+pub(super) fn norm_rows<L: Lanes>(lanes: L, x: &mut [f32], norm: Norm<'_>) {
+    for row in x.chunks_exact_mut(norm.weight.len()) {
+        let scale = norm.scale(lanes, row);
+        row.iter_mut().zip(norm.weight).for_each(|(x, w)| *x = *x * scale * w);
     }
 }
 
@@ -112,48 +130,141 @@ impl Kernel for Add<'_> {
     }
 }
 
-/// `out = silu(gate) * up`, `gate_up` being rows of `cols` gates and then `cols` ups.
-pub(super) fn silu_mul(isa: Isa, pool: &mut Pool, gate_up: &[f32], cols: usize, out: &mut [f32]) {
-    assert_eq!(gate_up.len(), 2 * out.len(), "two inputs for each output");
-    let (rows, out) = (out.len() / cols, Shared::new(out));
+/// `x += bias`, a row at a time.
+pub(super) fn add_bias(pool: &mut Pool, x: &mut [f32], bias: &[f32]) {
+    let cols = bias.len();
+    assert_eq!(x.len() % cols, 0, "whole rows");
+    let (rows, x) = (x.len() / cols, Shared::new(x));
     for_rows(pool, rows, cols, &|first, rows| {
         // SAFETY: items are disjoint rows.
-        let out = unsafe { out.part(first * cols, rows * cols) };
-        let gate_up = &gate_up[2 * first * cols..2 * (first + rows) * cols];
-        isa.run(SiluMul { gate_up, cols, out });
+        let x = unsafe { x.part(first * cols, rows * cols) };
+        for row in x.chunks_exact_mut(cols) {
+            row.iter_mut().zip(bias).for_each(|(x, bias)| *x += bias);
+        }
     });
 }
 
-struct SiluMul<'a> {
+/// How a gate and what it lets through become one.
+pub(super) trait Rule: Copy + Sync {
+    /// To be `#[inline(always)]`.
+    fn one<L: Lanes>(self, lanes: L, gate: L::V, up: L::V) -> L::V;
+}
+
+/// `silu(gate) * up`.
+#[derive(Clone, Copy)]
+pub(super) struct Silu;
+
+impl Rule for Silu {
+    #[inline(always)]
+    fn one<L: Lanes>(self, lanes: L, gate: L::V, up: L::V) -> L::V {
+        lanes.mul(times_sigmoid(lanes, gate, gate), up)
+    }
+}
+
+/// `(up + 1) * gate * sigmoid(alpha * gate)` of a gate at most `limit`, an up within it.
+#[derive(Clone, Copy)]
+pub(super) struct ClampedSwiglu {
+    pub alpha: f32,
+    pub limit: f32,
+}
+
+impl Rule for ClampedSwiglu {
+    #[inline(always)]
+    fn one<L: Lanes>(self, lanes: L, gate: L::V, up: L::V) -> L::V {
+        let gate = lanes.min(gate, lanes.splat(self.limit));
+        let up = lanes.min(lanes.max(up, lanes.splat(-self.limit)), lanes.splat(self.limit));
+        let gated = times_sigmoid(lanes, gate, lanes.mul(gate, lanes.splat(self.alpha)));
+        lanes.mul(lanes.add(up, lanes.splat(1.0)), gated)
+    }
+}
+
+/// `x / (1 + e^-z)`.
+#[inline(always)]
+fn times_sigmoid<L: Lanes>(lanes: L, x: L::V, z: L::V) -> L::V {
+    let e = lanes.exp(lanes.sub(lanes.splat(0.0), z));
+    lanes.div(x, lanes.add(lanes.splat(1.0), e))
+}
+
+/// A gated activation of rows of `cols` gates and then `cols` ups.
+#[derive(Clone, Copy)]
+pub(super) struct Gating<R> {
+    pub rule: R,
+    pub cols: usize,
+}
+
+impl<R: Rule> Gating<R> {
+    pub(super) fn run(self, isa: Isa, pool: &mut Pool, gate_up: &[f32], out: &mut [f32]) {
+        assert_eq!(gate_up.len(), 2 * out.len(), "two inputs for each output");
+        let cols = self.cols;
+        let (rows, out) = (out.len() / cols, Shared::new(out));
+        for_rows(pool, rows, cols, &|first, rows| {
+            // SAFETY: items are disjoint rows.
+            let out = unsafe { out.part(first * cols, rows * cols) };
+            let gate_up = &gate_up[2 * first * cols..2 * (first + rows) * cols];
+            isa.run(GatedRows { gating: self, gate_up, out });
+        });
+    }
+
+    #[inline(always)]
+    fn lanes<L: Lanes>(self, lanes: L, gate: &[f32; LANES], up: &[f32; LANES]) -> [f32; LANES] {
+        lanes.lower(self.rule.one(lanes, lanes.lift(gate), lanes.lift(up)))
+    }
+}
+
+struct GatedRows<'a, R> {
+    gating: Gating<R>,
     gate_up: &'a [f32],
-    cols: usize,
     out: &'a mut [f32],
 }
 
-impl Kernel for SiluMul<'_> {
+impl<R: Rule> Kernel for GatedRows<'_, R> {
     #[inline(always)]
     fn run<L: Lanes>(self, lanes: L) {
-        let cols = self.cols;
+        let (gating, cols) = (self.gating, self.gating.cols);
         for (row, out) in self.gate_up.chunks_exact(2 * cols).zip(self.out.chunks_exact_mut(cols)) {
             let (gate, gate_tail) = row[..cols].as_chunks::<LANES>();
             let (up, up_tail) = row[cols..].as_chunks::<LANES>();
             let (out, out_tail) = out.as_chunks_mut::<LANES>();
             for ((gate, up), out) in gate.iter().zip(up).zip(out) {
-                *out = silu_mul_lanes(lanes, gate, up);
+                *out = gating.lanes(lanes, gate, up);
             }
             let (mut gate, mut up) = ([0.0; LANES], [0.0; LANES]);
             gate[..gate_tail.len()].copy_from_slice(gate_tail);
             up[..up_tail.len()].copy_from_slice(up_tail);
-            let tail = silu_mul_lanes(lanes, &gate, &up);
+            let tail = gating.lanes(lanes, &gate, &up);
             out_tail.copy_from_slice(&tail[..gate_tail.len()]);
         }
     }
 }
 
-#[inline(always)]
-fn silu_mul_lanes<L: Lanes>(lanes: L, gate: &[f32; LANES], up: &[f32; LANES]) -> [f32; LANES] {
-    let (gate, up) = (lanes.lift(gate), lanes.lift(up));
-    let e = lanes.exp(lanes.sub(lanes.splat(0.0), gate));
-    let silu = lanes.div(gate, lanes.add(lanes.splat(1.0), e));
-    lanes.lower(lanes.mul(silu, up))
+/// `x *= sigmoid(gate)`, in rows of `cols`.
+pub(super) fn sigmoid_mul(isa: Isa, pool: &mut Pool, x: &mut [f32], gate: &[f32], cols: usize) {
+    assert_eq!(x.len(), gate.len(), "a gate for each element");
+    let (rows, x) = (x.len() / cols, Shared::new(x));
+    for_rows(pool, rows, cols, &|first, rows| {
+        let part = first * cols..(first + rows) * cols;
+        // SAFETY: items are disjoint rows.
+        let x = unsafe { x.part(part.start, part.len()) };
+        isa.run(SigmoidMul { x, gate: &gate[part] });
+    });
+}
+
+struct SigmoidMul<'a> {
+    x: &'a mut [f32],
+    gate: &'a [f32],
+}
+
+impl Kernel for SigmoidMul<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self, lanes: L) {
+        let one = lanes.splat(1.0);
+        for (x, gate) in self.x.chunks_mut(LANES).zip(self.gate.chunks(LANES)) {
+            let (mut padded, mut gates) = ([0.0; LANES], [0.0; LANES]);
+            padded[..x.len()].copy_from_slice(x);
+            gates[..gate.len()].copy_from_slice(gate);
+            let e = lanes.exp(lanes.sub(lanes.splat(0.0), lanes.lift(&gates)));
+            let y = lanes.lower(lanes.div(lanes.lift(&padded), lanes.add(one, e)));
+            x.copy_from_slice(&y[..x.len()]);
+        }
+    }
 }

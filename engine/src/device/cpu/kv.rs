@@ -2,13 +2,15 @@
 //!
 //! Memory comes zeroed from the operating system and is touched only as pages fill. Per layer,
 //! page and KV head lie the keys as `[tokens / 16][D][16]`, so that sixteen positions are one
-//! vector, and then the values as `[tokens][D]`.
+//! vector, and then the values as `[tokens][D]`, D rounded up to whole vectors.
+
+use std::collections::BTreeSet;
 
 use memmap2::MmapMut;
 
 use super::lanes::LANES;
-use crate::device::{KvShape, KvType};
-use crate::model::{StepBatch, StepError};
+use crate::device::{KvShape, KvType, Rotation};
+use crate::model::{Segment, SegmentState, StepBatch, StepError};
 
 /// Keys and values of all layers.
 #[derive(Debug)]
@@ -30,7 +32,7 @@ impl Kv {
             shape.kv_heads,
             2,
             shape.page_tokens,
-            shape.head_dim,
+            width(&shape),
             shape.kv_type.bytes(),
         ]
         .into_iter()
@@ -46,6 +48,11 @@ impl Kv {
     }
 }
 
+/// Elements that a head takes for one position: whole vectors.
+fn width(shape: &KvShape) -> usize {
+    shape.head_dim.next_multiple_of(LANES)
+}
+
 /// Where the pages of one layer lie, in elements.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Layout {
@@ -59,9 +66,14 @@ impl Layout {
         Self { shape, layer }
     }
 
+    /// As [`width`].
+    pub(super) fn width(&self) -> usize {
+        width(&self.shape)
+    }
+
     /// Elements of the keys, or of the values, of one head in one page.
-    pub(super) fn half(&self) -> usize {
-        self.shape.page_tokens * self.shape.head_dim
+    fn half(&self) -> usize {
+        self.shape.page_tokens * self.width()
     }
 
     fn head(&self, page: u32, head: usize) -> usize {
@@ -73,14 +85,14 @@ impl Layout {
     pub(super) fn keys(&self, pages: &[u32], head: usize, position: usize) -> usize {
         let slot = position % self.shape.page_tokens;
         let page = pages[position / self.shape.page_tokens];
-        self.head(page, head) + slot / LANES * LANES * self.shape.head_dim
+        self.head(page, head) + slot / LANES * LANES * self.width()
     }
 
     /// The value of `position`, `[D]`; those of the positions after it in its page follow.
     pub(super) fn value(&self, pages: &[u32], head: usize, position: usize) -> usize {
         let slot = position % self.shape.page_tokens;
         let page = pages[position / self.shape.page_tokens];
-        self.head(page, head) + self.half() + slot * self.shape.head_dim
+        self.head(page, head) + self.half() + slot * self.width()
     }
 }
 
@@ -93,6 +105,7 @@ pub(super) struct Span {
     /// Absolute position of the first row.
     pub(super) position: usize,
     pub(super) pages: Vec<u32>,
+    pub(super) state: Option<SegmentState>,
 }
 
 /// Positions, page tables and rotations of one step.
@@ -111,8 +124,9 @@ impl Plan {
     pub(super) fn new(
         batch: &StepBatch,
         shape: &KvShape,
-        inverse_frequencies: &[f32],
+        rotation: &Rotation,
     ) -> Result<Self, StepError> {
+        let Rotation { inverse_frequencies, factor } = rotation;
         let wrong = |message| StepError { operation: "plan", message };
         let mut spans = Vec::with_capacity(batch.segments.len());
         let mut rotations = Vec::with_capacity(batch.tokens.len() * inverse_frequencies.len());
@@ -134,17 +148,34 @@ impl Plan {
             for position in segment.position..end {
                 rotations.extend(inverse_frequencies.iter().map(|frequency| {
                     let (sin, cos) = (position as f32 * frequency).sin_cos();
-                    (cos, sin)
+                    (cos * factor, sin * factor)
                 }));
             }
             let pages = segment.pages[..needed].to_vec();
-            spans.push(Span { row, rows: segment.rows, position: segment.position, pages });
+            let Segment { rows, position, state, .. } = *segment;
+            spans.push(Span { row, rows, position, pages, state });
             row += segment.rows;
         }
+        check_places(batch).map_err(wrong)?;
         if row != batch.tokens.len() {
             let message = format!("{} tokens for {row} rows", batch.tokens.len());
             return Err(wrong(message));
         }
         Ok(Self { spans, rotations, pairs: inverse_frequencies.len() })
+    }
+}
+
+/// Segments run side by side: what one of them writes no other may use.
+fn check_places(batch: &StepBatch) -> Result<(), String> {
+    let states = || batch.segments.iter().filter_map(|segment| segment.state);
+    let mut written = BTreeSet::new();
+    for place in states().flat_map(|state| [Some(state.place), state.save]).flatten() {
+        if !written.insert(place) {
+            return Err(format!("place {place} is written twice"));
+        }
+    }
+    match states().filter_map(|state| state.load).find(|load| written.contains(load)) {
+        Some(place) => Err(format!("place {place} is loaded and written in one step")),
+        None => Ok(()),
     }
 }

@@ -8,9 +8,10 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use super::decode::Sink;
 use super::isa::{Isa, Kernel};
 use super::lanes::{LANES, Lanes};
-use super::pack::{Matrix, Packed, Sink};
+use super::pack::{Matrix, Packed};
 use super::pool::Pool;
 use super::shared::Shared;
 use super::tile::{self, Left, Out, Right, TILE_GROUPS, TILE_ROWS};

@@ -1,41 +1,65 @@
 //! The CPU device: f32 kernels chosen at run time on a small pool of pinned threads.
 
 mod attention;
+mod decode;
+mod delta_net;
 mod elementwise;
 mod isa;
 mod kv;
 mod lanes;
+mod layout;
 mod matmul;
 mod memory;
+mod moe;
 mod pack;
 mod pool;
 #[cfg(test)]
 mod reference;
 mod rope;
 mod shared;
+mod state;
 #[cfg(test)]
 mod tests;
 mod tile;
 
 use std::fmt;
+use std::ops::Range;
 
 pub use isa::Isa;
 pub use kv::{Kv, Plan};
 pub use memory::{free_bytes, processor_name};
+pub use moe::Routes;
 pub use pack::Matrix;
 pub use pool::Pool;
+pub use state::State;
 
-use super::{AttentionShape, Device, HostMatrix, KvShape};
+use super::{
+    AttentionLayer, Collective, DeltaNetLayer, Device, Gate, HostMatrix, KvShape, Rank, Rotation,
+    StateShape,
+};
 use crate::model::{StepBatch, StepError};
 use attention::Attention;
-use elementwise::Norm;
+use delta_net::DeltaNet;
+use elementwise::{ClampedSwiglu, Gating, Norm};
 use rope::Rope;
 
 /// Activations `[rows, cols]`, row major.
 #[derive(Debug)]
 pub struct Buffer {
+    rows: usize,
     cols: usize,
+    /// At least `rows * cols`: a buffer that changes its shape is not filled anew each time.
     data: Vec<f32>,
+}
+
+impl Buffer {
+    fn values(&self) -> &[f32] {
+        &self.data[..self.rows * self.cols]
+    }
+
+    fn values_mut(&mut self) -> &mut [f32] {
+        &mut self.data[..self.rows * self.cols]
+    }
 }
 
 /// The processor.
@@ -44,6 +68,8 @@ pub struct Cpu {
     pool: Pool,
     matmul: matmul::Scratch,
     attention: attention::Scratch,
+    /// The way to the other ranks, where there are any.
+    collective: Option<Box<dyn Collective>>,
 }
 
 impl fmt::Debug for Cpu {
@@ -56,12 +82,22 @@ impl fmt::Debug for Cpu {
 impl Cpu {
     /// A device of `threads` threads, the calling one included.
     pub fn new(isa: Isa, threads: usize) -> Self {
-        let threads = threads.max(1);
+        Self::over(isa, Pool::new(threads.max(1)), None)
+    }
+
+    /// A device of `threads` threads that shares its model, and this processor, with other ranks.
+    pub fn in_group(isa: Isa, threads: usize, collective: Box<dyn Collective>) -> Self {
+        Self::over(isa, Pool::unpinned(threads.max(1)), Some(collective))
+    }
+
+    fn over(isa: Isa, pool: Pool, collective: Option<Box<dyn Collective>>) -> Self {
+        let threads = pool.threads();
         Self {
             isa,
-            pool: Pool::new(threads),
+            pool,
             matmul: matmul::Scratch::new(threads),
             attention: attention::Scratch::new(threads),
+            collective,
         }
     }
 
@@ -79,21 +115,30 @@ impl Device for Cpu {
     type Matrix = Matrix;
     type Vector = Vec<f32>;
     type Kv = Kv;
+    type State = State;
     type Plan = Plan;
+    type Routes = Routes;
 
     fn buffer(&mut self, cols: usize) -> Result<Buffer, StepError> {
-        Ok(Buffer { cols, data: Vec::new() })
+        Ok(Buffer { rows: 0, cols, data: Vec::new() })
     }
 
     fn resize(&mut self, x: &mut Buffer, rows: usize) -> Result<(), StepError> {
-        x.data.resize(rows * x.cols, 0.0);
+        self.reshape(x, rows, x.cols)
+    }
+
+    fn reshape(&mut self, x: &mut Buffer, rows: usize, cols: usize) -> Result<(), StepError> {
+        (x.rows, x.cols) = (rows, cols);
+        if x.data.len() < rows * cols {
+            x.data.resize(rows * cols, 0.0);
+        }
         Ok(())
     }
 
     fn write(&mut self, x: &mut Buffer, values: &[f32]) -> Result<(), StepError> {
         assert_eq!(values.len() % x.cols, 0, "whole rows");
-        x.data.clear();
-        x.data.extend_from_slice(values);
+        self.resize(x, values.len() / x.cols)?;
+        x.values_mut().copy_from_slice(values);
         Ok(())
     }
 
@@ -109,25 +154,55 @@ impl Device for Cpu {
         Kv::new(shape)
     }
 
-    fn plan(
-        &mut self,
-        batch: &StepBatch,
-        kv: &Kv,
-        inverse_frequencies: &[f32],
-    ) -> Result<Plan, StepError> {
-        Plan::new(batch, &kv.shape, inverse_frequencies)
+    fn state(&mut self, shape: StateShape) -> Result<State, StepError> {
+        State::new(shape)
     }
 
-    fn embed(&mut self, table: &Matrix, ids: &[u32], out: &mut Buffer) -> Result<(), StepError> {
-        for (id, out) in ids.iter().zip(out.data.chunks_exact_mut(table.k)) {
-            table.row(*id as usize, out);
+    fn plan(&mut self, batch: &StepBatch, kv: &Kv, rotation: &Rotation) -> Result<Plan, StepError> {
+        Plan::new(batch, &kv.shape, rotation)
+    }
+
+    fn rank(&self) -> Rank {
+        self.collective.as_ref().map_or(Rank::ONLY, |collective| collective.rank())
+    }
+
+    fn all_reduce_sum(&mut self, x: &mut Buffer) -> Result<(), StepError> {
+        match &mut self.collective {
+            Some(collective) => collective.all_reduce_sum(x.values_mut()),
+            None => Ok(()),
+        }
+    }
+
+    fn all_gather(&mut self, x: &Buffer, out: &mut Buffer) -> Result<(), StepError> {
+        let rows = x.rows;
+        match &mut self.collective {
+            Some(collective) => collective.all_gather(x.values(), rows, out.values_mut()),
+            None => {
+                out.values_mut().copy_from_slice(x.values());
+                Ok(())
+            }
+        }
+    }
+
+    fn embed(
+        &mut self,
+        table: &Matrix,
+        first: usize,
+        ids: &[u32],
+        out: &mut Buffer,
+    ) -> Result<(), StepError> {
+        for (id, out) in ids.iter().zip(out.values_mut().chunks_exact_mut(table.k)) {
+            match (*id as usize).checked_sub(first).filter(|row| *row < table.n) {
+                Some(row) => table.row(row, out),
+                None => out.fill(0.0),
+            }
         }
         Ok(())
     }
 
     fn gather(&mut self, x: &Buffer, rows: &[usize], out: &mut Buffer) -> Result<(), StepError> {
-        for (row, out) in rows.iter().zip(out.data.chunks_exact_mut(x.cols)) {
-            out.copy_from_slice(&x.data[row * x.cols..(row + 1) * x.cols]);
+        for (row, out) in rows.iter().zip(out.values_mut().chunks_exact_mut(x.cols)) {
+            out.copy_from_slice(&x.values()[row * x.cols..(row + 1) * x.cols]);
         }
         Ok(())
     }
@@ -140,7 +215,7 @@ impl Device for Cpu {
         out: &mut Buffer,
     ) -> Result<(), StepError> {
         let norm = Norm { weight, epsilon };
-        elementwise::rms_norm(self.isa, &mut self.pool, &x.data, norm, &mut out.data);
+        elementwise::rms_norm(self.isa, &mut self.pool, x.values(), norm, out.values_mut());
         Ok(())
     }
 
@@ -153,50 +228,129 @@ impl Device for Cpu {
         out: &mut Buffer,
     ) -> Result<(), StepError> {
         let norm = Norm { weight, epsilon };
-        let (x, delta, out) = (&mut x.data, &delta.data, &mut out.data);
+        let (x, delta, out) = (x.values_mut(), delta.values(), out.values_mut());
         elementwise::add_rms_norm(self.isa, &mut self.pool, x, delta, norm, out);
         Ok(())
     }
 
     fn matmul(&mut self, x: &Buffer, w: &Matrix, out: &mut Buffer) -> Result<(), StepError> {
         let scratch = &mut self.matmul;
-        matmul::matmul(self.isa, &mut self.pool, scratch, &x.data, w, &mut out.data);
+        matmul::matmul(self.isa, &mut self.pool, scratch, x.values(), w, out.values_mut());
+        Ok(())
+    }
+
+    fn add_bias(&mut self, x: &mut Buffer, bias: &Vec<f32>) -> Result<(), StepError> {
+        elementwise::add_bias(&mut self.pool, x.values_mut(), bias);
         Ok(())
     }
 
     fn rope_and_cache(
         &mut self,
         qkv: &mut Buffer,
-        shape: &AttentionShape,
-        layer: usize,
+        layer: &AttentionLayer<Vec<f32>>,
         plan: &Plan,
         kv: &mut Kv,
     ) -> Result<(), StepError> {
-        Rope { isa: self.isa, shape, layer, plan }.run(&mut self.pool, &mut qkv.data, kv);
+        Rope { isa: self.isa, layer, plan }.run(&mut self.pool, qkv.values_mut(), kv);
         Ok(())
     }
 
     fn attention(
         &mut self,
         qkv: &Buffer,
-        shape: &AttentionShape,
-        layer: usize,
+        layer: &AttentionLayer<Vec<f32>>,
         plan: &Plan,
         kv: &Kv,
         out: &mut Buffer,
     ) -> Result<(), StepError> {
-        let call = Attention { isa: self.isa, qkv: &qkv.data, shape, layer, plan, kv };
-        call.run(&mut self.pool, &self.attention, &mut out.data);
+        let call = Attention { isa: self.isa, qkv: qkv.values(), layer, plan, kv };
+        call.run(&mut self.pool, &self.attention, out.values_mut());
+        Ok(())
+    }
+
+    fn delta_net(
+        &mut self,
+        projected: &Buffer,
+        layer: &DeltaNetLayer<Vec<f32>>,
+        plan: &Plan,
+        state: &mut State,
+        out: &mut Buffer,
+    ) -> Result<(), StepError> {
+        state.check(plan)?;
+        let call = DeltaNet { isa: self.isa, projected: projected.values(), layer, plan };
+        call.run(&mut self.pool, state, out.values_mut());
+        Ok(())
+    }
+
+    fn sigmoid_mul(&mut self, x: &mut Buffer, gate: &Buffer) -> Result<(), StepError> {
+        let cols = x.cols;
+        elementwise::sigmoid_mul(self.isa, &mut self.pool, x.values_mut(), gate.values(), cols);
         Ok(())
     }
 
     fn silu_mul(&mut self, gate_up: &Buffer, out: &mut Buffer) -> Result<(), StepError> {
-        let cols = out.cols;
-        elementwise::silu_mul(self.isa, &mut self.pool, &gate_up.data, cols, &mut out.data);
+        let gating = Gating { rule: elementwise::Silu, cols: out.cols };
+        gating.run(self.isa, &mut self.pool, gate_up.values(), out.values_mut());
+        Ok(())
+    }
+
+    fn clamped_swiglu(
+        &mut self,
+        gate_up: &Buffer,
+        alpha: f32,
+        limit: f32,
+        out: &mut Buffer,
+    ) -> Result<(), StepError> {
+        let gating = Gating { rule: ClampedSwiglu { alpha, limit }, cols: out.cols };
+        gating.run(self.isa, &mut self.pool, gate_up.values(), out.values_mut());
+        Ok(())
+    }
+
+    fn route(
+        &mut self,
+        logits: &Buffer,
+        chosen: usize,
+        gate: Gate,
+        own: Range<usize>,
+    ) -> Result<Routes, StepError> {
+        Ok(Routes::choose(logits.values(), logits.cols, chosen, gate, own))
+    }
+
+    fn routed_rows(&self, routes: &Routes) -> usize {
+        routes.rows()
+    }
+
+    fn dispatch(&mut self, x: &Buffer, routes: &Routes, out: &mut Buffer) -> Result<(), StepError> {
+        routes.dispatch(x.values(), x.cols, out.values_mut());
+        Ok(())
+    }
+
+    fn expert_matmul(
+        &mut self,
+        x: &Buffer,
+        experts: &[Matrix],
+        biases: &[Vec<f32>],
+        routes: &Routes,
+        out: &mut Buffer,
+    ) -> Result<(), StepError> {
+        for (expert, rows) in routes.groups() {
+            let (w, pool) = (&experts[expert], &mut self.pool);
+            let x = &x.values()[rows.start * w.k..rows.end * w.k];
+            let out = &mut out.values_mut()[rows.start * w.n..rows.end * w.n];
+            matmul::matmul(self.isa, pool, &mut self.matmul, x, w, out);
+            if let Some(bias) = biases.get(expert) {
+                elementwise::add_bias(pool, out, bias);
+            }
+        }
+        Ok(())
+    }
+
+    fn combine(&mut self, x: &Buffer, routes: &Routes, out: &mut Buffer) -> Result<(), StepError> {
+        routes.combine(x.values(), x.cols, out.values_mut());
         Ok(())
     }
 
     fn read<'a>(&mut self, x: &'a mut Buffer) -> Result<&'a [f32], StepError> {
-        Ok(&x.data)
+        Ok(x.values())
     }
 }

@@ -62,6 +62,17 @@ impl Pool {
     /// worker is pinned to its own; the caller is not pinned, as threads that it starts later would
     /// inherit that.
     pub fn new(threads: usize) -> Self {
+        let processors = allowed_processors();
+        Self::on(threads, if processors.len() < threads { &[] } else { &processors })
+    }
+
+    /// A pool whose threads run where the system puts them, for where there are several pools.
+    pub fn unpinned(threads: usize) -> Self {
+        Self::on(threads, &[])
+    }
+
+    /// A pool whose workers are pinned to `processors` from the second, as far as these go.
+    fn on(threads: usize, processors: &[usize]) -> Self {
         let shared = Arc::new(Shared {
             generation: AtomicUsize::new(0),
             task: UnsafeCell::new(None),
@@ -69,12 +80,11 @@ impl Pool {
             stop: AtomicBool::new(false),
             panic: Mutex::new(None),
         });
-        let processors = allowed_processors();
         let workers = (1..threads)
             .map(|thread| {
                 let (shared, parked) = (Arc::clone(&shared), Arc::new(AtomicBool::new(false)));
                 let flag = Arc::clone(&parked);
-                let pin = (processors.len() >= threads).then(|| processors[thread]);
+                let pin = processors.get(thread).copied();
                 let handle = thread::spawn(move || {
                     if let Some(processor) = pin {
                         pin_to(processor);

@@ -5,13 +5,14 @@
 
 #![expect(unsafe_code, reason = "threads write disjoint heads of one buffer and of one page")]
 
+use super::elementwise::{Norm, norm_rows};
 use super::isa::{Isa, Kernel};
 use super::kv::{Kv, Layout, Plan, Span};
 use super::lanes::{LANES, Lanes};
 use super::pool::Pool;
 use super::shared::Shared;
 use super::tile::Element;
-use crate::device::AttentionShape;
+use crate::device::{AttentionLayer, AttentionShape, HeadNorms};
 
 /// Elements below which the calling thread alone is quicker.
 const PARALLEL_ELEMENTS: usize = 16_384;
@@ -22,18 +23,17 @@ const HEAD_DIM_MAX: usize = 512;
 #[derive(Clone, Copy)]
 pub(super) struct Rope<'a> {
     pub isa: Isa,
-    pub shape: &'a AttentionShape,
-    pub layer: usize,
+    pub layer: &'a AttentionLayer<Vec<f32>>,
     pub plan: &'a Plan,
 }
 
 impl Rope<'_> {
-    /// Rotates the query and key heads of `qkv`, and writes keys and values to the layer's pages.
+    /// Norms and rotates the query and key heads of `qkv`, and writes keys and values to the layer's pages.
     pub(super) fn run(&self, pool: &mut Pool, qkv: &mut [f32], kv: &mut Kv) {
-        let d = self.shape.head_dim;
+        let AttentionShape { head_dim: d, kv_heads, .. } = self.layer.shape;
         assert!(2 * self.plan.pairs <= d && d <= HEAD_DIM_MAX, "no more turns than a head has");
-        assert_eq!((self.shape.kv_heads, d), (kv.shape.kv_heads, kv.shape.head_dim));
-        let layout = Layout::new(kv.shape, self.layer);
+        assert_eq!((kv_heads, d), (kv.shape.kv_heads, kv.shape.head_dim));
+        let layout = Layout::new(kv.shape, self.layer.kv_layer);
         if kv.is_f16() {
             self.over::<u16>(pool, qkv, layout, bytemuck::cast_slice_mut(&mut kv.storage));
         } else {
@@ -42,7 +42,7 @@ impl Rope<'_> {
     }
 
     fn over<E: Element>(&self, pool: &mut Pool, qkv: &mut [f32], layout: Layout, pages: &mut [E]) {
-        let heads = self.shape.kv_heads;
+        let heads = self.layer.shape.kv_heads;
         let is_small = qkv.len() < PARALLEL_ELEMENTS;
         let (qkv, pages) = (&Shared::new(qkv), &Shared::new(pages));
         let head = |head| self.isa.run(Head { call: *self, head, qkv, pages, layout });
@@ -66,18 +66,23 @@ struct Head<'a, 'b, E> {
 impl<E: Element> Kernel for Head<'_, '_, E> {
     #[inline(always)]
     fn run<L: Lanes>(self, lanes: L) {
-        let AttentionShape { heads, kv_heads, head_dim: d, .. } = *self.call.shape;
-        let group = self.call.shape.group();
+        let shape = &self.call.layer.shape;
+        let AttentionShape { heads, kv_heads, head_dim: d, .. } = *shape;
+        let (group, norms) = (shape.group(), self.call.layer.head_norms.as_ref());
         let pairs = self.call.plan.pairs;
         for span in &self.call.plan.spans {
             for i in 0..span.rows {
-                let row = (span.row + i) * self.call.shape.qkv_cols();
+                let row = (span.row + i) * shape.qkv_cols();
                 let turns = &self.call.plan.rotations[(span.row + i) * pairs..][..pairs];
                 // SAFETY: items are KV heads, whose query, key and value columns are disjoint.
                 unsafe {
                     let queries = self.qkv.part(row + self.head * group * d, group * d);
-                    queries.chunks_exact_mut(d).for_each(|query| rotate(query, turns));
                     let key = self.qkv.part(row + (heads + self.head) * d, d);
+                    if let Some(HeadNorms { query, key: weight, epsilon }) = norms {
+                        norm_rows(lanes, queries, Norm { weight: query, epsilon: *epsilon });
+                        norm_rows(lanes, key, Norm { weight, epsilon: *epsilon });
+                    }
+                    queries.chunks_exact_mut(d).for_each(|query| rotate(query, turns));
                     rotate(key, turns);
                     let value = self.qkv.part(row + (heads + kv_heads + self.head) * d, d);
                     self.write(lanes, span, span.position + i, key, value);
@@ -90,9 +95,9 @@ impl<E: Element> Kernel for Head<'_, '_, E> {
 impl<E: Element> Head<'_, '_, E> {
     #[inline(always)]
     fn write<L: Lanes>(&self, lanes: L, span: &Span, position: usize, key: &[f32], value: &[f32]) {
-        let d = key.len();
+        let (d, width) = (key.len(), self.layout.width());
         let mut narrow = [E::zeroed(); HEAD_DIM_MAX];
-        convert(lanes, key, &mut narrow[..d]);
+        convert(lanes, key, &mut narrow[..width]);
         let at = self.layout.keys(&span.pages, self.head, position);
         // SAFETY: this item alone uses the pages of its head.
         let keys = unsafe { self.pages.part(at, d * LANES) };
@@ -102,17 +107,24 @@ impl<E: Element> Head<'_, '_, E> {
         }
         let at = self.layout.value(&span.pages, self.head, position);
         // SAFETY: as above.
-        convert(lanes, value, unsafe { self.pages.part(at, d) });
+        convert(lanes, value, unsafe { self.pages.part(at, width) });
     }
 }
 
-/// Both are as long, and whole vectors.
+/// `to` is whole vectors, the last filled up with zeros.
 #[inline(always)]
 fn convert<L: Lanes, E: Element>(lanes: L, from: &[f32], to: &mut [E]) {
-    let (from, _) = from.as_chunks::<LANES>();
-    for (from, to) in from.iter().zip(to.chunks_exact_mut(LANES)) {
+    let (whole, tail) = from.as_chunks::<LANES>();
+    let mut to = to.chunks_exact_mut(LANES);
+    for (from, to) in whole.iter().zip(&mut to) {
         // SAFETY: `to` holds sixteen elements.
         unsafe { E::store(lanes, to.as_mut_ptr(), lanes.lift(from)) };
+    }
+    if let Some(to) = to.next() {
+        let mut last = [0.0; LANES];
+        last[..tail.len()].copy_from_slice(tail);
+        // SAFETY: `to` holds sixteen elements.
+        unsafe { E::store(lanes, to.as_mut_ptr(), lanes.lift(&last)) };
     }
 }
 

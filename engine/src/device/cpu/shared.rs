@@ -13,7 +13,7 @@ pub(super) struct Shared<'a, T> {
 }
 
 // SAFETY: access goes through `part`, whose callers vouch for disjoint parts.
-unsafe impl<T: Send> Sync for Shared<'_, T> {}
+unsafe impl<T: Send + Sync> Sync for Shared<'_, T> {}
 
 impl<'a, T> Shared<'a, T> {
     pub(super) fn new(slice: &'a mut [T]) -> Self {
@@ -29,5 +29,15 @@ impl<'a, T> Shared<'a, T> {
         assert!(start <= self.len && len <= self.len - start, "the part lies within the slice");
         // SAFETY: the part lies within the slice, and the caller vouches that it is not shared.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(start), len) }
+    }
+
+    /// Elements `start .. start + len`, to be read.
+    ///
+    /// # Safety
+    /// Until the part is dropped, nobody writes any element of it.
+    pub(super) unsafe fn view(&self, start: usize, len: usize) -> &[T] {
+        assert!(start <= self.len && len <= self.len - start, "the part lies within the slice");
+        // SAFETY: the part lies within the slice, and the caller vouches that nobody writes it.
+        unsafe { std::slice::from_raw_parts(self.start.add(start), len) }
     }
 }

@@ -22,6 +22,9 @@ const DEFAULT_ALIGNMENT: u64 = 32;
 const DIMENSIONS_MAX: u32 = 4;
 /// Arrays of arrays are legal; nobody nests deeper than this.
 const NESTING_MAX: u32 = 4;
+/// Elements of all arrays together. The largest vocabularies have a quarter of a million tokens, in
+/// four arrays; an element of one byte in the file takes 32 in memory.
+const ELEMENTS_MAX: u64 = 1 << 24;
 
 /// A metadata value.
 #[derive(Debug, Clone, PartialEq)]
@@ -146,7 +149,7 @@ impl Metadata {
 /// # Errors
 /// The file is truncated, overlapping, of another version or otherwise not what it claims to be.
 pub fn parse(path: &Path, bytes: &[u8]) -> Result<Header, LoadError> {
-    let mut reader = Reader { path, bytes, at: 0 };
+    let mut reader = Reader { path, bytes, at: 0, elements: 0 };
     if reader.take(4, "the magic number")? != MAGIC {
         return Err(reader.damaged("it does not begin with `GGUF`"));
     }
@@ -258,9 +261,16 @@ fn weight_type(type_id: u32) -> Option<WeightType> {
     match type_id {
         0 => Some(WeightType::F32),
         1 => Some(WeightType::F16),
+        2 => Some(WeightType::Q4_0),
         3 => Some(WeightType::Q4_1),
+        6 => Some(WeightType::Q5_0),
+        7 => Some(WeightType::Q5_1),
         8 => Some(WeightType::Q8_0),
+        12 => Some(WeightType::Q4K),
+        13 => Some(WeightType::Q5K),
+        14 => Some(WeightType::Q6K),
         30 => Some(WeightType::Bf16),
+        39 => Some(WeightType::Mxfp4),
         _ => None,
     }
 }
@@ -310,6 +320,8 @@ struct Reader<'a> {
     path: &'a Path,
     bytes: &'a [u8],
     at: usize,
+    /// Array elements so far.
+    elements: u64,
 }
 
 impl<'a> Reader<'a> {
@@ -405,6 +417,11 @@ impl<'a> Reader<'a> {
             _ => return Err(self.damaged(&format!("{what} has unknown element type {kind}"))),
         };
         self.check_count(count, element_bytes, &format!("elements of {what}"))?;
+        self.elements += count;
+        if self.elements > ELEMENTS_MAX {
+            let reason = format!("its arrays have more than {ELEMENTS_MAX} elements up to {what}");
+            return Err(self.damaged(&reason));
+        }
         if kind == 8 {
             return (0..count)
                 .map(|_| self.text(&what))

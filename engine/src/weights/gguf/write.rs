@@ -72,14 +72,13 @@ impl Writer {
     }
 }
 
+/// The id that a file gives `weight_type`.
+///
+/// # Panics
+/// GGUF has no such type.
 fn type_id(weight_type: WeightType) -> u32 {
-    match weight_type {
-        WeightType::F32 => 0,
-        WeightType::F16 => 1,
-        WeightType::Q4_1 => 3,
-        WeightType::Q8_0 => 8,
-        WeightType::Bf16 => 30,
-    }
+    let found = (0..64).find(|id| super::weight_type(*id) == Some(weight_type));
+    found.unwrap_or_else(|| panic!("GGUF has no type {}", weight_type.name()))
 }
 
 fn kind(value: &Value) -> u32 {

@@ -164,6 +164,22 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn load_e4m3(self, from: *const u8) -> Self::V {
+        // SAFETY: see above.
+        unsafe {
+            let widen = |from: *const u8| {
+                let codes = _mm_cvtepu8_epi16(_mm_loadl_epi64(from.cast()));
+                let sign = _mm_slli_epi16::<8>(_mm_and_si128(codes, _mm_set1_epi16(0x80)));
+                let rest = _mm_slli_epi16::<7>(_mm_and_si128(codes, _mm_set1_epi16(0x7f)));
+                // An f16 of the same fraction and a bias that is larger by eight.
+                let small = _mm256_cvtph_ps(_mm_or_si128(sign, rest));
+                _mm256_mul_ps(small, _mm256_set1_ps(256.0))
+            };
+            [widen(from), widen(from.add(8))]
+        }
+    }
+
+    #[inline(always)]
     unsafe fn load_codes(self, from: *const u8) -> Self::Codes {
         // SAFETY: see above.
         unsafe { [_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(32).cast())] }
@@ -175,6 +191,19 @@ impl Lanes for Avx2 {
         both(codes, |codes| unsafe {
             let shifted = _mm256_srlv_epi32(codes, _mm256_set1_epi32(4 * i as i32));
             _mm256_cvtepi32_ps(_mm256_and_si256(shifted, _mm256_set1_epi32(15)))
+        })
+    }
+
+    #[inline(always)]
+    fn pick(self, codes: Self::Codes, i: u32, table: &[f32; 16]) -> Self::V {
+        // SAFETY: see above; the table holds sixteen f32.
+        both(codes, |codes| unsafe {
+            let index = _mm256_srlv_epi32(codes, _mm256_set1_epi32(4 * i as i32));
+            // A permutation looks at three bits, and a blend at the sign: the fourth decides.
+            let low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table.as_ptr()), index);
+            let high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table.as_ptr().add(8)), index);
+            let fourth = _mm256_castsi256_ps(_mm256_slli_epi32::<28>(index));
+            _mm256_blendv_ps(low, high, fourth)
         })
     }
 }

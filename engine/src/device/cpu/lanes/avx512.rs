@@ -135,6 +135,19 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn load_e4m3(self, from: *const u8) -> Self::V {
+        // SAFETY: see above.
+        unsafe {
+            let codes = _mm256_cvtepu8_epi16(_mm_loadu_si128(from.cast()));
+            let sign = _mm256_slli_epi16::<8>(_mm256_and_si256(codes, _mm256_set1_epi16(0x80)));
+            let rest = _mm256_slli_epi16::<7>(_mm256_and_si256(codes, _mm256_set1_epi16(0x7f)));
+            // An f16 of the same fraction and a bias that is larger by eight.
+            let small = _mm512_cvtph_ps(_mm256_or_si256(sign, rest));
+            _mm512_mul_ps(small, _mm512_set1_ps(256.0))
+        }
+    }
+
+    #[inline(always)]
     unsafe fn load_codes(self, from: *const u8) -> Self::Codes {
         // SAFETY: see above.
         unsafe { _mm512_loadu_si512(from.cast()) }
@@ -150,6 +163,15 @@ impl Lanes for Avx512 {
             );
             // The permutation looks at four bits of each index: it masks and converts in one.
             _mm512_permutexvar_ps(_mm512_srlv_epi32(codes, _mm512_set1_epi32(4 * i as i32)), values)
+        }
+    }
+
+    #[inline(always)]
+    fn pick(self, codes: Self::Codes, i: u32, table: &[f32; 16]) -> Self::V {
+        // SAFETY: see above; the table holds sixteen f32.
+        unsafe {
+            let shifted = _mm512_srlv_epi32(codes, _mm512_set1_epi32(4 * i as i32));
+            _mm512_permutexvar_ps(shifted, _mm512_loadu_ps(table.as_ptr()))
         }
     }
 }

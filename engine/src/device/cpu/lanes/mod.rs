@@ -66,11 +66,18 @@ pub(super) trait Lanes: Copy {
     /// # Safety
     /// Sixteen bytes can be read at `from`.
     unsafe fn load_i8(self, from: *const i8) -> Self::V;
+    /// Sixteen E4M3 floats; the code that stands for NaN gives 480.
+    ///
+    /// # Safety
+    /// Sixteen bytes can be read at `from`.
+    unsafe fn load_e4m3(self, from: *const u8) -> Self::V;
     /// # Safety
     /// 64 bytes can be read at `from`.
     unsafe fn load_codes(self, from: *const u8) -> Self::Codes;
     /// Code `i` of each word, `i` below 8.
     fn code(self, codes: Self::Codes, i: u32) -> Self::V;
+    /// The entries of `table` that code `i` of each word names, `i` below 8.
+    fn pick(self, codes: Self::Codes, i: u32, table: &[f32; 16]) -> Self::V;
 
     #[inline(always)]
     fn lower(self, v: Self::V) -> [f32; LANES] {

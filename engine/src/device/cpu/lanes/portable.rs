@@ -113,6 +113,17 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
+    unsafe fn load_e4m3(self, from: *const u8) -> Self::V {
+        // SAFETY: the caller vouches for sixteen bytes.
+        let codes = unsafe { from.cast::<[u8; LANES]>().read_unaligned() };
+        // An f16 of the same fraction and a bias that is larger by eight.
+        codes.map(|code| {
+            let bits = (u16::from(code & 0x80) << 8) | (u16::from(code & 0x7f) << 7);
+            256.0 * f16::from_bits(bits).to_f32()
+        })
+    }
+
+    #[inline(always)]
     unsafe fn load_codes(self, from: *const u8) -> Self::Codes {
         // SAFETY: the caller vouches for 64 bytes.
         unsafe { from.cast::<[u32; LANES]>().read_unaligned() }.map(u32::from_le)
@@ -121,5 +132,10 @@ impl Lanes for Portable {
     #[inline(always)]
     fn code(self, codes: Self::Codes, i: u32) -> Self::V {
         codes.map(|word| ((word >> (4 * i)) & 15) as f32)
+    }
+
+    #[inline(always)]
+    fn pick(self, codes: Self::Codes, i: u32, table: &[f32; 16]) -> Self::V {
+        codes.map(|word| table[(word >> (4 * i)) as usize & 15])
     }
 }

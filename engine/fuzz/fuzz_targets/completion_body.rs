@@ -1,0 +1,8 @@
+//! Runs `targets::completion_body` under libfuzzer.
+#![no_main]
+
+#[path = "../targets.rs"]
+#[expect(dead_code, reason = "each target is a program of its own")]
+mod targets;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| targets::completion_body(bytes));

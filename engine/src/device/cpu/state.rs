@@ -1,0 +1,95 @@
+//! Places for recurrent state: one sequence's, or a snapshot's, over all layers that have any.
+//!
+//! Memory comes zeroed from the operating system and is touched only as places fill. Per layer,
+//! place and key head lie the last inputs of the convolution, `[taps - 1][channels of the head]`,
+//! and then a matrix `[key dim][value dim]` for each value head, whose rows are padded to whole
+//! vectors.
+
+use memmap2::MmapMut;
+
+use super::kv::Plan;
+use super::lanes::LANES;
+use crate::device::{DeltaNetShape, StateShape};
+use crate::model::StepError;
+
+/// Recurrent state of all layers.
+#[derive(Debug)]
+pub struct State {
+    pub(super) shape: StateShape,
+    pub(super) storage: MmapMut,
+}
+
+impl State {
+    pub(super) fn new(shape: StateShape) -> Result<Self, StepError> {
+        let failed = |message| StepError { operation: "state", message };
+        let head = Head::new(&shape.net);
+        let bytes = [shape.layers, shape.places, shape.net.key_heads, head.elements(), 4]
+            .into_iter()
+            .try_fold(1usize, usize::checked_mul)
+            .ok_or_else(|| {
+                failed(format!("{} places are more than memory can be", shape.places))
+            })?;
+        let storage = MmapMut::map_anon(bytes.max(1))
+            .map_err(|err| failed(format!("{bytes} bytes cannot be reserved: {err}")))?;
+        Ok(Self { shape, storage })
+    }
+
+    /// Refuses a step whose segments name no place, or one that is not there.
+    pub(super) fn check(&self, plan: &Plan) -> Result<(), StepError> {
+        let wrong = |message| Err(StepError { operation: "state", message });
+        for (index, span) in plan.spans.iter().enumerate() {
+            let Some(state) = span.state else {
+                return wrong(format!("segment {index} has no place for its recurrent state"));
+            };
+            let places = [Some(state.place), state.load, state.save];
+            if let Some(place) = places.iter().flatten().max()
+                && *place as usize >= self.shape.places
+            {
+                return wrong(format!(
+                    "segment {index} names place {place} of {}",
+                    self.shape.places
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Sizes of what one key head and its value heads keep, in elements.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Head {
+    /// Channels of the convolution: query, key, and the values of the group.
+    pub(super) channels: usize,
+    /// Inputs that the convolution looks back at.
+    pub(super) past: usize,
+    /// One value head's matrix.
+    pub(super) matrix: usize,
+    group: usize,
+}
+
+impl Head {
+    pub(super) fn new(shape: &DeltaNetShape) -> Self {
+        let group = shape.group();
+        Self {
+            channels: 2 * shape.key_dim + group * shape.value_dim,
+            past: shape.taps - 1,
+            matrix: shape.key_dim * shape.value_dim.next_multiple_of(LANES),
+            group,
+        }
+    }
+
+    pub(super) fn history(&self) -> usize {
+        self.past * self.channels
+    }
+
+    pub(super) fn elements(&self) -> usize {
+        self.history() + self.group * self.matrix
+    }
+
+    /// Where the head `head` of `place` begins in a layer's share.
+    pub(super) fn start(&self, shape: &StateShape, layer: usize, place: u32, head: usize) -> usize {
+        assert!(layer < shape.layers && head < shape.net.key_heads, "the layer has state");
+        let place = layer * shape.places + place as usize;
+        (place * shape.net.key_heads + head) * self.elements()
+    }
+}

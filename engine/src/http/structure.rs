@@ -1,0 +1,206 @@
+//! The fields that ask for a structured answer, in OpenAI's, vLLM's and SGLang's spellings.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::error::{ApiError, ErrorKind};
+use super::fields::{Fields, wrong_type};
+use super::state::Ready;
+use crate::sample::{Guide, Structure};
+
+/// A structure and the field that asked for it.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Wanted {
+    field: &'static str,
+    structure: Structure,
+}
+
+/// Reads what one spelling asks for; none where its value asks for nothing.
+type Read = fn(&'static str, Value) -> Result<Option<Structure>, ApiError>;
+
+const SPELLINGS: [(&str, Read); 7] = [
+    ("response_format", response_format),
+    ("structured_outputs", structured_outputs),
+    ("guided_json", json),
+    ("guided_regex", regex),
+    ("guided_choice", choice),
+    ("json_schema", json),
+    ("regex", regex),
+];
+
+/// The structure that a request asks for; two would contradict each other.
+pub(super) fn take_structure(fields: &mut Fields) -> Result<Option<Wanted>, ApiError> {
+    let mut wanted: Option<Wanted> = None;
+    for (field, read) in SPELLINGS {
+        let Some(value) = fields.take(field) else { continue };
+        let Some(structure) = read(field, value)? else { continue };
+        if let Some(first) = &wanted {
+            let message = format!("`{field}` cannot be had together with `{}`", first.field);
+            return Err(ApiError::field(field, message));
+        }
+        wanted = Some(Wanted { field, structure });
+    }
+    Ok(wanted)
+}
+
+impl Wanted {
+    /// A guide along the structure. Grammars of large schemas take many milliseconds to build, and
+    /// so this happens beside the event loop.
+    pub(super) async fn guide(
+        self,
+        ready: &Arc<Ready>,
+        chat: Option<String>,
+    ) -> Result<Guide, ApiError> {
+        let text = Arc::clone(&ready.text);
+        let Self { field, structure } = self;
+        let built =
+            tokio::task::spawn_blocking(move || text.guide(&structure, chat.as_deref())).await;
+        match built {
+            Ok(guide) => guide.map_err(|error| {
+                let message = format!("`{field}` cannot be followed: {error}");
+                ApiError::field(field, message)
+            }),
+            Err(panicked) => Err(ApiError {
+                source: Some(Box::new(panicked)),
+                ..ApiError::new(ErrorKind::EngineFailed, "the grammar could not be built")
+            }),
+        }
+    }
+}
+
+fn response_format(field: &'static str, value: Value) -> Result<Option<Structure>, ApiError> {
+    match value["type"].as_str() {
+        Some("text") => Ok(None),
+        Some("json_object") => Ok(Some(Structure::any_object())),
+        Some("json_schema") => match &value["json_schema"]["schema"] {
+            schema @ (Value::Object(_) | Value::Bool(_)) => {
+                Ok(Some(Structure::Json(schema.clone())))
+            }
+            other => Err(wrong_type("response_format.json_schema.schema", "a JSON schema", other)),
+        },
+        Some(other) => {
+            let message = format!("`response_format` of type `{other}` is not supported");
+            Err(ApiError::new(ErrorKind::UnsupportedField, message).at(field))
+        }
+        None => Err(wrong_type(field, "an object with a `type`", &value)),
+    }
+}
+
+/// `{"json": ..}`, `{"regex": ..}`, `{"choice": ..}` or `{"json_object": true}`.
+fn structured_outputs(field: &'static str, value: Value) -> Result<Option<Structure>, ApiError> {
+    let Value::Object(entries) = value else {
+        return Err(wrong_type(field, "an object", &value));
+    };
+    let mut found = None;
+    for (key, value) in entries {
+        if value.is_null() || value == Value::Bool(false) {
+            continue;
+        }
+        let structure = match key.as_str() {
+            "json" => json("structured_outputs.json", value)?,
+            "regex" => regex("structured_outputs.regex", value)?,
+            "choice" => choice("structured_outputs.choice", value)?,
+            "json_object" => Some(Structure::any_object()),
+            _ => {
+                let message = format!("`{field}.{key}` is not supported");
+                return Err(ApiError::new(ErrorKind::UnsupportedField, message).at(field));
+            }
+        };
+        if found.is_some() {
+            return Err(ApiError::field(field, format!("`{field}` asks for more than one thing")));
+        }
+        found = structure;
+    }
+    Ok(found)
+}
+
+/// A schema, or the text of one.
+fn json(field: &'static str, value: Value) -> Result<Option<Structure>, ApiError> {
+    let schema = match value {
+        Value::String(text) => serde_json::from_str(&text)
+            .map_err(|error| ApiError::field(field, format!("`{field}` is not JSON: {error}")))?,
+        other => other,
+    };
+    match schema {
+        Value::Object(_) | Value::Bool(_) => Ok(Some(Structure::Json(schema))),
+        other => Err(wrong_type(field, "a JSON schema", &other)),
+    }
+}
+
+fn regex(field: &'static str, value: Value) -> Result<Option<Structure>, ApiError> {
+    match value {
+        Value::String(expression) => Ok(Some(Structure::Regex(expression))),
+        other => Err(wrong_type(field, "a regular expression", &other)),
+    }
+}
+
+fn choice(field: &'static str, value: Value) -> Result<Option<Structure>, ApiError> {
+    let items = value.as_array().map_or(&[][..], Vec::as_slice);
+    let texts: Option<Vec<_>> = items.iter().map(|item| item.as_str().map(str::to_owned)).collect();
+    match texts.filter(|texts| !texts.is_empty()) {
+        Some(texts) => Ok(Some(Structure::choice(&texts))),
+        None => Err(wrong_type(field, "a list of texts", &value)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn each_spelling_says_the_same() {
+        let schema = json!({"type": "integer"});
+        let as_json = Some(Structure::Json(schema.clone()));
+        let as_regex = Some(Structure::Regex("a+".into()));
+        let as_choice = Some(Structure::Regex("a|b\\.".into()));
+        for (body, wanted) in [
+            (json!({}), None),
+            (json!({"response_format": {"type": "text"}, "guided_json": null}), None),
+            (json!({"structured_outputs": {}}), None),
+            (json!({"response_format": {"type": "json_object"}}), Some(Structure::any_object())),
+            (
+                json!({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}),
+                as_json.clone(),
+            ),
+            (json!({"guided_json": schema}), as_json.clone()),
+            (json!({"guided_json": schema.to_string()}), as_json.clone()),
+            (json!({"json_schema": schema.to_string()}), as_json.clone()),
+            (json!({"structured_outputs": {"json": schema, "regex": null}}), as_json),
+            (json!({"guided_regex": "a+"}), as_regex.clone()),
+            (json!({"regex": "a+"}), as_regex.clone()),
+            (json!({"structured_outputs": {"regex": "a+"}}), as_regex),
+            (json!({"guided_choice": ["a", "b."]}), as_choice.clone()),
+            (json!({"structured_outputs": {"choice": ["a", "b."]}}), as_choice),
+        ] {
+            let Value::Object(map) = body.clone() else { unreachable!() };
+            let found = take_structure(&mut Fields::of(map)).unwrap();
+            assert_eq!(found.map(|found| found.structure), wanted, "{body}");
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_its_field() {
+        for (body, param) in [
+            (json!({"response_format": {"type": "xml"}}), "response_format"),
+            (json!({"response_format": 1}), "response_format"),
+            (
+                json!({"response_format": {"type": "json_schema"}}),
+                "response_format.json_schema.schema",
+            ),
+            (json!({"guided_json": "{"}), "guided_json"),
+            (json!({"guided_json": [1]}), "guided_json"),
+            (json!({"guided_regex": 1}), "guided_regex"),
+            (json!({"guided_choice": []}), "guided_choice"),
+            (json!({"structured_outputs": {"grammar": "x"}}), "structured_outputs"),
+            (json!({"structured_outputs": {"json": {}, "regex": "a"}}), "structured_outputs"),
+            (json!({"guided_regex": "a", "regex": "b"}), "regex"),
+        ] {
+            let Value::Object(map) = body.clone() else { unreachable!() };
+            let error = take_structure(&mut Fields::of(map)).expect_err("nothing sensible");
+            assert_eq!(error.param.as_deref(), Some(param), "{body}");
+        }
+    }
+}

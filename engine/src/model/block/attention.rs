@@ -1,0 +1,103 @@
+//! Grouped-query attention with rotary positions, over pages of keys and values.
+
+use std::ops::Range;
+
+use super::{BlockContext, Step};
+use crate::device::{AttentionLayer, Device, HeadNorms, RowOrder};
+use crate::model::loader::{Linear, Loader, Part, in_layer};
+use crate::model::shard::{self, Heads};
+use crate::model::spec::AttentionSpec;
+use crate::model::{LoadError, StepError};
+
+/// Projections around an attention layer.
+#[derive(Debug)]
+pub struct Attention<D: Device> {
+    qkv: Linear<D>,
+    /// Of its output, where it has gates.
+    gate: Option<Linear<D>>,
+    layer: AttentionLayer<D::Vector>,
+    output: Linear<D>,
+}
+
+impl<D: Device> Attention<D> {
+    pub(super) fn load(
+        loader: &mut Loader<'_, D>,
+        spec: &AttentionSpec,
+        context: BlockContext,
+        kv_layer: usize,
+    ) -> Result<Self, LoadError> {
+        let (names, whole) = (&spec.names, &spec.shape);
+        let Some((own, shape)) = Heads::of_attention(loader.rank(), whole) else {
+            return Err(loader.indivisible("attention heads", whole.heads));
+        };
+        let columns = |heads: &Range<usize>| shard::columns(0, heads, whole.head_dim);
+        let (query, kv) = (columns(&own.query), columns(&own.kv));
+        let BlockContext { layer, hidden, norm_epsilon: epsilon } = context;
+        let (query_cols, kv_cols) = (whole.heads * whole.head_dim, whole.kv_heads * whole.head_dim);
+        let part = |name, n, own: &Range<usize>, order| {
+            let own = vec![own.clone()];
+            Part { name, n, own, order, bias: spec.qkv_bias }
+        };
+        let head_dim = shape.head_dim;
+        let paired = |second| RowOrder::HeadPairs { head_dim, second };
+        let queries = if spec.gated { paired(false) } else { spec.rotated };
+        let gate = if spec.gated {
+            let gate = part(names.query, query_cols, &query, paired(true));
+            Some(loader.linear(&[gate], layer, hidden)?)
+        } else {
+            None
+        };
+        let qkv = [
+            part(names.query, query_cols, &query, queries),
+            part(names.key, kv_cols, &kv, spec.rotated),
+            part(names.value, kv_cols, &kv, RowOrder::AsStored),
+        ];
+        let output = Part { bias: spec.output_bias, ..Part::plain(names.output, hidden) };
+        let head_norms = if spec.head_norms {
+            let query = loader.norm(names.query_norm, layer, head_dim)?;
+            let key = loader.norm(names.key_norm, layer, head_dim)?;
+            Some(HeadNorms { query, key, epsilon })
+        } else {
+            None
+        };
+        let sinks = if spec.sinks {
+            let sinks = loader.values(&in_layer(names.sinks, layer), &[whole.heads])?;
+            Some(loader.own_vector(&sinks[own.query.clone()])?)
+        } else {
+            None
+        };
+        Ok(Self {
+            qkv: loader.linear(&qkv, layer, hidden)?,
+            gate,
+            layer: AttentionLayer {
+                window: spec.window,
+                head_norms,
+                sinks,
+                ..AttentionLayer::new(shape, kv_layer)
+            },
+            output: loader.partial(&output, layer, query_cols, &query)?,
+        })
+    }
+
+    pub(super) fn run(
+        &self,
+        step: &mut Step<'_, D>,
+        x: &D::Buffer,
+        delta: &mut D::Buffer,
+    ) -> Result<(), StepError> {
+        let Step { device, plan, kv, scratch, rows, .. } = step;
+        let (qkv, attended) = (&mut scratch.projected, &mut scratch.mixed);
+        let shape = &self.layer.shape;
+        device.reshape(qkv, *rows, shape.qkv_cols())?;
+        device.reshape(attended, *rows, shape.heads * shape.head_dim)?;
+        self.qkv.run(device, x, qkv)?;
+        device.rope_and_cache(qkv, &self.layer, plan, kv)?;
+        device.attention(qkv, &self.layer, plan, kv, attended)?;
+        if let Some(gate) = &self.gate {
+            device.reshape(&mut scratch.gates, *rows, shape.heads * shape.head_dim)?;
+            gate.run(device, x, &mut scratch.gates)?;
+            device.sigmoid_mul(attended, &scratch.gates)?;
+        }
+        self.output.run(device, attended, delta)
+    }
+}

@@ -1,0 +1,106 @@
+//! Gated DeltaNet: a mixer whose memory of the past is a matrix a head, and not pages.
+
+use std::ops::Range;
+
+use super::{BlockContext, Step};
+use crate::device::{DeltaNetLayer, DeltaNetShape, Device};
+use crate::model::loader::{Linear, Loader, Part, in_layer};
+use crate::model::shard::{self, Heads};
+use crate::model::spec::DeltaNetSpec;
+use crate::model::{LoadError, StepError};
+
+/// Projections around a gated DeltaNet layer.
+#[derive(Debug)]
+pub struct DeltaNet<D: Device> {
+    projections: Linear<D>,
+    layer: DeltaNetLayer<D::Vector>,
+    output: Linear<D>,
+}
+
+impl<D: Device> DeltaNet<D> {
+    pub(super) fn load(
+        loader: &mut Loader<'_, D>,
+        spec: &DeltaNetSpec,
+        context: BlockContext,
+        state_layer: usize,
+    ) -> Result<Self, LoadError> {
+        let (names, whole) = (&spec.names, &spec.shape);
+        let Some((own, shape)) = Heads::of_delta_net(loader.rank(), whole) else {
+            return Err(loader.indivisible("value heads", whole.value_heads));
+        };
+        let BlockContext { layer, hidden, norm_epsilon: epsilon } = context;
+        let (values, heads) = (whole.value_heads * whole.value_dim, whole.value_heads);
+        let own_values = shard::columns(0, &own.query, whole.value_dim);
+        let convolved = own_channels(whole, &own);
+        let part = |name, n, own| Part { own, ..Part::plain(name, n) };
+        let projections = [
+            part(names.query_key_value, whole.conv_cols(), convolved.to_vec()),
+            part(names.gate, values, vec![own_values.clone()]),
+            part(names.beta, heads, vec![own.query.clone()]),
+            part(names.decay, heads, vec![own.query.clone()]),
+        ];
+        let output = Part::plain(names.output, hidden);
+        let rate = loader.values(&in_layer(names.decay_log, layer), &[heads])?;
+        let rate: Vec<_> = rate[own.query.clone()].iter().map(|log| -log.exp()).collect();
+        let bias = loader.values(&in_layer(names.decay_bias, layer), &[heads])?;
+        let conv = by_tap(loader, spec, layer, &convolved)?;
+        Ok(Self {
+            projections: loader.linear(&projections, layer, hidden)?,
+            layer: DeltaNetLayer {
+                shape,
+                index: state_layer,
+                conv: loader.own_vector(&conv)?,
+                rate: loader.own_vector(&rate)?,
+                bias: loader.own_vector(&bias[own.query.clone()])?,
+                norm: loader.vector(&format!("{}.weight", names.norm), layer, shape.value_dim)?,
+                epsilon,
+            },
+            output: loader.partial(&output, layer, values, &own_values)?,
+        })
+    }
+
+    pub(super) fn run(
+        &self,
+        step: &mut Step<'_, D>,
+        x: &D::Buffer,
+        delta: &mut D::Buffer,
+    ) -> Result<(), StepError> {
+        let Step { device, plan, state, scratch, rows, .. } = step;
+        let Some(state) = state else {
+            let message = "no places for recurrent state were allocated".to_owned();
+            return Err(StepError { operation: "step", message });
+        };
+        let (projected, mixed) = (&mut scratch.projected, &mut scratch.mixed);
+        let shape = &self.layer.shape;
+        device.reshape(projected, *rows, shape.cols())?;
+        device.reshape(mixed, *rows, shape.value_heads * shape.value_dim)?;
+        self.projections.run(device, x, projected)?;
+        device.delta_net(projected, &self.layer, plan, state, mixed)?;
+        self.output.run(device, mixed, delta)
+    }
+}
+
+/// Queries, keys and values of the heads `own` among the channels of all heads.
+fn own_channels(whole: &DeltaNetShape, own: &Heads) -> [Range<usize>; 3] {
+    let keys = whole.key_heads * whole.key_dim;
+    [
+        shard::columns(0, &own.kv, whole.key_dim),
+        shard::columns(keys, &own.kv, whole.key_dim),
+        shard::columns(2 * keys, &own.query, whole.value_dim),
+    ]
+}
+
+/// The convolution's weights `[taps, own channels]`; files keep them as `[channels, 1, taps]`.
+fn by_tap<D: Device>(
+    loader: &mut Loader<'_, D>,
+    spec: &DeltaNetSpec,
+    layer: usize,
+    own: &[Range<usize>],
+) -> Result<Vec<f32>, LoadError> {
+    let (channels, taps) = (spec.shape.conv_cols(), spec.shape.taps);
+    let name = format!("{}.weight", in_layer(spec.names.conv, layer));
+    let stored = loader.values(&name, &[channels, 1, taps])?;
+    let of_tap = |tap| own.iter().cloned().flatten().map(move |channel| (channel, tap));
+    let elements = (0..taps).flat_map(of_tap);
+    Ok(elements.map(|(channel, tap)| stored[channel * taps + tap]).collect())
+}

@@ -1,0 +1,57 @@
+//! The gated feed-forward layer: `down(silu(gate(x)) * up(x))`. Source: Shazeer 2020.
+
+use super::{BlockContext, Step};
+use crate::device::Device;
+use crate::model::loader::{Linear, Loader, Part};
+use crate::model::shard;
+use crate::model::spec::{Activation, DenseSpec};
+use crate::model::{LoadError, StepError};
+
+/// Gate and up as one product, then down.
+#[derive(Debug)]
+pub struct Dense<D: Device> {
+    /// Columns that this rank has.
+    intermediate: usize,
+    gate_up: Linear<D>,
+    down: Linear<D>,
+}
+
+impl<D: Device> Dense<D> {
+    pub(super) fn load(
+        loader: &mut Loader<'_, D>,
+        spec: &DenseSpec,
+        context: BlockContext,
+    ) -> Result<Self, LoadError> {
+        let BlockContext { layer, hidden, .. } = context;
+        let (names, intermediate) = (&spec.names, spec.intermediate);
+        let unit = loader.cut_unit(names.down, layer);
+        let own = shard::share_in_units(loader.rank(), intermediate, unit);
+        if own.is_empty() {
+            return Err(loader.indivisible("blocks of feed-forward columns", intermediate / unit));
+        }
+        let part = |name, n| Part { bias: spec.bias, ..Part::plain(name, n) };
+        let gate_up = [names.gate, names.up];
+        let gate_up =
+            gate_up.map(|name| Part { own: vec![own.clone()], ..part(name, intermediate) });
+        Ok(Self {
+            intermediate: own.len(),
+            gate_up: loader.linear(&gate_up, layer, hidden)?,
+            down: loader.partial(&part(names.down, hidden), layer, intermediate, &own)?,
+        })
+    }
+
+    pub(super) fn run(
+        &self,
+        step: &mut Step<'_, D>,
+        x: &D::Buffer,
+        delta: &mut D::Buffer,
+    ) -> Result<(), StepError> {
+        let Step { device, scratch, rows, .. } = step;
+        let (gate_up, gated) = (&mut scratch.projected, &mut scratch.mixed);
+        device.reshape(gate_up, *rows, 2 * self.intermediate)?;
+        device.reshape(gated, *rows, self.intermediate)?;
+        self.gate_up.run(device, x, gate_up)?;
+        Activation::Silu.run(*device, gate_up, gated)?;
+        self.down.run(device, gated, delta)
+    }
+}

@@ -1,0 +1,273 @@
+//! The decoder: embedding, layers of blocks over a residual stream, final norm, head.
+//!
+//! Knows no architecture: what the layers are is said by a [`DecoderSpec`].
+
+use std::ops::Range;
+
+use super::block::{BlockContext, FeedForward, LayerCounts, Mixer, Scratch, Step};
+use super::config::architecture;
+use super::loader::{Loader, Part};
+use super::rope::RopePrecision;
+use super::shard::{self, Heads};
+use super::spec::{DecoderSpec, LayerSpec, MixerSpec, Names};
+use super::{LoadError, Model, ModelInfo, StepBatch, StepError};
+use crate::device::{Device, KvShape, KvType, Rank, Rotation, StateShape};
+use crate::weights::Checkpoint;
+
+/// A layer: norm, mixer, norm, feed-forward.
+#[derive(Debug)]
+struct Layer<D: Device> {
+    mixer_norm: D::Vector,
+    mixer: Mixer<D>,
+    feed_forward_norm: D::Vector,
+    feed_forward: FeedForward<D>,
+}
+
+/// Activations of a step outside of blocks, resized to its rows.
+#[derive(Debug)]
+struct Stream<D: Device> {
+    /// `[T, hidden]` the residual stream.
+    hidden: D::Buffer,
+    /// `[T, hidden]` its norm.
+    normed: D::Buffer,
+    /// `[T, hidden]` what a block adds to the stream.
+    delta: D::Buffer,
+    /// `[R, hidden]` for the rows with logits: stream, what to add, norm of the sum.
+    last: [D::Buffer; 3],
+    /// `[R, own vocab]`
+    own_logits: D::Buffer,
+    /// `[R, vocab]`, used where there are several ranks.
+    logits: D::Buffer,
+}
+
+/// A decoder on one device.
+#[derive(Debug)]
+pub struct Decoder<D: Device> {
+    device: D,
+    info: ModelInfo,
+    norm_epsilon: f32,
+    rotation: Rotation,
+    /// Shape of the KV cache but for its pages.
+    kv_shape: KvShape,
+    /// The ids whose rows of embedding and head this rank has.
+    own_vocab: Range<usize>,
+    /// Shape of the recurrent state but for its places; none in models without.
+    state_shape: Option<StateShape>,
+    embedding: D::Matrix,
+    layers: Vec<Layer<D>>,
+    final_norm: D::Vector,
+    /// Absent where the embedding is the head.
+    head: Option<D::Matrix>,
+    stream: Stream<D>,
+    scratch: Scratch<D>,
+    kv: Option<D::Kv>,
+    state: Option<D::State>,
+}
+
+impl<D: Device> Decoder<D> {
+    /// Reads and packs the weights of `checkpoint`, which are those of `spec`.
+    ///
+    /// # Errors
+    /// A tensor is missing or does not fit, or the device is full.
+    pub fn load(
+        mut device: D,
+        checkpoint: &Checkpoint,
+        spec: &DecoderSpec,
+        kv_type: KvType,
+        precision: RopePrecision,
+    ) -> Result<Self, LoadError> {
+        let (config, names) = (&spec.config, &spec.names);
+        let (hidden, vocab) = (config.hidden, config.vocab_size);
+        let mut loader = Loader::new(&mut device, checkpoint, spec.norm_offset);
+        let own_vocab = shard::share(loader.rank(), vocab);
+        let rows = |name| Part { own: vec![own_vocab.clone()], ..Part::plain(name, vocab) };
+        let embedding = loader.matrix(&[rows(names.embedding)], 0, hidden)?;
+        let mut counts = LayerCounts::default();
+        let mut layers = Vec::with_capacity(spec.layers.len());
+        for (layer, spec) in spec.layers.iter().enumerate() {
+            let context = BlockContext { layer, hidden, norm_epsilon: config.norm_epsilon };
+            layers.push(Layer::load(&mut loader, names, spec, context, &mut counts)?);
+        }
+        let final_norm = loader.norm(names.final_norm, 0, hidden)?;
+        let head =
+            if spec.tied { None } else { Some(loader.matrix(&[rows(names.head)], 0, hidden)?) };
+        let kv_shape = kv_shape(spec, loader.rank(), counts.kv, kv_type);
+        let state_shape = state_shape(spec, loader.rank(), counts.state);
+        let info = ModelInfo {
+            architecture: architecture(checkpoint.config())?.to_owned(),
+            vocab_size: vocab,
+            max_seq_len: config.max_seq_len,
+            parameters: loader.parameters(),
+            compute_dtype: "f32",
+            kv_dtype: kv_type.name(),
+            kv_bytes_per_token: kv_shape.token_bytes(),
+            state_bytes: state_shape.map_or(0, |shape| shape.place_bytes()),
+        };
+        Ok(Self {
+            stream: Stream::new(&mut device, hidden, own_vocab.len(), vocab)
+                .map_err(LoadError::Device)?,
+            scratch: Scratch::new(&mut device).map_err(LoadError::Device)?,
+            device,
+            info,
+            norm_epsilon: config.norm_epsilon,
+            rotation: spec.rope.rotation(precision),
+            kv_shape,
+            own_vocab,
+            state_shape,
+            embedding,
+            layers,
+            final_norm,
+            head,
+            kv: None,
+            state: None,
+        })
+    }
+
+    /// Runs the layers over the rows in `hidden`; leaves the stream in `hidden` and what is still
+    /// to be added to it in `delta`.
+    fn run_layers(&mut self, plan: &D::Plan, rows: usize) -> Result<(), StepError> {
+        let Some(kv) = self.kv.as_mut() else {
+            return Err(no_kv());
+        };
+        let Stream { hidden, normed, delta, .. } = &mut self.stream;
+        let (device, scratch) = (&mut self.device, &mut self.scratch);
+        let state = self.state.as_mut();
+        let mut step = Step { device, plan, kv, state, scratch, rows };
+        let epsilon = self.norm_epsilon;
+        for (index, layer) in self.layers.iter().enumerate() {
+            if index == 0 {
+                step.device.rms_norm(hidden, &layer.mixer_norm, epsilon, normed)?;
+            } else {
+                step.device.add_rms_norm(hidden, delta, &layer.mixer_norm, epsilon, normed)?;
+            }
+            layer.mixer.run(&mut step, normed, delta)?;
+            step.device.all_reduce_sum(delta)?;
+            step.device.add_rms_norm(hidden, delta, &layer.feed_forward_norm, epsilon, normed)?;
+            layer.feed_forward.run(&mut step, normed, delta)?;
+            step.device.all_reduce_sum(delta)?;
+        }
+        Ok(())
+    }
+}
+
+impl<D: Device> Layer<D> {
+    fn load(
+        loader: &mut Loader<'_, D>,
+        names: &Names,
+        spec: &LayerSpec,
+        context: BlockContext,
+        counts: &mut LayerCounts,
+    ) -> Result<Self, LoadError> {
+        let BlockContext { layer, hidden, .. } = context;
+        Ok(Self {
+            mixer_norm: loader.norm(names.mixer_norm, layer, hidden)?,
+            mixer: Mixer::load(loader, &spec.mixer, context, counts)?,
+            feed_forward_norm: loader.norm(names.feed_forward_norm, layer, hidden)?,
+            feed_forward: FeedForward::load(loader, &spec.feed_forward, context)?,
+        })
+    }
+}
+
+impl<D: Device> Stream<D> {
+    fn new(
+        device: &mut D,
+        hidden: usize,
+        own_vocab: usize,
+        vocab: usize,
+    ) -> Result<Self, StepError> {
+        Ok(Self {
+            hidden: device.buffer(hidden)?,
+            normed: device.buffer(hidden)?,
+            delta: device.buffer(hidden)?,
+            last: [device.buffer(hidden)?, device.buffer(hidden)?, device.buffer(hidden)?],
+            own_logits: device.buffer(own_vocab)?,
+            logits: device.buffer(vocab)?,
+        })
+    }
+
+    /// Makes room for `rows` rows, `last_rows` of them with logits.
+    fn resize(&mut self, device: &mut D, rows: usize, last_rows: usize) -> Result<(), StepError> {
+        let all = [&mut self.hidden, &mut self.normed, &mut self.delta];
+        all.into_iter().try_for_each(|buffer| device.resize(buffer, rows))?;
+        self.last.iter_mut().try_for_each(|buffer| device.resize(buffer, last_rows))?;
+        device.resize(&mut self.own_logits, last_rows)
+    }
+}
+
+/// Heads are the same in every layer that has them.
+fn kv_shape(spec: &DecoderSpec, rank: Rank, layers: usize, kv_type: KvType) -> KvShape {
+    let mut heads = spec.layers.iter().filter_map(|layer| match &layer.mixer {
+        MixerSpec::Attention(attention) => Some(attention.shape),
+        MixerSpec::DeltaNet(_) => None,
+    });
+    let shape = heads.next().unwrap_or_else(|| spec.config.attention_shape());
+    let own = Heads::of_attention(rank, &shape);
+    let (kv_heads, head_dim) = (own.map_or(0, |(own, _)| own.kv.len()), shape.head_dim);
+    KvShape { layers, kv_heads, head_dim, pages: 0, page_tokens: 0, kv_type }
+}
+
+/// As for heads.
+fn state_shape(spec: &DecoderSpec, rank: Rank, layers: usize) -> Option<StateShape> {
+    let whole = spec.layers.iter().find_map(|layer| match &layer.mixer {
+        MixerSpec::Attention(_) => None,
+        MixerSpec::DeltaNet(delta_net) => Some(&delta_net.shape),
+    })?;
+    let (_, net) = Heads::of_delta_net(rank, whole)?;
+    Some(StateShape { layers, places: 0, net })
+}
+
+fn no_kv() -> StepError {
+    StepError { operation: "step", message: "no KV cache was allocated".to_owned() }
+}
+
+impl<D: Device> Model for Decoder<D> {
+    fn info(&self) -> &ModelInfo {
+        &self.info
+    }
+
+    fn allocate_kv(&mut self, pages: usize, page_tokens: usize) -> Result<(), StepError> {
+        self.kv = Some(self.device.kv(KvShape { pages, page_tokens, ..self.kv_shape })?);
+        Ok(())
+    }
+
+    fn allocate_states(&mut self, places: usize) -> Result<(), StepError> {
+        if let Some(shape) = self.state_shape {
+            self.state = Some(self.device.state(StateShape { places, ..shape })?);
+        }
+        Ok(())
+    }
+
+    fn run_ahead(&self) -> usize {
+        self.device.run_ahead()
+    }
+
+    fn step(&mut self, batch: &StepBatch) -> Result<&[f32], StepError> {
+        let Some(kv) = self.kv.as_ref() else { return Err(no_kv()) };
+        if let Some(id) = batch.tokens.iter().find(|id| **id as usize >= self.info.vocab_size) {
+            let message = format!("token {id} is not in the vocabulary");
+            return Err(StepError { operation: "step", message });
+        }
+        let plan = self.device.plan(batch, kv, &self.rotation)?;
+        let (rows, last_rows) = (batch.tokens.len(), batch.logit_rows());
+        self.stream.resize(&mut self.device, rows, last_rows.len())?;
+        let (first, hidden) = (self.own_vocab.start, &mut self.stream.hidden);
+        self.device.embed(&self.embedding, first, &batch.tokens, hidden)?;
+        self.device.all_reduce_sum(hidden)?;
+        self.run_layers(&plan, rows)?;
+        let (device, stream) = (&mut self.device, &mut self.stream);
+        if !last_rows.is_empty() {
+            let [hidden, delta, normed] = &mut stream.last;
+            device.gather(&stream.hidden, &last_rows, hidden)?;
+            device.gather(&stream.delta, &last_rows, delta)?;
+            device.add_rms_norm(hidden, delta, &self.final_norm, self.norm_epsilon, normed)?;
+            let head = self.head.as_ref().unwrap_or(&self.embedding);
+            device.matmul(normed, head, &mut stream.own_logits)?;
+        }
+        if device.rank() == Rank::ONLY {
+            return device.read(&mut stream.own_logits);
+        }
+        device.resize(&mut stream.logits, last_rows.len())?;
+        device.all_gather(&stream.own_logits, &mut stream.logits)?;
+        device.read(&mut stream.logits)
+    }
+}

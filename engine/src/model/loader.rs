@@ -1,0 +1,307 @@
+//! Weights by name onto a device: the one way from a checkpoint to matrices and vectors.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use crate::device::{Device, HostMatrix, Rank, RowOrder};
+use crate::weights::format::dequantize;
+use crate::weights::{Checkpoint, LoadError, MxStack, TensorData, WeightType};
+
+/// `n` rows of the stored matrix `{name}.weight`, and as many elements of `{name}.bias`.
+#[derive(Debug, Clone)]
+pub struct Part<'a> {
+    pub name: &'a str,
+    pub n: usize,
+    /// Those of the rows that this rank has, whole heads where `order` is one of heads.
+    pub own: Vec<Range<usize>>,
+    pub order: RowOrder,
+    pub bias: bool,
+}
+
+impl<'a> Part<'a> {
+    /// All rows as stored, no bias.
+    pub fn plain(name: &'a str, n: usize) -> Self {
+        Self {
+            name,
+            n,
+            own: std::iter::once(0..n).collect(),
+            order: RowOrder::AsStored,
+            bias: false,
+        }
+    }
+}
+
+impl Part<'_> {
+    /// Where the files keep rows `own`.
+    fn stored(&self, own: &Range<usize>) -> Range<usize> {
+        self.order.stored_rows(own.start)..self.order.stored_rows(own.end)
+    }
+}
+
+/// A matrix product with its bias.
+#[derive(Debug)]
+pub struct Linear<D: Device> {
+    pub matrix: D::Matrix,
+    /// `[N]`, absent where every part has none.
+    pub bias: Option<D::Vector>,
+}
+
+/// Reads tensors onto the device and counts them.
+#[derive(Debug)]
+pub struct Loader<'a, D: Device> {
+    pub device: &'a mut D,
+    checkpoint: &'a Checkpoint,
+    /// As [`super::spec::DecoderSpec::norm_offset`].
+    norm_offset: f32,
+    parameters: u64,
+}
+
+impl<'a, D: Device> Loader<'a, D> {
+    pub fn new(device: &'a mut D, checkpoint: &'a Checkpoint, norm_offset: f32) -> Self {
+        Self { device, checkpoint, norm_offset, parameters: 0 }
+    }
+
+    /// Where the device stands among those that share the model.
+    pub fn rank(&self) -> Rank {
+        self.device.rank()
+    }
+
+    /// Elements between two places at which the rows of matrix `name` can be cut.
+    pub fn cut_unit(&self, name: &str, layer: usize) -> usize {
+        self.checkpoint.cut_unit(&format!("{}.weight", in_layer(name, layer)))
+    }
+
+    /// Why this model cannot be divided among the ranks.
+    pub fn indivisible(&self, what: &str, count: usize) -> LoadError {
+        let ranks = self.rank().count;
+        let reason = format!("{ranks} ranks cannot share {count} {what}; hint: a smaller `--tp`");
+        LoadError::Unsupported { path: self.checkpoint.path().to_owned(), reason }
+    }
+
+    /// Counts weights that another rank has.
+    pub fn count_elsewhere(&mut self, weights: usize) {
+        self.parameters += weights as u64;
+    }
+
+    /// Weights read so far, by this rank or another.
+    pub fn parameters(&self) -> u64 {
+        self.parameters
+    }
+
+    /// The vector that is called `name`, ending included.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::vector`], or the device is full.
+    pub fn vector(&mut self, name: &str, layer: usize, len: usize) -> Result<D::Vector, LoadError> {
+        let values = self.values(&in_layer(name, layer), &[len])?;
+        self.own_vector(&values)
+    }
+
+    /// The weights `{name}.weight` of a norm over the stream or over heads.
+    ///
+    /// # Errors
+    /// As [`Loader::vector`].
+    pub fn norm(&mut self, name: &str, layer: usize, len: usize) -> Result<D::Vector, LoadError> {
+        let mut values = self.values(&format!("{}.weight", in_layer(name, layer)), &[len])?;
+        values.iter_mut().for_each(|value| *value += self.norm_offset);
+        self.own_vector(&values)
+    }
+
+    /// A tensor as f32, row major.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::tensor`].
+    pub fn values(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, LoadError> {
+        let tensor = self.tensor(name, shape)?;
+        let mut values = vec![0.0; shape.iter().product()];
+        dequantize(tensor.weight_type, &tensor.bytes, &mut values);
+        Ok(values)
+    }
+
+    /// The parts under one another, of K inputs each, as one product.
+    ///
+    /// # Errors
+    /// A tensor is missing or has another shape, or the device is full.
+    pub fn linear(
+        &mut self,
+        parts: &[Part<'_>],
+        layer: usize,
+        k: usize,
+    ) -> Result<Linear<D>, LoadError> {
+        let mut bias = Vec::new();
+        for part in parts.iter().filter(|_| parts.iter().any(|part| part.bias)) {
+            if part.bias {
+                let stored_rows = part.order.stored_rows(part.n);
+                let stored =
+                    self.values(&format!("{}.bias", in_layer(part.name, layer)), &[stored_rows])?;
+                for own in &part.own {
+                    let stored = &stored[part.stored(own)];
+                    bias.extend((0..own.len()).map(|n| stored[part.order.stored_row(n)]));
+                }
+            } else {
+                bias.resize(bias.len() + part.own.iter().map(Range::len).sum::<usize>(), 0.0);
+            }
+        }
+        let bias = if bias.is_empty() { None } else { Some(self.own_vector(&bias)?) };
+        Ok(Linear { matrix: self.matrix(parts, layer, k)?, bias })
+    }
+
+    /// The product by columns `cols` of `part`, whose rows have `k`: one rank's share of a sum over
+    /// all ranks, of which the first has the bias.
+    ///
+    /// # Errors
+    /// As [`Loader::linear`], or a block of weights lies across the border of two ranks.
+    pub fn partial(
+        &mut self,
+        part: &Part<'_>,
+        layer: usize,
+        k: usize,
+        cols: &Range<usize>,
+    ) -> Result<Linear<D>, LoadError> {
+        let own = in_layer(part.name, layer);
+        let name = format!("{own}.weight");
+        let tensor = self.tensor(&name, &[part.n, k])?;
+        let bytes = self.cut(&name, &tensor, cols)?;
+        let (weight_type, order) = (tensor.weight_type, part.order);
+        let rows = Rows { weight_type, n: part.n, bytes, order };
+        let matrix = self.own_matrix(&[rows], cols.len())?;
+        let mut bias = None;
+        if part.bias {
+            let values = self.values(&format!("{own}.bias"), &[part.n])?;
+            if self.rank().index == 0 {
+                bias = Some(self.own_vector(&values)?);
+            }
+        }
+        Ok(Linear { matrix, bias })
+    }
+
+    /// Columns `cols` of the rows of `tensor`.
+    fn cut<'b>(
+        &self,
+        name: &str,
+        tensor: &'b TensorData<'_>,
+        cols: &Range<usize>,
+    ) -> Result<Cow<'b, [u8]>, LoadError> {
+        let (weight_type, k) = (tensor.weight_type, tensor.shape[1]);
+        let block = weight_type.block();
+        if *cols == (0..k) {
+            return Ok(Cow::Borrowed(&tensor.bytes));
+        }
+        if let Some(at) = [cols.start, cols.end].into_iter().find(|at| !at.is_multiple_of(block)) {
+            return Err(LoadError::Cut {
+                path: self.checkpoint.path().to_owned(),
+                tensor: name.to_owned(),
+                weight_type: weight_type.name(),
+                at,
+                block,
+            });
+        }
+        let own = weight_type.row_bytes(cols.start)..weight_type.row_bytes(cols.end);
+        let rows = tensor.bytes.chunks_exact(weight_type.row_bytes(k));
+        Ok(rows.flat_map(|row| &row[own.clone()]).copied().collect())
+    }
+
+    /// The parts under one another, of K inputs each, without biases.
+    ///
+    /// # Errors
+    /// As [`Loader::linear`].
+    pub fn matrix(
+        &mut self,
+        parts: &[Part<'_>],
+        layer: usize,
+        k: usize,
+    ) -> Result<D::Matrix, LoadError> {
+        let mut tensors = Vec::with_capacity(parts.len());
+        for part in parts {
+            let name = format!("{}.weight", in_layer(part.name, layer));
+            let tensor = self.checkpoint.tensor(&name, &[part.order.stored_rows(part.n), k])?;
+            self.parameters += (part.n * k) as u64;
+            tensors.push((tensor, part));
+        }
+        let rows: Vec<_> = tensors
+            .iter()
+            .flat_map(|(tensor, part)| part.own.iter().map(|own| Rows::of(tensor, part, own)))
+            .collect();
+        self.own_matrix(&rows, k)
+    }
+
+    /// A tensor of any shape, counted.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::tensor`].
+    pub fn tensor(&mut self, name: &str, shape: &[usize]) -> Result<TensorData<'a>, LoadError> {
+        let tensor = self.checkpoint.tensor(name, shape)?;
+        self.parameters += shape.iter().map(|size| *size as u64).product::<u64>();
+        Ok(tensor)
+    }
+
+    /// A stack `[E, N, K]` in one of the two forms that gpt-oss is published in.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::mx_stack`].
+    pub fn mx_stack(&mut self, name: &str, shape: [usize; 3]) -> Result<MxStack<'a>, LoadError> {
+        self.parameters += shape.iter().map(|size| *size as u64).product::<u64>();
+        self.checkpoint.mx_stack(name, shape)
+    }
+
+    /// Rows that were read already, under one another, as a matrix on the device.
+    ///
+    /// # Errors
+    /// The device is full.
+    pub fn own_matrix(&mut self, rows: &[Rows<'_>], k: usize) -> Result<D::Matrix, LoadError> {
+        let hosts: Vec<_> = rows
+            .iter()
+            .map(|rows| HostMatrix {
+                weight_type: rows.weight_type,
+                n: rows.n,
+                k,
+                bytes: &rows.bytes,
+                order: rows.order,
+            })
+            .collect();
+        self.device.matrix(&hosts).map_err(LoadError::Device)
+    }
+
+    /// # Errors
+    /// The device is full.
+    pub fn own_vector(&mut self, values: &[f32]) -> Result<D::Vector, LoadError> {
+        self.device.vector(values).map_err(LoadError::Device)
+    }
+}
+
+/// `n` rows of one stored type.
+#[derive(Debug)]
+pub struct Rows<'a> {
+    pub weight_type: WeightType,
+    pub n: usize,
+    pub bytes: Cow<'a, [u8]>,
+    pub order: RowOrder,
+}
+
+impl<'a> Rows<'a> {
+    /// The rows `own` of `part`, which `tensor` holds.
+    fn of(tensor: &'a TensorData<'_>, part: &Part<'_>, own: &Range<usize>) -> Self {
+        let row_bytes = tensor.weight_type.row_bytes(tensor.shape[1]);
+        let stored = part.stored(own);
+        let bytes = &tensor.bytes[stored.start * row_bytes..stored.end * row_bytes];
+        let (weight_type, order) = (tensor.weight_type, part.order);
+        Self { weight_type, n: own.len(), bytes: Cow::Borrowed(bytes), order }
+    }
+
+    /// Matrix `index` of the stack `[E, N, K]`.
+    pub fn of_stack(tensor: &'a TensorData<'_>, index: usize) -> Self {
+        let (n, k) = (tensor.shape[1], tensor.shape[2]);
+        let bytes = n * tensor.weight_type.row_bytes(k);
+        Self {
+            weight_type: tensor.weight_type,
+            n,
+            bytes: Cow::Borrowed(&tensor.bytes[index * bytes..(index + 1) * bytes]),
+            order: RowOrder::AsStored,
+        }
+    }
+}
+
+/// `name` with the layer's number in its place.
+pub fn in_layer(name: &str, layer: usize) -> String {
+    name.replace("{layer}", &layer.to_string())
+}

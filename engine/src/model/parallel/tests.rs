@@ -1,0 +1,95 @@
+//! Models divided among ranks, against the same models on one.
+
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+
+use super::*;
+use crate::fixture::tiny_llama_gguf;
+use crate::model::{KvChoice, LoadOptions, Loaded, LogitRows, Segment, SegmentState, load};
+use crate::weights::{LoadError, ModelSource};
+
+const PAGE_TOKENS: usize = 16;
+const STATE: Option<SegmentState> = Some(SegmentState { place: 0, load: None, save: None });
+
+fn load_at(path: &Path, tp: usize) -> Result<Loaded, LoadError> {
+    let source = ModelSource::find(path.to_str().unwrap(), None)?;
+    let options = LoadOptions {
+        tp: NonZeroUsize::new(tp),
+        threads: NonZeroUsize::new(1),
+        kv: KvChoice::F32,
+        ..LoadOptions::default()
+    };
+    let mut loaded = load(&source, &options)?;
+    loaded.model.allocate_kv(32, PAGE_TOKENS).unwrap();
+    loaded.model.allocate_states(1).unwrap();
+    Ok(loaded)
+}
+
+/// All logits of `tokens`, computed in chunks.
+fn logits(model: &mut dyn Model, tokens: &[u32], chunk: usize) -> Vec<f32> {
+    let mut out = Vec::new();
+    for (i, part) in tokens.chunks(chunk).enumerate() {
+        let pages = (0..tokens.len().div_ceil(PAGE_TOKENS) as u32).collect();
+        let (rows, position) = (part.len(), i * chunk);
+        let segments =
+            vec![Segment { rows, position, pages, logits: LogitRows::All, state: STATE }];
+        let batch = StepBatch { tokens: part.to_vec(), segments };
+        out.extend_from_slice(model.step(&batch).unwrap());
+    }
+    out
+}
+
+fn tiny(seed: u64) -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tiny.gguf");
+    std::fs::write(&path, tiny_llama_gguf(seed)).unwrap();
+    (folder, path)
+}
+
+#[test]
+fn ranks_compute_what_one_computes() {
+    let (_folder, path) = tiny(3);
+    let tokens: Vec<u32> = (0..50).map(|i| i * 37 % 260).collect();
+    let mut one = load_at(&path, 1).unwrap();
+    let want = logits(one.model.as_mut(), &tokens, 50);
+    let mut two = load_at(&path, 2).unwrap();
+    assert_eq!(two.info(), one.info(), "together they are the same model");
+    let whole = logits(two.model.as_mut(), &tokens, 50);
+    let worst = whole.iter().zip(&want).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(whole.len() == want.len() && worst < 1e-4, "logits differ by {worst}");
+    for chunk in [1, 7, 16] {
+        assert!(logits(two.model.as_mut(), &tokens, chunk) == whole, "chunks of {chunk}");
+    }
+}
+
+#[test]
+fn a_model_that_cannot_be_divided_says_why() {
+    let (_folder, path) = tiny(3);
+    for (tp, want) in [
+        (4, "`blk.0.attn_output.weight` of"),
+        (4, "is stored as q4_1, and its rows cannot be cut at 16, within a block of 32"),
+        (8, "8 ranks cannot share 4 attention heads; hint: a smaller `--tp`"),
+    ] {
+        let message = load_at(&path, tp).unwrap_err().to_string();
+        assert!(message.contains(want), "{tp} ranks: {message} should say: {want}");
+    }
+}
+
+#[test]
+fn a_rank_that_fails_ends_the_step_and_not_the_process() {
+    let (_folder, path) = tiny(3);
+    let mut loaded = load_at(&path, 2).unwrap();
+    let segments = |page| {
+        vec![Segment {
+            rows: 1,
+            position: 0,
+            pages: vec![page],
+            logits: LogitRows::Last,
+            state: STATE,
+        }]
+    };
+    let unsound = StepBatch { tokens: vec![1], segments: segments(99) };
+    assert!(loaded.model.step(&unsound).unwrap_err().message.contains("page 99"));
+    let sound = StepBatch { tokens: vec![1], segments: segments(0) };
+    assert!(loaded.model.step(&sound).unwrap_err().message.contains("has ended"));
+}

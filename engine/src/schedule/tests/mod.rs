@@ -1,0 +1,196 @@
+//! A simulated device under the scheduler, which notices every row that does not see its own past.
+
+mod traces;
+mod walk;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::*;
+
+/// What a device would hold: tokens for keys and values, the tokens so far for recurrent state.
+#[derive(Default)]
+struct Contents {
+    pages: BTreeMap<(PageId, usize), u32>,
+    states: BTreeMap<StateId, Vec<u32>>,
+}
+
+/// A sequence as its user would know it.
+struct Living {
+    /// Prompt and output, with the tokens that are still in flight.
+    tokens: Vec<u32>,
+    /// Tokens after which it stops by itself.
+    stop: usize,
+}
+
+/// Sequences with a known end, run step by step, drawn as they go.
+struct Simulation {
+    scheduler: Scheduler,
+    living: BTreeMap<SeqId, Living>,
+    contents: Contents,
+    /// Steps that the device has begun: their plans, and the tokens that they sample.
+    flying: VecDeque<(Plan, Vec<u32>)>,
+    rows: BTreeMap<SeqId, String>,
+    steps: usize,
+}
+
+impl Simulation {
+    fn new(limits: Limits) -> Self {
+        Self {
+            scheduler: Scheduler::new(limits),
+            living: BTreeMap::new(),
+            contents: Contents::default(),
+            flying: VecDeque::new(),
+            rows: BTreeMap::new(),
+            steps: 0,
+        }
+    }
+
+    /// A sequence that asks for `output` tokens and stops by itself after `stop`.
+    fn arrive(&mut self, prompt: Vec<u32>, output: usize, stop: usize) -> Result<SeqId, Refusal> {
+        let id = SeqId(self.rows.len() as u64);
+        self.scheduler.add(id, prompt.clone(), output)?;
+        let living = Living { tokens: prompt, stop: stop.min(output) };
+        self.living.insert(id, living);
+        self.rows.insert(id, " ".repeat(self.steps));
+        Ok(id)
+    }
+
+    fn leave(&mut self, id: SeqId) {
+        self.living.remove(&id);
+        self.scheduler.remove(id);
+    }
+
+    /// Plans a step, lets the device begin it, and hears of the oldest once enough are in flight.
+    fn step(&mut self) -> Plan {
+        let plan = self.scheduler.plan();
+        self.draw(&plan);
+        if !plan.slots.is_empty() {
+            self.check_pages(&plan);
+            let sampled = plan.slots.iter().filter_map(|slot| self.run(slot)).collect();
+            self.flying.push_back((plan.clone(), sampled));
+        }
+        if self.flying.len() > self.scheduler.limits().run_ahead || plan.slots.is_empty() {
+            self.land();
+        }
+        self.steps += 1;
+        plan
+    }
+
+    /// The oldest step in flight has been computed.
+    fn land(&mut self) {
+        let Some((plan, sampled)) = self.flying.pop_front() else { return };
+        self.scheduler.commit(&plan);
+        for (slot, token) in plan.slots.iter().filter(|slot| slot.samples).zip(sampled) {
+            let Some(sequence) = self.scheduler.sequence(slot.id) else { continue };
+            if sequence.output().len() + 1 == self.living[&slot.id].stop {
+                self.leave(slot.id);
+            } else {
+                self.scheduler.append(slot.id, token);
+            }
+        }
+    }
+
+    /// What the device does for a slot: its rows see all tokens before them, and nothing else.
+    fn run(&mut self, slot: &Slot) -> Option<u32> {
+        let sequence = self.scheduler.sequence(slot.id).expect("a planned sequence lives");
+        let page_tokens = self.scheduler.limits().page_tokens;
+        let living = self.living.get_mut(&slot.id).unwrap();
+        let end = slot.position + slot.rows;
+        assert_eq!(slot.unknown, end > sequence.tokens().len(), "{slot:?}");
+        assert_eq!(slot.samples, end == living.tokens.len(), "{slot:?}");
+        let place =
+            |position: usize| (sequence.pages()[position / page_tokens], position % page_tokens);
+        for position in slot.position..end {
+            self.contents.pages.insert(place(position), living.tokens[position]);
+        }
+        for position in 0..end {
+            let held = self.contents.pages.get(&place(position));
+            assert_eq!(held, Some(&living.tokens[position]), "{slot:?} at {position}");
+        }
+        if let Some(state) = slot.state {
+            self.contents.run_state(slot, state, &living.tokens);
+        }
+        slot.samples.then(|| {
+            let token = living
+                .tokens
+                .iter()
+                .fold(7u32, |hash, token| (hash ^ token).wrapping_mul(16_777_619) % 1_000_003);
+            living.tokens.push(token);
+            token
+        })
+    }
+
+    /// No page is written that a step in flight uses for somebody else.
+    fn check_pages(&self, plan: &Plan) {
+        let page_tokens = self.scheduler.limits().page_tokens;
+        let mut owners = BTreeMap::new();
+        let in_flight = self.flying.iter().map(|(plan, _)| plan).chain([plan]);
+        for slot in in_flight.flat_map(|plan| &plan.slots) {
+            let Some(sequence) = self.scheduler.sequence(slot.id) else { continue };
+            let written =
+                slot.position / page_tokens..(slot.position + slot.rows).div_ceil(page_tokens);
+            for page in sequence.pages().get(written).unwrap_or_default() {
+                assert_eq!(*owners.entry(*page).or_insert(slot.id), slot.id, "{page:?}");
+            }
+        }
+    }
+
+    fn draw(&mut self, plan: &Plan) {
+        for id in self.living.keys() {
+            let slot = plan.slots.iter().find(|slot| slot.id == *id);
+            let mark = match slot {
+                None => '.',
+                Some(slot) if slot.state.is_some_and(|state| state.load.is_some()) => 'L',
+                Some(slot) if slot.state.is_some_and(|state| state.save.is_some()) => 'S',
+                Some(slot) if slot.prefill => 'P',
+                Some(slot) if slot.unknown => 'd',
+                Some(_) => 'D',
+            };
+            self.rows.get_mut(id).unwrap().push(mark);
+        }
+    }
+
+    /// One line a sequence, one column a step: `P` a chunk of its prompt, `S` one that ends in a
+    /// snapshot, `L` one that begins from one, `D` a token, `d` a token whose input was in flight.
+    fn drawing(&self) -> String {
+        self.rows.iter().map(|(id, row)| format!("{id:<2} {row}\n")).collect()
+    }
+}
+
+impl Contents {
+    fn run_state(&mut self, slot: &Slot, state: SlotState, tokens: &[u32]) {
+        if let Some(load) = state.load {
+            let snapshot = self.states[&load].clone();
+            self.states.insert(state.place, snapshot);
+        }
+        let content = self.states.entry(state.place).or_default();
+        if slot.position == 0 {
+            content.clear();
+        }
+        assert_eq!(content, &tokens[..slot.position], "the state of {slot:?}");
+        content.extend(&tokens[slot.position..slot.position + slot.rows]);
+        if let Some(save) = state.save {
+            let content = content.clone();
+            self.states.insert(save, content);
+        }
+    }
+}
+
+fn limits() -> Limits {
+    Limits {
+        max_batch_size: 3,
+        token_budget: 16,
+        max_seq_len: 64,
+        pages: 32,
+        page_tokens: 4,
+        chunk_tokens: 8,
+        prefix_cache: true,
+        states: None,
+        run_ahead: 0,
+    }
+}
+
+/// A prompt that shares no page with those of other seeds.
+fn prompt(seed: u32, length: usize) -> Vec<u32> {
+    (0..length as u32).map(|index| seed * 1000 + index).collect()
+}

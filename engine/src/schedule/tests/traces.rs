@@ -1,0 +1,237 @@
+//! Traces of the scheduler as drawings.
+
+use expect_test::{Expect, expect};
+
+use super::*;
+
+/// Draws until all are done; `arrivals` are (step, prompt length, output wanted, output until the
+/// sequence stops by itself).
+fn check_trace(limits: Limits, arrivals: &[(usize, usize, usize, usize)], expected: &Expect) {
+    let mut simulation = Simulation::new(limits);
+    let mut coming = arrivals.iter().enumerate().peekable();
+    loop {
+        while let Some((seed, (_, length, output, stop))) =
+            coming.next_if(|(_, (step, ..))| *step <= simulation.steps)
+        {
+            simulation.arrive(prompt(seed as u32, *length), *output, *stop).unwrap();
+        }
+        if simulation.scheduler.is_idle() {
+            break;
+        }
+        simulation.step();
+        simulation.scheduler.check();
+    }
+    expected.assert_eq(&simulation.drawing());
+}
+
+/// Runs one sequence alone to its end and returns how much of its prompt was found in the cache.
+fn hits(simulation: &mut Simulation, prompt: Vec<u32>, output: usize) -> usize {
+    let before = simulation.scheduler.totals().hit_tokens;
+    simulation.arrive(prompt, output, output).unwrap();
+    while !simulation.scheduler.is_idle() {
+        simulation.step();
+        simulation.scheduler.check();
+    }
+    (simulation.scheduler.totals().hit_tokens - before) as usize
+}
+
+#[test]
+fn running_sequences_do_not_stand_still_for_a_long_prompt() {
+    let arrivals = [(0, 10, 8, 8), (0, 6, 3, 3), (2, 40, 3, 3), (3, 3, 2, 2)];
+    check_trace(
+        limits(),
+        &arrivals,
+        &expect![[r#"
+            0  PDDDDDDD
+            1  PDD
+            2    PPPPPDD
+            3     ...PD
+        "#]],
+    );
+}
+
+#[test]
+fn one_step_ahead_a_sequence_that_stops_is_found_out_one_step_late() {
+    let arrivals = [(0, 10, 8, 8), (0, 6, 9, 3), (2, 40, 3, 3), (3, 3, 2, 2)];
+    check_trace(
+        Limits { run_ahead: 1, ..limits() },
+        &arrivals,
+        &expect![[r#"
+        0  Pddddddd.
+        1  Pddd
+        2    PPPPPdd.
+        3     ...Pd.
+    "#]],
+    );
+}
+
+#[test]
+fn the_youngest_gives_way_and_comes_back() {
+    let arrivals = [(0, 7, 9, 9), (0, 6, 9, 9), (0, 2, 3, 3)];
+    check_trace(
+        Limits { pages: 6, ..limits() },
+        &arrivals,
+        &expect![[r#"
+            0  PDDDDDDDD
+            1  PDDDDD...PDD
+            2  .........PDD
+        "#]],
+    );
+    check_trace(
+        Limits { pages: 6, run_ahead: 1, ..limits() },
+        &arrivals,
+        &expect![[r#"
+        0  Pddddd.Ddd.
+        1  Pddddd.....Pdd.
+        2  ...........Pdd.
+    "#]],
+    );
+}
+
+#[test]
+fn a_prompt_moves_on_however_many_run() {
+    let arrivals = [(0, 3, 9, 9), (0, 3, 9, 9), (1, 20, 2, 2)];
+    check_trace(
+        Limits { token_budget: 3, ..limits() },
+        &arrivals,
+        &expect![[r#"
+        0  PDDDDDDDD
+        1  PDDDDDDDD
+        2   PPPD
+    "#]],
+    );
+}
+
+#[test]
+fn snapshots_are_taken_on_the_way_and_prompts_begin_from_them() {
+    let states = Some(StateLimits { places: 6, interval: 8 });
+    let mut simulation = Simulation::new(Limits { states, ..limits() });
+    let first = simulation.arrive(prompt(1, 21), 6, 6).unwrap();
+    let mut tokens = Vec::new();
+    while let Some(living) = simulation.living.get(&first) {
+        tokens.clone_from(&living.tokens);
+        simulation.step();
+    }
+    // The pages of 20 tokens are known, but a state only where 16 end.
+    assert_eq!(hits(&mut simulation, prompt(1, 21), 1), 16);
+    assert_eq!(hits(&mut simulation, prompt(1, 16), 1), 8);
+    // What was generated is found as well: a state was kept where 24 tokens end.
+    assert_eq!(tokens.len(), 26);
+    assert_eq!(hits(&mut simulation, tokens, 1), 24);
+    expect![[r#"
+        0  SSPDDSDD
+        1          L
+        2           L
+        3            L
+    "#]]
+    .assert_eq(&simulation.drawing());
+}
+
+#[test]
+fn the_snapshot_used_longest_ago_gives_way_first() {
+    let states = Some(StateLimits { places: 3, interval: 8 });
+    let mut simulation = Simulation::new(Limits { states, ..limits() });
+    // Two places are left for snapshots while one sequence runs.
+    assert_eq!(hits(&mut simulation, prompt(1, 9), 1), 0);
+    assert_eq!(hits(&mut simulation, prompt(2, 9), 1), 0);
+    assert_eq!(hits(&mut simulation, prompt(1, 9), 1), 8);
+    assert_eq!(hits(&mut simulation, prompt(3, 9), 1), 0);
+    assert_eq!(hits(&mut simulation, prompt(1, 9), 1), 8);
+    assert_eq!(hits(&mut simulation, prompt(2, 9), 1), 0);
+}
+
+#[test]
+fn a_sequence_takes_a_snapshot_over_where_there_is_no_other_place() {
+    let states = Some(StateLimits { places: 2, interval: 8 });
+    let mut simulation = Simulation::new(Limits { states, ..limits() });
+    simulation.arrive(prompt(1, 9), 20, 20).unwrap();
+    simulation.step();
+    simulation.step();
+    // One place is the first sequence's, the other its snapshot's.
+    let second = simulation.arrive(prompt(1, 9), 20, 20).unwrap();
+    let plan = simulation.step();
+    let slot = plan.slots.iter().find(|slot| slot.id == second).unwrap();
+    assert_eq!((slot.position, slot.state.unwrap().load), (8, None));
+    // Now there is no place left for a third.
+    let third = simulation.arrive(prompt(1, 9), 1, 1).unwrap();
+    let plan = simulation.step();
+    assert!(plan.slots.iter().all(|slot| slot.id != third));
+    simulation.scheduler.check();
+}
+
+#[test]
+fn chunks_end_on_absolute_multiples_except_the_last() {
+    let mut simulation = Simulation::new(limits());
+    simulation.arrive(prompt(0, 3), 20, 20).unwrap();
+    simulation.step();
+    let id = simulation.arrive(prompt(1, 37), 1, 1).unwrap();
+    let mut ends = Vec::new();
+    while simulation.scheduler.sequence(id).is_some() {
+        let plan = simulation.step();
+        ends.extend(plan.slots.iter().filter(|s| s.id == id).map(|s| s.position + s.rows));
+    }
+    assert_eq!(ends, [8, 16, 24, 37]);
+}
+
+#[test]
+fn a_prefix_is_found_again_up_to_the_last_full_page() {
+    let mut simulation = Simulation::new(limits());
+    assert_eq!(hits(&mut simulation, prompt(1, 16), 2), 0);
+    // The same 16 tokens: the last page is computed again, since its last row gives logits.
+    let same = simulation.arrive(prompt(1, 16), 1, 1).unwrap();
+    let plan = simulation.scheduler.plan();
+    assert_eq!((plan.slots[0].position, plan.slots[0].rows), (12, 4));
+    assert_eq!(simulation.scheduler.sequence(same).unwrap().cached_tokens(), 12);
+    let totals = simulation.scheduler.totals();
+    assert_eq!((totals.query_tokens, totals.hit_tokens), (32, 12));
+}
+
+#[test]
+fn a_reset_frees_what_nobody_holds_and_hides_the_rest() {
+    let mut simulation = Simulation::new(limits());
+    hits(&mut simulation, prompt(1, 16), 1);
+    simulation.arrive(prompt(2, 8), 2, 2).unwrap();
+    simulation.step();
+    assert_eq!(simulation.scheduler.reset_prefix_cache(), 4);
+    assert_eq!(simulation.scheduler.reset_prefix_cache(), 0);
+    simulation.scheduler.check();
+    simulation.step();
+    for seed in [1, 2] {
+        assert_eq!(hits(&mut simulation, prompt(seed, 16), 1), 0);
+    }
+}
+
+#[test]
+fn without_prefix_cache_nothing_is_found() {
+    let mut simulation = Simulation::new(Limits { prefix_cache: false, ..limits() });
+    for _ in 0..2 {
+        hits(&mut simulation, prompt(1, 16), 1);
+    }
+    let totals = simulation.scheduler.totals();
+    assert_eq!((totals.query_tokens, totals.hit_tokens), (0, 0), "nothing was looked up");
+    assert_eq!(simulation.scheduler.reset_prefix_cache(), 0);
+}
+
+#[test]
+fn the_oldest_idle_page_is_reused_first_and_prefixes_outlive_their_ends() {
+    let mut simulation = Simulation::new(Limits { pages: 6, ..limits() });
+    for seed in [1, 2] {
+        hits(&mut simulation, prompt(seed, 8), 1);
+    }
+    // Two pages were never used, one more comes from the end of the oldest prompt.
+    hits(&mut simulation, prompt(3, 12), 1);
+    assert_eq!(hits(&mut simulation, prompt(2, 9), 1), 8);
+    assert_eq!(hits(&mut simulation, prompt(1, 9), 1), 0);
+}
+
+#[test]
+fn what_can_never_run_is_refused_with_the_numbers() {
+    let mut scheduler = Scheduler::new(Limits { pages: 8, ..limits() });
+    let mut refuse = |prompt_tokens, output| {
+        scheduler.add(SeqId(0), prompt(0, prompt_tokens), output).unwrap_err().to_string()
+    };
+    expect!["the prompt has 60 tokens and 5 more are asked for, but a sequence has at most 64 tokens here"].assert_eq(&refuse(60, 5));
+    expect!["the sequence takes 9 KV pages, but there are only 8"].assert_eq(&refuse(30, 3));
+    assert_eq!(scheduler.limits().max_output(30), 2);
+    assert!(scheduler.add(SeqId(0), prompt(0, 30), 2).is_ok());
+}

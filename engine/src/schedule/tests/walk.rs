@@ -1,0 +1,138 @@
+//! A long random walk that looks for lost pages and states, for rows that do not see their own
+//! past, and for sequences that stand still.
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+
+use super::*;
+
+/// One thing that happens between two steps.
+#[derive(Debug, Clone)]
+enum Event {
+    Arrive { family: u32, length: usize, output: usize, stop: usize },
+    Abort { nth: usize },
+    Reset,
+    Nothing,
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let arrive = (0..4u32, 1..90usize, 1..40usize, 1..60usize);
+    prop_oneof![
+        6 => arrive.prop_map(|(family, length, output, stop)| {
+            Event::Arrive { family, length, output, stop }
+        }),
+        1 => (0..8usize).prop_map(|nth| Event::Abort { nth }),
+        1 => Just(Event::Reset),
+        16 => Just(Event::Nothing),
+    ]
+}
+
+fn happen(simulation: &mut Simulation, event: &Event) {
+    match *event {
+        Event::Arrive { family, length, output, stop } => {
+            let fits = simulation.scheduler.limits().admits(length, output).is_ok();
+            let taken = simulation.arrive(prompt(family, length), output, stop).is_ok();
+            assert_eq!(taken, fits);
+        }
+        Event::Abort { nth } => {
+            if let Some(id) = simulation.living.keys().nth(nth).copied() {
+                simulation.leave(id);
+            }
+        }
+        Event::Reset => {
+            simulation.scheduler.reset_prefix_cache();
+        }
+        Event::Nothing => {}
+    }
+}
+
+/// Walks until all are done and returns the number of steps.
+fn walk(limits: Limits, events: &[Event]) -> usize {
+    let mut simulation = Simulation::new(limits);
+    let mut quiet = (None, 0);
+    let mut events = events.iter();
+    loop {
+        match events.next() {
+            Some(event) => happen(&mut simulation, event),
+            None if simulation.scheduler.is_idle() => break,
+            None => {}
+        }
+        simulation.scheduler.check();
+        let oldest = simulation.living.keys().next().copied();
+        let plan = simulation.step();
+        check_plan(simulation.scheduler.limits(), &plan);
+        simulation.scheduler.check();
+        // The oldest is in every plan, unless all its rows are in flight already, or it waits for
+        // pages or for its own token from a step in flight.
+        let moved = oldest.is_none_or(|id| plan.slots.iter().any(|slot| slot.id == id));
+        quiet = match quiet {
+            _ if moved => (oldest, 0),
+            (id, steps) if id == oldest => (id, steps + 1),
+            _ => (oldest, 1),
+        };
+        let allowed = 2 * simulation.scheduler.limits().run_ahead;
+        assert!(quiet.1 <= allowed, "{oldest:?} stood still for {} steps", quiet.1);
+    }
+    while !simulation.flying.is_empty() {
+        simulation.land();
+    }
+    simulation.scheduler.check();
+    assert_eq!(simulation.scheduler.pages_used(), 0);
+    simulation.steps
+}
+
+fn check_plan(limits: &Limits, plan: &Plan) {
+    let (prompts, tokens): (Vec<&Slot>, Vec<&Slot>) =
+        plan.slots.iter().partition(|slot| slot.prefill);
+    assert!(plan.slots.len() <= limits.max_batch_size);
+    assert!(tokens.iter().all(|slot| slot.rows == 1));
+    assert!(plan.rows() <= limits.token_budget.max(tokens.len() + limits.chunk_tokens));
+    for slot in prompts.iter().filter(|slot| !slot.samples) {
+        assert_eq!((slot.position + slot.rows) % limits.chunk_tokens, 0);
+    }
+    for slot in &plan.slots {
+        assert_eq!(slot.state.is_some(), limits.states.is_some());
+        if let (Some(state), Some(states)) = (slot.state, limits.states) {
+            let end = slot.position + slot.rows;
+            assert!(slot.position / states.interval == (end - 1) / states.interval, "{slot:?}");
+            assert!(state.save.is_none() || end % states.interval == 0);
+            assert!(state.load.is_none() || slot.position % states.interval == 0);
+        }
+    }
+}
+
+#[test]
+fn a_long_random_walk_loses_nothing_and_starves_nobody() {
+    let states = prop::option::of((1..8usize, 1..4usize));
+    let walks = (
+        (1..9usize, 1..40usize, 3..40usize, any::<bool>()),
+        (states, 0..2usize),
+        prop::collection::vec(event(), 1..400),
+    );
+    let config = Config { cases: 600, failure_persistence: None, ..Config::default() };
+    let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
+    let steps = std::cell::Cell::new([0; 2]);
+    TestRunner::new_with_rng(config, rng)
+        .run(
+            &walks,
+            |((max_batch_size, token_budget, pages, prefix_cache), (states, run_ahead), events)| {
+                let states = states.map(|(places, n)| StateLimits { places, interval: 8 * n });
+                let limits = Limits {
+                    max_batch_size,
+                    token_budget,
+                    pages,
+                    prefix_cache,
+                    states,
+                    run_ahead,
+                    ..limits()
+                };
+                let mut counts = steps.get();
+                counts[run_ahead] += walk(limits, &events);
+                steps.set(counts);
+                Ok(())
+            },
+        )
+        .unwrap();
+    let counts = steps.get();
+    assert!(counts.iter().all(|steps| *steps > 50_000), "only {counts:?} steps were tried");
+}

@@ -1,0 +1,202 @@
+//! The harmony format of gpt-oss: how a conversation is written for it, and how its answers are
+//! marked up. After the published description (github.com/openai/harmony, docs/format.md).
+//!
+//! Its tokenizer files come without a template. A checkpoint that brings one is rendered by that.
+
+use serde_json::Value;
+
+use super::chat::{ChatInput, TemplateError, strftime};
+
+const START: &str = "<|start|>";
+const CHANNEL: &str = "<|channel|>";
+pub(super) const MESSAGE: &str = "<|message|>";
+const END: &str = "<|end|>";
+const CALL: &str = "<|call|>";
+const RETURN: &str = "<|return|>";
+
+/// Marks that a vocabulary has where its model speaks harmony.
+pub(super) const MARKS: [&str; 4] = [START, CHANNEL, MESSAGE, RETURN];
+/// Tokens that end an answer.
+pub(super) const ANSWER_ENDS: [&str; 2] = [RETURN, CALL];
+/// What ends a message within an answer; a new start does so too, should the end be missing.
+pub(super) const MESSAGE_ENDS: [&str; 4] = [END, RETURN, CALL, START];
+/// How the rest of a header begins, given that the prompt ends with `<|start|>assistant`.
+pub(super) const HEADER_STARTS: [&str; 4] = [CHANNEL, START, "assistant", " to="];
+/// After these tokens the answer proper begins.
+pub(super) const FINAL: &str = "<|channel|>final<|message|>";
+
+const IDENTITY: &str = "You are ChatGPT, a large language model trained by OpenAI.";
+const EFFORTS: [&str; 3] = ["low", "medium", "high"];
+
+/// Whether the message under this header is reasoning.
+pub(super) fn is_reasoning(header: &str) -> bool {
+    let channel = header.rsplit_once(CHANNEL).map_or("", |(_, channel)| channel.trim_start());
+    channel.starts_with("analysis")
+}
+
+/// The prompt for `input`.
+///
+/// # Errors
+/// A message is not one that the format knows.
+pub(super) fn render(input: &ChatInput<'_>) -> Result<String, TemplateError> {
+    let empty = Vec::new();
+    let messages = input.messages.as_array().unwrap_or(&empty);
+    let mut out = String::new();
+    push_system(input, &mut out)?;
+    // Reasoning that led to an answer has done its work; what led to a call is still needed.
+    let last_answer =
+        messages.iter().rposition(|m| m["role"] == "assistant" && calls(m).is_empty());
+    for (index, message) in messages.iter().enumerate() {
+        let content = text(message, "content");
+        match message["role"].as_str().unwrap_or_default() {
+            "system" | "developer" => {
+                push(&mut out, "developer", &format!("# Instructions\n\n{content}"));
+            }
+            "user" => push(&mut out, "user", content),
+            "assistant" => {
+                let is_open = last_answer.is_none_or(|last| index > last);
+                push_assistant(message, is_open, &mut out);
+            }
+            "tool" => {
+                let name = tool_name(message, &messages[..index]).ok_or_else(|| {
+                    refused(
+                        "a tool message needs a `name`, or the `tool_call_id` of a call before it",
+                    )
+                })?;
+                let header = format!("functions.{name} to=assistant{CHANNEL}commentary");
+                push(&mut out, &header, content);
+            }
+            role => return Err(refused(format!("there is no role `{role}`"))),
+        }
+    }
+    if input.add_generation_prompt {
+        out.push_str(START);
+        out.push_str("assistant");
+    }
+    Ok(out)
+}
+
+fn push_system(input: &ChatInput<'_>, out: &mut String) -> Result<(), TemplateError> {
+    let variable = |name: &str| input.variables.and_then(|variables| variables[name].as_str());
+    let effort = variable("reasoning_effort").unwrap_or("medium");
+    if !EFFORTS.contains(&effort) {
+        return Err(refused(format!("`reasoning_effort` is one of {}", EFFORTS.join(", "))));
+    }
+    let identity = variable("model_identity").unwrap_or(IDENTITY);
+    let date = strftime("%Y-%m-%d", input.now_unix_s);
+    let system = format!(
+        "{identity}\nKnowledge cutoff: 2024-06\nCurrent date: {date}\n\nReasoning: {effort}\n\n\
+         # Valid channels: analysis, commentary, final. Channel must be included for every message."
+    );
+    push(out, "system", &system);
+    Ok(())
+}
+
+fn push_assistant(message: &Value, is_open: bool, out: &mut String) {
+    let reasoning = ["reasoning_content", "reasoning", "thinking"].map(|name| text(message, name));
+    let reasoning = reasoning.into_iter().find(|text| !text.is_empty());
+    if let (true, Some(reasoning)) = (is_open, reasoning) {
+        push(out, &format!("assistant{CHANNEL}analysis"), reasoning);
+    }
+    let (content, calls) = (text(message, "content"), calls(message));
+    if !calls.is_empty() && !content.is_empty() {
+        push(out, &format!("assistant{CHANNEL}commentary"), content);
+    }
+    for call in calls {
+        let function = &call["function"];
+        let arguments = match &function["arguments"] {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        let name = text(function, "name");
+        out.push_str(&format!(
+            "{START}assistant{CHANNEL}commentary to=functions.{name} <|constrain|>json{MESSAGE}\
+             {arguments}{CALL}"
+        ));
+    }
+    if calls.is_empty() {
+        push(out, &format!("assistant{CHANNEL}final"), content);
+    }
+}
+
+fn push(out: &mut String, header: &str, content: &str) {
+    for part in [START, header, MESSAGE, content, END] {
+        out.push_str(part);
+    }
+}
+
+fn text<'a>(object: &'a Value, name: &str) -> &'a str {
+    object[name].as_str().unwrap_or_default()
+}
+
+fn calls(message: &Value) -> &[Value] {
+    message["tool_calls"].as_array().map_or(&[], Vec::as_slice)
+}
+
+/// The name of the tool that a message is from.
+fn tool_name<'a>(message: &'a Value, before: &'a [Value]) -> Option<&'a str> {
+    let called = before.iter().rev().flat_map(calls);
+    let mut called = called.filter(|call| call["id"] == message["tool_call_id"]);
+    message["name"].as_str().or_else(|| called.next()?["function"]["name"].as_str())
+}
+
+fn refused(message: impl Into<String>) -> TemplateError {
+    TemplateError::Refused { message: message.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+    use serde_json::json;
+
+    use super::*;
+
+    fn rendered(messages: &Value, variables: &Value) -> Result<String, String> {
+        let input = ChatInput {
+            messages,
+            tools: None,
+            add_generation_prompt: true,
+            variables: Some(variables),
+            now_unix_s: 1_751_068_800,
+        };
+        render(&input).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_conversation_is_written_as_the_format_is_published() {
+        let messages = json!([
+            {"role": "system", "content": "Use a friendly tone."},
+            {"role": "user", "content": "What is 2 + 2?"},
+            {"role": "assistant", "reasoning_content": "Simple.", "content": "2 + 2 = 4."},
+            {"role": "user", "content": "And the weather?"},
+            {"role": "assistant", "reasoning": "Need a tool.", "content": "", "tool_calls": [
+                {"id": "a", "function": {"name": "get_weather", "arguments": "{\"in\":\"SF\"}"}},
+            ]},
+            {"role": "tool", "tool_call_id": "a", "content": "{\"sunny\": true}"},
+        ]);
+        let text = rendered(&messages, &json!({"reasoning_effort": "high"})).unwrap();
+        expect![[r##"
+            <|start|>system<|message|>You are ChatGPT, a large language model trained by OpenAI.
+            Knowledge cutoff: 2024-06
+            Current date: 2025-06-28
+
+            Reasoning: high
+
+            # Valid channels: analysis, commentary, final. Channel must be included for every message.<|end|><|start|>developer<|message|># Instructions
+
+            Use a friendly tone.<|end|><|start|>user<|message|>What is 2 + 2?<|end|><|start|>assistant<|channel|>final<|message|>2 + 2 = 4.<|end|><|start|>user<|message|>And the weather?<|end|><|start|>assistant<|channel|>analysis<|message|>Need a tool.<|end|><|start|>assistant<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{"in":"SF"}<|call|><|start|>functions.get_weather to=assistant<|channel|>commentary<|message|>{"sunny": true}<|end|><|start|>assistant"##]]
+        .assert_eq(&text);
+    }
+
+    #[test]
+    fn what_the_format_does_not_know_is_refused() {
+        for (messages, variables, want) in [
+            (json!([{"role": "wizard", "content": "x"}]), json!({}), "no role `wizard`"),
+            (json!([{"role": "tool", "content": "x"}]), json!({}), "a tool message needs"),
+            (json!([]), json!({"reasoning_effort": "huge"}), "one of low, medium, high"),
+        ] {
+            let error = rendered(&messages, &variables).unwrap_err();
+            assert!(error.contains(want), "{error} should say: {want}");
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! The whole loop over real checkpoints: little memory, many sequences, prompts that begin alike.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::*;
+use crate::model::{self, KvChoice, LoadOptions, RopePrecision};
+use crate::schedule::StateLimits;
+use crate::text::CheckpointText;
+use crate::weights::ModelSource;
+
+/// Largest difference of a log-probability to the reference's.
+const TOLERANCE: f32 = 1e-3;
+/// Tokens of prompt and continuation beyond the prompt: more than the reference has, so that
+/// sequences outgrow the pages they were admitted with.
+const WANTED: usize = 56;
+
+/// A prompt, the reference's greedy continuation, and the logits from which that begins.
+struct Case {
+    prompt: Vec<u32>,
+    greedy: Vec<u32>,
+    logits: Vec<f32>,
+}
+
+/// Folders of checkpoints with reference outputs, by name.
+fn checkpoints() -> Vec<PathBuf> {
+    let Some(root) = std::env::var_os("REDLINE_FIXTURES") else {
+        eprintln!("skipped: REDLINE_FIXTURES names no folder");
+        return Vec::new();
+    };
+    let folders = std::fs::read_dir(Path::new(&root).join("conformance")).unwrap();
+    let mut folders: Vec<_> = folders.map(|entry| entry.unwrap().path()).collect();
+    folders.retain(|folder| folder.join("expected.json").is_file());
+    folders.sort();
+    folders
+}
+
+fn cases(folder: &Path) -> Vec<Case> {
+    let json = std::fs::read(folder.join("expected.json")).unwrap();
+    let json: Value = serde_json::from_slice(&json).unwrap();
+    let bytes = std::fs::read(folder.join("expected.safetensors")).unwrap();
+    let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let ids = |value: &Value| -> Vec<u32> {
+        value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
+    };
+    let case = |(i, case): (usize, &Value)| {
+        let stored = tensors.tensor(&format!("prompt{i}.logits")).unwrap();
+        let vocab = stored.shape()[1];
+        let last = &stored.data()[stored.data().len() - 4 * vocab..];
+        let logits = last.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect();
+        Case { prompt: ids(&case["prompt"]), greedy: ids(&case["greedy"]), logits }
+    };
+    json["prompts"].as_array().unwrap().iter().enumerate().map(case).collect()
+}
+
+fn request(prompt: Vec<u32>, max_tokens: usize) -> Request {
+    Request {
+        prompt,
+        sampling: Sampling::greedy(),
+        max_tokens,
+        min_tokens: 0,
+        ignore_eos: true,
+        stop: Vec::new(),
+        include_stop: false,
+        stop_tokens: Vec::new(),
+        logprobs: Some(0),
+        prompt_logprobs: false,
+        shows_special: false,
+        guide: None,
+    }
+}
+
+/// A worker over the checkpoint in `folder`, in the precision of the reference outputs.
+fn worker(folder: &Path, limits: &Limits, metrics: &Arc<Metrics>) -> Worker {
+    let source = ModelSource::find(folder.to_str().unwrap(), None).unwrap();
+    let rope = RopePrecision::Bf16;
+    let options = LoadOptions { kv: KvChoice::F32, rope, ..LoadOptions::default() };
+    let mut model = model::load(&source, &options).unwrap().model;
+    let mut limits = limits.clone();
+    model.allocate_kv(limits.pages, limits.page_tokens).unwrap();
+    match limits.states.filter(|_| model.info().state_bytes > 0) {
+        Some(states) => model.allocate_states(states.places).unwrap(),
+        None => limits.states = None,
+    }
+    let text = Arc::new(CheckpointText::new(None));
+    Worker::new(model, text, limits, Arc::clone(metrics), Clock::start())
+}
+
+/// Outputs of all requests, which come at once.
+fn run(worker: Worker, requests: Vec<Request>) -> BTreeMap<SeqId, Vec<TokenOutput>> {
+    let (commands, inbox) = mpsc::channel();
+    let (outbox, mut outputs) = async_mpsc::unbounded_channel();
+    commands.send(Command::Submit((0..).map(SeqId).zip(requests).collect())).unwrap();
+    drop(commands);
+    worker.run(&inbox, &outbox).unwrap();
+    drop(outbox);
+    let mut all: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    while let Ok(step) = outputs.try_recv() {
+        for output in step {
+            assert!(!matches!(output.finish, Some(Finish::Failed(_))), "{output:?}");
+            all.entry(output.id).or_default().extend(output.token);
+        }
+    }
+    all
+}
+
+#[test]
+fn crowded_out_and_found_again_sequences_are_the_reference_s() {
+    let limits = Limits {
+        max_batch_size: 5,
+        token_budget: 40,
+        max_seq_len: 256,
+        pages: 16,
+        page_tokens: 16,
+        chunk_tokens: 16,
+        prefix_cache: true,
+        states: Some(StateLimits { places: 8, interval: 32 }),
+        run_ahead: 0,
+    };
+    for folder in checkpoints() {
+        let cases = cases(&folder);
+        let metrics = Arc::new(Metrics::default());
+        // Each prompt three times, the last time with a part of its continuation.
+        let rounds = [0, 0, 9];
+        let begun =
+            |case: &Case, n: usize| request([&case.prompt, &case.greedy[..n]].concat(), WANTED - n);
+        let requests = cases.iter().flat_map(|case| rounds.map(|n| begun(case, n))).collect();
+        let outputs = run(worker(&folder, &limits, &metrics), requests);
+        for ((id, tokens), i) in outputs.iter().zip(0..) {
+            let (case, from) = (&cases[i / rounds.len()], rounds[i % rounds.len()]);
+            let what = format!("{}, sequence {id}", folder.display());
+            let ids: Vec<u32> = tokens.iter().map(|output| output.token).collect();
+            assert_eq!(ids.len(), WANTED - from, "{what}");
+            assert!(ids.starts_with(&case.greedy[from..]), "{what}: {ids:?}");
+            if from == 0 {
+                let got = tokens[0].logprobs.as_ref().unwrap().chosen.logprob;
+                let want = TokenLogprobs::of(&case.logits, ids[0], 0).chosen.logprob;
+                assert!((got - want).abs() <= TOLERANCE, "{what}: {got}, not {want}");
+            }
+        }
+        assert_eq!(outputs.len(), rounds.len() * cases.len());
+        let (hits, preemptions) = (&metrics.prefix_cache_hit_tokens, &metrics.preemptions);
+        assert!(hits.load(Relaxed) > 0, "{}: prompts are found again", folder.display());
+        assert!(preemptions.load(Relaxed) > 0, "{}: sequences give way", folder.display());
+    }
+}

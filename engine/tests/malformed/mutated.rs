@@ -1,0 +1,72 @@
+//! The functions that are fuzzed, over their corpus and over mutations of it that are the same on
+//! every run; and whole models, mutated and loaded.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use engine::fixture::tiny_llama_gguf;
+use engine::model::{LoadOptions, load};
+use engine::weights::ModelSource;
+
+use crate::mutation::Mutations;
+use crate::targets;
+
+/// Mutations of each input of a corpus.
+const MUTATIONS: usize = 3000;
+
+/// The inputs of a target, by name.
+fn corpus(target: &str) -> Vec<Vec<u8>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target);
+    let mut paths: Vec<PathBuf> =
+        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    assert!(paths.len() >= 3, "{target} has a corpus");
+    paths.iter().map(|path| fs::read(path).unwrap()).collect()
+}
+
+fn run_mutated(target: &str, run: fn(&[u8])) {
+    for (seed, input) in (1..).zip(corpus(target)) {
+        run(&input);
+        let mut mutations = Mutations::new(seed, input);
+        for _ in 0..MUTATIONS {
+            run(mutations.next());
+        }
+    }
+}
+
+#[test]
+fn mutated_gguf_headers_are_errors_or_sound() {
+    run_mutated("gguf_header", targets::gguf_header);
+}
+
+#[test]
+fn mutated_safetensors_headers_are_errors_or_sound() {
+    run_mutated("safetensors_header", targets::safetensors_header);
+}
+
+#[test]
+fn mutated_completion_bodies_are_refused_or_taken() {
+    run_mutated("completion_body", targets::completion_body);
+}
+
+#[test]
+fn mutated_models_load_or_say_why_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("m.gguf");
+    let sound = tiny_llama_gguf(1);
+    // Everything up to the data: that is where a file can lie.
+    let head = sound.windows(10).rposition(|bytes| bytes == b"ffn_down.w").unwrap() + 60;
+    let mut mutations = Mutations::new(11, sound[..head].to_vec());
+    let mut loaded = 0;
+    for _ in 0..200 {
+        let mut bytes = mutations.next().to_vec();
+        bytes.extend_from_slice(&sound[head..]);
+        fs::write(&path, &bytes).unwrap();
+        let source = ModelSource::find(path.to_str().unwrap(), None).unwrap();
+        match load(&source, &LoadOptions::default()) {
+            Ok(_) => loaded += 1,
+            Err(error) => assert!(error.to_string().contains("m.gguf"), "{error} names no file"),
+        }
+    }
+    assert!((1..200).contains(&loaded), "{loaded} of 200 mutations do no harm");
+}

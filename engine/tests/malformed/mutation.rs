@@ -1,0 +1,57 @@
+//! Inputs changed at random, the same on every run.
+
+/// Numbers that lengths, counts and offsets are checked against.
+const EXTREMES: [u64; 8] = [0, 1, 255, 1 << 31, (1 << 32) + 1, 1 << 62, u64::MAX - 31, u64::MAX];
+
+/// One input, changed anew by each call.
+pub struct Mutations {
+    /// SplitMix64.
+    state: u64,
+    original: Vec<u8>,
+    changed: Vec<u8>,
+}
+
+impl Mutations {
+    pub fn new(seed: u64, original: Vec<u8>) -> Self {
+        Self { state: seed, changed: original.clone(), original }
+    }
+
+    fn number(&mut self, below: usize) -> usize {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % below.max(1) as u64) as usize
+    }
+
+    /// The input with one to three changes.
+    pub fn next(&mut self) -> &[u8] {
+        self.changed.clone_from(&self.original);
+        for _ in 0..=self.number(3) {
+            self.change();
+        }
+        &self.changed
+    }
+
+    fn change(&mut self) {
+        let len = self.changed.len();
+        let at = self.number(len);
+        let run = self.number(16).min(len - at);
+        match self.number(6) {
+            0 if len > 0 => self.changed[at] ^= 1 << self.number(8),
+            1 if len > 0 => self.changed[at] = self.number(256) as u8,
+            2 => {
+                let extreme = EXTREMES[self.number(EXTREMES.len())].to_le_bytes();
+                let end = len.min(at + 8);
+                self.changed[at..end].copy_from_slice(&extreme[..end - at]);
+            }
+            3 => drop(self.changed.drain(at..at + run)),
+            4 => {
+                let copy = self.changed[at..at + run].to_vec();
+                let to = self.number(len);
+                self.changed.splice(to..to, copy);
+            }
+            _ => self.changed.truncate(at),
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Unsound files end the process with exit code 2 and one line that says why.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use engine::fixture::tiny_llama_gguf;
+use serde_json::{Value, json};
+
+/// Exit code and last line of `redline serve MODEL`.
+fn serve(model: &Path) -> (Option<i32>, String) {
+    let args = ["serve", model.to_str().unwrap(), "--port", "0", "--device", "cpu"];
+    let mut command = Command::new(env!("CARGO_BIN_EXE_redline"));
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).env("HF_HUB_CACHE", "hub");
+    let output = command.output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    (output.status.code(), text.lines().last().unwrap_or_default().to_owned())
+}
+
+fn check_refused(model: &Path, want: &str) {
+    let (code, line) = serve(model);
+    assert!(line.contains(want), "{line} should say: {want}");
+    assert_eq!(code, Some(2), "{line}");
+}
+
+#[test]
+fn unsound_gguf_files_end_the_process_with_code_2() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("m.gguf");
+    let sound = tiny_llama_gguf(1);
+    let replaced = |from: &[u8], to: &[u8]| {
+        let at = sound.windows(from.len()).position(|bytes| bytes == from).unwrap();
+        [&sound[..at], to, &sound[at + from.len()..]].concat()
+    };
+    let cases: [(Vec<u8>, &str); 5] = [
+        (sound[..sound.len() / 2].to_vec(), "m.gguf` is damaged: tensor"),
+        (sound[..100].to_vec(), "m.gguf` is damaged: it claims 20 metadata entries"),
+        (b"no model at all".to_vec(), "it does not begin with `GGUF`"),
+        (replaced(b"\x05\0\0\0\0\0\0\0llama", b"\x05\0\0\0\0\0\0\0mamba"), "architecture `mamba`"),
+        (replaced(b"blk.0.ffn_up", b"blk.7.ffn_up"), "has no tensor `blk.0.ffn_up.weight`"),
+    ];
+    for (bytes, want) in cases {
+        fs::write(&path, bytes).unwrap();
+        check_refused(&path, want);
+    }
+}
+
+/// A Llama of one layer; its one tensor is the embedding.
+fn folder_model(change: impl FnOnce(&mut Value)) -> tempfile::TempDir {
+    let mut config = json!({
+        "architectures": ["LlamaForCausalLM"], "hidden_size": 32, "num_hidden_layers": 1,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 32,
+        "vocab_size": 8, "max_position_embeddings": 64, "tie_word_embeddings": true,
+    });
+    change(&mut config);
+    let header = json!({
+        "model.embed_tokens.weight": {"dtype": "F32", "shape": [8, 32], "data_offsets": [0, 1024]},
+    });
+    let header = header.to_string();
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend(header.as_bytes());
+    file.resize(file.len() + 1024, 0);
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    fs::write(folder.path().join("model.safetensors"), file).unwrap();
+    folder
+}
+
+#[test]
+fn configurations_that_do_not_fit_end_the_process_with_code_2() {
+    type Change = fn(&mut Value);
+    let cases: [(Change, &str); 6] = [
+        (|config| config["vocab_size"] = json!(9), "the configuration asks for [9, 32]"),
+        (|_| (), "has no tensor `model.layers.0."),
+        (|config| config["architectures"] = json!(["Mamba2ForCausalLM"]), "`Mamba2ForCausalLM`"),
+        (
+            |config| config["quantization_config"] = json!({"quant_method": "awq", "bits": 4}),
+            "quantization `awq` is not supported; supported: fp8, mxfp4",
+        ),
+        (|config| config["hidden_size"] = json!(1u64 << 60), "no usable `"),
+        (|config| config["num_hidden_layers"] = json!(u64::MAX), "no usable `"),
+    ];
+    for (change, want) in cases {
+        check_refused(folder_model(change).path(), want);
+    }
+}
+
+#[test]
+fn a_truncated_safetensors_file_ends_the_process_with_code_2() {
+    let folder = folder_model(|_| ());
+    let path = folder.path().join("model.safetensors");
+    let sound = fs::read(&path).unwrap();
+    for len in [4, 60, sound.len() - 1] {
+        fs::write(&path, &sound[..len]).unwrap();
+        check_refused(folder.path(), "model.safetensors` is damaged: its safetensors header");
+    }
+}

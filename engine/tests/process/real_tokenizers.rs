@@ -1,0 +1,158 @@
+//! The tokenizers and chat formats that the published models have, in a server with made-up
+//! weights. `cargo xtask ci --extra` fetches the files.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::launched::{Launched, cached};
+
+const QWEN3: &str = "sha256/aeb13307a71acd8fe81861d94ad54ab689df773318809eed3cbe794b4492dae4/\
+                     tokenizer.json";
+const QWEN3_CONFIG: &str = "sha256/5a7303fcb1a27ede63134a2cbd61d5282c247ca6d769ce4746d4ffa124aedd63/\
+                            tokenizer_config.json";
+const GPT_OSS: &str = "sha256/0614fe83cadab421296e664e1f48f4261fa8fef6e03e63bb75c20f38e37d07d3/\
+                       tokenizer.json";
+
+/// A folder with a small model's configuration and these files.
+fn folder(vocab_size: usize, eos: u32, files: &[PathBuf]) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let config = json!({
+        "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "num_hidden_layers": 1,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 64,
+        "vocab_size": vocab_size, "max_position_embeddings": 4096, "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0, "tie_word_embeddings": true, "eos_token_id": eos,
+    });
+    std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    for file in files {
+        std::os::unix::fs::symlink(file, folder.path().join(file.file_name().unwrap())).unwrap();
+    }
+    folder
+}
+
+fn serve(folder: &Path) -> Launched {
+    let flags = ["--load-format", "random", "--max-batch-size", "4", "--model-name", "real"];
+    Launched::serve(folder.to_str().unwrap(), &flags)
+}
+
+/// A server with the tokenizer of Qwen3, and the folder it is in.
+pub fn qwen3() -> Option<(Launched, TempDir)> {
+    let folder = folder(151_936, 151_645, &[cached(QWEN3)?, cached(QWEN3_CONFIG)?]);
+    Some((serve(folder.path()), folder))
+}
+
+fn gpt_oss() -> Option<(Launched, TempDir)> {
+    let folder = folder(201_088, 200_002, &[cached(GPT_OSS)?]);
+    Some((serve(folder.path()), folder))
+}
+
+async fn ids(server: &Launched, text: &str) -> Value {
+    server.post("/tokenize", &json!({"prompt": text})).await["tokens"].clone()
+}
+
+async fn rendered(server: &Launched, body: &Value) -> String {
+    let tokens = server.post("/tokenize", body).await["tokens"].clone();
+    let mut text = String::new();
+    // One by one, since special tokens are left out of a text.
+    let body = json!({
+        "prompt": tokens, "max_tokens": 0, "echo": true, "logprobs": 0,
+    });
+    let answer = server.post("/v1/completions", &body).await;
+    let pieces = answer["choices"][0]["logprobs"]["tokens"].as_array();
+    for piece in pieces.unwrap_or_else(|| panic!("{answer}")) {
+        text += piece.as_str().unwrap();
+    }
+    text
+}
+
+#[tokio::test]
+async fn extra_qwen3_reads_and_writes_as_it_was_taught() {
+    let Some((server, _folder)) = qwen3() else { return };
+    // What Hugging Face's tokenizers give for the same file.
+    for (text, tokens) in [
+        ("Hello world", json!([9707, 1879])),
+        ("<|im_start|>user\n", json!([151_644, 872, 198])),
+        ("机器学习 2024", json!([102_182, 100_134, 220, 17, 15, 17, 19])),
+    ] {
+        assert_eq!(ids(&server, text).await, tokens, "{text}");
+    }
+    let chat = json!({"messages": [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "2+2?"},
+        {"role": "assistant", "content": "<think>\neasy\n</think>\n\n4"},
+        {"role": "user", "content": "And 3+3?"},
+    ]});
+    let expected = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n2+2?<|im_end|>\n\
+                    <|im_start|>assistant\n4<|im_end|>\n<|im_start|>user\nAnd 3+3?<|im_end|>\n\
+                    <|im_start|>assistant\n";
+    assert_eq!(rendered(&server, &chat).await, expected);
+    let mut silent = chat.clone();
+    silent["chat_template_kwargs"] = json!({"enable_thinking": false});
+    let expected = format!("{expected}<think>\n\n</think>\n\n");
+    assert_eq!(rendered(&server, &silent).await, expected);
+}
+
+#[tokio::test]
+async fn extra_gpt_oss_speaks_harmony_without_a_template() {
+    let Some((server, _folder)) = gpt_oss() else { return };
+    assert_eq!(ids(&server, "<|start|>assistant").await, json!([200_006, 173_781]));
+    let chat = json!({
+        "messages": [
+            {"role": "developer", "content": "Be brief."}, {"role": "user", "content": "2+2?"},
+        ],
+        "chat_template_kwargs": {"reasoning_effort": "low"},
+    });
+    let text = rendered(&server, &chat).await;
+    let (head, tail) = text.split_once("\nCurrent date: ").unwrap();
+    assert_eq!(
+        head,
+        "<|start|>system<|message|>You are ChatGPT, a large language model trained by OpenAI.\n\
+         Knowledge cutoff: 2024-06"
+    );
+    assert_eq!(
+        tail.split_once('\n').unwrap().1,
+        "\nReasoning: low\n\n# Valid channels: analysis, commentary, final. Channel must be \
+         included for every message.<|end|><|start|>developer<|message|># Instructions\n\n\
+         Be brief.<|end|><|start|>user<|message|>2+2?<|end|><|start|>assistant"
+    );
+    // Made-up weights say anything, and it is still a chat.
+    let body = json!({
+        "messages": [{"role": "user", "content": "hi"}], "max_tokens": 8, "reasoning_effort": "high",
+    });
+    let answer = server.post("/v1/chat/completions", &body).await;
+    assert_eq!(answer["usage"]["completion_tokens"], 8, "{answer}");
+    assert!(answer["choices"][0]["message"]["reasoning_content"].is_string(), "{answer}");
+    let refused =
+        json!({"messages": [{"role": "user", "content": "x"}], "reasoning_effort": "huge"});
+    let answer = server.post("/v1/chat/completions", &refused).await;
+    assert_eq!(answer["error"]["code"], "invalid_value", "{answer}");
+}
+
+#[tokio::test]
+async fn extra_structured_answers_hold_over_a_real_vocabulary() {
+    let Some((server, _folder)) = qwen3() else { return };
+    let schema = json!({
+        "type": "object", "required": ["city", "zip"], "additionalProperties": false,
+        "properties": {
+            "city": {"type": "string", "maxLength": 12}, "zip": {"type": "string", "pattern": "^[0-9]{5}$"},
+        },
+    });
+    let format = json!({"type": "json_schema", "json_schema": {"name": "place", "schema": schema}});
+    for seed in 0..4 {
+        let body = json!({
+            "messages": [{"role": "user", "content": "Where?"}], "max_tokens": 200, "seed": seed,
+            "response_format": format, "chat_template_kwargs": {"enable_thinking": false},
+        });
+        let answer = server.post("/v1/chat/completions", &body).await;
+        let choice = &answer["choices"][0];
+        if choice["finish_reason"] == "length" {
+            continue;
+        }
+        let text = choice["message"]["content"].as_str().unwrap_or_else(|| panic!("{answer}"));
+        let value: Value = serde_json::from_str(text).unwrap_or_else(|_| panic!("{text}"));
+        let zip = value["zip"].as_str().unwrap();
+        assert!(zip.len() == 5 && zip.bytes().all(|byte| byte.is_ascii_digit()), "{text}");
+        assert!(value["city"].as_str().unwrap().chars().count() <= 12, "{text}");
+    }
+}

@@ -1,0 +1,112 @@
+//! Prompts that come back, with their log-probabilities.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Running, Setup, start};
+
+const PATH: &str = "/v1/completions";
+
+/// Softmax of one 9 among 257 zeros, of the likeliest token and of any other.
+const LIKELY: f64 = -0.031_222;
+const UNLIKELY: f64 = LIKELY - 9.0;
+
+fn check(value: &Value, expected: &[Option<f64>]) {
+    let found = value["token_logprobs"].as_array().unwrap_or_else(|| panic!("{value}"));
+    assert_eq!(found.len(), expected.len(), "{value}");
+    for (found, expected) in found.iter().zip(expected) {
+        match expected {
+            None => assert_eq!(found, &Value::Null),
+            Some(expected) => {
+                let found = found.as_f64().unwrap();
+                assert!((found - expected).abs() < 1e-5, "{found} instead of {expected}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_prompt_comes_back_with_its_logprobs() {
+    let mut setup = Setup::script(b"abc");
+    // The prompt is cut into chunks, and its start is in the cache after the first time.
+    setup.limits.token_budget = 16;
+    let server = start(setup).await;
+    // After `>` the script begins: `a` is likely, `x` is not.
+    let prompt = ["x".repeat(40).as_str(), ">axc"].concat();
+    let body = json!({
+        "prompt": prompt, "max_tokens": 1, "temperature": 0, "logprobs": 1, "echo": true,
+        "add_special_tokens": false,
+    });
+    let mut expected = vec![Some(UNLIKELY); 44];
+    expected[0] = None;
+    expected[41] = Some(LIKELY);
+    expected[43] = Some(LIKELY);
+    for _ in 0..2 {
+        let value = server.json(PATH, &body).await;
+        let choice = &value["choices"][0];
+        assert_eq!(choice["text"], prompt);
+        expected.resize(44, None);
+        expected.push(Some(LIKELY));
+        check(&choice["logprobs"], &expected);
+        let offsets = choice["logprobs"]["text_offset"].as_array().unwrap();
+        assert_eq!(offsets.last(), Some(&44.into()));
+        assert_eq!(value["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
+    }
+}
+
+#[tokio::test]
+async fn a_prompt_alone_needs_no_output() {
+    let server = start(Setup::script(b"ab")).await;
+    let body = json!({"prompt": [62, 97], "max_tokens": 0, "echo": true, "logprobs": 0});
+    let value = server.json(PATH, &body).await;
+    assert_eq!(value["choices"][0]["text"], ">a");
+    assert_eq!(value["choices"][0]["finish_reason"], "length");
+    assert_eq!(value["usage"]["completion_tokens"], 0);
+    check(&value["choices"][0]["logprobs"], &[None, Some(LIKELY)]);
+    server.wait_for("redline_kv_pages_used", 0.0).await;
+}
+
+async fn streamed(server: &Running, body: &Value) -> (String, Vec<Value>) {
+    let mut body = body.clone();
+    body["stream"] = true.into();
+    let events = server.events(PATH, &body).await;
+    let choices = events.iter().map(|event| &event["choices"][0]);
+    let text = choices.clone().filter_map(|choice| choice["text"].as_str()).collect();
+    let values = choices.filter_map(|choice| choice["logprobs"]["token_logprobs"].as_array());
+    (text, values.flatten().cloned().collect())
+}
+
+#[tokio::test]
+async fn a_stream_echoes_what_a_whole_answer_does() {
+    let server = start(Setup::script("aé!".as_bytes())).await;
+    for (n, logprobs) in [(1, json!(2)), (2, json!(null))] {
+        let body = json!({
+            "prompt": "é>", "max_tokens": 3, "temperature": 0, "logprobs": logprobs, "echo": true,
+        });
+        let mut whole_body = body.clone();
+        whole_body["n"] = n.into();
+        let whole = server.json(PATH, &whole_body).await;
+        let choice = &whole["choices"][n - 1];
+        let (text, values) = streamed(&server, &body).await;
+        assert_eq!(choice["text"], text);
+        assert_eq!(text, "é>aé");
+        let expected = choice["logprobs"]["token_logprobs"].as_array().cloned();
+        assert_eq!(expected.unwrap_or_default(), values);
+    }
+}
+
+#[tokio::test]
+async fn tokens_can_stand_by_their_ids() {
+    let server = start(Setup::script(b"ab")).await;
+    let mut body = json!({
+        "prompt": ">", "max_tokens": 1, "temperature": 0, "logprobs": 1,
+        "return_tokens_as_token_ids": true,
+    });
+    let value = server.json(PATH, &body).await;
+    let logprobs = &value["choices"][0]["logprobs"];
+    assert_eq!(logprobs["tokens"], json!(["token_id:97"]));
+    assert!(logprobs["top_logprobs"][0]["token_id:97"].is_number(), "{logprobs}");
+    body["messages"] = json!([{"role": "user", "content": "x"}]);
+    body["logprobs"] = true.into();
+    let value = server.json("/v1/chat/completions", &body).await;
+    assert_eq!(value["choices"][0]["logprobs"]["content"][0]["token"], "token_id:97");
+}
