@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use schema::run::{Failure, FailureClass, Phase, RunRecord, Status, ValidityVerdict};
 use serde_json::{Value, json};
-use tests::clone::{Clone, already_built_path, repository};
+use tests::clone::{Clone, already_built_path};
 use tests::inputs::{CONVERSATIONS, MODEL, cached};
 use tests::program::{Ended, until, wait};
 use tests::scripted::Scripted;
@@ -167,18 +167,10 @@ fn signalled(clone: &Clone, signal: Signal) -> RunRecord {
     failed_run(clone, wait(child, Duration::from_secs(90)), &before)
 }
 
-/// A clone whose engine states the version of the one that was built.
-fn clone_as_built() -> Option<Clone> {
-    let (Some(_), Some(_)) = (cached(MODEL), cached(CONVERSATIONS)) else { return None };
-    let clone = Clone::of_this_repository(&[]);
-    let manifest = "engine/Cargo.toml";
-    std::fs::copy(repository().join(manifest), clone.root().join(manifest)).expect("writable");
-    Some(clone)
-}
-
 #[test]
 fn an_engine_that_dies_in_mid_run_is_a_crash() {
-    let Some(clone) = clone_as_built() else { return };
+    let (Some(_), Some(_)) = (cached(MODEL), cached(CONVERSATIONS)) else { return };
+    let clone = Clone::as_built();
     // A signal that nobody handles and that leaves no core file.
     let run = signalled(&clone, Signal::SIGUSR1);
     assert_failure(&run, FailureClass::Crash, "signal 10 (SIGUSR1) during the run");
@@ -186,14 +178,16 @@ fn an_engine_that_dies_in_mid_run_is_a_crash() {
 
 #[test]
 fn an_engine_that_is_killed_in_mid_run_lacked_memory() {
-    let Some(clone) = clone_as_built() else { return };
+    let (Some(_), Some(_)) = (cached(MODEL), cached(CONVERSATIONS)) else { return };
+    let clone = Clone::as_built();
     let run = signalled(&clone, Signal::SIGKILL);
     assert_failure(&run, FailureClass::Oom, "signal 9 (SIGKILL) during the run");
 }
 
 #[test]
 fn an_engine_that_stops_in_mid_run_is_a_hang() {
-    let Some(clone) = clone_as_built() else { return };
+    let (Some(_), Some(_)) = (cached(MODEL), cached(CONVERSATIONS)) else { return };
+    let clone = Clone::as_built();
     let run = signalled(&clone, Signal::SIGSTOP);
     assert_failure(&run, FailureClass::Hang, "no event on any connection for 3 s");
     assert_failure(&run, FailureClass::Hang, "no longer answers");

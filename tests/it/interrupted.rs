@@ -1,26 +1,18 @@
 //! Ctrl-C and SIGTERM at any time: no stray server, no lock in the way, no changed tree.
 
 use std::io::{BufRead, BufReader};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use tests::clone::Clone;
+use tests::clone::{Clone, already_built_path};
 use tests::inputs::{CONVERSATIONS, MODEL, cached};
 use tests::program::wait;
 
-/// Lines of its progress, and what it is told when they appear.
-const MOMENTS: [(&str, Signal); 3] = [
-    ("Resolve what is asked for", Signal::SIGINT),
-    ("Build v0.9.2", Signal::SIGTERM),
-    ("Run 1 of 1", Signal::SIGINT),
-];
-
-/// Starts release-bench, waits for a line of its progress that holds `moment`, and signals it.
-fn interrupted_at(clone: &Clone, moment: &str, signal: Signal) {
-    let words = ["release-bench", "v0.9.2", "--scenario", "thinking-lite", "--repeats", "1"];
-    let mut command = clone.program("redline-campaign", &words);
+/// Waits for a line of the progress of `command`, a release-bench, that holds `moment`, and signals
+/// it.
+fn interrupted_at(mut command: Command, moment: &str, signal: Signal) {
     let mut child =
         command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts");
     let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
@@ -35,14 +27,36 @@ fn interrupted_at(clone: &Clone, moment: &str, signal: Signal) {
     assert_eq!(said, 1, "{}", rest.join("\n"));
 }
 
+/// One launch of one scenario.
+const ONE: [&str; 4] = ["--scenario", "thinking-lite", "--repeats", "1"];
+
 #[test]
-fn ctrl_c_and_sigterm_leave_nothing_behind() {
+fn a_signal_before_the_first_run_leaves_nothing_behind() {
     let (Some(_), Some(_)) = (cached(MODEL), cached(CONVERSATIONS)) else { return };
     let clone = Clone::of_this_repository(&[]);
     let before = clone.state();
-    for (moment, signal) in MOMENTS {
-        interrupted_at(&clone, moment, signal);
+    let words = [&["release-bench", "v0.9.2"], &ONE[..]].concat();
+    for (moment, signal) in
+        [("Resolve what is asked for", Signal::SIGINT), ("Build v0.9.2", Signal::SIGTERM)]
+    {
+        interrupted_at(clone.program("redline-campaign", &words), moment, signal);
         assert_eq!(before, clone.state());
         assert_eq!(clone.processes(), [], "after {signal} at `{moment}`");
+    }
+}
+
+#[test]
+fn a_signal_in_mid_run_leaves_nothing_behind() {
+    let (Some(_), Some(_)) = (cached(MODEL), cached(CONVERSATIONS)) else { return };
+    let clone = Clone::as_built();
+    let before = clone.state();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let words = [&["release-bench", "--worktree"], &ONE[..]].concat();
+    for signal in [Signal::SIGINT, Signal::SIGTERM] {
+        let mut command = clone.program("redline-campaign", &words);
+        command.env("PATH", already_built_path(folder.path()));
+        interrupted_at(command, "Run 1 of 1", signal);
+        assert_eq!(before, clone.state());
+        assert_eq!(clone.processes(), [], "after {signal}");
     }
 }

@@ -36,6 +36,20 @@ impl Clone {
         clone
     }
 
+    /// A clone of HEAD whose engine has the version of the one that was built, should a change of
+    /// it not be committed yet.
+    ///
+    /// # Panics
+    /// Git cannot clone.
+    #[must_use]
+    #[track_caller]
+    pub fn as_built() -> Self {
+        let clone = Self::of_this_repository(&[]);
+        let manifest = "engine/Cargo.toml";
+        std::fs::copy(repository().join(manifest), clone.root().join(manifest)).expect("writable");
+        clone
+    }
+
     /// The clone's root.
     #[must_use]
     pub fn root(&self) -> PathBuf {
