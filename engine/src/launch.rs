@@ -17,13 +17,13 @@ use crate::config::{
 };
 use crate::http::{KvFacts, ModelFacts, ServerInfo};
 use crate::listen::listen;
-use crate::model::{self, LoadError, LoadOptions, ModelInfo, RopePrecision, StepError};
+use crate::model::{self, LoadError, LoadOptions, ModelInfo, StepError};
 use crate::say::say;
 use crate::schedule::Limits;
 use crate::server::{Loaded, ServeError, Server};
 use crate::text::CheckpointText;
 use crate::tokenize::Tokenizer;
-use crate::weights::{ModelFiles, ModelSource, read_json};
+use crate::weights::ModelSource;
 
 /// Seed of made-up weights; two launches must have the same.
 const RANDOM_WEIGHTS_SEED: u64 = 1;
@@ -146,7 +146,7 @@ fn prepare(launch: &Launch) -> Result<Loaded, PrepareError> {
     let mut config = launch.config.clone();
     let start_us = launch.clock.elapsed_us();
     let source = ModelSource::find(&launch.model, launch.hub_cache.as_deref())?;
-    let mut loaded = model::load(&source, &options(&config, &source.files))?;
+    let mut loaded = model::load(&source, &options(&config))?;
     let tokenizer = Tokenizer::load(&loaded.config)?;
     let weights_load_us = launch.clock.elapsed_us() - start_us;
     for gpu in &loaded.device.idle_gpus {
@@ -201,7 +201,7 @@ fn prepare(launch: &Launch) -> Result<Loaded, PrepareError> {
     })
 }
 
-fn options(config: &Config, files: &ModelFiles) -> LoadOptions {
+fn options(config: &Config) -> LoadOptions {
     LoadOptions {
         device: match config.device.value {
             DeviceChoice::Auto => model::DeviceChoice::Auto,
@@ -218,24 +218,14 @@ fn options(config: &Config, files: &ModelFiles) -> LoadOptions {
             LoadFormat::Auto => None,
             LoadFormat::Random => Some(RANDOM_WEIGHTS_SEED),
         },
-        rope: rope_precision(config.dtype.value, files),
+        // `f32` by name is the reference path; `auto` keeps frequencies exact, even where it
+        // computes in f32.
+        rope: match config.dtype.value {
+            DtypeChoice::F32 => model::RopeChoice::AsConverted,
+            _ => model::RopeChoice::Exact,
+        },
         ..LoadOptions::default()
     }
-}
-
-/// `f32` by name is the reference path: it computes what the reference outputs were made with, by
-/// converting a bf16 checkpoint together with its frequencies. `auto` keeps these exact, even where
-/// it computes in f32 (docs/decisions/0006-rope-frequencies.md).
-fn rope_precision(dtype: DtypeChoice, files: &ModelFiles) -> RopePrecision {
-    let (DtypeChoice::F32, ModelFiles::Folder(folder)) = (dtype, files) else {
-        return RopePrecision::F32;
-    };
-    // A folder without a config.json fails a moment later, with its name.
-    let config = read_json(&folder.join("config.json")).unwrap_or_default();
-    let named = ["torch_dtype", "dtype"];
-    let configs = [&config, &config["text_config"]];
-    let is_bf16 = configs.iter().any(|c| named.iter().any(|name| c[*name] == "bfloat16"));
-    if is_bf16 { RopePrecision::Bf16 } else { RopePrecision::F32 }
 }
 
 /// Replaces what was left to the model, and `auto`, by what became of it.

@@ -35,10 +35,7 @@ pub(super) async fn chat_completions(
     }
     let text = prompt.render(&ready, app.clock().unix_s())?;
     let splitter = (reasoning != Reasoning::None).then(|| Splitter::new(reasoning, &text));
-    let guide = match params.structure.take() {
-        Some(structure) => Some(structure.guide(&ready, Some(text.clone())).await?),
-        None => None,
-    };
+    let guide = params.guide(&ready, Some(&text)).await?;
     // The template writes the special tokens itself.
     let ids = encode(&ready, text, false).await?;
     let asked = Asked { prompt: &ids, logprobs, echo: false, default_max_tokens: None, guide };

@@ -23,10 +23,7 @@ pub(super) async fn completions(State(app): State<App>, body: Bytes) -> Result<R
     super::check_model(&mut fields, &ready)?;
     let Asking { prompts, echo, mut params, logprobs, add_special_tokens } =
         Asking::take(fields, ready.vocab_size)?;
-    let guide = match params.structure.take() {
-        Some(structure) => Some(structure.guide(&ready, None).await?),
-        None => None,
-    };
+    let guide = params.guide(&ready, None).await?;
     let (mut prompt_ids, mut echoes) = (Vec::with_capacity(prompts.len()), Vec::new());
     let mut requests = Vec::new();
     for prompt in prompts {

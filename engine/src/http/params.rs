@@ -1,11 +1,13 @@
 //! The fields that completions and chat share: how to generate, and how to answer.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde_json::Value;
 
 use super::error::{ApiError, ErrorKind};
 use super::fields::{self, Fields, wrong_type};
+use super::state::Ready;
 use super::structure::{Wanted, take_structure};
 use crate::sample::{Guide, Sampling};
 use crate::schedule::Limits;
@@ -30,7 +32,7 @@ pub(super) struct Params {
     shows_special: bool,
     sampling: Sampling,
     /// What the answer has to be.
-    pub(super) structure: Option<Wanted>,
+    structure: Option<Wanted>,
     /// The first choice has this seed, each further one the next.
     seed: Option<u64>,
 }
@@ -61,6 +63,18 @@ pub(super) struct Asked<'a> {
 }
 
 impl Params {
+    /// A guide along what the answer has to be; `chat` is the prompt of a chat.
+    pub(super) async fn guide(
+        &mut self,
+        ready: &Arc<Ready>,
+        chat: Option<&str>,
+    ) -> Result<Option<Guide>, ApiError> {
+        match self.structure.take() {
+            Some(structure) => structure.guide(ready, chat.map(str::to_owned)).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
     /// Takes the shared fields. `max_tokens_names` are the fields that the route calls its
     /// `max_tokens`, in order of precedence; the number is at least `max_tokens_min`.
     pub(super) fn take(

@@ -35,6 +35,29 @@ pub enum KvChoice {
     F16,
 }
 
+/// Which rotary frequencies to use (docs/decisions/0006-rope-frequencies.md).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RopeChoice {
+    /// What checkpoints are trained and served with.
+    #[default]
+    Exact,
+    /// Rounded where config.json says that the checkpoint is in bf16, as converting a whole model
+    /// rounds them: what reference outputs are made with.
+    AsConverted,
+}
+
+impl RopeChoice {
+    fn precision(self, config: &ConfigSource) -> RopePrecision {
+        let (Self::AsConverted, ConfigSource::Json { json, .. }) = (self, config) else {
+            return RopePrecision::F32;
+        };
+        let named = ["torch_dtype", "dtype"];
+        let configs = [json, &json["text_config"]];
+        let is_bf16 = configs.iter().any(|c| named.iter().any(|name| c[*name] == "bfloat16"));
+        if is_bf16 { RopePrecision::Bf16 } else { RopePrecision::F32 }
+    }
+}
+
 /// How to load a model.
 #[derive(Debug, Clone, Default)]
 pub struct LoadOptions {
@@ -48,7 +71,7 @@ pub struct LoadOptions {
     pub random_seed: Option<u64>,
     /// Instruction set of the CPU device; the best where not given.
     pub isa: Option<Isa>,
-    pub rope: RopePrecision,
+    pub rope: RopeChoice,
 }
 
 /// The device that a model is on, in words.
@@ -120,7 +143,8 @@ pub fn load(source: &ModelSource, options: &LoadOptions) -> Result<Loaded, LoadE
         KvChoice::Auto | KvChoice::F16 => KvType::F16,
         KvChoice::F32 => KvType::F32,
     };
-    let load = |device| Decoder::load(device, &checkpoint, &spec, kv_type, options.rope);
+    let rope = options.rope.precision(checkpoint.config());
+    let load = |device| Decoder::load(device, &checkpoint, &spec, kv_type, rope);
     let model: Box<dyn Model> = if ranks == 1 {
         Box::new(load(Cpu::new(isa, threads))?)
     } else {

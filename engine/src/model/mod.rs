@@ -21,8 +21,7 @@ use std::fmt;
 
 pub use crate::weights::LoadError;
 pub use architectures::{ARCHITECTURES, Architecture};
-pub use load::{DeviceChoice, DeviceInfo, KvChoice, LoadOptions, Loaded, load};
-pub use rope::RopePrecision;
+pub use load::{DeviceChoice, DeviceInfo, KvChoice, LoadOptions, Loaded, RopeChoice, load};
 
 /// Facts about a loaded model, fixed for its life.
 #[derive(Debug, Clone, PartialEq)]

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use super::rope::RopePrecision;
 use super::*;
 use crate::device::cpu::Isa;
 use crate::fixture::tiny_llama_gguf;

@@ -62,6 +62,10 @@ impl StoredTensor {
     pub fn weight_type(&self) -> Option<WeightType> {
         self.weight_type
     }
+
+    fn bytes<'a>(&self, files: &'a [Map]) -> &'a [u8] {
+        &files[self.file][self.range.clone()]
+    }
 }
 
 /// What the configuration of a checkpoint is written in.
@@ -221,13 +225,18 @@ impl Checkpoint {
 
     /// The tensor `name` of plain floats.
     fn floats(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, LoadError> {
-        let stored = self.stored(name, shape)?;
-        if stored.weight_type.block() > 1 {
-            return Err(self.wrong_type(name, stored.weight_type.name(), "f32, f16, bf16"));
-        }
+        let stored = self.plain(name, self.stored(name, shape)?)?;
         let mut out = vec![0.0; shape.iter().product()];
         format::dequantize(stored.weight_type, &stored.bytes, &mut out);
         Ok(out)
+    }
+
+    /// `tensor`, which is called `name`, if it is of plain floats.
+    fn plain<'a>(&self, name: &str, tensor: TensorData<'a>) -> Result<TensorData<'a>, LoadError> {
+        if tensor.weight_type.block() > 1 {
+            return Err(self.wrong_type(name, tensor.weight_type.name(), "f32, f16, bf16"));
+        }
+        Ok(tensor)
     }
 
     fn wrong_type(&self, name: &str, found: &str, supported: &str) -> LoadError {
@@ -242,30 +251,15 @@ impl Checkpoint {
     /// The tensor `name` as it lies in its file: of fp8, only the codes.
     fn stored(&self, name: &str, shape: &[usize]) -> Result<TensorData<'_>, LoadError> {
         let random = |seed, weight_type| {
-            if random::has_room(weight_type, shape) {
-                return Ok(random::tensor(seed, name, weight_type, shape));
-            }
-            let (path, tensor) = (self.path.clone(), name.to_owned());
-            Err(LoadError::TooLarge { path, tensor, shape: shape.to_vec() })
+            self.check_room(name, weight_type, shape)?;
+            Ok(random::tensor(seed, name, weight_type, shape))
         };
-        let stored = match (self.tensors.get(name), &self.numbers) {
-            (None, Numbers::Random { seed }) if self.tensors.is_empty() => {
-                return random(*seed, WeightType::Bf16);
-            }
-            (None, _) => {
-                let (path, tensor) = (self.path.clone(), name.to_owned());
-                return Err(LoadError::MissingTensor { path, tensor });
-            }
-            (Some(stored), _) => stored,
-        };
-        if stored.shape != shape {
-            return Err(LoadError::TensorShape {
-                path: self.path.clone(),
-                tensor: name.to_owned(),
-                found: stored.shape.clone(),
-                wanted: shape.to_vec(),
-            });
+        if let Numbers::Random { seed } = &self.numbers
+            && self.tensors.is_empty()
+        {
+            return random(*seed, WeightType::Bf16);
         }
+        let stored = self.listed(name, shape)?;
         let Some(weight_type) = stored.weight_type else {
             return Err(self.wrong_type(name, &stored.type_name, &format::supported_types()));
         };
@@ -274,9 +268,38 @@ impl Checkpoint {
             Numbers::Files(maps) => Ok(TensorData {
                 weight_type,
                 shape: stored.shape.clone(),
-                bytes: Cow::Borrowed(&maps[stored.file][stored.range.clone()]),
+                bytes: Cow::Borrowed(stored.bytes(maps)),
             }),
         }
+    }
+
+    /// What the files list as `name`, which has to have `shape`.
+    fn listed(&self, name: &str, shape: &[usize]) -> Result<&StoredTensor, LoadError> {
+        let place = || (self.path.clone(), name.to_owned());
+        let Some(stored) = self.tensors.get(name) else {
+            let (path, tensor) = place();
+            return Err(LoadError::MissingTensor { path, tensor });
+        };
+        if stored.shape != shape {
+            let (path, tensor) = place();
+            let (found, wanted) = (stored.shape.clone(), shape.to_vec());
+            return Err(LoadError::TensorShape { path, tensor, found, wanted });
+        }
+        Ok(stored)
+    }
+
+    /// Refuses to make up a tensor that this machine's memory could not hold.
+    fn check_room(
+        &self,
+        name: &str,
+        weight_type: WeightType,
+        shape: &[usize],
+    ) -> Result<(), LoadError> {
+        if random::has_room(weight_type, shape) {
+            return Ok(());
+        }
+        let (path, tensor) = (self.path.clone(), name.to_owned());
+        Err(LoadError::TooLarge { path, tensor, shape: shape.to_vec() })
     }
 
     /// The vector `name` of `len` elements as f32.

@@ -67,10 +67,7 @@ impl Checkpoint {
     pub fn mx_stack(&self, name: &str, shape: [usize; 3]) -> Result<MxStack<'_>, LoadError> {
         let [experts, n, k] = shape;
         if self.lists(name) {
-            let tensor = self.tensor(name, &[experts, k, n])?;
-            if tensor.weight_type.block() > 1 {
-                return Err(self.wrong_type(name, tensor.weight_type.name(), "f32, f16, bf16"));
-            }
+            let tensor = self.plain(name, self.tensor(name, &[experts, k, n])?)?;
             return Ok(MxStack { n, k, form: Form::Transposed(tensor) });
         }
         if !k.is_multiple_of(BLOCK) {
@@ -78,10 +75,7 @@ impl Checkpoint {
             return Err(LoadError::Unsupported { path: self.path.clone(), reason });
         }
         if let Numbers::Random { seed } = self.numbers {
-            if !random::has_room(WeightType::Mxfp4, &shape) {
-                let (path, tensor) = (self.path.clone(), name.to_owned());
-                return Err(LoadError::TooLarge { path, tensor, shape: shape.to_vec() });
-            }
+            self.check_room(name, WeightType::Mxfp4, &shape)?;
             let name = name.to_owned();
             return Ok(MxStack { n, k, form: Form::Random { seed, name } });
         }
@@ -94,22 +88,15 @@ impl Checkpoint {
 
     /// A tensor of bytes in a file.
     fn bytes(&self, name: &str, shape: &[usize]) -> Result<&[u8], LoadError> {
-        let (Some(stored), Numbers::Files(maps)) = (self.tensors.get(name), &self.numbers) else {
+        let Numbers::Files(maps) = &self.numbers else {
             let (path, tensor) = (self.path.clone(), name.to_owned());
             return Err(LoadError::MissingTensor { path, tensor });
         };
-        if stored.shape != shape {
-            return Err(LoadError::TensorShape {
-                path: self.path.clone(),
-                tensor: name.to_owned(),
-                found: stored.shape.clone(),
-                wanted: shape.to_vec(),
-            });
-        }
+        let stored = self.listed(name, shape)?;
         if stored.type_name != "U8" {
             return Err(self.wrong_type(name, &stored.type_name, "U8"));
         }
-        Ok(&maps[stored.file][stored.range.clone()])
+        Ok(stored.bytes(maps))
     }
 }
 

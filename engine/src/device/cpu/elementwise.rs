@@ -257,13 +257,12 @@ struct SigmoidMul<'a> {
 impl Kernel for SigmoidMul<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self, lanes: L) {
-        let one = lanes.splat(1.0);
         for (x, gate) in self.x.chunks_mut(LANES).zip(self.gate.chunks(LANES)) {
             let (mut padded, mut gates) = ([0.0; LANES], [0.0; LANES]);
             padded[..x.len()].copy_from_slice(x);
             gates[..gate.len()].copy_from_slice(gate);
-            let e = lanes.exp(lanes.sub(lanes.splat(0.0), lanes.lift(&gates)));
-            let y = lanes.lower(lanes.div(lanes.lift(&padded), lanes.add(one, e)));
+            let y = times_sigmoid(lanes, lanes.lift(&padded), lanes.lift(&gates));
+            let y = lanes.lower(y);
             x.copy_from_slice(&y[..x.len()]);
         }
     }

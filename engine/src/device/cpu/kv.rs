@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use memmap2::MmapMut;
 
 use super::lanes::LANES;
+use super::memory::reserve;
 use crate::device::{KvShape, KvType, Rotation};
 use crate::model::{Segment, SegmentState, StepBatch, StepError};
 
@@ -21,12 +22,11 @@ pub struct Kv {
 
 impl Kv {
     pub(super) fn new(shape: KvShape) -> Result<Self, StepError> {
-        let failed = |message| StepError { operation: "kv", message };
         if shape.page_tokens == 0 || !shape.page_tokens.is_multiple_of(LANES) {
             let message = format!("a page of {} tokens is no multiple of 16", shape.page_tokens);
-            return Err(failed(message));
+            return Err(StepError { operation: "kv", message });
         }
-        let bytes = [
+        let sizes = [
             shape.layers,
             shape.pages,
             shape.kv_heads,
@@ -34,12 +34,8 @@ impl Kv {
             shape.page_tokens,
             width(&shape),
             shape.kv_type.bytes(),
-        ]
-        .into_iter()
-        .try_fold(1usize, usize::checked_mul)
-        .ok_or_else(|| failed(format!("{} pages are more than memory can be", shape.pages)))?;
-        let storage = MmapMut::map_anon(bytes.max(1))
-            .map_err(|err| failed(format!("{bytes} bytes cannot be reserved: {err}")))?;
+        ];
+        let storage = reserve("kv", &format!("{} pages", shape.pages), &sizes)?;
         Ok(Self { shape, storage })
     }
 

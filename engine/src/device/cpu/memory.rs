@@ -1,6 +1,26 @@
-//! What the operating system says of this machine: free memory and the processor's name.
+//! What the operating system gives and says: zeroed memory, how much is free, the processor's name.
 
 use std::fs;
+
+use memmap2::MmapMut;
+
+use crate::model::StepError;
+
+/// Zeroed memory of as many bytes as `sizes` multiply to, touched only as it is used. Errors name
+/// it by `operation` and `what`.
+pub(super) fn reserve(
+    operation: &'static str,
+    what: &str,
+    sizes: &[usize],
+) -> Result<MmapMut, StepError> {
+    let failed = |message| StepError { operation, message };
+    let bytes = sizes
+        .iter()
+        .try_fold(1usize, |bytes, size| bytes.checked_mul(*size))
+        .ok_or_else(|| failed(format!("{what} are more than memory can be")))?;
+    MmapMut::map_anon(bytes.max(1))
+        .map_err(|err| failed(format!("{bytes} bytes cannot be reserved: {err}")))
+}
 
 /// Bytes that could be allocated now: the least of what the machine and the control group allow.
 /// Zero where the system does not say.

@@ -9,6 +9,7 @@ use memmap2::MmapMut;
 
 use super::kv::Plan;
 use super::lanes::LANES;
+use super::memory::reserve;
 use crate::device::{DeltaNetShape, StateShape};
 use crate::model::StepError;
 
@@ -21,16 +22,9 @@ pub struct State {
 
 impl State {
     pub(super) fn new(shape: StateShape) -> Result<Self, StepError> {
-        let failed = |message| StepError { operation: "state", message };
         let head = Head::new(&shape.net);
-        let bytes = [shape.layers, shape.places, shape.net.key_heads, head.elements(), 4]
-            .into_iter()
-            .try_fold(1usize, usize::checked_mul)
-            .ok_or_else(|| {
-                failed(format!("{} places are more than memory can be", shape.places))
-            })?;
-        let storage = MmapMut::map_anon(bytes.max(1))
-            .map_err(|err| failed(format!("{bytes} bytes cannot be reserved: {err}")))?;
+        let sizes = [shape.layers, shape.places, shape.net.key_heads, head.elements(), 4];
+        let storage = reserve("state", &format!("{} places", shape.places), &sizes)?;
         Ok(Self { shape, storage })
     }
 

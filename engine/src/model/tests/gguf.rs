@@ -246,7 +246,8 @@ fn check(folder: &Path, architecture: &'static str) {
     let path = files.path().join("model.gguf");
     std::fs::write(&path, Converter::new(folder, architecture).convert()).unwrap();
     let logits = |path: &Path| {
-        let mut loaded = load_path(path, &exact());
+        let options = LoadOptions { kv: KvChoice::F32, ..LoadOptions::default() };
+        let mut loaded = load_path(path, &options);
         loaded.model.allocate_kv(5, PAGE_TOKENS).unwrap();
         let tokens: Vec<u32> = (0..70).map(|i| i * 17 % 100).collect();
         let segments = vec![segment(tokens.len(), 0, (0..5).collect(), LogitRows::All)];
