@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::conformance::{exact, references};
+use super::conformance::references;
 use super::*;
 use crate::weights::gguf::{Value as Setting, Writer};
 use crate::weights::{Checkpoint, WeightType, random_tensor};
