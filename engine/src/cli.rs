@@ -10,6 +10,7 @@ use crate::clock::Clock;
 use crate::config::{Config, Flags};
 use crate::device::cpu;
 use crate::launch::{self, Launch, LaunchError};
+use crate::perplexity::{self, PerplexityFlags};
 
 /// Serves large language models over an OpenAI-compatible API.
 #[derive(Debug, Parser)]
@@ -35,6 +36,13 @@ enum Command {
         #[command(flatten)]
         flags: BenchFlags,
     },
+    /// Measures how well a model predicts a text
+    Perplexity {
+        /// As for `serve`
+        model: String,
+        #[command(flatten)]
+        flags: PerplexityFlags,
+    },
 }
 
 /// What a command may know of the world.
@@ -57,6 +65,9 @@ impl Cli {
         match self.command {
             Command::Bench { model, flags } => {
                 Ok(bench::run(&model, hub_cache.as_deref(), &flags, clock)?)
+            }
+            Command::Perplexity { model, flags } => {
+                Ok(perplexity::run(&model, hub_cache.as_deref(), &flags)?)
             }
             Command::Serve { model, flags } => {
                 let config = Config::resolve(*flags, cores, &cpu::processor_name())?;

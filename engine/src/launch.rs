@@ -15,9 +15,11 @@ use crate::config::{
     Config, ConfigError, DeviceChoice, DtypeChoice, KvDtypeChoice, LoadFormat, Setting, Source,
     config_sha256,
 };
+use crate::device::cpu::Arithmetic;
 use crate::http::{KvFacts, ModelFacts, ServerInfo};
 use crate::listen::listen;
 use crate::model::{self, LoadError, LoadOptions, ModelInfo, StepError};
+use crate::perplexity::PerplexityError;
 use crate::say::say;
 use crate::schedule::Limits;
 use crate::server::{Loaded, ServeError, Server};
@@ -81,6 +83,8 @@ pub enum LaunchError {
     Serve(#[from] ServeError<PrepareError>),
     #[error("failed to measure the model")]
     Bench(#[from] BenchError),
+    #[error("failed to measure the perplexity")]
+    Perplexity(#[from] PerplexityError),
 }
 
 impl LaunchError {
@@ -90,6 +94,7 @@ impl LaunchError {
             Self::Config(_) => 2,
             Self::Listen { .. } | Self::Start(_) => 4,
             Self::Bench(error) => error.exit_code(),
+            Self::Perplexity(error) => error.exit_code(),
             Self::Serve(error) => match error {
                 ServeError::Load(error) => error.exit_code(),
                 ServeError::Step(_) | ServeError::Thread(_) => 4,
@@ -218,6 +223,7 @@ fn options(config: &Config) -> LoadOptions {
             LoadFormat::Auto => None,
             LoadFormat::Random => Some(RANDOM_WEIGHTS_SEED),
         },
+        arithmetic: arithmetic(config.dtype.value).unwrap_or_default(),
         // `f32` by name is the reference path; `auto` keeps frequencies exact, even where it
         // computes in f32.
         rope: match config.dtype.value {
@@ -225,6 +231,16 @@ fn options(config: &Config) -> LoadOptions {
             _ => model::RopeChoice::Exact,
         },
         ..LoadOptions::default()
+    }
+}
+
+/// What `dtype` has matrices multiplied in; nothing where this release does not.
+pub(crate) fn arithmetic(dtype: DtypeChoice) -> Option<Arithmetic> {
+    match dtype {
+        DtypeChoice::Auto => Some(Arithmetic::AsStored),
+        DtypeChoice::F32 => Some(Arithmetic::F32),
+        DtypeChoice::Int8 => Some(Arithmetic::Int8),
+        DtypeChoice::Bf16 | DtypeChoice::Int4 => None,
     }
 }
 

@@ -16,6 +16,7 @@ pub mod launch;
 pub mod listen;
 pub mod metrics;
 pub mod model;
+pub mod perplexity;
 pub mod sample;
 pub mod say;
 pub mod schedule;

@@ -303,6 +303,9 @@ pub trait Device: Send + fmt::Debug {
     /// Sets the content of `x`, whole rows in row major order.
     fn write(&mut self, x: &mut Self::Buffer, values: &[f32]) -> Result<(), StepError>;
 
+    /// Type in which the matrices made so far are multiplied, the coarsest of them.
+    fn compute_dtype(&self) -> &'static str;
+
     /// The matrices in `parts` under one another: their outputs stand side by side.
     fn matrix(&mut self, parts: &[HostMatrix<'_>]) -> Result<Self::Matrix, StepError>;
 

@@ -98,7 +98,7 @@ impl<D: Device> Decoder<D> {
             vocab_size: vocab,
             max_seq_len: config.max_seq_len,
             parameters: loader.parameters(),
-            compute_dtype: "f32",
+            compute_dtype: device.compute_dtype(),
             kv_dtype: kv_type.name(),
             kv_bytes_per_token: kv_shape.token_bytes(),
             state_bytes: state_shape.map_or(0, |shape| shape.place_bytes()),

@@ -12,7 +12,7 @@ use super::rope::RopePrecision;
 use super::{Model, ModelInfo};
 use crate::device::KvType;
 use crate::device::collective::InProcess;
-use crate::device::cpu::{self, Cpu, Isa};
+use crate::device::cpu::{self, Arithmetic, Cpu, Isa};
 use crate::device::cuda;
 use crate::weights::{Checkpoint, ConfigSource, Digest, LoadError, ModelSource};
 
@@ -69,6 +69,8 @@ pub struct LoadOptions {
     pub kv: KvChoice,
     /// Makes random weights of the configuration's shape from this seed instead of reading them.
     pub random_seed: Option<u64>,
+    /// What the CPU device multiplies matrices in.
+    pub arithmetic: Arithmetic,
     /// Instruction set of the CPU device; the best where not given.
     pub isa: Option<Isa>,
     pub rope: RopeChoice,
@@ -146,9 +148,11 @@ pub fn load(source: &ModelSource, options: &LoadOptions) -> Result<Loaded, LoadE
     let rope = options.rope.precision(checkpoint.config());
     let load = |device| Decoder::load(device, &checkpoint, &spec, kv_type, rope);
     let model: Box<dyn Model> = if ranks == 1 {
-        Box::new(load(Cpu::new(isa, threads))?)
+        Box::new(load(Cpu::new(isa, threads).with(options.arithmetic))?)
     } else {
-        let device = |way| Cpu::in_group(isa, (threads / ranks).max(1), Box::new(way));
+        let device = |way| {
+            Cpu::in_group(isa, (threads / ranks).max(1), Box::new(way)).with(options.arithmetic)
+        };
         Box::new(Parallel::new(on_ranks(ranks, |way| load(device(way)))?))
     };
     Ok(Loaded {

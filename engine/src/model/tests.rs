@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::rope::RopePrecision;
 use super::*;
-use crate::device::cpu::Isa;
+use crate::device::cpu::{Arithmetic, Isa};
 use crate::fixture::tiny_llama_gguf;
 use crate::tokenize::{ChatInput, Tokenizer};
 use crate::weights::ModelSource;
@@ -61,11 +61,17 @@ const TIE: f32 = 0.1;
 /// Most decided positions that may be such ties.
 const TIES_MAX: usize = 1;
 
-fn check_golden(kv: KvChoice) {
+/// In bytes a choice may turn where the reference was this undecided: both round activations, each in
+/// its own way.
+const INT8_TIE: f32 = 0.9;
+/// Most decided positions that may be such ties: one in thirty.
+const INT8_TIES_MAX: usize = 37;
+
+fn check_golden(options: &LoadOptions, tie: f32, ties_max: usize) {
     let Some(path) = input("REDLINE_CACHE", SMOLLM2) else { return };
     let Some(golden) = input("REDLINE_FIXTURES", "golden/smollm2-llama-cpp.json") else { return };
     let golden: Value = serde_json::from_slice(&std::fs::read(golden).unwrap()).unwrap();
-    let mut loaded = load_path(&path, &LoadOptions { kv, ..LoadOptions::default() });
+    let mut loaded = load_path(&path, options);
     loaded.model.allocate_kv(32, PAGE_TOKENS).unwrap();
     let vocab = loaded.info().vocab_size;
     let (mut decided, mut ties) = (0, 0);
@@ -87,22 +93,31 @@ fn check_golden(kv: KvChoice) {
             let gap = row[got as usize] - row[*want as usize];
             decided += 1;
             ties += usize::from(got != *want);
-            assert!(gap < TIE, "{prompt:?} + {i}: {got}, not {want}: {gap} against {margin}");
+            assert!(gap < tie, "{prompt:?} + {i}: {got}, not {want}: {gap} against {margin}");
         }
     }
     eprintln!("{} of {decided} decided positions agree", decided - ties);
     assert_eq!(decided, 1113);
-    assert!(ties <= TIES_MAX, "{ties} ties");
+    assert!(ties <= ties_max, "{ties} ties");
 }
 
 #[test]
 fn smollm2_agrees_with_llama_cpp_wherever_that_is_decided() {
-    check_golden(KvChoice::F32);
+    check_golden(&in_f32(KvChoice::F32), TIE, TIES_MAX);
 }
 
 #[test]
 fn smollm2_agrees_with_llama_cpp_on_an_f16_cache() {
-    check_golden(KvChoice::F16);
+    check_golden(&in_f32(KvChoice::F16), TIE, TIES_MAX);
+}
+
+#[test]
+fn smollm2_in_bytes_agrees_but_for_ties() {
+    check_golden(&LoadOptions::default(), INT8_TIE, INT8_TIES_MAX);
+}
+
+fn in_f32(kv: KvChoice) -> LoadOptions {
+    LoadOptions { kv, arithmetic: Arithmetic::F32, ..LoadOptions::default() }
 }
 
 #[test]

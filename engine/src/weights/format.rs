@@ -76,6 +76,11 @@ impl WeightType {
         self.facts().0
     }
 
+    /// Whether elements are integer codes under a scale for each block.
+    pub fn is_integer_blocks(self) -> bool {
+        self.block() > 1 && !matches!(self, Self::F8E4M3 | Self::Mxfp4)
+    }
+
     /// Elements in a block; rows are whole blocks.
     pub fn block(self) -> usize {
         self.facts().1

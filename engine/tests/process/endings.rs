@@ -25,9 +25,12 @@ fn wrong_flags_end_with_2() {
         &expect!["error: `--device cuda` is not supported by this release; supported: auto, cpu"],
     );
     check_end(
-        &["serve", "x", "--dtype", "int8"],
+        &["serve", "x", "--dtype", "bf16"],
         2,
-        &expect!["error: `--dtype int8` is not supported by this release; supported: auto, f32"],
+        &expect![
+            "error: `--dtype bf16` is not supported by this release; supported: auto, f32, \
+                  int8"
+        ],
     );
     check_end(
         &["serve", "x", "--kv-dtype", "fp8"],

@@ -11,7 +11,12 @@ use super::shared::Shared;
 const PARALLEL_ELEMENTS: usize = 16_384;
 
 /// Cuts `rows` rows of `cols` columns into items of `(first, count)` for the pool.
-fn for_rows(pool: &mut Pool, rows: usize, cols: usize, task: &(dyn Fn(usize, usize) + Sync)) {
+pub(super) fn for_rows(
+    pool: &mut Pool,
+    rows: usize,
+    cols: usize,
+    task: &(dyn Fn(usize, usize) + Sync),
+) {
     if rows * cols < PARALLEL_ELEMENTS || pool.threads() == 1 {
         return task(0, rows);
     }

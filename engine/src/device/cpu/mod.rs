@@ -1,9 +1,11 @@
-//! The CPU device: f32 kernels chosen at run time on a small pool of pinned threads.
+//! The CPU device: kernels chosen at run time on a small pool of pinned threads.
 
 mod attention;
 mod decode;
 mod delta_net;
 mod elementwise;
+mod float;
+mod int8;
 mod isa;
 mod kv;
 mod lanes;
@@ -29,7 +31,7 @@ pub use isa::Isa;
 pub use kv::{Kv, Plan};
 pub use memory::{free_bytes, processor_name};
 pub use moe::Routes;
-pub use pack::Matrix;
+pub use pack::{Arithmetic, Matrix};
 pub use pool::Pool;
 pub use state::State;
 
@@ -65,6 +67,9 @@ impl Buffer {
 /// The processor.
 pub struct Cpu {
     isa: Isa,
+    arithmetic: Arithmetic,
+    /// Whether any matrix was packed for products in eight-bit integers.
+    multiplies_int8: bool,
     pool: Pool,
     matmul: matmul::Scratch,
     attention: attention::Scratch,
@@ -94,11 +99,18 @@ impl Cpu {
         let threads = pool.threads();
         Self {
             isa,
+            arithmetic: Arithmetic::default(),
+            multiplies_int8: false,
             pool,
             matmul: matmul::Scratch::new(threads),
             attention: attention::Scratch::new(threads),
             collective,
         }
+    }
+
+    /// The device with matrix products in `arithmetic`, of matrices that are yet to be packed.
+    pub fn with(self, arithmetic: Arithmetic) -> Self {
+        Self { arithmetic, ..self }
     }
 
     pub fn isa(&self) -> Isa {
@@ -142,8 +154,14 @@ impl Device for Cpu {
         Ok(())
     }
 
+    fn compute_dtype(&self) -> &'static str {
+        if self.multiplies_int8 { "int8" } else { "f32" }
+    }
+
     fn matrix(&mut self, parts: &[HostMatrix<'_>]) -> Result<Matrix, StepError> {
-        Ok(Matrix::pack(parts, &mut self.pool))
+        let matrix = Matrix::pack(parts, self.arithmetic, &mut self.pool);
+        self.multiplies_int8 |= matrix.is_int8();
+        Ok(matrix)
     }
 
     fn vector(&mut self, values: &[f32]) -> Result<Vec<f32>, StepError> {

@@ -5,32 +5,40 @@
 
 #![expect(unsafe_code, reason = "groups packed in parallel")]
 
+use std::ops::Range;
+
 use super::decode::{self, Sink};
+use super::int8;
 use super::lanes::{LANES, Lanes};
 use super::layout::Layout;
 use super::pool::Pool;
 use super::shared::Shared;
 use crate::device::HostMatrix;
+use crate::weights::WeightType;
 
 /// Bytes that start on a cache line.
 #[derive(Debug)]
-struct Aligned(Vec<Line>);
+pub(super) struct Aligned(Vec<Line>);
 
 #[derive(Debug, Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C, align(64))]
 struct Line([u8; 64]);
 
 impl Aligned {
-    fn zeroed(bytes: usize) -> Self {
+    pub(super) fn zeroed(bytes: usize) -> Self {
         Self(vec![Line([0; 64]); bytes.div_ceil(64)])
     }
 
-    fn bytes(&self) -> &[u8] {
+    pub(super) fn bytes(&self) -> &[u8] {
         bytemuck::cast_slice(&self.0)
+    }
+
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+        bytemuck::cast_slice_mut(&mut self.0)
     }
 }
 
-/// Columns of one layout.
+/// Columns of one layout, multiplied in f32.
 #[derive(Debug)]
 pub(super) struct Packed {
     layout: Layout,
@@ -41,25 +49,73 @@ pub(super) struct Packed {
     data: Aligned,
 }
 
-/// A matrix `[N, K]`: runs of columns, each of one layout.
+/// What matrix products are computed in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Arithmetic {
+    /// Everything in f32: the specification of the others.
+    F32,
+    /// Stored blocks of codes in eight-bit integers, everything else in f32.
+    #[default]
+    AsStored,
+    /// Everything in eight-bit integers.
+    Int8,
+}
+
+impl Arithmetic {
+    fn is_int8(self, stored: WeightType) -> bool {
+        match self {
+            Self::F32 => false,
+            Self::AsStored => stored.is_integer_blocks(),
+            Self::Int8 => true,
+        }
+    }
+}
+
+/// Columns of one form.
+#[derive(Debug)]
+pub(super) enum Run {
+    Float(Packed),
+    Int8(int8::Weights),
+}
+
+impl Run {
+    fn columns(&self) -> Range<usize> {
+        let (first, n) = match self {
+            Self::Float(packed) => (packed.first, packed.n),
+            Self::Int8(weights) => (weights.first, weights.n),
+        };
+        first..first + n
+    }
+}
+
+/// A matrix `[N, K]`: runs of columns, each of one form.
 #[derive(Debug)]
 pub struct Matrix {
-    pub(super) runs: Vec<Packed>,
+    pub(super) runs: Vec<Run>,
     pub(super) n: usize,
     pub(super) k: usize,
 }
 
 impl Matrix {
     /// Packs `parts`, whose outputs stand side by side.
-    pub(super) fn pack(parts: &[HostMatrix<'_>], pool: &mut Pool) -> Self {
+    pub(super) fn pack(parts: &[HostMatrix<'_>], arithmetic: Arithmetic, pool: &mut Pool) -> Self {
         let k = parts[0].k;
         assert!(parts.iter().all(|part| part.k == k), "the parts share their inputs");
+        let is_int8 = |part: &HostMatrix<'_>| arithmetic.is_int8(part.weight_type);
+        let are_alike = |a: &HostMatrix<'_>, b: &HostMatrix<'_>| match (is_int8(a), is_int8(b)) {
+            (true, true) => int8::Weights::are_alike(a, b),
+            (false, false) => Layout::of(a.weight_type) == Layout::of(b.weight_type),
+            _ => false,
+        };
         let mut runs = Vec::new();
         let mut n = 0;
-        let layout = |part: &HostMatrix<'_>| Layout::of(part.weight_type);
-        for run in parts.chunk_by(|a, b| layout(a) == layout(b)) {
-            let packed = Packed::pack(run, n, pool);
-            n += packed.n;
+        for run in parts.chunk_by(are_alike) {
+            let packed = if is_int8(&run[0]) {
+                Run::Int8(int8::Weights::pack(run, n, pool))
+            } else {
+                Run::Float(Packed::pack(run, n, pool))
+            };
+            n = packed.columns().end;
             runs.push(packed);
         }
         Self { runs, n, k }
@@ -67,8 +123,16 @@ impl Matrix {
 
     /// Writes row `n` of the matrix, dequantized, to `out` of K elements.
     pub(super) fn row(&self, n: usize, out: &mut [f32]) {
-        let run = self.runs.iter().find(|run| (run.first..run.first + run.n).contains(&n));
-        run.expect("the row is within the matrix").row(n, out);
+        let run = self.runs.iter().find(|run| run.columns().contains(&n));
+        match run.expect("the row is within the matrix") {
+            Run::Float(packed) => packed.row(n, out),
+            Run::Int8(weights) => weights.row(n, out),
+        }
+    }
+
+    /// Whether any of it is multiplied in eight-bit integers.
+    pub(super) fn is_int8(&self) -> bool {
+        self.runs.iter().any(|run| matches!(run, Run::Int8(_)))
     }
 }
 
@@ -79,7 +143,7 @@ impl Packed {
         let mut packed = Self { layout, first, n, k, data: Aligned(Vec::new()) };
         let (groups, group_bytes) = (packed.groups(), packed.group_bytes());
         packed.data = Aligned::zeroed(groups * group_bytes);
-        let shared = Shared::new(bytemuck::cast_slice_mut::<Line, u8>(&mut packed.data.0));
+        let shared = Shared::new(packed.data.bytes_mut());
         pool.items(groups, &|_, group| {
             // SAFETY: each group has its own bytes, and each item is one group.
             let out = unsafe { shared.part(group * group_bytes, group_bytes) };
@@ -138,7 +202,7 @@ impl Packed {
 }
 
 /// The part that output column `n` of `parts` is of, and its column there.
-fn part_of<'a, 'b>(
+pub(super) fn part_of<'a, 'b>(
     parts: &'a [HostMatrix<'b>],
     mut n: usize,
 ) -> Option<(&'a HostMatrix<'b>, usize)> {

@@ -13,7 +13,7 @@ use crate::weights::WeightType;
 use crate::weights::format::dequantize;
 
 /// Numbers that look random and are the same on every run, from -1 to 1.
-fn numbers(count: usize, seed: u32) -> Vec<f32> {
+pub(super) fn numbers(count: usize, seed: u32) -> Vec<f32> {
     let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(12_345);
     let mut next = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -23,7 +23,12 @@ fn numbers(count: usize, seed: u32) -> Vec<f32> {
 }
 
 /// Stored rows of a type and their values: random codes under scales of every size up to 0.05.
-fn stored(weight_type: WeightType, n: usize, k: usize, seed: u32) -> (Vec<u8>, Vec<f32>) {
+pub(super) fn stored(
+    weight_type: WeightType,
+    n: usize,
+    k: usize,
+    seed: u32,
+) -> (Vec<u8>, Vec<f32>) {
     let mut bytes = Vec::new();
     let values = numbers(n * k, seed);
     match weight_type {
@@ -71,23 +76,24 @@ fn sound_head(weight_type: WeightType, numbers: &[f32], block: &mut [u8]) {
     }
 }
 
-fn buffer(cols: usize, data: Vec<f32>) -> Buffer {
+pub(super) fn buffer(cols: usize, data: Vec<f32>) -> Buffer {
     Buffer { rows: data.len() / cols, cols, data }
 }
 
 #[track_caller]
-fn check_close(got: &[f32], want: &[f32], tolerance: f32, what: &str) {
+pub(super) fn check_close(got: &[f32], want: &[f32], tolerance: f32, what: &str) {
     assert_eq!(got.len(), want.len(), "{what}");
     for (i, (a, b)) in got.iter().zip(want).enumerate() {
         assert!((a - b).abs() <= tolerance * (1.0 + b.abs()), "{what}, element {i}: {a}, not {b}");
     }
 }
 
-/// Calls `check` with a device of every instruction set, with one thread and with three.
+/// Calls `check` with a device in f32 of every instruction set, with one thread and with three.
 fn on_every_device(check: impl Fn(&mut Cpu, &str)) {
     for isa in Isa::detected() {
         for threads in [1, 3] {
-            check(&mut Cpu::new(isa, threads), &format!("{} x {threads}", isa.name()));
+            let mut cpu = Cpu::new(isa, threads).with(Arithmetic::F32);
+            check(&mut cpu, &format!("{} x {threads}", isa.name()));
         }
     }
 }
@@ -117,27 +123,32 @@ fn matmul_is_the_product_for_every_type_and_tail() {
 
 #[test]
 fn matmul_gives_a_row_the_same_bits_in_any_company() {
-    on_every_device(|cpu, device| {
-        for weight_type in WeightType::ALL {
-            let (n, k) = (100, 704usize.next_multiple_of(weight_type.block()));
-            let (bytes, _) = stored(weight_type, n, k, 3);
-            let order = RowOrder::AsStored;
-            let w = cpu.matrix(&[HostMatrix { weight_type, n, k, bytes: &bytes, order }]).unwrap();
-            let row = numbers(k, 4);
-            let mut alone = buffer(n, vec![0.0; n]);
-            cpu.matmul(&buffer(k, row.clone()), &w, &mut alone).unwrap();
-            for (rows, at) in
-                [(2, 1), (3, 2), (4, 0), (5, 4), (6, 3), (19, 11), (140, 139), (200, 150)]
-            {
-                let mut x = numbers(rows * k, 5);
-                x[at * k..(at + 1) * k].copy_from_slice(&row);
-                let mut out = buffer(n, vec![0.0; rows * n]);
-                cpu.matmul(&buffer(k, x), &w, &mut out).unwrap();
-                let got = &out.data[at * n..(at + 1) * n];
-                assert!(got == alone.data, "{device} {} row {at} of {rows}", weight_type.name());
-            }
+    on_every_device(|cpu, device| check_company(cpu, device));
+    for isa in Isa::detected() {
+        let mut cpu = Cpu::new(isa, 3).with(Arithmetic::Int8);
+        check_company(&mut cpu, &format!("{} in bytes", isa.name()));
+    }
+}
+
+fn check_company(cpu: &mut Cpu, device: &str) {
+    for weight_type in WeightType::ALL {
+        let (n, k) = (100, 704usize.next_multiple_of(weight_type.block()));
+        let (bytes, _) = stored(weight_type, n, k, 3);
+        let order = RowOrder::AsStored;
+        let w = cpu.matrix(&[HostMatrix { weight_type, n, k, bytes: &bytes, order }]).unwrap();
+        let row = numbers(k, 4);
+        let mut alone = buffer(n, vec![0.0; n]);
+        cpu.matmul(&buffer(k, row.clone()), &w, &mut alone).unwrap();
+        for (rows, at) in [(2, 1), (3, 2), (4, 0), (5, 4), (6, 3), (19, 11), (140, 139), (200, 150)]
+        {
+            let mut x = numbers(rows * k, 5);
+            x[at * k..(at + 1) * k].copy_from_slice(&row);
+            let mut out = buffer(n, vec![0.0; rows * n]);
+            cpu.matmul(&buffer(k, x), &w, &mut out).unwrap();
+            let got = &out.data[at * n..(at + 1) * n];
+            assert!(got == alone.data, "{device} {} row {at} of {rows}", weight_type.name());
         }
-    });
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use super::*;
+use crate::device::cpu::Arithmetic;
 use crate::fixture::tiny_llama_gguf;
 use crate::model::{KvChoice, LoadOptions, Loaded, LogitRows, Segment, SegmentState, load};
 use crate::weights::{LoadError, ModelSource};
@@ -17,6 +18,7 @@ fn load_at(path: &Path, tp: usize) -> Result<Loaded, LoadError> {
         tp: NonZeroUsize::new(tp),
         threads: NonZeroUsize::new(1),
         kv: KvChoice::F32,
+        arithmetic: Arithmetic::F32,
         ..LoadOptions::default()
     };
     let mut loaded = load(&source, &options)?;

@@ -1,0 +1,106 @@
+//! Activations as signed codes, a scale for each segment of a row.
+
+#![expect(unsafe_code, reason = "threads write disjoint rows")]
+
+use super::SEGMENT;
+use crate::device::cpu::elementwise::for_rows;
+use crate::device::cpu::isa::{Isa, Kernel};
+use crate::device::cpu::lanes::{LANES, Lanes};
+use crate::device::cpu::pool::Pool;
+use crate::device::cpu::shared::Shared;
+
+/// Largest code; the smallest is its negative.
+const TOP: f32 = 127.0;
+
+/// Rows of codes, each padded with zeros to whole segments.
+#[derive(Debug, Default)]
+pub(in super::super) struct Activations {
+    pub(super) rows: usize,
+    pub(super) segments: usize,
+    /// `[rows][segments][SEGMENT]`
+    pub(super) codes: Vec<i8>,
+    /// `[rows][segments]` value of code 1.
+    pub(super) scales: Vec<f32>,
+    /// `[rows][segments]` sum of the codes.
+    pub(super) sums: Vec<i32>,
+}
+
+impl Activations {
+    /// Codes between two rows.
+    pub(super) fn stride(&self) -> usize {
+        self.segments * SEGMENT
+    }
+
+    /// Takes rows of `k` values.
+    pub(in super::super) fn quantize(&mut self, isa: Isa, pool: &mut Pool, x: &[f32], k: usize) {
+        self.rows = x.len() / k;
+        self.segments = k.div_ceil(SEGMENT);
+        let (segments, stride) = (self.segments, self.stride());
+        let count = self.rows * segments;
+        self.codes.resize(count * SEGMENT, 0);
+        self.scales.resize(count, 0.0);
+        self.sums.resize(count, 0);
+        let codes = Shared::new(&mut self.codes);
+        let (scales, sums) = (Shared::new(&mut self.scales), Shared::new(&mut self.sums));
+        for_rows(pool, self.rows, k, &|first, rows| {
+            // SAFETY: items are disjoint rows.
+            let rows = unsafe {
+                Rows {
+                    x: &x[first * k..(first + rows) * k],
+                    k,
+                    codes: codes.part(first * stride, rows * stride),
+                    scales: scales.part(first * segments, rows * segments),
+                    sums: sums.part(first * segments, rows * segments),
+                }
+            };
+            isa.run(rows);
+        });
+    }
+}
+
+/// Some rows and where their codes go.
+struct Rows<'a> {
+    x: &'a [f32],
+    k: usize,
+    codes: &'a mut [i8],
+    scales: &'a mut [f32],
+    sums: &'a mut [i32],
+}
+
+impl Kernel for Rows<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self, lanes: L) {
+        let segments = self.x.chunks_exact(self.k).flat_map(|row| row.chunks(SEGMENT));
+        let codes = self.codes.as_chunks_mut::<SEGMENT>().0.iter_mut();
+        let heads = self.scales.iter_mut().zip(self.sums);
+        for ((x, codes), (scale, sum)) in segments.zip(codes).zip(heads) {
+            let mut padded = [0.0; SEGMENT];
+            padded[..x.len()].copy_from_slice(x);
+            *scale = quantize(lanes, &padded, codes);
+            *sum = codes.iter().map(|code| i32::from(*code)).sum();
+        }
+    }
+}
+
+/// Writes the codes of one segment and returns the value of code 1.
+#[inline(always)]
+fn quantize<L: Lanes>(lanes: L, x: &[f32; SEGMENT], codes: &mut [i8; SEGMENT]) -> f32 {
+    let (x, codes) = (x.as_chunks::<LANES>().0, codes.as_chunks_mut::<LANES>().0);
+    let mut top = lanes.splat(0.0);
+    for x in x {
+        let x = lanes.lift(x);
+        top = lanes.max(top, lanes.max(x, lanes.sub(lanes.splat(0.0), x)));
+    }
+    let top = lanes.largest(top);
+    // What is smaller has no reciprocal, and would vanish in any sum.
+    let inverse = if top < 1e-30 { 0.0 } else { TOP / top };
+    // Adding 1.5 * 2^23 leaves the nearest whole number in the low bits.
+    let magic = lanes.splat(12_582_912.0);
+    for (x, codes) in x.iter().zip(codes) {
+        let rounded = lanes.lower(lanes.fma(lanes.lift(x), lanes.splat(inverse), magic));
+        for (code, x) in codes.iter_mut().zip(rounded) {
+            *code = (x.to_bits() as u8).cast_signed();
+        }
+    }
+    top / TOP
+}

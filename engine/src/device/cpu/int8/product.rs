@@ -1,0 +1,272 @@
+//! Products of activations and weights, tile by tile, the work split over columns.
+
+#![expect(unsafe_code, reason = "tiles over packed memory; threads write disjoint columns")]
+
+use std::sync::{Mutex, PoisonError};
+
+use super::weights::{Weights, Width};
+use super::{Activations, BLOCK, BLOCK_BYTES, Dots, SEGMENT, STEP, STEP_BYTES, TILE, TILE_GROUPS};
+use crate::device::cpu::isa::{DotKernel, Isa};
+use crate::device::cpu::lanes::{LANES, Lanes};
+use crate::device::cpu::matmul::Target;
+use crate::device::cpu::pack::Aligned;
+use crate::device::cpu::pool::Pool;
+
+/// Steps of k that few rows take at once: widened codes stay in the first cache.
+const FEW_ROWS_PIECE: usize = 2 * SEGMENT;
+/// Bytes of activations that a work item passes over, which stay in the second cache.
+const CHUNK: usize = 384 << 10;
+/// Work items for each thread: more divide the work more evenly, fewer cost less.
+const ITEMS_PER_THREAD: usize = 4;
+/// How far ahead few rows, which wait for memory, ask for weights, in bytes.
+const AHEAD: usize = 8 << 10;
+/// Rows of the largest tile.
+const MAX_ROWS: usize = 8;
+
+/// Working memory of products, one part a thread.
+#[derive(Debug)]
+pub(in super::super) struct Scratch(Vec<Mutex<Work>>);
+
+#[derive(Debug)]
+struct Work {
+    /// Steps of a tile's weights, in bytes.
+    weights: Aligned,
+    /// `[rows][TILE]` sums of a tile.
+    sums: [[f32; TILE]; MAX_ROWS],
+}
+
+impl Scratch {
+    pub(in super::super) fn new(threads: usize) -> Self {
+        let work = || Work { weights: Aligned::zeroed(0), sums: [[0.0; TILE]; MAX_ROWS] };
+        Self((0..threads).map(|_| Mutex::new(work())).collect())
+    }
+}
+
+/// Writes `x * w^T` to the columns of `w`.
+pub(in super::super) fn product(
+    isa: Isa,
+    pool: &mut Pool,
+    scratch: &Scratch,
+    x: &Activations,
+    w: &Weights,
+    target: Target<'_, '_>,
+) {
+    let chunk = (CHUNK / x.stride() / MAX_ROWS).max(1) * MAX_ROWS;
+    let per_item = w.tiles().div_ceil(ITEMS_PER_THREAD * pool.threads());
+    let items = w.tiles().div_ceil(per_item);
+    // Items of one chunk of rows follow one another, and find its activations in the cache.
+    pool.items(x.rows.div_ceil(chunk) * items, &|thread, item| {
+        let (first_row, first_tile) = (item / items * chunk, item % items * per_item);
+        let rows = chunk.min(x.rows - first_row);
+        let mut work = scratch.0[thread].lock().unwrap_or_else(PoisonError::into_inner);
+        for tile in first_tile..(first_tile + per_item).min(w.tiles()) {
+            isa.run_dots(Columns { x, w, first_row, rows, tile, work: &mut work, target });
+        }
+    });
+}
+
+/// Some rows by one tile of columns.
+struct Columns<'a, 'b> {
+    x: &'a Activations,
+    w: &'a Weights,
+    first_row: usize,
+    rows: usize,
+    tile: usize,
+    work: &'a mut Work,
+    target: Target<'a, 'b>,
+}
+
+impl DotKernel for Columns<'_, '_> {
+    #[inline(always)]
+    fn run<D: Dots>(mut self, dots: D) {
+        let is_few = self.rows <= D::ROWS;
+        let k = self.w.padded_k();
+        // Many rows share weights that are widened once; few take them piece by piece.
+        let piece = if is_few { FEW_ROWS_PIECE } else { k };
+        let mut row = 0;
+        while row < self.rows {
+            let rows = (self.rows - row).min(D::ROWS);
+            for k0 in (0..k).step_by(piece) {
+                let steps = piece.min(k - k0);
+                if row == 0 {
+                    self.ready(dots, k0, steps, is_few);
+                }
+                let start = match self.w.width {
+                    Width::Eight if !is_few => self.w.tile(self.tile).as_ptr(),
+                    _ => self.work.weights.bytes().as_ptr(),
+                };
+                // SAFETY: `start` has `steps` steps of a tile: either all of it or what was just
+                // made ready.
+                unsafe { self.multiply(dots, start, row, rows, k0, steps) };
+            }
+            self.finish(dots, row, rows);
+            row += rows;
+        }
+    }
+}
+
+impl Columns<'_, '_> {
+    /// Puts `steps` k from `k0` into the working memory as bytes, unless they can be read where
+    /// they are.
+    #[inline(always)]
+    fn ready<D: Dots>(&mut self, dots: D, k0: usize, steps: usize, is_few: bool) {
+        if self.w.width == Width::Eight && !is_few {
+            return;
+        }
+        let bytes = steps * TILE;
+        if self.work.weights.bytes().len() < bytes {
+            self.work.weights = Aligned::zeroed(bytes);
+        }
+        let from = &self.w.tile(self.tile)[self.w.bytes_of(k0)..][..self.w.bytes_of(steps)];
+        let to = &mut self.work.weights.bytes_mut()[..bytes];
+        match self.w.width {
+            Width::Eight => {
+                for (from, to) in from.chunks_exact(STEP_BYTES).zip(to.chunks_exact_mut(STEP_BYTES))
+                {
+                    dots.fetch(from.as_ptr().wrapping_add(AHEAD));
+                    to.copy_from_slice(from);
+                }
+            }
+            Width::Four => widen(dots, from, to, is_few),
+        }
+    }
+
+    /// Adds the products of `steps` k from `k0`, whole segments, to the sums of `rows` rows from
+    /// `row`.
+    ///
+    /// # Safety
+    /// `weights` points to as many steps of a tile.
+    #[inline(always)]
+    unsafe fn multiply<D: Dots>(
+        &mut self,
+        dots: D,
+        weights: *const u8,
+        row: usize,
+        rows: usize,
+        k0: usize,
+        steps: usize,
+    ) {
+        let mut done = 0;
+        while done < rows {
+            let left = Left::new(self.x, self.first_row + row + done, k0);
+            let sums = &mut self.work.sums[done..];
+            // SAFETY: the rows are below `x.rows`, and the caller vouches for the weights.
+            done += unsafe {
+                match rows - done {
+                    8.. if D::ROWS >= 8 => tile::<D, 8>(dots, left, weights, steps, sums),
+                    4.. if D::ROWS >= 4 => tile::<D, 4>(dots, left, weights, steps, sums),
+                    2.. => tile::<D, 2>(dots, left, weights, steps, sums),
+                    _ => tile::<D, 1>(dots, left, weights, steps, sums),
+                }
+            };
+        }
+    }
+
+    /// Scales the sums and writes them to their place.
+    #[inline(always)]
+    fn finish<D: Dots>(&self, dots: D, row: usize, rows: usize) {
+        let lanes = dots.lanes();
+        let first = self.tile * TILE;
+        let columns = TILE.min(self.w.n - first);
+        let scales = self.w.scales[first..first + TILE].as_chunks::<LANES>().0;
+        for (r, sums) in self.work.sums[..rows].iter().enumerate() {
+            let at = (self.first_row + row + r) * self.target.cols + self.w.first + first;
+            // SAFETY: items differ in rows or columns.
+            let out = unsafe { self.target.out.part(at, columns) };
+            let groups = sums.as_chunks::<LANES>().0.iter().zip(scales);
+            for (out, (sum, scale)) in out.chunks_mut(LANES).zip(groups) {
+                let y = lanes.lower(lanes.mul(lanes.lift(sum), lanes.lift(scale)));
+                out.copy_from_slice(&y[..out.len()]);
+            }
+        }
+    }
+}
+
+/// Makes bytes of the blocks in `from`.
+#[inline(always)]
+fn widen<D: Dots>(dots: D, from: &[u8], to: &mut [u8], fetches: bool) {
+    const TILE_BLOCK: usize = TILE_GROUPS * BLOCK_BYTES;
+    for (from, to) in from.chunks_exact(TILE_BLOCK).zip(to.chunks_exact_mut(BLOCK * TILE)) {
+        for (group, from) in from.chunks_exact(BLOCK_BYTES).enumerate() {
+            if fetches {
+                for line in from.chunks_exact(64) {
+                    dots.fetch(line.as_ptr().wrapping_add(AHEAD));
+                }
+            }
+            let to = to[group * STEP_BYTES..].as_mut_ptr();
+            // SAFETY: `from` is one block, and `to` has its steps, side by side with those of the
+            // other groups.
+            unsafe { dots.widen(from.as_ptr(), to, TILE_GROUPS * STEP_BYTES) };
+        }
+    }
+}
+
+/// Rows of activations from some k on.
+struct Left<'a> {
+    codes: *const i8,
+    stride: usize,
+    scales: &'a [f32],
+    sums: &'a [i32],
+    /// Segments between two rows.
+    segments: usize,
+    is_first: bool,
+}
+
+impl<'a> Left<'a> {
+    fn new(x: &'a Activations, row: usize, k0: usize) -> Self {
+        let at = row * x.segments + k0 / SEGMENT;
+        Self {
+            codes: x.codes[at * SEGMENT..].as_ptr(),
+            stride: x.stride(),
+            scales: &x.scales[at..],
+            sums: &x.sums[at..],
+            segments: x.segments,
+            is_first: k0 == 0,
+        }
+    }
+}
+
+/// `MR` rows by one tile over `k` steps, added to `out`; returns `MR`.
+///
+/// # Safety
+/// `left` has `MR` rows of `k` codes, `weights` points to `k` steps of a tile.
+#[inline(always)]
+unsafe fn tile<D: Dots, const MR: usize>(
+    dots: D,
+    left: Left<'_>,
+    weights: *const u8,
+    k: usize,
+    out: &mut [[f32; TILE]],
+) -> usize {
+    let lanes = dots.lanes();
+    let out = &mut out[..MR];
+    for segment in 0..k / SEGMENT {
+        let mut sums: [[D::Sums; TILE_GROUPS]; MR] = std::array::from_fn(|r| {
+            [dots.start(left.sums[r * left.segments + segment]); TILE_GROUPS]
+        });
+        for step in 0..SEGMENT / STEP {
+            let k = segment * SEGMENT + step * STEP;
+            // SAFETY: the caller vouches for the weights and codes of this step.
+            unsafe {
+                let at = weights.add(k * TILE);
+                let w: [D::Weights; TILE_GROUPS] =
+                    std::array::from_fn(|g| dots.weights(at.add(g * STEP_BYTES)));
+                for (r, sums) in sums.iter_mut().enumerate() {
+                    let x = dots.row(left.codes.add(r * left.stride + k));
+                    for (sum, w) in sums.iter_mut().zip(&w) {
+                        *sum = dots.dot(*sum, *w, x);
+                    }
+                }
+            }
+        }
+        let is_first = left.is_first && segment == 0;
+        for (r, (sums, out)) in sums.iter().zip(&mut *out).enumerate() {
+            let scale = lanes.splat(left.scales[r * left.segments + segment]);
+            for (sum, out) in sums.iter().zip(out.as_chunks_mut::<LANES>().0) {
+                let before = if is_first { lanes.splat(0.0) } else { lanes.lift(out) };
+                *out = lanes.lower(lanes.fma(dots.floats(*sum), scale, before));
+            }
+        }
+    }
+    MR
+}

@@ -1,0 +1,178 @@
+//! `redline perplexity`: how well a model predicts a text, by which arithmetic is judged.
+//!
+//! Windows and scored positions are those of llama.cpp's `llama-perplexity`, so that both figures
+//! of one file and text compare: windows of the same length side by side, each begun with the
+//! sequence's first token where the model has one, the second half of each scored.
+
+use std::fs;
+use std::io;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::config::{DtypeChoice, PAGE_TOKENS};
+use crate::launch::{PrepareError, arithmetic};
+use crate::model::{
+    self, LoadError, LoadOptions, LogitRows, Model, Segment, SegmentState, StepBatch, StepError,
+};
+use crate::tokenize::{TokenizeError, Tokenizer};
+use crate::weights::ModelSource;
+
+/// What to measure.
+#[derive(Debug, Clone, clap::Args)]
+pub struct PerplexityFlags {
+    /// The text, in UTF-8
+    pub text: PathBuf,
+    /// Tokens of a window
+    #[arg(long, value_name = "TOKENS", default_value = "512")]
+    pub context: NonZeroUsize,
+    /// Windows to take, from the first [default: as many as there are]
+    #[arg(long, value_name = "N")]
+    pub windows: Option<NonZeroUsize>,
+    /// Type of the matrix products; f32 is the reference path
+    #[arg(long, value_name = "TYPE", default_value = "auto")]
+    pub dtype: DtypeChoice,
+    /// Threads to compute with [default: the machine's cores]
+    #[arg(long, value_name = "N")]
+    pub threads: Option<NonZeroUsize>,
+    /// Prints one JSON document instead of a line
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Why there is no figure.
+#[derive(Debug, thiserror::Error)]
+pub enum PerplexityError {
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    #[error(transparent)]
+    Step(#[from] StepError),
+    #[error(transparent)]
+    Tokenize(#[from] TokenizeError),
+    #[error("failed to read the text `{path}`")]
+    Read { path: PathBuf, source: io::Error },
+    #[error("`--dtype {dtype:?}` is not supported by this release; supported: auto, f32, int8")]
+    Dtype { dtype: DtypeChoice },
+    #[error("the model has no tokenizer; hint: a folder needs its tokenizer.json")]
+    NoTokenizer,
+    #[error("windows of {context} tokens are asked for; the model takes 2 to {max_seq_len}")]
+    Context { context: usize, max_seq_len: usize },
+    #[error("the text has {tokens} tokens, less than one window of {context}")]
+    Short { tokens: usize, context: usize },
+}
+
+impl PerplexityError {
+    /// Exit code of the process.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Load(error) => PrepareError::load_exit_code(error),
+            Self::Step(_) => 4,
+            _ => 2,
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    model: String,
+    dtype: &'static str,
+    context: usize,
+    windows: usize,
+    /// Tokens whose probability counts.
+    scored: usize,
+    perplexity: f64,
+}
+
+/// Loads a model, has it predict a text and returns what is to be printed.
+///
+/// # Errors
+/// The model cannot be loaded or run, or the text is too short or cannot be read.
+pub fn run(
+    name: &str,
+    hub_cache: Option<&Path>,
+    flags: &PerplexityFlags,
+) -> Result<String, PerplexityError> {
+    let text = fs::read_to_string(&flags.text)
+        .map_err(|source| PerplexityError::Read { path: flags.text.clone(), source })?;
+    let arithmetic =
+        arithmetic(flags.dtype).ok_or(PerplexityError::Dtype { dtype: flags.dtype })?;
+    let source = ModelSource::find(name, hub_cache)?;
+    let options = LoadOptions { threads: flags.threads, arithmetic, ..LoadOptions::default() };
+    let mut loaded = model::load(&source, &options)?;
+    let tokenizer = Tokenizer::load(&loaded.config)?.ok_or(PerplexityError::NoTokenizer)?;
+    let info = loaded.info().clone();
+    let context = flags.context.get();
+    if context < 2 || context > info.max_seq_len {
+        return Err(PerplexityError::Context { context, max_seq_len: info.max_seq_len });
+    }
+    let tokens = tokenizer.encode(&text, false)?;
+    let windows = flags.windows.map_or(usize::MAX, NonZeroUsize::get);
+    let windows = windows.min(tokens.len() / context);
+    if windows == 0 {
+        return Err(PerplexityError::Short { tokens: tokens.len(), context });
+    }
+    loaded.model.allocate_kv(context.div_ceil(PAGE_TOKENS), PAGE_TOKENS)?;
+    loaded.model.allocate_states(1)?;
+    let mut total = 0.0;
+    for window in tokens.chunks_exact(context).take(windows) {
+        total += surprise(loaded.model.as_mut(), window, tokenizer.bos_id())?;
+    }
+    let scored = windows * (context - 1 - context / 2);
+    let report = Report {
+        model: source.id,
+        dtype: info.compute_dtype,
+        context,
+        windows,
+        scored,
+        perplexity: (total / scored as f64).exp(),
+    };
+    Ok(if flags.json {
+        serde_json::to_string_pretty(&report).expect("plain values are JSON") + "\n"
+    } else {
+        format!(
+            "perplexity {:.4} of {} in {} over {} tokens\n",
+            report.perplexity, report.model, report.dtype, report.scored
+        )
+    })
+}
+
+/// Sum of `-ln p` over the second half of `window`, each token given all before it.
+fn surprise(model: &mut dyn Model, window: &[u32], bos: Option<u32>) -> Result<f64, StepError> {
+    let mut tokens = window.to_vec();
+    if let Some(bos) = bos {
+        tokens[0] = bos;
+    }
+    let rows = tokens.len();
+    let vocab = model.info().vocab_size;
+    let segments = vec![Segment {
+        rows,
+        position: 0,
+        pages: (0..rows.div_ceil(PAGE_TOKENS) as u32).collect(),
+        logits: LogitRows::All,
+        state: Some(SegmentState { place: 0, load: None, save: None }),
+    }];
+    let logits = model.step(&StepBatch { tokens, segments })?;
+    let scored = logits.chunks_exact(vocab).zip(&window[1..]).skip(rows / 2);
+    Ok(scored.map(|(row, next)| negative_log_likelihood(row, *next)).sum())
+}
+
+/// `-ln softmax(logits)[id]`
+fn negative_log_likelihood(logits: &[f32], id: u32) -> f64 {
+    let top = logits.iter().fold(f32::NEG_INFINITY, |top, x| top.max(*x));
+    let sum: f64 = logits.iter().map(|x| f64::from(x - top).exp()).sum();
+    sum.ln() - f64::from(logits[id as usize] - top)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_even_choice_is_as_surprising_as_there_are_ids() {
+        let of = |logits: &[f32], id| negative_log_likelihood(logits, id).exp();
+        assert!((of(&[3.0; 50], 7) - 50.0).abs() < 1e-6);
+        assert!((of(&[0.0, 3.0_f32.ln()], 1) - 4.0 / 3.0).abs() < 1e-6);
+        assert!((of(&[1000.0, -1000.0], 0) - 1.0).abs() < 1e-9);
+    }
+}
