@@ -36,6 +36,10 @@ pub struct Launch {
     /// Flags that set the number of threads, with `{threads}` for it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub threads: Vec<String>,
+    /// Flags that ready it for as many requests as a scenario sends at once, where it is not ready
+    /// for them by itself.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub load: Vec<String>,
     /// How long a start may take before it is called a hang.
     pub timeout_s: u64,
 }

@@ -39,20 +39,23 @@ pub fn first_answer(
 ) -> Result<FirstAnswer, FirstAnswerError> {
     let bytes = question(&server.authority, route);
     let deadline = Instant::now() + limit;
-    let mut last = "nothing listens".to_owned();
-    while let Some(left) = deadline.checked_duration_since(Instant::now()) {
-        match ask(server, &bytes, left.max(PAUSE)) {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let last = match ask(server, &bytes, left.max(PAUSE)) {
             Ok((200, first_byte_ns, _)) => return Ok(FirstAnswer { first_byte_ns }),
-            Ok((LOADING, _, body)) => last = body,
+            Ok((LOADING, _, body)) => body,
             Ok((status, _, body)) => {
                 return Err(FirstAnswerError::Refused { route: route.to_owned(), status, body });
             }
             Err(Unanswered::Http(error)) => return Err(error.into()),
-            Err(Unanswered::Io(error)) => last = error.to_string(),
+            Err(Unanswered::Io(error)) => error.to_string(),
+        };
+        if left.is_zero() {
+            let authority = server.authority.clone();
+            return Err(FirstAnswerError::TooLate { authority, limit, last });
         }
         thread::sleep(PAUSE);
     }
-    Err(FirstAnswerError::TooLate { authority: server.authority.clone(), limit, last })
 }
 
 enum Unanswered {

@@ -24,8 +24,10 @@ pub(super) fn read_props(props: &Value) -> Probed {
         config: (!config.is_empty()).then_some(config),
         ..ServerFacts::default()
     };
+    // Without an alias the name is the path of the file, and no path enters a record.
+    let name = text(&props["model_alias"]).unwrap_or_default();
     let model = ModelFacts {
-        id: text(&props["model_alias"]).unwrap_or_default(),
+        id: name.rsplit('/').next().unwrap_or_default().to_owned(),
         dtype: text(&props["model_ftype"]),
         ..ModelFacts::default()
     };
@@ -41,7 +43,7 @@ mod tests {
     fn props_are_read_into_the_suites_words() {
         let props = json!({
             "default_generation_settings": {"n_ctx": 2048}, "total_slots": 32,
-            "model_alias": "m.gguf", "model_ftype": "Q4_1", "build_info": "b11434-unknown",
+            "model_alias": "/home/a/m.gguf", "model_ftype": "Q4_1", "build_info": "b11434-unknown",
         });
         let probe = read_props(&props).probe;
         assert_eq!(probe.version.as_deref(), Some("b11434-unknown"));
