@@ -20,8 +20,8 @@ use crate::world::World;
 const LOOK: Duration = Duration::from_millis(20);
 const VERB: &str = "first-answer";
 
-/// Seconds from just before the server is started to the first byte of its first answer. The
-/// client is there first, so that its own start is no part of them.
+/// Seconds from just before the server is started, ready for no more than it is by itself, to the
+/// first byte of its first answer. The client is there first, so that its own start is no part of them.
 ///
 /// # Errors
 /// The server dies or does not answer in time, or the client cannot be run.
@@ -40,7 +40,7 @@ pub fn measure(
             model,
             tp: 1,
             port,
-            flags: &side.built.side.flags,
+            flags: &side.plain_flags,
         },
     );
     // Whatever ran before, the file is in the page cache.

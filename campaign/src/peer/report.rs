@@ -52,6 +52,8 @@ struct EngineSide {
     build: Option<BuildFacts>,
     /// How it was served, without paths.
     serve: Vec<String>,
+    /// How it was started for its first answer.
+    start: Vec<String>,
 }
 
 impl Report {
@@ -115,6 +117,9 @@ impl Report {
         }
         for side in [redline, peer] {
             let _ = writeln!(out, "{} served: {}", side.engine, side.serve.join(" "));
+            if side.start != side.serve {
+                let _ = writeln!(out, "{} first answer: {}", side.engine, side.start.join(" "));
+            }
         }
         if let Some(build) = &peer.build {
             let compiler = build.compiler.as_deref().unwrap_or("unknown compiler");
@@ -141,13 +146,10 @@ impl EngineSide {
 }
 
 fn engine_side(side: &Contender, build: Option<BuildFacts>) -> EngineSide {
-    let filling = Filling {
-        engine: &side.engine.id,
-        binary: side.binary(),
-        model: "".as_ref(),
-        tp: 1,
-        port: 0,
-        flags: &side.built.side.flags,
+    let recorded = |flags: &[String]| {
+        let (engine, binary, model) = (&*side.engine.id, side.binary(), "".as_ref());
+        let filling = Filling { engine, binary, model, tp: 1, port: 0, flags };
+        command_line(&side.engine.file, filling).recorded
     };
     let facts = &side.built.facts;
     EngineSide {
@@ -157,7 +159,8 @@ fn engine_side(side: &Contender, build: Option<BuildFacts>) -> EngineSide {
         dirty: facts.commit.as_ref().and(facts.dirty),
         binary_sha256: facts.binary_sha256.clone(),
         build,
-        serve: command_line(&side.engine.file, filling).recorded,
+        serve: recorded(&side.built.side.flags),
+        start: recorded(&side.plain_flags),
     }
 }
 

@@ -19,7 +19,10 @@ const REDLINE: &str = "redline";
 #[derive(Debug, Clone)]
 pub struct Contender {
     pub engine: Engine,
+    /// Its flags are those of a launch that is loaded.
     pub built: BuiltSide,
+    /// Those of a launch as it is by itself: only the threads are told.
+    pub plain_flags: Vec<String>,
 }
 
 impl Contender {
@@ -39,8 +42,9 @@ pub fn redline(world: &World, threads: u32) -> Result<Contender, Stop> {
     let git = Git::open(&world.programs.git, world.places.root(), &world.interrupt)?;
     let wanted = sides::working_tree(world, &git, None)?;
     let mut built = sides::build_one(world, REDLINE, &wanted)?;
-    built.side.flags = thread_flags(&file, threads);
-    Ok(Contender { engine: Engine { id: REDLINE.to_owned(), path, file }, built })
+    let plain_flags = thread_flags(&file, threads);
+    built.side.flags = [&plain_flags[..], &file.launch.load].concat();
+    Ok(Contender { engine: Engine { id: REDLINE.to_owned(), path, file }, built, plain_flags })
 }
 
 /// The peer's side: the first of its programs is the server.
@@ -57,11 +61,12 @@ pub fn peer(engine: Engine, source: &Source, build: &PeerBuild, threads: u32) ->
         features: Some(build.facts.settings.clone()),
         ..EngineFacts::default()
     };
-    let flags = thread_flags(&engine.file, threads);
+    let plain_flags = thread_flags(&engine.file, threads);
+    let flags = [&plain_flags[..], &engine.file.launch.load].concat();
     let side = Side { release: facts.release.clone(), variant: None, flags };
     // What it says of its version is not the package's.
     let built = BuiltSide { side, facts, binary: Some(build.dir.join(server)), version: None };
-    Contender { engine, built }
+    Contender { engine, built, plain_flags }
 }
 
 fn thread_flags(file: &EngineFile, threads: u32) -> Vec<String> {

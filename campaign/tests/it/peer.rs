@@ -64,6 +64,7 @@ title = "tiny"
 [launch]
 argv = ["{{binary}}", "serve", "{{model}}", "--port", "{{port}}"]
 threads = ["--threads={{threads}}"]
+load = ["--slots=9"]
 timeout_s = 3
 [ready]
 route = "/health"
@@ -138,7 +139,12 @@ fn both_sides_take_turns_and_every_figure_has_its_ratio() {
         assert!(resident["rss_bytes"].as_u64() > Some(100_000), "{resident}");
     }
     assert_eq!(report["peer"]["serve"][0], "tiny");
-    assert_eq!(report["peer"]["serve"][5], "--threads=2");
+    let started = |how: &str| {
+        let argv = report["peer"][how].as_array().expect("words").iter().skip(5);
+        argv.filter_map(Value::as_str).collect::<Vec<_>>()
+    };
+    assert_eq!(started("serve"), ["--threads=2", "--slots=9"]);
+    assert_eq!(started("start"), ["--threads=2"], "as it is by itself");
     assert_eq!(report["peer"]["build"]["settings"][0], "CMAKE_BUILD_TYPE=Release");
     assert_eq!(report["redline"]["release"], "v0.9.3-dev");
     assert!(scratch.pids("server.pids").into_iter().all(|pid| !is_alive(pid)));
