@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::peer::figure::Work;
+
 /// Builds a release, measures it, and records the result.
 #[derive(Debug, Parser)]
 #[command(name = "redline-campaign", version, propagate_version = true)]
@@ -28,6 +30,8 @@ pub enum Verb {
     Serve(Serve),
     /// Run the engine's op benches and record them.
     Kernels(Kernels),
+    /// Measure the working tree beside another engine, over the same file, and print the table.
+    PeerBench(PeerBench),
 }
 
 #[derive(Debug, Args, Default)]
@@ -131,6 +135,31 @@ pub struct Kernels {
     pub registry: Option<PathBuf>,
 }
 
+/// The peer is fetched and built into the cache; nothing of it enters the clone.
+#[derive(Debug, Args)]
+pub struct PeerBench {
+    /// A file of `suite/engines/` that has a `[source]`.
+    #[arg(value_name = "ENGINE")]
+    pub engine: String,
+    /// A file of `suite/models/`; else the first model of the target `cpu`.
+    #[arg(long, value_name = "ID")]
+    pub model: Option<String>,
+    /// Threads of each engine; else as many as the machine has cores.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub threads: Option<u32>,
+    /// How often each figure is measured on each side.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub repeats: u32,
+    /// Only this; may be repeated.
+    #[arg(long = "figure", value_enum, value_name = "NAME")]
+    pub figures: Vec<Work>,
+    /// Print one JSON document instead of the table.
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub inputs: Inputs,
+}
+
 fn parse_input(text: &str) -> Result<(String, PathBuf), String> {
     match text.split_once('=') {
         Some((id, path)) if !id.is_empty() && !path.is_empty() => Ok((id.to_owned(), path.into())),
@@ -158,6 +187,10 @@ mod tests {
             &["release-bench", "v1.0.0", "--variant", "big"],
             &["release-bench", "v1.0.0", "--input", "sharegpt-head"],
             &["kernels", "v1.0.0", "--worktree"],
+            &["peer-bench"],
+            &["peer-bench", "llama.cpp", "--repeats", "0"],
+            &["peer-bench", "llama.cpp", "--threads", "0"],
+            &["peer-bench", "llama.cpp", "--figure", "beauty"],
             &["serve", "v1.0.0"],
         ] {
             let words = ["redline-campaign"].iter().chain(args);

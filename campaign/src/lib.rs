@@ -21,6 +21,7 @@ pub mod inputs;
 pub mod journal;
 pub mod kernels;
 pub mod lock;
+pub mod peer;
 pub mod places;
 pub mod plan;
 pub mod process;

@@ -18,7 +18,7 @@ use campaign::redact::Identity;
 use campaign::stop::Stop;
 use campaign::tools::Tools;
 use campaign::world::{Clock, Programs, World};
-use campaign::{fetch, kernels, release_bench, serve};
+use campaign::{fetch, kernels, peer, release_bench, serve};
 use clap::Parser;
 use etcetera::BaseStrategy;
 use schema::exit::Exit;
@@ -51,6 +51,7 @@ fn run(cli: &Cli, world: &World) -> Result<Exit, Stop> {
         Verb::Fetch(flags) => fetch::run(world, flags),
         Verb::Serve(flags) => serve::run(world, flags),
         Verb::Kernels(flags) => kernels::run(world, flags),
+        Verb::PeerBench(flags) => peer::run(world, flags),
     }
 }
 
@@ -140,6 +141,7 @@ fn given(verb: &Verb) -> BTreeMap<String, PathBuf> {
         Verb::Fetch(flags) => &flags.inputs,
         Verb::Serve(flags) => &flags.inputs,
         Verb::Kernels(_) => &none,
+        Verb::PeerBench(flags) => &flags.inputs,
     };
     inputs.given.iter().cloned().collect()
 }

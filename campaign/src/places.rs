@@ -56,6 +56,12 @@ impl Places {
         CampaignPlaces { dir: self.root.join("target/campaigns").join(id) }
     }
 
+    /// Logs and measurements of one `peer-bench`.
+    #[must_use]
+    pub fn peer_bench(&self, id: &str) -> CampaignPlaces {
+        CampaignPlaces { dir: self.root.join("target/peer-bench").join(id) }
+    }
+
     /// `path` as it is best shown: below the root without the root.
     #[must_use]
     pub fn shown(&self, path: &Path) -> String {

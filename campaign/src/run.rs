@@ -94,10 +94,25 @@ impl Bench<'_> {
     /// # Errors
     /// Interrupted, or the machine or a tool of the suite fails.
     pub fn run(&self, slot: &Slot, side: &BuiltSide, cell: &ReadyCell) -> Result<RunRecord, Stop> {
+        self.run_and_look(slot, side, cell, &mut |_| Ok(()))
+    }
+
+    /// As [`Self::run`]; `look` sees the launched server once it has been measured, while it is
+    /// still there.
+    ///
+    /// # Errors
+    /// As [`Self::run`], or `look` fails.
+    pub fn run_and_look(
+        &self,
+        slot: &Slot,
+        side: &BuiltSide,
+        cell: &ReadyCell,
+        look: &mut dyn FnMut(&Server) -> Result<(), Stop>,
+    ) -> Result<RunRecord, Stop> {
         let started_at = self.world.clock.rfc3339();
         let outcome = match self.url {
             Some(url) => self.measure_running(url, slot, side, cell)?,
-            None => self.launch_and_measure(slot, side, cell)?,
+            None => self.launch_and_measure(slot, side, cell, look)?,
         };
         let phase = outcome.measurement.as_ref().and_then(|m| m.failure.as_ref()).map(|f| f.phase);
         let failure = outcome
@@ -136,6 +151,7 @@ impl Bench<'_> {
         slot: &Slot,
         side: &BuiltSide,
         cell: &ReadyCell,
+        look: &mut dyn FnMut(&Server) -> Result<(), Stop>,
     ) -> Result<Outcome, Stop> {
         let mut outcome = Outcome::default();
         let (mut server, readiness) = self.launch(slot, side, cell, &mut outcome.launch)?;
@@ -150,6 +166,9 @@ impl Bench<'_> {
                         let (measurement, happening) =
                             self.measure(&server.url(), slot, cell, Some(&mut server))?;
                         outcome.measurement = measurement;
+                        if happening.is_none() {
+                            look(&server)?;
+                        }
                         happening
                     }
                 }

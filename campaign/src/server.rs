@@ -179,7 +179,13 @@ impl Server {
     /// Peak resident memory so far; `None` where the system does not tell.
     #[must_use]
     pub fn rss_bytes_max(&self) -> Option<u64> {
-        parse_vm_hwm(&fs::read_to_string(format!("/proc/{}/status", self.id())).ok()?)
+        status_bytes(&self.status()?, "VmHWM")
+    }
+
+    /// What `/proc/<pid>/status` says of it now.
+    #[must_use]
+    pub fn status(&self) -> Option<String> {
+        fs::read_to_string(format!("/proc/{}/status", self.id())).ok()
     }
 
     /// Drains and ends the server.
@@ -190,9 +196,18 @@ impl Server {
     /// The end of what it wrote.
     #[must_use]
     pub fn log_tail(&self) -> String {
-        let bytes = fs::read(&self.log).unwrap_or_default();
-        let start = bytes.len().saturating_sub(TAIL_BYTES);
-        String::from_utf8_lossy(&bytes[start..]).into_owned()
+        let log = self.log();
+        let mut start = log.len().saturating_sub(TAIL_BYTES);
+        while !log.is_char_boundary(start) {
+            start += 1;
+        }
+        log[start..].to_owned()
+    }
+
+    /// All that it wrote.
+    #[must_use]
+    pub fn log(&self) -> String {
+        String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
     fn listens(&self) -> bool {
@@ -282,11 +297,12 @@ pub fn ask(
     }
 }
 
-/// `VmHWM` of `/proc/<pid>/status`, in bytes.
+/// A field of `/proc/<pid>/status` that is given in kB, in bytes.
 #[must_use]
-pub fn parse_vm_hwm(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
+pub fn status_bytes(status: &str, field: &str) -> Option<u64> {
+    let mut fields = status.lines().filter_map(|line| line.split_once(':'));
+    let (_, value) = fields.find(|(name, _)| *name == field)?;
+    Some(value.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
 }
 
 fn micros(duration: Duration) -> u64 {
@@ -322,8 +338,10 @@ mod tests {
     }
 
     #[test]
-    fn peak_memory_is_read_in_bytes() {
-        assert_eq!(parse_vm_hwm("Name:\tx\nVmHWM:\t    2048 kB\nVmRSS:\t 1 kB\n"), Some(2_097_152));
-        assert_eq!(parse_vm_hwm("Name:\tx\n"), None);
+    fn memory_is_read_in_bytes() {
+        let status = "Name:\tx\nVmHWM:\t    2048 kB\nVmRSS:\t 1 kB\n";
+        assert_eq!(status_bytes(status, "VmHWM"), Some(2_097_152));
+        assert_eq!(status_bytes(status, "VmRSS"), Some(1024));
+        assert_eq!(status_bytes("Name:\tx\n", "VmHWM"), None);
     }
 }

@@ -24,6 +24,8 @@ pub struct Programs {
     pub python3: PathBuf,
     pub npm: PathBuf,
     pub tar: PathBuf,
+    pub cmake: PathBuf,
+    pub ninja: PathBuf,
     pub nvidia_smi: PathBuf,
 }
 
@@ -36,6 +38,8 @@ impl Default for Programs {
             python3: "python3".into(),
             npm: "npm".into(),
             tar: "tar".into(),
+            cmake: "cmake".into(),
+            ninja: "ninja".into(),
             nvidia_smi: "nvidia-smi".into(),
         }
     }

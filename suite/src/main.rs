@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use suite::command::{plan, probe, run};
+use suite::command::{first_answer, plan, probe, run};
 
 /// Measures a server of language models over its OpenAI-compatible HTTP interface.
 ///
@@ -30,6 +30,7 @@ enum Command {
     Run(Box<run::RunFlags>),
     Plan(plan::PlanFlags),
     Probe(probe::ProbeFlags),
+    FirstAnswer(first_answer::FirstAnswerFlags),
 }
 
 fn main() -> ExitCode {
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         Command::Run(flags) => run::execute(&flags),
         Command::Plan(flags) => plan::execute(&flags),
         Command::Probe(flags) => probe::execute(&flags),
+        Command::FirstAnswer(flags) => first_answer::execute(&flags),
     };
     let exit = done.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");

@@ -13,6 +13,7 @@ Measure
                           (--help lists the flags; --dry-run prints the plan)
   diff A B                compare two releases from their records
   kernels                 run the op benches and write a kernels record
+  peer-bench ENGINE       measure the working tree beside another engine, such as llama.cpp
   serve VERSION --model ID
                           build that release and serve a model with it
   fetch [ID...]           fetch models and data sets into the cache
@@ -68,6 +69,7 @@ pub fn parse(arguments: &[OsString]) -> Result<Command, lexopt::Error> {
         Some("help" | "-h" | "--help") => Command::Help,
         Some("release-bench") => Command::Campaign { verb: "release-bench", rest },
         Some("kernels") => Command::Campaign { verb: "kernels", rest },
+        Some("peer-bench") => Command::Campaign { verb: "peer-bench", rest },
         Some("serve") => Command::Campaign { verb: "serve", rest },
         Some("fetch") => Command::Campaign { verb: "fetch", rest },
         Some("diff") => Command::Results { verb: "diff", rest },

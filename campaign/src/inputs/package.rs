@@ -19,6 +19,8 @@ use crate::stop::Ends;
 
 /// How often the growing download is looked at.
 const LOOK: Duration = Duration::from_millis(200);
+/// Fetches a source distribution as a file.
+const SDIST: &str = include_str!("sdist.py");
 
 #[derive(Debug, thiserror::Error)]
 pub enum PackageError {
@@ -76,6 +78,13 @@ pub fn fetch(
             .arg(requirement);
         let package = download(requirement, pip, &temp, fetcher)?;
         return unzip(requirement, &package, source.file.as_deref().unwrap_or_default(), out);
+    }
+    if let Some(requirement) = &source.sdist {
+        let name = source.file.as_deref().unwrap_or_default();
+        let mut pip = Command::new(&fetcher.programs.python3);
+        pip.args(["-c", SDIST, requirement, name]).arg(temp.path().join("sdist"));
+        let package = download(requirement, pip, &temp, fetcher)?;
+        return take_whole(&package, out);
     }
     if let Some(requirement) = &source.npm {
         let mut npm = Command::new(&fetcher.programs.npm);
@@ -169,6 +178,12 @@ fn untar(
         return Ok(());
     }
     Err(PackageError::NoMember { package: package.to_owned(), file: file.to_owned() })
+}
+
+/// The package itself is the file.
+fn take_whole(package: &Path, out: &NamedTempFile) -> Result<(), PackageError> {
+    let mut reader = File::open(package).map_err(FileError::at("read", package))?;
+    Ok(copy(&mut reader, out).map_err(FileError::at("write", out.path()))?)
 }
 
 fn copy(reader: &mut impl io::Read, out: &NamedTempFile) -> io::Result<()> {

@@ -7,5 +7,6 @@ mod early_ends;
 mod failures;
 mod journey;
 mod kernels;
+mod peer;
 mod refusals;
 mod scratch;

@@ -107,6 +107,7 @@ impl Scratch {
             .env("PATH", path)
             .env("FIXTURES", self.fixtures())
             .env("REAL_CARGO", std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+            .env("ENGINE_SOURCE", concat!(env!("CARGO_MANIFEST_DIR"), "/tests/stand-ins/engine.rs"))
             .env("REDLINE_CACHE", self.cache())
             .env("CARGO_NET_OFFLINE", "true")
             .env_remove("CARGO_TARGET_DIR");

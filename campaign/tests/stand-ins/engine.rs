@@ -1,9 +1,12 @@
-//! A stand-in for the engine: it listens where it is told, and misbehaves as REDLINE_FAKE says.
+//! A stand-in for the engine: it listens where it is told, and misbehaves as REDLINE_FAKE says. Built
+//! with STAND_IN=peer it stands in for another engine, which is half as fast and heeds PEER_FAKE.
 
 use std::io::Write;
 use std::net::TcpListener;
 use std::process::{Command, exit};
 use std::time::Duration;
+
+const IS_PEER: bool = option_env!("STAND_IN").is_some();
 
 fn main() {
     let args: Vec<String> = std::env::args().collect();
@@ -18,7 +21,11 @@ fn main() {
         .open(format!("{fixtures}/server.pids"))
         .expect("pids");
     writeln!(pids, "{}", std::process::id()).expect("pids");
-    let mode = std::env::var("REDLINE_FAKE").unwrap_or_default();
+    let mode = std::env::var(if IS_PEER { "PEER_FAKE" } else { "REDLINE_FAKE" });
+    let mode = mode.unwrap_or_default();
+    if args[1] == "bench" {
+        return bench(&mode);
+    }
     eprintln!("engine {} loads {}", env!("CARGO_PKG_VERSION"), args[2]);
     match mode.as_str() {
         "refuse" => {
@@ -58,4 +65,17 @@ fn main() {
             exit(7);
         }
     }
+}
+
+/// The engine's own tool.
+fn bench(mode: &str) {
+    if mode == "mute" {
+        return println!("nothing to tell");
+    }
+    if mode == "no-bench" {
+        eprintln!("warning: short of memory\nerror: cannot map the model");
+        exit(9);
+    }
+    let rate = if IS_PEER { 100 } else { 200 };
+    println!(r#"{{"prefill":[{{"tokens_per_s":{rate}}}],"decode":[{{"tokens_per_s":{rate}}}]}}"#);
 }

@@ -54,6 +54,8 @@ pub(super) struct PagePool {
     idle: BTreeMap<u64, PageId>,
     by_key: BTreeMap<PageKey, PageId>,
     releases: u64,
+    /// Fewest blank pages that there ever were: what lies below them was never written.
+    untouched: usize,
 }
 
 impl PagePool {
@@ -65,6 +67,7 @@ impl PagePool {
             idle: BTreeMap::new(),
             by_key: BTreeMap::new(),
             releases: 0,
+            untouched: pages,
         }
     }
 
@@ -76,6 +79,11 @@ impl PagePool {
     /// Pages held by sequences.
     pub(super) fn held(&self) -> usize {
         self.pages.len() - self.available()
+    }
+
+    /// Pages that were taken at least once. Released ones are taken again before others.
+    pub(super) fn touched(&self) -> usize {
+        self.pages.len() - self.untouched
     }
 
     pub(super) fn find(&self, key: &PageKey) -> Option<PageId> {
@@ -94,6 +102,7 @@ impl PagePool {
             self.by_key.remove(&key);
             Some(id)
         })?;
+        self.untouched = self.untouched.min(self.blank.len());
         let page = self.page_mut(id);
         assert!(page.holders == 0 && page.key.is_none(), "page {id:?} was free and in use");
         page.holders = 1;

@@ -182,6 +182,11 @@ impl Scheduler {
         self.pool.held()
     }
 
+    /// Pages that were held at least once since the start.
+    pub fn pages_touched(&self) -> usize {
+        self.pool.touched()
+    }
+
     /// Counts since the start.
     pub fn totals(&self) -> Totals {
         self.totals

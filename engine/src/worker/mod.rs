@@ -357,6 +357,7 @@ impl Desk {
         metrics.requests_running.store(self.scheduler.running() as u64, Relaxed);
         metrics.requests_waiting.store(self.scheduler.waiting() as u64, Relaxed);
         metrics.kv_pages_used.store(self.scheduler.pages_used() as u64, Relaxed);
+        metrics.kv_pages_touched.store(self.scheduler.pages_touched() as u64, Relaxed);
         metrics.prefix_cache_query_tokens.store(totals.query_tokens, Relaxed);
         metrics.prefix_cache_hit_tokens.store(totals.hit_tokens, Relaxed);
         metrics.preemptions.store(totals.preemptions, Relaxed);

@@ -158,6 +158,7 @@ async fn metrics_keep_their_names_and_types() {
         redline_requests_running gauge
         redline_requests_waiting gauge
         redline_kv_pages_used gauge
+        redline_kv_pages_touched gauge
         redline_kv_pages gauge
         redline_prompt_tokens_total counter
         redline_generation_tokens_total counter

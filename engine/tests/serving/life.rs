@@ -113,6 +113,7 @@ async fn metrics_have_the_names_of_the_contract() {
         "requests_running",
         "requests_waiting",
         "kv_pages_used",
+        "kv_pages_touched",
         "kv_pages",
         "prompt_tokens_total",
         "generation_tokens_total",

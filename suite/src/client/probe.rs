@@ -8,6 +8,7 @@ use schema::run::{Absent, ModelFacts, ServerFacts};
 use serde_json::Value;
 
 use super::control::{ControlError, Server, read_metrics};
+use super::props::read_props;
 
 /// A probe and what the suite needs beside it.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -23,13 +24,15 @@ pub struct Probed {
 /// The server does not answer or is not ready. What it does not tell is no error but absent.
 pub fn probe(server: &Server, id: &str, engine: &EngineFile) -> Result<Probed, ControlError> {
     server.get_text(&engine.ready.route)?;
-    let info = match engine.info.dialect {
-        InfoDialect::Redline => server.get_json(&engine.info.route),
+    let read = match engine.info.dialect {
+        InfoDialect::Redline => read_info,
+        InfoDialect::LlamaCpp => read_props,
     };
+    let info = server.get_json(&engine.info.route);
     let mut probed = Probed::default();
     let unsaid = match &info {
         Ok(info) => {
-            probed = read_info(info);
+            probed = read(info);
             format!("`{}` does not say", engine.info.route)
         }
         Err(error) => format!("no answer to this question: {error}"),

@@ -2,5 +2,6 @@
 
 mod bench;
 mod client;
+mod first_answer;
 mod harness;
 mod inputs;

@@ -202,6 +202,19 @@ fn a_reset_frees_what_nobody_holds_and_hides_the_rest() {
 }
 
 #[test]
+fn pages_are_touched_once_however_often_they_are_used_again() {
+    let mut simulation = Simulation::new(limits());
+    hits(&mut simulation, prompt(1, 16), 1);
+    assert_eq!(simulation.scheduler.pages_touched(), 4);
+    // Another prompt beside the one that is kept needs pages of its own.
+    hits(&mut simulation, prompt(2, 8), 1);
+    assert_eq!(simulation.scheduler.pages_touched(), 6);
+    simulation.scheduler.reset_prefix_cache();
+    hits(&mut simulation, prompt(3, 24), 1);
+    assert_eq!((simulation.scheduler.pages_used(), simulation.scheduler.pages_touched()), (0, 6));
+}
+
+#[test]
 fn without_prefix_cache_nothing_is_found() {
     let mut simulation = Simulation::new(Limits { prefix_cache: false, ..limits() });
     for _ in 0..2 {

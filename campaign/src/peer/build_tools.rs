@@ -1,0 +1,122 @@
+//! CMake and Ninja: those on the PATH, else the pinned ones of pip, kept in the cache.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use schema::exit::Exit;
+use tempfile::TempDir;
+
+use crate::files::{FileError, make_dir};
+use crate::process::{ProcessError, capture};
+use crate::stop::Ends;
+use crate::world::World;
+
+/// What pip fetches where the machine has none.
+const PACKAGES: [&str; 2] = ["cmake==4.4.4", "ninja==1.13.2"];
+
+#[derive(Debug, thiserror::Error)]
+pub enum BuildToolsError {
+    #[error("`cmake` and `ninja` are not both installed, and pip could not fetch them: {said}")]
+    Missing { said: String },
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+impl Ends for BuildToolsError {
+    fn exit(&self) -> Exit {
+        Exit::Environment
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            Self::Missing { .. } => Some(
+                "install them, such as by `python3 -m pip install cmake ninja`, so that both are \
+                 on the PATH"
+                    .to_owned(),
+            ),
+            Self::Process(error) => error.hint(),
+            Self::File(error) => error.hint(),
+        }
+    }
+}
+
+/// Where the tools are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BuildTools {
+    cmake: PathBuf,
+    /// The folder that pip has installed into, if neither is on the PATH.
+    fetched: Option<PathBuf>,
+}
+
+impl BuildTools {
+    /// `cmake`. What pip has fetched is a script that looks for its modules beside it.
+    #[must_use]
+    pub fn cmake(&self) -> Command {
+        let mut command = Command::new(&self.cmake);
+        if let Some(dir) = &self.fetched {
+            command.env("PYTHONPATH", dir);
+        }
+        command
+    }
+
+    /// Where `ninja` is, if not on the PATH.
+    #[must_use]
+    pub fn ninja(&self) -> Option<PathBuf> {
+        self.fetched.as_ref().map(|dir| dir.join("bin/ninja"))
+    }
+}
+
+/// Finds or fetches the tools.
+///
+/// # Errors
+/// They are neither installed nor can they be fetched.
+pub fn find(world: &World) -> Result<BuildTools, BuildToolsError> {
+    let programs = &world.programs;
+    if runs(world, &programs.cmake)? && runs(world, &programs.ninja)? {
+        return Ok(BuildTools { cmake: programs.cmake.clone(), fetched: None });
+    }
+    let dir = world.cache.tools(&PACKAGES.join("+"));
+    if !dir.is_dir() {
+        world.console.step(world.clock.elapsed(), &format!("Fetch {}", PACKAGES.join(", ")));
+        fetch(world, &dir)?;
+    }
+    Ok(BuildTools { cmake: dir.join("bin/cmake"), fetched: Some(dir) })
+}
+
+fn runs(world: &World, program: &Path) -> Result<bool, BuildToolsError> {
+    match capture(Command::new(program).arg("--version"), &world.interrupt) {
+        Ok(written) => Ok(written.status.success()),
+        Err(ProcessError::Interrupted) => Err(ProcessError::Interrupted.into()),
+        Err(_) => Ok(false),
+    }
+}
+
+/// Installs into a folder beside `dir`, and renames what is whole.
+fn fetch(world: &World, dir: &Path) -> Result<(), BuildToolsError> {
+    let near = dir.parent().unwrap_or(Path::new("."));
+    make_dir(near)?;
+    let work = TempDir::new_in(near).map_err(FileError::at("write in", near))?;
+    let whole = work.path().join("whole");
+    let mut pip = Command::new(&world.programs.python3);
+    pip.args(["-m", "pip", "install", "--no-deps", "--only-binary", ":all:", "--quiet"])
+        .args(["--disable-pip-version-check", "--no-input", "--target"])
+        .arg(&whole)
+        .args(PACKAGES);
+    let missing = |said: String| BuildToolsError::Missing { said };
+    let written = match capture(&mut pip, &world.interrupt) {
+        Ok(written) => written,
+        Err(ProcessError::Start { program, source }) => {
+            return Err(missing(format!("cannot start `{program}`: {source}")));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    if !written.status.success() {
+        let last = written.stderr.lines().map(str::trim).rfind(|line| !line.is_empty());
+        return Err(missing(last.unwrap_or("it said nothing").to_owned()));
+    }
+    fs::rename(&whole, dir).map_err(FileError::at("write", dir))?;
+    Ok(())
+}

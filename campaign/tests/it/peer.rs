@@ -1,0 +1,246 @@
+//! Redline beside another engine; both are stood in for, and so are CMake and pip.
+
+use std::fs;
+use std::process::Command;
+
+use schema::canonical::sha256_hex;
+use schema::measurement::Measurement;
+use schema::probe::Probe;
+use schema::run::{Metrics, ServerFacts};
+use serde_json::Value;
+
+use crate::scratch::{Scratch, files_below, is_alive};
+
+const ARCHIVE: &str = "tiny_peer-1.0.tar.gz";
+const FIGURES: [&str; 6] = [
+    "prefill_512_tokens_per_s",
+    "decode_batch_1_tokens_per_s",
+    "decode_batch_32_tokens_per_s",
+    "sharegpt_lite_output_tokens_per_s",
+    "first_answer_s",
+    "resident_beyond_kv_files",
+];
+
+/// A clone whose suite knows a peer, `tiny`, and servers that can be measured.
+fn with_peer() -> Scratch {
+    let scratch = Scratch::new();
+    let sources = scratch.fixtures().join("tiny-peer");
+    fs::create_dir_all(&sources).unwrap();
+    fs::write(sources.join("CMakeLists.txt"), "project(tiny)\n").unwrap();
+    let packed = Command::new("tar")
+        .args(["-czf", ARCHIVE, "tiny-peer"])
+        .current_dir(scratch.fixtures())
+        .status()
+        .unwrap();
+    assert!(packed.success());
+    let archive = fs::read(scratch.fixtures().join(ARCHIVE)).unwrap();
+    write_engine(&scratch, &sha256_hex(&archive));
+    let talk = fs::read_to_string(scratch.root().join("suite/scenarios/talk-lite.toml")).unwrap();
+    scratch.write("suite/scenarios/sharegpt-lite.toml", &talk);
+    scratch.write_probe(&Probe {
+        schema: "probe.v1".into(),
+        server: ServerFacts { kv_bytes: Some(1000), ..ServerFacts::default() },
+        metrics: [("kv_pages".into(), 10.0), ("kv_pages_touched".into(), 1.0)].into(),
+        ..Probe::default()
+    });
+    let metrics = Metrics { output_tokens_per_s: Some(300.0), ..Metrics::default() };
+    let measurement = Measurement {
+        schema: "measurement.v1".into(),
+        metrics: Some(metrics),
+        ..Measurement::default()
+    };
+    let text = serde_json::to_string(&measurement).unwrap();
+    fs::write(scratch.fixtures().join("measurement.json"), text).unwrap();
+    scratch
+}
+
+fn write_engine(scratch: &Scratch, sha256: &str) {
+    let tool = r#"argv = ["{binaries}/peer-tool", "bench", "{model}", "{threads}"]"#;
+    scratch.write(
+        "suite/engines/tiny.toml",
+        &format!(
+            r#"
+title = "tiny"
+[launch]
+argv = ["{{binary}}", "serve", "{{model}}", "--port", "{{port}}"]
+threads = ["--threads={{threads}}"]
+load = ["--slots=9"]
+timeout_s = 3
+[ready]
+route = "/health"
+[info]
+dialect = "redline"
+route = "/server_info"
+[cache]
+[request]
+route = "/v1/completions"
+token_ids = true
+ignore_eos = true
+return_token_ids = false
+[metrics]
+[figures.prefill]
+{tool}
+pointer = "/prefill/0/tokens_per_s"
+[figures.decode]
+{tool}
+pointer = "/decode/0/tokens_per_s"
+[figures.decode-batch]
+{tool}
+pointer = "/decode/0/tokens_per_s"
+[source]
+sdist = "tiny-peer==1.0"
+file = "{ARCHIVE}"
+sha256 = "{sha256}"
+licence = "none"
+folder = "tiny-peer"
+cmake = ["CMAKE_BUILD_TYPE=Release"]
+programs = ["peer-server", "peer-tool"]
+"#
+        ),
+    );
+}
+
+fn builds(scratch: &Scratch) -> usize {
+    scratch.calls().lines().filter(|line| *line == "cmake --build").count()
+}
+
+#[test]
+fn both_sides_take_turns_and_every_figure_has_its_ratio() {
+    let scratch = with_peer();
+    let ended = scratch.run(&["peer-bench", "tiny", "--repeats", "2", "--threads", "2", "--json"]);
+    let ended = ended.expect(0, &[]);
+    let order: Vec<&str> = ended
+        .stderr
+        .lines()
+        .filter_map(|line| line.split_once("of 20: "))
+        .map(|(_, t)| t)
+        .collect();
+    assert_eq!(
+        order[..4],
+        [
+            "redline, prefill, repeat 1",
+            "tiny, prefill, repeat 1",
+            "tiny, prefill, repeat 2",
+            "redline, prefill, repeat 2"
+        ]
+    );
+    assert_eq!(order.len(), 20);
+    let report: Value = serde_json::from_str(&ended.stdout).expect("one document");
+    let figures = report["figures"].as_array().expect("rows");
+    let ids: Vec<&str> = figures.iter().filter_map(|row| row["figure"].as_str()).collect();
+    assert_eq!(ids, FIGURES);
+    for row in &figures[..3] {
+        assert_eq!(row["redline"]["values"], serde_json::json!([200.0, 200.0]));
+        assert_eq!((&row["ratio"]["median"], &row["ratio"]["min"]), (&2.0.into(), &2.0.into()));
+    }
+    assert_eq!(figures[3]["peer"]["median"], 300.0);
+    for resident in report["memory"].as_array().expect("readings") {
+        assert_eq!(resident["kv_bytes"], 100, "a tenth of the pages was touched");
+        assert!(resident["rss_bytes"].as_u64() > Some(100_000), "{resident}");
+    }
+    assert_eq!(report["peer"]["serve"][0], "tiny");
+    let started = |how: &str| {
+        let argv = report["peer"][how].as_array().expect("words").iter().skip(5);
+        argv.filter_map(Value::as_str).collect::<Vec<_>>()
+    };
+    assert_eq!(started("serve"), ["--threads=2", "--slots=9"]);
+    assert_eq!(started("start"), ["--threads=2"], "as it is by itself");
+    assert_eq!(report["peer"]["build"]["settings"][0], "CMAKE_BUILD_TYPE=Release");
+    assert_eq!(report["redline"]["release"], "v0.9.3-dev");
+    assert!(scratch.pids("server.pids").into_iter().all(|pid| !is_alive(pid)));
+}
+
+#[test]
+fn the_table_names_both_versions_and_how_the_peer_was_built() {
+    let scratch = with_peer();
+    let ended = scratch.run(&["peer-bench", "tiny", "--repeats", "1", "--figure", "decode"]);
+    ended.expect(
+        0,
+        &[
+            "redline v0.9.3-dev (commit ",
+            "beside tiny v1.0",
+            "decode one stream, tok/s                      200        100    2.00x   2.00 to 2.00",
+            "tiny built: tiny-peer==1.0",
+            "CMAKE_BUILD_TYPE=Release",
+        ],
+    );
+}
+
+#[test]
+fn a_build_is_kept_in_the_cache_and_made_anew_when_it_was_touched() {
+    let scratch = with_peer();
+    let args = ["peer-bench", "tiny", "--repeats", "1", "--figure", "prefill"];
+    let before = scratch.git(&["status", "--porcelain"]);
+    for _ in 0..2 {
+        scratch.run(&args).expect(0, &["prefill 512"]);
+    }
+    assert_eq!(builds(&scratch), 1);
+    let kept = files_below(&scratch.cache().join("builds"));
+    let names: Vec<_> = kept.iter().filter_map(|path| path.file_name()?.to_str()).collect();
+    assert_eq!(names, ["build.json", "peer-server", "peer-tool"], "and no sources");
+    fs::write(&kept[2], "not what was built").unwrap();
+    scratch.run(&args).expect(0, &["prefill 512"]);
+    assert_eq!(builds(&scratch), 2);
+    assert_eq!(scratch.git(&["status", "--porcelain"]), before, "nothing entered the clone");
+}
+
+#[test]
+fn a_source_with_another_hash_is_refused_and_removed() {
+    let scratch = with_peer();
+    write_engine(&scratch, &sha256_hex(b"another archive"));
+    scratch
+        .run(&["peer-bench", "tiny"])
+        .expect(2, &["input `tiny`: what was fetched has the SHA-256", "it was removed"]);
+    assert_eq!(files_below(&scratch.cache()), Vec::<std::path::PathBuf>::new());
+    assert_eq!(builds(&scratch), 0);
+}
+
+#[test]
+fn a_missing_cmake_is_fetched_and_otherwise_named_with_what_to_do() {
+    let scratch = with_peer();
+    let args = ["peer-bench", "tiny", "--repeats", "1", "--figure", "prefill"];
+    scratch.run_with(&args, &[("CMAKE_FAKE", "missing"), ("PIP_FAKE", "no-tools")]).expect(
+        4,
+        &[
+            "`cmake` and `ninja` are not both installed, and pip could not fetch them",
+            "No matching distribution found for cmake",
+            "hint: install them, such as by `python3 -m pip install cmake ninja`",
+        ],
+    );
+    scratch.run_with(&args, &[("CMAKE_FAKE", "missing")]).expect(0, &["prefill 512"]);
+}
+
+#[test]
+fn a_build_that_fails_leaves_nothing_behind() {
+    let scratch = with_peer();
+    scratch
+        .run_with(&["peer-bench", "tiny"], &[("CMAKE_FAKE", "broken")])
+        .expect(4, &["`cmake` ended with exit code 1 while it built tiny-peer==1.0", "hint: "]);
+    assert_eq!(files_below(&scratch.cache().join("builds")), Vec::<std::path::PathBuf>::new());
+}
+
+#[test]
+fn a_peer_that_fails_is_named_with_its_last_words() {
+    let scratch = with_peer();
+    for (figure, env, message) in [
+        ("served", &[("PEER_FAKE", "dies"), ("BENCH_FAKE", "patient")][..], "page table is torn"),
+        ("served", &[("PEER_FAKE", "crash")], "tiny: the server ended with exit code 101"),
+        ("first-answer", &[("PEER_FAKE", "crash"), ("BENCH_FAKE", "deaf")], "cannot read"),
+        ("decode", &[("PEER_FAKE", "mute")], "`peer-tool` printed no figure at `/decode/0/"),
+        ("decode", &[("PEER_FAKE", "no-bench")], "ended with exit code 9: error: cannot map"),
+    ] {
+        let args = ["peer-bench", "tiny", "--repeats", "1", "--figure", figure];
+        scratch.run_with(&args, env).expect(1, &["error: tiny: ", message]);
+        for pid in scratch.pids("server.pids") {
+            assert!(!is_alive(pid), "a process is left after {env:?}");
+        }
+    }
+}
+
+#[test]
+fn an_engine_that_is_no_peer_lists_those_that_are() {
+    let scratch = with_peer();
+    let known = "known are tiny";
+    scratch.run(&["peer-bench", "vllm"]).expect(2, &["engine `vllm` is unknown", known]);
+    scratch.run(&["peer-bench", "redline"]).expect(2, &["has no `[source]`; peers are tiny"]);
+}

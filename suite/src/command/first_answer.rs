@@ -1,0 +1,48 @@
+//! `redline-bench first-answer`: when a server that is being started gives its first answer.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use schema::exit::Exit;
+
+use super::inputs::Engine;
+use crate::client::control::Server;
+use crate::client::first_answer::first_answer;
+
+/// Ask a starting server for one token until it answers, and print when it did.
+///
+/// Whoever starts the server knows when that was on the same clock, CLOCK_MONOTONIC, which all
+/// processes of a machine share.
+#[derive(Debug, Args)]
+pub struct FirstAnswerFlags {
+    /// The server.
+    #[arg(long, value_name = "http://HOST:PORT")]
+    url: String,
+    /// Engine file, which says what this kind of server can be asked.
+    #[arg(long, value_name = "FILE")]
+    engine: PathBuf,
+    /// Give up after this long.
+    #[arg(long, value_name = "SECONDS", default_value_t = 120)]
+    timeout_s: u64,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// The engine file cannot be read.
+pub fn execute(flags: &FirstAnswerFlags) -> anyhow::Result<Exit> {
+    let engine = Engine::open(&flags.engine)?;
+    let server = Server::at(&flags.url)?;
+    let limit = Duration::from_secs(flags.timeout_s);
+    match first_answer(&server, &engine.file.request.route, limit) {
+        Ok(found) => {
+            println!("{}", serde_json::to_string(&found)?);
+            Ok(Exit::Well)
+        }
+        Err(error) => {
+            eprintln!("error: {error}");
+            Ok(Exit::Environment)
+        }
+    }
+}
