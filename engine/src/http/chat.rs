@@ -1,11 +1,14 @@
 //! `POST /v1/chat/completions`.
 
+use std::sync::Arc;
+
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::Response;
 use serde_json::{Map, Value, json};
 
 use super::answer::{self, Choice, Piece, Shape, Writing, reason};
+use super::beside::beside;
 use super::error::{ApiError, ErrorKind};
 use super::fields::{Fields, wrong_type};
 use super::params::{Asked, Params, check_choices, take_chat_logprobs};
@@ -33,7 +36,7 @@ pub(super) async fn chat_completions(
     if reasoning == Reasoning::Harmony {
         params.show_special();
     }
-    let text = prompt.render(&ready, app.clock().unix_s())?;
+    let text = prompt.render(&ready, app.clock().unix_s()).await?;
     let splitter = (reasoning != Reasoning::None).then(|| Splitter::new(reasoning, &text));
     let guide = params.guide(&ready, Some(&text)).await?;
     // The template writes the special tokens itself.
@@ -87,15 +90,23 @@ impl ChatPrompt {
         Ok(Self { messages: Value::Array(messages?), add_generation_prompt, variables })
     }
 
-    /// The conversation as the model reads it.
-    pub(super) fn render(&self, ready: &Ready, now_unix_s: u64) -> Result<String, ApiError> {
-        let rendered = ready.text.render_chat(&text::Chat {
-            messages: &self.messages,
-            add_generation_prompt: self.add_generation_prompt,
-            variables: self.variables.as_ref(),
-            now_unix_s,
+    /// The conversation as the model reads it. A template is a program that came with the
+    /// checkpoint, and so it runs beside the event loop.
+    pub(super) async fn render(
+        self,
+        ready: &Arc<Ready>,
+        now_unix_s: u64,
+    ) -> Result<String, ApiError> {
+        let text = Arc::clone(&ready.text);
+        let rendered = beside("the chat template", move || {
+            text.render_chat(&text::Chat {
+                messages: &self.messages,
+                add_generation_prompt: self.add_generation_prompt,
+                variables: self.variables.as_ref(),
+                now_unix_s,
+            })
         });
-        rendered.map_err(|error| ApiError::from(error).at("messages"))
+        rendered.await?.map_err(|error| ApiError::from(error).at("messages"))
     }
 }
 

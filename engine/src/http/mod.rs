@@ -1,6 +1,7 @@
 //! Routes, wire types and errors: the only place that knows HTTP.
 
 mod answer;
+mod beside;
 mod chat;
 mod completions;
 mod error;

@@ -105,6 +105,22 @@ async fn a_slow_reader_holds_up_nobody() {
 }
 
 #[tokio::test]
+async fn a_slow_template_holds_up_nobody() {
+    let server = start(Setup::default()).await;
+    let body = json!({"messages": [{"role": "sleeper", "content": "x"}], "max_tokens": 3});
+    let (client, url) = (server.client.clone(), server.url("/v1/chat/completions"));
+    let asleep = tokio::spawn(async move { client.post(url).json(&body).send().await.unwrap() });
+    // Others are answered while the template runs, which ends only after them.
+    for _ in 0..3 {
+        server.json("/v1/completions", &json!({"prompt": "hello", "max_tokens": 3})).await;
+    }
+    assert!(!asleep.is_finished());
+    let wake = std::sync::Arc::clone(&server.wake);
+    tokio::task::spawn_blocking(move || wake.wait()).await.unwrap();
+    assert_eq!(asleep.await.unwrap().status(), 200);
+}
+
+#[tokio::test]
 async fn metrics_have_the_names_of_the_contract() {
     let server = start(Setup::default()).await;
     server.json("/v1/completions", &json!({"prompt": "hello", "max_tokens": 3})).await;
