@@ -15,7 +15,7 @@ use super::params::{Asked, Params, check_choices, take_chat_logprobs};
 use super::state::{App, Ready};
 use super::tokens::encode;
 use crate::sample::Candidate;
-use crate::text;
+use crate::text::{self, Text};
 use crate::tokenize::{Reasoning, SplitText, Splitter};
 use crate::worker::TokenOutput;
 
@@ -27,15 +27,8 @@ pub(super) async fn chat_completions(
     let mut fields = Fields::parse(&body)?;
     super::check_model(&mut fields, &ready)?;
     let reasoning = ready.text.reasoning();
-    let prompt = ChatPrompt::take(&mut fields, reasoning)?;
-    let names = ["max_completion_tokens", "max_tokens"];
-    let mut params = Params::take(&mut fields, &names, 1, ready.vocab_size)?;
-    let logprobs = take_chat_logprobs(&mut fields)?;
-    fields.finish()?;
-    check_choices(1, params.n)?;
-    if reasoning == Reasoning::Harmony {
-        params.show_special();
-    }
+    let Asking { prompt, mut params, logprobs } =
+        Asking::take(fields, reasoning, ready.vocab_size)?;
     let text = prompt.render(&ready, app.clock().unix_s()).await?;
     let splitter = (reasoning != Reasoning::None).then(|| Splitter::new(reasoning, &text));
     let guide = params.guide(&ready, Some(&text)).await?;
@@ -54,6 +47,41 @@ pub(super) async fn chat_completions(
         splitter,
     };
     answer::respond(Chat, writing, ticket).await
+}
+
+/// Reads `body` as the route does, for a model that writes conversations as `text` does, and says
+/// whether it can be served: for fuzzing, without a server.
+///
+/// # Errors
+/// It is not JSON, one of its fields cannot be taken, or the conversation cannot be written.
+pub fn check_chat(body: &[u8], text: &dyn Text, vocab_size: usize) -> Result<(), ApiError> {
+    let mut fields = Fields::parse(body)?;
+    fields.string("model")?;
+    let asking = Asking::take(fields, text.reasoning(), vocab_size)?;
+    asking.prompt.written(text, 0).map(|_| ())
+}
+
+/// What a body asks for, its model apart.
+#[derive(Debug)]
+struct Asking {
+    prompt: ChatPrompt,
+    params: Params,
+    logprobs: Option<usize>,
+}
+
+impl Asking {
+    fn take(mut fields: Fields, reasoning: Reasoning, vocab_size: usize) -> Result<Self, ApiError> {
+        let prompt = ChatPrompt::take(&mut fields, reasoning)?;
+        let names = ["max_completion_tokens", "max_tokens"];
+        let mut params = Params::take(&mut fields, &names, 1, vocab_size)?;
+        let logprobs = take_chat_logprobs(&mut fields)?;
+        fields.finish()?;
+        check_choices(1, params.n)?;
+        if reasoning == Reasoning::Harmony {
+            params.show_special();
+        }
+        Ok(Self { prompt, params, logprobs })
+    }
 }
 
 /// The fields that make a conversation a prompt.
@@ -98,15 +126,17 @@ impl ChatPrompt {
         now_unix_s: u64,
     ) -> Result<String, ApiError> {
         let text = Arc::clone(&ready.text);
-        let rendered = beside("the chat template", move || {
-            text.render_chat(&text::Chat {
-                messages: &self.messages,
-                add_generation_prompt: self.add_generation_prompt,
-                variables: self.variables.as_ref(),
-                now_unix_s,
-            })
+        beside("the chat template", move || self.written(&*text, now_unix_s)).await?
+    }
+
+    fn written(&self, text: &dyn Text, now_unix_s: u64) -> Result<String, ApiError> {
+        let rendered = text.render_chat(&text::Chat {
+            messages: &self.messages,
+            add_generation_prompt: self.add_generation_prompt,
+            variables: self.variables.as_ref(),
+            now_unix_s,
         });
-        rendered.await?.map_err(|error| ApiError::from(error).at("messages"))
+        rendered.map_err(|error| ApiError::from(error).at("messages"))
     }
 }
 

@@ -13,6 +13,7 @@ mod state;
 mod structure;
 mod tokens;
 
+pub use chat::check_chat;
 pub use completions::check_completion;
 pub use error::{ApiError, ErrorKind};
 pub use info::{KvFacts, ModelFacts, ServerInfo};
