@@ -31,6 +31,9 @@ struct PreTokenizer {
     adds_bos: bool,
 }
 
+/// Names that stand for a pre-tokenizer of their own.
+const KNOWN: &str = "default, gpt-2, gpt-4o, llama-bpe, qwen2, smollm";
+
 fn pre_tokenizer(name: &str) -> Option<PreTokenizer> {
     let plain = |splits| PreTokenizer { splits, ignore_merges: false, adds_bos: false };
     Some(match name {
@@ -65,8 +68,7 @@ pub(super) fn parts(metadata: &Metadata) -> Result<Option<Parts>, LoadError> {
         Some(_) => metadata.text("tokenizer.ggml.pre")?,
     };
     let pre = pre_tokenizer(name).ok_or_else(|| {
-        let known = "default, gpt-2, gpt-4o, llama-bpe, qwen2, smollm";
-        unusable(format!("pre-tokenizer `{name}` is not supported; hint: {known}"))
+        unusable(format!("pre-tokenizer `{name}` is not supported; hint: {KNOWN}"))
     })?;
     let tokens = metadata.texts("tokenizer.ggml.tokens")?;
     let id = |key: &str| -> Result<Option<u32>, LoadError> {
@@ -185,4 +187,16 @@ fn post_processor(before: Option<u32>, after: Option<u32>, tokens: &[String]) ->
         "pair": around(&[sequence("A", 0), sequence("B", 1)]),
         "special_tokens": specials,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_readme_lists_the_pre_tokenizers() {
+        assert!(KNOWN.split(", ").all(|name| pre_tokenizer(name).is_some()));
+        let readme = include_str!("../../README.md");
+        assert!(readme.contains(&format!("pre-tokenizers {KNOWN}.")), "README.md lists {KNOWN}");
+    }
 }
