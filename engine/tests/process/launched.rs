@@ -45,12 +45,7 @@ impl Launched {
     }
 
     /// Runs a command that becomes a server.
-    pub fn spawn(command: Command) -> Self {
-        Self::try_spawn(command).unwrap_or_else(|said| panic!("it ended instead:\n{said}"))
-    }
-
-    /// The same; where it ends instead, what it said.
-    pub fn try_spawn(mut command: Command) -> Result<Self, String> {
+    pub fn spawn(mut command: Command) -> Self {
         let mut child = command.spawn().unwrap();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
         let mut said = String::new();
@@ -58,13 +53,13 @@ impl Launched {
             let start = said.len();
             if stderr.read_line(&mut said).unwrap() == 0 {
                 child.wait().unwrap();
-                return Err(said);
+                panic!("it ended instead:\n{said}");
             }
             if let Some(url) = said[start..].strip_prefix("ready ") {
                 break url.trim().to_owned();
             }
         };
-        Ok(Self { child, url, stderr: Some(stderr) })
+        Self { child, url, stderr: Some(stderr) }
     }
 
     pub fn id(&self) -> u32 {
