@@ -4,8 +4,14 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use engine::http::{ErrorKind, check_completion};
-use engine::weights::{StoredTensor, gguf, safetensors};
+use std::sync::LazyLock;
+
+use engine::fixture::tiny_llama_gguf;
+use engine::http::{ApiError, ErrorKind, check_chat, check_completion};
+use engine::text::CheckpointText;
+use engine::tokenize::Tokenizer;
+use engine::weights::gguf::{Value, Writer};
+use engine::weights::{ConfigSource, StoredTensor, gguf, safetensors};
 
 /// The vocabulary that token ids are checked against.
 const VOCAB_SIZE: usize = 1000;
@@ -32,7 +38,40 @@ pub fn safetensors_header(bytes: &[u8]) {
 
 /// Reads the body of a request for completions, all fields of it.
 pub fn completion_body(bytes: &[u8]) {
-    if let Err(error) = check_completion(bytes, VOCAB_SIZE) {
+    check_refusal(check_completion(bytes, VOCAB_SIZE));
+}
+
+/// Reads the body of a request for a chat, and writes the conversation by a template and in
+/// harmony's format.
+pub fn chat_body(bytes: &[u8]) {
+    static TEXTS: LazyLock<[CheckpointText; 2]> =
+        LazyLock::new(|| [text_of(&tiny_llama_gguf(1)), text_of(&harmony_gguf())]);
+    for text in &*TEXTS {
+        check_refusal(check_chat(bytes, text, VOCAB_SIZE));
+    }
+}
+
+fn text_of(file: &[u8]) -> CheckpointText {
+    let header = gguf::parse(Path::new("text.gguf"), file).expect("a sound file");
+    let tokenizer = Tokenizer::load(&ConfigSource::Gguf(header.metadata));
+    CheckpointText::new(tokenizer.expect("a sound tokenizer"))
+}
+
+/// A vocabulary of nothing but the marks of harmony's format.
+fn harmony_gguf() -> Vec<u8> {
+    let marks = ["start", "end", "message", "channel", "return", "call", "constrain"];
+    let marks = marks.map(|mark| format!("<|{mark}|>"));
+    let mut file = Writer::default();
+    file.value("tokenizer.ggml.model", Value::Text("gpt2".into()))
+        .value("tokenizer.ggml.pre", Value::Text("gpt-2".into()))
+        .value("tokenizer.ggml.token_type", Value::Integers(vec![3; marks.len()]))
+        .value("tokenizer.ggml.tokens", Value::Texts(marks.to_vec()))
+        .value("tokenizer.ggml.merges", Value::Texts(Vec::new()));
+    file.bytes()
+}
+
+fn check_refusal(checked: Result<(), ApiError>) {
+    if let Err(error) = checked {
         assert!(error.kind != ErrorKind::EngineFailed, "a body is the client's affair: {error}");
     }
 }

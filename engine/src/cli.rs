@@ -2,6 +2,7 @@
 //! given.
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
@@ -9,8 +10,9 @@ use crate::bench::{self, BenchFlags};
 use crate::clock::Clock;
 use crate::config::{Config, Flags};
 use crate::device::cpu;
-use crate::launch::{self, Launch, LaunchError};
+use crate::launch::{self, Launch, LaunchError, Prepare};
 use crate::perplexity::{self, PerplexityFlags};
+use crate::say::say;
 
 /// Serves large language models over an OpenAI-compatible API.
 #[derive(Debug, Parser)]
@@ -56,11 +58,23 @@ pub struct Surroundings {
 }
 
 impl Cli {
-    /// Does what was asked and returns what belongs on standard output.
-    ///
-    /// # Errors
-    /// Whatever ends a command; it knows its exit code.
-    pub fn run(self, surroundings: Surroundings) -> Result<String, LaunchError> {
+    /// Does what was asked, serving what `prepare` makes, and says how it ended: on standard output
+    /// what was asked for, on standard error what went wrong.
+    pub fn run(self, surroundings: Surroundings, prepare: Prepare) -> ExitCode {
+        match self.answer(surroundings, prepare) {
+            Ok(text) => {
+                print!("{text}");
+                ExitCode::SUCCESS
+            }
+            Err(error) => {
+                let code = error.exit_code();
+                say(format_args!("error: {:#}", anyhow::Error::new(error)));
+                ExitCode::from(code)
+            }
+        }
+    }
+
+    fn answer(self, surroundings: Surroundings, prepare: Prepare) -> Result<String, LaunchError> {
         let Surroundings { clock, cores, hub_cache } = surroundings;
         match self.command {
             Command::Bench { model, flags } => {
@@ -71,7 +85,7 @@ impl Cli {
             }
             Command::Serve { model, flags } => {
                 let config = Config::resolve(*flags, cores, &cpu::processor_name())?;
-                serve(Launch { config, model, hub_cache, clock })?;
+                serve(Launch { config, model, hub_cache, clock }, prepare)?;
                 Ok(String::new())
             }
         }
@@ -79,10 +93,10 @@ impl Cli {
 }
 
 /// One thread answers all clients: the model has better uses for the others.
-fn serve(launch: Launch) -> Result<(), LaunchError> {
+fn serve(launch: Launch, prepare: Prepare) -> Result<(), LaunchError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(LaunchError::Start)?;
-    let result = runtime.block_on(launch::serve(launch));
+    let result = runtime.block_on(launch::serve(launch, prepare));
     // What may still be hashing or tokenizing holds up nobody.
     runtime.shutdown_background();
     result

@@ -123,11 +123,14 @@ impl PrepareError {
     }
 }
 
-/// Serves until a signal or a failure. The socket answers before the model is loaded.
+/// Loads a model and settles what depends on it: [`prepare`], or in a test what stands around it.
+pub type Prepare = fn(&Launch) -> Result<Loaded, PrepareError>;
+
+/// Serves what `prepare` makes until a signal or a failure. The socket answers before that is there.
 ///
 /// # Errors
 /// The flags cannot be served, the port is taken, the model is unusable, or the engine failed.
-pub async fn serve(mut launch: Launch) -> Result<(), LaunchError> {
+pub async fn serve(mut launch: Launch, prepare: Prepare) -> Result<(), LaunchError> {
     let addresses = launch.config.addresses()?;
     let api_key = launch.config.read_api_key()?;
     let listening = listen(&addresses);
@@ -147,7 +150,10 @@ pub async fn serve(mut launch: Launch) -> Result<(), LaunchError> {
 }
 
 /// Loads the model and settles what depended on it.
-fn prepare(launch: &Launch) -> Result<Loaded, PrepareError> {
+///
+/// # Errors
+/// The model is unusable, or memory does not suffice for it.
+pub fn prepare(launch: &Launch) -> Result<Loaded, PrepareError> {
     let mut config = launch.config.clone();
     let start_us = launch.clock.elapsed_us();
     let source = ModelSource::find(&launch.model, launch.hub_cache.as_deref())?;

@@ -6,7 +6,7 @@ use std::thread;
 use clap::Parser;
 use engine::cli::{Cli, Surroundings};
 use engine::clock::Clock;
-use engine::say::say;
+use engine::launch;
 use engine::weights::hub_cache;
 
 fn main() -> ExitCode {
@@ -15,15 +15,5 @@ fn main() -> ExitCode {
         cores: thread::available_parallelism().map_or(1, usize::from),
         hub_cache: hub_cache(|name| std::env::var(name).ok()),
     };
-    match Cli::parse().run(surroundings) {
-        Ok(text) => {
-            print!("{text}");
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            let code = error.exit_code();
-            say(format_args!("error: {:#}", anyhow::Error::new(error)));
-            ExitCode::from(code)
-        }
-    }
+    Cli::parse().run(surroundings, launch::prepare)
 }

@@ -1,18 +1,21 @@
 //! `POST /v1/chat/completions`.
 
+use std::sync::Arc;
+
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::Response;
 use serde_json::{Map, Value, json};
 
 use super::answer::{self, Choice, Piece, Shape, Writing, reason};
+use super::beside::beside;
 use super::error::{ApiError, ErrorKind};
 use super::fields::{Fields, wrong_type};
 use super::params::{Asked, Params, check_choices, take_chat_logprobs};
 use super::state::{App, Ready};
 use super::tokens::encode;
 use crate::sample::Candidate;
-use crate::text;
+use crate::text::{self, Text};
 use crate::tokenize::{Reasoning, SplitText, Splitter};
 use crate::worker::TokenOutput;
 
@@ -24,16 +27,9 @@ pub(super) async fn chat_completions(
     let mut fields = Fields::parse(&body)?;
     super::check_model(&mut fields, &ready)?;
     let reasoning = ready.text.reasoning();
-    let prompt = ChatPrompt::take(&mut fields, reasoning)?;
-    let names = ["max_completion_tokens", "max_tokens"];
-    let mut params = Params::take(&mut fields, &names, 1, ready.vocab_size)?;
-    let logprobs = take_chat_logprobs(&mut fields)?;
-    fields.finish()?;
-    check_choices(1, params.n)?;
-    if reasoning == Reasoning::Harmony {
-        params.show_special();
-    }
-    let text = prompt.render(&ready, app.clock().unix_s())?;
+    let Asking { prompt, mut params, logprobs } =
+        Asking::take(fields, reasoning, ready.vocab_size)?;
+    let text = prompt.render(&ready, app.clock().unix_s()).await?;
     let splitter = (reasoning != Reasoning::None).then(|| Splitter::new(reasoning, &text));
     let guide = params.guide(&ready, Some(&text)).await?;
     // The template writes the special tokens itself.
@@ -51,6 +47,41 @@ pub(super) async fn chat_completions(
         splitter,
     };
     answer::respond(Chat, writing, ticket).await
+}
+
+/// Reads `body` as the route does, for a model that writes conversations as `text` does, and says
+/// whether it can be served: for fuzzing, without a server.
+///
+/// # Errors
+/// It is not JSON, one of its fields cannot be taken, or the conversation cannot be written.
+pub fn check_chat(body: &[u8], text: &dyn Text, vocab_size: usize) -> Result<(), ApiError> {
+    let mut fields = Fields::parse(body)?;
+    fields.string("model")?;
+    let asking = Asking::take(fields, text.reasoning(), vocab_size)?;
+    asking.prompt.written(text, 0).map(|_| ())
+}
+
+/// What a body asks for, its model apart.
+#[derive(Debug)]
+struct Asking {
+    prompt: ChatPrompt,
+    params: Params,
+    logprobs: Option<usize>,
+}
+
+impl Asking {
+    fn take(mut fields: Fields, reasoning: Reasoning, vocab_size: usize) -> Result<Self, ApiError> {
+        let prompt = ChatPrompt::take(&mut fields, reasoning)?;
+        let names = ["max_completion_tokens", "max_tokens"];
+        let mut params = Params::take(&mut fields, &names, 1, vocab_size)?;
+        let logprobs = take_chat_logprobs(&mut fields)?;
+        fields.finish()?;
+        check_choices(1, params.n)?;
+        if reasoning == Reasoning::Harmony {
+            params.show_special();
+        }
+        Ok(Self { prompt, params, logprobs })
+    }
 }
 
 /// The fields that make a conversation a prompt.
@@ -87,9 +118,19 @@ impl ChatPrompt {
         Ok(Self { messages: Value::Array(messages?), add_generation_prompt, variables })
     }
 
-    /// The conversation as the model reads it.
-    pub(super) fn render(&self, ready: &Ready, now_unix_s: u64) -> Result<String, ApiError> {
-        let rendered = ready.text.render_chat(&text::Chat {
+    /// The conversation as the model reads it. A template is a program that came with the
+    /// checkpoint, and so it runs beside the event loop.
+    pub(super) async fn render(
+        self,
+        ready: &Arc<Ready>,
+        now_unix_s: u64,
+    ) -> Result<String, ApiError> {
+        let text = Arc::clone(&ready.text);
+        beside("the chat template", move || self.written(&*text, now_unix_s)).await?
+    }
+
+    fn written(&self, text: &dyn Text, now_unix_s: u64) -> Result<String, ApiError> {
+        let rendered = text.render_chat(&text::Chat {
             messages: &self.messages,
             add_generation_prompt: self.add_generation_prompt,
             variables: self.variables.as_ref(),

@@ -1,6 +1,7 @@
 //! Routes, wire types and errors: the only place that knows HTTP.
 
 mod answer;
+mod beside;
 mod chat;
 mod completions;
 mod error;
@@ -12,6 +13,7 @@ mod state;
 mod structure;
 mod tokens;
 
+pub use chat::check_chat;
 pub use completions::check_completion;
 pub use error::{ApiError, ErrorKind};
 pub use info::{KvFacts, ModelFacts, ServerInfo};

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::beside::beside;
 use super::error::{ApiError, ErrorKind};
 use super::fields::{Fields, wrong_type};
 use super::state::Ready;
@@ -54,18 +55,11 @@ impl Wanted {
     ) -> Result<Guide, ApiError> {
         let text = Arc::clone(&ready.text);
         let Self { field, structure } = self;
-        let built =
-            tokio::task::spawn_blocking(move || text.guide(&structure, chat.as_deref())).await;
-        match built {
-            Ok(guide) => guide.map_err(|error| {
-                let message = format!("`{field}` cannot be followed: {error}");
-                ApiError::field(field, message)
-            }),
-            Err(panicked) => Err(ApiError {
-                source: Some(Box::new(panicked)),
-                ..ApiError::new(ErrorKind::EngineFailed, "the grammar could not be built")
-            }),
-        }
+        let built = beside("the grammar", move || text.guide(&structure, chat.as_deref()));
+        built.await?.map_err(|error| {
+            let message = format!("`{field}` cannot be followed: {error}");
+            ApiError::field(field, message)
+        })
     }
 }
 

@@ -7,6 +7,7 @@ use axum::body::Bytes;
 use axum::extract::State;
 use serde_json::{Value, json};
 
+use super::beside::beside;
 use super::chat::ChatPrompt;
 use super::error::{ApiError, ErrorKind};
 use super::fields::Fields;
@@ -26,14 +27,8 @@ pub(super) async fn encode(
         return Ok(ready.text.encode(&text, add_special_tokens)?);
     }
     let shared = Arc::clone(&ready.text);
-    let encoded = tokio::task::spawn_blocking(move || shared.encode(&text, add_special_tokens));
-    match encoded.await {
-        Ok(ids) => Ok(ids?),
-        Err(panicked) => Err(ApiError {
-            source: Some(Box::new(panicked)),
-            ..ApiError::new(ErrorKind::EngineFailed, "the tokenizer failed")
-        }),
-    }
+    let encoded = beside("the tokenizer", move || shared.encode(&text, add_special_tokens));
+    Ok(encoded.await??)
 }
 
 /// A token as it is shown in log-probabilities; bytes that are no text become U+FFFD.
@@ -54,7 +49,7 @@ pub(super) async fn tokenize(State(app): State<App>, body: Bytes) -> Result<Json
             // The template writes the special tokens itself.
             let add_special_tokens = fields.bool_or("add_special_tokens", false)?;
             let prompt = ChatPrompt::take(&mut fields, ready.text.reasoning())?;
-            let text = prompt.render(&ready, app.clock().unix_s())?;
+            let text = prompt.render(&ready, app.clock().unix_s()).await?;
             encode(&ready, text, add_special_tokens).await?
         }
     };

@@ -66,9 +66,9 @@ impl<'a, D: Device> Loader<'a, D> {
         self.device.rank()
     }
 
-    /// Elements between two places at which the rows of matrix `name` can be cut.
-    pub fn cut_unit(&self, name: &str, layer: usize) -> usize {
-        self.checkpoint.cut_unit(&format!("{}.weight", in_layer(name, layer)))
+    /// Elements between two places at which the rows of matrix `name`, of `shape`, can be cut.
+    pub fn cut_unit(&self, name: &str, layer: usize, shape: [usize; 2]) -> usize {
+        self.checkpoint.cut_unit(&format!("{}.weight", in_layer(name, layer)), &shape)
     }
 
     /// Why this model cannot be divided among the ranks.

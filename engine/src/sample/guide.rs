@@ -57,9 +57,15 @@ pub struct GrammarError(String);
 
 impl GrammarError {
     fn of(error: &dyn fmt::Display) -> Self {
-        // What follows the first line is a trace of the grammar engine's own.
+        // What follows the first line is a trace of the grammar engine's own, or the drawing of an
+        // expression and below it what is wrong there.
         let text = error.to_string();
-        Self(text.lines().next().unwrap_or("no reason was given").trim().to_owned())
+        let mut lines = text.lines().map(str::trim);
+        let first = lines.next().unwrap_or("no reason was given").to_owned();
+        Self(match lines.find_map(|line| line.strip_prefix("error: ")) {
+            Some(reason) => format!("{first} {reason}"),
+            None => first,
+        })
     }
 }
 
@@ -125,11 +131,16 @@ impl Grammars {
             Structure::Regex(expression) => TopLevelGrammar::from_regex(expression),
         };
         let parser = catch_unwind(AssertUnwindSafe(|| self.factory.create_parser(grammar)));
-        let matcher = Matcher::new(Ok(parser.map_err(|error| GrammarError::of(&error))?));
-        match matcher.get_error() {
-            None => Ok(Guide { matcher, opening, seen: Vec::new() }),
-            Some(error) => Err(GrammarError::of(&error)),
+        let mut matcher = Matcher::new(Ok(parser.map_err(|error| GrammarError::of(&error))?));
+        if let Some(error) = matcher.get_error() {
+            return Err(GrammarError::of(&error));
         }
+        // One that nothing can begin is refused here: among running sequences it would be a failure.
+        if let Err(error) = matcher.compute_mask_or_eos() {
+            let reason = GrammarError::of(&error);
+            return Err(GrammarError(format!("no answer can begin with it ({reason})")));
+        }
+        Ok(Guide { matcher, opening, seen: Vec::new() })
     }
 }
 
@@ -298,6 +309,7 @@ mod tests {
         for structure in [
             Structure::Json(json!({"type": "wizard"})),
             Structure::Json(json!({"$ref": "#/$defs/none"})),
+            Structure::Json(json!({"$ref": "#"})),
             Structure::Json(json!({"$ref": "https://example.org/x"})),
             Structure::Json(json!(7)),
             Structure::Json(json!({"type": "integer", "minimum": 3, "maximum": 2})),
@@ -308,6 +320,9 @@ mod tests {
             let message = error.to_string();
             assert!(!message.is_empty() && !message.contains('\n'), "{structure:?}: {message}");
         }
+        let open = grammars().guide(&Structure::Regex("(".into()), Opening::AtOnce);
+        let message = open.unwrap_err().to_string();
+        assert!(message.ends_with("regex parse error: unclosed group"), "{message}");
     }
 
     #[test]

@@ -19,6 +19,8 @@ const USER_DEFINED: i64 = 4;
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)";
 const LLAMA3: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN2: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+/// As the tokenizer.json of gpt-oss-20b has it.
+const O200K: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 /// How a named pre-tokenizer cuts a text before merges are applied.
 struct PreTokenizer {
@@ -29,6 +31,9 @@ struct PreTokenizer {
     adds_bos: bool,
 }
 
+/// Names that stand for a pre-tokenizer of their own.
+const KNOWN: &str = "default, gpt-2, gpt-4o, llama-bpe, qwen2, smollm";
+
 fn pre_tokenizer(name: &str) -> Option<PreTokenizer> {
     let plain = |splits| PreTokenizer { splits, ignore_merges: false, adds_bos: false };
     Some(match name {
@@ -36,6 +41,7 @@ fn pre_tokenizer(name: &str) -> Option<PreTokenizer> {
         "default" => plain(&[r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", r"[0-9][0-9][0-9]"]),
         "smollm" => plain(&[r"\p{N}", GPT2]),
         "qwen2" => plain(&[QWEN2]),
+        "gpt-4o" => PreTokenizer { splits: &[O200K], ignore_merges: true, adds_bos: false },
         "llama-bpe" | "llama3" | "llama-v3" => {
             PreTokenizer { splits: &[LLAMA3], ignore_merges: true, adds_bos: true }
         }
@@ -62,8 +68,7 @@ pub(super) fn parts(metadata: &Metadata) -> Result<Option<Parts>, LoadError> {
         Some(_) => metadata.text("tokenizer.ggml.pre")?,
     };
     let pre = pre_tokenizer(name).ok_or_else(|| {
-        let known = "default, gpt-2, llama-bpe, qwen2, smollm";
-        unusable(format!("pre-tokenizer `{name}` is not supported; hint: {known}"))
+        unusable(format!("pre-tokenizer `{name}` is not supported; hint: {KNOWN}"))
     })?;
     let tokens = metadata.texts("tokenizer.ggml.tokens")?;
     let id = |key: &str| -> Result<Option<u32>, LoadError> {
@@ -102,7 +107,6 @@ pub(super) fn parts(metadata: &Metadata) -> Result<Option<Parts>, LoadError> {
             "merges": merges(metadata).map_err(unusable)?,
         },
     });
-    // The digest that names a tokenizer is over sorted keys.
     // The digest that names a tokenizer is over sorted keys.
     json.sort_all_objects();
     let json = json.to_string().into_bytes();
@@ -183,4 +187,16 @@ fn post_processor(before: Option<u32>, after: Option<u32>, tokens: &[String]) ->
         "pair": around(&[sequence("A", 0), sequence("B", 1)]),
         "special_tokens": specials,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_readme_lists_the_pre_tokenizers() {
+        assert!(KNOWN.split(", ").all(|name| pre_tokenizer(name).is_some()));
+        let readme = include_str!("../../README.md");
+        assert!(readme.contains(&format!("pre-tokenizers {KNOWN}.")), "README.md lists {KNOWN}");
+    }
 }

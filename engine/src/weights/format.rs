@@ -142,6 +142,13 @@ fn f32_at(bytes: &[u8]) -> f32 {
 mod tests {
     use super::*;
 
+    #[test]
+    fn the_readme_lists_the_types() {
+        let line = format!("Weights are {}.\n", supported_types());
+        let readme = include_str!("../../README.md");
+        assert!(readme.contains(&line), "README.md should have: {line}");
+    }
+
     fn check(stored: WeightType, bytes: &[u8], want: &[f32]) {
         let mut got = vec![f32::NAN; want.len()];
         dequantize(stored, bytes, &mut got);

@@ -196,9 +196,12 @@ impl Checkpoint {
         self.tensors.contains_key(name)
     }
 
-    /// Elements between two places at which the rows of `name` can be cut.
-    pub fn cut_unit(&self, name: &str) -> usize {
-        self.tensors.get(name).and_then(|stored| stored.weight_type).map_or(1, WeightType::block)
+    /// Elements between two places at which the rows of `name`, of `shape`, can be cut.
+    pub fn cut_unit(&self, name: &str, shape: &[usize]) -> usize {
+        match self.tensors.get(name) {
+            Some(stored) => stored.weight_type.map_or(1, WeightType::block),
+            None => self.quantization.made_up(name, shape).block(),
+        }
     }
 
     /// The tensor `name`, which has to have `shape`, slowest dimension first.
@@ -257,7 +260,7 @@ impl Checkpoint {
         if let Numbers::Random { seed } = &self.numbers
             && self.tensors.is_empty()
         {
-            return random(*seed, WeightType::Bf16);
+            return random(*seed, self.quantization.made_up(name, shape));
         }
         let stored = self.listed(name, shape)?;
         let Some(weight_type) = stored.weight_type else {

@@ -49,6 +49,23 @@ impl Quantization {
     }
 }
 
+/// Parts of the names of matrices that the published quantizers leave as they are.
+const AS_THEY_ARE: [&str; 3] = ["embed_tokens", "lm_head", ".gate."];
+
+impl Quantization {
+    /// The type in which the weights `name` of `shape` are made up: that of checkpoints with such a
+    /// configuration.
+    pub(super) fn made_up(self, name: &str, shape: &[usize]) -> WeightType {
+        let is_matrix = matches!(shape, [_, k] if k.is_multiple_of(WeightType::F8E4M3.block()));
+        let is_left = AS_THEY_ARE.iter().any(|part| name.contains(part));
+        match self {
+            Self::Fp8 { .. } if is_matrix && !is_left => WeightType::F8E4M3,
+            // MXFP4 is the form of experts, which are made up with their own name.
+            Self::Fp8 { .. } | Self::None | Self::Mxfp4 => WeightType::Bf16,
+        }
+    }
+}
+
 fn block_size(value: Option<&Value>) -> Option<[usize; 2]> {
     let [rows, cols] = value?.as_array()?.as_slice() else { return None };
     let size = |value: &Value| usize::try_from(value.as_u64()?).ok().filter(|size| *size > 0);

@@ -393,6 +393,32 @@ fn random_weights_depend_on_seed_and_name_alone() {
 }
 
 #[test]
+fn random_weights_have_the_types_of_checkpoints_with_their_configuration() {
+    let fp8 =
+        br#"{"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}"#;
+    let folder = folder(&[("fp8/config.json", fp8), ("plain/config.json", b"{}")]);
+    let weight_type = |config: &str, name: &str, shape: &[usize]| {
+        let files = ModelFiles::Folder(folder.path().join(config));
+        let checkpoint = Checkpoint::open(&files, Some(1)).unwrap();
+        let tensor = checkpoint.tensor(name, shape).unwrap();
+        assert_eq!(checkpoint.cut_unit(name, shape), tensor.weight_type.block());
+        tensor.weight_type
+    };
+    let projection = "model.layers.0.mlp.gate_proj.weight";
+    assert_eq!(weight_type("plain", projection, &[8, 64]), WeightType::Bf16);
+    assert_eq!(weight_type("fp8", projection, &[8, 64]), WeightType::F8E4M3);
+    for (name, shape) in [
+        (projection, &[8, 40][..]),
+        ("model.layers.0.input_layernorm.weight", &[64]),
+        ("model.layers.0.mlp.gate.weight", &[8, 64]),
+        ("model.embed_tokens.weight", &[8, 64]),
+        ("lm_head.weight", &[8, 64]),
+    ] {
+        assert_eq!(weight_type("fp8", name, shape), WeightType::Bf16, "{name} {shape:?}");
+    }
+}
+
+#[test]
 fn random_weights_have_the_deviation_that_configurations_state() {
     for weight_type in WeightType::ALL {
         let tensor = random::tensor(3, "w", weight_type, &[64, 256]);

@@ -50,6 +50,11 @@ fn mutated_completion_bodies_are_refused_or_taken() {
 }
 
 #[test]
+fn mutated_chat_bodies_are_refused_or_taken() {
+    run_mutated("chat_body", targets::chat_body);
+}
+
+#[test]
 fn mutated_models_load_or_say_why_not() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("m.gguf");

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::launched::{Launched, cached, fixture, post};
 
-const SMOLLM2: &str = "sha256/b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53/\
+pub const SMOLLM2: &str = "sha256/b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53/\
                        SmolLM2-135M-Instruct.Q4_1.gguf";
 /// Below this the reference's own rounding may tip the choice.
 const SAFE_MARGIN: f64 = 0.35;

@@ -12,6 +12,8 @@ use crate::real_tokenizers::qwen3;
 
 const OPENAI: &str = "openai==3.54.0";
 const SGLANG: &str = "sglang==0.5.23";
+/// 139 packages of 1.2 GB: about two minutes to install on two cores, once.
+const AIPERF: &str = "aiperf==0.13.0";
 
 /// Where what was installed stays for the next run.
 fn scratch(name: &str) -> PathBuf {
@@ -203,4 +205,42 @@ fn extra_sglangs_benchmark_client_completes_a_run() {
         reqwest::get(format!("{}/metrics", server.url)).await.unwrap().text().await.unwrap()
     });
     assert!(!metrics.contains("outcome=\"refused\"} 1"), "{metrics}");
+}
+
+/// Requests that AIPerf sends.
+const AIPERF_REQUESTS: u64 = 12;
+
+/// What AIPerf writes down of a run over `endpoint`.
+fn aiperf(python: &Path, url: &str, tokenizer: &Path, endpoint: &str) -> Value {
+    let results = tokenizer.join(endpoint);
+    let options = format!(
+        "--model real --url {url} --endpoint-type {endpoint} --streaming --extra-inputs \
+         ignore_eos:true --use-server-token-count --synthetic-input-tokens-mean 24 \
+         --synthetic-input-tokens-stddev 0 --output-tokens-mean 8 --output-tokens-stddev 0 \
+         --request-count {AIPERF_REQUESTS} --concurrency 4 --ui none --no-gpu-telemetry"
+    );
+    let mut command = Command::new(python.with_file_name("aiperf"));
+    command.arg("profile").args(options.split_whitespace());
+    command.arg("--tokenizer").arg(tokenizer).arg("--output-artifact-dir").arg(&results);
+    // Its own caches go with the test, and what it says of itself stays here.
+    let output = command.env("HF_HOME", tokenizer.join("hub")).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned()
+        + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let report = std::fs::read(results.join("profile_export_aiperf.json"));
+    serde_json::from_slice(&report.unwrap_or_else(|_| panic!("{said}"))).unwrap()
+}
+
+#[test]
+fn extra_aiperf_completes_a_run() {
+    let Some(python) = python_with(AIPERF) else { return };
+    let Some((server, model)) = qwen3() else { return };
+    for endpoint in ["chat", "completions"] {
+        let report = aiperf(&python, &server.url, model.path(), endpoint);
+        assert_eq!(report["request_count"]["avg"], AIPERF_REQUESTS as f64, "{endpoint}: {report}");
+        assert_eq!(report["error_summary"], serde_json::json!([]), "{endpoint}: {report}");
+        let tokens = &report["total_usage_completion_tokens"]["avg"];
+        assert_eq!(*tokens, (8 * AIPERF_REQUESTS) as f64, "{endpoint}: {report}");
+        assert!(report["time_to_first_token"]["avg"].as_f64() > Some(0.0), "{endpoint}: {report}");
+    }
 }

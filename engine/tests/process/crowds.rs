@@ -62,13 +62,6 @@ fn two_thousand_connections_at_once_are_all_taken_at_once() {
     }
 }
 
-/// A number in `/proc/<pid>/status`, in bytes.
-fn status_bytes(pid: u32, name: &str) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find(|line| line.starts_with(name)).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
-}
-
 /// Processor time that a process has had, in hundredths of a second.
 fn cpu_ticks(pid: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
@@ -90,7 +83,7 @@ async fn extra_ten_thousand_requests_at_once_are_all_answered() {
     let model = tiny_model();
     let flags = ["--max-batch-size", "256", "--max-seq-len", "64", "--model-name", "tiny"];
     let server = Launched::serve(model.path().to_str().unwrap(), &flags);
-    let before = status_bytes(server.id(), "VmRSS:");
+    let before = server.memory_bytes("VmRSS:");
     let client = reqwest::Client::builder().pool_max_idle_per_host(0).build().unwrap();
     let mut clients = tokio::task::JoinSet::new();
     for i in 0..MANY {
@@ -106,7 +99,7 @@ async fn extra_ten_thousand_requests_at_once_are_all_answered() {
         });
     }
     clients.join_all().await;
-    let grown = status_bytes(server.id(), "VmHWM:").saturating_sub(before);
+    let grown = server.memory_bytes("VmHWM:").saturating_sub(before);
     eprintln!("{MANY} requests took {} MiB", grown >> 20);
     assert!(grown < MANY_BYTES_MAX, "{grown} bytes");
     assert_eq!(metric(&server, "redline_queue_seconds_count").await, MANY as f64);

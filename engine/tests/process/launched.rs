@@ -19,10 +19,15 @@ pub struct Launched {
 
 pub fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_redline"));
+    prepare(&mut command, args);
+    command
+}
+
+/// Gives a program its arguments and surroundings that are the same on every machine.
+pub fn prepare(command: &mut Command, args: &[&str]) {
     command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     // The hub cache of whoever runs the test has no part in it.
     command.env("HF_HUB_CACHE", "hub");
-    command
 }
 
 /// Exit code and last line of a process that ends by itself.
@@ -40,12 +45,7 @@ impl Launched {
     }
 
     /// Runs a command that becomes a server.
-    pub fn spawn(command: Command) -> Self {
-        Self::try_spawn(command).unwrap_or_else(|said| panic!("it ended instead:\n{said}"))
-    }
-
-    /// The same; where it ends instead, what it said.
-    pub fn try_spawn(mut command: Command) -> Result<Self, String> {
+    pub fn spawn(mut command: Command) -> Self {
         let mut child = command.spawn().unwrap();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
         let mut said = String::new();
@@ -53,17 +53,24 @@ impl Launched {
             let start = said.len();
             if stderr.read_line(&mut said).unwrap() == 0 {
                 child.wait().unwrap();
-                return Err(said);
+                panic!("it ended instead:\n{said}");
             }
             if let Some(url) = said[start..].strip_prefix("ready ") {
                 break url.trim().to_owned();
             }
         };
-        Ok(Self { child, url, stderr: Some(stderr) })
+        Self { child, url, stderr: Some(stderr) }
     }
 
     pub fn id(&self) -> u32 {
         self.child.id()
+    }
+
+    /// What `/proc` says of the process's memory: `VmRSS:` what it has, `VmHWM:` the most it had.
+    pub fn memory_bytes(&self, name: &str) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap();
+        let line = status.lines().find(|line| line.starts_with(name)).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
     }
 
     /// Reads no more of what the process says.
@@ -86,8 +93,13 @@ impl Launched {
     }
 
     /// Sends SIGTERM and returns the exit code and what was said after `ready`.
-    pub fn terminate(mut self) -> (Option<i32>, String) {
+    pub fn terminate(self) -> (Option<i32>, String) {
         self.signal(Signal::SIGTERM);
+        self.wait()
+    }
+
+    /// Waits for the end; returns the exit code and what was said after `ready`.
+    pub fn wait(mut self) -> (Option<i32>, String) {
         let code = self.child.wait().unwrap().code();
         let mut rest = String::new();
         if let Some(stderr) = &mut self.stderr {

@@ -15,4 +15,8 @@ mod endings;
 #[cfg(test)]
 mod launched;
 #[cfg(test)]
+mod panics;
+#[cfg(test)]
+mod ranks;
+#[cfg(test)]
 mod real_tokenizers;

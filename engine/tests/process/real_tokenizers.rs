@@ -3,6 +3,9 @@
 
 use std::path::{Path, PathBuf};
 
+use engine::tokenize::Tokenizer;
+use engine::weights::ConfigSource;
+use engine::weights::gguf::{self, Value as Meta, Writer};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -154,5 +157,59 @@ async fn extra_structured_answers_hold_over_a_real_vocabulary() {
         let zip = value["zip"].as_str().unwrap();
         assert!(zip.len() == 5 && zip.bytes().all(|byte| byte.is_ascii_digit()), "{text}");
         assert!(value["city"].as_str().unwrap().chars().count() <= 12, "{text}");
+    }
+}
+
+/// What a GGUF of a model with this tokenizer.json holds of it, under the name `pre`.
+fn as_gguf(tokenizer: &Value, pre: &str) -> Vec<u8> {
+    const NORMAL: i64 = 1;
+    const CONTROL: i64 = 3;
+    let mut tokens: Vec<(u64, &str, i64)> = Vec::new();
+    for (token, id) in tokenizer["model"]["vocab"].as_object().unwrap() {
+        tokens.push((id.as_u64().unwrap(), token, NORMAL));
+    }
+    for added in tokenizer["added_tokens"].as_array().unwrap() {
+        tokens.push((added["id"].as_u64().unwrap(), added["content"].as_str().unwrap(), CONTROL));
+    }
+    tokens.sort_unstable();
+    let merges = tokenizer["model"]["merges"].as_array().unwrap().iter().map(|merge| {
+        let [left, right] = merge.as_array().unwrap().as_slice() else { panic!("{merge}") };
+        format!("{} {}", left.as_str().unwrap(), right.as_str().unwrap())
+    });
+    let mut file = Writer::default();
+    file.value("tokenizer.ggml.model", Meta::Text("gpt2".into()))
+        .value("tokenizer.ggml.pre", Meta::Text(pre.into()))
+        .value("tokenizer.ggml.merges", Meta::Texts(merges.collect()))
+        .value("tokenizer.ggml.token_type", Meta::Integers(tokens.iter().map(|t| t.2).collect()))
+        .value(
+            "tokenizer.ggml.tokens",
+            Meta::Texts(tokens.iter().map(|t| t.1.to_owned()).collect()),
+        );
+    file.bytes()
+}
+
+#[test]
+fn extra_gguf_forms_of_published_tokenizers_give_the_same_ids() {
+    for (file, pre) in [(QWEN3, "qwen2"), (GPT_OSS, "gpt-4o")] {
+        let Some(path) = cached(file) else { return };
+        let json: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        let config = path.with_file_name("config.json");
+        let published = ConfigSource::Json { path: config, json: json!({}) };
+        let published = Tokenizer::load(&published).unwrap().unwrap();
+        let bytes = as_gguf(&json, pre);
+        let header = gguf::parse(Path::new("made.gguf"), &bytes).unwrap();
+        let rebuilt = Tokenizer::load(&ConfigSource::Gguf(header.metadata)).unwrap().unwrap();
+        for text in [
+            "Hello world, it's 12345.67 o'CLOCK!\n\n  \tWe'LL see…",
+            "HTTPServer camelCase snake_case ÉCOLE Straße ǅ naïve",
+            "机器学习 2024 ひらがな カタカナ 한국어 हिन्दी العربية",
+            "fn main() {\n    println!(\"{}/{}\", a, b);\r\n}//\n",
+            "👩‍👩‍👧 🏳️‍🌈 \u{200b}x\u{301}",
+            "<|im_start|>user<|start|>assistant<|channel|>final",
+        ] {
+            let ids = rebuilt.encode(text, false).unwrap();
+            assert_eq!(ids, published.encode(text, false).unwrap(), "{pre}: {text}");
+            assert_eq!(rebuilt.decode(&ids, false).unwrap(), text, "{pre}");
+        }
     }
 }

@@ -2,8 +2,8 @@
 //! is a hash of all before it.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use engine::model::{LogitRows, Model, ModelInfo, SegmentState, StepBatch, StepError};
@@ -138,6 +138,8 @@ impl Model for FakeModel {
 #[derive(Debug)]
 pub struct ByteText {
     pub reasoning: Reasoning,
+    /// What the template waits for where a message is from a `sleeper`.
+    pub wake: Arc<Barrier>,
 }
 
 impl Text for ByteText {
@@ -180,6 +182,9 @@ impl Text for ByteText {
         let mut text = String::new();
         for message in chat.messages.as_array().unwrap() {
             let (role, content) = (&message["role"], &message["content"]);
+            if role == "sleeper" {
+                self.wake.wait();
+            }
             if role == "wizard" {
                 return Err(TextError::Template("there is no role `wizard`".into()));
             }

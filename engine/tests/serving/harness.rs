@@ -2,8 +2,8 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use engine::clock::Clock;
@@ -72,6 +72,8 @@ pub struct Running {
     pub widest: Arc<AtomicUsize>,
     stop: Option<oneshot::Sender<()>>,
     pub end: JoinHandle<Result<(), ServeError<Infallible>>>,
+    /// Waited for: the template goes on.
+    pub wake: Arc<Barrier>,
     /// Dropped or sent to: the model finishes loading.
     pub load: std::sync::mpsc::Sender<()>,
 }
@@ -83,13 +85,15 @@ pub async fn start(setup: Setup) -> Running {
         load.send(()).unwrap();
     }
     let seen = Arc::clone(&widest);
+    let wake = Arc::new(Barrier::new(2));
+    let template = Arc::clone(&wake);
     let loading = move || {
         let _ = may_load.recv();
         let mut model = FakeModel::new(setup.behavior, seen);
         model.allocate_kv(setup.limits.pages, setup.limits.page_tokens).unwrap();
         Ok(Loaded {
             model: Box::new(model),
-            text: Arc::new(ByteText { reasoning: setup.reasoning }),
+            text: Arc::new(ByteText { reasoning: setup.reasoning, wake: template }),
             limits: setup.limits,
             model_name: "fake".into(),
             info: info(),
@@ -107,7 +111,7 @@ pub async fn start(setup: Setup) -> Running {
     if setup.ready {
         assert_eq!(ready.await, Ok(address));
     }
-    Running { address, client: Client::new(), widest, stop: Some(stop), end, load }
+    Running { address, client: Client::new(), widest, stop: Some(stop), end, load, wake }
 }
 
 impl Running {

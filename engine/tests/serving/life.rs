@@ -76,6 +76,24 @@ async fn draining_finishes_what_runs_and_refuses_what_comes() {
 }
 
 #[tokio::test]
+async fn extra_draining_waits_no_longer_than_its_grace() {
+    let behavior = Behavior { step_time: Duration::from_millis(500), ..Behavior::default() };
+    let mut server = start(Setup { behavior, ..Setup::default() }).await;
+    let body = json!({"prompt": "hello", "max_tokens": 240, "stream": true, "ignore_eos": true});
+    let (client, url) = (server.client.clone(), server.url("/v1/completions"));
+    let cut_off =
+        tokio::spawn(
+            async move { client.post(url).json(&body).send().await.unwrap().text().await },
+        );
+    server.wait_for("redline_requests_running", 1.0).await;
+    server.stop();
+    // The answer would take two minutes.
+    let end = tokio::time::timeout(Duration::from_secs(60), server.end).await;
+    assert!(end.expect("it ends within its grace time").unwrap().is_ok());
+    assert!(!cut_off.is_finished(), "nothing was left to wait for");
+}
+
+#[tokio::test]
 async fn a_panic_of_the_worker_is_seen_by_all() {
     let behavior = Behavior { panic_at: Some(3), ..Behavior::default() };
     let server = start(Setup { behavior, ..Setup::default() }).await;
@@ -102,6 +120,22 @@ async fn a_slow_reader_holds_up_nobody() {
     let body = json!({"prompt": "world", "max_tokens": 200, "temperature": 0});
     server.json("/v1/completions", &body).await;
     drop(unread);
+}
+
+#[tokio::test]
+async fn a_slow_template_holds_up_nobody() {
+    let server = start(Setup::default()).await;
+    let body = json!({"messages": [{"role": "sleeper", "content": "x"}], "max_tokens": 3});
+    let (client, url) = (server.client.clone(), server.url("/v1/chat/completions"));
+    let asleep = tokio::spawn(async move { client.post(url).json(&body).send().await.unwrap() });
+    // Others are answered while the template runs, which ends only after them.
+    for _ in 0..3 {
+        server.json("/v1/completions", &json!({"prompt": "hello", "max_tokens": 3})).await;
+    }
+    assert!(!asleep.is_finished());
+    let wake = std::sync::Arc::clone(&server.wake);
+    tokio::task::spawn_blocking(move || wake.wait()).await.unwrap();
+    assert_eq!(asleep.await.unwrap().status(), 200);
 }
 
 #[tokio::test]

@@ -24,7 +24,7 @@ impl<D: Device> Dense<D> {
     ) -> Result<Self, LoadError> {
         let BlockContext { layer, hidden, .. } = context;
         let (names, intermediate) = (&spec.names, spec.intermediate);
-        let unit = loader.cut_unit(names.down, layer);
+        let unit = loader.cut_unit(names.down, layer, [hidden, intermediate]);
         let own = shard::share_in_units(loader.rank(), intermediate, unit);
         if own.is_empty() {
             return Err(loader.indivisible("blocks of feed-forward columns", intermediate / unit));

@@ -1,0 +1,46 @@
+//! `redline` over a model that panics in its fourth step, to test what a panic looks like from
+//! outside. The server itself has nothing that would make it panic.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use engine::cli::{Cli, Surroundings};
+use engine::clock::Clock;
+use engine::launch::{self, Launch, PrepareError};
+use engine::model::{Model, ModelInfo, StepBatch, StepError};
+use engine::server::Loaded;
+
+/// Steps that go well.
+const STEPS: usize = 3;
+
+#[derive(Debug)]
+struct Panicking {
+    model: Box<dyn Model>,
+    steps: usize,
+}
+
+impl Model for Panicking {
+    fn info(&self) -> &ModelInfo {
+        self.model.info()
+    }
+
+    fn allocate_kv(&mut self, pages: usize, page_tokens: usize) -> Result<(), StepError> {
+        self.model.allocate_kv(pages, page_tokens)
+    }
+
+    fn step(&mut self, batch: &StepBatch) -> Result<&[f32], StepError> {
+        assert!(self.steps < STEPS, "a step too many");
+        self.steps += 1;
+        self.model.step(batch)
+    }
+}
+
+fn prepare(launch: &Launch) -> Result<Loaded, PrepareError> {
+    let loaded = launch::prepare(launch)?;
+    Ok(Loaded { model: Box::new(Panicking { model: loaded.model, steps: 0 }), ..loaded })
+}
+
+fn main() -> ExitCode {
+    let surroundings = Surroundings { clock: Clock::start(), cores: 1, hub_cache: None };
+    Cli::parse().run(surroundings, prepare)
+}

@@ -1,0 +1,8 @@
+//! Runs `targets::chat_body` under libfuzzer.
+#![no_main]
+
+#[path = "../targets.rs"]
+#[expect(dead_code, reason = "each target is a program of its own")]
+mod targets;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| targets::chat_body(bytes));
