@@ -15,7 +15,7 @@ use crate::config::{
     Config, ConfigError, DeviceChoice, DtypeChoice, KvDtypeChoice, LoadFormat, Setting, Source,
     config_sha256,
 };
-use crate::device::cpu::Arithmetic;
+use crate::device::cpu::{self, Arithmetic};
 use crate::http::{KvFacts, ModelFacts, ServerInfo};
 use crate::listen::listen;
 use crate::model::{self, LoadError, LoadOptions, ModelInfo, StepError};
@@ -159,6 +159,7 @@ pub fn prepare(launch: &Launch) -> Result<Loaded, PrepareError> {
     let source = ModelSource::find(&launch.model, launch.hub_cache.as_deref())?;
     let mut loaded = model::load(&source, &options(&config))?;
     let tokenizer = Tokenizer::load(&loaded.config)?;
+    cpu::give_back_freed();
     let weights_load_us = launch.clock.elapsed_us() - start_us;
     for gpu in &loaded.device.idle_gpus {
         say(format_args!("`{}` stays idle: this release computes on the CPU", gpu.name));

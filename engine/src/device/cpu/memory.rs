@@ -1,5 +1,10 @@
 //! What the operating system gives and says: zeroed memory, how much is free, the processor's name.
 
+#![cfg_attr(
+    target_env = "gnu",
+    expect(unsafe_code, reason = "a call of the C library that no crate wraps")
+)]
+
 use std::fs;
 
 use memmap2::MmapMut;
@@ -20,6 +25,16 @@ pub(super) fn reserve(
         .ok_or_else(|| failed(format!("{what} are more than memory can be")))?;
     MmapMut::map_anon(bytes.max(1))
         .map_err(|err| failed(format!("{bytes} bytes cannot be reserved: {err}")))
+}
+
+/// Returns to the system what was allocated and freed again, of which loading a model leaves a tenth of
+/// the model's size: the C library would keep it for later.
+pub fn give_back_freed() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it may be called at any time, and moves nothing that is in use.
+    unsafe {
+        libc::malloc_trim(0);
+    }
 }
 
 /// Bytes that could be allocated now: the least of what the machine and the control group allow.

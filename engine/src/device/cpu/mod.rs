@@ -29,7 +29,7 @@ use std::ops::Range;
 
 pub use isa::Isa;
 pub use kv::{Kv, Plan};
-pub use memory::{free_bytes, processor_name};
+pub use memory::{free_bytes, give_back_freed, processor_name};
 pub use moe::Routes;
 pub use pack::{Arithmetic, Matrix};
 pub use pool::Pool;

@@ -191,7 +191,7 @@ impl Row {
         let inverse = inverse(top);
         self.put_zeros(column, data);
         for (k, w) in self.values.iter().enumerate() {
-            let code = (w * inverse).round_ties_even() as i32;
+            let code = nearest(w * inverse);
             data[byte_at(k, column)] = (code + ZERO) as u8;
         }
         top / TOP
@@ -206,10 +206,10 @@ impl Row {
         self.put_zeros(column, data);
         each_block(stored, bytes, |k, scale, minimum, codes| {
             let block = &mut data[block_at(k, column)..][..BLOCK_BYTES];
-            let factor = (scale * inverse * FRACTION).round() as i32;
+            let factor = nearest(scale * inverse * FRACTION);
             // Half a code more, so that the high byte is the nearest code.
             let addend = (minimum * inverse + ZERO as f32 + 0.5) * FRACTION;
-            put_heads(block, column, factor, addend.round() as i32);
+            put_heads(block, column, factor, nearest(addend));
             for (i, code) in codes.iter().enumerate() {
                 let (at, shift) = nibble_at(i, column);
                 block[at] |= code.cast_unsigned() << shift;
@@ -239,6 +239,13 @@ impl Row {
 /// What turns a value into a code; zero where all values are.
 fn inverse(top: f32) -> f32 {
     if top < 1e-30 { 0.0 } else { TOP / top }
+}
+
+/// The nearest whole number, of two the even one, of a size below 2^22. `f32::round_ties_even` is a
+/// call where the code is compiled for any processor, and there is one for each weight.
+fn nearest(x: f32) -> i32 {
+    const MAGIC: f32 = 12_582_912.0;
+    (x + MAGIC).to_bits().wrapping_sub(MAGIC.to_bits()).cast_signed()
 }
 
 /// Factors and addends are taken modulo 2^16: what counts is their sum, which is below that.
