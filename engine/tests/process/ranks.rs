@@ -65,8 +65,11 @@ async fn logprobs(server: &Launched) -> Vec<f64> {
 #[tokio::test]
 async fn nine_heads_on_two_to_eight_ranks_say_what_they_say_on_one() {
     let Some(model) = cached(SMOLLM2) else { return };
-    let serve =
-        |tp: &str| Launched::serve(model.to_str().unwrap(), &["--tp", tp, "--kv-dtype", "f32"]);
+    // In bytes each rank has scales of its own for what it holds of a row.
+    let serve = |tp: &str| {
+        let flags = ["--tp", tp, "--dtype", "f32", "--kv-dtype", "f32"];
+        Launched::serve(model.to_str().unwrap(), &flags)
+    };
     let want = logprobs(&serve("1")).await;
     assert!(want.len() > 10);
     for tp in ["2", "8"] {
