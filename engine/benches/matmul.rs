@@ -1,16 +1,31 @@
-//! Matrix products by packed weights of every stored type.
+//! Matrix products by packed weights: in f32 of every stored type, in eight-bit integers of two.
 
 mod shapes;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use engine::device::cpu::Isa;
+use engine::device::cpu::{Arithmetic, Isa};
 use engine::device::{Device, HostMatrix, RowOrder};
 use engine::weights::{WeightType, random_tensor};
 use shapes::{Case, Lazy, MODELS, TOKENS, device, measure, numbers};
 
-/// One product of `t` rows by `[n, k]`.
-pub fn case(isa: Isa, weight_type: WeightType, t: usize, k: usize, n: usize) -> Case {
-    let mut cpu = device(isa);
+/// Rows of products in eight-bit integers: those of every bench, and a full tile.
+const INT8_TOKENS: [usize; 4] = [1, 8, 32, 512];
+/// Weights that products in eight-bit integers keep in four bits, and in eight.
+const INT8_TYPES: [WeightType; 2] = [WeightType::Q4_1, WeightType::Q8_0];
+
+/// One product of `[t, k]` by `[n, k]`.
+#[derive(Debug, Clone, Copy)]
+pub struct Product {
+    t: usize,
+    k: usize,
+    n: usize,
+    weight_type: WeightType,
+}
+
+/// `op` is `product` in `arithmetic`; what is done to its rows before is a part of it.
+pub fn case(op: &str, isa: Isa, arithmetic: Arithmetic, product: Product) -> Case {
+    let Product { t, k, n, weight_type } = product;
+    let mut cpu = device(isa).with(arithmetic);
     let stored = random_tensor(1, "bench", weight_type, &[n, k]);
     let host = HostMatrix { weight_type, n, k, bytes: &stored.bytes, order: RowOrder::AsStored };
     let w = cpu.matrix(&[host]).expect("the weights fit into memory");
@@ -19,7 +34,7 @@ pub fn case(isa: Isa, weight_type: WeightType, t: usize, k: usize, n: usize) -> 
     cpu.write(&mut x, &numbers(t * k)).expect("rows of k");
     cpu.resize(&mut out, t).expect("rows of n");
     Case {
-        id: format!("matmul/T{t}_K{k}_N{n}_{}/{}", weight_type.name(), isa.name()),
+        id: format!("{op}/T{t}_K{k}_N{n}_{}/{}", weight_type.name(), isa.name()),
         flops: 2 * (t * n * k) as u64,
         bytes: (stored.bytes.len() + 4 * t * (n + k)) as u64,
         run: Box::new(move || cpu.matmul(&x, &w, &mut out).expect("a product")),
@@ -27,32 +42,44 @@ pub fn case(isa: Isa, weight_type: WeightType, t: usize, k: usize, n: usize) -> 
 }
 
 /// Products up and down a feed-forward layer of the two smaller models.
-pub fn cases() -> Vec<Lazy> {
-    let mut cases: Vec<Lazy> = Vec::new();
-    for isa in Isa::detected() {
-        for shape in &MODELS[..2] {
-            for t in TOKENS {
-                for weight_type in WeightType::ALL {
-                    let (k, n) = (shape.hidden, shape.intermediate);
-                    for (k, n) in [(k, n), (n, k)] {
-                        if k.is_multiple_of(weight_type.block()) {
-                            cases.push(Box::new(move || case(isa, weight_type, t, k, n)));
-                        }
-                    }
-                }
+fn products(tokens: &[usize], types: &[WeightType]) -> Vec<Product> {
+    let mut products = Vec::new();
+    for shape in &MODELS[..2] {
+        for t in tokens.iter().copied() {
+            for weight_type in types.iter().copied() {
+                let (k, n) = (shape.hidden, shape.intermediate);
+                let both = [(k, n), (n, k)].map(|(k, n)| Product { t, k, n, weight_type });
+                products.extend(both.iter().filter(|p| p.k.is_multiple_of(weight_type.block())));
             }
         }
     }
-    cases
+    products
+}
+
+/// `products` in `arithmetic` on every instruction set.
+fn on_each(op: &'static str, arithmetic: Arithmetic, products: &[Product]) -> Vec<Lazy> {
+    let lazy = |isa, product| -> Lazy { Box::new(move || case(op, isa, arithmetic, product)) };
+    let isas = Isa::detected().into_iter();
+    isas.flat_map(|isa| products.iter().map(move |product| lazy(isa, *product))).collect()
+}
+
+pub fn cases() -> Vec<Lazy> {
+    on_each("matmul", Arithmetic::F32, &products(&TOKENS, &WeightType::ALL))
+}
+
+pub fn int8_cases() -> Vec<Lazy> {
+    on_each("matmul_int8", Arithmetic::Int8, &products(&INT8_TOKENS, &INT8_TYPES))
 }
 
 /// The case that tests run.
 pub fn smallest() -> Case {
-    case(Isa::best(), WeightType::Q4_1, 1, 576, 1536)
+    let product = Product { t: 1, k: 576, n: 1536, weight_type: WeightType::Q4_1 };
+    case("matmul", Isa::best(), Arithmetic::F32, product)
 }
 
 fn all(criterion: &mut Criterion) {
     measure(criterion, "matmul", cases());
+    measure(criterion, "matmul_int8", int8_cases());
 }
 
 criterion_group!(benches, all);

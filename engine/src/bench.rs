@@ -4,25 +4,23 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::hint::black_box;
 use std::num::NonZeroUsize;
 use std::path::Path;
-use std::thread;
 
 use serde::Serialize;
 
 use crate::clock::Clock;
 use crate::config::PAGE_TOKENS;
+use crate::device::cpu::{Isa, limits};
 use crate::launch::PrepareError;
 use crate::model::{
-    self, LoadError, LoadOptions, LogitRows, Model, Segment, SegmentState, StepBatch, StepError,
+    self, LoadError, LoadOptions, LogitRows, Model, ModelInfo, Segment, SegmentState, StepBatch,
+    StepError,
 };
 use crate::weights::{ModelFiles, ModelSource};
 
 /// Repeats of each measurement; the median counts.
 const REPEATS: usize = 3;
-/// Bytes that a thread reads to find the memory's speed: beyond any cache.
-const READ_BYTES: usize = 256 << 20;
 
 /// What to measure.
 #[derive(Debug, Clone, clap::Args)]
@@ -90,7 +88,10 @@ struct Report {
 struct Prefill {
     tokens: usize,
     tokens_per_s: f64,
-    limit_share: Option<f64>,
+    /// Share of the arithmetic limit of the type that most is computed in: what the products of
+    /// rows by the layers' matrices take of it. Attention, norms and the one row of logits do not
+    /// count, so that there is always some distance from 1.
+    limit_share: f64,
 }
 
 #[derive(Debug, Serialize)]
@@ -98,15 +99,31 @@ struct Decode {
     batch: usize,
     context: usize,
     tokens_per_s: f64,
-    /// Share of the speed at which weights and KV cache could be read.
+    /// Share of the speed at which memory can be read: what a step's weights and KV cache take of
+    /// it, if both are read once and weights are as large as in their files.
     limit_share: Option<f64>,
 }
 
 #[derive(Debug, Serialize)]
 struct Limits {
-    int8_ops_per_s: Option<f64>,
-    f32_flops_per_s: Option<f64>,
+    int8_ops_per_s: f64,
+    f32_flops_per_s: f64,
     read_bytes_per_s: f64,
+}
+
+impl Limits {
+    fn measure(isa: Isa, threads: usize, clock: Clock) -> Result<Self, StepError> {
+        Ok(Self {
+            int8_ops_per_s: limits::int8_ops_per_s(isa, threads, clock),
+            f32_flops_per_s: limits::f32_flops_per_s(isa, threads, clock),
+            read_bytes_per_s: limits::read_bytes_per_s(isa, threads, clock)?,
+        })
+    }
+
+    /// Operations per second in the type that a model's matrix products are computed in.
+    fn ops_per_s(&self, compute_dtype: &str) -> f64 {
+        if compute_dtype == "int8" { self.int8_ops_per_s } else { self.f32_flops_per_s }
+    }
 }
 
 /// Loads a model, measures it and returns what is to be printed.
@@ -120,36 +137,21 @@ pub fn run(
     clock: Clock,
 ) -> Result<String, BenchError> {
     let source = ModelSource::find(name, hub_cache)?;
-    let options = LoadOptions { threads: flags.threads, ..LoadOptions::default() };
+    let isa = Isa::best();
+    let options = LoadOptions { threads: flags.threads, isa: Some(isa), ..LoadOptions::default() };
     let mut loaded = model::load(&source, &options)?;
     let info = loaded.info().clone();
-    let longest = flags.prompts.iter().map(|tokens| tokens.get()).max().unwrap_or(1);
-    let decoded = flags.context.get() + flags.steps.get();
-    let wanted = longest.max(decoded);
-    if wanted > info.max_seq_len {
-        return Err(BenchError::TooLong { wanted, max_seq_len: info.max_seq_len });
-    }
+    let pages_each = pages_each(flags, &info)?;
     let widest = flags.batches.iter().map(|batch| batch.get()).max().unwrap_or(1);
-    let pages_each = wanted.div_ceil(PAGE_TOKENS);
     loaded.model.allocate_kv(widest * pages_each, PAGE_TOKENS)?;
     loaded.model.allocate_states(widest)?;
-    let read_bytes_per_s = read_speed(loaded.device.threads, clock);
-    let weight_bytes = stored_bytes(&source.files);
+    let limits = Limits::measure(isa, loaded.device.threads, clock)?;
     let mut timed = Timed { model: loaded.model.as_mut(), pages_each, clock };
-    let mut prefill = Vec::new();
-    for tokens in &flags.prompts {
-        prefill.push(timed.prefill(tokens.get())?);
+    let (prefill, decode) = timed.rows(flags, &limits, stored_bytes(&source.files))?;
+    let mut absent = BTreeMap::new();
+    if decode.iter().any(|row| row.limit_share.is_none()) {
+        absent.insert("decode.limit_share", "the system does not say how large the weights are");
     }
-    let mut decode = Vec::new();
-    for batch in &flags.batches {
-        let mut row = timed.decode(batch.get(), flags.context.get(), flags.steps.get())?;
-        let kv_bytes = (batch.get() * flags.context.get() * info.kv_bytes_per_token) as f64;
-        let steps_per_s = row.tokens_per_s / batch.get() as f64;
-        row.limit_share =
-            weight_bytes.map(|weights| (weights + kv_bytes) * steps_per_s / read_bytes_per_s);
-        decode.push(row);
-    }
-    let unmeasured = "this release measures no arithmetic limit";
     let report = Report {
         engine: "redline",
         version: env!("CARGO_PKG_VERSION"),
@@ -160,12 +162,8 @@ pub fn run(
         dtype: info.compute_dtype,
         prefill,
         decode,
-        limits: Limits { int8_ops_per_s: None, f32_flops_per_s: None, read_bytes_per_s },
-        absent: BTreeMap::from([
-            ("limits.f32_flops_per_s", unmeasured),
-            ("limits.int8_ops_per_s", unmeasured),
-            ("prefill.limit_share", unmeasured),
-        ]),
+        limits,
+        absent,
     };
     Ok(if flags.json {
         let json = serde_json::to_string_pretty(&report).expect("plain values are JSON");
@@ -173,6 +171,17 @@ pub fn run(
     } else {
         report.to_string()
     })
+}
+
+/// Pages of a sequence that is as long as any that `flags` ask for.
+fn pages_each(flags: &BenchFlags, info: &ModelInfo) -> Result<usize, BenchError> {
+    let longest = flags.prompts.iter().map(|tokens| tokens.get()).max().unwrap_or(1);
+    let wanted = longest.max(flags.context.get() + flags.steps.get());
+    let max_seq_len = info.max_seq_len;
+    if wanted > max_seq_len {
+        return Err(BenchError::TooLong { wanted, max_seq_len });
+    }
+    Ok(wanted.div_ceil(PAGE_TOKENS))
 }
 
 /// A model under a stopwatch.
@@ -183,23 +192,46 @@ struct Timed<'a> {
 }
 
 impl Timed<'_> {
-    /// One prompt in one step.
-    fn prefill(&mut self, tokens: usize) -> Result<Prefill, StepError> {
-        let batch = self.batch(1, 0, tokens);
-        let tokens_per_s = self.median_rate(tokens, |model| {
-            model.step(&batch)?;
-            Ok(())
-        })?;
-        Ok(Prefill { tokens, tokens_per_s, limit_share: None })
+    /// All that `flags` ask for, with its shares of `limits`.
+    fn rows(
+        &mut self,
+        flags: &BenchFlags,
+        limits: &Limits,
+        weight_bytes: Option<f64>,
+    ) -> Result<(Vec<Prefill>, Vec<Decode>), StepError> {
+        let info = self.model.info().clone();
+        let tokens_limit =
+            limits.ops_per_s(info.compute_dtype) / (2 * info.active_layer_parameters) as f64;
+        let mut prefill = Vec::new();
+        for tokens in &flags.prompts {
+            let tokens_per_s = self.prefill(tokens.get())?;
+            let limit_share = tokens_per_s / tokens_limit;
+            prefill.push(Prefill { tokens: tokens.get(), tokens_per_s, limit_share });
+        }
+        let mut decode = Vec::new();
+        let context = flags.context.get();
+        for batch in flags.batches.iter().map(|batch| batch.get()) {
+            let tokens_per_s = self.decode(batch, context, flags.steps.get())?;
+            let kv_bytes = (batch * context * info.kv_bytes_per_token) as f64;
+            let limit_share = weight_bytes.map(|weights| {
+                (weights + kv_bytes) * (tokens_per_s / batch as f64) / limits.read_bytes_per_s
+            });
+            decode.push(Decode { batch, context, tokens_per_s, limit_share });
+        }
+        Ok((prefill, decode))
     }
 
-    /// `steps` steps of one token for each sequence, from `context` on.
-    fn decode(
-        &mut self,
-        sequences: usize,
-        context: usize,
-        steps: usize,
-    ) -> Result<Decode, StepError> {
+    /// Tokens per second of one prompt in one step.
+    fn prefill(&mut self, tokens: usize) -> Result<f64, StepError> {
+        let batch = self.batch(1, 0, tokens);
+        self.median_rate(tokens, |model| {
+            model.step(&batch)?;
+            Ok(())
+        })
+    }
+
+    /// Tokens per second of `steps` steps of one token for each sequence, from `context` on.
+    fn decode(&mut self, sequences: usize, context: usize, steps: usize) -> Result<f64, StepError> {
         for sequence in 0..sequences {
             let mut fill = self.batch(sequences, 0, context);
             fill.segments = vec![fill.segments.swap_remove(sequence)];
@@ -208,13 +240,12 @@ impl Timed<'_> {
         }
         let batches: Vec<_> =
             (0..steps).map(|step| self.batch(sequences, context + step, 1)).collect();
-        let tokens_per_s = self.median_rate(sequences * steps, |model| {
+        self.median_rate(sequences * steps, |model| {
             for batch in &batches {
                 model.step(batch)?;
             }
             Ok(())
-        })?;
-        Ok(Decode { batch: sequences, context, tokens_per_s, limit_share: None })
+        })
     }
 
     /// Rows from `position` of each sequence; every sequence has pages of its own.
@@ -257,24 +288,6 @@ fn median(values: &mut [f64]) -> f64 {
     values[values.len() / 2]
 }
 
-/// Bytes per second that all threads together read from memory.
-fn read_speed(threads: usize, clock: Clock) -> f64 {
-    let memory: Vec<Vec<u64>> =
-        (0..threads).map(|thread| vec![thread as u64; READ_BYTES / 8]).collect();
-    let mut rates = Vec::new();
-    for _ in 0..=REPEATS {
-        let start = clock.elapsed();
-        thread::scope(|scope| {
-            for part in &memory {
-                scope.spawn(|| black_box(part.iter().fold(0u64, |sum, x| sum.wrapping_add(*x))));
-            }
-        });
-        let seconds = (clock.elapsed() - start).as_secs_f64();
-        rates.push((threads * READ_BYTES) as f64 / seconds);
-    }
-    median(&mut rates[1..])
-}
-
 /// What the weights take in their files: what has to be read at least, were nothing unpacked.
 fn stored_bytes(files: &ModelFiles) -> Option<f64> {
     match files {
@@ -292,18 +305,25 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{} {} · {} in {}", self.engine, self.version, self.model, self.dtype)?;
         writeln!(f, "{} · {} threads", self.device_name, self.threads)?;
-        writeln!(f, "memory reads {:.1} GB/s", self.limits.read_bytes_per_s / 1e9)?;
-        for row in &self.prefill {
-            writeln!(f, "prefill {:>6} tokens {:>10.1} tokens/s", row.tokens, row.tokens_per_s)?;
-        }
-        for row in &self.decode {
-            write!(
+        let Limits { int8_ops_per_s, f32_flops_per_s, read_bytes_per_s } = self.limits;
+        writeln!(
+            f,
+            "limits: {:.0} Gop/s in int8, {:.0} Gflop/s in f32, memory reads {:.1} GB/s",
+            int8_ops_per_s / 1e9,
+            f32_flops_per_s / 1e9,
+            read_bytes_per_s / 1e9
+        )?;
+        for Prefill { tokens, tokens_per_s, limit_share } in &self.prefill {
+            let (share, dtype) = (limit_share * 100.0, self.dtype);
+            writeln!(
                 f,
-                "decode {:>4} x {:>5} tokens {:>7.1} tokens/s",
-                row.batch, row.context, row.tokens_per_s
+                "prefill {tokens:>12} tokens {tokens_per_s:>9.1} tokens/s {share:>4.0} % of {dtype} arithmetic"
             )?;
-            match row.limit_share {
-                Some(share) => writeln!(f, "  {:.0} % of memory speed", share * 100.0)?,
+        }
+        for Decode { batch, context, tokens_per_s, limit_share } in &self.decode {
+            write!(f, "decode {batch:>5} x {context:>5} tokens {tokens_per_s:>9.1} tokens/s")?;
+            match limit_share {
+                Some(share) => writeln!(f, " {:>4.0} % of memory speed", share * 100.0)?,
                 None => writeln!(f)?,
             }
         }

@@ -206,6 +206,7 @@ mod tests {
             r#"{"ElementsAndBytes":{"elements":9,"bytes":7}}"#,
         );
         write(home.path(), "mm/y", "matmul/T1_K576_N1536_q4_1/sm_90a", r#"{"Bytes":7}"#);
+        write(home.path(), "mm8/x", "matmul_int8/T8_K576_N1536_q8_0/avx2-vnni", "null");
         let benches = read(home.path()).unwrap();
         let line = |b: &KernelBench| {
             let counts = format!("{:?} {:?} n={}", b.bytes, b.flops, b.samples);
@@ -217,6 +218,7 @@ mod tests {
             [
                 "matmul T1_K576_N1536 q4_1 sm_90a cuda Some(7) None n=3",
                 "matmul T512_K576_N1536 q4_1 avx512 cpu Some(7) Some(9) n=3",
+                "matmul_int8 T8_K576_N1536 q8_0 avx2-vnni cpu None None n=3",
                 "rms_norm T64_D576 f32 portable cpu None None n=3",
             ]
         );

@@ -82,12 +82,14 @@ impl<D: Device> Decoder<D> {
         let own_vocab = shard::share(loader.rank(), vocab);
         let rows = |name| Part { own: vec![own_vocab.clone()], ..Part::plain(name, vocab) };
         let embedding = loader.matrix(&[rows(names.embedding)], 0, hidden)?;
+        let embedded = loader.parameters();
         let mut counts = LayerCounts::default();
         let mut layers = Vec::with_capacity(spec.layers.len());
         for (layer, spec) in spec.layers.iter().enumerate() {
             let context = BlockContext { layer, hidden, norm_epsilon: config.norm_epsilon };
             layers.push(Layer::load(&mut loader, names, spec, context, &mut counts)?);
         }
+        let in_layers = loader.parameters() - embedded;
         let final_norm = loader.norm(names.final_norm, 0, hidden)?;
         let head =
             if spec.tied { None } else { Some(loader.matrix(&[rows(names.head)], 0, hidden)?) };
@@ -98,6 +100,7 @@ impl<D: Device> Decoder<D> {
             vocab_size: vocab,
             max_seq_len: config.max_seq_len,
             parameters: loader.parameters(),
+            active_layer_parameters: in_layers - spec.idle_expert_weights(),
             compute_dtype: device.compute_dtype(),
             kv_dtype: kv_type.name(),
             kv_bytes_per_token: kv_shape.token_bytes(),

@@ -34,6 +34,9 @@ pub struct ModelInfo {
     pub max_seq_len: usize,
     /// Number of weights, embeddings counted once when tied.
     pub parameters: u64,
+    /// Those of them that one token passes in the layers: neither embedding nor head, and of the
+    /// experts only as many as are chosen.
+    pub active_layer_parameters: u64,
     /// Type in which matrix products are computed: `f32` is the reference path.
     pub compute_dtype: &'static str,
     /// Type of the KV cache.

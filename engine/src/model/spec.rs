@@ -27,6 +27,17 @@ impl DecoderSpec {
             MixerSpec::DeltaNet(_) => None,
         })
     }
+
+    /// Weights of the experts that a row does not go to, over all layers.
+    pub fn idle_expert_weights(&self) -> u64 {
+        let idle = self.layers.iter().map(|layer| match &layer.feed_forward {
+            FeedForwardSpec::Moe(moe) => {
+                (moe.experts - moe.chosen) * 3 * self.config.hidden * moe.intermediate
+            }
+            FeedForwardSpec::Dense(_) => 0,
+        });
+        idle.map(|weights| weights as u64).sum()
+    }
 }
 
 /// Tensors that every decoder has, without `.weight`; `{layer}` stands for the layer's number.

@@ -261,7 +261,10 @@ fn configurations_that_make_no_sense_name_the_key() {
         std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
         load(&ModelSource::find(folder.path().to_str().unwrap(), None).unwrap(), &options)
     };
-    assert_eq!(load_config(&sound).unwrap().info().parameters, 32 * 64 + 3 * 64 + 24_576);
+    let info = load_config(&sound).unwrap().info().clone();
+    assert_eq!(info.parameters, 32 * 64 + 3 * 64 + 24_576);
+    // All but the embedding and the final norm.
+    assert_eq!(info.active_layer_parameters, 2 * 64 + 24_576);
     for (key, value, want) in cases {
         let mut config = sound.clone();
         config[key] = value;

@@ -1,6 +1,8 @@
 //! The binary as its users see it: exit codes, messages, and real checkpoints over HTTP.
 
 #[cfg(test)]
+mod bench;
+#[cfg(test)]
 mod checkpoints;
 #[cfg(test)]
 mod clients;

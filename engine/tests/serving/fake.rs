@@ -51,6 +51,7 @@ impl FakeModel {
             vocab_size: VOCAB_SIZE,
             max_seq_len: 256,
             parameters: 0,
+            active_layer_parameters: 0,
             compute_dtype: "f32",
             kv_dtype: "f32",
             kv_bytes_per_token: 4,

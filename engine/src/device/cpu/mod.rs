@@ -10,6 +10,7 @@ mod isa;
 mod kv;
 mod lanes;
 mod layout;
+pub mod limits;
 mod matmul;
 mod memory;
 mod moe;

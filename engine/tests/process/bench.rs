@@ -1,0 +1,59 @@
+//! `redline bench`: its document, which later suites read, and what a person sees. No figure is
+//! compared with another, as none is the same twice.
+
+use std::process::Output;
+
+use serde_json::{Value, json};
+
+use crate::launched::{command, end_of, tiny_model};
+
+const FLAGS: [&str; 10] =
+    ["-p", "8,24", "-n", "2", "-b", "1,3", "--context", "4", "--threads", "1"];
+
+/// What `redline bench` prints of the tiny model.
+fn bench(more: &[&str]) -> String {
+    let model = tiny_model();
+    let args = [&["bench", model.path().to_str().unwrap()], &FLAGS[..], more].concat();
+    let Output { status, stdout, stderr } =
+        command(&args).stdout(std::process::Stdio::piped()).output().unwrap();
+    assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
+    String::from_utf8(stdout).unwrap()
+}
+
+fn is_positive(value: &Value) -> bool {
+    value.as_f64().is_some_and(|number| number > 0.0 && number.is_finite())
+}
+
+#[test]
+fn every_figure_of_a_bench_has_its_share_of_a_limit() {
+    let report: Value = serde_json::from_str(&bench(&["--json"])).unwrap();
+    let limits = ["int8_ops_per_s", "f32_flops_per_s", "read_bytes_per_s"];
+    assert!(limits.iter().all(|name| is_positive(&report["limits"][name])), "{report}");
+    assert_eq!(report["absent"], json!({}), "nothing is missing");
+    let rows = |kind: &str, sizes: &[&str]| -> Vec<Vec<Value>> {
+        let read = |row: &Value| {
+            assert!(is_positive(&row["tokens_per_s"]) && is_positive(&row["limit_share"]), "{row}");
+            sizes.iter().map(|name| row[name].clone()).collect()
+        };
+        report[kind].as_array().unwrap().iter().map(read).collect()
+    };
+    assert_eq!(rows("prefill", &["tokens"]), [[json!(8)], [json!(24)]]);
+    assert_eq!(rows("decode", &["batch", "context"]), [[json!(1), json!(4)], [json!(3), json!(4)]]);
+}
+
+#[test]
+fn a_person_reads_shares_in_percent() {
+    let text = bench(&[]);
+    let count = |what: &str| text.lines().filter(|line| line.contains(what)).count();
+    assert_eq!(count("Gop/s in int8"), 1, "{text}");
+    assert_eq!(count("% of f32 arithmetic") + count("% of int8 arithmetic"), 2, "{text}");
+    assert_eq!(count("% of memory speed"), 2, "{text}");
+}
+
+#[test]
+fn a_bench_beyond_the_models_length_is_wrong_use() {
+    let model = tiny_model();
+    let (code, said) = end_of(&["bench", model.path().to_str().unwrap(), "-p", "1000000"]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("1000000 tokens are asked for"), "{said}");
+}
