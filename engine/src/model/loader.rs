@@ -146,8 +146,8 @@ impl<'a, D: Device> Loader<'a, D> {
         Ok(Linear { matrix: self.matrix(parts, layer, k)?, bias })
     }
 
-    /// The product by columns `cols` of `part`, whose rows have `k`: one rank's share of a sum over
-    /// all ranks, of which the first has the bias.
+    /// The product by columns `cols` of `part`, in that order, whose rows have `k`: one rank's share
+    /// of a sum over all ranks, of which the first has the bias.
     ///
     /// # Errors
     /// As [`Loader::linear`], or a block of weights lies across the border of two ranks.
@@ -156,15 +156,14 @@ impl<'a, D: Device> Loader<'a, D> {
         part: &Part<'_>,
         layer: usize,
         k: usize,
-        cols: &Range<usize>,
+        cols: &[Range<usize>],
     ) -> Result<Linear<D>, LoadError> {
         let own = in_layer(part.name, layer);
         let name = format!("{own}.weight");
         let tensor = self.tensor(&name, &[part.n, k])?;
-        let bytes = self.cut(&name, &tensor, cols)?;
-        let (weight_type, order) = (tensor.weight_type, part.order);
-        let rows = Rows { weight_type, n: part.n, bytes, order };
-        let matrix = self.own_matrix(&[rows], cols.len())?;
+        let (weight_type, bytes) = self.cut(&name, &tensor, cols)?;
+        let rows = Rows { weight_type, n: part.n, bytes, order: part.order };
+        let matrix = self.own_matrix(&[rows], cols.iter().map(Range::len).sum())?;
         let mut bias = None;
         if part.bias {
             let values = self.values(&format!("{own}.bias"), &[part.n])?;
@@ -175,19 +174,29 @@ impl<'a, D: Device> Loader<'a, D> {
         Ok(Linear { matrix, bias })
     }
 
-    /// Columns `cols` of the rows of `tensor`.
+    /// Columns `cols` of the rows of `tensor`. Several ranges are heads in another order, which may
+    /// part a block: such weights become f32.
     fn cut<'b>(
         &self,
         name: &str,
         tensor: &'b TensorData<'_>,
-        cols: &Range<usize>,
-    ) -> Result<Cow<'b, [u8]>, LoadError> {
+        cols: &[Range<usize>],
+    ) -> Result<(WeightType, Cow<'b, [u8]>), LoadError> {
         let (weight_type, k) = (tensor.weight_type, tensor.shape[1]);
         let block = weight_type.block();
-        if *cols == (0..k) {
-            return Ok(Cow::Borrowed(&tensor.bytes));
+        if matches!(cols, [all] if *all == (0..k)) {
+            return Ok((weight_type, Cow::Borrowed(&tensor.bytes)));
         }
-        if let Some(at) = [cols.start, cols.end].into_iter().find(|at| !at.is_multiple_of(block)) {
+        let mut borders = cols.iter().flat_map(|cols| [cols.start, cols.end]);
+        let parted = borders.find(|at| !at.is_multiple_of(block));
+        if parted.is_some() && cols.len() > 1 {
+            let mut values = vec![0.0; tensor.shape.iter().product()];
+            dequantize(weight_type, &tensor.bytes, &mut values);
+            let rows = values.chunks_exact(k);
+            let picked = rows.flat_map(|row| cols.iter().flat_map(|cols| &row[cols.clone()]));
+            return Ok((WeightType::F32, picked.flat_map(|value| value.to_le_bytes()).collect()));
+        }
+        if let Some(at) = parted {
             return Err(LoadError::Cut {
                 path: self.checkpoint.path().to_owned(),
                 tensor: name.to_owned(),
@@ -196,9 +205,11 @@ impl<'a, D: Device> Loader<'a, D> {
                 block,
             });
         }
-        let own = weight_type.row_bytes(cols.start)..weight_type.row_bytes(cols.end);
         let rows = tensor.bytes.chunks_exact(weight_type.row_bytes(k));
-        Ok(rows.flat_map(|row| &row[own.clone()]).copied().collect())
+        let of = |at: usize| weight_type.row_bytes(at);
+        let picked =
+            rows.flat_map(|row| cols.iter().flat_map(|cols| &row[of(cols.start)..of(cols.end)]));
+        Ok((weight_type, picked.copied().collect()))
     }
 
     /// The parts under one another, of K inputs each, without biases.

@@ -108,6 +108,27 @@ pub struct AttentionNames {
 pub struct DeltaNetSpec {
     pub names: DeltaNetNames,
     pub shape: DeltaNetShape,
+    pub form: DeltaNetForm,
+}
+
+/// How files keep a gated DeltaNet block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeltaNetForm {
+    /// Value heads that share a key head are neighbors; the decay is a logarithm.
+    HuggingFace,
+    /// Value heads take turns over the key heads; the decay is a rate, below zero.
+    Gguf,
+}
+
+impl DeltaNetSpec {
+    /// Where files have value head `head`, counted by the key heads that they share.
+    pub fn stored_head(&self, head: usize) -> usize {
+        let group = self.shape.group();
+        match self.form {
+            DeltaNetForm::HuggingFace => head,
+            DeltaNetForm::Gguf => head % group * self.shape.key_heads + head / group,
+        }
+    }
 }
 
 /// Tensors of a gated DeltaNet block, without `.weight`.
@@ -117,8 +138,8 @@ pub struct DeltaNetNames {
     pub gate: &'static str,
     pub beta: &'static str,
     pub decay: &'static str,
-    /// The whole name.
-    pub decay_log: &'static str,
+    /// The whole name: the decay's rate or its logarithm.
+    pub decay_rate: &'static str,
     /// The whole name.
     pub decay_bias: &'static str,
     pub conv: &'static str,

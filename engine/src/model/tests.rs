@@ -1,5 +1,6 @@
 //! Golden outputs, conformance and invariance of models.
 
+mod agreement;
 mod conformance;
 mod gguf;
 mod invariance;

@@ -19,6 +19,8 @@ const USER_DEFINED: i64 = 4;
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)";
 const LLAMA3: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN2: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+/// As the tokenizer.json of Qwen3.5 has it: marks belong to the letters before them.
+const QWEN35: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 /// As the tokenizer.json of gpt-oss-20b has it.
 const O200K: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
@@ -32,7 +34,7 @@ struct PreTokenizer {
 }
 
 /// Names that stand for a pre-tokenizer of their own.
-const KNOWN: &str = "default, gpt-2, gpt-4o, llama-bpe, qwen2, smollm";
+const KNOWN: &str = "default, gpt-2, gpt-4o, llama-bpe, qwen2, qwen35, smollm";
 
 fn pre_tokenizer(name: &str) -> Option<PreTokenizer> {
     let plain = |splits| PreTokenizer { splits, ignore_merges: false, adds_bos: false };
@@ -41,6 +43,7 @@ fn pre_tokenizer(name: &str) -> Option<PreTokenizer> {
         "default" => plain(&[r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", r"[0-9][0-9][0-9]"]),
         "smollm" => plain(&[r"\p{N}", GPT2]),
         "qwen2" => plain(&[QWEN2]),
+        "qwen35" => plain(&[QWEN35]),
         "gpt-4o" => PreTokenizer { splits: &[O200K], ignore_merges: true, adds_bos: false },
         "llama-bpe" | "llama3" | "llama-v3" => {
             PreTokenizer { splits: &[LLAMA3], ignore_merges: true, adds_bos: true }

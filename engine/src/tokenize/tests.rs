@@ -55,6 +55,7 @@ fn pre_tokenizers_cut_numbers_and_words_as_named() {
         ("llama-bpe", "1234", vec!["123", "4"]),
         ("gpt-2", "a'S", vec!["a", "'", "S"]),
         ("qwen2", "a'S", vec!["a", "'S"]),
+        ("qwen35", "a'S", vec!["a", "'S"]),
     ] {
         let tokenizer = from_gguf(&metadata(pre, &tokens, &merges, &[])).unwrap().unwrap();
         let ids = tokenizer.encode(text, true).unwrap();

@@ -75,7 +75,7 @@ impl<D: Device> Attention<D> {
                 sinks,
                 ..AttentionLayer::new(shape, kv_layer)
             },
-            output: loader.partial(&output, layer, query_cols, &query)?,
+            output: loader.partial(&output, layer, query_cols, std::slice::from_ref(&query))?,
         })
     }
 

@@ -6,7 +6,7 @@ use super::{BlockContext, Step};
 use crate::device::{DeltaNetLayer, DeltaNetShape, Device};
 use crate::model::loader::{Linear, Loader, Part, in_layer};
 use crate::model::shard::{self, Heads};
-use crate::model::spec::DeltaNetSpec;
+use crate::model::spec::{DeltaNetForm, DeltaNetSpec};
 use crate::model::{LoadError, StepError};
 
 /// Projections around a gated DeltaNet layer.
@@ -30,19 +30,25 @@ impl<D: Device> DeltaNet<D> {
         };
         let BlockContext { layer, hidden, norm_epsilon: epsilon } = context;
         let (values, heads) = (whole.value_heads * whole.value_dim, whole.value_heads);
-        let own_values = shard::columns(0, &own.query, whole.value_dim);
-        let convolved = own_channels(whole, &own);
+        let own_heads = stored(spec, 0, &own.query, 1);
+        let own_values = stored(spec, 0, &own.query, whole.value_dim);
+        let convolved = own_channels(spec, &own);
         let part = |name, n, own| Part { own, ..Part::plain(name, n) };
         let projections = [
-            part(names.query_key_value, whole.conv_cols(), convolved.to_vec()),
-            part(names.gate, values, vec![own_values.clone()]),
-            part(names.beta, heads, vec![own.query.clone()]),
-            part(names.decay, heads, vec![own.query.clone()]),
+            part(names.query_key_value, whole.conv_cols(), convolved.clone()),
+            part(names.gate, values, own_values.clone()),
+            part(names.beta, heads, own_heads.clone()),
+            part(names.decay, heads, own_heads.clone()),
         ];
         let output = Part::plain(names.output, hidden);
-        let rate = loader.values(&in_layer(names.decay_log, layer), &[heads])?;
-        let rate: Vec<_> = rate[own.query.clone()].iter().map(|log| -log.exp()).collect();
-        let bias = loader.values(&in_layer(names.decay_bias, layer), &[heads])?;
+        let mut of_heads = |name| -> Result<Vec<f32>, LoadError> {
+            let values = loader.values(&in_layer(name, layer), &[heads])?;
+            Ok(own_heads.iter().flat_map(|own| values[own.clone()].iter().copied()).collect())
+        };
+        let (mut rate, bias) = (of_heads(names.decay_rate)?, of_heads(names.decay_bias)?);
+        if spec.form == DeltaNetForm::HuggingFace {
+            rate.iter_mut().for_each(|log| *log = -log.exp());
+        }
         let conv = by_tap(loader, spec, layer, &convolved)?;
         Ok(Self {
             projections: loader.linear(&projections, layer, hidden)?,
@@ -51,7 +57,7 @@ impl<D: Device> DeltaNet<D> {
                 index: state_layer,
                 conv: loader.own_vector(&conv)?,
                 rate: loader.own_vector(&rate)?,
-                bias: loader.own_vector(&bias[own.query.clone()])?,
+                bias: loader.own_vector(&bias)?,
                 norm: loader.vector(&format!("{}.weight", names.norm), layer, shape.value_dim)?,
                 epsilon,
             },
@@ -81,16 +87,31 @@ impl<D: Device> DeltaNet<D> {
 }
 
 /// Queries, keys and values of the heads `own` among the channels of all heads.
-fn own_channels(whole: &DeltaNetShape, own: &Heads) -> [Range<usize>; 3] {
-    let keys = whole.key_heads * whole.key_dim;
-    [
-        shard::columns(0, &own.kv, whole.key_dim),
-        shard::columns(keys, &own.kv, whole.key_dim),
-        shard::columns(2 * keys, &own.query, whole.value_dim),
-    ]
+fn own_channels(spec: &DeltaNetSpec, own: &Heads) -> Vec<Range<usize>> {
+    let DeltaNetShape { key_heads, key_dim, value_dim, .. } = spec.shape;
+    let keys = key_heads * key_dim;
+    let mut channels =
+        vec![shard::columns(0, &own.kv, key_dim), shard::columns(keys, &own.kv, key_dim)];
+    channels.extend(stored(spec, 2 * keys, &own.query, value_dim));
+    channels
 }
 
-/// The convolution's weights `[taps, own channels]`; files keep them as `[channels, 1, taps]`.
+/// Where files have the value heads `own`, of `dim` elements each, the first at `first`: neighbors as
+/// one range.
+fn stored(spec: &DeltaNetSpec, first: usize, own: &Range<usize>, dim: usize) -> Vec<Range<usize>> {
+    let mut ranges: Vec<Range<usize>> = Vec::new();
+    for head in own.clone() {
+        let start = first + spec.stored_head(head) * dim;
+        match ranges.last_mut() {
+            Some(last) if last.end == start => last.end += dim,
+            _ => ranges.push(start..start + dim),
+        }
+    }
+    ranges
+}
+
+/// The convolution's weights `[taps, own channels]`; files keep them as `[channels, 1, taps]`, GGUF
+/// files without the 1.
 fn by_tap<D: Device>(
     loader: &mut Loader<'_, D>,
     spec: &DeltaNetSpec,
@@ -99,7 +120,10 @@ fn by_tap<D: Device>(
 ) -> Result<Vec<f32>, LoadError> {
     let (channels, taps) = (spec.shape.conv_cols(), spec.shape.taps);
     let name = format!("{}.weight", in_layer(spec.names.conv, layer));
-    let stored = loader.values(&name, &[channels, 1, taps])?;
+    let stored = match spec.form {
+        DeltaNetForm::HuggingFace => loader.values(&name, &[channels, 1, taps])?,
+        DeltaNetForm::Gguf => loader.values(&name, &[channels, taps])?,
+    };
     let of_tap = |tap| own.iter().cloned().flatten().map(move |channel| (channel, tap));
     let elements = (0..taps).flat_map(of_tap);
     Ok(elements.map(|(channel, tap)| stored[channel * taps + tap]).collect())

@@ -36,7 +36,12 @@ impl<D: Device> Dense<D> {
         Ok(Self {
             intermediate: own.len(),
             gate_up: loader.linear(&gate_up, layer, hidden)?,
-            down: loader.partial(&part(names.down, hidden), layer, intermediate, &own)?,
+            down: loader.partial(
+                &part(names.down, hidden),
+                layer,
+                intermediate,
+                std::slice::from_ref(&own),
+            )?,
         })
     }
 

@@ -13,6 +13,8 @@ struct Converter {
     config: Value,
     checkpoint: Checkpoint,
     architecture: &'static str,
+    /// What tensors of the decoder begin with.
+    prefix: &'static str,
     file: Writer,
 }
 
@@ -23,8 +25,14 @@ impl Converter {
     fn new(folder: &Path, architecture: &'static str) -> Self {
         let text = std::fs::read(folder.join("config.json")).unwrap();
         let source = ModelSource::find(folder.to_str().unwrap(), None).unwrap();
+        let mut config: Value = serde_json::from_slice(&text).unwrap();
+        let is_nested = config["text_config"].is_object();
+        if is_nested {
+            config = config["text_config"].take();
+        }
         Self {
-            config: serde_json::from_slice(&text).unwrap(),
+            config,
+            prefix: if is_nested { "model.language_model." } else { "model." },
             checkpoint: Checkpoint::open(&source.files, None).unwrap(),
             architecture,
             file: Writer::default(),
@@ -58,11 +66,24 @@ impl Converter {
             ("expert_used_count", "num_experts_per_tok"),
             ("expert_feed_forward_length", expert),
             ("attention.sliding_window", "sliding_window"),
+            ("ssm.conv_kernel", "linear_conv_kernel_dim"),
+            ("ssm.state_size", "linear_key_head_dim"),
+            ("ssm.group_count", "linear_num_key_heads"),
+            ("ssm.time_step_rank", "linear_num_value_heads"),
         ];
         for (key, json_key) in sizes {
             if let Some(size) = self.config[json_key].as_u64() {
                 self.setting(key, Setting::Unsigned(size));
             }
+        }
+        if self.architecture == "qwen35" {
+            let heads = self.size("linear_num_value_heads");
+            let inner = (heads * self.size("linear_value_head_dim")) as u64;
+            self.setting("ssm.inner_size", Setting::Unsigned(inner));
+            let share = self.config["rope_parameters"]["partial_rotary_factor"].as_f64().unwrap();
+            let turned = (self.size("head_dim") as f64 * share) as u64;
+            self.setting("rope.dimension_count", Setting::Unsigned(turned));
+            self.setting("full_attention_interval", Setting::Unsigned(4));
         }
         let epsilon = self.config["rms_norm_eps"].as_f64().unwrap();
         self.setting("attention.layer_norm_rms_epsilon", Setting::Float(epsilon));
@@ -86,11 +107,28 @@ impl Converter {
 
     /// Vectors become f32, as llama.cpp keeps them.
     fn vector(&mut self, from: &str, to: String, shape: &[usize]) {
-        let len = shape.iter().product();
+        let values = self.values(from, shape);
+        self.floats(to, shape, &values);
+    }
+
+    /// A norm: GGUF files keep whole weights, where others may keep their distance from one.
+    fn norm(&mut self, from: &str, to: String, len: usize) {
+        let mut values = self.values(from, &[len]);
+        if self.architecture == "qwen35" {
+            values.iter_mut().for_each(|weight| *weight += 1.0);
+        }
+        self.floats(to, &[len], &values);
+    }
+
+    fn values(&self, from: &str, shape: &[usize]) -> Vec<f32> {
         let bytes = self.read(from, shape);
-        let mut values = vec![0.0; len];
+        let mut values = vec![0.0; shape.iter().product()];
         crate::weights::format::dequantize(WeightType::Bf16, &bytes, &mut values);
-        let bytes = values.iter().flat_map(|x: &f32| x.to_le_bytes()).collect();
+        values
+    }
+
+    fn floats(&mut self, to: String, shape: &[usize], values: &[f32]) {
+        let bytes = values.iter().flat_map(|x| x.to_le_bytes()).collect();
         self.file.tensor(to, shape, WeightType::F32, bytes);
     }
 
@@ -116,13 +154,20 @@ impl Converter {
     fn convert(mut self) -> Vec<u8> {
         self.settings();
         let (hidden, vocab) = (self.size("hidden_size"), self.size("vocab_size"));
-        self.matrix("model.embed_tokens.weight", "token_embd.weight".to_owned(), vocab, hidden);
-        self.vector("model.norm.weight", "output_norm.weight".to_owned(), &[hidden]);
+        let prefix = self.prefix;
+        let embedding = format!("{prefix}embed_tokens.weight");
+        self.matrix(&embedding, "token_embd.weight".to_owned(), vocab, hidden);
+        self.norm(&format!("{prefix}norm.weight"), "output_norm.weight".to_owned(), hidden);
         if self.checkpoint.lists("lm_head.weight") {
             self.matrix("lm_head.weight", "output.weight".to_owned(), vocab, hidden);
         }
         for layer in 0..self.size("num_hidden_layers") {
-            self.attention(layer);
+            self.norms(layer);
+            if self.checkpoint.lists(&format!("{prefix}layers.{layer}.linear_attn.A_log")) {
+                self.delta_net(layer);
+            } else {
+                self.attention(layer);
+            }
             match self.architecture {
                 "gpt-oss" => self.gpt_oss(layer),
                 "qwen3moe" => self.experts(layer),
@@ -132,22 +177,28 @@ impl Converter {
         self.file.bytes()
     }
 
+    fn norms(&mut self, layer: usize) {
+        let hidden = self.size("hidden_size");
+        let (from, to) = (format!("{}layers.{layer}.", self.prefix), format!("blk.{layer}."));
+        let first = format!("{from}input_layernorm.weight");
+        self.norm(&first, format!("{to}attn_norm.weight"), hidden);
+        let norm = match self.architecture {
+            "gpt-oss" | "qwen35" => "post_attention_norm",
+            _ => "ffn_norm",
+        };
+        let second = format!("{from}post_attention_layernorm.weight");
+        self.norm(&second, format!("{to}{norm}.weight"), hidden);
+    }
+
     fn attention(&mut self, layer: usize) {
         let hidden = self.size("hidden_size");
         let (heads, kv_heads) =
             (self.size("num_attention_heads"), self.size("num_key_value_heads"));
         let head = self.size("head_dim");
-        let (from, to) = (format!("model.layers.{layer}."), format!("blk.{layer}."));
-        self.vector(
-            &format!("{from}input_layernorm.weight"),
-            format!("{to}attn_norm.weight"),
-            &[hidden],
-        );
-        let norm = if self.architecture == "gpt-oss" { "post_attention_norm" } else { "ffn_norm" };
-        let second = format!("{from}post_attention_layernorm.weight");
-        self.vector(&second, format!("{to}{norm}.weight"), &[hidden]);
+        let (from, to) = (format!("{}layers.{layer}.", self.prefix), format!("blk.{layer}."));
+        let gates = if self.architecture == "qwen35" { 2 } else { 1 };
         let projections = [
-            ("q_proj", "attn_q", heads * head, hidden),
+            ("q_proj", "attn_q", gates * heads * head, hidden),
             ("k_proj", "attn_k", kv_heads * head, hidden),
             ("v_proj", "attn_v", kv_heads * head, hidden),
             ("o_proj", "attn_output", hidden, heads * head),
@@ -172,15 +223,60 @@ impl Converter {
         ] {
             let from = format!("{from}self_attn.{name}");
             if self.checkpoint.lists(&from) {
-                self.vector(&from, format!("{to}{gguf}"), &[len]);
+                self.norm(&from, format!("{to}{gguf}"), len);
             }
         }
+    }
+
+    /// Gated DeltaNet: value heads take turns over the key heads, and the decay is a rate.
+    fn delta_net(&mut self, layer: usize) {
+        let (keys, heads) =
+            (self.size("linear_num_key_heads"), self.size("linear_num_value_heads"));
+        let (key_dim, dim) = (self.size("linear_key_head_dim"), self.size("linear_value_head_dim"));
+        let (hidden, taps) = (self.size("hidden_size"), self.size("linear_conv_kernel_dim"));
+        let from = format!("{}layers.{layer}.linear_attn.", self.prefix);
+        let to = |name: &str| format!("blk.{layer}.{name}");
+        let group = heads / keys;
+        // Units of `size` elements of each value head after `before` that stay, in their new order.
+        let turns = |values: &[u8], before: usize, size: usize| -> Bytes {
+            let (first, of_heads) = values.split_at(before);
+            let heads = (0..heads).map(|place| place % keys * group + place / keys);
+            let moved = heads.flat_map(|head| &of_heads[head * size..(head + 1) * size]);
+            first.iter().chain(moved).copied().collect()
+        };
+        let (qk, values) = (2 * keys * key_dim, heads * dim);
+        let row = 2 * hidden;
+        for (name, gguf, n, before, unit) in [
+            ("in_proj_qkv", "attn_qkv.weight", qk + values, qk * row, dim * row),
+            ("in_proj_z", "attn_gate.weight", values, 0, dim * row),
+            ("in_proj_b", "ssm_beta.weight", heads, 0, row),
+            ("in_proj_a", "ssm_alpha.weight", heads, 0, row),
+        ] {
+            let bytes =
+                turns(&self.read(&format!("{from}{name}.weight"), &[n, hidden]), before, unit);
+            self.file.tensor(to(gguf), &[n, hidden], WeightType::Bf16, bytes);
+        }
+        let output = self.read(&format!("{from}out_proj.weight"), &[hidden, values]);
+        let output =
+            output.chunks_exact(2 * values).flat_map(|row| turns(row, 0, 2 * dim)).collect();
+        self.file.tensor(to("ssm_out.weight"), &[hidden, values], WeightType::Bf16, output);
+        let conv = self.values(&format!("{from}conv1d.weight"), &[qk + values, 1, taps]);
+        let conv = turns(bytemuck::cast_slice(&conv), 4 * qk * taps, 4 * dim * taps);
+        self.file.tensor(to("ssm_conv1d.weight"), &[qk + values, taps], WeightType::F32, conv);
+        let rate = self.values(&format!("{from}A_log"), &[heads]);
+        let rate: Vec<f32> = rate.iter().map(|log| -log.exp()).collect();
+        let bias = self.values(&format!("{from}dt_bias"), &[heads]);
+        for (name, values) in [("ssm_a", rate), ("ssm_dt.bias", bias)] {
+            let bytes = turns(bytemuck::cast_slice(&values), 0, 4);
+            self.file.tensor(to(name), &[heads], WeightType::F32, bytes);
+        }
+        self.vector(&format!("{from}norm.weight"), to("ssm_norm.weight"), &[dim]);
     }
 
     fn dense(&mut self, layer: usize) {
         let (hidden, wide) = (self.size("hidden_size"), self.size("intermediate_size"));
         for (name, n, k) in [("gate", wide, hidden), ("up", wide, hidden), ("down", hidden, wide)] {
-            let from = format!("model.layers.{layer}.mlp.{name}_proj.weight");
+            let from = format!("{}layers.{layer}.mlp.{name}_proj.weight", self.prefix);
             self.matrix(&from, format!("blk.{layer}.ffn_{name}.weight"), n, k);
         }
     }
@@ -249,6 +345,7 @@ fn check(folder: &Path, architecture: &'static str) {
         let options = LoadOptions { kv: KvChoice::F32, ..LoadOptions::default() };
         let mut loaded = load_path(path, &options);
         loaded.model.allocate_kv(5, PAGE_TOKENS).unwrap();
+        loaded.model.allocate_states(1).unwrap();
         let tokens: Vec<u32> = (0..70).map(|i| i * 17 % 100).collect();
         let segments = vec![segment(tokens.len(), 0, (0..5).collect(), LogitRows::All)];
         let logits = loaded.model.step(&StepBatch { tokens, segments }).unwrap();
@@ -264,6 +361,7 @@ fn gguf_forms_of_the_checkpoints_have_the_same_logits() {
         ("qwen3-dense", "qwen3"),
         ("qwen3-moe", "qwen3moe"),
         ("gpt-oss-mxfp4", "gpt-oss"),
+        ("qwen3_5-hybrid", "qwen35"),
     ];
     for reference in references() {
         if let Some((_, form)) = forms.iter().find(|(name, _)| *name == reference.name) {

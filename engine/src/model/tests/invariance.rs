@@ -70,6 +70,9 @@ fn logits_have_the_same_bits_whatever_shares_the_step() {
                 check(loaded.model.as_mut(), &what);
             }
         }
+        let options = LoadOptions { arithmetic: Arithmetic::Int8, ..LoadOptions::default() };
+        let mut loaded = load_path(&reference.folder, &options);
+        check(loaded.model.as_mut(), &format!("{} in bytes", reference.name));
     }
     if let Some(path) = input("REDLINE_CACHE", SMOLLM2) {
         for kv in [KvChoice::F32, KvChoice::F16] {

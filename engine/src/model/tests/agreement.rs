@@ -1,0 +1,75 @@
+//! How often products in eight-bit integers choose the token that f32 chooses, by architecture, and
+//! how far their logits are off.
+
+use super::conformance::{Case, exact, references};
+use super::*;
+
+/// Least share of positions with the same choice: chance gives one in 384. The checkpoints are small
+/// and nobody trained them; choices are close, and what a router or a recurrent state makes of small
+/// differences is large.
+const AGREEMENT_MIN: f64 = 0.6;
+
+/// What two arithmetics make of the same positions.
+#[derive(Debug, Default)]
+struct Agreement {
+    positions: usize,
+    same: usize,
+    /// Sums of squares: of differences, and of logits about their mean.
+    off: f64,
+    spread: f64,
+}
+
+impl Agreement {
+    fn add(&mut self, ours: &[f32], exact: &[f32], vocab: usize) {
+        for (ours, exact) in ours.chunks_exact(vocab).zip(exact.chunks_exact(vocab)) {
+            let mean = exact.iter().map(|x| f64::from(*x)).sum::<f64>() / vocab as f64;
+            self.positions += 1;
+            self.same += usize::from(argmax(ours) == argmax(exact));
+            self.off += ours.iter().zip(exact).map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>();
+            self.spread += exact.iter().map(|x| (f64::from(*x) - mean).powi(2)).sum::<f64>();
+        }
+    }
+
+    fn share(&self) -> f64 {
+        self.same as f64 / self.positions as f64
+    }
+}
+
+/// Logits of every position of a prompt and its continuation.
+fn logits(model: &mut dyn Model, case: &Case) -> Vec<f32> {
+    let tokens = [&case.prompt[..], &case.greedy[..]].concat();
+    let pages = (0..tokens.len().div_ceil(PAGE_TOKENS) as u32).collect();
+    let segments = vec![segment(tokens.len(), 0, pages, LogitRows::All)];
+    model.step(&StepBatch { tokens, segments }).unwrap().to_vec()
+}
+
+#[test]
+fn bytes_choose_as_f32_does_in_every_architecture() {
+    let mut least = 1.0f64;
+    for reference in references() {
+        let load = |arithmetic| {
+            let mut loaded = load_path(&reference.folder, &LoadOptions { arithmetic, ..exact() });
+            loaded.model.allocate_kv(32, PAGE_TOKENS).unwrap();
+            loaded.model.allocate_states(1).unwrap();
+            loaded
+        };
+        let (mut exact, mut bytes) = (load(Arithmetic::F32), load(Arithmetic::Int8));
+        assert_eq!(bytes.info().compute_dtype, "int8");
+        let vocab = exact.info().vocab_size;
+        let mut agreement = Agreement::default();
+        for case in &reference.cases {
+            let (ours, want) =
+                (logits(bytes.model.as_mut(), case), logits(exact.model.as_mut(), case));
+            agreement.add(&ours, &want, vocab);
+        }
+        eprintln!(
+            "{}: {:.1} % of {} choices agree; logits are off by {:.1} % of their spread",
+            reference.name,
+            100.0 * agreement.share(),
+            agreement.positions,
+            100.0 * (agreement.off / agreement.spread).sqrt(),
+        );
+        least = least.min(agreement.share());
+    }
+    assert!(least >= AGREEMENT_MIN, "the least agreement is {least}");
+}
