@@ -8,8 +8,8 @@ use super::{Architecture, llama};
 use crate::device::DeltaNetShape;
 use crate::model::config::Settings;
 use crate::model::spec::{
-    AttentionNames, DecoderSpec, DeltaNetForm, DeltaNetNames, DeltaNetSpec, DenseNames, FeedForwardSpec,
-    MixerSpec, Names,
+    AttentionNames, DecoderSpec, DeltaNetForm, DeltaNetNames, DeltaNetSpec, DenseNames,
+    FeedForwardSpec, MixerSpec, Names,
 };
 use crate::weights::gguf::Value;
 use crate::weights::{Checkpoint, ConfigSource, LoadError};
@@ -57,8 +57,7 @@ const DELTA_NET: DeltaNetNames = DeltaNetNames {
     output: "model.language_model.layers.{layer}.linear_attn.out_proj",
 };
 
-const GGUF: Names =
-    Names { feed_forward_norm: "blk.{layer}.post_attention_norm", ..llama::GGUF };
+const GGUF: Names = Names { feed_forward_norm: "blk.{layer}.post_attention_norm", ..llama::GGUF };
 
 const GGUF_DELTA_NET: DeltaNetNames = DeltaNetNames {
     query_key_value: "blk.{layer}.attn_qkv",
@@ -128,10 +127,7 @@ fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
 }
 
 /// GGUF files count layers that predict further tokens among the others, after them.
-fn leave_out_predictors(
-    spec: &mut DecoderSpec,
-    settings: Settings<'_>,
-) -> Result<(), LoadError> {
+fn leave_out_predictors(spec: &mut DecoderSpec, settings: Settings<'_>) -> Result<(), LoadError> {
     let key = "nextn_predict_layers";
     let predictors = settings.optional_size("", key)?.unwrap_or(0);
     let layers = spec.layers.len().checked_sub(predictors).filter(|layers| *layers > 0);
@@ -202,10 +198,7 @@ fn attends(settings: Settings<'_>, layers: usize) -> Result<Vec<bool>, LoadError
 }
 
 /// Which layers do not attend, where a GGUF file lists them.
-fn recurrent_layers(
-    settings: Settings<'_>,
-    layers: usize,
-) -> Result<Option<Vec<bool>>, LoadError> {
+fn recurrent_layers(settings: Settings<'_>, layers: usize) -> Result<Option<Vec<bool>>, LoadError> {
     let key = "attention.recurrent_layers";
     let Settings::Gguf { metadata, architecture } = settings else { return Ok(None) };
     let Some(value) = metadata.get(&format!("{architecture}.{key}")) else { return Ok(None) };
