@@ -183,6 +183,14 @@ pub struct Written {
     pub stderr: String,
 }
 
+impl Written {
+    /// The last line on standard error that says something.
+    #[must_use]
+    pub fn last_said(&self) -> Option<&str> {
+        self.stderr.lines().map(str::trim).rfind(|line| !line.is_empty())
+    }
+}
+
 /// Runs `command` to its end and returns what it wrote, whatever its exit status.
 ///
 /// # Errors

@@ -114,8 +114,7 @@ fn fetch(world: &World, dir: &Path) -> Result<(), BuildToolsError> {
         Err(error) => return Err(error.into()),
     };
     if !written.status.success() {
-        let last = written.stderr.lines().map(str::trim).rfind(|line| !line.is_empty());
-        return Err(missing(last.unwrap_or("it said nothing").to_owned()));
+        return Err(missing(written.last_said().unwrap_or("it said nothing").to_owned()));
     }
     fs::rename(&whole, dir).map_err(FileError::at("write", dir))?;
     Ok(())

@@ -41,7 +41,7 @@ pub fn measure(
         what,
     };
     if !written.status.success() {
-        let last = written.stderr.lines().map(str::trim).rfind(|line| !line.is_empty());
+        let last = written.last_said();
         let what = format!("ended with {}: {}", describe(written.status), last.unwrap_or("silent"));
         return Err(failed(what).into());
     }

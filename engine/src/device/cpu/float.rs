@@ -47,22 +47,26 @@ impl Scratch {
         let work = || Work { weights: vec![0.0; TILE_GROUPS * PIECE * LANES], sums: Vec::new() };
         Self { panels: Vec::new(), threads: (0..threads).map(|_| Mutex::new(work())).collect() }
     }
+
+    /// Takes rows of `k` activations for the products that follow.
+    pub(super) fn take(&mut self, pool: &mut Pool, x: &[f32], k: usize) {
+        if x.len() / k > FEW_ROWS {
+            pack_panels(pool, x, k, &mut self.panels);
+        }
+    }
 }
 
-/// Writes `x * w^T` for rows `x` to the columns of `w`.
+/// Writes `x * w^T` for rows `x`, which `scratch` has taken, to the columns of `w`.
 pub(super) fn product(
     isa: Isa,
     pool: &mut Pool,
-    scratch: &mut Scratch,
+    scratch: &Scratch,
     x: &[f32],
     w: &Packed,
     target: Target<'_, '_>,
 ) {
     let rows = x.len() / w.k;
     let is_few = rows <= FEW_ROWS;
-    if !is_few {
-        pack_panels(pool, x, w.k, &mut scratch.panels);
-    }
     let x = if is_few { x } else { &scratch.panels };
     let chunk = if is_few { rows.max(1) } else { (CHUNK / w.k / TILE_ROWS).max(1) * TILE_ROWS };
     let per_item = item_groups(w.groups(), pool.threads());

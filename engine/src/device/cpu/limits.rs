@@ -9,7 +9,7 @@
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::int8::Dots;
+use super::int8::{Dots, fetch};
 use super::isa::{DotKernel, Isa, Kernel};
 use super::lanes::{LANES, Lanes};
 use super::memory::reserve;
@@ -191,7 +191,7 @@ impl DotKernel for Reading<'_> {
         for line in (0..stream_bytes).step_by(LINE) {
             for (stream, sum) in sums.iter_mut().enumerate() {
                 let from = self.0[stream * stream_bytes + line..][..LINE].as_ptr();
-                dots.fetch(from.wrapping_add(AHEAD));
+                fetch(from.wrapping_add(AHEAD));
                 // SAFETY: the line holds sixteen f32, of any bits.
                 *sum = lanes.add(*sum, unsafe { lanes.load(from.cast()) });
             }

@@ -48,10 +48,13 @@ pub(super) fn matmul(
     if w.is_int8() {
         scratch.activations.quantize(isa, pool, x, w.k);
     }
+    if w.is_float() {
+        scratch.float.take(pool, x, w.k);
+    }
     for run in &w.runs {
         match run {
             Run::Float(packed) => {
-                float::product(isa, pool, &mut scratch.float, x, packed, target);
+                float::product(isa, pool, &scratch.float, x, packed, target);
             }
             Run::Int8(weights) => {
                 let x = &scratch.activations;

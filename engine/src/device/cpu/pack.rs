@@ -130,6 +130,11 @@ impl Matrix {
         }
     }
 
+    /// Whether any of it is multiplied in f32.
+    pub(super) fn is_float(&self) -> bool {
+        self.runs.iter().any(|run| matches!(run, Run::Float(_)))
+    }
+
     /// Whether any of it is multiplied in eight-bit integers.
     pub(super) fn is_int8(&self) -> bool {
         self.runs.iter().any(|run| matches!(run, Run::Int8(_)))

@@ -18,7 +18,7 @@ mod weights;
 pub(super) use activations::Activations;
 #[cfg(target_arch = "x86_64")]
 pub(super) use dots::{Avx2Dots, Avx2VnniDots, Avx512Dots};
-pub(super) use dots::{Dots, PortableDots};
+pub(super) use dots::{Dots, PortableDots, fetch};
 pub(super) use product::{Scratch, product};
 pub(super) use weights::Weights;
 

@@ -5,7 +5,9 @@
 use std::sync::{Mutex, PoisonError};
 
 use super::weights::{Weights, Width};
-use super::{Activations, BLOCK, BLOCK_BYTES, Dots, SEGMENT, STEP, STEP_BYTES, TILE, TILE_GROUPS};
+use super::{
+    Activations, BLOCK, BLOCK_BYTES, Dots, SEGMENT, STEP, STEP_BYTES, TILE, TILE_GROUPS, fetch,
+};
 use crate::device::cpu::isa::{DotKernel, Isa};
 use crate::device::cpu::lanes::{LANES, Lanes};
 use crate::device::cpu::matmul::Target;
@@ -123,7 +125,7 @@ impl Columns<'_, '_> {
             Width::Eight => {
                 for (from, to) in from.chunks_exact(STEP_BYTES).zip(to.chunks_exact_mut(STEP_BYTES))
                 {
-                    dots.fetch(from.as_ptr().wrapping_add(AHEAD));
+                    fetch(from.as_ptr().wrapping_add(AHEAD));
                     to.copy_from_slice(from);
                 }
             }
@@ -190,7 +192,7 @@ fn widen<D: Dots>(dots: D, from: &[u8], to: &mut [u8], fetches: bool) {
         for (group, from) in from.chunks_exact(BLOCK_BYTES).enumerate() {
             if fetches {
                 for line in from.chunks_exact(64) {
-                    dots.fetch(line.as_ptr().wrapping_add(AHEAD));
+                    fetch(line.as_ptr().wrapping_add(AHEAD));
                 }
             }
             let to = to[group * STEP_BYTES..].as_mut_ptr();

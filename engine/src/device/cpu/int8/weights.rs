@@ -76,7 +76,7 @@ impl Weights {
                     Some((part, n)) => {
                         *scale = row.put(part.weight_type, part.row(n), column, data)
                     }
-                    None => row.put_zeros(column, data),
+                    None => row.put_zeros(0, column, data),
                 }
             }
         });
@@ -99,7 +99,10 @@ impl Weights {
 
     /// Bytes of `k` steps of a tile, whole blocks.
     pub(super) fn bytes_of(&self, k: usize) -> usize {
-        bytes_of(self.width, k)
+        match self.width {
+            Width::Eight => k * TILE,
+            Width::Four => k / BLOCK * TILE_GROUPS * BLOCK_BYTES,
+        }
     }
 
     fn tile_bytes(&self) -> usize {
@@ -121,13 +124,6 @@ impl Weights {
             };
             *x = scale * (i32::from(code) - ZERO) as f32;
         }
-    }
-}
-
-fn bytes_of(width: Width, k: usize) -> usize {
-    match width {
-        Width::Eight => k * TILE,
-        Width::Four => k / BLOCK * TILE_GROUPS * BLOCK_BYTES,
     }
 }
 
@@ -189,7 +185,7 @@ impl Row {
         dequantize(stored, bytes, &mut self.values);
         let top = self.values.iter().fold(0.0f32, |top, w| top.max(w.abs()));
         let inverse = inverse(top);
-        self.put_zeros(column, data);
+        self.put_zeros(self.values.len(), column, data);
         for (k, w) in self.values.iter().enumerate() {
             let code = nearest(w * inverse);
             data[byte_at(k, column)] = (code + ZERO) as u8;
@@ -203,7 +199,7 @@ impl Row {
             top = top.max(minimum.abs()).max(15.0f32.mul_add(scale, minimum).abs());
         });
         let inverse = inverse(top);
-        self.put_zeros(column, data);
+        self.put_zeros(self.values.len(), column, data);
         each_block(stored, bytes, |k, scale, minimum, codes| {
             let block = &mut data[block_at(k, column)..][..BLOCK_BYTES];
             let factor = nearest(scale * inverse * FRACTION);
@@ -218,16 +214,17 @@ impl Row {
         top / TOP
     }
 
-    fn put_zeros(&self, column: usize, data: &mut [u8]) {
+    /// Zeros from step `first` on, which begins a block where codes have four bits.
+    fn put_zeros(&self, first: usize, column: usize, data: &mut [u8]) {
         let padded = self.values.len().next_multiple_of(SEGMENT);
         match self.width {
             Width::Eight => {
-                for k in 0..padded {
+                for k in first..padded {
                     data[byte_at(k, column)] = ZERO as u8;
                 }
             }
             Width::Four => {
-                for k in (0..padded).step_by(BLOCK) {
+                for k in (first..padded).step_by(BLOCK) {
                     let block = &mut data[block_at(k, column)..][..BLOCK_BYTES];
                     put_heads(block, column, 0, ZERO * FRACTION as i32);
                 }

@@ -99,12 +99,6 @@ impl Dots for Avx2Dots {
         // SAFETY: see above.
         unsafe { widen(from, to, stride) }
     }
-
-    #[inline(always)]
-    fn fetch(self, address: *const u8) {
-        // SAFETY: a prefetch may name any address.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
-    }
 }
 
 impl Dots for Avx2VnniDots {
@@ -154,12 +148,6 @@ impl Dots for Avx2VnniDots {
     unsafe fn widen(self, from: *const u8, to: *mut u8, stride: usize) {
         // SAFETY: see above.
         unsafe { widen(from, to, stride) }
-    }
-
-    #[inline(always)]
-    fn fetch(self, address: *const u8) {
-        // SAFETY: a prefetch may name any address.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
     }
 }
 

@@ -100,10 +100,4 @@ impl Dots for Avx512Dots {
             }
         }
     }
-
-    #[inline(always)]
-    fn fetch(self, address: *const u8) {
-        // SAFETY: a prefetch may name any address.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
-    }
 }

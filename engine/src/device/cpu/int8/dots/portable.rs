@@ -71,7 +71,4 @@ impl Dots for PortableDots {
             }
         }
     }
-
-    #[inline(always)]
-    fn fetch(self, _address: *const u8) {}
 }
