@@ -70,37 +70,48 @@ struct Rows<'a> {
 impl Kernel for Rows<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self, lanes: L) {
-        let segments = self.x.chunks_exact(self.k).flat_map(|row| row.chunks(SEGMENT));
-        let codes = self.codes.as_chunks_mut::<SEGMENT>().0.iter_mut();
-        let heads = self.scales.iter_mut().zip(self.sums);
-        for ((x, codes), (scale, sum)) in segments.zip(codes).zip(heads) {
-            let mut padded = [0.0; SEGMENT];
-            padded[..x.len()].copy_from_slice(x);
-            *scale = quantize(lanes, &padded, codes);
-            *sum = codes.iter().map(|code| i32::from(*code)).sum();
+        let segments = self.k.div_ceil(SEGMENT);
+        let rows = self.x.chunks_exact(self.k).zip(self.codes.chunks_exact_mut(segments * SEGMENT));
+        let heads =
+            self.scales.chunks_exact_mut(segments).zip(self.sums.chunks_exact_mut(segments));
+        for ((x, codes), (scales, sums)) in rows.zip(heads) {
+            let (whole, tail) = x.as_chunks::<SEGMENT>();
+            let codes = codes.as_chunks_mut::<SEGMENT>().0;
+            for (s, x) in whole.iter().enumerate() {
+                (scales[s], sums[s]) = quantize(lanes, x, &mut codes[s]);
+            }
+            if !tail.is_empty() {
+                let mut padded = [0.0; SEGMENT];
+                padded[..tail.len()].copy_from_slice(tail);
+                let s = segments - 1;
+                (scales[s], sums[s]) = quantize(lanes, &padded, &mut codes[s]);
+            }
         }
     }
 }
 
-/// Writes the codes of one segment and returns the value of code 1.
+/// Writes the codes of one segment; returns the value of code 1 and the sum of the codes.
 #[inline(always)]
-fn quantize<L: Lanes>(lanes: L, x: &[f32; SEGMENT], codes: &mut [i8; SEGMENT]) -> f32 {
+fn quantize<L: Lanes>(lanes: L, x: &[f32; SEGMENT], codes: &mut [i8; SEGMENT]) -> (f32, i32) {
     let (x, codes) = (x.as_chunks::<LANES>().0, codes.as_chunks_mut::<LANES>().0);
-    let mut top = lanes.splat(0.0);
+    let zero = lanes.splat(0.0);
+    let mut top = zero;
     for x in x {
         let x = lanes.lift(x);
-        top = lanes.max(top, lanes.max(x, lanes.sub(lanes.splat(0.0), x)));
+        top = lanes.max(top, lanes.max(x, lanes.sub(zero, x)));
     }
     let top = lanes.largest(top);
     // What is smaller has no reciprocal, and would vanish in any sum.
-    let inverse = if top < 1e-30 { 0.0 } else { TOP / top };
+    let inverse = lanes.splat(if top < 1e-30 { 0.0 } else { TOP / top });
     // Adding 1.5 * 2^23 leaves the nearest whole number in the low bits.
     let magic = lanes.splat(12_582_912.0);
+    let mut sum = zero;
     for (x, codes) in x.iter().zip(codes) {
-        let rounded = lanes.lower(lanes.fma(lanes.lift(x), lanes.splat(inverse), magic));
-        for (code, x) in codes.iter_mut().zip(rounded) {
-            *code = (x.to_bits() as u8).cast_signed();
-        }
+        let rounded = lanes.fma(lanes.lift(x), inverse, magic);
+        // SAFETY: there is room for sixteen codes.
+        unsafe { lanes.store_low_bytes(codes.as_mut_ptr().cast(), rounded) };
+        sum = lanes.add(sum, lanes.sub(rounded, magic));
     }
-    top / TOP
+    // Whole numbers, whose sum is exact.
+    (top / TOP, lanes.sum(sum) as i32)
 }

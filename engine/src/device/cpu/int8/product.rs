@@ -176,9 +176,12 @@ impl Columns<'_, '_> {
             // SAFETY: items differ in rows or columns.
             let out = unsafe { self.target.out.part(at, columns) };
             let groups = sums.as_chunks::<LANES>().0.iter().zip(scales);
-            for (out, (sum, scale)) in out.chunks_mut(LANES).zip(groups) {
-                let y = lanes.lower(lanes.mul(lanes.lift(sum), lanes.lift(scale)));
-                out.copy_from_slice(&y[..out.len()]);
+            let (whole, tail) = out.as_chunks_mut::<LANES>();
+            let mut scaled = groups
+                .map(|(sum, scale)| lanes.lower(lanes.mul(lanes.lift(sum), lanes.lift(scale))));
+            whole.iter_mut().zip(&mut scaled).for_each(|(out, y)| *out = y);
+            if let (false, Some(y)) = (tail.is_empty(), scaled.next()) {
+                tail.copy_from_slice(&y[..tail.len()]);
             }
         }
     }

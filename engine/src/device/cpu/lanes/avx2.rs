@@ -24,6 +24,34 @@ impl Avx2 {
     }
 }
 
+/// Sum of the lanes, halves onto halves.
+///
+/// # Safety
+/// The processor has AVX2.
+#[inline(always)]
+pub(super) unsafe fn sum_of_eight(v: __m256) -> f32 {
+    // SAFETY: the caller vouches for the instructions.
+    unsafe {
+        let v = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+        let v = _mm_add_ps(v, _mm_movehl_ps(v, v));
+        _mm_cvtss_f32(_mm_add_ss(v, _mm_movehdup_ps(v)))
+    }
+}
+
+/// Largest lane.
+///
+/// # Safety
+/// The processor has AVX2.
+#[inline(always)]
+pub(super) unsafe fn largest_of_eight(v: __m256) -> f32 {
+    // SAFETY: the caller vouches for the instructions.
+    unsafe {
+        let v = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+        let v = _mm_max_ps(v, _mm_movehl_ps(v, v));
+        _mm_cvtss_f32(_mm_max_ss(v, _mm_movehdup_ps(v)))
+    }
+}
+
 // SAFETY of every block below: `self` proves that the processor has AVX2, FMA and F16C, and where
 // a pointer is given the caller vouches for the memory behind it.
 impl Lanes for Avx2 {
@@ -120,6 +148,22 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn store_low_bytes(self, to: *mut u8, v: Self::V) {
+        // SAFETY: see above.
+        unsafe {
+            let low = |v| _mm256_and_si256(_mm256_castps_si256(v), _mm256_set1_epi32(0xff));
+            // Packing works within halves of the register: quarters come out as 0, 2, 1, 3.
+            let words = _mm256_packus_epi32(low(v[0]), low(v[1]));
+            let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(words);
+            let bytes = _mm_packus_epi16(
+                _mm256_castsi256_si128(words),
+                _mm256_extracti128_si256::<1>(words),
+            );
+            _mm_storeu_si128(to.cast(), bytes);
+        }
+    }
+
+    #[inline(always)]
     unsafe fn load_f16(self, from: *const u16) -> Self::V {
         // SAFETY: see above.
         unsafe {
@@ -205,5 +249,23 @@ impl Lanes for Avx2 {
             let fourth = _mm256_castsi256_ps(_mm256_slli_epi32::<28>(index));
             _mm256_blendv_ps(low, high, fourth)
         })
+    }
+
+    #[inline(always)]
+    fn sum(self, v: Self::V) -> f32 {
+        // SAFETY: see above.
+        unsafe {
+            let [low, high] = v;
+            sum_of_eight(_mm256_add_ps(low, high))
+        }
+    }
+
+    #[inline(always)]
+    fn largest(self, v: Self::V) -> f32 {
+        // SAFETY: see above.
+        unsafe {
+            let [low, high] = v;
+            largest_of_eight(_mm256_max_ps(low, high))
+        }
     }
 }

@@ -5,6 +5,7 @@
 use std::arch::x86_64::*;
 
 use super::Lanes;
+use super::avx2::{largest_of_eight, sum_of_eight};
 
 /// Proof that the processor has AVX-512F.
 #[derive(Debug, Clone, Copy)]
@@ -16,6 +17,19 @@ impl Avx512 {
     #[inline(always)]
     pub(in super::super) unsafe fn new() -> Self {
         Self(())
+    }
+}
+
+/// The two halves of `v`.
+///
+/// # Safety
+/// The processor has AVX-512F.
+#[inline(always)]
+unsafe fn halves(v: __m512) -> [__m256; 2] {
+    // SAFETY: the caller vouches for the instructions.
+    unsafe {
+        let high = _mm512_extractf64x4_pd::<1>(_mm512_castps_pd(v));
+        [_mm512_castps512_ps256(v), _mm256_castpd_ps(high)]
     }
 }
 
@@ -105,6 +119,12 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn store_low_bytes(self, to: *mut u8, v: Self::V) {
+        // SAFETY: see above.
+        unsafe { _mm_storeu_si128(to.cast(), _mm512_cvtepi32_epi8(_mm512_castps_si512(v))) }
+    }
+
+    #[inline(always)]
     unsafe fn load_f16(self, from: *const u16) -> Self::V {
         // SAFETY: see above.
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
@@ -172,6 +192,24 @@ impl Lanes for Avx512 {
         unsafe {
             let shifted = _mm512_srlv_epi32(codes, _mm512_set1_epi32(4 * i as i32));
             _mm512_permutexvar_ps(shifted, _mm512_loadu_ps(table.as_ptr()))
+        }
+    }
+
+    #[inline(always)]
+    fn sum(self, v: Self::V) -> f32 {
+        // SAFETY: see above.
+        unsafe {
+            let [low, high] = halves(v);
+            sum_of_eight(_mm256_add_ps(low, high))
+        }
+    }
+
+    #[inline(always)]
+    fn largest(self, v: Self::V) -> f32 {
+        // SAFETY: see above.
+        unsafe {
+            let [low, high] = halves(v);
+            largest_of_eight(_mm256_max_ps(low, high))
         }
     }
 }

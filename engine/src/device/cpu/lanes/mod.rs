@@ -54,6 +54,11 @@ pub(super) trait Lanes: Copy {
     /// # Safety
     /// Sixteen f32 can be written at `to`.
     unsafe fn store(self, to: *mut f32, v: Self::V);
+    /// Writes the lowest byte of each lane's bits.
+    ///
+    /// # Safety
+    /// Sixteen bytes can be written at `to`.
+    unsafe fn store_low_bytes(self, to: *mut u8, v: Self::V);
     /// # Safety
     /// Sixteen f16 can be read at `from`.
     unsafe fn load_f16(self, from: *const u16) -> Self::V;
@@ -96,28 +101,9 @@ pub(super) trait Lanes: Copy {
     }
 
     /// Sum of the lanes, halves onto halves, so that every instruction set adds in one order.
-    #[inline(always)]
-    fn sum(self, v: Self::V) -> f32 {
-        let mut a = self.lower(v);
-        for half in [8, 4, 2, 1] {
-            for i in 0..half {
-                a[i] += a[i + half];
-            }
-        }
-        a[0]
-    }
-
+    fn sum(self, v: Self::V) -> f32;
     /// Largest lane. A NaN may be lost or kept.
-    #[inline(always)]
-    fn largest(self, v: Self::V) -> f32 {
-        let mut a = self.lower(v);
-        for half in [8, 4, 2, 1] {
-            for i in 0..half {
-                a[i] = if a[i] > a[i + half] { a[i] } else { a[i + half] };
-            }
-        }
-        a[0]
-    }
+    fn largest(self, v: Self::V) -> f32;
 
     /// `e^x` to about one unit in the last place; arguments are clamped to [-87, 88].
     ///

@@ -14,6 +14,17 @@ fn zip(a: [f32; LANES], b: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> [f32; L
     std::array::from_fn(|i| f(a[i], b[i]))
 }
 
+/// All lanes by `f`, halves onto halves.
+#[inline(always)]
+fn halve(mut v: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> f32 {
+    for half in [8, 4, 2, 1] {
+        for i in 0..half {
+            v[i] = f(v[i], v[i + half]);
+        }
+    }
+    v[0]
+}
+
 impl Lanes for Portable {
     type V = [f32; LANES];
     type Codes = [u32; LANES];
@@ -85,6 +96,12 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
+    unsafe fn store_low_bytes(self, to: *mut u8, v: Self::V) {
+        // SAFETY: the caller vouches for sixteen bytes.
+        unsafe { to.cast::<[u8; LANES]>().write(v.map(|x| x.to_bits() as u8)) }
+    }
+
+    #[inline(always)]
     unsafe fn load_f16(self, from: *const u16) -> Self::V {
         // SAFETY: the caller vouches for sixteen f16.
         let bits = unsafe { from.cast::<[u16; LANES]>().read_unaligned() };
@@ -137,5 +154,15 @@ impl Lanes for Portable {
     #[inline(always)]
     fn pick(self, codes: Self::Codes, i: u32, table: &[f32; 16]) -> Self::V {
         codes.map(|word| table[(word >> (4 * i)) as usize & 15])
+    }
+
+    #[inline(always)]
+    fn sum(self, v: Self::V) -> f32 {
+        halve(v, |a, b| a + b)
+    }
+
+    #[inline(always)]
+    fn largest(self, v: Self::V) -> f32 {
+        halve(v, |a, b| if a > b { a } else { b })
     }
 }
