@@ -13,9 +13,10 @@ use std::sync::{Mutex, PoisonError};
 use super::isa::{Isa, Kernel};
 use super::kv::{Kv, Layout, Plan, Span};
 use super::lanes::{LANES, Lanes};
+use super::memory::{CACHE_LINE, fetch};
 use super::pool::Pool;
 use super::shared::Shared;
-use super::tile::{self, Element, Left, Out, Right};
+use super::tile::{self, Element, Left, Out, Right, TILE_ROWS};
 use crate::device::{AttentionLayer, AttentionShape};
 
 /// Positions between two rescalings of the sums.
@@ -66,6 +67,18 @@ struct Item<'a> {
     head: usize,
 }
 
+impl Item<'_> {
+    /// The first position that is looked at: blocks before the first row's window are not.
+    fn start(&self, layer: &AttentionLayer<Vec<f32>>) -> usize {
+        layer.hidden(self.span.position + self.first) / BLOCK * BLOCK
+    }
+
+    /// The position after the last that is looked at.
+    fn last(&self) -> usize {
+        self.span.position + self.first + self.rows
+    }
+}
+
 impl Attention<'_> {
     /// Writes `[T, H * D]` to `out`.
     pub(super) fn run(&self, pool: &mut Pool, scratch: &Scratch, out: &mut [f32]) {
@@ -81,15 +94,18 @@ impl Attention<'_> {
             }
         }
         let out = Shared::new(out);
-        pool.items(items.len(), &|thread, item| {
+        let threads = pool.threads();
+        pool.items(items.len(), &|thread, index| {
             let mut work = scratch.0[thread].lock().unwrap_or_else(PoisonError::into_inner);
             let (call, work, out) = (self, &mut *work, &out);
+            // Threads take items in turns, mostly.
+            let (item, then) = (items[index], items.get(index + threads).copied());
             if self.kv.is_f16() {
                 let pages: &[u16] = bytemuck::cast_slice(&self.kv.storage);
-                self.isa.run(Run { call, pages, item: items[item], work, out });
+                self.isa.run(Run { call, pages, item, then, work, out });
             } else {
                 let pages: &[f32] = bytemuck::cast_slice(&self.kv.storage);
-                self.isa.run(Run { call, pages, item: items[item], work, out });
+                self.isa.run(Run { call, pages, item, then, work, out });
             }
         });
     }
@@ -100,6 +116,8 @@ struct Run<'a, 'b, E> {
     call: &'a Attention<'a>,
     pages: &'a [E],
     item: Item<'a>,
+    /// What this thread is likely to do next.
+    then: Option<Item<'a>>,
     work: &'a mut Work,
     out: &'a Shared<'b, f32>,
 }
@@ -108,21 +126,21 @@ impl<E: Element> Kernel for Run<'_, '_, E> {
     #[inline(always)]
     fn run<L: Lanes>(mut self, lanes: L) {
         self.start();
-        let first = self.item.span.position + self.item.first;
-        let last = first + self.item.rows;
-        // Blocks before the first row's window are not looked at.
-        let start = self.call.layer.hidden(first) / BLOCK * BLOCK;
-        for block in (start..last).step_by(BLOCK) {
+        let last = self.item.last();
+        for block in (self.item.start(self.call.layer)..last).step_by(BLOCK) {
             let positions = BLOCK.min(last - block);
+            let ahead = self.ahead(block + BLOCK);
+            self.fetch(ahead, Layout::keys);
             self.score(lanes, block, positions);
             self.soften(lanes, block, positions);
+            self.fetch(ahead, Layout::value);
             self.weigh(lanes, block, positions);
         }
         self.finish(lanes);
     }
 }
 
-impl<E: Element> Run<'_, '_, E> {
+impl<'a, E: Element> Run<'a, '_, E> {
     /// Query rows of the item: its heads of the first token, then of the second, and so on.
     fn query_rows(&self) -> usize {
         self.item.rows * self.call.layer.shape.group()
@@ -138,6 +156,35 @@ impl<E: Element> Run<'_, '_, E> {
     /// D rounded up to whole vectors.
     fn width(&self) -> usize {
         self.call.layer.shape.head_dim.next_multiple_of(LANES)
+    }
+
+    /// The item and block that come before long, after the block before `block`: few rows wait for
+    /// memory, and ask for what they will read while they compute.
+    fn ahead(&self, block: usize) -> Option<(Item<'a>, usize)> {
+        if self.query_rows() > TILE_ROWS {
+            return None;
+        }
+        if block < self.item.last() {
+            return Some((self.item, block));
+        }
+        self.then.map(|item| (item, item.start(self.call.layer)))
+    }
+
+    /// Asks for the part of a block's pages that `place` finds.
+    #[inline(always)]
+    fn fetch(
+        &self,
+        ahead: Option<(Item<'_>, usize)>,
+        place: impl Fn(&Layout, &[u32], usize, usize) -> usize,
+    ) {
+        let Some((item, block)) = ahead else { return };
+        let layout = Layout::new(self.call.kv.shape, self.call.layer.kv_layer);
+        let last = (block + BLOCK).min(item.last());
+        for position in (block..last).step_by(LANES) {
+            let at = place(&layout, &item.span.pages, item.head, position);
+            let sixteen: &[u8] = bytemuck::cast_slice(&self.pages[at..at + LANES * layout.width()]);
+            sixteen.chunks(CACHE_LINE).for_each(|line| fetch(line.as_ptr()));
+        }
     }
 
     #[inline(always)]
@@ -179,11 +226,11 @@ impl<E: Element> Run<'_, '_, E> {
         }
         let start = self.work.queries.as_ptr();
         let left = Left { start, row_stride: d, k_stride: 1 };
-        let right = Right { groups: &groups[..count], k_stride: LANES };
+        let right = Right { groups: &groups[..count], k_stride: LANES, k: d };
         let out = Out { start: self.work.scores.as_mut_ptr(), row_stride: BLOCK, fresh: true };
         // SAFETY: queries are `rows` by `d`, every group was just found to hold `d` vectors, and
         // the scores have room for all groups of a block.
-        unsafe { tile::multiply(lanes, rows, left, right, d, out) };
+        unsafe { tile::multiply(lanes, rows, left, &[right], out) };
     }
 
     /// Turns scores into probabilities under the largest score so far, and rescales the sums.
@@ -198,7 +245,11 @@ impl<E: Element> Run<'_, '_, E> {
             let (scores, _) = scores.as_chunks_mut::<LANES>();
             let scores = &mut scores[..positions.div_ceil(LANES)];
             let hidden = self.call.layer.hidden(first + query / group).saturating_sub(block);
+            let is_whole = hidden == 0 && seen == BLOCK;
             let hide = |v, i: usize, fill| {
+                if is_whole {
+                    return v;
+                }
                 let v = lanes.keep_first(v, seen.saturating_sub(i * LANES).min(LANES), fill);
                 if hidden <= i * LANES {
                     return v;
@@ -242,32 +293,37 @@ impl<E: Element> Run<'_, '_, E> {
         }
     }
 
-    /// `sums += probabilities * values`, a page at a time.
+    /// `sums += probabilities * values`, page after page.
     #[inline(always)]
     fn weigh<L: Lanes>(&mut self, lanes: L, block: usize, positions: usize) {
         let layout = Layout::new(self.call.kv.shape, self.call.layer.kv_layer);
         let (rows, width) = (self.query_rows(), self.width());
-        let mut groups = [std::ptr::null(); MAX_VALUE_GROUPS];
-        let groups = &mut groups[..width / LANES];
         let page_tokens = self.call.kv.shape.page_tokens;
-        let mut done = 0;
+        let mut groups = [[std::ptr::null(); MAX_VALUE_GROUPS]; BLOCK / LANES];
+        let mut runs = [0; BLOCK / LANES];
+        let (mut pages, mut done) = (0, 0);
         while done < positions {
             let position = block + done;
             let run = (page_tokens - position % page_tokens).min(positions - done);
             let at = layout.value(&self.item.span.pages, self.item.head, position);
             let values = &self.pages[at..at + run * width];
-            for (group, column) in groups.iter_mut().zip(values.chunks_exact(LANES)) {
+            for (group, column) in groups[pages].iter_mut().zip(values[..width].chunks(LANES)) {
                 *group = column.as_ptr();
             }
-            let start = self.work.scores[done..].as_ptr();
-            let left = Left { start, row_stride: BLOCK, k_stride: 1 };
-            let right = Right { groups: &*groups, k_stride: width };
-            let out = Out { start: self.work.sums.as_mut_ptr(), row_stride: width, fresh: false };
-            // SAFETY: probabilities are `rows` by at least `done + run`, the values `run` by `width`
-            // as just sliced, and the sums have room for `rows` by `width`.
-            unsafe { tile::multiply(lanes, rows, left, right, run, out) };
+            runs[pages] = run;
+            pages += 1;
             done += run;
         }
+        let pieces: [_; BLOCK / LANES] = std::array::from_fn(|page| Right {
+            groups: &groups[page][..width / LANES],
+            k_stride: width,
+            k: runs[page],
+        });
+        let left = Left { start: self.work.scores.as_ptr(), row_stride: BLOCK, k_stride: 1 };
+        let out = Out { start: self.work.sums.as_mut_ptr(), row_stride: width, fresh: false };
+        // SAFETY: probabilities are `rows` by at least `positions`, each page's values as many as its
+        // `k` by `width` as just sliced, and the sums have room for `rows` by `width`.
+        unsafe { tile::multiply(lanes, rows, left, &pieces[..pages], out) };
     }
 
     #[inline(always)]

@@ -2,6 +2,7 @@
 
 #![expect(unsafe_code, reason = "threads write disjoint rows of one buffer")]
 
+use super::buffer::Output;
 use super::isa::{Isa, Kernel};
 use super::lanes::{LANES, Lanes};
 use super::pool::Pool;
@@ -9,6 +10,9 @@ use super::shared::Shared;
 
 /// Elements below which an operation is quicker on the calling thread alone.
 const PARALLEL_ELEMENTS: usize = 16_384;
+
+/// Elements of an item, so that what it wrote is still in the cache when it is read again.
+const ITEM_ELEMENTS: usize = 16_384;
 
 /// Cuts `rows` rows of `cols` columns into items of `(first, count)` for the pool.
 pub(super) fn for_rows(
@@ -20,7 +24,7 @@ pub(super) fn for_rows(
     if rows * cols < PARALLEL_ELEMENTS || pool.threads() == 1 {
         return task(0, rows);
     }
-    let per_item = rows.div_ceil(4 * pool.threads());
+    let per_item = rows.div_ceil(4 * pool.threads()).min(ITEM_ELEMENTS.div_ceil(cols));
     pool.items(rows.div_ceil(per_item), &|_, item| {
         let first = item * per_item;
         task(first, per_item.min(rows - first));
@@ -35,15 +39,13 @@ pub(super) struct Norm<'a> {
 }
 
 /// `out = x / sqrt(mean(x^2) + epsilon) * weight`.
-pub(super) fn rms_norm(isa: Isa, pool: &mut Pool, x: &[f32], norm: Norm<'_>, out: &mut [f32]) {
+pub(super) fn rms_norm(isa: Isa, pool: &mut Pool, x: &[f32], norm: Norm<'_>, out: &Output<'_>) {
     let cols = norm.weight.len();
-    assert_eq!(x.len(), out.len(), "as many outputs as inputs");
-    let out = Shared::new(out);
-    for_rows(pool, x.len() / cols, cols, &|first, rows| {
-        // SAFETY: items are disjoint rows.
-        let out = unsafe { out.part(first * cols, rows * cols) };
+    assert_eq!(x.len(), out.rows * cols, "as many outputs as inputs");
+    for_rows(pool, out.rows, cols, &|first, rows| {
         let x = &x[first * cols..(first + rows) * cols];
-        isa.run(NormRows { x, norm, out });
+        // SAFETY: items are disjoint rows.
+        unsafe { out.write(first, rows, |out| isa.run(NormRows { x, norm, out })) };
     });
 }
 
@@ -54,18 +56,19 @@ pub(super) fn add_rms_norm(
     x: &mut [f32],
     delta: &[f32],
     norm: Norm<'_>,
-    out: &mut [f32],
+    out: &Output<'_>,
 ) {
     let cols = norm.weight.len();
-    assert!(x.len() == out.len() && x.len() == delta.len(), "as many outputs as inputs");
-    let (rows, x, out) = (x.len() / cols, Shared::new(x), Shared::new(out));
-    for_rows(pool, rows, cols, &|first, rows| {
+    assert!(x.len() == out.rows * cols && x.len() == delta.len(), "as many outputs as inputs");
+    let x = Shared::new(x);
+    for_rows(pool, out.rows, cols, &|first, rows| {
         let part = first * cols..(first + rows) * cols;
         // SAFETY: items are disjoint rows.
-        let (x, out) =
-            unsafe { (x.part(part.start, part.len()), out.part(part.start, part.len())) };
-        isa.run(Add { x, delta: &delta[part] });
-        isa.run(NormRows { x, norm, out });
+        unsafe {
+            let x = x.part(part.start, part.len());
+            isa.run(Add { x, delta: &delta[part] });
+            out.write(first, rows, |out| isa.run(NormRows { x, norm, out }));
+        }
     });
 }
 
@@ -190,34 +193,28 @@ fn times_sigmoid<L: Lanes>(lanes: L, x: L::V, z: L::V) -> L::V {
     lanes.div(x, lanes.add(lanes.splat(1.0), e))
 }
 
-/// A gated activation of rows of `cols` gates and then `cols` ups.
+/// A gated activation of rows of gates and then as many ups.
 #[derive(Clone, Copy)]
-pub(super) struct Gating<R> {
-    pub rule: R,
-    pub cols: usize,
-}
+pub(super) struct Gating<R>(pub R);
 
 impl<R: Rule> Gating<R> {
-    pub(super) fn run(self, isa: Isa, pool: &mut Pool, gate_up: &[f32], out: &mut [f32]) {
-        assert_eq!(gate_up.len(), 2 * out.len(), "two inputs for each output");
-        let cols = self.cols;
-        let (rows, out) = (out.len() / cols, Shared::new(out));
-        for_rows(pool, rows, cols, &|first, rows| {
-            // SAFETY: items are disjoint rows.
-            let out = unsafe { out.part(first * cols, rows * cols) };
+    pub(super) fn run(self, isa: Isa, pool: &mut Pool, gate_up: &[f32], out: &Output<'_>) {
+        let cols = out.cols;
+        assert_eq!(gate_up.len(), 2 * out.rows * cols, "two inputs for each output");
+        for_rows(pool, out.rows, cols, &|first, rows| {
             let gate_up = &gate_up[2 * first * cols..2 * (first + rows) * cols];
-            isa.run(GatedRows { gating: self, gate_up, out });
+            let rule = self.0;
+            // SAFETY: items are disjoint rows.
+            unsafe {
+                out.write(first, rows, |out| isa.run(GatedRows { rule, cols, gate_up, out }));
+            }
         });
-    }
-
-    #[inline(always)]
-    fn lanes<L: Lanes>(self, lanes: L, gate: &[f32; LANES], up: &[f32; LANES]) -> [f32; LANES] {
-        lanes.lower(self.rule.one(lanes, lanes.lift(gate), lanes.lift(up)))
     }
 }
 
 struct GatedRows<'a, R> {
-    gating: Gating<R>,
+    rule: R,
+    cols: usize,
     gate_up: &'a [f32],
     out: &'a mut [f32],
 }
@@ -225,21 +222,32 @@ struct GatedRows<'a, R> {
 impl<R: Rule> Kernel for GatedRows<'_, R> {
     #[inline(always)]
     fn run<L: Lanes>(self, lanes: L) {
-        let (gating, cols) = (self.gating, self.gating.cols);
+        let (rule, cols) = (self.rule, self.cols);
         for (row, out) in self.gate_up.chunks_exact(2 * cols).zip(self.out.chunks_exact_mut(cols)) {
             let (gate, gate_tail) = row[..cols].as_chunks::<LANES>();
             let (up, up_tail) = row[cols..].as_chunks::<LANES>();
             let (out, out_tail) = out.as_chunks_mut::<LANES>();
             for ((gate, up), out) in gate.iter().zip(up).zip(out) {
-                *out = gating.lanes(lanes, gate, up);
+                *out = pass(lanes, rule, gate, up);
             }
             let (mut gate, mut up) = ([0.0; LANES], [0.0; LANES]);
             gate[..gate_tail.len()].copy_from_slice(gate_tail);
             up[..up_tail.len()].copy_from_slice(up_tail);
-            let tail = gating.lanes(lanes, &gate, &up);
+            let tail = pass(lanes, rule, &gate, &up);
             out_tail.copy_from_slice(&tail[..gate_tail.len()]);
         }
     }
+}
+
+/// What the gates let through of sixteen ups.
+#[inline(always)]
+fn pass<L: Lanes, R: Rule>(
+    lanes: L,
+    rule: R,
+    gate: &[f32; LANES],
+    up: &[f32; LANES],
+) -> [f32; LANES] {
+    lanes.lower(rule.one(lanes, lanes.lift(gate), lanes.lift(up)))
 }
 
 /// `x *= sigmoid(gate)`, in rows of `cols`.

@@ -211,7 +211,7 @@ impl Columns<'_, '_> {
                 *group = piece.as_ptr();
                 self.run.decode(lanes, self.first + g, k0, steps, &mut Store { piece });
             }
-            let right = Right { groups: &groups[..self.groups], k_stride: LANES };
+            let right = Right { groups: &groups[..self.groups], k_stride: LANES, k: steps };
             let width = self.groups * LANES;
             for row in (0..self.rows).step_by(TILE_ROWS) {
                 let x = &self.x[row * self.run.k + k0 * TILE_ROWS..][..steps * TILE_ROWS];
@@ -221,7 +221,7 @@ impl Columns<'_, '_> {
                 let out = Out { start: sums.as_mut_ptr(), row_stride: width, fresh: k0 == 0 };
                 // SAFETY: a panel is six rows for each k, the pieces hold `steps` vectors, and the
                 // sums have room for these rows of all groups.
-                unsafe { tile::multiply(lanes, rows, left, right, steps, out) };
+                unsafe { tile::multiply(lanes, rows, left, &[right], out) };
             }
             k0 += steps;
         }

@@ -9,9 +9,10 @@
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::int8::{Dots, fetch};
+use super::int8::Dots;
 use super::isa::{DotKernel, Isa, Kernel};
 use super::lanes::{LANES, Lanes};
+use super::memory::fetch;
 use super::memory::reserve;
 use super::pack::Aligned;
 use super::pool::Pool;

@@ -32,33 +32,48 @@ pub(super) struct Target<'a, 'b> {
     pub cols: usize,
 }
 
+/// Rows to multiply.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Input<'a> {
+    pub values: &'a [f32],
+    /// The same in eight bits, where they are at hand.
+    pub codes: Option<&'a int8::Activations>,
+}
+
+impl<'a> Input<'a> {
+    pub(super) fn values(values: &'a [f32]) -> Self {
+        Self { values, codes: None }
+    }
+}
+
 /// `out = x * w^T` for rows `x`.
 pub(super) fn matmul(
     isa: Isa,
     pool: &mut Pool,
     scratch: &mut Scratch,
-    x: &[f32],
+    x: Input<'_>,
     w: &Matrix,
     out: &mut [f32],
 ) {
-    let rows = x.len() / w.k;
-    assert_eq!(x.len(), rows * w.k, "inputs are whole rows");
+    let Input { values, codes } = x;
+    let rows = values.len() / w.k;
+    assert_eq!(values.len(), rows * w.k, "inputs are whole rows");
     assert_eq!(out.len(), rows * w.n, "outputs are as many rows");
     let target = Target { out: &Shared::new(out), cols: w.n };
-    if w.is_int8() {
-        scratch.activations.quantize(isa, pool, x, w.k);
+    if w.is_int8() && codes.is_none() {
+        scratch.activations.quantize(isa, pool, values, w.k);
     }
+    let codes = codes.unwrap_or(&scratch.activations);
     if w.is_float() {
-        scratch.float.take(pool, x, w.k);
+        scratch.float.take(pool, values, w.k);
     }
     for run in &w.runs {
         match run {
             Run::Float(packed) => {
-                float::product(isa, pool, &scratch.float, x, packed, target);
+                float::product(isa, pool, &scratch.float, values, packed, target);
             }
             Run::Int8(weights) => {
-                let x = &scratch.activations;
-                int8::product(isa, pool, &scratch.int8, x, weights, target);
+                int8::product(isa, pool, &scratch.int8, codes, weights, target);
             }
         }
     }

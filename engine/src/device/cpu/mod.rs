@@ -1,6 +1,7 @@
 //! The CPU device: kernels chosen at run time on a small pool of pinned threads.
 
 mod attention;
+mod buffer;
 mod decode;
 mod delta_net;
 mod elementwise;
@@ -28,6 +29,7 @@ mod tile;
 use std::fmt;
 use std::ops::Range;
 
+pub use buffer::Buffer;
 pub use isa::Isa;
 pub use kv::{Kv, Plan};
 pub use memory::{free_bytes, give_back_freed, processor_name};
@@ -43,27 +45,9 @@ use super::{
 use crate::model::{StepBatch, StepError};
 use attention::Attention;
 use delta_net::DeltaNet;
-use elementwise::{ClampedSwiglu, Gating, Norm};
+use elementwise::{ClampedSwiglu, Gating, Norm, Silu};
+use matmul::Input;
 use rope::Rope;
-
-/// Activations `[rows, cols]`, row major.
-#[derive(Debug)]
-pub struct Buffer {
-    rows: usize,
-    cols: usize,
-    /// At least `rows * cols`: a buffer that changes its shape is not filled anew each time.
-    data: Vec<f32>,
-}
-
-impl Buffer {
-    fn values(&self) -> &[f32] {
-        &self.data[..self.rows * self.cols]
-    }
-
-    fn values_mut(&mut self) -> &mut [f32] {
-        &mut self.data[..self.rows * self.cols]
-    }
-}
 
 /// The processor.
 pub struct Cpu {
@@ -133,24 +117,21 @@ impl Device for Cpu {
     type Routes = Routes;
 
     fn buffer(&mut self, cols: usize) -> Result<Buffer, StepError> {
-        Ok(Buffer { rows: 0, cols, data: Vec::new() })
+        Ok(Buffer::new(cols))
     }
 
     fn resize(&mut self, x: &mut Buffer, rows: usize) -> Result<(), StepError> {
-        self.reshape(x, rows, x.cols)
+        self.reshape(x, rows, x.cols())
     }
 
     fn reshape(&mut self, x: &mut Buffer, rows: usize, cols: usize) -> Result<(), StepError> {
-        (x.rows, x.cols) = (rows, cols);
-        if x.data.len() < rows * cols {
-            x.data.resize(rows * cols, 0.0);
-        }
+        x.reshape(rows, cols);
         Ok(())
     }
 
     fn write(&mut self, x: &mut Buffer, values: &[f32]) -> Result<(), StepError> {
-        assert_eq!(values.len() % x.cols, 0, "whole rows");
-        self.resize(x, values.len() / x.cols)?;
+        assert_eq!(values.len() % x.cols(), 0, "whole rows");
+        self.resize(x, values.len() / x.cols())?;
         x.values_mut().copy_from_slice(values);
         Ok(())
     }
@@ -193,7 +174,7 @@ impl Device for Cpu {
     }
 
     fn all_gather(&mut self, x: &Buffer, out: &mut Buffer) -> Result<(), StepError> {
-        let rows = x.rows;
+        let rows = x.rows();
         match &mut self.collective {
             Some(collective) => collective.all_gather(x.values(), rows, out.values_mut()),
             None => {
@@ -220,8 +201,8 @@ impl Device for Cpu {
     }
 
     fn gather(&mut self, x: &Buffer, rows: &[usize], out: &mut Buffer) -> Result<(), StepError> {
-        for (row, out) in rows.iter().zip(out.values_mut().chunks_exact_mut(x.cols)) {
-            out.copy_from_slice(&x.values()[row * x.cols..(row + 1) * x.cols]);
+        for (row, out) in rows.iter().zip(out.values_mut().chunks_exact_mut(x.cols())) {
+            out.copy_from_slice(x.row(*row));
         }
         Ok(())
     }
@@ -234,7 +215,8 @@ impl Device for Cpu {
         out: &mut Buffer,
     ) -> Result<(), StepError> {
         let norm = Norm { weight, epsilon };
-        elementwise::rms_norm(self.isa, &mut self.pool, x.values(), norm, out.values_mut());
+        let out = out.output(self.isa, self.multiplies_int8);
+        elementwise::rms_norm(self.isa, &mut self.pool, x.values(), norm, &out);
         Ok(())
     }
 
@@ -247,14 +229,15 @@ impl Device for Cpu {
         out: &mut Buffer,
     ) -> Result<(), StepError> {
         let norm = Norm { weight, epsilon };
-        let (x, delta, out) = (x.values_mut(), delta.values(), out.values_mut());
-        elementwise::add_rms_norm(self.isa, &mut self.pool, x, delta, norm, out);
+        let out = out.output(self.isa, self.multiplies_int8);
+        let (x, delta) = (x.values_mut(), delta.values());
+        elementwise::add_rms_norm(self.isa, &mut self.pool, x, delta, norm, &out);
         Ok(())
     }
 
     fn matmul(&mut self, x: &Buffer, w: &Matrix, out: &mut Buffer) -> Result<(), StepError> {
-        let scratch = &mut self.matmul;
-        matmul::matmul(self.isa, &mut self.pool, scratch, x.values(), w, out.values_mut());
+        let (scratch, x) = (&mut self.matmul, Input { values: x.values(), codes: x.codes() });
+        matmul::matmul(self.isa, &mut self.pool, scratch, x, w, out.values_mut());
         Ok(())
     }
 
@@ -302,14 +285,14 @@ impl Device for Cpu {
     }
 
     fn sigmoid_mul(&mut self, x: &mut Buffer, gate: &Buffer) -> Result<(), StepError> {
-        let cols = x.cols;
+        let cols = x.cols();
         elementwise::sigmoid_mul(self.isa, &mut self.pool, x.values_mut(), gate.values(), cols);
         Ok(())
     }
 
     fn silu_mul(&mut self, gate_up: &Buffer, out: &mut Buffer) -> Result<(), StepError> {
-        let gating = Gating { rule: elementwise::Silu, cols: out.cols };
-        gating.run(self.isa, &mut self.pool, gate_up.values(), out.values_mut());
+        let out = out.output(self.isa, self.multiplies_int8);
+        Gating(Silu).run(self.isa, &mut self.pool, gate_up.values(), &out);
         Ok(())
     }
 
@@ -320,8 +303,9 @@ impl Device for Cpu {
         limit: f32,
         out: &mut Buffer,
     ) -> Result<(), StepError> {
-        let gating = Gating { rule: ClampedSwiglu { alpha, limit }, cols: out.cols };
-        gating.run(self.isa, &mut self.pool, gate_up.values(), out.values_mut());
+        let (rule, out) =
+            (ClampedSwiglu { alpha, limit }, out.output(self.isa, self.multiplies_int8));
+        Gating(rule).run(self.isa, &mut self.pool, gate_up.values(), &out);
         Ok(())
     }
 
@@ -332,7 +316,7 @@ impl Device for Cpu {
         gate: Gate,
         own: Range<usize>,
     ) -> Result<Routes, StepError> {
-        Ok(Routes::choose(logits.values(), logits.cols, chosen, gate, own))
+        Ok(Routes::choose(logits.values(), logits.cols(), chosen, gate, own))
     }
 
     fn routed_rows(&self, routes: &Routes) -> usize {
@@ -340,7 +324,7 @@ impl Device for Cpu {
     }
 
     fn dispatch(&mut self, x: &Buffer, routes: &Routes, out: &mut Buffer) -> Result<(), StepError> {
-        routes.dispatch(x.values(), x.cols, out.values_mut());
+        routes.dispatch(x.values(), x.cols(), out.values_mut());
         Ok(())
     }
 
@@ -354,7 +338,7 @@ impl Device for Cpu {
     ) -> Result<(), StepError> {
         for (expert, rows) in routes.groups() {
             let (w, pool) = (&experts[expert], &mut self.pool);
-            let x = &x.values()[rows.start * w.k..rows.end * w.k];
+            let x = Input::values(&x.values()[rows.start * w.k..rows.end * w.k]);
             let out = &mut out.values_mut()[rows.start * w.n..rows.end * w.n];
             matmul::matmul(self.isa, pool, &mut self.matmul, x, w, out);
             if let Some(bias) = biases.get(expert) {
@@ -365,7 +349,7 @@ impl Device for Cpu {
     }
 
     fn combine(&mut self, x: &Buffer, routes: &Routes, out: &mut Buffer) -> Result<(), StepError> {
-        routes.combine(x.values(), x.cols, out.values_mut());
+        routes.combine(x.values(), x.cols(), out.values_mut());
         Ok(())
     }
 

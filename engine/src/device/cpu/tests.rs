@@ -77,7 +77,10 @@ fn sound_head(weight_type: WeightType, numbers: &[f32], block: &mut [u8]) {
 }
 
 pub(super) fn buffer(cols: usize, data: Vec<f32>) -> Buffer {
-    Buffer { rows: data.len() / cols, cols, data }
+    let mut buffer = Buffer::new(cols);
+    buffer.reshape(data.len() / cols, cols);
+    buffer.values_mut().copy_from_slice(&data);
+    buffer
 }
 
 #[track_caller]
@@ -112,9 +115,9 @@ fn matmul_is_the_product_for_every_type_and_tail() {
                     let x = buffer(k, numbers(rows * k, 2));
                     let mut out = buffer(n, vec![f32::NAN; rows * n]);
                     cpu.matmul(&x, &w, &mut out).unwrap();
-                    let want = reference::matmul(&x.data, &exact, k);
+                    let want = reference::matmul(x.values(), &exact, k);
                     let what = format!("{device} {} T{rows} N{n} K{k}", weight_type.name());
-                    check_close(&out.data, &want, 1e-4, &what);
+                    check_close(out.values(), &want, 1e-4, &what);
                 }
             }
         }
@@ -145,8 +148,8 @@ fn check_company(cpu: &mut Cpu, device: &str) {
             x[at * k..(at + 1) * k].copy_from_slice(&row);
             let mut out = buffer(n, vec![0.0; rows * n]);
             cpu.matmul(&buffer(k, x), &w, &mut out).unwrap();
-            let got = &out.data[at * n..(at + 1) * n];
-            assert!(got == alone.data, "{device} {} row {at} of {rows}", weight_type.name());
+            let got = &out.values()[at * n..(at + 1) * n];
+            assert!(got == alone.values(), "{device} {} row {at} of {rows}", weight_type.name());
         }
     }
 }
@@ -185,11 +188,11 @@ fn parts_of_several_types_stand_side_by_side() {
         let x = buffer(k, numbers(9 * k, 7));
         let mut out = buffer(n, vec![0.0; 9 * n]);
         cpu.matmul(&x, &w, &mut out).unwrap();
-        check_close(&out.data, &reference::matmul(&x.data, &exact, k), 1e-4, device);
+        check_close(out.values(), &reference::matmul(x.values(), &exact, k), 1e-4, device);
         let ids: Vec<u32> = (0..n as u32).collect();
         let mut rows = buffer(k, vec![0.0; n * k]);
         cpu.embed(&w, 0, &ids, &mut rows).unwrap();
-        assert!(rows.data == exact, "{device}: rows come back as they were stored");
+        assert!(rows.values() == exact, "{device}: rows come back as they were stored");
     });
 }
 
@@ -217,34 +220,38 @@ fn norms_and_activation_follow_the_reference_at_every_tail() {
                 let delta = numbers(rows * cols, 3);
                 let mut out = buffer(cols, vec![0.0; rows * cols]);
                 cpu.rms_norm(&buffer(cols, x.clone()), &weight, 1e-5, &mut out).unwrap();
-                check_close(&out.data, &reference::rms_norm(&x, &weight, 1e-5), 1e-5, &what);
+                check_close(out.values(), &reference::rms_norm(&x, &weight, 1e-5), 1e-5, &what);
 
                 let sum: Vec<f32> = x.iter().zip(&delta).map(|(x, d)| x + d).collect();
                 let mut stream = buffer(cols, x);
                 let delta = buffer(cols, delta);
                 cpu.add_rms_norm(&mut stream, &delta, &weight, 1e-5, &mut out).unwrap();
-                assert!(stream.data == sum, "{what}: the stream takes the sum");
-                check_close(&out.data, &reference::rms_norm(&sum, &weight, 1e-5), 1e-5, &what);
+                assert!(stream.values() == sum, "{what}: the stream takes the sum");
+                check_close(out.values(), &reference::rms_norm(&sum, &weight, 1e-5), 1e-5, &what);
 
                 let gates = numbers(2 * rows * cols, 4).iter().map(|x| 30.0 * x).collect();
                 let gates = buffer(2 * cols, gates);
                 cpu.silu_mul(&gates, &mut out).unwrap();
-                check_close(&out.data, &reference::silu_mul(&gates.data, cols), 1e-6, &what);
+                check_close(out.values(), &reference::silu_mul(gates.values(), cols), 1e-6, &what);
 
                 cpu.clamped_swiglu(&gates, 1.702, 7.0, &mut out).unwrap();
-                let want = reference::clamped_swiglu(&gates.data, cols, 1.702, 7.0);
-                check_close(&out.data, &want, 1e-6, &what);
+                let want = reference::clamped_swiglu(gates.values(), cols, 1.702, 7.0);
+                check_close(out.values(), &want, 1e-6, &what);
 
                 cpu.add_bias(&mut stream, &weight).unwrap();
                 let biased = sum.iter().zip(weight.iter().cycle()).map(|(x, b)| x + b);
-                assert!(stream.data == biased.collect::<Vec<_>>(), "{what}: biases");
+                assert!(stream.values() == biased.collect::<Vec<_>>(), "{what}: biases");
 
-                let gates = buffer(cols, gates.data[..rows * cols].to_vec());
+                let gates = buffer(cols, gates.values()[..rows * cols].to_vec());
                 let sigmoid = |x: f32| 1.0 / (1.0 + (-x).exp());
-                let want: Vec<f32> =
-                    out.data.iter().zip(&gates.data).map(|(x, gate)| x * sigmoid(*gate)).collect();
+                let want: Vec<f32> = out
+                    .values()
+                    .iter()
+                    .zip(gates.values())
+                    .map(|(x, gate)| x * sigmoid(*gate))
+                    .collect();
                 cpu.sigmoid_mul(&mut out, &gates).unwrap();
-                check_close(&out.data, &want, 1e-5, &what);
+                check_close(out.values(), &want, 1e-5, &what);
             }
         }
     });

@@ -60,11 +60,13 @@ pub(super) struct Left {
     pub k_stride: usize,
 }
 
-/// The right operand: sixteen columns of group `g` at step `k` are at `groups[g] + k * k_stride`.
+/// A piece of the right operand, `k` steps: sixteen columns of group `g` at step `i` are at
+/// `groups[g] + i * k_stride`.
 #[derive(Clone, Copy)]
 pub(super) struct Right<'a, E> {
     pub groups: &'a [*const E],
     pub k_stride: usize,
+    pub k: usize,
 }
 
 /// The output: group `g` of `row` is at `start + row * row_stride + g * 16`.
@@ -76,7 +78,8 @@ pub(super) struct Out {
     pub fresh: bool,
 }
 
-/// `out (+)= left * right` for `rows` rows, all groups of `right` and `k` steps.
+/// `out (+)= left * right` for `rows` rows and all groups; `pieces` follow one another along k and
+/// have equally many groups.
 ///
 /// # Safety
 /// Every element that the three operands describe can be read, and those of `out` written, and
@@ -86,58 +89,55 @@ pub(super) unsafe fn multiply<L: Lanes, E: Element>(
     lanes: L,
     rows: usize,
     left: Left,
-    right: Right<'_, E>,
-    k: usize,
+    pieces: &[Right<'_, E>],
     out: Out,
 ) {
+    let groups = pieces[0].groups.len();
     let mut done = 0;
-    while done < right.groups.len() {
-        let left_over = right.groups.len() - done;
+    while done < groups {
         let per_row = L::ACCUMULATORS / rows.min(TILE_ROWS);
-        let fit = left_over.min(per_row).min(TILE_GROUPS);
-        // SAFETY: `done + groups` stays within the groups; the caller vouches for the rest.
+        let fit = (groups - done).min(per_row).min(TILE_GROUPS);
+        // SAFETY: `done + fit` stays within the groups; the caller vouches for the rest.
         unsafe {
             let out = Out { start: out.start.add(done * LANES), ..out };
-            let groups = right.groups.as_ptr().add(done);
+            let first = done;
             done += if fit >= 4 {
-                all_rows::<L, E, 4>(lanes, rows, left, groups, right.k_stride, k, out)
+                all_rows::<L, E, 4>(lanes, rows, left, pieces, first, out)
             } else if fit >= 2 {
-                all_rows::<L, E, 2>(lanes, rows, left, groups, right.k_stride, k, out)
+                all_rows::<L, E, 2>(lanes, rows, left, pieces, first, out)
             } else {
-                all_rows::<L, E, 1>(lanes, rows, left, groups, right.k_stride, k, out)
+                all_rows::<L, E, 1>(lanes, rows, left, pieces, first, out)
             };
         }
     }
 }
 
-/// All rows of `NR` groups; returns `NR`.
+/// All rows of the `NR` groups from `first`; returns `NR`.
 ///
 /// # Safety
-/// As [`multiply`], `groups` pointing to `NR` groups.
+/// As [`multiply`], every piece having these groups.
 #[inline(always)]
 unsafe fn all_rows<L: Lanes, E: Element, const NR: usize>(
     lanes: L,
     rows: usize,
     left: Left,
-    groups: *const *const E,
-    k_stride: usize,
-    k: usize,
+    pieces: &[Right<'_, E>],
+    first: usize,
     out: Out,
 ) -> usize {
     // SAFETY: the caller vouches for all of it; rows are cut into blocks of at most `TILE_ROWS`.
     unsafe {
-        let groups = *groups.cast::<[*const E; NR]>();
         let mut row = 0;
         while row < rows {
             let left = Left { start: left.start.add(row * left.row_stride), ..left };
             let out = Out { start: out.start.add(row * out.row_stride), ..out };
             match rows - row {
-                1 => tile::<L, E, 1, NR>(lanes, left, groups, k_stride, k, out),
-                2 => tile::<L, E, 2, NR>(lanes, left, groups, k_stride, k, out),
-                3 => tile::<L, E, 3, NR>(lanes, left, groups, k_stride, k, out),
-                4 => tile::<L, E, 4, NR>(lanes, left, groups, k_stride, k, out),
-                5 => tile::<L, E, 5, NR>(lanes, left, groups, k_stride, k, out),
-                _ => tile::<L, E, TILE_ROWS, NR>(lanes, left, groups, k_stride, k, out),
+                1 => tile::<L, E, 1, NR>(lanes, left, pieces, first, out),
+                2 => tile::<L, E, 2, NR>(lanes, left, pieces, first, out),
+                3 => tile::<L, E, 3, NR>(lanes, left, pieces, first, out),
+                4 => tile::<L, E, 4, NR>(lanes, left, pieces, first, out),
+                5 => tile::<L, E, 5, NR>(lanes, left, pieces, first, out),
+                _ => tile::<L, E, TILE_ROWS, NR>(lanes, left, pieces, first, out),
             }
             row += TILE_ROWS;
         }
@@ -145,17 +145,16 @@ unsafe fn all_rows<L: Lanes, E: Element, const NR: usize>(
     NR
 }
 
-/// One tile of `MR` rows by `NR` groups, held in registers.
+/// One tile of `MR` rows by the `NR` groups from `first`, held in registers.
 ///
 /// # Safety
-/// As [`multiply`].
+/// As [`multiply`], every piece having these groups.
 #[inline(always)]
 unsafe fn tile<L: Lanes, E: Element, const MR: usize, const NR: usize>(
     lanes: L,
-    left: Left,
-    groups: [*const E; NR],
-    k_stride: usize,
-    k: usize,
+    mut left: Left,
+    pieces: &[Right<'_, E>],
+    first: usize,
     out: Out,
 ) {
     let mut sums = [[lanes.splat(0.0); NR]; MR];
@@ -168,17 +167,22 @@ unsafe fn tile<L: Lanes, E: Element, const MR: usize, const NR: usize>(
                 }
             }
         }
-        for step in 0..k {
-            let mut w = [lanes.splat(0.0); NR];
-            for (w, group) in w.iter_mut().zip(&groups) {
-                *w = E::load(lanes, group.add(step * k_stride));
-            }
-            for (r, sums) in sums.iter_mut().enumerate() {
-                let x = lanes.splat(*left.start.add(r * left.row_stride + step * left.k_stride));
-                for (sum, w) in sums.iter_mut().zip(&w) {
-                    *sum = lanes.fma(x, *w, *sum);
+        for piece in pieces {
+            let groups = *piece.groups.as_ptr().add(first).cast::<[*const E; NR]>();
+            for step in 0..piece.k {
+                let mut w = [lanes.splat(0.0); NR];
+                for (w, group) in w.iter_mut().zip(&groups) {
+                    *w = E::load(lanes, group.add(step * piece.k_stride));
+                }
+                for (r, sums) in sums.iter_mut().enumerate() {
+                    let at = r * left.row_stride + step * left.k_stride;
+                    let x = lanes.splat(*left.start.add(at));
+                    for (sum, w) in sums.iter_mut().zip(&w) {
+                        *sum = lanes.fma(x, *w, *sum);
+                    }
                 }
             }
+            left.start = left.start.add(piece.k * left.k_stride);
         }
         for (r, sums) in sums.iter().enumerate() {
             for (g, sum) in sums.iter().enumerate() {

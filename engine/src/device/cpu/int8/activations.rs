@@ -33,28 +33,62 @@ impl Activations {
 
     /// Takes rows of `k` values.
     pub(in super::super) fn quantize(&mut self, isa: Isa, pool: &mut Pool, x: &[f32], k: usize) {
-        self.rows = x.len() / k;
-        self.segments = k.div_ceil(SEGMENT);
-        let (segments, stride) = (self.segments, self.stride());
-        let count = self.rows * segments;
+        let coder = self.coder(isa, x.len() / k, k);
+        for_rows(pool, coder.rows, k, &|first, rows| {
+            // SAFETY: items are disjoint rows.
+            unsafe { coder.code(first, &x[first * k..(first + rows) * k]) };
+        });
+    }
+
+    /// Makes room for `rows` rows of `k` values, which are to be coded one and all.
+    pub(in super::super) fn coder(&mut self, isa: Isa, rows: usize, k: usize) -> Coder<'_> {
+        (self.rows, self.segments) = (rows, k.div_ceil(SEGMENT));
+        let count = rows * self.segments;
         self.codes.resize(count * SEGMENT, 0);
         self.scales.resize(count, 0.0);
         self.sums.resize(count, 0);
-        let codes = Shared::new(&mut self.codes);
-        let (scales, sums) = (Shared::new(&mut self.scales), Shared::new(&mut self.sums));
-        for_rows(pool, self.rows, k, &|first, rows| {
-            // SAFETY: items are disjoint rows.
-            let rows = unsafe {
-                Rows {
-                    x: &x[first * k..(first + rows) * k],
-                    k,
-                    codes: codes.part(first * stride, rows * stride),
-                    scales: scales.part(first * segments, rows * segments),
-                    sums: sums.part(first * segments, rows * segments),
-                }
-            };
-            isa.run(rows);
-        });
+        Coder {
+            isa,
+            rows,
+            k,
+            segments: self.segments,
+            codes: Shared::new(&mut self.codes),
+            scales: Shared::new(&mut self.scales),
+            sums: Shared::new(&mut self.sums),
+        }
+    }
+}
+
+/// Rows of `k` values on their way into codes.
+pub(in super::super) struct Coder<'a> {
+    isa: Isa,
+    rows: usize,
+    k: usize,
+    segments: usize,
+    codes: Shared<'a, i8>,
+    scales: Shared<'a, f32>,
+    sums: Shared<'a, i32>,
+}
+
+impl Coder<'_> {
+    /// Codes the whole rows `x`, which are those from `first`.
+    ///
+    /// # Safety
+    /// Nobody else codes any of these rows meanwhile.
+    pub(in super::super) unsafe fn code(&self, first: usize, x: &[f32]) {
+        let (k, segments, rows) = (self.k, self.segments, x.len() / self.k);
+        let stride = segments * SEGMENT;
+        // SAFETY: the caller vouches for the rows.
+        let rows = unsafe {
+            Rows {
+                x,
+                k,
+                codes: self.codes.part(first * stride, rows * stride),
+                scales: self.scales.part(first * segments, rows * segments),
+                sums: self.sums.part(first * segments, rows * segments),
+            }
+        };
+        self.isa.run(rows);
     }
 }
 

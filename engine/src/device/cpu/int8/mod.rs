@@ -15,10 +15,10 @@ mod product;
 mod tests;
 mod weights;
 
-pub(super) use activations::Activations;
+pub(super) use activations::{Activations, Coder};
 #[cfg(target_arch = "x86_64")]
 pub(super) use dots::{Avx2Dots, Avx2VnniDots, Avx512Dots};
-pub(super) use dots::{Dots, PortableDots, fetch};
+pub(super) use dots::{Dots, PortableDots};
 pub(super) use product::{Scratch, product};
 pub(super) use weights::Weights;
 

@@ -5,12 +5,11 @@
 use std::sync::{Mutex, PoisonError};
 
 use super::weights::{Weights, Width};
-use super::{
-    Activations, BLOCK, BLOCK_BYTES, Dots, SEGMENT, STEP, STEP_BYTES, TILE, TILE_GROUPS, fetch,
-};
+use super::{Activations, BLOCK, BLOCK_BYTES, Dots, SEGMENT, STEP, STEP_BYTES, TILE, TILE_GROUPS};
 use crate::device::cpu::isa::{DotKernel, Isa};
 use crate::device::cpu::lanes::{LANES, Lanes};
 use crate::device::cpu::matmul::Target;
+use crate::device::cpu::memory::{CACHE_LINE, fetch};
 use crate::device::cpu::pack::Aligned;
 use crate::device::cpu::pool::Pool;
 
@@ -54,15 +53,19 @@ pub(in super::super) fn product(
     target: Target<'_, '_>,
 ) {
     let chunk = (CHUNK / x.stride() / MAX_ROWS).max(1) * MAX_ROWS;
-    let per_item = w.tiles().div_ceil(ITEMS_PER_THREAD * pool.threads());
+    let threads = pool.threads();
+    let per_item = (w.tiles() / (ITEMS_PER_THREAD * threads)).max(1);
     let items = w.tiles().div_ceil(per_item);
     // Items of one chunk of rows follow one another, and find its activations in the cache.
     pool.items(x.rows.div_ceil(chunk) * items, &|thread, item| {
         let (first_row, first_tile) = (item / items * chunk, item % items * per_item);
         let rows = chunk.min(x.rows - first_row);
         let mut work = scratch.0[thread].lock().unwrap_or_else(PoisonError::into_inner);
-        for tile in first_tile..(first_tile + per_item).min(w.tiles()) {
-            isa.run_dots(Columns { x, w, first_row, rows, tile, work: &mut work, target });
+        let last = (first_tile + per_item).min(w.tiles()) - 1;
+        for tile in first_tile..=last {
+            // Threads take items in turns, mostly.
+            let then = if tile < last { tile + 1 } else { first_tile + threads * per_item };
+            isa.run_dots(Columns { x, w, first_row, rows, tile, then, work: &mut work, target });
         }
     });
 }
@@ -74,6 +77,8 @@ struct Columns<'a, 'b> {
     first_row: usize,
     rows: usize,
     tile: usize,
+    /// The tile that this thread is likely to take next.
+    then: usize,
     work: &'a mut Work,
     target: Target<'a, 'b>,
 }
@@ -101,6 +106,9 @@ impl DotKernel for Columns<'_, '_> {
                 // made ready.
                 unsafe { self.multiply(dots, start, row, rows, k0, steps) };
             }
+            if !is_few {
+                self.fetch_share(row, rows);
+            }
             self.finish(dots, row, rows);
             row += rows;
         }
@@ -108,6 +116,28 @@ impl DotKernel for Columns<'_, '_> {
 }
 
 impl Columns<'_, '_> {
+    /// Asks for as large a share of the next tile as `rows` rows from `row` are of all rows.
+    #[inline(always)]
+    fn fetch_share(&self, row: usize, rows: usize) {
+        let bytes = self.w.tile_bytes();
+        let next = self.w.tile_start(self.then);
+        for at in (row * bytes / self.rows..(row + rows) * bytes / self.rows).step_by(CACHE_LINE) {
+            fetch(next.wrapping_add(at));
+        }
+    }
+
+    /// What few rows, which wait for memory, ask for when they take the weights at byte `at` of the
+    /// tile.
+    #[inline(always)]
+    fn ahead(&self, at: usize) -> *const u8 {
+        let (at, bytes) = (at + AHEAD, self.w.tile_bytes());
+        if at < bytes {
+            self.w.tile_start(self.tile).wrapping_add(at)
+        } else {
+            self.w.tile_start(self.then).wrapping_add(at - bytes)
+        }
+    }
+
     /// Puts `steps` k from `k0` into the working memory as bytes, unless they can be read where
     /// they are.
     #[inline(always)]
@@ -119,17 +149,19 @@ impl Columns<'_, '_> {
         if self.work.weights.bytes().len() < bytes {
             self.work.weights = Aligned::zeroed(bytes);
         }
-        let from = &self.w.tile(self.tile)[self.w.bytes_of(k0)..][..self.w.bytes_of(steps)];
+        let at = self.w.bytes_of(k0);
+        let from = &self.w.tile(self.tile)[at..][..self.w.bytes_of(steps)];
+        let ahead = is_few.then(|| self.ahead(at));
         let to = &mut self.work.weights.bytes_mut()[..bytes];
         match self.w.width {
             Width::Eight => {
-                for (from, to) in from.chunks_exact(STEP_BYTES).zip(to.chunks_exact_mut(STEP_BYTES))
-                {
-                    fetch(from.as_ptr().wrapping_add(AHEAD));
+                let steps = from.chunks_exact(STEP_BYTES).zip(to.chunks_exact_mut(STEP_BYTES));
+                for (i, (from, to)) in steps.enumerate() {
+                    ahead.map(|ahead| fetch(ahead.wrapping_add(i * STEP_BYTES)));
                     to.copy_from_slice(from);
                 }
             }
-            Width::Four => widen(dots, from, to, is_few),
+            Width::Four => widen(dots, from, to, ahead),
         }
     }
 
@@ -187,21 +219,23 @@ impl Columns<'_, '_> {
     }
 }
 
-/// Makes bytes of the blocks in `from`.
+/// Makes bytes of the blocks in `from`, and asks for as many bytes at `ahead`.
 #[inline(always)]
-fn widen<D: Dots>(dots: D, from: &[u8], to: &mut [u8], fetches: bool) {
-    const TILE_BLOCK: usize = TILE_GROUPS * BLOCK_BYTES;
-    for (from, to) in from.chunks_exact(TILE_BLOCK).zip(to.chunks_exact_mut(BLOCK * TILE)) {
-        for (group, from) in from.chunks_exact(BLOCK_BYTES).enumerate() {
-            if fetches {
-                for line in from.chunks_exact(64) {
-                    fetch(line.as_ptr().wrapping_add(AHEAD));
-                }
+fn widen<D: Dots>(dots: D, from: &[u8], to: &mut [u8], ahead: Option<*const u8>) {
+    let blocks = from.chunks_exact(BLOCK_BYTES).enumerate();
+    for (i, from) in blocks {
+        if let Some(ahead) = ahead {
+            for line in (0..BLOCK_BYTES).step_by(CACHE_LINE) {
+                fetch(ahead.wrapping_add(i * BLOCK_BYTES + line));
             }
+        }
+        let (block, group) = (i / TILE_GROUPS, i % TILE_GROUPS);
+        let to = &mut to[block * BLOCK * TILE..][..BLOCK * TILE];
+        // SAFETY: `from` is one block, and `to` has its steps, side by side with those of the other
+        // groups.
+        unsafe {
             let to = to[group * STEP_BYTES..].as_mut_ptr();
-            // SAFETY: `from` is one block, and `to` has its steps, side by side with those of the
-            // other groups.
-            unsafe { dots.widen(from.as_ptr(), to, TILE_GROUPS * STEP_BYTES) };
+            dots.widen(from.as_ptr(), to, TILE_GROUPS * STEP_BYTES);
         }
     }
 }

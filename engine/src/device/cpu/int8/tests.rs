@@ -3,7 +3,7 @@
 use super::*;
 use crate::device::cpu::pack::{Matrix, Run};
 use crate::device::cpu::tests::{buffer, check_close, numbers, stored};
-use crate::device::cpu::{Arithmetic, Cpu, Isa, Pool, reference};
+use crate::device::cpu::{Arithmetic, Buffer, Cpu, Isa, Pool, reference};
 use crate::device::{Device, HostMatrix, RowOrder};
 use crate::weights::WeightType;
 
@@ -113,4 +113,32 @@ fn what_is_stored_in_integer_blocks_takes_the_byte_path() {
             assert_eq!(cpu.compute_dtype() == "int8", wanted, "{}", weight_type.name());
         }
     }
+}
+
+/// An operation that knows of products in bytes leaves codes with its rows; whoever changes the rows
+/// makes these void.
+#[test]
+fn rows_coded_as_they_are_written_give_the_same_product() {
+    on_every_device(|cpu, device| {
+        let (n, k) = (50, 160);
+        let (bytes, _) = stored(WeightType::Q8_0, n, k, 1);
+        let w = cpu.matrix(&[host(WeightType::Q8_0, n, k, &bytes)]).unwrap();
+        let (weight, bias) = (numbers(k, 2), numbers(k, 3));
+        for rows in [1, 9, 230] {
+            let product = |cpu: &mut Cpu, x: &Buffer| {
+                let mut out = buffer(n, vec![f32::NAN; rows * n]);
+                cpu.matmul(x, &w, &mut out).unwrap();
+                out.values().to_vec()
+            };
+            let mut normed = buffer(k, vec![0.0; rows * k]);
+            cpu.rms_norm(&buffer(k, numbers(rows * k, 4)), &weight, 1e-5, &mut normed).unwrap();
+            assert!(normed.codes().is_some(), "{device}");
+            let plain = buffer(k, normed.values().to_vec());
+            assert!(plain.codes().is_none(), "{device}");
+            assert!(product(cpu, &normed) == product(cpu, &plain), "{device}, {rows} rows");
+            cpu.add_bias(&mut normed, &bias).unwrap();
+            assert!(normed.codes().is_none(), "{device}: the codes are of other values");
+            assert!(product(cpu, &normed) != product(cpu, &plain), "{device}, {rows} rows");
+        }
+    });
 }

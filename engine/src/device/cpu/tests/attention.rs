@@ -39,7 +39,7 @@ fn attend(
         let width = shape.heads * shape.head_dim;
         let mut out = buffer(width, vec![f32::NAN; (last - first) * width]);
         cpu.attention(&part, layer, &plan, kv, &mut out).unwrap();
-        outputs.extend(out.data);
+        outputs.extend(out.values());
     }
     outputs
 }

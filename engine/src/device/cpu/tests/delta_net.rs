@@ -58,7 +58,7 @@ fn step(
     let mut out = buffer(cols, vec![f32::NAN; rows * cols]);
     let projected = buffer(layer.shape.cols(), projected.to_vec());
     cpu.delta_net(&projected, layer, &plan, state, &mut out).unwrap();
-    out.data
+    out.values().to_vec()
 }
 
 #[test]

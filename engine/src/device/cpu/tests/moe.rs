@@ -57,7 +57,7 @@ impl Layer {
         cpu.dispatch(&x, &routes, &mut sent).unwrap();
         cpu.expert_matmul(&sent, &self.matrices, &self.biases, &routes, &mut returned).unwrap();
         cpu.combine(&returned, &routes, &mut out).unwrap();
-        out.data
+        out.values().to_vec()
     }
 }
 

@@ -54,17 +54,3 @@ pub(in super::super) trait Dots: Copy {
     /// `BLOCK_BYTES` can be read at `from`, eight steps of 64 bytes be written at `to`.
     unsafe fn widen(self, from: *const u8, to: *mut u8, stride: usize);
 }
-
-/// Asks for the cache line at `address`, which may be anywhere, where the processor can be asked: every
-/// x86-64 can.
-#[inline(always)]
-pub(in super::super) fn fetch(address: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch may name any address.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(address.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = address;
-}
