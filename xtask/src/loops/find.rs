@@ -73,14 +73,15 @@ impl Loop {
         results.collect::<BTreeSet<_>>().len()
     }
 
-    /// Instructions that read or write the function's frame.
-    pub fn stack_accesses(&self) -> impl Iterator<Item = &Instruction> {
-        self.instructions.iter().filter(|one| {
+    /// How many instructions read or write the function's frame.
+    pub fn stack_accesses(&self) -> usize {
+        let on_stack = |one: &&Instruction| {
             let memory = (0..one.op_count()).any(|i| one.op_kind(i) == OpKind::Memory);
             let base = one.memory_base();
             let frame = base == Register::RSP || (base == Register::RBP && self.has_frame_pointer);
             (memory && frame) || one.is_stack_instruction()
-        })
+        };
+        self.instructions.iter().filter(on_stack).count()
     }
 }
 
@@ -124,7 +125,7 @@ mod tests {
     fn stack_accesses(code: &[u8]) -> usize {
         let found = innermost(code, 0);
         assert_eq!(found.len(), 1);
-        found[0].stack_accesses().count()
+        found[0].stack_accesses()
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 mod find;
 
+use std::fmt;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -14,6 +15,10 @@ use serde::Deserialize;
 
 use crate::shell::Shell;
 use find::Loop;
+
+/// Why no function may be found.
+const OLD_SYMBOLS: &str = "\
+hint: RUSTFLAGS in the environment take the place of those in .cargo/config.toml, which name types";
 
 /// What is expected, which is data.
 const EXPECTED: &str = include_str!("expected.toml");
@@ -31,7 +36,7 @@ struct Expectation {
     tile: String,
     /// End of the demangled name.
     function: String,
-    /// All instructions of the loop, at most: longer ones that also decode are others.
+    /// All instructions of the loop, at most.
     instructions_max: usize,
     has: Vec<Count>,
 }
@@ -80,9 +85,11 @@ pub fn check(shell: &Shell) -> Result<u8> {
     let expected: Expected = toml::from_str(EXPECTED).context("expected.toml")?;
     let mut findings = Vec::new();
     for expectation in &expected.loops {
-        match expectation.judge(&functions) {
-            Ok(line) => eprintln!("{line}"),
-            Err(line) => findings.push(line),
+        for line in expectation.judge(&functions) {
+            match line {
+                Ok(line) => eprintln!("{line}"),
+                Err(line) => findings.push(line),
+            }
         }
     }
     for finding in &findings {
@@ -116,40 +123,40 @@ fn functions<'a>(file: &object::File<'a>, path: &Path) -> Result<Vec<Function<'a
 }
 
 impl Expectation {
-    /// A line about the loop that was found, or about what is wrong.
-    fn judge(&self, functions: &[Function<'_>]) -> Result<String, String> {
+    /// A line for each function of the name: about the tile that was found, or what is wrong.
+    fn judge(&self, functions: &[Function<'_>]) -> Vec<Result<String, String>> {
         let (tile, name) = (&self.tile, &self.function);
-        let mut found: Option<Loop> = None;
-        let mut named =
-            functions.iter().filter(|function| function.name.ends_with(name)).peekable();
-        if named.peek().is_none() {
-            return Err(format!("{tile}: no function `{name}`"));
+        let named = functions.iter().filter(|function| function.name.ends_with(name));
+        let lines: Vec<_> = named.map(|function| self.judge_one(function)).collect();
+        if lines.is_empty() {
+            return vec![Err(format!("{tile}: no function `{name}`\n{OLD_SYMBOLS}"))];
         }
-        for function in named {
-            let loops = find::innermost(function.code, function.address);
-            for one in loops.into_iter().filter(|one| self.is_met(one)) {
-                if let Some(instruction) = one.stack_accesses().next() {
-                    let address = instruction.ip();
-                    return Err(format!("{tile}: `{name}` uses the stack at {address:#x}"));
-                }
-                found = Some(one);
-            }
-        }
-        let wanted: Vec<String> =
-            self.has.iter().map(|has| format!("{} {}", has.registers, has.name)).collect();
-        let wanted = format!("{} in {} instructions", wanted.join(", "), self.instructions_max);
-        match found {
-            None => Err(format!("{tile}: no innermost loop of `{name}` has {wanted} at most")),
-            Some(one) => {
-                let (all, start) = (one.instructions().len(), one.start());
-                Ok(format!("{tile}: {all} instructions at {start:#x}"))
-            }
-        }
+        lines
     }
 
-    fn is_met(&self, one: &Loop) -> bool {
-        one.instructions().len() <= self.instructions_max
-            && self.has.iter().all(|has| has.holds(one))
+    /// The tile is the shortest loop with all the registers: longer ones also decode.
+    fn judge_one(&self, function: &Function<'_>) -> Result<String, String> {
+        let (tile, max) = (&self.tile, self.instructions_max);
+        let loops = find::innermost(function.code, function.address).into_iter();
+        let with_all = loops.filter(|one| self.has.iter().all(|has| has.holds(one)));
+        let Some(found) = with_all.min_by_key(|one| one.instructions().len()) else {
+            let has: Vec<String> = self.has.iter().map(ToString::to_string).collect();
+            let (has, name) = (has.join(" and "), &self.function);
+            return Err(format!("{tile}: no innermost loop of `{name}` has {has}"));
+        };
+        let (all, stack) = (found.instructions().len(), found.stack_accesses());
+        let line = format!("{tile}: {all} instructions at {:#x}", found.start());
+        match stack {
+            0 if all <= max => Ok(line),
+            0 => Err(format!("{line}, where {max} were enough")),
+            _ => Err(format!("{line}, {stack} of them on the stack, which none may touch")),
+        }
+    }
+}
+
+impl fmt::Display for Count {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} registers", self.name, self.registers)
     }
 }
 
@@ -174,45 +181,46 @@ mod tests {
     const SPILLED: &[u8] =
         &[0x62, 0xf2, 0x75, 0x48, 0x50, 0x04, 0x24, 0x48, 0xff, 0xc9, 0x75, 0xf4, 0xc3];
 
-    fn judge(code: &[u8], name: &str, registers: usize) -> Result<String, String> {
-        judge_short(code, name, registers, 3)
-    }
-
-    fn judge_short(
-        code: &[u8],
-        name: &str,
-        registers: usize,
-        instructions_max: usize,
-    ) -> Result<String, String> {
+    fn judge(code: &[u8], name: &str, registers: usize, instructions_max: usize) -> String {
         let has = vec![Count { name: name.to_owned(), registers }];
-        let expectation = Expectation {
-            tile: "a tile".to_owned(),
-            function: "k".to_owned(),
-            instructions_max,
-            has,
-        };
-        expectation.judge(&[Function { name: "a::k".to_owned(), address: 0x100, code }])
+        let (tile, function) = ("a tile".to_owned(), "k".to_owned());
+        let expectation = Expectation { tile, function, instructions_max, has };
+        let lines =
+            expectation.judge(&[Function { name: "a::k".to_owned(), address: 0x100, code }]);
+        let lines = lines.into_iter().map(|line| match line {
+            Ok(line) => format!("well: {line}"),
+            Err(line) => line,
+        });
+        lines.collect()
     }
 
     #[test]
     fn a_loop_of_the_expected_instructions_is_found() {
-        let line = "a tile: 3 instructions at 0x100";
-        assert_eq!(judge(CLEAN, "vpdpbusd", 1), Ok(line.to_owned()));
-        assert!(judge(CLEAN, "vpdp*d", 1).is_ok());
+        let line = "well: a tile: 3 instructions at 0x100";
+        assert_eq!(judge(CLEAN, "vpdpbusd", 1, 3), line);
+        assert_eq!(judge(CLEAN, "vpdp*d", 1, 4), line);
     }
 
     #[test]
-    fn too_few_instructions_another_name_and_a_spill_are_findings() {
-        let none = |count, name| {
-            let wanted = format!("{count} {name} in 3 instructions at most");
-            format!("a tile: no innermost loop of `k` has {wanted}")
-        };
-        assert_eq!(judge(CLEAN, "vpdpbusd", 2), Err(none(2, "vpdpbusd")));
-        assert_eq!(judge(CLEAN, "vpdpbus", 1), Err(none(1, "vpdpbus")));
-        assert_eq!(judge(&CLEAN[..9], "vpdpbusd", 1), Err(none(1, "vpdpbusd")));
-        assert!(judge_short(CLEAN, "vpdpbusd", 1, 2).is_err());
-        let spill = "a tile: `k` uses the stack at 0x100";
-        assert_eq!(judge(SPILLED, "vpdpbusd", 1), Err(spill.to_owned()));
+    fn too_few_registers_a_spill_and_a_longer_loop_are_findings() {
+        let none = "a tile: no innermost loop of `k` has vpdpbusd of 2 registers";
+        assert_eq!(judge(CLEAN, "vpdpbusd", 2, 3), none);
+        let other = "a tile: no innermost loop of `k` has vpdpbus of 1 registers";
+        assert_eq!(judge(CLEAN, "vpdpbus", 1, 3), other);
+        let straight = "a tile: no innermost loop of `k` has vpdpbusd of 1 registers";
+        assert_eq!(judge(&CLEAN[..9], "vpdpbusd", 1, 3), straight);
+        let spill = "a tile: 3 instructions at 0x100, 1 of them on the stack, which none may touch";
+        assert_eq!(judge(SPILLED, "vpdpbusd", 1, 3), spill);
+        let long = "a tile: 3 instructions at 0x100, where 2 were enough";
+        assert_eq!(judge(CLEAN, "vpdpbusd", 1, 2), long);
+    }
+
+    #[test]
+    fn a_function_that_is_not_there_is_a_finding() {
+        let has = vec![Count { name: "vpdpbusd".to_owned(), registers: 1 }];
+        let (tile, function) = ("a tile".to_owned(), "k".to_owned());
+        let lines = Expectation { tile, function, instructions_max: 3, has }.judge(&[]);
+        assert!(matches!(&lines[..], [Err(line)] if line.contains("no function `k`")), "{lines:?}");
     }
 
     #[test]
