@@ -2,6 +2,12 @@
 
 #![expect(clippy::duplicate_mod, reason = "each bench is a crate of its own that shares tables")]
 
+/// A letter of a shape and a number.
+fn is_size(word: &str) -> bool {
+    let number = word.strip_prefix(|letter: char| letter.is_ascii_uppercase());
+    number.is_some_and(|number| number.parse::<usize>().is_ok())
+}
+
 macro_rules! benches {
     ($($op:ident: $path:literal),* $(,)?) => {
         $(
@@ -29,6 +35,10 @@ macro_rules! benches {
                 let id = $op::smallest().id;
                 let parts: Vec<&str> = id.split('/').collect();
                 assert!(parts.len() == 3 && isas.contains(&parts[2]), "{id}");
+                // Sizes, then the type: `T1_K576_q4_1`.
+                let words: Vec<&str> = parts[1].split('_').collect();
+                let sizes = words.iter().take_while(|word| is_size(word)).count();
+                assert!(0 < sizes && sizes < words.len(), "{id}");
                 assert!(!$op::cases().is_empty(), "{id}");
                 let _runs_them: fn() = $op::benches;
             )*
