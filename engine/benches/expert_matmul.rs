@@ -37,8 +37,11 @@ pub fn case(mut cpu: Cpu, layer: Layer, t: usize, weight_type: WeightType) -> Ca
     let mut out = cpu.buffer(n).expect("a buffer");
     cpu.write(&mut x, &numbers(rows * hidden)).expect("rows");
     cpu.resize(&mut out, rows).expect("rows");
-    // Rows of a small step rarely share an expert.
-    let read = experts.min(rows) * n * weight_type.row_bytes(hidden);
+    let has_rows = |expert: &usize| {
+        let own = cpu.route(&logits, chosen, GATE, *expert..expert + 1).expect("routes");
+        cpu.routed_rows(&own) > 0
+    };
+    let read = (0..experts).filter(has_rows).count() * n * weight_type.row_bytes(hidden);
     let isa = cpu.isa().name();
     Case {
         id: format!("expert_matmul/T{t}_C{chosen}_K{hidden}_N{n}_{}/{isa}", weight_type.name()),
