@@ -1,10 +1,10 @@
 //! Attention over KV pages: decode rows at several context lengths, and a prefill chunk.
 
 #[expect(dead_code, reason = "this bench uses a part of the shared table")]
-mod shapes;
+pub(crate) mod shapes;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use engine::device::cpu::Isa;
+use engine::device::cpu::{Cpu, Isa};
 use engine::device::{AttentionLayer, AttentionShape, Device, KvShape, KvType, Rotation};
 use engine::model::{LogitRows, Segment, StepBatch};
 use shapes::{Case, Lazy, MODELS, SMOLLM2_135M, Shape, device, measure, numbers};
@@ -14,9 +14,9 @@ const PAGE_TOKENS: usize = 16;
 /// Sequences that add some rows each to what they have.
 #[derive(Debug, Clone, Copy)]
 pub struct Work {
-    sequences: usize,
-    rows: usize,
-    context: usize,
+    pub sequences: usize,
+    pub rows: usize,
+    pub context: usize,
 }
 
 impl Work {
@@ -41,14 +41,13 @@ impl Work {
     }
 }
 
-pub fn case(isa: Isa, shape: &Shape, kv_type: KvType, work: Work) -> Case {
+pub fn case(mut cpu: Cpu, shape: &Shape, kv_type: KvType, work: Work) -> Case {
     let Shape { model, heads, kv_heads, head_dim, .. } = *shape;
     let Work { sequences, rows, context } = work;
     let scale = 1.0 / (head_dim as f32).sqrt();
     let attention = AttentionShape { heads, kv_heads, head_dim, scale };
     let layer = AttentionLayer::new(attention, 0);
     let rotation = Rotation { inverse_frequencies: Vec::new(), factor: 1.0 };
-    let mut cpu = device(isa);
     let (pages, page_tokens) = (sequences * work.pages_each(), PAGE_TOKENS);
     let cache = KvShape { layers: 1, kv_heads, head_dim, pages, page_tokens, kv_type };
     let mut kv = cpu.kv(cache).expect("the pages fit into memory");
@@ -67,7 +66,7 @@ pub fn case(isa: Isa, shape: &Shape, kv_type: KvType, work: Work) -> Case {
     cpu.resize(&mut out, t).expect("rows");
     let seen = t * (context + rows.div_ceil(2));
     let kv_bytes = sequences * (context + rows) * 2 * kv_heads * head_dim * kv_type.bytes();
-    let (kind, isa) = (kv_type.name(), isa.name());
+    let (kind, isa) = (kv_type.name(), cpu.isa().name());
     Case {
         id: format!("attention/B{sequences}_T{t}_C{context}_{model}_{kind}/{isa}"),
         flops: 4 * (seen * heads * head_dim) as u64,
@@ -86,7 +85,7 @@ pub fn cases() -> Vec<Lazy> {
             for kv_type in [KvType::F16, KvType::F32] {
                 for (sequences, rows, context) in work {
                     let work = Work { sequences, rows, context };
-                    cases.push(Box::new(move || case(isa, &shape, kv_type, work)));
+                    cases.push(Box::new(move || case(device(isa), &shape, kv_type, work)));
                 }
             }
         }
@@ -97,7 +96,7 @@ pub fn cases() -> Vec<Lazy> {
 /// The case that tests run.
 pub fn smallest() -> Case {
     let work = Work { sequences: 1, rows: 1, context: 32 };
-    case(Isa::best(), &SMOLLM2_135M, KvType::F16, work)
+    case(device(Isa::best()), &SMOLLM2_135M, KvType::F16, work)
 }
 
 fn all(criterion: &mut Criterion) {

@@ -3,7 +3,7 @@
 mod shapes;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use engine::device::cpu::{Arithmetic, Isa};
+use engine::device::cpu::{Arithmetic, Cpu, Isa};
 use engine::device::{Device, HostMatrix, RowOrder};
 use engine::weights::{WeightType, random_tensor};
 use shapes::{Case, Lazy, MODELS, TOKENS, device, measure, numbers};
@@ -16,16 +16,16 @@ const INT8_TYPES: [WeightType; 2] = [WeightType::Q4_1, WeightType::Q8_0];
 /// One product of `[t, k]` by `[n, k]`.
 #[derive(Debug, Clone, Copy)]
 pub struct Product {
-    t: usize,
-    k: usize,
-    n: usize,
-    weight_type: WeightType,
+    pub t: usize,
+    pub k: usize,
+    pub n: usize,
+    pub weight_type: WeightType,
 }
 
 /// `op` is `product` in `arithmetic`; what is done to its rows before is a part of it.
-pub fn case(op: &str, isa: Isa, arithmetic: Arithmetic, product: Product) -> Case {
+pub fn case(op: &str, cpu: Cpu, arithmetic: Arithmetic, product: Product) -> Case {
     let Product { t, k, n, weight_type } = product;
-    let mut cpu = device(isa).with(arithmetic);
+    let mut cpu = cpu.with(arithmetic);
     let stored = random_tensor(1, "bench", weight_type, &[n, k]);
     let host = HostMatrix { weight_type, n, k, bytes: &stored.bytes, order: RowOrder::AsStored };
     let w = cpu.matrix(&[host]).expect("the weights fit into memory");
@@ -34,7 +34,7 @@ pub fn case(op: &str, isa: Isa, arithmetic: Arithmetic, product: Product) -> Cas
     cpu.write(&mut x, &numbers(t * k)).expect("rows of k");
     cpu.resize(&mut out, t).expect("rows of n");
     Case {
-        id: format!("{op}/T{t}_K{k}_N{n}_{}/{}", weight_type.name(), isa.name()),
+        id: format!("{op}/T{t}_K{k}_N{n}_{}/{}", weight_type.name(), cpu.isa().name()),
         flops: 2 * (t * n * k) as u64,
         bytes: (stored.bytes.len() + 4 * t * (n + k)) as u64,
         run: Box::new(move || cpu.matmul(&x, &w, &mut out).expect("a product")),
@@ -58,7 +58,8 @@ fn products(tokens: &[usize], types: &[WeightType]) -> Vec<Product> {
 
 /// `products` in `arithmetic` on every instruction set.
 fn on_each(op: &'static str, arithmetic: Arithmetic, products: &[Product]) -> Vec<Lazy> {
-    let lazy = |isa, product| -> Lazy { Box::new(move || case(op, isa, arithmetic, product)) };
+    let lazy =
+        |isa, product| -> Lazy { Box::new(move || case(op, device(isa), arithmetic, product)) };
     let isas = Isa::detected().into_iter();
     isas.flat_map(|isa| products.iter().map(move |product| lazy(isa, *product))).collect()
 }
@@ -74,7 +75,7 @@ pub fn int8_cases() -> Vec<Lazy> {
 /// The case that tests run.
 pub fn smallest() -> Case {
     let product = Product { t: 1, k: 576, n: 1536, weight_type: WeightType::Q4_1 };
-    case("matmul", Isa::best(), Arithmetic::F32, product)
+    case("matmul", device(Isa::best()), Arithmetic::F32, product)
 }
 
 fn all(criterion: &mut Criterion) {

@@ -1,9 +1,9 @@
 //! Rotary embedding of queries and keys, and the write of keys and values to pages.
 
-mod shapes;
+pub(crate) mod shapes;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use engine::device::cpu::Isa;
+use engine::device::cpu::{Cpu, Isa};
 use engine::device::{AttentionLayer, AttentionShape, Device, KvShape, KvType, Rotation};
 use engine::model::{LogitRows, Segment, StepBatch};
 use shapes::{Case, Lazy, MODELS, SMOLLM2_135M, Shape, TOKENS, device, measure, numbers};
@@ -11,11 +11,10 @@ use shapes::{Case, Lazy, MODELS, SMOLLM2_135M, Shape, TOKENS, device, measure, n
 const PAGE_TOKENS: usize = 16;
 
 /// `t` rows of one sequence.
-pub fn case(isa: Isa, shape: &Shape, t: usize) -> Case {
+pub fn case(mut cpu: Cpu, shape: &Shape, t: usize) -> Case {
     let Shape { heads, kv_heads, head_dim, .. } = *shape;
     let attention = AttentionShape { heads, kv_heads, head_dim, scale: 1.0 };
     let layer = AttentionLayer::new(attention, 0);
-    let mut cpu = device(isa);
     let (page_tokens, kv_type) = (PAGE_TOKENS, KvType::F16);
     let pages = t.div_ceil(page_tokens);
     let mut kv = cpu
@@ -35,7 +34,7 @@ pub fn case(isa: Isa, shape: &Shape, t: usize) -> Case {
     cpu.write(&mut qkv, &numbers(t * attention.qkv_cols())).expect("rows");
     let (turned, cached) = (t * (heads + kv_heads) * head_dim, 2 * t * kv_heads * head_dim);
     Case {
-        id: format!("rope/T{t}_{}_f16/{}", shape.model, isa.name()),
+        id: format!("rope/T{t}_{}_f16/{}", shape.model, cpu.isa().name()),
         flops: 3 * turned as u64,
         bytes: (8 * turned + cached * kv_type.bytes()) as u64,
         run: Box::new(move || {
@@ -49,7 +48,7 @@ pub fn cases() -> Vec<Lazy> {
     for isa in Isa::detected() {
         for shape in MODELS {
             for t in TOKENS {
-                cases.push(Box::new(move || case(isa, &shape, t)));
+                cases.push(Box::new(move || case(device(isa), &shape, t)));
             }
         }
     }
@@ -58,7 +57,7 @@ pub fn cases() -> Vec<Lazy> {
 
 /// The case that tests run.
 pub fn smallest() -> Case {
-    case(Isa::best(), &SMOLLM2_135M, 1)
+    case(device(Isa::best()), &SMOLLM2_135M, 1)
 }
 
 fn all(criterion: &mut Criterion) {

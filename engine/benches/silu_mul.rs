@@ -4,17 +4,16 @@ mod shapes;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use engine::device::Device;
-use engine::device::cpu::Isa;
+use engine::device::cpu::{Cpu, Isa};
 use shapes::{Case, Lazy, MODELS, TOKENS, device, measure, numbers};
 
-pub fn case(isa: Isa, t: usize, n: usize) -> Case {
-    let mut cpu = device(isa);
+pub fn case(mut cpu: Cpu, t: usize, n: usize) -> Case {
     let mut gate_up = cpu.buffer(2 * n).expect("a buffer");
     let mut out = cpu.buffer(n).expect("a buffer");
     cpu.write(&mut gate_up, &numbers(2 * t * n)).expect("rows");
     cpu.resize(&mut out, t).expect("rows");
     Case {
-        id: format!("silu_mul/T{t}_N{n}_f32/{}", isa.name()),
+        id: format!("silu_mul/T{t}_N{n}_f32/{}", cpu.isa().name()),
         // The exponential takes most of some twenty operations.
         flops: 20 * (t * n) as u64,
         bytes: 12 * (t * n) as u64,
@@ -27,7 +26,7 @@ pub fn cases() -> Vec<Lazy> {
     for isa in Isa::detected() {
         for shape in MODELS {
             for t in TOKENS {
-                cases.push(Box::new(move || case(isa, t, shape.intermediate)));
+                cases.push(Box::new(move || case(device(isa), t, shape.intermediate)));
             }
         }
     }
@@ -36,7 +35,7 @@ pub fn cases() -> Vec<Lazy> {
 
 /// The case that tests run.
 pub fn smallest() -> Case {
-    case(Isa::best(), 1, 1536)
+    case(device(Isa::best()), 1, 1536)
 }
 
 fn all(criterion: &mut Criterion) {

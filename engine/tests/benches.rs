@@ -1,6 +1,12 @@
 //! Every bench runs once at its smallest shape, so that none breaks unseen. Nothing is timed.
 
-#![expect(clippy::duplicate_mod, reason = "each bench is a crate of its own that shares shapes.rs")]
+#![expect(clippy::duplicate_mod, reason = "each bench is a crate of its own that shares tables")]
+
+/// A letter of a shape and a number.
+fn is_size(word: &str) -> bool {
+    let number = word.strip_prefix(|letter: char| letter.is_ascii_uppercase());
+    number.is_some_and(|number| number.parse::<usize>().is_ok())
+}
 
 macro_rules! benches {
     ($($op:ident: $path:literal),* $(,)?) => {
@@ -15,7 +21,9 @@ macro_rules! benches {
                 let mut case = $op::smallest();
                 (case.run)();
                 assert!(case.id.starts_with(concat!(stringify!($op), "/")), "{case:?}");
-                assert!(case.flops > 0 && case.bytes > 0, "{case:?}");
+                // Rows on their way to experts are only copied.
+                let copies = stringify!($op) == "dispatch";
+                assert!((case.flops > 0 || copies) && case.bytes > 0, "{case:?}");
             )*
         }
 
@@ -27,6 +35,10 @@ macro_rules! benches {
                 let id = $op::smallest().id;
                 let parts: Vec<&str> = id.split('/').collect();
                 assert!(parts.len() == 3 && isas.contains(&parts[2]), "{id}");
+                // Sizes, then the type: `T1_K576_q4_1`.
+                let words: Vec<&str> = parts[1].split('_').collect();
+                let sizes = words.iter().take_while(|word| is_size(word)).count();
+                assert!(0 < sizes && sizes < words.len(), "{id}");
                 assert!(!$op::cases().is_empty(), "{id}");
                 let _runs_them: fn() = $op::benches;
             )*
@@ -35,10 +47,20 @@ macro_rules! benches {
 }
 
 benches! {
+    add_bias: "../benches/add_bias.rs",
+    add_rms_norm: "../benches/add_rms_norm.rs",
     attention: "../benches/attention.rs",
+    clamped_swiglu: "../benches/clamped_swiglu.rs",
+    combine: "../benches/combine.rs",
+    delta_net: "../benches/delta_net.rs",
+    dispatch: "../benches/dispatch.rs",
+    embed: "../benches/embed.rs",
+    expert_matmul: "../benches/expert_matmul.rs",
     matmul: "../benches/matmul.rs",
     rms_norm: "../benches/rms_norm.rs",
     rope: "../benches/rope.rs",
+    route: "../benches/route.rs",
     sample: "../benches/sample.rs",
+    sigmoid_mul: "../benches/sigmoid_mul.rs",
     silu_mul: "../benches/silu_mul.rs",
 }

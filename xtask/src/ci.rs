@@ -8,6 +8,8 @@ use anyhow::Result;
 
 use crate::build;
 use crate::codegen;
+use crate::counts;
+use crate::loops;
 use crate::shell::{Shell, cargo};
 use crate::tidy;
 
@@ -26,6 +28,8 @@ const STAGES: &[Stage] = &[
         cargo_words(shell, "clippy --locked --release --workspace --all-targets -- -D warnings")
     }),
     ("build", |shell| cargo_words(shell, "build --locked --release --workspace --bins")),
+    ("loops", loops::check),
+    ("counts", |shell| counts::run(shell, false)),
     ("generated files", |shell| codegen::run(shell, true)),
     ("records", |shell| build::run_results(shell, "check", &[])),
     ("pages", |shell| build::run_site(shell, &[OsString::from("--check")])),

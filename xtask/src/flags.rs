@@ -27,6 +27,9 @@ Registry and site
 Work on Redline
   ci [--extra]            everything that must pass; --extra: the slower stages
   tidy                    the house rules
+  counts [--renew]        count the instructions of the kernels and compare with what is committed;
+                          --renew: commit to what they are now
+  loops                   look at the innermost loops of the AVX-512 kernels in the built server
   codegen [--check]       write what is generated from the code
 
 Arguments after the command go to the program that does the work.
@@ -53,6 +56,10 @@ pub enum Command {
         check: bool,
     },
     Tidy,
+    Counts {
+        renew: bool,
+    },
+    Loops,
     Ci {
         extra: bool,
     },
@@ -82,6 +89,11 @@ pub fn parse(arguments: &[OsString]) -> Result<Command, lexopt::Error> {
         Some("tidy") => {
             one_flag(&rest, "")?;
             Command::Tidy
+        }
+        Some("counts") => Command::Counts { renew: one_flag(&rest, "renew")? },
+        Some("loops") => {
+            one_flag(&rest, "")?;
+            Command::Loops
         }
         _ => return Err(format!("no command `{}`", verb.to_string_lossy()).into()),
     };
@@ -132,7 +144,7 @@ mod tests {
 
     #[test]
     fn unknown_commands_and_flags_are_refused() {
-        for line in ["measure", "ci --fast", "codegen now", "tidy --check"] {
+        for line in ["measure", "ci --fast", "codegen now", "tidy --check", "loops --renew"] {
             assert!(parse(&words(line)).is_err(), "`{line}` was taken");
         }
     }

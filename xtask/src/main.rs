@@ -4,7 +4,9 @@
 mod build;
 mod ci;
 mod codegen;
+mod counts;
 mod flags;
+mod loops;
 mod shell;
 mod tidy;
 
@@ -45,6 +47,8 @@ fn run(shell: &Shell, command: Command) -> Result<u8> {
         Command::Site { rest } => build::run_site(shell, &rest),
         Command::Codegen { check } => codegen::run(shell, check),
         Command::Tidy => tidy::run(shell),
+        Command::Counts { renew } => counts::run(shell, renew),
+        Command::Loops => loops::run(shell),
         Command::Ci { extra } => ci::run(shell, extra),
     }
 }

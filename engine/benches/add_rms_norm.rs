@@ -1,0 +1,51 @@
+//! RMS norm of rows, with the residual added first.
+
+mod shapes;
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use engine::device::Device;
+use engine::device::cpu::{Cpu, Isa};
+use shapes::{Case, Lazy, MODELS, TOKENS, device, measure, numbers};
+
+pub fn case(mut cpu: Cpu, t: usize, n: usize) -> Case {
+    let weight = cpu.vector(&numbers(n)).expect("a vector");
+    let mut x = cpu.buffer(n).expect("a buffer");
+    let mut delta = cpu.buffer(n).expect("a buffer");
+    let mut out = cpu.buffer(n).expect("a buffer");
+    cpu.write(&mut x, &numbers(t * n)).expect("rows");
+    // Zeros keep the stream bounded however often the case runs.
+    cpu.write(&mut delta, &vec![0.0; t * n]).expect("rows");
+    cpu.resize(&mut out, t).expect("rows");
+    Case {
+        id: format!("add_rms_norm/T{t}_N{n}_f32/{}", cpu.isa().name()),
+        flops: 5 * (t * n) as u64,
+        bytes: 16 * (t * n) as u64,
+        run: Box::new(move || {
+            cpu.add_rms_norm(&mut x, &delta, &weight, 1e-5, &mut out).expect("a norm");
+        }),
+    }
+}
+
+pub fn cases() -> Vec<Lazy> {
+    let mut cases: Vec<Lazy> = Vec::new();
+    for isa in Isa::detected() {
+        for shape in MODELS {
+            for t in TOKENS {
+                cases.push(Box::new(move || case(device(isa), t, shape.hidden)));
+            }
+        }
+    }
+    cases
+}
+
+/// The case that tests run.
+pub fn smallest() -> Case {
+    case(device(Isa::best()), 1, 576)
+}
+
+fn all(criterion: &mut Criterion) {
+    measure(criterion, "add_rms_norm", cases());
+}
+
+criterion_group!(benches, all);
+criterion_main!(benches);

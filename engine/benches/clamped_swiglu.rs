@@ -1,0 +1,48 @@
+//! The clamped activation of an expert.
+
+mod shapes;
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use engine::device::Device;
+use engine::device::cpu::{Cpu, Isa};
+use shapes::{Case, Lazy, MODELS, TOKENS, device, measure, numbers};
+
+pub fn case(mut cpu: Cpu, t: usize, n: usize) -> Case {
+    let mut gate_up = cpu.buffer(2 * n).expect("a buffer");
+    let mut out = cpu.buffer(n).expect("a buffer");
+    cpu.write(&mut gate_up, &numbers(2 * t * n)).expect("rows");
+    cpu.resize(&mut out, t).expect("rows");
+    Case {
+        id: format!("clamped_swiglu/T{t}_N{n}_f32/{}", cpu.isa().name()),
+        // The exponential takes most of some twenty-five operations.
+        flops: 25 * (t * n) as u64,
+        bytes: 12 * (t * n) as u64,
+        run: Box::new(move || {
+            cpu.clamped_swiglu(&gate_up, 1.702, 7.0, &mut out).expect("an activation");
+        }),
+    }
+}
+
+pub fn cases() -> Vec<Lazy> {
+    let mut cases: Vec<Lazy> = Vec::new();
+    for isa in Isa::detected() {
+        for shape in MODELS {
+            for t in TOKENS {
+                cases.push(Box::new(move || case(device(isa), t, shape.intermediate)));
+            }
+        }
+    }
+    cases
+}
+
+/// The case that tests run.
+pub fn smallest() -> Case {
+    case(device(Isa::best()), 1, 1536)
+}
+
+fn all(criterion: &mut Criterion) {
+    measure(criterion, "clamped_swiglu", cases());
+}
+
+criterion_group!(benches, all);
+criterion_main!(benches);

@@ -1,0 +1,56 @@
+//! Rows of the embedding, decoded from what the table is kept in, by one loop for every
+//! instruction set.
+
+#[expect(dead_code, reason = "this bench uses a part of the shared table")]
+mod shapes;
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use engine::device::cpu::{Cpu, Isa};
+use engine::device::{Device, HostMatrix, RowOrder};
+use engine::weights::{WeightType, random_tensor};
+use shapes::{Case, Lazy, MODELS, TOKENS, device, measure};
+
+/// Step between two ids: a prime, so that rows are far from one another.
+const STRIDE: usize = 7_919;
+
+pub fn case(mut cpu: Cpu, t: usize, vocab: usize, n: usize, weight_type: WeightType) -> Case {
+    let stored = random_tensor(1, "bench", weight_type, &[vocab, n]);
+    let order = RowOrder::AsStored;
+    let host = HostMatrix { weight_type, n: vocab, k: n, bytes: &stored.bytes, order };
+    let table = cpu.matrix(&[host]).expect("the table fits into memory");
+    let ids: Vec<u32> = (0..t).map(|i| (i * STRIDE % vocab) as u32).collect();
+    let mut out = cpu.buffer(n).expect("a buffer");
+    cpu.resize(&mut out, t).expect("rows");
+    Case {
+        id: format!("embed/T{t}_V{vocab}_N{n}_{}/portable", weight_type.name()),
+        // A code is multiplied by its scale.
+        flops: (t * n) as u64,
+        bytes: (t * (weight_type.row_bytes(n) + 4 * n)) as u64,
+        run: Box::new(move || cpu.embed(&table, 0, &ids, &mut out).expect("rows of the table")),
+    }
+}
+
+pub fn cases() -> Vec<Lazy> {
+    let mut cases: Vec<Lazy> = Vec::new();
+    for shape in &MODELS[..2] {
+        for weight_type in [WeightType::Bf16, WeightType::Q8_0] {
+            for t in TOKENS {
+                let (vocab, n) = (shape.vocab, shape.hidden);
+                cases.push(Box::new(move || case(device(Isa::best()), t, vocab, n, weight_type)));
+            }
+        }
+    }
+    cases
+}
+
+/// The case that tests run.
+pub fn smallest() -> Case {
+    case(device(Isa::best()), 1, 64, 576, WeightType::Q8_0)
+}
+
+fn all(criterion: &mut Criterion) {
+    measure(criterion, "embed", cases());
+}
+
+criterion_group!(benches, all);
+criterion_main!(benches);

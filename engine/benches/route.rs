@@ -1,0 +1,41 @@
+//! The choice of experts for each row, which is one loop for every instruction set.
+
+mod experts;
+mod shapes;
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use engine::device::Device;
+use engine::device::cpu::{Cpu, Isa};
+use experts::{GATE, LAYER, Layer, SMALL};
+use shapes::{Case, Lazy, TOKENS, device, measure};
+
+pub fn case(mut cpu: Cpu, layer: Layer, t: usize) -> Case {
+    let Layer { experts, chosen, .. } = layer;
+    let logits = layer.logits(&mut cpu, t);
+    Case {
+        id: format!("route/T{t}_E{experts}_C{chosen}_f32/portable"),
+        // Sorting compares, and only the chosen are exponentiated and divided.
+        flops: (2 * t * chosen) as u64,
+        bytes: (4 * t * (experts + 2 * chosen)) as u64,
+        run: Box::new(move || {
+            cpu.route(&logits, chosen, GATE, 0..experts).expect("routes");
+        }),
+    }
+}
+
+pub fn cases() -> Vec<Lazy> {
+    let case = |t| -> Lazy { Box::new(move || case(device(Isa::best()), LAYER, t)) };
+    TOKENS.into_iter().map(case).collect()
+}
+
+/// The case that tests run.
+pub fn smallest() -> Case {
+    case(device(Isa::best()), SMALL, 1)
+}
+
+fn all(criterion: &mut Criterion) {
+    measure(criterion, "route", cases());
+}
+
+criterion_group!(benches, all);
+criterion_main!(benches);

@@ -1,0 +1,47 @@
+//! The gate of an attention layer's output.
+
+mod shapes;
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use engine::device::Device;
+use engine::device::cpu::{Cpu, Isa};
+use shapes::{Case, Lazy, MODELS, TOKENS, device, measure, numbers};
+
+pub fn case(mut cpu: Cpu, t: usize, n: usize) -> Case {
+    let mut x = cpu.buffer(n).expect("a buffer");
+    let mut gate = cpu.buffer(n).expect("a buffer");
+    cpu.write(&mut x, &numbers(t * n)).expect("rows");
+    // Open gates keep the rows from vanishing however often the case runs.
+    cpu.write(&mut gate, &vec![20.0; t * n]).expect("rows");
+    Case {
+        id: format!("sigmoid_mul/T{t}_N{n}_f32/{}", cpu.isa().name()),
+        // The exponential takes most of some twenty operations.
+        flops: 20 * (t * n) as u64,
+        bytes: 12 * (t * n) as u64,
+        run: Box::new(move || cpu.sigmoid_mul(&mut x, &gate).expect("a gate")),
+    }
+}
+
+pub fn cases() -> Vec<Lazy> {
+    let mut cases: Vec<Lazy> = Vec::new();
+    for isa in Isa::detected() {
+        for shape in MODELS {
+            for t in TOKENS {
+                cases.push(Box::new(move || case(device(isa), t, shape.heads * shape.head_dim)));
+            }
+        }
+    }
+    cases
+}
+
+/// The case that tests run.
+pub fn smallest() -> Case {
+    case(device(Isa::best()), 1, 576)
+}
+
+fn all(criterion: &mut Criterion) {
+    measure(criterion, "sigmoid_mul", cases());
+}
+
+criterion_group!(benches, all);
+criterion_main!(benches);

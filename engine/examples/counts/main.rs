@@ -1,0 +1,116 @@
+//! What `cargo xtask counts` counts the instructions of: one call of an operation on one thread,
+//! over fixed numbers. Without arguments lists the cases, with a name runs that one.
+//!
+//! Only [`counted`] is counted, so that making a case, and the first call with its allocations, are
+//! not.
+
+#![expect(clippy::duplicate_mod, reason = "each bench is a crate of its own that shares tables")]
+
+mod trace;
+
+use std::process::ExitCode;
+
+use engine::device::cpu::{Arithmetic, Cpu, Isa};
+use engine::device::{DeltaNetShape, KvType};
+use engine::weights::WeightType;
+
+macro_rules! benches {
+    ($($op:ident: $path:literal),* $(,)?) => {
+        $(
+            #[expect(dead_code, reason = "cases are of sizes that are counted in seconds")]
+            #[path = $path]
+            mod $op;
+        )*
+    };
+}
+
+benches! {
+    add_rms_norm: "../../benches/add_rms_norm.rs",
+    attention: "../../benches/attention.rs",
+    delta_net: "../../benches/delta_net.rs",
+    matmul: "../../benches/matmul.rs",
+    rope: "../../benches/rope.rs",
+    silu_mul: "../../benches/silu_mul.rs",
+}
+
+/// Instruction sets that are counted, as far as the processor has them: the others are unknown to
+/// the counter.
+const ISAS: [&str; 2] = ["avx2", "portable"];
+
+/// A name, and what makes the call that is counted.
+type Case = (String, Box<dyn FnOnce() -> Call>);
+type Make = fn(Cpu) -> Call;
+type Call = Box<dyn FnMut()>;
+
+fn main() -> ExitCode {
+    let Some(wanted) = std::env::args().nth(1) else {
+        for (name, _) in cases() {
+            println!("{name}");
+        }
+        return ExitCode::SUCCESS;
+    };
+    let Some((_, make)) = cases().into_iter().find(|(name, _)| *name == wanted) else {
+        eprintln!("error: no case `{wanted}`\nhint: without arguments the cases are listed");
+        return ExitCode::from(2);
+    };
+    let mut call = make();
+    // Working memory grows in the first call.
+    call();
+    counted(&mut call);
+    ExitCode::SUCCESS
+}
+
+/// The only function whose instructions count, with those that it calls.
+#[inline(never)]
+fn counted(call: &mut Call) {
+    call();
+}
+
+fn cases() -> Vec<Case> {
+    let mut cases: Vec<Case> = vec![("schedule".to_owned(), Box::new(|| Box::new(trace::run)))];
+    for isa in Isa::detected().into_iter().filter(|isa| ISAS.contains(&isa.name())) {
+        for (name, make) in of_each_isa() {
+            let name = format!("{name}/{}", isa.name());
+            cases.push((name, Box::new(move || make(Cpu::new(isa, 1)))));
+        }
+    }
+    cases
+}
+
+/// The operations. Products of stored blocks are in eight-bit integers, and turn their rows into
+/// such first.
+fn of_each_isa() -> Vec<(&'static str, Make)> {
+    vec![
+        ("matmul_int8/T1_q4_1", |cpu| product(cpu, 1, WeightType::Q4_1)),
+        ("matmul_int8/T16_q4_1", |cpu| product(cpu, 16, WeightType::Q4_1)),
+        ("matmul_int8/T1_q8_0", |cpu| product(cpu, 1, WeightType::Q8_0)),
+        ("matmul_int8/T16_q8_0", |cpu| product(cpu, 16, WeightType::Q8_0)),
+        ("matmul/T1_bf16", |cpu| product(cpu, 1, WeightType::Bf16)),
+        ("matmul/T12_bf16", |cpu| product(cpu, 12, WeightType::Bf16)),
+        ("matmul/T1_mxfp4", |cpu| product(cpu, 1, WeightType::Mxfp4)),
+        ("matmul/T12_mxfp4", |cpu| product(cpu, 12, WeightType::Mxfp4)),
+        ("attention/T1_C256_f16", |cpu| attend(cpu, KvType::F16, 1, 256)),
+        ("attention/T32_C0_f16", |cpu| attend(cpu, KvType::F16, 32, 0)),
+        ("attention/T1_C256_f32", |cpu| attend(cpu, KvType::F32, 1, 256)),
+        ("attention/T32_C0_f32", |cpu| attend(cpu, KvType::F32, 32, 0)),
+        ("add_rms_norm/T8", |cpu| add_rms_norm::case(cpu, 8, 576).run),
+        ("silu_mul/T8", |cpu| silu_mul::case(cpu, 8, 1536).run),
+        ("rope/T8", |cpu| rope::case(cpu, &rope::shapes::SMOLLM2_135M, 8).run),
+        ("delta_net/T8", |cpu| delta_net::case(cpu, NET, 1, 8).run),
+    ]
+}
+
+/// Two key heads of the layer that the bench measures.
+const NET: DeltaNetShape =
+    DeltaNetShape { key_heads: 2, value_heads: 4, key_dim: 128, value_dim: 128, taps: 4 };
+
+/// Four tiles of columns.
+fn product(cpu: Cpu, t: usize, weight_type: WeightType) -> Call {
+    let product = matmul::Product { t, k: 576, n: 192, weight_type };
+    matmul::case("matmul", cpu, Arithmetic::AsStored, product).run
+}
+
+fn attend(cpu: Cpu, kv_type: KvType, rows: usize, context: usize) -> Call {
+    let work = attention::Work { sequences: 1, rows, context };
+    attention::case(cpu, &attention::shapes::SMOLLM2_135M, kv_type, work).run
+}

@@ -1,0 +1,65 @@
+//! A fixed trace of arrivals through the scheduler: shared prefixes, chunked prompts, preemptions.
+
+use engine::schedule::{Limits, Scheduler, SeqId};
+
+const STEPS: usize = 300;
+
+const LIMITS: Limits = Limits {
+    max_batch_size: 16,
+    token_budget: 256,
+    max_seq_len: 512,
+    pages: 48,
+    page_tokens: 16,
+    chunk_tokens: 64,
+    prefix_cache: true,
+    states: None,
+    run_ahead: 0,
+};
+
+/// Runs the whole trace from an empty scheduler.
+pub fn run() {
+    let mut scheduler = Scheduler::new(LIMITS);
+    let mut random = Random(1);
+    for step in 0..STEPS as u64 {
+        if random.below(3) == 0 {
+            let id = SeqId(step);
+            scheduler.add(id, prompt(&mut random), output(id)).expect("prompts fit");
+        }
+        let plan = scheduler.plan();
+        if plan.slots.is_empty() {
+            continue;
+        }
+        scheduler.commit(&plan);
+        for slot in plan.slots.iter().filter(|slot| slot.samples) {
+            let sequence = scheduler.sequence(slot.id).expect("a planned sequence lives");
+            if sequence.output().len() + 1 == output(slot.id) {
+                scheduler.remove(slot.id);
+            } else {
+                scheduler.append(slot.id, random.below(1000));
+            }
+        }
+    }
+    let totals = scheduler.totals();
+    assert!(totals.preemptions > 0 && totals.hit_tokens > 0, "nothing hard came: {totals:?}");
+}
+
+/// Tokens that a sequence asks for.
+fn output(id: SeqId) -> usize {
+    1 + (id.0 * 37 % 120) as usize
+}
+
+/// A prompt that begins as those of its family do.
+fn prompt(random: &mut Random) -> Vec<u32> {
+    let (family, length) = (random.below(4), 1 + random.below(200));
+    (0..length).map(|index| family * 1000 + index).collect()
+}
+
+/// A linear congruential generator.
+struct Random(u32);
+
+impl Random {
+    fn below(&mut self, end: u32) -> u32 {
+        self.0 = self.0.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (self.0 >> 8) % end
+    }
+}

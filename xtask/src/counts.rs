@@ -1,0 +1,184 @@
+//! Instruction counts of the kernels and of the scheduler against what is committed: a regression
+//! shows on any machine, without a clock.
+//!
+//! It knows neither kernels nor shapes: the engine's example `counts` lists its cases and runs them
+//! one by one, under callgrind.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde::Deserialize;
+
+use crate::shell::Shell;
+
+/// The committed counts, from the root.
+const FILE: &str = "engine/benches/counts.toml";
+
+const HEAD: &str = "\
+# Instructions of one call on one thread: docs/notes/guards.md. Written by `cargo xtask counts --renew`.
+";
+
+/// Percent by which a count may grow. The kernels' own code is the same wherever this compiler makes
+/// it, and every processor with AVX2 looks alike under callgrind, but another C library copies and
+/// fills memory by other instructions.
+const GROWTH_PERCENT: u64 = 2;
+
+/// Percent by which a count may shrink before the committed one has to follow: a guard far above the
+/// truth guards nothing.
+const SHRINKAGE_PERCENT: u64 = 5;
+
+/// The function of the example whose instructions count, in mangled symbols.
+const COUNTED: &str = "--toggle-collect=*6counts7counted*";
+
+/// What is committed.
+#[derive(Debug, Deserialize, PartialEq, Eq)]
+struct Committed {
+    /// `rustc --version` that compiled what was counted.
+    compiler: String,
+    instructions: BTreeMap<String, u64>,
+}
+
+/// Counts every case and compares, or writes what was counted; exit code 1 when a count is out of
+/// its bounds. Where there is no valgrind, or another compiler, there is nothing to compare.
+///
+/// # Errors
+/// The example does not build, or the committed file cannot be read.
+pub fn run(shell: &Shell, renew: bool) -> Result<u8> {
+    if shell.read(Path::new("valgrind"), &["--version"]).is_err() {
+        eprintln!("no valgrind: instructions are not counted");
+        return Ok(if renew { 4 } else { 0 });
+    }
+    let compiler = shell.read(Path::new("rustc"), &["--version"])?.trim().to_owned();
+    let path = shell.root().join(FILE);
+    if renew {
+        let counted = Committed { compiler, instructions: count(shell)? };
+        std::fs::write(&path, counted.text()).with_context(|| format!("cannot write `{FILE}`"))?;
+        eprintln!("{} counts in {FILE}", counted.instructions.len());
+        return Ok(0);
+    }
+    let committed = Committed::read(&path)?;
+    if committed.compiler != compiler {
+        eprintln!(
+            "the committed counts are of {}, and this is {compiler}: nothing to compare\n\
+             hint: `cargo xtask counts --renew` commits to this compiler",
+            committed.compiler
+        );
+        return Ok(0);
+    }
+    let findings = committed.compare(&count(shell)?);
+    for finding in &findings {
+        eprintln!("{finding}");
+    }
+    if !findings.is_empty() {
+        eprintln!("hint: where that is meant, `cargo xtask counts --renew` and commit {FILE}");
+    }
+    Ok(u8::from(!findings.is_empty()))
+}
+
+/// Instructions of every case.
+fn count(shell: &Shell) -> Result<BTreeMap<String, u64>> {
+    let line = "build --quiet --locked --release --workspace --example counts";
+    shell.cargo(&line.split(' ').collect::<Vec<_>>())?;
+    let example = shell.built("examples/counts");
+    let names = shell.read::<&str>(&example, &[])?;
+    names.lines().map(|name| Ok((name.to_owned(), count_one(shell, &example, name)?))).collect()
+}
+
+fn count_one(shell: &Shell, example: &Path, name: &str) -> Result<u64> {
+    let log = shell.read(
+        Path::new("valgrind"),
+        &[
+            "--tool=callgrind",
+            "--callgrind-out-file=/dev/null",
+            "--log-fd=1",
+            "--demangle=no",
+            COUNTED,
+            &example.display().to_string(),
+            name,
+        ],
+    )?;
+    collected(&log).with_context(|| format!("callgrind counted nothing in `{name}`:\n{log}"))
+}
+
+/// The total in what callgrind says at its end.
+fn collected(log: &str) -> Option<u64> {
+    let line = log.lines().find_map(|line| line.split_once("Collected :"))?;
+    line.1.trim().parse().ok().filter(|count| *count > 0)
+}
+
+impl Committed {
+    fn read(path: &Path) -> Result<Self> {
+        let text =
+            std::fs::read_to_string(path).with_context(|| format!("cannot read `{FILE}`"))?;
+        toml::from_str(&text).with_context(|| format!("`{FILE}` is not as --renew writes it"))
+    }
+
+    fn text(&self) -> String {
+        let counts =
+            self.instructions.iter().map(|(name, count)| format!("\"{name}\" = {count}\n"));
+        let counts: String = counts.collect();
+        format!("{HEAD}compiler = \"{}\"\n\n[instructions]\n{counts}", self.compiler)
+    }
+
+    /// A line for each count that is out of bounds or not committed. What is committed and was not
+    /// counted needs a processor with more instructions.
+    fn compare(&self, counted: &BTreeMap<String, u64>) -> Vec<String> {
+        let compare = |(name, now): (&String, &u64)| {
+            let Some(then) = self.instructions.get(name) else {
+                return Some(format!("{name}: {now} instructions, and none are committed"));
+            };
+            let percent = 100.0 * now.abs_diff(*then) as f64 / *then as f64;
+            if 100 * now > (100 + GROWTH_PERCENT) * then {
+                Some(format!("{name}: {now} instructions, {percent:.1} % more than {then}"))
+            } else if 100 * now < (100 - SHRINKAGE_PERCENT) * then {
+                Some(format!(
+                    "{name}: {now} instructions, {percent:.1} % less than {then}: lower it"
+                ))
+            } else {
+                None
+            }
+        };
+        counted.iter().filter_map(compare).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(entries: &[(&str, u64)]) -> BTreeMap<String, u64> {
+        entries.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect()
+    }
+
+    #[test]
+    fn a_count_has_a_bound_on_either_side() {
+        let instructions = counts(&[("a", 1000), ("b", 1000), ("c", 1000), ("d", 1000)]);
+        let committed = Committed { compiler: String::new(), instructions };
+        let within = counts(&[("a", 1020), ("b", 950)]);
+        assert!(committed.compare(&within).is_empty());
+        let without = counts(&[("a", 1021), ("b", 949), ("c", 1000), ("new", 5)]);
+        assert_eq!(
+            committed.compare(&without),
+            [
+                "a: 1021 instructions, 2.1 % more than 1000",
+                "b: 949 instructions, 5.1 % less than 1000: lower it",
+                "new: 5 instructions, and none are committed",
+            ]
+        );
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let instructions = counts(&[("matmul/T1_bf16/avx2", 7), ("schedule", 8)]);
+        let committed = Committed { compiler: "rustc 1".to_owned(), instructions };
+        assert_eq!(toml::from_str::<Committed>(&committed.text()).expect("TOML"), committed);
+    }
+
+    #[test]
+    fn a_run_that_never_came_to_the_function_is_no_count() {
+        assert_eq!(collected("==1== Events    : Ir\n==1== Collected : 463083\n"), Some(463_083));
+        assert_eq!(collected("==1== Collected : 0\n"), None);
+        assert_eq!(collected("error: no case\n"), None);
+    }
+}

@@ -1,0 +1,233 @@
+//! The innermost loops of the AVX-512 kernels in the built server: that their instructions are
+//! those of the tile that was written, and that no value of it went to the stack.
+//!
+//! Kernels are compiled for every instruction set whatever the machine, so this runs on any x86-64
+//! processor, where their instructions could not even be counted.
+
+mod find;
+
+use std::fmt;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use object::{Object, ObjectSection, ObjectSymbol};
+use serde::Deserialize;
+
+use crate::shell::Shell;
+use find::Loop;
+
+/// Why no function may be found.
+const OLD_SYMBOLS: &str = "\
+hint: RUSTFLAGS in the environment take the place of those in .cargo/config.toml, which name types";
+
+/// What is expected, which is data.
+const EXPECTED: &str = include_str!("expected.toml");
+
+#[derive(Debug, Deserialize)]
+struct Expected {
+    #[serde(rename = "loop")]
+    loops: Vec<Expectation>,
+}
+
+/// A loop that a function must have.
+#[derive(Debug, Deserialize)]
+struct Expectation {
+    /// What the loop computes, for a person.
+    tile: String,
+    /// End of the demangled name.
+    function: String,
+    /// All instructions of the loop, at most.
+    instructions_max: usize,
+    has: Vec<Count>,
+}
+
+/// Instructions of a name whose results are in so many 512-bit registers: a tile has each of its sums
+/// in one of its own, which no other loop of its function has.
+#[derive(Debug, Deserialize)]
+struct Count {
+    /// A mnemonic in lower case; `*` stands for any letters.
+    name: String,
+    registers: usize,
+}
+
+/// A function of the program.
+struct Function<'a> {
+    name: String,
+    address: u64,
+    code: &'a [u8],
+}
+
+/// Builds the server and checks it.
+///
+/// # Errors
+/// It does not build, or is no program of this kind.
+pub fn run(shell: &Shell) -> Result<u8> {
+    let line = "build --quiet --locked --release --workspace --bin redline";
+    shell.cargo(&line.split(' ').collect::<Vec<_>>())?;
+    check(shell)
+}
+
+/// Checks the server that is built; exit code 1 when a loop is not as it has to be.
+///
+/// # Errors
+/// There is no built server, or it is no program of this kind.
+pub fn check(shell: &Shell) -> Result<u8> {
+    let path = shell.built("redline");
+    let bytes =
+        std::fs::read(&path).with_context(|| format!("cannot read `{}`", path.display()))?;
+    let file = object::File::parse(&*bytes)
+        .with_context(|| format!("`{}` is no ELF file", path.display()))?;
+    if file.architecture() != object::Architecture::X86_64 {
+        eprintln!("no x86-64: there are no AVX-512 kernels to look at");
+        return Ok(0);
+    }
+    let functions = functions(&file, &path)?;
+    let expected: Expected = toml::from_str(EXPECTED).context("expected.toml")?;
+    let mut findings = Vec::new();
+    for expectation in &expected.loops {
+        for line in expectation.judge(&functions) {
+            match line {
+                Ok(line) => eprintln!("{line}"),
+                Err(line) => findings.push(line),
+            }
+        }
+    }
+    for finding in &findings {
+        eprintln!("{finding}");
+    }
+    Ok(u8::from(!findings.is_empty()))
+}
+
+/// Every function that has a symbol.
+fn functions<'a>(file: &object::File<'a>, path: &Path) -> Result<Vec<Function<'a>>> {
+    let text = file.section_by_name(".text").context("there is no code")?;
+    let (start, code) = (text.address(), text.data().context("there is no code")?);
+    let function = |symbol: object::Symbol<'a, '_>| {
+        let from = usize::try_from(symbol.address().checked_sub(start)?).ok()?;
+        let to = from.checked_add(usize::try_from(symbol.size()).ok()?)?;
+        let name = format!("{:#}", rustc_demangle::demangle(symbol.name().ok()?));
+        Some(Function { name, address: symbol.address(), code: code.get(from..to)? })
+    };
+    let functions: Vec<Function<'_>> = file
+        .symbols()
+        .filter(|symbol| symbol.kind() == object::SymbolKind::Text)
+        .filter_map(function)
+        .collect();
+    if functions.is_empty() {
+        bail!(
+            "`{}` has no symbols: it was stripped of more than debug information",
+            path.display()
+        );
+    }
+    Ok(functions)
+}
+
+impl Expectation {
+    /// A line for each function of the name: about the tile that was found, or what is wrong.
+    fn judge(&self, functions: &[Function<'_>]) -> Vec<Result<String, String>> {
+        let (tile, name) = (&self.tile, &self.function);
+        let named = functions.iter().filter(|function| function.name.ends_with(name));
+        let lines: Vec<_> = named.map(|function| self.judge_one(function)).collect();
+        if lines.is_empty() {
+            return vec![Err(format!("{tile}: no function `{name}`\n{OLD_SYMBOLS}"))];
+        }
+        lines
+    }
+
+    /// The tile is the shortest loop with all the registers: longer ones also decode.
+    fn judge_one(&self, function: &Function<'_>) -> Result<String, String> {
+        let (tile, max) = (&self.tile, self.instructions_max);
+        let loops = find::innermost(function.code, function.address).into_iter();
+        let with_all = loops.filter(|one| self.has.iter().all(|has| has.holds(one)));
+        let Some(found) = with_all.min_by_key(|one| one.instructions().len()) else {
+            let has: Vec<String> = self.has.iter().map(ToString::to_string).collect();
+            let (has, name) = (has.join(" and "), &self.function);
+            return Err(format!("{tile}: no innermost loop of `{name}` has {has}"));
+        };
+        let (all, stack) = (found.instructions().len(), found.stack_accesses());
+        let line = format!("{tile}: {all} instructions at {:#x}", found.start());
+        match stack {
+            0 if all <= max => Ok(line),
+            0 => Err(format!("{line}, where {max} were enough")),
+            _ => Err(format!("{line}, {stack} of them on the stack, which none may touch")),
+        }
+    }
+}
+
+impl fmt::Display for Count {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} registers", self.name, self.registers)
+    }
+}
+
+impl Count {
+    fn holds(&self, one: &Loop) -> bool {
+        let (first, last) = self.name.split_once('*').unwrap_or((&self.name, ""));
+        let matches = |name: &str| match self.name.contains('*') {
+            true => name.starts_with(first) && name.ends_with(last),
+            false => name == first,
+        };
+        one.wide_results(matches) >= self.registers
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `again: vpdpbusd zmm0, zmm1, [rax]; dec rcx; jnz again; ret`
+    const CLEAN: &[u8] = &[0x62, 0xf2, 0x75, 0x48, 0x50, 0x00, 0x48, 0xff, 0xc9, 0x75, 0xf5, 0xc3];
+    /// The same with `[rsp]`.
+    const SPILLED: &[u8] =
+        &[0x62, 0xf2, 0x75, 0x48, 0x50, 0x04, 0x24, 0x48, 0xff, 0xc9, 0x75, 0xf4, 0xc3];
+
+    fn judge(code: &[u8], name: &str, registers: usize, instructions_max: usize) -> String {
+        let has = vec![Count { name: name.to_owned(), registers }];
+        let (tile, function) = ("a tile".to_owned(), "k".to_owned());
+        let expectation = Expectation { tile, function, instructions_max, has };
+        let lines =
+            expectation.judge(&[Function { name: "a::k".to_owned(), address: 0x100, code }]);
+        let lines = lines.into_iter().map(|line| match line {
+            Ok(line) => format!("well: {line}"),
+            Err(line) => line,
+        });
+        lines.collect()
+    }
+
+    #[test]
+    fn a_loop_of_the_expected_instructions_is_found() {
+        let line = "well: a tile: 3 instructions at 0x100";
+        assert_eq!(judge(CLEAN, "vpdpbusd", 1, 3), line);
+        assert_eq!(judge(CLEAN, "vpdp*d", 1, 4), line);
+    }
+
+    #[test]
+    fn too_few_registers_a_spill_and_a_longer_loop_are_findings() {
+        let none = "a tile: no innermost loop of `k` has vpdpbusd of 2 registers";
+        assert_eq!(judge(CLEAN, "vpdpbusd", 2, 3), none);
+        let other = "a tile: no innermost loop of `k` has vpdpbus of 1 registers";
+        assert_eq!(judge(CLEAN, "vpdpbus", 1, 3), other);
+        let straight = "a tile: no innermost loop of `k` has vpdpbusd of 1 registers";
+        assert_eq!(judge(&CLEAN[..9], "vpdpbusd", 1, 3), straight);
+        let spill = "a tile: 3 instructions at 0x100, 1 of them on the stack, which none may touch";
+        assert_eq!(judge(SPILLED, "vpdpbusd", 1, 3), spill);
+        let long = "a tile: 3 instructions at 0x100, where 2 were enough";
+        assert_eq!(judge(CLEAN, "vpdpbusd", 1, 2), long);
+    }
+
+    #[test]
+    fn a_function_that_is_not_there_is_a_finding() {
+        let has = vec![Count { name: "vpdpbusd".to_owned(), registers: 1 }];
+        let (tile, function) = ("a tile".to_owned(), "k".to_owned());
+        let lines = Expectation { tile, function, instructions_max: 3, has }.judge(&[]);
+        assert!(matches!(&lines[..], [Err(line)] if line.contains("no function `k`")), "{lines:?}");
+    }
+
+    #[test]
+    fn every_expectation_asks_for_something() {
+        let expected: Expected = toml::from_str(EXPECTED).expect("the table is TOML");
+        for expectation in expected.loops {
+            assert!(expectation.has.iter().any(|has| has.registers > 0), "{expectation:?}");
+        }
+    }
+}
