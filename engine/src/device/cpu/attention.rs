@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 use super::isa::{Isa, Kernel};
 use super::kv::{Kv, Layout, Plan, Span};
 use super::lanes::{LANES, Lanes};
-use super::memory::{CACHE_LINE, fetch};
+use super::memory::fetch_all;
 use super::pool::Pool;
 use super::shared::Shared;
 use super::tile::{self, Element, Left, Out, Right, TILE_ROWS};
@@ -94,12 +94,11 @@ impl Attention<'_> {
             }
         }
         let out = Shared::new(out);
-        let threads = pool.threads();
         pool.items(items.len(), &|thread, index| {
             let mut work = scratch.0[thread].lock().unwrap_or_else(PoisonError::into_inner);
             let (call, work, out) = (self, &mut *work, &out);
-            // Threads take items in turns, mostly.
-            let (item, then) = (items[index], items.get(index + threads).copied());
+            // Threads take items one after another, mostly.
+            let (item, then) = (items[index], items.get(index + 1).copied());
             if self.kv.is_f16() {
                 let pages: &[u16] = bytemuck::cast_slice(&self.kv.storage);
                 self.isa.run(Run { call, pages, item, then, work, out });
@@ -183,7 +182,7 @@ impl<'a, E: Element> Run<'a, '_, E> {
         for position in (block..last).step_by(LANES) {
             let at = place(&layout, &item.span.pages, item.head, position);
             let sixteen: &[u8] = bytemuck::cast_slice(&self.pages[at..at + LANES * layout.width()]);
-            sixteen.chunks(CACHE_LINE).for_each(|line| fetch(line.as_ptr()));
+            fetch_all(sixteen.as_ptr(), sixteen.len());
         }
     }
 

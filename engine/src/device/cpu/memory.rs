@@ -74,7 +74,7 @@ pub fn processor_name() -> String {
 }
 
 /// Bytes that memory gives at once.
-pub(super) const CACHE_LINE: usize = 64;
+const CACHE_LINE: usize = 64;
 
 /// Asks for the cache line at `address`, which may be anywhere, where the processor can be asked: every
 /// x86-64 can.
@@ -88,4 +88,12 @@ pub(super) fn fetch(address: *const u8) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = address;
+}
+
+/// Asks for `bytes` bytes at `address`.
+#[inline(always)]
+pub(super) fn fetch_all(address: *const u8, bytes: usize) {
+    for at in (0..bytes).step_by(CACHE_LINE) {
+        fetch(address.wrapping_add(at));
+    }
 }

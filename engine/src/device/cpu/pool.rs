@@ -45,10 +45,17 @@ struct Worker {
     parked: Arc<AtomicBool>,
 }
 
+/// The next item of one thread's share, on a cache line of its own.
+#[derive(Default)]
+#[repr(align(64))]
+struct Next(AtomicUsize);
+
 /// Threads that work together on one task at a time; the caller is one of them.
 pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<Worker>,
+    /// `[threads]`
+    next: Vec<Next>,
 }
 
 impl fmt::Debug for Pool {
@@ -94,7 +101,7 @@ impl Pool {
                 Worker { handle, parked }
             })
             .collect();
-        Self { shared, workers }
+        Self { shared, workers, next: (0..threads).map(|_| Next::default()).collect() }
     }
 
     pub fn threads(&self) -> usize {
@@ -104,6 +111,11 @@ impl Pool {
     /// Calls `task(thread)` once on every thread and returns when all have returned. A panic in one
     /// of them is raised again here.
     pub fn each(&mut self, task: &(dyn Fn(usize) + Sync)) {
+        self.run(task);
+    }
+
+    /// As [`Pool::each`], for a caller that has the pool to itself.
+    fn run(&self, task: &(dyn Fn(usize) + Sync)) {
         if self.workers.is_empty() {
             return task(0);
         }
@@ -133,20 +145,28 @@ impl Pool {
         }
     }
 
-    /// Calls `task(thread, item)` once for every item below `items`. Threads take the next item as
-    /// they become free, so which thread gets which is not fixed, and must not matter.
+    /// Calls `task(thread, item)` once for every item below `items`. Each thread has as many items
+    /// that follow one another, so that what one operation left in its cache is there for the next,
+    /// and takes those of others when it is done. Which thread gets which is therefore not fixed,
+    /// and must not matter.
     pub fn items(&mut self, items: usize, task: &(dyn Fn(usize, usize) + Sync)) {
         if items <= 1 || self.workers.is_empty() {
             return (0..items).for_each(|item| task(0, item));
         }
-        let next = AtomicUsize::new(0);
-        self.each(&|thread| {
-            loop {
-                let item = next.fetch_add(1, Ordering::Relaxed);
-                if item >= items {
-                    return;
+        let (next, threads) = (&self.next, self.next.len());
+        let first = |share: usize| items * share / threads;
+        for (share, next) in next.iter().enumerate() {
+            next.0.store(first(share), Ordering::Relaxed);
+        }
+        self.run(&|thread| {
+            for share in (thread..threads).chain(0..thread) {
+                loop {
+                    let item = next[share].0.fetch_add(1, Ordering::Relaxed);
+                    if item >= first(share + 1) {
+                        break;
+                    }
+                    task(thread, item);
                 }
-                task(thread, item);
             }
         });
     }

@@ -2,7 +2,7 @@
 
 #![expect(unsafe_code, reason = "threads write disjoint rows")]
 
-use super::SEGMENT;
+use super::{SEGMENT, ZERO};
 use crate::device::cpu::elementwise::for_rows;
 use crate::device::cpu::isa::{Isa, Kernel};
 use crate::device::cpu::lanes::{LANES, Lanes};
@@ -12,6 +12,9 @@ use crate::device::cpu::shared::Shared;
 /// Largest code; the smallest is its negative.
 const TOP: f32 = 127.0;
 
+/// Rows whose scales lie side by side: those of a tile are one load apart.
+pub(super) const HEAD_ROWS: usize = 8;
+
 /// Rows of codes, each padded with zeros to whole segments.
 #[derive(Debug, Default)]
 pub(in super::super) struct Activations {
@@ -19,10 +22,11 @@ pub(in super::super) struct Activations {
     pub(super) segments: usize,
     /// `[rows][segments][SEGMENT]`
     pub(super) codes: Vec<i8>,
-    /// `[rows][segments]` value of code 1.
-    pub(super) scales: Vec<f32>,
-    /// `[rows][segments]` sum of the codes.
-    pub(super) sums: Vec<i32>,
+    /// `[rows / 8][segments][8]` value of code 1.
+    pub(super) scales: Vec<[f32; HEAD_ROWS]>,
+    /// `[rows / 8][segments][8]` what a segment's products start from: the sum of its codes, times
+    /// what was added to the weights to make them unsigned, taken off.
+    pub(super) starts: Vec<[i32; HEAD_ROWS]>,
 }
 
 impl Activations {
@@ -43,18 +47,18 @@ impl Activations {
     /// Makes room for `rows` rows of `k` values, which are to be coded one and all.
     pub(in super::super) fn coder(&mut self, isa: Isa, rows: usize, k: usize) -> Coder<'_> {
         (self.rows, self.segments) = (rows, k.div_ceil(SEGMENT));
-        let count = rows * self.segments;
-        self.codes.resize(count * SEGMENT, 0);
-        self.scales.resize(count, 0.0);
-        self.sums.resize(count, 0);
+        let heads = rows.div_ceil(HEAD_ROWS) * self.segments;
+        self.codes.resize(rows * self.stride(), 0);
+        self.scales.resize(heads, [0.0; HEAD_ROWS]);
+        self.starts.resize(heads, [0; HEAD_ROWS]);
         Coder {
             isa,
             rows,
             k,
             segments: self.segments,
             codes: Shared::new(&mut self.codes),
-            scales: Shared::new(&mut self.scales),
-            sums: Shared::new(&mut self.sums),
+            scales: Shared::new(self.scales.as_flattened_mut()),
+            starts: Shared::new(self.starts.as_flattened_mut()),
         }
     }
 }
@@ -67,7 +71,7 @@ pub(in super::super) struct Coder<'a> {
     segments: usize,
     codes: Shared<'a, i8>,
     scales: Shared<'a, f32>,
-    sums: Shared<'a, i32>,
+    starts: Shared<'a, i32>,
 }
 
 impl Coder<'_> {
@@ -76,50 +80,53 @@ impl Coder<'_> {
     /// # Safety
     /// Nobody else codes any of these rows meanwhile.
     pub(in super::super) unsafe fn code(&self, first: usize, x: &[f32]) {
-        let (k, segments, rows) = (self.k, self.segments, x.len() / self.k);
-        let stride = segments * SEGMENT;
-        // SAFETY: the caller vouches for the rows.
-        let rows = unsafe {
-            Rows {
-                x,
-                k,
-                codes: self.codes.part(first * stride, rows * stride),
-                scales: self.scales.part(first * segments, rows * segments),
-                sums: self.sums.part(first * segments, rows * segments),
-            }
-        };
-        self.isa.run(rows);
+        self.isa.run(Rows { coder: self, first, x });
     }
 }
 
-/// Some rows and where their codes go.
+/// Some rows, from `first`, which nobody else codes.
 struct Rows<'a> {
+    coder: &'a Coder<'a>,
+    first: usize,
     x: &'a [f32],
-    k: usize,
-    codes: &'a mut [i8],
-    scales: &'a mut [f32],
-    sums: &'a mut [i32],
 }
 
 impl Kernel for Rows<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self, lanes: L) {
-        let segments = self.k.div_ceil(SEGMENT);
-        let rows = self.x.chunks_exact(self.k).zip(self.codes.chunks_exact_mut(segments * SEGMENT));
-        let heads =
-            self.scales.chunks_exact_mut(segments).zip(self.sums.chunks_exact_mut(segments));
-        for ((x, codes), (scales, sums)) in rows.zip(heads) {
+        let segments = self.coder.segments;
+        for (i, x) in self.x.chunks_exact(self.coder.k).enumerate() {
+            let row = self.first + i;
+            // SAFETY: nobody else uses the codes of the row.
+            let codes =
+                unsafe { self.coder.codes.part(row * segments * SEGMENT, segments * SEGMENT) };
             let (whole, tail) = x.as_chunks::<SEGMENT>();
             let codes = codes.as_chunks_mut::<SEGMENT>().0;
-            for (s, x) in whole.iter().enumerate() {
-                (scales[s], sums[s]) = quantize(lanes, x, &mut codes[s]);
+            for (segment, x) in whole.iter().enumerate() {
+                self.put_head(row, segment, quantize(lanes, x, &mut codes[segment]));
             }
             if !tail.is_empty() {
                 let mut padded = [0.0; SEGMENT];
                 padded[..tail.len()].copy_from_slice(tail);
-                let s = segments - 1;
-                (scales[s], sums[s]) = quantize(lanes, &padded, &mut codes[s]);
+                self.put_head(
+                    row,
+                    segments - 1,
+                    quantize(lanes, &padded, &mut codes[segments - 1]),
+                );
             }
+        }
+    }
+}
+
+impl Rows<'_> {
+    #[inline(always)]
+    fn put_head(&self, row: usize, segment: usize, (scale, sum): (f32, i32)) {
+        let block = row / HEAD_ROWS * self.coder.segments + segment;
+        let at = block * HEAD_ROWS + row % HEAD_ROWS;
+        // SAFETY: nobody else uses the heads of the row.
+        unsafe {
+            self.coder.scales.part(at, 1)[0] = scale;
+            self.coder.starts.part(at, 1)[0] = -ZERO * sum;
         }
     }
 }

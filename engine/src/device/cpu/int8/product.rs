@@ -4,25 +4,26 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use super::activations::HEAD_ROWS;
 use super::weights::{Weights, Width};
 use super::{Activations, BLOCK, BLOCK_BYTES, Dots, SEGMENT, STEP, STEP_BYTES, TILE, TILE_GROUPS};
 use crate::device::cpu::isa::{DotKernel, Isa};
 use crate::device::cpu::lanes::{LANES, Lanes};
 use crate::device::cpu::matmul::Target;
-use crate::device::cpu::memory::{CACHE_LINE, fetch};
+use crate::device::cpu::memory::{fetch, fetch_all};
 use crate::device::cpu::pack::Aligned;
 use crate::device::cpu::pool::Pool;
 
-/// Steps of k that few rows take at once: widened codes stay in the first cache.
-const FEW_ROWS_PIECE: usize = 2 * SEGMENT;
+/// Steps of k that rows take at once: widened codes stay in the first cache.
+const PIECE: usize = 3 * SEGMENT;
+/// Rows whose sums stay in the first cache beside that.
+const PART_ROWS: usize = 128;
 /// Bytes of activations that a work item passes over, which stay in the second cache.
 const CHUNK: usize = 384 << 10;
 /// Work items for each thread: more divide the work more evenly, fewer cost less.
 const ITEMS_PER_THREAD: usize = 4;
-/// How far ahead few rows, which wait for memory, ask for weights, in bytes.
+/// How far ahead of those in use weights are asked for, in bytes.
 const AHEAD: usize = 8 << 10;
-/// Rows of the largest tile.
-const MAX_ROWS: usize = 8;
 
 /// Working memory of products, one part a thread.
 #[derive(Debug)]
@@ -32,13 +33,13 @@ pub(in super::super) struct Scratch(Vec<Mutex<Work>>);
 struct Work {
     /// Steps of a tile's weights, in bytes.
     weights: Aligned,
-    /// `[rows][TILE]` sums of a tile.
-    sums: [[f32; TILE]; MAX_ROWS],
+    /// `[PART_ROWS][TILE]` sums of a tile, as many rows as there were at once.
+    sums: Vec<[f32; TILE]>,
 }
 
 impl Scratch {
     pub(in super::super) fn new(threads: usize) -> Self {
-        let work = || Work { weights: Aligned::zeroed(0), sums: [[0.0; TILE]; MAX_ROWS] };
+        let work = || Work { weights: Aligned::zeroed(PIECE * TILE), sums: Vec::new() };
         Self((0..threads).map(|_| Mutex::new(work())).collect())
     }
 }
@@ -52,8 +53,8 @@ pub(in super::super) fn product(
     w: &Weights,
     target: Target<'_, '_>,
 ) {
-    let chunk = (CHUNK / x.stride() / MAX_ROWS).max(1) * MAX_ROWS;
     let threads = pool.threads();
+    let chunk = chunk_rows(x, threads);
     let per_item = (w.tiles() / (ITEMS_PER_THREAD * threads)).max(1);
     let items = w.tiles().div_ceil(per_item);
     // Items of one chunk of rows follow one another, and find its activations in the cache.
@@ -61,13 +62,20 @@ pub(in super::super) fn product(
         let (first_row, first_tile) = (item / items * chunk, item % items * per_item);
         let rows = chunk.min(x.rows - first_row);
         let mut work = scratch.0[thread].lock().unwrap_or_else(PoisonError::into_inner);
-        let last = (first_tile + per_item).min(w.tiles()) - 1;
-        for tile in first_tile..=last {
-            // Threads take items in turns, mostly.
-            let then = if tile < last { tile + 1 } else { first_tile + threads * per_item };
+        for tile in first_tile..(first_tile + per_item).min(w.tiles()) {
+            // Threads take items one after another, mostly.
+            let then = tile + 1;
             isa.run_dots(Columns { x, w, first_row, rows, tile, then, work: &mut work, target });
         }
     });
+}
+
+/// Rows that a work item passes over: those that stay in the second cache, and where there are many
+/// no more than a thread's share, so that a thread goes on with the rows it has.
+fn chunk_rows(x: &Activations, threads: usize) -> usize {
+    let cached = (CHUNK / x.stride() / HEAD_ROWS).max(1) * HEAD_ROWS;
+    let share = x.rows.div_ceil(threads).next_multiple_of(HEAD_ROWS);
+    if share < PART_ROWS { cached } else { cached.min(share) }
 }
 
 /// Some rows by one tile of columns.
@@ -86,48 +94,27 @@ struct Columns<'a, 'b> {
 impl DotKernel for Columns<'_, '_> {
     #[inline(always)]
     fn run<D: Dots>(mut self, dots: D) {
-        let is_few = self.rows <= D::ROWS;
         let k = self.w.padded_k();
-        // Many rows share weights that are widened once; few take them piece by piece.
-        let piece = if is_few { FEW_ROWS_PIECE } else { k };
-        let mut row = 0;
-        while row < self.rows {
-            let rows = (self.rows - row).min(D::ROWS);
-            for k0 in (0..k).step_by(piece) {
-                let steps = piece.min(k - k0);
-                if row == 0 {
-                    self.ready(dots, k0, steps, is_few);
-                }
-                let start = match self.w.width {
-                    Width::Eight if !is_few => self.w.tile(self.tile).as_ptr(),
-                    _ => self.work.weights.bytes().as_ptr(),
-                };
-                // SAFETY: `start` has `steps` steps of a tile: either all of it or what was just
-                // made ready.
-                unsafe { self.multiply(dots, start, row, rows, k0, steps) };
+        let parts = self.rows.div_ceil(PART_ROWS);
+        let part = self.rows.div_ceil(parts).next_multiple_of(D::ROWS);
+        for first in (0..self.rows).step_by(part) {
+            let rows = part.min(self.rows - first);
+            if self.work.sums.len() < rows {
+                self.work.sums.resize(rows, [0.0; TILE]);
             }
-            if !is_few {
-                self.fetch_share(row, rows);
+            for k0 in (0..k).step_by(PIECE) {
+                let steps = PIECE.min(k - k0);
+                let weights = self.ready(dots, k0, steps, first == 0);
+                // SAFETY: `weights` has `steps` steps of a tile.
+                unsafe { self.multiply(dots, weights, first, rows, k0, steps) };
             }
-            self.finish(dots, row, rows);
-            row += rows;
+            self.finish(dots, first, rows);
         }
     }
 }
 
 impl Columns<'_, '_> {
-    /// Asks for as large a share of the next tile as `rows` rows from `row` are of all rows.
-    #[inline(always)]
-    fn fetch_share(&self, row: usize, rows: usize) {
-        let bytes = self.w.tile_bytes();
-        let next = self.w.tile_start(self.then);
-        for at in (row * bytes / self.rows..(row + rows) * bytes / self.rows).step_by(CACHE_LINE) {
-            fetch(next.wrapping_add(at));
-        }
-    }
-
-    /// What few rows, which wait for memory, ask for when they take the weights at byte `at` of the
-    /// tile.
+    /// What to ask for when the weights at byte `at` of the tile are taken.
     #[inline(always)]
     fn ahead(&self, at: usize) -> *const u8 {
         let (at, bytes) = (at + AHEAD, self.w.tile_bytes());
@@ -138,31 +125,33 @@ impl Columns<'_, '_> {
         }
     }
 
-    /// Puts `steps` k from `k0` into the working memory as bytes, unless they can be read where
-    /// they are.
+    /// Where `steps` k from `k0` lie as bytes: in the working memory, unless they can be read where
+    /// they are. Asks for weights ahead if they are taken for the first time.
     #[inline(always)]
-    fn ready<D: Dots>(&mut self, dots: D, k0: usize, steps: usize, is_few: bool) {
-        if self.w.width == Width::Eight && !is_few {
-            return;
-        }
-        let bytes = steps * TILE;
-        if self.work.weights.bytes().len() < bytes {
-            self.work.weights = Aligned::zeroed(bytes);
-        }
+    fn ready<D: Dots>(&mut self, dots: D, k0: usize, steps: usize, is_first: bool) -> *const u8 {
         let at = self.w.bytes_of(k0);
         let from = &self.w.tile(self.tile)[at..][..self.w.bytes_of(steps)];
-        let ahead = is_few.then(|| self.ahead(at));
-        let to = &mut self.work.weights.bytes_mut()[..bytes];
+        let ahead = is_first.then(|| self.ahead(at));
+        let to = &mut self.work.weights.bytes_mut()[..steps * TILE];
         match self.w.width {
+            Width::Eight if self.rows > D::ROWS => {
+                if let Some(ahead) = ahead {
+                    fetch_all(ahead, from.len());
+                }
+                return from.as_ptr();
+            }
             Width::Eight => {
                 let steps = from.chunks_exact(STEP_BYTES).zip(to.chunks_exact_mut(STEP_BYTES));
                 for (i, (from, to)) in steps.enumerate() {
-                    ahead.map(|ahead| fetch(ahead.wrapping_add(i * STEP_BYTES)));
+                    if let Some(ahead) = ahead {
+                        fetch(ahead.wrapping_add(i * STEP_BYTES));
+                    }
                     to.copy_from_slice(from);
                 }
             }
             Width::Four => widen(dots, from, to, ahead),
         }
+        to.as_ptr()
     }
 
     /// Adds the products of `steps` k from `k0`, whole segments, to the sums of `rows` rows from
@@ -225,9 +214,7 @@ fn widen<D: Dots>(dots: D, from: &[u8], to: &mut [u8], ahead: Option<*const u8>)
     let blocks = from.chunks_exact(BLOCK_BYTES).enumerate();
     for (i, from) in blocks {
         if let Some(ahead) = ahead {
-            for line in (0..BLOCK_BYTES).step_by(CACHE_LINE) {
-                fetch(ahead.wrapping_add(i * BLOCK_BYTES + line));
-            }
+            fetch_all(ahead.wrapping_add(i * BLOCK_BYTES), BLOCK_BYTES);
         }
         let (block, group) = (i / TILE_GROUPS, i % TILE_GROUPS);
         let to = &mut to[block * BLOCK * TILE..][..BLOCK * TILE];
@@ -241,31 +228,35 @@ fn widen<D: Dots>(dots: D, from: &[u8], to: &mut [u8], ahead: Option<*const u8>)
 }
 
 /// Rows of activations from some k on.
+#[derive(Clone, Copy)]
 struct Left<'a> {
     codes: *const i8,
     stride: usize,
-    scales: &'a [f32],
-    sums: &'a [i32],
-    /// Segments between two rows.
-    segments: usize,
+    /// Of each segment, with other rows before and after.
+    scales: &'a [[f32; HEAD_ROWS]],
+    starts: &'a [[i32; HEAD_ROWS]],
+    /// The first row among those of a head.
+    first: usize,
     is_first: bool,
 }
 
 impl<'a> Left<'a> {
     fn new(x: &'a Activations, row: usize, k0: usize) -> Self {
-        let at = row * x.segments + k0 / SEGMENT;
+        let segment = k0 / SEGMENT;
+        let heads = row / HEAD_ROWS * x.segments + segment..(row / HEAD_ROWS + 1) * x.segments;
         Self {
-            codes: x.codes[at * SEGMENT..].as_ptr(),
+            codes: x.codes[(row * x.segments + segment) * SEGMENT..].as_ptr(),
             stride: x.stride(),
-            scales: &x.scales[at..],
-            sums: &x.sums[at..],
-            segments: x.segments,
+            scales: &x.scales[heads.clone()],
+            starts: &x.starts[heads],
+            first: row % HEAD_ROWS,
             is_first: k0 == 0,
         }
     }
 }
 
-/// `MR` rows by one tile over `k` steps, added to `out`; returns `MR`.
+/// `MR` rows by one tile over `k` steps, added to `out`; returns `MR`. Rows of a tile share their
+/// heads.
 ///
 /// # Safety
 /// `left` has `MR` rows of `k` codes, `weights` points to `k` steps of a tile.
@@ -280,9 +271,9 @@ unsafe fn tile<D: Dots, const MR: usize>(
     let lanes = dots.lanes();
     let out = &mut out[..MR];
     for segment in 0..k / SEGMENT {
-        let mut sums: [[D::Sums; TILE_GROUPS]; MR] = std::array::from_fn(|r| {
-            [dots.start(left.sums[r * left.segments + segment]); TILE_GROUPS]
-        });
+        let starts = &left.starts[segment][left.first..][..MR];
+        let mut sums: [[D::Sums; TILE_GROUPS]; MR] =
+            std::array::from_fn(|r| [dots.start(starts[r]); TILE_GROUPS]);
         for step in 0..SEGMENT / STEP {
             let k = segment * SEGMENT + step * STEP;
             // SAFETY: the caller vouches for the weights and codes of this step.
@@ -299,8 +290,9 @@ unsafe fn tile<D: Dots, const MR: usize>(
             }
         }
         let is_first = left.is_first && segment == 0;
-        for (r, (sums, out)) in sums.iter().zip(&mut *out).enumerate() {
-            let scale = lanes.splat(left.scales[r * left.segments + segment]);
+        let scales = &left.scales[segment][left.first..][..MR];
+        for ((sums, scale), out) in sums.iter().zip(scales).zip(&mut *out) {
+            let scale = lanes.splat(*scale);
             for (sum, out) in sums.iter().zip(out.as_chunks_mut::<LANES>().0) {
                 let before = if is_first { lanes.splat(0.0) } else { lanes.lift(out) };
                 *out = lanes.lower(lanes.fma(dots.floats(*sum), scale, before));

@@ -5,7 +5,7 @@
 use std::arch::x86_64::*;
 
 use super::Dots;
-use crate::device::cpu::int8::{BLOCK, LANES, ZERO};
+use crate::device::cpu::int8::{BLOCK, LANES};
 use crate::device::cpu::lanes::{Avx2, Lanes};
 
 /// Proof that the processor has AVX2, FMA and F16C.
@@ -54,7 +54,7 @@ impl Dots for Avx2Dots {
     }
 
     #[inline(always)]
-    fn start(self, _codes: i32) -> Self::Sums {
+    fn start(self, _start: i32) -> Self::Sums {
         // SAFETY: see above.
         [unsafe { _mm256_setzero_si256() }; 2]
     }
@@ -115,9 +115,9 @@ impl Dots for Avx2VnniDots {
     }
 
     #[inline(always)]
-    fn start(self, codes: i32) -> Self::Sums {
+    fn start(self, start: i32) -> Self::Sums {
         // SAFETY: see above.
-        [unsafe { _mm256_set1_epi32(-ZERO * codes) }; 2]
+        [unsafe { _mm256_set1_epi32(start) }; 2]
     }
 
     #[inline(always)]

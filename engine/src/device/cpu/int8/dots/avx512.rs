@@ -5,7 +5,7 @@
 use std::arch::x86_64::*;
 
 use super::Dots;
-use crate::device::cpu::int8::{BLOCK, LANES, STEP_BYTES, ZERO};
+use crate::device::cpu::int8::{BLOCK, LANES, STEP_BYTES};
 use crate::device::cpu::lanes::{Avx512, Lanes};
 
 /// Proof that the processor has AVX-512F, AVX-512BW and AVX-512 VNNI.
@@ -38,9 +38,9 @@ impl Dots for Avx512Dots {
     }
 
     #[inline(always)]
-    fn start(self, codes: i32) -> __m512i {
+    fn start(self, start: i32) -> __m512i {
         // SAFETY: see above.
-        unsafe { _mm512_set1_epi32(-ZERO * codes) }
+        unsafe { _mm512_set1_epi32(start) }
     }
 
     #[inline(always)]

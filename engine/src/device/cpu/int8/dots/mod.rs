@@ -34,9 +34,9 @@ pub(in super::super) trait Dots: Copy {
     const ROWS: usize;
 
     fn lanes(self) -> Self::Lanes;
-    /// What to add products to, so that the sums are those of signed weights in the end; `codes` is
-    /// the sum of the row's codes.
-    fn start(self, codes: i32) -> Self::Sums;
+    /// What to add products to, so that the sums are those of signed weights in the end: `start`
+    /// where weights are multiplied unsigned.
+    fn start(self, start: i32) -> Self::Sums;
     /// `sums` + the products of four steps.
     fn dot(self, sums: Self::Sums, weights: Self::Weights, row: Self::Row) -> Self::Sums;
     fn floats(self, sums: Self::Sums) -> <Self::Lanes as Lanes>::V;

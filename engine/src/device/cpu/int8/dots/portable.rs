@@ -4,7 +4,7 @@
 
 use super::Dots;
 use crate::device::cpu::int8::weights::nibble;
-use crate::device::cpu::int8::{BLOCK, STEP, STEP_BYTES, ZERO};
+use crate::device::cpu::int8::{BLOCK, STEP, STEP_BYTES};
 use crate::device::cpu::lanes::{LANES, Lanes, Portable};
 
 #[derive(Debug, Clone, Copy)]
@@ -24,8 +24,8 @@ impl Dots for PortableDots {
     }
 
     #[inline(always)]
-    fn start(self, codes: i32) -> Self::Sums {
-        [-ZERO * codes; LANES]
+    fn start(self, start: i32) -> Self::Sums {
+        [start; LANES]
     }
 
     #[inline(always)]
