@@ -34,9 +34,8 @@ struct Stream<D: Device> {
     delta: D::Buffer,
     /// `[R, hidden]` for the rows with logits: stream, what to add, norm of the sum.
     last: [D::Buffer; 3],
-    /// `[R, own vocab]`
-    own_logits: D::Buffer,
-    /// `[R, vocab]`, used where there are several ranks.
+    /// `[R, vocab]`, used where there are several ranks. A rank's own logits lie where blocks have
+    /// their projections, which are as large and no longer needed.
     logits: D::Buffer,
 }
 
@@ -107,8 +106,7 @@ impl<D: Device> Decoder<D> {
             state_bytes: state_shape.map_or(0, |shape| shape.place_bytes()),
         };
         Ok(Self {
-            stream: Stream::new(&mut device, hidden, own_vocab.len(), vocab)
-                .map_err(LoadError::Device)?,
+            stream: Stream::new(&mut device, hidden, vocab).map_err(LoadError::Device)?,
             scratch: Scratch::new(&mut device).map_err(LoadError::Device)?,
             device,
             info,
@@ -172,18 +170,12 @@ impl<D: Device> Layer<D> {
 }
 
 impl<D: Device> Stream<D> {
-    fn new(
-        device: &mut D,
-        hidden: usize,
-        own_vocab: usize,
-        vocab: usize,
-    ) -> Result<Self, StepError> {
+    fn new(device: &mut D, hidden: usize, vocab: usize) -> Result<Self, StepError> {
         Ok(Self {
             hidden: device.buffer(hidden)?,
             normed: device.buffer(hidden)?,
             delta: device.buffer(hidden)?,
             last: [device.buffer(hidden)?, device.buffer(hidden)?, device.buffer(hidden)?],
-            own_logits: device.buffer(own_vocab)?,
             logits: device.buffer(vocab)?,
         })
     }
@@ -192,8 +184,7 @@ impl<D: Device> Stream<D> {
     fn resize(&mut self, device: &mut D, rows: usize, last_rows: usize) -> Result<(), StepError> {
         let all = [&mut self.hidden, &mut self.normed, &mut self.delta];
         all.into_iter().try_for_each(|buffer| device.resize(buffer, rows))?;
-        self.last.iter_mut().try_for_each(|buffer| device.resize(buffer, last_rows))?;
-        device.resize(&mut self.own_logits, last_rows)
+        self.last.iter_mut().try_for_each(|buffer| device.resize(buffer, last_rows))
     }
 }
 
@@ -258,19 +249,21 @@ impl<D: Device> Model for Decoder<D> {
         self.device.all_reduce_sum(hidden)?;
         self.run_layers(&plan, rows)?;
         let (device, stream) = (&mut self.device, &mut self.stream);
+        let own_logits = &mut self.scratch.projected;
+        device.reshape(own_logits, last_rows.len(), self.own_vocab.len())?;
         if !last_rows.is_empty() {
             let [hidden, delta, normed] = &mut stream.last;
             device.gather(&stream.hidden, &last_rows, hidden)?;
             device.gather(&stream.delta, &last_rows, delta)?;
             device.add_rms_norm(hidden, delta, &self.final_norm, self.norm_epsilon, normed)?;
             let head = self.head.as_ref().unwrap_or(&self.embedding);
-            device.matmul(normed, head, &mut stream.own_logits)?;
+            device.matmul(normed, head, own_logits)?;
         }
         if device.rank() == Rank::ONLY {
-            return device.read(&mut stream.own_logits);
+            return device.read(own_logits);
         }
         device.resize(&mut stream.logits, last_rows.len())?;
-        device.all_gather(&stream.own_logits, &mut stream.logits)?;
+        device.all_gather(own_logits, &mut stream.logits)?;
         device.read(&mut stream.logits)
     }
 }

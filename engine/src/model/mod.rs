@@ -21,7 +21,9 @@ use std::fmt;
 
 pub use crate::weights::LoadError;
 pub use architectures::{ARCHITECTURES, Architecture};
-pub use load::{DeviceChoice, DeviceInfo, KvChoice, LoadOptions, Loaded, RopeChoice, load};
+pub use load::{
+    DeviceChoice, DeviceInfo, KvChoice, LoadOptions, Loaded, RopeChoice, load, load_checkpoint,
+};
 
 /// Facts about a loaded model, fixed for its life.
 #[derive(Debug, Clone, PartialEq)]

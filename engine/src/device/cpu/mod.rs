@@ -30,7 +30,7 @@ use std::ops::Range;
 
 pub use isa::Isa;
 pub use kv::{Kv, Plan};
-pub use memory::{free_bytes, give_back_freed, processor_name};
+pub use memory::{free_bytes, give_back_freed, keep_large_blocks_apart, processor_name};
 pub use moe::Routes;
 pub use pack::{Arithmetic, Matrix};
 pub use pool::Pool;
@@ -143,7 +143,10 @@ impl Device for Cpu {
     fn reshape(&mut self, x: &mut Buffer, rows: usize, cols: usize) -> Result<(), StepError> {
         (x.rows, x.cols) = (rows, cols);
         if x.data.len() < rows * cols {
-            x.data.resize(rows * cols, 0.0);
+            // Nothing is moved over and nothing kept to grow into: content is unspecified, and the
+            // largest step comes early.
+            x.data = Vec::new();
+            x.data = vec![0.0; rows * cols];
         }
         Ok(())
     }
