@@ -192,7 +192,7 @@ pub fn prepare(launch: &Launch) -> Result<Loaded, PrepareError> {
             pages: limits.pages,
             page_tokens: limits.page_tokens,
             bytes: limits.pages as u64 * capacity::page_bytes(&info),
-            dtype: info.kv_dtype,
+            dtype: info.kv_type.name(),
         },
         model: ModelFacts {
             id: source.id.clone(),
@@ -286,7 +286,7 @@ fn settle(config: &mut Config, info: &ModelInfo, id: &str) -> Result<(), Prepare
         config.model_name = Setting { value: Some(id.to_owned()), source: Source::Model };
     }
     config.device.value = DeviceChoice::Cpu;
-    config.settle_dtypes(info.compute_dtype, info.kv_dtype);
+    config.settle_dtypes(info.compute_dtype, info.kv_type.name());
     Ok(())
 }
 
@@ -305,7 +305,7 @@ fn log_model(id: &str, info: &ModelInfo, loaded: &model::Loaded, limits: &Limits
         "KV cache: {} pages of {} tokens in {}, at most {} MiB; {} sequences of at most {} tokens",
         limits.pages,
         limits.page_tokens,
-        info.kv_dtype,
+        info.kv_type.name(),
         (limits.pages as u64 * capacity::page_bytes(info)) >> 20,
         limits.max_batch_size,
         limits.max_seq_len,

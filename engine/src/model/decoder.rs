@@ -11,7 +11,7 @@ use super::rope::RopePrecision;
 use super::shard::{self, Heads};
 use super::spec::{DecoderSpec, LayerSpec, MixerSpec, Names};
 use super::{LoadError, Model, ModelInfo, StepBatch, StepError};
-use crate::device::{Device, KvShape, KvType, Rank, Rotation, StateShape};
+use crate::device::{AttentionShape, Device, KvShape, KvType, Rank, Rotation, StateShape};
 use crate::weights::Checkpoint;
 
 /// A layer: norm, mixer, norm, feed-forward.
@@ -82,6 +82,7 @@ impl<D: Device> Decoder<D> {
         let rows = |name| Part { own: vec![own_vocab.clone()], ..Part::plain(name, vocab) };
         let embedding = loader.matrix(&[rows(names.embedding)], 0, hidden)?;
         let embedded = loader.parameters();
+        let table = loader.take_largest();
         let mut counts = LayerCounts::default();
         let mut layers = Vec::with_capacity(spec.layers.len());
         for (layer, spec) in spec.layers.iter().enumerate() {
@@ -89,6 +90,7 @@ impl<D: Device> Decoder<D> {
             layers.push(Layer::load(&mut loader, names, spec, context, &mut counts)?);
         }
         let in_layers = loader.parameters() - embedded;
+        let largest_matrix = loader.take_largest().or(table).expect("the embedding is a matrix");
         let final_norm = loader.norm(names.final_norm, 0, hidden)?;
         let head =
             if spec.tied { None } else { Some(loader.matrix(&[rows(names.head)], 0, hidden)?) };
@@ -101,9 +103,11 @@ impl<D: Device> Decoder<D> {
             parameters: loader.parameters(),
             active_layer_parameters: in_layers - spec.idle_expert_weights(),
             compute_dtype: device.compute_dtype(),
-            kv_dtype: kv_type.name(),
+            kv_type,
             kv_bytes_per_token: kv_shape.token_bytes(),
             state_bytes: state_shape.map_or(0, |shape| shape.place_bytes()),
+            largest_matrix,
+            attention: attention_shape(spec),
         };
         Ok(Self {
             stream: Stream::new(&mut device, hidden, vocab).map_err(LoadError::Device)?,
@@ -189,12 +193,16 @@ impl<D: Device> Stream<D> {
 }
 
 /// Heads are the same in every layer that has them.
-fn kv_shape(spec: &DecoderSpec, rank: Rank, layers: usize, kv_type: KvType) -> KvShape {
+fn attention_shape(spec: &DecoderSpec) -> AttentionShape {
     let mut heads = spec.layers.iter().filter_map(|layer| match &layer.mixer {
         MixerSpec::Attention(attention) => Some(attention.shape),
         MixerSpec::DeltaNet(_) => None,
     });
-    let shape = heads.next().unwrap_or_else(|| spec.config.attention_shape());
+    heads.next().unwrap_or_else(|| spec.config.attention_shape())
+}
+
+fn kv_shape(spec: &DecoderSpec, rank: Rank, layers: usize, kv_type: KvType) -> KvShape {
+    let shape = attention_shape(spec);
     let own = Heads::of_attention(rank, &shape);
     let (kv_heads, head_dim) = (own.map_or(0, |(own, _)| own.kv.len()), shape.head_dim);
     KvShape { layers, kv_heads, head_dim, pages: 0, page_tokens: 0, kv_type }
