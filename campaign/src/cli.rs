@@ -153,6 +153,9 @@ pub struct PeerBench {
     /// Only this; may be repeated.
     #[arg(long = "figure", value_enum, value_name = "NAME")]
     pub figures: Vec<Work>,
+    /// All but this, such as `perplexity`, which takes minutes; may be repeated.
+    #[arg(long = "skip", value_enum, value_name = "NAME")]
+    pub skipped: Vec<Work>,
     /// Print one JSON document instead of the table.
     #[arg(long)]
     pub json: bool,

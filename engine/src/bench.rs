@@ -2,6 +2,8 @@
 //!
 //! It times whole steps and knows nothing of what is in them.
 
+mod kernels;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -18,6 +20,7 @@ use crate::model::{
     StepError,
 };
 use crate::weights::{ModelFiles, ModelSource};
+use kernels::{Attention, Kernels, Product};
 
 /// Repeats of each measurement; the median counts.
 const REPEATS: usize = 3;
@@ -79,6 +82,8 @@ struct Report {
     dtype: &'static str,
     prefill: Vec<Prefill>,
     decode: Vec<Decode>,
+    products: Vec<Product>,
+    attention: Vec<Attention>,
     limits: Limits,
     /// Why a figure is missing, by its path.
     absent: BTreeMap<&'static str, &'static str>,
@@ -148,6 +153,8 @@ pub fn run(
     let limits = Limits::measure(isa, loaded.device.threads, clock)?;
     let mut timed = Timed { model: loaded.model.as_mut(), pages_each, clock };
     let (prefill, decode) = timed.rows(flags, &limits, stored_bytes(&source.files))?;
+    let kernels = Kernels { isa, threads: loaded.device.threads, clock, limits: &limits };
+    let (products, attention) = (kernels.products(&info)?, kernels.attention(&info)?);
     let mut absent = BTreeMap::new();
     if decode.iter().any(|row| row.limit_share.is_none()) {
         absent.insert("decode.limit_share", "the system does not say how large the weights are");
@@ -162,6 +169,8 @@ pub fn run(
         dtype: info.compute_dtype,
         prefill,
         decode,
+        products,
+        attention,
         limits,
         absent,
     };
@@ -271,21 +280,24 @@ impl Timed<'_> {
         tokens: usize,
         mut work: impl FnMut(&mut dyn Model) -> Result<(), StepError>,
     ) -> Result<f64, StepError> {
-        work(self.model)?;
-        let mut rates = Vec::new();
-        for _ in 0..REPEATS {
-            let start = self.clock.elapsed();
-            work(self.model)?;
-            let seconds = (self.clock.elapsed() - start).as_secs_f64();
-            rates.push(tokens as f64 / seconds);
-        }
-        Ok(median(&mut rates))
+        Ok(tokens as f64 / median_seconds(self.clock, || work(self.model))?)
     }
 }
 
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_unstable_by(f64::total_cmp);
-    values[values.len() / 2]
+/// Median seconds of `work` over the repeats, after one that warms up.
+fn median_seconds(
+    clock: Clock,
+    mut work: impl FnMut() -> Result<(), StepError>,
+) -> Result<f64, StepError> {
+    work()?;
+    let mut seconds = [0.0; REPEATS];
+    for seconds in &mut seconds {
+        let start = clock.elapsed();
+        work()?;
+        *seconds = (clock.elapsed() - start).as_secs_f64();
+    }
+    seconds.sort_unstable_by(f64::total_cmp);
+    Ok(seconds[REPEATS / 2])
 }
 
 /// What the weights take in their files: what has to be read at least, were nothing unpacked.
@@ -327,6 +339,8 @@ impl fmt::Display for Report {
                 None => writeln!(f)?,
             }
         }
+        self.products.iter().try_for_each(|product| writeln!(f, "{product}"))?;
+        self.attention.iter().try_for_each(|attention| writeln!(f, "{attention}"))?;
         Ok(())
     }
 }

@@ -3,8 +3,10 @@
 use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
+use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
+use std::thread;
 
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -25,7 +27,7 @@ use crate::schedule::Limits;
 use crate::server::{Loaded, ServeError, Server};
 use crate::text::CheckpointText;
 use crate::tokenize::Tokenizer;
-use crate::weights::ModelSource;
+use crate::weights::{Checkpoint, ModelSource};
 
 /// Seed of made-up weights; two launches must have the same.
 const RANDOM_WEIGHTS_SEED: u64 = 1;
@@ -131,6 +133,7 @@ pub type Prepare = fn(&Launch) -> Result<Loaded, PrepareError>;
 /// # Errors
 /// The flags cannot be served, the port is taken, the model is unusable, or the engine failed.
 pub async fn serve(mut launch: Launch, prepare: Prepare) -> Result<(), LaunchError> {
+    cpu::keep_large_blocks_apart();
     let addresses = launch.config.addresses()?;
     let api_key = launch.config.read_api_key()?;
     let listening = listen(&addresses);
@@ -140,7 +143,12 @@ pub async fn serve(mut launch: Launch, prepare: Prepare) -> Result<(), LaunchErr
     let mut terminate = signal(SignalKind::terminate()).map_err(LaunchError::Start)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(LaunchError::Start)?;
     let clock = launch.clock;
-    let server = Server::start(move || prepare(&launch), api_key.as_deref(), clock)?;
+    let load = move || {
+        let loaded = prepare(&launch);
+        cpu::give_back_freed();
+        loaded
+    };
+    let server = Server::start(load, api_key.as_deref(), clock)?;
     let shutdown = async move {
         tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
         say(format_args!("draining: what runs may end, nothing new is taken"));
@@ -157,9 +165,7 @@ pub fn prepare(launch: &Launch) -> Result<Loaded, PrepareError> {
     let mut config = launch.config.clone();
     let start_us = launch.clock.elapsed_us();
     let source = ModelSource::find(&launch.model, launch.hub_cache.as_deref())?;
-    let mut loaded = model::load(&source, &options(&config))?;
-    let tokenizer = Tokenizer::load(&loaded.config)?;
-    cpu::give_back_freed();
+    let (mut loaded, tokenizer) = load(&source, &options(&config))?;
     let weights_load_us = launch.clock.elapsed_us() - start_us;
     for gpu in &loaded.device.idle_gpus {
         say(format_args!("`{}` stays idle: this release computes on the CPU", gpu.name));
@@ -186,7 +192,7 @@ pub fn prepare(launch: &Launch) -> Result<Loaded, PrepareError> {
             pages: limits.pages,
             page_tokens: limits.page_tokens,
             bytes: limits.pages as u64 * capacity::page_bytes(&info),
-            dtype: info.kv_dtype,
+            dtype: info.kv_type.name(),
         },
         model: ModelFacts {
             id: source.id.clone(),
@@ -210,6 +216,20 @@ pub fn prepare(launch: &Launch) -> Result<Loaded, PrepareError> {
         model_name: config.model_name.value.unwrap_or(source.id),
         info: server_info,
         weights_sha256: loaded.weights_sha256,
+    })
+}
+
+/// Model and tokenizer, made side by side: the one takes nearly as long as the other.
+fn load(
+    source: &ModelSource,
+    options: &LoadOptions,
+) -> Result<(model::Loaded, Option<Tokenizer>), LoadError> {
+    let checkpoint = Checkpoint::open(&source.files, options.random_seed)?;
+    thread::scope(|scope| {
+        let tokenizer = scope.spawn(|| Tokenizer::load(checkpoint.config()));
+        let loaded = model::load_checkpoint(&checkpoint, options)?;
+        let tokenizer = tokenizer.join().unwrap_or_else(|panic| resume_unwind(panic))?;
+        Ok((loaded, tokenizer))
     })
 }
 
@@ -266,7 +286,7 @@ fn settle(config: &mut Config, info: &ModelInfo, id: &str) -> Result<(), Prepare
         config.model_name = Setting { value: Some(id.to_owned()), source: Source::Model };
     }
     config.device.value = DeviceChoice::Cpu;
-    config.settle_dtypes(info.compute_dtype, info.kv_dtype);
+    config.settle_dtypes(info.compute_dtype, info.kv_type.name());
     Ok(())
 }
 
@@ -285,7 +305,7 @@ fn log_model(id: &str, info: &ModelInfo, loaded: &model::Loaded, limits: &Limits
         "KV cache: {} pages of {} tokens in {}, at most {} MiB; {} sequences of at most {} tokens",
         limits.pages,
         limits.page_tokens,
-        info.kv_dtype,
+        info.kv_type.name(),
         (limits.pages as u64 * capacity::page_bytes(info)) >> 20,
         limits.max_batch_size,
         limits.max_seq_len,

@@ -17,7 +17,7 @@ use crate::model::{
     self, LoadError, LoadOptions, LogitRows, Model, Segment, SegmentState, StepBatch, StepError,
 };
 use crate::tokenize::{TokenizeError, Tokenizer};
-use crate::weights::ModelSource;
+use crate::weights::{Checkpoint, ModelSource};
 
 /// What to measure.
 #[derive(Debug, Clone, clap::Args)]
@@ -99,8 +99,9 @@ pub fn run(
         arithmetic(flags.dtype).ok_or(PerplexityError::Dtype { dtype: flags.dtype })?;
     let source = ModelSource::find(name, hub_cache)?;
     let options = LoadOptions { threads: flags.threads, arithmetic, ..LoadOptions::default() };
-    let mut loaded = model::load(&source, &options)?;
-    let tokenizer = Tokenizer::load(&loaded.config)?.ok_or(PerplexityError::NoTokenizer)?;
+    let checkpoint = Checkpoint::open(&source.files, options.random_seed)?;
+    let mut loaded = model::load_checkpoint(&checkpoint, &options)?;
+    let tokenizer = Tokenizer::load(checkpoint.config())?.ok_or(PerplexityError::NoTokenizer)?;
     let info = loaded.info().clone();
     let context = flags.context.get();
     if context < 2 || context > info.max_seq_len {

@@ -82,15 +82,20 @@ pub struct Cache {
     pub kv_log: Option<String>,
 }
 
-/// A program that prints a figure as JSON: one document, or one a line.
+/// A program that prints a figure: as JSON, one document or one a line, or in plain words.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FigureTool {
-    /// `{binary}`, `{binaries}` (the folder that it lies in), `{model}`, `{threads}` are filled in.
+    /// `{binary}`, `{binaries}` (the folder that it lies in), `{model}`, `{threads}`, and for a
+    /// perplexity `{text}`, are filled in.
     pub argv: Vec<String>,
     /// JSON pointer (RFC 6901) to a number, or to a list of repeats, in each document. The median
-    /// of all counts.
-    pub pointer: String,
+    /// of all counts. Exactly one of `pointer` and `after` is given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pointer: Option<String>,
+    /// What stands before the number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after: Option<String>,
 }
 
 /// A source distribution that is built with CMake.

@@ -50,6 +50,9 @@ pub struct InputSource {
     /// Path inside the package or snapshot; of a source distribution, the name of its file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
+    /// Path inside that file of a source distribution, where not all of it is wanted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub member: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

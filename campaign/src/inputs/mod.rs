@@ -60,7 +60,7 @@ impl Input {
 
     /// The name under which the cache keeps it.
     fn file_name(&self) -> &str {
-        let inside = self.sources.iter().find_map(|source| source.file.as_deref());
+        let inside = self.sources.iter().find_map(|s| s.member.as_deref().or(s.file.as_deref()));
         inside.and_then(|path| path.rsplit('/').next()).unwrap_or(&self.id)
     }
 }

@@ -84,7 +84,10 @@ pub fn fetch(
         let mut pip = Command::new(&fetcher.programs.python3);
         pip.args(["-c", SDIST, requirement, name]).arg(temp.path().join("sdist"));
         let package = download(requirement, pip, &temp, fetcher)?;
-        return take_whole(&package, out);
+        return match &source.member {
+            Some(member) => untar(requirement, &package, member, out, fetcher),
+            None => take_whole(&package, out),
+        };
     }
     if let Some(requirement) = &source.npm {
         let mut npm = Command::new(&fetcher.programs.npm);

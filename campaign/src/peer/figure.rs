@@ -16,11 +16,25 @@ pub enum Work {
     Served,
     /// From process start to the first answer.
     FirstAnswer,
+    /// How well a text is predicted, by the engine's own tool; once, as it is always the same.
+    Perplexity,
 }
 
 impl Work {
-    pub const ALL: [Self; 5] =
-        [Self::Prefill, Self::Decode, Self::DecodeBatch, Self::Served, Self::FirstAnswer];
+    pub const ALL: [Self; 6] = [
+        Self::Prefill,
+        Self::Decode,
+        Self::DecodeBatch,
+        Self::Served,
+        Self::FirstAnswer,
+        Self::Perplexity,
+    ];
+
+    /// Whether it is worth doing in repeat `repeat`, counted from 1.
+    #[must_use]
+    pub fn is_done_in(self, repeat: u32) -> bool {
+        self != Self::Perplexity || repeat == 1
+    }
 
     /// As the command line and engine files name it.
     #[must_use]
@@ -31,6 +45,7 @@ impl Work {
             Self::DecodeBatch => "decode-batch",
             Self::Served => "served",
             Self::FirstAnswer => "first-answer",
+            Self::Perplexity => "perplexity",
         }
     }
 }
@@ -44,16 +59,21 @@ pub enum Figure {
     Served,
     FirstAnswer,
     Memory,
+    Perplexity,
+    /// Redline's on its reference path, beside the peer's as it is.
+    PerplexityF32,
 }
 
 impl Figure {
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 8] = [
         Self::Prefill,
         Self::Decode,
         Self::DecodeBatch,
         Self::Served,
         Self::FirstAnswer,
         Self::Memory,
+        Self::Perplexity,
+        Self::PerplexityF32,
     ];
 
     /// With the unit last.
@@ -66,6 +86,8 @@ impl Figure {
             Self::Served => "sharegpt_lite_output_tokens_per_s",
             Self::FirstAnswer => "first_answer_s",
             Self::Memory => "resident_beyond_kv_files",
+            Self::Perplexity => "perplexity",
+            Self::PerplexityF32 => "perplexity_f32",
         }
     }
 
@@ -79,12 +101,14 @@ impl Figure {
             Self::Served => "sharegpt-lite over HTTP, output tok/s",
             Self::FirstAnswer => "start to first answer, s",
             Self::Memory => "resident beyond KV, x file",
+            Self::Perplexity => "perplexity",
+            Self::PerplexityF32 => "perplexity, redline in f32",
         }
     }
 
     #[must_use]
     pub fn more_is_better(self) -> bool {
-        !matches!(self, Self::FirstAnswer | Self::Memory)
+        matches!(self, Self::Prefill | Self::Decode | Self::DecodeBatch | Self::Served)
     }
 }
 

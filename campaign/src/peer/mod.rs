@@ -1,5 +1,5 @@
 //! `peer-bench`: Redline beside another engine, in turn on one machine, over the same file with as
-//! many threads. It prints what was measured and judges nothing.
+//! many threads. It prints what was measured, and judges nothing but perplexity.
 //!
 //! Which engine, how it is built and how it is asked is data: `suite/engines/<id>.toml`.
 
@@ -8,10 +8,13 @@ pub mod build_tools;
 pub mod figure;
 pub mod first_answer;
 pub mod memory;
+pub mod perplexity;
 pub mod report;
 pub mod side;
 pub mod table;
 pub mod tool;
+
+use std::path::PathBuf;
 
 use schema::engine::Source;
 use schema::exit::Exit;
@@ -21,6 +24,7 @@ use crate::catalog::CatalogError;
 use crate::cli::PeerBench;
 use crate::decide::ready_cells;
 use crate::hardware;
+use crate::inputs::Input;
 use crate::lock::Lock;
 use crate::peer::figure::{Figure, Sample, Work};
 use crate::peer::memory::Resident;
@@ -37,6 +41,8 @@ use crate::world::{Ids, World};
 const SCENARIO: &str = "sharegpt-lite";
 /// The target whose first model is compared where no other is named.
 const TARGET: &str = "cpu";
+/// The figure of an engine whose reference path is another than what it serves with.
+const PERPLEXITY_F32: &str = "perplexity-f32";
 
 #[derive(Debug, thiserror::Error)]
 pub enum PeerError {
@@ -86,7 +92,8 @@ pub fn run(world: &World, flags: &PeerBench) -> Result<Exit, Stop> {
     let cell = ready_cells(world, &[cell], &[scenario])?.remove(0);
     let mut ids = Ids::new(world.clock.unix_ms(), world.random);
     let id = ids.next_id();
-    let works = if flags.figures.is_empty() { Work::ALL.to_vec() } else { flags.figures.clone() };
+    let works = works(flags);
+    let text = works.contains(&Work::Perplexity).then(|| text(world)).transpose()?;
     let comparison = Comparison {
         world,
         id: &id,
@@ -95,12 +102,26 @@ pub fn run(world: &World, flags: &PeerBench) -> Result<Exit, Stop> {
         sides: &sides,
         cell: &cell,
         threads,
+        text,
     };
-    let slots = interleave(works.len(), sides.len(), flags.repeats, || ids.next_id());
+    let mut slots = interleave(works.len(), sides.len(), flags.repeats, || ids.next_id());
+    slots.retain(|slot| works[slot.cell].is_done_in(slot.repeat));
     let measured = comparison.carry_out(&works, &slots)?;
     let report = Report::of(&comparison, flags.repeats, build.facts, measured)?;
     world.console.answer(&if flags.json { report.json() } else { report.text() });
     Ok(Exit::Well)
+}
+
+/// What is to be done: what was named, else all, without what is to be left out.
+fn works(flags: &PeerBench) -> Vec<Work> {
+    let named = if flags.figures.is_empty() { &Work::ALL[..] } else { &flags.figures };
+    named.iter().copied().filter(|work| !flags.skipped.contains(work)).collect()
+}
+
+/// The text that perplexity is measured on.
+fn text(world: &World) -> Result<PathBuf, Stop> {
+    let file = world.catalog.dataset(perplexity::TEXT)?;
+    Ok(world.fetcher().obtain(&Input::dataset(perplexity::TEXT, &file))?.path)
 }
 
 /// The peer's file, and the source that makes it one.
@@ -143,6 +164,8 @@ pub struct Comparison<'a> {
     pub sides: &'a [Contender; 2],
     pub cell: &'a ReadyCell,
     pub threads: u32,
+    /// What perplexity is measured on, where it is.
+    pub text: Option<PathBuf>,
 }
 
 /// All that was measured.
@@ -178,9 +201,16 @@ impl Comparison<'_> {
         let model = &self.cell.model.path;
         let mut add = |figure, value| into.samples.push(Sample { figure, side: slot.side, value });
         match work {
-            Work::Prefill => add(Figure::Prefill, self.by_tool(side, work)?),
-            Work::Decode => add(Figure::Decode, self.by_tool(side, work)?),
-            Work::DecodeBatch => add(Figure::DecodeBatch, self.by_tool(side, work)?),
+            Work::Prefill => add(Figure::Prefill, self.by_tool(side, work.name())?),
+            Work::Decode => add(Figure::Decode, self.by_tool(side, work.name())?),
+            Work::DecodeBatch => add(Figure::DecodeBatch, self.by_tool(side, work.name())?),
+            Work::Perplexity => {
+                let own = self.by_tool(side, work.name())?;
+                add(Figure::Perplexity, own);
+                let has_f32 = side.engine.file.figures.contains_key(PERPLEXITY_F32);
+                let f32 = if has_f32 { self.by_tool(side, PERPLEXITY_F32)? } else { own };
+                add(Figure::PerplexityF32, f32);
+            }
             Work::FirstAnswer => {
                 let files = (&*self.places.log(&slot.run), &*self.places.measurement(&slot.run));
                 let seconds = first_answer::measure(self.world, side, model, files)?;
@@ -191,17 +221,16 @@ impl Comparison<'_> {
         Ok(())
     }
 
-    fn by_tool(&self, side: &Contender, work: Work) -> Result<f64, Stop> {
+    fn by_tool(&self, side: &Contender, figure: &'static str) -> Result<f64, Stop> {
         let engine = &side.engine;
-        let tool = engine.file.figures.get(work.name()).ok_or_else(|| PeerError::NoFigure {
-            engine: engine.id.clone(),
-            figure: work.name(),
-        })?;
+        let missing = || PeerError::NoFigure { engine: engine.id.clone(), figure };
+        let tool = engine.file.figures.get(figure).ok_or_else(missing)?;
         let with = ToolFilling {
             engine: &engine.id,
             binary: side.binary(),
             model: &self.cell.model.path,
             threads: self.threads,
+            text: self.text.as_deref(),
         };
         tool::measure(tool, with, &self.world.interrupt)
     }

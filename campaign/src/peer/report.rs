@@ -11,6 +11,7 @@ use crate::files::FileError;
 use crate::inputs::cache::sha256_file;
 use crate::peer::build::BuildFacts;
 use crate::peer::memory::Resident;
+use crate::peer::perplexity::{self, Limit};
 use crate::peer::side::Contender;
 use crate::peer::table::{self, Row};
 use crate::peer::{Comparison, Measured};
@@ -28,6 +29,8 @@ pub struct Report {
     redline: EngineSide,
     peer: EngineSide,
     figures: Vec<Row>,
+    /// How much of the other perplexities Redline's may have, where it was measured.
+    perplexity_limits: Vec<Limit>,
     /// After each served run.
     memory: Vec<Resident>,
     remarks: Vec<String>,
@@ -70,6 +73,7 @@ impl Report {
         let model = &comparison.cell.model.path;
         let meta = fs::metadata(model).map_err(FileError::at("read", model))?;
         let [redline, peer] = comparison.sides;
+        let figures = table::rows(&measured.samples);
         Ok(Self {
             schema: "peer-bench.v1",
             hardware: comparison.hardware.0.clone(),
@@ -82,7 +86,8 @@ impl Report {
             },
             redline: engine_side(redline, None),
             peer: engine_side(peer, Some(build)),
-            figures: table::rows(&measured.samples),
+            perplexity_limits: perplexity::limits(&figures, &peer.engine.id),
+            figures,
             memory: measured.memory,
             remarks: measured.remarks,
         })
@@ -109,6 +114,9 @@ impl Report {
         );
         out += &table::render(&self.figures, &peer.engine);
         let _ = writeln!(out, "\nratio: redline / {}, median of the pairs", peer.engine);
+        for limit in &self.perplexity_limits {
+            let _ = writeln!(out, "{}", limit.line());
+        }
         for side in [redline, peer] {
             let last = self.memory.iter().rfind(|resident| resident.engine == side.engine);
             if let Some(resident) = last {

@@ -91,7 +91,7 @@ pub fn render(rows: &[Row], peer: &str) -> String {
 fn shown(value: f64) -> String {
     match value {
         v if v >= 100.0 => format!("{v:.0}"),
-        v if v >= 10.0 => format!("{v:.1}"),
+        v if v >= 10.0 => format!("{v:.2}"),
         v => format!("{v:.3}"),
     }
 }

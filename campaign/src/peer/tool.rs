@@ -1,4 +1,4 @@
-//! A figure that an engine's own program measures and prints as JSON.
+//! A figure that an engine's own program measures and prints.
 
 use std::path::Path;
 use std::process::Command;
@@ -18,6 +18,8 @@ pub struct ToolFilling<'a> {
     pub binary: &'a Path,
     pub model: &'a Path,
     pub threads: u32,
+    /// What perplexity is measured on.
+    pub text: Option<&'a Path>,
 }
 
 /// Runs the tool and reads its figure: the median of all repeats that it prints.
@@ -45,10 +47,21 @@ pub fn measure(
         let what = format!("ended with {}: {}", describe(written.status), last.unwrap_or("silent"));
         return Err(failed(what).into());
     }
-    let values = figures(&written.stdout, &tool.pointer);
+    let (values, place) = match (&tool.pointer, &tool.after) {
+        (Some(pointer), None) => (figures(&written.stdout, pointer), format!("at `{pointer}`")),
+        (None, Some(mark)) => {
+            let said = [&*written.stdout, &*written.stderr];
+            let value = said.into_iter().find_map(|said| number_after(said, mark));
+            (value.into_iter().collect(), format!("after `{mark}`"))
+        }
+        _ => {
+            let what = format!("a figure of `{}` needs either `pointer` or `after`", with.engine);
+            return Err(Stop::wrong_use(what));
+        }
+    };
     match Repeats::of(values) {
         Some(repeats) if repeats.min > 0.0 => Ok(repeats.median),
-        _ => Err(failed(format!("printed no figure at `{}`", tool.pointer)).into()),
+        _ => Err(failed(format!("printed no figure {place}")).into()),
     }
 }
 
@@ -59,6 +72,7 @@ fn argv(tool: &FigureTool, with: ToolFilling<'_>) -> Vec<String> {
             .replace("{binaries}", &folder.to_string_lossy())
             .replace("{model}", &with.model.to_string_lossy())
             .replace("{threads}", &with.threads.to_string())
+            .replace("{text}", &with.text.unwrap_or(Path::new("")).to_string_lossy())
     };
     tool.argv.iter().map(fill).collect()
 }
@@ -78,9 +92,23 @@ fn figures(printed: &str, pointer: &str) -> Vec<f64> {
         .collect()
 }
 
+/// The number that follows the last `mark`.
+fn number_after(said: &str, mark: &str) -> Option<f64> {
+    let (_, rest) = said.rsplit_once(mark)?;
+    rest.split_whitespace().next()?.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_number_is_found_after_its_mark() {
+        let said = "[1]18.2,\nFinal estimate: PPL = 16.4620 +/- 0.31\n";
+        assert_eq!(number_after(said, "Final estimate: PPL ="), Some(16.462));
+        assert_eq!(number_after(said, "18.2,\nFinal"), None);
+        assert_eq!(number_after("[1]18.2,", "PPL ="), None);
+    }
 
     #[test]
     fn figures_are_found_in_documents_and_in_lines() {
@@ -103,7 +131,10 @@ mod tests {
         ] {
             let file = schema::engine::parse(text).unwrap();
             let names: Vec<&str> = file.figures.keys().map(String::as_str).collect();
-            assert_eq!(names, ["decode", "decode-batch", "prefill"]);
+            let speeds = ["decode", "decode-batch", "prefill", "perplexity"];
+            assert!(speeds.iter().all(|name| names.contains(name)), "{names:?}");
+            let one_place = |tool: &FigureTool| tool.pointer.is_some() != tool.after.is_some();
+            assert!(file.figures.values().all(one_place));
         }
     }
 }

@@ -12,13 +12,17 @@ use serde_json::Value;
 use crate::scratch::{Scratch, files_below, is_alive};
 
 const ARCHIVE: &str = "tiny_peer-1.0.tar.gz";
-const FIGURES: [&str; 6] = [
+const TEXTS: &str = "tiny_texts-1.0.tar.gz";
+const TEXT: &str = "tiny-texts/a.txt";
+const FIGURES: [&str; 8] = [
     "prefill_512_tokens_per_s",
     "decode_batch_1_tokens_per_s",
     "decode_batch_32_tokens_per_s",
     "sharegpt_lite_output_tokens_per_s",
     "first_answer_s",
     "resident_beyond_kv_files",
+    "perplexity",
+    "perplexity_f32",
 ];
 
 /// A clone whose suite knows a peer, `tiny`, and servers that can be measured.
@@ -27,14 +31,10 @@ fn with_peer() -> Scratch {
     let sources = scratch.fixtures().join("tiny-peer");
     fs::create_dir_all(&sources).unwrap();
     fs::write(sources.join("CMakeLists.txt"), "project(tiny)\n").unwrap();
-    let packed = Command::new("tar")
-        .args(["-czf", ARCHIVE, "tiny-peer"])
-        .current_dir(scratch.fixtures())
-        .status()
-        .unwrap();
-    assert!(packed.success());
+    pack(&scratch, ARCHIVE, "tiny-peer");
     let archive = fs::read(scratch.fixtures().join(ARCHIVE)).unwrap();
     write_engine(&scratch, &sha256_hex(&archive));
+    write_text(&scratch);
     let talk = fs::read_to_string(scratch.root().join("suite/scenarios/talk-lite.toml")).unwrap();
     scratch.write("suite/scenarios/sharegpt-lite.toml", &talk);
     scratch.write_probe(&Probe {
@@ -52,6 +52,28 @@ fn with_peer() -> Scratch {
     let text = serde_json::to_string(&measurement).unwrap();
     fs::write(scratch.fixtures().join("measurement.json"), text).unwrap();
     scratch
+}
+
+fn pack(scratch: &Scratch, archive: &str, folder: &str) {
+    let mut tar = Command::new("tar");
+    tar.args(["-czf", archive, folder]).current_dir(scratch.fixtures());
+    assert!(tar.status().unwrap().success());
+}
+
+/// The text of perplexity, in a source distribution.
+fn write_text(scratch: &Scratch) {
+    let path = scratch.fixtures().join(TEXT);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, "Down, down, down.").unwrap();
+    pack(scratch, TEXTS, "tiny-texts");
+    let sha256 = sha256_hex(b"Down, down, down.");
+    scratch.write(
+        "suite/datasets/alice29.toml",
+        &format!(
+            "sources = [{{ sdist = \"tiny-texts==1.0\", file = \"{TEXTS}\", member = \"{TEXT}\" }}]\n\
+             sha256 = \"{sha256}\"\nlicence = \"none\"\n"
+        ),
+    );
 }
 
 fn write_engine(scratch: &Scratch, sha256: &str) {
@@ -87,6 +109,9 @@ pointer = "/decode/0/tokens_per_s"
 [figures.decode-batch]
 {tool}
 pointer = "/decode/0/tokens_per_s"
+[figures.perplexity]
+argv = ["{{binaries}}/peer-tool", "perplexity", "{{model}}", "{{text}}"]
+after = "PPL ="
 [source]
 sdist = "tiny-peer==1.0"
 file = "{ARCHIVE}"
@@ -112,7 +137,7 @@ fn both_sides_take_turns_and_every_figure_has_its_ratio() {
     let order: Vec<&str> = ended
         .stderr
         .lines()
-        .filter_map(|line| line.split_once("of 20: "))
+        .filter_map(|line| line.split_once("of 22: "))
         .map(|(_, t)| t)
         .collect();
     assert_eq!(
@@ -124,7 +149,7 @@ fn both_sides_take_turns_and_every_figure_has_its_ratio() {
             "redline, prefill, repeat 2"
         ]
     );
-    assert_eq!(order.len(), 20);
+    assert_eq!(order.len(), 22, "perplexity is measured once");
     let report: Value = serde_json::from_str(&ended.stdout).expect("one document");
     let figures = report["figures"].as_array().expect("rows");
     let ids: Vec<&str> = figures.iter().filter_map(|row| row["figure"].as_str()).collect();
@@ -134,6 +159,10 @@ fn both_sides_take_turns_and_every_figure_has_its_ratio() {
         assert_eq!((&row["ratio"]["median"], &row["ratio"]["min"]), (&2.0.into(), &2.0.into()));
     }
     assert_eq!(figures[3]["peer"]["median"], 300.0);
+    assert_eq!(figures[6]["redline"]["values"], serde_json::json!([20.08]));
+    assert_eq!(figures[7]["redline"]["values"], serde_json::json!([19.0]));
+    let holds: Vec<_> = report["perplexity_limits"].as_array().expect("limits").iter().collect();
+    assert_eq!(holds.iter().map(|limit| &limit["holds"]).collect::<Vec<_>>(), [true, false]);
     for resident in report["memory"].as_array().expect("readings") {
         assert_eq!(resident["kv_bytes"], 100, "a tenth of the pages was touched");
         assert!(resident["rss_bytes"].as_u64() > Some(100_000), "{resident}");
@@ -164,6 +193,24 @@ fn the_table_names_both_versions_and_how_the_peer_was_built() {
             "CMAKE_BUILD_TYPE=Release",
         ],
     );
+}
+
+#[test]
+fn perplexity_is_judged_and_can_be_left_out() {
+    let scratch = with_peer();
+    let args = ["peer-bench", "tiny", "--repeats", "3", "--figure", "perplexity"];
+    scratch.run(&args).expect(
+        0,
+        &[
+            "Run 2 of 2: tiny, perplexity",
+            "perplexity                                  20.08      20.00",
+            "perplexity is 1.0040 of that of tiny, at most 1.005: holds",
+            "perplexity is 1.0568 of redline's in f32, at most 1.01: DOES NOT HOLD",
+        ],
+    );
+    let more = ["--figure", "prefill", "--skip", "perplexity"];
+    let ended = scratch.run(&[&args[..], &more].concat()).expect(0, &["prefill 512"]);
+    assert!(!ended.stdout.contains("perplexity"), "{}", ended.stdout);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use super::rope::RopePrecision;
 use super::shard::{self, Heads};
 use super::spec::{DecoderSpec, LayerSpec, MixerSpec, Names};
 use super::{LoadError, Model, ModelInfo, StepBatch, StepError};
-use crate::device::{Device, KvShape, KvType, Rank, Rotation, StateShape};
+use crate::device::{AttentionShape, Device, KvShape, KvType, Rank, Rotation, StateShape};
 use crate::weights::Checkpoint;
 
 /// A layer: norm, mixer, norm, feed-forward.
@@ -34,9 +34,8 @@ struct Stream<D: Device> {
     delta: D::Buffer,
     /// `[R, hidden]` for the rows with logits: stream, what to add, norm of the sum.
     last: [D::Buffer; 3],
-    /// `[R, own vocab]`
-    own_logits: D::Buffer,
-    /// `[R, vocab]`, used where there are several ranks.
+    /// `[R, vocab]`, used where there are several ranks. A rank's own logits lie where blocks have
+    /// their projections, which are as large and no longer needed.
     logits: D::Buffer,
 }
 
@@ -83,6 +82,7 @@ impl<D: Device> Decoder<D> {
         let rows = |name| Part { own: vec![own_vocab.clone()], ..Part::plain(name, vocab) };
         let embedding = loader.matrix(&[rows(names.embedding)], 0, hidden)?;
         let embedded = loader.parameters();
+        let table = loader.take_largest();
         let mut counts = LayerCounts::default();
         let mut layers = Vec::with_capacity(spec.layers.len());
         for (layer, spec) in spec.layers.iter().enumerate() {
@@ -90,6 +90,7 @@ impl<D: Device> Decoder<D> {
             layers.push(Layer::load(&mut loader, names, spec, context, &mut counts)?);
         }
         let in_layers = loader.parameters() - embedded;
+        let largest_matrix = loader.take_largest().or(table).expect("the embedding is a matrix");
         let final_norm = loader.norm(names.final_norm, 0, hidden)?;
         let head =
             if spec.tied { None } else { Some(loader.matrix(&[rows(names.head)], 0, hidden)?) };
@@ -102,13 +103,14 @@ impl<D: Device> Decoder<D> {
             parameters: loader.parameters(),
             active_layer_parameters: in_layers - spec.idle_expert_weights(),
             compute_dtype: device.compute_dtype(),
-            kv_dtype: kv_type.name(),
+            kv_type,
             kv_bytes_per_token: kv_shape.token_bytes(),
             state_bytes: state_shape.map_or(0, |shape| shape.place_bytes()),
+            largest_matrix,
+            attention: attention_shape(spec),
         };
         Ok(Self {
-            stream: Stream::new(&mut device, hidden, own_vocab.len(), vocab)
-                .map_err(LoadError::Device)?,
+            stream: Stream::new(&mut device, hidden, vocab).map_err(LoadError::Device)?,
             scratch: Scratch::new(&mut device).map_err(LoadError::Device)?,
             device,
             info,
@@ -172,18 +174,12 @@ impl<D: Device> Layer<D> {
 }
 
 impl<D: Device> Stream<D> {
-    fn new(
-        device: &mut D,
-        hidden: usize,
-        own_vocab: usize,
-        vocab: usize,
-    ) -> Result<Self, StepError> {
+    fn new(device: &mut D, hidden: usize, vocab: usize) -> Result<Self, StepError> {
         Ok(Self {
             hidden: device.buffer(hidden)?,
             normed: device.buffer(hidden)?,
             delta: device.buffer(hidden)?,
             last: [device.buffer(hidden)?, device.buffer(hidden)?, device.buffer(hidden)?],
-            own_logits: device.buffer(own_vocab)?,
             logits: device.buffer(vocab)?,
         })
     }
@@ -192,18 +188,21 @@ impl<D: Device> Stream<D> {
     fn resize(&mut self, device: &mut D, rows: usize, last_rows: usize) -> Result<(), StepError> {
         let all = [&mut self.hidden, &mut self.normed, &mut self.delta];
         all.into_iter().try_for_each(|buffer| device.resize(buffer, rows))?;
-        self.last.iter_mut().try_for_each(|buffer| device.resize(buffer, last_rows))?;
-        device.resize(&mut self.own_logits, last_rows)
+        self.last.iter_mut().try_for_each(|buffer| device.resize(buffer, last_rows))
     }
 }
 
 /// Heads are the same in every layer that has them.
-fn kv_shape(spec: &DecoderSpec, rank: Rank, layers: usize, kv_type: KvType) -> KvShape {
+fn attention_shape(spec: &DecoderSpec) -> AttentionShape {
     let mut heads = spec.layers.iter().filter_map(|layer| match &layer.mixer {
         MixerSpec::Attention(attention) => Some(attention.shape),
         MixerSpec::DeltaNet(_) => None,
     });
-    let shape = heads.next().unwrap_or_else(|| spec.config.attention_shape());
+    heads.next().unwrap_or_else(|| spec.config.attention_shape())
+}
+
+fn kv_shape(spec: &DecoderSpec, rank: Rank, layers: usize, kv_type: KvType) -> KvShape {
+    let shape = attention_shape(spec);
     let own = Heads::of_attention(rank, &shape);
     let (kv_heads, head_dim) = (own.map_or(0, |(own, _)| own.kv.len()), shape.head_dim);
     KvShape { layers, kv_heads, head_dim, pages: 0, page_tokens: 0, kv_type }
@@ -258,19 +257,21 @@ impl<D: Device> Model for Decoder<D> {
         self.device.all_reduce_sum(hidden)?;
         self.run_layers(&plan, rows)?;
         let (device, stream) = (&mut self.device, &mut self.stream);
+        let own_logits = &mut self.scratch.projected;
+        device.reshape(own_logits, last_rows.len(), self.own_vocab.len())?;
         if !last_rows.is_empty() {
             let [hidden, delta, normed] = &mut stream.last;
             device.gather(&stream.hidden, &last_rows, hidden)?;
             device.gather(&stream.delta, &last_rows, delta)?;
             device.add_rms_norm(hidden, delta, &self.final_norm, self.norm_epsilon, normed)?;
             let head = self.head.as_ref().unwrap_or(&self.embedding);
-            device.matmul(normed, head, &mut stream.own_logits)?;
+            device.matmul(normed, head, own_logits)?;
         }
         if device.rank() == Rank::ONLY {
-            return device.read(&mut stream.own_logits);
+            return device.read(own_logits);
         }
         device.resize(&mut stream.logits, last_rows.len())?;
-        device.all_gather(&stream.own_logits, &mut stream.logits)?;
+        device.all_gather(own_logits, &mut stream.logits)?;
         device.read(&mut stream.logits)
     }
 }

@@ -102,8 +102,6 @@ pub struct Loaded {
     pub format: &'static str,
     /// Bytes of the device that are free after the weights were loaded.
     pub free_bytes: u64,
-    /// Configuration, from which the tokenizer is made too.
-    pub config: ConfigSource,
 }
 
 impl Loaded {
@@ -117,7 +115,17 @@ impl Loaded {
 /// # Errors
 /// A file is missing or damaged, or asks for something that this release does not have.
 pub fn load(source: &ModelSource, options: &LoadOptions) -> Result<Loaded, LoadError> {
-    let checkpoint = Checkpoint::open(&source.files, options.random_seed)?;
+    load_checkpoint(&Checkpoint::open(&source.files, options.random_seed)?, options)
+}
+
+/// Loads `checkpoint`, which was opened with the seed of `options`.
+///
+/// # Errors
+/// As [`load`], but for what opening it finds.
+pub fn load_checkpoint(
+    checkpoint: &Checkpoint,
+    options: &LoadOptions,
+) -> Result<Loaded, LoadError> {
     let name = architecture(checkpoint.config())?;
     let Some(architecture) = Architecture::find(name) else {
         return Err(LoadError::Architecture {
@@ -126,7 +134,7 @@ pub fn load(source: &ModelSource, options: &LoadOptions) -> Result<Loaded, LoadE
             supported: Architecture::names(),
         });
     };
-    let spec = (architecture.describe)(&checkpoint)?;
+    let spec = (architecture.describe)(checkpoint)?;
     let threads = options.threads.or_else(|| thread::available_parallelism().ok());
     let threads = threads.map_or(1, NonZeroUsize::get);
     let isa = options.isa.unwrap_or_else(Isa::best);
@@ -146,7 +154,7 @@ pub fn load(source: &ModelSource, options: &LoadOptions) -> Result<Loaded, LoadE
         KvChoice::F32 => KvType::F32,
     };
     let rope = options.rope.precision(checkpoint.config());
-    let load = |device| Decoder::load(device, &checkpoint, &spec, kv_type, rope);
+    let load = |device| Decoder::load(device, checkpoint, &spec, kv_type, rope);
     let model: Box<dyn Model> = if ranks == 1 {
         Box::new(load(Cpu::new(isa, threads).with(options.arithmetic))?)
     } else {
@@ -162,7 +170,6 @@ pub fn load(source: &ModelSource, options: &LoadOptions) -> Result<Loaded, LoadE
         weights: if checkpoint.is_random() { "random" } else { "real" },
         format: checkpoint.container(),
         free_bytes: cpu::free_bytes(),
-        config: checkpoint.config().clone(),
     })
 }
 

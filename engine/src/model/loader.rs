@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
+use super::MatrixShape;
 use crate::device::{Device, HostMatrix, Rank, RowOrder};
 use crate::weights::format::dequantize;
 use crate::weights::{Checkpoint, LoadError, MxStack, TensorData, WeightType};
@@ -54,11 +55,12 @@ pub struct Loader<'a, D: Device> {
     /// As [`super::spec::DecoderSpec::norm_offset`].
     norm_offset: f32,
     parameters: u64,
+    largest: Option<MatrixShape>,
 }
 
 impl<'a, D: Device> Loader<'a, D> {
     pub fn new(device: &'a mut D, checkpoint: &'a Checkpoint, norm_offset: f32) -> Self {
-        Self { device, checkpoint, norm_offset, parameters: 0 }
+        Self { device, checkpoint, norm_offset, parameters: 0, largest: None }
     }
 
     /// Where the device stands among those that share the model.
@@ -86,6 +88,11 @@ impl<'a, D: Device> Loader<'a, D> {
     /// Weights read so far, by this rank or another.
     pub fn parameters(&self) -> u64 {
         self.parameters
+    }
+
+    /// The largest matrix that was made since this was last asked.
+    pub fn take_largest(&mut self) -> Option<MatrixShape> {
+        self.largest.take()
     }
 
     /// The vector that is called `name`, ending included.
@@ -270,6 +277,10 @@ impl<'a, D: Device> Loader<'a, D> {
                 order: rows.order,
             })
             .collect();
+        let n = hosts.iter().map(|host| host.n).sum();
+        let shape = hosts.first().map(|host| MatrixShape { n, k, weight_type: host.weight_type });
+        let elements = |shape: &MatrixShape| shape.n * shape.k;
+        self.largest = self.largest.into_iter().chain(shape).max_by_key(elements);
         self.device.matrix(&hosts).map_err(LoadError::Device)
     }
 

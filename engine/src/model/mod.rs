@@ -19,9 +19,14 @@ mod tests;
 
 use std::fmt;
 
+use crate::device::{AttentionShape, KvType};
+use crate::weights::WeightType;
+
 pub use crate::weights::LoadError;
 pub use architectures::{ARCHITECTURES, Architecture};
-pub use load::{DeviceChoice, DeviceInfo, KvChoice, LoadOptions, Loaded, RopeChoice, load};
+pub use load::{
+    DeviceChoice, DeviceInfo, KvChoice, LoadOptions, Loaded, RopeChoice, load, load_checkpoint,
+};
 
 /// Facts about a loaded model, fixed for its life.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,11 +45,24 @@ pub struct ModelInfo {
     /// Type in which matrix products are computed: `f32` is the reference path.
     pub compute_dtype: &'static str,
     /// Type of the KV cache.
-    pub kv_dtype: &'static str,
+    pub kv_type: KvType,
     /// Bytes of keys and values of one token over all layers.
     pub kv_bytes_per_token: usize,
     /// Bytes of recurrent state of one sequence, 0 for models that have none.
     pub state_bytes: usize,
+    /// The largest weight matrix that the layers multiply by; where there are several ranks, the
+    /// first one's share.
+    pub largest_matrix: MatrixShape,
+    /// Heads of the layers that have attention.
+    pub attention: AttentionShape,
+}
+
+/// A weight matrix `[N, K]`, and what it is stored in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MatrixShape {
+    pub n: usize,
+    pub k: usize,
+    pub weight_type: WeightType,
 }
 
 /// One sequence's share of a step: consecutive positions of one sequence.

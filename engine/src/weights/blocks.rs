@@ -70,12 +70,17 @@ pub fn parts(stored: WeightType, block: &[u8], mut each: impl FnMut(f32, f32, &[
 
 /// The 32 codes of 16 bytes, with a fifth bit each from `high`.
 fn halves(bytes: &[u8], high: u32) -> [i8; 32] {
-    std::array::from_fn(|i| {
-        let byte = bytes[i % 16];
-        let four = if i < 16 { byte & 15 } else { byte >> 4 };
-        let fifth = ((high >> i) & 1) as u8;
-        (four | (fifth << 4)).cast_signed()
-    })
+    let mut codes = [0; 32];
+    for (i, byte) in bytes[..16].iter().enumerate() {
+        codes[i] = (byte & 15).cast_signed();
+        codes[i + 16] = (byte >> 4).cast_signed();
+    }
+    if high != 0 {
+        for (i, code) in codes.iter_mut().enumerate() {
+            *code |= (((high >> i) & 1) as i8) << 4;
+        }
+    }
+    codes
 }
 
 /// The fifth bits of a 32-block, element `i` in bit `i`.

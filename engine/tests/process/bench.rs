@@ -38,6 +38,21 @@ fn every_figure_of_a_bench_has_its_share_of_a_limit() {
         report[kind].as_array().unwrap().iter().map(read).collect()
     };
     assert_eq!(rows("prefill", &["tokens"]), [[json!(8)], [json!(24)]]);
+    for (kind, rates) in [
+        ("products", &["ops_per_s", "limit_share"][..]),
+        ("attention", &["kv_bytes_per_s", "flops_per_s", "limit_share"]),
+    ] {
+        let rows = report[kind].as_array().unwrap();
+        let measured = |row: &Value| rates.iter().all(|rate| is_positive(&row[rate]));
+        assert!(rows.len() == 2 && rows.iter().all(measured), "{report}");
+    }
+    assert_eq!(report["products"][0]["rows"], 64);
+    assert_eq!(report["products"][1]["rows"], 512);
+    assert_eq!(report["attention"][0]["rows"], 1);
+    for row in report["attention"].as_array().unwrap() {
+        assert!(row["rows"].as_u64() <= row["context"].as_u64(), "{row}");
+        assert!(is_positive(&report["limits"][row["limit"].as_str().unwrap()]), "{row}");
+    }
     assert_eq!(rows("decode", &["batch", "context"]), [[json!(1), json!(4)], [json!(3), json!(4)]]);
 }
 
@@ -48,6 +63,8 @@ fn a_person_reads_shares_in_percent() {
     assert_eq!(count("Gop/s in int8"), 1, "{text}");
     assert_eq!(count("% of f32 arithmetic") + count("% of int8 arithmetic"), 2, "{text}");
     assert_eq!(count("% of memory speed"), 2, "{text}");
+    let begins = |what: &str| text.lines().filter(|line| line.starts_with(what)).count();
+    assert_eq!((begins("product "), begins("attention ")), (2, 2), "{text}");
 }
 
 #[test]

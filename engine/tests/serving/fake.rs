@@ -6,10 +6,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use engine::model::{LogitRows, Model, ModelInfo, SegmentState, StepBatch, StepError};
+use engine::device::{AttentionShape, KvType};
+use engine::model::{LogitRows, MatrixShape, Model, ModelInfo, SegmentState, StepBatch, StepError};
 use engine::sample::{Grammars, Guide, Opening, Structure, TokenBytes};
 use engine::text::{Chat, Detokenizer, Text, TextError};
 use engine::tokenize::Reasoning;
+use engine::weights::WeightType;
 
 /// Ids below 256 are bytes, the rest are special.
 pub const VOCAB_SIZE: usize = 258;
@@ -53,9 +55,11 @@ impl FakeModel {
             parameters: 0,
             active_layer_parameters: 0,
             compute_dtype: "f32",
-            kv_dtype: "f32",
+            kv_type: KvType::F32,
             kv_bytes_per_token: 4,
             state_bytes: 0,
+            largest_matrix: MatrixShape { n: 1, k: 1, weight_type: WeightType::F32 },
+            attention: AttentionShape { heads: 1, kv_heads: 1, head_dim: 1, scale: 1.0 },
         };
         let (pages, states, logits) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
         Self { info, pages, states, page_tokens: 0, logits, steps: 0, behavior, widest }

@@ -37,7 +37,9 @@ impl Buffer {
     pub(super) fn reshape(&mut self, rows: usize, cols: usize) {
         (self.rows, self.cols, self.is_coded) = (rows, cols, false);
         if self.data.len() < rows * cols {
-            self.data.resize(rows * cols, 0.0);
+            // Nothing is moved over and nothing kept to grow into: the largest step comes early.
+            self.data = Vec::new();
+            self.data = vec![0.0; rows * cols];
         }
     }
 

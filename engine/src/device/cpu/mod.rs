@@ -32,7 +32,7 @@ use std::ops::Range;
 pub use buffer::Buffer;
 pub use isa::Isa;
 pub use kv::{Kv, Plan};
-pub use memory::{free_bytes, give_back_freed, processor_name};
+pub use memory::{free_bytes, give_back_freed, keep_large_blocks_apart, processor_name};
 pub use moe::Routes;
 pub use pack::{Arithmetic, Matrix};
 pub use pool::Pool;

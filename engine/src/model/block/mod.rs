@@ -34,7 +34,8 @@ pub enum FeedForward<D: Device> {
 /// Activations inside of a block, shared by all blocks of a model.
 #[derive(Debug)]
 pub struct Scratch<D: Device> {
-    /// What goes into the middle of a block: queries, keys and values; gates and ups.
+    /// What goes into the middle of a block: queries, keys and values; gates and ups. After the
+    /// last block, logits.
     pub projected: D::Buffer,
     /// What comes out of its middle.
     pub mixed: D::Buffer,

@@ -55,7 +55,9 @@ fn ranks_compute_what_one_computes() {
     let mut one = load_at(&path, 1).unwrap();
     let want = logits(one.model.as_mut(), &tokens, 50);
     let mut two = load_at(&path, 2).unwrap();
-    assert_eq!(two.info(), one.info(), "together they are the same model");
+    let mut info = one.info().clone();
+    info.largest_matrix.n /= 2;
+    assert_eq!(*two.info(), info, "together they are the same model");
     let whole = logits(two.model.as_mut(), &tokens, 50);
     let worst = whole.iter().zip(&want).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     assert!(whole.len() == want.len() && worst < 1e-4, "logits differ by {worst}");

@@ -149,6 +149,15 @@ pub(super) fn nibble(k: usize) -> usize {
     k / 4 * 2 + k % 2 + k % 4 / 2 * 4
 }
 
+/// Eight codes as a word, in the order of [`nibble`].
+fn word_of(codes: [i8; 8]) -> u32 {
+    let codes = u64::from_le_bytes(codes.map(i8::cast_unsigned));
+    // Steps 0 and 1 share the lowest byte of the first 16 bits, 2 and 3 that of the next, ...
+    let pairs = (codes | codes >> 4) & 0x00ff_00ff_00ff_00ff;
+    // ... and the pairs from step 4 on go between them.
+    (pairs | pairs >> 24) as u32
+}
+
 /// Where in its block the byte with the code of step `k` lies, and how far the code is shifted.
 fn nibble_at(k: usize, column: usize) -> (usize, usize) {
     let nibble = nibble(k % 8);
@@ -191,9 +200,11 @@ impl Row {
         let top = self.values.iter().fold(0.0f32, |top, w| top.max(w.abs()));
         let inverse = inverse(top);
         self.put_zeros(self.values.len(), column, data);
-        for (k, w) in self.values.iter().enumerate() {
-            let code = nearest(w * inverse);
-            data[byte_at(k, column)] = (code + ZERO) as u8;
+        for (step, values) in self.values.chunks(STEP).enumerate() {
+            let at = byte_at(step * STEP, column);
+            for (byte, w) in data[at..at + STEP].iter_mut().zip(values) {
+                *byte = (nearest(w * inverse) + ZERO) as u8;
+            }
         }
         top / TOP
     }
@@ -201,7 +212,8 @@ impl Row {
     fn put_nibbles(&self, stored: WeightType, bytes: &[u8], column: usize, data: &mut [u8]) -> f32 {
         let mut top = 0.0f32;
         each_block(stored, bytes, |_, scale, minimum, _| {
-            top = top.max(minimum.abs()).max(15.0f32.mul_add(scale, minimum).abs());
+            // The product is exact: it has 21 bits at most.
+            top = top.max(minimum.abs()).max((15.0 * scale + minimum).abs());
         });
         let inverse = inverse(top);
         self.put_zeros(self.values.len(), column, data);
@@ -211,9 +223,10 @@ impl Row {
             // Half a code more, so that the high byte is the nearest code.
             let addend = (minimum * inverse + ZERO as f32 + 0.5) * FRACTION;
             put_heads(block, column, factor, nearest(addend));
-            for (i, code) in codes.iter().enumerate() {
-                let (at, shift) = nibble_at(i, column);
-                block[at] |= code.cast_unsigned() << shift;
+            let (codes, _) = codes.as_chunks::<8>();
+            for (word, codes) in codes.iter().enumerate() {
+                let at = 4 * (LANES + word * LANES + column % LANES);
+                block[at..at + 4].copy_from_slice(&word_of(*codes).to_le_bytes());
             }
         });
         top / TOP

@@ -1,0 +1,83 @@
+//! How well both sides predict a text: by which text, and how much worse Redline may be. Pure.
+
+use serde::Serialize;
+
+use crate::peer::figure::Figure;
+use crate::peer::table::Row;
+
+/// The text: a file of `suite/datasets/`.
+pub const TEXT: &str = "alice29";
+/// Most that Redline may have of the peer's perplexity.
+const OF_PEER: f64 = 1.005;
+/// Most that it may have of its own in f32.
+const OF_F32: f64 = 1.01;
+
+/// Redline's perplexity over another, and how large that may be.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Limit {
+    /// Whose the other is.
+    pub of: String,
+    pub ratio: f64,
+    pub at_most: f64,
+    pub holds: bool,
+}
+
+impl Limit {
+    fn new(of: String, ratio: f64, at_most: f64) -> Self {
+        Self { of, ratio, at_most, holds: ratio <= at_most }
+    }
+
+    /// As a line for a person.
+    #[must_use]
+    pub fn line(&self) -> String {
+        let Self { of, ratio, at_most, holds } = self;
+        let verdict = if *holds { "holds" } else { "DOES NOT HOLD" };
+        format!("perplexity is {ratio:.4} of {of}, at most {at_most}: {verdict}")
+    }
+}
+
+/// Both limits, where perplexity was measured.
+#[must_use]
+pub fn limits(rows: &[Row], peer: &str) -> Vec<Limit> {
+    let row = |figure: Figure| rows.iter().find(|row| row.figure == figure);
+    let (Some(own), Some(f32)) = (row(Figure::Perplexity), row(Figure::PerplexityF32)) else {
+        return Vec::new();
+    };
+    vec![
+        Limit::new(format!("that of {peer}"), own.ratio.median, OF_PEER),
+        Limit::new("redline's in f32".into(), own.redline.median / f32.redline.median, OF_F32),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::peer::figure::Sample;
+    use crate::peer::table;
+
+    fn lines(own: f64, f32: f64, peer: f64) -> Vec<String> {
+        let samples = [
+            (Figure::Perplexity, 0, own),
+            (Figure::Perplexity, 1, peer),
+            (Figure::PerplexityF32, 0, f32),
+            (Figure::PerplexityF32, 1, peer),
+        ];
+        let samples = samples.map(|(figure, side, value)| Sample { figure, side, value });
+        limits(&table::rows(&samples), "llama.cpp").iter().map(Limit::line).collect()
+    }
+
+    #[test]
+    fn each_limit_is_judged_by_itself() {
+        let of_peer = "perplexity is 1.0060 of that of llama.cpp, at most 1.005: DOES NOT HOLD";
+        let of_f32 = "perplexity is 1.0080 of redline's in f32, at most 1.01: holds";
+        assert_eq!(lines(10.08, 10.0, 10.02), [of_peer, of_f32]);
+        let of_peer = "perplexity is 1.0000 of that of llama.cpp, at most 1.005: holds";
+        let of_f32 = "perplexity is 1.0200 of redline's in f32, at most 1.01: DOES NOT HOLD";
+        assert_eq!(lines(10.2, 10.0, 10.2), [of_peer, of_f32]);
+    }
+
+    #[test]
+    fn what_was_not_measured_is_not_judged() {
+        assert_eq!(limits(&[], "llama.cpp"), []);
+    }
+}
