@@ -1,7 +1,7 @@
 //! Pages of keys and values, and the positions of a step.
 //!
-//! Memory comes zeroed from the operating system and is touched only as pages fill. Per layer,
-//! page and KV head lie the keys as `[tokens / 16][D][16]`, so that sixteen positions are one
+//! Memory comes zeroed from the operating system and is touched only as pages fill. Per page,
+//! layer and KV head lie the keys as `[tokens / 16][D][16]`, so that sixteen positions are one
 //! vector, and then the values as `[tokens][D]`, D rounded up to whole vectors.
 
 use std::collections::BTreeSet;
@@ -27,8 +27,8 @@ impl Kv {
             return Err(StepError { operation: "kv", message });
         }
         let sizes = [
-            shape.layers,
             shape.pages,
+            shape.layers,
             shape.kv_heads,
             2,
             shape.page_tokens,
@@ -73,7 +73,7 @@ impl Layout {
     }
 
     fn head(&self, page: u32, head: usize) -> usize {
-        let page = self.layer * self.shape.pages + page as usize;
+        let page = page as usize * self.shape.layers + self.layer;
         (page * self.shape.kv_heads + head) * 2 * self.half()
     }
 

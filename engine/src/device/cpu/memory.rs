@@ -23,8 +23,12 @@ pub(super) fn reserve(
         .iter()
         .try_fold(1usize, |bytes, size| bytes.checked_mul(*size))
         .ok_or_else(|| failed(format!("{what} are more than memory can be")))?;
-    MmapMut::map_anon(bytes.max(1))
-        .map_err(|err| failed(format!("{bytes} bytes cannot be reserved: {err}")))
+    let memory = MmapMut::map_anon(bytes.max(1))
+        .map_err(|err| failed(format!("{bytes} bytes cannot be reserved: {err}")))?;
+    // Large pages are fewer to look up; where there are none, small ones will do.
+    #[cfg(target_os = "linux")]
+    let _ignored = memory.advise(memmap2::Advice::HugePage);
+    Ok(memory)
 }
 
 /// Blocks from this size on come from the system and go back to it.
