@@ -13,7 +13,6 @@ use std::sync::{Mutex, PoisonError};
 use super::isa::{Isa, Kernel};
 use super::kv::{Kv, Layout, Plan, Span};
 use super::lanes::{LANES, Lanes};
-use super::memory::fetch_all;
 use super::pool::Pool;
 use super::shared::Shared;
 use super::tile::{self, Element, Left, Out, Right, TILE_ROWS};
@@ -128,12 +127,9 @@ impl<E: Element> Kernel for Run<'_, '_, E> {
         let last = self.item.last();
         for block in (self.item.start(self.call.layer)..last).step_by(BLOCK) {
             let positions = BLOCK.min(last - block);
-            let ahead = self.ahead(block + BLOCK);
-            self.fetch(ahead, Layout::keys);
             self.score(lanes, block, positions);
             self.soften(lanes, block, positions);
-            self.fetch(ahead, Layout::value);
-            self.weigh(lanes, block, positions);
+            self.weigh(lanes, block);
         }
         self.finish(lanes);
     }
@@ -169,21 +165,43 @@ impl<'a, E: Element> Run<'a, '_, E> {
         self.then.map(|item| (item, item.start(self.call.layer)))
     }
 
-    /// Asks for the part of a block's pages that `place` finds.
+    /// Where the keys of each sixteen positions of a block begin; behind the last they are its.
     #[inline(always)]
-    fn fetch(
-        &self,
-        ahead: Option<(Item<'_>, usize)>,
-        place: impl Fn(&Layout, &[u32], usize, usize) -> usize,
-    ) {
-        let Some((item, block)) = ahead else { return };
+    fn keys(&self, item: Item<'_>, block: usize) -> [*const E; BLOCK / LANES] {
         let layout = Layout::new(self.call.kv.shape, self.call.layer.kv_layer);
-        let last = (block + BLOCK).min(item.last());
-        for position in (block..last).step_by(LANES) {
-            let at = place(&layout, &item.span.pages, item.head, position);
-            let sixteen: &[u8] = bytemuck::cast_slice(&self.pages[at..at + LANES * layout.width()]);
-            fetch_all(sixteen.as_ptr(), sixteen.len());
+        let d = self.call.layer.shape.head_dim;
+        let last = (block + BLOCK).min(item.last()) - 1;
+        std::array::from_fn(|g| {
+            let position = (block + g * LANES).min(last);
+            let at = layout.keys(&item.span.pages, item.head, position);
+            self.pages[at..at + d * LANES].as_ptr()
+        })
+    }
+
+    /// Where the values of a block lie; behind its last page they are the first one's.
+    #[inline(always)]
+    fn values(&self, item: Item<'_>, block: usize) -> Values<E> {
+        let layout = Layout::new(self.call.kv.shape, self.call.layer.kv_layer);
+        let width = self.width();
+        let page_tokens = self.call.kv.shape.page_tokens;
+        let positions = BLOCK.min(item.last() - block);
+        let mut values = Values { pages: 0, runs: [0; _], groups: [[std::ptr::null(); _]; _] };
+        let mut done = 0;
+        while done < positions {
+            let position = block + done;
+            let run = (page_tokens - position % page_tokens).min(positions - done);
+            let at = layout.value(&item.span.pages, item.head, position);
+            let page = &self.pages[at..at + run * width];
+            let groups = values.groups[values.pages].iter_mut();
+            groups.zip(page[..width].chunks(LANES)).for_each(|(to, group)| *to = group.as_ptr());
+            values.runs[values.pages] = run;
+            values.pages += 1;
+            done += run;
         }
+        for page in values.pages..values.groups.len() {
+            values.groups[page] = values.groups[0];
+        }
+        values
     }
 
     #[inline(always)]
@@ -215,17 +233,14 @@ impl<'a, E: Element> Run<'a, '_, E> {
     /// `scores = queries * keys` for the positions from `block`.
     #[inline(always)]
     fn score<L: Lanes>(&mut self, lanes: L, block: usize, positions: usize) {
-        let layout = Layout::new(self.call.kv.shape, self.call.layer.kv_layer);
         let (rows, d) = (self.query_rows(), self.call.layer.shape.head_dim);
-        let mut groups = [std::ptr::null(); BLOCK / LANES];
         let count = positions.div_ceil(LANES);
-        for (g, group) in groups[..count].iter_mut().enumerate() {
-            let at = layout.keys(&self.item.span.pages, self.item.head, block + g * LANES);
-            *group = self.pages[at..at + d * LANES].as_ptr();
-        }
+        let groups = self.keys(self.item, block);
+        let ahead = self.ahead(block + BLOCK).map(|(item, block)| self.keys(item, block));
         let start = self.work.queries.as_ptr();
         let left = Left { start, row_stride: d, k_stride: 1 };
-        let right = Right { groups: &groups[..count], k_stride: LANES, k: d };
+        let ahead = ahead.as_ref().map(|groups| &groups[..count]);
+        let right = Right { groups: &groups[..count], ahead, k_stride: LANES, k: d };
         let out = Out { start: self.work.scores.as_mut_ptr(), row_stride: BLOCK, fresh: true };
         // SAFETY: queries are `rows` by `d`, every group was just found to hold `d` vectors, and
         // the scores have room for all groups of a block.
@@ -294,35 +309,22 @@ impl<'a, E: Element> Run<'a, '_, E> {
 
     /// `sums += probabilities * values`, page after page.
     #[inline(always)]
-    fn weigh<L: Lanes>(&mut self, lanes: L, block: usize, positions: usize) {
-        let layout = Layout::new(self.call.kv.shape, self.call.layer.kv_layer);
+    fn weigh<L: Lanes>(&mut self, lanes: L, block: usize) {
         let (rows, width) = (self.query_rows(), self.width());
-        let page_tokens = self.call.kv.shape.page_tokens;
-        let mut groups = [[std::ptr::null(); MAX_VALUE_GROUPS]; BLOCK / LANES];
-        let mut runs = [0; BLOCK / LANES];
-        let (mut pages, mut done) = (0, 0);
-        while done < positions {
-            let position = block + done;
-            let run = (page_tokens - position % page_tokens).min(positions - done);
-            let at = layout.value(&self.item.span.pages, self.item.head, position);
-            let values = &self.pages[at..at + run * width];
-            for (group, column) in groups[pages].iter_mut().zip(values[..width].chunks(LANES)) {
-                *group = column.as_ptr();
-            }
-            runs[pages] = run;
-            pages += 1;
-            done += run;
-        }
+        let values = self.values(self.item, block);
+        let ahead = self.ahead(block + BLOCK).map(|(item, block)| self.values(item, block));
+        let columns = ..width / LANES;
         let pieces: [_; BLOCK / LANES] = std::array::from_fn(|page| Right {
-            groups: &groups[page][..width / LANES],
+            groups: &values.groups[page][columns],
+            ahead: ahead.as_ref().map(|values| &values.groups[page][columns]),
             k_stride: width,
-            k: runs[page],
+            k: values.runs[page],
         });
         let left = Left { start: self.work.scores.as_ptr(), row_stride: BLOCK, k_stride: 1 };
         let out = Out { start: self.work.sums.as_mut_ptr(), row_stride: width, fresh: false };
-        // SAFETY: probabilities are `rows` by at least `positions`, each page's values as many as its
-        // `k` by `width` as just sliced, and the sums have room for `rows` by `width`.
-        unsafe { tile::multiply(lanes, rows, left, &pieces[..pages], out) };
+        // SAFETY: probabilities are `rows` by at least as many as the block has positions, each
+        // page's values its `k` by `width` as just sliced, and the sums have room for `rows` by `width`.
+        unsafe { tile::multiply(lanes, rows, left, &pieces[..values.pages], out) };
     }
 
     #[inline(always)]
@@ -340,6 +342,15 @@ impl<'a, E: Element> Run<'a, '_, E> {
             }
         }
     }
+}
+
+/// Values of a block, page by page.
+struct Values<E> {
+    pages: usize,
+    /// Positions in each page.
+    runs: [usize; BLOCK / LANES],
+    /// The first position's columns in each page, by sixteen.
+    groups: [[*const E; MAX_VALUE_GROUPS]; BLOCK / LANES],
 }
 
 /// Vectors of the largest head size, 512.

@@ -211,7 +211,8 @@ impl Columns<'_, '_> {
                 *group = piece.as_ptr();
                 self.run.decode(lanes, self.first + g, k0, steps, &mut Store { piece });
             }
-            let right = Right { groups: &groups[..self.groups], k_stride: LANES, k: steps };
+            let right =
+                Right { groups: &groups[..self.groups], ahead: None, k_stride: LANES, k: steps };
             let width = self.groups * LANES;
             for row in (0..self.rows).step_by(TILE_ROWS) {
                 let x = &self.x[row * self.run.k + k0 * TILE_ROWS..][..steps * TILE_ROWS];

@@ -7,6 +7,7 @@
 #![expect(unsafe_code, reason = "strided reads that would cost a bounds check per product")]
 
 use super::lanes::{LANES, Lanes};
+use super::memory::fetch;
 
 /// Rows of a tile. Six rows by four groups fill the registers of AVX-512.
 pub(super) const TILE_ROWS: usize = 6;
@@ -65,6 +66,8 @@ pub(super) struct Left {
 #[derive(Clone, Copy)]
 pub(super) struct Right<'a, E> {
     pub groups: &'a [*const E],
+    /// As `groups`: what will be multiplied later, and is asked for meanwhile.
+    pub ahead: Option<&'a [*const E]>,
     pub k_stride: usize,
     pub k: usize,
 }
@@ -169,7 +172,14 @@ unsafe fn tile<L: Lanes, E: Element, const MR: usize, const NR: usize>(
         }
         for piece in pieces {
             let groups = *piece.groups.as_ptr().add(first).cast::<[*const E; NR]>();
+            let ahead =
+                piece.ahead.map(|ahead| *ahead.as_ptr().add(first).cast::<[*const E; NR]>());
             for step in 0..piece.k {
+                if let Some(ahead) = &ahead {
+                    for group in ahead {
+                        fetch(group.wrapping_add(step * piece.k_stride).cast());
+                    }
+                }
                 let mut w = [lanes.splat(0.0); NR];
                 for (w, group) in w.iter_mut().zip(&groups) {
                     *w = E::load(lanes, group.add(step * piece.k_stride));
