@@ -93,7 +93,7 @@ pub fn processor_name() -> String {
 }
 
 /// Bytes that memory gives at once.
-const CACHE_LINE: usize = 64;
+pub(super) const CACHE_LINE: usize = 64;
 
 /// Asks for the cache line at `address`, which may be anywhere, where the processor can be asked: every
 /// x86-64 can.

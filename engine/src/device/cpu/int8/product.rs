@@ -10,7 +10,7 @@ use super::{Activations, BLOCK, BLOCK_BYTES, Dots, SEGMENT, STEP, STEP_BYTES, TI
 use crate::device::cpu::isa::{DotKernel, Isa};
 use crate::device::cpu::lanes::{LANES, Lanes};
 use crate::device::cpu::matmul::Target;
-use crate::device::cpu::memory::{fetch, fetch_all};
+use crate::device::cpu::memory::{CACHE_LINE, fetch, fetch_all};
 use crate::device::cpu::pack::Aligned;
 use crate::device::cpu::pool::Pool;
 
@@ -104,7 +104,7 @@ impl DotKernel for Columns<'_, '_> {
             }
             for k0 in (0..k).step_by(PIECE) {
                 let steps = PIECE.min(k - k0);
-                let weights = self.ready(dots, k0, steps, first == 0);
+                let weights = self.ready(dots, k0, steps);
                 // SAFETY: `weights` has `steps` steps of a tile.
                 unsafe { self.multiply(dots, weights, first, rows, k0, steps) };
             }
@@ -126,20 +126,15 @@ impl Columns<'_, '_> {
     }
 
     /// Where `steps` k from `k0` lie as bytes: in the working memory, unless they can be read where
-    /// they are. Asks for weights ahead if they are taken for the first time.
+    /// they are. Asks for weights ahead where few rows would not take as long.
     #[inline(always)]
-    fn ready<D: Dots>(&mut self, dots: D, k0: usize, steps: usize, is_first: bool) -> *const u8 {
+    fn ready<D: Dots>(&mut self, dots: D, k0: usize, steps: usize) -> *const u8 {
         let at = self.w.bytes_of(k0);
         let from = &self.w.tile(self.tile)[at..][..self.w.bytes_of(steps)];
-        let ahead = is_first.then(|| self.ahead(at));
+        let ahead = (self.rows <= D::ROWS).then(|| self.ahead(at));
         let to = &mut self.work.weights.bytes_mut()[..steps * TILE];
         match self.w.width {
-            Width::Eight if self.rows > D::ROWS => {
-                if let Some(ahead) = ahead {
-                    fetch_all(ahead, from.len());
-                }
-                return from.as_ptr();
-            }
+            Width::Eight if self.rows > D::ROWS => return from.as_ptr(),
             Width::Eight => {
                 let steps = from.chunks_exact(STEP_BYTES).zip(to.chunks_exact_mut(STEP_BYTES));
                 for (i, (from, to)) in steps.enumerate() {
@@ -169,9 +164,13 @@ impl Columns<'_, '_> {
         k0: usize,
         steps: usize,
     ) {
+        // Many rows ask for weights while they multiply: of the three lines of a step a tile asks for
+        // the first two, the next for the third.
+        let ahead = (self.rows > D::ROWS && row == 0).then(|| self.ahead(self.w.bytes_of(k0)));
         let mut done = 0;
         while done < rows {
-            let left = Left::new(self.x, self.first_row + row + done, k0);
+            let mut left = Left::new(self.x, self.first_row + row + done, k0);
+            left.ahead = ahead.map(|ahead| ahead.wrapping_add(done / D::ROWS % 2 * 2 * CACHE_LINE));
             let sums = &mut self.work.sums[done..];
             // SAFETY: the rows are below `x.rows`, and the caller vouches for the weights.
             done += unsafe {
@@ -238,6 +237,8 @@ struct Left<'a> {
     /// The first row among those of a head.
     first: usize,
     is_first: bool,
+    /// What to ask for meanwhile.
+    ahead: Option<*const u8>,
 }
 
 impl<'a> Left<'a> {
@@ -251,6 +252,7 @@ impl<'a> Left<'a> {
             starts: &x.starts[heads],
             first: row % HEAD_ROWS,
             is_first: k0 == 0,
+            ahead: None,
         }
     }
 }
@@ -276,6 +278,14 @@ unsafe fn tile<D: Dots, const MR: usize>(
             std::array::from_fn(|r| [dots.start(starts[r]); TILE_GROUPS]);
         for step in 0..SEGMENT / STEP {
             let k = segment * SEGMENT + step * STEP;
+            if MR == D::ROWS
+                && let Some(ahead) = left.ahead
+            {
+                // As far apart as the weights, so that one index will do for both.
+                let ahead = ahead.wrapping_add(k * TILE);
+                fetch(ahead);
+                fetch(ahead.wrapping_add(CACHE_LINE));
+            }
             // SAFETY: the caller vouches for the weights and codes of this step.
             unsafe {
                 let at = weights.add(k * TILE);
