@@ -63,9 +63,7 @@ pub(in super::super) fn product(
         let rows = chunk.min(x.rows - first_row);
         let mut work = scratch.0[thread].lock().unwrap_or_else(PoisonError::into_inner);
         for tile in first_tile..(first_tile + per_item).min(w.tiles()) {
-            // Threads take items one after another, mostly.
-            let then = tile + 1;
-            isa.run_dots(Columns { x, w, first_row, rows, tile, then, work: &mut work, target });
+            isa.run_dots(Columns { x, w, first_row, rows, tile, work: &mut work, target });
         }
     });
 }
@@ -85,8 +83,6 @@ struct Columns<'a, 'b> {
     first_row: usize,
     rows: usize,
     tile: usize,
-    /// The tile that this thread is likely to take next.
-    then: usize,
     work: &'a mut Work,
     target: Target<'a, 'b>,
 }
@@ -114,15 +110,11 @@ impl DotKernel for Columns<'_, '_> {
 }
 
 impl Columns<'_, '_> {
-    /// What to ask for when the weights at byte `at` of the tile are taken.
+    /// What to ask for when the weights at byte `at` of the tile are taken: behind the tile lies the
+    /// one that this thread mostly takes next.
     #[inline(always)]
     fn ahead(&self, at: usize) -> *const u8 {
-        let (at, bytes) = (at + AHEAD, self.w.tile_bytes());
-        if at < bytes {
-            self.w.tile_start(self.tile).wrapping_add(at)
-        } else {
-            self.w.tile_start(self.then).wrapping_add(at - bytes)
-        }
+        self.w.tile(self.tile).as_ptr().wrapping_add(at + AHEAD)
     }
 
     /// Where `steps` k from `k0` lie as bytes: in the working memory, unless they can be read where

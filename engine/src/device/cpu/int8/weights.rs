@@ -105,12 +105,7 @@ impl Weights {
         }
     }
 
-    /// Where a tile begins, or would begin if there were so many.
-    pub(super) fn tile_start(&self, tile: usize) -> *const u8 {
-        self.data.bytes().as_ptr().wrapping_add(tile * self.tile_bytes())
-    }
-
-    pub(super) fn tile_bytes(&self) -> usize {
+    fn tile_bytes(&self) -> usize {
         self.bytes_of(self.padded_k())
     }
 
