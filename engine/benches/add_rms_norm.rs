@@ -1,11 +1,12 @@
 //! RMS norm of rows, with the residual added first.
 
+mod rows;
 mod shapes;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use engine::device::Device;
 use engine::device::cpu::{Cpu, Isa};
-use shapes::{Case, Lazy, MODELS, TOKENS, device, measure, numbers};
+use shapes::{Case, Lazy, device, measure, numbers};
 
 pub fn case(mut cpu: Cpu, t: usize, n: usize) -> Case {
     let weight = cpu.vector(&numbers(n)).expect("a vector");
@@ -27,15 +28,7 @@ pub fn case(mut cpu: Cpu, t: usize, n: usize) -> Case {
 }
 
 pub fn cases() -> Vec<Lazy> {
-    let mut cases: Vec<Lazy> = Vec::new();
-    for isa in Isa::detected() {
-        for shape in MODELS {
-            for t in TOKENS {
-                cases.push(Box::new(move || case(device(isa), t, shape.hidden)));
-            }
-        }
-    }
-    cases
+    rows::cases(|shape| shape.hidden, case)
 }
 
 /// The case that tests run.

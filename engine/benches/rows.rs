@@ -1,0 +1,18 @@
+//! The cases of operations on single rows: each instruction set, model and number of rows.
+
+use engine::device::cpu::{Cpu, Isa};
+
+use super::shapes::{Case, Lazy, MODELS, Shape, TOKENS, device};
+
+/// `case` of so many rows and columns on a device, where a model has `cols` columns.
+pub fn cases(cols: fn(&Shape) -> usize, case: fn(Cpu, usize, usize) -> Case) -> Vec<Lazy> {
+    let mut cases: Vec<Lazy> = Vec::new();
+    for isa in Isa::detected() {
+        for shape in MODELS {
+            for t in TOKENS {
+                cases.push(Box::new(move || case(device(isa), t, cols(&shape))));
+            }
+        }
+    }
+    cases
+}
