@@ -78,9 +78,13 @@ impl Kernels<'_> {
         let layers = (0..layers(stored.len())).map(|_| matrix(&mut cpu));
         let layers = layers.collect::<Result<Vec<_>, _>>()?;
         let dtype = cpu.compute_dtype();
-        let (mut x, mut out) = (cpu.buffer(k)?, cpu.buffer(n)?);
+        let (mut stream, mut x, mut out) = (cpu.buffer(k)?, cpu.buffer(k)?, cpu.buffer(n)?);
+        let weight = cpu.vector(&vec![1.0; k])?;
         let product = |rows: usize| {
-            cpu.write(&mut x, &values(rows * k))?;
+            // As in a step, where a norm leaves rows as products take them.
+            cpu.write(&mut stream, &values(rows * k))?;
+            cpu.resize(&mut x, rows)?;
+            cpu.rms_norm(&stream, &weight, 0.0, &mut x)?;
             cpu.resize(&mut out, rows)?;
             let seconds = median_seconds(self.clock, || {
                 layers.iter().try_for_each(|matrix| cpu.matmul(&x, matrix, &mut out))

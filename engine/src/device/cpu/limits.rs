@@ -112,8 +112,8 @@ impl DotKernel for ByteProducts<'_> {
     fn run<D: Dots>(self, dots: D) {
         // As many sums as registers hold beside a vector of weights for each group and one row:
         // none waits for itself.
-        *self.ops = match D::ROWS {
-            8.. => byte_products::<D, 8, 3>(dots, self.rounds),
+        *self.ops = match <D::Lanes as Lanes>::ACCUMULATORS {
+            24.. => byte_products::<D, 8, 3>(dots, self.rounds),
             _ => byte_products::<D, 5, 1>(dots, self.rounds),
         };
     }

@@ -20,6 +20,13 @@ impl<'a, T> Shared<'a, T> {
         Self { start: slice.as_mut_ptr(), len: slice.len(), owner: PhantomData }
     }
 
+    /// Where a block begins: `rows` times `cols` elements, `stride` from row to row.
+    pub(super) fn block(&self, start: usize, rows: usize, stride: usize, cols: usize) -> *mut T {
+        let end = start + rows.saturating_sub(1) * stride + cols;
+        assert!(end <= self.len, "the block lies within the slice");
+        self.start.wrapping_add(start)
+    }
+
     /// Elements `start .. start + len`.
     ///
     /// # Safety

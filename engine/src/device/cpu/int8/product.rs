@@ -100,16 +100,15 @@ impl DotKernel for Columns<'_, '_> {
             }
             for k0 in (0..k).step_by(PIECE) {
                 let steps = PIECE.min(k - k0);
-                let weights = self.ready(dots, k0, steps);
-                // SAFETY: `weights` has `steps` steps of a tile.
-                unsafe { self.multiply(dots, weights, first, rows, k0, steps) };
+                let piece = Piece { k0, steps, weights: self.ready(dots, k0, steps) };
+                // SAFETY: `ready` gives as many steps.
+                unsafe { self.multiply(dots, piece, first, rows) };
             }
-            self.finish(dots, first, rows);
         }
     }
 }
 
-impl Columns<'_, '_> {
+impl<'a> Columns<'a, '_> {
     /// What to ask for when the weights at byte `at` of the tile are taken: behind the tile lies the
     /// one that this thread mostly takes next.
     #[inline(always)]
@@ -141,61 +140,48 @@ impl Columns<'_, '_> {
         to.as_ptr()
     }
 
-    /// Adds the products of `steps` k from `k0`, whole segments, to the sums of `rows` rows from
-    /// `row`.
+    /// Adds the products of a piece to the sums of `rows` rows from `row`, or after the last writes
+    /// them to their place.
     ///
     /// # Safety
-    /// `weights` points to as many steps of a tile.
+    /// The piece has its steps of a tile.
     #[inline(always)]
-    unsafe fn multiply<D: Dots>(
-        &mut self,
-        dots: D,
-        weights: *const u8,
-        row: usize,
-        rows: usize,
-        k0: usize,
-        steps: usize,
-    ) {
-        // Many rows ask for weights while they multiply: of the three lines of a step a tile asks for
-        // the first two, the next for the third.
-        let ahead = (self.rows > D::ROWS && row == 0).then(|| self.ahead(self.w.bytes_of(k0)));
+    unsafe fn multiply<D: Dots>(&mut self, dots: D, piece: Piece, row: usize, rows: usize) {
+        let Piece { k0, steps, weights } = piece;
+        // Many rows ask for weights while they multiply, a line each step: of the three lines of a step
+        // the first three tiles ask for one each, the others for what they are reading.
+        let asks = self.rows > D::ROWS && row == 0;
+        let ahead = self.ahead(self.w.bytes_of(k0));
+        let is_last = k0 + steps == self.w.padded_k();
+        let place = is_last.then(|| self.place(row, rows));
         let mut done = 0;
         while done < rows {
-            let mut left = Left::new(self.x, self.first_row + row + done, k0);
-            left.ahead = ahead.map(|ahead| ahead.wrapping_add(done / D::ROWS % 2 * 2 * CACHE_LINE));
+            let mut left = Left::new(self.x, self.first_row + row + done, k0, weights);
+            let line = done / D::ROWS;
+            if asks && line < TILE_GROUPS {
+                left.ahead = ahead.wrapping_add(line * CACHE_LINE);
+            }
             let sums = &mut self.work.sums[done..];
+            let place = place.map(|place| place.from_row(done));
             // SAFETY: the rows are below `x.rows`, and the caller vouches for the weights.
             done += unsafe {
                 match rows - done {
-                    8.. if D::ROWS >= 8 => tile::<D, 8>(dots, left, weights, steps, sums),
-                    4.. if D::ROWS >= 4 => tile::<D, 4>(dots, left, weights, steps, sums),
-                    2.. => tile::<D, 2>(dots, left, weights, steps, sums),
-                    _ => tile::<D, 1>(dots, left, weights, steps, sums),
+                    4.. if D::ROWS >= 4 => tile::<D, 4>(dots, left, weights, steps, sums, place),
+                    2.. => tile::<D, 2>(dots, left, weights, steps, sums, place),
+                    _ => tile::<D, 1>(dots, left, weights, steps, sums, place),
                 }
             };
         }
     }
 
-    /// Scales the sums and writes them to their place.
+    /// Where the products of `rows` rows from `row` go.
     #[inline(always)]
-    fn finish<D: Dots>(&self, dots: D, row: usize, rows: usize) {
-        let lanes = dots.lanes();
+    fn place(&self, row: usize, rows: usize) -> Place<'a> {
         let first = self.tile * TILE;
-        let columns = TILE.min(self.w.n - first);
-        let scales = self.w.scales[first..first + TILE].as_chunks::<LANES>().0;
-        for (r, sums) in self.work.sums[..rows].iter().enumerate() {
-            let at = (self.first_row + row + r) * self.target.cols + self.w.first + first;
-            // SAFETY: items differ in rows or columns.
-            let out = unsafe { self.target.out.part(at, columns) };
-            let groups = sums.as_chunks::<LANES>().0.iter().zip(scales);
-            let (whole, tail) = out.as_chunks_mut::<LANES>();
-            let mut scaled = groups
-                .map(|(sum, scale)| lanes.lower(lanes.mul(lanes.lift(sum), lanes.lift(scale))));
-            whole.iter_mut().zip(&mut scaled).for_each(|(out, y)| *out = y);
-            if let (false, Some(y)) = (tail.is_empty(), scaled.next()) {
-                tail.copy_from_slice(&y[..tail.len()]);
-            }
-        }
+        let (stride, columns) = (self.target.cols, TILE.min(self.w.n - first));
+        let at = (self.first_row + row) * stride + self.w.first + first;
+        let start = self.target.out.block(at, rows, stride, columns);
+        Place { start, stride, columns, scales: &self.w.scales[first..first + TILE] }
     }
 }
 
@@ -218,6 +204,57 @@ fn widen<D: Dots>(dots: D, from: &[u8], to: &mut [u8], ahead: Option<*const u8>)
     }
 }
 
+/// Some steps of a tile's weights, in bytes: whole segments.
+#[derive(Clone, Copy)]
+struct Piece {
+    k0: usize,
+    steps: usize,
+    weights: *const u8,
+}
+
+/// Where products go in the end: to rows of one tile's columns, each times its scale.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    start: *mut f32,
+    /// Columns of the whole output.
+    stride: usize,
+    /// Of the tile's columns those that the output has.
+    columns: usize,
+    scales: &'a [f32],
+}
+
+impl Place<'_> {
+    #[inline(always)]
+    fn from_row(self, row: usize) -> Self {
+        Self { start: self.start.wrapping_add(row * self.stride), ..self }
+    }
+
+    /// Writes the products of some rows.
+    ///
+    /// # Safety
+    /// The output has these rows, and nobody else uses their columns meanwhile.
+    #[inline(always)]
+    unsafe fn write<L: Lanes, const MR: usize>(self, lanes: L, sums: &[[L::V; TILE_GROUPS]; MR]) {
+        let scales = self.scales.as_chunks::<LANES>().0;
+        let is_whole = self.columns == TILE;
+        for (r, sums) in sums.iter().enumerate() {
+            for (g, (sum, scale)) in sums.iter().zip(scales).enumerate() {
+                let products = lanes.mul(*sum, lanes.lift(scale));
+                let out = self.start.wrapping_add(r * self.stride + g * LANES);
+                if is_whole {
+                    // SAFETY: the caller vouches for the row, which has sixteen columns from here.
+                    unsafe { lanes.store(out, products) };
+                } else {
+                    let columns = self.columns.saturating_sub(g * LANES).min(LANES);
+                    let products = lanes.lower(products);
+                    // SAFETY: as above, and so many columns.
+                    unsafe { products.as_ptr().copy_to_nonoverlapping(out, columns) };
+                }
+            }
+        }
+    }
+}
+
 /// Rows of activations from some k on.
 #[derive(Clone, Copy)]
 struct Left<'a> {
@@ -230,11 +267,11 @@ struct Left<'a> {
     first: usize,
     is_first: bool,
     /// What to ask for meanwhile.
-    ahead: Option<*const u8>,
+    ahead: *const u8,
 }
 
 impl<'a> Left<'a> {
-    fn new(x: &'a Activations, row: usize, k0: usize) -> Self {
+    fn new(x: &'a Activations, row: usize, k0: usize, ahead: *const u8) -> Self {
         let segment = k0 / SEGMENT;
         let heads = row / HEAD_ROWS * x.segments + segment..(row / HEAD_ROWS + 1) * x.segments;
         Self {
@@ -244,40 +281,44 @@ impl<'a> Left<'a> {
             starts: &x.starts[heads],
             first: row % HEAD_ROWS,
             is_first: k0 == 0,
-            ahead: None,
+            ahead,
         }
     }
 }
 
-/// `MR` rows by one tile over `k` steps, added to `out`; returns `MR`. Rows of a tile share their
-/// heads.
+/// `MR` rows by one tile over `k` steps, added to what is `kept`, and kept or, where it is given, at
+/// their place; returns `MR`. Rows of a tile share their heads.
 ///
 /// # Safety
-/// `left` has `MR` rows of `k` codes, `weights` points to `k` steps of a tile.
+/// `left` has `MR` rows of `k` codes, `weights` points to `k` steps of a tile, and `place` has as many
+/// rows, which nobody else uses meanwhile.
 #[inline(always)]
 unsafe fn tile<D: Dots, const MR: usize>(
     dots: D,
     left: Left<'_>,
     weights: *const u8,
     k: usize,
-    out: &mut [[f32; TILE]],
+    kept: &mut [[f32; TILE]],
+    place: Option<Place<'_>>,
 ) -> usize {
     let lanes = dots.lanes();
-    let out = &mut out[..MR];
+    let kept = &mut kept[..MR];
+    let mut totals = [[lanes.splat(0.0); TILE_GROUPS]; MR];
+    if !left.is_first {
+        for (totals, kept) in totals.iter_mut().zip(&*kept) {
+            for (total, kept) in totals.iter_mut().zip(kept.as_chunks::<LANES>().0) {
+                *total = lanes.lift(kept);
+            }
+        }
+    }
     for segment in 0..k / SEGMENT {
         let starts = &left.starts[segment][left.first..][..MR];
         let mut sums: [[D::Sums; TILE_GROUPS]; MR] =
             std::array::from_fn(|r| [dots.start(starts[r]); TILE_GROUPS]);
         for step in 0..SEGMENT / STEP {
             let k = segment * SEGMENT + step * STEP;
-            if MR == D::ROWS
-                && let Some(ahead) = left.ahead
-            {
-                // As far apart as the weights, so that one index will do for both.
-                let ahead = ahead.wrapping_add(k * TILE);
-                fetch(ahead);
-                fetch(ahead.wrapping_add(CACHE_LINE));
-            }
+            // As far apart as the weights, so that one index will do for both.
+            fetch(left.ahead.wrapping_add(k * TILE));
             // SAFETY: the caller vouches for the weights and codes of this step.
             unsafe {
                 let at = weights.add(k * TILE);
@@ -291,13 +332,22 @@ unsafe fn tile<D: Dots, const MR: usize>(
                 }
             }
         }
-        let is_first = left.is_first && segment == 0;
         let scales = &left.scales[segment][left.first..][..MR];
-        for ((sums, scale), out) in sums.iter().zip(scales).zip(&mut *out) {
+        for ((sums, scale), totals) in sums.iter().zip(scales).zip(&mut totals) {
             let scale = lanes.splat(*scale);
-            for (sum, out) in sums.iter().zip(out.as_chunks_mut::<LANES>().0) {
-                let before = if is_first { lanes.splat(0.0) } else { lanes.lift(out) };
-                *out = lanes.lower(lanes.fma(dots.floats(*sum), scale, before));
+            for (sum, total) in sums.iter().zip(totals) {
+                *total = lanes.fma(dots.floats(*sum), scale, *total);
+            }
+        }
+    }
+    match place {
+        // SAFETY: the caller vouches for the rows.
+        Some(place) => unsafe { place.write(lanes, &totals) },
+        None => {
+            for (totals, kept) in totals.iter().zip(kept) {
+                for (total, kept) in totals.iter().zip(kept.as_chunks_mut::<LANES>().0) {
+                    *kept = lanes.lower(*total);
+                }
             }
         }
     }

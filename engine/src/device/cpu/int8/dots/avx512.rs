@@ -30,7 +30,7 @@ impl Dots for Avx512Dots {
     type Row = __m512i;
     type Sums = __m512i;
 
-    const ROWS: usize = 8;
+    const ROWS: usize = 4;
 
     #[inline(always)]
     fn lanes(self) -> Avx512 {
