@@ -18,6 +18,8 @@ use crate::device::cpu::pool::Pool;
 const PIECE: usize = 3 * SEGMENT;
 /// Rows whose sums stay in the first cache beside that.
 const PART_ROWS: usize = 128;
+/// Rows that take too little time over weights to ask for others meanwhile.
+const FEW_ROWS: usize = 8;
 /// Bytes of activations that a work item passes over, which stay in the second cache.
 const CHUNK: usize = 384 << 10;
 /// Work items for each thread: more divide the work more evenly, fewer cost less.
@@ -117,15 +119,15 @@ impl<'a> Columns<'a, '_> {
     }
 
     /// Where `steps` k from `k0` lie as bytes: in the working memory, unless they can be read where
-    /// they are. Asks for weights ahead where few rows would not take as long.
+    /// they are. Asks for weights ahead where there are few rows.
     #[inline(always)]
     fn ready<D: Dots>(&mut self, dots: D, k0: usize, steps: usize) -> *const u8 {
         let at = self.w.bytes_of(k0);
         let from = &self.w.tile(self.tile)[at..][..self.w.bytes_of(steps)];
-        let ahead = (self.rows <= D::ROWS).then(|| self.ahead(at));
+        let ahead = (self.rows <= FEW_ROWS).then(|| self.ahead(at));
         let to = &mut self.work.weights.bytes_mut()[..steps * TILE];
         match self.w.width {
-            Width::Eight if self.rows > D::ROWS => return from.as_ptr(),
+            Width::Eight if self.rows > FEW_ROWS => return from.as_ptr(),
             Width::Eight => {
                 let steps = from.chunks_exact(STEP_BYTES).zip(to.chunks_exact_mut(STEP_BYTES));
                 for (i, (from, to)) in steps.enumerate() {
@@ -150,7 +152,7 @@ impl<'a> Columns<'a, '_> {
         let Piece { k0, steps, weights } = piece;
         // Many rows ask for weights while they multiply, a line each step: of the three lines of a step
         // the first three tiles ask for one each, the others for what they are reading.
-        let asks = self.rows > D::ROWS && row == 0;
+        let asks = self.rows > FEW_ROWS && row == 0;
         let ahead = self.ahead(self.w.bytes_of(k0));
         let is_last = k0 + steps == self.w.padded_k();
         let place = is_last.then(|| self.place(row, rows));
