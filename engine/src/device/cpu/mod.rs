@@ -266,7 +266,7 @@ impl Device for Cpu {
         out: &mut Buffer,
     ) -> Result<(), StepError> {
         let call = Attention { isa: self.isa, qkv: qkv.values(), layer, plan, kv };
-        call.run(&mut self.pool, &self.attention, out.values_mut());
+        call.run(&mut self.pool, &mut self.attention, out.values_mut());
         Ok(())
     }
 

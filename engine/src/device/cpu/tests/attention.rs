@@ -45,37 +45,50 @@ fn attend(
 }
 
 fn check_attention(cpu: &mut Cpu, device: &str, layer: &Layer, kv_type: KvType) {
+    for (rows, page_tokens) in [(1, 16), (16, 16), (77, 32), (150, 16), (130, 64)] {
+        check_rows(cpu, device, layer, kv_type, (rows, page_tokens));
+    }
+}
+
+/// Sequences of `rows` rows in pages of `page_tokens`, whole and in chunks, against the reference.
+fn check_rows(
+    cpu: &mut Cpu,
+    device: &str,
+    layer: &Layer,
+    kv_type: KvType,
+    (rows, page_tokens): (usize, usize),
+) -> Vec<f32> {
     let shape = &layer.shape;
     let AttentionShape { heads, kv_heads, head_dim, .. } = *shape;
-    for (rows, page_tokens) in [(1, 16), (16, 16), (77, 32), (150, 16), (130, 64)] {
-        let what = format!("{device} {} {layer:?} T{rows}", kv_type.name());
-        let pages = rows / page_tokens + 1;
-        let cache = KvShape { layers: 2, kv_heads, head_dim, pages, page_tokens, kv_type };
-        let mut kv = cpu.kv(cache).unwrap();
-        let rotation = Rotation {
-            inverse_frequencies: (0..head_dim / 2).map(|i| 0.5f32.powi(i as i32)).collect(),
-            factor: 1.25,
-        };
-        let qkv: Vec<f32> = numbers(rows * shape.qkv_cols(), 6).iter().map(|x| 2.0 * x).collect();
-        let whole = attend(cpu, &qkv, layer, &mut kv, &rotation, &[0]);
+    let what = format!("{device} {} {layer:?} T{rows}", kv_type.name());
+    let pages = rows / page_tokens + 1;
+    let cache = KvShape { layers: 2, kv_heads, head_dim, pages, page_tokens, kv_type };
+    let mut kv = cpu.kv(cache).unwrap();
+    let rotation = Rotation {
+        inverse_frequencies: (0..head_dim / 2).map(|i| 0.5f32.powi(i as i32)).collect(),
+        factor: 1.25,
+    };
+    let qkv: Vec<f32> = numbers(rows * shape.qkv_cols(), 6).iter().map(|x| 2.0 * x).collect();
+    let whole = attend(cpu, &qkv, layer, &mut kv, &rotation, &[0]);
 
-        let mut turned = qkv.clone();
-        for (position, row) in turned.chunks_exact_mut(shape.qkv_cols()).enumerate() {
-            for (i, head) in row.chunks_exact_mut(head_dim).take(heads + kv_heads).enumerate() {
-                if let Some(norms) = &layer.head_norms {
-                    let weight = if i < heads { &norms.query } else { &norms.key };
-                    head.copy_from_slice(&reference::rms_norm(head, weight, norms.epsilon));
-                }
-                head.copy_from_slice(&reference::rotate(head, position, &rotation));
+    let mut turned = qkv.clone();
+    for (position, row) in turned.chunks_exact_mut(shape.qkv_cols()).enumerate() {
+        for (i, head) in row.chunks_exact_mut(head_dim).take(heads + kv_heads).enumerate() {
+            if let Some(norms) = &layer.head_norms {
+                let weight = if i < heads { &norms.query } else { &norms.key };
+                head.copy_from_slice(&reference::rms_norm(head, weight, norms.epsilon));
             }
+            head.copy_from_slice(&reference::rotate(head, position, &rotation));
         }
-        let tolerance = if kv_type == KvType::F16 { 4e-3 } else { 2e-5 };
-        check_close(&whole, &reference::attention(&turned, layer), tolerance, &what);
-
-        let cuts: Vec<usize> = [0, 1, 5, 64, 70, 128].into_iter().filter(|c| *c < rows).collect();
-        let parts = attend(cpu, &qkv, layer, &mut kv, &rotation, &cuts);
-        assert!(parts == whole, "{what}: chunks change bits");
     }
+    let tolerance = if kv_type == KvType::F16 { 4e-3 } else { 2e-5 };
+    check_close(&whole, &reference::attention(&turned, layer), tolerance, &what);
+
+    let cuts: Vec<usize> =
+        [0, 1, 5, 64, 70, 128, 513, 1098].into_iter().filter(|c| *c < rows).collect();
+    let parts = attend(cpu, &qkv, layer, &mut kv, &rotation, &cuts);
+    assert!(parts == whole, "{what}: chunks change bits");
+    whole
 }
 
 #[test]
@@ -113,6 +126,24 @@ fn windows_sinks_and_norms_of_heads_follow_the_reference() {
             }
         }
     });
+}
+
+/// Positions are attended to in parts, which several threads share where rows are few.
+#[test]
+fn long_contexts_give_the_same_bits_whoever_shares_them() {
+    let shape = AttentionShape { heads: 2, kv_heads: 1, head_dim: 16, scale: 0.25 };
+    let sinks = || Some(vec![3.0, -1.0]);
+    for (window, sinks) in [(None, None), (None, sinks()), (Some(600), sinks())] {
+        let layer = Layer { window, sinks, ..Layer::new(shape, 1) };
+        for isa in Isa::detected() {
+            let with = |threads| {
+                let device = format!("{} x {threads}", isa.name());
+                check_rows(&mut Cpu::new(isa, threads), &device, &layer, KvType::F32, (1100, 16))
+            };
+            let alone = with(1);
+            assert!(alone == with(2) && alone == with(3), "{} {layer:?}", isa.name());
+        }
+    }
 }
 
 /// A neighbor's NaN in a page that is used again must not reach the next sequence.
