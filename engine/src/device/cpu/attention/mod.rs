@@ -214,21 +214,7 @@ impl Attention<'_> {
         self.layer.shape.head_dim.next_multiple_of(LANES)
     }
 
-    /// The state before the first position. A sink is a score that came before all others and has
-    /// no value.
-    fn begin(&self, item: Item<'_>, state: &mut State) {
-        let rows = self.query_rows(item);
-        state.clear(rows, self.width());
-        if let Some(sinks) = &self.layer.sinks {
-            let group = self.layer.shape.group();
-            for query in 0..rows {
-                state.largest[query] = sinks[item.head * group + query % group];
-                state.totals[query * LANES] = 1.0;
-            }
-        }
-    }
-
-    /// Writes what the last position left.
+    /// Writes what the last position left. A sink is a score that has no value.
     #[inline(always)]
     fn finish<L: Lanes>(&self, lanes: L, item: Item<'_>, state: &State, out: &Shared<'_, f32>) {
         let (d, width) = (self.layer.shape.head_dim, self.width());
@@ -236,7 +222,15 @@ impl Attention<'_> {
         for query in 0..self.query_rows(item) {
             let (row, column) = self.place(item, query);
             let (totals, _) = state.totals.as_chunks::<LANES>();
-            let scale = 1.0 / lanes.sum(lanes.lift(&totals[query]));
+            let mut total = lanes.sum(lanes.lift(&totals[query]));
+            let mut shrink = 1.0;
+            if let Some(sinks) = &self.layer.sinks {
+                let (sink, largest) = (sinks[column / d], state.largest[query]);
+                // Under the larger of the two scores, as neither may overflow.
+                shrink = (largest - sink).min(0.0).exp();
+                total = total * shrink + (sink - largest).min(0.0).exp();
+            }
+            let scale = shrink / total;
             // SAFETY: items differ in row or head, so each writes its own columns.
             let out = unsafe { out.part(row * cols + column, d) };
             for (out, sum) in out.iter_mut().zip(&state.sums[query * width..][..d]) {
@@ -258,7 +252,7 @@ struct Merge<'a, 'b> {
 impl Kernel for Merge<'_, '_> {
     #[inline(always)]
     fn run<L: Lanes>(self, lanes: L) {
-        self.call.begin(self.item, self.whole);
+        self.whole.clear(self.call.query_rows(self.item), self.call.width());
         for part in self.parts {
             self.whole.merge(lanes, &part.lock().unwrap_or_else(PoisonError::into_inner));
         }

@@ -37,10 +37,12 @@ impl<E: Element> Kernel for Run<'_, '_, E> {
     #[inline(always)]
     fn run<L: Lanes>(mut self, lanes: L) {
         self.scale_queries();
-        self.call.begin(self.task.item, &mut self.work.whole);
         for part in self.task.parts() {
             self.attend(lanes, part);
             match self.sink {
+                Sink::Out(_) if part.start == self.task.start => {
+                    mem::swap(&mut self.work.whole, &mut self.work.part);
+                }
                 Sink::Out(_) => self.work.whole.merge(lanes, &self.work.part),
                 Sink::Part(left) => {
                     let mut left = left.lock().unwrap_or_else(PoisonError::into_inner);
@@ -62,7 +64,7 @@ impl<'a, E: Element> Run<'a, '_, E> {
 
     #[inline(always)]
     fn scale_queries(&mut self) {
-        let shape = &self.call.layer.shape;
+        let shape = self.call.layer.shape;
         let rows = self.rows();
         self.work.queries.clear();
         for query in 0..rows {
