@@ -52,3 +52,32 @@ fn chunk_rows(rows: usize, row_bytes: usize, threads: usize) -> usize {
     let share = rows.div_ceil(threads).next_multiple_of(UNIT_ROWS);
     if share < PART_ROWS { cached } else { cached.min(share) }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn every_row_meets_every_tile_once() {
+        for threads in [1, 3] {
+            let mut pool = Pool::new(threads);
+            for (rows, row_bytes, tiles) in
+                [(0, 64, 5), (1, 64, 1), (9, 1 << 20, 7), (129, 64, 40), (700, 6144, 22)]
+            {
+                let met: Vec<_> = (0..rows * tiles).map(|_| AtomicUsize::new(0)).collect();
+                let division = Division::new(rows, row_bytes, tiles, threads);
+                division.run(&mut pool, &|_, rows, item_tiles| {
+                    assert!(rows.start.is_multiple_of(UNIT_ROWS), "{division:?}: {rows:?}");
+                    for row in rows {
+                        for tile in item_tiles.clone() {
+                            met[row * tiles + tile].fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                });
+                assert!(met.iter().all(|n| n.load(Ordering::Relaxed) == 1), "{division:?}");
+            }
+        }
+    }
+}

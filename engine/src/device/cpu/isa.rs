@@ -16,7 +16,7 @@ use super::lanes::{Lanes, Portable};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Isa {
     kind: Kind,
-    /// Whether it multiplies pairs of bf16, which only the best has.
+    /// AVX-512 BF16, beside VNNI.
     has_bf16: bool,
 }
 
@@ -83,7 +83,7 @@ impl Isa {
         }
     }
 
-    /// Whether products of bf16 are instructions of it, and not many for each.
+    /// Whether it has an instruction for products of bf16, which other sets make of several.
     pub fn has_bf16(self) -> bool {
         self.has_bf16
     }

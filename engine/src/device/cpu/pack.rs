@@ -55,8 +55,8 @@ pub(super) struct Packed {
 pub enum Arithmetic {
     /// Everything in f32: the specification of the others.
     F32,
-    /// Stored blocks of codes in eight-bit integers; plain floats of at most as many fraction bits,
-    /// or of 32 bits, in bf16 where the processor has an instruction for it; everything else in f32.
+    /// Stored blocks of codes in eight-bit integers; bf16 and f32 in bf16, where the processor has an
+    /// instruction for it; everything else in f32.
     #[default]
     AsStored,
     /// Everything in bf16.
