@@ -1,4 +1,5 @@
-//! Matrix products by packed weights: in f32 of every stored type, in eight-bit integers of two.
+//! Matrix products by packed weights: in f32 of every stored type, in eight-bit integers of two, in
+//! bf16 of one.
 
 mod shapes;
 
@@ -8,8 +9,8 @@ use engine::device::{Device, HostMatrix, RowOrder};
 use engine::weights::{WeightType, random_tensor};
 use shapes::{Case, Lazy, MODELS, TOKENS, device, measure, numbers};
 
-/// Rows of products in eight-bit integers: those of every bench, and a full tile.
-const INT8_TOKENS: [usize; 4] = [1, 8, 32, 512];
+/// Rows of products in eight-bit integers and in bf16: those of every bench, and a full tile.
+const NARROW_TOKENS: [usize; 4] = [1, 8, 32, 512];
 /// Weights that products in eight-bit integers keep in four bits, and in eight.
 const INT8_TYPES: [WeightType; 2] = [WeightType::Q4_1, WeightType::Q8_0];
 
@@ -56,20 +57,33 @@ fn products(tokens: &[usize], types: &[WeightType]) -> Vec<Product> {
     products
 }
 
-/// `products` in `arithmetic` on every instruction set.
-fn on_each(op: &'static str, arithmetic: Arithmetic, products: &[Product]) -> Vec<Lazy> {
+/// `products` in `arithmetic` on `isas`.
+fn on_each(
+    isas: impl IntoIterator<Item = Isa>,
+    op: &'static str,
+    arithmetic: Arithmetic,
+    products: &[Product],
+) -> Vec<Lazy> {
     let lazy =
         |isa, product| -> Lazy { Box::new(move || case(op, device(isa), arithmetic, product)) };
-    let isas = Isa::detected().into_iter();
-    isas.flat_map(|isa| products.iter().map(move |product| lazy(isa, *product))).collect()
+    let each = |isa| products.iter().map(move |product| lazy(isa, *product));
+    isas.into_iter().flat_map(each).collect()
 }
 
 pub fn cases() -> Vec<Lazy> {
-    on_each("matmul", Arithmetic::F32, &products(&TOKENS, &WeightType::ALL))
+    on_each(Isa::detected(), "matmul", Arithmetic::F32, &products(&TOKENS, &WeightType::ALL))
 }
 
 pub fn int8_cases() -> Vec<Lazy> {
-    on_each("matmul_int8", Arithmetic::Int8, &products(&INT8_TOKENS, &INT8_TYPES))
+    let products = products(&NARROW_TOKENS, &INT8_TYPES);
+    on_each(Isa::detected(), "matmul_int8", Arithmetic::Int8, &products)
+}
+
+pub fn bf16_cases() -> Vec<Lazy> {
+    // What has no instruction for it is never asked for it.
+    let isas = Isa::detected().into_iter().filter(|isa| isa.has_bf16());
+    let products = products(&NARROW_TOKENS, &[WeightType::Bf16]);
+    on_each(isas, "matmul_bf16", Arithmetic::Bf16, &products)
 }
 
 /// The case that tests run.
@@ -81,6 +95,7 @@ pub fn smallest() -> Case {
 fn all(criterion: &mut Criterion) {
     measure(criterion, "matmul", cases());
     measure(criterion, "matmul_int8", int8_cases());
+    measure(criterion, "matmul_bf16", bf16_cases());
 }
 
 criterion_group!(benches, all);

@@ -185,8 +185,6 @@ impl Config {
 
     /// What later releases may bring is refused by name, never taken for something else.
     fn check_support(&self) -> Result<(), ConfigError> {
-        let dtype =
-            matches!(self.dtype.value, DtypeChoice::Auto | DtypeChoice::F32 | DtypeChoice::Int8);
         let kv_dtype = matches!(
             self.kv_dtype.value,
             KvDtypeChoice::Auto | KvDtypeChoice::F32 | KvDtypeChoice::F16
@@ -199,7 +197,12 @@ impl Config {
                 name_of(&self.device.value),
                 "auto, cpu",
             ),
-            ("dtype", dtype, name_of(&self.dtype.value), "auto, f32, int8"),
+            (
+                "dtype",
+                self.dtype.value != DtypeChoice::Int4,
+                name_of(&self.dtype.value),
+                "auto, f32, bf16, int8",
+            ),
             ("kv-dtype", kv_dtype, name_of(&self.kv_dtype.value), "auto, f32, f16"),
         ] {
             if !ok {

@@ -17,7 +17,7 @@ use crate::config::{
     Config, ConfigError, DeviceChoice, DtypeChoice, KvDtypeChoice, LoadFormat, Setting, Source,
     config_sha256,
 };
-use crate::device::cpu::{self, Arithmetic};
+use crate::device::cpu::{self, Arithmetic, Isa};
 use crate::http::{KvFacts, ModelFacts, ServerInfo};
 use crate::listen::listen;
 use crate::model::{self, LoadError, LoadOptions, ModelInfo, StepError};
@@ -59,6 +59,8 @@ pub struct Launch {
 pub enum PrepareError {
     #[error(transparent)]
     Load(#[from] LoadError),
+    #[error(transparent)]
+    Dtype(#[from] DtypeError),
     #[error("failed to allocate the KV cache")]
     Kv(#[source] StepError),
     #[error(
@@ -111,6 +113,7 @@ impl PrepareError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Load(error) => Self::load_exit_code(error),
+            Self::Dtype(error) => error.exit_code(),
             Self::Kv(_) | Self::NoPage { .. } => 4,
             Self::TooLong { .. } => 2,
         }
@@ -165,7 +168,7 @@ pub fn prepare(launch: &Launch) -> Result<Loaded, PrepareError> {
     let mut config = launch.config.clone();
     let start_us = launch.clock.elapsed_us();
     let source = ModelSource::find(&launch.model, launch.hub_cache.as_deref())?;
-    let (mut loaded, tokenizer) = load(&source, &options(&config))?;
+    let (mut loaded, tokenizer) = load(&source, &options(&config)?)?;
     let weights_load_us = launch.clock.elapsed_us() - start_us;
     for gpu in &loaded.device.idle_gpus {
         say(format_args!("`{}` stays idle: this release computes on the CPU", gpu.name));
@@ -233,8 +236,8 @@ fn load(
     })
 }
 
-fn options(config: &Config) -> LoadOptions {
-    LoadOptions {
+fn options(config: &Config) -> Result<LoadOptions, DtypeError> {
+    Ok(LoadOptions {
         device: match config.device.value {
             DeviceChoice::Auto => model::DeviceChoice::Auto,
             _ => model::DeviceChoice::Cpu,
@@ -250,7 +253,7 @@ fn options(config: &Config) -> LoadOptions {
             LoadFormat::Auto => None,
             LoadFormat::Random => Some(RANDOM_WEIGHTS_SEED),
         },
-        arithmetic: arithmetic(config.dtype.value).unwrap_or_default(),
+        arithmetic: arithmetic(config.dtype.value, Isa::best())?,
         // `f32` by name is the reference path; `auto` keeps frequencies exact, even where it
         // computes in f32.
         rope: match config.dtype.value {
@@ -258,16 +261,40 @@ fn options(config: &Config) -> LoadOptions {
             _ => model::RopeChoice::Exact,
         },
         ..LoadOptions::default()
+    })
+}
+
+/// Why matrices cannot be multiplied in a type.
+#[derive(Debug, thiserror::Error)]
+pub enum DtypeError {
+    #[error("`--dtype int4` is not supported by this release; supported: auto, f32, bf16, int8")]
+    Int4,
+    #[error(
+        "`--dtype bf16` needs a processor with AVX-512 BF16, which `{processor}` has not; hint: \
+         `--dtype auto` multiplies in f32 there what is stored in bf16"
+    )]
+    NoBf16 { processor: String },
+}
+
+impl DtypeError {
+    /// As [`LaunchError::exit_code`].
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Int4 => 2,
+            Self::NoBf16 { .. } => 4,
+        }
     }
 }
 
-/// What `dtype` has matrices multiplied in; nothing where this release does not.
-pub(crate) fn arithmetic(dtype: DtypeChoice) -> Option<Arithmetic> {
+/// What `dtype` has matrices multiplied in on `isa`.
+pub(crate) fn arithmetic(dtype: DtypeChoice, isa: Isa) -> Result<Arithmetic, DtypeError> {
     match dtype {
-        DtypeChoice::Auto => Some(Arithmetic::AsStored),
-        DtypeChoice::F32 => Some(Arithmetic::F32),
-        DtypeChoice::Int8 => Some(Arithmetic::Int8),
-        DtypeChoice::Bf16 | DtypeChoice::Int4 => None,
+        DtypeChoice::Auto => Ok(Arithmetic::AsStored),
+        DtypeChoice::F32 => Ok(Arithmetic::F32),
+        DtypeChoice::Bf16 if isa.has_bf16() => Ok(Arithmetic::Bf16),
+        DtypeChoice::Bf16 => Err(DtypeError::NoBf16 { processor: cpu::processor_name() }),
+        DtypeChoice::Int8 => Ok(Arithmetic::Int8),
+        DtypeChoice::Int4 => Err(DtypeError::Int4),
     }
 }
 

@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use crate::config::{DtypeChoice, PAGE_TOKENS};
-use crate::launch::{PrepareError, arithmetic};
+use crate::device::cpu::Isa;
+use crate::launch::{DtypeError, PrepareError, arithmetic};
 use crate::model::{
     self, LoadError, LoadOptions, LogitRows, Model, Segment, SegmentState, StepBatch, StepError,
 };
@@ -52,8 +53,8 @@ pub enum PerplexityError {
     Tokenize(#[from] TokenizeError),
     #[error("failed to read the text `{path}`")]
     Read { path: PathBuf, source: io::Error },
-    #[error("`--dtype {dtype:?}` is not supported by this release; supported: auto, f32, int8")]
-    Dtype { dtype: DtypeChoice },
+    #[error(transparent)]
+    Dtype(#[from] DtypeError),
     #[error("the model has no tokenizer; hint: a folder needs its tokenizer.json")]
     NoTokenizer,
     #[error("windows of {context} tokens are asked for; the model takes 2 to {max_seq_len}")]
@@ -67,6 +68,7 @@ impl PerplexityError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Load(error) => PrepareError::load_exit_code(error),
+            Self::Dtype(error) => error.exit_code(),
             Self::Step(_) => 4,
             _ => 2,
         }
@@ -95,8 +97,7 @@ pub fn run(
 ) -> Result<String, PerplexityError> {
     let text = fs::read_to_string(&flags.text)
         .map_err(|source| PerplexityError::Read { path: flags.text.clone(), source })?;
-    let arithmetic =
-        arithmetic(flags.dtype).ok_or(PerplexityError::Dtype { dtype: flags.dtype })?;
+    let arithmetic = arithmetic(flags.dtype, Isa::best())?;
     let source = ModelSource::find(name, hub_cache)?;
     let options = LoadOptions { threads: flags.threads, arithmetic, ..LoadOptions::default() };
     let checkpoint = Checkpoint::open(&source.files, options.random_seed)?;

@@ -96,7 +96,9 @@ fn what_a_release_cannot_do_is_refused_by_name() {
     );
     check_refused(
         "--dtype int4",
-        &expect!["`--dtype int4` is not supported by this release; supported: auto, f32, int8"],
+        &expect![
+            "`--dtype int4` is not supported by this release; supported: auto, f32, bf16, int8"
+        ],
     );
     check_refused(
         "--kv-dtype fp8",

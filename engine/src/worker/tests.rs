@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::*;
+use crate::device::cpu::Arithmetic;
 use crate::model::{self, KvChoice, LoadOptions, RopeChoice};
 use crate::schedule::StateLimits;
 use crate::text::CheckpointText;
@@ -74,8 +75,8 @@ fn request(prompt: Vec<u32>, max_tokens: usize) -> Request {
 /// A worker over the checkpoint in `folder`, in the precision of the reference outputs.
 fn worker(folder: &Path, limits: &Limits, metrics: &Arc<Metrics>) -> Worker {
     let source = ModelSource::find(folder.to_str().unwrap(), None).unwrap();
-    let rope = RopeChoice::AsConverted;
-    let options = LoadOptions { kv: KvChoice::F32, rope, ..LoadOptions::default() };
+    let (kv, arithmetic, rope) = (KvChoice::F32, Arithmetic::F32, RopeChoice::AsConverted);
+    let options = LoadOptions { kv, arithmetic, rope, ..LoadOptions::default() };
     let mut model = model::load(&source, &options).unwrap().model;
     let mut limits = limits.clone();
     model.allocate_kv(limits.pages, limits.page_tokens).unwrap();

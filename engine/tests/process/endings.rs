@@ -2,6 +2,7 @@
 
 use std::net::TcpListener;
 
+use engine::device::cpu::Isa;
 use expect_test::{Expect, expect};
 
 use crate::launched::{Launched, command, end_of, fixture, tiny_model};
@@ -25,11 +26,11 @@ fn wrong_flags_end_with_2() {
         &expect!["error: `--device cuda` is not supported by this release; supported: auto, cpu"],
     );
     check_end(
-        &["serve", "x", "--dtype", "bf16"],
+        &["serve", "x", "--dtype", "int4"],
         2,
         &expect![
-            "error: `--dtype bf16` is not supported by this release; supported: auto, f32, \
-                  int8"
+            "error: `--dtype int4` is not supported by this release; supported: auto, f32, \
+                  bf16, int8"
         ],
     );
     check_end(
@@ -117,4 +118,20 @@ fn a_launcher_that_stops_reading_does_no_harm() {
     let mut server = Launched::serve(model.path().to_str().unwrap(), &[]);
     server.stop_listening();
     assert_eq!(server.terminate().0, Some(0));
+}
+
+#[tokio::test]
+async fn bf16_by_name_is_what_is_computed_in_or_an_error() {
+    let model = tiny_model();
+    let args = ["serve", model.path().to_str().unwrap(), "--port", "0", "--dtype", "bf16"];
+    if Isa::best().has_bf16() {
+        let server = Launched::spawn(command(&args));
+        let info = server.get("/server_info").await;
+        assert_eq!(info["model"]["dtype"], "bf16", "{info}");
+        assert_eq!(info["config"]["dtype"]["value"], "bf16", "{info}");
+    } else {
+        let (code, said) = end_of(&args);
+        assert_eq!(code, Some(4), "{said}");
+        assert!(said.contains("needs a processor with AVX-512 BF16"), "{said}");
+    }
 }

@@ -3,6 +3,9 @@
 #![expect(unsafe_code, reason = "entering code compiled for more instructions than the default")]
 
 #[cfg(target_arch = "x86_64")]
+use super::bf16::Avx512Pairs;
+use super::bf16::{Pairs, PortablePairs};
+#[cfg(target_arch = "x86_64")]
 use super::int8::{Avx2Dots, Avx2VnniDots, Avx512Dots};
 use super::int8::{Dots, PortableDots};
 #[cfg(target_arch = "x86_64")]
@@ -11,7 +14,11 @@ use super::lanes::{Lanes, Portable};
 
 /// An instruction set that this processor is known to have: only detection makes one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Isa(Kind);
+pub struct Isa {
+    kind: Kind,
+    /// AVX-512 BF16, beside VNNI.
+    has_bf16: bool,
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -47,11 +54,12 @@ impl Isa {
                 (Kind::Avx2Vnni, has_avx2 && is_x86_feature_detected!("avxvnni")),
                 (Kind::Avx2, has_avx2),
             ];
-            found.extend(
-                kinds.into_iter().filter(|(_, is_here)| *is_here).map(|(kind, _)| Self(kind)),
-            );
+            let has_bf16 = is_x86_feature_detected!("avx512bf16");
+            let isa = |kind| Self { kind, has_bf16: has_bf16 && kind == Kind::Avx512Vnni };
+            let here = kinds.into_iter().filter(|(_, is_here)| *is_here);
+            found.extend(here.map(|(kind, _)| isa(kind)));
         }
-        found.push(Self(Kind::Portable));
+        found.push(Self { kind: Kind::Portable, has_bf16: false });
         found
     }
 
@@ -60,7 +68,9 @@ impl Isa {
     }
 
     pub fn name(self) -> &'static str {
-        match self.0 {
+        match self.kind {
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512Vnni if self.has_bf16 => "avx512-vnni-bf16",
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512Vnni => "avx512-vnni",
             #[cfg(target_arch = "x86_64")]
@@ -73,9 +83,14 @@ impl Isa {
         }
     }
 
+    /// Whether it has an instruction for products of bf16, which other sets make of several.
+    pub fn has_bf16(self) -> bool {
+        self.has_bf16
+    }
+
     /// Runs `kernel` compiled for this instruction set.
     pub(super) fn run<K: Kernel>(self, kernel: K) {
-        match self.0 {
+        match self.kind {
             // SAFETY: values of these kinds exist only where detection found AVX-512F.
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512Vnni | Kind::Avx512 => unsafe { run_avx512(kernel) },
@@ -88,7 +103,7 @@ impl Isa {
 
     /// Runs `kernel` of byte products compiled for this instruction set.
     pub(super) fn run_dots<K: DotKernel>(self, kernel: K) {
-        match self.0 {
+        match self.kind {
             // SAFETY: a value of this kind exists only where detection found its instructions.
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512Vnni => unsafe { run_avx512_dots(kernel) },
@@ -99,6 +114,16 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512 | Kind::Avx2 => unsafe { run_avx2_dots(kernel) },
             Kind::Portable => kernel.run(PortableDots),
+        }
+    }
+
+    /// Runs `kernel` of products of bf16 compiled for this instruction set.
+    pub(super) fn run_pairs<K: PairKernel>(self, kernel: K) {
+        match self.kind {
+            // SAFETY: only detection says that there is AVX-512 BF16, and with it AVX-512F.
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512Vnni if self.has_bf16 => unsafe { run_avx512_pairs(kernel) },
+            _ => kernel.run(PortablePairs),
         }
     }
 }
@@ -147,4 +172,16 @@ fn run_avx2_vnni_dots<K: DotKernel>(kernel: K) {
 fn run_avx2_dots<K: DotKernel>(kernel: K) {
     // SAFETY: this function's own target features are those that `Avx2Dots` asks for.
     kernel.run(unsafe { Avx2Dots::new() });
+}
+
+/// As [`Kernel`], over products of bf16.
+pub(super) trait PairKernel {
+    fn run<P: Pairs>(self, pairs: P);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bf16")]
+fn run_avx512_pairs<K: PairKernel>(kernel: K) {
+    // SAFETY: this function's own target features are those that `Avx512Pairs` asks for.
+    kernel.run(unsafe { Avx512Pairs::new() });
 }

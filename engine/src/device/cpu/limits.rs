@@ -9,8 +9,9 @@
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::bf16::Pairs;
 use super::int8::Dots;
-use super::isa::{DotKernel, Isa, Kernel};
+use super::isa::{DotKernel, Isa, Kernel, PairKernel};
 use super::lanes::{LANES, Lanes};
 use super::memory::fetch;
 use super::memory::reserve;
@@ -42,6 +43,18 @@ pub fn int8_ops_per_s(isa: Isa, threads: usize, clock: Clock) -> f64 {
         let mut ops = 0;
         isa.run_dots(ByteProducts { rounds, ops: &mut ops });
         ops
+    })
+}
+
+/// Additions of products of bf16, and those multiplications, that `threads` threads do per second
+/// together; nothing where the instruction set does not have them.
+pub fn bf16_flops_per_s(isa: Isa, threads: usize, clock: Clock) -> Option<f64> {
+    isa.has_bf16().then(|| {
+        best_rate(&mut Pool::new(threads), clock, &|_, rounds| {
+            let mut flops = 0;
+            isa.run_pairs(PairProducts { rounds, flops: &mut flops });
+            flops
+        })
     })
 }
 
@@ -147,6 +160,37 @@ fn byte_products<D: Dots, const MR: usize, const NR: usize>(dots: D, rounds: usi
     (rounds * STEPS * MR * NR * LINE * 2) as u64
 }
 
+/// Products of pairs of bf16, whose sums stay in registers.
+struct PairProducts<'a> {
+    rounds: usize,
+    flops: &'a mut u64,
+}
+
+impl PairKernel for PairProducts<'_> {
+    #[inline(always)]
+    fn run<P: Pairs>(self, pairs: P) {
+        const CHAINS: usize = 24;
+        let lanes = pairs.lanes();
+        // Ones, and the smallest numbers that are no zeros.
+        let (ones, small) = (black_box([0x3f80u16; 2 * LANES]), black_box([0x0080u16; 2]));
+        // SAFETY: they are 64 bytes, and two bf16.
+        let (w, x) = unsafe { (pairs.weights(ones.as_ptr().cast()), pairs.row(small.as_ptr())) };
+        for _ in 0..self.rounds {
+            let mut sums = [lanes.splat(0.0); CHAINS];
+            for (i, sum) in sums.iter_mut().enumerate() {
+                *sum = lanes.splat(black_box(i as f32));
+            }
+            for _ in 0..STEPS {
+                for sum in &mut sums {
+                    *sum = pairs.dot(*sum, w, x);
+                }
+            }
+            black_box(sums);
+        }
+        *self.flops = (self.rounds * STEPS * CHAINS * LANES * 2 * 2) as u64;
+    }
+}
+
 /// Multiply-adds, each of which waits only for the one before it in its chain.
 struct FloatChains<'a> {
     rounds: usize,
@@ -212,6 +256,7 @@ mod tests {
             for threads in [1, 2] {
                 let limits = [
                     int8_ops_per_s(isa, threads, clock),
+                    bf16_flops_per_s(isa, threads, clock).unwrap_or(1.0),
                     f32_flops_per_s(isa, threads, clock),
                     read_rate(isa, threads, clock, 1 << 20).unwrap(),
                 ];

@@ -4,12 +4,14 @@ use super::isa::Isa;
 use super::pack::{Matrix, Run};
 use super::pool::Pool;
 use super::shared::Shared;
-use super::{float, int8};
+use super::{bf16, float, int8};
 
 /// Working memory of a matmul.
 #[derive(Debug)]
 pub(super) struct Scratch {
     float: float::Scratch,
+    rounded: bf16::Activations,
+    bf16: bf16::Scratch,
     activations: int8::Activations,
     int8: int8::Scratch,
 }
@@ -18,6 +20,8 @@ impl Scratch {
     pub(super) fn new(threads: usize) -> Self {
         Self {
             float: float::Scratch::new(threads),
+            rounded: bf16::Activations::default(),
+            bf16: bf16::Scratch::new(threads),
             activations: int8::Activations::default(),
             int8: int8::Scratch::new(threads),
         }
@@ -67,10 +71,16 @@ pub(super) fn matmul(
     if w.is_float() {
         scratch.float.take(pool, values, w.k);
     }
+    if w.is_bf16() {
+        scratch.rounded.round(isa, pool, values, w.k);
+    }
     for run in &w.runs {
         match run {
             Run::Float(packed) => {
                 float::product(isa, pool, &scratch.float, values, packed, target);
+            }
+            Run::Bf16(weights) => {
+                bf16::product(isa, pool, &scratch.bf16, &scratch.rounded, weights, target);
             }
             Run::Int8(weights) => {
                 int8::product(isa, pool, &scratch.int8, codes, weights, target);

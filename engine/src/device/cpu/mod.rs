@@ -1,9 +1,11 @@
 //! The CPU device: kernels chosen at run time on a small pool of pinned threads.
 
 mod attention;
+mod bf16;
 mod buffer;
 mod decode;
 mod delta_net;
+mod division;
 mod elementwise;
 mod float;
 mod int8;
@@ -55,6 +57,8 @@ pub struct Cpu {
     arithmetic: Arithmetic,
     /// Whether any matrix was packed for products in eight-bit integers.
     multiplies_int8: bool,
+    /// Whether any was packed for products in bf16.
+    multiplies_bf16: bool,
     pool: Pool,
     matmul: matmul::Scratch,
     attention: attention::Scratch,
@@ -86,6 +90,7 @@ impl Cpu {
             isa,
             arithmetic: Arithmetic::default(),
             multiplies_int8: false,
+            multiplies_bf16: false,
             pool,
             matmul: matmul::Scratch::new(threads),
             attention: attention::Scratch::new(threads),
@@ -137,12 +142,17 @@ impl Device for Cpu {
     }
 
     fn compute_dtype(&self) -> &'static str {
-        if self.multiplies_int8 { "int8" } else { "f32" }
+        match (self.multiplies_int8, self.multiplies_bf16) {
+            (true, _) => "int8",
+            (false, true) => "bf16",
+            (false, false) => "f32",
+        }
     }
 
     fn matrix(&mut self, parts: &[HostMatrix<'_>]) -> Result<Matrix, StepError> {
-        let matrix = Matrix::pack(parts, self.arithmetic, &mut self.pool);
+        let matrix = Matrix::pack(parts, self.arithmetic, self.isa, &mut self.pool);
         self.multiplies_int8 |= matrix.is_int8();
+        self.multiplies_bf16 |= matrix.is_bf16();
         Ok(matrix)
     }
 

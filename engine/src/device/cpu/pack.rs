@@ -8,11 +8,12 @@
 use std::ops::Range;
 
 use super::decode::{self, Sink};
-use super::int8;
+use super::isa::Isa;
 use super::lanes::{LANES, Lanes};
 use super::layout::Layout;
 use super::pool::Pool;
 use super::shared::Shared;
+use super::{bf16, int8};
 use crate::device::HostMatrix;
 use crate::weights::WeightType;
 
@@ -54,19 +55,36 @@ pub(super) struct Packed {
 pub enum Arithmetic {
     /// Everything in f32: the specification of the others.
     F32,
-    /// Stored blocks of codes in eight-bit integers, everything else in f32.
+    /// Stored blocks of codes in eight-bit integers; bf16 and f32 in bf16, where the processor has an
+    /// instruction for it; everything else in f32.
     #[default]
     AsStored,
+    /// Everything in bf16.
+    Bf16,
     /// Everything in eight-bit integers.
     Int8,
 }
 
+/// What weights are kept for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Float,
+    Bf16,
+    Int8,
+}
+
 impl Arithmetic {
-    fn is_int8(self, stored: WeightType) -> bool {
+    /// What weights of `stored` are kept for on `isa`.
+    fn form(self, stored: WeightType, isa: Isa) -> Form {
         match self {
-            Self::F32 => false,
-            Self::AsStored => stored.is_integer_blocks(),
-            Self::Int8 => true,
+            Self::F32 => Form::Float,
+            Self::Bf16 => Form::Bf16,
+            Self::Int8 => Form::Int8,
+            Self::AsStored if stored.is_integer_blocks() => Form::Int8,
+            Self::AsStored => match stored {
+                WeightType::Bf16 | WeightType::F32 if isa.has_bf16() => Form::Bf16,
+                _ => Form::Float,
+            },
         }
     }
 }
@@ -75,6 +93,7 @@ impl Arithmetic {
 #[derive(Debug)]
 pub(super) enum Run {
     Float(Packed),
+    Bf16(bf16::Weights),
     Int8(int8::Weights),
 }
 
@@ -82,6 +101,7 @@ impl Run {
     fn columns(&self) -> Range<usize> {
         let (first, n) = match self {
             Self::Float(packed) => (packed.first, packed.n),
+            Self::Bf16(weights) => (weights.first, weights.n),
             Self::Int8(weights) => (weights.first, weights.n),
         };
         first..first + n
@@ -97,23 +117,31 @@ pub struct Matrix {
 }
 
 impl Matrix {
-    /// Packs `parts`, whose outputs stand side by side.
-    pub(super) fn pack(parts: &[HostMatrix<'_>], arithmetic: Arithmetic, pool: &mut Pool) -> Self {
+    /// Packs `parts`, whose outputs stand side by side, for products in `arithmetic` on `isa`.
+    pub(super) fn pack(
+        parts: &[HostMatrix<'_>],
+        arithmetic: Arithmetic,
+        isa: Isa,
+        pool: &mut Pool,
+    ) -> Self {
         let k = parts[0].k;
         assert!(parts.iter().all(|part| part.k == k), "the parts share their inputs");
-        let is_int8 = |part: &HostMatrix<'_>| arithmetic.is_int8(part.weight_type);
-        let are_alike = |a: &HostMatrix<'_>, b: &HostMatrix<'_>| match (is_int8(a), is_int8(b)) {
-            (true, true) => int8::Weights::are_alike(a, b),
-            (false, false) => Layout::of(a.weight_type) == Layout::of(b.weight_type),
-            _ => false,
+        let form = |part: &HostMatrix<'_>| arithmetic.form(part.weight_type, isa);
+        let are_alike = |a: &HostMatrix<'_>, b: &HostMatrix<'_>| {
+            form(a) == form(b)
+                && match form(a) {
+                    Form::Float => Layout::of(a.weight_type) == Layout::of(b.weight_type),
+                    Form::Bf16 => true,
+                    Form::Int8 => int8::Weights::are_alike(a, b),
+                }
         };
         let mut runs = Vec::new();
         let mut n = 0;
         for run in parts.chunk_by(are_alike) {
-            let packed = if is_int8(&run[0]) {
-                Run::Int8(int8::Weights::pack(run, n, pool))
-            } else {
-                Run::Float(Packed::pack(run, n, pool))
+            let packed = match form(&run[0]) {
+                Form::Float => Run::Float(Packed::pack(run, n, pool)),
+                Form::Bf16 => Run::Bf16(bf16::Weights::pack(run, n, pool)),
+                Form::Int8 => Run::Int8(int8::Weights::pack(run, n, pool)),
             };
             n = packed.columns().end;
             runs.push(packed);
@@ -126,6 +154,7 @@ impl Matrix {
         let run = self.runs.iter().find(|run| run.columns().contains(&n));
         match run.expect("the row is within the matrix") {
             Run::Float(packed) => packed.row(n, out),
+            Run::Bf16(weights) => weights.row(n, out),
             Run::Int8(weights) => weights.row(n, out),
         }
     }
@@ -133,6 +162,11 @@ impl Matrix {
     /// Whether any of it is multiplied in f32.
     pub(super) fn is_float(&self) -> bool {
         self.runs.iter().any(|run| matches!(run, Run::Float(_)))
+    }
+
+    /// Whether any of it is multiplied in bf16.
+    pub(super) fn is_bf16(&self) -> bool {
+        self.runs.iter().any(|run| matches!(run, Run::Bf16(_)))
     }
 
     /// Whether any of it is multiplied in eight-bit integers.

@@ -128,8 +128,10 @@ fn matmul_is_the_product_for_every_type_and_tail() {
 fn matmul_gives_a_row_the_same_bits_in_any_company() {
     on_every_device(check_company);
     for isa in Isa::detected() {
-        let mut cpu = Cpu::new(isa, 3).with(Arithmetic::Int8);
-        check_company(&mut cpu, &format!("{} in bytes", isa.name()));
+        for (arithmetic, name) in [(Arithmetic::Int8, "bytes"), (Arithmetic::Bf16, "bf16")] {
+            let mut cpu = Cpu::new(isa, 3).with(arithmetic);
+            check_company(&mut cpu, &format!("{} in {name}", isa.name()));
+        }
     }
 }
 

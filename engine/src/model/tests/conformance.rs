@@ -65,7 +65,12 @@ impl Reference {
 /// The reference outputs come from models that were converted to bf16 with their buffers, and were
 /// then computed in f32.
 pub fn exact() -> LoadOptions {
-    LoadOptions { kv: KvChoice::F32, rope: RopeChoice::AsConverted, ..LoadOptions::default() }
+    LoadOptions {
+        kv: KvChoice::F32,
+        arithmetic: Arithmetic::F32,
+        rope: RopeChoice::AsConverted,
+        ..LoadOptions::default()
+    }
 }
 
 /// How a server may come to run a prompt.

@@ -70,9 +70,11 @@ fn logits_have_the_same_bits_whatever_shares_the_step() {
                 check(loaded.model.as_mut(), &what);
             }
         }
-        let options = LoadOptions { arithmetic: Arithmetic::Int8, ..LoadOptions::default() };
-        let mut loaded = load_path(&reference.folder, &options);
-        check(loaded.model.as_mut(), &format!("{} in bytes", reference.name));
+        for arithmetic in [Arithmetic::Int8, Arithmetic::Bf16] {
+            let options = LoadOptions { arithmetic, ..LoadOptions::default() };
+            let mut loaded = load_path(&reference.folder, &options);
+            check(loaded.model.as_mut(), &format!("{} {arithmetic:?}", reference.name));
+        }
     }
     if let Some(path) = input("REDLINE_CACHE", SMOLLM2) {
         for kv in [KvChoice::F32, KvChoice::F16] {

@@ -7,6 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use super::activations::HEAD_ROWS;
 use super::weights::{Weights, Width};
 use super::{Activations, BLOCK, BLOCK_BYTES, Dots, SEGMENT, STEP, STEP_BYTES, TILE, TILE_GROUPS};
+use crate::device::cpu::division::{Division, PART_ROWS, UNIT_ROWS};
 use crate::device::cpu::isa::{DotKernel, Isa};
 use crate::device::cpu::lanes::{LANES, Lanes};
 use crate::device::cpu::matmul::Target;
@@ -16,16 +17,12 @@ use crate::device::cpu::pool::Pool;
 
 /// Steps of k that rows take at once: widened codes stay in the first cache.
 const PIECE: usize = 3 * SEGMENT;
-/// Rows whose sums stay in the first cache beside that.
-const PART_ROWS: usize = 128;
 /// Rows that take too little time over weights to ask for others meanwhile.
 const FEW_ROWS: usize = 8;
-/// Bytes of activations that a work item passes over, which stay in the second cache.
-const CHUNK: usize = 384 << 10;
-/// Work items for each thread: more divide the work more evenly, fewer cost less.
-const ITEMS_PER_THREAD: usize = 4;
 /// How far ahead of those in use weights are asked for, in bytes.
 const AHEAD: usize = 8 << 10;
+
+const _: () = assert!(UNIT_ROWS.is_multiple_of(HEAD_ROWS), "parts of a product begin with a head");
 
 /// Working memory of products, one part a thread.
 #[derive(Debug)]
@@ -55,27 +52,14 @@ pub(in super::super) fn product(
     w: &Weights,
     target: Target<'_, '_>,
 ) {
-    let threads = pool.threads();
-    let chunk = chunk_rows(x, threads);
-    let per_item = (w.tiles() / (ITEMS_PER_THREAD * threads)).max(1);
-    let items = w.tiles().div_ceil(per_item);
-    // Items of one chunk of rows follow one another, and find its activations in the cache.
-    pool.items(x.rows.div_ceil(chunk) * items, &|thread, item| {
-        let (first_row, first_tile) = (item / items * chunk, item % items * per_item);
-        let rows = chunk.min(x.rows - first_row);
+    let division = Division::new(x.rows, x.stride(), w.tiles(), pool.threads());
+    division.run(pool, &|thread, rows, tiles| {
         let mut work = scratch.0[thread].lock().unwrap_or_else(PoisonError::into_inner);
-        for tile in first_tile..(first_tile + per_item).min(w.tiles()) {
+        let (first_row, rows) = (rows.start, rows.len());
+        for tile in tiles {
             isa.run_dots(Columns { x, w, first_row, rows, tile, work: &mut work, target });
         }
     });
-}
-
-/// Rows that a work item passes over: those that stay in the second cache, and where there are many
-/// no more than a thread's share, so that a thread goes on with the rows it has.
-fn chunk_rows(x: &Activations, threads: usize) -> usize {
-    let cached = (CHUNK / x.stride() / HEAD_ROWS).max(1) * HEAD_ROWS;
-    let share = x.rows.div_ceil(threads).next_multiple_of(HEAD_ROWS);
-    if share < PART_ROWS { cached } else { cached.min(share) }
 }
 
 /// Some rows by one tile of columns.

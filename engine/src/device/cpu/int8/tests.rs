@@ -59,7 +59,8 @@ fn weights_are_kept_to_half_a_code() {
     for weight_type in WeightType::ALL {
         let (n, k) = (50, 768);
         let (bytes, exact) = stored(weight_type, n, k, 3);
-        let w = Matrix::pack(&[host(weight_type, n, k, &bytes)], Arithmetic::Int8, &mut pool);
+        let parts = [host(weight_type, n, k, &bytes)];
+        let w = Matrix::pack(&parts, Arithmetic::Int8, Isa::best(), &mut pool);
         let [Run::Int8(weights)] = &w.runs[..] else { panic!("one run of bytes") };
         let mut kept = vec![0.0; k];
         for (row, exact) in exact.chunks_exact(k).enumerate() {
