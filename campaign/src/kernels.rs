@@ -26,6 +26,11 @@ use crate::world::{Ids, World};
 
 const ENGINE: &str = "redline";
 
+/// Seconds to warm up and to measure, and samples, for each of about a thousand benches: with
+/// criterion's own eight seconds they would take hours.
+const CRITERION: [&str; 6] =
+    ["--warm-up-time", "0.1", "--measurement-time", "0.3", "--sample-size", "20"];
+
 /// Runs the benches of a release, or of the working tree.
 ///
 /// # Errors
@@ -105,7 +110,8 @@ fn bench(world: &World, git: &Git, wanted: &Wanted, home: &Path) -> Result<(), S
     world.console.step(world.clock.elapsed(), &format!("Bench the ops of {}", wanted.side.release));
     let mut cargo = Command::new(&world.programs.cargo);
     cargo
-        .args(["bench", "--locked", "-p", "engine", "--bench", "*"])
+        .args(["bench", "--locked", "-p", "engine", "--bench", "*", "--"])
+        .args(CRITERION)
         .current_dir(tree)
         .env("CARGO_TARGET_DIR", world.places.cargo_target())
         .env("CRITERION_HOME", home);
