@@ -2,8 +2,8 @@
 //! workload manifest out. Talks to no server and reads no clock.
 
 pub mod dataset;
+pub mod generators;
 pub mod gguf;
-pub mod mt19937;
 pub mod pack;
 pub mod prefix;
 pub mod tokenizer;

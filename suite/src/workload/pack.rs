@@ -14,7 +14,7 @@ use schema::run::PromptForm;
 use schema::scenario::{Pack, Scenario, Warmup, Workload};
 
 use super::dataset::{Dataset, DatasetError, Pair};
-use super::mt19937::{NumpyRandom, PythonRandom};
+use super::generators::{NumpyRandom, PythonRandom};
 use super::tokenizer::{Tokenizer, TokenizerError};
 
 /// Shortest prompt and answer that `sharegpt@lmdeploy` keeps.
