@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use suite::command::{first_answer, plan, probe, run};
+use suite::command::{first_answer, plan, probe, run, search, sweep};
 
 /// Measures a server of language models over its OpenAI-compatible HTTP interface.
 ///
@@ -28,6 +28,8 @@ Exit codes: 0 well; 1 INVALID or failed requests; 2 wrong use or unsound data; 4
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(Box<run::RunFlags>),
+    Sweep(Box<sweep::SweepFlags>),
+    Search(Box<search::SearchFlags>),
     Plan(plan::PlanFlags),
     Probe(probe::ProbeFlags),
     FirstAnswer(first_answer::FirstAnswerFlags),
@@ -36,6 +38,8 @@ enum Command {
 fn main() -> ExitCode {
     let done = match Flags::parse().command {
         Command::Run(flags) => run::execute(&flags),
+        Command::Sweep(flags) => sweep::execute(&flags),
+        Command::Search(flags) => search::execute(&flags),
         Command::Plan(flags) => plan::execute(&flags),
         Command::Probe(flags) => probe::execute(&flags),
         Command::FirstAnswer(flags) => first_answer::execute(&flags),

@@ -5,7 +5,10 @@ pub mod first_answer;
 pub mod plan;
 pub mod probe;
 pub mod run;
+pub mod search;
+pub mod sweep;
 
+mod bench;
 mod inputs;
 mod progress;
 mod write;

@@ -78,7 +78,7 @@ pub fn payloads(count: usize) -> Vec<Payload> {
     let body = r#"{"prompt":[1,2,3],"max_tokens":6,"stream":true}"#;
     let head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\n";
     let text = format!("{head}Content-Length: {}\r\n\r\n{body}", body.len());
-    vec![Payload { bytes: text.into_bytes(), send_us: 0 }; count]
+    vec![Payload { bytes: text.into_bytes(), send_us: 0, after: None }; count]
 }
 
 pub fn stop_never() -> AtomicBool {

@@ -2,6 +2,8 @@
 
 mod bench;
 mod client;
+mod desk;
 mod first_answer;
 mod harness;
 mod inputs;
+mod packs;
