@@ -7,6 +7,7 @@ pub mod probe;
 pub mod run;
 pub mod search;
 pub mod sweep;
+pub mod verify_manifest;
 
 mod bench;
 mod inputs;

@@ -136,6 +136,7 @@ impl Assignment<'_> {
             prompts_miscounted: prompts_miscounted.count() as u64,
             chunks_miscounted: chunks_miscounted.count() as u64,
             fixed_output,
+            wall_us: measurement.time.as_ref().and_then(|time| time.wall_us).unwrap_or(0),
         };
         verdict(counts, measurement.metrics.as_ref(), client, cache, &evidence)
     }

@@ -7,4 +7,5 @@ pub mod generators;
 pub mod gguf;
 pub mod pack;
 pub mod prefix;
+pub mod published;
 pub mod tokenizer;

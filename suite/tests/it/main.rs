@@ -1,5 +1,6 @@
 //! The suite against its own emitter and the pinned inputs; one file per promise.
 
+mod arrival;
 mod bench;
 mod client;
 mod desk;

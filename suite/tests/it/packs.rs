@@ -268,3 +268,52 @@ fn what_cannot_be_drawn_is_said() {
         assert!(error.contains(expected), "{pack}: {error}");
     }
 }
+
+/// `verify-manifest` with a table whose totals of the desk's twelve conversations are these.
+fn verified(extra: &[&str], input_tokens: u64) -> (Option<i32>, String, String) {
+    let desk = desk::Desk::new();
+    let sha256 = |name: &str| sha256_hex(&std::fs::read(desk.path(name)).expect("readable"));
+    desk.write(
+        "published.toml",
+        &format!(
+            "[dataset]\nname = \"rows\"\nsha256 = \"{}\"\n[[totals]]\npack = \"sharegpt@lmdeploy\"\n\
+             requests = 12\nseed = 1\ntokenizer = \"tiny\"\ntokenizer_sha256 = \"{}\"\n\
+             input_tokens = {input_tokens}\noutput_tokens = 60\n",
+            sha256("rows.json"),
+            sha256("tiny.json")
+        ),
+    );
+    let mut command = desk.bench();
+    command.args(["verify-manifest", "--published", "published.toml"]).args(extra);
+    let output = command.output().expect("runs");
+    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    (output.status.code(), shown, desk::stderr(&output))
+}
+
+#[test]
+fn published_totals_are_drawn_again_or_what_is_missing_is_said() {
+    let given = ["--dataset", "rows.json", "--tokenizer", "tiny.json"];
+    let (code, shown, _) = verified(&given, 96);
+    expect![[r#"
+        sharegpt@lmdeploy, 12 requests, seed 1, tiny
+          drawn      96 in, 60 out
+          published  96 in, 60 out
+          equal
+    "#]]
+    .assert_eq(&shown);
+    assert_eq!(code, Some(0));
+    let (code, shown, _) = verified(&given, 97);
+    assert_eq!((code, shown.contains("DIFFERENT")), (Some(1), true), "{shown}");
+    let (code, _, said) = verified(&[], 96);
+    assert_eq!(code, Some(4));
+    assert!(said.contains("the conversations are missing: `rows`, SHA-256"), "{said}");
+    assert!(said.contains("a tokenizer is missing: tiny, SHA-256"), "{said}");
+    let (code, _, said) = verified(&["--dataset", "tiny.json", "--tokenizer", "tiny.json"], 96);
+    assert_eq!(code, Some(2));
+    assert!(
+        said.contains("`tiny.json` is not the file that the totals were published for"),
+        "{said}"
+    );
+    let (code, _, said) = verified(&["--dataset", "rows.json", "--tokenizer", "short.toml"], 96);
+    assert_eq!(code, Some(2), "{said}");
+}
