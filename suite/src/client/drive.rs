@@ -296,8 +296,12 @@ impl Driver<'_> {
         Sample { scheduled_ns, queue_ns, end_ns: scheduled_ns, ..Sample::default() }
     }
 
-    /// Keeps a few connections open beyond those in use.
+    /// Keeps a few connections open beyond those in use. One that has a request is never among
+    /// them: the front of `idle` was opened, as long as a few more are open than in use.
     fn open_spare(&mut self) -> Result<(), DriveError> {
+        if self.pool == Pool::Fixed {
+            return Ok(());
+        }
         while self.opened < self.connections.len() && self.opened < self.busy + AHEAD {
             // One that is refused is tried again when a request needs it.
             self.open(self.opened)?;
@@ -315,6 +319,10 @@ impl Driver<'_> {
             reopened: false,
             closing_since_ns: None,
         });
+        if self.busy == 0 {
+            // While nothing was asked, silence was no silence of the server.
+            self.progress_ns = monotonic_ns();
+        }
         self.busy += 1;
         self.load.streams_max = self.load.streams_max.max(self.busy as u64);
         match self.connections[slot].phase {

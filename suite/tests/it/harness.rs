@@ -55,10 +55,13 @@ impl Exchange {
     }
 
     pub fn run(&self, count: usize) -> Driven {
-        let payloads = payloads(count);
+        self.send(&payloads(count))
+    }
+
+    pub fn send(&self, payloads: &[Payload]) -> Driven {
         let orders = Orders {
             address: self.address,
-            payloads: &payloads,
+            payloads,
             arrival: &self.arrival,
             no_progress_ns: self.no_progress_ns,
             stop: &stop_never(),
