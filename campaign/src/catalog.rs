@@ -161,7 +161,9 @@ mod tests {
         for (id, target) in catalog.targets().unwrap() {
             for scenario in &target.scenarios {
                 let entry = catalog.scenario(scenario).unwrap();
-                catalog.dataset(&entry.scenario.workload.dataset).unwrap();
+                if let Some(dataset) = &entry.scenario.workload.dataset {
+                    catalog.dataset(dataset).unwrap();
+                }
             }
             for model in &target.models {
                 catalog.model(&model.id).unwrap_or_else(|error| panic!("{id}: {error}"));

@@ -132,9 +132,10 @@ pub fn ready_cells(
     for (cell, scenario) in cells.iter().zip(scenarios) {
         let model_file = world.catalog.model(&cell.model)?;
         let model = obtain(Input::model(&cell.model, &model_file))?;
-        let dataset_id = &scenario.scenario.workload.dataset;
-        let dataset_file = world.catalog.dataset(dataset_id)?;
-        let dataset = obtain(Input::dataset(dataset_id, &dataset_file))?;
+        let dataset = match &scenario.scenario.workload.dataset {
+            Some(id) => Some(obtain(Input::dataset(id, &world.catalog.dataset(id)?))?),
+            None => None,
+        };
         let tokenizer = match tokenizer_of(&model_file.tokenizer) {
             None => model.path.clone(),
             Some(id) => obtain(Input::dataset(id, &world.catalog.dataset(id)?))?.path,
@@ -156,7 +157,7 @@ pub fn inputs_of(
 ) -> Result<Vec<Input>, Stop> {
     let models: BTreeSet<&str> = cells.iter().map(|cell| cell.model.as_str()).collect();
     let mut datasets: BTreeSet<String> =
-        scenarios.iter().map(|entry| entry.scenario.workload.dataset.clone()).collect();
+        scenarios.iter().filter_map(|entry| entry.scenario.workload.dataset.clone()).collect();
     let mut inputs = Vec::new();
     for id in models {
         let file = world.catalog.model(id)?;

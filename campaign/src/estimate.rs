@@ -52,11 +52,11 @@ pub fn of_run(past_wall_us: &[u64], scenario: &Scenario, on_gpu: bool) -> Estima
 #[must_use]
 pub fn tokens(scenario: &Scenario) -> u64 {
     let workload = &scenario.workload;
-    let each = match workload.pack {
-        Pack::SharegptLmdeploy => CONVERSATION_TOKENS,
-        Pack::RandomLmdeploy => {
-            workload.input_tokens.unwrap_or(0) + workload.output_tokens.unwrap_or(0)
-        }
+    let told = [workload.prefix_tokens, workload.input_tokens, workload.output_tokens];
+    let each = match workload.output_tokens {
+        Some(_) if workload.pack != Pack::Jsonl => told.into_iter().flatten().sum(),
+        // The data tells, and only once it is tokenized.
+        _ => CONVERSATION_TOKENS,
     };
     workload.requests.saturating_mul(each)
 }

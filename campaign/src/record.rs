@@ -46,7 +46,7 @@ pub struct Parts<'a> {
     pub slot: CampaignSlot,
     pub engine: EngineFacts,
     pub scenario: &'a ScenarioEntry,
-    pub dataset_sha256: &'a str,
+    pub dataset_sha256: Option<&'a str>,
     pub hardware: (HardwareFacts, Absent),
     pub launch: LaunchFacts,
     pub model: ModelFacts,
@@ -165,13 +165,13 @@ fn model_facts(told: ModelFacts, known: ModelFacts) -> ModelFacts {
     }
 }
 
-fn fill_scenario(facts: &mut ScenarioFacts, entry: &ScenarioEntry, dataset_sha256: &str) {
+fn fill_scenario(facts: &mut ScenarioFacts, entry: &ScenarioEntry, dataset_sha256: Option<&str>) {
     let scenario = &entry.scenario;
     facts.id = entry.id.clone();
     facts.rev = scenario.rev;
     facts.tier = scenario.tier;
     facts.file_sha256.get_or_insert_with(|| entry.file_sha256.clone());
-    facts.dataset_sha256.get_or_insert_with(|| dataset_sha256.to_owned());
+    facts.dataset_sha256 = facts.dataset_sha256.take().or(dataset_sha256.map(str::to_owned));
     facts.seed.get_or_insert(scenario.workload.seed);
     facts.requests.get_or_insert(scenario.workload.requests);
     facts.arrival.get_or_insert_with(|| scenario.arrival.clone());

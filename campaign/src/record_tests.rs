@@ -48,7 +48,7 @@ fn parts<'a>(scenario: &'a ScenarioEntry, identity: &'a Identity) -> Parts<'a> {
         slot: sample.campaign.unwrap(),
         engine: sample.engine,
         scenario,
-        dataset_sha256: "d0",
+        dataset_sha256: Some("d0"),
         hardware: (sample.hardware, Absent::new()),
         launch: LaunchFacts {
             argv: Some(vec!["redline".into(), "serve".into()]),

@@ -57,7 +57,8 @@ pub struct ReadyCell {
     pub cell: Cell,
     pub scenario: ScenarioEntry,
     pub model: Obtained,
-    pub dataset: Obtained,
+    /// None where the scenario makes its own prompts.
+    pub dataset: Option<Obtained>,
     /// File with the tokenizer: the model itself where it is embedded.
     pub tokenizer: PathBuf,
 }
@@ -130,7 +131,7 @@ impl Bench<'_> {
             },
             engine: side.facts.clone(),
             scenario: &cell.scenario,
-            dataset_sha256: &cell.dataset.sha256,
+            dataset_sha256: cell.dataset.as_ref().map(|dataset| dataset.sha256.as_str()),
             hardware: self.hardware.clone(),
             launch: outcome.launch,
             model: model_facts(cell, self.url.is_none()),
@@ -273,7 +274,9 @@ impl Bench<'_> {
         let mut command = world.tools.bench("run");
         command.args(["--url", url, "--engine"]).arg(&self.engine.path);
         command.arg("--scenario").arg(&cell.scenario.path);
-        command.arg("--dataset").arg(&cell.dataset.path);
+        if let Some(dataset) = &cell.dataset {
+            command.arg("--dataset").arg(&dataset.path);
+        }
         command.arg("--tokenizer").arg(&cell.tokenizer);
         command.arg("--out").arg(&out);
         command.args(["--progress", if world.console.is_live() { "auto" } else { "none" }]);

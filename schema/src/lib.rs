@@ -4,6 +4,7 @@
 //! No I/O and no clock. A reader ignores keys it does not know; a writer never renames one
 //! (`README.md`). Units are in the names, times are integers in microseconds.
 
+pub mod arrival;
 pub mod campaign;
 pub mod canonical;
 pub mod engine;
@@ -17,9 +18,12 @@ pub mod measurement;
 pub mod metric;
 pub mod model;
 pub mod path;
+pub mod plan;
 pub mod probe;
 pub mod run;
 pub mod scenario;
 pub mod schemas;
+pub mod search;
 pub mod target;
 pub mod verdict;
+pub mod workload;

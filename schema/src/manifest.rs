@@ -16,16 +16,21 @@ pub struct Manifest {
     pub scenario: String,
     pub seed: u64,
     pub prompt_form: PromptForm,
-    pub dataset_sha256: String,
+    /// None where the pack makes its own prompts.
+    pub dataset_sha256: Option<String>,
     pub tokenizer_sha256: String,
     pub requests: Vec<ManifestRequest>,
 }
 
 /// One request.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ManifestRequest {
-    /// Scheduled send, from the start of the run.
+    /// Scheduled send, from the start of the run; of a request that has one before it, from that
+    /// one's end.
     pub send_us: u64,
+    /// Position of the request whose end this one waits for: the turn before of its conversation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<u64>,
     /// Prompt ids; of a text prompt, the ids that the suite's own tokenizer gives.
     pub prompt: Vec<u32>,
     /// Prompt text, where the form is text.

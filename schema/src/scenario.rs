@@ -3,6 +3,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use crate::arrival::Arrival;
+pub use crate::workload::{Pack, Workload};
+
 /// `suite/scenarios/<id>.toml`. The id is the file's stem.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -15,37 +18,6 @@ pub struct Scenario {
     pub arrival: Arrival,
     pub output: Output,
     pub tier: Tier,
-}
-
-/// Which requests, drawn how.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Workload {
-    pub pack: Pack,
-    /// File stem under `suite/datasets/`.
-    pub dataset: String,
-    pub requests: u64,
-    pub seed: u64,
-    /// Upper bound of a prompt's length; `random` packs only.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub input_tokens: Option<u64>,
-    /// Upper bound of an answer's length; `random` packs only.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub output_tokens: Option<u64>,
-    /// Lengths are drawn from `[ratio * bound, bound]`; 1.0 fixes them. `random` packs only.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub range_ratio: Option<f64>,
-}
-
-/// A tool's way of drawing requests, followed bit for bit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum Pack {
-    /// Conversations as LMDeploy's `profile_restful_api.py` v0.9.2 samples them.
-    #[serde(rename = "sharegpt@lmdeploy")]
-    SharegptLmdeploy,
-    /// Fixed or uniform lengths of conversation text, as the same tool's `random`.
-    #[serde(rename = "random@lmdeploy")]
-    RandomLmdeploy,
 }
 
 /// Requests before the clock starts.
@@ -64,17 +36,6 @@ pub struct Warmup {
 pub enum WarmupSource {
     /// Prompts that no measured request shares.
     Disjoint,
-}
-
-/// When requests are sent.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Arrival {
-    AllAtOnce,
-    /// At most `concurrency` requests at a time, the next when one ends.
-    Closed {
-        concurrency: u64,
-    },
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -103,6 +64,11 @@ pub enum ScenarioError {
     Missing { pack: &'static str, key: &'static str },
     #[error("`workload.{key}` has no meaning for `{pack}`")]
     Superfluous { pack: &'static str, key: &'static str },
+    #[error(
+        "`arrival.kind` is `trace`, and `{pack}` has no times\nhint: `trace@mooncake` and `jsonl` \
+         have"
+    )]
+    NoTimes { pack: &'static str },
     #[error("`{key}` must be {wanted}, found {found}")]
     Range { key: &'static str, wanted: &'static str, found: String },
 }
@@ -118,46 +84,16 @@ impl Scenario {
         positive("workload.requests", scenario.workload.requests)?;
         positive("rev", u64::from(scenario.rev))?;
         positive("warmup.output_tokens_max", scenario.warmup.output_tokens_max.unwrap_or(1))?;
-        if let Arrival::Closed { concurrency } = scenario.arrival {
-            positive("arrival.concurrency", concurrency)?;
+        scenario.arrival.check()?;
+        if matches!(scenario.arrival, Arrival::Trace { .. }) && !scenario.workload.pack.has_times()
+        {
+            return Err(ScenarioError::NoTimes { pack: scenario.workload.pack.id() });
         }
         Ok(scenario)
     }
 }
 
-impl Workload {
-    fn check(&self) -> Result<(), ScenarioError> {
-        let keys = [
-            ("input_tokens", self.input_tokens.is_some()),
-            ("output_tokens", self.output_tokens.is_some()),
-            ("range_ratio", self.range_ratio.is_some()),
-        ];
-        for (key, given) in keys {
-            match (self.pack, given) {
-                (Pack::RandomLmdeploy, false) => {
-                    return Err(ScenarioError::Missing { pack: "random@lmdeploy", key });
-                }
-                (Pack::SharegptLmdeploy, true) => {
-                    return Err(ScenarioError::Superfluous { pack: "sharegpt@lmdeploy", key });
-                }
-                _ => {}
-            }
-        }
-        let ratio = self.range_ratio.unwrap_or(1.0);
-        if !(0.0..=1.0).contains(&ratio) {
-            let found = ratio.to_string();
-            return Err(ScenarioError::Range {
-                key: "workload.range_ratio",
-                wanted: "from 0 to 1",
-                found,
-            });
-        }
-        positive("workload.input_tokens", self.input_tokens.unwrap_or(1))?;
-        positive("workload.output_tokens", self.output_tokens.unwrap_or(1))
-    }
-}
-
-fn positive(key: &'static str, value: u64) -> Result<(), ScenarioError> {
+pub(crate) fn positive(key: &'static str, value: u64) -> Result<(), ScenarioError> {
     if value == 0 {
         return Err(ScenarioError::Range { key, wanted: "at least 1", found: value.to_string() });
     }

@@ -14,9 +14,11 @@ pub fn all() -> Vec<(&'static str, Schema)> {
         ("manifest.v1", schema_for!(crate::manifest::Manifest)),
         ("measurement.v1", schema_for!(crate::measurement::Measurement)),
         ("model", schema_for!(crate::model::ModelFile)),
+        ("plan.v1", schema_for!(crate::plan::PlanFile)),
         ("probe.v1", schema_for!(crate::probe::Probe)),
         ("run.v1", schema_for!(crate::run::RunRecord)),
         ("scenario", schema_for!(crate::scenario::Scenario)),
+        ("search.v1", schema_for!(crate::search::SearchResult)),
         ("target", schema_for!(crate::target::Target)),
         ("verdict", schema_for!(crate::verdict::Verdict)),
     ]

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use suite::command::{first_answer, plan, probe, run};
+use suite::command::{first_answer, plan, probe, run, search, sweep, verify_manifest};
 
 /// Measures a server of language models over its OpenAI-compatible HTTP interface.
 ///
@@ -23,12 +23,20 @@ Example, against a server on this machine:
     --engine suite/engines/redline.toml --scenario suite/scenarios/sharegpt-lite.toml \\
     --dataset sharegpt-head.json --tokenizer model.gguf --out measurement.json
 
+A plan can be saved, and sent again by anyone:
+
+  redline-bench plan --scenario s.toml --dataset d.json --tokenizer t.json --out plan.json
+  redline-bench run --plan plan.json --url URL --engine e.toml --tokenizer t.json --out m.json
+
 Exit codes: 0 well; 1 INVALID or failed requests; 2 wrong use or unsound data; 4 the environment.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(Box<run::RunFlags>),
+    Sweep(Box<sweep::SweepFlags>),
+    Search(Box<search::SearchFlags>),
     Plan(plan::PlanFlags),
+    VerifyManifest(verify_manifest::VerifyManifestFlags),
     Probe(probe::ProbeFlags),
     FirstAnswer(first_answer::FirstAnswerFlags),
 }
@@ -36,7 +44,10 @@ enum Command {
 fn main() -> ExitCode {
     let done = match Flags::parse().command {
         Command::Run(flags) => run::execute(&flags),
+        Command::Sweep(flags) => sweep::execute(&flags),
+        Command::Search(flags) => search::execute(&flags),
         Command::Plan(flags) => plan::execute(&flags),
+        Command::VerifyManifest(flags) => verify_manifest::execute(&flags),
         Command::Probe(flags) => probe::execute(&flags),
         Command::FirstAnswer(flags) => first_answer::execute(&flags),
     };

@@ -141,10 +141,10 @@ fn concurrency(record: &RunRecord) -> Finding {
             "mean concurrency is {mean:.2}, E2E over wall time gives {due:.2}"
         )));
     }
-    let Some(Arrival::Closed { concurrency }) = record.scenario.arrival else {
+    let Some(cap) = record.scenario.arrival.as_ref().and_then(Arrival::concurrency_max) else {
         return Some(Ok(()));
     };
-    let cap = float(concurrency);
+    let cap = float(cap);
     Some(claim(mean <= cap * (1.0 + IDENTITY_SHARE), || {
         format!("mean concurrency is {mean:.2} under a cap of {cap:.0}")
     }))

@@ -69,7 +69,27 @@ pub fn arrival(arrival: &Arrival) -> String {
     match arrival {
         Arrival::AllAtOnce => "all at once".to_owned(),
         Arrival::Closed { concurrency } => format!("{concurrency} at a time"),
+        Arrival::Constant { requests_per_s, .. } => {
+            format!("{requests_per_s} requests/s, evenly{}", cap(arrival))
+        }
+        Arrival::Poisson { requests_per_s, .. } => {
+            format!("{requests_per_s} requests/s, Poisson{}", cap(arrival))
+        }
+        Arrival::Gamma { requests_per_s, shape, .. } => {
+            format!("{requests_per_s} requests/s, gamma of shape {shape}{}", cap(arrival))
+        }
+        Arrival::Ramp { from_requests_per_s: from, to_requests_per_s: to, .. } => {
+            format!("from {from} to {to} requests/s{}", cap(arrival))
+        }
+        Arrival::Trace { speed, .. } => {
+            format!("at the trace's times, {speed} times as fast{}", cap(arrival))
+        }
     }
+}
+
+fn cap(arrival: &Arrival) -> String {
+    let cap = arrival.concurrency_max();
+    cap.map(|cap| format!(", at most {cap} at a time")).unwrap_or_default()
 }
 
 #[must_use]

@@ -14,10 +14,14 @@ use super::connection::{Connection, InFlight, Phase};
 use super::load::ClientLoad;
 use super::payload::Payload;
 use super::sample::{FailureKind, Sample};
+use super::schedule::{Due, Schedule};
 use super::stamp::Stamper;
 use super::stream::{Standing, Stream};
 use crate::clock::monotonic_ns;
 
+/// Connections that are open ahead of need where the times of requests are fixed and nothing caps
+/// them: how many will be needed at one time, only the run tells.
+const AHEAD: usize = 64;
 /// Connections that are being opened at one time: less than any server's backlog.
 const OPENING_MAX: usize = 128;
 /// How long opening may take.
@@ -86,13 +90,12 @@ pub enum DriveError {
 /// # Errors
 /// The system refuses what the client needs, or `stop` was set. A request that fails is no error.
 pub fn drive(orders: &Orders<'_>, observe: &mut dyn FnMut(&Tally)) -> Result<Driven, DriveError> {
-    let slots = match orders.arrival {
-        Arrival::AllAtOnce => orders.payloads.len(),
-        Arrival::Closed { concurrency } => {
-            usize::try_from(*concurrency).unwrap_or(usize::MAX).min(orders.payloads.len())
-        }
-    };
-    allow_files(slots as u64 + FILES_SPARE)?;
+    let cap = orders.arrival.concurrency_max();
+    let cap = cap.and_then(|cap| usize::try_from(cap).ok()).unwrap_or(usize::MAX);
+    let slots = orders.payloads.len().min(cap);
+    let pool = orders.pool();
+    let ahead = if pool == Pool::Growing { slots.min(AHEAD) } else { slots };
+    allow_files(slots as u64 + FILES_SPARE, ahead as u64 + FILES_SPARE)?;
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
         .map_err(|source| DriveError::System { what: "an epoll instance", source })?;
     let mut driver = Driver {
@@ -101,8 +104,10 @@ pub fn drive(orders: &Orders<'_>, observe: &mut dyn FnMut(&Tally)) -> Result<Dri
         stamper: Stamper::new(orders.kernel_timestamps),
         connections: (0..slots).map(|_| Connection::default()).collect(),
         samples: vec![None; orders.payloads.len()],
-        waiting: (0..orders.payloads.len()).collect(),
+        schedule: Schedule::new(orders.payloads),
+        pool,
         idle: (0..slots).collect(),
+        opened: 0,
         load: ClientLoad::start(),
         tally: Tally { planned: orders.payloads.len() as u64, ..Tally::default() },
         start_ns: 0,
@@ -110,23 +115,40 @@ pub fn drive(orders: &Orders<'_>, observe: &mut dyn FnMut(&Tally)) -> Result<Dri
         busy: 0,
         hung: false,
     };
-    driver.open_all()?;
+    driver.open_ahead(ahead)?;
     driver.run(observe)?;
     Ok(driver.into_result())
 }
 
-/// Raises the soft limit on open files as far as `needed`.
-fn allow_files(needed: u64) -> Result<(), DriveError> {
+/// Raises the soft limit on open files as far as `most`, or at least to `needed`.
+fn allow_files(most: u64, needed: u64) -> Result<(), DriveError> {
     let what = "its limit on open files";
     let system = |source| DriveError::System { what, source };
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(system)?;
     if needed > hard {
         return Err(DriveError::Files { needed, limit: hard });
     }
-    if needed > soft {
-        setrlimit(Resource::RLIMIT_NOFILE, needed, hard).map_err(system)?;
+    if most > soft {
+        setrlimit(Resource::RLIMIT_NOFILE, most.min(hard), hard).map_err(system)?;
     }
     Ok(())
+}
+
+/// How the connections are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pool {
+    /// As many as there may be requests, in turns.
+    Fixed,
+    /// A few more than there are requests at the time, the latest used first.
+    Growing,
+}
+
+impl Orders<'_> {
+    fn pool(&self) -> Pool {
+        let all = matches!(self.arrival, Arrival::AllAtOnce);
+        let capped = self.arrival.concurrency_max().is_some();
+        if all || capped { Pool::Fixed } else { Pool::Growing }
+    }
 }
 
 struct Driver<'a> {
@@ -135,10 +157,12 @@ struct Driver<'a> {
     stamper: Stamper,
     connections: Vec<Connection>,
     samples: Vec<Option<Sample>>,
-    /// Payloads that are not sent yet, in order of their time.
-    waiting: VecDeque<usize>,
+    schedule: Schedule,
+    pool: Pool,
     /// Connections without a request.
     idle: VecDeque<usize>,
+    /// Connections that were ever opened: the first ones.
+    opened: usize,
     load: ClientLoad,
     tally: Tally,
     start_ns: u64,
@@ -150,18 +174,17 @@ struct Driver<'a> {
 }
 
 impl Driver<'_> {
-    /// Opens every connection before the clock starts. One that cannot be opened is tried again
-    /// when its request is due, and only then counts as failed.
-    fn open_all(&mut self) -> Result<(), DriveError> {
-        let mut next = 0;
+    /// Opens the first `ahead` connections before the clock starts. One that cannot be opened is
+    /// tried again when its request is due, and only then counts as failed.
+    fn open_ahead(&mut self, ahead: usize) -> Result<(), DriveError> {
         let mut opening = 0;
         let mut events = vec![EpollEvent::empty(); 256];
         let mut last_ns = monotonic_ns();
-        while next < self.connections.len() || opening > 0 {
+        while self.opened < ahead || opening > 0 {
             self.stop_if_asked()?;
-            while opening < OPENING_MAX && next < self.connections.len() {
-                opening += usize::from(self.open(next)?);
-                next += 1;
+            while opening < OPENING_MAX && self.opened < ahead {
+                opening += usize::from(self.open(self.opened)?);
+                self.opened += 1;
             }
             let count = self.wait(&mut events, 100)?;
             for event in &events[..count] {
@@ -201,8 +224,9 @@ impl Driver<'_> {
         self.load = ClientLoad::start();
         self.start_ns = monotonic_ns();
         self.progress_ns = self.start_ns;
+        self.schedule.start(self.start_ns);
         let (mut sweep_ns, mut woken_ns) = (self.start_ns, self.start_ns);
-        while self.busy > 0 || !self.waiting.is_empty() {
+        while self.busy > 0 || !self.schedule.is_empty() {
             let timeout_ms = self.send_due()?;
             self.load.turn(monotonic_ns() - woken_ns);
             let count = self.wait(&mut events, timeout_ms)?;
@@ -241,34 +265,64 @@ impl Driver<'_> {
     /// Sends what is due and has a connection. Returns how long the loop may then wait.
     fn send_due(&mut self) -> Result<u8, DriveError> {
         for _ in 0..SENDS_PER_TURN {
-            let (Some(&index), Some(&slot)) = (self.waiting.front(), self.idle.front()) else {
+            let now_ns = monotonic_ns();
+            let (Some(due), Some(&slot)) = (self.schedule.next(now_ns), self.idle.front()) else {
                 return Ok(WAIT_MAX_MS);
             };
-            let due_ns = self.start_ns + self.orders.payloads[index].send_us * 1000;
-            let now_ns = monotonic_ns();
-            if due_ns > now_ns {
+            if due.at_ns > now_ns {
                 // Below a millisecond the loop goes round without waiting.
-                let wait_ms = (due_ns - now_ns) / 1_000_000;
+                let wait_ms = (due.at_ns - now_ns) / 1_000_000;
                 return Ok(u8::try_from(wait_ms).unwrap_or(WAIT_MAX_MS).min(WAIT_MAX_MS));
             }
-            self.waiting.pop_front();
+            self.schedule.take(due);
             self.idle.pop_front();
-            // In a closed loop a request is due when its slot becomes free.
-            let scheduled_ns = due_ns.max(self.connections[slot].freed_ns);
-            self.send(index, slot, scheduled_ns)?;
+            self.send(due, slot)?;
+            self.open_spare()?;
         }
         Ok(0)
     }
 
-    fn send(&mut self, index: usize, slot: usize, scheduled_ns: u64) -> Result<(), DriveError> {
-        let sample = Sample { scheduled_ns, end_ns: scheduled_ns, ..Sample::default() };
+    /// A sample of a request that goes out on a connection which became free at `freed_ns`. In a
+    /// closed loop it is due only then; elsewhere its clock runs from its own time, and what it
+    /// waited behind a cap is kept apart.
+    fn sample(&self, due: Due, freed_ns: u64) -> Sample {
+        let (scheduled_ns, queue_ns) = match self.orders.arrival {
+            Arrival::Closed { .. } => (due.at_ns.max(freed_ns), None),
+            other => {
+                let waited_ns = freed_ns.saturating_sub(due.at_ns);
+                (due.at_ns, other.concurrency_max().map(|_| waited_ns))
+            }
+        };
+        Sample { scheduled_ns, queue_ns, end_ns: scheduled_ns, ..Sample::default() }
+    }
+
+    /// Keeps a few connections open beyond those in use. One that has a request is never among
+    /// them: the front of `idle` was opened, as long as a few more are open than in use.
+    fn open_spare(&mut self) -> Result<(), DriveError> {
+        if self.pool == Pool::Fixed {
+            return Ok(());
+        }
+        while self.opened < self.connections.len() && self.opened < self.busy + AHEAD {
+            // One that is refused is tried again when a request needs it.
+            self.open(self.opened)?;
+            self.opened += 1;
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, due: Due, slot: usize) -> Result<(), DriveError> {
+        let sample = self.sample(due, self.connections[slot].freed_ns);
         self.connections[slot].request = Some(InFlight {
-            index,
+            index: due.index,
             stream: Stream::new(sample),
             written: 0,
             reopened: false,
             closing_since_ns: None,
         });
+        if self.busy == 0 {
+            // While nothing was asked, silence was no silence of the server.
+            self.progress_ns = monotonic_ns();
+        }
         self.busy += 1;
         self.load.streams_max = self.load.streams_max.max(self.busy as u64);
         match self.connections[slot].phase {
@@ -397,8 +451,12 @@ impl Driver<'_> {
         self.tally.done += 1;
         self.tally.failed += u64::from(!request.stream.sample.is_ok());
         self.samples[request.index] = Some(request.stream.sample);
+        self.schedule.ended(request.index, connection.freed_ns);
         self.busy -= 1;
-        self.idle.push_back(slot);
+        match self.pool {
+            Pool::Fixed => self.idle.push_back(slot),
+            Pool::Growing => self.idle.push_front(slot),
+        }
     }
 
     /// Looks after what no event drives: bodies that never end, silence, clocks, the client's load.
@@ -428,7 +486,7 @@ impl Driver<'_> {
             self.fail(slot, FailureKind::Stall, &message);
         }
         let now_ns = monotonic_ns();
-        for index in self.waiting.drain(..) {
+        for index in self.schedule.give_up() {
             let mut sample = Sample { scheduled_ns: now_ns, end_ns: now_ns, ..Sample::default() };
             sample.fail(FailureKind::NotSent, "the run was given up before");
             self.samples[index] = Some(sample);

@@ -13,6 +13,7 @@ pub mod payload;
 pub mod probe;
 pub mod props;
 pub mod sample;
+pub mod schedule;
 pub mod sse;
 pub mod stamp;
 pub mod stream;

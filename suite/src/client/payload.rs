@@ -21,8 +21,10 @@ pub struct Endpoint {
 pub struct Payload {
     /// Head and body.
     pub bytes: Vec<u8>,
-    /// Scheduled send from the start of the run.
+    /// Scheduled send from the start of the run, or from the end of the request before.
     pub send_us: u64,
+    /// Position of the request before, where this one waits for its end.
+    pub after: Option<usize>,
 }
 
 /// Writes the request of `entry` for an engine that takes `takes`.
@@ -61,7 +63,11 @@ pub fn payload(
         endpoint.authority,
         body.len()
     );
-    Payload { bytes: [head.as_bytes(), body.as_bytes()].concat(), send_us: entry.send_us }
+    Payload {
+        bytes: [head.as_bytes(), body.as_bytes()].concat(),
+        send_us: entry.send_us,
+        after: entry.after.and_then(|before| usize::try_from(before).ok()),
+    }
 }
 
 #[cfg(test)]
@@ -82,10 +88,10 @@ mod tests {
             return_token_ids: takes_all,
         };
         let entry = ManifestRequest {
-            send_us: 0,
             prompt: vec![1, 2, 3],
             text: text.map(String::from),
             output_tokens: 5,
+            ..ManifestRequest::default()
         };
         let output = Output { ignore_eos: true, temperature: 0.0 };
         String::from_utf8(payload(&endpoint, &takes, &output, &entry).bytes).unwrap()

@@ -10,6 +10,8 @@ use super::delta::Usage;
 pub struct Sample {
     /// When the schedule wanted it sent.
     pub scheduled_ns: u64,
+    /// How long it then waited behind the cap on concurrency; none where there is no cap.
+    pub queue_ns: Option<u64>,
     /// When its first byte was written; none if it never was.
     pub sent_ns: Option<u64>,
     /// How long its connection took to open, before the clock started or after.
@@ -91,6 +93,14 @@ impl Sample {
     /// Records a failure unless an earlier one is known: the first is the cause.
     pub fn fail(&mut self, kind: FailureKind, message: impl Into<String>) {
         self.failure.get_or_insert_with(|| RequestFailure { kind, message: message.into() });
+    }
+
+    /// From when it was scheduled, and free of the cap on concurrency, to when it was sent: what
+    /// the client itself cost. None if it was not sent.
+    #[must_use]
+    pub fn schedule_lag_ns(&self) -> Option<u64> {
+        let waited_ns = self.sent_ns?.saturating_sub(self.scheduled_ns);
+        Some(waited_ns.saturating_sub(self.queue_ns.unwrap_or(0)))
     }
 
     #[must_use]

@@ -34,7 +34,7 @@ impl ScenarioFile {
             file_sha256: Some(self.sha256.clone()),
             manifest_sha256: Some(hash),
             prompt_form: Some(manifest.prompt_form),
-            dataset_sha256: Some(manifest.dataset_sha256.clone()),
+            dataset_sha256: manifest.dataset_sha256.clone(),
             seed: Some(scenario.workload.seed),
             requests: Some(scenario.workload.requests),
             arrival: Some(scenario.arrival.clone()),

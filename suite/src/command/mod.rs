@@ -5,7 +5,11 @@ pub mod first_answer;
 pub mod plan;
 pub mod probe;
 pub mod run;
+pub mod search;
+pub mod sweep;
+pub mod verify_manifest;
 
+mod bench;
 mod inputs;
 mod progress;
 mod write;

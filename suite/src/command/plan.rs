@@ -1,10 +1,12 @@
 //! `redline-bench plan`: the requests of a scenario, without sending any.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, bail, ensure};
 use clap::{Args, ValueEnum};
 use schema::exit::Exit;
+use schema::manifest::ManifestRequest;
+use schema::plan::{PlanFile, SCHEMA};
 use schema::run::PromptForm;
 
 use super::inputs::ScenarioFile;
@@ -15,23 +17,25 @@ use crate::workload::tokenizer::Tokenizer;
 
 /// Draw a scenario's requests and print what they are, without a server.
 ///
-/// The manifest holds every prompt's token ids, output length and send time. Its hash must come
-/// out the same on every machine; runs with different hashes are not compared.
+/// The plan holds every prompt's token ids, output length and send time. The hash over them must
+/// come out the same on every machine; runs with different hashes are not compared. A saved plan
+/// is sent as it is by `redline-bench run --plan`.
 #[derive(Debug, Args)]
 pub struct PlanFlags {
     /// Scenario file; its stem is the scenario's id.
     #[arg(long, value_name = "FILE")]
     scenario: PathBuf,
-    /// Conversations: a JSON array in ShareGPT's shape.
+    /// What the scenario's pack draws from: conversations as a JSON array in ShareGPT's shape, or a
+    /// file of one request a line. Packs that make their own prompts need none.
     #[arg(long, value_name = "FILE")]
-    dataset: PathBuf,
+    dataset: Option<PathBuf>,
     /// `tokenizer.json`, or a GGUF file whose metadata holds the tokenizer.
     #[arg(long, value_name = "FILE")]
     tokenizer: PathBuf,
     /// How prompts would go over the wire.
     #[arg(long, value_enum, default_value_t = Form::TokenIds)]
     prompt_form: Form,
-    /// Write the manifest as JSON.
+    /// Save the plan as JSON, byte for byte the same wherever it is drawn.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 }
@@ -53,15 +57,29 @@ pub fn execute(flags: &PlanFlags) -> anyhow::Result<Exit> {
         Form::TokenIds => PromptForm::TokenIds,
         Form::Text => PromptForm::Text,
     };
-    let plan = drawn(&file, &flags.dataset, &Tokenizer::open(&flags.tokenizer)?, form)?;
+    let tokenizer = Tokenizer::open(&flags.tokenizer)?;
+    let plan = drawn(&file, flags.dataset.as_deref(), &tokenizer, form)?;
     let manifest = &plan.manifest;
+    let sha256 = manifest.sha256()?;
+    let last_us = manifest.requests.iter().filter(|request| request.after.is_none());
+    let last_us = last_us.map(|request| request.send_us).max().unwrap_or(0);
     println!("scenario       {}", manifest.scenario);
     println!("requests       {}", manifest.requests.len());
     println!("input tokens   {}", manifest.input_tokens());
     println!("output tokens  {}", manifest.output_tokens());
-    println!("manifest       {}", manifest.sha256()?);
+    println!("last send      {}.{:06} s", last_us / 1_000_000, last_us % 1_000_000);
+    println!("manifest       {sha256}");
     if let Some(path) = &flags.out {
-        write::json(path, manifest)?;
+        let saved = PlanFile {
+            schema: SCHEMA.to_owned(),
+            scenario_id: file.id,
+            scenario_sha256: file.sha256,
+            scenario: file.scenario,
+            manifest_sha256: sha256,
+            manifest: plan.manifest,
+            warmup: plan.warmup,
+        };
+        write::compact(path, &saved)?;
     }
     Ok(Exit::Well)
 }
@@ -69,11 +87,55 @@ pub fn execute(flags: &PlanFlags) -> anyhow::Result<Exit> {
 /// Draws the plan of a scenario from its files.
 pub fn drawn(
     file: &ScenarioFile,
-    dataset: &std::path::Path,
+    dataset: Option<&Path>,
     tokenizer: &Tokenizer,
     form: PromptForm,
 ) -> anyhow::Result<Plan> {
-    let dataset = Dataset::open(dataset)?;
-    plan(&file.id, &file.scenario, &dataset, tokenizer, form)
+    // A file that the pack does not draw from would still be named in the record.
+    let dataset = dataset.filter(|_| file.scenario.workload.dataset.is_some());
+    let dataset = dataset.map(Dataset::open).transpose()?;
+    plan(&file.id, &file.scenario, dataset.as_ref(), tokenizer, form)
         .with_context(|| format!("cannot draw the requests of `{}`", file.id))
+}
+
+/// Opens a saved plan and sees that it is whole and can be sent.
+pub fn replayed(
+    path: &Path,
+    tokenizer: &Tokenizer,
+    form: PromptForm,
+) -> anyhow::Result<(ScenarioFile, Plan)> {
+    let shown = path.display();
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("cannot read plan `{shown}`"))?;
+    let saved: PlanFile = serde_json::from_str(&text)
+        .with_context(|| format!("`{shown}` is not a plan that `redline-bench plan` saved"))?;
+    ensure!(saved.schema == SCHEMA, "`{shown}` is a `{}`, not a `{SCHEMA}`", saved.schema);
+    let manifest = &saved.manifest;
+    if manifest.sha256()? != saved.manifest_sha256 {
+        bail!("plan `{shown}` was changed: its requests do not have the hash that it states");
+    }
+    ensure!(
+        manifest.tokenizer_sha256 == tokenizer.sha256,
+        "plan `{shown}` was drawn with another tokenizer\nhint: give the one whose SHA-256 is {}",
+        manifest.tokenizer_sha256
+    );
+    if manifest.prompt_form == PromptForm::TokenIds && form == PromptForm::Text {
+        bail!(
+            "plan `{shown}` has prompts as ids, which this engine does not take\nhint: draw it \
+             with `--prompt-form text`"
+        );
+    }
+    let waits = |(index, request): (usize, &ManifestRequest)| {
+        request.after.is_none_or(|before| before < index as u64)
+    };
+    ensure!(
+        manifest.requests.iter().enumerate().all(waits),
+        "a request of plan `{shown}` waits for one that does not come before it"
+    );
+    let file = ScenarioFile {
+        id: saved.scenario_id,
+        scenario: saved.scenario,
+        sha256: saved.scenario_sha256,
+    };
+    Ok((file, Plan { manifest: saved.manifest, warmup: saved.warmup }))
 }

@@ -25,7 +25,9 @@ pub struct Distributions {
     pub e2e: Vec<u64>,
     pub e2e_scheduled: Vec<u64>,
     pub connect: Vec<u64>,
-    /// Scheduled to actual send.
+    /// Waits behind a cap on concurrency, where there is one.
+    pub queue: Vec<u64>,
+    /// Scheduled to actual send, less that wait.
     pub schedule_lag: Vec<u64>,
 }
 
@@ -50,7 +52,8 @@ impl Distributions {
         self.ttft_scheduled.push(first.at_ns.saturating_sub(sample.scheduled_ns));
         self.e2e.push(e2e);
         self.e2e_scheduled.push(last.at_ns.saturating_sub(sample.scheduled_ns));
-        self.schedule_lag.push(sent.saturating_sub(sample.scheduled_ns));
+        self.queue.extend(sample.queue_ns);
+        self.schedule_lag.extend(sample.schedule_lag_ns());
         self.connect.extend(sample.connect_ns);
         if request.credit.tokens > 1 {
             self.tpot.push((e2e - ttft) / (request.credit.tokens - 1));
@@ -75,6 +78,8 @@ impl Distributions {
             HdrHistogram::from_samples(samples.iter().map(|ns| to_us(*ns))).map(Some)
         };
         let itl_token = self.itl_token.as_deref().map(histogram).transpose()?.flatten();
+        let queue = Some(&self.queue).filter(|queue| !queue.is_empty());
+        let queue = queue.map(|queue| histogram(queue)).transpose()?.flatten();
         Ok(Histograms {
             ttft_us: histogram(&self.ttft)?,
             ttft_scheduled_us: histogram(&self.ttft_scheduled)?,
@@ -83,7 +88,7 @@ impl Distributions {
             itl_token_us: reasons.explain("histograms.itl_token_us", itl_token, TOKENS_UNKNOWN),
             e2e_us: histogram(&self.e2e)?,
             e2e_scheduled_us: histogram(&self.e2e_scheduled)?,
-            queue_us: reasons.none("histograms.queue_us", NO_QUEUE),
+            queue_us: reasons.explain("histograms.queue_us", queue, NO_QUEUE),
             connect_us: histogram(&self.connect)?,
             schedule_lag_us: histogram(&self.schedule_lag)?,
         })
@@ -155,6 +160,7 @@ mod tests {
             e2e: vec![5000, 1000],
             e2e_scheduled: vec![5100, 1100],
             connect: vec![50, 50],
+            queue: vec![],
             schedule_lag: vec![100, 100],
         };
         assert_eq!(found, expected, "the stream's end is no part of any of them");

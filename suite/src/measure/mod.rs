@@ -1,9 +1,11 @@
 //! What the client's times mean: counts, distributions, rates, and whether they may be believed.
 //! Pure: no clock, no server, no file.
 
+pub mod capacity;
 pub mod credit;
 pub mod distribution;
 pub mod rates;
+pub mod slo;
 pub mod summary;
 pub mod tally;
 pub mod verdict;

@@ -3,6 +3,7 @@
 use schema::run::{Counts, Metrics, Time};
 
 use super::distribution::{Distributions, itl_token_summary, summary};
+use super::slo::{Slo, goodput};
 use super::summary::float;
 use super::tally::Answered;
 use super::window::{Wall, peak_per_second, steady, token_times, tokens_within};
@@ -12,7 +13,8 @@ const SECOND_NS: u64 = 1_000_000_000;
 
 /// Computes the metrics of a run whose wall is known.
 ///
-/// `gpus` is how many GPUs the server runs on, where it runs on any.
+/// `gpus` is how many GPUs the server runs on, where it runs on any; `slos` are the limits of
+/// goodput.
 #[must_use]
 pub fn metrics(
     answered: &[Answered<'_>],
@@ -20,6 +22,7 @@ pub fn metrics(
     counts: &Counts,
     all: &Distributions,
     gpus: Option<u32>,
+    slos: &[Slo],
     reasons: &mut Reasons,
 ) -> Metrics {
     let wall_us = to_us(wall.length_ns());
@@ -53,7 +56,11 @@ pub fn metrics(
             "the run is shorter than one second",
         ),
         concurrency_mean: Some(float(busy) / float(wall.length_ns().max(1))),
-        goodput_per_s: reasons.none("metrics.goodput_per_s", "the scenario sets no service level"),
+        goodput_per_s: reasons.explain(
+            "metrics.goodput_per_s",
+            goodput(slos, answered, wall),
+            "no service level was given",
+        ),
         joules_per_output_token: reasons
             .none("metrics.joules_per_output_token", "the client has no power meter"),
         ttft_us: summary("ttft_us", &all.ttft, reasons),

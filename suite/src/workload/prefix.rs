@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     fn request(prompt: Vec<u32>) -> ManifestRequest {
-        ManifestRequest { send_us: 0, prompt, text: None, output_tokens: 1 }
+        ManifestRequest { prompt, output_tokens: 1, ..ManifestRequest::default() }
     }
 
     #[test]

@@ -14,7 +14,7 @@ use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::pre_tokenizers::digits::Digits;
 use tokenizers::pre_tokenizers::sequence::Sequence;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
-use tokenizers::{AddedToken, SplitDelimiterBehavior};
+use tokenizers::{AddedToken, PostProcessor, SplitDelimiterBehavior};
 
 use super::gguf::{GgufError, GgufTokenizer, read_tokenizer};
 
@@ -126,16 +126,58 @@ impl Tokenizer {
         Ok(self.bos.into_iter().chain(encoding.get_ids().iter().copied()).collect())
     }
 
+    /// Token ids of `text` without special tokens.
+    ///
+    /// # Errors
+    /// The tokenizer's model refuses the text.
+    pub fn encode_plain(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
+        let encoding = self
+            .inner
+            .encode_fast(text, false)
+            .map_err(|error| TokenizerError::Encode(error.to_string()))?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
     /// Number of tokens of `text` without special tokens: what a model would have written.
     ///
     /// # Errors
     /// The tokenizer's model refuses the text.
     pub fn count(&self, text: &str) -> Result<u64, TokenizerError> {
-        let encoding = self
-            .inner
-            .encode_fast(text, false)
-            .map_err(|error| TokenizerError::Encode(error.to_string()))?;
-        Ok(encoding.len() as u64)
+        Ok(self.encode_plain(text)?.len() as u64)
+    }
+
+    /// Special tokens that [`Self::encode`] adds to a text.
+    #[must_use]
+    pub fn specials_added(&self) -> usize {
+        let added = self.inner.get_post_processor().map_or(0, |added| added.added_tokens(false));
+        added + usize::from(self.bos.is_some())
+    }
+
+    /// Tokens of the vocabulary, without those that were added to it.
+    #[must_use]
+    pub fn vocabulary_size(&self) -> usize {
+        self.inner.get_vocab_size(false)
+    }
+
+    /// All ids, added ones included, rising.
+    #[must_use]
+    pub fn ids(&self) -> Vec<u32> {
+        let mut ids: Vec<u32> = self.inner.get_vocab(true).into_values().collect();
+        ids.sort_unstable();
+        ids.dedup();
+        ids
+    }
+
+    /// The vocabulary's ids that are no special tokens, rising.
+    ///
+    /// What a tool calls special is in a configuration beside the tokenizer; here it is what the
+    /// tokenizer itself marks so.
+    #[must_use]
+    pub fn ordinary_ids(&self) -> Vec<u32> {
+        let added = self.inner.get_added_tokens_decoder();
+        let special = |id: &u32| added.get(id).is_some_and(|token| token.special);
+        let size = u32::try_from(self.vocabulary_size()).unwrap_or(u32::MAX);
+        (0..size).filter(|id| !special(id)).collect()
     }
 
     /// Text of `ids`, special tokens included.
@@ -223,6 +265,16 @@ mod tests {
         assert_eq!(Tokenizer::from_gguf(&asked).unwrap().encode("ab").unwrap(), [0, 6]);
         assert_eq!(Tokenizer::from_gguf(&tiny("smollm")).unwrap().encode("ab").unwrap(), [6]);
         assert_eq!(Tokenizer::from_gguf(&asked).unwrap().count("ab").unwrap(), 1);
+    }
+
+    #[test]
+    fn a_vocabulary_tells_its_ids() {
+        let asked = GgufTokenizer { add_bos: true, ..tiny("smollm") };
+        let tokenizer = Tokenizer::from_gguf(&asked).unwrap();
+        assert_eq!((tokenizer.vocabulary_size(), tokenizer.specials_added()), (9, 1));
+        assert_eq!(tokenizer.ids(), (0..9).collect::<Vec<u32>>());
+        assert_eq!(tokenizer.ordinary_ids(), (1..9).collect::<Vec<u32>>(), "not `<s>`");
+        assert_eq!(tokenizer.encode_plain("ab").unwrap(), [6]);
     }
 
     #[test]

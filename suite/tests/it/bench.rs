@@ -2,166 +2,23 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use expect_test::{Expect, expect};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use schema::measurement::Measurement;
-use schema::run::{CacheState, FailureClass, Phase, RunRecord, Status, unexplained_nulls};
+use schema::run::{CacheState, FailureClass, Phase, Status};
 use serde_json::{Value, json};
 use suite::emitter::log::Logged;
 use suite::emitter::script::{Action, Answer, Framing, Script, Scripted, Steady, When};
-use tempfile::TempDir;
 
+use crate::desk::{Desk, REQUESTS, scenario, server, stderr, unexplained, url};
 use crate::harness::{Exchange, refusing_address};
-
-const REQUESTS: u64 = 4;
-
-/// A folder with all that a run is given.
-struct Desk {
-    folder: TempDir,
-}
-
-impl Desk {
-    fn new() -> Self {
-        let desk = Self { folder: TempDir::new().expect("a folder") };
-        desk.write("tiny.json", &tokenizer().to_string());
-        desk.write("rows.json", &rows().to_string());
-        desk.write("short.toml", &scenario(REQUESTS, "{ kind = \"all-at-once\" }"));
-        let engine = concat!(env!("CARGO_MANIFEST_DIR"), "/engines/redline.toml");
-        desk.write("redline.toml", &fs::read_to_string(engine).expect("the engine file"));
-        desk
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn write(&self, name: &str, text: &str) {
-        fs::write(self.path(name), text).expect("writable");
-    }
-
-    fn bench(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_redline-bench"));
-        command.current_dir(self.folder.path()).stdin(Stdio::null());
-        command
-    }
-
-    fn run_flags(&self, url: &str) -> Command {
-        let mut command = self.bench();
-        command.args(["run", "--url", url, "--progress", "none", "--out", "out.json"]);
-        command.args(["--engine", "redline.toml", "--scenario", "short.toml"]);
-        command.args(["--dataset", "rows.json", "--tokenizer", "tiny.json"]);
-        command
-    }
-
-    fn run(&self, exchange: &Exchange, extra: &[&str]) -> (Option<i32>, Measurement) {
-        let output = self.run_flags(&url(exchange)).args(extra).output().expect("runs");
-        let text = fs::read(self.path("out.json"))
-            .unwrap_or_else(|_| panic!("no file: {}", String::from_utf8_lossy(&output.stderr)));
-        (output.status.code(), serde_json::from_slice(&text).expect("a measurement"))
-    }
-
-    /// Names in the folder beside those that it began with.
-    fn left_over(&self) -> Vec<String> {
-        let given = ["tiny.json", "rows.json", "short.toml", "redline.toml"];
-        let entries = fs::read_dir(self.folder.path()).expect("readable");
-        let names = entries.map(|entry| entry.expect("readable").file_name());
-        let names = names.map(|name| name.to_string_lossy().into_owned());
-        names.filter(|name| !given.contains(&name.as_str())).collect()
-    }
-}
-
-/// Words to ids; `t` is what the emitter's tokens say.
-fn tokenizer() -> Value {
-    let words = (0..200).map(|i| (format!("w{i}"), json!(i + 2)));
-    let vocabulary: serde_json::Map<String, Value> =
-        [("[UNK]".to_owned(), json!(0)), ("t".to_owned(), json!(1))]
-            .into_iter()
-            .chain(words)
-            .collect();
-    json!({
-        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
-        "normalizer": null, "pre_tokenizer": {"type": "Whitespace"}, "post_processor": null,
-        "decoder": null,
-        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "[UNK]"},
-    })
-}
-
-/// Twenty conversations; answers of five tokens.
-fn rows() -> Value {
-    let row = |i: usize| {
-        let prompt: Vec<String> = (0..8).map(|j| format!("w{}", i * 8 + j)).collect();
-        json!({"conversations": [{"from": "human", "value": prompt.join(" ")},
-                                 {"from": "gpt", "value": "t t t t t"}]})
-    };
-    (0..20).map(row).collect()
-}
-
-fn scenario(requests: u64, arrival: &str) -> String {
-    format!(
-        "question = \"How fast?\"\nrev = 1\n\
-         workload = {{ pack = \"sharegpt@lmdeploy\", dataset = \"rows\", requests = {requests}, seed = 1 }}\n\
-         warmup = {{ requests = 2, from = \"disjoint\" }}\narrival = {arrival}\n\
-         output = {{ ignore_eos = true, temperature = 0.0 }}\ntier = \"lite\"\n"
-    )
-}
-
-fn url(exchange: &Exchange) -> String {
-    format!("http://{}", exchange.address)
-}
-
-/// A server that answers what the first of `first` that fits says, else a steady stream.
-fn server(first: Vec<Answer>) -> Exchange {
-    let mut script = Script::steady();
-    let route = |body: Value| serde_json::from_value(json!({"body": body})).expect("a route");
-    let info = json!({
-        "engine": "redline", "version": "0.9.1", "device": "cpu",
-        "config": {"tp": {"value": 1, "source": "default"}},
-        "kv": {"pages": 8, "page_tokens": 4, "bytes": 4096, "dtype": "f32"},
-        "model": {"id": "emitter", "weights": "random"},
-    });
-    script.routes.insert("/server_info".into(), route(info));
-    let metrics =
-        "redline_prefix_cache_query_tokens_total 32\nredline_prefix_cache_hit_tokens_total 0\n";
-    script.routes.insert("/metrics".into(), route(json!(metrics)));
-    let steady = Steady { first_us: 10_000, gap_us: 2_000, ..Steady::default() };
-    script.requests = first;
-    script.requests.push(Answer { times: 0, ..Answer::steady(steady) });
-    Exchange::playing(script)
-}
 
 /// The n-th measured request: two warm-up requests come before.
 fn measured(n: u64) -> When {
     When { index: Some(2 + n), ..When::default() }
-}
-
-/// Nulls of the suite's own groups that nothing explains.
-fn unexplained(measurement: Measurement) -> Vec<String> {
-    let mut record = RunRecord::default();
-    let ours = [
-        "validity",
-        "failure",
-        "time",
-        "scenario",
-        "client",
-        "cache",
-        "counts",
-        "histograms",
-        "metrics",
-        "correctness",
-    ];
-    measurement.fill(&mut record);
-    let nulls = unexplained_nulls(&serde_json::to_value(record).expect("JSON"));
-    let group = |path: &String| path.split('.').next().unwrap_or_default().to_owned();
-    nulls.into_iter().filter(|path| ours.contains(&group(path).as_str())).collect()
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 #[test]
@@ -405,7 +262,7 @@ fn a_plan_says_what_would_be_sent() {
         "--tokenizer",
         "tiny.json",
         "--out",
-        "manifest.json",
+        "plan.json",
     ];
     printed(
         &desk,
@@ -415,14 +272,14 @@ fn a_plan_says_what_would_be_sent() {
         requests       4
         input tokens   32
         output tokens  20
+        last send      0.000000 s
         manifest       e981e536ebba2f358aabd3e53eb683f321199207a522540e3e7bac30f7173d68
     "#]],
     );
-    let manifest: Value =
-        serde_json::from_slice(&fs::read(desk.path("manifest.json")).expect("written"))
-            .expect("JSON");
-    assert_eq!(manifest["requests"][0]["prompt"].as_array().map(Vec::len), Some(8));
-    assert_eq!(manifest["requests"][0]["send_us"], 0);
+    let plan: Value =
+        serde_json::from_slice(&fs::read(desk.path("plan.json")).expect("written")).expect("JSON");
+    assert_eq!(plan["manifest"]["requests"][0]["prompt"].as_array().map(Vec::len), Some(8));
+    assert_eq!(plan["manifest"]["requests"][0]["send_us"], 0);
 }
 
 #[test]

@@ -111,6 +111,29 @@ fn kernel_stamps_agree_with_the_log_however_late_the_client_is() {
     }
 }
 
+#[test]
+fn a_long_gap_between_two_requests_is_no_silence_of_the_server() {
+    let mut exchange = Exchange::of(vec![Answer { times: 0, ..steady(|_| ()) }]);
+    exchange.no_progress_ns = 1000 * MS;
+    exchange.arrival = Arrival::Trace { speed: 1.0, concurrency_max: None };
+    let mut payloads = payloads(2);
+    payloads[1].send_us = 2_100_000;
+    let driven = exchange.send(&payloads);
+    assert!(!driven.hung);
+    assert!(driven.samples.iter().all(Sample::is_ok), "{:?}", driven.samples[1].failure);
+}
+
+#[test]
+fn more_requests_than_open_connections_are_all_answered() {
+    let mut exchange = Exchange::of(vec![Answer { times: 0, ..steady(|s| s.first_us = 100_000) }]);
+    // All are due at once, of an arrival that opens connections as it needs them.
+    exchange.arrival = Arrival::Constant { requests_per_s: 1.0, concurrency_max: None };
+    let driven = exchange.run(150);
+    assert!(driven.samples.iter().all(Sample::is_ok));
+    assert_eq!(driven.samples.len(), 150);
+    assert!(driven.samples.iter().all(|sample| sample.queue_ns.is_none()), "nothing caps them");
+}
+
 fn data(text: &str) -> String {
     format!("data: {{\"choices\":[{{\"index\":0,\"text\":\"{text}\"}}]}}\n\n")
 }

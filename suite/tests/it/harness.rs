@@ -55,10 +55,13 @@ impl Exchange {
     }
 
     pub fn run(&self, count: usize) -> Driven {
-        let payloads = payloads(count);
+        self.send(&payloads(count))
+    }
+
+    pub fn send(&self, payloads: &[Payload]) -> Driven {
         let orders = Orders {
             address: self.address,
-            payloads: &payloads,
+            payloads,
             arrival: &self.arrival,
             no_progress_ns: self.no_progress_ns,
             stop: &stop_never(),
@@ -78,7 +81,7 @@ pub fn payloads(count: usize) -> Vec<Payload> {
     let body = r#"{"prompt":[1,2,3],"max_tokens":6,"stream":true}"#;
     let head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\n";
     let text = format!("{head}Content-Length: {}\r\n\r\n{body}", body.len());
-    vec![Payload { bytes: text.into_bytes(), send_us: 0 }; count]
+    vec![Payload { bytes: text.into_bytes(), send_us: 0, after: None }; count]
 }
 
 pub fn stop_never() -> AtomicBool {

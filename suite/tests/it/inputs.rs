@@ -10,18 +10,22 @@ use suite::workload::dataset::Dataset;
 use suite::workload::pack::plan;
 use suite::workload::tokenizer::Tokenizer;
 
-const MODEL: &str = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53/\
-                     SmolLM2-135M-Instruct.Q4_1.gguf";
-const CONVERSATIONS: &str =
-    "67ef1f76b4e6d51be9765fd2df485115ff2d2cdeada529d1eddb3c389d2884a4/sharegpt-head.json";
+const MODEL: &str = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53";
+pub const CONVERSATIONS: &str = "67ef1f76b4e6d51be9765fd2df485115ff2d2cdeada529d1eddb3c389d2884a4";
+pub const QWEN3_TOKENIZER: &str =
+    "aeb13307a71acd8fe81861d94ad54ab689df773318809eed3cbe794b4492dae4";
 
-fn cached(file: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("REDLINE_CACHE").map(|cache| Path::new(&cache).join("sha256"));
-    let path = path.map(|path| path.join(file)).filter(|path| path.exists());
-    if path.is_none() {
-        eprintln!("skipped: REDLINE_CACHE does not hold `{file}`");
+/// A fetched file by its hash, whatever its name.
+pub fn cached(sha256: &str) -> Option<PathBuf> {
+    let folder = std::env::var_os("REDLINE_CACHE")
+        .map(|cache| Path::new(&cache).join("sha256").join(sha256));
+    let entries = folder.and_then(|folder| std::fs::read_dir(folder).ok());
+    let mut paths = entries.into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
+    let found = paths.find(|path| path.extension().is_some_and(|e| e == "gguf" || e == "json"));
+    if found.is_none() {
+        eprintln!("skipped: REDLINE_CACHE does not hold `{sha256}`");
     }
-    path
+    found
 }
 
 #[derive(Deserialize)]
@@ -62,7 +66,7 @@ fn the_standard_lite_scenarios_have_the_manifests_that_are_published() {
     for id in ["sharegpt-lite", "balanced-lite", "thinking-lite", "long-input-lite"] {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("scenarios/{id}.toml"));
         let scenario = Scenario::parse(&std::fs::read_to_string(file).unwrap()).unwrap();
-        let plan = plan(id, &scenario, &dataset, &tokenizer, PromptForm::TokenIds).unwrap();
+        let plan = plan(id, &scenario, Some(&dataset), &tokenizer, PromptForm::TokenIds).unwrap();
         let manifest = &plan.manifest;
         found += &format!(
             "{id} requests {} input {} output {} {}\n",

@@ -1,7 +1,10 @@
 //! The suite against its own emitter and the pinned inputs; one file per promise.
 
+mod arrival;
 mod bench;
 mod client;
+mod desk;
 mod first_answer;
 mod harness;
 mod inputs;
+mod packs;

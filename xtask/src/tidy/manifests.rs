@@ -27,7 +27,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("git2", &["registry"]),
     ("httparse", &["suite"]),
     ("minijinja", &["engine", "site"]),
-    ("statrs", &["registry"]),
+    ("statrs", &["registry", "suite"]),
 ];
 
 /// Licences that may be linked. Each is permissive, and asks for no more than notice.

@@ -1,0 +1,235 @@
+//! Which requests a scenario asks, drawn how: its `workload`.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::scenario::{ScenarioError, positive};
+
+/// Which requests, drawn how. Which keys a pack takes is said in [`Pack`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Workload {
+    pub pack: Pack,
+    /// File stem under `suite/datasets/`; none where the pack makes its own prompts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dataset: Option<String>,
+    pub requests: u64,
+    pub seed: u64,
+    /// Length of a prompt, or the bound or mean of it; behind its prefix where it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input_tokens: Option<u64>,
+    /// Length of an answer, or the bound or mean of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_tokens: Option<u64>,
+    /// How far lengths are drawn from their bound or mean. `random@vllm` draws from
+    /// `[(1 - ratio) * mean, (1 + ratio) * mean]`, so that 0 fixes them; the others from
+    /// `[ratio * bound, bound]`, so that 1 does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub range_ratio: Option<f64>,
+    /// Tokens that all prompts, or those of a group, begin with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefix_tokens: Option<u64>,
+    /// Groups of requests of one prefix each.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub groups: Option<u64>,
+    /// Most requests of one conversation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turns_max: Option<u64>,
+    /// Wait between an answer and the next question of its conversation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub think_us: Option<u64>,
+}
+
+/// A way of drawing requests. Where it names a tool, it follows that tool bit for bit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Pack {
+    /// Conversations as LMDeploy's `profile_restful_api.py` v0.9.2 samples them.
+    #[serde(rename = "sharegpt@lmdeploy")]
+    SharegptLmdeploy,
+    /// Conversations as vLLM's `bench serve` 0.33 samples them: as LMDeploy, and drawn again where
+    /// they do not suffice.
+    #[serde(rename = "sharegpt@vllm")]
+    SharegptVllm,
+    /// Conversations as SGLang's `bench_serving` samples them since it dropped the upper bounds.
+    #[serde(rename = "sharegpt@sglang")]
+    SharegptSglang,
+    /// Conversations as SGLang sampled them before: as LMDeploy.
+    #[serde(rename = "sharegpt@sglang-old")]
+    SharegptSglangOld,
+    /// Fixed or uniform lengths of conversation text, as LMDeploy's tool's `random`.
+    #[serde(rename = "random@lmdeploy")]
+    RandomLmdeploy,
+    /// The same as SGLang's `random` 0.5.
+    #[serde(rename = "random@sglang")]
+    RandomSglang,
+    /// Runs through the vocabulary, as vLLM's `random` 0.33.
+    #[serde(rename = "random@vllm")]
+    RandomVllm,
+    /// The same by another generator, as InferenceX's.
+    #[serde(rename = "random@inferencex")]
+    RandomInferencex,
+    /// Groups of questions behind one long system prompt each, as SGLang's
+    /// `generated-shared-prefix`.
+    #[serde(rename = "prefix-groups@sglang")]
+    PrefixGroupsSglang,
+    /// Groups of suffixes behind one prefix each, as vLLM's `prefix_repetition`.
+    #[serde(rename = "prefix-repetition@vllm")]
+    PrefixRepetitionVllm,
+    /// Whole conversations, a request a turn, each behind all that was said before.
+    #[serde(rename = "multi-turn")]
+    MultiTurn,
+    /// Requests of a trace in Mooncake's format, with its times, lengths and shared blocks.
+    #[serde(rename = "trace@mooncake")]
+    TraceMooncake,
+    /// The user's own requests, one a line.
+    #[serde(rename = "jsonl")]
+    Jsonl,
+}
+
+/// What a pack's scenario must and may say beside `pack`, `requests` and `seed`.
+struct Rule {
+    id: &'static str,
+    needs: &'static [&'static str],
+    takes: &'static [&'static str],
+}
+
+const CONVERSATIONS: &[&str] = &["dataset"];
+const RANDOM: &[&str] = &["input_tokens", "output_tokens", "range_ratio"];
+const RANDOM_TEXT: &[&str] = &["dataset", "input_tokens", "output_tokens", "range_ratio"];
+const GROUPS: &[&str] = &["prefix_tokens", "groups", "input_tokens", "output_tokens"];
+const GROUPS_RANGED: &[&str] =
+    &["prefix_tokens", "groups", "input_tokens", "output_tokens", "range_ratio"];
+
+impl Pack {
+    fn rule(self) -> Rule {
+        let rule = |id, needs, takes| Rule { id, needs, takes };
+        match self {
+            Self::SharegptLmdeploy => rule("sharegpt@lmdeploy", CONVERSATIONS, &[]),
+            Self::SharegptVllm => rule("sharegpt@vllm", CONVERSATIONS, &[]),
+            Self::SharegptSglang => rule("sharegpt@sglang", CONVERSATIONS, &[]),
+            Self::SharegptSglangOld => rule("sharegpt@sglang-old", CONVERSATIONS, &[]),
+            Self::RandomLmdeploy => rule("random@lmdeploy", RANDOM_TEXT, &[]),
+            Self::RandomSglang => rule("random@sglang", RANDOM_TEXT, &[]),
+            Self::RandomVllm => rule("random@vllm", RANDOM, &["prefix_tokens"]),
+            Self::RandomInferencex => rule("random@inferencex", RANDOM, &["prefix_tokens"]),
+            Self::PrefixGroupsSglang => rule("prefix-groups@sglang", GROUPS_RANGED, &[]),
+            Self::PrefixRepetitionVllm => rule("prefix-repetition@vllm", GROUPS, &[]),
+            Self::MultiTurn => {
+                rule("multi-turn", CONVERSATIONS, &["input_tokens", "turns_max", "think_us"])
+            }
+            Self::TraceMooncake => rule("trace@mooncake", CONVERSATIONS, &[]),
+            Self::Jsonl => rule("jsonl", CONVERSATIONS, &["output_tokens"]),
+        }
+    }
+
+    /// The name in scenario files.
+    #[must_use]
+    pub fn id(self) -> &'static str {
+        self.rule().id
+    }
+
+    /// Its requests have times of their own.
+    #[must_use]
+    pub fn has_times(self) -> bool {
+        matches!(self, Self::TraceMooncake | Self::Jsonl)
+    }
+}
+
+impl Workload {
+    pub(crate) fn check(&self) -> Result<(), ScenarioError> {
+        let Rule { id: pack, needs, takes } = self.pack.rule();
+        let counts = [
+            ("input_tokens", self.input_tokens),
+            ("output_tokens", self.output_tokens),
+            ("prefix_tokens", self.prefix_tokens),
+            ("groups", self.groups),
+            ("turns_max", self.turns_max),
+            ("think_us", self.think_us),
+        ];
+        let given = |(key, value): &(&'static str, Option<u64>)| (*key, value.is_some());
+        let others =
+            [("dataset", self.dataset.is_some()), ("range_ratio", self.range_ratio.is_some())];
+        for (key, given) in counts.iter().map(given).chain(others) {
+            if needs.contains(&key) && !given {
+                return Err(ScenarioError::Missing { pack, key });
+            }
+            if given && !needs.contains(&key) && !takes.contains(&key) {
+                return Err(ScenarioError::Superfluous { pack, key });
+            }
+        }
+        positive("workload.input_tokens", self.input_tokens.unwrap_or(1))?;
+        positive("workload.output_tokens", self.output_tokens.unwrap_or(1))?;
+        positive("workload.turns_max", self.turns_max.unwrap_or(1))?;
+        self.check_ratio()?;
+        self.check_groups()
+    }
+
+    fn check_ratio(&self) -> Result<(), ScenarioError> {
+        let ratio = self.range_ratio.unwrap_or(0.0);
+        // There a ratio of 1 would ask for prompts of no tokens.
+        let below_one = self.pack == Pack::RandomVllm;
+        let fits =
+            if below_one { (0.0..1.0).contains(&ratio) } else { (0.0..=1.0).contains(&ratio) };
+        if fits {
+            return Ok(());
+        }
+        let wanted = if below_one { "from 0 to below 1" } else { "from 0 to 1" };
+        Err(ScenarioError::Range { key: "workload.range_ratio", wanted, found: ratio.to_string() })
+    }
+
+    fn check_groups(&self) -> Result<(), ScenarioError> {
+        let Some(groups) = self.groups else { return Ok(()) };
+        positive("workload.groups", groups)?;
+        if self.requests.is_multiple_of(groups) {
+            return Ok(());
+        }
+        Err(ScenarioError::Range {
+            key: "workload.requests",
+            wanted: "a multiple of `workload.groups`",
+            found: self.requests.to_string(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn workload(text: &str) -> Result<(), String> {
+        let workload: Workload = toml::from_str(text).map_err(|error| error.to_string())?;
+        workload.check().map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_pack_takes_its_own_keys_and_no_others() {
+        let cases = [
+            ("pack = 'sharegpt@vllm'\ndataset = 'd'", ""),
+            ("pack = 'sharegpt@vllm'", "`sharegpt@vllm` needs `workload.dataset`"),
+            ("pack = 'random@vllm'\ninput_tokens = 8\noutput_tokens = 2\nrange_ratio = 0.5", ""),
+            (
+                "pack = 'random@vllm'\ninput_tokens = 8\noutput_tokens = 2\nrange_ratio = 1.0",
+                "`workload.range_ratio` must be from 0 to below 1, found 1",
+            ),
+            (
+                "pack = 'random@inferencex'\ndataset = 'd'\ninput_tokens = 8\noutput_tokens = 2\nrange_ratio = 1.0",
+                "`workload.dataset` has no meaning for `random@inferencex`",
+            ),
+            (
+                "pack = 'prefix-repetition@vllm'\nprefix_tokens = 8\ngroups = 4\ninput_tokens = 1\noutput_tokens = 1",
+                "`workload.requests` must be a multiple of `workload.groups`, found 6",
+            ),
+            ("pack = 'multi-turn'\ndataset = 'd'\nthink_us = 0", ""),
+        ];
+        for (keys, expected) in cases {
+            let found = workload(&format!("requests = 6\nseed = 1\n{keys}")).err();
+            assert_eq!(found.unwrap_or_default(), expected, "{keys}");
+        }
+    }
+
+    #[test]
+    fn a_pack_is_named_as_its_file_names_it() {
+        for pack in [Pack::SharegptSglangOld, Pack::RandomVllm, Pack::TraceMooncake, Pack::Jsonl] {
+            assert_eq!(serde_json::to_value(pack).unwrap(), pack.id());
+        }
+    }
+}

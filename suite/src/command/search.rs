@@ -1,0 +1,193 @@
+//! `redline-bench search`: the highest rate at which a server keeps given limits.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, bail, ensure};
+use clap::Args;
+use schema::exit::Exit;
+use schema::run::ValidityVerdict;
+use schema::search::{SCHEMA, SearchResult, SearchRun, SearchTrial};
+
+use super::bench::{Bench, BenchFlags, positive};
+use super::write;
+use crate::client::drive::DriveError;
+use crate::measure::capacity::{Found, Range, Repeat, Standing, Target, Trial, search};
+use crate::measure::slo::Slo;
+use crate::workload::arrival::at_rate;
+
+/// Search the highest rate at which a server keeps given limits, and say how sure that is.
+///
+/// The rate is doubled until it is not kept, then the distance is halved. A rate is kept when, at
+/// the confidence asked for, at least the share asked for of all its runs' requests keeps every
+/// limit, and no run falls short by itself. A failed request keeps none. Between two rates of which
+/// one is kept and the other is not surely kept, the runs do not tell more.
+///
+/// Exit codes: 0 a rate was found; 1 the lowest rate is not kept; 2 wrong use; 4 the environment.
+#[derive(Debug, Args)]
+pub struct SearchFlags {
+    #[command(flatten)]
+    bench: BenchFlags,
+    /// A limit that requests must keep, as `ttft_ms=500`, `tpot_ms=50` or `e2e_ms=9000`; may be
+    /// given several times. TTFT and E2E count from the scheduled send.
+    #[arg(long, value_name = "NAME_ms=LIMIT", required = true)]
+    slo: Vec<Slo>,
+    /// Share of the requests that must keep all limits.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.99, value_parser = share)]
+    attainment: f64,
+    /// How sure that must be.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.95, value_parser = share)]
+    confidence: f64,
+    /// Runs at each rate.
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    repeats: u32,
+    /// The rate to begin with, in requests a second.
+    #[arg(long, value_name = "RATE", default_value_t = 1.0, value_parser = positive)]
+    from_requests_per_s: f64,
+    /// The highest rate to try.
+    #[arg(long, value_name = "RATE", default_value_t = 1000.0, value_parser = positive)]
+    to_requests_per_s: f64,
+    /// Stop when the rate kept and the one lost are no further apart than this share.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.05, value_parser = share)]
+    precision: f64,
+    /// Folder for the result, `search.json`, and for every run's measurement.
+    #[arg(long, value_name = "FOLDER")]
+    out: PathBuf,
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let value: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    let fits = (0.001..=0.9999).contains(&value);
+    if fits { Ok(value) } else { Err("not from 0.001 to 0.9999".to_owned()) }
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// An input cannot be used, too few requests are asked to be sure of anything, or a result cannot
+/// be written.
+pub fn execute(flags: &SearchFlags) -> anyhow::Result<Exit> {
+    let target = Target {
+        attainment: flags.attainment,
+        confidence: flags.confidence,
+        repeats: flags.repeats,
+    };
+    let (from, to) = (flags.from_requests_per_s, flags.to_requests_per_s);
+    ensure!(from <= to, "the search would begin at {from} requests/s and end at {to}");
+    let bench = Bench::open(&flags.bench)?;
+    let (all, needed) = (bench.requests() * u64::from(flags.repeats), target.requests_min());
+    if all < needed {
+        bail!(
+            "{all} requests at each rate cannot show that {} % keep the limits with {} % \
+             confidence: {needed} are needed\nhint: ask for more `--repeats` or a longer scenario",
+            flags.attainment * 100.0,
+            flags.confidence * 100.0
+        );
+    }
+    let out = flags.out.display();
+    std::fs::create_dir_all(&flags.out).with_context(|| format!("cannot make folder `{out}`"))?;
+    let range = Range { from, to, precision: flags.precision };
+    let mut run = |rate, number| one(flags, &bench, rate, number);
+    let found = match search(range, &target, &mut run) {
+        Ok(found) => found,
+        Err(Stopped::Unmeasured(error)) => return bench.unmeasured(error),
+        Err(Stopped::Unsound(error)) => return Err(error),
+    };
+    write::json(&flags.out.join("search.json"), &result(flags, &bench, &found)?)?;
+    for statement in statements(&found, &target, &flags.slo) {
+        println!("{statement}");
+    }
+    Ok(if found.highest().is_some() { Exit::Well } else { Exit::Worse })
+}
+
+/// Why a search ends before its end.
+enum Stopped {
+    Unmeasured(DriveError),
+    Unsound(anyhow::Error),
+}
+
+/// The n-th run at a rate.
+fn one(flags: &SearchFlags, bench: &Bench<'_>, rate: f64, number: u32) -> Result<Repeat, Stopped> {
+    let point = bench
+        .point_at(at_rate(bench.arrival(), rate), &format!("rate-{rate}"))
+        .map_err(Stopped::Unsound)?;
+    let finished = bench.measure(&point, &flags.slo).map_err(Stopped::Unmeasured)?;
+    let measurement = &finished.measurement;
+    let file = flags.out.join(file(rate, number));
+    write::json(&file, measurement).map_err(Stopped::Unsound)?;
+    let failed = measurement.counts.as_ref().and_then(|counts| counts.requests_failed);
+    // An overloaded server may fail requests, which then keep no limit. Other than that, figures
+    // that are not what they say they are tell nothing of the server.
+    if measurement.validity.verdict == ValidityVerdict::Invalid && failed == Some(0) {
+        let reasons = measurement.validity.reasons.join("; ");
+        return Err(Stopped::Unsound(anyhow::anyhow!(
+            "the run `{}` is INVALID and cannot be judged: {reasons}",
+            file.display()
+        )));
+    }
+    let repeat = Repeat { met: finished.slos_met, planned: bench.requests() };
+    println!("{rate:>10} requests/s, run {number}: {} of {} kept", repeat.met, repeat.planned);
+    Ok(repeat)
+}
+
+fn file(rate: f64, number: u32) -> String {
+    format!("rate-{rate}-run-{number}.json")
+}
+
+/// What was found, in words.
+fn statements(found: &Found, target: &Target, slos: &[Slo]) -> Vec<String> {
+    let limits: Vec<String> = slos.iter().map(ToString::to_string).collect();
+    let limits = limits.join(", ");
+    let shares = |trial: &Trial| {
+        let all = trial.pooled();
+        format!(
+            "{} requests/s: {} of {} requests in {} runs kept {limits}",
+            trial.rate,
+            all.met,
+            all.planned,
+            trial.repeats.len()
+        )
+    };
+    let sure = target.confidence * 100.0;
+    let kept = found.highest().map(|trial| {
+        let least = trial.pooled().share_min(target.confidence) * 100.0;
+        format!("kept  {}; at least {least:.2} % do, with {sure} % confidence", shares(trial))
+    });
+    let lost = found.lowest_lost().map(|trial| {
+        let most = trial.pooled().share_max(target.confidence) * 100.0;
+        let verdict = if trial.standing == Standing::Missed { "lost " } else { "open " };
+        format!("{verdict} {}; at most {most:.2} % do, with {sure} % confidence", shares(trial))
+    });
+    let none = found.highest().is_none().then(|| "no rate that was tried is kept".to_owned());
+    let all = found.lowest_lost().is_none().then(|| "the highest rate to try is kept".to_owned());
+    [kept, none, lost, all].into_iter().flatten().collect()
+}
+
+fn result(flags: &SearchFlags, bench: &Bench<'_>, found: &Found) -> anyhow::Result<SearchResult> {
+    let trial = |trial: &Trial| SearchTrial {
+        requests_per_s: trial.rate,
+        standing: format!("{:?}", trial.standing).to_lowercase(),
+        share_min: trial.pooled().share_min(flags.confidence),
+        share_max: trial.pooled().share_max(flags.confidence),
+        runs: (1..)
+            .zip(&trial.repeats)
+            .map(|(number, repeat)| SearchRun {
+                file: file(trial.rate, number),
+                requests_met: repeat.met,
+                requests_planned: repeat.planned,
+            })
+            .collect(),
+    };
+    let point = bench.point()?;
+    Ok(SearchResult {
+        schema: SCHEMA.to_owned(),
+        scenario: point.plan.manifest.scenario,
+        slos: flags.slo.iter().map(ToString::to_string).collect(),
+        attainment: flags.attainment,
+        confidence: flags.confidence,
+        precision: flags.precision,
+        requests_per_s_kept: found.highest().map(|trial| trial.rate),
+        requests_per_s_lost: found.lowest_lost().map(|trial| trial.rate),
+        trials: found.trials.iter().map(trial).collect(),
+    })
+}

@@ -1,0 +1,119 @@
+//! `redline-bench sweep`: one scenario at several rates or concurrencies.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::Args;
+use schema::exit::Exit;
+use schema::measurement::Measurement;
+use schema::run::{Metrics, Summary};
+use schema::scenario::Arrival;
+
+use super::bench::{Bench, BenchFlags, positive};
+use super::run::exit_of;
+use super::write;
+use crate::measure::slo::Slo;
+use crate::workload::arrival::at_rate;
+
+/// Run the same requests at several rates or concurrencies, one after the other.
+///
+/// Each point is a run as `redline-bench run` makes it, the prefix cache emptied before, and a file
+/// in the folder of `--out`. At a rate requests come as the scenario's arrival has it, else as a
+/// Poisson process. A point is another workload than the scenario: its id says so, as in
+/// `balanced+rate-2.5`.
+///
+/// Exit codes: those of `run`, the worst of all points.
+#[derive(Debug, Args)]
+pub struct SweepFlags {
+    #[command(flatten)]
+    bench: BenchFlags,
+    /// Rates, in requests a second.
+    #[arg(long, value_name = "R,R,...", value_delimiter = ',', value_parser = positive)]
+    #[arg(required_unless_present = "concurrency", conflicts_with = "concurrency")]
+    requests_per_s: Vec<f64>,
+    /// Requests under way at a time, the next when one ends.
+    #[arg(long, value_name = "N,N,...", value_delimiter = ',')]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    concurrency: Vec<u64>,
+    /// Count the requests that meet a limit, as `ttft_ms=500`, `tpot_ms=50` or `e2e_ms=9000`.
+    #[arg(long, value_name = "NAME_ms=LIMIT")]
+    slo: Vec<Slo>,
+    /// Folder for the measurements, one a point.
+    #[arg(long, value_name = "FOLDER")]
+    out: PathBuf,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// An input cannot be used, or a result cannot be written.
+pub fn execute(flags: &SweepFlags) -> anyhow::Result<Exit> {
+    let bench = Bench::open(&flags.bench)?;
+    let out = flags.out.display();
+    std::fs::create_dir_all(&flags.out).with_context(|| format!("cannot make folder `{out}`"))?;
+    println!("{}", heading());
+    let mut worst = Exit::Well;
+    for (name, arrival) in points(flags, bench.arrival()) {
+        let point = bench.point_at(arrival, &name)?;
+        let measurement = match bench.measure(&point, &flags.slo) {
+            Ok(finished) => finished.measurement,
+            Err(error) => return bench.unmeasured(error),
+        };
+        write::json(&flags.out.join(format!("{name}.json")), &measurement)?;
+        println!("{}", line(&name, &measurement));
+        worst = worst.max(exit_of(&measurement));
+    }
+    Ok(worst)
+}
+
+/// Name and arrival of each point.
+fn points(flags: &SweepFlags, arrival: &Arrival) -> Vec<(String, Arrival)> {
+    let rates =
+        flags.requests_per_s.iter().map(|rate| (format!("rate-{rate}"), at_rate(arrival, *rate)));
+    let closed = flags.concurrency.iter();
+    let closed = closed.map(|count| (format!("c{count}"), Arrival::Closed { concurrency: *count }));
+    rates.chain(closed).collect()
+}
+
+fn heading() -> String {
+    row([
+        "point",
+        "verdict",
+        "ok",
+        "requests/s",
+        "tokens/s",
+        "TTFT p50",
+        "p99 ms",
+        "TPOT p50 ms",
+        "good/s",
+    ])
+}
+
+fn line(name: &str, measurement: &Measurement) -> String {
+    let metrics = measurement.metrics.clone().unwrap_or_default();
+    let verdict = format!("{:?}", measurement.validity.verdict).to_uppercase();
+    let ok = measurement.counts.as_ref().and_then(|counts| counts.requests_ok).unwrap_or(0);
+    let rate =
+        |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.2}"));
+    let ms = |read: fn(&Metrics) -> &Option<Summary>, of: fn(&Summary) -> Option<u64>| {
+        let us = read(&metrics).as_ref().and_then(of);
+        us.map_or_else(|| "-".to_owned(), |us| format!("{}.{:03}", us / 1000, us % 1000))
+    };
+    let good = metrics.goodput_per_s.as_ref().and_then(|rates| rates.get("all").copied());
+    row([
+        name,
+        &verdict,
+        &ok.to_string(),
+        &rate(metrics.requests_per_s),
+        &rate(metrics.output_tokens_per_s),
+        &ms(|metrics| &metrics.ttft_us, |summary| summary.p50),
+        &ms(|metrics| &metrics.ttft_us, |summary| summary.p99),
+        &ms(|metrics| &metrics.tpot_us, |summary| summary.p50),
+        &rate(good),
+    ])
+}
+
+fn row(cells: [&str; 9]) -> String {
+    let [name, verdict, rest @ ..] = cells;
+    rest.iter().fold(format!("{name:<14} {verdict:<9}"), |row, cell| format!("{row} {cell:>11}"))
+}

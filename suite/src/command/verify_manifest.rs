@@ -1,0 +1,115 @@
+//! `redline-bench verify-manifest`: whether the published samples are drawn again to the token.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use schema::exit::Exit;
+
+use crate::workload::dataset::Dataset;
+use crate::workload::published::{BUILT_IN, Published, Totals, parse};
+use crate::workload::tokenizer::Tokenizer;
+
+/// Draw the samples whose totals were published, and compare.
+///
+/// Published throughputs rest on a sample of ShareGPT: its input and output tokens are the same
+/// for every engine. Whoever has the whole file and the model's tokenizer can see here that Redline
+/// draws the same sample. Without them, says what is missing.
+///
+/// Exit codes: 0 all totals are the published ones; 1 some differ; 2 another file; 4 no file.
+#[derive(Debug, Args)]
+pub struct VerifyManifestFlags {
+    /// The whole file of conversations, as it was published.
+    #[arg(long, value_name = "FILE")]
+    dataset: Option<PathBuf>,
+    /// `tokenizer.json` of a model that totals were published for.
+    #[arg(long, value_name = "FILE")]
+    tokenizer: Option<PathBuf>,
+    /// Another table of totals, as TOML in the shape of `suite/published.toml`.
+    #[arg(long, value_name = "FILE")]
+    published: Option<PathBuf>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// A file is not the one that totals were published for, or cannot be used.
+pub fn execute(flags: &VerifyManifestFlags) -> anyhow::Result<Exit> {
+    let published = table(flags.published.as_deref())?;
+    let missing = missing(flags, &published);
+    if !missing.is_empty() {
+        eprintln!("error: {}", missing.join("\n"));
+        return Ok(Exit::Environment);
+    }
+    let (Some(dataset), Some(tokenizer)) = (&flags.dataset, &flags.tokenizer) else {
+        bail!("neither data set nor tokenizer is given");
+    };
+    let tokenizer = Tokenizer::open(tokenizer)?;
+    let wanted: Vec<&Totals> = published
+        .totals
+        .iter()
+        .filter(|totals| totals.tokenizer_sha256 == tokenizer.sha256)
+        .collect();
+    if wanted.is_empty() {
+        bail!("no totals were published for this tokenizer\nhint: {}", tokenizers(&published));
+    }
+    let dataset = Dataset::open(dataset)?;
+    if dataset.sha256 != published.dataset.sha256 {
+        bail!(
+            "`{}` is not the file that the totals were published for: its SHA-256 is {}\n\
+             hint: `{}` has {}; the head that `cargo xtask fetch` brings is only a part of it",
+            dataset.path.display(),
+            dataset.sha256,
+            published.dataset.name,
+            published.dataset.sha256
+        );
+    }
+    let mut exit = Exit::Well;
+    for totals in wanted {
+        let (input, output) = totals.drawn(&dataset, &tokenizer)?;
+        let equal = (input, output) == (totals.input_tokens, totals.output_tokens);
+        println!("{totals}");
+        println!("  drawn      {input} in, {output} out");
+        println!("  published  {} in, {} out", totals.input_tokens, totals.output_tokens);
+        println!("  {}", if equal { "equal" } else { "DIFFERENT" });
+        exit = if equal { exit } else { Exit::Worse };
+    }
+    Ok(exit)
+}
+
+fn table(path: Option<&Path>) -> anyhow::Result<Published> {
+    let Some(path) = path else { return Ok(parse(BUILT_IN)?) };
+    let shown = path.display();
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read `{shown}`"))?;
+    parse(&text).with_context(|| format!("`{shown}` is not a table of published totals"))
+}
+
+/// What is not there, and how to come by it.
+fn missing(flags: &VerifyManifestFlags, published: &Published) -> Vec<String> {
+    let gone = |path: &Option<PathBuf>| path.as_ref().is_none_or(|path| !path.exists());
+    let dataset = gone(&flags.dataset).then(|| {
+        format!(
+            "the conversations are missing: `{}`, SHA-256 {}\n\
+             hint: no package has the whole file; give it with `--dataset FILE`",
+            published.dataset.name, published.dataset.sha256
+        )
+    });
+    let tokenizer = gone(&flags.tokenizer).then(|| {
+        format!(
+            "a tokenizer is missing: {}\nhint: `cargo xtask fetch` brings them; give one with \
+             `--tokenizer FILE`",
+            tokenizers(published)
+        )
+    });
+    [dataset, tokenizer].into_iter().flatten().collect()
+}
+
+fn tokenizers(published: &Published) -> String {
+    let mut known: Vec<String> = published
+        .totals
+        .iter()
+        .map(|totals| format!("{}, SHA-256 {}", totals.tokenizer, totals.tokenizer_sha256))
+        .collect();
+    known.dedup();
+    known.join("; ")
+}

@@ -1,0 +1,263 @@
+//! The highest rate at which a server keeps its limits, and how sure that is. Pure: whoever asks
+//! makes the runs.
+//!
+//! A rate is judged by how many requests of its runs kept all limits, a failed one never does. The
+//! share that does is bounded by Clopper and Pearson's exact interval (Biometrika 26, 1934), one
+//! side at the confidence asked for. Requests of one run share its queue and are not independent,
+//! which is why a rate takes several runs, and none of them may fall short by itself.
+
+use statrs::distribution::{Beta, ContinuousCDF};
+
+use super::summary::float;
+
+/// What is asked of a rate.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Target {
+    /// Share of the requests that must keep all limits.
+    pub attainment: f64,
+    /// How sure that must be.
+    pub confidence: f64,
+    /// Runs at each rate.
+    pub repeats: u32,
+}
+
+/// Where the search looks, in requests a second.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Range {
+    pub from: f64,
+    pub to: f64,
+    /// The rate found and the lowest one that is not kept are no further apart than this share.
+    pub precision: f64,
+}
+
+/// A run: requests that kept all limits, and all that were sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Repeat {
+    pub met: u64,
+    pub planned: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    Met,
+    Missed,
+    /// The runs do not tell: neither is sure enough.
+    Undecided,
+}
+
+/// A rate and its runs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Trial {
+    pub rate: f64,
+    pub repeats: Vec<Repeat>,
+    pub standing: Standing,
+}
+
+/// What a search came to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Found {
+    /// In the order in which they were made.
+    pub trials: Vec<Trial>,
+}
+
+impl Repeat {
+    fn pooled(repeats: &[Self]) -> Self {
+        let sum = |count: fn(&Self) -> u64| repeats.iter().map(count).sum();
+        Self { met: sum(|repeat| repeat.met), planned: sum(|repeat| repeat.planned) }
+    }
+
+    /// The share that keeps the limits is at least this, at `confidence`.
+    #[must_use]
+    pub fn share_min(&self, confidence: f64) -> f64 {
+        let missed = self.planned.saturating_sub(self.met);
+        beta(self.met, missed + 1, 1.0 - confidence).unwrap_or(0.0)
+    }
+
+    /// The share that keeps the limits is at most this, at `confidence`.
+    #[must_use]
+    pub fn share_max(&self, confidence: f64) -> f64 {
+        let missed = self.planned.saturating_sub(self.met);
+        beta(self.met + 1, missed, confidence).unwrap_or(1.0)
+    }
+}
+
+/// A quantile of a beta distribution; none where a parameter is zero.
+fn beta(first: u64, second: u64, share: f64) -> Option<f64> {
+    Beta::new(float(first), float(second)).ok().map(|beta| beta.inverse_cdf(share))
+}
+
+impl Target {
+    /// Requests that must be sent at a rate for it to be kept with this confidence, if all do.
+    #[must_use]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "positive, and small for any share that can be asked for"
+    )]
+    pub fn requests_min(&self) -> u64 {
+        ((1.0 - self.confidence).ln() / self.attainment.ln()).ceil() as u64
+    }
+
+    fn judge(&self, repeats: &[Repeat]) -> Standing {
+        let short = |repeat: &Repeat| repeat.share_max(self.confidence) < self.attainment;
+        let all = Repeat::pooled(repeats);
+        if repeats.iter().any(short) || short(&all) {
+            return Standing::Missed;
+        }
+        let enough = all.share_min(self.confidence) >= self.attainment;
+        if enough { Standing::Met } else { Standing::Undecided }
+    }
+
+    fn trial<E>(
+        &self,
+        rate: f64,
+        run: &mut dyn FnMut(f64, u32) -> Result<Repeat, E>,
+    ) -> Result<Trial, E> {
+        let mut repeats = Vec::new();
+        for number in 1..=self.repeats {
+            repeats.push(run(rate, number)?);
+            // More runs cannot mend one that falls short.
+            if self.judge(&repeats) == Standing::Missed {
+                break;
+            }
+        }
+        Ok(Trial { rate, standing: self.judge(&repeats), repeats })
+    }
+}
+
+/// Doubles the rate until it is not kept, then halves the distance, in ratios.
+///
+/// # Errors
+/// As `run`'s, which makes the n-th run at a rate.
+pub fn search<E>(
+    range: Range,
+    target: &Target,
+    run: &mut dyn FnMut(f64, u32) -> Result<Repeat, E>,
+) -> Result<Found, E> {
+    let mut trials = Vec::new();
+    let (mut kept, mut lost) = (None, None);
+    let mut next = Some(range.from);
+    while let Some(rate) = next {
+        let trial = target.trial(rate, run)?;
+        match trial.standing {
+            Standing::Met => kept = Some(rate),
+            Standing::Missed | Standing::Undecided => lost = Some(rate),
+        }
+        trials.push(trial);
+        next = match (kept, lost) {
+            (None, _) => None,
+            (Some(kept), None) => Some((kept * 2.0).min(range.to)).filter(|rate| *rate > kept),
+            (Some(kept), Some(lost)) => {
+                let between = thousandths((kept * lost).sqrt());
+                let apart = lost / kept > 1.0 + range.precision;
+                Some(between).filter(|rate| apart && *rate > kept && *rate < lost)
+            }
+        };
+    }
+    Ok(Found { trials })
+}
+
+impl Found {
+    /// The highest rate that is kept.
+    #[must_use]
+    pub fn highest(&self) -> Option<&Trial> {
+        let kept = self.trials.iter().filter(|trial| trial.standing == Standing::Met);
+        kept.max_by(|left, right| left.rate.total_cmp(&right.rate))
+    }
+
+    /// The lowest rate that is not, or not surely.
+    #[must_use]
+    pub fn lowest_lost(&self) -> Option<&Trial> {
+        let lost = self.trials.iter().filter(|trial| trial.standing != Standing::Met);
+        lost.min_by(|left, right| left.rate.total_cmp(&right.rate))
+    }
+}
+
+impl Trial {
+    /// All its runs as one.
+    #[must_use]
+    pub fn pooled(&self) -> Repeat {
+        Repeat::pooled(&self.repeats)
+    }
+}
+
+/// Rates have three digits after the point, so that they are named as they are.
+fn thousandths(rate: f64) -> f64 {
+    (rate * 1000.0).round() / 1000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TARGET: Target = Target { attainment: 0.99, confidence: 0.95, repeats: 3 };
+
+    #[test]
+    fn bounds_are_clopper_and_pearsons() {
+        // Where the binomial tails themselves are 5 %, by bisection: 95 or more of 100 at the
+        // first, 95 or fewer at the second.
+        let repeat = Repeat { met: 95, planned: 100 };
+        assert!(
+            (repeat.share_min(0.95) - 0.897_746_622).abs() < 1e-8,
+            "{}",
+            repeat.share_min(0.95)
+        );
+        assert!(
+            (repeat.share_max(0.95) - 0.980_094_436).abs() < 1e-8,
+            "{}",
+            repeat.share_max(0.95)
+        );
+        let all = Repeat { met: 299, planned: 299 };
+        assert!((all.share_min(0.95) - 0.05_f64.powf(1.0 / 299.0)).abs() < 1e-9);
+        assert!((all.share_max(0.95) - 1.0).abs() < 1e-12);
+        assert!(Repeat { met: 0, planned: 9 }.share_min(0.95).abs() < 1e-12);
+        assert_eq!(TARGET.requests_min(), 299);
+    }
+
+    /// A server that keeps its limits for all requests up to a rate, and for `share` of them above.
+    fn searched(capacity: f64, share: u64, range: Range) -> Found {
+        let mut run = |rate: f64, _: u32| {
+            let met = if rate <= capacity { 200 } else { 2 * share };
+            Ok::<_, ()>(Repeat { met, planned: 200 })
+        };
+        search(range, &TARGET, &mut run).unwrap()
+    }
+
+    #[test]
+    fn the_search_closes_in_on_the_capacity() {
+        for capacity in [1.0, 3.3, 17.0, 90.0] {
+            let found = searched(capacity, 50, Range { from: 1.0, to: 1000.0, precision: 0.05 });
+            let (kept, lost) = (found.highest().unwrap().rate, found.lowest_lost().unwrap().rate);
+            assert!(kept <= capacity && capacity < lost, "{kept} {capacity} {lost}");
+            assert!(lost / kept <= 1.05 + 1e-9, "{kept} {lost}");
+            let lost = found.lowest_lost().unwrap();
+            assert_eq!((lost.standing, lost.repeats.len()), (Standing::Missed, 1), "one run tells");
+        }
+    }
+
+    #[test]
+    fn the_ends_of_the_range_are_answers_too() {
+        let range = Range { from: 4.0, to: 20.0, precision: 0.05 };
+        let never = searched(3.0, 50, range);
+        assert_eq!((never.highest(), never.trials.len()), (None, 1));
+        let always = searched(1e9, 50, range);
+        assert_eq!(always.highest().map(|trial| trial.rate), Some(20.0));
+        assert_eq!(always.lowest_lost(), None);
+    }
+
+    #[test]
+    fn what_is_not_sure_is_not_met() {
+        // 98.5 % of 600: neither surely above 99 % nor surely below.
+        let found = searched(1.0, 99, Range { from: 1.0, to: 1.5, precision: 0.05 });
+        assert!(found.trials.iter().any(|trial| trial.standing == Standing::Undecided));
+        assert_eq!(found.highest().map(|trial| trial.rate), Some(1.0));
+    }
+
+    #[test]
+    fn one_bad_run_is_not_outweighed() {
+        let good = Repeat { met: 5000, planned: 5000 };
+        let bad = Repeat { met: 180, planned: 200 };
+        assert_eq!(TARGET.judge(&[good, good]), Standing::Met);
+        assert_eq!(TARGET.judge(&[good, good, bad]), Standing::Missed);
+    }
+}

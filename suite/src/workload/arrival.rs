@@ -1,0 +1,196 @@
+//! From an arrival to send times, fixed before the run.
+//!
+//! Gaps are drawn by NumPy's legacy generator with the workload's seed, and their sums are left as
+//! they fall: a process whose last request is moved to where the rate would have it is no longer
+//! the process that was asked for.
+
+use schema::manifest::{Manifest, ManifestRequest};
+use schema::scenario::Arrival;
+
+use super::generators::NumpyRandom;
+use super::pack::PlanError;
+
+/// Gives every request its send time. One that waits for another keeps its wait; the first is
+/// sent at once.
+pub fn schedule(requests: &mut [ManifestRequest], arrival: &Arrival, seed: u32) {
+    let first = requests.iter_mut().filter(|request| request.after.is_none());
+    if let Arrival::Trace { speed, .. } = arrival {
+        return first.for_each(|request| request.send_us = whole(as_f64(request.send_us) / speed));
+    }
+    let first: Vec<&mut ManifestRequest> = first.collect();
+    let times = times_us(arrival, first.len(), seed);
+    for (request, time_us) in first.into_iter().zip(times) {
+        request.send_us = time_us;
+    }
+}
+
+/// Gives the requests of a plan the send times of another arrival.
+///
+/// # Errors
+/// The manifest's seed is beyond the 32 bits of the generator.
+pub fn reschedule(manifest: &mut Manifest, arrival: &Arrival) -> Result<(), PlanError> {
+    let seed = u32::try_from(manifest.seed).map_err(|_| PlanError::Seed(manifest.seed))?;
+    schedule(&mut manifest.requests, arrival, seed);
+    Ok(())
+}
+
+/// The arrival at another rate: of the same process where it has a rate, else Poisson's.
+#[must_use]
+pub fn at_rate(arrival: &Arrival, requests_per_s: f64) -> Arrival {
+    let concurrency_max = match arrival {
+        Arrival::Closed { .. } => None,
+        open => open.concurrency_max(),
+    };
+    match arrival {
+        Arrival::Constant { .. } => Arrival::Constant { requests_per_s, concurrency_max },
+        Arrival::Gamma { shape, .. } => {
+            Arrival::Gamma { requests_per_s, shape: *shape, concurrency_max }
+        }
+        _ => Arrival::Poisson { requests_per_s, concurrency_max },
+    }
+}
+
+/// The times of `count` requests in microseconds, rising.
+fn times_us(arrival: &Arrival, count: usize, seed: u32) -> Vec<u64> {
+    let mut random = NumpyRandom::seed(seed);
+    let mut after_gaps = |rate: f64, gap: &dyn Fn(&mut NumpyRandom) -> f64| {
+        let mut sum = 0.0;
+        let mut next = |index: usize| {
+            if index > 0 {
+                sum += gap(&mut random);
+            }
+            whole(sum * 1e6 / rate)
+        };
+        (0..count).map(&mut next).collect()
+    };
+    match arrival {
+        Arrival::AllAtOnce | Arrival::Closed { .. } | Arrival::Trace { .. } => vec![0; count],
+        Arrival::Constant { requests_per_s: rate, .. } => {
+            (0..count as u64).map(|index| whole(as_f64(index) * 1e6 / rate)).collect()
+        }
+        Arrival::Poisson { requests_per_s: rate, .. } => {
+            after_gaps(*rate, &|random| random.exponential())
+        }
+        Arrival::Gamma { requests_per_s: rate, shape, .. } => {
+            after_gaps(*rate, &|random| random.gamma(*shape) / shape)
+        }
+        Arrival::Ramp { from_requests_per_s: from, to_requests_per_s: to, .. } => {
+            (0..count as u64).map(|index| ramp_us(index, count as u64, *from, *to)).collect()
+        }
+    }
+}
+
+/// When `index` of `count` requests have come, where the rate goes from `from` to `to` in a
+/// straight line and all have come at its end: the root of `from t + slope t^2 / 2 = index`.
+fn ramp_us(index: u64, count: u64, from: f64, to: f64) -> u64 {
+    let length_s = 2.0 * as_f64(count) / (from + to);
+    let slope = (to - from) / length_s;
+    let due = as_f64(index);
+    // At the very end of a ramp to nearly nothing, rounding may take the root below zero.
+    let root = (from * from + 2.0 * slope * due).max(0.0).sqrt();
+    whole(2.0 * due / (from + root) * 1e6)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts and times of a plan are far below 2^53")]
+fn as_f64(value: u64) -> f64 {
+    value as f64
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a time is positive and far below 2^53 us"
+)]
+fn whole(us: f64) -> u64 {
+    us.round() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COUNT: usize = 20_000;
+
+    fn arrival(text: &str) -> Arrival {
+        toml::from_str::<std::collections::BTreeMap<String, Arrival>>(&format!("a = {{ {text} }}"))
+            .unwrap()
+            .remove("a")
+            .unwrap()
+    }
+
+    fn gaps_s(text: &str) -> Vec<f64> {
+        let times = times_us(&arrival(text), COUNT, 1);
+        assert!(times.is_sorted(), "{text}");
+        times.windows(2).map(|pair| as_f64(pair[1] - pair[0]) / 1e6).collect()
+    }
+
+    /// The largest distance between the gaps' distribution and the one that they should have: the
+    /// statistic of Kolmogorov and Smirnov.
+    fn distance(mut gaps: Vec<f64>, cumulative: impl Fn(f64) -> f64) -> f64 {
+        gaps.sort_by(f64::total_cmp);
+        let count = as_f64(gaps.len() as u64);
+        let steps = gaps.iter().enumerate().map(|(index, gap)| {
+            let (below, at) = (as_f64(index as u64) / count, as_f64(index as u64 + 1) / count);
+            let due = cumulative(*gap);
+            (due - below).abs().max((at - due).abs())
+        });
+        steps.fold(0.0, f64::max)
+    }
+
+    #[test]
+    fn gaps_have_the_distribution_that_is_asked_for() {
+        // The critical value at one in a thousand. Gaps are whole microseconds, so that of bursts
+        // only a slow process has a smooth distribution.
+        let most = 1.95 / as_f64(COUNT as u64).sqrt();
+        let poisson = gaps_s("kind = 'poisson', requests_per_s = 50.0");
+        assert!(distance(poisson, |gap| 1.0 - (-50.0 * gap).exp()) < most);
+        let gamma = |shape: f64, rate: f64| {
+            statrs::distribution::Gamma::new(shape, shape * rate).expect("a distribution")
+        };
+        for (shape, rate) in [(0.5, 0.01), (4.0, 8.0)] {
+            let gaps = gaps_s(&format!("kind = 'gamma', requests_per_s = {rate}, shape = {shape}"));
+            let wanted = gamma(shape, rate);
+            let found =
+                distance(gaps, |gap| statrs::distribution::ContinuousCDF::cdf(&wanted, gap));
+            assert!(found < most, "shape {shape}: {found}");
+        }
+    }
+
+    #[test]
+    fn a_constant_rate_never_drifts() {
+        let times = times_us(&arrival("kind = 'constant', requests_per_s = 3.0"), 9001, 1);
+        assert_eq!((times[0], times[1], times[9000]), (0, 333_333, 3_000_000_000));
+    }
+
+    #[test]
+    fn a_ramp_gains_speed_evenly() {
+        let ramp = "kind = 'ramp', from_requests_per_s = 1.0, to_requests_per_s = 3.0";
+        let times = times_us(&arrival(ramp), 400, 1);
+        // 400 requests at 2/s in the mean are 200 s; after half of them 1 * 100 + 0.01 / 2 * 100^2.
+        let before_half = times.iter().filter(|time| **time < 100_000_000).count();
+        assert_eq!((times[0], before_half), (0, 150));
+        assert!(times[399] < 200_000_000 && times[399] > 199_600_000);
+        let flat = "kind = 'ramp', from_requests_per_s = 2.0, to_requests_per_s = 2.0";
+        assert_eq!(times_us(&arrival(flat), 3, 1), [0, 500_000, 1_000_000]);
+    }
+
+    #[test]
+    fn the_seed_alone_decides() {
+        let poisson = arrival("kind = 'poisson', requests_per_s = 10.0");
+        assert_eq!(times_us(&poisson, 50, 7), times_us(&poisson, 50, 7));
+        assert_ne!(times_us(&poisson, 50, 7), times_us(&poisson, 50, 8));
+        // NumPy 2.4: seed(1), round(cumsum(exponential(1 / 10, 3)) * 1e6).
+        assert_eq!(times_us(&poisson, 4, 1), [0, 53_961, 181_373, 181_385]);
+    }
+
+    #[test]
+    fn a_trace_keeps_its_times_and_a_turn_its_wait() {
+        let request = |send_us, after| ManifestRequest { send_us, after, ..Default::default() };
+        let given = [request(0, None), request(700, Some(0)), request(3000, None)];
+        let mut requests = given.clone();
+        schedule(&mut requests, &arrival("kind = 'trace', speed = 2.0"), 1);
+        assert_eq!(requests.each_ref().map(|request| request.send_us), [0, 700, 1500]);
+        schedule(&mut requests, &arrival("kind = 'constant', requests_per_s = 1000.0"), 1);
+        assert_eq!(requests.each_ref().map(|request| request.send_us), [0, 700, 1000]);
+    }
+}

@@ -1,0 +1,139 @@
+//! Requests of files with one a line: a trace in Mooncake's format, and the user's own.
+
+use schema::manifest::ManifestRequest;
+use schema::run::PromptForm;
+use schema::scenario::{Arrival, Scenario};
+use serde::Deserialize;
+
+use super::PlanError;
+use super::vocabulary::of_text;
+use crate::workload::dataset::Dataset;
+use crate::workload::generators::Pcg64;
+use crate::workload::tokenizer::Tokenizer;
+
+/// Tokens of a block of a Mooncake trace.
+const BLOCK_TOKENS: usize = 512;
+
+/// A line of a trace: <https://github.com/kvcache-ai/Mooncake>, `FAST25-release`.
+#[derive(Debug, Deserialize)]
+struct Traced {
+    /// Milliseconds.
+    timestamp: f64,
+    input_length: usize,
+    output_length: u64,
+    /// Blocks of 512 tokens; equal numbers are equal blocks behind equal ones.
+    hash_ids: Vec<u64>,
+}
+
+/// The first requests of a trace in order of their times, from the first one's on.
+///
+/// A trace holds no text: a block's ids are drawn from `seed` and the block's number, so that what
+/// the trace shares is shared.
+pub fn traced(
+    count: u64,
+    seed: u64,
+    dataset: &Dataset,
+    tokenizer: &Tokenizer,
+    form: PromptForm,
+) -> Result<Vec<ManifestRequest>, PlanError> {
+    let mut lines: Vec<(usize, Traced)> = dataset.lines()?;
+    lines.sort_by(|left, right| left.1.timestamp.total_cmp(&right.1.timestamp));
+    lines.truncate(usize::try_from(count).unwrap_or(usize::MAX));
+    let start = lines.first().map_or(0.0, |line| line.1.timestamp);
+    let ids = tokenizer.ordinary_ids();
+    let mut requests = Vec::new();
+    for (index, (number, line)) in lines.iter().enumerate() {
+        let covered = line.hash_ids.len() * BLOCK_TOKENS;
+        if line.input_length > covered {
+            let message = format!(
+                "its {} blocks cover {covered} of {} tokens",
+                line.hash_ids.len(),
+                line.input_length
+            );
+            return Err(dataset.line_error(*number, message).into());
+        }
+        let blocks = line.hash_ids.iter().flat_map(|block| block_ids(seed, *block, &ids));
+        let prompt: Vec<u32> = blocks.take(line.input_length).collect();
+        let mut request = match form {
+            PromptForm::Text => {
+                of_text(tokenizer, form, tokenizer.decode(&prompt)?, line.output_length, index)?
+            }
+            PromptForm::TokenIds => ManifestRequest {
+                prompt,
+                output_tokens: line.output_length,
+                ..ManifestRequest::default()
+            },
+        };
+        request.send_us = microseconds(line.timestamp - start);
+        requests.push(request);
+    }
+    Ok(requests)
+}
+
+fn block_ids(seed: u64, block: u64, ids: &[u32]) -> Vec<u32> {
+    let mut random = Pcg64::of_pair(seed, block);
+    let mut position = || usize::try_from(random.integers(0, ids.len() as u64)).unwrap_or(0);
+    (0..BLOCK_TOKENS).map(|_| ids[position()]).collect()
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "times of a trace are sorted, and far below 2^53 us"
+)]
+fn microseconds(ms: f64) -> u64 {
+    (ms * 1000.0).round() as u64
+}
+
+/// A line of the user's own file.
+#[derive(Debug, Deserialize)]
+struct Own {
+    prompt: OwnPrompt,
+    output_tokens: Option<u64>,
+    send_us: Option<u64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum OwnPrompt {
+    Text(String),
+    Ids(Vec<u32>),
+}
+
+/// All requests of the user's file, in its order.
+pub fn own(
+    scenario: &Scenario,
+    dataset: &Dataset,
+    tokenizer: &Tokenizer,
+    form: PromptForm,
+) -> Result<Vec<ManifestRequest>, PlanError> {
+    let timed = matches!(scenario.arrival, Arrival::Trace { .. });
+    let mut requests = Vec::new();
+    for (number, line) in dataset.lines::<Own>()? {
+        let wrong = |message: &str| dataset.line_error(number, message.to_owned());
+        let output_tokens = line
+            .output_tokens
+            .or(scenario.workload.output_tokens)
+            .ok_or_else(|| wrong("it has no `output_tokens`, and neither has the scenario"))?;
+        if timed && line.send_us.is_none() {
+            return Err(wrong("it has no `send_us`, and `arrival.kind` is `trace`").into());
+        }
+        let mut request = match (line.prompt, form) {
+            (OwnPrompt::Text(text), _) => {
+                of_text(tokenizer, form, text, output_tokens, requests.len())?
+            }
+            (OwnPrompt::Ids(ids), PromptForm::Text) => {
+                of_text(tokenizer, form, tokenizer.decode(&ids)?, output_tokens, requests.len())?
+            }
+            (OwnPrompt::Ids(prompt), PromptForm::TokenIds) => {
+                ManifestRequest { prompt, output_tokens, ..ManifestRequest::default() }
+            }
+        };
+        if request.prompt.is_empty() || output_tokens == 0 {
+            return Err(wrong("its prompt or its answer has no tokens").into());
+        }
+        request.send_us = line.send_us.unwrap_or(0);
+        requests.push(request);
+    }
+    Ok(requests)
+}

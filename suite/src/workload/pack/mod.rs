@@ -1,0 +1,352 @@
+//! Draws a scenario's requests from a data set or a vocabulary exactly as the tool it names does.
+//!
+//! `sharegpt@lmdeploy` and `random@lmdeploy` follow `benchmark/profile_restful_api.py` of LMDeploy
+//! v0.9.2; those of vLLM its `benchmarks/datasets` of 0.33; those of SGLang its
+//! `benchmark/datasets` of 0.5.23; `random@inferencex` the `utils/bench_serving` of InferenceX. One
+//! difference is deliberate: LMDeploy's tool and SGLang's decode the ids of their `random` prompts
+//! and send the text, whose length the server then finds to be another; where prompts go as ids,
+//! the ids themselves are sent, so that the length is exact.
+
+mod lengths;
+mod lines;
+mod multi_turn;
+mod prefix_sets;
+mod rows;
+mod vocabulary;
+
+use std::collections::BTreeSet;
+
+use schema::manifest::{Manifest, ManifestRequest};
+use schema::run::PromptForm;
+use schema::scenario::{Pack, Scenario, Warmup, Workload};
+
+use super::arrival::schedule;
+use super::dataset::{Dataset, DatasetError};
+use super::generators::PythonRandom;
+use super::tokenizer::{Tokenizer, TokenizerError};
+use multi_turn::Conversations;
+use rows::Rows;
+
+/// Warm-up prompts share no more than this many leading tokens with a measured one: the smallest
+/// page of a prefix cache in use.
+const SHARED_MAX: usize = 16;
+
+/// Everything that will be sent.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub manifest: Manifest,
+    /// Prompts that no measured request shares.
+    pub warmup: Vec<ManifestRequest>,
+}
+
+/// A plan that cannot be drawn.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    #[error(transparent)]
+    Dataset(#[from] DatasetError),
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    #[error("the data set gives {found} requests of the {wanted} that the scenario asks for")]
+    TooFew { found: usize, wanted: u64 },
+    #[error(
+        "only {found} of the {wanted} requests that warm up begin unlike every measured one\n\
+         hint: ask for fewer, `warmup.requests`"
+    )]
+    NoWarmup { found: usize, wanted: u64 },
+    #[error(
+        "request {index} would have {what} of no tokens\nhint: raise `workload.range_ratio` or the \
+         length"
+    )]
+    Empty { index: usize, what: &'static str },
+    #[error("`workload.seed` {0} is beyond the 32 bits that NumPy's generator takes")]
+    Seed(u64),
+    #[error("`{pack}` draws from a data set, and none was given\nhint: give `{dataset}`")]
+    NoDataset { pack: &'static str, dataset: String },
+}
+
+/// Draws the requests of `scenario`, whose id is `id`, and fixes when each is sent.
+///
+/// # Errors
+/// The data set is unreadable or too small, or the tokenizer refuses a text.
+pub fn plan(
+    id: &str,
+    scenario: &Scenario,
+    dataset: Option<&Dataset>,
+    tokenizer: &Tokenizer,
+    form: PromptForm,
+) -> Result<Plan, PlanError> {
+    let workload = &scenario.workload;
+    let draw = Draw { scenario, dataset, tokenizer, form };
+    let (mut requests, warmup) = draw.requests()?;
+    schedule(&mut requests, &scenario.arrival, seed32(workload)?);
+    let manifest = Manifest {
+        schema: "manifest.v1".to_owned(),
+        scenario: format!("{id}@{}", scenario.rev),
+        seed: workload.seed,
+        prompt_form: form,
+        dataset_sha256: dataset.map(|dataset| dataset.sha256.clone()),
+        tokenizer_sha256: tokenizer.sha256.clone(),
+        requests,
+    };
+    Ok(Plan { manifest, warmup })
+}
+
+/// The seed as NumPy's legacy generator takes it.
+fn seed32(workload: &Workload) -> Result<u32, PlanError> {
+    u32::try_from(workload.seed).map_err(|_| PlanError::Seed(workload.seed))
+}
+
+/// What is drawn from.
+#[derive(Clone, Copy)]
+struct Draw<'a> {
+    scenario: &'a Scenario,
+    dataset: Option<&'a Dataset>,
+    tokenizer: &'a Tokenizer,
+    form: PromptForm,
+}
+
+type Requests = Vec<ManifestRequest>;
+
+impl<'a> Draw<'a> {
+    /// The measured requests and those that warm up.
+    fn requests(&self) -> Result<(Requests, Requests), PlanError> {
+        match self.scenario.workload.pack {
+            Pack::SharegptLmdeploy
+            | Pack::SharegptVllm
+            | Pack::SharegptSglang
+            | Pack::SharegptSglangOld
+            | Pack::RandomLmdeploy
+            | Pack::RandomSglang => self.of_rows(),
+            Pack::MultiTurn => self.of_conversations(),
+            Pack::Jsonl => self.of_lines(),
+            Pack::RandomVllm
+            | Pack::RandomInferencex
+            | Pack::PrefixGroupsSglang
+            | Pack::PrefixRepetitionVllm
+            | Pack::TraceMooncake => self.made_up(),
+        }
+    }
+
+    fn dataset(&self) -> Result<&'a Dataset, PlanError> {
+        let workload = &self.scenario.workload;
+        self.dataset.ok_or_else(|| PlanError::NoDataset {
+            pack: workload.pack.id(),
+            dataset: workload.dataset.clone().unwrap_or_default(),
+        })
+    }
+
+    fn of_rows(&self) -> Result<(Requests, Requests), PlanError> {
+        let workload = &self.scenario.workload;
+        let mut rows = Rows::new(workload, self.dataset()?, self.tokenizer, self.form)?;
+        let mut requests = Vec::new();
+        while (requests.len() as u64) < workload.requests {
+            let Some(request) = rows.next()? else { break };
+            requests.push(request);
+        }
+        if workload.pack == Pack::SharegptVllm {
+            drawn_again(&mut requests, workload);
+        }
+        self.enough(&requests)?;
+        let warmup = self.warmup(&requests, || rows.next())?;
+        Ok((requests, warmup))
+    }
+
+    fn of_conversations(&self) -> Result<(Requests, Requests), PlanError> {
+        let workload = &self.scenario.workload;
+        let dataset = self.dataset()?;
+        let mut all = Conversations::new(workload, dataset, self.tokenizer, self.form)?;
+        let mut requests: Requests = Vec::new();
+        while (requests.len() as u64) < workload.requests {
+            let Some(turns) = all.next(requests.len())? else { break };
+            requests.extend(turns);
+        }
+        requests.truncate(usize::try_from(workload.requests).unwrap_or(usize::MAX));
+        self.enough(&requests)?;
+        let mut opening = || {
+            while let Some(turns) = all.next(0)? {
+                if let Some(first) = turns.into_iter().next() {
+                    return Ok(Some(first));
+                }
+            }
+            Ok(None)
+        };
+        let warmup = self.warmup(&requests, &mut opening)?;
+        Ok((requests, warmup))
+    }
+
+    fn of_lines(&self) -> Result<(Requests, Requests), PlanError> {
+        let dataset = self.dataset()?;
+        let mut requests = lines::own(self.scenario, dataset, self.tokenizer, self.form)?;
+        self.enough(&requests)?;
+        let wanted = usize::try_from(self.scenario.workload.requests).unwrap_or(usize::MAX);
+        let mut rest = requests.split_off(wanted).into_iter();
+        let warmup = self.warmup(&requests, || Ok(rest.next()))?;
+        Ok((requests, warmup))
+    }
+
+    /// Requests that no data set limits; those that warm up are drawn with the next seed.
+    fn made_up(&self) -> Result<(Requests, Requests), PlanError> {
+        let workload = &self.scenario.workload;
+        let requests = self.drawn(workload)?;
+        self.enough(&requests)?;
+        let next = Workload {
+            requests: self.scenario.warmup.requests,
+            seed: workload.seed.wrapping_add(1),
+            groups: workload.groups.map(|_| 1),
+            ..workload.clone()
+        };
+        let mut others = self.drawn(&next)?.into_iter();
+        let warmup = self.warmup(&requests, || Ok(others.next()))?;
+        Ok((requests, warmup))
+    }
+
+    fn drawn(&self, workload: &Workload) -> Result<Requests, PlanError> {
+        let (tokenizer, form) = (self.tokenizer, self.form);
+        match workload.pack {
+            Pack::RandomVllm => vocabulary::vllm(workload, tokenizer, form),
+            Pack::RandomInferencex => vocabulary::inferencex(workload, tokenizer, form),
+            Pack::PrefixGroupsSglang => prefix_sets::sglang(workload, tokenizer, form),
+            Pack::PrefixRepetitionVllm => prefix_sets::vllm(workload, tokenizer, form),
+            _ => lines::traced(workload.requests, workload.seed, self.dataset()?, tokenizer, form),
+        }
+    }
+
+    fn enough(&self, requests: &[ManifestRequest]) -> Result<(), PlanError> {
+        let wanted = self.scenario.workload.requests;
+        if (requests.len() as u64) < wanted {
+            return Err(PlanError::TooFew { found: requests.len(), wanted });
+        }
+        Ok(())
+    }
+
+    /// Takes warm-up prompts from what `next` gives, and of those only such as do not begin like
+    /// a measured one.
+    fn warmup(
+        &self,
+        measured: &[ManifestRequest],
+        mut next: impl FnMut() -> Result<Option<ManifestRequest>, PlanError>,
+    ) -> Result<Requests, PlanError> {
+        let Warmup { requests: wanted, output_tokens_max, .. } = self.scenario.warmup;
+        let head = |request: &ManifestRequest| {
+            request.prompt[..request.prompt.len().min(SHARED_MAX)].to_vec()
+        };
+        let taken: BTreeSet<Vec<u32>> = measured.iter().map(head).collect();
+        let mut found: Requests = Vec::new();
+        while (found.len() as u64) < wanted {
+            let Some(request) = next()? else {
+                return Err(PlanError::NoWarmup { found: found.len(), wanted });
+            };
+            found.extend(Some(request).filter(|request| !taken.contains(&head(request))));
+        }
+        for request in &mut found {
+            request.send_us = 0;
+            request.output_tokens =
+                request.output_tokens.min(output_tokens_max.unwrap_or(u64::MAX));
+        }
+        Ok(found)
+    }
+}
+
+/// vLLM fills a sample that is too small with repeats of it.
+fn drawn_again(requests: &mut Requests, workload: &Workload) {
+    let Ok(count) = u32::try_from(requests.len()) else { return };
+    let mut random = PythonRandom::seed(workload.seed);
+    while count > 0 && (requests.len() as u64) < workload.requests {
+        requests.push(requests[random.below(count) as usize].clone());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload::gguf::GgufTokenizer;
+
+    /// One token a letter.
+    fn letters() -> Tokenizer {
+        let tokens: Vec<String> = ('a'..='z').map(String::from).collect();
+        Tokenizer::from_gguf(&GgufTokenizer {
+            model: "gpt2".into(),
+            pre: "smollm".into(),
+            token_types: vec![1; tokens.len()],
+            tokens,
+            ..GgufTokenizer::default()
+        })
+        .unwrap()
+    }
+
+    fn scenario(pack: &str, requests: u64) -> Scenario {
+        let lengths = match pack {
+            "random@lmdeploy" => ", input_tokens = 9, output_tokens = 5, range_ratio = 1.0",
+            _ => "",
+        };
+        Scenario::parse(&format!(
+            "question = \"?\"\nrev = 2\ntier = \"lite\"\n\
+             workload = {{ pack = \"{pack}\", dataset = \"d\", requests = {requests}, seed = 1{lengths} }}\n\
+             warmup = {{ requests = 1, from = \"disjoint\", output_tokens_max = 3 }}\n\
+             arrival = {{ kind = \"all-at-once\" }}\n\
+             output = {{ ignore_eos = true, temperature = 0.0 }}\n"
+        ))
+        .unwrap()
+    }
+
+    fn drawn(pack: &str, requests: u64, rows: &[(&str, &str)]) -> Result<Plan, PlanError> {
+        let dataset = Dataset::of_pairs(rows);
+        plan("x", &scenario(pack, requests), Some(&dataset), &letters(), PromptForm::TokenIds)
+    }
+
+    fn text(request: &ManifestRequest) -> String {
+        letters().decode(&request.prompt).unwrap()
+    }
+
+    #[test]
+    fn conversations_are_kept_by_their_lengths_in_shuffled_order() {
+        let long = "x".repeat(1025);
+        let rows = [
+            ("aaaa", "bbbbb"),
+            ("ccc", "short prompt"),
+            ("dddd", "eee"),
+            (long.as_str(), "ffff"),
+            ("gggg", &long),
+            ("hhhhh", "iiii"),
+        ];
+        let mut order: Vec<usize> = (0..rows.len()).collect();
+        PythonRandom::seed(1).shuffle(&mut order);
+        let expected: Vec<&str> =
+            order.iter().filter(|row| [0, 4, 5].contains(*row)).map(|row| rows[*row].0).collect();
+        let plan = drawn("sharegpt@lmdeploy", 2, &rows).unwrap();
+        let found: Vec<String> = plan.manifest.requests.iter().map(text).collect();
+        assert_eq!(found, expected[..2]);
+        assert_eq!(text(&plan.warmup[0]), expected[2], "the next row that nobody measures");
+        assert_eq!(plan.manifest.scenario, "x@2");
+    }
+
+    #[test]
+    fn random_prompts_are_repeated_or_cut_to_their_length() {
+        let rows = [("abc", "z"), ("", "z"), ("abcdefghijkl", "z"), ("wxyz", "z")];
+        let plan = drawn("random@lmdeploy", 2, &rows).unwrap();
+        let mut found: Vec<String> =
+            plan.manifest.requests.iter().chain(&plan.warmup).map(text).collect();
+        found.sort();
+        assert_eq!(found, ["abcabcabc", "abcdefghi", "wxyzwxyzw"], "the empty prompt is dropped");
+        assert!(plan.manifest.requests.iter().all(|request| request.output_tokens == 5));
+        assert_eq!(plan.warmup[0].output_tokens, 3, "warming up asks for less");
+    }
+
+    #[test]
+    fn warm_up_prompts_do_not_begin_like_measured_ones() {
+        let alike = [("aaaaaa", "bbbb"), ("aaaaaa", "bbbb")];
+        assert!(matches!(
+            drawn("sharegpt@lmdeploy", 1, &alike),
+            Err(PlanError::NoWarmup { found: 0, wanted: 1 })
+        ));
+    }
+
+    #[test]
+    fn too_small_a_data_set_is_an_error_that_says_so() {
+        let error = drawn("sharegpt@lmdeploy", 3, &[("aaaa", "bbbb")]).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the data set gives 1 requests of the 3 that the scenario asks for"
+        );
+    }
+}

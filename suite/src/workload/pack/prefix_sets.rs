@@ -1,0 +1,89 @@
+//! Requests that share prefixes in groups: `prefix-groups@sglang` and `prefix-repetition@vllm`.
+
+use schema::manifest::ManifestRequest;
+use schema::run::PromptForm;
+use schema::scenario::Workload;
+
+use super::lengths::{LowerBound, uniform};
+use super::vocabulary::{of_text, settled};
+use super::{PlanError, seed32};
+use crate::workload::generators::{NumpyRandom, PythonRandom};
+use crate::workload::tokenizer::{Tokenizer, TokenizerError};
+
+/// Draws as SGLang's `generated-shared-prefix` does, with one turn and in shuffled order.
+///
+/// There the vocabulary comes in the order of a hash map, which is another in every process; here
+/// it is ascending.
+pub fn sglang(
+    workload: &Workload,
+    tokenizer: &Tokenizer,
+    form: PromptForm,
+) -> Result<Vec<ManifestRequest>, PlanError> {
+    let groups = workload.groups.unwrap_or(1);
+    let ratio = workload.range_ratio.unwrap_or(1.0);
+    let mut numbers = NumpyRandom::seed(seed32(workload)?);
+    let mut draw = |bound: Option<u64>, count: u64| match bound.unwrap_or(0) {
+        // No length is drawn for nothing.
+        0 => vec![0; usize::try_from(count).unwrap_or(0)],
+        bound => uniform(&mut numbers, bound, ratio, count, LowerBound::One),
+    };
+    let prefix_lengths = draw(workload.prefix_tokens, groups);
+    let input_lengths = draw(workload.input_tokens, workload.requests);
+    let output_lengths = draw(workload.output_tokens, workload.requests);
+    let ids = tokenizer.ids();
+    let mut random = PythonRandom::seed(workload.seed);
+    let mut text = |length: u64| -> Result<String, TokenizerError> {
+        tokenizer.decode(&random.choices(&ids, usize::try_from(length).unwrap_or(0)))
+    };
+    let texts = |lengths: Vec<u64>, text: &mut dyn FnMut(u64) -> Result<String, TokenizerError>| {
+        lengths.into_iter().map(text).collect::<Result<Vec<String>, _>>()
+    };
+    let prefixes = texts(prefix_lengths, &mut text)?;
+    let questions = texts(input_lengths, &mut text)?;
+    let per_group = (questions.len() / prefixes.len().max(1)).max(1);
+    let mut requests = Vec::new();
+    for (index, (question, output)) in questions.iter().zip(output_lengths).enumerate() {
+        let text = format!("{}\n\n{question}", prefixes[index / per_group]);
+        requests.push(of_text(tokenizer, form, text, output, index)?);
+    }
+    random.shuffle(&mut requests);
+    Ok(requests)
+}
+
+/// Draws as vLLM's `prefix_repetition` does.
+///
+/// Where prompts go as ids, prefix and suffix are sent as they were drawn, so that lengths and
+/// what is shared are exact; as text they may merge where they meet.
+pub fn vllm(
+    workload: &Workload,
+    tokenizer: &Tokenizer,
+    form: PromptForm,
+) -> Result<Vec<ManifestRequest>, PlanError> {
+    let groups = workload.groups.unwrap_or(1);
+    let size = tokenizer.vocabulary_size() as u64;
+    let mut numbers = NumpyRandom::seed(seed32(workload)?);
+    let mut id = || u32::try_from(numbers.randint(0, size)).unwrap_or(u32::MAX);
+    let mut drawn = |length: Option<u64>| {
+        let ids = (0..length.unwrap_or(0)).map(|_| id()).collect();
+        settled(tokenizer, ids, &mut id).map(|found| found.1)
+    };
+    let output_tokens = workload.output_tokens.unwrap_or(0);
+    let mut requests = Vec::new();
+    for _ in 0..groups {
+        let prefix = drawn(workload.prefix_tokens)?;
+        for _ in 0..workload.requests / groups.max(1) {
+            let prompt = [&prefix[..], &drawn(workload.input_tokens)?].concat();
+            requests.push(match form {
+                PromptForm::Text => {
+                    let text = tokenizer.decode(&prompt)?;
+                    of_text(tokenizer, form, text, output_tokens, requests.len())?
+                }
+                PromptForm::TokenIds => {
+                    ManifestRequest { prompt, output_tokens, ..ManifestRequest::default() }
+                }
+            });
+        }
+    }
+    PythonRandom::seed(workload.seed).shuffle(&mut requests);
+    Ok(requests)
+}

@@ -1,0 +1,161 @@
+//! Prompts that run through the vocabulary: `random@vllm` and `random@inferencex`.
+//!
+//! Both draw lengths and an offset per request, take consecutive ids from there, and then decode
+//! and encode until the text has as many tokens as were asked for, ten times at most.
+
+use schema::manifest::ManifestRequest;
+use schema::run::PromptForm;
+use schema::scenario::Workload;
+
+use super::lengths::{LowerBound, scaled, uniform};
+use super::{PlanError, seed32};
+use crate::workload::generators::{NumpyRandom, Pcg64};
+use crate::workload::tokenizer::{Tokenizer, TokenizerError};
+
+/// How often a text is mended.
+const ROUNDS: usize = 10;
+
+/// Draws as vLLM's `random` does.
+pub fn vllm(
+    workload: &Workload,
+    tokenizer: &Tokenizer,
+    form: PromptForm,
+) -> Result<Vec<ManifestRequest>, PlanError> {
+    let mut random = Pcg64::seed(workload.seed);
+    let size = tokenizer.vocabulary_size() as u64;
+    let ratio = workload.range_ratio.unwrap_or(0.0);
+    let specials = tokenizer.specials_added() as u64;
+    let input = workload.input_tokens.unwrap_or(0).saturating_sub(specials);
+    let output = workload.output_tokens.unwrap_or(0);
+    let prefix_tokens = workload.prefix_tokens.unwrap_or(0);
+    let shortest = scaled(input, 1.0 - ratio);
+    let mut draw = |low: u64, high: u64| -> Vec<u64> {
+        (0..workload.requests).map(|_| random.integers(low, high + 1)).collect()
+    };
+    let inputs = draw(shortest, scaled_up(input, 1.0 + ratio));
+    let least = scaled(output, 1.0 - ratio).max(1);
+    let outputs = draw(least, scaled_up(output, 1.0 + ratio).max(1));
+    let offsets = draw(0, size - 1);
+    if prefix_tokens + shortest == 0 {
+        return Err(PlanError::Empty { index: 0, what: "a prompt" });
+    }
+    let ids = tokenizer.ordinary_ids();
+    let count = ids.len() as u64;
+    let prefix = (0..prefix_tokens).map(|_| at(&ids, random.integers(0, count))).collect();
+    let mut settle =
+        |ids| settled(tokenizer, ids, || narrow(random.integers(0, size))).map(|found| found.0);
+    Runs { prefix, ids: &ids, inputs, outputs, offsets }.requests(tokenizer, form, &mut settle)
+}
+
+/// Draws as InferenceX's `random` does.
+pub fn inferencex(
+    workload: &Workload,
+    tokenizer: &Tokenizer,
+    form: PromptForm,
+) -> Result<Vec<ManifestRequest>, PlanError> {
+    let mut random = NumpyRandom::seed(seed32(workload)?);
+    let size = tokenizer.vocabulary_size() as u64;
+    let ratio = workload.range_ratio.unwrap_or(1.0);
+    let prefix_tokens = workload.prefix_tokens.unwrap_or(0);
+    let prefix = (0..prefix_tokens).map(|_| narrow(random.randint(0, size))).collect();
+    let mut draw = |bound: Option<u64>| {
+        uniform(&mut random, bound.unwrap_or(0), ratio, workload.requests, LowerBound::Zero)
+    };
+    let (inputs, outputs) = (draw(workload.input_tokens), draw(workload.output_tokens));
+    let offsets = (0..workload.requests).map(|_| random.randint(0, size)).collect();
+    let ids: Vec<u32> = (0..size).map(narrow).collect();
+    let mut settle =
+        |ids| settled(tokenizer, ids, || narrow(random.randint(0, size))).map(|found| found.0);
+    Runs { prefix, ids: &ids, inputs, outputs, offsets }.requests(tokenizer, form, &mut settle)
+}
+
+/// What was drawn: a prefix for all, and lengths and a place to begin for each.
+struct Runs<'a> {
+    prefix: Vec<u32>,
+    /// The ids that a run goes through, and round again.
+    ids: &'a [u32],
+    inputs: Vec<u64>,
+    outputs: Vec<u64>,
+    offsets: Vec<u64>,
+}
+
+impl Runs<'_> {
+    fn requests(
+        self,
+        tokenizer: &Tokenizer,
+        form: PromptForm,
+        settle: &mut dyn FnMut(Vec<u32>) -> Result<String, TokenizerError>,
+    ) -> Result<Vec<ManifestRequest>, PlanError> {
+        let lengths = self.inputs.iter().zip(&self.outputs);
+        let mut requests = Vec::new();
+        for (index, ((input, output), offset)) in lengths.zip(&self.offsets).enumerate() {
+            let count = self.ids.len() as u64;
+            let run = (0..*input).map(|j| at(self.ids, (offset + index as u64 + j) % count));
+            let text = settle(self.prefix.iter().copied().chain(run).collect())?;
+            requests.push(of_text(tokenizer, form, text, *output, index)?);
+        }
+        Ok(requests)
+    }
+}
+
+/// A request of this text, whose ids are those that a server makes of it.
+pub fn of_text(
+    tokenizer: &Tokenizer,
+    form: PromptForm,
+    text: String,
+    output_tokens: u64,
+    index: usize,
+) -> Result<ManifestRequest, PlanError> {
+    let prompt = tokenizer.encode(&text)?;
+    for (what, empty) in [("a prompt", prompt.is_empty()), ("an answer", output_tokens == 0)] {
+        if empty {
+            return Err(PlanError::Empty { index, what });
+        }
+    }
+    let text = (form == PromptForm::Text).then_some(text);
+    Ok(ManifestRequest { prompt, text, output_tokens, ..ManifestRequest::default() })
+}
+
+/// Text and ids that decode and encode into each other and are as long as `ids`: what is missing
+/// is drawn, what is too much is cut. Some never settle; those stay as they are in the end.
+pub fn settled(
+    tokenizer: &Tokenizer,
+    mut ids: Vec<u32>,
+    mut extra: impl FnMut() -> u32,
+) -> Result<(String, Vec<u32>), TokenizerError> {
+    let wanted = ids.len();
+    let mut round = 0;
+    loop {
+        let text = tokenizer.decode(&ids)?;
+        ids = tokenizer.encode_plain(&text)?;
+        if round == ROUNDS || ids.len() == wanted {
+            return Ok((text, ids));
+        }
+        round += 1;
+        ids.truncate(wanted);
+        while ids.len() < wanted {
+            ids.push(extra());
+        }
+    }
+}
+
+/// The id at a position that lies within.
+fn at(ids: &[u32], position: u64) -> u32 {
+    ids[usize::try_from(position).unwrap_or(usize::MAX)]
+}
+
+/// A drawn id: vocabularies are counted in 32 bits.
+fn narrow(id: u64) -> u32 {
+    u32::try_from(id).unwrap_or(u32::MAX)
+}
+
+/// `ceil(mean * ratio)`.
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "lengths are far below 2^53, the ratio is small and positive"
+)]
+fn scaled_up(mean: u64, ratio: f64) -> u64 {
+    (mean as f64 * ratio).ceil() as u64
+}
