@@ -31,6 +31,7 @@ struct e4m3 {
 #else
 
 #define DEVICE __device__ __forceinline__
+#define DEVICE_MEMBER __device__ __forceinline__
 /// Shared memory whose size is given at launch.
 #define DYNAMIC_SHARED(name) extern __shared__ __align__(16) u8 name[]
 

@@ -23,6 +23,7 @@
 #define __launch_bounds__(...)
 #define __align__(n) alignas(n)
 #define DEVICE static inline
+#define DEVICE_MEMBER inline
 #define DYNAMIC_SHARED(name) u8* name = shim::block().shared.data()
 
 struct alignas(16) uint4 {

@@ -2,7 +2,12 @@
 //!
 //! What a GPU alone can show, such as speed and races, is not tested here.
 
+mod attention;
 mod elementwise;
+mod experts;
+mod pages;
+mod rope;
+mod sample;
 mod shim;
 
 use half::bf16;

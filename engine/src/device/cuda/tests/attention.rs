@@ -1,0 +1,233 @@
+//! Attention over pages, whole and split, against the reference.
+
+use super::pages::Pages;
+use super::*;
+use crate::device::cuda::launch::attention::{
+    AttentionArguments, AttentionPlan, MergeArguments, PageType, Span, entry,
+};
+use crate::device::{AttentionLayer, AttentionShape};
+
+/// Weights are rounded to bf16 before they meet the values, and results after.
+const BOUND: f32 = 1.0 / 128.0;
+
+struct Case {
+    shape: AttentionShape,
+    page_type: PageType,
+    page_tokens: usize,
+    window: Option<usize>,
+    has_sinks: bool,
+    /// Blocks among which the work is divided, half as many multiprocessors.
+    processors: usize,
+    /// Of each sequence, the position of its first row in the step, and the rows.
+    spans: Vec<(usize, usize)>,
+}
+
+impl Default for Case {
+    fn default() -> Self {
+        Self {
+            shape: shape(4, 2, 64),
+            page_type: PageType::Bf16,
+            page_tokens: 16,
+            window: None,
+            has_sinks: false,
+            processors: 2,
+            spans: vec![(40, 1)],
+        }
+    }
+}
+
+fn shape(heads: usize, kv_heads: usize, head_dim: usize) -> AttentionShape {
+    AttentionShape { heads, kv_heads, head_dim, scale: 1.5 / (head_dim as f32).sqrt() }
+}
+
+/// The rows of one sequence up to its last in the step: queries, keys and values.
+fn sequence(case: &Case, length: usize, seed: u32) -> Vec<f32> {
+    let qkv = rounded(length * case.shape.qkv_cols(), seed);
+    match case.page_type {
+        PageType::Bf16 => qkv,
+        // Keys and values as codes have them, so that only the kernel's own rounding is seen.
+        PageType::E4m3 => {
+            let first = case.shape.heads * case.shape.head_dim;
+            let mut qkv = qkv;
+            for row in qkv.chunks_exact_mut(case.shape.qkv_cols()) {
+                row[first..].iter_mut().for_each(|x| *x = pages::e4m3(pages::nearest_e4m3(*x)));
+            }
+            qkv
+        }
+    }
+}
+
+/// Everything that a step's attention reads, and what it must give.
+struct Step {
+    qkv: Vec<f32>,
+    pages: Vec<u8>,
+    spans: Vec<Span>,
+    want: Vec<f32>,
+    layer: Vec<f32>,
+}
+
+fn step(case: &Case, cache: &Pages) -> Step {
+    let AttentionShape { heads, kv_heads, head_dim: d, .. } = case.shape;
+    let lengths = case.spans.iter().map(|(position, rows)| position + rows);
+    let count: usize = lengths.map(|length| length.div_ceil(case.page_tokens)).sum();
+    // What nobody wrote is no number.
+    let mut step = Step {
+        qkv: Vec::new(),
+        pages: vec![0xff; cache.bytes(count + 1)],
+        spans: Vec::new(),
+        want: Vec::new(),
+        layer: vec![1.0; heads + 2 * kv_heads],
+    };
+    let mut layer = AttentionLayer::new(case.shape, 0);
+    layer.window = case.window;
+    step.layer[..heads].fill(f32::NEG_INFINITY);
+    if case.has_sinks {
+        step.layer[..heads].iter_mut().enumerate().for_each(|(i, x)| *x = i as f32 - 1.0);
+        layer.sinks = Some(step.layer[..heads].to_vec());
+    }
+    let mut scales = vec![1.0; 2 * kv_heads];
+    if case.page_type == PageType::E4m3 {
+        scales.iter_mut().enumerate().for_each(|(i, x)| *x = 0.5 + 0.25 * i as f32);
+        step.layer[heads..].copy_from_slice(&scales);
+    }
+    let mut free: Vec<u32> = (0..count as u32 + 1).rev().collect();
+    let mut row = 0;
+    for (i, (position, rows)) in case.spans.iter().copied().enumerate() {
+        let qkv = sequence(case, position + rows, 20 + i as u32);
+        let table: Vec<u32> = free.drain(..(position + rows).div_ceil(case.page_tokens)).collect();
+        let mut scaled = qkv.clone();
+        for t in 0..position + rows {
+            let slot =
+                table[t / case.page_tokens] as usize * case.page_tokens + t % case.page_tokens;
+            for stored in 0..2 * kv_heads {
+                let at = (t * (heads + 2 * kv_heads) + heads + stored) * d;
+                let to = cache.at(slot, stored % kv_heads, stored >= kv_heads);
+                cache.write(&mut step.pages, to, &qkv[at..at + d]);
+                scaled[at..at + d].iter_mut().for_each(|x| *x *= scales[stored]);
+            }
+        }
+        let first = position * heads * d;
+        step.want.extend(&reference::attention(&scaled, &layer)[first..]);
+        step.qkv.extend(&qkv[position * case.shape.qkv_cols()..]);
+        step.spans.push(Span { row, rows, position, pages: table });
+        row += rows;
+    }
+    step
+}
+
+/// Runs both kernels; gives how many merges there were.
+fn check(attention: &Program, merge: &Program, case: &Case) -> u32 {
+    let AttentionShape { heads, kv_heads, head_dim, scale } = case.shape;
+    let &Case { page_type, page_tokens, window, .. } = case;
+    let cache = Pages { page_type, kv_heads, head_dim, page_tokens, layers: 2 };
+    let step = step(case, &cache);
+    let launch = Launch::attention(case.processors, page_type, head_dim);
+    let plan = AttentionPlan::new(&step.spans, &case.shape, window, launch.grid[0] as usize);
+    let what = format!(
+        "{page_type:?} {:?} {page_tokens} tokens a page, window {window:?}, sinks {}, {:?}",
+        case.shape, case.has_sinks, case.spans
+    );
+    let call = Call::new(entry(page_type, head_dim).unwrap(), launch)
+        .buffer(&vec![0xffff_u16; step.want.len()])
+        .buffer(&vec![f32::NAN; plan.part_lines * (head_dim + 2)])
+        .buffer(&narrow(&step.qkv))
+        .buffer(&step.pages)
+        .buffer(&plan.words)
+        .buffer(&step.layer)
+        .value(AttentionArguments {
+            heads: heads as u32,
+            kv_heads: kv_heads as u32,
+            page_bits: page_tokens.ilog2(),
+            page_stride: cache.stride() as u32,
+            window: window.unwrap_or(0) as u32,
+            scale,
+        });
+    let got = &attention.run(&[call])[0];
+    let call = Call::new("attention_merge", Launch::attention_merge(case.processors))
+        .buffer(&elements::<u16>(&got[0]))
+        .buffer(&elements::<f32>(&got[1]))
+        .buffer(&plan.words)
+        .buffer(&step.layer)
+        .value(MergeArguments {
+            heads: heads as u32,
+            kv_heads: kv_heads as u32,
+            head_dim: head_dim as u32,
+        });
+    check_close(&widen(&merge.run(&[call])[0][0]), &step.want, BOUND, &what);
+    plan.words[1]
+}
+
+fn programs() -> Option<(Program, Program)> {
+    Some((Program::compile("attention")?, Program::compile("attention_merge")?))
+}
+
+#[test]
+fn attention_of_every_head_size_and_type_is_that_of_the_reference() {
+    let Some((attention, merge)) = programs() else { return };
+    let (bf16, e4m3) = (PageType::Bf16, PageType::E4m3);
+    let sizes = [(bf16, 16), (bf16, 32), (bf16, 64), (bf16, 128), (bf16, 256)];
+    for (page_type, head_dim) in sizes.into_iter().chain([(e4m3, 64), (e4m3, 128), (e4m3, 256)]) {
+        // Sixteen lines for all warps, and lines of their own.
+        let spans = vec![(70, 1), (0, 9)];
+        let case = Case { shape: shape(6, 2, head_dim), page_type, spans, ..Case::default() };
+        check(&attention, &merge, &case);
+    }
+}
+
+#[test]
+fn rows_heads_and_pages_end_anywhere() {
+    let Some((attention, merge)) = programs() else { return };
+    for rows in (1..=17).chain([21, 22, 31, 33]) {
+        let spans = vec![(rows, rows)];
+        let case = Case { shape: shape(3, 1, 16), spans, ..Case::default() };
+        check(&attention, &merge, &case);
+    }
+    for position in [0, 1, 15, 16, 17, 62, 63, 64, 65, 127, 128, 129] {
+        for page_type in [PageType::Bf16, PageType::E4m3] {
+            let spans = vec![(position, 1)];
+            check(&attention, &merge, &Case { page_type, spans, ..Case::default() });
+        }
+    }
+    for (heads, kv_heads) in [(1, 1), (5, 1), (9, 3), (7, 7), (16, 1), (17, 1), (40, 2), (64, 1)] {
+        let spans = vec![(66, 1), (3, 2)];
+        let shape = shape(heads, kv_heads, 16);
+        check(&attention, &merge, &Case { shape, spans, page_tokens: 32, ..Case::default() });
+    }
+    for page_tokens in [1, 2, 64, 256] {
+        let spans = vec![(70, 20), (0, 1), (130, 1)];
+        check(&attention, &merge, &Case { page_tokens, spans, ..Case::default() });
+    }
+}
+
+#[test]
+fn windows_and_sinks_are_those_of_the_reference() {
+    let Some((attention, merge)) = programs() else { return };
+    for window in [1, 2, 16, 63, 64, 65, 128, 1000] {
+        for (has_sinks, page_type) in [(true, PageType::Bf16), (false, PageType::E4m3)] {
+            let spans = vec![(150, 1), (60, 40), (0, 3)];
+            let window = Some(window);
+            check(
+                &attention,
+                &merge,
+                &Case { window, has_sinks, page_type, spans, ..Case::default() },
+            );
+        }
+    }
+}
+
+#[test]
+fn split_positions_are_merged_as_if_they_were_whole() {
+    let Some((attention, merge)) = programs() else { return };
+    let mut merges = 0;
+    for (page_type, has_sinks) in
+        [(PageType::Bf16, false), (PageType::Bf16, true), (PageType::E4m3, true)]
+    {
+        for window in [None, Some(400)] {
+            let spans = vec![(900, 1), (300, 2), (520, 24)];
+            let processors = 8;
+            let case = Case { page_type, has_sinks, window, spans, processors, ..Case::default() };
+            merges += check(&attention, &merge, &case);
+        }
+    }
+    assert!(merges >= 12, "{merges} merges");
+}
