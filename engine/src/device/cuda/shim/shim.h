@@ -7,6 +7,7 @@
 //! that threads may run in either order.
 #pragma once
 
+#include <sanitizer/asan_interface.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -156,6 +157,9 @@ inline void run_block(dim3 index) {
         one.context.uc_stack.ss_size = one.stack.size();
         one.context.uc_link = nullptr;
         makecontext(&one.context, run_thread, 0);
+        // A context without a size is one whose stack the sanitizer does not clear at every switch.
+        one.context.uc_stack.ss_size = 0;
+        ASAN_UNPOISON_MEMORY_REGION(one.stack.data(), one.stack.size());
         one.awaits = nullptr;
         one.has_ended = false;
     }
@@ -248,16 +252,26 @@ template <bool Transposed> inline void load_matrices(u32 (&to)[4], const void* r
     std::memcpy(to, four.x, sizeof to);
 }
 
+/// One product of a warp: gathers both matrices from the lanes' fragments, and hands out the sums.
 inline void multiply(Fragments* lanes, Four* out) {
+    float a[16][16], b[8][16];
+    for (u32 l = 0; l < LANES; ++l) {
+        u32 g = l / 4, q = l % 4 * 2;
+        for (u32 i = 0; i < 4; ++i) {
+            a[g + i % 2 * 8][q + i / 2 * 8] = half(lanes[l].a[i], 0);
+            a[g + i % 2 * 8][q + i / 2 * 8 + 1] = half(lanes[l].a[i], 1);
+        }
+        for (u32 i = 0; i < 2; ++i) {
+            b[g][q + i * 8] = half(lanes[l].b[i], 0);
+            b[g][q + i * 8 + 1] = half(lanes[l].b[i], 1);
+        }
+    }
     for (u32 l = 0; l < LANES; ++l) {
         for (u32 i = 0; i < 4; ++i) {
-            u32 row = l / 4 + i / 2 * 8, column = l % 4 * 2 + i % 2;
+            const float* row = a[l / 4 + i / 2 * 8];
+            const float* column = b[l % 4 * 2 + i % 2];
             float sum = 0.0f;
-            for (u32 k = 0; k < 16; ++k) {
-                u32 a = lanes[row % 8 * 4 + k % 8 / 2].a[row / 8 + k / 8 * 2];
-                u32 b = lanes[column * 4 + k % 8 / 2].b[k / 8];
-                sum += half(a, k % 2) * half(b, k % 2);
-            }
+            for (u32 k = 0; k < 16; ++k) sum += row[k] * column[k];
             sum += lanes[l].c[i];
             std::memcpy(&out[l].x[i], &sum, 4);
         }

@@ -157,77 +157,78 @@ fn check(attention: &Program, merge: &Program, case: &Case) -> u32 {
     plan.words[1]
 }
 
-fn programs() -> Option<(Program, Program)> {
-    Some((Program::compile("attention")?, Program::compile("attention_merge")?))
-}
-
-#[test]
-fn attention_of_every_head_size_and_type_is_that_of_the_reference() {
-    let Some((attention, merge)) = programs() else { return };
-    let (bf16, e4m3) = (PageType::Bf16, PageType::E4m3);
-    let sizes = [(bf16, 16), (bf16, 32), (bf16, 64), (bf16, 128), (bf16, 256)];
-    for (page_type, head_dim) in sizes.into_iter().chain([(e4m3, 64), (e4m3, 128), (e4m3, 256)]) {
-        // Sixteen lines for all warps, and lines of their own.
+/// Every head size and type: sixteen lines for all warps, and lines of their own.
+fn sizes() -> Vec<Case> {
+    let bf16 = [16, 32, 64, 128, 256].map(|head_dim| (PageType::Bf16, head_dim));
+    let e4m3 = [64, 128, 256].map(|head_dim| (PageType::E4m3, head_dim));
+    let case = |(page_type, head_dim)| {
         let spans = vec![(70, 1), (0, 9)];
-        let case = Case { shape: shape(6, 2, head_dim), page_type, spans, ..Case::default() };
-        check(&attention, &merge, &case);
-    }
+        Case { shape: shape(6, 2, head_dim), page_type, spans, ..Case::default() }
+    };
+    bf16.into_iter().chain(e4m3).map(case).collect()
 }
 
-#[test]
-fn rows_heads_and_pages_end_anywhere() {
-    let Some((attention, merge)) = programs() else { return };
+/// Rows, positions, heads and pages that end anywhere in tiles.
+fn tails() -> Vec<Case> {
+    let mut cases = Vec::new();
     for rows in (1..=17).chain([21, 22, 31, 33]) {
-        let spans = vec![(rows, rows)];
-        let case = Case { shape: shape(3, 1, 16), spans, ..Case::default() };
-        check(&attention, &merge, &case);
+        let (shape, spans) = (shape(3, 1, 16), vec![(rows, rows)]);
+        cases.push(Case { shape, spans, ..Case::default() });
     }
     for position in [0, 1, 15, 16, 17, 62, 63, 64, 65, 127, 128, 129] {
         for page_type in [PageType::Bf16, PageType::E4m3] {
-            let spans = vec![(position, 1)];
-            check(&attention, &merge, &Case { page_type, spans, ..Case::default() });
+            cases.push(Case { page_type, spans: vec![(position, 1)], ..Case::default() });
         }
     }
     for (heads, kv_heads) in [(1, 1), (5, 1), (9, 3), (7, 7), (16, 1), (17, 1), (40, 2), (64, 1)] {
-        let spans = vec![(66, 1), (3, 2)];
-        let shape = shape(heads, kv_heads, 16);
-        check(&attention, &merge, &Case { shape, spans, page_tokens: 32, ..Case::default() });
+        let (shape, spans) = (shape(heads, kv_heads, 16), vec![(66, 1), (3, 2)]);
+        cases.push(Case { shape, spans, page_tokens: 32, ..Case::default() });
     }
     for page_tokens in [1, 2, 64, 256] {
         let spans = vec![(70, 20), (0, 1), (130, 1)];
-        check(&attention, &merge, &Case { page_tokens, spans, ..Case::default() });
+        cases.push(Case { page_tokens, spans, ..Case::default() });
     }
+    cases
 }
 
-#[test]
-fn windows_and_sinks_are_those_of_the_reference() {
-    let Some((attention, merge)) = programs() else { return };
-    for window in [1, 2, 16, 63, 64, 65, 128, 1000] {
+/// Windows around the size of a tile, with sinks and without.
+fn windows() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for window in [1, 2, 63, 64, 65, 1000] {
         for (has_sinks, page_type) in [(true, PageType::Bf16), (false, PageType::E4m3)] {
-            let spans = vec![(150, 1), (60, 40), (0, 3)];
-            let window = Some(window);
-            check(
-                &attention,
-                &merge,
-                &Case { window, has_sinks, page_type, spans, ..Case::default() },
-            );
+            let (window, spans) = (Some(window), vec![(150, 1), (60, 24), (0, 3)]);
+            cases.push(Case { window, has_sinks, page_type, spans, ..Case::default() });
         }
     }
+    cases
 }
 
-#[test]
-fn split_positions_are_merged_as_if_they_were_whole() {
-    let Some((attention, merge)) = programs() else { return };
-    let mut merges = 0;
+/// Work for fewer items than there are blocks.
+fn splits() -> Vec<Case> {
+    let mut cases = Vec::new();
     for (page_type, has_sinks) in
         [(PageType::Bf16, false), (PageType::Bf16, true), (PageType::E4m3, true)]
     {
         for window in [None, Some(400)] {
             let spans = vec![(900, 1), (300, 2), (520, 24)];
             let processors = 8;
-            let case = Case { page_type, has_sinks, window, spans, processors, ..Case::default() };
-            merges += check(&attention, &merge, &case);
+            cases.push(Case { page_type, has_sinks, window, spans, processors, ..Case::default() });
         }
     }
+    cases
+}
+
+/// One test for all, since the kernel takes longer to compile than to run.
+#[test]
+fn attention_is_that_of_the_reference_whole_and_split() {
+    let (Some(attention), Some(merge)) =
+        (Program::compile("attention"), Program::compile("attention_merge"))
+    else {
+        return;
+    };
+    for case in sizes().into_iter().chain(tails()).chain(windows()) {
+        check(&attention, &merge, &case);
+    }
+    let merges: u32 = splits().iter().map(|case| check(&attention, &merge, case)).sum();
     assert!(merges >= 12, "{merges} merges");
 }

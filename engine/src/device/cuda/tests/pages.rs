@@ -16,10 +16,11 @@ pub(super) fn e4m3(code: u8) -> f32 {
 
 /// The code nearest to `x`, the even one of two; 448 for what is larger.
 pub(super) fn nearest_e4m3(x: f32) -> u8 {
-    let distance = |code: &u8| (e4m3(*code) - x.abs()).abs();
+    let size = x.abs().min(448.0);
+    let distance = |code: &u8| (e4m3(*code) - size).abs();
     let nearer = |a: &u8, b: &u8| distance(a).total_cmp(&distance(b)).then((a & 1).cmp(&(b & 1)));
-    let size = (0..=0x7e).min_by(nearer).unwrap_or_default();
-    size | if x.is_sign_negative() { 0x80 } else { 0 }
+    let code = (0..=0x7e).min_by(nearer).unwrap_or_default();
+    code | if x.is_sign_negative() { 0x80 } else { 0 }
 }
 
 /// Where the keys and values of one layer lie.

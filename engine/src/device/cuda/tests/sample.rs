@@ -60,10 +60,10 @@ fn the_likeliest_token_is_the_first_of_the_largest_finite_logits() {
 /// Rows sampled in every way, equal logits among them.
 fn ways() -> Vec<Sampling> {
     let mut ways = Vec::new();
-    for temperature in [0.0, 0.3, 1.0, 2.5] {
-        for top_k in [None, Some(1), Some(2), Some(7), Some(5000)] {
-            for top_p in [1.0, 0.95, 0.4, 1e-4] {
-                let min_p = if ways.len() % 3 == 0 { 0.02 } else { 0.0 };
+    for temperature in [0.0, 0.7, 1.5] {
+        for top_k in [None, Some(1), Some(7), Some(5000)] {
+            for top_p in [1.0, 0.9, 0.2] {
+                let min_p = if ways.len() % 4 == 0 { 0.02 } else { 0.0 };
                 let seed = 17 * ways.len() as u64;
                 ways.push(Sampling {
                     temperature,
@@ -92,7 +92,7 @@ fn drawn_tokens_are_those_of_the_sampler() {
         return;
     };
     let ways = ways();
-    for vocab in [1, 37, 512, 1300] {
+    for vocab in [37, 1300] {
         let mut logits: Vec<f32> =
             numbers(ways.len() * vocab, 16).iter().map(|x| 6.0 * x).collect();
         // Every other row has equal logits, where ids decide.
