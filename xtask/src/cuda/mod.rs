@@ -23,6 +23,9 @@ use toolchain::Toolchain;
 /// Where the kernels are: every `.cu` is one.
 const KERNELS: &str = "engine/src/device/cuda/kernels";
 
+/// Calls NVRTC, which is a library: this program loads none.
+const NVRTC: &str = include_str!("nvrtc.py");
+
 /// A GPU generation that kernels are compiled for.
 #[derive(Debug, Clone, Copy)]
 struct Generation {
@@ -121,6 +124,10 @@ impl Unit {
             said.findings.push(format!("{}: it does not compile\n{}", self.name(), why.trim_end()));
             return Ok(said);
         }
+        if let Some(why) = self.refused_by_nvrtc(shell, toolchain)? {
+            let what = "NVRTC, which has no headers, does not take it";
+            said.findings.push(format!("{}: {what}\n{why}", self.name()));
+        }
         let dump = |what: &str| -> Result<String> {
             shell.read(&toolchain.cuobjdump(), &[OsString::from(what), cubin.clone().into()])
         };
@@ -135,6 +142,20 @@ impl Unit {
         words.push(format!("-arch={}", self.generation.name).into());
         words.extend(["-o".into(), cubin.into(), self.source.clone().into()]);
         words
+    }
+
+    /// What NVRTC says against the kernel: it is the compiler where only a driver is installed.
+    fn refused_by_nvrtc(&self, shell: &Shell, toolchain: &Toolchain) -> Result<Option<String>> {
+        let words: [OsString; 5] = [
+            "-c".into(),
+            NVRTC.into(),
+            toolchain.nvrtc().into(),
+            self.generation.name.into(),
+            self.source.clone().into(),
+        ];
+        let done = shell.output(Path::new("python3"), &words)?;
+        let said = String::from_utf8_lossy(&done.stderr);
+        Ok((!done.status.success()).then(|| said.trim_end().to_owned()))
     }
 
     fn judge(&self, budgets: &[Budget], entries: &BTreeMap<String, Code>, said: &mut Said) {

@@ -11,8 +11,8 @@ use crate::shell::Shell;
 /// What is fetched, in the form that pip checks hashes by.
 const PACKAGES: &str = include_str!("toolchain.txt");
 
-/// Where the packages put their programs.
-const PROGRAMS: &str = "nvidia/cu13/bin";
+/// Where the packages put their folders.
+const ROOT: &str = "nvidia/cu13";
 
 const NO_PACKAGES: &str = "\
 hint: it comes from Python packages: connect to the network, and see that `python3 -m pip` works; or
@@ -21,7 +21,7 @@ hint: it comes from Python packages: connect to the network, and see that `pytho
 /// Programs that need no GPU and no driver.
 #[derive(Debug)]
 pub struct Toolchain {
-    programs: PathBuf,
+    root: PathBuf,
 }
 
 impl Toolchain {
@@ -35,19 +35,24 @@ impl Toolchain {
         let is_whole =
             fs::read_to_string(dir.join("packages.txt")).is_ok_and(|has| has == PACKAGES);
         if !is_whole {
-            eprintln!("fetching the CUDA toolchain, 107 MB, into `{}`", dir.display());
+            eprintln!("fetching the CUDA toolchain, 197 MB, into `{}`", dir.display());
             fetch(shell, &dir)?;
         }
-        Ok(Self { programs: dir.join(PROGRAMS) })
+        Ok(Self { root: dir.join(ROOT) })
     }
 
     pub fn nvcc(&self) -> PathBuf {
-        self.programs.join("nvcc")
+        self.root.join("bin/nvcc")
+    }
+
+    /// Where the compiler that a driver has at run time lies, as a library.
+    pub fn nvrtc(&self) -> PathBuf {
+        self.root.join("lib/libnvrtc.so.13")
     }
 
     /// Reads compiled kernels.
     pub fn cuobjdump(&self) -> PathBuf {
-        self.programs.join("cuobjdump")
+        self.root.join("bin/cuobjdump")
     }
 }
 

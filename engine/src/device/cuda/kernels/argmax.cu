@@ -9,20 +9,10 @@
 #include "prims.cuh"
 
 #define WARPS 8
-#define NONE 0xffffffffu
 
-/// Larger for larger logits and, of equal ones, for lower indices; 0 for what is no number.
-DEVICE u64 rank(float logit, u32 index) {
-    u32 bits = __float_as_uint(logit + 0.0f);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) return 0;
-    u32 ordered = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-    return static_cast<u64>(ordered) << 32 | static_cast<u32>(~index);
-}
-
-DEVICE u64 warp_best(u64 x) {
-#pragma unroll
-    for (int step = LANES / 2; step > 0; step /= 2) x = max(x, __shfl_xor_sync(ALL_LANES, x, step));
-    return x;
+/// 0 for what is no number; both zeros are one.
+DEVICE u64 logit_rank(float logit, u32 index) {
+    return isnan(logit) ? 0 : rank(logit + 0.0f, index);
 }
 
 extern "C" __global__ void __launch_bounds__(WARPS* LANES)
@@ -32,7 +22,7 @@ argmax_part(u64* best, const float* __restrict__ logits, u32 vocab) {
     u64 mine = 0;
 #pragma unroll 4
     for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < vocab; i += gridDim.x * blockDim.x) {
-        mine = max(mine, rank(row[i], i));
+        mine = max(mine, logit_rank(row[i], i));
     }
     mine = warp_best(mine);
     if (lane() == 0) parts[warp()] = mine;
@@ -49,8 +39,6 @@ argmax_merge(u32* ids, const u64* __restrict__ best, u32 parts) {
         mine = max(mine, best[static_cast<u64>(blockIdx.x) * parts + i]);
     }
     mine = warp_best(mine);
-    u32 ordered = static_cast<u32>(mine >> 32);
-    // Between the ranks of the infinities.
-    bool is_finite = ordered > 0x007fffffu && ordered < 0xff800000u;
-    if (lane() == 0) ids[blockIdx.x] = is_finite ? ~static_cast<u32>(mine) : NONE;
+    bool is_finite = mine != 0 && fabsf(number_of(mine)) < infinity();
+    if (lane() == 0) ids[blockIdx.x] = is_finite ? index_of(mine) : NONE;
 }

@@ -18,13 +18,13 @@
 //! too; values come out of them with their columns in another order, which is undone at the end.
 //! Grid: as many blocks as run at once; each takes every grid-th item. Block: 4 warps.
 //! Source: Dao 2023 (FlashAttention-2), Hong et al. 2023 (Flash-Decoding), Xiao et al. 2023 (sinks).
-//@ attention_bf16_16: registers 144, shared 512, has HMMA.16816.F32.BF16 LDGSTS.E.BYPASS.128 LDSM.16.MT88.4
-//@ attention_bf16_32: registers 144, shared 512, has HMMA.16816.F32.BF16 LDGSTS.E.BYPASS.128 LDSM.16.MT88.4
-//@ attention_bf16_64: registers 255, shared 512, has HMMA.16816.F32.BF16 LDGSTS.E.BYPASS.128 LDSM.16.MT88.4
-//@ attention_bf16_128: registers 255, shared 512, has HMMA.16816.F32.BF16 LDGSTS.E.BYPASS.128 LDSM.16.MT88.4
+//@ attention_bf16_16: registers 104, shared 512, has HMMA.16816.F32.BF16 LDGSTS.E.BYPASS.128 LDSM.16.MT88.4
+//@ attention_bf16_32: registers 128, shared 512, has HMMA.16816.F32.BF16 LDGSTS.E.BYPASS.128 LDSM.16.MT88.4
+//@ attention_bf16_64: registers 168, shared 512, has HMMA.16816.F32.BF16 LDGSTS.E.BYPASS.128 LDSM.16.MT88.4
+//@ attention_bf16_128: registers 192, shared 512, has HMMA.16816.F32.BF16 LDGSTS.E.BYPASS.128 LDSM.16.MT88.4
 //@ attention_bf16_256: registers 255, shared 512, has HMMA.16816.F32.BF16 LDGSTS.E.BYPASS.128 LDSM.16.MT88.4
-//@ attention_e4m3_64: registers 255, shared 512, has HMMA.16816.F32.BF16 LDGSTS.E.BYPASS.128 LDSM.16.MT88.4
-//@ attention_e4m3_128: registers 255, shared 512, has HMMA.16816.F32.BF16 LDGSTS.E.BYPASS.128 LDSM.16.MT88.4
+//@ attention_e4m3_64: registers 240, shared 512, has HMMA.16816.F32.BF16 LDGSTS.E.BYPASS.128 LDSM.16.MT88.4
+//@ attention_e4m3_128: registers 192, shared 512, has HMMA.16816.F32.BF16 LDGSTS.E.BYPASS.128 LDSM.16.MT88.4
 //@ attention_e4m3_256: registers 255, shared 512, has HMMA.16816.F32.BF16 LDGSTS.E.BYPASS.128 LDSM.16.MT88.4
 #include "prims.cuh"
 
@@ -34,8 +34,6 @@
 #define TILE 64
 /// Lines, and positions, of one product.
 #define LINES 16
-#define WHOLE 0xffffffffu
-#define LOG2_E 1.44269504f
 
 struct AttentionShape {
     u32 heads, kv_heads;
@@ -58,7 +56,7 @@ struct Item {
     u32 kv_head;
     /// Positions that are looked at; the first is a multiple of TILE.
     u32 from, to;
-    /// First line in `parts`, or WHOLE.
+    /// First line in `parts`, or NONE.
     u32 part;
 };
 
@@ -129,11 +127,12 @@ DEVICE void begin_tile(const Tiles<E, D>& tiles, u32 stage, const E* pages, cons
     for (u32 i = threadIdx.x; i < TILE * PIECES; i += THREADS) {
         u32 row = i / PIECES, column = i % PIECES, position = base + row;
         bool is_there = position < item.to;
+        // What is not read still needs an address: that of a page that there is.
         u64 page = is_there ? table[position >> shape.page_bits] : 0;
         u64 block = page * shape.page_stride + 2 * item.kv_head;
         u64 token = block * page_tokens + (position & (page_tokens - 1));
-        const u8* keys = reinterpret_cast<const u8*>(pages + (is_there ? token * D : 0)) + column * 16;
-        const u8* values = is_there ? keys + page_tokens * D * sizeof(E) : keys;
+        const u8* keys = reinterpret_cast<const u8*>(pages + token * D) + column * 16;
+        const u8* values = keys + page_tokens * D * sizeof(E);
         copy_async(piece<PIECES>(tiles.keys(stage), row, column), keys, is_there);
         copy_async(piece<PIECES>(tiles.values(stage), row, column), values, is_there);
     }
@@ -173,17 +172,23 @@ DEVICE void score(float (&scores)[POSITIONS / 8][4], const Tiles<E, D>& tiles, u
     }
 }
 
-/// Scales scores, and hides those that a line's row does not see.
+/// Scales scores, and hides those that a line's row does not see; most tiles are seen by all.
 template <int POSITIONS>
 DEVICE void mask(float (&scores)[POSITIONS / 8][4], float scale, const u32 (&own)[2], u32 first,
-                 u32 window) {
+                 const Item& item, u32 window) {
+    bool is_seen_by_all = first + POSITIONS - 1 <= item.position &&
+                          (window == 0 || first + window >= item.position + item.rows);
 #pragma unroll
     for (int n = 0; n < POSITIONS / 8; ++n) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
+            if (is_seen_by_all) {
+                scores[n][i] *= scale;
+                continue;
+            }
             u32 position = first + n * 8 + lane() % 4 * 2 + i % 2, row = own[i / 2];
             bool is_seen = position <= row && (window == 0 || position + window > row);
-            scores[n][i] = is_seen ? scores[n][i] * scale : -INFINITY;
+            scores[n][i] = is_seen ? scores[n][i] * scale : -infinity();
         }
     }
 }
@@ -201,7 +206,7 @@ DEVICE void soften(float (&scores)[POSITIONS / 8][4], Lines<D>& lines) {
         largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, 1));
         largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, 2));
         // Where nothing was seen yet, every weight is that of -infinity below 0.
-        float base = largest == -INFINITY ? 0.0f : largest;
+        float base = largest == -infinity() ? 0.0f : largest;
         float shrink = exp2_fast(lines.largest[half] - base), total = 0.0f;
 #pragma unroll
         for (int n = 0; n < POSITIONS / 8; ++n) {
@@ -278,7 +283,7 @@ DEVICE void attend(const Tiles<E, D>& tiles, float2 (&ends)[TILE], const E* page
         for (int i = 0; i < 4; ++i) lines.sums[n][i] = 0.0f;
     }
     for (int half = 0; half < 2; ++half) {
-        lines.largest[half] = -INFINITY;
+        lines.largest[half] = -infinity();
         lines.totals[half] = 0.0f;
     }
     begin_tile(tiles, 0, pages, table, item, item.from, shape);
@@ -294,7 +299,7 @@ DEVICE void attend(const Tiles<E, D>& tiles, float2 (&ends)[TILE], const E* page
         __syncthreads();
         float scores[POSITIONS / 8][4];
         score<E, D, POSITIONS>(scores, tiles, stage, line, first);
-        mask<POSITIONS>(scores, scale, own, base + first, shape.window);
+        mask<POSITIONS>(scores, scale, own, base + first, item, shape.window);
         soften<D, POSITIONS>(scores, lines);
         weigh<E, D, POSITIONS>(scores, tiles, stage, first, lines);
         __syncthreads();
@@ -327,10 +332,10 @@ DEVICE void finish(bf16* out, float* parts, const float* layer, const Tiles<E, D
     for (u32 i = threadIdx.x; i < lines * (D / 2); i += THREADS) {
         u32 line = i / (D / 2), column = i % (D / 2) * 2;
         u32 head = item.kv_head * group + line % group;
-        bool is_whole = item.part == WHOLE;
-        float largest = is_whole ? layer[head] * LOG2_E : -INFINITY;
+        bool is_whole = item.part == NONE;
+        float largest = is_whole ? layer[head] * LOG2_E : -infinity();
         for (u32 b = 0; b < blocks; ++b) largest = fmaxf(largest, ends[b * LINES + line].x);
-        float base = largest == -INFINITY ? 0.0f : largest;
+        float base = largest == -infinity() ? 0.0f : largest;
         float total = is_whole ? exp2_fast(layer[head] * LOG2_E - base) : 0.0f;
         float low = 0.0f, high = 0.0f;
         for (u32 b = 0; b < blocks; ++b) {

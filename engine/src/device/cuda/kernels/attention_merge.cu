@@ -8,8 +8,6 @@
 //@ attention_merge: registers 48, shared 0, has LDG.E.64 STG.E MUFU.EX2
 #include "prims.cuh"
 
-#define LOG2_E 1.44269504f
-
 struct MergeShape {
     u32 heads, kv_heads, head_dim;
 };

@@ -3,13 +3,11 @@
 //! dispatch: out [P, N] bf16 = the rows x [T, N] of the sorted pairs; a pair's row is its number over
 //! `chosen`. Only the first *sent of the P are filled.
 //! combine: out [T, N] bf16 = the sum over a row's pairs of weights [T, chosen] f32 times x [P, N] at
-//! slots [T, chosen], in their order, in f32; pairs whose slot is NOWHERE are another rank's.
+//! slots [T, chosen], in their order, in f32; pairs whose slot is NONE are another rank's.
 //! N is a multiple of 8. Grid: P, T. Block: threads over the row, 16 bytes each.
 //@ dispatch: registers 24, shared 0, has LDG.E.128 STG.E.128
 //@ combine: registers 48, shared 0, has LDG.E.128 STG.E.128
 #include "prims.cuh"
-
-#define NOWHERE 0xffffffffu
 
 extern "C" __global__ void dispatch(bf16* out, const bf16* __restrict__ x,
                                     const u32* __restrict__ sources, const u32* __restrict__ sent,
@@ -30,7 +28,7 @@ extern "C" __global__ void combine(bf16* out, const bf16* __restrict__ x,
         Eight sum = {};
         for (u32 i = 0; i < chosen; ++i) {
             u32 slot = slots[row * chosen + i];
-            if (slot == NOWHERE) continue;
+            if (slot == NONE) continue;
             float weight = weights[row * chosen + i];
             Eight v = load8(x + static_cast<u64>(slot) * n + column);
 #pragma unroll

@@ -17,7 +17,6 @@ DEVICE u64 first_output() {
 }
 
 DEVICE float sigmoid(float x) {
-    constexpr float LOG2_E = 1.44269504f;
     return 1.0f / (1.0f + exp2_fast(-LOG2_E * x));
 }
 

@@ -25,6 +25,9 @@ struct e4m3 {
 
 #define ALL_LANES 0xffffffffu
 #define LANES 32
+#define LOG2_E 1.44269504f
+/// No row, token or place: what an index says where there is none.
+#define NONE 0xffffffffu
 
 #ifdef SHIM
 #include "shim.h"
@@ -113,6 +116,9 @@ DEVICE u16 narrow_e4m3(float low, float high) {
 #endif
 #endif
 
+/// More than any number.
+DEVICE float infinity() { return __uint_as_float(0x7f800000u); }
+
 DEVICE u32 lane() { return threadIdx.x % LANES; }
 DEVICE u32 warp() { return threadIdx.x / LANES; }
 
@@ -177,6 +183,26 @@ DEVICE float warp_sum(float x) {
 DEVICE float warp_max(float x) {
 #pragma unroll
     for (int step = LANES / 2; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, step));
+    return x;
+}
+
+/// Larger for larger numbers and, of equal bits, for lower indices.
+DEVICE u64 rank(float x, u32 index) {
+    u32 bits = __float_as_uint(x);
+    u32 ordered = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+    return static_cast<u64>(ordered) << 32 | static_cast<u32>(~index);
+}
+
+DEVICE float number_of(u64 rank) {
+    u32 ordered = static_cast<u32>(rank >> 32);
+    return __uint_as_float(ordered & 0x80000000u ? ordered & 0x7fffffffu : ~ordered);
+}
+
+DEVICE u32 index_of(u64 rank) { return ~static_cast<u32>(rank); }
+
+DEVICE u64 warp_best(u64 x) {
+#pragma unroll
+    for (int step = LANES / 2; step > 0; step /= 2) x = max(x, __shfl_xor_sync(ALL_LANES, x, step));
     return x;
 }
 

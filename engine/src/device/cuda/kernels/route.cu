@@ -10,25 +10,6 @@
 
 #define ROWS_PER_BLOCK 4
 #define LOGITS_PER_LANE 16
-#define LOG2_E 1.44269504f
-
-/// Larger for larger logits and, of equal ones, for lower indices; never 0.
-DEVICE u64 rank(float logit, u32 index) {
-    u32 bits = __float_as_uint(logit);
-    u32 ordered = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-    return static_cast<u64>(ordered) << 32 | static_cast<u32>(~index);
-}
-
-DEVICE float logit_of(u64 rank) {
-    u32 ordered = static_cast<u32>(rank >> 32);
-    return __uint_as_float(ordered & 0x80000000u ? ordered & 0x7fffffffu : ~ordered);
-}
-
-DEVICE u64 warp_best(u64 x) {
-#pragma unroll
-    for (int step = LANES / 2; step > 0; step /= 2) x = max(x, __shfl_xor_sync(ALL_LANES, x, step));
-    return x;
-}
 
 extern "C" __global__ void __launch_bounds__(ROWS_PER_BLOCK* LANES)
 route(u32* ids, float* weights, const float* __restrict__ logits, u32 rows, u32 experts, u32 chosen,
@@ -49,24 +30,24 @@ route(u32* ids, float* weights, const float* __restrict__ logits, u32 rows, u32 
 #pragma unroll
         for (u32 i = 0; i < LOGITS_PER_LANE; ++i) best = max(best, ranks[i]);
         best = warp_best(best);
-        if (nth == 0) largest = logit_of(best);
+        if (nth == 0) largest = number_of(best);
         if (lane() == nth) mine = best;
 #pragma unroll
         for (u32 i = 0; i < LOGITS_PER_LANE; ++i) {
             if (ranks[i] != best) continue;
-            all += exp2_fast(LOG2_E * (logit_of(best) - largest));
+            all += exp2_fast(LOG2_E * (number_of(best) - largest));
             ranks[i] = 0;
         }
     }
     if (!is_normalized) {
 #pragma unroll
         for (u32 i = 0; i < LOGITS_PER_LANE; ++i) {
-            if (ranks[i] != 0) all += exp2_fast(LOG2_E * (logit_of(ranks[i]) - largest));
+            if (ranks[i] != 0) all += exp2_fast(LOG2_E * (number_of(ranks[i]) - largest));
         }
     }
     all = warp_sum(all);
     if (lane() >= chosen) return;
     u64 to = static_cast<u64>(row) * chosen + lane();
-    ids[to] = ~static_cast<u32>(mine);
-    weights[to] = exp2_fast(LOG2_E * (logit_of(mine) - largest)) / all;
+    ids[to] = index_of(mine);
+    weights[to] = exp2_fast(LOG2_E * (number_of(mine) - largest)) / all;
 }

@@ -14,7 +14,6 @@
 #include "prims.cuh"
 
 #define WARPS 16
-#define NONE 0xffffffffu
 /// Units of weight in 1.
 #define UNITS 1099511627776.0f
 

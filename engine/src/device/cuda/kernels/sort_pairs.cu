@@ -3,13 +3,12 @@
 //!
 //! ids [P] u32: the expert of each pair. Of the E experts from `first` on: offsets [E + 1] u32, where
 //! the pairs of each begin among the sorted; sources [P], the pairs in their order; slots [P], where
-//! each pair went, or NOWHERE if its expert is another rank's.
+//! each pair went, or NONE if its expert is another rank's.
 //! Grid: E. Block: 256; each counts the pairs before its expert's, then places those.
 //@ sort_pairs: registers 40, shared 64, has VOTE STG.E
 #include "prims.cuh"
 
 #define WARPS 8
-#define NOWHERE 0xffffffffu
 
 /// Of a block's threads, how many before this one say yes, and how many in all.
 DEVICE uint2 count(bool is_so, u32* parts) {
@@ -34,9 +33,9 @@ sort_pairs(u32* offsets, u32* sources, u32* slots, const u32* __restrict__ ids, 
     for (u32 base = 0; base < pairs; base += blockDim.x) {
         u32 pair = base + threadIdx.x;
         // Experts below `first` wrap to numbers above all others.
-        u32 id = pair < pairs ? ids[pair] - first : NOWHERE;
+        u32 id = pair < pairs ? ids[pair] - first : NONE;
         start += count(id < expert, parts).y;
-        if (expert == 0 && pair < pairs && id >= experts) slots[pair] = NOWHERE;
+        if (expert == 0 && pair < pairs && id >= experts) slots[pair] = NONE;
     }
     u32 to = start;
     for (u32 base = 0; base < pairs; base += blockDim.x) {

@@ -15,14 +15,24 @@ const TILE: usize = 64;
 /// Tiles of an item below which a split costs more than it gains: each has its own queries, sums and
 /// merge.
 const TILES_MIN: usize = 4;
-/// Blocks that a multiprocessor runs at once, for which the kernels are compiled.
+/// Blocks that a multiprocessor runs at once if its memory allows, for which the kernels are compiled.
 const BLOCKS_PER_PROCESSOR: usize = 2;
+/// Shared memory of a block beside the dynamic: what `attention` declares, and the system's own.
+const OTHER_SHARED_BYTES: usize = 512 + 1024;
 /// Threads of a block.
 const THREADS: usize = 128;
 /// Words of the plan before the items.
 const HEAD_WORDS: usize = 8;
 /// `Item::part` of what is not split.
-const WHOLE: u32 = u32::MAX;
+const NONE: u32 = u32::MAX;
+
+/// The multiprocessors of a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Processors {
+    pub count: usize,
+    /// Shared memory of one: 164 KiB on sm_80, 228 KiB on sm_90.
+    pub shared_bytes: usize,
+}
 
 /// Type of keys and values in their pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -199,7 +209,7 @@ fn whole_items(spans: &[Span], shape: &AttentionShape, window: Option<usize>) ->
                 kv_head: kv_head as u32,
                 from: (hidden / TILE * TILE) as u32,
                 to: (position + rows) as u32,
-                part: WHOLE,
+                part: NONE,
             }));
         }
         table += span.pages.len() as u32;
@@ -225,17 +235,19 @@ fn split(item: Item, tiles_max: usize, part: u32, lines: u32) -> Vec<Item> {
 }
 
 impl Launch {
-    /// `attention` on a GPU of so many multiprocessors: as many blocks as run at once.
-    pub fn attention(processors: usize, page_type: PageType, head_dim: usize) -> Self {
+    /// `attention`: as many blocks as run at once.
+    pub fn attention(processors: Processors, page_type: PageType, head_dim: usize) -> Self {
         let (queries, tile) = (TILE * head_dim * 2, TILE * head_dim * page_type.bytes());
-        let shared_bytes = (queries + 4 * tile) as u32;
-        let grid = [processors * BLOCKS_PER_PROCESSOR, 1, 1];
-        Self { shared_bytes, ..Self::new(grid, THREADS) }
+        let shared_bytes = queries + 4 * tile;
+        let fit = processors.shared_bytes / (shared_bytes + OTHER_SHARED_BYTES);
+        assert!(fit > 0, "{shared_bytes} bytes of shared memory are more than a processor has");
+        let grid = [processors.count * fit.min(BLOCKS_PER_PROCESSOR), 1, 1];
+        Self { shared_bytes: shared_bytes as u32, ..Self::new(grid, THREADS) }
     }
 
-    /// `attention_merge`, of the same blocks.
-    pub fn attention_merge(processors: usize) -> Self {
-        Self::new([processors * BLOCKS_PER_PROCESSOR, 1, 1], THREADS)
+    /// `attention_merge`: blocks without shared memory.
+    pub fn attention_merge(processors: Processors) -> Self {
+        Self::new([processors.count * BLOCKS_PER_PROCESSOR, 1, 1], THREADS)
     }
 }
 
@@ -323,7 +335,7 @@ mod tests {
                 let span = spans.iter().rfind(|span| span.row <= item.row as usize).unwrap();
                 let table = &plan.words[item.table as usize..][..span.pages.len()];
                 assert_eq!(table, span.pages);
-                if item.part != WHOLE {
+                if item.part != NONE {
                     let first = item.part as usize;
                     let count = item.rows as usize * SHAPE.group();
                     lines[first..first + count].iter_mut().for_each(|used| *used += 1);
@@ -363,11 +375,21 @@ mod tests {
     }
 
     #[test]
-    fn shared_memory_holds_queries_and_two_stages() {
-        let launch = Launch::attention(132, PageType::Bf16, 128);
-        let want = Launch { grid: [264, 1, 1], block: 128, shared_bytes: 80 << 10 };
-        assert_eq!(launch, want);
-        assert_eq!(Launch::attention(132, PageType::E4m3, 64).shared_bytes, 24 << 10);
+    fn shared_memory_holds_queries_and_two_stages_in_blocks_that_fit() {
+        let a100 = Processors { count: 108, shared_bytes: 164 << 10 };
+        let h200 = Processors { count: 132, shared_bytes: 228 << 10 };
+        let shape = |processors, page_type, head_dim| {
+            let launch = Launch::attention(processors, page_type, head_dim);
+            assert_eq!(launch.block, 128);
+            (launch.grid[0], launch.shared_bytes >> 10)
+        };
+        assert_eq!(shape(h200, PageType::Bf16, 128), (264, 80));
+        assert_eq!(shape(a100, PageType::Bf16, 128), (216, 80));
+        assert_eq!(shape(h200, PageType::Bf16, 256), (132, 160));
+        assert_eq!(shape(a100, PageType::Bf16, 256), (108, 160));
+        assert_eq!(shape(h200, PageType::E4m3, 256), (264, 96));
+        assert_eq!(shape(a100, PageType::E4m3, 256), (108, 96));
+        assert_eq!(shape(h200, PageType::E4m3, 64), (264, 24));
         assert_eq!(entry(PageType::Bf16, 128), Some("attention_bf16_128"));
         assert_eq!(entry(PageType::E4m3, 16), None);
     }

@@ -1,10 +1,12 @@
 //! CUDA on a processor, as far as the kernels use it: blocks one after another, each thread of a
 //! block a fiber, what a warp does together done by its last lane to arrive.
 //!
+//! Matrices are loaded from dynamic shared memory only.
+//!
 //! It finds: lanes that do not arrive where the others of their warp do, barriers that not all
-//! threads reach, copies that nobody waited for, and, under sanitizers, whatever those find in
-//! global and shared memory. It cannot find races within a stretch between two barriers, except
-//! that threads may run in either order.
+//! threads reach, copies that nobody waited for, rows of a matrix that share banks, and, under
+//! sanitizers, whatever those find in global and shared memory. It cannot find races within a
+//! stretch between two barriers, except that threads may run in either order.
 #pragma once
 
 #include <sanitizer/asan_interface.h>
@@ -232,15 +234,25 @@ inline float half(u32 word, u32 which) {
     return x;
 }
 
+/// Eight rows are read at once if no two of them lie in the same banks.
+inline void check_banks(const Rows* rows) {
+    const u8* start = block().shared.data();
+    u32 used = 0;
+    for (u32 r = 0; r < 8; ++r) {
+        std::size_t at = static_cast<std::size_t>(static_cast<const u8*>(rows[r].row) - start);
+        if (at % 16) fail("a row is not aligned");
+        used |= 1u << at / 16 % 8;
+    }
+    if (used != 0xff) fail("rows of one matrix share banks");
+}
+
 template <bool Transposed> inline void load_matrices(u32 (&to)[4], const void* row) {
     const char* name = Transposed ? "load_matrices_transposed" : "load_matrices";
     Four four = together<Rows, Four>(name, Rows{row}, [](Rows* rows, Four* out) {
         for (u32 i = 0; i < 4; ++i) {
             u16 matrix[8][8];
-            for (u32 r = 0; r < 8; ++r) {
-                if (reinterpret_cast<std::size_t>(rows[8 * i + r].row) % 16) fail("a row is not aligned");
-                std::memcpy(matrix[r], rows[8 * i + r].row, 16);
-            }
+            check_banks(rows + 8 * i);
+            for (u32 r = 0; r < 8; ++r) std::memcpy(matrix[r], rows[8 * i + r].row, 16);
             for (u32 l = 0; l < LANES; ++l) {
                 u32 r = l / 4, c = l % 4 * 2;
                 u32 low = Transposed ? matrix[c][r] : matrix[r][c];
@@ -337,6 +349,7 @@ inline int __popc(u32 x) { return __builtin_popcount(x); }
 inline u64 __umul64hi(u64 a, u64 b) {
     return static_cast<u64>(static_cast<unsigned __int128>(a) * b >> 64);
 }
+using std::isnan;
 inline float rsqrtf(float x) { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(x))); }
 inline void sincospif(float x, float* sine, float* cosine) {
     *sine = static_cast<float>(std::sin(M_PI * x));

@@ -29,6 +29,7 @@ fn turns_are_those_of_the_cpu_at_any_position() {
     }
 }
 
+#[derive(Debug, Clone, Copy)]
 struct Case {
     heads: usize,
     kv_heads: usize,
@@ -36,91 +37,137 @@ struct Case {
     pairs: usize,
     has_norms: bool,
     page_type: PageType,
+    rows: usize,
+}
+
+impl Case {
+    fn cols(&self) -> usize {
+        (self.heads + 2 * self.kv_heads) * self.head_dim
+    }
+
+    fn qkv(&self) -> Vec<f32> {
+        rounded(self.rows * self.cols(), 8).iter().map(|x| 4.0 * x).collect()
+    }
+
+    fn rotation(&self) -> Rotation {
+        let inverse_frequencies = (0..self.pairs).map(|i| 0.7f32.powi(i as i32)).collect();
+        Rotation { inverse_frequencies, factor: 1.25 }
+    }
+
+    fn position(row: usize) -> usize {
+        3 * row + 40
+    }
+
+    /// Of queries, then of keys.
+    fn norms(&self) -> Vec<f32> {
+        numbers(2 * self.head_dim, 9)
+    }
+
+    fn scales(&self) -> Vec<f32> {
+        (0..2 * self.kv_heads).map(|i| 0.01 + 0.005 * i as f32).collect()
+    }
+
+    fn pages(&self) -> Pages {
+        let Self { page_type, kv_heads, head_dim, .. } = *self;
+        Pages { page_type, kv_heads, head_dim, page_tokens: 16, layers: 2 }
+    }
+
+    fn page_count(&self) -> usize {
+        self.rows.div_ceil(16) + 1
+    }
+
+    /// Pages from the last to the first, as tables may have them.
+    fn slot(&self, row: usize) -> usize {
+        (self.page_count() - 1 - row / 16) * 16 + row % 16
+    }
+
+    fn call(&self) -> Call {
+        let (entry, scales) = match self.page_type {
+            PageType::Bf16 => ("rope_and_cache_bf16", None),
+            PageType::E4m3 => ("rope_and_cache_e4m3", Some(self.scales())),
+        };
+        let frequencies = self.rotation().inverse_frequencies;
+        let turns: Vec<f32> = (0..self.rows)
+            .flat_map(|row| frequencies.iter().map(move |f| Self::position(row) as f32 * f))
+            .flat_map(|angle| [1.25 * angle.cos(), 1.25 * angle.sin()])
+            .collect();
+        let slots: Vec<u32> = (0..self.rows).map(|row| self.slot(row) as u32).collect();
+        let heads = self.heads + 2 * self.kv_heads;
+        Call::new(entry, Launch::rope_and_cache(self.rows, heads))
+            .buffer(&narrow(&self.qkv()))
+            .buffer(&vec![0xff_u8; self.pages().bytes(self.page_count())])
+            .buffer(&turns)
+            .buffer(&slots)
+            .optional(self.has_norms.then(|| self.norms()).as_deref())
+            .optional(scales.as_deref())
+            .value(RopeArguments {
+                heads: self.heads as u32,
+                kv_heads: self.kv_heads as u32,
+                head_dim: self.head_dim as u32,
+                pairs: self.pairs as u32,
+                page_tokens: 16,
+                page_stride: self.pages().stride() as u32,
+                epsilon: 1e-6,
+            })
+    }
+
+    /// Head `index` of a row as the reference has it.
+    fn want(&self, row: usize, index: usize, head: &[f32]) -> Vec<f32> {
+        if index >= self.heads + self.kv_heads {
+            return head.to_vec();
+        }
+        let norms = self.norms();
+        let (of_queries, of_keys) = norms.split_at(self.head_dim);
+        let weight = if index < self.heads { of_queries } else { of_keys };
+        let normed = reference::rms_norm(head, weight, 1e-6);
+        let head = if self.has_norms { &normed } else { head };
+        reference::rotate(head, Self::position(row), &self.rotation())
+    }
+
+    /// A key or value as its pages have it.
+    fn check_stored(&self, got: &[f32], want: &[f32], stored: usize, what: &str) {
+        if self.page_type == PageType::Bf16 {
+            return check_close(got, want, BF16_ROUNDING, what);
+        }
+        for (got, x) in got.iter().zip(want) {
+            // The nearest code, or its neighbour where rounding before it tips the scale.
+            let exact = (x / self.scales()[stored]).clamp(-448.0, 448.0);
+            let step = (exact.abs() / 8.0).max(1.0 / 512.0);
+            assert!((got - exact).abs() <= 0.51 * step, "{what}: {got}, not {exact}");
+        }
+    }
 }
 
 /// Heads one by one as the reference has them, before and after.
-fn check(program: &Program, case: &Case, rows: usize, page_tokens: usize) {
-    let &Case { heads, kv_heads, head_dim: d, pairs, has_norms, page_type } = case;
-    let what = format!("{page_type:?} H{heads} KV{kv_heads} D{d} P{pairs} {has_norms} T{rows}");
-    let cols = (heads + 2 * kv_heads) * d;
-    let qkv: Vec<f32> = rounded(rows * cols, 8).iter().map(|x| 4.0 * x).collect();
-    let frequencies: Vec<f32> = (0..pairs).map(|i| 0.7f32.powi(i as i32)).collect();
-    let rotation = Rotation { inverse_frequencies: frequencies.clone(), factor: 1.25 };
-    let positions: Vec<usize> = (0..rows).map(|t| 3 * t + 40).collect();
-    let turns: Vec<f32> = positions
-        .iter()
-        .flat_map(|t| frequencies.iter().map(|f| *t as f32 * f))
-        .flat_map(|angle| [1.25 * angle.cos(), 1.25 * angle.sin()])
-        .collect();
-    let pages = Pages { page_type, kv_heads, head_dim: d, page_tokens, layers: 2 };
-    let count = rows.div_ceil(page_tokens) + 1;
-    // Pages from the last to the first, as tables may have them.
-    let slot = |t: usize| (count - 1 - t / page_tokens) * page_tokens + t % page_tokens;
-    let slots: Vec<u32> = (0..rows).map(|t| slot(t) as u32).collect();
-    let norms = numbers(2 * d, 9);
-    let scales: Vec<f32> = (0..2 * kv_heads).map(|i| 0.01 + 0.005 * i as f32).collect();
-    let entry = match page_type {
-        PageType::Bf16 => "rope_and_cache_bf16",
-        PageType::E4m3 => "rope_and_cache_e4m3",
-    };
-    let mut call = Call::new(entry, Launch::rope_and_cache(rows, heads + 2 * kv_heads))
-        .buffer(&narrow(&qkv))
-        .buffer(&vec![0xff_u8; pages.bytes(count)])
-        .buffer(&turns)
-        .buffer(&slots);
-    call = if has_norms { call.buffer(&norms) } else { call.null() };
-    call = if page_type == PageType::E4m3 { call.buffer(&scales) } else { call.null() };
-    let call = call.value(RopeArguments {
-        heads: heads as u32,
-        kv_heads: kv_heads as u32,
-        head_dim: d as u32,
-        pairs: pairs as u32,
-        page_tokens: page_tokens as u32,
-        page_stride: pages.stride() as u32,
-        epsilon: 1e-6,
-    });
-    let got = &program.run(&[call])[0];
-    let (got_qkv, got_pages) = (widen(&got[0]), &got[1]);
-    let mut written = 0;
-    for (t, row) in qkv.chunks_exact(cols).enumerate() {
-        for (i, head) in row.chunks_exact(d).enumerate() {
-            let mut want = head.to_vec();
-            let is_value = i >= heads + kv_heads;
-            if has_norms && !is_value {
-                let weight = if i < heads { &norms[..d] } else { &norms[d..] };
-                want = reference::rms_norm(&want, weight, 1e-6);
-            }
-            if !is_value {
-                want = reference::rotate(&want, positions[t], &rotation);
-            }
-            let what = format!("{what}, row {t}, head {i}");
-            if i < heads {
-                check_close(&got_qkv[t * cols + i * d..][..d], &want, BF16_ROUNDING, &what);
-                continue;
-            }
-            assert_eq!(&got_qkv[t * cols + i * d..][..d], head, "{what}: keys and values stay");
-            let stored = i - heads;
-            let at = pages.at(slot(t), stored % kv_heads, is_value);
-            let got = pages.read(got_pages, at);
-            written += d;
-            if page_type == PageType::Bf16 {
-                check_close(&got, &want, BF16_ROUNDING, &what);
-                continue;
-            }
-            for (got, x) in got.iter().zip(&want) {
-                // The nearest code, or its neighbour where rounding before it tips the scale.
-                let exact = (x / scales[stored]).clamp(-448.0, 448.0);
-                let step = (exact.abs() / 8.0).max(1.0 / 512.0);
-                assert!((got - exact).abs() <= 0.51 * step, "{what}: {got}, not {exact}");
-            }
+fn check(program: &Program, case: Case) {
+    let (d, pages) = (case.head_dim, case.pages());
+    let results = program.run(&[case.call()]).remove(0);
+    let (got, got_pages) = (widen(&results[0]), &results[1]);
+    let qkv = case.qkv();
+    for (i, (head, got)) in qkv.chunks_exact(d).zip(got.chunks_exact(d)).enumerate() {
+        let (row, index) = (i * d / case.cols(), i * d % case.cols() / d);
+        let what = format!("{case:?}, row {row}, head {index}");
+        let want = case.want(row, index, head);
+        if index < case.heads {
+            check_close(got, &want, BF16_ROUNDING, &what);
+            continue;
         }
+        assert_eq!(got, head, "{what}: keys and values stay");
+        let stored = index - case.heads;
+        let is_value = stored >= case.kv_heads;
+        let at = pages.at(case.slot(row), stored % case.kv_heads, is_value);
+        case.check_stored(&pages.read(got_pages, at), &want, stored, &what);
     }
-    let untouched = match page_type {
-        PageType::Bf16 => elements::<u16>(got_pages).iter().filter(|x| **x == 0xffff).count(),
-        PageType::E4m3 => got_pages.iter().filter(|x| **x == 0xff).count(),
+    // Everything else is as it was.
+    let written = case.rows * 2 * case.kv_heads * d;
+    let (untouched, all) = match case.page_type {
+        PageType::Bf16 => {
+            let all: Vec<u16> = elements(got_pages);
+            (all.iter().filter(|x| **x == 0xffff).count(), all.len())
+        }
+        PageType::E4m3 => (got_pages.iter().filter(|x| **x == 0xff).count(), got_pages.len()),
     };
-    let all = pages.bytes(count) / if page_type == PageType::Bf16 { 2 } else { 1 };
-    assert_eq!(untouched, all - written, "{what}: nothing else is written");
+    assert_eq!(untouched, all - written, "{case:?}: nothing else is written");
 }
 
 #[test]
@@ -136,15 +183,14 @@ fn heads_are_normed_turned_and_stored() {
     ];
     for (heads, kv_heads, head_dim, pairs) in shapes {
         for (has_norms, page_type) in [(true, PageType::Bf16), (false, PageType::E4m3)] {
-            let case = Case { heads, kv_heads, head_dim, pairs, has_norms, page_type };
-            check(&program, &case, 5, 16);
+            let rows = 5;
+            check(&program, Case { heads, kv_heads, head_dim, pairs, has_norms, page_type, rows });
         }
     }
     for rows in ROWS {
         for page_type in [PageType::Bf16, PageType::E4m3] {
-            let case =
-                Case { heads: 3, kv_heads: 1, head_dim: 32, pairs: 16, has_norms: true, page_type };
-            check(&program, &case, rows, 16);
+            let (heads, kv_heads, head_dim, pairs, has_norms) = (3, 1, 32, 16, true);
+            check(&program, Case { heads, kv_heads, head_dim, pairs, has_norms, page_type, rows });
         }
     }
 }

@@ -115,6 +115,25 @@ fn drawn_tokens_are_those_of_the_sampler() {
 }
 
 #[test]
+fn a_share_that_is_reached_exactly_is_enough() {
+    let Some(program) = Program::compile("sample") else { return };
+    // Of eight equal tokens the first four are half of the weight.
+    let logits = [1.0f32; 8];
+    let way = |seed| Sampling { temperature: 1.0, top_p: 0.5, seed, ..Sampling::greedy() };
+    let ways: Vec<Sampling> = (0..24).map(way).collect();
+    let all: Vec<SamplingArguments> = ways.iter().map(|way| arguments(way, 0)).collect();
+    let call = Call::new("sample", Launch::sample(ways.len()))
+        .buffer(&vec![0u32; ways.len()])
+        .buffer(&logits.repeat(ways.len()))
+        .buffer(&all)
+        .value(8u32);
+    let got: Vec<u32> = elements(&program.run(&[call])[0][0]);
+    let want: Vec<u32> = ways.iter().map(|way| sampled(&logits, way, 0)).collect();
+    assert_eq!(got, want);
+    assert_eq!(got.iter().max(), Some(&3));
+}
+
+#[test]
 fn rows_without_a_finite_logit_stay_marked() {
     let Some(program) = Program::compile("sample") else { return };
     let way = Sampling { temperature: 1.0, ..Sampling::greedy() };

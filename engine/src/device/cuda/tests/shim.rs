@@ -2,8 +2,8 @@
 
 use std::fs;
 use std::io::ErrorKind;
-use std::path::Path;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
 
 use bytemuck::NoUninit;
 use tempfile::TempDir;
@@ -51,6 +51,14 @@ impl Call {
         self.argument(2, &[])
     }
 
+    /// [`Call::buffer`], or [`Call::null`] of nothing.
+    pub(super) fn optional<T: NoUninit>(self, values: Option<&[T]>) -> Self {
+        match values {
+            Some(values) => self.buffer(values),
+            None => self.null(),
+        }
+    }
+
     fn argument(mut self, kind: u32, bytes: &[u8]) -> Self {
         self.arguments.extend(kind.to_le_bytes());
         self.arguments.extend((bytes.len() as u32).to_le_bytes());
@@ -69,9 +77,11 @@ pub(super) struct Program {
 impl Program {
     /// Compiles `kernels/NAME.cu`; nothing, and a line that says so, where there is no compiler.
     pub(super) fn compile(name: &str) -> Option<Self> {
-        let home = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/device/cuda");
-        let source = home.join("kernels").join(name).with_extension("cu");
-        let text = fs::read_to_string(&source).unwrap();
+        Self::compile_source(&home().join("kernels").join(name).with_extension("cu"))
+    }
+
+    fn compile_source(source: &Path) -> Option<Self> {
+        let text = fs::read_to_string(source).unwrap();
         let heads = text.lines().filter_map(|line| line.strip_prefix("//@ ")?.split(':').next());
         let entries: Vec<String> =
             heads.map(|name| format!("{{\"{name}\", shim::entry({name})}}")).collect();
@@ -87,7 +97,7 @@ impl Program {
             .current_dir(dir.path())
             .args(COMPILE.split_whitespace())
             .arg("-I")
-            .arg(home.join("shim"))
+            .arg(home().join("shim"))
             .args(["main.cpp", "-o", "kernel"])
             .output();
         let done = match compiler {
@@ -97,26 +107,16 @@ impl Program {
             }
             done => done.unwrap(),
         };
-        assert!(done.status.success(), "{name}:\n{}", String::from_utf8_lossy(&done.stderr));
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.success(), "{}:\n{said}", source.display());
         Some(Self { dir })
     }
 
     /// Runs the calls one after another; gives for each the content of its buffers.
     pub(super) fn run(&self, calls: &[Call]) -> Vec<Vec<Vec<u8>>> {
-        let path = |name: &str| self.dir.path().join(name);
-        let mut bytes = (calls.len() as u32).to_le_bytes().to_vec();
-        for call in calls {
-            bytes.extend(&call.bytes);
-            bytes.extend(call.count.to_le_bytes());
-            bytes.extend(&call.arguments);
-        }
-        fs::write(path("launches"), bytes).unwrap();
-        let done = Command::new(path("kernel"))
-            .args([path("launches"), path("results")])
-            .output()
-            .unwrap();
+        let done = self.attempt(calls);
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-        let results = fs::read(path("results")).unwrap();
+        let results = fs::read(self.dir.path().join("results")).unwrap();
         let mut rest = &results[..];
         let mut take = |count: &usize| {
             let (buffer, behind) = rest.split_at(*count);
@@ -128,4 +128,51 @@ impl Program {
         assert!(rest.is_empty(), "the results are those of the calls");
         answers
     }
+
+    /// Runs the calls, well or not.
+    fn attempt(&self, calls: &[Call]) -> Output {
+        let path = |name: &str| self.dir.path().join(name);
+        let mut bytes = (calls.len() as u32).to_le_bytes().to_vec();
+        for call in calls {
+            bytes.extend(&call.bytes);
+            bytes.extend(call.count.to_le_bytes());
+            bytes.extend(&call.arguments);
+        }
+        fs::write(path("launches"), bytes).unwrap();
+        let files = [path("launches"), path("results")];
+        Command::new(path("kernel")).args(files).output().unwrap()
+    }
+}
+
+/// Where kernels and shim are.
+fn home() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src/device/cuda")
+}
+
+/// Kernels with a fault each, and what the shim has to say of it.
+const FAULTS: &str = "faults.cu";
+
+#[test]
+fn faults_of_kernels_are_found() {
+    let Some(program) = Program::compile_source(&home().join("tests").join(FAULTS)) else { return };
+    let launch = Launch { grid: [1, 1, 1], block: 64, shared_bytes: 64 };
+    for (entry, finding) in [
+        ("copies_that_nobody_awaits", "a thread ends before its copies do"),
+        ("half_a_warp", "threads wait for ever at __shfl_xor_sync"),
+        ("lanes_apart", "lanes of one warp are apart"),
+        ("half_a_block", "threads wait for ever at __syncthreads"),
+        ("no_barrier", "results depend on the order of threads: no_barrier"),
+        ("behind_the_buffer", "heap-buffer-overflow"),
+        ("behind_the_shared_memory", "heap-buffer-overflow"),
+        ("half_a_vector", "misaligned address"),
+        ("rows_in_one_bank", "rows of one matrix share banks"),
+    ] {
+        let call = Call::new(entry, launch).buffer(&[1.0f32; 64]);
+        let done = program.attempt(&[call]);
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert!(!done.status.success() && said.contains(finding), "{entry}: {said}");
+    }
+    let sound = Call::new("sound", launch).buffer(&[1.0f32; 64]);
+    let sums = program.run(&[sound]).remove(0).remove(0);
+    assert_eq!(bytemuck::pod_read_unaligned::<f32>(&sums[..4]), 64.0);
 }
