@@ -167,7 +167,7 @@ sample(u32* ids, const float* __restrict__ logits, const Sampling* __restrict__ 
     }
     u64 drawn = __umul64hi(random_bits(s.seed, s.index), total<Weights>(row, shared));
     bool is_ranked = s.top_k > 0 || s.top_p < 1.0f;
-    u32 token = is_ranked ? find<Weights>(row, drawn, shared).id
-                          : walk(vocab, drawn, shared, [&](u32 id) { return Weights::of(row.weight(id)); });
+    auto weight = [&](u32 id) { return Weights::of(row.weight(id)); };
+    u32 token = is_ranked ? find<Weights>(row, drawn, shared).id : walk(vocab, drawn, shared, weight);
     if (threadIdx.x == 0) ids[blockIdx.x] = token;
 }

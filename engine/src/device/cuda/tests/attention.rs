@@ -186,6 +186,10 @@ fn tails() -> Vec<Case> {
         let (shape, spans) = (shape(heads, kv_heads, 16), vec![(66, 1), (3, 2)]);
         cases.push(Case { shape, spans, page_tokens: 32, ..Case::default() });
     }
+    // Scores so far apart that their powers would overflow if they were not taken under the largest.
+    let steep = AttentionShape { scale: 100.0, ..shape(4, 2, 64) };
+    let spans = vec![(130, 1), (70, 20), (600, 1)];
+    cases.push(Case { shape: steep, spans, processors: 8, ..Case::default() });
     for page_tokens in [1, 2, 64, 256] {
         let spans = vec![(62, 20), (0, 1), (130, 1)];
         cases.push(Case { page_tokens, spans, ..Case::default() });
