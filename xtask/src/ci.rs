@@ -9,6 +9,7 @@ use anyhow::Result;
 use crate::build;
 use crate::codegen;
 use crate::counts;
+use crate::cuda;
 use crate::loops;
 use crate::shell::{Shell, cargo};
 use crate::tidy;
@@ -41,6 +42,7 @@ const STAGES: &[Stage] = &[
 
 /// The slower stages, for machines that have the time.
 const EXTRA: &[Stage] = &[
+    ("cuda kernels", cuda::run),
     ("inputs", |shell| fetch(shell, &EXTRA_INPUTS)),
     (TESTS, |shell| nextest(shell, &["--profile", "extra"])),
 ];

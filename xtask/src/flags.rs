@@ -30,6 +30,7 @@ Work on Redline
   counts [--renew]        count the instructions of the kernels and compare with what is committed;
                           --renew: commit to what they are now
   loops                   look at the innermost loops of the AVX-512 kernels in the built server
+  cuda-check              compile the CUDA kernels, which needs no GPU, and check their machine code
   codegen [--check]       write what is generated from the code
 
 Arguments after the command go to the program that does the work.
@@ -60,6 +61,7 @@ pub enum Command {
         renew: bool,
     },
     Loops,
+    CudaCheck,
     Ci {
         extra: bool,
     },
@@ -94,6 +96,10 @@ pub fn parse(arguments: &[OsString]) -> Result<Command, lexopt::Error> {
         Some("loops") => {
             one_flag(&rest, "")?;
             Command::Loops
+        }
+        Some("cuda-check") => {
+            one_flag(&rest, "")?;
+            Command::CudaCheck
         }
         _ => return Err(format!("no command `{}`", verb.to_string_lossy()).into()),
     };

@@ -5,6 +5,7 @@ mod build;
 mod ci;
 mod codegen;
 mod counts;
+mod cuda;
 mod flags;
 mod loops;
 mod shell;
@@ -49,6 +50,7 @@ fn run(shell: &Shell, command: Command) -> Result<u8> {
         Command::Tidy => tidy::run(shell),
         Command::Counts { renew } => counts::run(shell, renew),
         Command::Loops => loops::run(shell),
+        Command::CudaCheck => cuda::run(shell),
         Command::Ci { extra } => ci::run(shell, extra),
     }
 }

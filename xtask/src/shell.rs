@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, bail};
 
@@ -31,6 +31,16 @@ impl Shell {
 
     pub fn root(&self) -> &Path {
         &self.root
+    }
+
+    /// Where cargo writes what it builds.
+    pub fn target(&self) -> &Path {
+        &self.target
+    }
+
+    /// The folder that inputs and tools are fetched into, if there is any.
+    pub fn cache(&self) -> Option<&Path> {
+        self.cache.as_deref()
     }
 
     /// A program that cargo built with the one profile that the workspace uses.
@@ -67,6 +77,16 @@ impl Shell {
             bail!("`{}` failed: {}", program.display(), output.status);
         }
         String::from_utf8(output.stdout).context("the output is not UTF-8")
+    }
+
+    /// Runs a program and returns what it printed and how it ended.
+    ///
+    /// # Errors
+    /// The program cannot be started.
+    pub fn output<S: AsRef<OsStr>>(&self, program: &Path, arguments: &[S]) -> Result<Output> {
+        self.command(program, arguments)
+            .output()
+            .with_context(|| format!("failed to start `{}`", program.display()))
     }
 
     /// `cargo` with these arguments; an exit code other than zero is an error.

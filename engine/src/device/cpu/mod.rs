@@ -20,12 +20,12 @@ mod moe;
 mod pack;
 mod pool;
 #[cfg(test)]
-mod reference;
+pub(in crate::device) mod reference;
 mod rope;
 mod shared;
 mod state;
 #[cfg(test)]
-mod tests;
+pub(in crate::device) mod tests;
 mod tile;
 
 use std::fmt;

@@ -3,7 +3,7 @@
 use crate::device::{AttentionLayer, AttentionShape, DeltaNetLayer, DeltaNetShape, Rotation};
 
 /// `x * w^T`, `w` being `n` rows of `k`.
-pub(super) fn matmul(x: &[f32], w: &[f32], k: usize) -> Vec<f32> {
+pub(in crate::device) fn matmul(x: &[f32], w: &[f32], k: usize) -> Vec<f32> {
     let dot = |x: &[f32], w: &[f32]| -> f64 {
         x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum()
     };
@@ -11,7 +11,7 @@ pub(super) fn matmul(x: &[f32], w: &[f32], k: usize) -> Vec<f32> {
 }
 
 /// Rows of `x / sqrt(mean(x^2) + epsilon) * weight`.
-pub(super) fn rms_norm(x: &[f32], weight: &[f32], epsilon: f32) -> Vec<f32> {
+pub(in crate::device) fn rms_norm(x: &[f32], weight: &[f32], epsilon: f32) -> Vec<f32> {
     let mut out = Vec::new();
     for row in x.chunks_exact(weight.len()) {
         let squares: f64 = row.iter().map(|x| f64::from(*x).powi(2)).sum();
@@ -22,7 +22,7 @@ pub(super) fn rms_norm(x: &[f32], weight: &[f32], epsilon: f32) -> Vec<f32> {
 }
 
 /// Rows of `silu(gate) * up`, each row being `cols` gates and then `cols` ups.
-pub(super) fn silu_mul(gate_up: &[f32], cols: usize) -> Vec<f32> {
+pub(in crate::device) fn silu_mul(gate_up: &[f32], cols: usize) -> Vec<f32> {
     let one = |gate: f64, up: f64| (gate / (1.0 + (-gate).exp()) * up) as f32;
     let row = |row: &[f32]| -> Vec<f32> {
         (0..cols).map(|i| one(row[i].into(), row[cols + i].into())).collect()
@@ -31,7 +31,12 @@ pub(super) fn silu_mul(gate_up: &[f32], cols: usize) -> Vec<f32> {
 }
 
 /// Rows of `(up' + 1) * gate' * sigmoid(alpha * gate')`, as [`silu_mul`] has them.
-pub(super) fn clamped_swiglu(gate_up: &[f32], cols: usize, alpha: f64, limit: f64) -> Vec<f32> {
+pub(in crate::device) fn clamped_swiglu(
+    gate_up: &[f32],
+    cols: usize,
+    alpha: f64,
+    limit: f64,
+) -> Vec<f32> {
     let one = |gate: f64, up: f64| {
         let (gate, up) = (gate.min(limit), up.clamp(-limit, limit));
         ((up + 1.0) * gate / (1.0 + (-alpha * gate).exp())) as f32
@@ -43,7 +48,7 @@ pub(super) fn clamped_swiglu(gate_up: &[f32], cols: usize, alpha: f64, limit: f6
 }
 
 /// A head at `position`, its first dimensions turned.
-pub(super) fn rotate(head: &[f32], position: usize, rotation: &Rotation) -> Vec<f32> {
+pub(in crate::device) fn rotate(head: &[f32], position: usize, rotation: &Rotation) -> Vec<f32> {
     let pairs = rotation.inverse_frequencies.len();
     let mut out = head.to_vec();
     for (i, frequency) in rotation.inverse_frequencies.iter().enumerate() {
@@ -56,7 +61,7 @@ pub(super) fn rotate(head: &[f32], position: usize, rotation: &Rotation) -> Vec<
 }
 
 /// Causal attention over one whole sequence of `qkv` rows whose heads are already turned.
-pub(super) fn attention(qkv: &[f32], layer: &AttentionLayer<Vec<f32>>) -> Vec<f32> {
+pub(in crate::device) fn attention(qkv: &[f32], layer: &AttentionLayer<Vec<f32>>) -> Vec<f32> {
     let shape = &layer.shape;
     let AttentionShape { heads, kv_heads, head_dim: d, scale } = *shape;
     let rows: Vec<&[f32]> = qkv.chunks_exact(shape.qkv_cols()).collect();
@@ -88,7 +93,7 @@ pub(super) fn attention(qkv: &[f32], layer: &AttentionLayer<Vec<f32>>) -> Vec<f3
 }
 
 /// Gated DeltaNet over one whole sequence of `projected` rows.
-pub(super) fn delta_net(projected: &[f32], layer: &DeltaNetLayer<Vec<f32>>) -> Vec<f32> {
+pub(in crate::device) fn delta_net(projected: &[f32], layer: &DeltaNetLayer<Vec<f32>>) -> Vec<f32> {
     let DeltaNetShape { key_heads, value_heads, key_dim, value_dim, taps } = layer.shape;
     let (conv_cols, gates) = (layer.shape.conv_cols(), layer.shape.conv_cols());
     let scalars = gates + value_heads * value_dim;

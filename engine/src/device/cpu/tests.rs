@@ -13,7 +13,7 @@ use crate::weights::WeightType;
 use crate::weights::format::dequantize;
 
 /// Numbers that look random and are the same on every run, from -1 to 1.
-pub(super) fn numbers(count: usize, seed: u32) -> Vec<f32> {
+pub(in crate::device) fn numbers(count: usize, seed: u32) -> Vec<f32> {
     let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(12_345);
     let mut next = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -84,7 +84,7 @@ pub(super) fn buffer(cols: usize, data: Vec<f32>) -> Buffer {
 }
 
 #[track_caller]
-pub(super) fn check_close(got: &[f32], want: &[f32], tolerance: f32, what: &str) {
+pub(in crate::device) fn check_close(got: &[f32], want: &[f32], tolerance: f32, what: &str) {
     assert_eq!(got.len(), want.len(), "{what}");
     for (i, (a, b)) in got.iter().zip(want).enumerate() {
         assert!((a - b).abs() <= tolerance * (1.0 + b.abs()), "{what}, element {i}: {a}, not {b}");

@@ -1,7 +1,12 @@
-//! The CUDA device: for now only a look at which GPUs there are.
+//! The CUDA device: for now a look at which GPUs there are, the first kernels, and how those are
+//! launched.
 //!
 //! cudarc opens the driver's library at run time and panics where there is none, so nothing of it
 //! is called before the library was found.
+
+pub mod launch;
+#[cfg(test)]
+mod tests;
 
 use std::panic;
 
@@ -40,13 +45,4 @@ fn list() -> Vec<Gpu> {
             Some(Gpu { name, memory_bytes: memory as u64 })
         })
         .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn looking_for_gpus_never_panics() {
-        let gpus = super::gpus();
-        assert!(gpus.iter().all(|gpu| gpu.memory_bytes > 0), "{gpus:?}");
-    }
 }

@@ -1,0 +1,104 @@
+//! Norms and turns the query and key heads of a step, and writes keys and values to their pages.
+//!
+//! qkv [T, (H + 2 KV) D] bf16: query heads, key heads, value heads. Queries are written back; keys
+//! and values go to the pages only. Each head x is divided by sqrt(mean(x^2) + epsilon) and
+//! multiplied by its norm's weight where the layer has such (norms [2, D] f32, of queries and of keys,
+//! else null); then elements i and i + P are turned by turns [T, P] (cosine, sine), P at most D / 2.
+//! slots [T]: the row's page times the tokens of a page, plus its place in the page.
+//! pages: of each page and KV head the keys of the page's tokens, [page tokens, D], then their
+//! values; bf16, or e4m3 of x / scale with scales [2, KV] f32 of the heads' keys and values.
+//! Sums and turns are f32; D is even, at most 256.
+//! Grid: (H + 2 KV over 4, T). Block: 4 warps, one a head. Source: Su et al. 2021.
+//@ rope_and_cache_bf16: registers 48, shared 4096, has STG.E LDG.E.64
+//@ rope_and_cache_e4m3: registers 48, shared 4096, has STG.E.U16 LDG.E.64
+#include "prims.cuh"
+
+#define HEADS_PER_BLOCK 4
+#define HEAD_DIM_MAX 256
+
+struct RopeShape {
+    u32 heads, kv_heads, head_dim, pairs, page_tokens;
+    /// Elements from one page of the layer to the next, in units of [page tokens, D].
+    u32 page_stride;
+    float epsilon;
+};
+
+DEVICE void put(bf16* pages, u64 at, float low, float high, float) {
+    *reinterpret_cast<u32*>(pages + at) = narrow(low, high);
+}
+
+DEVICE void put(e4m3* pages, u64 at, float low, float high, float scale) {
+    *reinterpret_cast<u16*>(pages + at) = narrow_e4m3(low / scale, high / scale);
+}
+
+/// Reads one head into shared memory, a warp's lanes taking turns at pairs of elements.
+DEVICE void read(float* head, const bf16* from, u32 d) {
+    for (u32 i = lane() * 2; i < d; i += 2 * LANES) {
+        u32 both = *reinterpret_cast<const u32*>(from + i);
+        head[i] = widen_low(both);
+        head[i + 1] = widen_high(both);
+    }
+}
+
+DEVICE void norm(float* head, const float* weight, u32 d, float epsilon) {
+    float squares = 0.0f;
+    for (u32 i = lane() * 2; i < d; i += 2 * LANES) {
+        squares += head[i] * head[i] + head[i + 1] * head[i + 1];
+    }
+    float scale = rsqrtf(warp_sum(squares) / d + epsilon);
+    for (u32 i = lane() * 2; i < d; i += 2 * LANES) {
+        head[i] = head[i] * scale * weight[i];
+        head[i + 1] = head[i + 1] * scale * weight[i + 1];
+    }
+}
+
+/// Element `i` of a head after its turn.
+DEVICE float turned(const float* head, const float2* turns, u32 pairs, u32 i) {
+    if (i >= 2 * pairs) return head[i];
+    float2 turn = turns[i < pairs ? i : i - pairs];
+    return i < pairs ? head[i] * turn.x - head[i + pairs] * turn.y
+                     : head[i] * turn.x + head[i - pairs] * turn.y;
+}
+
+template <class E>
+DEVICE void rope_and_cache(bf16* qkv, E* pages, const float2* turns, const u32* slots,
+                           const float* norms, const float* scales, const RopeShape& s) {
+    __shared__ float heads[HEADS_PER_BLOCK][HEAD_DIM_MAX];
+    float* head = heads[warp()];
+    u32 index = blockIdx.x * HEADS_PER_BLOCK + warp(), row = blockIdx.y, d = s.head_dim;
+    if (index >= s.heads + 2 * s.kv_heads) return;
+    bf16* from = qkv + (static_cast<u64>(row) * (s.heads + 2 * s.kv_heads) + index) * d;
+    bool is_query = index < s.heads, is_value = index >= s.heads + s.kv_heads;
+    read(head, from, d);
+    if (norms && !is_value) norm(head, norms + (is_query ? 0 : d), d, s.epsilon);
+    __syncwarp();
+    // Of keys and values: the number of their KV head among those of keys, then of values.
+    u32 stored = is_query ? 0 : index - s.heads;
+    u32 page = slots[row] / s.page_tokens, token = slots[row] % s.page_tokens;
+    u64 block = static_cast<u64>(page) * s.page_stride + 2 * (stored % s.kv_heads) + is_value;
+    float scale = scales && !is_query ? scales[stored] : 1.0f;
+    u32 pairs = is_value ? 0 : s.pairs;
+    const float2* own = turns + static_cast<u64>(row) * s.pairs;
+    for (u32 i = lane() * 2; i < d; i += 2 * LANES) {
+        float low = turned(head, own, pairs, i), high = turned(head, own, pairs, i + 1);
+        if (is_query) {
+            *reinterpret_cast<u32*>(from + i) = narrow(low, high);
+        } else {
+            put(pages, (block * s.page_tokens + token) * d + i, low, high, scale);
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(HEADS_PER_BLOCK* LANES)
+rope_and_cache_bf16(bf16* qkv, bf16* pages, const float2* __restrict__ turns,
+                    const u32* __restrict__ slots, const float* __restrict__ norms,
+                    const float* __restrict__ scales, RopeShape shape) {
+    rope_and_cache(qkv, pages, turns, slots, norms, scales, shape);
+}
+
+extern "C" __global__ void __launch_bounds__(HEADS_PER_BLOCK* LANES)
+rope_and_cache_e4m3(bf16* qkv, e4m3* pages, const float2* __restrict__ turns,
+                    const u32* __restrict__ slots, const float* __restrict__ norms,
+                    const float* __restrict__ scales, RopeShape shape) {
+    rope_and_cache(qkv, pages, turns, slots, norms, scales, shape);
+}

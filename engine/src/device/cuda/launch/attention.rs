@@ -1,0 +1,396 @@
+//! The work list of attention: which block computes which lines over which positions.
+//!
+//! It is made once a step and copied to the device with the page tables. Grids do not depend on it,
+//! so that a captured launch stays what it is. Long stretches of positions are split where there are
+//! more blocks than items, and merged afterwards; so how a line's sums are split depends on what
+//! else is in the step.
+
+use bytemuck::{NoUninit, Zeroable};
+
+use super::Launch;
+use crate::device::AttentionShape;
+
+/// Positions of a tile, and lines of the largest item.
+const TILE: usize = 64;
+/// Tiles of an item below which a split costs more than it gains: each has its own queries, sums and
+/// merge.
+const TILES_MIN: usize = 4;
+/// Blocks that a multiprocessor runs at once if its memory allows, for which the kernels are compiled.
+const BLOCKS_PER_PROCESSOR: usize = 2;
+/// Shared memory of a block beside the dynamic: what `attention` declares, and the system's own.
+const OTHER_SHARED_BYTES: usize = 512 + 1024;
+/// Threads of a block.
+const THREADS: usize = 128;
+/// Words of the plan before the items.
+const HEAD_WORDS: usize = 8;
+/// `Item::part` of what is not split.
+const NONE: u32 = u32::MAX;
+
+/// The multiprocessors of a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Processors {
+    pub count: usize,
+    /// Shared memory of one: 164 KiB on sm_80, 228 KiB on sm_90.
+    pub shared_bytes: usize,
+}
+
+/// Type of keys and values in their pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PageType {
+    Bf16,
+    /// Eight bits, with a scale for each head's keys and values.
+    E4m3,
+}
+
+impl PageType {
+    fn bytes(self) -> usize {
+        match self {
+            Self::Bf16 => 2,
+            Self::E4m3 => 1,
+        }
+    }
+}
+
+/// The kernel for heads of that size, if there is one.
+pub fn entry(page_type: PageType, head_dim: usize) -> Option<&'static str> {
+    match (page_type, head_dim) {
+        (PageType::Bf16, 16) => Some("attention_bf16_16"),
+        (PageType::Bf16, 32) => Some("attention_bf16_32"),
+        (PageType::Bf16, 64) => Some("attention_bf16_64"),
+        (PageType::Bf16, 128) => Some("attention_bf16_128"),
+        (PageType::Bf16, 256) => Some("attention_bf16_256"),
+        (PageType::E4m3, 64) => Some("attention_e4m3_64"),
+        (PageType::E4m3, 128) => Some("attention_e4m3_128"),
+        (PageType::E4m3, 256) => Some("attention_e4m3_256"),
+        _ => None,
+    }
+}
+
+/// How the kernel's last argument lies in memory.
+#[derive(Debug, Clone, Copy, PartialEq, NoUninit)]
+#[repr(C)]
+pub struct AttentionArguments {
+    pub heads: u32,
+    pub kv_heads: u32,
+    /// Tokens of a page: two to this power.
+    pub page_bits: u32,
+    /// From one page of the layer to the next, in `[page tokens, D]`.
+    pub page_stride: u32,
+    /// 0 where there is no window.
+    pub window: u32,
+    pub scale: f32,
+}
+
+/// As [`AttentionArguments`], of `attention_merge`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, NoUninit)]
+#[repr(C)]
+pub struct MergeArguments {
+    pub heads: u32,
+    pub kv_heads: u32,
+    pub head_dim: u32,
+}
+
+/// One sequence's rows in a step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Span {
+    /// First row in the step.
+    pub row: usize,
+    pub rows: usize,
+    /// Absolute position of the first row.
+    pub position: usize,
+    /// Page table, up to the last row.
+    pub pages: Vec<u32>,
+}
+
+/// Lines of one block, as the kernel reads them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, NoUninit, Zeroable)]
+#[repr(C)]
+struct Item {
+    row: u32,
+    rows: u32,
+    position: u32,
+    table: u32,
+    kv_head: u32,
+    from: u32,
+    to: u32,
+    part: u32,
+}
+
+impl Item {
+    fn tiles(&self) -> usize {
+        (self.to - self.from).div_ceil(TILE as u32) as usize
+    }
+}
+
+/// Lines whose positions were split, as the kernel reads them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, NoUninit)]
+#[repr(C)]
+struct Merge {
+    row: u32,
+    rows: u32,
+    kv_head: u32,
+    part: u32,
+    splits: u32,
+}
+
+/// The attention of one step, for all layers of one window.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AttentionPlan {
+    /// What the kernels read: numbers of items and merges, both, page tables.
+    pub words: Vec<u32>,
+    /// Lines that partial results take.
+    pub part_lines: usize,
+}
+
+impl AttentionPlan {
+    /// Divides the work among `blocks`. With a window, whole tiles before it are left out.
+    ///
+    /// # Panics
+    /// More query heads share a KV head than an item has lines.
+    pub fn new(
+        spans: &[Span],
+        shape: &AttentionShape,
+        window: Option<usize>,
+        blocks: usize,
+    ) -> Self {
+        let whole = whole_items(spans, shape, window);
+        let tiles: usize = whole.iter().map(Item::tiles).sum();
+        let tiles_max = tiles.div_ceil(blocks).max(TILES_MIN);
+        let (mut items, mut merges, mut part_lines) = (Vec::new(), Vec::new(), 0);
+        for item in whole {
+            let lines = item.rows as usize * shape.group();
+            let splits = split(item, tiles_max, part_lines as u32, lines as u32);
+            if let [first, _, ..] = splits[..] {
+                let Item { row, rows, kv_head, part, .. } = first;
+                merges.push(Merge { row, rows, kv_head, part, splits: splits.len() as u32 });
+                part_lines += lines * splits.len();
+            }
+            items.extend(splits);
+        }
+        // Blocks take items in turns: the long ones first.
+        items.sort_by_key(|item| std::cmp::Reverse(item.tiles()));
+        let tables = HEAD_WORDS + words(&items).len() + words(&merges).len();
+        items.iter_mut().for_each(|item| item.table += tables as u32);
+        let merges_at = HEAD_WORDS + words(&items).len();
+        let mut all = vec![items.len() as u32, merges.len() as u32, merges_at as u32];
+        all.resize(HEAD_WORDS, 0);
+        all.extend(words(&items));
+        all.extend(words(&merges));
+        spans.iter().for_each(|span| all.extend(&span.pages));
+        Self { words: all, part_lines }
+    }
+
+    /// Lines that partial results take at most, whatever the step: what is split has more than
+    /// a block's share of tiles, so that there are at most two splits a block.
+    pub fn part_lines_max(shape: &AttentionShape, blocks: usize) -> usize {
+        2 * blocks * (TILE / shape.group()).max(1) * shape.group()
+    }
+}
+
+fn words<T: NoUninit>(items: &[T]) -> &[u32] {
+    bytemuck::cast_slice(items)
+}
+
+/// What would be computed if nothing was split; page tables are counted from the first.
+fn whole_items(spans: &[Span], shape: &AttentionShape, window: Option<usize>) -> Vec<Item> {
+    assert!(shape.group() <= TILE, "{} query heads share a KV head", shape.group());
+    let rows_max = TILE / shape.group();
+    let (mut items, mut table) = (Vec::new(), 0);
+    for span in spans {
+        for first in (0..span.rows).step_by(rows_max) {
+            let rows = rows_max.min(span.rows - first);
+            let position = span.position + first;
+            let hidden = window.map_or(0, |window| (position + 1).saturating_sub(window));
+            items.extend((0..shape.kv_heads).map(|kv_head| Item {
+                row: (span.row + first) as u32,
+                rows: rows as u32,
+                position: position as u32,
+                table,
+                kv_head: kv_head as u32,
+                from: (hidden / TILE * TILE) as u32,
+                to: (position + rows) as u32,
+                part: NONE,
+            }));
+        }
+        table += span.pages.len() as u32;
+    }
+    items
+}
+
+/// Divides an item of more than `tiles_max` tiles into about equal ones, their parts from `part` on.
+fn split(item: Item, tiles_max: usize, part: u32, lines: u32) -> Vec<Item> {
+    let tiles = item.tiles();
+    if tiles <= tiles_max {
+        return vec![item];
+    }
+    let step = tiles.div_ceil(tiles.div_ceil(tiles_max)) * TILE;
+    let starts = (item.from..item.to).step_by(step);
+    let one = |(i, from): (usize, u32)| Item {
+        from,
+        to: item.to.min(from + step as u32),
+        part: part + i as u32 * lines,
+        ..item
+    };
+    starts.enumerate().map(one).collect()
+}
+
+impl Launch {
+    /// `attention`: as many blocks as run at once.
+    pub fn attention(processors: Processors, page_type: PageType, head_dim: usize) -> Self {
+        let (queries, tile) = (TILE * head_dim * 2, TILE * head_dim * page_type.bytes());
+        let shared_bytes = queries + 4 * tile;
+        let fit = processors.shared_bytes / (shared_bytes + OTHER_SHARED_BYTES);
+        assert!(fit > 0, "{shared_bytes} bytes of shared memory are more than a processor has");
+        let grid = [processors.count * fit.min(BLOCKS_PER_PROCESSOR), 1, 1];
+        Self { shared_bytes: shared_bytes as u32, ..Self::new(grid, THREADS) }
+    }
+
+    /// `attention_merge`: blocks without shared memory.
+    pub fn attention_merge(processors: Processors) -> Self {
+        Self::new([processors.count * BLOCKS_PER_PROCESSOR, 1, 1], THREADS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPE: AttentionShape =
+        AttentionShape { heads: 12, kv_heads: 2, head_dim: 64, scale: 1.0 };
+
+    fn items(plan: &AttentionPlan) -> Vec<Item> {
+        let count = plan.words[0] as usize;
+        let words = &plan.words[HEAD_WORDS..HEAD_WORDS + 8 * count];
+        words.chunks_exact(8).map(item).collect()
+    }
+
+    fn item(words: &[u32]) -> Item {
+        let [row, rows, position, table, kv_head, from, to, part] = words.try_into().unwrap();
+        Item { row, rows, position, table, kv_head, from, to, part }
+    }
+
+    fn merges(plan: &AttentionPlan) -> Vec<Merge> {
+        let start = plan.words[2] as usize;
+        let words = plan.words[start..start + 5 * plan.words[1] as usize].chunks_exact(5);
+        words
+            .map(|words| {
+                let [row, rows, kv_head, part, splits] = words.try_into().unwrap();
+                Merge { row, rows, kv_head, part, splits }
+            })
+            .collect()
+    }
+
+    /// Decoding sequences and chunks of such lengths, their pages numbered one after another.
+    fn spans(lengths: &[(usize, usize)]) -> Vec<Span> {
+        let (mut row, mut page) = (0, 0);
+        let mut one = |&(position, rows): &(usize, usize)| {
+            let pages = (position + rows).div_ceil(16) as u32;
+            let span = Span { row, rows, position, pages: (page..page + pages).collect() };
+            (row, page) = (row + rows, page + pages);
+            span
+        };
+        lengths.iter().map(&mut one).collect()
+    }
+
+    const STEPS: [&[(usize, usize)]; 5] = [
+        &[(0, 1)],
+        &[(9000, 1)],
+        &[(0, 200), (300, 64), (77, 1), (5000, 1), (5001, 3)],
+        &[(100, 1), (100, 1), (100, 1), (100, 1), (100, 1), (100, 1), (100, 1), (100, 1)],
+        &[(30_000, 512), (63, 1), (64, 1), (127, 2)],
+    ];
+
+    #[test]
+    fn every_row_sees_each_of_its_positions_once() {
+        for (lengths, window) in STEPS.iter().flat_map(|step| [(step, None), (step, Some(128))]) {
+            let spans = spans(lengths);
+            let plan = AttentionPlan::new(&spans, &SHAPE, window, 24);
+            for span in &spans {
+                for (row, kv_head) in (0..span.rows).flat_map(|row| [(row, 0), (row, 1)]) {
+                    let at = (span.row + row) as u32;
+                    let mine = items(&plan).into_iter().filter(|item| {
+                        item.kv_head == kv_head && (item.row..item.row + item.rows).contains(&at)
+                    });
+                    let mut stretches: Vec<(u32, u32)> =
+                        mine.map(|item| (item.from, item.to)).collect();
+                    stretches.sort_unstable();
+                    let end = (span.position + row + 1) as u32;
+                    let seen = window.map_or(0, |window| end.saturating_sub(window as u32));
+                    assert!(stretches[0].0 <= seen, "{window:?} {span:?}");
+                    assert!(stretches[stretches.len() - 1].1 >= end);
+                    assert!(stretches.windows(2).all(|two| two[0].1 == two[1].0), "{stretches:?}");
+                    assert!(stretches.iter().all(|(from, _)| from % TILE as u32 == 0));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn tables_parts_and_merges_belong_to_their_items() {
+        for lengths in STEPS {
+            let spans = spans(lengths);
+            let plan = AttentionPlan::new(&spans, &SHAPE, None, 24);
+            let mut lines = vec![0; plan.part_lines];
+            for item in items(&plan) {
+                let span = spans.iter().rfind(|span| span.row <= item.row as usize).unwrap();
+                let table = &plan.words[item.table as usize..][..span.pages.len()];
+                assert_eq!(table, span.pages);
+                if item.part != NONE {
+                    let first = item.part as usize;
+                    let count = item.rows as usize * SHAPE.group();
+                    lines[first..first + count].iter_mut().for_each(|used| *used += 1);
+                }
+            }
+            assert!(lines.iter().all(|used| *used == 1), "each line is one item's");
+            for merge in merges(&plan) {
+                let count = merge.rows * SHAPE.group() as u32;
+                let mut before = 0;
+                for split in 0..merge.splits {
+                    let part = merge.part + split * count;
+                    let item = items(&plan).into_iter().find(|item| item.part == part).unwrap();
+                    assert_eq!((item.row, item.kv_head), (merge.row, merge.kv_head));
+                    assert!(item.from >= before, "positions rise");
+                    before = item.to;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn work_is_split_only_where_blocks_would_idle_and_within_its_bounds() {
+        let alone = AttentionPlan::new(&spans(&[(9000, 1)]), &SHAPE, None, 24);
+        assert_eq!((alone.words[0], alone.words[1]), (24, 2), "141 tiles twice, among 24 blocks");
+        let many = AttentionPlan::new(&spans(&[(9000, 1); 40]), &SHAPE, None, 24);
+        assert_eq!((many.words[0], many.words[1]), (80, 0));
+        let short = AttentionPlan::new(&spans(&[(255, 1)]), &SHAPE, None, 24);
+        assert_eq!((short.words[0], short.words[1]), (2, 0));
+        for blocks in [1, 2, 24, 264] {
+            for lengths in STEPS {
+                let plan = AttentionPlan::new(&spans(lengths), &SHAPE, None, blocks);
+                assert!(plan.part_lines <= AttentionPlan::part_lines_max(&SHAPE, blocks));
+                let longest = items(&plan)[0].tiles();
+                assert!(items(&plan).iter().all(|item| item.tiles() <= longest), "long ones first");
+            }
+        }
+    }
+
+    #[test]
+    fn shared_memory_holds_queries_and_two_stages_in_blocks_that_fit() {
+        let a100 = Processors { count: 108, shared_bytes: 164 << 10 };
+        let h200 = Processors { count: 132, shared_bytes: 228 << 10 };
+        let shape = |processors, page_type, head_dim| {
+            let launch = Launch::attention(processors, page_type, head_dim);
+            assert_eq!(launch.block, 128);
+            (launch.grid[0], launch.shared_bytes >> 10)
+        };
+        assert_eq!(shape(h200, PageType::Bf16, 128), (264, 80));
+        assert_eq!(shape(a100, PageType::Bf16, 128), (216, 80));
+        assert_eq!(shape(h200, PageType::Bf16, 256), (132, 160));
+        assert_eq!(shape(a100, PageType::Bf16, 256), (108, 160));
+        assert_eq!(shape(h200, PageType::E4m3, 256), (264, 96));
+        assert_eq!(shape(a100, PageType::E4m3, 256), (108, 96));
+        assert_eq!(shape(h200, PageType::E4m3, 64), (264, 24));
+        assert_eq!(entry(PageType::Bf16, 128), Some("attention_bf16_128"));
+        assert_eq!(entry(PageType::E4m3, 16), None);
+    }
+}

@@ -1,0 +1,422 @@
+//! CUDA on a processor, as far as the kernels use it: blocks one after another, each thread of a
+//! block a fiber, what a warp does together done by its last lane to arrive.
+//!
+//! Matrices are loaded from dynamic shared memory only.
+//!
+//! It finds: lanes that do not arrive where the others of their warp do, barriers that not all
+//! threads reach, copies that nobody waited for, rows of a matrix that share banks, and, under
+//! sanitizers, whatever those find in global and shared memory. It cannot find races within a
+//! stretch between two barriers, except that threads may run in either order.
+#pragma once
+
+#include <sanitizer/asan_interface.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <vector>
+
+#define __global__
+#define __shared__ static
+#define __restrict__
+#define __launch_bounds__(...)
+#define __align__(n) alignas(n)
+#define DEVICE static inline
+#define DEVICE_MEMBER inline
+#define DYNAMIC_SHARED(name) u8* name = shim::block().shared.data()
+
+struct alignas(16) uint4 {
+    u32 x, y, z, w;
+};
+struct alignas(8) uint2 {
+    u32 x, y;
+};
+struct alignas(8) float2 {
+    float x, y;
+};
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+inline uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}; }
+inline uint2 make_uint2(u32 x, u32 y) { return {x, y}; }
+inline float2 make_float2(float x, float y) { return {x, y}; }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+
+struct dim3 {
+    u32 x = 1, y = 1, z = 1;
+};
+
+namespace shim {
+
+[[noreturn]] inline void fail(const char* what, const char* more = "") {
+    std::fprintf(stderr, "shim: %s%s\n", what, more);
+    std::exit(3);
+}
+
+constexpr std::size_t STACK_BYTES = 1 << 16;
+constexpr u32 EXCHANGE_BYTES = 64;
+
+struct Copy {
+    void* to;
+    const void* from;
+    bool is_there;
+};
+
+/// One thread of the block.
+struct Fiber {
+    ucontext_t context;
+    std::vector<char> stack = std::vector<char>(STACK_BYTES);
+    /// What it waits for, if it does.
+    const char* awaits = nullptr;
+    bool has_ended = false;
+    /// Copies that were begun: the last group is open.
+    std::vector<std::vector<Copy>> copies;
+};
+
+/// What the lanes of a warp bring and take in the operation that they are in.
+struct Warp {
+    const char* operation = nullptr;
+    u32 arrived = 0;
+    alignas(16) u8 brought[LANES][EXCHANGE_BYTES];
+    alignas(16) u8 taken[LANES][EXCHANGE_BYTES];
+};
+
+struct Block {
+    dim3 grid, index;
+    u32 threads = 0;
+    std::vector<Fiber> fibers;
+    std::vector<Warp> warps;
+    std::vector<u8> shared;
+    const std::function<void()>* body = nullptr;
+    ucontext_t launcher;
+    u32 current = 0;
+    u32 at_barrier = 0;
+    /// Whether threads run from the last to the first.
+    bool is_reversed = false;
+};
+
+inline Block& block() {
+    static Block one;
+    return one;
+}
+
+inline Fiber& fiber() { return block().fibers[block().current]; }
+
+/// The next thread that can go on, if any.
+inline bool next(u32& thread) {
+    Block& b = block();
+    for (u32 i = 1; i <= b.threads; ++i) {
+        thread = (b.current + (b.is_reversed ? b.threads - i : i)) % b.threads;
+        if (!b.fibers[thread].has_ended && !b.fibers[thread].awaits) return true;
+    }
+    return false;
+}
+
+inline void fail_waiting() {
+    for (Fiber& one : block().fibers) {
+        if (!one.has_ended) fail("threads wait for ever at ", one.awaits);
+    }
+}
+
+/// Gives way to another thread until this one no longer waits.
+inline void wait(const char* operation) {
+    u32 before = block().current, thread;
+    fiber().awaits = operation;
+    if (!next(thread)) fail_waiting();
+    block().current = thread;
+    swapcontext(&block().fibers[before].context, &block().fibers[thread].context);
+}
+
+inline void run_thread() {
+    (*block().body)();
+    u32 before = block().current, thread;
+    if (!fiber().copies.empty()) fail("a thread ends before its copies do");
+    fiber().has_ended = true;
+    if (!next(thread)) {
+        if (!std::all_of(block().fibers.begin(), block().fibers.begin() + block().threads,
+                         [](Fiber& one) { return one.has_ended; })) {
+            fail_waiting();
+        }
+        setcontext(&block().launcher);
+    }
+    block().current = thread;
+    swapcontext(&block().fibers[before].context, &block().fibers[thread].context);
+}
+
+inline void run_block(dim3 index) {
+    Block& b = block();
+    b.index = index;
+    // What nobody wrote is NaN.
+    std::fill(b.shared.begin(), b.shared.end(), u8{0xff});
+    for (u32 i = 0; i < b.threads; ++i) {
+        Fiber& one = b.fibers[i];
+        getcontext(&one.context);
+        one.context.uc_stack.ss_sp = one.stack.data();
+        one.context.uc_stack.ss_size = one.stack.size();
+        one.context.uc_link = nullptr;
+        makecontext(&one.context, run_thread, 0);
+        // A context without a size is one whose stack the sanitizer does not clear at every switch.
+        one.context.uc_stack.ss_size = 0;
+        ASAN_UNPOISON_MEMORY_REGION(one.stack.data(), one.stack.size());
+        one.awaits = nullptr;
+        one.has_ended = false;
+    }
+    b.current = b.is_reversed ? b.threads - 1 : 0;
+    swapcontext(&b.launcher, &b.fibers[b.current].context);
+}
+
+/// Runs `body` as every thread of the grid.
+inline void launch(dim3 grid, u32 threads, u32 shared_bytes, const std::function<void()>& body) {
+    if (threads == 0 || threads % LANES != 0 || threads > 1024) fail("a block is of 1 to 32 warps");
+    Block& b = block();
+    b.grid = grid;
+    b.threads = threads;
+    b.fibers.resize(threads);
+    b.warps.assign(threads / LANES, Warp{});
+    b.shared = std::vector<u8>(shared_bytes);
+    b.body = &body;
+    for (u32 z = 0; z < grid.z; ++z) {
+        for (u32 y = 0; y < grid.y; ++y) {
+            for (u32 x = 0; x < grid.x; ++x) run_block({x, y, z});
+        }
+    }
+}
+
+/// What all lanes of a warp do together: `compute` gets what each brought and writes what each takes.
+template <class In, class Out, class Compute>
+inline Out together(const char* operation, const In& in, const Compute& compute) {
+    static_assert(sizeof(In) <= EXCHANGE_BYTES && sizeof(Out) <= EXCHANGE_BYTES, "they fit");
+    Block& b = block();
+    u32 first = b.current / LANES * LANES, at = b.current % LANES;
+    Warp& warp = b.warps[b.current / LANES];
+    if (warp.arrived > 0 && warp.operation != operation) {
+        fail("lanes of one warp are apart: one is at ", operation);
+    }
+    warp.operation = operation;
+    std::memcpy(warp.brought[at], &in, sizeof in);
+    if (++warp.arrived < LANES) {
+        wait(operation);
+    } else {
+        In all[LANES];
+        Out results[LANES];
+        for (u32 i = 0; i < LANES; ++i) std::memcpy(&all[i], warp.brought[i], sizeof(In));
+        compute(all, results);
+        for (u32 i = 0; i < LANES; ++i) {
+            std::memcpy(warp.taken[i], &results[i], sizeof(Out));
+            b.fibers[first + i].awaits = nullptr;
+        }
+        warp.arrived = 0;
+    }
+    Out out;
+    std::memcpy(&out, warp.taken[at], sizeof out);
+    return out;
+}
+
+struct Four {
+    u32 x[4];
+};
+struct Rows {
+    const void* row;
+};
+struct Fragments {
+    float c[4];
+    u32 a[4], b[2];
+};
+
+inline float half(u32 word, u32 which) {
+    u32 bits = which ? word & 0xffff0000u : word << 16;
+    float x;
+    std::memcpy(&x, &bits, 4);
+    return x;
+}
+
+/// Eight rows are read at once if no two of them lie in the same banks.
+inline void check_banks(const Rows* rows) {
+    const u8* start = block().shared.data();
+    u32 used = 0;
+    for (u32 r = 0; r < 8; ++r) {
+        std::size_t at = static_cast<std::size_t>(static_cast<const u8*>(rows[r].row) - start);
+        if (at % 16) fail("a row is not aligned");
+        used |= 1u << at / 16 % 8;
+    }
+    if (used != 0xff) fail("rows of one matrix share banks");
+}
+
+template <bool Transposed> inline void load_matrices(u32 (&to)[4], const void* row) {
+    const char* name = Transposed ? "load_matrices_transposed" : "load_matrices";
+    Four four = together<Rows, Four>(name, Rows{row}, [](Rows* rows, Four* out) {
+        for (u32 i = 0; i < 4; ++i) {
+            u16 matrix[8][8];
+            check_banks(rows + 8 * i);
+            for (u32 r = 0; r < 8; ++r) std::memcpy(matrix[r], rows[8 * i + r].row, 16);
+            for (u32 l = 0; l < LANES; ++l) {
+                u32 r = l / 4, c = l % 4 * 2;
+                u32 low = Transposed ? matrix[c][r] : matrix[r][c];
+                u32 high = Transposed ? matrix[c + 1][r] : matrix[r][c + 1];
+                out[l].x[i] = low | high << 16;
+            }
+        }
+    });
+    std::memcpy(to, four.x, sizeof to);
+}
+
+/// One product of a warp: gathers both matrices from the lanes' fragments, and hands out the sums.
+inline void multiply(Fragments* lanes, Four* out) {
+    float a[16][16], b[8][16];
+    for (u32 l = 0; l < LANES; ++l) {
+        u32 g = l / 4, q = l % 4 * 2;
+        for (u32 i = 0; i < 4; ++i) {
+            a[g + i % 2 * 8][q + i / 2 * 8] = half(lanes[l].a[i], 0);
+            a[g + i % 2 * 8][q + i / 2 * 8 + 1] = half(lanes[l].a[i], 1);
+        }
+        for (u32 i = 0; i < 2; ++i) {
+            b[g][q + i * 8] = half(lanes[l].b[i], 0);
+            b[g][q + i * 8 + 1] = half(lanes[l].b[i], 1);
+        }
+    }
+    for (u32 l = 0; l < LANES; ++l) {
+        for (u32 i = 0; i < 4; ++i) {
+            const float* row = a[l / 4 + i / 2 * 8];
+            const float* column = b[l % 4 * 2 + i % 2];
+            float sum = 0.0f;
+            for (u32 k = 0; k < 16; ++k) sum += row[k] * column[k];
+            sum += lanes[l].c[i];
+            std::memcpy(&out[l].x[i], &sum, 4);
+        }
+    }
+}
+
+}  // namespace shim
+
+#define threadIdx (dim3{shim::block().current, 0, 0})
+#define blockDim (dim3{shim::block().threads, 1, 1})
+#define blockIdx (shim::block().index)
+#define gridDim (shim::block().grid)
+
+inline void __syncthreads() {
+    shim::Block& b = shim::block();
+    if (++b.at_barrier < b.threads) return shim::wait("__syncthreads");
+    b.at_barrier = 0;
+    for (u32 i = 0; i < b.threads; ++i) b.fibers[i].awaits = nullptr;
+}
+
+inline void __syncwarp() {
+    shim::together<u32, u32>("__syncwarp", 0, [](u32*, u32* out) { std::fill(out, out + LANES, 0); });
+}
+
+template <class T> inline T __shfl_xor_sync(u32, T x, int mask) {
+    return shim::together<T, T>("__shfl_xor_sync", x, [mask](T* in, T* out) {
+        for (u32 l = 0; l < LANES; ++l) out[l] = in[l ^ static_cast<u32>(mask)];
+    });
+}
+
+template <class T> inline T __shfl_sync(u32, T x, u32 from) {
+    return shim::together<T, T>("__shfl_sync", x, [from](T* in, T* out) {
+        for (u32 l = 0; l < LANES; ++l) out[l] = in[from % LANES];
+    });
+}
+
+template <class T> inline T __shfl_up_sync(u32, T x, u32 by) {
+    return shim::together<T, T>("__shfl_up_sync", x, [by](T* in, T* out) {
+        for (u32 l = 0; l < LANES; ++l) out[l] = in[l < by ? l : l - by];
+    });
+}
+
+inline u32 __ballot_sync(u32, bool is_so) {
+    return shim::together<u32, u32>("__ballot_sync", is_so, [](u32* in, u32* out) {
+        u32 bits = 0;
+        for (u32 l = 0; l < LANES; ++l) bits |= (in[l] ? 1u : 0u) << l;
+        std::fill(out, out + LANES, bits);
+    });
+}
+
+inline u32 __float_as_uint(float x) {
+    u32 bits;
+    std::memcpy(&bits, &x, 4);
+    return bits;
+}
+inline float __uint_as_float(u32 bits) {
+    float x;
+    std::memcpy(&x, &bits, 4);
+    return x;
+}
+inline int __float2int_rn(float x) { return static_cast<int>(std::nearbyint(x)); }
+inline int __popc(u32 x) { return __builtin_popcount(x); }
+inline u64 __umul64hi(u64 a, u64 b) {
+    return static_cast<u64>(static_cast<unsigned __int128>(a) * b >> 64);
+}
+using std::isnan;
+inline float rsqrtf(float x) { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(x))); }
+inline void sincospif(float x, float* sine, float* cosine) {
+    *sine = static_cast<float>(std::sin(M_PI * x));
+    *cosine = static_cast<float>(std::cos(M_PI * x));
+}
+template <class T> inline T min(T a, T b) { return a < b ? a : b; }
+template <class T> inline T max(T a, T b) { return a < b ? b : a; }
+template <class T> inline T atomicAdd(T* at, T x) {
+    T before = *at;
+    *at += x;
+    return before;
+}
+
+DEVICE u32 narrow(float low, float high) {
+    auto one = [](float x) {
+        u32 bits = __float_as_uint(x);
+        if (std::isnan(x)) return 0x7fffu;
+        return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    };
+    return one(low) | one(high) << 16;
+}
+
+DEVICE u32 multiply_bf16x2(u32 x, u32 factor) {
+    return narrow(shim::half(x, 0) * shim::half(factor, 0), shim::half(x, 1) * shim::half(factor, 1));
+}
+
+DEVICE float exp2_fast(float x) { return std::exp2(x); }
+
+DEVICE void load_matrices(u32 (&to)[4], const void* row) { shim::load_matrices<false>(to, row); }
+DEVICE void load_matrices_transposed(u32 (&to)[4], const void* row) {
+    shim::load_matrices<true>(to, row);
+}
+
+DEVICE void multiply_add(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    shim::Fragments mine = {{c[0], c[1], c[2], c[3]}, {a[0], a[1], a[2], a[3]}, {b0, b1}};
+    shim::Four sums = shim::together<shim::Fragments, shim::Four>("multiply_add", mine, shim::multiply);
+    std::memcpy(c, sums.x, sizeof c);
+}
+
+DEVICE void copy_async(void* to, const void* from, bool is_there) {
+    if ((reinterpret_cast<std::size_t>(to) | reinterpret_cast<std::size_t>(from)) % 16) {
+        shim::fail("a copy is not aligned");
+    }
+    auto& copies = shim::fiber().copies;
+    if (copies.empty()) copies.emplace_back();
+    copies.back().push_back({to, from, is_there});
+}
+
+DEVICE void close_copies() {
+    auto& copies = shim::fiber().copies;
+    if (copies.empty()) copies.emplace_back();
+    copies.emplace_back();
+}
+
+/// Copies happen as late as they may.
+template <int Open> DEVICE void await_copies() {
+    auto& groups = shim::fiber().copies;
+    if (!groups.empty() && !groups.back().empty()) shim::fail("copies of no closed group");
+    while (groups.size() > Open + 1) {
+        for (const shim::Copy& copy : groups.front()) {
+            if (copy.is_there) {
+                std::memcpy(copy.to, copy.from, 16);
+            } else {
+                std::memset(copy.to, 0, 16);
+            }
+        }
+        groups.erase(groups.begin());
+    }
+    if (Open == 0) groups.clear();
+}

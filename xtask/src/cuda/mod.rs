@@ -1,0 +1,189 @@
+//! `cargo xtask cuda-check`: compiles every CUDA kernel on a machine that has no GPU, and checks the
+//! machine code of each entry against the budget at the head of its file.
+
+mod budget;
+mod code;
+mod toolchain;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use anyhow::{Context, Result, bail};
+
+use crate::shell::Shell;
+use budget::Budget;
+use code::Code;
+use toolchain::Toolchain;
+
+/// Where the kernels are: every `.cu` is one.
+const KERNELS: &str = "engine/src/device/cuda/kernels";
+
+/// Calls NVRTC, which is a library: this program loads none.
+const NVRTC: &str = include_str!("nvrtc.py");
+
+/// A GPU generation that kernels are compiled for.
+#[derive(Debug, Clone, Copy)]
+struct Generation {
+    name: &'static str,
+    /// Shared memory that the system keeps of each block.
+    reserved_bytes: usize,
+}
+
+const GENERATIONS: [Generation; 2] = [
+    Generation { name: "sm_80", reserved_bytes: 0 },
+    Generation { name: "sm_90a", reserved_bytes: 1024 },
+];
+
+/// One kernel's source for one generation.
+struct Unit {
+    source: PathBuf,
+    generation: Generation,
+}
+
+/// What is said of a unit: a line for each entry that is well, and what is not.
+#[derive(Default)]
+struct Said {
+    well: Vec<String>,
+    findings: Vec<String>,
+}
+
+/// Compiles and checks every kernel; exit code 1 when one is not as its head says.
+///
+/// # Errors
+/// The toolchain cannot be had or started.
+pub fn run(shell: &Shell) -> Result<u8> {
+    let toolchain = Toolchain::obtain(shell)?;
+    let units = units(&shell.root().join(KERNELS))?;
+    let out = shell.target().join("cuda");
+    fs::create_dir_all(&out).with_context(|| format!("cannot write `{}`", out.display()))?;
+    let said = for_all(&units, |unit| unit.check(shell, &toolchain, &out))?;
+    said.iter().flat_map(|said| &said.well).for_each(|line| eprintln!("{line}"));
+    let findings: Vec<&String> = said.iter().flat_map(|said| &said.findings).collect();
+    findings.iter().for_each(|finding| eprintln!("{finding}"));
+    Ok(u8::from(!findings.is_empty()))
+}
+
+/// Every kernel for every generation, in the order of their names.
+fn units(dir: &Path) -> Result<Vec<Unit>> {
+    let entries = fs::read_dir(dir).with_context(|| format!("cannot read `{}`", dir.display()))?;
+    let mut sources = Vec::new();
+    for entry in entries {
+        sources.push(entry.context("cannot read the kernels' folder")?.path());
+    }
+    sources.retain(|path| path.extension().is_some_and(|extension| extension == "cu"));
+    sources.sort();
+    if sources.is_empty() {
+        bail!("`{}` has no kernels", dir.display());
+    }
+    let all = |source: PathBuf| GENERATIONS.map(|generation| (source.clone(), generation));
+    let units = sources.into_iter().flat_map(all);
+    Ok(units.map(|(source, generation)| Unit { source, generation }).collect())
+}
+
+/// The answers to `ask` of every unit, which each processor asks in turn.
+fn for_all(units: &[Unit], ask: impl Fn(&Unit) -> Result<Said> + Sync) -> Result<Vec<Said>> {
+    let (next, answers) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
+    let work = || {
+        while let Some((index, unit)) = {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            units.get(index).map(|unit| (index, unit))
+        } {
+            let answer = ask(unit);
+            answers.lock().expect("no holder panics").insert(index, answer);
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(work);
+        }
+    });
+    answers.into_inner().expect("no holder panics").into_values().collect()
+}
+
+impl Unit {
+    fn check(&self, shell: &Shell, toolchain: &Toolchain, out: &Path) -> Result<Said> {
+        let source = fs::read_to_string(&self.source)
+            .with_context(|| format!("cannot read `{}`", self.source.display()))?;
+        let mut said = Said::default();
+        let budgets = match budget::read(&source) {
+            Ok(budgets) => budgets,
+            Err(error) => {
+                said.findings.push(format!("{}: {error:#}", self.name()));
+                return Ok(said);
+            }
+        };
+        let cubin = out.join(format!("{}.{}.cubin", self.stem(), self.generation.name));
+        let compiled = shell.output(&toolchain.nvcc(), &self.words(&cubin))?;
+        if !compiled.status.success() {
+            let why = String::from_utf8_lossy(&compiled.stderr).into_owned();
+            said.findings.push(format!("{}: it does not compile\n{}", self.name(), why.trim_end()));
+            return Ok(said);
+        }
+        if let Some(why) = self.refused_by_nvrtc(shell, toolchain)? {
+            let what = "NVRTC, which has no headers, does not take it";
+            said.findings.push(format!("{}: {what}\n{why}", self.name()));
+        }
+        let dump = |what: &str| -> Result<String> {
+            shell.read(&toolchain.cuobjdump(), &[OsString::from(what), cubin.clone().into()])
+        };
+        self.judge(&budgets, &code::read(&dump("-res-usage")?, &dump("-sass")?), &mut said);
+        Ok(said)
+    }
+
+    /// What the compiler is told: nothing may be included but what lies beside the kernel.
+    fn words(&self, cubin: &Path) -> Vec<OsString> {
+        let fixed = "-std=c++17 -O3 -cubin -Werror all-warnings";
+        let mut words: Vec<OsString> = fixed.split(' ').map(OsString::from).collect();
+        words.push(format!("-arch={}", self.generation.name).into());
+        words.extend(["-o".into(), cubin.into(), self.source.clone().into()]);
+        words
+    }
+
+    /// What NVRTC says against the kernel: it is the compiler where only a driver is installed.
+    fn refused_by_nvrtc(&self, shell: &Shell, toolchain: &Toolchain) -> Result<Option<String>> {
+        let words: [OsString; 5] = [
+            "-c".into(),
+            NVRTC.into(),
+            toolchain.nvrtc().into(),
+            self.generation.name.into(),
+            self.source.clone().into(),
+        ];
+        let done = shell.output(Path::new("python3"), &words)?;
+        let said = String::from_utf8_lossy(&done.stderr);
+        Ok((!done.status.success()).then(|| said.trim_end().to_owned()))
+    }
+
+    fn judge(&self, budgets: &[Budget], entries: &BTreeMap<String, Code>, said: &mut Said) {
+        for budget in budgets {
+            let name = format!("{}: {}", self.name(), budget.entry);
+            let Some(code) = entries.get(&budget.entry) else {
+                said.findings.push(format!("{name}: no such entry: rename it at the head"));
+                continue;
+            };
+            let findings = code.judge(budget, self.generation.reserved_bytes);
+            if findings.is_empty() {
+                said.well.push(format!("{name}: {} registers", code.registers));
+            }
+            said.findings.extend(findings.iter().map(|finding| format!("{name}: {finding}")));
+        }
+        for entry in entries.keys() {
+            if budgets.iter().all(|budget| budget.entry != *entry) {
+                let what = "no budget: add a line `//@ NAME: ...` for it at the head";
+                said.findings.push(format!("{}: {entry}: {what}", self.name()));
+            }
+        }
+    }
+
+    fn stem(&self) -> String {
+        self.source.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
+    fn name(&self) -> String {
+        format!("{}.cu, {}", self.stem(), self.generation.name)
+    }
+}

@@ -1,0 +1,25 @@
+"""Compiles a kernel with NVRTC: LIBRARY GENERATION SOURCE. Ends with 1 and the log if it cannot."""
+import ctypes
+import os
+import sys
+
+library, generation, source = sys.argv[1:]
+# It looks for its built-in functions beside itself only if they are loaded already.
+folder = os.path.dirname(library)
+for name in sorted(os.listdir(folder)):
+    if name.startswith("libnvrtc-builtins.so"):
+        ctypes.CDLL(os.path.join(folder, name), ctypes.RTLD_GLOBAL)
+nvrtc = ctypes.CDLL(library)
+with open(source, "rb") as file:
+    text = file.read()
+program = ctypes.c_void_p()
+if nvrtc.nvrtcCreateProgram(ctypes.byref(program), text, source.encode(), 0, None, None):
+    sys.exit("NVRTC does not start")
+words = ["--std=c++17", "--gpu-architecture=" + generation, "-I" + os.path.dirname(source)]
+options = (ctypes.c_char_p * len(words))(*[word.encode() for word in words])
+if nvrtc.nvrtcCompileProgram(program, len(words), options):
+    size = ctypes.c_size_t()
+    nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+    log = ctypes.create_string_buffer(size.value)
+    nvrtc.nvrtcGetProgramLog(program, log)
+    sys.exit(log.value.decode())
