@@ -148,7 +148,7 @@ impl<'a> Columns<'a, '_> {
                 left.ahead = ahead.wrapping_add(line * CACHE_LINE);
             }
             let sums = &mut self.work.sums[done..];
-            let place = place.map(|place| place.from_row(done));
+            let place = place.map(|place| place.below(done));
             // SAFETY: the rows are below `x.rows`, and the caller vouches for the weights.
             done += unsafe {
                 match rows - done {
@@ -211,7 +211,7 @@ struct Place<'a> {
 
 impl Place<'_> {
     #[inline(always)]
-    fn from_row(self, row: usize) -> Self {
+    fn below(self, row: usize) -> Self {
         Self { start: self.start.wrapping_add(row * self.stride), ..self }
     }
 
