@@ -6,6 +6,7 @@ mod attention;
 mod elementwise;
 mod experts;
 mod pages;
+mod product;
 mod rope;
 mod sample;
 mod shim;
