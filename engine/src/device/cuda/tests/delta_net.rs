@@ -13,7 +13,8 @@ fn layer(shape: DeltaNetShape) -> DeltaNetLayer<Vec<f32>> {
         conv: numbers(shape.taps * shape.conv_cols(), 50),
         rate: numbers(shape.value_heads, 51).iter().map(|x| -0.3 - 0.2 * x).collect(),
         bias: numbers(shape.value_heads, 52),
-        norm: numbers(shape.value_dim, 53).iter().map(|x| 1.0 + 0.5 * x).collect(),
+        // So large that results are, beside which the bound is small.
+        norm: numbers(shape.value_dim, 53).iter().map(|x| 16.0 + 8.0 * x).collect(),
         epsilon: 1e-6,
     }
 }
