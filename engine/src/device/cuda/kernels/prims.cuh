@@ -23,6 +23,12 @@ struct e4m3 {
     u8 bits;
 };
 
+/// Two numbers of four bits: sign, two of exponent with bias 1, one of mantissa; 0.5 to 6. The lower
+/// half is the first. Source: OCP Microscaling Formats 1.0.
+struct e2m1x2 {
+    u8 bits;
+};
+
 #define ALL_LANES 0xffffffffu
 #define LANES 32
 #define LOG2_E 1.44269504f
@@ -152,6 +158,18 @@ DEVICE u32 widen_e4m3(u32 codes) {
     return multiply_bf16x2(shifted, 0x7b807b80u);
 }
 
+/// The e2m1 in the upper four bits of each half of `codes` as two bf16, times 2^-126 `factor`: their
+/// bits are those of a bf16 but for the exponent's bias.
+DEVICE u32 widen_e2m1(u32 codes, u32 factor) {
+    return multiply_bf16x2((codes & 0x80008000u) | (codes >> 6 & 0x01c001c0u), factor);
+}
+
+/// The lower halves of two words.
+DEVICE u32 low_halves(u32 first, u32 second) { return (first & 0xffffu) | second << 16; }
+
+/// The upper halves of two words.
+DEVICE u32 high_halves(u32 first, u32 second) { return first >> 16 | (second & 0xffff0000u); }
+
 /// Eight numbers in registers, 16 bytes of bf16 in memory.
 struct Eight {
     float x[8];
@@ -172,6 +190,11 @@ DEVICE Eight load8(const float* from) {
 DEVICE void store8(bf16* to, const Eight& v) {
     *reinterpret_cast<uint4*>(to) = make_uint4(narrow(v.x[0], v.x[1]), narrow(v.x[2], v.x[3]),
                                                narrow(v.x[4], v.x[5]), narrow(v.x[6], v.x[7]));
+}
+
+DEVICE void store8(float* to, const Eight& v) {
+    reinterpret_cast<float4*>(to)[0] = make_float4(v.x[0], v.x[1], v.x[2], v.x[3]);
+    reinterpret_cast<float4*>(to)[1] = make_float4(v.x[4], v.x[5], v.x[6], v.x[7]);
 }
 
 DEVICE float warp_sum(float x) {

@@ -2,6 +2,8 @@
 //! that it is tested where there is no GPU.
 
 pub mod attention;
+pub mod delta_net;
+pub mod product;
 
 use bytemuck::NoUninit;
 

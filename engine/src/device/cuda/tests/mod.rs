@@ -3,9 +3,11 @@
 //! What a GPU alone can show, such as speed and races, is not tested here.
 
 mod attention;
+mod delta_net;
 mod elementwise;
 mod experts;
 mod pages;
+mod product;
 mod rope;
 mod sample;
 mod shim;

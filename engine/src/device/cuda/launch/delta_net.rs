@@ -1,0 +1,103 @@
+//! How gated DeltaNet is launched: blocks and shared memory from the shapes of its heads.
+
+use bytemuck::NoUninit;
+
+use super::{BLOCK, LANES, Launch};
+use crate::device::DeltaNetShape;
+
+/// Keys that a thread has of one value.
+const KEYS: usize = 32;
+/// Threads of the largest block.
+const THREADS_MAX: usize = 512;
+/// Tokens that a convolution sees at most, its own included.
+const TAPS_MAX: usize = 8;
+
+/// How the kernels' last argument lies in memory.
+#[derive(Debug, Clone, Copy, PartialEq, NoUninit)]
+#[repr(C)]
+pub struct DeltaNetArguments {
+    pub key_heads: u32,
+    pub value_heads: u32,
+    pub key_dim: u32,
+    pub value_dim: u32,
+    pub taps: u32,
+    /// From one place to the next, in f32.
+    pub place_stride: u32,
+    pub epsilon: f32,
+}
+
+/// One sequence's rows in a step, as the kernels read them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, NoUninit)]
+#[repr(C)]
+pub struct StateSpan {
+    /// First row in the step.
+    pub row: u32,
+    pub rows: u32,
+    /// Absolute position of the first row.
+    pub position: u32,
+    pub place: u32,
+    /// Another place to read from, or [`StateSpan::NOWHERE`].
+    pub load: u32,
+    /// Another place to write to as well, or [`StateSpan::NOWHERE`].
+    pub save: u32,
+}
+
+impl StateSpan {
+    /// No place.
+    pub const NOWHERE: u32 = u32::MAX;
+}
+
+impl Launch {
+    /// `delta_net`: a block for each value head of each sequence, a thread for 32 keys of one value.
+    ///
+    /// # Panics
+    /// Heads are not whole warps of keys and values, or larger than a block.
+    pub fn delta_net(shape: &DeltaNetShape, spans: usize) -> Self {
+        let DeltaNetShape { value_heads, key_dim, value_dim, taps, .. } = *shape;
+        let is_whole = key_dim.is_multiple_of(KEYS) && value_dim.is_multiple_of(LANES);
+        let threads = key_dim / KEYS * value_dim;
+        assert!(
+            is_whole && threads <= THREADS_MAX,
+            "heads of {key_dim} keys and {value_dim} values are not those of a block"
+        );
+        assert!(taps <= TAPS_MAX, "a convolution of {taps} tokens sees more than {TAPS_MAX}");
+        // What is convolved, then two sums of every thread.
+        let shared_bytes = (2 * key_dim + value_dim + 2 * threads) * size_of::<f32>();
+        let launch = Self::new([value_heads, spans, 1], threads);
+        Self { shared_bytes: shared_bytes as u32, ..launch }
+    }
+
+    /// `delta_net_history`: a thread for each channel that is convolved.
+    pub fn delta_net_history(shape: &DeltaNetShape, spans: usize) -> Self {
+        Self::new([shape.conv_cols().div_ceil(BLOCK), spans, 1], BLOCK)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(key_dim: usize, value_dim: usize) -> DeltaNetShape {
+        DeltaNetShape { key_heads: 16, value_heads: 32, key_dim, value_dim, taps: 4 }
+    }
+
+    #[test]
+    fn a_block_has_a_value_head_and_a_thread_32_keys() {
+        let launch = Launch::delta_net(&shape(128, 128), 3);
+        assert_eq!(launch, Launch { grid: [32, 3, 1], block: 512, shared_bytes: 5632 });
+        assert_eq!(Launch::delta_net(&shape(32, 64), 1).block, 64);
+        assert_eq!(Launch::delta_net_history(&shape(128, 128), 3).grid, [32, 3, 1]);
+    }
+
+    #[test]
+    #[should_panic(expected = "heads of 256 keys and 128 values")]
+    fn a_head_larger_than_a_block_is_refused() {
+        Launch::delta_net(&shape(256, 128), 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "heads of 48 keys")]
+    fn a_head_of_parts_of_warps_is_refused() {
+        Launch::delta_net(&shape(48, 64), 1);
+    }
+}
