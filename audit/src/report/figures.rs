@@ -231,10 +231,8 @@ impl Found {
     fn arrival(&self) -> Option<Arrival> {
         let all = self.figures.get(REQUEST_RATE)? == f64::INFINITY;
         let cap = self.figures.count("max_concurrency");
-        all.then(|| match cap {
-            None => Arrival::AllAtOnce,
-            Some(concurrency) => Arrival::Closed { concurrency },
-        })
+        let arrival = cap.map_or(Arrival::AllAtOnce, |most| Arrival::Closed { concurrency: most });
+        all.then_some(arrival)
     }
 
     fn source(&self, file: &str, sha256: &str) -> Source {

@@ -183,8 +183,22 @@ fn peak(record: &RunRecord) -> Finding {
 fn samples(record: &RunRecord) -> Finding {
     let metrics = record.metrics.as_ref()?;
     let samples = record.counts.as_ref()?.requests_ok?;
-    let summary = metrics.e2e_us.as_ref().or(metrics.ttft_us.as_ref())?;
-    let shown = [("p90", 0.9, summary.p90), ("p95", 0.95, summary.p95), ("p99", 0.99, summary.p99)];
+    // A measured run has the same percentiles of all; other tools print some of some.
+    let summaries: Vec<&Summary> = match record.kind {
+        Kind::Imported => {
+            [&metrics.e2e_us, &metrics.ttft_us, &metrics.tpot_us].into_iter().flatten().collect()
+        }
+        Kind::Measured | Kind::Simulated => {
+            metrics.e2e_us.as_ref().or(metrics.ttft_us.as_ref()).into_iter().collect()
+        }
+    };
+    summaries.first()?;
+    let any = |figure: fn(&Summary) -> Option<u64>| summaries.iter().find_map(|s| figure(s));
+    let shown = [
+        ("p90", 0.9, any(|summary| summary.p90)),
+        ("p95", 0.95, any(|summary| summary.p95)),
+        ("p99", 0.99, any(|summary| summary.p99)),
+    ];
     let short: Vec<String> = shown
         .iter()
         .filter(|(_, share, value)| value.is_some() && samples < samples_needed(*share))

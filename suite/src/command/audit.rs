@@ -40,6 +40,8 @@ struct Judged {
     line_first: u64,
     line_last: u64,
     tool: String,
+    engine: String,
+    model: String,
     scenario: String,
     requests_ok: Option<u64>,
     checks: Vec<Check>,
@@ -87,6 +89,8 @@ impl From<RunRecord> for Judged {
             line_first: source.line_first,
             line_last: source.line_last,
             tool: source.tool,
+            engine: record.engine.name,
+            model: record.model.id,
             scenario: record.scenario.id,
             requests_ok: record.counts.and_then(|counts| counts.requests_ok),
             checks: record.checks,
@@ -105,8 +109,13 @@ fn print(audited: &Audited) {
     for (number, result) in (1..).zip(&audited.results) {
         let requests = result.requests_ok.unwrap_or(0);
         println!(
-            "{}:{}: result {number}, {}, {}, {requests} requests",
-            audited.file, result.line_first, result.tool, result.scenario
+            "{}:{}: result {number}, {}, {requests} requests; tool {}, server {}, model {}",
+            audited.file,
+            result.line_first,
+            result.scenario,
+            result.tool,
+            result.engine,
+            result.model
         );
         for (level, shown) in [(Level::Error, "error"), (Level::Warning, "warning")] {
             for check in result.broken(level) {

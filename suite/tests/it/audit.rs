@@ -139,7 +139,10 @@ fn exit_codes_tell_sound_from_broken_from_unreadable() {
     assert_eq!(code(&[]), Some(2));
     assert_eq!(code(&[&format!("{sound}.not")]), Some(4));
     let text = |files: &[&str]| String::from_utf8(audit(files).stdout).expect("UTF-8");
-    assert!(text(&[&broken]).contains("broken.txt:1: result 1, vllm, unknown, 10 requests"));
+    assert!(
+        text(&[&broken])
+            .contains("broken.txt:1: result 1, unknown, 10 requests; tool vllm, server unknown")
+    );
     assert!(text(&[&broken]).contains("E06 `output_tokens_per_s` is 202.00"));
     assert!(text(&[&garbled]).contains("garbled.txt:3: not read: `Benchmark duration (s)`: `ten`"));
 }
