@@ -1,5 +1,6 @@
 //! `redline-bench audit`: what published results say about how they were measured.
 
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -60,11 +61,15 @@ struct Place {
 /// A file cannot be opened.
 pub fn execute(flags: &AuditFlags) -> anyhow::Result<Exit> {
     let audited = flags.files.iter().map(|file| read(file)).collect::<anyhow::Result<Vec<_>>>()?;
-    if flags.json {
-        println!("{}", serde_json::to_string_pretty(&audited)?);
+    let text = if flags.json {
+        serde_json::to_string_pretty(&audited)? + "\n"
     } else {
-        audited.iter().for_each(print);
-        print_summary(&audited);
+        audited.iter().flat_map(lines).chain([summary(&audited)]).collect()
+    };
+    match std::io::stdout().write_all(text.as_bytes()) {
+        // Whoever reads the head of a long list has what was asked for.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
+        written => written.context("cannot write to standard output")?,
     }
     Ok(exit(&audited))
 }
@@ -105,51 +110,50 @@ impl Judged {
     }
 }
 
-fn print(audited: &Audited) {
+/// What is said of a file, each line with its end.
+fn lines(audited: &Audited) -> Vec<String> {
+    let file = &audited.file;
+    let mut lines = Vec::new();
     for (number, result) in (1..).zip(&audited.results) {
+        let Judged { line_first, tool, engine, model, scenario, .. } = result;
         let requests = result.requests_ok.unwrap_or(0);
-        println!(
-            "{}:{}: result {number}, {}, {requests} requests; tool {}, server {}, model {}",
-            audited.file,
-            result.line_first,
-            result.scenario,
-            result.tool,
-            result.engine,
-            result.model
-        );
+        lines.push(format!(
+            "{file}:{line_first}: result {number}, {scenario}, {requests} requests; tool {tool}, \
+             server {engine}, model {model}\n"
+        ));
         for (level, shown) in [(Level::Error, "error"), (Level::Warning, "warning")] {
-            for check in result.broken(level) {
-                println!("  {shown:<8} {} {}", check.rule, check.detail.as_deref().unwrap_or(""));
-            }
+            lines.extend(result.broken(level).map(|check| {
+                let detail = check.detail.as_deref().unwrap_or_default();
+                format!("  {shown:<8} {} {detail}\n", check.rule)
+            }));
         }
-        print_kept(result);
+        lines.extend(kept(result));
     }
-    for place in &audited.unread {
-        println!("{}:{}: not read: {}", audited.file, place.line, place.why);
-    }
+    let unread = audited.unread.iter();
+    lines.extend(unread.map(|place| format!("{file}:{}: not read: {}\n", place.line, place.why)));
+    lines
 }
 
 /// The rules that hold; in words where others do not, since a reader then asks what is left.
-fn print_kept(result: &Judged) {
+fn kept(result: &Judged) -> Vec<String> {
     let kept = result.checks.iter().filter(|check| check.ok).map(|check| check.rule.as_str());
     if result.broken(Level::Error).next().is_none() {
-        return println!("  {:<8} {}", "holds", kept.collect::<Vec<_>>().join(" "));
+        return vec![format!("  {:<8} {}\n", "holds", kept.collect::<Vec<_>>().join(" "))];
     }
-    for id in kept {
-        println!("  {:<8} {id} {}", "holds", audit::rule(id).map_or("", |rule| rule.title));
-    }
+    let title = |id| audit::rule(id).map_or("", |rule| rule.title);
+    kept.map(|id| format!("  {:<8} {id} {}\n", "holds", title(id))).collect()
 }
 
-fn print_summary(audited: &[Audited]) {
+fn summary(audited: &[Audited]) -> String {
     let results = || audited.iter().flat_map(|file| &file.results);
     let with = |level| results().filter(|result| result.broken(level).next().is_some()).count();
-    println!(
-        "{} results: {} with errors, {} with warnings; {} places not read",
+    format!(
+        "{} results: {} with errors, {} with warnings; {} places not read\n",
         results().count(),
         with(Level::Error),
         with(Level::Warning),
         audited.iter().map(|file| file.unread.len()).sum::<usize>()
-    );
+    )
 }
 
 fn exit(audited: &[Audited]) -> Exit {
