@@ -6,6 +6,7 @@
 //! here but in `registry`, because it needs the files.
 
 pub mod quantile;
+pub mod report;
 pub mod rule;
 pub mod rules;
 #[doc(hidden)]
@@ -19,7 +20,7 @@ pub use rules::RULES;
 
 /// Revision of the rules. It grows when a rule is added; a rule that a stored record was judged
 /// by is never changed, a better one gets an id of its own.
-pub const CHECKS_REV: u32 = 1;
+pub const CHECKS_REV: u32 = 2;
 
 /// The findings of today's rules over `record`, in the order of [`RULES`]. A rule that does not
 /// apply to the record, or whose inputs the record does not know, gives no finding.

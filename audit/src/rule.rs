@@ -79,7 +79,11 @@ impl Scope {
     /// The scope in words, for the list of rules: `measured runs with figures, not -lite`.
     #[must_use]
     pub fn words(&self) -> String {
-        let kinds = if self.kinds == KINDS { "all runs" } else { "measured runs" };
+        let kinds = match self.kinds {
+            KINDS => "all runs",
+            [Kind::Imported] => "imported runs",
+            _ => "measured runs",
+        };
         let figures = if self.statuses == STATUSES { "" } else { " with figures" };
         let tiers = if self.tiers == TIERS { "" } else { ", not on -lite" };
         format!("{kinds}{figures}{tiers}")

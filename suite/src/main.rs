@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use suite::command::{first_answer, plan, probe, run, search, sweep, verify_manifest};
+use suite::command::{audit, first_answer, plan, probe, run, search, sweep, verify_manifest};
 
 /// Measures a server of language models over its OpenAI-compatible HTTP interface.
 ///
@@ -28,6 +28,10 @@ A plan can be saved, and sent again by anyone:
   redline-bench plan --scenario s.toml --dataset d.json --tokenizer t.json --out plan.json
   redline-bench run --plan plan.json --url URL --engine e.toml --tokenizer t.json --out m.json
 
+Others' published results can be held against their own figures:
+
+  redline-bench audit page.md result.json
+
 Exit codes: 0 well; 1 INVALID or failed requests; 2 wrong use or unsound data; 4 the environment.";
 
 #[derive(Debug, Subcommand)]
@@ -39,6 +43,7 @@ enum Command {
     VerifyManifest(verify_manifest::VerifyManifestFlags),
     Probe(probe::ProbeFlags),
     FirstAnswer(first_answer::FirstAnswerFlags),
+    Audit(audit::AuditFlags),
 }
 
 fn main() -> ExitCode {
@@ -50,6 +55,7 @@ fn main() -> ExitCode {
         Command::VerifyManifest(flags) => verify_manifest::execute(&flags),
         Command::Probe(flags) => probe::execute(&flags),
         Command::FirstAnswer(flags) => first_answer::execute(&flags),
+        Command::Audit(flags) => audit::execute(&flags),
     };
     let exit = done.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");

@@ -1,6 +1,6 @@
 //! Rules over counts: every request accounted for, tokens counted the same way three times.
 
-use schema::run::{Level, RunRecord, Status};
+use schema::run::{Counts, Kind, Level, RunRecord, Status, TokenSource};
 
 use super::{claim, float, within};
 use crate::rule::{Finding, Rule, Scope};
@@ -57,6 +57,23 @@ pub(super) const REQUESTED: Rule = Rule {
     look: requested,
 };
 
+/// The output tokens that throughput is credited with: the reported ones, or what a tool that
+/// reports none counts instead.
+pub(super) fn credited_output(counts: &Counts) -> Option<u64> {
+    counts.output_tokens_reported.or_else(|| match counts.token_source? {
+        TokenSource::Usage | TokenSource::UsagePerChunk => None,
+        TokenSource::Retokenized => counts.output_tokens_retokenized,
+        TokenSource::Chunks => counts.output_chunks,
+        TokenSource::Requested => counts.output_tokens_requested,
+    })
+}
+
+/// The output tokens that a server reported; in published figures, those that the tool credits.
+pub(super) fn answered(record: &RunRecord, counts: &Counts) -> Option<u64> {
+    let published = record.kind == Kind::Imported;
+    if published { credited_output(counts) } else { counts.output_tokens_reported }
+}
+
 fn planned(record: &RunRecord) -> Finding {
     let planned = record.counts.as_ref()?.requests_planned?;
     let asked = record.scenario.requests?;
@@ -84,7 +101,7 @@ fn accounted(record: &RunRecord) -> Finding {
 
 fn retokenized(record: &RunRecord) -> Finding {
     let counts = record.counts.as_ref()?;
-    let reported = counts.output_tokens_reported.filter(|tokens| *tokens > 0)?;
+    let reported = answered(record, counts).filter(|tokens| *tokens > 0)?;
     let again = counts.output_tokens_retokenized?;
     let ratio = float(again) / float(reported);
     let (low, high) = RETOKENIZED_RATIO;

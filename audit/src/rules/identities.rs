@@ -5,6 +5,7 @@
 use schema::run::{Counts, Level, Metrics, RunRecord, Status};
 use schema::scenario::Arrival;
 
+use super::counts::answered;
 use super::{claim, float, within};
 use crate::quantile::Bins;
 use crate::rule::{Finding, Rule, Scope};
@@ -102,7 +103,7 @@ fn tpot(record: &RunRecord) -> Finding {
 fn answer_length(record: &RunRecord, counts: &Counts) -> Option<f64> {
     let id = &record.scenario.id;
     let fixed = FIXED_LENGTH.iter().any(|family| id.starts_with(family));
-    let (ok, reported) = (counts.requests_ok?, counts.output_tokens_reported?);
+    let (ok, reported) = (counts.requests_ok?, answered(record, counts)?);
     let whole = ok > 0 && reported.is_multiple_of(ok) && reported / ok > 1;
     let as_asked = counts.output_tokens_requested == Some(reported);
     (fixed && whole && as_asked).then(|| float(reported / ok))

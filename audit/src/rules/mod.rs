@@ -9,8 +9,11 @@ mod counts;
 mod facts;
 mod figures;
 mod identities;
+mod published;
 
 use crate::rule::Rule;
+
+pub use published::{SHAREGPT_REQUESTS, TPOT_WEIGHT};
 
 /// Every rule.
 pub const RULES: &[Rule] = &[
@@ -30,11 +33,16 @@ pub const RULES: &[Rule] = &[
     identities::TOKEN_GAPS,
     identities::CONCURRENCY,
     identities::FIRST_TOKEN,
+    published::TPOT,
+    published::GAPS,
+    published::SURVIVORS,
     counts::RETOKENIZED,
     identities::CHUNKED,
     identities::QUEUE_TIME,
     counts::REQUESTED,
     figures::SAMPLES,
+    published::CHUNK_TOKENS,
+    published::SAMPLE,
 ];
 
 /// `|left - right| <= share * |right|`.

@@ -7,6 +7,7 @@ use schema::run::{Gpu, Kind, Level, RunRecord, Status, TokenSource};
 use schema::scenario::{Arrival, Tier};
 
 use super::RULES;
+use crate::report::read;
 use crate::sample::Sample;
 use crate::{CHECKS_REV, judge, judge_later, rule};
 
@@ -60,7 +61,7 @@ fn broken(record: &RunRecord) -> Vec<String> {
 
 #[test]
 fn a_sound_record_passes_every_rule() {
-    for (record, kind) in [(sound(), "cpu"), (sound_on_gpu(), "gpu")] {
+    for (record, kind) in [(sound(), "cpu"), (sound_on_gpu(), "gpu"), (published(), "published")] {
         assert_eq!(broken(&record), Vec::<String>::new(), "{kind}");
     }
     let judged: Vec<String> = judge(&sound()).into_iter().map(|check| check.rule).collect();
@@ -125,6 +126,15 @@ const BREAKING: &[Breaking] = &[
         r.histograms.as_mut().unwrap().ttft_us = None;
         r.absent.insert("histograms.ttft_us".into(), "test".into());
     }),
+    ("E23", published, |r| mean_tpot(r, 14_000 * 100 / 101)),
+    ("E23", published, |r| mean_tpot(r, 3_960)),
+    ("E23", published, |r| mean_tpot(r, 7_000)),
+    ("E24", published, |r| chunk_gaps(r, 0)),
+    ("E24", published, |r| chunk_gaps(r, 8_900)),
+    ("E25", published, |r| {
+        r.counts.as_mut().unwrap().requests_planned = Some(1_010);
+        r.scenario.requests = Some(1_010);
+    }),
     ("W01", sound, |r| r.counts.as_mut().unwrap().output_tokens_retokenized = Some(4_000)),
     ("W02", sound, |r| {
         let gaps = r.metrics.as_mut().unwrap().itl_chunk_us.as_mut().unwrap();
@@ -138,7 +148,23 @@ const BREAKING: &[Breaking] = &[
         r.metrics.as_mut().unwrap().e2e_us.as_mut().unwrap().p99 =
             r.metrics.as_ref().unwrap().e2e_us.as_ref().unwrap().max.map(|max| max - 1_000);
     }),
+    ("W12", published, |r| chunk_gaps(r, 11_600)),
+    ("W13", published, |r| r.scenario.id = "sharegpt-1000".into()),
 ];
+
+/// Somebody's result as it is read: 1,000 answers of 101 tokens, 10 ms each after the first 0.4 s.
+fn published() -> RunRecord {
+    let text = include_str!("../report/tests/sound.txt");
+    read("sound.txt", text).records.remove(0)
+}
+
+fn mean_tpot(record: &mut RunRecord, mean_us: u64) {
+    record.metrics.as_mut().unwrap().tpot_us.as_mut().unwrap().mean = Some(mean_us);
+}
+
+fn chunk_gaps(record: &mut RunRecord, mean_us: u64) {
+    record.metrics.as_mut().unwrap().itl_chunk_us.as_mut().unwrap().mean = Some(mean_us);
+}
 
 fn shift(
     record: &mut RunRecord,
@@ -332,11 +358,19 @@ fn what_the_rules_say_reads_well() {
         E20 3000 gaps of 20000 us make 60.000 s, E2E - TTFT make 81.220 s
         E21 mean concurrency is 30.11 under a cap of 8
         E22 TTFT max is 3110627 us, E2E max is 3110626 us
+        E23 TPOT includes TTFT (it is E2E / 101.0 tokens): mean TPOT is 13.86 ms, E2E and TTFT give 10.00 ms
+        E23 only the first chunk was counted (TPOT is TTFT / 101.0 tokens): mean TPOT is 3.96 ms, E2E and TTFT give 10.00 ms
+        E23 not all chunks were counted: mean TPOT is 7.00 ms, E2E and TTFT give 10.00 ms
+        E24 no gap was seen: only the first chunk was counted; mean ITL is 0.00 ms, E2E and TTFT give 10.00 ms
+        E24 not all gaps were seen; mean ITL is 8.90 ms, E2E and TTFT give 10.00 ms
+        E25 survivorship: 1000 of 1010 requests succeeded, and all figures are theirs, with 100 prompt tokens each
         W01 4000 tokens in the text, 4096 reported (ratio 0.977)
         W02 the median gap between chunks is zero
         W04 TTFT is 57 % of E2E: read it as queue time
         W10 4096 output tokens reported, 4101 requested
-        W11 32 samples: p99 needs 662"#]]
+        W11 32 samples: p99 needs 662
+        W12 mean ITL is 1.160 times the time per token: so many tokens a chunk
+        W13 a different workload: 1000 requests of ShareGPT, `sharegpt` has 10000"#]]
     .assert_eq(&lines.join("\n"));
 }
 
@@ -344,6 +378,6 @@ fn what_the_rules_say_reads_well() {
 fn a_sample_is_the_same_every_time() {
     let record = Sample::default().record();
     assert_eq!(record, Sample::default().record());
-    expect!["b416b3487a800df0055dd06c4ff18777a5a537f7dbf6b2878e27c91416db71c9"]
+    expect!["5a392d066123410bd3c555bbd42345f8721fad2d1ada5e59877cd6e81b40fa00"]
         .assert_eq(&record.record_sha256);
 }

@@ -1,6 +1,7 @@
 //! The subcommands of `redline-bench`: flags in, files and exit codes out. The only place of the
 //! suite that prints.
 
+pub mod audit;
 pub mod first_answer;
 pub mod plan;
 pub mod probe;

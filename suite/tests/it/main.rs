@@ -1,6 +1,7 @@
 //! The suite against its own emitter and the pinned inputs; one file per promise.
 
 mod arrival;
+mod audit;
 mod bench;
 mod client;
 mod desk;

@@ -12,7 +12,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("schema", &[]),
     ("audit", &["schema"]),
     ("engine", &[]),
-    ("suite", &["schema"]),
+    ("suite", &["schema", "audit"]),
     ("registry", &["schema", "audit"]),
     ("site", &["schema", "audit", "registry"]),
     ("campaign", &["schema", "audit"]),

@@ -1,0 +1,84 @@
+//! The console block `============ Serving Benchmark Result ============`, in a log, in a fenced
+//! part of a page, or with its line ends lost.
+
+use super::figures::{Figures, name_of_label};
+use super::tool::Tool;
+use super::workload::asked_before;
+use super::{Found, Unread, line_at};
+
+const TITLE: &str = " Serving Benchmark Result ";
+/// The closing line is a row of these, at least so many.
+const RULE: &str = "==========";
+/// Sections are titled between rows of these.
+const SECTION: &str = "----";
+
+/// A block: its body, and where it begins and ends in the text.
+struct Block<'a> {
+    body: &'a str,
+    start: usize,
+    end: usize,
+}
+
+/// Every block of `text`.
+pub fn read(text: &str) -> Vec<Result<Found, Unread>> {
+    let mut results = Vec::new();
+    let mut read_to = 0;
+    for (title, _) in text.match_indices(TITLE).filter(|(at, _)| text[..*at].ends_with('=')) {
+        let Some(block) = block_at(text, title) else {
+            let why = "a `Serving Benchmark Result` without its closing line".to_owned();
+            results.push(Err(Unread { line: line_at(text, title), why }));
+            continue;
+        };
+        let (before, between) = (&text[..block.start], &text[read_to..block.start]);
+        results.push(found(text, &block, before, between));
+        read_to = block.end;
+    }
+    results
+}
+
+fn block_at(text: &str, title: usize) -> Option<Block<'_>> {
+    let start = title + TITLE.len();
+    let start = start + text[start..].bytes().take_while(|byte| *byte == b'=').count();
+    let end = start + text[start..].find(RULE)?;
+    let close = end + text[end..].bytes().take_while(|byte| *byte == b'=').count();
+    let closes = !text[close..].starts_with(TITLE);
+    closes.then(|| Block { body: &text[start..end], start, end: close })
+}
+
+fn found(text: &str, block: &Block<'_>, before: &str, between: &str) -> Result<Found, Unread> {
+    let pairs = pairs(block.body);
+    let mut figures = Figures::default();
+    for (label, value, at) in &pairs {
+        let Some((name, scale)) = name_of_label(label) else { continue };
+        figures.read(&name, scale, value).map_err(|why| Unread {
+            line: line_at(text, block.start + at),
+            why: format!("`{label}`: {why}"),
+        })?;
+    }
+    let lines = (line_at(text, block.start), line_at(text, block.end));
+    figures.complete().map_err(|why| Unread { line: lines.0, why })?;
+    let backend = pairs.iter().find(|(label, ..)| *label == "Backend");
+    Ok(Found {
+        tool: Tool::of_labels(pairs.iter().map(|(label, ..)| *label)),
+        backend: backend.map(|(_, value, _)| (*value).to_owned()),
+        figures,
+        asked: asked_before(before, between),
+        lines,
+    })
+}
+
+/// Labels, values and where they stand. A value is one word, since line ends may be lost.
+fn pairs(body: &str) -> Vec<(&str, &str, usize)> {
+    let offset = |part: &str| part.as_ptr() as usize - body.as_ptr() as usize;
+    let mut pairs = Vec::new();
+    let parts = body.split(SECTION).flat_map(str::lines);
+    for mut rest in parts.map(|part| part.trim_matches('-')) {
+        while let Some((label, after)) = rest.split_once(':') {
+            let after = after.trim_start();
+            let end = after.find(char::is_whitespace).unwrap_or(after.len());
+            pairs.push((label.trim(), &after[..end], offset(label)));
+            rest = &after[end..];
+        }
+    }
+    pairs
+}

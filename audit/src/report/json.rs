@@ -1,0 +1,94 @@
+//! Result files: vLLM's JSON, and SGLang's lines of JSON.
+
+use serde_json::{Map, Value};
+
+use super::figures::Figures;
+use super::tool::Tool;
+use super::workload::Asked;
+use super::{Found, Unread};
+
+/// Keys that vLLM has for what SGLang, and the rules here, call otherwise.
+const ALIASES: &[(&str, &str)] =
+    &[("total_token_throughput", "total_throughput"), ("e2el", "e2e_latency")];
+
+/// Every result of `text`: one JSON object, or one on each line.
+pub fn read(text: &str) -> Vec<Result<Found, Unread>> {
+    let lines = 1 + text.trim_end().matches('\n').count() as u64;
+    if let Ok(object) = parse(text) {
+        return vec![found(&object, (1, lines))];
+    }
+    (1..)
+        .zip(text.lines())
+        .filter(|(_, line)| !line.trim().is_empty())
+        .map(|(number, line)| {
+            let object = parse(line).map_err(|why| Unread { line: number, why })?;
+            found(&object, (number, number))
+        })
+        .collect()
+}
+
+/// Reads an object as Python writes it, where numbers may be `Infinity` and `NaN`.
+fn parse(text: &str) -> Result<Map<String, Value>, String> {
+    serde_json::from_str(&strict(text)).map_err(|error| format!("not a JSON object: {error}"))
+}
+
+/// `text` with Python's bare numbers outside strings as words that JSON has.
+fn strict(text: &str) -> String {
+    let outside = |part: &str| {
+        part.replace("-Infinity", "null").replace("Infinity", "\"inf\"").replace("NaN", "null")
+    };
+    let mut strict = String::with_capacity(text.len());
+    let (mut quoted, mut escaped, mut from) = (false, false, 0);
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            b'"' if !escaped => {
+                let part = &text[from..at];
+                strict.push_str(&if quoted { part.to_owned() } else { outside(part) });
+                strict.push('"');
+                (quoted, from) = (!quoted, at + 1);
+            }
+            _ => {}
+        }
+        escaped = quoted && byte == b'\\' && !escaped;
+    }
+    strict.push_str(&outside(&text[from..]));
+    strict
+}
+
+fn found(object: &Map<String, Value>, lines: (u64, u64)) -> Result<Found, Unread> {
+    let unread = |why: String| Unread { line: lines.0, why };
+    let mut figures = Figures::default();
+    for (key, value) in object {
+        take(&mut figures, key, value).map_err(|why| unread(format!("`{key}`: {why}")))?;
+    }
+    figures.complete().map_err(unread)?;
+    let text = |key: &str| object.get(key).and_then(Value::as_str).map(str::to_owned);
+    let count = |key: &str| object.get(key).and_then(Value::as_u64);
+    let fixed = object.get("random_range_ratio").and_then(Value::as_f64) == Some(1.0);
+    let lengths = count("random_input_len").zip(count("random_output_len"));
+    Ok(Found {
+        tool: if object.contains_key("num_prompts") { Tool::Vllm } else { Tool::Sglang },
+        backend: text("backend"),
+        figures,
+        asked: Asked {
+            dataset: text("dataset_name"),
+            requests: count("num_prompts"),
+            tokens: lengths.filter(|_| fixed),
+            model: text("model_id"),
+        },
+        lines,
+    })
+}
+
+/// Takes what is a number; other keys hold lists and names, which no rule needs.
+fn take(figures: &mut Figures, key: &str, value: &Value) -> Result<(), String> {
+    let mut name = key.to_owned();
+    for (theirs, ours) in ALIASES {
+        name = name.replace(theirs, ours);
+    }
+    match value {
+        Value::Number(number) => figures.take(&name, number.as_f64().unwrap_or(f64::NAN)),
+        Value::String(text) if text == "inf" => figures.read(&name, 1.0, text),
+        _ => Ok(()),
+    }
+}

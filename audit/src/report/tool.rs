@@ -1,0 +1,76 @@
+//! The tools whose reports are read, and what each means by its figures.
+
+use std::collections::BTreeMap;
+
+use schema::run::TokenSource;
+use serde_json::Value;
+
+/// A tool by the shape of its report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tool {
+    /// LMDeploy's `benchmark/profile_restful_api.py`.
+    Lmdeploy,
+    /// SGLang's `bench_serving`.
+    Sglang,
+    /// `vllm bench serve`.
+    Vllm,
+    /// guidellm, as GPUStack prints it.
+    Guidellm,
+}
+
+impl Tool {
+    /// The tool that prints blocks with these labels.
+    pub fn of_labels<'a>(labels: impl Iterator<Item = &'a str>) -> Self {
+        let labels: Vec<&str> = labels.collect();
+        let has = |label: &str| labels.contains(&label);
+        if has("Mean Latency(s)") {
+            Self::Guidellm
+        } else if !has("Backend") {
+            Self::Vllm
+        } else if has("Concurrency") || has("Total token throughput (tok/s)") {
+            Self::Sglang
+        } else {
+            Self::Lmdeploy
+        }
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Lmdeploy => "lmdeploy",
+            Self::Sglang => "sglang",
+            Self::Vllm => "vllm",
+            Self::Guidellm => "guidellm",
+        }
+    }
+
+    /// Where the tool's number of output tokens comes from; `None` where one report cannot tell.
+    pub fn token_source(self) -> Option<TokenSource> {
+        match self {
+            Self::Lmdeploy => Some(TokenSource::Requested),
+            // Usage if the server gives it, else what was requested or the number of chunks.
+            Self::Sglang | Self::Guidellm => None,
+            Self::Vllm => Some(TokenSource::Usage),
+        }
+    }
+
+    /// True where inter-token latency has one sample per chunk; else it has one mean per request,
+    /// weighted by its tokens.
+    pub fn gaps_are_chunks(self) -> bool {
+        self != Self::Guidellm
+    }
+
+    /// What the tool means by its figures, for whoever compares them.
+    pub fn definitions(self) -> BTreeMap<String, Value> {
+        let (itl, weight, percentiles) = match self {
+            Self::Lmdeploy | Self::Sglang | Self::Vllm => ("chunk", "request", "linear"),
+            Self::Guidellm => ("request-mean", "token", "cdf"),
+        };
+        let tpot_includes_ttft = self == Self::Guidellm;
+        BTreeMap::from([
+            ("itl".to_owned(), itl.into()),
+            (crate::rules::TPOT_WEIGHT.to_owned(), weight.into()),
+            ("tpot_includes_ttft".to_owned(), tpot_includes_ttft.into()),
+            ("percentiles".to_owned(), percentiles.into()),
+        ])
+    }
+}

@@ -1,0 +1,168 @@
+//! `redline-bench audit`: what published results say about how they were measured.
+
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use audit::report::{Reading, Unread};
+use clap::Args;
+use schema::exit::Exit;
+use schema::run::{Check, Level, RunRecord};
+use serde::Serialize;
+
+/// Judge published results of LMDeploy, SGLang, vLLM and guidellm.
+///
+/// Reads console blocks (`Serving Benchmark Result`) in logs and pages, and the JSON of vLLM and
+/// SGLang. Each result is held against what its own figures imply: an error is a figure that cannot
+/// be what its name says, a warning is something to know before comparing it.
+///
+/// Exit codes: 0 no error; 1 some result has one; 2 something could not be read; 4 no such file.
+#[derive(Debug, Args)]
+pub struct AuditFlags {
+    /// Pages, logs or result files.
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Print the findings as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// A file and what was found in it.
+#[derive(Serialize)]
+struct Audited {
+    file: String,
+    results: Vec<Judged>,
+    unread: Vec<Place>,
+}
+
+/// A result, by the lines it stands on.
+#[derive(Serialize)]
+struct Judged {
+    line_first: u64,
+    line_last: u64,
+    tool: String,
+    engine: String,
+    model: String,
+    scenario: String,
+    requests_ok: Option<u64>,
+    checks: Vec<Check>,
+}
+
+/// A place that could not be read.
+#[derive(Serialize)]
+struct Place {
+    line: u64,
+    why: String,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// A file cannot be opened.
+pub fn execute(flags: &AuditFlags) -> anyhow::Result<Exit> {
+    let audited = flags.files.iter().map(|file| read(file)).collect::<anyhow::Result<Vec<_>>>()?;
+    let text = if flags.json {
+        serde_json::to_string_pretty(&audited)? + "\n"
+    } else {
+        audited.iter().flat_map(lines).chain([summary(&audited)]).collect()
+    };
+    match std::io::stdout().write_all(text.as_bytes()) {
+        // Whoever reads the head of a long list has what was asked for.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
+        written => written.context("cannot write to standard output")?,
+    }
+    Ok(exit(&audited))
+}
+
+fn read(file: &Path) -> anyhow::Result<Audited> {
+    let shown = file.display().to_string();
+    let bytes = std::fs::read(file).with_context(|| format!("cannot read `{shown}`"))?;
+    // Logs hold progress bars of any encoding; figures are ASCII.
+    let text = String::from_utf8_lossy(&bytes);
+    let Reading { records, unread } = audit::report::read(&shown, &text);
+    Ok(Audited {
+        file: shown,
+        results: records.into_iter().map(Judged::from).collect(),
+        unread: unread.into_iter().map(|Unread { line, why }| Place { line, why }).collect(),
+    })
+}
+
+impl From<RunRecord> for Judged {
+    fn from(record: RunRecord) -> Self {
+        let source = record.source.unwrap_or_default();
+        Self {
+            line_first: source.line_first,
+            line_last: source.line_last,
+            tool: source.tool,
+            engine: record.engine.name,
+            model: record.model.id,
+            scenario: record.scenario.id,
+            requests_ok: record.counts.and_then(|counts| counts.requests_ok),
+            checks: record.checks,
+        }
+    }
+}
+
+impl Judged {
+    /// Broken rules of `level`.
+    fn broken(&self, level: Level) -> impl Iterator<Item = &Check> {
+        self.checks.iter().filter(move |check| !check.ok && check.level == level)
+    }
+}
+
+/// What is said of a file, each line with its end.
+fn lines(audited: &Audited) -> Vec<String> {
+    let file = &audited.file;
+    let mut lines = Vec::new();
+    for (number, result) in (1..).zip(&audited.results) {
+        let Judged { line_first, tool, engine, model, scenario, .. } = result;
+        let requests = result.requests_ok.unwrap_or(0);
+        lines.push(format!(
+            "{file}:{line_first}: result {number}, {scenario}, {requests} requests; tool {tool}, \
+             server {engine}, model {model}\n"
+        ));
+        for (level, shown) in [(Level::Error, "error"), (Level::Warning, "warning")] {
+            lines.extend(result.broken(level).map(|check| {
+                let detail = check.detail.as_deref().unwrap_or_default();
+                format!("  {shown:<8} {} {detail}\n", check.rule)
+            }));
+        }
+        lines.extend(kept(result));
+    }
+    let unread = audited.unread.iter();
+    lines.extend(unread.map(|place| format!("{file}:{}: not read: {}\n", place.line, place.why)));
+    lines
+}
+
+/// The rules that hold; in words where others do not, since a reader then asks what is left.
+fn kept(result: &Judged) -> Vec<String> {
+    let kept = result.checks.iter().filter(|check| check.ok).map(|check| check.rule.as_str());
+    if result.broken(Level::Error).next().is_none() {
+        return vec![format!("  {:<8} {}\n", "holds", kept.collect::<Vec<_>>().join(" "))];
+    }
+    let title = |id| audit::rule(id).map_or("", |rule| rule.title);
+    kept.map(|id| format!("  {:<8} {id} {}\n", "holds", title(id))).collect()
+}
+
+fn summary(audited: &[Audited]) -> String {
+    let results = || audited.iter().flat_map(|file| &file.results);
+    let with = |level| results().filter(|result| result.broken(level).next().is_some()).count();
+    format!(
+        "{} results: {} with errors, {} with warnings; {} places not read\n",
+        results().count(),
+        with(Level::Error),
+        with(Level::Warning),
+        audited.iter().map(|file| file.unread.len()).sum::<usize>()
+    )
+}
+
+fn exit(audited: &[Audited]) -> Exit {
+    let errors = |file: &Audited| file.results.iter().any(|r| r.broken(Level::Error).count() > 0);
+    if audited.iter().any(|file| !file.unread.is_empty()) {
+        Exit::Unsound
+    } else if audited.iter().any(errors) {
+        Exit::Worse
+    } else {
+        Exit::Well
+    }
+}
