@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use suite::emitter::log::Logged;
 use suite::emitter::script::{Answer, Script, Steady};
 
-use crate::desk::{Desk, scenario, server, stderr, unexplained, url};
+use crate::desk::{Desk, PLAN, scenario, server, stderr, unexplained, url};
 use crate::harness::Exchange;
 
 const MS: u64 = 1_000_000;
@@ -112,18 +112,6 @@ fn a_turn_is_sent_when_the_answer_before_it_has_ended() {
     assert!(received.at_ns + MS >= last(0, true) + 50 * MS, "not before its time to think");
     assert_eq!(found.counts.as_ref().and_then(|counts| counts.input_tokens), Some(2 + 6));
 }
-
-const PLAN: [&str; 9] = [
-    "plan",
-    "--scenario",
-    "short.toml",
-    "--dataset",
-    "rows.json",
-    "--tokenizer",
-    "tiny.json",
-    "--out",
-    "plan.json",
-];
 
 fn replay(desk: &Desk, url: &str, plan: &str) -> std::process::Output {
     let mut command = desk.bench();

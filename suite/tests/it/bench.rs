@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use suite::emitter::log::Logged;
 use suite::emitter::script::{Action, Answer, Framing, Script, Scripted, Steady, When};
 
-use crate::desk::{Desk, REQUESTS, scenario, server, stderr, unexplained, url};
+use crate::desk::{Desk, PLAN, REQUESTS, scenario, server, stderr, unexplained, url};
 use crate::harness::{Exchange, refusing_address};
 
 /// The n-th measured request: two warm-up requests come before.
@@ -253,20 +253,9 @@ fn printed(desk: &Desk, arguments: &[&str], expected: &Expect) {
 #[test]
 fn a_plan_says_what_would_be_sent() {
     let desk = Desk::new();
-    let arguments = [
-        "plan",
-        "--scenario",
-        "short.toml",
-        "--dataset",
-        "rows.json",
-        "--tokenizer",
-        "tiny.json",
-        "--out",
-        "plan.json",
-    ];
     printed(
         &desk,
-        &arguments,
+        &PLAN,
         &expect![[r#"
         scenario       short@1
         requests       4

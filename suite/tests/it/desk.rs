@@ -15,6 +15,19 @@ use crate::harness::Exchange;
 /// Requests of the scenario `short.toml`.
 pub const REQUESTS: u64 = 4;
 
+/// Saves the plan of the short scenario.
+pub const PLAN: [&str; 9] = [
+    "plan",
+    "--scenario",
+    "short.toml",
+    "--dataset",
+    "rows.json",
+    "--tokenizer",
+    "tiny.json",
+    "--out",
+    "plan.json",
+];
+
 /// A folder with all that a run is given.
 pub struct Desk {
     folder: TempDir,

@@ -7,7 +7,7 @@ use super::pool::Pool;
 /// Rows that stay together: those of the highest tile.
 pub(super) const UNIT_ROWS: usize = 8;
 /// Rows whose sums stay in the first cache beside what they are made of.
-pub(super) const PART_ROWS: usize = 128;
+const PART_ROWS: usize = 128;
 /// Bytes of activations that a work item passes over, which stay in the second cache.
 const CHUNK: usize = 384 << 10;
 /// Work items for each thread: more divide the work more evenly, fewer cost less.
@@ -43,6 +43,12 @@ impl Division {
             task(thread, row..rows.min(row + chunk), tile..tiles.min(tile + per_item));
         });
     }
+}
+
+/// Rows of an item that are taken at once: equal parts of its `rows`, whose sums stay in the first cache.
+#[inline(always)]
+pub(super) fn part_rows(rows: usize) -> usize {
+    rows.div_ceil(rows.div_ceil(PART_ROWS)).next_multiple_of(UNIT_ROWS)
 }
 
 /// Rows that a work item passes over: those that stay in the second cache, and where there are many

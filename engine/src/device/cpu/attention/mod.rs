@@ -87,9 +87,8 @@ struct Item<'a> {
 impl<'a> Item<'a> {
     /// All that its rows look at: blocks before the first row's window are skipped.
     fn task(self, layer: &AttentionLayer<Vec<f32>>) -> Task<'a> {
-        let first = self.span.position + self.first;
-        let start = layer.hidden(first) / BLOCK * BLOCK;
-        Task { item: self, start, end: first + self.rows }
+        let start = layer.hidden(self.span.position + self.first) / BLOCK * BLOCK;
+        Task { item: self, start, end: self.last() }
     }
 
     /// The position after the last that is looked at.

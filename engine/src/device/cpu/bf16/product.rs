@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::weights::Weights;
 use super::{Activations, PAIR, PAIR_BYTES, Pairs, TILE, TILE_GROUPS};
-use crate::device::cpu::division::{Division, PART_ROWS, UNIT_ROWS};
+use crate::device::cpu::division::{Division, part_rows};
 use crate::device::cpu::isa::{Isa, PairKernel};
 use crate::device::cpu::lanes::{LANES, Lanes};
 use crate::device::cpu::matmul::Target;
@@ -65,7 +65,7 @@ impl PairKernel for Columns<'_, '_> {
     #[inline(always)]
     fn run<P: Pairs>(mut self, pairs: P) {
         let all = self.w.pairs();
-        let part = self.rows.div_ceil(self.rows.div_ceil(PART_ROWS)).next_multiple_of(UNIT_ROWS);
+        let part = part_rows(self.rows);
         for first in (0..self.rows).step_by(part) {
             let rows = part.min(self.rows - first);
             if self.sums.len() < rows {

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use super::activations::HEAD_ROWS;
 use super::weights::{Weights, Width};
 use super::{Activations, BLOCK, BLOCK_BYTES, Dots, SEGMENT, STEP, STEP_BYTES, TILE, TILE_GROUPS};
-use crate::device::cpu::division::{Division, PART_ROWS, UNIT_ROWS};
+use crate::device::cpu::division::{Division, UNIT_ROWS, part_rows};
 use crate::device::cpu::isa::{DotKernel, Isa};
 use crate::device::cpu::lanes::{LANES, Lanes};
 use crate::device::cpu::matmul::Target;
@@ -32,7 +32,7 @@ pub(in super::super) struct Scratch(Vec<Mutex<Work>>);
 struct Work {
     /// Steps of a tile's weights, in bytes.
     weights: Aligned,
-    /// `[PART_ROWS][TILE]` sums of a tile, as many rows as there were at once.
+    /// Sums of a tile, as many rows as there were at once.
     sums: Vec<[f32; TILE]>,
 }
 
@@ -77,8 +77,7 @@ impl DotKernel for Columns<'_, '_> {
     #[inline(always)]
     fn run<D: Dots>(mut self, dots: D) {
         let k = self.w.padded_k();
-        let parts = self.rows.div_ceil(PART_ROWS);
-        let part = self.rows.div_ceil(parts).next_multiple_of(D::ROWS);
+        let part = part_rows(self.rows);
         for first in (0..self.rows).step_by(part) {
             let rows = part.min(self.rows - first);
             if self.work.sums.len() < rows {
