@@ -154,9 +154,16 @@ pub fn ready_cells(
             Some(id) => Some(obtain(Input::dataset(id, &world.catalog.dataset(id)?))?),
             None => None,
         };
-        let tokenizer = match tokenizer_of(&model_file.tokenizer) {
-            None => model.path.clone(),
-            Some(id) => obtain(Input::dataset(id, &world.catalog.dataset(id)?))?.path,
+        let (model, tokenizer) = match tokenizer_of(&model_file.tokenizer) {
+            None => (model.clone(), model.path),
+            Some(id) => {
+                let tokenizer = obtain(Input::dataset(id, &world.catalog.dataset(id)?))?;
+                let model = match model.random_weights {
+                    true => world.fetcher().with_tokenizer(model, &tokenizer)?,
+                    false => model,
+                };
+                (model, tokenizer.path)
+            }
         };
         let (cell, scenario) = (cell.clone(), scenario.clone());
         ready.push(ReadyCell { cell, scenario, model, dataset, tokenizer, plan: None });

@@ -5,6 +5,7 @@ pub mod package;
 pub mod repair;
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use schema::canonical::sha256_hex;
@@ -23,6 +24,11 @@ use crate::world::Programs;
 
 /// The file that engines read a model's shape from.
 const CONFIG: &str = "config.json";
+
+/// Beside it, the tokenizer.
+pub const TOKENIZER: &str = "tokenizer.json";
+/// Where a model with random weights comes from.
+const SHAPE: &str = "shape";
 
 /// What is needed, whatever kind of input it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -210,11 +216,31 @@ impl Fetcher<'_> {
 
     /// A folder with nothing but the configuration of a model.
     fn write_config(&self, input: &Input, config: &str) -> Result<Obtained, InputError> {
-        let place = self.cache.place(&input.sha256, CONFIG);
-        files::write_whole(&place, config.as_bytes())?;
-        let path = place.parent().unwrap_or(&place).to_owned();
-        let (sha256, source) = (input.sha256.clone(), "shape".to_owned());
+        let path = self.cache.shape(&input.sha256);
+        files::write_whole(&path.join(CONFIG), config.as_bytes())?;
+        let (sha256, source) = (input.sha256.clone(), SHAPE.to_owned());
         Ok(Obtained { path, sha256, source, random_weights: true })
+    }
+
+    /// The model of random weights with its tokenizer beside it, so that the server makes text of
+    /// what it generates, as it would with real ones.
+    ///
+    /// # Errors
+    /// The cache is not writable.
+    pub fn with_tokenizer(
+        &self,
+        model: Obtained,
+        tokenizer: &Obtained,
+    ) -> Result<Obtained, InputError> {
+        let path = self.cache.shape(&format!("{}-{}", model.sha256, tokenizer.sha256));
+        for (from, name) in [(model.path.join(CONFIG), CONFIG), (tokenizer.path.clone(), TOKENIZER)]
+        {
+            let to = path.join(name);
+            let temp = files::temp_beside(&to)?;
+            fs::copy(&from, temp.path()).map_err(FileError::at("copy", &from))?;
+            files::put(temp, &to)?;
+        }
+        Ok(Obtained { path, ..model })
     }
 
     fn take_given(&self, input: &Input, path: &Path) -> Result<Obtained, InputError> {

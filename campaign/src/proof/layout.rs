@@ -37,16 +37,10 @@ impl BoxPlaces {
         self.dir.join("suite")
     }
 
-    /// The folder that a model is served from.
+    /// The folder of a model: its file, or its configuration and tokenizer.
     #[must_use]
     pub fn model(&self, id: &str) -> PathBuf {
         self.dir.join("models").join(id)
-    }
-
-    /// The tokenizer of a model.
-    #[must_use]
-    pub fn tokenizer(&self, name: &str) -> PathBuf {
-        self.dir.join("tokenizers").join(format!("{name}.json"))
     }
 
     /// The requests of a scenario, as that tokenizer has them.

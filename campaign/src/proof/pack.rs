@@ -117,7 +117,8 @@ fn put_programs(
     let server = built.binary.as_deref().unwrap_or(Path::new(ENGINE));
     put_program(server, &places.program(ENGINE))?;
     put_program(&world.tools.path(BENCH), &places.program(BENCH))?;
-    put_program(&world.tools.path(SELF), &places.program(SELF))?;
+    let this = std::env::current_exe().map_err(FileError::at("find", Path::new(SELF)))?;
+    put_program(&this, &places.program(SELF))?;
     if proof.has_tests() {
         world.console.step(world.clock.elapsed(), "Build the engine's tests");
         put_program(&build_tests(world, wanted)?, &places.program(TESTS))?;
@@ -126,7 +127,8 @@ fn put_programs(
     Ok(())
 }
 
-/// The engine's tests, built where the engine was built.
+/// The engine's tests, built where the engine was built, with the features that the whole workspace
+/// asks for: what was built before is then not built again.
 fn build_tests(world: &World, wanted: &Wanted) -> Result<PathBuf, Stop> {
     let tree = match &wanted.origin {
         Origin::Release(of) => world.places.release_tree(&of.name),
@@ -134,7 +136,7 @@ fn build_tests(world: &World, wanted: &Wanted) -> Result<PathBuf, Stop> {
     };
     let mut cargo = Command::new(&world.programs.cargo);
     cargo
-        .args(["test", "--no-run", "--release", "--locked", "-p", "engine", "--lib"])
+        .args(["test", "--no-run", "--release", "--locked", "--workspace", "--lib"])
         .arg("--message-format=json-render-diagnostics")
         .current_dir(tree)
         .env("CARGO_TARGET_DIR", world.places.cargo_target());
@@ -145,12 +147,16 @@ fn build_tests(world: &World, wanted: &Wanted) -> Result<PathBuf, Stop> {
         let status = describe(written.status);
         return Err(Stop::environment(format!("the engine's tests do not build: {status}")));
     }
-    let lines = written.stdout.lines().filter_map(|line| serde_json::from_str(line).ok());
-    let mut programs =
-        lines.filter_map(|line: Value| Some(line["executable"].as_str()?.to_owned()));
-    programs.next_back().map(PathBuf::from).ok_or_else(|| {
+    let mut lines = written.stdout.lines().filter_map(|line| serde_json::from_str(line).ok());
+    lines.find_map(|line| tests_of_engine(&line)).ok_or_else(|| {
         Stop::environment("cargo built the engine's tests and did not say where they lie")
     })
+}
+
+/// The program of one of cargo's messages, if it is that of the engine's tests.
+fn tests_of_engine(message: &Value) -> Option<PathBuf> {
+    let of_engine = message["target"]["name"] == "engine" && message["profile"]["test"] == true;
+    of_engine.then(|| message["executable"].as_str().map(PathBuf::from))?
 }
 
 /// Reference outputs, where there are any: without them the tests say so.
@@ -174,7 +180,6 @@ fn put_inputs(world: &World, places: &BoxPlaces, proof: &Proof) -> Result<(), St
             true => copy_tree(&cell.model.path, &to)?,
             false => copy(&cell.model.path, &to.join(file_name(&cell.model.path)))?,
         }
-        copy(&cell.tokenizer, &places.tokenizer(&tokenizer))?;
         draw(world, &cell, &places.plan(&cell.scenario.id, &tokenizer))?;
     }
     Ok(())

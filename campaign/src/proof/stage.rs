@@ -9,8 +9,8 @@ use schema::proof::{Outcome, ProofBox, Stage, StageWork};
 use schema::run::{Absent, HardwareFacts, RunRecord};
 
 use crate::files::{self, FileError};
-use crate::inputs::Obtained;
 use crate::inputs::cache::sha256_file;
+use crate::inputs::{Obtained, TOKENIZER};
 use crate::places::CampaignPlaces;
 use crate::plan::{Cell, Side, Slot};
 use crate::process::{Group, ProcessError, describe};
@@ -157,7 +157,10 @@ impl Prover<'_> {
             }
         };
         let plan = Some(self.places.plan(&cell.scenario, &tokenizer));
-        let tokenizer = self.places.tokenizer(&tokenizer);
+        let tokenizer = match model.random_weights {
+            true => model.path.join(TOKENIZER),
+            false => model.path.clone(),
+        };
         Ok(ReadyCell { cell, scenario, model, dataset: None, tokenizer, plan })
     }
 
