@@ -8,6 +8,7 @@ use schema::canonical::sha256_hex;
 use schema::engine::EngineFile;
 use schema::exit::Exit;
 use schema::model::{DatasetFile, ModelFile};
+use schema::proof::Proof;
 use schema::scenario::Scenario;
 use schema::target::Target;
 
@@ -84,6 +85,21 @@ impl Catalog {
     pub fn dataset(&self, id: &str) -> Result<DatasetFile, CatalogError> {
         let (_, text) = self.text("dataset", id)?;
         schema::model::parse_dataset(&text).map_err(unreadable("dataset", id))
+    }
+
+    /// # Errors
+    /// No such proof, or its file is not sound.
+    pub fn proof(&self, id: &str) -> Result<Proof, CatalogError> {
+        let (_, text) = self.text("proof", id)?;
+        schema::proof::parse(&text).map_err(unreadable("proof", id))
+    }
+
+    /// Where the file of a piece lies.
+    ///
+    /// # Errors
+    /// No such piece.
+    pub fn path(&self, kind: &'static str, id: &str) -> Result<PathBuf, CatalogError> {
+        self.text(kind, id).map(|(path, _)| path)
     }
 
     /// The engine's file, and where it lies.

@@ -32,6 +32,11 @@ pub enum Verb {
     Kernels(Kernels),
     /// Measure the working tree beside another engine, over the same file, and print the table.
     PeerBench(PeerBench),
+    /// Show what a release does on a machine without network and compiler, in stages.
+    GpuProof {
+        #[command(subcommand)]
+        step: GpuProof,
+    },
 }
 
 #[derive(Debug, Args, Default)]
@@ -161,6 +166,55 @@ pub struct PeerBench {
     pub json: bool,
     #[command(flatten)]
     pub inputs: Inputs,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum GpuProof {
+    /// Build a release and put it into a folder, with all that the stages need.
+    Pack(PackFlags),
+    /// Carry out the stages that have not been carried out yet.
+    Run(RunFlags),
+    /// Record the results.
+    Collect(CollectFlags),
+}
+
+#[derive(Debug, Args)]
+pub struct PackFlags {
+    /// Such as `v0.10.0`; not needed with `--worktree`.
+    #[arg(value_name = "VERSION")]
+    pub release: Option<String>,
+    /// Pack the working tree as it is; its records are never committed.
+    #[arg(long)]
+    pub worktree: bool,
+    /// A file of `suite/proofs/`.
+    #[arg(long, value_name = "ID", default_value = "h200-141g")]
+    pub proof: String,
+    /// The folder; else one under `target/proofs/`.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    #[command(flatten)]
+    pub inputs: Inputs,
+}
+
+#[derive(Debug, Args)]
+pub struct RunFlags {
+    /// Where results go, and where those of an earlier call are; else `proof-results`. An archive
+    /// of the folder is kept beside it.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Only this stage; may be repeated.
+    #[arg(long, value_name = "STAGE")]
+    pub only: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct CollectFlags {
+    /// What `run --out` wrote: the folder, or its archive.
+    #[arg(value_name = "RESULTS")]
+    pub results: PathBuf,
+    /// The repository that holds `results/`; else this clone.
+    #[arg(long, value_name = "DIR")]
+    pub registry: Option<PathBuf>,
 }
 
 fn parse_input(text: &str) -> Result<(String, PathBuf), String> {

@@ -57,6 +57,9 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
     let cells = plan::cells(target, &flags.models, &flags.scenarios)?;
     let scenario = |cell: &Cell| world.catalog.scenario(&cell.scenario);
     let scenarios = cells.iter().map(scenario).collect::<Result<Vec<_>, _>>()?;
+    if flags.url.is_none() {
+        refuse_random(world, &engine, &cells)?;
+    }
 
     let repeats = flags.repeats.unwrap_or(target.repeats);
     let mut ids = Ids::new(world.clock.unix_ms(), world.random);
@@ -88,6 +91,21 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
         records: records_line(world, &plan, commits, &registry),
     };
     Ok(Decided { engine, wanted, plan, scenarios, hardware, brief, commits, registry })
+}
+
+/// Not every engine can make weights up.
+fn refuse_random(world: &World, engine: &Engine, cells: &[Cell]) -> Result<(), Stop> {
+    for cell in cells {
+        let is_random = world.catalog.model(&cell.model)?.config.is_some();
+        if is_random && engine.file.launch.random_weights.is_empty() {
+            let (engine, model) = (&engine.id, &cell.model);
+            return Err(Stop::wrong_use(format!(
+                "`{model}` has random weights, and engine `{engine}` cannot make any up"
+            ))
+            .with_hint(format!("`random_weights` in `suite/engines/{engine}.toml` says how")));
+        }
+    }
+    Ok(())
 }
 
 fn wanted(world: &World, flags: &ReleaseBench, engine: &Engine) -> Result<Vec<Wanted>, Stop> {
@@ -136,12 +154,19 @@ pub fn ready_cells(
             Some(id) => Some(obtain(Input::dataset(id, &world.catalog.dataset(id)?))?),
             None => None,
         };
-        let tokenizer = match tokenizer_of(&model_file.tokenizer) {
-            None => model.path.clone(),
-            Some(id) => obtain(Input::dataset(id, &world.catalog.dataset(id)?))?.path,
+        let (model, tokenizer) = match tokenizer_of(&model_file.tokenizer) {
+            None => (model.clone(), model.path),
+            Some(id) => {
+                let tokenizer = obtain(Input::dataset(id, &world.catalog.dataset(id)?))?;
+                let model = match model.random_weights {
+                    true => world.fetcher().with_tokenizer(model, &tokenizer)?,
+                    false => model,
+                };
+                (model, tokenizer.path)
+            }
         };
         let (cell, scenario) = (cell.clone(), scenario.clone());
-        ready.push(ReadyCell { cell, scenario, model, dataset, tokenizer });
+        ready.push(ReadyCell { cell, scenario, model, dataset, tokenizer, plan: None });
     }
     Ok(ready)
 }

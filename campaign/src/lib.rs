@@ -25,6 +25,7 @@ pub mod peer;
 pub mod places;
 pub mod plan;
 pub mod process;
+pub mod proof;
 pub mod publish;
 pub mod record;
 pub mod redact;

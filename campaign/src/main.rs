@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use campaign::catalog::Catalog;
-use campaign::cli::{Cli, Inputs, Verb};
+use campaign::cli::{Cli, GpuProof, Inputs, Verb};
 use campaign::console::Console;
 use campaign::inputs::cache::Cache;
 use campaign::places::Places;
@@ -18,7 +18,7 @@ use campaign::redact::Identity;
 use campaign::stop::Stop;
 use campaign::tools::Tools;
 use campaign::world::{Clock, Programs, World};
-use campaign::{fetch, kernels, peer, release_bench, serve};
+use campaign::{fetch, kernels, peer, proof, release_bench, serve};
 use clap::Parser;
 use etcetera::BaseStrategy;
 use schema::exit::Exit;
@@ -52,6 +52,7 @@ fn run(cli: &Cli, world: &World) -> Result<Exit, Stop> {
         Verb::Serve(flags) => serve::run(world, flags),
         Verb::Kernels(flags) => kernels::run(world, flags),
         Verb::PeerBench(flags) => peer::run(world, flags),
+        Verb::GpuProof { step } => proof::run(world, step),
     }
 }
 
@@ -142,6 +143,8 @@ fn given(verb: &Verb) -> BTreeMap<String, PathBuf> {
         Verb::Serve(flags) => &flags.inputs,
         Verb::Kernels(_) => &none,
         Verb::PeerBench(flags) => &flags.inputs,
+        Verb::GpuProof { step: GpuProof::Pack(flags) } => &flags.inputs,
+        Verb::GpuProof { .. } => &none,
     };
     inputs.given.iter().cloned().collect()
 }

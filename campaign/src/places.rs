@@ -62,6 +62,12 @@ impl Places {
         CampaignPlaces { dir: self.root.join("target/peer-bench").join(id) }
     }
 
+    /// What `gpu-proof` packs and collects.
+    #[must_use]
+    pub fn proof(&self, name: &str) -> PathBuf {
+        self.root.join("target/proofs").join(name)
+    }
+
     /// `path` as it is best shown: below the root without the root.
     #[must_use]
     pub fn shown(&self, path: &Path) -> String {
@@ -77,6 +83,12 @@ pub struct CampaignPlaces {
 }
 
 impl CampaignPlaces {
+    /// In any folder.
+    #[must_use]
+    pub fn at(dir: &Path) -> Self {
+        Self { dir: dir.to_owned() }
+    }
+
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir

@@ -202,6 +202,10 @@ fn explain(record: &mut RunRecord, had_probe: bool, had_measurement: bool) {
     ] {
         record.absent.entry(path.to_owned()).or_insert_with(|| reason.to_owned());
     }
+    if record.model.weights.as_deref() == Some("random") {
+        let reason = "the weights are random numbers of a fixed seed".to_owned();
+        record.absent.entry("model.weights_sha256".to_owned()).or_insert(reason);
+    }
     let launched = record.server.as_ref().is_some_and(|server| server.argv.is_some());
     let value = to_value(record);
     record.absent.retain(|path, _| is_null_at(&value, path));

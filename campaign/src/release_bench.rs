@@ -117,6 +117,7 @@ fn carry_out(
         hardware: &decided.hardware,
         url: flags.url.as_deref(),
         timeout_s: flags.timeout_s,
+        limit: None,
     };
     let started = world.clock.elapsed();
     let mut records = Vec::new();

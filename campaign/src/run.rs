@@ -61,6 +61,8 @@ pub struct ReadyCell {
     pub dataset: Option<Obtained>,
     /// File with the tokenizer: the model itself where it is embedded.
     pub tokenizer: PathBuf,
+    /// The scenario's requests, where they were drawn before.
+    pub plan: Option<PathBuf>,
 }
 
 /// What the runs of a campaign share.
@@ -75,6 +77,8 @@ pub struct Bench<'a> {
     pub url: Option<&'a str>,
     /// How long a server may be silent; none for the load generator's own limit.
     pub timeout_s: Option<u32>,
+    /// How long a measurement may take; none for what its scenario's tier may.
+    pub limit: Option<Duration>,
 }
 
 /// What came out of a run before it becomes a record.
@@ -206,6 +210,7 @@ impl Bench<'_> {
                     engine: &self.engine.id,
                     binary: side.binary.as_deref().unwrap_or(self.engine.id.as_ref()),
                     model: &cell.model.path,
+                    random_weights: cell.model.random_weights,
                     tp: cell.cell.tp,
                     port,
                     flags: &side.side.flags,
@@ -273,9 +278,16 @@ impl Bench<'_> {
         }
         let mut command = world.tools.bench("run");
         command.args(["--url", url, "--engine"]).arg(&self.engine.path);
-        command.arg("--scenario").arg(&cell.scenario.path);
-        if let Some(dataset) = &cell.dataset {
-            command.arg("--dataset").arg(&dataset.path);
+        match (&cell.plan, &cell.dataset) {
+            (Some(plan), _) => {
+                command.arg("--plan").arg(plan);
+            }
+            (None, dataset) => {
+                command.arg("--scenario").arg(&cell.scenario.path);
+                if let Some(dataset) = dataset {
+                    command.arg("--dataset").arg(&dataset.path);
+                }
+            }
         }
         command.arg("--tokenizer").arg(&cell.tokenizer);
         command.arg("--out").arg(&out);
@@ -286,7 +298,7 @@ impl Bench<'_> {
         // Its summary is in the file too, and standard output is for the campaign's own answer.
         command.stdout(Stdio::null());
         let mut bench = Group::start(&mut command)?;
-        let limit = time_limit(cell.scenario.scenario.tier);
+        let limit = self.limit.unwrap_or_else(|| time_limit(cell.scenario.scenario.tier));
         let mut deadline = Instant::now() + limit;
         let mut died: Option<ExitStatus> = None;
         let ended = loop {
@@ -383,8 +395,8 @@ fn model_facts(cell: &ReadyCell, launched: bool) -> ModelFacts {
     let mut facts = ModelFacts { id: cell.cell.model.clone(), ..ModelFacts::default() };
     if launched {
         facts.source = Some(cell.model.source.clone());
-        facts.weights = Some("real".to_owned());
-        facts.weights_sha256 = Some(cell.model.sha256.clone());
+        facts.weights = Some(if cell.model.random_weights { "random" } else { "real" }.to_owned());
+        facts.weights_sha256 = (!cell.model.random_weights).then(|| cell.model.sha256.clone());
         facts.format = cell.model.path.extension().map(|e| e.to_string_lossy().into_owned());
     }
     facts

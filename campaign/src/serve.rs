@@ -45,6 +45,7 @@ pub fn run(world: &World, flags: &Serve) -> Result<Exit, Stop> {
             engine: "redline",
             binary: built.binary.as_deref().unwrap_or(Path::new("redline")),
             model: &model.path,
+            random_weights: model.random_weights,
             tp: 1,
             port,
             flags: &extra,

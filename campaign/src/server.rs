@@ -40,6 +40,8 @@ pub struct Filling<'a> {
     pub engine: &'a str,
     pub binary: &'a Path,
     pub model: &'a Path,
+    /// The engine makes up weights for the model's configuration.
+    pub random_weights: bool,
     pub tp: u32,
     pub port: u16,
     pub flags: &'a [String],
@@ -62,8 +64,11 @@ pub fn command_line(file: &EngineFile, with: Filling<'_>) -> CommandLine {
         template.clone().map(|text| fill(text, &binary, &model, &port)).collect();
     let mut recorded: Vec<String> =
         template.map(|text| fill(text, with.engine, "{model}", "{port}")).collect();
-    argv.extend_from_slice(with.flags);
-    recorded.extend_from_slice(with.flags);
+    let random = if with.random_weights { &file.launch.random_weights[..] } else { &[] };
+    for flags in [random, with.flags] {
+        argv.extend_from_slice(flags);
+        recorded.extend_from_slice(flags);
+    }
     CommandLine { argv, recorded }
 }
 
@@ -322,6 +327,7 @@ mod tests {
             engine: "redline",
             binary: Path::new("/home/a/bin/redline"),
             model: Path::new("/home/a/m.gguf"),
+            random_weights: false,
             tp: 2,
             port: 4711,
             flags: &flags,
@@ -334,6 +340,11 @@ mod tests {
         assert_eq!(
             line.recorded.join(" "),
             "redline serve {model} --tp 2 --port {port} --threads 2"
+        );
+        let line = command_line(&file, Filling { random_weights: true, ..with });
+        assert_eq!(
+            line.recorded.join(" "),
+            "redline serve {model} --tp 2 --port {port} --load-format random --threads 2"
         );
     }
 

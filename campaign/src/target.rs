@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use schema::exit::Exit;
-use schema::target::Target;
+use schema::target::{Target, TargetMatch};
 
 use crate::hardware::GpuSeen;
 use crate::stop::Ends;
@@ -50,7 +50,7 @@ pub fn choose<'a>(
         let Some((id, target)) = targets.get_key_value(id) else {
             return Err(TargetError::Unknown { id: id.to_owned(), known: known() });
         };
-        if needs_device(target) && match_length(target, gpus).is_none() {
+        if needs_device(target) && match_length(&target.matches, gpus).is_none() {
             let found = gpus.first().map_or("no GPU".to_owned(), |gpu| format!("`{}`", gpu.name));
             let wanted = target.matches.device_name.clone();
             return Err(TargetError::OtherMachine { id: id.clone(), wanted, found });
@@ -59,7 +59,7 @@ pub fn choose<'a>(
     }
     let matching = targets
         .iter()
-        .filter_map(|(id, target)| Some((match_length(target, gpus)?, id, target)))
+        .filter_map(|(id, target)| Some((match_length(&target.matches, gpus)?, id, target)))
         .max_by_key(|(length, ..)| *length);
     let fallback = || targets.iter().find(|(_, target)| !needs_device(target));
     matching
@@ -75,14 +75,20 @@ pub fn needs_device(target: &Target) -> bool {
     !target.matches.device_name.is_empty()
 }
 
-/// Length of the longest of the target's names that is part of the first GPU's name.
-fn match_length(target: &Target, gpus: &[GpuSeen]) -> Option<usize> {
+/// True for a machine whose first GPU is of that class.
+#[must_use]
+pub fn fits(matches: &TargetMatch, gpus: &[GpuSeen]) -> bool {
+    match_length(matches, gpus).is_some()
+}
+
+/// Length of the longest of the class's names that is part of the first GPU's name.
+fn match_length(matches: &TargetMatch, gpus: &[GpuSeen]) -> Option<usize> {
     let gpu = gpus.first()?;
     let name = gpu.name.to_lowercase();
-    if gpu.memory_gib() < target.matches.memory_gib_min {
+    if gpu.memory_gib() < matches.memory_gib_min {
         return None;
     }
-    let parts = target.matches.device_name.iter();
+    let parts = matches.device_name.iter();
     parts.filter(|part| name.contains(part.as_str())).map(String::len).max()
 }
 

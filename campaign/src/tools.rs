@@ -68,6 +68,12 @@ impl Tools {
         Ok(())
     }
 
+    /// Where a program lies.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
     /// `redline-bench VERB`.
     #[must_use]
     pub fn bench(&self, verb: &str) -> Command {

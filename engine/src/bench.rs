@@ -12,9 +12,9 @@ use std::path::Path;
 use serde::Serialize;
 
 use crate::clock::Clock;
-use crate::config::PAGE_TOKENS;
+use crate::config::{LoadFormat, PAGE_TOKENS};
 use crate::device::cpu::{Isa, limits};
-use crate::launch::PrepareError;
+use crate::launch::{PrepareError, random_seed};
 use crate::model::{
     self, LoadError, LoadOptions, LogitRows, Model, ModelInfo, Segment, SegmentState, StepBatch,
     StepError,
@@ -43,6 +43,9 @@ pub struct BenchFlags {
     /// Threads to compute with [default: the machine's cores]
     #[arg(long, value_name = "N")]
     pub threads: Option<NonZeroUsize>,
+    /// As for `serve`
+    #[arg(long, value_name = "FORMAT", default_value = "auto")]
+    pub load_format: LoadFormat,
     /// Prints one JSON document instead of a table
     #[arg(long)]
     pub json: bool,
@@ -150,7 +153,12 @@ pub fn run(
 ) -> Result<String, BenchError> {
     let source = ModelSource::find(name, hub_cache)?;
     let isa = Isa::best();
-    let options = LoadOptions { threads: flags.threads, isa: Some(isa), ..LoadOptions::default() };
+    let options = LoadOptions {
+        threads: flags.threads,
+        isa: Some(isa),
+        random_seed: random_seed(flags.load_format),
+        ..LoadOptions::default()
+    };
     let mut loaded = model::load(&source, &options)?;
     // It is computed in the background, on a processor that would be missing from what is measured.
     let _unused = loaded.weights_sha256.wait();

@@ -249,10 +249,7 @@ fn options(config: &Config) -> Result<LoadOptions, DtypeError> {
             KvDtypeChoice::F16 => model::KvChoice::F16,
             _ => model::KvChoice::Auto,
         },
-        random_seed: match config.load_format.value {
-            LoadFormat::Auto => None,
-            LoadFormat::Random => Some(RANDOM_WEIGHTS_SEED),
-        },
+        random_seed: random_seed(config.load_format.value),
         arithmetic: arithmetic(config.dtype.value, Isa::best())?,
         // `f32` by name is the reference path; `auto` keeps frequencies exact, even where it
         // computes in f32.
@@ -262,6 +259,14 @@ fn options(config: &Config) -> Result<LoadOptions, DtypeError> {
         },
         ..LoadOptions::default()
     })
+}
+
+/// Seed of the weights, where they are made up.
+pub(crate) fn random_seed(format: LoadFormat) -> Option<u64> {
+    match format {
+        LoadFormat::Auto => None,
+        LoadFormat::Random => Some(RANDOM_WEIGHTS_SEED),
+    }
 }
 
 /// Why matrices cannot be multiplied in a type.

@@ -40,6 +40,9 @@ pub struct Launch {
     /// for them by itself.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub load: Vec<String>,
+    /// Flags that have it make up weights of the model's shape; none where it cannot.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub random_weights: Vec<String>,
     /// How long a start may take before it is called a hang.
     pub timeout_s: u64,
 }

@@ -20,6 +20,7 @@ pub mod model;
 pub mod path;
 pub mod plan;
 pub mod probe;
+pub mod proof;
 pub mod run;
 pub mod scenario;
 pub mod schemas;

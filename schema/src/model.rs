@@ -1,19 +1,49 @@
 //! Model and data set files: where an input comes from, and the hash that it must have.
 
 use schemars::JsonSchema;
+use serde::de::Error as _;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
-/// `suite/models/<id>.toml`. The id is the file's stem.
+/// `suite/models/<id>.toml`. The id is the file's stem. Either `sources` and `sha256` are given, or
+/// `config` is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ModelFile {
     /// Tried in order; the first that can be had is used.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<InputSource>,
     /// SHA-256 of the file that is served.
-    pub sha256: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sha256: Option<String>,
+    /// What the `config.json` of a published model says of its shape: random weights of that shape
+    /// are served, so that speed can be measured where the checkpoint cannot be had.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub config: Option<Map<String, Value>>,
     pub licence: String,
     /// `embedded`, or a file stem under `suite/datasets/`.
     pub tokenizer: String,
+}
+
+/// Where a model's weights come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Weights<'a> {
+    /// A file of that SHA-256.
+    File { sources: &'a [InputSource], sha256: &'a str },
+    /// The engine makes them up, for a model of this `config.json`.
+    Random { config: &'a Map<String, Value> },
+}
+
+impl ModelFile {
+    /// Where the weights come from; none where the file says neither or both.
+    #[must_use]
+    pub fn weights(&self) -> Option<Weights<'_>> {
+        match (&self.sources[..], &self.sha256, &self.config) {
+            (sources @ [_, ..], Some(sha256), None) => Some(Weights::File { sources, sha256 }),
+            ([], None, Some(config)) => Some(Weights::Random { config }),
+            _ => None,
+        }
+    }
 }
 
 /// `suite/datasets/<id>.toml`. The id is the file's stem.
@@ -73,9 +103,14 @@ pub enum RepairMethod {
 /// Reads a model file.
 ///
 /// # Errors
-/// The text is not TOML of this shape.
+/// The text is not TOML of this shape, or does not say where the weights come from.
 pub fn parse_model(text: &str) -> Result<ModelFile, Box<toml::de::Error>> {
-    toml::from_str(text).map_err(Box::new)
+    let file: ModelFile = toml::from_str(text)?;
+    if file.weights().is_none() {
+        let message = "either `sources` and `sha256` are needed, or `config`";
+        return Err(Box::new(toml::de::Error::custom(message)));
+    }
+    Ok(file)
 }
 
 /// Reads a data set file.
@@ -84,4 +119,26 @@ pub fn parse_model(text: &str) -> Result<ModelFile, Box<toml::de::Error>> {
 /// The text is not TOML of this shape.
 pub fn parse_dataset(text: &str) -> Result<DatasetFile, Box<toml::de::Error>> {
     toml::from_str(text).map_err(Box::new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_is_a_file_or_a_shape() {
+        let rest = "licence = \"none\"\ntokenizer = \"embedded\"\n";
+        let read = |text: &str| parse_model(&format!("{rest}{text}"));
+        let file = read("sources = [{ pip = \"a==1\" }]\nsha256 = \"00\"\n").unwrap();
+        assert!(matches!(file.weights(), Some(Weights::File { sha256: "00", .. })));
+        let shape = read("[config]\nhidden_size = 64\n").unwrap();
+        let Some(Weights::Random { config }) = shape.weights() else { panic!("{shape:?}") };
+        assert_eq!(config["hidden_size"], 64);
+        for bad in ["", "sha256 = \"00\"\n", "sources = []\nsha256 = \"00\"\n"] {
+            let error = read(bad).unwrap_err().to_string();
+            assert!(error.contains("`sources` and `sha256` are needed, or `config`"), "{error}");
+        }
+        let both = "sources = [{ pip = \"a==1\" }]\nsha256 = \"00\"\n[config]\nx = 1\n";
+        assert!(read(both).is_err());
+    }
 }

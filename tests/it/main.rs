@@ -6,5 +6,6 @@ mod documents;
 mod failing;
 mod hand_edited;
 mod interrupted;
+mod proof;
 mod serving;
 mod whole_way;

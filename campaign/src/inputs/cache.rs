@@ -66,6 +66,12 @@ impl Cache {
         self.dir.join("builds").join(engine).join(key)
     }
 
+    /// Where the folder of a model with random weights lies or would lie.
+    #[must_use]
+    pub fn shape(&self, key: &str) -> PathBuf {
+        self.dir.join("shapes").join(key)
+    }
+
     /// Where tools of that name and version lie or would lie.
     #[must_use]
     pub fn tools(&self, name: &str) -> PathBuf {

@@ -5,11 +5,13 @@ pub mod package;
 pub mod repair;
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::{Path, PathBuf};
 
+use schema::canonical::sha256_hex;
 use schema::engine::Source;
 use schema::exit::Exit;
-use schema::model::{DatasetFile, InputSource, ModelFile, Repair};
+use schema::model::{DatasetFile, InputSource, ModelFile, Repair, Weights};
 
 use crate::console::Console;
 use crate::files::{self, FileError};
@@ -20,6 +22,14 @@ use crate::process::Interrupt;
 use crate::stop::Ends;
 use crate::world::Programs;
 
+/// The file that engines read a model's shape from.
+const CONFIG: &str = "config.json";
+
+/// Beside it, the tokenizer.
+pub const TOKENIZER: &str = "tokenizer.json";
+/// Where a model with random weights comes from.
+const SHAPE: &str = "shape";
+
 /// What is needed, whatever kind of input it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Input {
@@ -29,19 +39,33 @@ pub struct Input {
     /// Of the file as it comes from its package.
     pub sha256: String,
     pub repair: Option<Repair>,
+    /// The `config.json` of a model whose weights the engine makes up: nothing is fetched.
+    pub config: Option<String>,
 }
 
 impl Input {
+    /// # Panics
+    /// The file says nothing of weights, which its reader rules out.
     #[must_use]
     pub fn model(id: &str, file: &ModelFile) -> Self {
-        let (sources, sha256) = (file.sources.clone(), file.sha256.clone());
-        Self { id: id.to_owned(), sources, sha256, repair: None }
+        let id = id.to_owned();
+        match file.weights().expect("a model file that was read has weights") {
+            Weights::File { sources, sha256 } => {
+                let (sources, sha256) = (sources.to_vec(), sha256.to_owned());
+                Self { id, sources, sha256, repair: None, config: None }
+            }
+            Weights::Random { config } => {
+                let text = format!("{:#}\n", serde_json::Value::from(config.clone()));
+                let sha256 = sha256_hex(text.as_bytes());
+                Self { id, sources: Vec::new(), sha256, repair: None, config: Some(text) }
+            }
+        }
     }
 
     #[must_use]
     pub fn dataset(id: &str, file: &DatasetFile) -> Self {
         let (sources, sha256) = (file.sources.clone(), file.sha256.clone());
-        Self { id: id.to_owned(), sources, sha256, repair: file.repair.clone() }
+        Self { id: id.to_owned(), sources, sha256, repair: file.repair.clone(), config: None }
     }
 
     /// The source distribution of an engine.
@@ -49,7 +73,8 @@ impl Input {
     pub fn engine(id: &str, source: &Source) -> Self {
         let (sdist, file) = (Some(source.sdist.clone()), Some(source.file.clone()));
         let sources = vec![InputSource { sdist, file, ..InputSource::default() }];
-        Self { id: id.to_owned(), sources, sha256: source.sha256.clone(), repair: None }
+        let (id, sha256) = (id.to_owned(), source.sha256.clone());
+        Self { id, sources, sha256, repair: None, config: None }
     }
 
     /// Hash of the file that is handed on: of the mended one where it needs mending.
@@ -60,6 +85,9 @@ impl Input {
 
     /// The name under which the cache keeps it.
     fn file_name(&self) -> &str {
+        if self.config.is_some() {
+            return CONFIG;
+        }
         let inside = self.sources.iter().find_map(|s| s.member.as_deref().or(s.file.as_deref()));
         inside.and_then(|path| path.rsplit('/').next()).unwrap_or(&self.id)
     }
@@ -70,8 +98,17 @@ impl Input {
 pub struct Obtained {
     pub path: PathBuf,
     pub sha256: String,
-    /// Package and version, hub id, or `path`; as a record tells it.
+    /// Package and version, hub id, `path`, or `shape` where weights are made up; as a record tells
+    /// it.
     pub source: String,
+    /// The path is a folder with a model's configuration: the engine makes weights up.
+    pub random_weights: bool,
+}
+
+impl Obtained {
+    fn file(path: PathBuf, sha256: String, source: String) -> Self {
+        Self { path, sha256, source, random_weights: false }
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -146,6 +183,7 @@ impl Fetcher<'_> {
                 .map_err(|source| InputError::Cache { id: input.id.clone(), source })
         };
         Ok(self.given.contains_key(&input.id)
+            || input.config.is_some()
             || had(input.final_sha256())?.is_some()
             || had(&input.sha256)?.is_some())
     }
@@ -158,26 +196,58 @@ impl Fetcher<'_> {
         if let Some(path) = self.given.get(&input.id) {
             return self.take_given(input, path);
         }
+        if let Some(config) = &input.config {
+            return self.write_config(input, config);
+        }
         let in_cache = |source| InputError::Cache { id: input.id.clone(), source };
         let name = input.file_name();
         let sha256 = input.final_sha256().to_owned();
         let source = || input.sources.first().map_or("path".to_owned(), source_name);
         if let Some(path) = self.cache.look_up(&sha256, name).map_err(in_cache)? {
-            return Ok(Obtained { path, sha256, source: source() });
+            return Ok(Obtained::file(path, sha256, source()));
         }
         let raw = match self.cache.look_up(&input.sha256, name).map_err(in_cache)? {
-            Some(path) => Obtained { path, sha256: input.sha256.clone(), source: source() },
+            Some(path) => Obtained::file(path, input.sha256.clone(), source()),
             None => self.fetch(input)?,
         };
         let path = self.mend(input, &raw.path)?.unwrap_or(raw.path);
-        Ok(Obtained { path, sha256, source: raw.source })
+        Ok(Obtained::file(path, sha256, raw.source))
+    }
+
+    /// A folder with nothing but the configuration of a model.
+    fn write_config(&self, input: &Input, config: &str) -> Result<Obtained, InputError> {
+        let path = self.cache.shape(&input.sha256);
+        files::write_whole(&path.join(CONFIG), config.as_bytes())?;
+        let (sha256, source) = (input.sha256.clone(), SHAPE.to_owned());
+        Ok(Obtained { path, sha256, source, random_weights: true })
+    }
+
+    /// The model of random weights with its tokenizer beside it, so that the server makes text of
+    /// what it generates, as it would with real ones.
+    ///
+    /// # Errors
+    /// The cache is not writable.
+    pub fn with_tokenizer(
+        &self,
+        model: Obtained,
+        tokenizer: &Obtained,
+    ) -> Result<Obtained, InputError> {
+        let path = self.cache.shape(&format!("{}-{}", model.sha256, tokenizer.sha256));
+        for (from, name) in [(model.path.join(CONFIG), CONFIG), (tokenizer.path.clone(), TOKENIZER)]
+        {
+            let to = path.join(name);
+            let temp = files::temp_beside(&to)?;
+            fs::copy(&from, temp.path()).map_err(FileError::at("copy", &from))?;
+            files::put(temp, &to)?;
+        }
+        Ok(Obtained { path, ..model })
     }
 
     fn take_given(&self, input: &Input, path: &Path) -> Result<Obtained, InputError> {
         let found = cache::sha256_file(path)?;
         let source = "path".to_owned();
         if found == input.final_sha256() {
-            return Ok(Obtained { path: path.to_owned(), sha256: found, source });
+            return Ok(Obtained::file(path.to_owned(), found, source));
         }
         if found != input.sha256 {
             let expected = input.sha256.clone();
@@ -186,7 +256,7 @@ impl Fetcher<'_> {
         }
         let mended = self.mend(input, path)?;
         let sha256 = input.final_sha256().to_owned();
-        Ok(Obtained { path: mended.unwrap_or_else(|| path.to_owned()), sha256, source })
+        Ok(Obtained::file(mended.unwrap_or_else(|| path.to_owned()), sha256, source))
     }
 
     /// Tries each source in turn.
@@ -207,8 +277,7 @@ impl Fetcher<'_> {
             let stored = self.cache.store(temp, &input.sha256, input.file_name());
             let path =
                 stored.map_err(|source| InputError::Cache { id: input.id.clone(), source })?;
-            let sha256 = input.sha256.clone();
-            return Ok(Obtained { path, sha256, source: source_name(source) });
+            return Ok(Obtained::file(path, input.sha256.clone(), source_name(source)));
         }
         Err(InputError::NotHad { id: input.id.clone(), tried })
     }

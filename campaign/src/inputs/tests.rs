@@ -15,7 +15,7 @@ fn cache() -> (TempDir, Cache) {
 }
 
 fn sha256(text: &str) -> String {
-    schema::canonical::sha256_hex(text.as_bytes())
+    sha256_hex(text.as_bytes())
 }
 
 fn temp(cache: &Cache, text: &str) -> tempfile::NamedTempFile {

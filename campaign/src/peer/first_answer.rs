@@ -38,6 +38,7 @@ pub fn measure(
             engine: &side.engine.id,
             binary: side.binary(),
             model,
+            random_weights: false,
             tp: 1,
             port,
             flags: &side.plain_flags,

@@ -151,6 +151,11 @@ fn cell(world: &World, model: Option<&str>) -> Result<Cell, Stop> {
     let model = model.or(first.map(|model| model.id.as_str())).ok_or_else(|| {
         Stop::wrong_use(format!("target `{TARGET}` lists no model")).with_hint("give `--model ID`")
     })?;
+    if world.catalog.model(model)?.config.is_some() {
+        let message =
+            format!("`{model}` has random weights: there is no file that both could read");
+        return Err(Stop::wrong_use(message));
+    }
     Ok(Cell { model: model.to_owned(), tp: 1, scenario: SCENARIO.to_owned() })
 }
 
@@ -245,6 +250,7 @@ impl Comparison<'_> {
             hardware: &self.hardware,
             url: None,
             timeout_s: None,
+            limit: None,
         };
         let mut resident = None;
         let record = bench.run_and_look(slot, &side.built, self.cell, &mut |server| {

@@ -156,7 +156,8 @@ impl EngineSide {
 fn engine_side(side: &Contender, build: Option<BuildFacts>) -> EngineSide {
     let recorded = |flags: &[String]| {
         let (engine, binary, model) = (&*side.engine.id, side.binary(), "".as_ref());
-        let filling = Filling { engine, binary, model, tp: 1, port: 0, flags };
+        let random_weights = false;
+        let filling = Filling { engine, binary, model, random_weights, tp: 1, port: 0, flags };
         command_line(&side.engine.file, filling).recorded
     };
     let facts = &side.built.facts;

@@ -8,5 +8,6 @@ mod failures;
 mod journey;
 mod kernels;
 mod peer;
+mod proof;
 mod refusals;
 mod scratch;
