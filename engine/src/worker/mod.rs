@@ -20,7 +20,7 @@ use tokio::sync::{mpsc as async_mpsc, oneshot};
 
 use crate::clock::Clock;
 use crate::metrics::{Metrics, Outcome};
-use crate::model::{LogitRows, Model, Segment, SegmentState, StepBatch, StepError};
+use crate::model::{LogitRows, Model, Segment, SegmentState, StepBatch, StepError, StepToken};
 use crate::sample::{Guide, Row, Sampler, Sampling, TokenLogprobs};
 use crate::schedule::{Limits, Plan, Scheduler, SeqId, Sequence, Slot};
 use crate::text::{Detokenizer, Text};
@@ -182,7 +182,7 @@ impl Worker {
         let logits = self.model.step(&batch)?;
         scheduler.commit(&plan);
         metrics.step_tokens.observe(plan.rows() as f64);
-        let wanted = batch.logit_rows().len();
+        let wanted = batch.head_rows().rows.len();
         assert_eq!(logits.len(), wanted * vocab_size, "one row of logits per row asked for");
         let rows = logits.chunks_exact(vocab_size);
         self.desk.postprocess(&plan, &batch.segments, start, rows, outputs);
@@ -198,7 +198,7 @@ fn batch(scheduler: &Scheduler, plan: &Plan, active: &BTreeMap<SeqId, Active>) -
     for slot in &plan.slots {
         let sequence = scheduler.sequence(slot.id).expect("a planned sequence lives");
         let rows = slot.position..slot.position + slot.rows;
-        batch.tokens.extend_from_slice(&sequence.tokens()[rows]);
+        batch.tokens.extend(sequence.tokens()[rows].iter().copied().map(StepToken::Known));
         batch.segments.push(Segment {
             rows: slot.rows,
             position: slot.position,

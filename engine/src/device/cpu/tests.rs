@@ -8,7 +8,8 @@ use half::{bf16, f16};
 
 use super::lanes::{LANES, Lanes};
 use super::*;
-use crate::device::RowOrder;
+use crate::device::{KvType, RowOrder};
+use crate::model::{LogitRows, Segment};
 use crate::weights::WeightType;
 use crate::weights::format::dequantize;
 
@@ -193,9 +194,22 @@ fn parts_of_several_types_stand_side_by_side() {
         check_close(out.values(), &reference::matmul(x.values(), &exact, k), 1e-4, device);
         let ids: Vec<u32> = (0..n as u32).collect();
         let mut rows = buffer(k, vec![0.0; n * k]);
-        cpu.embed(&w, 0, &ids, &mut rows).unwrap();
+        let plan = plan_of(cpu, &ids);
+        cpu.embed(&w, 0, &plan, &mut rows).unwrap();
         assert!(rows.values() == exact, "{device}: rows come back as they were stored");
     });
+}
+
+/// A step of `ids` that one sequence begins with.
+fn plan_of(cpu: &mut Cpu, ids: &[u32]) -> Plan {
+    let (page_tokens, kv_type) = (16, KvType::F32);
+    let pages = ids.len().div_ceil(page_tokens);
+    let kv = KvShape { layers: 1, kv_heads: 1, head_dim: 16, pages, page_tokens, kv_type };
+    let kv = cpu.kv(kv).unwrap();
+    let (pages, logits) = ((0..pages as u32).collect(), LogitRows::None);
+    let segment = Segment { rows: ids.len(), position: 0, pages, logits, state: None };
+    let rotation = Rotation { inverse_frequencies: Vec::new(), factor: 1.0 };
+    cpu.plan(&StepBatch::known(ids, vec![segment]), &kv, &rotation).unwrap()
 }
 
 #[test]

@@ -35,7 +35,7 @@ fn logits(model: &mut dyn Model, tokens: &[u32], chunk: usize) -> Vec<f32> {
         let (rows, position) = (part.len(), i * chunk);
         let segments =
             vec![Segment { rows, position, pages, logits: LogitRows::All, state: STATE }];
-        let batch = StepBatch { tokens: part.to_vec(), segments };
+        let batch = StepBatch::known(part, segments);
         out.extend_from_slice(model.step(&batch).unwrap());
     }
     out
@@ -92,8 +92,8 @@ fn a_rank_that_fails_ends_the_step_and_not_the_process() {
             state: STATE,
         }]
     };
-    let unsound = StepBatch { tokens: vec![1], segments: segments(99) };
+    let unsound = StepBatch::known(&[1], segments(99));
     assert!(loaded.model.step(&unsound).unwrap_err().message.contains("page 99"));
-    let sound = StepBatch { tokens: vec![1], segments: segments(0) };
+    let sound = StepBatch::known(&[1], segments(0));
     assert!(loaded.model.step(&sound).unwrap_err().message.contains("has ended"));
 }
