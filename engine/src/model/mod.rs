@@ -77,7 +77,7 @@ pub enum StepToken {
 }
 
 /// One sequence's share of a step: consecutive positions of one sequence.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Segment {
     /// Number of rows; its tokens follow those of the segments before it.
     pub rows: usize,
@@ -103,9 +103,10 @@ pub struct SegmentState {
 }
 
 /// Which rows of a segment need logits.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub enum LogitRows {
     /// A prefill chunk that does not end its prompt.
+    #[default]
     None,
     /// The row that the caller samples the next token from.
     Last,

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::flight::{Flights, Held};
 use super::pages::{PageId, PageKey, PagePool};
 use super::states::{StateId, StatePool};
-use super::{Limits, Plan, Refusal, SeqId, Sequence, Slot, step};
+use super::{Limits, Needs, Plan, Refusal, SeqId, Sequence, Slot, step};
 
 /// Counts since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -64,27 +64,17 @@ impl Scheduler {
     ///
     /// # Errors
     /// It could not run even alone.
-    pub fn add(&mut self, id: SeqId, prompt: Vec<u32>, max_output: usize) -> Result<(), Refusal> {
-        self.limits.admits(prompt.len(), max_output)?;
-        let former = self.sequences.insert(id, Sequence::new(id, prompt, max_output));
-        assert!(former.is_none(), "sequence {id} was added twice");
-        self.waiting.insert(id);
-        Ok(())
-    }
-
-    /// As [`Self::add`], for a sequence of which every row has to be computed: nothing is looked
-    /// up in the prefix cache.
-    ///
-    /// # Errors
-    /// It could not run even alone.
-    pub fn add_uncached(
+    pub fn add(
         &mut self,
         id: SeqId,
         prompt: Vec<u32>,
         max_output: usize,
+        needs: Needs,
     ) -> Result<(), Refusal> {
-        self.add(id, prompt, max_output)?;
-        self.sequences.get_mut(&id).expect("it was added").reuses = false;
+        self.limits.admits(prompt.len(), max_output)?;
+        let former = self.sequences.insert(id, Sequence::new(id, prompt, max_output, needs));
+        assert!(former.is_none(), "sequence {id} was added twice");
+        self.waiting.insert(id);
         Ok(())
     }
 
@@ -262,7 +252,7 @@ impl Scheduler {
         assert_eq!(sequence.pages.len(), self.limits.pages_for(tokens), "pages were counted");
         if sequence.cached_tokens.is_none() {
             sequence.cached_tokens = Some(cached);
-            if self.limits.prefix_cache && sequence.reuses {
+            if self.limits.prefix_cache && !sequence.needs.all_rows {
                 self.totals.query_tokens += tokens as u64;
             }
             self.totals.hit_tokens += cached as u64;
@@ -320,7 +310,7 @@ impl Scheduler {
     /// to end at a snapshot. At least the last token is left out of it, since its row gives the
     /// logits.
     fn find_prefix(&mut self, id: SeqId) -> Vec<PageId> {
-        if !self.limits.prefix_cache || !self.get(id).reuses {
+        if !self.limits.prefix_cache || self.get(id).needs.all_rows {
             return Vec::new();
         }
         let page_tokens = self.limits.page_tokens;
