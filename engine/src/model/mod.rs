@@ -1,4 +1,5 @@
-//! What the worker asks of a model: one step over a batch of rows, logits for some of them.
+//! What the worker asks of a model: steps over batches of rows, for some of them logits or tokens
+//! drawn from those.
 //!
 //! A model knows no scheduler, no request and no clock. It sees token ids, positions and page
 //! tables, and writes keys and values into the pages it is told to use.

@@ -102,6 +102,11 @@ impl Sequence {
         is_known && !self.prefilling() && self.planned < self.len() && self.len() < self.max_len
     }
 
+    /// Whether its next row has no page yet.
+    pub(super) fn needs_page(&self, page_tokens: usize) -> bool {
+        self.pages.len() * page_tokens <= self.planned
+    }
+
     /// Tokens, those on their way included.
     fn len(&self) -> usize {
         self.tokens.len() + self.unknown

@@ -107,7 +107,7 @@ impl Active {
         let mut text = if n < self.request.min_tokens {
             self.stop_text.pass(&piece)
         } else {
-            let released = self.stop_text.push(&piece);
+            let released = self.stop_text.push(piece);
             if let Some(stop) = released.stop {
                 return (released.text, Some(Finish::StopString(stop)));
             }

@@ -121,6 +121,7 @@ impl Desk {
         outputs: &mut Vec<Output>,
     ) {
         self.scheduler.commit(&flight.plan);
+        outputs.reserve(flight.plan.slots.len());
         let (mut logits, mut tokens) = (landed.logits, landed.tokens.iter());
         for (slot, segment) in flight.plan.slots.iter().zip(&flight.batch.segments) {
             let choice = match segment.logits {
