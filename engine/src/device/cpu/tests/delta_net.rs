@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::device::{DeltaNetShape, KvType};
-use crate::model::{SegmentState, StepToken};
+use crate::model::SegmentState;
 
 const SHAPES: [DeltaNetShape; 4] = [
     DeltaNetShape { key_heads: 2, value_heads: 4, key_dim: 16, value_dim: 16, taps: 4 },
