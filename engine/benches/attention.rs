@@ -34,10 +34,8 @@ impl Work {
             logits: LogitRows::None,
             state: None,
         };
-        StepBatch {
-            tokens: vec![0; self.sequences * rows],
-            segments: (0..self.sequences).map(segment).collect(),
-        }
+        let segments = (0..self.sequences).map(segment).collect();
+        StepBatch::known(&vec![0; self.sequences * rows], segments)
     }
 }
 

@@ -36,7 +36,7 @@ fn batch(sequences: usize, rows: usize) -> StepBatch {
         state: Some(SegmentState { place: i as u32, load: None, save: None }),
     };
     let segments = (0..sequences).map(segment).collect();
-    StepBatch { tokens: vec![0; sequences * rows], segments }
+    StepBatch::known(&vec![0; sequences * rows], segments)
 }
 
 pub fn case(mut cpu: Cpu, net: DeltaNetShape, sequences: usize, rows: usize) -> Case {

@@ -6,12 +6,14 @@ mod shapes;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use engine::device::cpu::{Cpu, Isa};
-use engine::device::{Device, HostMatrix, RowOrder};
+use engine::device::{Device, HostMatrix, KvShape, KvType, Rotation, RowOrder};
+use engine::model::{LogitRows, Segment, StepBatch};
 use engine::weights::{WeightType, random_tensor};
 use shapes::{Case, Lazy, MODELS, TOKENS, device, measure};
 
 /// Step between two ids: a prime, so that rows are far from one another.
 const STRIDE: usize = 7_919;
+const PAGE_TOKENS: usize = 16;
 
 pub fn case(mut cpu: Cpu, t: usize, vocab: usize, n: usize, weight_type: WeightType) -> Case {
     let stored = random_tensor(1, "bench", weight_type, &[vocab, n]);
@@ -19,6 +21,7 @@ pub fn case(mut cpu: Cpu, t: usize, vocab: usize, n: usize, weight_type: WeightT
     let host = HostMatrix { weight_type, n: vocab, k: n, bytes: &stored.bytes, order };
     let table = cpu.matrix(&[host]).expect("the table fits into memory");
     let ids: Vec<u32> = (0..t).map(|i| (i * STRIDE % vocab) as u32).collect();
+    let plan = plan(&mut cpu, &ids);
     let mut out = cpu.buffer(n).expect("a buffer");
     cpu.resize(&mut out, t).expect("rows");
     Case {
@@ -26,8 +29,20 @@ pub fn case(mut cpu: Cpu, t: usize, vocab: usize, n: usize, weight_type: WeightT
         // A code is multiplied by its scale.
         flops: (t * n) as u64,
         bytes: (t * (weight_type.row_bytes(n) + 4 * n)) as u64,
-        run: Box::new(move || cpu.embed(&table, 0, &ids, &mut out).expect("rows of the table")),
+        run: Box::new(move || cpu.embed(&table, 0, &plan, &mut out).expect("rows of the table")),
     }
+}
+
+/// A step of `ids` that one sequence begins with.
+fn plan(cpu: &mut Cpu, ids: &[u32]) -> <Cpu as Device>::Plan {
+    let (page_tokens, kv_type) = (PAGE_TOKENS, KvType::F16);
+    let pages = ids.len().div_ceil(page_tokens);
+    let kv = KvShape { layers: 1, kv_heads: 1, head_dim: 16, pages, page_tokens, kv_type };
+    let kv = cpu.kv(kv).expect("the pages fit into memory");
+    let (pages, logits) = ((0..pages as u32).collect(), LogitRows::None);
+    let segment = Segment { rows: ids.len(), position: 0, pages, logits, state: None };
+    let rotation = Rotation { inverse_frequencies: Vec::new(), factor: 1.0 };
+    cpu.plan(&StepBatch::known(ids, vec![segment]), &kv, &rotation).expect("pages of the cache")
 }
 
 pub fn cases() -> Vec<Lazy> {

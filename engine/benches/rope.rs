@@ -27,7 +27,7 @@ pub fn case(mut cpu: Cpu, shape: &Shape, t: usize) -> Case {
         logits: LogitRows::None,
         state: None,
     };
-    let batch = StepBatch { tokens: vec![0; t], segments: vec![segment] };
+    let batch = StepBatch::known(&vec![0; t], vec![segment]);
     let rotation = Rotation { inverse_frequencies: vec![0.5; head_dim / 2], factor: 1.0 };
     let plan = cpu.plan(&batch, &kv, &rotation).expect("pages of the cache");
     let mut qkv = cpu.buffer(attention.qkv_cols()).expect("a buffer");

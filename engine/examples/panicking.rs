@@ -7,7 +7,7 @@ use clap::Parser;
 use engine::cli::{Cli, Surroundings};
 use engine::clock::Clock;
 use engine::launch::{self, Launch, PrepareError};
-use engine::model::{Model, ModelInfo, StepBatch, StepError};
+use engine::model::{Landed, Model, ModelInfo, StepBatch, StepError};
 use engine::server::Loaded;
 
 /// Steps that go well.
@@ -28,10 +28,14 @@ impl Model for Panicking {
         self.model.allocate_kv(pages, page_tokens)
     }
 
-    fn step(&mut self, batch: &StepBatch) -> Result<&[f32], StepError> {
+    fn launch(&mut self, batch: &StepBatch) -> Result<(), StepError> {
         assert!(self.steps < STEPS, "a step too many");
         self.steps += 1;
-        self.model.step(batch)
+        self.model.launch(batch)
+    }
+
+    fn land(&mut self) -> Result<Landed<'_>, StepError> {
+        self.model.land()
     }
 }
 

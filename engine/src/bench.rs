@@ -17,7 +17,7 @@ use crate::device::cpu::{Isa, limits};
 use crate::launch::{PrepareError, random_seed};
 use crate::model::{
     self, LoadError, LoadOptions, LogitRows, Model, ModelInfo, Segment, SegmentState, StepBatch,
-    StepError,
+    StepError, StepToken,
 };
 use crate::weights::{ModelFiles, ModelSource};
 use kernels::{Attention, Kernels, Product};
@@ -284,7 +284,7 @@ impl Timed<'_> {
         for sequence in 0..sequences {
             // Any ids will do, as long as sequences differ.
             let id = |row: usize| (sequence * 31 + (position + row) * 7) % vocab_size;
-            batch.tokens.extend((0..rows).map(|row| id(row) as u32));
+            batch.tokens.extend((0..rows).map(|row| StepToken::Known(id(row) as u32)));
             let first = sequence * self.pages_each;
             let pages = (first..first + self.pages_each).map(|page| page as u32).collect();
             let state = Some(SegmentState { place: sequence as u32, load: None, save: None });

@@ -154,7 +154,7 @@ fn surprise(model: &mut dyn Model, window: &[u32], bos: Option<u32>) -> Result<f
         logits: LogitRows::All,
         state: Some(SegmentState { place: 0, load: None, save: None }),
     }];
-    let logits = model.step(&StepBatch { tokens, segments })?;
+    let logits = model.step(&StepBatch::known(&tokens, segments))?;
     let scored = logits.chunks_exact(vocab).zip(&window[1..]).skip(rows / 2);
     Ok(scored.map(|(row, next)| negative_log_likelihood(row, *next)).sum())
 }

@@ -1,6 +1,6 @@
 //! A fixed trace of arrivals through the scheduler: shared prefixes, chunked prompts, preemptions.
 
-use engine::schedule::{Limits, Scheduler, SeqId};
+use engine::schedule::{Limits, Needs, Scheduler, SeqId};
 
 const STEPS: usize = 300;
 
@@ -23,7 +23,9 @@ pub fn run() {
     for step in 0..STEPS as u64 {
         if random.below(3) == 0 {
             let id = SeqId(step);
-            scheduler.add(id, prompt(&mut random), output(id)).expect("prompts fit");
+            scheduler
+                .add(id, prompt(&mut random), output(id), Needs::default())
+                .expect("prompts fit");
         }
         let plan = scheduler.plan();
         if plan.slots.is_empty() {

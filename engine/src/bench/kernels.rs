@@ -173,7 +173,7 @@ impl<'a> Sequence<'a> {
     fn plan(&mut self, position: usize, rows: usize) -> Result<<Cpu as Device>::Plan, StepError> {
         let pages = (0..self.kv_shape.pages as u32).collect();
         let segment = Segment { rows, position, pages, logits: LogitRows::None, state: None };
-        let batch = StepBatch { tokens: vec![0; rows], segments: vec![segment] };
+        let batch = StepBatch::known(&vec![0; rows], vec![segment]);
         let rotation = Rotation { inverse_frequencies: Vec::new(), factor: 1.0 };
         self.cpu.plan(&batch, &self.kv, &rotation)
     }

@@ -10,7 +10,7 @@ pub mod cuda;
 use std::fmt;
 use std::ops::Range;
 
-use crate::model::{StepBatch, StepError};
+use crate::model::{Landed, StepBatch, StepError};
 use crate::weights::WeightType;
 
 pub use collective::{Collective, Rank};
@@ -281,12 +281,13 @@ pub trait Device: Send + fmt::Debug {
     type Kv: Send + fmt::Debug;
     /// Places for recurrent state of all layers that have any.
     type State: Send + fmt::Debug;
-    /// Positions and page tables of one step.
+    /// Tokens, positions and page tables of one step, the rows that pass the head, and how tokens are
+    /// drawn from them.
     type Plan: Send + fmt::Debug;
     /// Which experts the rows of a step go to, and with what weights.
     type Routes: Send + fmt::Debug;
 
-    /// Steps that may be begun before the oldest of them is read.
+    /// Steps that may be in flight, finished by the model and not landed, when the next is planned.
     fn run_ahead(&self) -> usize {
         0
     }
@@ -317,14 +318,21 @@ pub trait Device: Send + fmt::Debug {
     /// Places whose memory is reserved, and touched only as they fill.
     fn state(&mut self, shape: StateShape) -> Result<Self::State, StepError>;
 
-    /// Prepares a step: checks its page tables against `kv` and computes the rotations of its
-    /// positions.
+    /// Prepares a step: checks its page tables against `kv`, and its drawn tokens against those of
+    /// the step before, and computes the rotations of its positions.
     fn plan(
         &mut self,
         batch: &StepBatch,
         kv: &Self::Kv,
         rotation: &Rotation,
     ) -> Result<Self::Plan, StepError>;
+
+    /// Runs all operations of a step like `plan` as they were recorded; false where they were not,
+    /// and have to be called.
+    fn replay(&mut self, plan: &Self::Plan) -> Result<bool, StepError> {
+        let _ = plan;
+        Ok(false)
+    }
 
     /// Where the device stands among those that share its model.
     fn rank(&self) -> Rank;
@@ -335,22 +343,36 @@ pub trait Device: Send + fmt::Debug {
     /// Rows of `out` = those of the ranks' `x` side by side, rank after rank.
     fn all_gather(&mut self, x: &Self::Buffer, out: &mut Self::Buffer) -> Result<(), StepError>;
 
-    /// `out[t] = table[ids[t] - first]`, or zeros where the table has no such row.
+    /// `out[t] = table[id - first]` for the tokens of the step, or zeros where the table has no such
+    /// row.
     fn embed(
         &mut self,
         table: &Self::Matrix,
         first: usize,
-        ids: &[u32],
+        plan: &Self::Plan,
         out: &mut Self::Buffer,
     ) -> Result<(), StepError>;
 
-    /// `out[i] = x[rows[i]]`.
+    /// `out` = the rows of `x` that pass the head, in the order of
+    /// [`HeadRows`](crate::model::HeadRows).
     fn gather(
         &mut self,
         x: &Self::Buffer,
-        rows: &[usize],
+        plan: &Self::Plan,
         out: &mut Self::Buffer,
     ) -> Result<(), StepError>;
+
+    /// Draws a token from each row of `logits`, `[R, vocab]`, that is to have one, as
+    /// [`Sampler::draw`](crate::sample::Sampler::draw) does; the next step may name them. Every rank
+    /// draws the same.
+    fn draw(&mut self, logits: &mut Self::Buffer, plan: &Self::Plan) -> Result<(), StepError>;
+
+    /// Ends the operations of a step, of which `logits` are the logits.
+    fn finish(&mut self, logits: &mut Self::Buffer, plan: Self::Plan) -> Result<(), StepError>;
+
+    /// Waits for the oldest step that is finished and has not landed. `logits` is the buffer that
+    /// was given to the last [`Device::finish`]: a device that does not run ahead has left them there.
+    fn land<'a>(&'a mut self, logits: &'a mut Self::Buffer) -> Result<Landed<'a>, StepError>;
 
     /// `out = x / sqrt(mean(x^2) + epsilon) * weight`, a row at a time.
     fn rms_norm(

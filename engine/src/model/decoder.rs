@@ -10,7 +10,7 @@ use super::loader::{Loader, Part};
 use super::rope::RopePrecision;
 use super::shard::{self, Heads};
 use super::spec::{DecoderSpec, LayerSpec, MixerSpec, Names};
-use super::{LoadError, Model, ModelInfo, StepBatch, StepError};
+use super::{Landed, LoadError, Model, ModelInfo, StepBatch, StepError, StepToken};
 use crate::device::{AttentionShape, Device, KvShape, KvType, Rank, Rotation, StateShape};
 use crate::weights::Checkpoint;
 
@@ -34,9 +34,9 @@ struct Stream<D: Device> {
     delta: D::Buffer,
     /// `[R, hidden]` for the rows with logits: stream, what to add, norm of the sum.
     last: [D::Buffer; 3],
-    /// `[R, vocab]`, used where there are several ranks. A rank's own logits lie where blocks have
+    /// `[R, vocab]` of all ranks, where there are several. A rank's own logits lie where blocks have
     /// their projections, which are as large and no longer needed.
-    logits: D::Buffer,
+    gathered: D::Buffer,
 }
 
 /// A decoder on one device.
@@ -128,6 +128,37 @@ impl<D: Device> Decoder<D> {
         })
     }
 
+    /// All operations of a step of `rows` rows, `head_rows` of which pass the head.
+    fn run(&mut self, plan: &D::Plan, rows: usize, head_rows: usize) -> Result<(), StepError> {
+        self.stream.resize(&mut self.device, rows, head_rows)?;
+        let (first, hidden) = (self.own_vocab.start, &mut self.stream.hidden);
+        self.device.embed(&self.embedding, first, plan, hidden)?;
+        self.device.all_reduce_sum(hidden)?;
+        self.run_layers(plan, rows)?;
+        self.run_head(plan, head_rows)
+    }
+
+    /// Computes the logits of `rows` rows from what the layers left, and draws from them.
+    fn run_head(&mut self, plan: &D::Plan, rows: usize) -> Result<(), StepError> {
+        let (device, stream) = (&mut self.device, &mut self.stream);
+        let own_logits = &mut self.scratch.projected;
+        device.reshape(own_logits, rows, self.own_vocab.len())?;
+        if rows > 0 {
+            let [hidden, delta, normed] = &mut stream.last;
+            device.gather(&stream.hidden, plan, hidden)?;
+            device.gather(&stream.delta, plan, delta)?;
+            device.add_rms_norm(hidden, delta, &self.final_norm, self.norm_epsilon, normed)?;
+            let head = self.head.as_ref().unwrap_or(&self.embedding);
+            device.matmul(normed, head, own_logits)?;
+        }
+        if device.rank() != Rank::ONLY {
+            device.resize(&mut stream.gathered, rows)?;
+            device.all_gather(own_logits, &mut stream.gathered)?;
+        }
+        let logits = stream.logits(device, &mut self.scratch);
+        device.draw(logits, plan)
+    }
+
     /// Runs the layers over the rows in `hidden`; leaves the stream in `hidden` and what is still
     /// to be added to it in `delta`.
     fn run_layers(&mut self, plan: &D::Plan, rows: usize) -> Result<(), StepError> {
@@ -180,15 +211,20 @@ impl<D: Device> Stream<D> {
             normed: device.buffer(hidden)?,
             delta: device.buffer(hidden)?,
             last: [device.buffer(hidden)?, device.buffer(hidden)?, device.buffer(hidden)?],
-            logits: device.buffer(vocab)?,
+            gathered: device.buffer(vocab)?,
         })
     }
 
-    /// Makes room for `rows` rows, `last_rows` of them with logits.
-    fn resize(&mut self, device: &mut D, rows: usize, last_rows: usize) -> Result<(), StepError> {
+    /// Makes room for `rows` rows, `head_rows` of which pass the head.
+    fn resize(&mut self, device: &mut D, rows: usize, head_rows: usize) -> Result<(), StepError> {
         let all = [&mut self.hidden, &mut self.normed, &mut self.delta];
         all.into_iter().try_for_each(|buffer| device.resize(buffer, rows))?;
-        self.last.iter_mut().try_for_each(|buffer| device.resize(buffer, last_rows))
+        self.last.iter_mut().try_for_each(|buffer| device.resize(buffer, head_rows))
+    }
+
+    /// Where the logits of a step are.
+    fn logits<'a>(&'a mut self, device: &D, scratch: &'a mut Scratch<D>) -> &'a mut D::Buffer {
+        if device.rank() == Rank::ONLY { &mut scratch.projected } else { &mut self.gathered }
     }
 }
 
@@ -243,35 +279,24 @@ impl<D: Device> Model for Decoder<D> {
         self.device.run_ahead()
     }
 
-    fn step(&mut self, batch: &StepBatch) -> Result<&[f32], StepError> {
+    fn launch(&mut self, batch: &StepBatch) -> Result<(), StepError> {
         let Some(kv) = self.kv.as_ref() else { return Err(no_kv()) };
-        if let Some(id) = batch.tokens.iter().find(|id| **id as usize >= self.info.vocab_size) {
+        let is_unknown = |token: &&StepToken| matches!(token, StepToken::Known(id) if *id as usize >= self.info.vocab_size);
+        if let Some(StepToken::Known(id)) = batch.tokens.iter().find(is_unknown) {
             let message = format!("token {id} is not in the vocabulary");
             return Err(StepError { operation: "step", message });
         }
         let plan = self.device.plan(batch, kv, &self.rotation)?;
-        let (rows, last_rows) = (batch.tokens.len(), batch.logit_rows());
-        self.stream.resize(&mut self.device, rows, last_rows.len())?;
-        let (first, hidden) = (self.own_vocab.start, &mut self.stream.hidden);
-        self.device.embed(&self.embedding, first, &batch.tokens, hidden)?;
-        self.device.all_reduce_sum(hidden)?;
-        self.run_layers(&plan, rows)?;
-        let (device, stream) = (&mut self.device, &mut self.stream);
-        let own_logits = &mut self.scratch.projected;
-        device.reshape(own_logits, last_rows.len(), self.own_vocab.len())?;
-        if !last_rows.is_empty() {
-            let [hidden, delta, normed] = &mut stream.last;
-            device.gather(&stream.hidden, &last_rows, hidden)?;
-            device.gather(&stream.delta, &last_rows, delta)?;
-            device.add_rms_norm(hidden, delta, &self.final_norm, self.norm_epsilon, normed)?;
-            let head = self.head.as_ref().unwrap_or(&self.embedding);
-            device.matmul(normed, head, own_logits)?;
+        if !self.device.replay(&plan)? {
+            let head_rows = batch.segments.iter().map(|segment| segment.head_rows().len()).sum();
+            self.run(&plan, batch.tokens.len(), head_rows)?;
         }
-        if device.rank() == Rank::ONLY {
-            return device.read(own_logits);
-        }
-        device.resize(&mut stream.logits, last_rows.len())?;
-        device.all_gather(own_logits, &mut stream.logits)?;
-        device.read(&mut stream.logits)
+        let logits = self.stream.logits(&self.device, &mut self.scratch);
+        self.device.finish(logits, plan)
+    }
+
+    fn land(&mut self) -> Result<Landed<'_>, StepError> {
+        let logits = self.stream.logits(&self.device, &mut self.scratch);
+        self.device.land(logits)
     }
 }

@@ -1,4 +1,5 @@
-//! What the worker asks of a model: one step over a batch of rows, logits for some of them.
+//! What the worker asks of a model: steps over batches of rows, for some of them logits or tokens
+//! drawn from those.
 //!
 //! A model knows no scheduler, no request and no clock. It sees token ids, positions and page
 //! tables, and writes keys and values into the pages it is told to use.
@@ -18,8 +19,10 @@ mod spec;
 mod tests;
 
 use std::fmt;
+use std::ops::Range;
 
 use crate::device::{AttentionShape, KvType};
+use crate::sample::DrawParams;
 use crate::weights::WeightType;
 
 pub use crate::weights::LoadError;
@@ -65,8 +68,17 @@ pub struct MatrixShape {
     pub weight_type: WeightType,
 }
 
+/// What a row of a step computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StepToken {
+    /// The token with this id.
+    Known(u32),
+    /// A token that the step before drew: its place among those of [`Landed::tokens`].
+    Drawn(u32),
+}
+
 /// One sequence's share of a step: consecutive positions of one sequence.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Segment {
     /// Number of rows; its tokens follow those of the segments before it.
     pub rows: usize,
@@ -92,39 +104,88 @@ pub struct SegmentState {
 }
 
 /// Which rows of a segment need logits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub enum LogitRows {
     /// A prefill chunk that does not end its prompt.
+    #[default]
     None,
-    /// The row that the next token is sampled from.
+    /// The row that the caller samples the next token from.
     Last,
     /// Every row: prompt log-probabilities and conformance tests.
     All,
+    /// The last row, from which the device draws the next token; the logits stay there.
+    Draw(DrawParams),
 }
 
 /// Everything a model needs for one step; plain data made by the worker from a schedule.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct StepBatch {
-    /// `[T]` token ids of all segments, one after another.
-    pub tokens: Vec<u32>,
+    /// `[T]` tokens of all segments, one after another.
+    pub tokens: Vec<StepToken>,
     pub segments: Vec<Segment>,
 }
 
+/// The rows of a step that pass the head: R of them.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct HeadRows {
+    /// `[R]` rows of the step: first those whose logits are read, in the order of the batch, then
+    /// those that a token is drawn from.
+    pub rows: Vec<usize>,
+    /// How the tokens are drawn, one for each of the last rows.
+    pub draws: Vec<DrawParams>,
+}
+
+impl Segment {
+    /// Which of its rows pass the head.
+    pub fn head_rows(&self) -> Range<usize> {
+        match self.logits {
+            LogitRows::None => self.rows..self.rows,
+            LogitRows::Last | LogitRows::Draw(_) => self.rows.saturating_sub(1)..self.rows,
+            LogitRows::All => 0..self.rows,
+        }
+    }
+}
+
 impl StepBatch {
-    /// The rows whose logits are asked for, in the order of the batch.
-    pub fn logit_rows(&self) -> Vec<usize> {
-        let mut rows = Vec::new();
+    /// A batch of tokens that are all known.
+    pub fn known(tokens: &[u32], segments: Vec<Segment>) -> Self {
+        Self { tokens: tokens.iter().copied().map(StepToken::Known).collect(), segments }
+    }
+
+    /// The rows that pass the head.
+    pub fn head_rows(&self) -> HeadRows {
+        let (mut rows, mut drawn, mut draws) = (Vec::new(), Vec::new(), Vec::new());
         let mut first = 0;
         for segment in &self.segments {
+            let own = segment.head_rows().map(|row| first + row);
             match segment.logits {
-                LogitRows::None => {}
-                LogitRows::Last => rows.extend((first + segment.rows).checked_sub(1)),
-                LogitRows::All => rows.extend(first..first + segment.rows),
+                LogitRows::Draw(params) => {
+                    drawn.extend(own);
+                    draws.push(params);
+                }
+                _ => rows.extend(own),
             }
             first += segment.rows;
         }
-        rows
+        rows.extend(drawn);
+        HeadRows { rows, draws }
     }
+}
+
+impl HeadRows {
+    /// How many of the rows have logits that are read: the first.
+    pub fn read(&self) -> usize {
+        self.rows.len() - self.draws.len()
+    }
+}
+
+/// What came of a step.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Landed<'a> {
+    /// `[rows, vocab_size]` of the rows whose logits are read, row major, in the order of the batch.
+    pub logits: &'a [f32],
+    /// The tokens drawn, in the order of the batch; none where no logit was finite.
+    pub tokens: &'a [Option<u32>],
 }
 
 /// A loaded model with its KV cache on one device.
@@ -148,17 +209,31 @@ pub trait Model: Send + fmt::Debug {
         Ok(())
     }
 
-    /// Steps that may be begun before the oldest of them is read.
+    /// Steps that may be in flight, begun and not landed, when the next is begun.
     fn run_ahead(&self) -> usize {
         0
     }
 
-    /// Runs one step and returns `[R, vocab_size]` f32 logits, row major, R being the rows asked
-    /// for in segment order.
+    /// Begins a step.
     ///
     /// # Errors
     /// The device failed; the caller cannot go on with this model.
-    fn step(&mut self, batch: &StepBatch) -> Result<&[f32], StepError>;
+    fn launch(&mut self, batch: &StepBatch) -> Result<(), StepError>;
+
+    /// Waits for the oldest step in flight.
+    ///
+    /// # Errors
+    /// The device failed, in this step or one after it; the caller cannot go on with this model.
+    fn land(&mut self) -> Result<Landed<'_>, StepError>;
+
+    /// Begins a step while none is in flight, waits for it, and returns the logits that are read.
+    ///
+    /// # Errors
+    /// The device failed; the caller cannot go on with this model.
+    fn step(&mut self, batch: &StepBatch) -> Result<&[f32], StepError> {
+        self.launch(batch)?;
+        Ok(self.land()?.logits)
+    }
 }
 
 /// A device that can no longer be trusted.

@@ -8,18 +8,31 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 
-use super::{Model, ModelInfo, StepBatch, StepError};
+use super::{Landed, Model, ModelInfo, StepBatch, StepError};
 
 /// What all ranks are told at once.
 #[derive(Debug, Clone)]
 enum Order {
-    AllocateKv { pages: usize, page_tokens: usize },
-    AllocateStates { places: usize },
-    Step(Arc<StepBatch>),
+    AllocateKv {
+        pages: usize,
+        page_tokens: usize,
+    },
+    AllocateStates {
+        places: usize,
+    },
+    /// Has no answer: what goes wrong is told when the step lands.
+    Launch(Arc<StepBatch>),
+    Land,
 }
 
-/// The logits, from the first rank only.
-type Answer = Result<Vec<f32>, StepError>;
+type Answer = Result<Outcome, StepError>;
+
+/// What came of a step, from the first rank only.
+#[derive(Debug, Default)]
+struct Outcome {
+    logits: Vec<f32>,
+    tokens: Vec<Option<u32>>,
+}
 
 /// A thread with its part of the model.
 #[derive(Debug)]
@@ -35,7 +48,7 @@ pub struct Parallel {
     info: ModelInfo,
     run_ahead: usize,
     ranks: Vec<RankThread>,
-    logits: Vec<f32>,
+    landed: Outcome,
 }
 
 impl Parallel {
@@ -50,22 +63,26 @@ impl Parallel {
         let run_ahead = models[0].run_ahead();
         let ranks =
             models.into_iter().enumerate().map(|(rank, model)| RankThread::spawn(rank, model));
-        Self { info, run_ahead, ranks: ranks.collect(), logits: Vec::new() }
+        Self { info, run_ahead, ranks: ranks.collect(), landed: Outcome::default() }
     }
 
-    /// Tells all ranks, waits for all, and returns what the first has to say.
-    fn all(&mut self, order: &Order) -> Answer {
+    fn tell(&self, order: &Order) {
         for rank in &self.ranks {
             // A rank that has ended says so when it is asked for its answer.
             let _ = rank.orders.send(order.clone());
         }
+    }
+
+    /// Tells all ranks, waits for all, and returns what the first has to say.
+    fn ask(&mut self, order: &Order) -> Answer {
+        self.tell(order);
         // All have to answer before the first failure is told: ranks in a step are not to be left.
         let answers: Vec<Answer> = self.ranks.iter_mut().map(RankThread::answer).collect();
-        let mut logits = Vec::new();
+        let mut outcome = Outcome::default();
         for answer in answers.into_iter().rev() {
-            logits = answer?;
+            outcome = answer?;
         }
-        Ok(logits)
+        Ok(outcome)
     }
 }
 
@@ -75,20 +92,25 @@ impl Model for Parallel {
     }
 
     fn allocate_kv(&mut self, pages: usize, page_tokens: usize) -> Result<(), StepError> {
-        self.all(&Order::AllocateKv { pages, page_tokens }).map(|_| ())
+        self.ask(&Order::AllocateKv { pages, page_tokens }).map(|_| ())
     }
 
     fn allocate_states(&mut self, places: usize) -> Result<(), StepError> {
-        self.all(&Order::AllocateStates { places }).map(|_| ())
+        self.ask(&Order::AllocateStates { places }).map(|_| ())
     }
 
     fn run_ahead(&self) -> usize {
         self.run_ahead
     }
 
-    fn step(&mut self, batch: &StepBatch) -> Result<&[f32], StepError> {
-        self.logits = self.all(&Order::Step(Arc::new(batch.clone())))?;
-        Ok(&self.logits)
+    fn launch(&mut self, batch: &StepBatch) -> Result<(), StepError> {
+        self.tell(&Order::Launch(Arc::new(batch.clone())));
+        Ok(())
+    }
+
+    fn land(&mut self) -> Result<Landed<'_>, StepError> {
+        self.landed = self.ask(&Order::Land)?;
+        Ok(Landed { logits: &self.landed.logits, tokens: &self.landed.tokens })
     }
 }
 
@@ -98,11 +120,11 @@ impl RankThread {
         let (answered, answers) = channel();
         let thread = thread::spawn(move || {
             for order in ordered {
-                let answer = obey(&mut model, &order, rank == 0);
+                let Some(answer) = obey(&mut model, &order, rank == 0) else { continue };
                 // Ranks that wait for this one in an operation that it did not come to are let go
                 // when it ends, and nobody can go on with this model.
-                let is_last = matches!((&order, &answer), (Order::Step(_), Err(_)));
-                if is_last {
+                let in_step = matches!(order, Order::Launch(_) | Order::Land);
+                if in_step && answer.is_err() {
                     drop(model);
                     let _ = answered.send(answer);
                     return;
@@ -128,20 +150,19 @@ impl RankThread {
     }
 }
 
-fn obey(model: &mut impl Model, order: &Order, shows_logits: bool) -> Answer {
+/// The answer to `order`, if it has one.
+fn obey(model: &mut impl Model, order: &Order, shows_outcome: bool) -> Option<Answer> {
+    let nothing = |()| Outcome::default();
     match order {
         Order::AllocateKv { pages, page_tokens } => {
-            model.allocate_kv(*pages, *page_tokens)?;
-            Ok(Vec::new())
+            Some(model.allocate_kv(*pages, *page_tokens).map(nothing))
         }
-        Order::AllocateStates { places } => {
-            model.allocate_states(*places)?;
-            Ok(Vec::new())
-        }
-        Order::Step(batch) => {
-            let logits = model.step(batch)?;
-            Ok(if shows_logits { logits.to_vec() } else { Vec::new() })
-        }
+        Order::AllocateStates { places } => Some(model.allocate_states(*places).map(nothing)),
+        Order::Launch(batch) => model.launch(batch).err().map(Err),
+        Order::Land => Some(model.land().map(|Landed { logits, tokens }| match shows_outcome {
+            true => Outcome { logits: logits.to_vec(), tokens: tokens.to_vec() },
+            false => Outcome::default(),
+        })),
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod agreement;
 mod conformance;
+mod drawing;
 mod gguf;
 mod invariance;
 
@@ -83,7 +84,7 @@ fn check_golden(options: &LoadOptions, tie: f32, ties_max: usize) {
         let rows = tokens.len();
         let pages = (0..rows.div_ceil(PAGE_TOKENS) as u32).collect();
         let segments = vec![segment(rows, 0, pages, LogitRows::All)];
-        let logits = loaded.model.step(&StepBatch { tokens, segments }).unwrap();
+        let logits = loaded.model.step(&StepBatch::known(&tokens, segments)).unwrap();
         let margins = case["margin"].as_array().unwrap();
         for (i, (want, margin)) in greedy.iter().zip(margins).enumerate() {
             let Some(margin) = margin.as_f64().filter(|margin| *margin >= DECIDED) else {
@@ -187,7 +188,7 @@ fn the_tiny_model_runs_and_so_do_random_weights_of_its_shape() {
         assert!(loaded.free_bytes > 0, "free memory is known");
         loaded.model.allocate_kv(2, PAGE_TOKENS).unwrap();
         let segments = vec![segment(3, 0, vec![1], LogitRows::Last)];
-        let batch = StepBatch { tokens: vec![5, 6, 7], segments };
+        let batch = StepBatch::known(&[5, 6, 7], segments);
         logits.push(loaded.model.step(&batch).unwrap().to_vec());
     }
     // The fixture's numbers are the random weights of seed 1, in the same types.
@@ -215,9 +216,8 @@ fn models_that_do_not_fit_their_configuration_are_refused_by_name() {
 fn a_step_that_is_wrong_is_an_error_and_not_a_crash() {
     let mut loaded = load_tiny(|_| (), &LoadOptions::default()).unwrap();
     let model = loaded.model.as_mut();
-    let batch = |token: u32, page: u32| StepBatch {
-        tokens: vec![token],
-        segments: vec![segment(1, 0, vec![page], LogitRows::Last)],
+    let batch = |token: u32, page: u32| {
+        StepBatch::known(&[token], vec![segment(1, 0, vec![page], LogitRows::Last)])
     };
     assert!(model.step(&batch(0, 0)).unwrap_err().message.contains("no KV cache"));
     model.allocate_kv(1, PAGE_TOKENS).unwrap();

@@ -1,6 +1,6 @@
 //! Which tokens may still be chosen at a temperature above 0, and with which weight.
 
-use super::Sampling;
+use super::DrawParams;
 
 /// Fills `candidates` with (token, weight); weights are relative to the likeliest, which has 1.
 ///
@@ -10,7 +10,7 @@ pub(super) fn keep_candidates(
     candidates: &mut Vec<(u32, f32)>,
     logits: &[f32],
     likeliest: u32,
-    params: &Sampling,
+    params: &DrawParams,
 ) {
     let largest = logits[likeliest as usize];
     candidates.clear();
@@ -18,17 +18,16 @@ pub(super) fn keep_candidates(
         let weight = ((logit - largest) / params.temperature).exp();
         (weight > 0.0 && weight >= params.min_p).then_some((token, weight))
     }));
-    if let Some(top_k) = params.top_k
-        && top_k < candidates.len()
-    {
-        candidates.select_nth_unstable_by(top_k.max(1) - 1, likelier);
-        candidates.truncate(top_k.max(1));
+    let top_k = params.top_k as usize;
+    if 0 < top_k && top_k < candidates.len() {
+        candidates.select_nth_unstable_by(top_k - 1, likelier);
+        candidates.truncate(top_k);
     }
     if params.top_p < 1.0 {
         let total: f64 = candidates.iter().map(|(_, weight)| f64::from(*weight)).sum();
         let kept = sort_until(candidates, f64::from(params.top_p) * total);
         candidates.truncate(kept);
-    } else if params.top_k.is_some() {
+    } else if top_k > 0 {
         candidates.sort_unstable_by(likelier);
     }
 }

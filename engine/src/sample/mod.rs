@@ -5,12 +5,14 @@
 //! `min_p`, `top_k` and `top_p`, each over what the one before left.
 
 mod cut;
+mod draw;
 mod guide;
 mod logprobs;
 mod rng;
 #[cfg(test)]
 mod tests;
 
+pub use draw::DrawParams;
 pub use guide::{GrammarError, Grammars, Guide, Opening, Structure, TokenBytes, TokenSet};
 pub use logprobs::{Candidate, TokenLogprobs};
 
@@ -54,11 +56,19 @@ impl Sampling {
         }
     }
 
-    fn changes_logits(&self) -> bool {
+    /// Whether a choice depends on more than a row of logits.
+    pub fn changes_logits(&self) -> bool {
         self.repetition_penalty != 1.0
             || self.presence_penalty != 0.0
             || self.frequency_penalty != 0.0
             || !self.logit_bias.is_empty()
+    }
+
+    /// How the token at `index` of the output is drawn from logits that nothing changes any more.
+    pub fn draw_params(&self, index: usize) -> DrawParams {
+        let Self { temperature, top_p, min_p, seed, .. } = *self;
+        let top_k = self.top_k.map_or(0, |top_k| u32::try_from(top_k.max(1)).unwrap_or(u32::MAX));
+        DrawParams { temperature, top_p, min_p, top_k, seed, index: index as u64 }
     }
 }
 
@@ -95,59 +105,18 @@ impl Sampler {
     /// # Errors
     /// The model's output is unusable.
     pub fn sample(&mut self, row: Row<'_>, params: &Sampling) -> Result<u32, NoFiniteLogit> {
+        let draw = params.draw_params(row.tokens.len() - row.prompt_tokens);
         if row.banned.is_empty() && row.allowed.is_none() && !params.changes_logits() {
-            return self.choose(row.logits, row, params);
+            return self.draw(row.logits, &draw);
         }
         let mut logits = std::mem::take(&mut self.logits);
         logits.clear();
         logits.extend_from_slice(row.logits);
         adjust(&mut logits, row, params);
-        let token = self.choose(&logits, row, params);
+        let token = self.draw(&logits, &draw);
         self.logits = logits;
         token
     }
-
-    fn choose(
-        &mut self,
-        logits: &[f32],
-        row: Row<'_>,
-        params: &Sampling,
-    ) -> Result<u32, NoFiniteLogit> {
-        let likeliest = argmax(logits).ok_or(NoFiniteLogit)?;
-        if params.temperature == 0.0 {
-            return Ok(likeliest);
-        }
-        cut::keep_candidates(&mut self.candidates, logits, likeliest, params);
-        let output_index = row.tokens.len() - row.prompt_tokens;
-        let total: f64 = self.candidates.iter().map(|(_, weight)| f64::from(*weight)).sum();
-        let mut left = rng::uniform(params.seed, output_index as u64) * total;
-        for (token, weight) in &self.candidates {
-            left -= f64::from(*weight);
-            if left < 0.0 {
-                return Ok(*token);
-            }
-        }
-        // Rounding may leave a crumb after the last candidate.
-        Ok(self.candidates.last().map_or(likeliest, |(token, _)| *token))
-    }
-}
-
-/// Index of the largest finite logit, the lowest of equals.
-fn argmax(logits: &[f32]) -> Option<u32> {
-    // Two passes that compile to vector code: a single one that tracks the index does not.
-    let mut lanes = [f32::NEG_INFINITY; 16];
-    let (chunks, rest) = logits.as_chunks::<16>();
-    for chunk in chunks {
-        for (lane, logit) in lanes.iter_mut().zip(chunk) {
-            *lane = if *logit > *lane { *logit } else { *lane };
-        }
-    }
-    let largest = lanes.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max);
-    if !largest.is_finite() {
-        return None;
-    }
-    let index = logits.iter().position(|logit| *logit == largest)?;
-    u32::try_from(index).ok()
 }
 
 fn adjust(logits: &mut [f32], row: Row<'_>, params: &Sampling) {

@@ -17,10 +17,16 @@ pub(super) struct Held {
 #[derive(Debug)]
 pub(super) struct Flight {
     pub(super) slots: Vec<Slot>,
-    /// Sequences that have not left since; the rows of others are of no use any more.
-    pub(super) live: BTreeSet<SeqId>,
+    /// Sequences that have left since: their rows are of no use any more.
+    pub(super) gone: BTreeSet<SeqId>,
     /// Released when the step has been computed.
     pub(super) held: Held,
+}
+
+impl Flight {
+    fn has(&self, id: SeqId) -> bool {
+        self.slots.iter().any(|slot| slot.id == id)
+    }
 }
 
 /// Steps on their way, the oldest first.
@@ -30,9 +36,9 @@ pub(super) struct Flights(VecDeque<Flight>);
 impl Flights {
     /// Notes a step; it holds the snapshots that its slots load.
     pub(super) fn launch(&mut self, slots: Vec<Slot>) {
-        let live = slots.iter().map(|slot| slot.id).collect();
         let states = slots.iter().filter_map(|slot| slot.state?.load).collect();
-        self.0.push_back(Flight { slots, live, held: Held { pages: Vec::new(), states } });
+        let held = Held { pages: Vec::new(), states };
+        self.0.push_back(Flight { slots, gone: BTreeSet::new(), held });
     }
 
     /// The oldest step is done.
@@ -47,7 +53,7 @@ impl Flights {
 
     /// Whether a step computes rows of `id`.
     pub(super) fn has(&self, id: SeqId) -> bool {
-        self.0.iter().any(|flight| flight.slots.iter().any(|slot| slot.id == id))
+        self.0.iter().any(|flight| flight.has(id))
     }
 
     /// Whether pages will be released by a step that ends.
@@ -60,7 +66,7 @@ impl Flights {
     pub(super) fn retire(&mut self, id: SeqId, held: Held) -> Option<Held> {
         let mut last = None;
         for flight in &mut self.0 {
-            if flight.live.remove(&id) {
+            if flight.has(id) && flight.gone.insert(id) {
                 last = Some(flight);
             }
         }

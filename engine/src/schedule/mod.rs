@@ -19,7 +19,7 @@ mod tests;
 
 pub use pages::{PageId, PageKey};
 pub use scheduler::{Scheduler, Totals};
-pub use sequence::Sequence;
+pub use sequence::{Needs, Sequence};
 pub use states::StateId;
 
 use std::fmt;

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::flight::{Flights, Held};
 use super::pages::{PageId, PageKey, PagePool};
 use super::states::{StateId, StatePool};
-use super::{Limits, Plan, Refusal, SeqId, Sequence, Slot, step};
+use super::{Limits, Needs, Plan, Refusal, SeqId, Sequence, Slot, step};
 
 /// Counts since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -64,27 +64,17 @@ impl Scheduler {
     ///
     /// # Errors
     /// It could not run even alone.
-    pub fn add(&mut self, id: SeqId, prompt: Vec<u32>, max_output: usize) -> Result<(), Refusal> {
-        self.limits.admits(prompt.len(), max_output)?;
-        let former = self.sequences.insert(id, Sequence::new(id, prompt, max_output));
-        assert!(former.is_none(), "sequence {id} was added twice");
-        self.waiting.insert(id);
-        Ok(())
-    }
-
-    /// As [`Self::add`], for a sequence of which every row has to be computed: nothing is looked
-    /// up in the prefix cache.
-    ///
-    /// # Errors
-    /// It could not run even alone.
-    pub fn add_uncached(
+    pub fn add(
         &mut self,
         id: SeqId,
         prompt: Vec<u32>,
         max_output: usize,
+        needs: Needs,
     ) -> Result<(), Refusal> {
-        self.add(id, prompt, max_output)?;
-        self.sequences.get_mut(&id).expect("it was added").reuses = false;
+        self.limits.admits(prompt.len(), max_output)?;
+        let former = self.sequences.insert(id, Sequence::new(id, prompt, max_output, needs));
+        assert!(former.is_none(), "sequence {id} was added twice");
+        self.waiting.insert(id);
         Ok(())
     }
 
@@ -107,10 +97,14 @@ impl Scheduler {
     pub fn commit(&mut self, plan: &Plan) {
         let Some(flight) = self.flights.land() else { panic!("no step is in flight") };
         assert_eq!(flight.slots, plan.slots, "steps end in the order of their plans");
+        let page_tokens = self.limits.page_tokens;
         for slot in &flight.slots {
             let save = slot.state.and_then(|state| state.save);
-            if flight.live.contains(&slot.id) && self.limits.prefix_cache {
-                self.register(slot.id, slot.position + slot.rows, save);
+            let end = slot.position + slot.rows;
+            if slot.position / page_tokens == end / page_tokens {
+                debug_assert_eq!(save, None, "snapshots are taken where a page ends");
+            } else if !flight.gone.contains(&slot.id) && self.limits.prefix_cache {
+                self.register(slot.id, end, save);
             } else if let Some(state) = save {
                 self.states.release(state);
             }
@@ -198,13 +192,14 @@ impl Scheduler {
 
     /// Plans the next rows of a running sequence.
     pub(super) fn slot(&mut self, id: SeqId, rows: usize) -> Slot {
-        let save = self.snapshot_place(id, self.get(id).planned + rows);
+        let save = self.snapshot_place(id, rows);
         self.sequences.get_mut(&id).expect("a planned sequence lives").advance(rows, save)
     }
 
-    /// A place for the snapshot at `end`, where one is due and there is room.
-    fn snapshot_place(&mut self, id: SeqId, end: usize) -> Option<StateId> {
+    /// A place for the snapshot after the next `rows` rows, where one is due and there is room.
+    fn snapshot_place(&mut self, id: SeqId, rows: usize) -> Option<StateId> {
         let interval = self.limits.states?.interval;
+        let end = self.get(id).planned + rows;
         if !self.limits.prefix_cache || !end.is_multiple_of(interval) {
             return None;
         }
@@ -262,7 +257,7 @@ impl Scheduler {
         assert_eq!(sequence.pages.len(), self.limits.pages_for(tokens), "pages were counted");
         if sequence.cached_tokens.is_none() {
             sequence.cached_tokens = Some(cached);
-            if self.limits.prefix_cache && sequence.reuses {
+            if self.limits.prefix_cache && !sequence.needs.all_rows {
                 self.totals.query_tokens += tokens as u64;
             }
             self.totals.hit_tokens += cached as u64;
@@ -289,8 +284,8 @@ impl Scheduler {
     /// Makes room for the next token of a running sequence, at the cost of the youngest if need
     /// be. False if that was `id` itself, or if it has to wait for pages that a step still uses.
     pub(super) fn reserve(&mut self, id: SeqId, preempted: &mut Vec<SeqId>) -> bool {
-        let wanted = self.limits.pages_for(self.get(id).planned + 1);
-        while self.get(id).pages.len() < wanted {
+        let page_tokens = self.limits.page_tokens;
+        while self.get(id).needs_page(page_tokens) {
             if let Some(page) = self.take_page() {
                 self.sequences.get_mut(&id).expect("a running sequence lives").pages.push(page);
                 continue;
@@ -320,7 +315,7 @@ impl Scheduler {
     /// to end at a snapshot. At least the last token is left out of it, since its row gives the
     /// logits.
     fn find_prefix(&mut self, id: SeqId) -> Vec<PageId> {
-        if !self.limits.prefix_cache || !self.get(id).reuses {
+        if !self.limits.prefix_cache || self.get(id).needs.all_rows {
             return Vec::new();
         }
         let page_tokens = self.limits.page_tokens;

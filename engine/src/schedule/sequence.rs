@@ -5,6 +5,16 @@ use super::pages::{PageId, PageKey};
 use super::states::StateId;
 use super::{SeqId, Slot, SlotState};
 
+/// What a sequence needs besides pages; by default nothing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Needs {
+    /// Every row of it has to be computed: nothing is looked up in the prefix cache.
+    pub all_rows: bool,
+    /// So many of its first tokens have to be known before the row after them is planned: the device
+    /// does not sample these by itself.
+    pub known_tokens: usize,
+}
+
 /// A prompt and what was generated from it so far.
 #[derive(Debug, Clone)]
 pub struct Sequence {
@@ -28,14 +38,13 @@ pub struct Sequence {
     pub(super) keys: Vec<PageKey>,
     /// Leading pages that the prefix cache knows.
     pub(super) registered: usize,
-    /// Whether the prefix cache may spare it rows.
-    pub(super) reuses: bool,
+    pub(super) needs: Needs,
     /// Prompt tokens found in the prefix cache at the first admission; none before it.
     pub(super) cached_tokens: Option<usize>,
 }
 
 impl Sequence {
-    pub(super) fn new(id: SeqId, prompt: Vec<u32>, max_output: usize) -> Self {
+    pub(super) fn new(id: SeqId, prompt: Vec<u32>, max_output: usize, needs: Needs) -> Self {
         assert!(!prompt.is_empty(), "sequence {id} has no prompt");
         Self {
             id,
@@ -51,7 +60,7 @@ impl Sequence {
             load: None,
             keys: Vec::new(),
             registered: 0,
-            reuses: true,
+            needs,
             cached_tokens: None,
         }
     }
@@ -85,10 +94,17 @@ impl Sequence {
         self.planned < self.prefill_end
     }
 
-    /// Whether its next token can be computed: the prompt is planned, and its last token is not
-    /// sampled yet, nor on its way.
+    /// Whether its next token can be computed: the prompt is planned, its last token is not sampled
+    /// yet, nor on its way, and the one before is known if it has to be.
     pub(super) fn decoding(&self) -> bool {
-        !self.prefilling() && self.planned < self.len() && self.len() < self.max_len
+        let is_known =
+            self.unknown == 0 || self.needs.known_tokens < self.len() - self.prompt_tokens;
+        is_known && !self.prefilling() && self.planned < self.len() && self.len() < self.max_len
+    }
+
+    /// Whether its next row has no page yet.
+    pub(super) fn needs_page(&self, page_tokens: usize) -> bool {
+        self.pages.len() * page_tokens <= self.planned
     }
 
     /// Tokens, those on their way included.

@@ -10,10 +10,18 @@ use super::{Limits, Plan, Scheduler, SeqId};
 pub(super) fn plan(scheduler: &mut Scheduler) -> Plan {
     let mut plan = Plan::default();
     let oldest_first: Vec<_> = scheduler.running.iter().copied().collect();
+    plan.slots.reserve(oldest_first.len());
+    let mut prompts = Vec::new();
     let mut is_short = false;
-    for &id in &oldest_first {
+    for id in oldest_first {
         // Room for an older sequence may have cost this one its place.
-        if scheduler.running.contains(&id) && scheduler.get(id).decoding() {
+        if plan.preempted.contains(&id) {
+            continue;
+        }
+        let sequence = scheduler.get(id);
+        if sequence.prefilling() {
+            prompts.push(id);
+        } else if sequence.decoding() {
             if scheduler.reserve(id, &mut plan.preempted) {
                 plan.slots.push(scheduler.slot(id, 1));
             } else {
@@ -23,8 +31,8 @@ pub(super) fn plan(scheduler: &mut Scheduler) -> Plan {
     }
     let Limits { token_budget, chunk_tokens, .. } = *scheduler.limits();
     let mut left = token_budget.saturating_sub(plan.slots.len()).max(chunk_tokens);
-    for &id in &oldest_first {
-        if scheduler.running.contains(&id) && scheduler.get(id).prefilling() {
+    for id in prompts {
+        if !plan.preempted.contains(&id) {
             left = push_chunk(scheduler, &mut plan, id, left);
         }
     }

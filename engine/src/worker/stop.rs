@@ -28,9 +28,9 @@ impl StopText {
     }
 
     /// Adds text and lets out what cannot be part of a stop string any more.
-    pub(super) fn push(&mut self, text: &str) -> Released {
+    pub(super) fn push(&mut self, text: String) -> Released {
         if self.stops.is_empty() {
-            return Released { text: text.to_owned(), stop: None };
+            return Released { text, stop: None };
         }
         for c in text.chars() {
             self.held.push(c);
@@ -67,7 +67,7 @@ mod tests {
         let mut stop = StopText::new(stops.iter().map(ToString::to_string).collect(), include);
         let mut out = Vec::new();
         for piece in input {
-            let released = stop.push(piece);
+            let released = stop.push((*piece).to_owned());
             out.push(released.text);
             if released.stop.is_some() {
                 return out.join("|") + "!";

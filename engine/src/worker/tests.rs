@@ -1,5 +1,8 @@
 //! The whole loop over real checkpoints: little memory, many sequences, prompts that begin alike.
 
+mod ahead;
+
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -85,6 +88,7 @@ fn worker(folder: &Path, limits: &Limits, metrics: &Arc<Metrics>) -> Worker {
         None => limits.states = None,
     }
     let text = Arc::new(CheckpointText::new(None));
+    let model = Box::new(ahead::Ahead::new(model));
     Worker::new(model, text, limits, Arc::clone(metrics), Clock::start())
 }
 
@@ -108,6 +112,13 @@ fn run(worker: Worker, requests: Vec<Request>) -> BTreeMap<SeqId, Vec<TokenOutpu
 
 #[test]
 fn crowded_out_and_found_again_sequences_are_the_reference_s() {
+    for run_ahead in [0, 1] {
+        check_crowd(run_ahead);
+    }
+}
+
+/// Each checkpoint's prompts, more than fit at once.
+fn check_crowd(run_ahead: usize) {
     let limits = Limits {
         max_batch_size: 5,
         token_budget: 40,
@@ -117,15 +128,18 @@ fn crowded_out_and_found_again_sequences_are_the_reference_s() {
         chunk_tokens: 16,
         prefix_cache: true,
         states: Some(StateLimits { places: 8, interval: 32 }),
-        run_ahead: 0,
+        run_ahead,
     };
     for folder in checkpoints() {
         let cases = cases(&folder);
         let metrics = Arc::new(Metrics::default());
         // Each prompt three times, the last time with a part of its continuation.
         let rounds = [0, 0, 9];
-        let begun =
-            |case: &Case, n: usize| request([&case.prompt, &case.greedy[..n]].concat(), WANTED - n);
+        let begun = |case: &Case, n: usize| {
+            let whole = request([&case.prompt, &case.greedy[..n]].concat(), WANTED - n);
+            // The device draws the tokens of the others.
+            Request { logprobs: (n == 0).then_some(0), ..whole }
+        };
         let requests = cases.iter().flat_map(|case| rounds.map(|n| begun(case, n))).collect();
         let outputs = run(worker(&folder, &limits, &metrics), requests);
         for ((id, tokens), i) in outputs.iter().zip(0..) {

@@ -72,8 +72,8 @@ fn run(model: &mut dyn Model) {
     let state = Some(SegmentState { place: 0, load: None, save: None });
     let (pages, logits) = (vec![0], LogitRows::All);
     let segments = vec![Segment { rows: 3, position: 0, pages, logits, state }];
-    let _ = allocated
-        .and_then(|()| model.step(&StepBatch { tokens: vec![0; 3], segments }).map(<[f32]>::len));
+    let _ =
+        allocated.and_then(|()| model.step(&StepBatch::known(&[0; 3], segments)).map(<[f32]>::len));
 }
 
 #[test]

@@ -172,16 +172,23 @@ async fn check_company(setup: Setup, wide: usize) {
 #[tokio::test]
 async fn sixty_four_streams_run_together_and_as_if_each_were_alone() {
     check_company(Setup::default(), 16).await;
+    check_company(Setup::default().ahead(), 16).await;
 }
 
 #[tokio::test]
 async fn recurrent_state_follows_its_sequence_through_crowds_and_caches() {
     check_company(Setup::recurrent(), 8).await;
+    check_company(Setup::recurrent().ahead(), 8).await;
 }
 
 #[tokio::test]
 async fn outputs_end_where_they_should() {
-    let server = start(Setup::script(b"one two three")).await;
+    check_ends(Setup::script(b"one two three")).await;
+    check_ends(Setup::script(b"one two three").ahead()).await;
+}
+
+async fn check_ends(setup: Setup) {
+    let server = start(setup).await;
     for (extra, text, reason, stop) in [
         (json!({}), "one two three", "stop", json!(null)),
         (json!({"max_tokens": 5}), "one t", "length", json!(null)),

@@ -1,14 +1,16 @@
 //! A model and a tokenizer small enough to be looked through: bytes are tokens, and the next token
 //! is a hash of all before it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use engine::device::{AttentionShape, KvType};
-use engine::model::{LogitRows, MatrixShape, Model, ModelInfo, SegmentState, StepBatch, StepError};
-use engine::sample::{Grammars, Guide, Opening, Structure, TokenBytes};
+use engine::model::{
+    Landed, LogitRows, MatrixShape, Model, ModelInfo, SegmentState, StepBatch, StepError, StepToken,
+};
+use engine::sample::{Grammars, Guide, Opening, Sampler, Structure, TokenBytes};
 use engine::text::{Chat, Detokenizer, Text, TextError};
 use engine::tokenize::Reasoning;
 use engine::weights::WeightType;
@@ -25,6 +27,8 @@ pub struct Behavior {
     pub step_time: Duration,
     /// The step at which the model panics.
     pub panic_at: Option<usize>,
+    /// Steps that it lets in flight when the next is begun.
+    pub run_ahead: usize,
     /// The output that every sequence has after its first `>`, then the end token; otherwise
     /// hashes.
     pub script: Option<Vec<u32>>,
@@ -39,7 +43,12 @@ pub struct FakeModel {
     pages: BTreeMap<(u32, usize), u32>,
     states: BTreeMap<u32, Vec<u32>>,
     page_tokens: usize,
-    logits: Vec<f32>,
+    sampler: Sampler,
+    /// What the last step that was begun drew.
+    drawn: Vec<Option<u32>>,
+    /// Logits and tokens of the steps in flight.
+    flights: VecDeque<(Vec<f32>, Vec<Option<u32>>)>,
+    landed: (Vec<f32>, Vec<Option<u32>>),
     steps: usize,
     behavior: Behavior,
     /// The largest number of sequences in one step, seen from outside.
@@ -61,8 +70,19 @@ impl FakeModel {
             largest_matrix: MatrixShape { n: 1, k: 1, weight_type: WeightType::F32 },
             attention: AttentionShape { heads: 1, kv_heads: 1, head_dim: 1, scale: 1.0 },
         };
-        let (pages, states, logits) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
-        Self { info, pages, states, page_tokens: 0, logits, steps: 0, behavior, widest }
+        Self {
+            info,
+            pages: BTreeMap::new(),
+            states: BTreeMap::new(),
+            page_tokens: 0,
+            sampler: Sampler::default(),
+            drawn: Vec::new(),
+            flights: VecDeque::new(),
+            landed: (Vec::new(), Vec::new()),
+            steps: 0,
+            behavior,
+            widest,
+        }
     }
 
     /// Takes `state` from what it was before `position` to `sequence`.
@@ -106,36 +126,53 @@ impl Model for FakeModel {
         Ok(())
     }
 
-    fn step(&mut self, batch: &StepBatch) -> Result<&[f32], StepError> {
+    fn run_ahead(&self) -> usize {
+        self.behavior.run_ahead
+    }
+
+    fn launch(&mut self, batch: &StepBatch) -> Result<(), StepError> {
         std::thread::sleep(self.behavior.step_time);
         assert_ne!(Some(self.steps), self.behavior.panic_at, "as the test wants");
+        assert!(self.flights.len() <= self.behavior.run_ahead, "steps land in time");
         self.steps += 1;
         self.widest.fetch_max(batch.segments.len(), Ordering::Relaxed);
-        self.logits.clear();
-        let mut tokens = batch.tokens.iter();
+        let (mut logits, mut drawn) = (Vec::new(), Vec::new());
+        let before = std::mem::take(&mut self.drawn);
+        let mut tokens = batch.tokens.iter().map(|token| match *token {
+            StepToken::Known(id) => id,
+            StepToken::Drawn(index) => before[index as usize].unwrap(),
+        });
         for segment in &batch.segments {
             let end = segment.position + segment.rows;
             for position in segment.position..end {
                 let page = segment.pages[position / self.page_tokens];
-                self.pages.insert((page, position % self.page_tokens), *tokens.next().unwrap());
+                self.pages.insert((page, position % self.page_tokens), tokens.next().unwrap());
             }
             let place = |p: usize| (segment.pages[p / self.page_tokens], p % self.page_tokens);
             let sequence: Vec<_> = (0..end).map(|p| self.pages[&place(p)]).collect();
             if let Some(state) = segment.state {
                 self.advance(state, segment.position, &sequence);
             }
-            let wanted = match segment.logits {
-                LogitRows::None => end..end,
-                LogitRows::Last => end - 1..end,
-                LogitRows::All => segment.position..end,
-            };
-            for last in wanted {
-                let next = self.next_token(&sequence[..=last]);
+            for row in segment.head_rows() {
+                let next = self.next_token(&sequence[..=segment.position + row]);
                 let row = (0..VOCAB_SIZE as u32).map(|id| if id == next { 9.0 } else { 0.0 });
-                self.logits.extend(row);
+                match segment.logits {
+                    LogitRows::Draw(params) => {
+                        drawn.push(self.sampler.draw(&row.collect::<Vec<f32>>(), &params).ok());
+                    }
+                    _ => logits.extend(row),
+                }
             }
         }
-        Ok(&self.logits)
+        self.flights.push_back((logits, drawn.clone()));
+        self.drawn = drawn;
+        Ok(())
+    }
+
+    fn land(&mut self) -> Result<Landed<'_>, StepError> {
+        self.landed = self.flights.pop_front().expect("a step is in flight");
+        let (logits, tokens) = &self.landed;
+        Ok(Landed { logits, tokens })
     }
 }
 

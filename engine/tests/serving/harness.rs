@@ -59,6 +59,12 @@ impl Setup {
         setup
     }
 
+    /// The same with a step begun before the last has landed.
+    pub fn ahead(mut self) -> Self {
+        (self.behavior.run_ahead, self.limits.run_ahead) = (1, 1);
+        self
+    }
+
     pub fn script(text: &[u8]) -> Self {
         let script = Some(text.iter().copied().map(u32::from).collect());
         Self { behavior: Behavior { script, ..Behavior::default() }, ..Self::default() }

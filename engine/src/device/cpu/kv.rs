@@ -1,4 +1,4 @@
-//! Pages of keys and values, and the positions of a step.
+//! Pages of keys and values, and the tokens and positions of a step.
 //!
 //! Memory comes zeroed from the operating system and is touched only as pages fill. Per page,
 //! layer and KV head lie the keys as `[tokens / 16][D][16]`, so that sixteen positions are one
@@ -11,7 +11,7 @@ use memmap2::MmapMut;
 use super::lanes::LANES;
 use super::memory::reserve;
 use crate::device::{KvShape, KvType, Rotation};
-use crate::model::{Segment, SegmentState, StepBatch, StepError};
+use crate::model::{HeadRows, Segment, SegmentState, StepBatch, StepError, StepToken};
 
 /// Keys and values of all layers.
 #[derive(Debug)]
@@ -104,9 +104,12 @@ pub(super) struct Span {
     pub(super) state: Option<SegmentState>,
 }
 
-/// Positions, page tables and rotations of one step.
+/// Tokens, positions, page tables and rotations of one step, and its rows that pass the head.
 #[derive(Debug)]
 pub struct Plan {
+    /// `[T]` ids of the tokens, beyond every vocabulary where none could be drawn.
+    pub(super) ids: Vec<u32>,
+    pub(super) head: HeadRows,
     pub(super) spans: Vec<Span>,
     /// `[T][rotated / 2]` pairs of cosine and sine.
     pub(super) rotations: Vec<(f32, f32)>,
@@ -116,9 +119,10 @@ pub struct Plan {
 
 impl Plan {
     /// Checks `batch` against the cache: a page table that points outside of it would read or
-    /// write the memory of others.
+    /// write the memory of others. `drawn` are the tokens that the step before drew.
     pub(super) fn new(
         batch: &StepBatch,
+        drawn: &[Option<u32>],
         shape: &KvShape,
         rotation: &Rotation,
     ) -> Result<Self, StepError> {
@@ -157,8 +161,22 @@ impl Plan {
             let message = format!("{} tokens for {row} rows", batch.tokens.len());
             return Err(wrong(message));
         }
-        Ok(Self { spans, rotations, pairs: inverse_frequencies.len() })
+        let ids = ids(&batch.tokens, drawn).map_err(wrong)?;
+        let head = batch.head_rows();
+        Ok(Self { ids, head, spans, rotations, pairs: inverse_frequencies.len() })
     }
+}
+
+/// Ids of `tokens`, some of which the step before drew.
+fn ids(tokens: &[StepToken], drawn: &[Option<u32>]) -> Result<Vec<u32>, String> {
+    let id = |token: &StepToken| match *token {
+        StepToken::Known(id) => Ok(id),
+        StepToken::Drawn(index) => match drawn.get(index as usize) {
+            Some(id) => Ok(id.unwrap_or(u32::MAX)),
+            None => Err(format!("token {index} of the {} drawn before is named", drawn.len())),
+        },
+    };
+    tokens.iter().map(id).collect()
 }
 
 /// Segments run side by side: what one of them writes no other may use.

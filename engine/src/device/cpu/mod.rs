@@ -44,7 +44,8 @@ use super::{
     AttentionLayer, Collective, DeltaNetLayer, Device, Gate, HostMatrix, KvShape, Rank, Rotation,
     StateShape,
 };
-use crate::model::{StepBatch, StepError};
+use crate::model::{Landed, StepBatch, StepError};
+use crate::sample::Sampler;
 use attention::Attention;
 use delta_net::DeltaNet;
 use elementwise::{ClampedSwiglu, Gating, Norm, Silu};
@@ -64,6 +65,11 @@ pub struct Cpu {
     attention: attention::Scratch,
     /// The way to the other ranks, where there are any.
     collective: Option<Box<dyn Collective>>,
+    sampler: Sampler,
+    /// What the last step drew.
+    drawn: Vec<Option<u32>>,
+    /// Of a step that has not landed: the rows whose logits are read.
+    finished: Option<usize>,
 }
 
 impl fmt::Debug for Cpu {
@@ -95,6 +101,9 @@ impl Cpu {
             matmul: matmul::Scratch::new(threads),
             attention: attention::Scratch::new(threads),
             collective,
+            sampler: Sampler::default(),
+            drawn: Vec::new(),
+            finished: None,
         }
     }
 
@@ -169,7 +178,7 @@ impl Device for Cpu {
     }
 
     fn plan(&mut self, batch: &StepBatch, kv: &Kv, rotation: &Rotation) -> Result<Plan, StepError> {
-        Plan::new(batch, &kv.shape, rotation)
+        Plan::new(batch, &self.drawn, &kv.shape, rotation)
     }
 
     fn rank(&self) -> Rank {
@@ -198,10 +207,10 @@ impl Device for Cpu {
         &mut self,
         table: &Matrix,
         first: usize,
-        ids: &[u32],
+        plan: &Plan,
         out: &mut Buffer,
     ) -> Result<(), StepError> {
-        for (id, out) in ids.iter().zip(out.values_mut().chunks_exact_mut(table.k)) {
+        for (id, out) in plan.ids.iter().zip(out.values_mut().chunks_exact_mut(table.k)) {
             match (*id as usize).checked_sub(first).filter(|row| *row < table.n) {
                 Some(row) => table.row(row, out),
                 None => out.fill(0.0),
@@ -210,11 +219,30 @@ impl Device for Cpu {
         Ok(())
     }
 
-    fn gather(&mut self, x: &Buffer, rows: &[usize], out: &mut Buffer) -> Result<(), StepError> {
-        for (row, out) in rows.iter().zip(out.values_mut().chunks_exact_mut(x.cols())) {
+    fn gather(&mut self, x: &Buffer, plan: &Plan, out: &mut Buffer) -> Result<(), StepError> {
+        for (row, out) in plan.head.rows.iter().zip(out.values_mut().chunks_exact_mut(x.cols())) {
             out.copy_from_slice(x.row(*row));
         }
         Ok(())
+    }
+
+    fn draw(&mut self, logits: &mut Buffer, plan: &Plan) -> Result<(), StepError> {
+        let draws = (plan.head.read()..).zip(&plan.head.draws);
+        let sampler = &mut self.sampler;
+        self.drawn.clear();
+        self.drawn.extend(draws.map(|(row, params)| sampler.draw(logits.row(row), params).ok()));
+        Ok(())
+    }
+
+    fn finish(&mut self, _logits: &mut Buffer, plan: Plan) -> Result<(), StepError> {
+        assert!(self.finished.is_none(), "this device does not run ahead");
+        self.finished = Some(plan.head.read());
+        Ok(())
+    }
+
+    fn land<'a>(&'a mut self, logits: &'a mut Buffer) -> Result<Landed<'a>, StepError> {
+        let read = self.finished.take().expect("a step is in flight");
+        Ok(Landed { logits: &logits.values()[..read * logits.cols()], tokens: &self.drawn })
     }
 
     fn rms_norm(

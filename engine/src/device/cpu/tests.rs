@@ -8,7 +8,9 @@ use half::{bf16, f16};
 
 use super::lanes::{LANES, Lanes};
 use super::*;
-use crate::device::RowOrder;
+use crate::device::{KvType, RowOrder};
+use crate::model::{LogitRows, Segment, StepToken};
+use crate::sample::Sampling;
 use crate::weights::WeightType;
 use crate::weights::format::dequantize;
 
@@ -193,9 +195,59 @@ fn parts_of_several_types_stand_side_by_side() {
         check_close(out.values(), &reference::matmul(x.values(), &exact, k), 1e-4, device);
         let ids: Vec<u32> = (0..n as u32).collect();
         let mut rows = buffer(k, vec![0.0; n * k]);
-        cpu.embed(&w, 0, &ids, &mut rows).unwrap();
+        let plan = plan_of(cpu, &ids);
+        cpu.embed(&w, 0, &plan, &mut rows).unwrap();
         assert!(rows.values() == exact, "{device}: rows come back as they were stored");
     });
+}
+
+/// A step of `ids` that one sequence begins with.
+fn plan_of(cpu: &mut Cpu, ids: &[u32]) -> Plan {
+    let tokens = ids.iter().copied().map(StepToken::Known).collect();
+    plan_tokens(cpu, tokens, &[LogitRows::None])
+}
+
+/// A step of sequences that begin with as many of `tokens` each.
+fn plan_tokens(cpu: &mut Cpu, tokens: Vec<StepToken>, logits: &[LogitRows]) -> Plan {
+    let (page_tokens, kv_type) = (16, KvType::F32);
+    let rows = tokens.len() / logits.len();
+    let each = rows.div_ceil(page_tokens);
+    let pages = each * logits.len();
+    let kv = KvShape { layers: 1, kv_heads: 1, head_dim: 16, pages, page_tokens, kv_type };
+    let kv = cpu.kv(kv).unwrap();
+    let segment = |(i, logits): (usize, &LogitRows)| {
+        let pages = (i * each..(i + 1) * each).map(|page| page as u32).collect();
+        Segment { rows, position: 0, pages, logits: *logits, state: None }
+    };
+    let segments = logits.iter().enumerate().map(segment).collect();
+    let rotation = Rotation { inverse_frequencies: Vec::new(), factor: 1.0 };
+    cpu.plan(&StepBatch { tokens, segments }, &kv, &rotation).unwrap()
+}
+
+#[test]
+fn rows_are_drawn_from_after_those_that_are_read_and_name_rows_of_the_next_step() {
+    let mut cpu = Cpu::new(Isa::best(), 1);
+    let draw = LogitRows::Draw(Sampling::greedy().draw_params(0));
+    let wanted = [draw, LogitRows::Last, draw];
+    let plan = plan_tokens(&mut cpu, vec![StepToken::Known(0); 3], &wanted);
+    let mut rows = buffer(1, vec![0.0; 3]);
+    cpu.gather(&buffer(1, vec![10.0, 11.0, 12.0]), &plan, &mut rows).unwrap();
+    assert_eq!(rows.values(), [11.0, 10.0, 12.0]);
+    let nan = f32::NAN;
+    let mut logits = buffer(3, [[7.0, 8.0, 9.0], [1.0, 3.0, 2.0], [nan; 3]].concat());
+    cpu.draw(&mut logits, &plan).unwrap();
+    cpu.finish(&mut logits, plan).unwrap();
+    let landed = cpu.land(&mut logits).unwrap();
+    assert_eq!((landed.logits, landed.tokens), (&[7.0, 8.0, 9.0][..], &[Some(1), None][..]));
+    // Where no token could be drawn there is a row all the same.
+    let (values, order) = ([1.0f32, 2.0, 3.0], RowOrder::AsStored);
+    let bytes = bytemuck::cast_slice(&values);
+    let host = HostMatrix { weight_type: WeightType::F32, n: 3, k: 1, bytes, order };
+    let table = cpu.matrix(&[host]).unwrap();
+    let tokens = vec![StepToken::Drawn(1), StepToken::Drawn(0), StepToken::Known(2)];
+    let plan = plan_tokens(&mut cpu, tokens, &[LogitRows::None]);
+    cpu.embed(&table, 0, &plan, &mut rows).unwrap();
+    assert_eq!(rows.values(), [0.0, 2.0, 3.0]);
 }
 
 #[test]

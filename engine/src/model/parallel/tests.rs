@@ -1,5 +1,6 @@
 //! Models divided among ranks, against the same models on one.
 
+use std::collections::VecDeque;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
@@ -35,7 +36,7 @@ fn logits(model: &mut dyn Model, tokens: &[u32], chunk: usize) -> Vec<f32> {
         let (rows, position) = (part.len(), i * chunk);
         let segments =
             vec![Segment { rows, position, pages, logits: LogitRows::All, state: STATE }];
-        let batch = StepBatch { tokens: part.to_vec(), segments };
+        let batch = StepBatch::known(part, segments);
         out.extend_from_slice(model.step(&batch).unwrap());
     }
     out
@@ -92,8 +93,78 @@ fn a_rank_that_fails_ends_the_step_and_not_the_process() {
             state: STATE,
         }]
     };
-    let unsound = StepBatch { tokens: vec![1], segments: segments(99) };
+    let unsound = StepBatch::known(&[1], segments(99));
     assert!(loaded.model.step(&unsound).unwrap_err().message.contains("page 99"));
-    let sound = StepBatch { tokens: vec![1], segments: segments(0) };
+    let sound = StepBatch::known(&[1], segments(0));
     assert!(loaded.model.step(&sound).unwrap_err().message.contains("has ended"));
+}
+
+/// A rank that runs ahead and computes nothing: a step draws its own number.
+#[derive(Debug)]
+struct Numbering {
+    info: ModelInfo,
+    begun: u32,
+    fails_at: Option<u32>,
+    flights: VecDeque<Option<u32>>,
+    landed: Option<u32>,
+}
+
+impl Model for Numbering {
+    fn info(&self) -> &ModelInfo {
+        &self.info
+    }
+
+    fn allocate_kv(&mut self, _pages: usize, _page_tokens: usize) -> Result<(), StepError> {
+        Ok(())
+    }
+
+    fn run_ahead(&self) -> usize {
+        1
+    }
+
+    fn launch(&mut self, _batch: &StepBatch) -> Result<(), StepError> {
+        if self.fails_at == Some(self.begun) {
+            return Err(StepError { operation: "launch", message: "as the test wants".to_owned() });
+        }
+        self.flights.push_back(Some(self.begun));
+        self.begun += 1;
+        Ok(())
+    }
+
+    fn land(&mut self) -> Result<Landed<'_>, StepError> {
+        self.landed = self.flights.pop_front().expect("a step is in flight");
+        Ok(Landed { logits: &[], tokens: std::slice::from_ref(&self.landed) })
+    }
+}
+
+/// Two such ranks, of which the second fails at a step.
+fn numbering(fails_at: Option<u32>) -> Parallel {
+    let (_folder, path) = tiny(3);
+    let info = load_at(&path, 1).unwrap().info().clone();
+    let rank = |fails_at| Numbering {
+        info: info.clone(),
+        begun: 0,
+        fails_at,
+        flights: VecDeque::new(),
+        landed: None,
+    };
+    Parallel::new(vec![rank(None), rank(fails_at)])
+}
+
+#[test]
+fn ranks_run_ahead_together_and_a_failure_is_told_when_a_step_lands() {
+    let batch = StepBatch::default();
+    let mut model = numbering(None);
+    assert_eq!(model.run_ahead(), 1);
+    model.launch(&batch).unwrap();
+    for step in 0..3 {
+        model.launch(&batch).unwrap();
+        assert_eq!(model.land().unwrap().tokens, [Some(step)]);
+    }
+    assert_eq!(model.land().unwrap().tokens, [Some(3)]);
+
+    let mut model = numbering(Some(1));
+    model.launch(&batch).unwrap();
+    model.launch(&batch).unwrap();
+    assert!(model.land().unwrap_err().message.contains("as the test wants"));
 }

@@ -41,7 +41,7 @@ fn logits(model: &mut dyn Model, case: &Case) -> Vec<f32> {
     let tokens = [&case.prompt[..], &case.greedy[..]].concat();
     let pages = (0..tokens.len().div_ceil(PAGE_TOKENS) as u32).collect();
     let segments = vec![segment(tokens.len(), 0, pages, LogitRows::All)];
-    model.step(&StepBatch { tokens, segments }).unwrap().to_vec()
+    model.step(&StepBatch::known(&tokens, segments)).unwrap().to_vec()
 }
 
 #[test]

@@ -211,7 +211,8 @@ fn generate(model: &mut dyn Model, all: &mut [Running<'_>], rows: usize, wanted:
             if count == 0 || (enough && running.done >= running.case.prompt.len()) {
                 continue;
             }
-            batch.tokens.extend(&running.tokens[running.done..running.done + count]);
+            let tokens = &running.tokens[running.done..running.done + count];
+            batch.tokens.extend(tokens.iter().copied().map(StepToken::Known));
             batch.segments.push(running.segment(count));
             who.push((i, count));
         }

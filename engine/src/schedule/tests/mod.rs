@@ -18,8 +18,10 @@ struct Contents {
 struct Living {
     /// Prompt and output, with the tokens that are still in flight.
     tokens: Vec<u32>,
+    prompt_tokens: usize,
     /// Tokens after which it stops by itself.
     stop: usize,
+    needs: Needs,
 }
 
 /// Sequences with a known end, run step by step, drawn as they go.
@@ -47,9 +49,20 @@ impl Simulation {
 
     /// A sequence that asks for `output` tokens and stops by itself after `stop`.
     fn arrive(&mut self, prompt: Vec<u32>, output: usize, stop: usize) -> Result<SeqId, Refusal> {
+        self.arrive_needing(prompt, output, stop, Needs::default())
+    }
+
+    fn arrive_needing(
+        &mut self,
+        prompt: Vec<u32>,
+        output: usize,
+        stop: usize,
+        needs: Needs,
+    ) -> Result<SeqId, Refusal> {
         let id = SeqId(self.rows.len() as u64);
-        self.scheduler.add(id, prompt.clone(), output)?;
-        let living = Living { tokens: prompt, stop: stop.min(output) };
+        self.scheduler.add(id, prompt.clone(), output, needs)?;
+        let prompt_tokens = prompt.len();
+        let living = Living { tokens: prompt, prompt_tokens, stop: stop.min(output), needs };
         self.living.insert(id, living);
         self.rows.insert(id, " ".repeat(self.steps));
         Ok(id)
@@ -98,6 +111,8 @@ impl Simulation {
         let end = slot.position + slot.rows;
         assert_eq!(slot.unknown, end > sequence.tokens().len(), "{slot:?}");
         assert_eq!(slot.samples, end == living.tokens.len(), "{slot:?}");
+        let is_needed = end <= living.prompt_tokens + living.needs.known_tokens;
+        assert!(!(slot.unknown && is_needed), "{slot:?}");
         let place =
             |position: usize| (sequence.pages()[position / page_tokens], position % page_tokens);
         for position in slot.position..end {

@@ -66,6 +66,25 @@ fn one_step_ahead_a_sequence_that_stops_is_found_out_one_step_late() {
 }
 
 #[test]
+fn one_step_ahead_a_sequence_waits_for_the_tokens_that_have_to_be_known() {
+    let mut simulation = Simulation::new(Limits { run_ahead: 1, ..limits() });
+    for (seed, known_tokens) in [(0, 0), (1, 2), (2, usize::MAX)] {
+        let needs = Needs { known_tokens, ..Needs::default() };
+        simulation.arrive_needing(prompt(seed, 3), 6, 6, needs).unwrap();
+    }
+    while !simulation.scheduler.is_idle() {
+        simulation.step();
+        simulation.scheduler.check();
+    }
+    expect![[r#"
+        0  Pddddd.
+        1  P.D.Dddd.
+        2  P.D.D.D.D.D.
+    "#]]
+    .assert_eq(&simulation.drawing());
+}
+
+#[test]
 fn the_youngest_gives_way_and_comes_back() {
     let arrivals = [(0, 7, 9, 9), (0, 6, 9, 9), (0, 2, 3, 3)];
     check_trace(
@@ -241,10 +260,13 @@ fn the_oldest_idle_page_is_reused_first_and_prefixes_outlive_their_ends() {
 fn what_can_never_run_is_refused_with_the_numbers() {
     let mut scheduler = Scheduler::new(Limits { pages: 8, ..limits() });
     let mut refuse = |prompt_tokens, output| {
-        scheduler.add(SeqId(0), prompt(0, prompt_tokens), output).unwrap_err().to_string()
+        scheduler
+            .add(SeqId(0), prompt(0, prompt_tokens), output, Needs::default())
+            .unwrap_err()
+            .to_string()
     };
     expect!["the prompt has 60 tokens and 5 more are asked for, but a sequence has at most 64 tokens here"].assert_eq(&refuse(60, 5));
     expect!["the sequence takes 9 KV pages, but there are only 8"].assert_eq(&refuse(30, 3));
     assert_eq!(scheduler.limits().max_output(30), 2);
-    assert!(scheduler.add(SeqId(0), prompt(0, 30), 2).is_ok());
+    assert!(scheduler.add(SeqId(0), prompt(0, 30), 2, Needs::default()).is_ok());
 }

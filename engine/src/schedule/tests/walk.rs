@@ -9,7 +9,7 @@ use super::*;
 /// One thing that happens between two steps.
 #[derive(Debug, Clone)]
 enum Event {
-    Arrive { family: u32, length: usize, output: usize, stop: usize },
+    Arrive { family: u32, length: usize, output: usize, stop: usize, needs: Needs },
     Abort { nth: usize },
     Reset,
     Nothing,
@@ -17,9 +17,12 @@ enum Event {
 
 fn event() -> impl Strategy<Value = Event> {
     let arrive = (0..4u32, 1..90usize, 1..40usize, 1..60usize);
+    let known = prop_oneof![4 => Just(0), 1 => 1..20usize, 1 => Just(usize::MAX)];
+    let needs = (prop::bool::weighted(0.1), known)
+        .prop_map(|(all_rows, known_tokens)| Needs { all_rows, known_tokens });
     prop_oneof![
-        6 => arrive.prop_map(|(family, length, output, stop)| {
-            Event::Arrive { family, length, output, stop }
+        6 => (arrive, needs).prop_map(|((family, length, output, stop), needs)| {
+            Event::Arrive { family, length, output, stop, needs }
         }),
         1 => (0..8usize).prop_map(|nth| Event::Abort { nth }),
         1 => Just(Event::Reset),
@@ -29,9 +32,10 @@ fn event() -> impl Strategy<Value = Event> {
 
 fn happen(simulation: &mut Simulation, event: &Event) {
     match *event {
-        Event::Arrive { family, length, output, stop } => {
+        Event::Arrive { family, length, output, stop, needs } => {
             let fits = simulation.scheduler.limits().admits(length, output).is_ok();
-            let taken = simulation.arrive(prompt(family, length), output, stop).is_ok();
+            let prompt = prompt(family, length);
+            let taken = simulation.arrive_needing(prompt, output, stop, needs).is_ok();
             assert_eq!(taken, fits);
         }
         Event::Abort { nth } => {

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::device::{AttentionShape, HeadNorms, KvType};
-use crate::model::{LogitRows, Segment};
 
 type Layer = AttentionLayer<Vec<f32>>;
 
@@ -32,7 +31,7 @@ fn attend(
             logits: LogitRows::None,
             state: None,
         };
-        let batch = StepBatch { tokens: vec![0; last - first], segments: vec![segment] };
+        let batch = StepBatch::known(&vec![0; last - first], vec![segment]);
         let plan = cpu.plan(&batch, kv, rotation).unwrap();
         let mut part = buffer(cols, qkv[first * cols..last * cols].to_vec());
         cpu.rope_and_cache(&mut part, layer, &plan, kv).unwrap();
@@ -184,7 +183,7 @@ fn a_plan_refuses_pages_and_rows_that_are_not_there() {
     let mut refused = |rows, position, pages: &[u32], tokens| {
         let logits = LogitRows::Last;
         let segments = vec![Segment { rows, position, pages: pages.to_vec(), logits, state: None }];
-        let batch = StepBatch { tokens: vec![0; tokens], segments };
+        let batch = StepBatch::known(&vec![0; tokens], segments);
         cpu.plan(&batch, &kv, &rotation(vec![1.0])).is_err()
     };
     assert!(!refused(2, 15, &[3, 0], 2));

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::device::{DeltaNetShape, KvType};
-use crate::model::{LogitRows, Segment, SegmentState};
+use crate::model::SegmentState;
 
 const SHAPES: [DeltaNetShape; 4] = [
     DeltaNetShape { key_heads: 2, value_heads: 4, key_dim: 16, value_dim: 16, taps: 4 },
@@ -37,7 +37,7 @@ fn plan(cpu: &mut Cpu, segments: &[(usize, usize, SegmentState)]) -> Result<Plan
     let kv = cpu.kv(kv).unwrap();
     let mut batch = StepBatch::default();
     for &(position, rows, state) in segments {
-        batch.tokens.extend(vec![0; rows]);
+        batch.tokens.extend(vec![StepToken::Known(0); rows]);
         let (pages, state, logits) = ((0..8).collect(), Some(state), LogitRows::None);
         batch.segments.push(Segment { rows, position, pages, logits, state });
     }

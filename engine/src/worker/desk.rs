@@ -1,0 +1,225 @@
+//! All of the worker but the model: what was asked, what the scheduler is told, what goes out.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::active::{Active, chosen_here};
+use super::prompt::PromptLogprobs;
+use super::stop::StopText;
+use super::{Command, Finish, Flight, Output, Request, TokenOutput};
+use crate::clock::Clock;
+use crate::metrics::{Metrics, Outcome};
+use crate::model::{Landed, LogitRows};
+use crate::sample::{NoFiniteLogit, Sampler, TokenLogprobs};
+use crate::schedule::{Limits, Needs, Scheduler, SeqId};
+use crate::text::Text;
+
+#[derive(Debug)]
+pub(super) struct Desk {
+    pub(super) scheduler: Scheduler,
+    sampler: Sampler,
+    pub(super) active: BTreeMap<SeqId, Active>,
+    text: Arc<dyn Text>,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) clock: Clock,
+}
+
+/// What a token is chosen by.
+#[derive(Debug, Clone, Copy)]
+enum Choice<'a> {
+    /// The device has drawn it, unless no logit was finite.
+    Drawn(Option<u32>),
+    /// `[rows, vocab]` logits.
+    From(&'a [f32]),
+}
+
+impl Choice<'_> {
+    fn of_last_row(self, vocab_size: usize) -> Self {
+        match self {
+            Self::Drawn(token) => Self::Drawn(token),
+            Self::From(logits) => Self::From(&logits[logits.len() - vocab_size..]),
+        }
+    }
+}
+
+impl Desk {
+    pub(super) fn new(
+        limits: Limits,
+        text: Arc<dyn Text>,
+        metrics: Arc<Metrics>,
+        clock: Clock,
+    ) -> Self {
+        let (scheduler, sampler, active) =
+            (Scheduler::new(limits), Sampler::default(), BTreeMap::new());
+        Self { scheduler, sampler, active, text, metrics, clock }
+    }
+
+    /// Whether no sequence is under way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.scheduler.is_idle()
+    }
+
+    pub(super) fn obey(&mut self, command: Command, outputs: &mut Vec<Output>) {
+        match command {
+            Command::Submit(requests) => {
+                for (id, request) in requests {
+                    self.submit(id, request, outputs);
+                }
+            }
+            Command::Abort(ids) => {
+                for id in ids {
+                    if self.scheduler.remove(id).is_some() {
+                        self.active.remove(&id);
+                        self.metrics.count_request(Outcome::Abort);
+                    }
+                }
+            }
+            Command::ResetPrefixCache(reply) => {
+                // Whoever asked may have gone; the cache is empty all the same.
+                let _ = reply.send(self.scheduler.reset_prefix_cache());
+            }
+        }
+    }
+
+    fn submit(&mut self, id: SeqId, mut request: Request, outputs: &mut Vec<Output>) {
+        let prompt = std::mem::take(&mut request.prompt);
+        let prompt_tokens = prompt.len() as u64;
+        let logprobs = request.prompt_logprobs.then(|| PromptLogprobs::new(&request, prompt.len()));
+        let chosen_here = chosen_here(&request, self.text.end_tokens());
+        // What is found in the cache has no logits.
+        let needs = Needs { all_rows: request.prompt_logprobs, known_tokens: chosen_here };
+        let added = self.scheduler.add(id, prompt, request.max_tokens, needs);
+        if let Err(refusal) = added {
+            outputs.push(Output::failed(id, refusal.to_string(), 0));
+            self.metrics.count_request(Outcome::Refused);
+            return;
+        }
+        self.metrics.prompt_tokens.fetch_add(prompt_tokens, Relaxed);
+        let stop = std::mem::take(&mut request.stop);
+        let active = Active {
+            detokenizer: self.text.detokenizer(request.shows_special),
+            stop_text: StopText::new(stop, request.include_stop),
+            prompt: logprobs,
+            chosen_here,
+            drawn: None,
+            request,
+            arrived: self.clock.elapsed(),
+            started: None,
+            first_token: None,
+        };
+        self.active.insert(id, active);
+    }
+
+    /// Takes what came of a step: a token for each sequence that was ready for one and has not ended
+    /// since.
+    pub(super) fn take(
+        &mut self,
+        flight: &Flight,
+        landed: Landed<'_>,
+        vocab_size: usize,
+        outputs: &mut Vec<Output>,
+    ) {
+        self.scheduler.commit(&flight.plan);
+        outputs.reserve(flight.plan.slots.len());
+        let (mut logits, mut tokens) = (landed.logits, landed.tokens.iter());
+        for (slot, segment) in flight.plan.slots.iter().zip(&flight.batch.segments) {
+            let choice = match segment.logits {
+                LogitRows::Draw(_) => Choice::Drawn(*tokens.next().expect("a token per drawn row")),
+                _ => {
+                    let (own, rest) = logits.split_at(segment.head_rows().len() * vocab_size);
+                    logits = rest;
+                    Choice::From(own)
+                }
+            };
+            // A sequence that ended while this step was in flight has no use for it.
+            let Some(active) = self.active.get_mut(&slot.id) else { continue };
+            if active.started.is_none() {
+                let start = flight.start;
+                active.started = Some(start);
+                self.metrics.queue_seconds.observe_time(start.saturating_sub(active.arrived));
+            }
+            if let (LogitRows::All, Choice::From(rows)) = (segment.logits, choice) {
+                let tokens = self.scheduler.sequence(slot.id).expect("it lives").tokens();
+                let prompt = active.prompt.as_mut().expect("only a prompt wants all rows");
+                for (position, row) in (slot.position..).zip(rows.chunks_exact(vocab_size)) {
+                    prompt.push(position, tokens, row);
+                }
+            }
+            if slot.samples {
+                outputs.push(self.advance(slot.id, choice.of_last_row(vocab_size)));
+            }
+        }
+        assert!(logits.is_empty() && tokens.next().is_none(), "nothing came that nobody asked for");
+    }
+
+    /// One more token of a sequence, which may be its last.
+    fn advance(&mut self, id: SeqId, choice: Choice<'_>) -> Output {
+        let sequence = self.scheduler.sequence(id).expect("a sampled sequence lives");
+        let cached_tokens = sequence.cached_tokens();
+        let active = self.active.get_mut(&id).expect("a sampled sequence is active");
+        let n_before = sequence.output().len();
+        let prompt = active.prompt.take().map(PromptLogprobs::finish);
+        if active.request.max_tokens == 0 {
+            self.end(id, Outcome::Length, 0);
+            let (text, finish) = (String::new(), Some(Finish::Length));
+            return Output { id, token: None, prompt, text, finish, cached_tokens };
+        }
+        let ends = self.text.end_tokens();
+        let chosen = match choice {
+            Choice::Drawn(token) => match token {
+                Some(token) => Ok((token, false)),
+                None => Err(NoFiniteLogit.to_string()),
+            },
+            Choice::From(logits) => active.choose(&mut self.sampler, sequence, logits, ends),
+        };
+        let (token, is_complete) = match chosen {
+            Ok(chosen) => chosen,
+            Err(reason) => {
+                self.end(id, Outcome::Error, n_before);
+                return Output::failed(id, reason, cached_tokens);
+            }
+        };
+        self.metrics.generation_tokens.fetch_add(1, Relaxed);
+        if active.first_token.is_none() {
+            let now = self.clock.elapsed();
+            active.first_token = Some(now);
+            self.metrics.ttft_seconds.observe_time(now.saturating_sub(active.arrived));
+        }
+        let logprobs = match (active.request.logprobs, choice) {
+            (Some(top), Choice::From(logits)) => Some(TokenLogprobs::of(logits, token, top)),
+            _ => None,
+        };
+        let (text, finish) = active.accept(token, n_before + 1, is_complete, ends);
+        match &finish {
+            None => self.scheduler.append(id, token),
+            Some(Finish::Length) => self.end(id, Outcome::Length, n_before + 1),
+            Some(_) => self.end(id, Outcome::Stop, n_before + 1),
+        }
+        let token = Some(TokenOutput { token, logprobs });
+        Output { id, token, prompt, text, finish, cached_tokens }
+    }
+
+    fn end(&mut self, id: SeqId, outcome: Outcome, n_tokens: usize) {
+        self.scheduler.remove(id);
+        let active = self.active.remove(&id).expect("a sequence ends once");
+        self.metrics.count_request(outcome);
+        if let Some(first) = active.first_token
+            && n_tokens > 1
+        {
+            let rest = self.clock.elapsed().saturating_sub(first).as_secs_f64();
+            self.metrics.tpot_seconds.observe(rest / (n_tokens - 1) as f64);
+        }
+    }
+
+    pub(super) fn publish_counts(&self) {
+        let (metrics, totals) = (&self.metrics, self.scheduler.totals());
+        metrics.requests_running.store(self.scheduler.running() as u64, Relaxed);
+        metrics.requests_waiting.store(self.scheduler.waiting() as u64, Relaxed);
+        metrics.kv_pages_used.store(self.scheduler.pages_used() as u64, Relaxed);
+        metrics.kv_pages_touched.store(self.scheduler.pages_touched() as u64, Relaxed);
+        metrics.prefix_cache_query_tokens.store(totals.query_tokens, Relaxed);
+        metrics.prefix_cache_hit_tokens.store(totals.hit_tokens, Relaxed);
+        metrics.preemptions.store(totals.preemptions, Relaxed);
+    }
+}
