@@ -60,12 +60,6 @@ struct Item {
     u32 part;
 };
 
-/// Rows of 16-byte pieces, so placed that eight rows' pieces of one column lie in different banks.
-template <int PIECES> DEVICE u8* piece(u8* tile, u32 row, u32 column) {
-    constexpr u32 ROWS_PER_LINE = PIECES < 8 ? 8 / PIECES : 1;
-    return tile + (row * PIECES + (column ^ (row / ROWS_PER_LINE & (min(PIECES, 8) - 1)))) * 16;
-}
-
 /// A block's shared memory: 64 lines of queries, then two stages of keys and values.
 template <class E, int D> struct Tiles {
     static constexpr int QUERY_PIECES = D / 8, PIECES = D * static_cast<int>(sizeof(E)) / 16;

@@ -43,6 +43,8 @@ struct e2m1x2 {
 #define DEVICE_MEMBER __device__ __forceinline__
 /// Shared memory whose size is given at launch.
 #define DYNAMIC_SHARED(name) extern __shared__ __align__(16) u8 name[]
+/// The same, beginning where tiles that a warpgroup multiplies may.
+#define DYNAMIC_TILES(name) extern __shared__ __align__(1024) u8 name[]
 
 /// Two f32 rounded to the nearest bf16, to even between two.
 DEVICE u32 narrow(float low, float high) {
@@ -169,6 +171,12 @@ DEVICE u32 low_halves(u32 first, u32 second) { return (first & 0xffffu) | second
 
 /// The upper halves of two words.
 DEVICE u32 high_halves(u32 first, u32 second) { return first >> 16 | (second & 0xffff0000u); }
+
+/// Rows of 16-byte pieces, so placed that eight rows' pieces of one column lie in different banks.
+template <int PIECES, class Byte> DEVICE Byte* piece(Byte* tile, u32 row, u32 column) {
+    constexpr u32 ROWS_PER_LINE = PIECES < 8 ? 8 / PIECES : 1;
+    return tile + (row * PIECES + (column ^ (row / ROWS_PER_LINE & (min(PIECES, 8) - 1)))) * 16;
+}
 
 /// Eight numbers in registers, 16 bytes of bf16 in memory.
 struct Eight {

@@ -4,6 +4,7 @@
 pub mod attention;
 pub mod delta_net;
 pub mod product;
+pub mod tiles;
 
 use bytemuck::NoUninit;
 

@@ -28,6 +28,7 @@
 #define DEVICE static inline
 #define DEVICE_MEMBER inline
 #define DYNAMIC_SHARED(name) u8* name = shim::block().shared.data()
+#define DYNAMIC_TILES(name) DYNAMIC_SHARED(name)
 
 struct alignas(16) uint4 {
     u32 x, y, z, w;

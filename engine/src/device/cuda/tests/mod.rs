@@ -11,6 +11,8 @@ mod product;
 mod rope;
 mod sample;
 mod shim;
+mod tiles;
+mod weights;
 
 use half::bf16;
 

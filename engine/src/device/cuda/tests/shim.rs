@@ -15,7 +15,7 @@ const COMPILE: &str = "-std=c++17 -O1 -g1 -DSHIM -fsanitize=address,undefined \
                        -Wall -Wextra -Werror -Wno-unknown-pragmas -Wno-unused-function";
 
 /// One launch with its arguments.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Call {
     bytes: Vec<u8>,
     arguments: Vec<u8>,
