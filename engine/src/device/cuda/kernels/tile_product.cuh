@@ -112,11 +112,16 @@ template <class E> struct Factors {
         return (i * THREADS + threadIdx.x) / Stages<E>::PIECES;
     }
     DEVICE_MEMBER u32 own_piece() const { return threadIdx.x % Stages<E>::PIECES; }
-    /// Of the weights' pieces, one's number; that of the first where there is none.
+    /// Of the weights' pieces, fewer than 2^32, one's number; that of the first where there is none.
     DEVICE_MEMBER Place place(u32 step, u32 i) const {
         u32 row = column + own_row(i), at = step * Stages<E>::PIECES + own_piece();
         bool is_there = row < w.n && at < w.row_pieces();
-        return {is_there ? static_cast<u64>(row) * w.row_pieces() + at : 0, is_there};
+        return {is_there ? row * w.row_pieces() + at : 0, is_there};
+    }
+    /// Of e4m3: that of all the tile's columns in a step.
+    DEVICE_MEMBER float scale(u32 step) const {
+        u32 blocks = (w.k + SCALE_BLOCK - 1) / SCALE_BLOCK;
+        return w.scales[column / SCALE_BLOCK * blocks + step / (SCALE_BLOCK / STEP)];
     }
 };
 
@@ -131,7 +136,7 @@ DEVICE void begin_step(const Stages<E>& stages, u32 stage, const Factors<E>& f, 
             u32 k = step * STEP + column * 8;
             bool is_there = row < f.rows && k < f.w.k;
             copy_async(piece<STEP_PIECES>(stages.activations(stage), row, column),
-                       f.x + (is_there ? static_cast<u64>(row) * f.w.k + k : 0), is_there);
+                       f.x + (is_there ? row * f.w.k + k : 0), is_there);
         }
 #pragma unroll
         for (u32 i = 0; i < Stages<E>::OWN; ++i) {
@@ -210,6 +215,18 @@ struct Sums {
     float x[TILE * TILE / WARPS / 128][4];
 };
 
+/// `sums += scale * block`, and `block` begins anew.
+DEVICE void add_block(Sums& sums, Sums& block, float scale) {
+#pragma unroll
+    for (u32 i = 0; i < sizeof sums.x / sizeof sums.x[0]; ++i) {
+#pragma unroll
+        for (u32 j = 0; j < 4; ++j) {
+            sums.x[i][j] += scale * block.x[i][j];
+            block.x[i][j] = 0.0f;
+        }
+    }
+}
+
 /// Sums of a tile by `Product`, which says which parts are a warp's, and how a step is multiplied.
 template <class E, class Product>
 DEVICE Sums multiply(const Stages<E>& stages, const Factors<E>& f) {
@@ -219,30 +236,25 @@ DEVICE Sums multiply(const Stages<E>& stages, const Factors<E>& f) {
 #pragma unroll
     for (u32 i = 0; i < STAGES - 1; ++i) begin_step(stages, i, f, i);
     for (u32 step = 0; step < steps; ++step) {
-        u32 last = stage == 0 ? STAGES - 1 : stage - 1;
+        auto begin_next = [&] {
+            begin_step(stages, stage == 0 ? STAGES - 1 : stage - 1, f, step + STAGES - 1);
+            if (step + 1 < steps) load_factors(factors, f, step + 1);
+        };
         await_copies<STAGES - 2>();
         if constexpr (Stages<E>::IS_WIDENED) widen_step(stages, stage, f, step, factors);
         Product::share();
         __syncthreads();
-        begin_step(stages, last, f, step + STAGES - 1);
-        if (step + 1 < steps) load_factors(factors, f, step + 1);
-        const u8* weights = stages.weights(Stages<E>::IS_WIDENED ? step % 2 : stage);
-        bool has_rows = Product::row() < f.rows;
-        if constexpr (Format<E>::HAS_STEP_SCALES) {
-            if (has_rows) Product::multiply(block, stages.activations(stage), weights);
-            constexpr u32 STEPS = SCALE_BLOCK / STEP;
-            if (step % STEPS == STEPS - 1 || step == steps - 1) {
-                Product::finish(block);
-                u64 row = f.column / SCALE_BLOCK * ((f.w.k + SCALE_BLOCK - 1) / SCALE_BLOCK);
-                float scale = f.w.scales[row + step / STEPS];
-#pragma unroll
-                for (u32 i = 0; i < 4 * (sizeof sums.x / sizeof sums.x[0]); ++i) {
-                    sums.x[i / 4][i % 4] += scale * block.x[i / 4][i % 4];
-                    block.x[i / 4][i % 4] = 0.0f;
-                }
-            }
-        } else if (has_rows) {
-            Product::multiply(sums, stages.activations(stage), weights);
+        if (!Product::IS_ASYNC) begin_next();
+        if (Product::row() < f.rows) {
+            const u8* weights = stages.weights(Stages<E>::IS_WIDENED ? step % 2 : stage);
+            Product::multiply(Format<E>::HAS_STEP_SCALES ? block : sums, stages.activations(stage),
+                              weights);
+        }
+        if (Product::IS_ASYNC) begin_next();
+        bool is_last = step == steps - 1 || step % (SCALE_BLOCK / STEP) == SCALE_BLOCK / STEP - 1;
+        if (Format<E>::HAS_STEP_SCALES && is_last) {
+            Product::finish(block);
+            add_block(sums, block, f.scale(step));
         }
         stage = stage == STAGES - 1 ? 0 : stage + 1;
     }

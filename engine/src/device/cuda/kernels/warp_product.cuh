@@ -3,6 +3,8 @@
 #include "tile_product.cuh"
 
 struct WarpProduct {
+    static constexpr bool IS_ASYNC = false;
+
     /// The warp's first row and column.
     static DEVICE_MEMBER u32 row() { return warp() / 4 * 64; }
     static DEVICE_MEMBER u32 column() { return warp() % 4 * 32; }
