@@ -52,6 +52,12 @@ impl StateSpan {
     pub const NOWHERE: u32 = u32::MAX;
 }
 
+/// Whether `delta_net_chunks` has heads of that size: whole warps of keys and values.
+pub fn has_chunks(shape: &DeltaNetShape) -> bool {
+    let is_whole = |size: usize| size.is_multiple_of(LANES) && size <= CHUNK_DIM_MAX;
+    is_whole(shape.key_dim) && is_whole(shape.value_dim)
+}
+
 impl Launch {
     /// `delta_net`: a block for each value head of each sequence, a thread for 32 keys of one value.
     ///
@@ -78,9 +84,8 @@ impl Launch {
     /// Heads are not whole warps of keys and values, or larger than a chunk's.
     pub fn delta_net_chunks(shape: &DeltaNetShape, spans: usize) -> Self {
         let DeltaNetShape { value_heads, key_dim, value_dim, taps, .. } = *shape;
-        let is_whole = key_dim.is_multiple_of(KEYS) && value_dim.is_multiple_of(LANES);
         assert!(
-            is_whole && key_dim.max(value_dim) <= CHUNK_DIM_MAX,
+            has_chunks(shape),
             "heads of {key_dim} keys and {value_dim} values are not those of a chunk"
         );
         assert!(taps <= TAPS_MAX, "a convolution of {taps} tokens sees more than {TAPS_MAX}");
@@ -120,6 +125,7 @@ mod tests {
         assert_eq!((launch.grid, launch.block), ([32, 3, 1], 256));
         assert_eq!(launch.shared_bytes, 130_048);
         assert!(Launch::delta_net_chunks(&shape(32, 64), 1).shared_bytes < 64 << 10);
+        assert!(has_chunks(&shape(128, 32)) && !has_chunks(&shape(16, 16)));
     }
 
     #[test]
