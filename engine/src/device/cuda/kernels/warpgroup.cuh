@@ -1,27 +1,19 @@
 //! The machine instructions of warpgroups, four warps whose first is a multiple of four, and of what
-//! they read. For sm_90a alone, and without a twin in the shim.
+//! they read. For sm_90a alone.
 #pragma once
 #include "prims.cuh"
 
 #define GROUP_WARPS 4
 
+#ifdef SHIM
+#include "warpgroup.h"
+#else
+
 /// The warpgroup that this thread is of, the same for all lanes as far as the compiler sees.
 DEVICE u32 warpgroup() { return __shfl_sync(ALL_LANES, threadIdx.x / (GROUP_WARPS * LANES), 0); }
 
-/// What a product is told of an operand in shared memory, rows of 128 bytes along K whose pieces are
-/// placed as `piece` does: the tile begins at a multiple of 1024 bytes, and so do each eight rows. Two
-/// more stand for 16 columns of bf16 further on. Source: PTX ISA 8.0, matrix descriptors of wgmma.
-DEVICE u64 describe(const void* tile) {
-    u64 at = static_cast<u64>(__cvta_generic_to_shared(tile));
-    constexpr u64 EIGHT_ROWS = 1024 / 16, SWIZZLE_128 = 1;
-    return (at & 0x3ffff) >> 4 | 1ull << 16 | EIGHT_ROWS << 32 | SWIZZLE_128 << 62;
-}
-
-/// The same of an operand whose rows are those of K, 64 of its columns each: as many more begin
-/// `apart` bytes further on. 128 more stand for 16 rows further on.
-DEVICE u64 describe_transposed(const void* tile, u64 apart) {
-    return (describe(tile) & ~(0x3fffull << 16)) | apart / 16 << 16;
-}
+/// Where in shared memory.
+DEVICE u64 shared_address(const void* at) { return __cvta_generic_to_shared(at); }
 
 /// What this thread wrote to shared memory may, behind the next barrier, be read by products.
 DEVICE void publish_to_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
@@ -89,4 +81,20 @@ DEVICE void multiply_add_64x128(float (&c)[16][4], const u32 (&a)[4], u64 b) {
                    FOUR(c, 6), FOUR(c, 7), FOUR(c, 8), FOUR(c, 9), FOUR(c, 10), FOUR(c, 11),
                    FOUR(c, 12), FOUR(c, 13), FOUR(c, 14), FOUR(c, 15)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(IS_TRANSPOSED));
+}
+#endif
+
+/// What a product is told of an operand in shared memory, rows of 128 bytes along K whose pieces are
+/// placed as `piece` does: the tile begins at a multiple of 1024 bytes, and so do each eight rows. Two
+/// more stand for 16 columns of bf16 further on. Source: PTX ISA 8.0, matrix descriptors of wgmma.
+DEVICE u64 describe(const void* tile) {
+    u64 at = shared_address(tile);
+    constexpr u64 EIGHT_ROWS = 1024 / 16, SWIZZLE_128 = 1;
+    return (at & 0x3ffff) >> 4 | 1ull << 16 | EIGHT_ROWS << 32 | SWIZZLE_128 << 62;
+}
+
+/// The same of an operand whose rows are those of K, 64 of its columns each: as many more begin
+/// `apart` bytes further on. 128 more stand for 16 rows further on.
+DEVICE u64 describe_transposed(const void* tile, u64 apart) {
+    return (describe(tile) & ~(0x3fffull << 16)) | apart / 16 << 16;
 }

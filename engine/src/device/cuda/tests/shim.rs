@@ -87,9 +87,9 @@ impl Program {
 
     fn compile_source(source: &Path) -> Option<Self> {
         let text = fs::read_to_string(source).unwrap();
-        let heads = text.lines().filter_map(|line| line.strip_prefix("//@ ")?.split(':').next());
+        let heads = text.lines().filter_map(|line| line.strip_prefix("//@ ")?.split_once(": "));
         let entries: Vec<String> =
-            heads.map(|name| format!("{{\"{name}\", shim::entry({name})}}")).collect();
+            heads.map(|(name, _)| format!("{{\"{name}\", shim::entry({name})}}")).collect();
         let program = format!(
             "#include \"{}\"\n#include \"run.h\"\n\
              int main(int argc, char** argv) {{ return shim::run(argc, argv, {{{}}}); }}\n",

@@ -46,19 +46,29 @@ const TYPES: [MatrixType; 2] = [MatrixType::Bf16, MatrixType::E4m3];
 #[test]
 fn many_rows_are_multiplied_as_the_reference_does() {
     let Some(program) = Program::compile("tile_matmul") else { return };
-    for matrix_type in TYPES {
-        for rows in [1, 15, 16, 17, 63, 64, 65, 127, 128, 129] {
-            check(&program, matrix_type, rows, 40, 80);
-        }
-        for n in [8, 120, 128, 136, 264] {
-            check(&program, matrix_type, 20, n, 80);
-        }
-        for pieces in [1, 3, 4, 5, 7, 8, 9, 16, 17, 24, 25, 33] {
-            check(&program, matrix_type, 9, 24, pieces * matrix_type.piece());
-        }
-    }
+    check_sizes(&program);
     // More tiles of rows than a band has, in turns of few blocks.
     check(&program, MatrixType::Bf16, 17 * 128 + 1, 136, 8);
+}
+
+#[test]
+fn warpgroups_multiply_many_rows_as_the_reference_does() {
+    let Some(program) = Program::compile("tile_matmul_sm90") else { return };
+    check_sizes(&program);
+}
+
+fn check_sizes(program: &Program) {
+    for matrix_type in TYPES {
+        for rows in [1, 15, 16, 17, 63, 64, 65, 127, 128, 129] {
+            check(program, matrix_type, rows, 40, 80);
+        }
+        for n in [8, 120, 128, 136, 264] {
+            check(program, matrix_type, 20, n, 80);
+        }
+        for pieces in [1, 3, 4, 5, 7, 8, 9, 16, 17, 24, 25, 33] {
+            check(program, matrix_type, 9, 24, pieces * matrix_type.piece());
+        }
+    }
 }
 
 #[test]
@@ -78,7 +88,16 @@ fn a_row_of_a_tile_has_the_same_bits_in_any_company() {
 
 #[test]
 fn many_rows_are_multiplied_by_the_weights_of_their_expert() {
-    let Some(program) = Program::compile("grouped_matmul") else { return };
+    check_experts("grouped_matmul");
+}
+
+#[test]
+fn warpgroups_multiply_rows_by_the_weights_of_their_expert() {
+    check_experts("grouped_matmul_sm90");
+}
+
+fn check_experts(name: &str) {
+    let Some(program) = Program::compile(name) else { return };
     for matrix_type in [MatrixType::Bf16, MatrixType::E4m3, MatrixType::Mxfp4] {
         let piece = matrix_type.piece();
         let many: Vec<usize> = (0..70).map(|expert| expert % 3).collect();
