@@ -238,3 +238,19 @@ fn attention_is_that_of_the_reference_whole_and_split() {
     let merges: u32 = splits().iter().map(|case| check(&attention, &merge, case)).sum();
     assert!(merges >= 12, "{merges} merges");
 }
+
+#[test]
+fn attention_by_warpgroups_is_that_of_the_reference() {
+    let (Some(attention), Some(merge)) =
+        (Program::compile("attention_sm90"), Program::compile("attention_merge"))
+    else {
+        return;
+    };
+    for (head_dim, window) in [(64, None), (64, Some(70)), (128, None), (128, Some(129))] {
+        let (shape, has_sinks) = (shape(6, 2, head_dim), window.is_some());
+        // Few lines and many, as many as an item has, and positions that are split.
+        let spans = vec![(70, 1), (0, 6), (61, 22), (300, 21)];
+        let case = Case { shape, window, has_sinks, spans, processors: 8, ..Case::default() };
+        check(&attention, &merge, &case);
+    }
+}
