@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use schema::scenario::Arrival;
+use schema::scenario::{Arrival, Connections};
 
 use super::connection::{Connection, InFlight, Phase};
+use super::limits::{FILES_SPARE, allow_files, allow_ports};
 use super::load::ClientLoad;
 use super::payload::Payload;
 use super::sample::{FailureKind, Sample};
@@ -28,12 +28,12 @@ const OPENING_MAX: usize = 128;
 const OPENING_LIMIT_NS: u64 = 10_000_000_000;
 /// Sends between two looks for answers, so that sending many does not delay the first's stamps.
 const SENDS_PER_TURN: usize = 32;
-/// Files that are open beside the connections.
-const FILES_SPARE: u64 = 64;
 /// How long a body may stay open after `[DONE]` before the connection is given up.
 const CLOSING_LIMIT_NS: u64 = 100_000_000;
 /// How often what is not driven by events is looked after.
 const SWEEP_NS: u64 = 50_000_000;
+/// A wait shorter than this found its events ready.
+const SLEPT_NS: u64 = 20_000;
 /// Longest wait for an event.
 const WAIT_MAX_MS: u8 = 50;
 
@@ -43,6 +43,7 @@ pub struct Orders<'a> {
     pub address: SocketAddr,
     pub payloads: &'a [Payload],
     pub arrival: &'a Arrival,
+    pub connections: Connections,
     /// Longest time without any event while requests are open.
     pub no_progress_ns: u64,
     /// Set from outside to stop.
@@ -79,27 +80,50 @@ pub enum DriveError {
         "{needed} open files are needed and {limit} allowed\nhint: raise the limit (`ulimit -n`)"
     )]
     Files { needed: u64, limit: u64 },
+    #[error(
+        "{needed} connections to `{address}` are needed at one time, and there are {limit} ports \
+         to open them from\nhint: widen net.ipv4.ip_local_port_range, or send fewer at once \
+         (`concurrency_max`)"
+    )]
+    Ports { address: SocketAddr, needed: u64, limit: u64 },
     #[error("the system refuses {what}")]
     System { what: &'static str, source: Errno },
     #[error("interrupted")]
     Interrupted,
 }
 
+/// Whoever looks on while a run goes.
+pub trait Observer {
+    /// How far the run is; about twenty times a second.
+    fn stands(&mut self, _tally: &Tally) {}
+    /// A request ended, answered or not: payload `index` of the list.
+    fn ended(&mut self, _index: usize, _sample: &Sample) {}
+}
+
+/// Nobody looks on.
+#[derive(Clone, Copy, Debug)]
+pub struct Unobserved;
+
+impl Observer for Unobserved {}
+
 /// Sends everything and waits for every answer.
 ///
 /// # Errors
 /// The system refuses what the client needs, or `stop` was set. A request that fails is no error.
-pub fn drive(orders: &Orders<'_>, observe: &mut dyn FnMut(&Tally)) -> Result<Driven, DriveError> {
+pub fn drive(orders: &Orders<'_>, observer: &mut dyn Observer) -> Result<Driven, DriveError> {
     let cap = orders.arrival.concurrency_max();
     let cap = cap.and_then(|cap| usize::try_from(cap).ok()).unwrap_or(usize::MAX);
     let slots = orders.payloads.len().min(cap);
     let pool = orders.pool();
-    let ahead = if pool == Pool::Growing { slots.min(AHEAD) } else { slots };
-    allow_files(slots as u64 + FILES_SPARE, ahead as u64 + FILES_SPARE)?;
+    let surely = if pool == Pool::Growing { slots.min(AHEAD) } else { slots };
+    allow_files(slots as u64 + FILES_SPARE, surely as u64 + FILES_SPARE)?;
+    allow_ports(orders.address, surely as u64)?;
+    let ahead = if orders.connections == Connections::Cold { 0 } else { surely };
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
         .map_err(|source| DriveError::System { what: "an epoll instance", source })?;
     let mut driver = Driver {
         orders,
+        observer,
         epoll,
         stamper: Stamper::new(orders.kernel_timestamps),
         connections: (0..slots).map(|_| Connection::default()).collect(),
@@ -112,26 +136,13 @@ pub fn drive(orders: &Orders<'_>, observe: &mut dyn FnMut(&Tally)) -> Result<Dri
         tally: Tally { planned: orders.payloads.len() as u64, ..Tally::default() },
         start_ns: 0,
         progress_ns: 0,
+        looked_ns: 0,
         busy: 0,
         hung: false,
     };
     driver.open_ahead(ahead)?;
-    driver.run(observe)?;
+    driver.run()?;
     Ok(driver.into_result())
-}
-
-/// Raises the soft limit on open files as far as `most`, or at least to `needed`.
-fn allow_files(most: u64, needed: u64) -> Result<(), DriveError> {
-    let what = "its limit on open files";
-    let system = |source| DriveError::System { what, source };
-    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(system)?;
-    if needed > hard {
-        return Err(DriveError::Files { needed, limit: hard });
-    }
-    if most > soft {
-        setrlimit(Resource::RLIMIT_NOFILE, most.min(hard), hard).map_err(system)?;
-    }
-    Ok(())
 }
 
 /// How the connections are used.
@@ -153,6 +164,7 @@ impl Orders<'_> {
 
 struct Driver<'a> {
     orders: &'a Orders<'a>,
+    observer: &'a mut dyn Observer,
     epoll: Epoll,
     stamper: Stamper,
     connections: Vec<Connection>,
@@ -168,6 +180,8 @@ struct Driver<'a> {
     start_ns: u64,
     /// When an event last came.
     progress_ns: u64,
+    /// Nothing that is read now arrived before.
+    looked_ns: u64,
     /// Requests under way.
     busy: usize,
     hung: bool,
@@ -218,19 +232,28 @@ impl Driver<'_> {
         }
     }
 
-    fn run(&mut self, observe: &mut dyn FnMut(&Tally)) -> Result<(), DriveError> {
+    fn run(&mut self) -> Result<(), DriveError> {
         let mut events = vec![EpollEvent::empty(); 256];
         let mut buffer = vec![0; 256 << 10];
         self.load = ClientLoad::start();
         self.start_ns = monotonic_ns();
-        self.progress_ns = self.start_ns;
+        (self.progress_ns, self.looked_ns) = (self.start_ns, self.start_ns);
         self.schedule.start(self.start_ns);
-        let (mut sweep_ns, mut woken_ns) = (self.start_ns, self.start_ns);
+        let (mut sweep_ns, mut woken_ns, mut count) = (self.start_ns, self.start_ns, 0);
         while self.busy > 0 || !self.schedule.is_empty() {
             let timeout_ms = self.send_due()?;
-            self.load.turn(monotonic_ns() - woken_ns);
-            let count = self.wait(&mut events, timeout_ms)?;
+            let asleep_ns = monotonic_ns();
+            self.load.turn(asleep_ns - woken_ns);
+            let (looked_ns, saw_all) = (woken_ns, count < events.len());
+            count = self.wait(&mut events, timeout_ms)?;
             woken_ns = monotonic_ns();
+            // What ended a wait has just arrived; what was ready came since the last look, unless
+            // that one did not show all.
+            if woken_ns - asleep_ns > SLEPT_NS {
+                self.looked_ns = woken_ns;
+            } else if saw_all {
+                self.looked_ns = looked_ns;
+            }
             for event in &events[..count] {
                 self.handle(event, &mut buffer)?;
             }
@@ -238,12 +261,12 @@ impl Driver<'_> {
                 sweep_ns = woken_ns;
                 self.stop_if_asked()?;
                 self.sweep(woken_ns);
-                observe(&self.tally);
+                self.observer.stands(&self.tally);
             }
         }
         self.load.finish();
         self.tally.elapsed_ns = monotonic_ns() - self.start_ns;
-        observe(&self.tally);
+        self.observer.stands(&self.tally);
         Ok(())
     }
 
@@ -293,13 +316,14 @@ impl Driver<'_> {
                 (due.at_ns, other.concurrency_max().map(|_| waited_ns))
             }
         };
-        Sample { scheduled_ns, queue_ns, end_ns: scheduled_ns, ..Sample::default() }
+        let taken_ns = Some(monotonic_ns());
+        Sample { scheduled_ns, queue_ns, taken_ns, end_ns: scheduled_ns, ..Sample::default() }
     }
 
     /// Keeps a few connections open beyond those in use. One that has a request is never among
     /// them: the front of `idle` was opened, as long as a few more are open than in use.
     fn open_spare(&mut self) -> Result<(), DriveError> {
-        if self.pool == Pool::Fixed {
+        if self.pool == Pool::Fixed || self.orders.connections == Connections::Cold {
             return Ok(());
         }
         while self.opened < self.connections.len() && self.opened < self.busy + AHEAD {
@@ -396,16 +420,21 @@ impl Driver<'_> {
             connection.close();
             return Ok(());
         };
-        let (standing, brought) = request.stream.take(&buffer[..read.bytes], read.at_ns);
-        self.load.read(read.kernel_to_user_ns, brought.chunks);
+        let (standing, brought) = request.stream.take(&buffer[..read.bytes], read.moment);
+        if brought.first {
+            request.stream.sample.parsed_ns = Some(monotonic_ns());
+        }
+        let user_ns = read.moment.user_ns;
+        let waited_ns = user_ns.saturating_sub(self.looked_ns);
+        self.load.read(read.kernel_to_user_ns, brought.chunks, waited_ns);
         self.tally.tokens += brought.tokens;
         if brought.events > 0 || brought.head {
-            self.progress_ns = read.user_ns;
+            self.progress_ns = user_ns;
         }
         match standing {
             Standing::Open => {}
             Standing::Closing => {
-                request.closing_since_ns.get_or_insert(read.user_ns);
+                request.closing_since_ns.get_or_insert(user_ns);
             }
             Standing::Ended { reusable } => self.finish(slot, reusable),
         }
@@ -441,7 +470,7 @@ impl Driver<'_> {
         let connection = &mut self.connections[slot];
         let Some(request) = connection.request.take() else { return };
         let whole = request.written == self.orders.payloads[request.index].bytes.len();
-        if reusable && whole {
+        if reusable && whole && self.orders.connections == Connections::Warm {
             connection.served += 1;
         } else {
             connection.close();
@@ -450,6 +479,7 @@ impl Driver<'_> {
         self.progress_ns = connection.freed_ns;
         self.tally.done += 1;
         self.tally.failed += u64::from(!request.stream.sample.is_ok());
+        self.observer.ended(request.index, &request.stream.sample);
         self.samples[request.index] = Some(request.stream.sample);
         self.schedule.ended(request.index, connection.freed_ns);
         self.busy -= 1;
@@ -489,6 +519,7 @@ impl Driver<'_> {
         for index in self.schedule.give_up() {
             let mut sample = Sample { scheduled_ns: now_ns, end_ns: now_ns, ..Sample::default() };
             sample.fail(FailureKind::NotSent, "the run was given up before");
+            self.observer.ended(index, &sample);
             self.samples[index] = Some(sample);
             self.tally.done += 1;
             self.tally.failed += 1;

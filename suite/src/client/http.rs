@@ -15,6 +15,8 @@ pub struct Head {
     pub json: bool,
     /// The connection may carry another request afterwards.
     pub keep_alive: bool,
+    /// When a server that is busy wants to be asked again, in its own words.
+    pub retry_after: Option<String>,
 }
 
 /// A response that is not HTTP/1.1.
@@ -180,12 +182,14 @@ fn chunk_size(line: &[u8]) -> Result<u64, HttpError> {
 
 fn read_head(response: &httparse::Response<'_, '_>) -> Result<(Head, State), HttpError> {
     let status = response.code.unwrap_or(0);
-    let mut head = Head { status, json: false, keep_alive: response.version == Some(1) };
+    let keep_alive = response.version == Some(1);
+    let mut head = Head { status, json: false, keep_alive, retry_after: None };
     let mut state = State::UntilClose;
     for header in response.headers.iter() {
         let value = String::from_utf8_lossy(header.value).trim().to_ascii_lowercase();
         match header.name.to_ascii_lowercase().as_str() {
             "content-type" => head.json = value.starts_with("application/json"),
+            "retry-after" => head.retry_after = Some(value),
             "connection" => head.keep_alive = head.keep_alive && !value.contains("close"),
             "transfer-encoding" if value.ends_with("chunked") => state = State::ChunkSize,
             // RFC 9112, 6.3: the encoding prevails over a length beside it.

@@ -47,7 +47,11 @@ pub fn payload(
     body.insert("max_tokens".into(), json!(entry.output_tokens));
     body.insert("temperature".into(), json!(output.temperature));
     body.insert("stream".into(), json!(true));
-    body.insert("stream_options".into(), json!({"include_usage": true}));
+    let mut usage = json!({"include_usage": true});
+    if takes.usage_per_chunk {
+        usage["continuous_usage_stats"] = json!(true);
+    }
+    body.insert("stream_options".into(), usage);
     if takes.ignore_eos && output.ignore_eos {
         body.insert("ignore_eos".into(), json!(true));
     }
@@ -86,6 +90,7 @@ mod tests {
             token_ids: takes_all,
             ignore_eos: takes_all,
             return_token_ids: takes_all,
+            usage_per_chunk: false,
         };
         let entry = ManifestRequest {
             prompt: vec![1, 2, 3],

@@ -1,9 +1,11 @@
 //! The client against the scripted emitter: what it counts is exact, what it times agrees with
 //! the emitter's own log. No time is asserted that a busy machine could miss.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use crate::harness::{self, Exchange, payloads, stop_never};
-use schema::scenario::Arrival;
-use suite::client::drive::{DriveError, Orders, drive};
+use schema::scenario::{Arrival, Connections};
+use suite::client::drive::{DriveError, Observer, Orders, Tally, drive};
 use suite::client::sample::{FailureKind, Sample};
 use suite::emitter::log::Logged;
 use suite::emitter::script::{
@@ -376,14 +378,20 @@ fn a_run_that_is_told_to_stop_stops() {
         address: exchange.address,
         payloads: &payloads,
         arrival: &Arrival::AllAtOnce,
+        connections: Connections::Warm,
         no_progress_ns: u64::MAX,
         stop: &stop,
         kernel_timestamps: true,
     };
-    let mut looks = 0;
-    let stopped = drive(&orders, &mut |_| {
-        looks += 1;
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
-    });
-    assert!(matches!(stopped, Err(DriveError::Interrupted)), "after {looks} looks");
+    let stopped = drive(&orders, &mut Stopper(&stop));
+    assert!(matches!(stopped, Err(DriveError::Interrupted)));
+}
+
+/// Asks the client to stop at its first look.
+struct Stopper<'a>(&'a AtomicBool);
+
+impl Observer for Stopper<'_> {
+    fn stands(&mut self, _: &Tally) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
