@@ -61,6 +61,11 @@ pub struct Metrics {
     pub itl_chunk_us: Option<Summary>,
     pub itl_token_us: Option<Summary>,
     pub e2e_us: Option<Summary>,
+    /// The same as TTFT and E2E from the scheduled send: what waits behind a cap waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttft_scheduled_us: Option<Summary>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub e2e_scheduled_us: Option<Summary>,
     /// Actual send to the first event of the stream, such as a chunk with a role alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttft_event_us: Option<Summary>,

@@ -16,7 +16,7 @@ use super::inputs::{Engine, ScenarioFile};
 use super::keeper::Keeper;
 use super::plan::{drawn, replayed};
 use super::progress::{Progress, Style};
-use crate::client::control::Server;
+use crate::client::control::{Key, Server};
 use crate::client::drive::DriveError;
 use crate::client::probe::{Probed, probe, served_model};
 use crate::measure::slo::Slo;
@@ -34,6 +34,9 @@ pub struct BenchFlags {
     /// Engine file, which says what this kind of server takes and tells.
     #[arg(long, value_name = "FILE")]
     engine: PathBuf,
+    /// File with the key that the server wants to be shown. It enters no record.
+    #[arg(long, value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
     /// Scenario file; its stem is the scenario's id.
     #[arg(long, value_name = "FILE", required_unless_present = "plan")]
     scenario: Option<PathBuf>,
@@ -103,7 +106,8 @@ impl<'a> Bench<'a> {
         let file = flags.scenario.as_deref().map(ScenarioFile::open).transpose()?;
         let reference = flags.reference.as_deref().map(Reference::open).transpose()?;
         let tokenizer = Tokenizer::open(&flags.tokenizer)?;
-        let server = Server::at(&flags.url)?;
+        let key = flags.api_key_file.as_deref().map(Key::open).transpose()?;
+        let server = Server::at(&flags.url)?.with_key(key);
         let probed = probe(&server, &engine.id, &engine.file)?;
         let (file, plan) = match (file, &flags.plan) {
             (Some(file), _) => {

@@ -80,6 +80,13 @@ fn print(measurement: &Measurement) {
                 ms(summary.p99)
             );
         }
+        for (name, summary) in [
+            ("ttft_scheduled", &metrics.ttft_scheduled_us),
+            ("e2e_scheduled", &metrics.e2e_scheduled_us),
+        ] {
+            let Some(summary) = summary else { continue };
+            println!("{name:<14} p50 {} ms, p99 {} ms", ms(summary.p50), ms(summary.p99));
+        }
         if let Some(parts) = &metrics.ttft_parts_us {
             print_parts(parts);
         }

@@ -68,6 +68,8 @@ pub fn metrics(
         itl_chunk_us: summary("itl_chunk_us", &all.itl_chunk, reasons),
         itl_token_us: itl_token_summary(all, reasons),
         e2e_us: request_summary("e2e_us", &all.e2e, reasons),
+        ttft_scheduled_us: summarize_requests(all.ttft_scheduled.clone()),
+        e2e_scheduled_us: summarize_requests(all.e2e_scheduled.clone()),
         ttft_event_us: summarize_requests(all.ttft_event.clone()),
         ttft_content_us: reasons.explain(
             "metrics.ttft_content_us",

@@ -113,6 +113,7 @@ impl Assignment<'_> {
             authority: self.server.authority.clone(),
             path: self.engine.request.route.clone(),
             model: self.model.clone(),
+            key: self.server.key.clone(),
         };
         let write = |entry| payload(&endpoint, &self.engine.request, &self.scenario.output, entry);
         requests.iter().map(write).collect()
