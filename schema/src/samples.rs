@@ -18,7 +18,7 @@ pub const SCHEMA: &str = "samples.v1";
 #[serde(rename_all = "lowercase")]
 pub enum Line {
     Head(Head),
-    Sample(Sample),
+    Sample(Box<Sample>),
     End(End),
 }
 

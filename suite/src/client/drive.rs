@@ -2,26 +2,24 @@
 //! thread, one epoll; no allocation on the path of an event beyond what it keeps.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use schema::scenario::{Arrival, Connections};
 
+use super::alarm::{ALARM, Alarm};
 use super::connection::{Connection, InFlight, Phase};
-use super::limits::{FILES_SPARE, allow_files, allow_ports};
+use super::limits::FILES_SPARE;
 use super::load::ClientLoad;
-use super::payload::Payload;
+use super::orders::{AHEAD, Pool};
+pub use super::orders::{DriveError, Driven, Observer, Orders, Tally, Unobserved};
 use super::sample::{FailureKind, Sample};
 use super::schedule::{Due, Schedule};
 use super::stamp::Stamper;
 use super::stream::{Standing, Stream};
 use crate::clock::monotonic_ns;
 
-/// Connections that are open ahead of need where the times of requests are fixed and nothing caps
-/// them: how many will be needed at one time, only the run tells.
-const AHEAD: usize = 64;
 /// Connections that are being opened at one time: less than any server's backlog.
 const OPENING_MAX: usize = 128;
 /// How long opening may take.
@@ -34,102 +32,33 @@ const CLOSING_LIMIT_NS: u64 = 100_000_000;
 const SWEEP_NS: u64 = 50_000_000;
 /// A wait shorter than this found its events ready.
 const SLEPT_NS: u64 = 20_000;
+/// The last of the wait for a request that is due is spent awake: waking takes about as long.
+const AWAKE_NS: u64 = 60_000;
 /// Longest wait for an event.
 const WAIT_MAX_MS: u8 = 50;
-
-/// How a list of payloads is sent.
-#[derive(Debug)]
-pub struct Orders<'a> {
-    pub address: SocketAddr,
-    pub payloads: &'a [Payload],
-    pub arrival: &'a Arrival,
-    pub connections: Connections,
-    /// Longest time without any event while requests are open.
-    pub no_progress_ns: u64,
-    /// Set from outside to stop.
-    pub stop: &'a AtomicBool,
-    pub kernel_timestamps: bool,
-}
-
-/// Where a run stands, for whoever shows it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
-    pub planned: u64,
-    pub done: u64,
-    pub failed: u64,
-    pub tokens: u64,
-    pub elapsed_ns: u64,
-}
-
-/// What a run brought.
-#[derive(Debug)]
-pub struct Driven {
-    /// One per payload, in their order.
-    pub samples: Vec<Sample>,
-    /// When the clock started.
-    pub start_ns: u64,
-    pub load: ClientLoad,
-    /// No event came for longer than the limit.
-    pub hung: bool,
-}
-
-/// A run that could not be made at all.
-#[derive(Debug, thiserror::Error)]
-pub enum DriveError {
-    #[error(
-        "{needed} open files are needed and {limit} allowed\nhint: raise the limit (`ulimit -n`)"
-    )]
-    Files { needed: u64, limit: u64 },
-    #[error(
-        "{needed} connections to `{address}` are needed at one time, and there are {limit} ports \
-         to open them from\nhint: widen net.ipv4.ip_local_port_range, or send fewer at once \
-         (`concurrency_max`)"
-    )]
-    Ports { address: SocketAddr, needed: u64, limit: u64 },
-    #[error("the system refuses {what}")]
-    System { what: &'static str, source: Errno },
-    #[error("interrupted")]
-    Interrupted,
-}
-
-/// Whoever looks on while a run goes.
-pub trait Observer {
-    /// How far the run is; about twenty times a second.
-    fn stands(&mut self, _tally: &Tally) {}
-    /// A request ended, answered or not: payload `index` of the list.
-    fn ended(&mut self, _index: usize, _sample: &Sample) {}
-}
-
-/// Nobody looks on.
-#[derive(Clone, Copy, Debug)]
-pub struct Unobserved;
-
-impl Observer for Unobserved {}
 
 /// Sends everything and waits for every answer.
 ///
 /// # Errors
 /// The system refuses what the client needs, or `stop` was set. A request that fails is no error.
 pub fn drive(orders: &Orders<'_>, observer: &mut dyn Observer) -> Result<Driven, DriveError> {
-    let cap = orders.arrival.concurrency_max();
-    let cap = cap.and_then(|cap| usize::try_from(cap).ok()).unwrap_or(usize::MAX);
-    let slots = orders.payloads.len().min(cap);
-    let pool = orders.pool();
-    let surely = if pool == Pool::Growing { slots.min(AHEAD) } else { slots };
-    allow_files(slots as u64 + FILES_SPARE, surely as u64 + FILES_SPARE)?;
-    allow_ports(orders.address, surely as u64)?;
+    orders.prepare()?;
+    let (slots, surely) = orders.connections_needed();
     let ahead = if orders.connections == Connections::Cold { 0 } else { surely };
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
         .map_err(|source| DriveError::System { what: "an epoll instance", source })?;
+    let alarm =
+        Alarm::new(&epoll).map_err(|source| DriveError::System { what: "a timer", source })?;
     let mut driver = Driver {
         orders,
         observer,
         epoll,
+        alarm,
         stamper: Stamper::new(orders.kernel_timestamps),
         connections: (0..slots).map(|_| Connection::default()).collect(),
         samples: vec![None; orders.payloads.len()],
         schedule: Schedule::new(orders.payloads),
-        pool,
+        pool: orders.pool(),
         idle: (0..slots).collect(),
         opened: 0,
         load: ClientLoad::start(),
@@ -145,27 +74,11 @@ pub fn drive(orders: &Orders<'_>, observer: &mut dyn Observer) -> Result<Driven,
     Ok(driver.into_result())
 }
 
-/// How the connections are used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pool {
-    /// As many as there may be requests, in turns.
-    Fixed,
-    /// A few more than there are requests at the time, the latest used first.
-    Growing,
-}
-
-impl Orders<'_> {
-    fn pool(&self) -> Pool {
-        let all = matches!(self.arrival, Arrival::AllAtOnce);
-        let capped = self.arrival.concurrency_max().is_some();
-        if all || capped { Pool::Fixed } else { Pool::Growing }
-    }
-}
-
 struct Driver<'a> {
     orders: &'a Orders<'a>,
     observer: &'a mut dyn Observer,
     epoll: Epoll,
+    alarm: Alarm,
     stamper: Stamper,
     connections: Vec<Connection>,
     samples: Vec<Option<Sample>>,
@@ -254,7 +167,7 @@ impl Driver<'_> {
             } else if saw_all {
                 self.looked_ns = looked_ns;
             }
-            for event in &events[..count] {
+            for event in events[..count].iter().filter(|event| event.data() != ALARM) {
                 self.handle(event, &mut buffer)?;
             }
             if woken_ns - sweep_ns >= SWEEP_NS {
@@ -293,9 +206,12 @@ impl Driver<'_> {
                 return Ok(WAIT_MAX_MS);
             };
             if due.at_ns > now_ns {
-                // Below a millisecond the loop goes round without waiting.
-                let wait_ms = (due.at_ns - now_ns) / 1_000_000;
-                return Ok(u8::try_from(wait_ms).unwrap_or(WAIT_MAX_MS).min(WAIT_MAX_MS));
+                if due.at_ns - now_ns <= AWAKE_NS {
+                    return Ok(0);
+                }
+                let set = self.alarm.set(due.at_ns - AWAKE_NS);
+                set.map_err(|source| DriveError::System { what: "to set a timer", source })?;
+                return Ok(WAIT_MAX_MS);
             }
             self.schedule.take(due);
             self.idle.pop_front();
@@ -479,8 +395,10 @@ impl Driver<'_> {
         self.progress_ns = connection.freed_ns;
         self.tally.done += 1;
         self.tally.failed += u64::from(!request.stream.sample.is_ok());
-        self.observer.ended(request.index, &request.stream.sample);
-        self.samples[request.index] = Some(request.stream.sample);
+        let mut sample = request.stream.sample;
+        self.observer.ended(request.index, &sample);
+        sample.shrink();
+        self.samples[request.index] = Some(sample);
         self.schedule.ended(request.index, connection.freed_ns);
         self.busy -= 1;
         match self.pool {

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-use super::drive::DriveError;
+use super::orders::DriveError;
 
 /// Files that are open beside the connections.
 pub(super) const FILES_SPARE: u64 = 64;

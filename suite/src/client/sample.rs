@@ -153,6 +153,13 @@ impl Sample {
         })
     }
 
+    /// Gives back the room that was kept for more: many samples are held at one time.
+    pub(super) fn shrink(&mut self) {
+        self.chunks.shrink_to_fit();
+        self.ids.shrink_to_fit();
+        self.text.shrink_to_fit();
+    }
+
     #[must_use]
     pub fn is_ok(&self) -> bool {
         self.failure.is_none()

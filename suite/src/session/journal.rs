@@ -56,7 +56,7 @@ impl Journal {
         if let Some(failure) = &sample.failure {
             *self.failures.entry(failure.kind.to_string()).or_insert(0) += 1;
         }
-        self.pending.extend(text(&Line::Sample(line(index, sample, self.origin_ns))));
+        self.pending.extend(text(&Line::Sample(Box::new(line(index, sample, self.origin_ns)))));
     }
 
     /// Hands over what has come to be written.

@@ -72,6 +72,8 @@ impl Assignment<'_> {
     /// The system refuses what the client needs, or `stop` was set.
     pub fn run(&self, observer: &mut dyn Observer) -> Result<Finished, DriveError> {
         let payloads: Vec<Payload> = self.written(&self.plan.manifest.requests);
+        // What the system will not allow is said before anything is sent.
+        self.orders(&payloads, &self.scenario.arrival).prepare()?;
         let warmup = self.written(&self.plan.warmup);
         let warmed = self.drive(&warmup, &Arrival::AllAtOnce, &mut Unobserved)?;
         if let Some(failure) = failure::of(&warmed, self.is_gone(&warmed), Phase::Warmup) {

@@ -21,7 +21,7 @@ fn samples(lines: &[Line]) -> Vec<&Sample> {
     let mut found = Vec::new();
     for line in lines {
         if let Line::Sample(sample) = line {
-            found.push(sample);
+            found.push(sample.as_ref());
         }
     }
     found

@@ -6,6 +6,7 @@ use schema::measurement::Measurement;
 use schema::run::{CacheState, TokenSource, ValidityVerdict};
 use suite::emitter::log::Logged;
 use suite::emitter::script::{Answer, Framing, Script, Scripted, Steady, UsageWhen, When};
+use suite::measure::verdict::REASONS;
 
 use crate::desk::{Desk, REQUESTS, server, stderr, unexplained, url};
 use crate::harness::Exchange;
@@ -275,4 +276,15 @@ fn a_server_that_needs_a_key_is_shown_it_and_no_record_holds_it() {
     let output =
         desk.run_flags(&url(&exchange)).args(["--api-key-file", "key"]).output().expect("runs");
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+}
+
+#[test]
+fn the_method_page_lists_the_reasons_that_judge() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/METHOD.md");
+    let page = fs::read_to_string(page).expect("readable");
+    let rows = REASONS.iter().map(|reason| {
+        let verdict = format!("{:?}", reason.verdict).to_uppercase();
+        format!("| `{}` | {verdict} | {} |\n", reason.id, reason.when)
+    });
+    assert!(page.contains(&rows.collect::<String>()), "docs/METHOD.md, section Validity");
 }
