@@ -1,3 +1,5 @@
+//! Every reason is provoked alone, and a clean run has none.
+
 use super::*;
 use schema::run::Summary;
 
