@@ -97,6 +97,7 @@ impl Sample {
                 query_tokens: Some(REQUESTS * TOKENS),
                 hit_tokens: Some(0),
                 expected_hit_tokens: Some(0),
+                ..CacheFacts::default()
             }),
             memory: Some(Memory { rss_bytes_max: Some(400 << 20), gpu_bytes_max: None }),
             correctness: Some(Correctness {
@@ -202,6 +203,7 @@ impl Sample {
                 from: WarmupSource::Disjoint,
                 output_tokens_max: None,
             }),
+            ..ScenarioFacts::default()
         }
     }
 
@@ -332,6 +334,7 @@ fn client_facts() -> ClientFacts {
         coalesced_read_share: Some(0.0),
         schedule_lag_us_p99: Some(90),
         streams_max: Some(REQUESTS),
+        ..ClientFacts::default()
     }
 }
 
@@ -350,6 +353,7 @@ fn counts(ok: u64, failed: u64) -> Counts {
         output_tokens_retokenized: tokens,
         output_chunks: tokens,
         token_source: Some(TokenSource::Usage),
+        ..Counts::default()
     }
 }
 
@@ -391,6 +395,7 @@ fn summary(samples: &[u64]) -> Summary {
         p95: percentile(0.95),
         p99: percentile(0.99),
         max: Some(max),
+        ..Summary::default()
     }
 }
 

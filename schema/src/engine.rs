@@ -129,6 +129,9 @@ pub struct Request {
     pub ignore_eos: bool,
     /// Output ids can be asked for with `return_token_ids`.
     pub return_token_ids: bool,
+    /// A running count can be asked for with `stream_options.continuous_usage_stats`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub usage_per_chunk: bool,
 }
 
 /// Reads an engine file.

@@ -9,8 +9,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::histogram::HdrHistogram;
-use crate::scenario::{Arrival, Tier, Warmup};
+pub use crate::figures::{Histograms, Metrics, Slice, Summary, TtftParts};
+use crate::scenario::{Arrival, CacheProtocol, Connections, Tier, Warmup};
 
 /// The schema name that a run record carries.
 pub const SCHEMA: &str = "run.v1";
@@ -80,7 +80,8 @@ pub enum Status {
     Skipped,
 }
 
-/// Whether the client may be believed: was it the bottleneck, did the identities hold?
+/// Whether the client may be believed: was it the bottleneck, did the identities hold? A reason
+/// of the load generator begins with its id and a colon.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Validity {
     pub verdict: ValidityVerdict,
@@ -216,6 +217,10 @@ pub struct ScenarioFacts {
     pub requests: Option<u64>,
     pub arrival: Option<Arrival>,
     pub warmup: Option<Warmup>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connections: Option<Connections>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<CacheProtocol>,
 }
 
 /// How prompts go over the wire. Runs are compared only within one form.
@@ -264,6 +269,10 @@ pub struct ClientFacts {
     pub kernel_to_user_us_p99: Option<u64>,
     /// Share of reads that brought more than one event.
     pub coalesced_read_share: Option<f64>,
+    /// Share of reads that brought more than one event when the client came late to them, so that
+    /// the kernel's stamp of the last stands for all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub late_read_share: Option<f64>,
     pub schedule_lag_us_p99: Option<u64>,
     pub streams_max: Option<u64>,
 }
@@ -275,8 +284,11 @@ pub struct CacheFacts {
     pub emptied: Option<bool>,
     pub query_tokens: Option<u64>,
     pub hit_tokens: Option<u64>,
-    /// Hits that the manifest's own repeated prefixes predict.
+    /// Hits that the manifest's own repeated prefixes predict, and what was primed.
     pub expected_hit_tokens: Option<u64>,
+    /// Tokens of the measured prompts that were sent ahead, where the scenario asks for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub primed_tokens: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -302,6 +314,9 @@ pub struct Counts {
     pub output_tokens_retokenized: Option<u64>,
     pub output_chunks: Option<u64>,
     pub token_source: Option<TokenSource>,
+    /// Where the number of tokens in each chunk comes from, the least trusted of all answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chunk_token_source: Option<TokenSource>,
 }
 
 /// Where the credited number of output tokens comes from.
@@ -313,89 +328,6 @@ pub enum TokenSource {
     Retokenized,
     Chunks,
     Requested,
-}
-
-/// Distributions, for plots and for computing percentiles again within a bin's width.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Histograms {
-    pub ttft_us: Option<HdrHistogram>,
-    pub ttft_scheduled_us: Option<HdrHistogram>,
-    pub tpot_us: Option<HdrHistogram>,
-    pub itl_chunk_us: Option<HdrHistogram>,
-    pub itl_token_us: Option<HdrHistogram>,
-    pub e2e_us: Option<HdrHistogram>,
-    pub e2e_scheduled_us: Option<HdrHistogram>,
-    pub queue_us: Option<HdrHistogram>,
-    pub connect_us: Option<HdrHistogram>,
-    pub schedule_lag_us: Option<HdrHistogram>,
-}
-
-impl Histograms {
-    /// Every histogram with its name, in the order of the record.
-    #[must_use]
-    pub fn named(&self) -> [(&'static str, Option<&HdrHistogram>); 10] {
-        [
-            ("ttft_us", self.ttft_us.as_ref()),
-            ("ttft_scheduled_us", self.ttft_scheduled_us.as_ref()),
-            ("tpot_us", self.tpot_us.as_ref()),
-            ("itl_chunk_us", self.itl_chunk_us.as_ref()),
-            ("itl_token_us", self.itl_token_us.as_ref()),
-            ("e2e_us", self.e2e_us.as_ref()),
-            ("e2e_scheduled_us", self.e2e_scheduled_us.as_ref()),
-            ("queue_us", self.queue_us.as_ref()),
-            ("connect_us", self.connect_us.as_ref()),
-            ("schedule_lag_us", self.schedule_lag_us.as_ref()),
-        ]
-    }
-}
-
-/// Rates over `time.wall_us`, exact percentiles over all samples.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Metrics {
-    pub requests_per_s: Option<f64>,
-    pub input_tokens_per_s: Option<f64>,
-    pub output_tokens_per_s: Option<f64>,
-    pub total_tokens_per_s: Option<f64>,
-    pub output_tokens_per_s_per_gpu: Option<f64>,
-    pub output_tokens_per_s_steady: Option<f64>,
-    /// Most output tokens in any sliding second.
-    pub output_tokens_per_s_peak: Option<f64>,
-    pub concurrency_mean: Option<f64>,
-    /// Service level to requests per second that met it.
-    pub goodput_per_s: Option<BTreeMap<String, f64>>,
-    pub joules_per_output_token: Option<f64>,
-    pub ttft_us: Option<Summary>,
-    pub tpot_us: Option<Summary>,
-    pub itl_chunk_us: Option<Summary>,
-    pub itl_token_us: Option<Summary>,
-    pub e2e_us: Option<Summary>,
-}
-
-impl Metrics {
-    /// The summaries with the names of the histograms that they belong to.
-    #[must_use]
-    pub fn summaries(&self) -> [(&'static str, Option<&Summary>); 5] {
-        [
-            ("ttft_us", self.ttft_us.as_ref()),
-            ("tpot_us", self.tpot_us.as_ref()),
-            ("itl_chunk_us", self.itl_chunk_us.as_ref()),
-            ("itl_token_us", self.itl_token_us.as_ref()),
-            ("e2e_us", self.e2e_us.as_ref()),
-        ]
-    }
-}
-
-/// Microseconds. Percentiles are linear between order statistics (NumPy's default), `std` is the
-/// population's.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Summary {
-    pub mean: Option<u64>,
-    pub std: Option<u64>,
-    pub p50: Option<u64>,
-    pub p90: Option<u64>,
-    pub p95: Option<u64>,
-    pub p99: Option<u64>,
-    pub max: Option<u64>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

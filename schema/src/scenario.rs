@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use crate::arrival::Arrival;
+pub use crate::run::CacheState;
 pub use crate::workload::{Pack, Workload};
 
 /// `suite/scenarios/<id>.toml`. The id is the file's stem.
@@ -18,6 +19,67 @@ pub struct Scenario {
     pub arrival: Arrival,
     pub output: Output,
     pub tier: Tier,
+    #[serde(default, skip_serializing_if = "Connections::is_default")]
+    pub connections: Connections,
+    #[serde(default, skip_serializing_if = "CacheProtocol::is_default")]
+    pub cache: CacheProtocol,
+}
+
+/// What connections cost.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Connections {
+    /// They are open before the clock starts, and carry one request after the other.
+    #[default]
+    Warm,
+    /// Each request opens its own.
+    Cold,
+}
+
+impl Connections {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// What the server's prefix cache holds when the clock starts.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CacheProtocol {
+    /// `cold`: emptied, and the emptiness read back. `primed`: emptied, then given the beginning
+    /// of each measured prompt. `unknown`: left as it is found.
+    pub state: CacheState,
+    /// Of `primed`: the share of each prompt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share: Option<f64>,
+}
+
+impl Default for CacheProtocol {
+    fn default() -> Self {
+        Self { state: CacheState::Cold, share: None }
+    }
+}
+
+impl CacheProtocol {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
+    fn check(&self) -> Result<(), ScenarioError> {
+        let wrong =
+            |wanted, found: String| ScenarioError::Range { key: "cache.share", wanted, found };
+        match (self.state, self.share) {
+            (CacheState::Primed, Some(share)) if share > 0.0 && share <= 1.0 => Ok(()),
+            (CacheState::Primed, share) => {
+                let found = share.map_or_else(|| "nothing".to_owned(), |share| share.to_string());
+                Err(wrong("above 0 and at most 1 where the cache is primed", found))
+            }
+            (_, Some(share)) => {
+                Err(wrong("left out where the cache is not primed", share.to_string()))
+            }
+            (_, None) => Ok(()),
+        }
+    }
 }
 
 /// Requests before the clock starts.
@@ -85,6 +147,7 @@ impl Scenario {
         positive("rev", u64::from(scenario.rev))?;
         positive("warmup.output_tokens_max", scenario.warmup.output_tokens_max.unwrap_or(1))?;
         scenario.arrival.check()?;
+        scenario.cache.check()?;
         if matches!(scenario.arrival, Arrival::Trace { .. }) && !scenario.workload.pack.has_times()
         {
             return Err(ScenarioError::NoTimes { pack: scenario.workload.pack.id() });

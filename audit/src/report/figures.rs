@@ -128,6 +128,7 @@ impl Figures {
             p95: us("p95"),
             p99: us("p99"),
             max: us("max"),
+            ..Summary::default()
         };
         (summary != Summary::default()).then_some(summary)
     }

@@ -126,6 +126,7 @@ impl Connection {
                 Err(error) => return Err(error),
             }
         }
+        sample.written_ns = Some(monotonic_ns());
         if before > 0 {
             epoll.modify(socket, &mut EpollEvent::new(EpollFlags::EPOLLIN, key))?;
         }
@@ -155,7 +156,7 @@ impl Connection {
         let Some(socket) = &self.socket else { return Err(Errno::ENOTCONN) };
         let read = stamper.read(socket, buffer, self.drained_ns)?;
         if read.bytes < buffer.len() {
-            self.drained_ns = read.user_ns;
+            self.drained_ns = read.moment.user_ns;
         }
         Ok(read)
     }

@@ -2,11 +2,14 @@
 //! cache. Plain blocking HTTP, never while the clock runs.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use reqwest::Url;
-use reqwest::blocking::{Client, Response};
+use reqwest::blocking::{Client, RequestBuilder, Response};
+use reqwest::header::AUTHORIZATION;
 use serde_json::Value;
 
 /// How long a question may take. Emptying a large cache is the slowest.
@@ -22,6 +25,49 @@ pub struct Server {
     pub address: SocketAddr,
     /// `host:port`.
     pub authority: String,
+    /// What the server wants to be shown, where it wants a key. Enters no record.
+    pub key: Option<Key>,
+}
+
+/// A key, which is never printed.
+#[derive(Clone)]
+pub struct Key(String);
+
+impl fmt::Debug for Key {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Key")
+    }
+}
+
+/// A file without a usable key.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyError {
+    #[error("cannot read key file `{path}`")]
+    Read { path: PathBuf, source: std::io::Error },
+    #[error("key file `{path}` must hold one line of visible ASCII characters")]
+    Text { path: PathBuf },
+}
+
+impl Key {
+    /// Reads the one line of the file at `path`.
+    ///
+    /// # Errors
+    /// The file cannot be read, or holds something else.
+    pub fn open(path: &Path) -> Result<Self, KeyError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| KeyError::Read { path: path.to_owned(), source })?;
+        let key = text.trim();
+        if key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(KeyError::Text { path: path.to_owned() });
+        }
+        Ok(Self(key.to_owned()))
+    }
+
+    /// The value of the `Authorization` header.
+    #[must_use]
+    pub fn authorization(&self) -> String {
+        format!("Bearer {}", self.0)
+    }
 }
 
 /// A question without an answer.
@@ -62,7 +108,13 @@ impl Server {
                 url: url.to_owned(),
                 message: error.to_string(),
             })?;
-        Ok(Self { client, base, address, authority })
+        Ok(Self { client, base, address, authority, key: None })
+    }
+
+    /// The same server, shown `key` with every request.
+    #[must_use]
+    pub fn with_key(self, key: Option<Key>) -> Self {
+        Self { key, ..self }
     }
 
     /// Asks for `route` as JSON.
@@ -78,7 +130,7 @@ impl Server {
     /// # Errors
     /// There is no answer, or not of status 200.
     pub fn get_text(&self, route: &str) -> Result<String, ControlError> {
-        self.answer(route, self.client.get(self.url(route)).send())
+        self.answer(route, self.keyed(self.client.get(self.url(route))).send())
     }
 
     /// Posts nothing to `route`, and takes whatever comes back; `null` where that is no JSON.
@@ -86,15 +138,22 @@ impl Server {
     /// # Errors
     /// There is no answer, or not of status 200.
     pub fn post(&self, route: &str) -> Result<Value, ControlError> {
-        let text = self.answer(route, self.client.post(self.url(route)).send())?;
+        let text = self.answer(route, self.keyed(self.client.post(self.url(route))).send())?;
         Ok(json(route, &text).unwrap_or_default())
     }
 
     /// Whether anything at all comes back from `route` within `limit`.
     #[must_use]
     pub fn answers(&self, route: &str, limit: Duration) -> bool {
-        let asked = self.client.get(self.url(route)).timeout(limit.min(LIMIT)).send();
+        let asked = self.keyed(self.client.get(self.url(route))).timeout(limit.min(LIMIT)).send();
         !matches!(self.answer(route, asked), Err(ControlError::Unreachable { .. }))
+    }
+
+    fn keyed(&self, request: RequestBuilder) -> RequestBuilder {
+        match &self.key {
+            Some(key) => request.header(AUTHORIZATION, key.authorization()),
+            None => request,
+        }
     }
 
     fn url(&self, route: &str) -> Url {

@@ -6,6 +6,8 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::scan::scan;
+
 /// What an event says.
 #[derive(Debug)]
 pub enum Event<'a> {
@@ -17,12 +19,14 @@ pub enum Event<'a> {
 }
 
 /// A piece of the answer.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct Chunk<'a> {
-    /// Answer, reasoning and the like, as far as this chunk carries any.
-    pub text: Vec<Cow<'a, str>>,
-    /// Part of a tool call, which is also made of tokens.
-    pub tool_call: bool,
+    /// Words before the answer, under either of their names.
+    pub reasoning: Option<Cow<'a, str>>,
+    /// Words of the answer.
+    pub content: Option<Cow<'a, str>>,
+    /// Part of a tool call, which is also made of tokens: its name and arguments, maybe none.
+    pub tool_call: Option<String>,
     /// Output ids, where the engine gives them.
     pub ids: Option<Vec<u32>>,
     pub finish_reason: Option<Cow<'a, str>>,
@@ -53,6 +57,14 @@ pub fn parse(data: &[u8]) -> Result<Event<'_>, NotAChunk> {
     if trimmed == b"[DONE]" {
         return Ok(Event::Done);
     }
+    if let Some(chunk) = scan(trimmed) {
+        return Ok(Event::Chunk(chunk));
+    }
+    parse_any(trimmed)
+}
+
+/// Reads an event of any shape. What [`scan`] reads is what this reads.
+pub(super) fn parse_any(trimmed: &[u8]) -> Result<Event<'_>, NotAChunk> {
     let wire: Wire<'_> = serde_json::from_slice(trimmed)?;
     if let Some(message) = wire.error_message() {
         return Ok(Event::Error(message));
@@ -136,15 +148,33 @@ impl<'a> Wire<'a> {
         chunk.has_choice = true;
         chunk.ids = choice.token_ids;
         chunk.finish_reason = choice.finish_reason;
-        let mut texts = vec![choice.text];
+        chunk.content = choice.text;
         if let Some(delta) = choice.delta {
-            chunk.tool_call = delta.tool_calls.is_some_and(|calls| !calls.is_empty())
-                || delta.function_call.is_some();
+            chunk.tool_call = delta.tool_text();
             // Some servers send both spellings of the same words: they count once.
-            texts.extend([delta.reasoning.or(delta.reasoning_content), delta.content]);
+            chunk.reasoning = delta.reasoning.or(delta.reasoning_content);
+            chunk.content = chunk.content.or(delta.content);
         }
-        chunk.text.extend(texts.into_iter().flatten().filter(|text| !text.is_empty()));
         chunk
+    }
+}
+
+impl WireDelta<'_> {
+    fn tool_text(&self) -> Option<String> {
+        let calls = self.tool_calls.as_deref().unwrap_or_default();
+        let functions = calls.iter().map(|call| &call["function"]).chain(&self.function_call);
+        let mut functions = functions.peekable();
+        functions.peek()?;
+        let words = functions.flat_map(|function| [&function["name"], &function["arguments"]]);
+        Some(words.filter_map(Value::as_str).collect())
+    }
+}
+
+impl Chunk<'_> {
+    /// All words of the chunk, in the order in which they count.
+    pub fn words(&self) -> impl Iterator<Item = &str> {
+        let tool = self.tool_call.as_deref();
+        [self.reasoning.as_deref(), self.content.as_deref(), tool].into_iter().flatten()
     }
 }
 
@@ -172,9 +202,15 @@ mod tests {
             (r#"{"choices":null,"usage":null}"#, ""),
         ];
         for (data, expected) in cases {
-            assert_eq!(chunk(data).text.concat(), expected, "{data}");
+            assert_eq!(chunk(data).words().collect::<String>(), expected, "{data}");
         }
-        assert!(chunk(r#"{"choices":[{"delta":{"tool_calls":[{"index":0}]}}]}"#).tool_call);
+        let tool =
+            |call: &str| chunk(&format!(r#"{{"choices":[{{"delta":{{{call}}}}}]}}"#)).tool_call;
+        assert_eq!(tool(r#""tool_calls":[{"index":0}]"#).as_deref(), Some(""));
+        assert_eq!(tool(r#""tool_calls":[]"#), None);
+        let call = r#""tool_calls":[{"function":{"name":"f","arguments":"{\"a\":"}}]"#;
+        assert_eq!(tool(call).as_deref(), Some("f{\"a\":"));
+        assert_eq!(tool(r#""function_call":{"arguments":"1}"}"#).as_deref(), Some("1}"));
     }
 
     #[test]

@@ -2,158 +2,83 @@
 //! thread, one epoll; no allocation on the path of an event beyond what it keeps.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use schema::scenario::Arrival;
+use schema::scenario::{Arrival, Connections};
 
+use super::alarm::{ALARM, Alarm};
 use super::connection::{Connection, InFlight, Phase};
+use super::limits::FILES_SPARE;
 use super::load::ClientLoad;
-use super::payload::Payload;
+use super::orders::{AHEAD, Pool};
+pub use super::orders::{DriveError, Driven, Observer, Orders, Tally, Unobserved};
 use super::sample::{FailureKind, Sample};
 use super::schedule::{Due, Schedule};
 use super::stamp::Stamper;
 use super::stream::{Standing, Stream};
 use crate::clock::monotonic_ns;
 
-/// Connections that are open ahead of need where the times of requests are fixed and nothing caps
-/// them: how many will be needed at one time, only the run tells.
-const AHEAD: usize = 64;
 /// Connections that are being opened at one time: less than any server's backlog.
 const OPENING_MAX: usize = 128;
 /// How long opening may take.
 const OPENING_LIMIT_NS: u64 = 10_000_000_000;
 /// Sends between two looks for answers, so that sending many does not delay the first's stamps.
 const SENDS_PER_TURN: usize = 32;
-/// Files that are open beside the connections.
-const FILES_SPARE: u64 = 64;
 /// How long a body may stay open after `[DONE]` before the connection is given up.
 const CLOSING_LIMIT_NS: u64 = 100_000_000;
 /// How often what is not driven by events is looked after.
 const SWEEP_NS: u64 = 50_000_000;
+/// A wait shorter than this found its events ready.
+const SLEPT_NS: u64 = 20_000;
+/// The last of the wait for a request that is due is spent awake: waking takes about as long.
+const AWAKE_NS: u64 = 60_000;
 /// Longest wait for an event.
 const WAIT_MAX_MS: u8 = 50;
-
-/// How a list of payloads is sent.
-#[derive(Debug)]
-pub struct Orders<'a> {
-    pub address: SocketAddr,
-    pub payloads: &'a [Payload],
-    pub arrival: &'a Arrival,
-    /// Longest time without any event while requests are open.
-    pub no_progress_ns: u64,
-    /// Set from outside to stop.
-    pub stop: &'a AtomicBool,
-    pub kernel_timestamps: bool,
-}
-
-/// Where a run stands, for whoever shows it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
-    pub planned: u64,
-    pub done: u64,
-    pub failed: u64,
-    pub tokens: u64,
-    pub elapsed_ns: u64,
-}
-
-/// What a run brought.
-#[derive(Debug)]
-pub struct Driven {
-    /// One per payload, in their order.
-    pub samples: Vec<Sample>,
-    /// When the clock started.
-    pub start_ns: u64,
-    pub load: ClientLoad,
-    /// No event came for longer than the limit.
-    pub hung: bool,
-}
-
-/// A run that could not be made at all.
-#[derive(Debug, thiserror::Error)]
-pub enum DriveError {
-    #[error(
-        "{needed} open files are needed and {limit} allowed\nhint: raise the limit (`ulimit -n`)"
-    )]
-    Files { needed: u64, limit: u64 },
-    #[error("the system refuses {what}")]
-    System { what: &'static str, source: Errno },
-    #[error("interrupted")]
-    Interrupted,
-}
 
 /// Sends everything and waits for every answer.
 ///
 /// # Errors
 /// The system refuses what the client needs, or `stop` was set. A request that fails is no error.
-pub fn drive(orders: &Orders<'_>, observe: &mut dyn FnMut(&Tally)) -> Result<Driven, DriveError> {
-    let cap = orders.arrival.concurrency_max();
-    let cap = cap.and_then(|cap| usize::try_from(cap).ok()).unwrap_or(usize::MAX);
-    let slots = orders.payloads.len().min(cap);
-    let pool = orders.pool();
-    let ahead = if pool == Pool::Growing { slots.min(AHEAD) } else { slots };
-    allow_files(slots as u64 + FILES_SPARE, ahead as u64 + FILES_SPARE)?;
+pub fn drive(orders: &Orders<'_>, observer: &mut dyn Observer) -> Result<Driven, DriveError> {
+    orders.prepare()?;
+    let (slots, surely) = orders.connections_needed();
+    let ahead = if orders.connections == Connections::Cold { 0 } else { surely };
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
         .map_err(|source| DriveError::System { what: "an epoll instance", source })?;
+    let alarm =
+        Alarm::new(&epoll).map_err(|source| DriveError::System { what: "a timer", source })?;
     let mut driver = Driver {
         orders,
+        observer,
         epoll,
+        alarm,
         stamper: Stamper::new(orders.kernel_timestamps),
         connections: (0..slots).map(|_| Connection::default()).collect(),
         samples: vec![None; orders.payloads.len()],
         schedule: Schedule::new(orders.payloads),
-        pool,
+        pool: orders.pool(),
         idle: (0..slots).collect(),
         opened: 0,
         load: ClientLoad::start(),
         tally: Tally { planned: orders.payloads.len() as u64, ..Tally::default() },
         start_ns: 0,
         progress_ns: 0,
+        looked_ns: 0,
         busy: 0,
         hung: false,
     };
     driver.open_ahead(ahead)?;
-    driver.run(observe)?;
+    driver.run()?;
     Ok(driver.into_result())
-}
-
-/// Raises the soft limit on open files as far as `most`, or at least to `needed`.
-fn allow_files(most: u64, needed: u64) -> Result<(), DriveError> {
-    let what = "its limit on open files";
-    let system = |source| DriveError::System { what, source };
-    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(system)?;
-    if needed > hard {
-        return Err(DriveError::Files { needed, limit: hard });
-    }
-    if most > soft {
-        setrlimit(Resource::RLIMIT_NOFILE, most.min(hard), hard).map_err(system)?;
-    }
-    Ok(())
-}
-
-/// How the connections are used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pool {
-    /// As many as there may be requests, in turns.
-    Fixed,
-    /// A few more than there are requests at the time, the latest used first.
-    Growing,
-}
-
-impl Orders<'_> {
-    fn pool(&self) -> Pool {
-        let all = matches!(self.arrival, Arrival::AllAtOnce);
-        let capped = self.arrival.concurrency_max().is_some();
-        if all || capped { Pool::Fixed } else { Pool::Growing }
-    }
 }
 
 struct Driver<'a> {
     orders: &'a Orders<'a>,
+    observer: &'a mut dyn Observer,
     epoll: Epoll,
+    alarm: Alarm,
     stamper: Stamper,
     connections: Vec<Connection>,
     samples: Vec<Option<Sample>>,
@@ -168,6 +93,8 @@ struct Driver<'a> {
     start_ns: u64,
     /// When an event last came.
     progress_ns: u64,
+    /// Nothing that is read now arrived before.
+    looked_ns: u64,
     /// Requests under way.
     busy: usize,
     hung: bool,
@@ -214,36 +141,49 @@ impl Driver<'_> {
                 let needed = self.connections.len() as u64 + FILES_SPARE;
                 Err(DriveError::Files { needed, limit: slot as u64 })
             }
+            Err(Errno::EADDRNOTAVAIL) => {
+                let needed = self.connections.len() as u64;
+                Err(DriveError::Ports { address, needed, limit: slot as u64 })
+            }
             Err(_) => Ok(false),
         }
     }
 
-    fn run(&mut self, observe: &mut dyn FnMut(&Tally)) -> Result<(), DriveError> {
+    fn run(&mut self) -> Result<(), DriveError> {
         let mut events = vec![EpollEvent::empty(); 256];
         let mut buffer = vec![0; 256 << 10];
         self.load = ClientLoad::start();
         self.start_ns = monotonic_ns();
-        self.progress_ns = self.start_ns;
+        (self.progress_ns, self.looked_ns) = (self.start_ns, self.start_ns);
         self.schedule.start(self.start_ns);
-        let (mut sweep_ns, mut woken_ns) = (self.start_ns, self.start_ns);
+        let (mut sweep_ns, mut woken_ns, mut count) = (self.start_ns, self.start_ns, 0);
         while self.busy > 0 || !self.schedule.is_empty() {
             let timeout_ms = self.send_due()?;
-            self.load.turn(monotonic_ns() - woken_ns);
-            let count = self.wait(&mut events, timeout_ms)?;
+            let asleep_ns = monotonic_ns();
+            self.load.turn(asleep_ns - woken_ns);
+            let (looked_ns, saw_all) = (woken_ns, count < events.len());
+            count = self.wait(&mut events, timeout_ms)?;
             woken_ns = monotonic_ns();
-            for event in &events[..count] {
+            // What ended a wait has just arrived; what was ready came since the last look, unless
+            // that one did not show all.
+            if woken_ns - asleep_ns > SLEPT_NS {
+                self.looked_ns = woken_ns;
+            } else if saw_all {
+                self.looked_ns = looked_ns;
+            }
+            for event in events[..count].iter().filter(|event| event.data() != ALARM) {
                 self.handle(event, &mut buffer)?;
             }
             if woken_ns - sweep_ns >= SWEEP_NS {
                 sweep_ns = woken_ns;
                 self.stop_if_asked()?;
                 self.sweep(woken_ns);
-                observe(&self.tally);
+                self.observer.stands(&self.tally);
             }
         }
         self.load.finish();
         self.tally.elapsed_ns = monotonic_ns() - self.start_ns;
-        observe(&self.tally);
+        self.observer.stands(&self.tally);
         Ok(())
     }
 
@@ -270,9 +210,12 @@ impl Driver<'_> {
                 return Ok(WAIT_MAX_MS);
             };
             if due.at_ns > now_ns {
-                // Below a millisecond the loop goes round without waiting.
-                let wait_ms = (due.at_ns - now_ns) / 1_000_000;
-                return Ok(u8::try_from(wait_ms).unwrap_or(WAIT_MAX_MS).min(WAIT_MAX_MS));
+                if due.at_ns - now_ns <= AWAKE_NS {
+                    return Ok(0);
+                }
+                let set = self.alarm.set(due.at_ns - AWAKE_NS);
+                set.map_err(|source| DriveError::System { what: "to set a timer", source })?;
+                return Ok(WAIT_MAX_MS);
             }
             self.schedule.take(due);
             self.idle.pop_front();
@@ -293,13 +236,14 @@ impl Driver<'_> {
                 (due.at_ns, other.concurrency_max().map(|_| waited_ns))
             }
         };
-        Sample { scheduled_ns, queue_ns, end_ns: scheduled_ns, ..Sample::default() }
+        let taken_ns = Some(monotonic_ns());
+        Sample { scheduled_ns, queue_ns, taken_ns, end_ns: scheduled_ns, ..Sample::default() }
     }
 
     /// Keeps a few connections open beyond those in use. One that has a request is never among
     /// them: the front of `idle` was opened, as long as a few more are open than in use.
     fn open_spare(&mut self) -> Result<(), DriveError> {
-        if self.pool == Pool::Fixed {
+        if self.pool == Pool::Fixed || self.orders.connections == Connections::Cold {
             return Ok(());
         }
         while self.opened < self.connections.len() && self.opened < self.busy + AHEAD {
@@ -396,16 +340,21 @@ impl Driver<'_> {
             connection.close();
             return Ok(());
         };
-        let (standing, brought) = request.stream.take(&buffer[..read.bytes], read.at_ns);
-        self.load.read(read.kernel_to_user_ns, brought.chunks);
+        let (standing, brought) = request.stream.take(&buffer[..read.bytes], read.moment);
+        if brought.first {
+            request.stream.sample.parsed_ns = Some(monotonic_ns());
+        }
+        let user_ns = read.moment.user_ns;
+        let waited_ns = user_ns.saturating_sub(self.looked_ns);
+        self.load.read(read.kernel_to_user_ns, brought.chunks, waited_ns);
         self.tally.tokens += brought.tokens;
         if brought.events > 0 || brought.head {
-            self.progress_ns = read.user_ns;
+            self.progress_ns = user_ns;
         }
         match standing {
             Standing::Open => {}
             Standing::Closing => {
-                request.closing_since_ns.get_or_insert(read.user_ns);
+                request.closing_since_ns.get_or_insert(user_ns);
             }
             Standing::Ended { reusable } => self.finish(slot, reusable),
         }
@@ -441,7 +390,7 @@ impl Driver<'_> {
         let connection = &mut self.connections[slot];
         let Some(request) = connection.request.take() else { return };
         let whole = request.written == self.orders.payloads[request.index].bytes.len();
-        if reusable && whole {
+        if reusable && whole && self.orders.connections == Connections::Warm {
             connection.served += 1;
         } else {
             connection.close();
@@ -450,7 +399,10 @@ impl Driver<'_> {
         self.progress_ns = connection.freed_ns;
         self.tally.done += 1;
         self.tally.failed += u64::from(!request.stream.sample.is_ok());
-        self.samples[request.index] = Some(request.stream.sample);
+        let mut sample = request.stream.sample;
+        self.observer.ended(request.index, &sample);
+        sample.shrink();
+        self.samples[request.index] = Some(sample);
         self.schedule.ended(request.index, connection.freed_ns);
         self.busy -= 1;
         match self.pool {
@@ -489,6 +441,7 @@ impl Driver<'_> {
         for index in self.schedule.give_up() {
             let mut sample = Sample { scheduled_ns: now_ns, end_ns: now_ns, ..Sample::default() };
             sample.fail(FailureKind::NotSent, "the run was given up before");
+            self.observer.ended(index, &sample);
             self.samples[index] = Some(sample);
             self.tally.done += 1;
             self.tally.failed += 1;

@@ -10,6 +10,8 @@ use crate::clock::monotonic_ns;
 const SLICE_NS: u64 = 100_000_000;
 /// A last slice shorter than this says nothing.
 const SLICE_MIN_NS: u64 = 10_000_000;
+/// Chunks of one read that came within this time of it may share a stamp.
+const LATE_NS: u64 = 1_000_000;
 /// Longest time that the histograms hold, one hour.
 const LONGEST_NS: u64 = 3600 * 1_000_000_000;
 
@@ -23,6 +25,8 @@ pub struct ClientLoad {
     reads_unstamped: u64,
     /// Reads that brought more than one chunk with a token.
     reads_coalesced: u64,
+    /// Those of them that waited for longer than [`LATE_NS`], or may have.
+    reads_late: u64,
     shares: Vec<f64>,
     slice_start_ns: u64,
     slice_cpu_ns: u64,
@@ -39,6 +43,7 @@ impl ClientLoad {
             reads: 0,
             reads_unstamped: 0,
             reads_coalesced: 0,
+            reads_late: 0,
             shares: Vec::new(),
             slice_start_ns: monotonic_ns(),
             slice_cpu_ns: thread_cpu_ns(),
@@ -51,13 +56,17 @@ impl ClientLoad {
         self.turns_ns.saturating_record(ns);
     }
 
-    /// A read brought `chunks` chunks with tokens.
-    pub fn read(&mut self, kernel_to_user_ns: Option<u64>, chunks: u32) {
+    /// A read brought `chunks` chunks with tokens, none of which arrived more than `waited_ns`
+    /// before it.
+    pub fn read(&mut self, kernel_to_user_ns: Option<u64>, chunks: u32, waited_ns: u64) {
         if chunks == 0 {
             return;
         }
         self.reads += 1;
         self.reads_coalesced += u64::from(chunks > 1);
+        // A client that got its core late does not know it, and the stamp does.
+        let late = waited_ns.max(kernel_to_user_ns.unwrap_or(0)) > LATE_NS;
+        self.reads_late += u64::from(chunks > 1 && late);
         match kernel_to_user_ns {
             Some(ns) => self.kernel_to_user_ns.saturating_record(ns),
             None => self.reads_unstamped += 1,
@@ -115,6 +124,12 @@ impl ClientLoad {
     pub fn coalesced_read_share(&self) -> Option<f64> {
         (self.reads > 0).then(|| self.reads_coalesced as f64 / self.reads as f64)
     }
+
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "reads are far below 2^53")]
+    pub fn late_read_share(&self) -> Option<f64> {
+        (self.reads > 0).then(|| self.reads_late as f64 / self.reads as f64)
+    }
 }
 
 fn durations() -> Histogram<u64> {
@@ -131,4 +146,30 @@ fn thread_cpu_ns() -> u64 {
     let microseconds =
         usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
     u64::try_from(microseconds).unwrap_or(0) * 1000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_reads_of_several_chunks_that_waited_are_late() {
+        let mut load = ClientLoad::start();
+        let long = 2 * LATE_NS;
+        for (kernel_to_user_ns, chunks, waited_ns) in [
+            (Some(1000), 1, long),
+            (Some(long), 1, long),
+            (Some(1000), 2, 1000),
+            (Some(1000), 0, long),
+            (Some(1000), 2, long),
+            (Some(long), 3, 1000),
+            (None, 3, long),
+            (None, 3, 0),
+        ] {
+            load.read(kernel_to_user_ns, chunks, waited_ns);
+        }
+        assert_eq!(load.late_read_share(), Some(3.0 / 7.0));
+        assert_eq!(load.coalesced_read_share(), Some(5.0 / 7.0));
+        assert_eq!(load.kernel_timestamps(), Some(false), "two of seven reads had no stamp");
+    }
 }

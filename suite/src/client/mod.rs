@@ -2,17 +2,21 @@
 //! stamp for every read. The only place of the suite that knows the wire; what the times mean is
 //! `measure`'s.
 
+mod alarm;
 pub mod connection;
 pub mod control;
 pub mod delta;
 pub mod drive;
 pub mod first_answer;
 pub mod http;
+mod limits;
 pub mod load;
+mod orders;
 pub mod payload;
 pub mod probe;
 pub mod props;
 pub mod sample;
+mod scan;
 pub mod schedule;
 pub mod sse;
 pub mod stamp;

@@ -5,8 +5,10 @@ use schema::manifest::ManifestRequest;
 use schema::scenario::Output;
 use serde_json::{Map, Value, json};
 
+use super::control::Key;
+
 /// Where requests go.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Endpoint {
     /// `host:port` for the `Host` header.
     pub authority: String,
@@ -14,6 +16,7 @@ pub struct Endpoint {
     pub path: String,
     /// The model's name as the server knows it.
     pub model: String,
+    pub key: Option<Key>,
 }
 
 /// One request, ready to be sent.
@@ -47,7 +50,11 @@ pub fn payload(
     body.insert("max_tokens".into(), json!(entry.output_tokens));
     body.insert("temperature".into(), json!(output.temperature));
     body.insert("stream".into(), json!(true));
-    body.insert("stream_options".into(), json!({"include_usage": true}));
+    let mut usage = json!({"include_usage": true});
+    if takes.usage_per_chunk {
+        usage["continuous_usage_stats"] = json!(true);
+    }
+    body.insert("stream_options".into(), usage);
     if takes.ignore_eos && output.ignore_eos {
         body.insert("ignore_eos".into(), json!(true));
     }
@@ -56,11 +63,15 @@ pub fn payload(
     }
     body.sort_keys();
     let body = Value::Object(body).to_string();
+    let key = endpoint.key.as_ref();
+    let authorization =
+        key.map_or_else(String::new, |key| format!("Authorization: {}\r\n", key.authorization()));
     let head = format!(
         "POST {} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n\
-         Accept: text/event-stream\r\nContent-Length: {}\r\n\r\n",
+         Accept: text/event-stream\r\n{}Content-Length: {}\r\n\r\n",
         endpoint.path,
         endpoint.authority,
+        authorization,
         body.len()
     );
     Payload {
@@ -80,12 +91,14 @@ mod tests {
             authority: "127.0.0.1:8000".into(),
             path: path.into(),
             model: "tiny".into(),
+            key: None,
         };
         let takes = Request {
             route: path.into(),
             token_ids: takes_all,
             ignore_eos: takes_all,
             return_token_ids: takes_all,
+            usage_per_chunk: false,
         };
         let entry = ManifestRequest {
             prompt: vec![1, 2, 3],

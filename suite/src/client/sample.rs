@@ -12,10 +12,20 @@ pub struct Sample {
     pub scheduled_ns: u64,
     /// How long it then waited behind the cap on concurrency; none where there is no cap.
     pub queue_ns: Option<u64>,
+    /// When the client took it up; what follows is opening a connection, where none is open.
+    pub taken_ns: Option<u64>,
     /// When its first byte was written; none if it never was.
     pub sent_ns: Option<u64>,
+    /// When its last byte was written.
+    pub written_ns: Option<u64>,
     /// How long its connection took to open, before the clock started or after.
     pub connect_ns: Option<u64>,
+    /// When the first event of the stream came, such as a chunk with a role alone.
+    pub first_event_ns: Option<u64>,
+    /// When the first chunk of the answer itself came, after any reasoning.
+    pub first_content_ns: Option<u64>,
+    /// When the first chunk that carried a token was parsed.
+    pub parsed_ns: Option<u64>,
     /// Every chunk that carried a token, in order.
     pub chunks: Vec<ChunkStamp>,
     /// When the stream ended, after trailing usage and the like.
@@ -34,10 +44,29 @@ pub struct Sample {
 /// A chunk that carried at least one token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkStamp {
+    /// When it arrived, by the kernel's clock where that is known.
     pub at_ns: u64,
+    /// How much later this program had it.
+    pub lag_ns: u32,
     /// Tokens in it, where ids or usage tell.
     pub tokens: Option<u32>,
     pub text_bytes: u32,
+}
+
+/// What the time to the first token is made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TtftParts {
+    /// Behind the cap on concurrency.
+    pub queue_ns: u64,
+    pub schedule_lag_ns: u64,
+    /// For a connection, where none was open.
+    pub connect_ns: u64,
+    /// First byte of the request to its last.
+    pub send_ns: u64,
+    /// Server and network.
+    pub server_ns: u64,
+    /// From the first token's arrival to its being read and parsed.
+    pub parse_ns: u64,
 }
 
 /// Why a request failed.
@@ -95,12 +124,40 @@ impl Sample {
         self.failure.get_or_insert_with(|| RequestFailure { kind, message: message.into() });
     }
 
-    /// From when it was scheduled, and free of the cap on concurrency, to when it was sent: what
-    /// the client itself cost. None if it was not sent.
+    /// From when it was scheduled, and free of the cap on concurrency, to when it was taken up:
+    /// what the client itself cost. None if it was not sent.
     #[must_use]
     pub fn schedule_lag_ns(&self) -> Option<u64> {
-        let waited_ns = self.sent_ns?.saturating_sub(self.scheduled_ns);
+        let waited_ns = self.taken_ns.or(self.sent_ns)?.saturating_sub(self.scheduled_ns);
         Some(waited_ns.saturating_sub(self.queue_ns.unwrap_or(0)))
+    }
+
+    /// The time from the scheduled send to the first token in the client's hands, in parts that
+    /// add up to it. None without a token.
+    #[must_use]
+    pub fn ttft_parts(&self) -> Option<TtftParts> {
+        let (sent, (first, _)) = (self.sent_ns?, self.span()?);
+        let taken = self.taken_ns.unwrap_or(sent).clamp(self.scheduled_ns, sent);
+        // A server may begin its answer before it has the whole question.
+        let written = self.written_ns.unwrap_or(sent).clamp(sent, first.at_ns.max(sent));
+        let waited = taken - self.scheduled_ns;
+        let queue_ns = self.queue_ns.unwrap_or(0).min(waited);
+        let arrived = first.at_ns.max(written);
+        Some(TtftParts {
+            queue_ns,
+            schedule_lag_ns: waited - queue_ns,
+            connect_ns: sent - taken,
+            send_ns: written - sent,
+            server_ns: arrived - written,
+            parse_ns: self.parsed_ns.unwrap_or(arrived).saturating_sub(arrived),
+        })
+    }
+
+    /// Gives back the room that was kept for more: many samples are held at one time.
+    pub(super) fn shrink(&mut self) {
+        self.chunks.shrink_to_fit();
+        self.ids.shrink_to_fit();
+        self.text.shrink_to_fit();
     }
 
     #[must_use]

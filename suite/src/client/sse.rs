@@ -39,7 +39,7 @@ impl SseParser {
             self.after_cr = false;
             bytes = bytes.strip_prefix(b"\n").unwrap_or(bytes);
         }
-        while let Some(end) = bytes.iter().position(|byte| matches!(byte, b'\n' | b'\r')) {
+        while let Some(end) = memchr::memchr2(b'\n', b'\r', bytes) {
             let (line, rest) = (&bytes[..end], &bytes[end + 1..]);
             if self.line.is_empty() {
                 self.take_line(line, event)?;

@@ -25,12 +25,32 @@ const ADJACENT_NS: u64 = 5_000;
 pub struct Read {
     /// Zero at the end of the connection.
     pub bytes: usize,
-    /// When they arrived: the kernel's stamp where `kernel_to_user_ns` is given.
+    pub moment: Moment,
+    /// From the kernel's stamp to this program, where there is a credible stamp.
+    pub kernel_to_user_ns: Option<u64>,
+}
+
+/// When bytes came, by two clocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// When they arrived: the kernel's stamp where there is a credible one.
     pub at_ns: u64,
     /// When this program had them.
     pub user_ns: u64,
-    /// From the kernel's stamp to this program, where there is a credible stamp.
-    pub kernel_to_user_ns: Option<u64>,
+}
+
+impl Moment {
+    /// A moment that only this program knows of.
+    #[must_use]
+    pub fn at(user_ns: u64) -> Self {
+        Self { at_ns: user_ns, user_ns }
+    }
+
+    /// From the one clock to the other, at most four seconds.
+    #[must_use]
+    pub fn lag_ns(&self) -> u32 {
+        u32::try_from(self.user_ns.saturating_sub(self.at_ns)).unwrap_or(u32::MAX)
+    }
 }
 
 /// Reads and stamps.
@@ -101,8 +121,7 @@ impl Stamper {
             .map(|at| at.clamp(since_ns.min(user_ns), user_ns));
         Ok(Read {
             bytes: message.bytes,
-            at_ns: arrived_ns.unwrap_or(user_ns),
-            user_ns,
+            moment: Moment { at_ns: arrived_ns.unwrap_or(user_ns), user_ns },
             kernel_to_user_ns: arrived_ns.map(|at| user_ns - at),
         })
     }
@@ -146,9 +165,10 @@ mod tests {
         let Some(lag) = read.kernel_to_user_ns else {
             return eprintln!("skipped: this kernel does not stamp what it receives");
         };
-        assert_eq!(read.user_ns - read.at_ns, lag);
-        assert!(read.user_ns - sent >= 20_000_000, "the reader came late");
-        assert!(read.at_ns - sent < 10_000_000, "the stamp is the arrival's, not the reader's");
+        let Moment { at_ns, user_ns } = read.moment;
+        assert_eq!(user_ns - at_ns, lag);
+        assert!(user_ns - sent >= 20_000_000, "the reader came late");
+        assert!(at_ns - sent < 10_000_000, "the stamp is the arrival's, not the reader's");
     }
 
     #[test]
@@ -157,12 +177,12 @@ mod tests {
         // As if the wall clock had been set back by a minute since the clocks were related.
         stamper.offset_ns += 60_000_000_000;
         let (_, read) = read_after_waiting(&mut stamper, 0);
-        assert_eq!((read.at_ns, read.kernel_to_user_ns), (read.user_ns, None));
+        assert_eq!((read.moment.at_ns, read.kernel_to_user_ns), (read.moment.user_ns, None));
     }
 
     #[test]
     fn without_kernel_stamps_the_readers_time_is_taken() {
         let (_, read) = read_after_waiting(&mut Stamper::new(false), 0);
-        assert_eq!((read.at_ns, read.kernel_to_user_ns), (read.user_ns, None));
+        assert_eq!((read.moment.at_ns, read.kernel_to_user_ns), (read.moment.user_ns, None));
     }
 }

@@ -5,6 +5,7 @@ use super::delta::{Chunk, Event, parse};
 use super::http::{ResponseDecoder, preview};
 use super::sample::{ChunkStamp, FailureKind, Sample};
 use super::sse::SseParser;
+use super::stamp::Moment;
 
 /// How much of a body that is not a stream of events is kept, to say what it was.
 const DOCUMENT_MAX: usize = 16 << 10;
@@ -28,6 +29,8 @@ pub struct Brought {
     pub tokens: u64,
     /// The response's head was completed.
     pub head: bool,
+    /// The answer's first token is among them.
+    pub first: bool,
 }
 
 /// Where an answer stands.
@@ -54,18 +57,18 @@ impl Stream {
         !self.reader.answered
     }
 
-    /// Takes bytes that arrived at `at_ns`.
-    pub fn take(&mut self, bytes: &[u8], at_ns: u64) -> (Standing, Brought) {
+    /// Takes bytes that arrived at `at`.
+    pub fn take(&mut self, bytes: &[u8], at: Moment) -> (Standing, Brought) {
         let had_head = self.decoder.head().is_some();
         let (sample, reader) = (&mut self.sample, &mut self.reader);
         reader.answered = true;
         reader.brought = Brought::default();
         let fed = self.decoder.feed(bytes, &mut |head, body| {
-            reader.body(head.status == 200 && !head.json, body, at_ns, sample);
+            reader.body(head.status == 200 && !head.json, body, at, sample);
         });
         let mut brought = std::mem::take(&mut reader.brought);
         brought.head = !had_head && self.decoder.head().is_some();
-        sample.end_ns = at_ns;
+        sample.end_ns = at.at_ns;
         if let Err(error) = fed {
             sample.fail(FailureKind::BadHttp, error.to_string());
             return (Standing::Ended { reusable: false }, brought);
@@ -115,15 +118,18 @@ impl Stream {
 
     /// Judges the answer when nothing more will come.
     fn conclude(&mut self) {
-        let end_ns = self.sample.end_ns;
-        self.reader.finish(end_ns, &mut self.sample);
+        let end = Moment::at(self.sample.end_ns);
+        self.reader.finish(end, &mut self.sample);
         let Some(head) = self.decoder.head() else {
             self.sample.fail(FailureKind::Closed, "the connection ended inside the response head");
             return;
         };
         let document = &self.reader.document;
         if head.status != 200 {
-            let message = error_in(document).unwrap_or_else(|| preview(document));
+            let mut message = error_in(document).unwrap_or_else(|| preview(document));
+            if let Some(retry_after) = &head.retry_after {
+                message += &format!(" (`Retry-After: {retry_after}`)");
+            }
             self.sample.fail(FailureKind::Http(head.status), message);
         } else if self.reader.events == 0 && !document.is_empty() {
             match error_in(document) {
@@ -168,7 +174,7 @@ struct EventReader {
 }
 
 impl EventReader {
-    fn body(&mut self, is_stream: bool, bytes: &[u8], at_ns: u64, sample: &mut Sample) {
+    fn body(&mut self, is_stream: bool, bytes: &[u8], at: Moment, sample: &mut Sample) {
         if self.events == 0 {
             let room = DOCUMENT_MAX.saturating_sub(self.document.len());
             self.document.extend_from_slice(&bytes[..bytes.len().min(room)]);
@@ -177,34 +183,38 @@ impl EventReader {
             return;
         }
         let mut parser = std::mem::take(&mut self.parser);
-        let fed = parser.feed(bytes, &mut |data| self.event(data, at_ns, sample));
+        let fed = parser.feed(bytes, &mut |data| self.event(data, at, sample));
         self.parser = parser;
         if let Err(error) = fed {
             sample.fail(FailureKind::BadEvent, error.to_string());
         }
     }
 
-    fn finish(&mut self, at_ns: u64, sample: &mut Sample) {
+    fn finish(&mut self, at: Moment, sample: &mut Sample) {
         let mut parser = std::mem::take(&mut self.parser);
         // What is left is bounded already.
-        let _ = parser.finish(&mut |data| self.event(data, at_ns, sample));
+        let _ = parser.finish(&mut |data| self.event(data, at, sample));
     }
 
-    fn event(&mut self, data: &[u8], at_ns: u64, sample: &mut Sample) {
+    fn event(&mut self, data: &[u8], at: Moment, sample: &mut Sample) {
         self.events += 1;
         self.brought.events += 1;
         match parse(data) {
             Ok(Event::Done) => self.done = true,
             Ok(Event::Error(message)) => sample.fail(FailureKind::ErrorEvent, message),
-            Ok(Event::Chunk(chunk)) => self.chunk(chunk, at_ns, sample),
+            Ok(Event::Chunk(chunk)) => self.chunk(chunk, at, sample),
             Err(error) => {
                 sample.fail(FailureKind::BadEvent, format!("{error}: {}", preview(data)));
             }
         }
     }
 
-    fn chunk(&mut self, chunk: Chunk<'_>, at_ns: u64, sample: &mut Sample) {
-        let text_bytes: usize = chunk.text.iter().map(|text| text.len()).sum();
+    fn chunk(&mut self, chunk: Chunk<'_>, at: Moment, sample: &mut Sample) {
+        let text_bytes: usize = chunk.words().map(str::len).sum();
+        sample.first_event_ns.get_or_insert(at.at_ns);
+        if chunk.content.as_ref().is_some_and(|text| !text.is_empty()) {
+            sample.first_content_ns.get_or_insert(at.at_ns);
+        }
         let counted_before = self.counted.unwrap_or(0);
         let grown = match chunk.usage {
             Some(usage) if chunk.has_choice => {
@@ -218,8 +228,9 @@ impl EventReader {
         let (bears, tokens) = match &chunk.ids {
             Some(ids) => (!ids.is_empty(), Some(ids.len() as u64)),
             None => {
-                let bears =
-                    text_bytes > 0 || chunk.tool_call || grown.is_some_and(|grown| grown > 0);
+                let bears = text_bytes > 0
+                    || chunk.tool_call.is_some()
+                    || grown.is_some_and(|grown| grown > 0);
                 (bears, grown)
             }
         };
@@ -228,11 +239,13 @@ impl EventReader {
             let text_bytes = u32::try_from(text_bytes).unwrap_or(u32::MAX);
             sample.usage_per_chunk =
                 grown.is_some() && (sample.usage_per_chunk || sample.chunks.is_empty());
-            sample.chunks.push(ChunkStamp { at_ns, tokens, text_bytes });
+            self.brought.first |= sample.chunks.is_empty();
+            let (at_ns, lag_ns) = (at.at_ns, at.lag_ns());
+            sample.chunks.push(ChunkStamp { at_ns, lag_ns, tokens, text_bytes });
             self.brought.chunks += 1;
             self.brought.tokens += u64::from(tokens.unwrap_or(1));
         }
-        chunk.text.iter().for_each(|text| sample.text.push_str(text));
+        chunk.words().for_each(|text| sample.text.push_str(text));
         sample.ids.extend(chunk.ids.into_iter().flatten());
         if let Some(reason) = chunk.finish_reason {
             sample.finish_reason = Some(reason.into_owned());

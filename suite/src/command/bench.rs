@@ -1,21 +1,22 @@
 //! A server and a plan brought together, for one run or for several.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
 use clap::Args;
 use schema::exit::Exit;
-use schema::run::ScenarioFacts;
-use schema::scenario::{Arrival, Scenario};
+use schema::run::{PromptForm, ScenarioFacts};
+use schema::scenario::{Arrival, CacheState, Scenario};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use super::inputs::{Engine, ScenarioFile};
+use super::keeper::Keeper;
 use super::plan::{drawn, replayed};
 use super::progress::{Progress, Style};
-use crate::client::control::Server;
+use crate::client::control::{Key, Server};
 use crate::client::drive::DriveError;
 use crate::client::probe::{Probed, probe, served_model};
 use crate::measure::slo::Slo;
@@ -33,6 +34,9 @@ pub struct BenchFlags {
     /// Engine file, which says what this kind of server takes and tells.
     #[arg(long, value_name = "FILE")]
     engine: PathBuf,
+    /// File with the key that the server wants to be shown. It enters no record.
+    #[arg(long, value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
     /// Scenario file; its stem is the scenario's id.
     #[arg(long, value_name = "FILE", required_unless_present = "plan")]
     scenario: Option<PathBuf>,
@@ -102,7 +106,8 @@ impl<'a> Bench<'a> {
         let file = flags.scenario.as_deref().map(ScenarioFile::open).transpose()?;
         let reference = flags.reference.as_deref().map(Reference::open).transpose()?;
         let tokenizer = Tokenizer::open(&flags.tokenizer)?;
-        let server = Server::at(&flags.url)?;
+        let key = flags.api_key_file.as_deref().map(Key::open).transpose()?;
+        let server = Server::at(&flags.url)?.with_key(key);
         let probed = probe(&server, &engine.id, &engine.file)?;
         let (file, plan) = match (file, &flags.plan) {
             (Some(file), _) => {
@@ -116,6 +121,7 @@ impl<'a> Bench<'a> {
                 replayed(path, &tokenizer, engine.prompt_form())?
             }
         };
+        can_be_primed(&file.scenario, engine.prompt_form())?;
         Ok(Self { flags, signals, engine, server, probed, reference, tokenizer, file, plan })
     }
 
@@ -158,14 +164,15 @@ impl<'a> Bench<'a> {
         self.plan.manifest.requests.len() as u64
     }
 
-    /// Sends `point` and measures.
+    /// Sends `point`, measures, and writes the measurement to `out`, its samples beside it.
     ///
     /// # Errors
-    /// The system gives out, or the run was interrupted.
-    pub fn measure(&self, point: &Point, slos: &[Slo]) -> Result<Finished, DriveError> {
+    /// The system gives out, a file cannot be written, or the run was interrupted.
+    pub fn measure(&self, point: &Point, slos: &[Slo], out: &Path) -> anyhow::Result<Finished> {
         let manifest = &point.plan.manifest;
         let requests = manifest.requests.len() as u64;
-        let mut progress = Progress::new(self.flags.progress, requests, manifest.output_tokens());
+        let progress = Progress::new(self.flags.progress, requests, manifest.output_tokens());
+        let mut keeper = Keeper::begin(out, &point.facts, requests, progress)?;
         let assignment = Assignment {
             server: &self.server,
             engine: &self.engine.file,
@@ -184,22 +191,26 @@ impl<'a> Bench<'a> {
             stop: &self.signals.stop,
         };
         self.signals.at_once.store(false, Ordering::Relaxed);
-        let finished = assignment.run(&mut |tally| progress.show(tally));
-        progress.finish();
-        finished
+        match assignment.run(&mut keeper) {
+            Ok(finished) => {
+                keeper.finish(&finished.measurement)?;
+                Ok(finished)
+            }
+            Err(error) => Err(keeper.abandon(error)),
+        }
     }
 
     /// What the command ends with when a run could not be made.
     ///
     /// # Errors
     /// The reason, but for the one case in which somebody else gives it.
-    pub fn unmeasured(&self, error: DriveError) -> anyhow::Result<Exit> {
+    pub fn unmeasured(&self, error: anyhow::Error) -> anyhow::Result<Exit> {
         let told = self.signals.told.load(Ordering::Relaxed);
-        if told && matches!(error, DriveError::Interrupted) {
+        if told && matches!(error.downcast_ref(), Some(DriveError::Interrupted)) {
             // Whoever sent SIGTERM started this program too, and says so itself.
             return Ok(Exit::Environment);
         }
-        Err(error.into())
+        Err(error)
     }
 
     fn model_name(&self) -> String {
@@ -213,6 +224,16 @@ impl<'a> Bench<'a> {
         let server = &self.probed.probe.server;
         server.tp.filter(|_| server.device.as_deref() == Some("cuda"))
     }
+}
+
+/// The beginning of a prompt is known in tokens: only a prompt of ids has one.
+fn can_be_primed(scenario: &Scenario, form: PromptForm) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        scenario.cache.state != CacheState::Primed || form == PromptForm::TokenIds,
+        "the scenario primes the cache, and this engine takes no token ids\n\
+         hint: `cache.state` may be `cold` or `unknown` for it"
+    );
+    Ok(())
 }
 
 /// What an interruption does: before the run it ends the program at once, since there is nothing

@@ -39,6 +39,8 @@ impl ScenarioFile {
             requests: Some(scenario.workload.requests),
             arrival: Some(scenario.arrival.clone()),
             warmup: Some(scenario.warmup.clone()),
+            connections: Some(scenario.connections),
+            cache: Some(scenario.cache),
         }
     }
 }

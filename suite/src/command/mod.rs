@@ -12,5 +12,6 @@ pub mod verify_manifest;
 
 mod bench;
 mod inputs;
+mod keeper;
 mod progress;
 mod write;

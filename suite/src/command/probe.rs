@@ -7,7 +7,7 @@ use schema::canonical::to_file_text;
 use schema::exit::Exit;
 
 use super::inputs::Engine;
-use crate::client::control::Server;
+use crate::client::control::{Key, Server};
 use crate::client::probe::probe;
 
 /// Print what a running server says about itself, as JSON in the suite's words.
@@ -21,6 +21,9 @@ pub struct ProbeFlags {
     /// Engine file, which says what this kind of server can be asked.
     #[arg(long, value_name = "FILE")]
     engine: PathBuf,
+    /// File with the key that the server wants to be shown.
+    #[arg(long, value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
 }
 
 /// Runs the command.
@@ -29,7 +32,8 @@ pub struct ProbeFlags {
 /// The engine file cannot be read.
 pub fn execute(flags: &ProbeFlags) -> anyhow::Result<Exit> {
     let engine = Engine::open(&flags.engine)?;
-    let server = Server::at(&flags.url)?;
+    let key = flags.api_key_file.as_deref().map(Key::open).transpose()?;
+    let server = Server::at(&flags.url)?.with_key(key);
     match probe(&server, &engine.id, &engine.file) {
         Ok(probed) => {
             print!("{}", to_file_text(&probed.probe)?);

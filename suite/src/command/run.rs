@@ -5,10 +5,9 @@ use std::path::PathBuf;
 use clap::Args;
 use schema::exit::Exit;
 use schema::measurement::Measurement;
-use schema::run::{Status, ValidityVerdict};
+use schema::run::{Status, TtftParts, ValidityVerdict};
 
 use super::bench::{Bench, BenchFlags};
-use super::write;
 use crate::client::control::ControlError;
 use crate::client::drive::DriveError;
 use crate::measure::slo::Slo;
@@ -20,7 +19,8 @@ use crate::measure::slo::Slo;
 /// stop the clock, ask a few fixed prompts to see that the outputs are right.
 ///
 /// A failed request is data: it is counted, classified and written, and so is a server that dies
-/// or falls silent. The result file is whole or not there at all.
+/// or falls silent. Every sample is written as it comes, beside the result; until the run has ended
+/// the result says `partial`, which it goes on to say where this program is killed.
 ///
 /// Exit codes: 0 believable and nothing failed; 1 INVALID, or a request failed; 2 wrong use;
 /// 4 no server, interrupted, or the system gave out.
@@ -43,11 +43,10 @@ pub struct RunFlags {
 /// An input cannot be used, or the result cannot be written.
 pub fn execute(flags: &RunFlags) -> anyhow::Result<Exit> {
     let bench = Bench::open(&flags.bench)?;
-    let measurement = match bench.measure(&bench.point()?, &flags.slo) {
+    let measurement = match bench.measure(&bench.point()?, &flags.slo, &flags.out) {
         Ok(finished) => finished.measurement,
         Err(error) => return bench.unmeasured(error),
     };
-    write::json(&flags.out, &measurement)?;
     print(&measurement);
     Ok(exit_of(&measurement))
 }
@@ -74,15 +73,22 @@ fn print(measurement: &Measurement) {
         println!("output         {:.1} tokens/s", metrics.output_tokens_per_s.unwrap_or(0.0));
         for (name, summary) in metrics.summaries() {
             let Some(summary) = summary else { continue };
-            let ms = |value: Option<u64>| {
-                value.map_or_else(|| "?".to_owned(), |us| format!("{}.{:03}", us / 1000, us % 1000))
-            };
             println!(
                 "{:<14} p50 {} ms, p99 {} ms",
                 name.trim_end_matches("_us"),
                 ms(summary.p50),
                 ms(summary.p99)
             );
+        }
+        for (name, summary) in [
+            ("ttft_scheduled", &metrics.ttft_scheduled_us),
+            ("e2e_scheduled", &metrics.e2e_scheduled_us),
+        ] {
+            let Some(summary) = summary else { continue };
+            println!("{name:<14} p50 {} ms, p99 {} ms", ms(summary.p50), ms(summary.p99));
+        }
+        if let Some(parts) = &metrics.ttft_parts_us {
+            print_parts(parts);
         }
     }
     if let Some(failure) = &measurement.failure {
@@ -93,6 +99,18 @@ fn print(measurement: &Measurement) {
     for reason in &measurement.validity.reasons {
         println!("               {reason}");
     }
+}
+
+/// Where the time to the first token went, from the scheduled send on.
+fn print_parts(parts: &TtftParts) {
+    println!("from the scheduled send to the first token, in ms:");
+    for (name, part) in parts.named() {
+        println!("  {name:<12} mean {}, p50 {}, p99 {}", ms(part.mean), ms(part.p50), ms(part.p99));
+    }
+}
+
+fn ms(us: Option<u64>) -> String {
+    us.map_or_else(|| "?".to_owned(), |us| format!("{}.{:03}", us / 1000, us % 1000))
 }
 
 /// The exit code of an error that reached the top.

@@ -10,7 +10,6 @@ use schema::search::{SCHEMA, SearchResult, SearchRun, SearchTrial};
 
 use super::bench::{Bench, BenchFlags, positive};
 use super::write;
-use crate::client::drive::DriveError;
 use crate::measure::capacity::{Found, Range, Repeat, Standing, Target, Trial, search};
 use crate::measure::slo::Slo;
 use crate::workload::arrival::at_rate;
@@ -102,7 +101,7 @@ pub fn execute(flags: &SearchFlags) -> anyhow::Result<Exit> {
 
 /// Why a search ends before its end.
 enum Stopped {
-    Unmeasured(DriveError),
+    Unmeasured(anyhow::Error),
     Unsound(anyhow::Error),
 }
 
@@ -111,10 +110,9 @@ fn one(flags: &SearchFlags, bench: &Bench<'_>, rate: f64, number: u32) -> Result
     let point = bench
         .point_at(at_rate(bench.arrival(), rate), &format!("rate-{rate}"))
         .map_err(Stopped::Unsound)?;
-    let finished = bench.measure(&point, &flags.slo).map_err(Stopped::Unmeasured)?;
-    let measurement = &finished.measurement;
     let file = flags.out.join(file(rate, number));
-    write::json(&file, measurement).map_err(Stopped::Unsound)?;
+    let finished = bench.measure(&point, &flags.slo, &file).map_err(Stopped::Unmeasured)?;
+    let measurement = &finished.measurement;
     let failed = measurement.counts.as_ref().and_then(|counts| counts.requests_failed);
     // An overloaded server may fail requests, which then keep no limit. Other than that, figures
     // that are not what they say they are tell nothing of the server.

@@ -11,7 +11,6 @@ use schema::scenario::Arrival;
 
 use super::bench::{Bench, BenchFlags, positive};
 use super::run::exit_of;
-use super::write;
 use crate::measure::slo::Slo;
 use crate::workload::arrival::at_rate;
 
@@ -55,11 +54,11 @@ pub fn execute(flags: &SweepFlags) -> anyhow::Result<Exit> {
     let mut worst = Exit::Well;
     for (name, arrival) in points(flags, bench.arrival()) {
         let point = bench.point_at(arrival, &name)?;
-        let measurement = match bench.measure(&point, &flags.slo) {
+        let file = flags.out.join(format!("{name}.json"));
+        let measurement = match bench.measure(&point, &flags.slo, &file) {
             Ok(finished) => finished.measurement,
             Err(error) => return bench.unmeasured(error),
         };
-        write::json(&flags.out.join(format!("{name}.json")), &measurement)?;
         println!("{}", line(&name, &measurement));
         worst = worst.max(exit_of(&measurement));
     }

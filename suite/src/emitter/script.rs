@@ -73,6 +73,8 @@ pub struct When {
     pub index: Option<u64>,
     pub path: Option<String>,
     pub body_contains: Option<String>,
+    /// Text of the request's head, as it was written.
+    pub head_contains: Option<String>,
 }
 
 /// How the body's end is told.

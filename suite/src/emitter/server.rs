@@ -102,6 +102,7 @@ fn serve<W: Write>(mut connection: TcpStream, shared: &Shared<W>) {
 
 struct Request {
     path: String,
+    head: String,
     body: Vec<u8>,
 }
 
@@ -137,7 +138,9 @@ fn parse_request(bytes: &[u8]) -> io::Result<Option<(Request, usize)>> {
         .unwrap_or(0);
     let Some(body) = bytes.get(head..head + length) else { return Ok(None) };
     let path = request.path.unwrap_or("/").split('?').next().unwrap_or("/").to_owned();
-    Ok(Some((Request { path, body: body.to_vec() }, head + length)))
+    let body = body.to_vec();
+    let text = String::from_utf8_lossy(&bytes[..head]).into_owned();
+    Ok(Some((Request { path, head: text, body }, head + length)))
 }
 
 /// True when the connection may carry another request.
@@ -187,6 +190,7 @@ fn choose<'a, W>(shared: &'a Shared<W>, number: u64, request: &Request) -> Optio
         let when = &answer.when;
         when.index.is_none_or(|index| index == number)
             && when.path.as_ref().is_none_or(|path| *path == request.path)
+            && when.head_contains.as_ref().is_none_or(|text| request.head.contains(text))
             && when.body_contains.as_ref().is_none_or(|text| body.contains(text))
     };
     let mut used = shared.used.lock().unwrap_or_else(PoisonError::into_inner);

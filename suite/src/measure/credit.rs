@@ -14,15 +14,23 @@ pub struct Credit {
     pub source: TokenSource,
     /// Tokens of each chunk.
     pub per_chunk: Vec<u64>,
-    /// The tokens of each chunk are known; else they are spread by length of text.
-    pub exact: bool,
+    /// How the tokens of each chunk are known; none where they are merely spread by length of text.
+    pub chunk_source: Option<TokenSource>,
     /// Tokens that ids or the running usage show, to be compared with the final count.
     pub seen: Option<u64>,
 }
 
-/// Credits a sample. `retokenized` is our own tokenizer's count of its text.
+/// What our own tokenizer makes of an answer's text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Retokenized {
+    pub tokens: u64,
+    /// Tokens that end in each chunk, where it is asked for.
+    pub per_chunk: Option<Vec<u64>>,
+}
+
+/// Credits a sample.
 #[must_use]
-pub fn credit(sample: &Sample, retokenized: Option<u64>) -> Credit {
+pub fn credit(sample: &Sample, retokenized: Option<&Retokenized>) -> Credit {
     let chunks = sample.chunks.len() as u64;
     let told: Option<Vec<u64>> =
         sample.chunks.iter().map(|chunk| chunk.tokens.map(u64::from)).collect();
@@ -33,24 +41,51 @@ pub fn credit(sample: &Sample, retokenized: Option<u64>) -> Credit {
         }
         (Some(usage), _, _) => (usage.completion_tokens, TokenSource::Usage),
         (None, Some(seen), _) => (seen, TokenSource::UsagePerChunk),
-        (None, None, Some(count)) if count > 0 => (count, TokenSource::Retokenized),
+        (None, None, Some(found)) if found.tokens > 0 => (found.tokens, TokenSource::Retokenized),
         _ => (chunks, TokenSource::Chunks),
     };
-    let (per_chunk, exact) = match told {
-        Some(told) if chunks > 0 => (told, true),
-        _ if tokens == chunks => (vec![1; sample.chunks.len()], true),
-        _ => (spread(tokens, &sample.chunks), false),
+    let found = retokenized.and_then(|found| found.per_chunk.as_ref());
+    let found = found.filter(|found| found.iter().any(|tokens| *tokens > 0));
+    let (per_chunk, chunk_source) = match (told, found) {
+        (Some(told), _) if chunks > 0 => (told, Some(TokenSource::UsagePerChunk)),
+        _ if tokens == chunks => (vec![1; sample.chunks.len()], Some(TokenSource::Chunks)),
+        (_, Some(found)) => (spread(tokens, found), Some(TokenSource::Retokenized)),
+        _ => {
+            let bytes = |chunk: &ChunkStamp| u64::from(chunk.text_bytes.max(1));
+            (spread(tokens, &sample.chunks.iter().map(bytes).collect::<Vec<_>>()), None)
+        }
     };
-    Credit { tokens, source, per_chunk, exact, seen }
+    Credit { tokens, source, per_chunk, chunk_source, seen }
 }
 
-/// Spreads `tokens` over `chunks` by length of text, so that the sum is kept.
-fn spread(tokens: u64, chunks: &[ChunkStamp]) -> Vec<u64> {
-    let weight = |chunk: &ChunkStamp| u128::from(chunk.text_bytes.max(1));
-    let total: u128 = chunks.iter().map(weight).sum();
+/// How many tokens end in each chunk, when they end at the bytes `ends` of the whole text. What
+/// ends beyond the chunks' own text belongs to the last.
+#[must_use]
+pub fn tokens_per_chunk(ends: &[usize], chunks: &[ChunkStamp]) -> Vec<u64> {
+    let mut per_chunk = vec![0; chunks.len()];
+    let (mut chunk, mut chunk_end) = (0, chunks.first().map_or(0, bytes_of));
+    for end in ends {
+        while *end > chunk_end && chunk + 1 < chunks.len() {
+            chunk += 1;
+            chunk_end += bytes_of(&chunks[chunk]);
+        }
+        if let Some(tokens) = per_chunk.get_mut(chunk) {
+            *tokens += 1;
+        }
+    }
+    per_chunk
+}
+
+fn bytes_of(chunk: &ChunkStamp) -> usize {
+    usize::try_from(chunk.text_bytes).unwrap_or(usize::MAX)
+}
+
+/// Spreads `tokens` by `weights`, so that the sum is kept.
+fn spread(tokens: u64, weights: &[u64]) -> Vec<u64> {
+    let total: u128 = weights.iter().copied().map(u128::from).sum();
     let (mut before, mut given) = (0, 0);
-    let share = |chunk: &ChunkStamp| {
-        before += weight(chunk);
+    let share = |weight: &u64| {
+        before += u128::from(*weight);
         // What is due up to here, less what was given: no rounding is ever lost.
         let due = u128::from(tokens) * before / total.max(1);
         let due = u64::try_from(due).unwrap_or(tokens);
@@ -58,7 +93,7 @@ fn spread(tokens: u64, chunks: &[ChunkStamp]) -> Vec<u64> {
         given = due;
         now
     };
-    chunks.iter().map(share).collect()
+    weights.iter().map(share).collect()
 }
 
 #[cfg(test)]
@@ -69,6 +104,7 @@ mod tests {
     fn sample(chunks: &[(Option<u32>, u32)], usage: Option<u64>) -> Sample {
         let stamp = |(tokens, text_bytes): &(Option<u32>, u32)| ChunkStamp {
             at_ns: 0,
+            lag_ns: 0,
             tokens: *tokens,
             text_bytes: *text_bytes,
         };
@@ -93,7 +129,8 @@ mod tests {
             ("chunks where no text", bare, None, Some(0), (2, TokenSource::Chunks)),
         ];
         for (claim, chunks, usage, retokenized, expected) in cases {
-            let found = credit(&sample(&chunks, usage), retokenized);
+            let retokenized = retokenized.map(|tokens| Retokenized { tokens, per_chunk: None });
+            let found = credit(&sample(&chunks, usage), retokenized.as_ref());
             assert_eq!((found.tokens, found.source), expected, "{claim}");
         }
     }
@@ -101,10 +138,29 @@ mod tests {
     #[test]
     fn tokens_of_chunks_are_told_or_one_each_or_spread_by_text() {
         let told = credit(&sample(&[(Some(2), 4), (Some(1), 2)], Some(3)), None);
-        assert_eq!((told.per_chunk, told.exact, told.seen), (vec![2, 1], true, Some(3)));
+        let source = Some(TokenSource::UsagePerChunk);
+        assert_eq!((told.per_chunk, told.chunk_source, told.seen), (vec![2, 1], source, Some(3)));
         let one_each = credit(&sample(&[(None, 9), (None, 1)], Some(2)), None);
-        assert_eq!((one_each.per_chunk, one_each.exact), (vec![1, 1], true));
+        let source = Some(TokenSource::Chunks);
+        assert_eq!((one_each.per_chunk, one_each.chunk_source), (vec![1, 1], source));
         let spread = credit(&sample(&[(None, 10), (None, 30), (None, 0)], Some(7)), None);
-        assert_eq!((spread.per_chunk, spread.exact), (vec![1, 5, 1], false));
+        assert_eq!((spread.per_chunk, spread.chunk_source), (vec![1, 5, 1], None));
+    }
+
+    #[test]
+    fn where_only_the_sum_is_told_our_own_tokenizer_says_which_chunk_holds_how_many() {
+        // Tokens end at bytes 2, 5, 6, 9 and 12 of chunks that end at 4, 6 and 12.
+        let chunks = [(None, 4), (None, 2), (None, 6)];
+        let with_usage = sample(&chunks, Some(5));
+        let per_chunk = tokens_per_chunk(&[2, 5, 6, 9, 12], &with_usage.chunks);
+        assert_eq!(per_chunk, [1, 2, 2]);
+        let found = Retokenized { tokens: 5, per_chunk: Some(per_chunk) };
+        let credited = credit(&with_usage, Some(&found));
+        let source = Some(TokenSource::Retokenized);
+        assert_eq!((credited.per_chunk, credited.chunk_source), (vec![1, 2, 2], source));
+        let more = credit(&sample(&chunks, Some(10)), Some(&found));
+        assert_eq!((more.tokens, more.per_chunk), (10, vec![2, 4, 4]), "the server's sum is kept");
+        assert_eq!(tokens_per_chunk(&[1, 99], &with_usage.chunks), [1, 0, 1]);
+        assert_eq!(tokens_per_chunk(&[1], &[]), [0; 0]);
     }
 }

@@ -3,9 +3,10 @@
 use schema::histogram::{HdrHistogram, HistogramError};
 use schema::run::{Histograms, Summary};
 
-use super::summary::summarize;
+use super::summary::{summarize, summarize_requests};
 use super::tally::Answered;
 use super::{Reasons, to_us};
+use crate::client::sample::TtftParts;
 
 /// Samples in nanoseconds, over the requests that were answered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,16 +28,21 @@ pub struct Distributions {
     pub connect: Vec<u64>,
     /// Waits behind a cap on concurrency, where there is one.
     pub queue: Vec<u64>,
-    /// Scheduled to actual send, less that wait.
+    /// From the scheduled send to the client's taking it up, less that wait.
     pub schedule_lag: Vec<u64>,
+    /// Actual send to the first event, and to the first chunk of the answer after any reasoning.
+    pub ttft_event: Vec<u64>,
+    pub ttft_content: Vec<u64>,
+    /// What the time to the first token is made of.
+    pub ttft_parts: Vec<TtftParts>,
 }
 
 impl Distributions {
     /// Takes the samples of `answered`.
     #[must_use]
     pub fn of(answered: &[Answered<'_>]) -> Self {
-        let exact = answered.iter().all(|request| request.credit.exact);
-        let mut all = Self { itl_token: exact.then(Vec::new), ..Self::default() };
+        let known = answered.iter().all(|request| request.credit.chunk_source.is_some());
+        let mut all = Self { itl_token: known.then(Vec::new), ..Self::default() };
         for request in answered {
             all.take(request);
         }
@@ -55,18 +61,38 @@ impl Distributions {
         self.queue.extend(sample.queue_ns);
         self.schedule_lag.extend(sample.schedule_lag_ns());
         self.connect.extend(sample.connect_ns);
+        self.ttft_event.extend(sample.first_event_ns.map(|at| at.saturating_sub(sent)));
+        self.ttft_content.extend(sample.first_content_ns.map(|at| at.saturating_sub(sent)));
+        self.ttft_parts.extend(sample.ttft_parts());
         if request.credit.tokens > 1 {
             self.tpot.push((e2e - ttft) / (request.credit.tokens - 1));
         }
-        let gaps = sample.chunks.windows(2).map(|pair| pair[1].at_ns.saturating_sub(pair[0].at_ns));
-        for (gap, tokens) in gaps.zip(request.credit.per_chunk.iter().skip(1)) {
-            self.itl_chunk.push(gap);
-            if let Some(itl_token) = &mut self.itl_token {
-                let each = gap.checked_div(*tokens).unwrap_or(0);
-                let count = usize::try_from(*tokens).unwrap_or(0);
-                itl_token.extend(std::iter::repeat_n(each, count));
-            }
+        self.take_gaps(request);
+    }
+
+    fn take_gaps(&mut self, request: &Answered<'_>) {
+        let pairs = request.sample.chunks.windows(2);
+        let gaps: Vec<u64> =
+            pairs.map(|pair| pair[1].at_ns.saturating_sub(pair[0].at_ns)).collect();
+        if let Some(itl_token) = &mut self.itl_token {
+            itl_token.extend(token_gaps(&gaps, &request.credit.per_chunk));
         }
+        self.itl_chunk.extend(gaps);
+    }
+
+    /// The summaries of the parts of TTFT; none without an answer.
+    #[must_use]
+    pub fn parts(&self) -> Option<schema::run::TtftParts> {
+        let part =
+            |read: fn(&TtftParts) -> u64| summarize(self.ttft_parts.iter().map(read).collect());
+        Some(schema::run::TtftParts {
+            queue: part(|parts| parts.queue_ns)?,
+            schedule_lag: part(|parts| parts.schedule_lag_ns)?,
+            connect: part(|parts| parts.connect_ns)?,
+            send: part(|parts| parts.send_ns)?,
+            server: part(|parts| parts.server_ns)?,
+            parse: part(|parts| parts.parse_ns)?,
+        })
     }
 
     /// The histograms of a record.
@@ -95,12 +121,40 @@ impl Distributions {
     }
 }
 
+/// The gap of each token after the first chunk's, from the gaps between chunks. The gap before a
+/// chunk in which no token ends belongs to the next token, after the last token to that one: they
+/// add up to the same time.
+fn token_gaps(gaps: &[u64], per_chunk: &[u64]) -> Vec<u64> {
+    let mut found = Vec::new();
+    let mut carried = 0;
+    for (gap, tokens) in gaps.iter().zip(per_chunk.iter().skip(1)) {
+        carried += gap;
+        if let Some(each) = carried.checked_div(*tokens) {
+            let count = usize::try_from(*tokens).unwrap_or(0);
+            found.extend(std::iter::repeat_n(each, count));
+            carried = 0;
+        }
+    }
+    match found.last_mut() {
+        Some(last) => *last += carried,
+        None => found.extend((carried > 0).then_some(carried)),
+    }
+    found
+}
+
 const NO_QUEUE: &str = "this arrival has no cap on concurrency that a request could wait behind";
 const TOKENS_UNKNOWN: &str =
-    "the server tells neither ids nor a running count, and its chunks hold more than one token";
+    "the server does not tell how many tokens a chunk holds, and the tokenizer refuses its text";
 const ONE_TOKEN: &str = "no answer has more than one token";
 
-/// A summary of the record, or why there is none.
+/// A summary of what each request has one of, or why there is none.
+#[must_use]
+pub fn request_summary(name: &str, samples: &[u64], reasons: &mut Reasons) -> Option<Summary> {
+    let found = summarize_requests(samples.to_vec());
+    reasons.explain(&format!("metrics.{name}"), found, ONE_TOKEN)
+}
+
+/// A summary of gaps, or why there is none.
 #[must_use]
 pub fn summary(name: &str, samples: &[u64], reasons: &mut Reasons) -> Option<Summary> {
     reasons.explain(&format!("metrics.{name}"), summarize(samples.to_vec()), ONE_TOKEN)
@@ -124,12 +178,17 @@ mod tests {
     fn sample(chunks: &[(u64, u32)]) -> Sample {
         let stamp = |(at_ns, tokens): &(u64, u32)| ChunkStamp {
             at_ns: *at_ns,
+            lag_ns: 0,
             tokens: Some(*tokens),
             text_bytes: 2,
         };
         Sample {
             scheduled_ns: 900,
+            taken_ns: Some(1000),
             sent_ns: Some(1000),
+            written_ns: Some(1010),
+            first_event_ns: Some(1500),
+            first_content_ns: None,
             connect_ns: Some(50),
             chunks: chunks.iter().map(stamp).collect(),
             end_ns: 99_999,
@@ -162,8 +221,33 @@ mod tests {
             connect: vec![50, 50],
             queue: vec![],
             schedule_lag: vec![100, 100],
+            ttft_event: vec![500, 500],
+            ttft_content: vec![],
+            ttft_parts: [1990, 990]
+                .map(|server_ns| TtftParts {
+                    schedule_lag_ns: 100,
+                    send_ns: 10,
+                    server_ns,
+                    ..TtftParts::default()
+                })
+                .to_vec(),
         };
         assert_eq!(found, expected, "the stream's end is no part of any of them");
+    }
+
+    #[test]
+    fn gaps_per_token_add_up_however_the_tokens_lie_in_the_chunks() {
+        let cases: [(&[u64], &[u64]); 5] = [
+            (&[1, 2, 1], &[5, 5, 20]),
+            (&[1, 0, 1], &[30]),
+            (&[1, 1, 0], &[30]),
+            (&[3, 0, 0], &[30]),
+            (&[1, 0, 2], &[15, 15]),
+        ];
+        for (per_chunk, expected) in cases {
+            assert_eq!(token_gaps(&[10, 20], per_chunk), expected, "{per_chunk:?}");
+        }
+        assert_eq!(token_gaps(&[], &[1]), [0; 0]);
     }
 
     #[test]

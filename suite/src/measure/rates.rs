@@ -2,11 +2,11 @@
 
 use schema::run::{Counts, Metrics, Time};
 
-use super::distribution::{Distributions, itl_token_summary, summary};
+use super::distribution::{Distributions, itl_token_summary, request_summary, summary};
 use super::slo::{Slo, goodput};
-use super::summary::float;
+use super::summary::{float, summarize_requests};
 use super::tally::Answered;
-use super::window::{Wall, peak_per_second, steady, token_times, tokens_within};
+use super::window::{Wall, peak_per_second, slices, steady, token_times, tokens_within};
 use super::{Reasons, to_us};
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -63,11 +63,21 @@ pub fn metrics(
         ),
         joules_per_output_token: reasons
             .none("metrics.joules_per_output_token", "the client has no power meter"),
-        ttft_us: summary("ttft_us", &all.ttft, reasons),
-        tpot_us: summary("tpot_us", &all.tpot, reasons),
+        ttft_us: request_summary("ttft_us", &all.ttft, reasons),
+        tpot_us: request_summary("tpot_us", &all.tpot, reasons),
         itl_chunk_us: summary("itl_chunk_us", &all.itl_chunk, reasons),
         itl_token_us: itl_token_summary(all, reasons),
-        e2e_us: summary("e2e_us", &all.e2e, reasons),
+        e2e_us: request_summary("e2e_us", &all.e2e, reasons),
+        ttft_scheduled_us: summarize_requests(all.ttft_scheduled.clone()),
+        e2e_scheduled_us: summarize_requests(all.e2e_scheduled.clone()),
+        ttft_event_us: summarize_requests(all.ttft_event.clone()),
+        ttft_content_us: reasons.explain(
+            "metrics.ttft_content_us",
+            summarize_requests(all.ttft_content.clone()),
+            "no answer holds words beside reasoning and tool calls",
+        ),
+        ttft_parts_us: all.parts(),
+        slices: Some(slices(answered, &times, wall)),
     }
 }
 

@@ -105,7 +105,8 @@ mod tests {
 
     /// Scheduled at 0, sent at 100 ms, tokens at these.
     fn sample(tokens_ms: &[u64]) -> Sample {
-        let stamp = |ms: &u64| ChunkStamp { at_ns: ms * MS, tokens: Some(1), text_bytes: 1 };
+        let stamp =
+            |ms: &u64| ChunkStamp { at_ns: ms * MS, lag_ns: 0, tokens: Some(1), text_bytes: 1 };
         Sample {
             sent_ns: Some(100 * MS),
             chunks: tokens_ms.iter().map(stamp).collect(),

@@ -2,6 +2,36 @@
 //! field uses: linear between order statistics (NumPy's default), deviation of the population.
 
 use schema::run::Summary;
+use statrs::distribution::{Binomial, DiscreteCDF};
+
+/// Confidence of the bounds on percentiles.
+pub const CONFIDENCE: f64 = 0.99;
+
+/// Summarizes `samples` in nanoseconds of which each request has one, so that they are independent
+/// enough to bound their percentiles.
+#[must_use]
+pub fn summarize_requests(mut samples: Vec<u64>) -> Option<Summary> {
+    samples.sort_unstable();
+    let upper = |share| {
+        let beyond = samples_beyond(samples.len() as u64, share)?;
+        let rank = samples.len().checked_sub(1)?.checked_sub(usize::try_from(beyond).ok()?)?;
+        Some(whole_us(float(samples[rank])))
+    };
+    let (p90_upper, p95_upper, p99_upper) = (upper(0.90), upper(0.95), upper(0.99));
+    Some(Summary { p90_upper, p95_upper, p99_upper, ..summarize(samples)? })
+}
+
+/// How many of `samples` may lie above an upper bound of the `share` quantile with
+/// [`CONFIDENCE`]: the most k with `P(at most k of n lie beyond the quantile) <= 1 - CONFIDENCE`.
+/// None where that is no sample at all: MLPerf Inference asks for one
+/// (`loadgen/early_stopping.cc`).
+#[must_use]
+pub fn samples_beyond(samples: u64, share: f64) -> Option<u64> {
+    let beyond = Binomial::new(1.0 - share, samples).ok()?;
+    // The inverse is the least k at which the probability is reached.
+    let reached = beyond.inverse_cdf(1.0 - CONFIDENCE);
+    reached.checked_sub(1).filter(|most| *most > 0)
+}
 
 /// Summarizes `samples` in nanoseconds, in any order; none of nothing.
 #[must_use]
@@ -20,6 +50,7 @@ pub fn summarize(mut samples: Vec<u64>) -> Option<Summary> {
         p95: at(0.95),
         p99: at(0.99),
         max: Some(whole_us(float(max))),
+        ..Summary::default()
     })
 }
 
@@ -101,6 +132,21 @@ mod tests {
         assert_eq!((summary.mean, summary.std, summary.max), (Some(5), Some(2), Some(9)));
         assert_eq!(summary.p50, Some(5), "4.5 us, rounded away from zero");
         assert_eq!(summarize(Vec::new()), None);
+    }
+
+    #[test]
+    fn a_percentile_is_bounded_from_the_sample_floor_on() {
+        for share in [0.9, 0.95, 0.99] {
+            let floor = audit::quantile::samples_needed(share);
+            assert_eq!(samples_beyond(floor - 1, share), None, "{share}");
+            assert_eq!(samples_beyond(floor, share), Some(1), "{share}");
+        }
+        let thousand = summarize_requests((1..=1000).map(|us| us * 1000).collect()).unwrap();
+        let beyond = samples_beyond(1000, 0.99).unwrap();
+        assert_eq!(thousand.p99_upper, Some(1000 - beyond));
+        assert!(thousand.p99 < thousand.p99_upper && thousand.p99_upper < thousand.max);
+        let few = summarize_requests(vec![1000; 100]).unwrap();
+        assert_eq!((few.p90_upper, few.p95_upper, few.p99_upper), (Some(1), None, None));
     }
 
     proptest! {

@@ -6,7 +6,7 @@ use schema::manifest::Manifest;
 use schema::run::{Counts, TokenSource};
 
 use super::Reasons;
-use super::credit::{Credit, credit};
+use super::credit::{Credit, Retokenized, credit, tokens_per_chunk};
 use crate::client::sample::Sample;
 use crate::workload::tokenizer::Tokenizer;
 
@@ -29,16 +29,27 @@ pub fn answered<'a>(
 ) -> Vec<Answered<'a>> {
     let ok = samples.iter().zip(&manifest.requests).filter(|(sample, _)| sample.is_ok());
     ok.map(|(sample, request)| {
-        let retokenized = tokenizer.count(&sample.text).ok();
+        let retokenized = retokenized(sample, tokenizer);
         Answered {
             sample,
-            credit: credit(sample, retokenized),
+            credit: credit(sample, retokenized.as_ref()),
             prompt_tokens: request.prompt.len() as u64,
             requested: request.output_tokens,
-            retokenized,
+            retokenized: retokenized.map(|found| found.tokens),
         }
     })
     .collect()
+}
+
+/// The text of an answer in our own tokens, chunk by chunk where nothing else tells.
+fn retokenized(sample: &Sample, tokenizer: &Tokenizer) -> Option<Retokenized> {
+    if sample.chunks.iter().all(|chunk| chunk.tokens.is_some()) {
+        let tokens = tokenizer.count(&sample.text).ok()?;
+        return Some(Retokenized { tokens, per_chunk: None });
+    }
+    let ends = tokenizer.token_ends(&sample.text).ok()?;
+    let per_chunk = Some(tokens_per_chunk(&ends, &sample.chunks));
+    Some(Retokenized { tokens: ends.len() as u64, per_chunk })
 }
 
 /// Counts a run. Token counts are over the requests that were answered, so that they stand to
@@ -74,13 +85,28 @@ pub fn counts(samples: &[Sample], answered: &[Answered<'_>], reasons: &mut Reaso
         output_chunks: sum(|request| request.sample.chunks.len() as u64),
         token_source: reasons.explain(
             "counts.token_source",
-            least_trusted(answered),
+            least_trusted(answered.iter().map(|request| request.credit.source)),
             "no request was answered",
+        ),
+        chunk_token_source: reasons.explain(
+            "counts.chunk_token_source",
+            chunk_source(answered),
+            TOKENS_UNKNOWN,
         ),
     }
 }
 
-fn least_trusted(answered: &[Answered<'_>]) -> Option<TokenSource> {
+const TOKENS_UNKNOWN: &str = "the server does not tell how many tokens a chunk holds, and the \
+     tokenizer refuses the text of an answer";
+
+/// How the tokens of chunks are known; none where those of some answer are not.
+fn chunk_source(answered: &[Answered<'_>]) -> Option<TokenSource> {
+    let sources: Option<Vec<_>> =
+        answered.iter().map(|request| request.credit.chunk_source).collect();
+    least_trusted(sources?.into_iter())
+}
+
+fn least_trusted(sources: impl Iterator<Item = TokenSource>) -> Option<TokenSource> {
     let trust = |source: &TokenSource| match source {
         TokenSource::UsagePerChunk => 0,
         TokenSource::Usage => 1,
@@ -88,5 +114,5 @@ fn least_trusted(answered: &[Answered<'_>]) -> Option<TokenSource> {
         TokenSource::Chunks => 3,
         TokenSource::Requested => 4,
     };
-    answered.iter().map(|request| request.credit.source).max_by_key(trust)
+    sources.max_by_key(trust)
 }

@@ -1,10 +1,16 @@
 //! Windows of a run: from first send to last token, the steady part of it, and its best second.
 
+use schema::run::Slice;
+
+use super::summary::summarize;
 use super::tally::Answered;
+use super::to_us;
 
 /// The steady state of a run shorter than this says nothing.
 const STEADY_MIN_NS: u64 = 10_000_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
+/// More slices than this say no more about a run.
+const SLICES_MAX: u64 = 60;
 
 /// The run as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +86,42 @@ pub fn tokens_within(times: &[(u64, u64)], window: &Wall) -> u64 {
     times.iter().filter(|(at, _)| inside(at)).map(|(_, tokens)| tokens).sum()
 }
 
+/// Slices of a run, of as many whole seconds each as keep them below [`SLICES_MAX`]. The last may
+/// be shorter.
+#[must_use]
+pub fn slices(answered: &[Answered<'_>], times: &[(u64, u64)], wall: Wall) -> Vec<Slice> {
+    let length_ns = wall.length_ns().div_ceil(SLICES_MAX * SECOND_NS).max(1) * SECOND_NS;
+    let count = wall.length_ns().div_ceil(length_ns).max(1);
+    let of = |at_ns: u64| (at_ns.saturating_sub(wall.start_ns) / length_ns).min(count - 1);
+    let slice = |number: u64| {
+        let start_ns = number * length_ns;
+        Slice {
+            start_us: to_us(start_ns),
+            length_us: to_us((wall.length_ns() - start_ns).min(length_ns)),
+            ..Slice::default()
+        }
+    };
+    let mut slices: Vec<Slice> = (0..count).map(slice).collect();
+    let mut ttft: Vec<Vec<u64>> = vec![Vec::new(); slices.len()];
+    let index = |at_ns| usize::try_from(of(at_ns)).unwrap_or(0);
+    for request in answered {
+        let (Some(sent), Some((first, last))) = (request.sample.sent_ns, request.sample.span())
+        else {
+            continue;
+        };
+        slices[index(sent)].requests_sent += 1;
+        slices[index(last.at_ns)].requests_ended += 1;
+        ttft[index(sent)].push(first.at_ns.saturating_sub(sent));
+    }
+    for (at_ns, tokens) in times {
+        slices[index(*at_ns)].output_tokens += tokens;
+    }
+    for (slice, ttft) in slices.iter_mut().zip(ttft) {
+        slice.ttft_us_p50 = summarize(ttft).and_then(|summary| summary.p50);
+    }
+    slices
+}
+
 /// Most tokens in any sliding second.
 #[must_use]
 pub fn peak_per_second(times: &[(u64, u64)]) -> u64 {
@@ -105,7 +147,12 @@ mod tests {
         let sample = |(sent, end): &(u64, u64)| Sample {
             scheduled_ns: sent * SECOND_NS,
             sent_ns: Some(sent * SECOND_NS),
-            chunks: vec![ChunkStamp { at_ns: end * SECOND_NS, tokens: Some(1), text_bytes: 1 }],
+            chunks: vec![ChunkStamp {
+                at_ns: end * SECOND_NS,
+                lag_ns: 0,
+                tokens: Some(1),
+                text_bytes: 1,
+            }],
             ..Sample::default()
         };
         spans_s.iter().map(sample).collect()
@@ -144,6 +191,24 @@ mod tests {
         let wall = Wall::of(&answered(&samples)).unwrap();
         assert_eq!((wall.start_ns / SECOND_NS, wall.end_ns / SECOND_NS), (2, 9));
         assert_eq!(Wall::of(&[]), None);
+    }
+
+    #[test]
+    fn slices_cover_the_run_and_hold_all_of_it() {
+        let samples = samples(&[(0, 1), (1, 3), (1, 5)]);
+        let answered = answered(&samples);
+        let wall = Wall::of(&answered).unwrap();
+        let found = slices(&answered, &token_times(&answered), wall);
+        let columns = |read: fn(&Slice) -> u64| found.iter().map(read).collect::<Vec<_>>();
+        assert_eq!(columns(|slice| slice.length_us), [1_000_000; 5]);
+        assert_eq!(columns(|slice| slice.requests_sent), [1, 2, 0, 0, 0]);
+        assert_eq!(columns(|slice| slice.requests_ended), [0, 1, 0, 1, 1]);
+        assert_eq!(columns(|slice| slice.output_tokens), [0, 1, 0, 1, 1]);
+        assert_eq!(found[1].ttft_us_p50, Some(3_000_000));
+        assert_eq!(found[2].ttft_us_p50, None);
+        let long = Wall { start_ns: 0, end_ns: 61 * SECOND_NS };
+        let lengths: Vec<u64> = slices(&[], &[], long).iter().map(|s| s.length_us).collect();
+        assert_eq!((lengths.len(), lengths[0], lengths[30]), (31, 2_000_000, 1_000_000));
     }
 
     #[test]

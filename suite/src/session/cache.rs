@@ -1,18 +1,25 @@
-//! The server's prefix cache: emptied before the clock starts, read back, and counted after.
+//! The server's prefix cache: emptied before the clock starts, read back, primed where the scenario
+//! asks for it, and counted after.
 
 use schema::engine::EngineFile;
+use schema::manifest::ManifestRequest;
 use schema::run::{CacheFacts, CacheState};
+use schema::scenario::Scenario;
 use serde_json::Value;
 
 use crate::client::control::Server;
 use crate::client::probe::metrics;
 use crate::client::sample::Sample;
 use crate::measure::Reasons;
+use crate::measure::summary::float;
+use crate::workload::pack::Plan;
 use crate::workload::prefix::expected_hit_tokens;
 
 /// What became of the order to empty the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Emptied {
+    /// The scenario takes it as it is found.
+    NotAsked,
     /// The engine has no such route: only a fresh launch has a cold cache.
     Impossible,
     Refused,
@@ -30,6 +37,24 @@ pub fn empty(server: &Server, engine: &EngineFile) -> Emptied {
     }
     let left = server.post(route).unwrap_or(Value::Null)["freed_pages"].as_u64();
     if left.unwrap_or(0) == 0 { Emptied::Yes } else { Emptied::NotAtOnce }
+}
+
+/// What is sent ahead so that the cache holds the beginning of each measured prompt: nothing
+/// where the scenario does not ask for it.
+pub fn priming(scenario: &Scenario, plan: &Plan) -> Vec<ManifestRequest> {
+    let Some(share) = scenario.cache.share else { return Vec::new() };
+    let begin = |request: &ManifestRequest| {
+        let length = share * float(request.prompt.len() as u64);
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a share of a prompt's length"
+        )]
+        let prompt = request.prompt[..length as usize].to_vec();
+        ManifestRequest { prompt, output_tokens: 1, ..ManifestRequest::default() }
+    };
+    let beginnings = plan.manifest.requests.iter().map(begin);
+    beginnings.filter(|request| !request.prompt.is_empty()).collect()
 }
 
 /// The server's counters at one moment.
@@ -51,9 +76,11 @@ impl Counters {
 }
 
 /// The cache around a run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Observed {
     pub emptied: Emptied,
+    /// What was sent ahead.
+    pub priming: Vec<ManifestRequest>,
     pub before: Counters,
     pub after: Counters,
 }
@@ -73,15 +100,20 @@ impl Observed {
         // Without counters the usage of each request still tells its hits.
         let hits = grown(|counters| counters.hit_tokens).or_else(|| cached_in_usage(samples));
         let pages = assignment.page_tokens.and_then(|tokens| usize::try_from(tokens).ok());
-        let expected =
-            pages.map(|pages| expected_hit_tokens(&assignment.plan.manifest.requests, pages));
+        let expected = pages.map(|pages| {
+            let ahead = expected_hit_tokens(&self.priming, pages);
+            let all = [&self.priming[..], &assignment.plan.manifest.requests].concat();
+            expected_hit_tokens(&all, pages) - ahead
+        });
         let off = assignment.prefix_cache == Some(false);
+        let primed = !self.priming.is_empty();
         let state = match self.emptied {
             _ if off => CacheState::Cold,
-            Emptied::Yes => CacheState::Cold,
-            Emptied::NotAtOnce => CacheState::Primed,
-            Emptied::Impossible | Emptied::Refused => CacheState::Unknown,
+            Emptied::Yes if !primed => CacheState::Cold,
+            Emptied::Yes | Emptied::NotAtOnce => CacheState::Primed,
+            Emptied::NotAsked | Emptied::Impossible | Emptied::Refused => CacheState::Unknown,
         };
+        let sent_ahead = self.priming.iter().map(|request| request.prompt.len() as u64).sum();
         CacheFacts {
             state,
             emptied: Some(matches!(self.emptied, Emptied::Yes)),
@@ -100,6 +132,7 @@ impl Observed {
                 expected,
                 "the server does not tell how many tokens a page of its cache holds",
             ),
+            primed_tokens: primed.then_some(sent_ahead),
         }
     }
 }

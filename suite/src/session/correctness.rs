@@ -7,12 +7,10 @@ use schema::canonical::sha256_of;
 use schema::manifest::ManifestRequest;
 use schema::measurement::Measurement;
 use schema::run::{Correctness, FailureClass, Status};
-use schema::scenario::Arrival;
 use serde::Deserialize;
 
 use super::Assignment;
 use crate::client::drive::DriveError;
-use crate::client::sample::Sample;
 use crate::measure::Reasons;
 use crate::workload::tokenizer::TokenizerError;
 
@@ -84,7 +82,7 @@ impl Assignment<'_> {
         let Ok(requests) = self.fixed_requests() else {
             return Ok(reasons.none("correctness", "the tokenizer refuses the fixed prompts"));
         };
-        let samples = self.asked(&requests, 1)?;
+        let samples = self.asked(&requests, 1)?.samples;
         if let Some(failure) = samples.iter().find_map(|sample| sample.failure.as_ref()) {
             let reason = format!("a fixed prompt failed: {}: {}", failure.kind, failure.message);
             return Ok(reasons.none("correctness", &reason));
@@ -119,15 +117,6 @@ impl Assignment<'_> {
         ManifestRequest { prompt, text, output_tokens, ..ManifestRequest::default() }
     }
 
-    fn asked(
-        &self,
-        requests: &[ManifestRequest],
-        concurrency: u64,
-    ) -> Result<Vec<Sample>, DriveError> {
-        let arrival = Arrival::Closed { concurrency };
-        Ok(self.drive(&self.written(requests), &arrival, &mut |_| ())?.samples)
-    }
-
     /// Share of the reference's tokens that the server gives when it is given all before them.
     fn agreement(&self, reasons: &mut Reasons) -> Result<Option<f64>, DriveError> {
         const PATH: &str = "correctness.agreement";
@@ -146,7 +135,7 @@ impl Assignment<'_> {
                 })
             })
             .unzip();
-        let samples = self.asked(&requests, FORCED_CONCURRENCY)?;
+        let samples = self.asked(&requests, FORCED_CONCURRENCY)?.samples;
         if samples.is_empty() || samples.iter().any(|sample| !sample.is_ok()) {
             return Ok(reasons.none(PATH, "a question for the comparison failed"));
         }

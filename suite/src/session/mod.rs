@@ -4,24 +4,30 @@
 mod cache;
 mod correctness;
 mod failure;
+pub mod journal;
 mod record;
 
 use std::sync::atomic::AtomicBool;
 
 use schema::engine::EngineFile;
+use schema::manifest::ManifestRequest;
 use schema::measurement::Measurement;
 use schema::run::{Phase, ScenarioFacts};
-use schema::scenario::{Arrival, Scenario};
+use schema::scenario::{Arrival, CacheState, Connections, Scenario};
 
 pub use correctness::{Reference, ReferenceError};
+pub use record::unfinished;
 
 use crate::client::control::Server;
-use crate::client::drive::{DriveError, Driven, Orders, Tally, drive};
+use crate::client::drive::{DriveError, Driven, Observer, Orders, Unobserved, drive};
 use crate::client::payload::{Endpoint, Payload, payload};
 use crate::clock::utc_now;
 use crate::measure::slo::Slo;
 use crate::workload::pack::Plan;
 use crate::workload::tokenizer::Tokenizer;
+
+/// Prompts that prime a cache are one token each and may go several at a time.
+const PRIMING_CONCURRENCY: u64 = 8;
 
 /// Everything a run needs to know.
 #[derive(Debug)]
@@ -64,25 +70,36 @@ impl Assignment<'_> {
     ///
     /// # Errors
     /// The system refuses what the client needs, or `stop` was set.
-    pub fn run(&self, observe: &mut dyn FnMut(&Tally)) -> Result<Finished, DriveError> {
+    pub fn run(&self, observer: &mut dyn Observer) -> Result<Finished, DriveError> {
         let payloads: Vec<Payload> = self.written(&self.plan.manifest.requests);
+        // What the system will not allow is said before anything is sent.
+        self.orders(&payloads, &self.scenario.arrival).prepare()?;
         let warmup = self.written(&self.plan.warmup);
-        let warmed = self.drive(&warmup, &Arrival::AllAtOnce, &mut |_| ())?;
+        let warmed = self.drive(&warmup, &Arrival::AllAtOnce, &mut Unobserved)?;
         if let Some(failure) = failure::of(&warmed, self.is_gone(&warmed), Phase::Warmup) {
             let measurement = self.failed_before_the_clock(failure);
             return Ok(Finished { measurement, slos_met: 0 });
         }
-        let emptied = cache::empty(self.server, self.engine);
+        let emptied = match self.scenario.cache.state {
+            CacheState::Unknown => cache::Emptied::NotAsked,
+            CacheState::Cold | CacheState::Primed => cache::empty(self.server, self.engine),
+        };
+        let priming = cache::priming(self.scenario, self.plan);
+        let primed = self.asked(&priming, PRIMING_CONCURRENCY)?;
+        if let Some(failure) = failure::of(&primed, self.is_gone(&primed), Phase::Warmup) {
+            let measurement = self.failed_before_the_clock(failure);
+            return Ok(Finished { measurement, slos_met: 0 });
+        }
         let before = cache::Counters::read(self.server, self.engine);
         let started_at = utc_now();
-        let driven = self.drive(&payloads, &self.scenario.arrival, observe)?;
+        let driven = self.timed(&payloads, observer)?;
         let finished_at = utc_now();
         let gone = self.is_gone(&driven);
         let after = match gone {
             true => cache::Counters::default(),
             false => cache::Counters::read(self.server, self.engine),
         };
-        let cache = cache::Observed { emptied, before, after };
+        let cache = cache::Observed { emptied, priming, before, after };
         let failure = failure::of(&driven, gone, Phase::Measure);
         let (mut measurement, slos_met) = self.measurement(&driven, &cache, failure);
         if let Some(time) = &mut measurement.time {
@@ -93,11 +110,12 @@ impl Assignment<'_> {
         Ok(Finished { measurement, slos_met })
     }
 
-    fn written(&self, requests: &[schema::manifest::ManifestRequest]) -> Vec<Payload> {
+    fn written(&self, requests: &[ManifestRequest]) -> Vec<Payload> {
         let endpoint = Endpoint {
             authority: self.server.authority.clone(),
             path: self.engine.request.route.clone(),
             model: self.model.clone(),
+            key: self.server.key.clone(),
         };
         let write = |entry| payload(&endpoint, &self.engine.request, &self.scenario.output, entry);
         requests.iter().map(write).collect()
@@ -107,16 +125,36 @@ impl Assignment<'_> {
         &self,
         payloads: &[Payload],
         arrival: &Arrival,
-        observe: &mut dyn FnMut(&Tally),
+        observer: &mut dyn Observer,
     ) -> Result<Driven, DriveError> {
-        let orders = Orders {
+        drive(&self.orders(payloads, arrival), observer)
+    }
+
+    /// The measured requests, on connections as the scenario wants them.
+    fn timed(
+        &self,
+        payloads: &[Payload],
+        observer: &mut dyn Observer,
+    ) -> Result<Driven, DriveError> {
+        let connections = self.scenario.connections;
+        drive(&Orders { connections, ..self.orders(payloads, &self.scenario.arrival) }, observer)
+    }
+
+    fn orders<'b>(&'b self, payloads: &'b [Payload], arrival: &'b Arrival) -> Orders<'b> {
+        Orders {
             address: self.server.address,
             payloads,
             arrival,
+            connections: Connections::Warm,
             no_progress_ns: self.no_progress_ns,
             stop: self.stop,
             kernel_timestamps: self.kernel_timestamps,
-        };
-        drive(&orders, observe)
+        }
+    }
+
+    /// Asks `requests`, `concurrency` at a time, beside the measurement.
+    fn asked(&self, requests: &[ManifestRequest], concurrency: u64) -> Result<Driven, DriveError> {
+        let arrival = Arrival::Closed { concurrency };
+        self.drive(&self.written(requests), &arrival, &mut Unobserved)
     }
 }

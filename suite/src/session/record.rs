@@ -2,8 +2,8 @@
 
 use schema::measurement::{Measurement, SCHEMA};
 use schema::run::{
-    CacheFacts, ClientFacts, Counts, Failure, Histograms, PromptForm, Status, Time, Validity,
-    ValidityVerdict,
+    ClientFacts, Counts, Failure, FailureClass, Histograms, Phase, PromptForm, ScenarioFacts,
+    Status, Time, Validity, ValidityVerdict,
 };
 
 use super::Assignment;
@@ -16,36 +16,14 @@ use crate::measure::rates::{lengths, metrics};
 use crate::measure::slo::met;
 use crate::measure::summary::{float, percentile, percentile_f64};
 use crate::measure::tally::{Answered, answered, counts};
-use crate::measure::verdict::{Evidence, verdict};
+use crate::measure::verdict::{Evidence, Judged, verdict};
 use crate::measure::window::Wall;
 
 impl Assignment<'_> {
     /// A run whose warm-up failed: the clock never started.
     pub(super) fn failed_before_the_clock(&self, failure: Failure) -> Measurement {
-        let mut reasons = self.reasons();
-        for group in ["time", "client", "cache", "counts", "histograms", "metrics", "correctness"] {
-            reasons.none::<()>(group, "the warm-up failed");
-        }
-        Measurement {
-            schema: SCHEMA.to_owned(),
-            status: Status::Failed,
-            validity: Validity {
-                verdict: ValidityVerdict::Invalid,
-                reasons: vec!["nothing was measured".to_owned()],
-            },
-            failure: Some(failure),
-            scenario: self.facts.clone(),
-            absent: reasons.0,
-            ..Measurement::default()
-        }
-    }
-
-    /// Why the scenario's own facts are incomplete.
-    fn reasons(&self) -> Reasons {
-        let mut reasons = Reasons::default();
-        let dataset = self.facts.dataset_sha256.as_ref();
-        reasons.explain("scenario.dataset_sha256", dataset, "the pack makes its own prompts");
-        reasons
+        let validity = "nothing-measured: the warm-up failed";
+        bare(&self.facts, Status::Failed, failure, "the warm-up failed", validity)
     }
 
     /// The measurement of a run, without the check of its outputs, and how many requests met all
@@ -56,7 +34,7 @@ impl Assignment<'_> {
         cache: &Observed,
         failure: Option<Failure>,
     ) -> (Measurement, u64) {
-        let mut reasons = self.reasons();
+        let mut reasons = of_scenario(&self.facts);
         let answered = answered(&driven.samples, &self.plan.manifest, self.tokenizer);
         let all = Distributions::of(&answered);
         let counts = counts(&driven.samples, &answered, &mut reasons);
@@ -75,7 +53,14 @@ impl Assignment<'_> {
             ..Measurement::default()
         };
         self.figures(&mut measurement, &answered, &all, &counts, &mut reasons);
-        measurement.validity = self.validity(&measurement, &counts, &client, &cache, &answered);
+        let evidence = self.evidence(&measurement, &counts, &answered, &all);
+        measurement.validity = verdict(&Judged {
+            counts: &counts,
+            metrics: measurement.metrics.as_ref(),
+            client: &client,
+            cache: &cache,
+            evidence: &evidence,
+        });
         measurement.counts = Some(counts);
         measurement.client = Some(client);
         measurement.cache = Some(cache);
@@ -110,14 +95,13 @@ impl Assignment<'_> {
             Some(metrics(answered, wall, counts, all, self.gpus, self.slos, reasons));
     }
 
-    fn validity(
+    fn evidence(
         &self,
         measurement: &Measurement,
         counts: &Counts,
-        client: &ClientFacts,
-        cache: &CacheFacts,
         answered: &[Answered<'_>],
-    ) -> Validity {
+        all: &Distributions,
+    ) -> Evidence {
         let manifest = &self.plan.manifest;
         let mean = |sum: u64, count: usize| float(sum) / float(count.max(1) as u64);
         let survivors: u64 = answered.iter().map(|request| request.prompt_tokens).sum();
@@ -128,18 +112,76 @@ impl Assignment<'_> {
         });
         let lengths = || manifest.requests.iter().map(|request| request.output_tokens);
         let fixed_output = lengths().next().filter(|first| lengths().all(|next| next == *first));
-        let evidence = Evidence {
+        let length_forced = self.scenario.output.ignore_eos;
+        let whole =
+            length_forced && counts.output_tokens_reported == counts.output_tokens_requested;
+        let decode_ns = all.itl_token.as_ref().map(|gaps| {
+            let decode = |(e2e, ttft): (&u64, &u64)| e2e - ttft;
+            (gaps.iter().sum(), all.e2e.iter().zip(&all.ttft).map(decode).sum())
+        });
+        Evidence {
             prompt_tokens_mean: (
                 mean(manifest.input_tokens(), manifest.requests.len()),
                 mean(survivors, answered.len()),
             ),
             prompts_miscounted: prompts_miscounted.count() as u64,
             chunks_miscounted: chunks_miscounted.count() as u64,
-            fixed_output,
+            length_forced,
+            fixed_output: fixed_output.filter(|_| whole),
             wall_us: measurement.time.as_ref().and_then(|time| time.wall_us).unwrap_or(0),
-        };
-        verdict(counts, measurement.metrics.as_ref(), client, cache, &evidence)
+            decode_ns,
+            concurrency_max: self.scenario.arrival.concurrency_max(),
+            tier: self.scenario.tier,
+            cache_asked: self.scenario.cache.state,
+        }
     }
+}
+
+/// What stands in a run's place until it ends. Where it is found later, the run never did; its
+/// samples so far are in the file called `samples`.
+#[must_use]
+pub fn unfinished(facts: &ScenarioFacts, samples: &str) -> Measurement {
+    const WHY: &str = "the load generator ended before the run did";
+    let failure = Failure {
+        class: FailureClass::Infrastructure,
+        phase: Phase::Measure,
+        message: format!("{WHY}: the samples so far are in `{samples}`"),
+    };
+    bare(facts, Status::Partial, failure, WHY, &format!("unfinished: {WHY}"))
+}
+
+/// A measurement without a figure.
+fn bare(
+    facts: &ScenarioFacts,
+    status: Status,
+    failure: Failure,
+    why: &str,
+    validity: &str,
+) -> Measurement {
+    let mut reasons = of_scenario(facts);
+    for group in ["time", "client", "cache", "counts", "histograms", "metrics", "correctness"] {
+        reasons.none::<()>(group, why);
+    }
+    Measurement {
+        schema: SCHEMA.to_owned(),
+        status,
+        validity: Validity {
+            verdict: ValidityVerdict::Invalid,
+            reasons: vec![validity.to_owned()],
+        },
+        failure: Some(failure),
+        scenario: facts.clone(),
+        absent: reasons.0,
+        ..Measurement::default()
+    }
+}
+
+/// Why the scenario's own facts are incomplete.
+fn of_scenario(facts: &ScenarioFacts) -> Reasons {
+    let mut reasons = Reasons::default();
+    let dataset = facts.dataset_sha256.as_ref();
+    reasons.explain("scenario.dataset_sha256", dataset, "the pack makes its own prompts");
+    reasons
 }
 
 fn miscounted(request: &Answered<'_>) -> bool {
@@ -188,6 +230,7 @@ fn client_facts(driven: &Driven, all: &Distributions, reasons: &mut Reasons) -> 
             load.coalesced_read_share(),
             NO_READ,
         ),
+        late_read_share: reasons.explain("client.late_read_share", load.late_read_share(), NO_READ),
         schedule_lag_us_p99: reasons.explain(
             "client.schedule_lag_us_p99",
             lag_us,

@@ -3,7 +3,10 @@
 use std::fmt;
 
 use schema::run::PromptForm;
-use schema::scenario::{Arrival, Output, Pack, Scenario, Tier, Warmup, WarmupSource, Workload};
+use schema::scenario::{
+    Arrival, CacheProtocol, Connections, Output, Pack, Scenario, Tier, Warmup, WarmupSource,
+    Workload,
+};
 use serde::Deserialize;
 
 use super::dataset::Dataset;
@@ -89,6 +92,8 @@ impl Totals {
             arrival: Arrival::AllAtOnce,
             output: Output { ignore_eos: true, temperature: 0.0 },
             tier: Tier::Full,
+            connections: Connections::default(),
+            cache: CacheProtocol::default(),
         }
     }
 }

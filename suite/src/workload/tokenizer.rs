@@ -146,6 +146,19 @@ impl Tokenizer {
         Ok(self.encode_plain(text)?.len() as u64)
     }
 
+    /// Where in `text` each of its tokens ends, in bytes. A token that ends inside a character ends
+    /// where that does.
+    ///
+    /// # Errors
+    /// The tokenizer's model refuses the text.
+    pub fn token_ends(&self, text: &str) -> Result<Vec<usize>, TokenizerError> {
+        let encoding = self
+            .inner
+            .encode(text, false)
+            .map_err(|error| TokenizerError::Encode(error.to_string()))?;
+        Ok(encoding.get_offsets().iter().map(|(_, end)| *end).collect())
+    }
+
     /// Special tokens that [`Self::encode`] adds to a text.
     #[must_use]
     pub fn specials_added(&self) -> usize {

@@ -1,9 +1,12 @@
 //! The client against the scripted emitter: what it counts is exact, what it times agrees with
 //! the emitter's own log. No time is asserted that a busy machine could miss.
 
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use crate::harness::{self, Exchange, payloads, stop_never};
-use schema::scenario::Arrival;
-use suite::client::drive::{DriveError, Orders, drive};
+use schema::scenario::{Arrival, Connections};
+use suite::client::drive::{DriveError, Observer, Orders, Tally, drive};
 use suite::client::sample::{FailureKind, Sample};
 use suite::emitter::log::Logged;
 use suite::emitter::script::{
@@ -155,6 +158,9 @@ fn only_chunks_with_tokens_carry_the_time() {
     assert_eq!(sample.chunks.len(), 2);
     let sent = sample.sent_ns.expect("sent");
     assert!(sample.chunks[0].at_ns - sent >= 40 * MS, "neither role nor empty text is a token");
+    let first_event = sample.first_event_ns.expect("a role came first");
+    assert!(first_event < sample.chunks[0].at_ns, "but that it came is known");
+    assert_eq!(sample.first_content_ns, Some(sample.chunks[0].at_ns));
     assert!(sample.end_ns - sent >= 400 * MS, "the trailing usage is waited for");
     assert!(sample.end_ns - sample.chunks[1].at_ns >= 20 * MS, "and is no part of the latency");
 }
@@ -340,6 +346,70 @@ fn a_closed_loop_keeps_its_concurrency_and_reuses_connections() {
 }
 
 #[test]
+fn the_parts_of_ttft_add_up_to_it_on_warm_and_on_cold_connections() {
+    for connections in [Connections::Warm, Connections::Cold] {
+        let mut exchange = Exchange::of(vec![Answer { times: 0, ..steady(|_| ()) }]);
+        exchange.arrival = Arrival::Constant { requests_per_s: 100.0, concurrency_max: Some(1) };
+        exchange.connections = connections;
+        let driven = exchange.run(3);
+        for sample in &driven.samples {
+            let parts = sample.ttft_parts().expect("answered");
+            let sum = parts.queue_ns
+                + parts.schedule_lag_ns
+                + parts.connect_ns
+                + parts.send_ns
+                + parts.server_ns
+                + parts.parse_ns;
+            assert_eq!(sum, sample.parsed_ns.expect("parsed") - sample.scheduled_ns);
+            assert!(parts.server_ns >= 19 * MS, "{parts:?}");
+        }
+        let mut opened: Vec<_> =
+            driven.samples.iter().filter_map(|sample| sample.connect_ns).collect();
+        opened.dedup();
+        let connected = |sample: &Sample| sample.ttft_parts().expect("answered").connect_ns;
+        if connections == Connections::Cold {
+            for sample in &driven.samples {
+                assert!(connected(sample) >= sample.connect_ns.expect("opened"), "on its way");
+            }
+        } else {
+            assert_eq!(opened.len(), 1, "opened once, before the clock");
+        }
+    }
+}
+
+#[test]
+fn a_server_that_goes_away_fails_the_requests_that_come_too_late() {
+    let exchange = Exchange::of(vec![Answer { times: 0, ..steady(|_| ()) }]);
+    let payloads = payloads(3);
+    let stop = stop_never();
+    let orders = Orders {
+        address: exchange.address,
+        payloads: &payloads,
+        arrival: &Arrival::Closed { concurrency: 1 },
+        connections: Connections::Cold,
+        no_progress_ns: 60_000 * MS,
+        stop: &stop,
+        kernel_timestamps: true,
+    };
+    let driven = drive(&orders, &mut Remover(Some(exchange))).expect("the system allows it");
+    let kinds: Vec<_> =
+        driven.samples.iter().map(|sample| sample.failure.as_ref().map(|f| f.kind)).collect();
+    assert_eq!(kinds, [None, Some(FailureKind::Connect), Some(FailureKind::Connect)]);
+}
+
+/// Takes the server away after the first answer.
+struct Remover(Option<Exchange>);
+
+impl Observer for Remover {
+    fn ended(&mut self, _: usize, _: &Sample) {
+        let Some(exchange) = self.0.take() else { return };
+        let address = exchange.address;
+        drop(exchange);
+        while TcpStream::connect(address).is_ok() {}
+    }
+}
+
+#[test]
 fn a_server_that_closes_kept_connections_costs_no_request() {
     let close = [("Connection".to_owned(), "close".to_owned())];
     let told = Answer { times: 2, headers: close.into(), ..steady(|_| ()) };
@@ -376,14 +446,20 @@ fn a_run_that_is_told_to_stop_stops() {
         address: exchange.address,
         payloads: &payloads,
         arrival: &Arrival::AllAtOnce,
+        connections: Connections::Warm,
         no_progress_ns: u64::MAX,
         stop: &stop,
         kernel_timestamps: true,
     };
-    let mut looks = 0;
-    let stopped = drive(&orders, &mut |_| {
-        looks += 1;
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
-    });
-    assert!(matches!(stopped, Err(DriveError::Interrupted)), "after {looks} looks");
+    let stopped = drive(&orders, &mut Stopper(&stop));
+    assert!(matches!(stopped, Err(DriveError::Interrupted)));
+}
+
+/// Asks the client to stop at its first look.
+struct Stopper<'a>(&'a AtomicBool);
+
+impl Observer for Stopper<'_> {
+    fn stands(&mut self, _: &Tally) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }

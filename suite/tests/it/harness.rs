@@ -6,8 +6,8 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use base64::Engine as _;
-use schema::scenario::Arrival;
-use suite::client::drive::{Driven, Orders, drive};
+use schema::scenario::{Arrival, Connections};
+use suite::client::drive::{Driven, Orders, Unobserved, drive};
 use suite::client::payload::Payload;
 use suite::emitter::log::Line;
 use suite::emitter::script::{Answer, Script};
@@ -17,6 +17,7 @@ use suite::emitter::server::Emitter;
 pub struct Exchange {
     pub address: SocketAddr,
     pub arrival: Arrival,
+    pub connections: Connections,
     pub no_progress_ns: u64,
     log: Memory,
     _emitter: Emitter,
@@ -48,6 +49,7 @@ impl Exchange {
         Self {
             address: emitter.address,
             arrival: Arrival::AllAtOnce,
+            connections: Connections::Warm,
             no_progress_ns: 60_000_000_000,
             log,
             _emitter: emitter,
@@ -63,11 +65,12 @@ impl Exchange {
             address: self.address,
             payloads,
             arrival: &self.arrival,
+            connections: self.connections,
             no_progress_ns: self.no_progress_ns,
             stop: &stop_never(),
             kernel_timestamps: true,
         };
-        drive(&orders, &mut |_| ()).expect("the system gives what is asked")
+        drive(&orders, &mut Unobserved).expect("the system gives what is asked")
     }
 
     pub fn log(&self) -> Vec<Line> {

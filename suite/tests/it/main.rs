@@ -8,4 +8,6 @@ mod desk;
 mod first_answer;
 mod harness;
 mod inputs;
+mod kept;
 mod packs;
+mod verdicts;

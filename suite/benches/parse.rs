@@ -1,0 +1,59 @@
+//! What an event costs the client once its bytes are read: HTTP framing, SSE, JSON, the sample.
+//! Times are per event.
+
+use std::hint::black_box;
+
+use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
+use suite::client::sample::Sample;
+use suite::client::stamp::Moment;
+use suite::client::stream::Stream;
+
+/// Events of one answer: enough that its head does not count.
+const EVENTS: usize = 1000;
+
+const HEAD: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\
+                    Transfer-Encoding: chunked\r\n\r\n";
+
+/// Shapes of a chunk, as servers of that name send them.
+const SHAPES: [(&str, &str); 3] = [
+    (
+        "redline",
+        r#"{"id":"cmpl-00000017","object":"text_completion","created":1700000000,"model":"m","choices":[{"index":0,"text":" hello","finish_reason":null,"token_ids":[4321]}]}"#,
+    ),
+    (
+        "completions",
+        r#"{"id":"cmpl-00000017","object":"text_completion","created":1700000000,"model":"m","system_fingerprint":"fp_0123456789abcdef0123456789abcdef","choices":[{"index":0,"text":" hello","logprobs":null,"finish_reason":null}]}"#,
+    ),
+    (
+        "chat",
+        r#"{"id":"chatcmpl-00000017","object":"chat.completion.chunk","created":1700000000,"model":"m","system_fingerprint":"fp_0123456789abcdef01234567","choices":[{"index":0,"delta":{"content":"\n hello"},"logprobs":null,"finish_reason":null}],"usage":null}"#,
+    ),
+];
+
+fn events(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("parse");
+    group.throughput(Throughput::Elements(EVENTS as u64));
+    for (name, json) in SHAPES {
+        let event = format!("data: {json}\n\n");
+        let chunk = format!("{:x}\r\n{event}\r\n", event.len());
+        group.bench_function(name, |bencher| {
+            let answered = || {
+                let mut stream = Stream::new(Sample::default());
+                stream.take(HEAD.as_bytes(), Moment::at(0));
+                stream
+            };
+            // One read an event, as a server that is not saturated is read.
+            let read = |mut stream: Stream| {
+                for at_ns in 1..=EVENTS as u64 {
+                    black_box(stream.take(black_box(chunk.as_bytes()), Moment::at(at_ns)));
+                }
+                stream
+            };
+            bencher.iter_batched(answered, read, BatchSize::SmallInput);
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, events);
+criterion_main!(benches);

@@ -1,0 +1,120 @@
+//! What the client's loop is told and what it brings back: orders, whoever looks on, results.
+
+use std::net::SocketAddr;
+use std::sync::atomic::AtomicBool;
+
+use nix::errno::Errno;
+use schema::scenario::{Arrival, Connections};
+
+use super::limits::{FILES_SPARE, allow_files, allow_ports};
+use super::load::ClientLoad;
+use super::payload::Payload;
+use super::sample::Sample;
+
+/// Connections that are open ahead of need where the times of requests are fixed and nothing caps
+/// them: how many will be needed at one time, only the run tells.
+pub(super) const AHEAD: usize = 64;
+
+/// How a list of payloads is sent.
+#[derive(Debug)]
+pub struct Orders<'a> {
+    pub address: SocketAddr,
+    pub payloads: &'a [Payload],
+    pub arrival: &'a Arrival,
+    pub connections: Connections,
+    /// Longest time without any event while requests are open.
+    pub no_progress_ns: u64,
+    /// Set from outside to stop.
+    pub stop: &'a AtomicBool,
+    pub kernel_timestamps: bool,
+}
+
+/// Where a run stands, for whoever shows it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    pub planned: u64,
+    pub done: u64,
+    pub failed: u64,
+    pub tokens: u64,
+    pub elapsed_ns: u64,
+}
+
+/// What a run brought.
+#[derive(Debug)]
+pub struct Driven {
+    /// One per payload, in their order.
+    pub samples: Vec<Sample>,
+    /// When the clock started.
+    pub start_ns: u64,
+    pub load: ClientLoad,
+    /// No event came for longer than the limit.
+    pub hung: bool,
+}
+
+/// A run that could not be made at all.
+#[derive(Debug, thiserror::Error)]
+pub enum DriveError {
+    #[error(
+        "{needed} open files are needed and {limit} allowed\nhint: raise the limit (`ulimit -n`)"
+    )]
+    Files { needed: u64, limit: u64 },
+    #[error(
+        "{needed} connections to `{address}` are needed at one time, and there are {limit} ports \
+         to open them from\nhint: widen net.ipv4.ip_local_port_range, or send fewer at once \
+         (`concurrency_max`)"
+    )]
+    Ports { address: SocketAddr, needed: u64, limit: u64 },
+    #[error("the system refuses {what}")]
+    System { what: &'static str, source: Errno },
+    #[error("interrupted")]
+    Interrupted,
+}
+
+/// Whoever looks on while a run goes.
+pub trait Observer {
+    /// How far the run is; about twenty times a second.
+    fn stands(&mut self, _tally: &Tally) {}
+    /// A request ended, answered or not: payload `index` of the list.
+    fn ended(&mut self, _index: usize, _sample: &Sample) {}
+}
+
+/// Nobody looks on.
+#[derive(Clone, Copy, Debug)]
+pub struct Unobserved;
+
+impl Observer for Unobserved {}
+
+/// How the connections are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pool {
+    /// As many as there may be requests, in turns.
+    Fixed,
+    /// A few more than there are requests at the time, the latest used first.
+    Growing,
+}
+
+impl Orders<'_> {
+    /// Sees that the system allows as many connections as will be open, at once.
+    ///
+    /// # Errors
+    /// It does not.
+    pub fn prepare(&self) -> Result<(), DriveError> {
+        let (most, surely) = self.connections_needed();
+        allow_files(most as u64 + FILES_SPARE, surely as u64 + FILES_SPARE)?;
+        allow_ports(self.address, surely as u64)
+    }
+
+    /// How many connections may be open at one time, and how many will be.
+    pub(super) fn connections_needed(&self) -> (usize, usize) {
+        let cap = self.arrival.concurrency_max();
+        let cap = cap.and_then(|cap| usize::try_from(cap).ok()).unwrap_or(usize::MAX);
+        let slots = self.payloads.len().min(cap);
+        (slots, if self.pool() == Pool::Growing { slots.min(AHEAD) } else { slots })
+    }
+
+    pub(super) fn pool(&self) -> Pool {
+        let all = matches!(self.arrival, Arrival::AllAtOnce);
+        let capped = self.arrival.concurrency_max().is_some();
+        if all || capped { Pool::Fixed } else { Pool::Growing }
+    }
+}

@@ -1,0 +1,92 @@
+//! What a run leaves on disk, from its start to its end: a measurement that says `partial` until the
+//! run has ended, and its samples as they come.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use schema::measurement::Measurement;
+use schema::run::{ScenarioFacts, Status};
+use schema::samples::{Head, SCHEMA};
+
+use super::progress::Progress;
+use super::write;
+use crate::client::drive::{DriveError, Observer, Tally};
+use crate::client::sample::Sample;
+use crate::clock::utc_now;
+use crate::session::journal::Journal;
+use crate::session::unfinished;
+
+/// Looks on while a run goes, for the disk and for a person.
+pub struct Keeper {
+    out: PathBuf,
+    samples: PathBuf,
+    journal: Journal,
+    progress: Progress,
+    kept: u64,
+}
+
+impl Keeper {
+    /// Begins both files: `out`, and its namesake that ends in `.samples.jsonl`.
+    ///
+    /// # Errors
+    /// They cannot be written.
+    pub fn begin(
+        out: &Path,
+        facts: &ScenarioFacts,
+        requests: u64,
+        progress: Progress,
+    ) -> anyhow::Result<Self> {
+        let samples = out.with_extension("samples.jsonl");
+        let head = Head {
+            schema: SCHEMA.to_owned(),
+            scenario: format!("{}@{}", facts.id, facts.rev),
+            manifest_sha256: facts.manifest_sha256.clone(),
+            started_at: utc_now(),
+            requests,
+        };
+        let name = samples.file_name().unwrap_or_default().to_string_lossy();
+        write::json(out, &unfinished(facts, &name))?;
+        let journal = Journal::create(&samples, head)
+            .with_context(|| format!("cannot write samples `{}`", samples.display()))?;
+        Ok(Self { out: out.to_owned(), samples, journal, progress, kept: 0 })
+    }
+
+    /// The run has ended with `measurement`.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    pub fn finish(self, measurement: &Measurement) -> anyhow::Result<()> {
+        self.progress.finish();
+        self.journal
+            .finish(measurement.status)
+            .with_context(|| format!("cannot write samples `{}`", self.samples.display()))?;
+        write::json(&self.out, measurement)
+    }
+
+    /// The run ended early with `error`: its samples stay, and there is no measurement.
+    pub fn abandon(self, error: DriveError) -> anyhow::Error {
+        self.progress.finish();
+        // The error that ended the run is the one to be told.
+        let _ = fs::remove_file(&self.out);
+        let _ = self.journal.finish(Status::Partial);
+        if self.kept == 0 {
+            let _ = fs::remove_file(&self.samples);
+            return error.into();
+        }
+        let (kept, samples) = (self.kept, self.samples.display());
+        anyhow::Error::from(error).context(format!("{kept} samples are kept in `{samples}`"))
+    }
+}
+
+impl Observer for Keeper {
+    fn stands(&mut self, tally: &Tally) {
+        self.progress.show(tally);
+        self.journal.flush();
+    }
+
+    fn ended(&mut self, index: usize, sample: &Sample) {
+        self.kept += 1;
+        self.journal.sample(index, sample);
+    }
+}

@@ -1,0 +1,119 @@
+//! Samples on disk as they come, so that a run that is cut short is not lost.
+//!
+//! Lines are made where the request ends and written on a thread of their own: a slow disk must not
+//! hold up the client's loop.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::{self, JoinHandle};
+
+use schema::run::Status;
+use schema::samples::{End, Failure, Head, Line, Sample as SampleLine};
+
+use crate::client::sample::Sample;
+use crate::clock::monotonic_ns;
+
+/// A file of samples that is being written.
+#[derive(Debug)]
+pub struct Journal {
+    /// Zero of its times.
+    origin_ns: u64,
+    /// Lines that are not handed over yet.
+    pending: Vec<u8>,
+    lines: Sender<Vec<u8>>,
+    writer: JoinHandle<std::io::Result<()>>,
+    samples: u64,
+    failures: BTreeMap<String, u64>,
+}
+
+impl Journal {
+    /// Begins the file at `path`, whatever it held before.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn create(path: &Path, head: Head) -> std::io::Result<Self> {
+        let mut file = File::create(path)?;
+        file.write_all(&text(&Line::Head(head)))?;
+        let (lines, received) = channel::<Vec<u8>>();
+        let write = move || received.iter().try_for_each(|lines| file.write_all(&lines));
+        let writer = thread::Builder::new().name("samples".to_owned()).spawn(write)?;
+        Ok(Self {
+            origin_ns: monotonic_ns(),
+            pending: Vec::new(),
+            lines,
+            writer,
+            samples: 0,
+            failures: BTreeMap::new(),
+        })
+    }
+
+    /// Takes the sample of request `index`.
+    pub fn sample(&mut self, index: usize, sample: &Sample) {
+        self.samples += 1;
+        if let Some(failure) = &sample.failure {
+            *self.failures.entry(failure.kind.to_string()).or_insert(0) += 1;
+        }
+        self.pending.extend(text(&Line::Sample(Box::new(line(index, sample, self.origin_ns)))));
+    }
+
+    /// Hands over what has come to be written.
+    pub fn flush(&mut self) {
+        if !self.pending.is_empty() {
+            // A writer that has given up tells why at the end.
+            let _ = self.lines.send(std::mem::take(&mut self.pending));
+        }
+    }
+
+    /// Ends the file.
+    ///
+    /// # Errors
+    /// Something of it could not be written.
+    pub fn finish(mut self, status: Status) -> std::io::Result<()> {
+        let failures = std::mem::take(&mut self.failures);
+        self.pending.extend(text(&Line::End(End { status, samples: self.samples, failures })));
+        self.flush();
+        drop(self.lines);
+        self.writer.join().unwrap_or_else(|_| Err(std::io::Error::other("the writer panicked")))
+    }
+}
+
+fn text(line: &Line) -> Vec<u8> {
+    // Every field has a JSON form.
+    let mut text = serde_json::to_vec(line).unwrap_or_default();
+    text.push(b'\n');
+    text
+}
+
+fn line(index: usize, sample: &Sample, origin_ns: u64) -> SampleLine {
+    let at = |ns: u64| ns.saturating_sub(origin_ns);
+    let chunks = &sample.chunks;
+    let gaps = chunks.windows(2).map(|pair| pair[1].at_ns.saturating_sub(pair[0].at_ns));
+    SampleLine {
+        request: index as u64,
+        scheduled_at_ns: at(sample.scheduled_ns),
+        queue_ns: sample.queue_ns,
+        taken_at_ns: sample.taken_ns.map(at),
+        sent_at_ns: sample.sent_ns.map(at),
+        written_at_ns: sample.written_ns.map(at),
+        connect_ns: sample.connect_ns,
+        first_event_at_ns: sample.first_event_ns.map(at),
+        first_content_at_ns: sample.first_content_ns.map(at),
+        parsed_at_ns: sample.parsed_ns.map(at),
+        end_at_ns: at(sample.end_ns),
+        first_chunk_at_ns: chunks.first().map(|chunk| at(chunk.at_ns)),
+        gaps_ns: gaps.collect(),
+        lags_ns: chunks.iter().map(|chunk| chunk.lag_ns).collect(),
+        chunk_tokens: chunks.iter().map(|chunk| chunk.tokens).collect(),
+        prompt_tokens: sample.usage.map(|usage| usage.prompt_tokens),
+        completion_tokens: sample.usage.map(|usage| usage.completion_tokens),
+        cached_tokens: sample.usage.and_then(|usage| usage.cached_tokens),
+        finish_reason: sample.finish_reason.clone(),
+        failure: sample.failure.as_ref().map(|failure| Failure {
+            kind: failure.kind.to_string(),
+            message: failure.message.clone(),
+        }),
+    }
+}

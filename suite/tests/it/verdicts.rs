@@ -1,0 +1,290 @@
+//! What the client makes of servers that do one thing wrong each: the verdict, and its reason.
+
+use std::fs;
+
+use schema::measurement::Measurement;
+use schema::run::{CacheState, TokenSource, ValidityVerdict};
+use suite::emitter::log::Logged;
+use suite::emitter::script::{Answer, Framing, Script, Scripted, Steady, UsageWhen, When};
+use suite::measure::verdict::REASONS;
+
+use crate::desk::{Desk, REQUESTS, server, stderr, unexplained, url};
+use crate::harness::Exchange;
+
+/// Reasons that a busy machine gives by itself.
+const OF_THE_MACHINE: [&str; 6] =
+    ["cpu-share", "loop-lag", "kernel-gap", "schedule-lag", "coalesced-reads", "late-reads"];
+
+/// Ids of the reasons that no busy machine gives.
+fn reasons(found: &Measurement) -> Vec<&str> {
+    let ids = found.validity.reasons.iter().filter_map(|text| text.split(':').next());
+    ids.filter(|id| !OF_THE_MACHINE.contains(id)).collect()
+}
+
+/// The measured requests are answered so: the fixed prompts ask for other lengths.
+fn measured(answer: Answer) -> Answer {
+    let when = When { body_contains: Some("\"max_tokens\":5,".into()), ..When::default() };
+    Answer { when, times: 0, ..answer }
+}
+
+fn steady(change: impl FnOnce(&mut Steady)) -> Answer {
+    let mut steady = Steady { first_us: 10_000, gap_us: 5_000, ..Steady::default() };
+    change(&mut steady);
+    measured(Answer::steady(steady))
+}
+
+fn run(answer: Answer) -> (Option<i32>, Measurement) {
+    Desk::new().run(&server(vec![answer]), &[])
+}
+
+#[test]
+fn clean_runs_are_not_called_invalid() {
+    let streams = [
+        steady(|_| ()),
+        steady(|s| s.usage = UsageWhen::Every),
+        steady(|s| (s.tokens_per_chunk, s.token_ids) = (2, false)),
+        steady(|s| s.usage_delay_us = 50_000),
+        steady(|s| s.crlf = true),
+        steady(|s| s.done = false),
+    ];
+    for answer in streams {
+        let (code, found) = run(answer);
+        assert_eq!((code, reasons(&found)), (Some(0), vec![]), "{:?}", found.validity);
+        assert_ne!(found.validity.verdict, ValidityVerdict::Invalid);
+        assert_eq!(unexplained(found), [""; 0]);
+    }
+}
+
+#[test]
+fn every_wrong_count_is_named() {
+    let two_words = r#"data: {"choices":[{"index":0,"text":" t t t","token_ids":[1]}]}"#;
+    let usage = |count: u64, cached: u64| {
+        format!(
+            "data: {{\"choices\":[],\"usage\":{{\"prompt_tokens\":8,\"completion_tokens\":{count},\
+             \"prompt_tokens_details\":{{\"cached_tokens\":{cached}}}}}}}\n\ndata: [DONE]\n\n"
+        )
+    };
+    let text = |events: [String; 2]| {
+        measured(Answer::events(
+            events
+                .into_iter()
+                .enumerate()
+                .map(|(i, text)| Scripted::text(10_000 * (i as u64 + 1), text))
+                .collect(),
+        ))
+    };
+    let five = format!("{two_words}\n\n").replace(" t t t", " t").repeat(5);
+    let cases = [
+        (
+            "one token too many",
+            steady(|s| s.usage_error = 1),
+            vec!["output-length", "retokenized", "chunk-count"],
+        ),
+        ("a short stop", steady(|s| s.tokens = Some(3)), vec!["output-length"]),
+        ("over-length", steady(|s| s.tokens = Some(6)), vec!["output-length"]),
+        (
+            "text of more tokens than are counted",
+            text([format!("{two_words}\n\n").repeat(5), usage(5, 0)]),
+            vec!["retokenized"],
+        ),
+        (
+            "chunks that hold fewer ids than the usage says",
+            text([format!("{two_words}\n\n").replace(" t t t", " t"), usage(5, 0)]),
+            vec!["retokenized", "chunk-count"],
+        ),
+        ("hits that nothing explains", text([five, usage(5, 4)]), vec!["cache-mismatch"]),
+    ];
+    for (claim, answer, expected) in cases {
+        let mut exchange = Script::steady();
+        exchange.requests = vec![answer, Answer { times: 0, ..Answer::steady(Steady::default()) }];
+        // Without counters the usage of each request tells its hits.
+        exchange.routes = server_routes();
+        let (_, found) = Desk::new().run(&Exchange::playing(exchange), &[]);
+        assert_eq!(reasons(&found), expected, "{claim}: {:?}", found.validity);
+    }
+}
+
+/// A server whose metrics say nothing.
+fn server_routes() -> std::collections::BTreeMap<String, suite::emitter::script::Route> {
+    let mut routes = Script::steady().routes;
+    let info = r#"{"body": {"engine": "redline", "version": "0.9.1", "device": "cpu",
+        "config": {}, "kv": {"pages": 8, "page_tokens": 4, "bytes": 4096, "dtype": "f32"},
+        "model": {"id": "emitter", "weights": "random"}}}"#;
+    routes.insert("/server_info".into(), serde_json::from_str(info).expect("a route"));
+    routes
+}
+
+#[test]
+fn failures_and_their_share_are_told_apart() {
+    let failing = |times: u64| Answer {
+        when: When { body_contains: Some("\"max_tokens\":5,".into()), ..When::default() },
+        times,
+        status: 429,
+        headers: [("Retry-After".to_owned(), "7".to_owned())].into(),
+        framing: Framing::Length,
+        ..Answer::events(vec![Scripted::text(0, r#"{"error":{"message":"busy"}}"#)])
+    };
+    let desk = Desk::new();
+    desk.write(
+        "short.toml",
+        &crate::desk::scenario(4, "{ kind = \"all-at-once\" }")
+            .replace("requests = 2", "requests = 0"),
+    );
+    let (code, found) = desk.run(&server(vec![failing(1)]), &[]);
+    assert_eq!((code, reasons(&found)), (Some(1), vec!["many-failures"]));
+    let message = found.failure.map(|failure| failure.message).unwrap_or_default();
+    assert_eq!(message, "1 of 4 requests: http-429: busy (`Retry-After: 7`)");
+}
+
+#[test]
+fn the_source_of_every_count_is_kept() {
+    type Case = (&'static str, Answer, TokenSource, TokenSource);
+    let cases: [Case; 4] = [
+        ("ids", steady(|_| ()), TokenSource::Usage, TokenSource::UsagePerChunk),
+        (
+            "a running count",
+            steady(|s| (s.token_ids, s.usage, s.tokens_per_chunk) = (false, UsageWhen::Every, 2)),
+            TokenSource::UsagePerChunk,
+            TokenSource::UsagePerChunk,
+        ),
+        (
+            "our own tokenizer, chunk by chunk",
+            steady(|s| (s.token_ids, s.tokens_per_chunk) = (false, 2)),
+            TokenSource::Usage,
+            TokenSource::Retokenized,
+        ),
+        (
+            "our own tokenizer alone",
+            steady(|s| (s.token_ids, s.usage, s.tokens_per_chunk) = (false, UsageWhen::Never, 3)),
+            TokenSource::Retokenized,
+            TokenSource::Retokenized,
+        ),
+    ];
+    for (claim, answer, tokens, chunks) in cases {
+        let (_, found) = run(answer);
+        let counts = found.counts.clone().expect("counts");
+        assert_eq!(
+            (counts.token_source, counts.chunk_token_source),
+            (Some(tokens), Some(chunks)),
+            "{claim}"
+        );
+        let gaps = found.histograms.as_ref().and_then(|all| all.itl_token_us.clone());
+        let first = match (claim, counts.output_chunks) {
+            ("our own tokenizer alone", _) => 3,
+            (_, Some(12)) => 2,
+            _ => 1,
+        };
+        let gaps = gaps.expect("known").decode().expect("readable").len();
+        assert_eq!(gaps, (5 - first) * REQUESTS, "{claim}: a gap a token after the first chunk's");
+    }
+}
+
+#[test]
+fn a_running_count_is_asked_for_where_the_engine_file_says_so() {
+    let desk = Desk::new();
+    let file = fs::read_to_string(desk.path("redline.toml")).expect("readable");
+    desk.write("redline.toml", &file.replace("[metrics]", "usage_per_chunk = true\n\n[metrics]"));
+    let asked = Answer {
+        when: When {
+            body_contains: Some(
+                r#""stream_options":{"include_usage":true,"continuous_usage_stats":true}"#.into(),
+            ),
+            ..When::default()
+        },
+        times: 0,
+        ..Answer::steady(Steady { usage: UsageWhen::Every, token_ids: false, ..Steady::default() })
+    };
+    let exchange = server(vec![asked]);
+    let (_, found) = desk.run(&exchange, &[]);
+    let source = found.counts.and_then(|counts| counts.token_source);
+    assert_eq!(source, Some(TokenSource::UsagePerChunk));
+}
+
+#[test]
+fn a_cap_cannot_hide_how_long_requests_wait() {
+    // Ten a second, half a second each, one at a time: the wait grows by 0.4 s a request.
+    let desk = Desk::new();
+    let arrival = "{ kind = \"constant\", requests_per_s = 10.0, concurrency_max = 1 }";
+    desk.write("short.toml", &crate::desk::scenario(8, arrival));
+    let exchange = server(vec![steady(|s| (s.first_us, s.gap_us) = (500_000, 0))]);
+    let (_, found) = desk.run(&exchange, &[]);
+    let metrics = found.metrics.expect("metrics");
+    let p99 = |summary: Option<schema::run::Summary>| summary.and_then(|s| s.p99).expect("a p99");
+    // (7 x 0.4 + 0.5) s, and the p99 of eight lies 7 % below the longest step.
+    assert!(p99(metrics.ttft_scheduled_us) >= 3_270_000, "the wait counts");
+    let parts = metrics.ttft_parts_us.expect("parts");
+    assert!(parts.queue.max >= Some(2_700_000), "and is the cap's, not the client's: {parts:?}");
+    assert!(metrics.ttft_us.and_then(|ttft| ttft.p50) < Some(3_270_000), "nor the server's");
+}
+
+#[test]
+fn a_cache_is_primed_or_left_alone_as_the_scenario_says() {
+    let desk = Desk::new();
+    let plain = fs::read_to_string(desk.path("short.toml")).expect("readable");
+    let requests = |exchange: &Exchange| {
+        exchange.log().iter().filter(|line| line.event == Logged::Received).count()
+    };
+    desk.write("short.toml", &format!("{plain}cache = {{ state = \"primed\", share = 0.5 }}\n"));
+    let exchange = server(Vec::new());
+    let (code, found) = desk.run(&exchange, &[]);
+    let cache = found.cache.clone().expect("cache");
+    assert_eq!((cache.state, cache.primed_tokens), (CacheState::Primed, Some(16)));
+    assert_eq!(cache.expected_hit_tokens, Some(16), "half of four prompts of eight tokens");
+    assert_eq!(requests(&exchange), 2 + 4 + 4 + 4, "warm-up, priming, the plan, fixed prompts");
+    assert_eq!((code, reasons(&found)), (Some(1), vec!["cache-mismatch"]), "it has no cache");
+
+    desk.write("short.toml", &format!("{plain}cache = {{ state = \"unknown\" }}\n"));
+    let (code, found) = desk.run(&server(Vec::new()), &[]);
+    let cache = found.cache.expect("cache");
+    assert_eq!((code, cache.state, cache.emptied), (Some(0), CacheState::Unknown, Some(false)));
+
+    desk.write("short.toml", &format!("{plain}cache = {{ state = \"primed\", share = 0.5 }}\n"));
+    let file = fs::read_to_string(desk.path("redline.toml")).expect("readable");
+    desk.write("redline.toml", &file.replace("token_ids = true", "token_ids = false"));
+    let output = desk.run_flags(&url(&server(Vec::new()))).output().expect("runs");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("takes no token ids"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_server_that_needs_a_key_is_shown_it_and_no_record_holds_it() {
+    let desk = Desk::new();
+    desk.write("key", "s3cret-key\n");
+    let keyed = Answer {
+        when: When {
+            head_contains: Some("Authorization: Bearer s3cret-key\r\n".into()),
+            ..When::default()
+        },
+        times: 0,
+        ..Answer::steady(Steady::default())
+    };
+    let refused =
+        Answer { times: 0, status: 401, framing: Framing::Length, ..Answer::events(vec![]) };
+    let mut script = Script { routes: server_routes(), ..Script::default() };
+    script.requests = vec![keyed, refused];
+    let exchange = Exchange::playing(script);
+    let (code, _) = desk.run(&exchange, &["--api-key-file", "key"]);
+    assert_eq!(code, Some(0));
+    for file in ["out.json", "out.samples.jsonl"] {
+        let text = fs::read_to_string(desk.path(file)).expect("written");
+        assert!(!text.contains("s3cret"), "{file}");
+    }
+    let (code, found) = desk.run(&exchange, &[]);
+    assert_eq!(code, Some(1));
+    assert!(found.failure.is_some_and(|failure| failure.message.contains("http-401")));
+    desk.write("key", "two\nlines\n");
+    let output =
+        desk.run_flags(&url(&exchange)).args(["--api-key-file", "key"]).output().expect("runs");
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+}
+
+#[test]
+fn the_method_page_lists_the_reasons_that_judge() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/METHOD.md");
+    let page = fs::read_to_string(page).expect("readable");
+    let rows = REASONS.iter().map(|reason| {
+        let verdict = format!("{:?}", reason.verdict).to_uppercase();
+        format!("| `{}` | {verdict} | {} |\n", reason.id, reason.when)
+    });
+    assert!(page.contains(&rows.collect::<String>()), "docs/METHOD.md, section Validity");
+}
