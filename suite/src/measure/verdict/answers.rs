@@ -50,10 +50,12 @@ pub(super) const CACHE_MISMATCH: Reason = invalid(
 );
 pub(super) const CACHE_NOT_EMPTY: Reason =
     degraded("cache-not-empty", "the prefix cache was emptied and still held something");
-pub(super) const FEW_SAMPLES: Reason = degraded(
-    "few-samples",
-    "the answers are too few to bound the p99 with 99 % confidence (not on -lite)",
-);
+pub(super) const FEW_SAMPLES: Reason = Reason {
+    id: "few-samples",
+    // A note: what the percentiles of so few are worth is told by the bounds beside them.
+    verdict: ValidityVerdict::Valid,
+    when: "the answers are too few to bound the p99 with 99 % confidence (not on -lite)",
+};
 
 impl Findings {
     pub(super) fn answers(&mut self, run: &Judged<'_>) {
