@@ -10,7 +10,7 @@ pub mod gguf;
 mod map;
 mod mxfp4;
 mod quantization;
-mod random;
+pub mod random;
 pub mod safetensors;
 mod source;
 

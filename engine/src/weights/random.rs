@@ -11,14 +11,22 @@ const DEVIATION: f32 = 0.02;
 /// Half the width of a uniform distribution per deviation.
 const SQRT_3: f32 = 1.732_050_8;
 
+/// What the uniform numbers of a tensor in bf16 are multiplied by.
+pub const BF16_FACTOR: f32 = DEVIATION * SQRT_3;
+
+/// Where the stream of tensor `name` begins, for devices that make its numbers themselves.
+pub fn stream_start(seed: u64, name: &str) -> u64 {
+    // FNV-1a, so that each tensor has its own stream whatever order they are made in.
+    let start = 0xcbf2_9ce4_8422_2325 ^ seed;
+    name.bytes().fold(start, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3))
+}
+
 /// SplitMix64 (Steele, Lea, Flood 2014): a counter through a mixing function.
 struct Stream(u64);
 
 impl Stream {
     fn new(seed: u64, name: &str) -> Self {
-        // FNV-1a, so that each tensor has its own stream whatever order they are made in.
-        let start = 0xcbf2_9ce4_8422_2325 ^ seed;
-        Self(name.bytes().fold(start, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3)))
+        Self(stream_start(seed, name))
     }
 
     fn next(&mut self) -> u64 {
@@ -101,7 +109,7 @@ fn bf16s(stream: &mut Stream, elements: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(2 * elements + 6);
     while out.len() < 2 * elements {
         for x in stream.four() {
-            out.extend_from_slice(&bf16::from_f32(DEVIATION * SQRT_3 * x).to_le_bytes());
+            out.extend_from_slice(&bf16::from_f32(BF16_FACTOR * x).to_le_bytes());
         }
     }
     out.truncate(2 * elements);

@@ -1,6 +1,8 @@
-//! What a kernel's file says of its entries at its head, one line each:
+//! What a kernel's file says at its head: of each entry, in one line,
 //!
 //! `//@ NAME: registers 40, shared 128, has HMMA LDG.E.128, lacks ATOMG`
+//!
+//! and `//@ for sm_90a` where it is not for every generation.
 //!
 //! Registers are of a thread, shared memory is static and in bytes, both at most. Instructions are
 //! named by the beginning of their SASS opcode. Local memory is never allowed: it is where
@@ -18,19 +20,42 @@ pub struct Budget {
     pub lacks: Vec<String>,
 }
 
-/// The budgets of every entry of a kernel's source.
-///
-/// # Errors
-/// A line is not of the form, or there is none.
-pub fn read(source: &str) -> Result<Vec<Budget>> {
-    let lines = source.lines().filter_map(|line| line.strip_prefix("//@ "));
-    let budgets: Vec<Budget> = lines
-        .map(|line| one(line).with_context(|| format!("`//@ {line}` is no budget")))
-        .collect::<Result<_>>()?;
-    if budgets.is_empty() {
-        bail!("no line of the form `//@ NAME: registers 40, shared 128, has HMMA` at its head");
+/// What stands at the head of a kernel's source.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Head {
+    /// The generations that it is for; none where it is for all.
+    generations: Vec<String>,
+    pub budgets: Vec<Budget>,
+}
+
+impl Head {
+    /// What stands at the head of `source`, of which every generation is one of `known`.
+    ///
+    /// # Errors
+    /// A line is not of the form, or there is no budget.
+    pub fn read(source: &str, known: &[&str]) -> Result<Self> {
+        let mut head = Self { generations: Vec::new(), budgets: Vec::new() };
+        for line in source.lines().filter_map(|line| line.strip_prefix("//@ ")) {
+            if let Some(names) = line.strip_prefix("for ") {
+                head.generations.extend(names.split(' ').map(str::to_owned));
+            } else {
+                let budget = one(line).with_context(|| format!("`//@ {line}` is no budget"))?;
+                head.budgets.push(budget);
+            }
+        }
+        if let Some(name) = head.generations.iter().find(|name| !known.contains(&name.as_str())) {
+            bail!("`//@ for {name}`: kernels are compiled for {}", known.join(", "));
+        }
+        if head.budgets.is_empty() {
+            bail!("no line of the form `//@ NAME: registers 40, shared 128, has HMMA` at its head");
+        }
+        Ok(head)
     }
-    Ok(budgets)
+
+    /// Whether the kernel is for `generation`.
+    pub fn is_for(&self, generation: &str) -> bool {
+        self.generations.is_empty() || self.generations.iter().any(|name| name == generation)
+    }
 }
 
 fn one(line: &str) -> Result<Budget> {
@@ -72,7 +97,17 @@ mod tests {
             has: vec!["HMMA".to_owned(), "LDG.E.128".to_owned()],
             lacks: vec!["ATOM".to_owned()],
         };
-        assert_eq!(read(source).expect("of the form"), [budget]);
+        let head = Head { generations: vec![], budgets: vec![budget] };
+        assert_eq!(Head::read(source, &["sm_80"]).expect("of the form"), head);
+        assert!(head.is_for("sm_80"));
+    }
+
+    #[test]
+    fn a_kernel_may_be_for_one_generation_of_those_that_there_are() {
+        let source = "//@ for sm_90a\n//@ k: registers 40, shared 0";
+        let head = Head::read(source, &["sm_80", "sm_90a"]).expect("of the form");
+        assert!(head.is_for("sm_90a") && !head.is_for("sm_80"));
+        assert!(Head::read(source, &["sm_80"]).is_err(), "a generation that nobody compiles for");
     }
 
     #[test]
@@ -84,7 +119,7 @@ mod tests {
             "//@ k: registers many, shared 0",
             "//@ k: registers 40, shared 0, fast very",
         ] {
-            assert!(read(head).is_err(), "`{head}` was taken");
+            assert!(Head::read(head, &["sm_80"]).is_err(), "`{head}` was taken");
         }
     }
 }

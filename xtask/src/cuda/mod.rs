@@ -16,7 +16,7 @@ use std::thread;
 use anyhow::{Context, Result, bail};
 
 use crate::shell::Shell;
-use budget::Budget;
+use budget::{Budget, Head};
 use code::Code;
 use toolchain::Toolchain;
 
@@ -110,13 +110,16 @@ impl Unit {
         let source = fs::read_to_string(&self.source)
             .with_context(|| format!("cannot read `{}`", self.source.display()))?;
         let mut said = Said::default();
-        let budgets = match budget::read(&source) {
-            Ok(budgets) => budgets,
+        let head = match Head::read(&source, &GENERATIONS.map(|generation| generation.name)) {
+            Ok(head) => head,
             Err(error) => {
                 said.findings.push(format!("{}: {error:#}", self.name()));
                 return Ok(said);
             }
         };
+        if !head.is_for(self.generation.name) {
+            return Ok(said);
+        }
         let cubin = out.join(format!("{}.{}.cubin", self.stem(), self.generation.name));
         let compiled = shell.output(&toolchain.nvcc(), &self.words(&cubin))?;
         if !compiled.status.success() {
@@ -131,7 +134,7 @@ impl Unit {
         let dump = |what: &str| -> Result<String> {
             shell.read(&toolchain.cuobjdump(), &[OsString::from(what), cubin.clone().into()])
         };
-        self.judge(&budgets, &code::read(&dump("-res-usage")?, &dump("-sass")?), &mut said);
+        self.judge(&head.budgets, &code::read(&dump("-res-usage")?, &dump("-sass")?), &mut said);
         Ok(said)
     }
 

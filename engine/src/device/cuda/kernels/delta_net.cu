@@ -13,7 +13,7 @@
 //! Source: Yang, Kautz, Hatamizadeh 2024 (Gated Delta Networks), in the form of Qwen3.5.
 //@ delta_net: registers 128, shared 128, has SHFL.BFLY MUFU.EX2 STG.E
 //@ delta_net_history: registers 40, shared 0, has LDG.E.U16 STG.E
-#include "prims.cuh"
+#include "delta_net.cuh"
 
 /// Keys of a thread.
 #define KEYS 32
@@ -21,55 +21,6 @@
 #define THREADS 512
 /// Tokens that a convolution sees at most, its own excepted.
 #define PAST_MAX 7
-
-struct DeltaNetShape {
-    u32 key_heads, value_heads, key_dim, value_dim, taps;
-    /// From one place to the next, in f32.
-    u32 place_stride;
-    float epsilon;
-
-    DEVICE_MEMBER u32 channels() const {
-        return 2 * key_heads * key_dim + value_heads * value_dim;
-    }
-    DEVICE_MEMBER u32 cols() const { return channels() + value_heads * (value_dim + 2); }
-};
-
-/// One sequence's rows of the step.
-struct Span {
-    u32 row, rows;
-    /// Of the first row; a sequence that begins has a state of zeros.
-    u32 position;
-    u32 place;
-    /// Another place to read from, or to write to as well, or NONE.
-    u32 load, save;
-
-    DEVICE_MEMBER u32 from() const { return load == NONE ? place : load; }
-};
-
-DEVICE float silu(float x) { return x / (1.0f + exp2_fast(-LOG2_E * x)); }
-
-/// One channel of a span's row `t`, or of one that was before it; 0 before the sequence.
-DEVICE float channel_at(const bf16* projected, const float* history, const Span& span,
-                        const DeltaNetShape& shape, int t, u32 channel) {
-    if (t >= 0) return widen(projected[(span.row + t) * static_cast<u64>(shape.cols()) + channel]);
-    if (span.position == 0) return 0.0f;
-    u64 row = static_cast<u64>(t + static_cast<int>(shape.taps) - 1);
-    return history[row * shape.channels() + channel];
-}
-
-/// How much a row leaves of a head's matrix, and how much it adds.
-struct Step {
-    float decay, beta;
-};
-
-DEVICE Step step_of(const bf16* row, const float* rates, const DeltaNetShape& shape, u32 head) {
-    const bf16* scalars = row + shape.channels() + shape.value_heads * shape.value_dim;
-    float input = widen(scalars[shape.value_heads + head]) + rates[shape.value_heads + head];
-    // Above, 1 + e^x has no other bits than e^x.
-    float softplus = input > 20.0f ? input : log1pf(expf(input));
-    float beta = 1.0f / (1.0f + exp2_fast(-LOG2_E * widen(scalars[head])));
-    return {expf(rates[head] * softplus), beta};
-}
 
 /// Sums over a head's convolved query and key, the same for every warp: of the squares of each, and
 /// of their products.
@@ -158,16 +109,17 @@ delta_net(bf16* out, float* states, const bf16* __restrict__ projected,
         const bf16* row = projected + static_cast<u64>(span.row + t) * shape.cols();
         convolve(convolved, projected, history, layer, span, shape, static_cast<int>(t));
         Step step = step_of(row, rates, shape, head);
+        float decay = step.decay();
         Lengths lengths = lengths_of(query, key, d);
         float key_scale = rsqrtf(lengths.key + 1e-6f);
         float query_scale = rsqrtf((lengths.query + 1e-6f) * d);
         float2 sums = sum_parts(parts, state, query + first, key + first, shape);
-        float delta = (convolved[2 * d + value] - step.decay * sums.x * key_scale) * step.beta;
+        float delta = (convolved[2 * d + value] - decay * sums.x * key_scale) * step.beta;
         // What is added is the key of length 1 times delta.
         delta *= key_scale;
-        float y = (step.decay * sums.y + delta * lengths.both) * query_scale;
+        float y = (decay * sums.y + delta * lengths.both) * query_scale;
 #pragma unroll
-        for (int i = 0; i < KEYS; ++i) state[i] = step.decay * state[i] + key[first + i] * delta;
+        for (int i = 0; i < KEYS; ++i) state[i] = decay * state[i] + key[first + i] * delta;
         // Every value is there once for each 32 keys.
         float mean = block_sum(first == 0 ? y * y : 0.0f, squares) / shape.value_dim;
         if (first > 0) continue;

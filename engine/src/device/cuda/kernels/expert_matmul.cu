@@ -9,19 +9,20 @@
 //! Grid: N over 64, E. Block: 4 warps.
 //@ expert_matmul_bf16: registers 224, shared 0, has HMMA.16816.F32.BF16 LDGSTS.E.BYPASS.128 LDS.128
 //@ expert_matmul_e4m3: registers 176, shared 0, has HMMA.16816.F32.BF16 LDGSTS.E.BYPASS.128 LDS.128
-//@ expert_matmul_mxfp4: registers 200, shared 0, has HMMA.16816.F32.BF16 LDGSTS.E.BYPASS.128 LDS.128
+//@ expert_matmul_mxfp4: registers 208, shared 0, has HMMA.16816.F32.BF16 LDGSTS.E.BYPASS.128 LDS.128
 #include "product.cuh"
 
-/// `w` is that of the block's expert.
+/// `all` is the first expert's.
 template <class E>
-DEVICE void expert_matmul(bf16* out, const bf16* x, const Matrix<E>& w, const float* biases,
+DEVICE void expert_matmul(bf16* out, const bf16* x, const Matrix<E>& all, const float* biases,
                           const u32* offsets) {
     DYNAMIC_SHARED(shared);
+    Matrix<E> w = all.of_expert(blockIdx.y);
     u32 first = blockIdx.x * COLUMNS, column = first + own_column();
     u32 end = offsets[blockIdx.y + 1];
     for (u32 row = offsets[blockIdx.y]; row < end; row += TOKENS) {
         Rows rows = {x + static_cast<u64>(row) * w.k, min(end - row, static_cast<u32>(TOKENS))};
-        Eight sum = product(shared, w, rows, first, 0, w.steps());
+        Eight sum = product(shared, w, rows, first, 0, steps_of(w));
         if (own_token() >= rows.tokens || column >= w.n) continue;
         if (biases) {
             Eight bias = load8(biases + static_cast<u64>(blockIdx.y) * w.n + column);
@@ -36,27 +37,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
 expert_matmul_bf16(bf16* out, const bf16* __restrict__ x, const bf16* __restrict__ weights,
                    const float* __restrict__ biases, const u32* __restrict__ offsets, u32 n,
                    u32 k) {
-    u64 elements = static_cast<u64>(n) * k;
-    Matrix<bf16> w = {weights + blockIdx.y * elements, nullptr, n, k};
-    expert_matmul(out, x, w, biases, offsets);
+    expert_matmul(out, x, Matrix<bf16>{weights, nullptr, n, k}, biases, offsets);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
 expert_matmul_e4m3(bf16* out, const bf16* __restrict__ x, const e4m3* __restrict__ weights,
                    const float* __restrict__ scales, const float* __restrict__ biases,
                    const u32* __restrict__ offsets, u32 n, u32 k) {
-    u64 elements = static_cast<u64>(n) * k;
-    u64 blocks = static_cast<u64>((n + 127) / 128) * ((k + 127) / 128);
-    Matrix<e4m3> w = {weights + blockIdx.y * elements, scales + blockIdx.y * blocks, n, k};
-    expert_matmul(out, x, w, biases, offsets);
+    expert_matmul(out, x, Matrix<e4m3>{weights, scales, n, k}, biases, offsets);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
 expert_matmul_mxfp4(bf16* out, const bf16* __restrict__ x, const e2m1x2* __restrict__ weights,
                     const u8* __restrict__ scales, const float* __restrict__ biases,
                     const u32* __restrict__ offsets, u32 n, u32 k) {
-    u64 elements = static_cast<u64>(n) * k;
-    Matrix<e2m1x2> w = {weights + blockIdx.y * elements / 2, scales + blockIdx.y * elements / 32, n,
-                        k};
-    expert_matmul(out, x, w, biases, offsets);
+    expert_matmul(out, x, Matrix<e2m1x2>{weights, scales, n, k}, biases, offsets);
 }

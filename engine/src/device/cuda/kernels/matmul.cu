@@ -23,7 +23,7 @@ DEVICE void matmul(bf16* out, float* parts, const bf16* x, const Matrix<E>& w,
                    const MatmulShape& shape) {
     DYNAMIC_SHARED(shared);
     u32 first = blockIdx.x * COLUMNS, from = blockIdx.y * shape.steps;
-    u32 to = min(from + shape.steps, w.steps());
+    u32 to = min(from + shape.steps, steps_of(w));
     Eight sum = product(shared, w, Rows{x, shape.tokens}, first, from, to);
     u32 token = own_token(), column = first + own_column();
     if (token >= shape.tokens || column >= shape.n) return;

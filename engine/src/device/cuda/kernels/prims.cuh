@@ -43,6 +43,8 @@ struct e2m1x2 {
 #define DEVICE_MEMBER __device__ __forceinline__
 /// Shared memory whose size is given at launch.
 #define DYNAMIC_SHARED(name) extern __shared__ __align__(16) u8 name[]
+/// The same, beginning where tiles that a warpgroup multiplies may.
+#define DYNAMIC_TILES(name) extern __shared__ __align__(1024) u8 name[]
 
 /// Two f32 rounded to the nearest bf16, to even between two.
 DEVICE u32 narrow(float low, float high) {
@@ -95,6 +97,25 @@ DEVICE void multiply_add(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+/// `x` rounded to the eleven bits that products of f32 take.
+DEVICE float shorten(float x) {
+    u32 bits;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
+    return __uint_as_float(bits);
+}
+
+/// `c += a * b` of f32 of eleven bits: a is 16x8, b 8x8, c 16x8. With g = lane / 4, q = lane % 4 a lane
+/// holds of a the rows g, g + 8, g, g + 8 at columns q, q, q + 4, q + 4; of b the rows q, q + 4 at
+/// column g; of c what the product of bf16 leaves.
+DEVICE void multiply_add(float (&c)[4], const float (&a)[4], float b0, float b1) {
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])),
+                   "r"(__float_as_uint(a[2])), "r"(__float_as_uint(a[3])),
+                   "r"(__float_as_uint(b0)), "r"(__float_as_uint(b1)));
+}
+
 /// Begins to copy 16 bytes to shared memory, or to fill it with zeros where `is_there` is not so.
 DEVICE void copy_async(void* to, const void* from, bool is_there) {
     u32 at = static_cast<u32>(__cvta_generic_to_shared(to));
@@ -110,6 +131,21 @@ DEVICE void close_copies() { asm volatile("cp.async.commit_group;" ::: "memory")
 template <int Open> DEVICE void await_copies() {
     asm volatile("cp.async.wait_group %0;" ::"n"(Open) : "memory");
 }
+
+/// Writes for all processors of the system, behind everything that this thread has seen.
+DEVICE void store_release(u32* at, u32 x) {
+    asm volatile("st.release.sys.u32 [%0], %1;" ::"l"(at), "r"(x) : "memory");
+}
+
+/// Reads what any processor of the system wrote, before everything that follows.
+DEVICE u32 load_acquire(const u32* at) {
+    u32 x;
+    asm volatile("ld.acquire.sys.u32 %0, [%1];" : "=r"(x) : "l"(at) : "memory");
+    return x;
+}
+
+/// What a thread does while it waits for another processor.
+DEVICE void give_way() {}
 
 #if __CUDA_ARCH__ >= 890
 #define HAS_NARROW_E4M3
@@ -169,6 +205,12 @@ DEVICE u32 low_halves(u32 first, u32 second) { return (first & 0xffffu) | second
 
 /// The upper halves of two words.
 DEVICE u32 high_halves(u32 first, u32 second) { return first >> 16 | (second & 0xffff0000u); }
+
+/// Rows of 16-byte pieces, so placed that eight rows' pieces of one column lie in different banks.
+template <int PIECES, class Byte> DEVICE Byte* piece(Byte* tile, u32 row, u32 column) {
+    constexpr u32 ROWS_PER_LINE = PIECES < 8 ? 8 / PIECES : 1;
+    return tile + (row * PIECES + (column ^ (row / ROWS_PER_LINE & (min(PIECES, 8) - 1)))) * 16;
+}
 
 /// Eight numbers in registers, 16 bytes of bf16 in memory.
 struct Eight {

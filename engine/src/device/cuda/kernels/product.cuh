@@ -9,9 +9,8 @@
 //! product does not know which columns of K it sums over as long as both sides agree: a lane's
 //! fragments are the words of its pieces as they lie in memory, and those of the activations are put
 //! into the order in which weights of fewer bits come out of theirs.
-//! Rows of weights are whole pieces. N is a multiple of 8.
 #pragma once
-#include "prims.cuh"
+#include "weights.cuh"
 
 #define WARPS 4
 #define THREADS (WARPS * LANES)
@@ -29,87 +28,20 @@
 /// Elements from one row of sums to the next in shared memory: rows begin in different banks.
 #define SUM_STRIDE (COLUMNS + 4)
 
-/// How weights come out of a piece. `weights` gives the i-th word of a piece, two numbers; and
-/// `activations` of eight columns the i-th word that meets those.
-template <class E> struct Format;
-
-template <> struct Format<bf16> {
-    using Scale = float;
-    /// Columns of a piece.
-    static constexpr u32 PIECE = 8;
-    /// Whether the weights of a step share a scale.
-    static constexpr bool HAS_STEP_SCALES = false;
-    /// What weights are to be multiplied by beside their scales.
-    static constexpr float FACTOR = 1.0f;
-
-    static DEVICE_MEMBER u32 factor(Scale) { return 0; }
-    static DEVICE_MEMBER u32 weights(const u32 (&piece)[4], u32 i, u32) { return piece[i]; }
-    static DEVICE_MEMBER u32 activations(const u32 (&eight)[4], u32 i) { return eight[i]; }
-};
-
-/// Scales [N / 128, K / 128], rounded up.
-template <> struct Format<e4m3> {
-    using Scale = float;
-    static constexpr u32 PIECE = 16;
-    static constexpr bool HAS_STEP_SCALES = true;
-    static constexpr float FACTOR = 1.0f;
-
-    static DEVICE_MEMBER u32 factor(Scale) { return 0; }
-    static DEVICE_MEMBER u32 weights(const u32 (&piece)[4], u32 i, u32) {
-        return widen_e4m3(i % 2 ? piece[i / 2] << 8 : piece[i / 2]);
-    }
-    static DEVICE_MEMBER u32 activations(const u32 (&eight)[4], u32 i) {
-        u32 first = eight[i / 2 * 2], second = eight[i / 2 * 2 + 1];
-        return i % 2 ? low_halves(first, second) : high_halves(first, second);
-    }
-};
-
-/// Scales [N, K / 32], one for each piece: powers of two with bias 127 (MXFP4), exact from 2^-60 to
-/// 2^65. Weights are kept 2^-64 times too small, so that one product scales them.
-template <> struct Format<e2m1x2> {
-    using Scale = u8;
-    static constexpr u32 PIECE = 32;
-    static constexpr bool HAS_STEP_SCALES = false;
-    static constexpr float FACTOR = 18446744073709551616.0f;
-
-    /// 2^(scale - 127 + 126 - 64), twice.
-    static DEVICE_MEMBER u32 factor(Scale scale) { return (scale + 62u) * 0x00800080u; }
-    static DEVICE_MEMBER u32 weights(const u32 (&piece)[4], u32 i, u32 factor) {
-        return widen_e2m1(piece[i / 4] << 4 * (i % 4), factor);
-    }
-    /// Word i of four is columns 3 - i and 7 - i.
-    static DEVICE_MEMBER u32 activations(const u32 (&eight)[4], u32 i) {
-        u32 first = eight[(3 - i) / 2], second = eight[(3 - i) / 2 + 2];
-        return i % 2 ? low_halves(first, second) : high_halves(first, second);
-    }
-};
-
-/// Weights [N, K].
-template <class E> struct Matrix {
-    const E* rows;
-    const typename Format<E>::Scale* scales;
-    u32 n, k;
-
-    DEVICE_MEMBER u32 row_pieces() const { return k / Format<E>::PIECE; }
-    DEVICE_MEMBER u32 steps() const { return (row_pieces() + PIECES - 1) / PIECES; }
-};
-
 /// Activations [T, K], T at most 16.
 struct Rows {
     const bf16* x;
     u32 tokens;
 };
 
+/// Steps over a row.
+template <class E> DEVICE u32 steps_of(const Matrix<E>& w) {
+    return (w.row_pieces() + PIECES - 1) / PIECES;
+}
+
 /// A lane's sums: of each 16 output columns and each 8 tokens what a product leaves it.
 struct Sums {
     float x[COLUMNS / 16][TOKENS / 8][4];
-};
-
-/// A piece of the weights, counted from the matrix's first. What is not there has the first's
-/// address.
-struct Place {
-    u64 at;
-    bool is_there;
 };
 
 /// A lane's piece i of a step: of the 16 rows i / 4 the row lane / 4, and that 8 below it where i is
@@ -235,7 +167,7 @@ DEVICE Sums multiply(u8* stages, const Matrix<E>& w, const Rows& rows, u32 first
         if (Format<E>::HAS_STEP_SCALES) {
             Sums own = {};
             multiply_step<E>(own, stages + stage * STAGE_BYTES, factors, rows, step, w.k);
-            add_scaled(sums, own, w.scales[first / 128 * w.steps() + step]);
+            add_scaled(sums, own, w.scales[first / 128 * steps_of(w) + step]);
         } else {
             multiply_step<E>(sums, stages + stage * STAGE_BYTES, factors, rows, step, w.k);
         }

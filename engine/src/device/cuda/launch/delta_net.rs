@@ -9,6 +9,11 @@ use crate::device::DeltaNetShape;
 const KEYS: usize = 32;
 /// Threads of the largest block.
 const THREADS_MAX: usize = 512;
+/// Rows of a chunk, and the threads that compute one.
+const CHUNK: usize = 32;
+const CHUNK_THREADS: usize = 256;
+/// Keys, and values, of the largest head that chunks have.
+const CHUNK_DIM_MAX: usize = 128;
 /// Tokens that a convolution sees at most, its own included.
 const TAPS_MAX: usize = 8;
 
@@ -47,6 +52,12 @@ impl StateSpan {
     pub const NOWHERE: u32 = u32::MAX;
 }
 
+/// Whether `delta_net_chunks` has heads of that size: whole warps of keys and values.
+pub fn has_chunks(shape: &DeltaNetShape) -> bool {
+    let is_whole = |size: usize| size.is_multiple_of(LANES) && size <= CHUNK_DIM_MAX;
+    is_whole(shape.key_dim) && is_whole(shape.value_dim)
+}
+
 impl Launch {
     /// `delta_net`: a block for each value head of each sequence, a thread for 32 keys of one value.
     ///
@@ -65,6 +76,25 @@ impl Launch {
         let shared_bytes = (2 * key_dim + value_dim + 2 * threads) * size_of::<f32>();
         let launch = Self::new([value_heads, spans, 1], threads);
         Self { shared_bytes: shared_bytes as u32, ..launch }
+    }
+
+    /// `delta_net_chunks`: a block for each value head of each sequence.
+    ///
+    /// # Panics
+    /// Heads are not whole warps of keys and values, or larger than a chunk's.
+    pub fn delta_net_chunks(shape: &DeltaNetShape, spans: usize) -> Self {
+        let DeltaNetShape { value_heads, key_dim, value_dim, taps, .. } = *shape;
+        assert!(
+            has_chunks(shape),
+            "heads of {key_dim} keys and {value_dim} values are not those of a chunk"
+        );
+        assert!(taps <= TAPS_MAX, "a convolution of {taps} tokens sees more than {TAPS_MAX}");
+        // Queries and keys, values and the state, two products of the chunk with itself.
+        let floats = 2 * CHUNK * (key_dim + 4)
+            + (CHUNK + key_dim) * (value_dim + 8)
+            + 2 * CHUNK * (CHUNK + 4);
+        let launch = Self::new([value_heads, spans, 1], CHUNK_THREADS);
+        Self { shared_bytes: (floats * size_of::<f32>()) as u32, ..launch }
     }
 
     /// `delta_net_history`: a thread for each channel that is convolved.
@@ -87,6 +117,21 @@ mod tests {
         assert_eq!(launch, Launch { grid: [32, 3, 1], block: 512, shared_bytes: 5632 });
         assert_eq!(Launch::delta_net(&shape(32, 64), 1).block, 64);
         assert_eq!(Launch::delta_net_history(&shape(128, 128), 3).grid, [32, 3, 1]);
+    }
+
+    #[test]
+    fn a_chunk_fits_the_shared_memory_of_every_gpu() {
+        let launch = Launch::delta_net_chunks(&shape(128, 128), 3);
+        assert_eq!((launch.grid, launch.block), ([32, 3, 1], 256));
+        assert_eq!(launch.shared_bytes, 130_048);
+        assert!(Launch::delta_net_chunks(&shape(32, 64), 1).shared_bytes < 64 << 10);
+        assert!(has_chunks(&shape(128, 32)) && !has_chunks(&shape(16, 16)));
+    }
+
+    #[test]
+    #[should_panic(expected = "heads of 160 keys")]
+    fn a_head_larger_than_a_chunk_has_is_refused() {
+        Launch::delta_net_chunks(&shape(160, 64), 1);
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! How kernels are launched: grids, blocks and shared memory from shapes. It knows no driver, so
 //! that it is tested where there is no GPU.
 
+pub mod all_reduce;
 pub mod attention;
 pub mod delta_net;
 pub mod product;
+pub mod tiles;
 
 use bytemuck::NoUninit;
 
@@ -85,7 +87,7 @@ impl Launch {
         Self::new([rows, 1, 1], SAMPLE_BLOCK)
     }
 
-    /// What does the same to all elements: a thread for each vector.
+    /// `random_bf16`, and what does the same to all elements: a thread for each vector.
     pub fn elements(rows: usize, cols: usize) -> Self {
         Self::new([(rows * vectors(cols)).div_ceil(BLOCK), 1, 1], BLOCK)
     }

@@ -18,16 +18,19 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <thread>
 #include <vector>
 
 #define __global__
 #define __shared__ static
 #define __restrict__
+#define __grid_constant__
 #define __launch_bounds__(...)
 #define __align__(n) alignas(n)
 #define DEVICE static inline
 #define DEVICE_MEMBER inline
 #define DYNAMIC_SHARED(name) u8* name = shim::block().shared.data()
+#define DYNAMIC_TILES(name) DYNAMIC_SHARED(name)
 
 struct alignas(16) uint4 {
     u32 x, y, z, w;
@@ -99,8 +102,9 @@ struct Block {
     bool is_reversed = false;
 };
 
+/// That of this thread of the host: each runs a GPU of its own.
 inline Block& block() {
-    static Block one;
+    static thread_local Block one;
     return one;
 }
 
@@ -147,24 +151,26 @@ inline void run_thread() {
     swapcontext(&block().fibers[before].context, &block().fibers[thread].context);
 }
 
+/// A fiber that will run a thread from its beginning.
+inline void prepare(Fiber& one) {
+    getcontext(&one.context);
+    one.context.uc_stack.ss_sp = one.stack.data();
+    one.context.uc_stack.ss_size = one.stack.size();
+    one.context.uc_link = nullptr;
+    makecontext(&one.context, run_thread, 0);
+    // A context without a size is one whose stack the sanitizer does not clear at every switch.
+    one.context.uc_stack.ss_size = 0;
+    ASAN_UNPOISON_MEMORY_REGION(one.stack.data(), one.stack.size());
+    one.awaits = nullptr;
+    one.has_ended = false;
+}
+
 inline void run_block(dim3 index) {
     Block& b = block();
     b.index = index;
     // What nobody wrote is NaN.
     std::fill(b.shared.begin(), b.shared.end(), u8{0xff});
-    for (u32 i = 0; i < b.threads; ++i) {
-        Fiber& one = b.fibers[i];
-        getcontext(&one.context);
-        one.context.uc_stack.ss_sp = one.stack.data();
-        one.context.uc_stack.ss_size = one.stack.size();
-        one.context.uc_link = nullptr;
-        makecontext(&one.context, run_thread, 0);
-        // A context without a size is one whose stack the sanitizer does not clear at every switch.
-        one.context.uc_stack.ss_size = 0;
-        ASAN_UNPOISON_MEMORY_REGION(one.stack.data(), one.stack.size());
-        one.awaits = nullptr;
-        one.has_ended = false;
-    }
+    for (u32 i = 0; i < b.threads; ++i) prepare(b.fibers[i]);
     b.current = b.is_reversed ? b.threads - 1 : 0;
     swapcontext(&b.launcher, &b.fibers[b.current].context);
 }
@@ -290,6 +296,32 @@ inline void multiply(Fragments* lanes, Four* out) {
     }
 }
 
+/// One product of f32, of which the lower 13 bits do not count.
+inline void multiply_short(Fragments* lanes, Four* out) {
+    auto number = [](u32 bits) {
+        float x;
+        bits &= 0xffffe000u;
+        std::memcpy(&x, &bits, 4);
+        return x;
+    };
+    float a[16][8], b[8][8];
+    for (u32 l = 0; l < LANES; ++l) {
+        u32 g = l / 4, q = l % 4;
+        for (u32 i = 0; i < 4; ++i) a[g + i % 2 * 8][q + i / 2 * 4] = number(lanes[l].a[i]);
+        for (u32 i = 0; i < 2; ++i) b[g][q + i * 4] = number(lanes[l].b[i]);
+    }
+    for (u32 l = 0; l < LANES; ++l) {
+        for (u32 i = 0; i < 4; ++i) {
+            const float* row = a[l / 4 + i / 2 * 8];
+            const float* column = b[l % 4 * 2 + i % 2];
+            float sum = 0.0f;
+            for (u32 k = 0; k < 8; ++k) sum += row[k] * column[k];
+            sum += lanes[l].c[i];
+            std::memcpy(&out[l].x[i], &sum, 4);
+        }
+    }
+}
+
 }  // namespace shim
 
 #define threadIdx (dim3{shim::block().current, 0, 0})
@@ -388,6 +420,22 @@ DEVICE void multiply_add(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     shim::Four sums = shim::together<shim::Fragments, shim::Four>("multiply_add", mine, shim::multiply);
     std::memcpy(c, sums.x, sizeof c);
 }
+
+DEVICE float shorten(float x) {
+    return __uint_as_float((__float_as_uint(x) + 0x1000u) & 0xffffe000u);
+}
+
+DEVICE void multiply_add(float (&c)[4], const float (&a)[4], float b0, float b1) {
+    shim::Fragments mine = {{c[0], c[1], c[2], c[3]}, {}, {__float_as_uint(b0), __float_as_uint(b1)}};
+    std::memcpy(mine.a, a, sizeof mine.a);
+    shim::Four sums = shim::together<shim::Fragments, shim::Four>("multiply_add of f32", mine,
+                                                                  shim::multiply_short);
+    std::memcpy(c, sums.x, sizeof c);
+}
+
+DEVICE void store_release(u32* at, u32 x) { __atomic_store_n(at, x, __ATOMIC_RELEASE); }
+DEVICE u32 load_acquire(const u32* at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }
+DEVICE void give_way() { std::this_thread::yield(); }
 
 DEVICE void copy_async(void* to, const void* from, bool is_there) {
     if ((reinterpret_cast<std::size_t>(to) | reinterpret_cast<std::size_t>(from)) % 16) {

@@ -19,9 +19,25 @@ fn layer(shape: DeltaNetShape) -> DeltaNetLayer<Vec<f32>> {
     }
 }
 
+/// How a sequence's rows are gone over.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Rows {
+    OneByOne,
+    InChunks,
+}
+
+impl Rows {
+    /// Products over chunks round what they multiply to eleven bits, which the norm's weights enlarge.
+    fn bound(self) -> f32 {
+        if self == Self::OneByOne { BF16_ROUNDING } else { 4.0 * BF16_ROUNDING }
+    }
+}
+
 /// The kernels, and the states that they share from step to step.
 struct Net {
+    rows: Rows,
     program: Program,
+    history: Program,
     layer: DeltaNetLayer<Vec<f32>>,
     /// Bytes of every place.
     states: Vec<u8>,
@@ -29,9 +45,12 @@ struct Net {
 
 impl Net {
     /// Places that nobody wrote hold no numbers.
-    fn new(shape: DeltaNetShape, places: usize) -> Option<Self> {
-        let program = Program::compile("delta_net")?;
-        Some(Self { program, layer: layer(shape), states: vec![0xff; places * 4 * stride(&shape)] })
+    fn new(rows: Rows, shape: DeltaNetShape, places: usize) -> Option<Self> {
+        let name = if rows == Rows::OneByOne { "delta_net" } else { "delta_net_chunks" };
+        let program = Program::compile(name)?;
+        let history = Program::compile("delta_net")?;
+        let states = vec![0xff; places * 4 * stride(&shape)];
+        Some(Self { rows, program, history, layer: layer(shape), states })
     }
 
     /// One step over `rows`; gives its results.
@@ -49,7 +68,13 @@ impl Net {
             epsilon: *epsilon,
         };
         let layer = [&conv[..], rate, bias, norm].concat();
-        let net = Call::new("delta_net", Launch::delta_net(shape, spans.len()))
+        let net = match self.rows {
+            Rows::OneByOne => Call::new("delta_net", Launch::delta_net(shape, spans.len())),
+            Rows::InChunks => {
+                Call::new("delta_net_chunks", Launch::delta_net_chunks(shape, spans.len()))
+            }
+        };
+        let net = net
             .buffer(&vec![7u16; rows * value_heads * value_dim])
             .buffer(&self.states)
             .buffer(&narrow(projected))
@@ -62,7 +87,7 @@ impl Net {
             .buffer(&narrow(projected))
             .buffer(spans)
             .value(arguments);
-        self.states = self.program.run(&[history]).remove(0).remove(0);
+        self.states = self.history.run(&[history]).remove(0).remove(0);
         widen(&done.swap_remove(0))
     }
 }
@@ -82,12 +107,17 @@ const SHAPE: DeltaNetShape =
 
 #[test]
 fn sequences_are_those_of_the_reference_however_they_are_cut() {
-    for (shape, cuts) in [
-        (SHAPE, &[5, 1, 1, 2, 1, 3][..]),
-        (DeltaNetShape { key_heads: 2, key_dim: 32, value_dim: 64, taps: 2, ..SHAPE }, &[1, 2, 1]),
-        (DeltaNetShape { key_dim: 128, value_dim: 128, taps: 8, ..SHAPE }, &[1, 4]),
+    let narrow_heads = DeltaNetShape { key_heads: 2, key_dim: 32, value_dim: 64, taps: 2, ..SHAPE };
+    let wide_heads = DeltaNetShape { key_dim: 128, value_dim: 128, taps: 8, ..SHAPE };
+    for (way, shape, cuts) in [
+        (Rows::OneByOne, SHAPE, &[5, 1, 1, 2, 1, 3][..]),
+        (Rows::OneByOne, narrow_heads, &[1, 2, 1]),
+        (Rows::OneByOne, wide_heads, &[1, 4]),
+        (Rows::InChunks, SHAPE, &[1, 16, 33, 47]),
+        (Rows::InChunks, narrow_heads, &[31, 2]),
+        (Rows::InChunks, wide_heads, &[34]),
     ] {
-        let Some(mut net) = Net::new(shape, 2) else { return };
+        let Some(mut net) = Net::new(way, shape, 2) else { return };
         let rows: usize = cuts.iter().sum();
         let projected = rounded(rows * shape.cols(), 54);
         let want = reference::delta_net(&projected, &net.layer);
@@ -97,13 +127,18 @@ fn sequences_are_those_of_the_reference_however_they_are_cut() {
             got.extend(net.step(from, &[span(0, cut, position, 1)]));
             position += cut;
         }
-        check_close(&got, &want, BF16_ROUNDING, &format!("{shape:?}, cut into {cuts:?}"));
+        check_close(&got, &want, way.bound(), &format!("{way:?} {shape:?}, cut into {cuts:?}"));
     }
 }
 
 #[test]
 fn sequences_of_one_step_keep_apart_and_are_loaded_and_saved() {
-    let Some(mut net) = Net::new(SHAPE, 5) else { return };
+    check_places(Rows::OneByOne);
+    check_places(Rows::InChunks);
+}
+
+fn check_places(way: Rows) {
+    let Some(mut net) = Net::new(way, SHAPE, 5) else { return };
     let (cols, out_cols) = (SHAPE.cols(), SHAPE.value_heads * SHAPE.value_dim);
     let sequences = [rounded(6 * cols, 55), rounded(6 * cols, 56)];
     let want: Vec<Vec<f32>> =
@@ -112,20 +147,15 @@ fn sequences_of_one_step_keep_apart_and_are_loaded_and_saved() {
     let first = [&sequences[0][..4 * cols], &sequences[1][..3 * cols]].concat();
     let spans = [StateSpan { save: 4, ..span(0, 4, 0, 0) }, span(4, 3, 0, 1)];
     let got = net.step(&first, &spans);
-    check_close(&got[..4 * out_cols], &want[0][..4 * out_cols], BF16_ROUNDING, "the first");
-    check_close(&got[4 * out_cols..], &want[1][..3 * out_cols], BF16_ROUNDING, "the second");
+    check_close(&got[..4 * out_cols], &want[0][..4 * out_cols], way.bound(), "the first");
+    check_close(&got[4 * out_cols..], &want[1][..3 * out_cols], way.bound(), "the second");
     // What was saved goes on in place 3 while the first goes on in its own.
     let second =
         [&sequences[0][4 * cols..], &sequences[1][3 * cols..], &sequences[0][4 * cols..]].concat();
     let loaded = StateSpan { load: 4, ..span(5, 2, 4, 3) };
     let got = net.step(&second, &[span(0, 2, 4, 0), span(2, 3, 3, 1), loaded]);
-    check_close(&got[..2 * out_cols], &want[0][4 * out_cols..], BF16_ROUNDING, "the first");
-    check_close(
-        &got[2 * out_cols..5 * out_cols],
-        &want[1][3 * out_cols..],
-        BF16_ROUNDING,
-        "second",
-    );
+    check_close(&got[..2 * out_cols], &want[0][4 * out_cols..], way.bound(), "the first");
+    check_close(&got[2 * out_cols..5 * out_cols], &want[1][3 * out_cols..], way.bound(), "second");
     assert_eq!(got[5 * out_cols..], got[..2 * out_cols], "what was saved goes on as it did");
     let place = |place: usize| &net.states[place * 4 * stride(&SHAPE)..][..4 * stride(&SHAPE)];
     assert_eq!(place(3), place(0), "both end in one state");

@@ -2,15 +2,19 @@
 //!
 //! What a GPU alone can show, such as speed and races, is not tested here.
 
+mod all_reduce;
 mod attention;
 mod delta_net;
 mod elementwise;
 mod experts;
 mod pages;
 mod product;
+mod random;
 mod rope;
 mod sample;
 mod shim;
+mod tiles;
+mod weights;
 
 use half::bf16;
 

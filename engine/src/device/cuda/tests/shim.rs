@@ -15,7 +15,7 @@ const COMPILE: &str = "-std=c++17 -O1 -g1 -DSHIM -fsanitize=address,undefined \
                        -Wall -Wextra -Werror -Wno-unknown-pragmas -Wno-unused-function";
 
 /// One launch with its arguments.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Call {
     bytes: Vec<u8>,
     arguments: Vec<u8>,
@@ -78,6 +78,11 @@ impl Program {
     /// Compiles `kernels/NAME.cu`; nothing, and a line that says so, where there is no compiler.
     pub(super) fn compile(name: &str) -> Option<Self> {
         Self::compile_source(&home().join("kernels").join(name).with_extension("cu"))
+    }
+
+    /// Compiles `tests/NAME.cu`, which runs kernels in its own way.
+    pub(super) fn compile_test(name: &str) -> Option<Self> {
+        Self::compile_source(&home().join("tests").join(name).with_extension("cu"))
     }
 
     fn compile_source(source: &Path) -> Option<Self> {
@@ -150,11 +155,11 @@ fn home() -> PathBuf {
 }
 
 /// Kernels with a fault each, and what the shim has to say of it.
-const FAULTS: &str = "faults.cu";
+const FAULTS: &str = "faults";
 
 #[test]
 fn faults_of_kernels_are_found() {
-    let Some(program) = Program::compile_source(&home().join("tests").join(FAULTS)) else { return };
+    let Some(program) = Program::compile_test(FAULTS) else { return };
     let launch = Launch { grid: [1, 1, 1], block: 64, shared_bytes: 64 };
     for (entry, finding) in [
         ("copies_that_nobody_awaits", "a thread ends before its copies do"),

@@ -1,0 +1,379 @@
+//! Attention over pages of keys and values by the items of a plan: what the kernels of `attention.cu` are
+//! made of, and their variants for warpgroups.
+//!
+//! An item of the plan is some rows of one sequence, one KV head and a stretch of positions. The
+//! query heads that share the KV head stand under one another: of M = rows * H / KV lines, line m is
+//! row m / group and head m % group. Tiles of 64 positions are copied to shared memory while the one
+//! before is computed; products are of bf16 into f32. Of more than 16 lines each warp takes 16; up
+//! to 16 lines, as in decoding, belong to all warps, which take 16 of each tile's positions.
+//! An item with a part writes, for its lines, sums [D], the largest score and the sum of weights to
+//! `parts` [lines, D + 2] f32, to be merged by `attention_merge`.
+//!
+//! Keys in e4m3 enter products with their columns in another order, which the queries are given
+//! too; values come out of them with their columns in another order, which is undone at the end.
+#pragma once
+#include "prims.cuh"
+
+#define WARPS 4
+#define THREADS (WARPS * LANES)
+/// Positions of a tile, and lines of the largest item.
+#define TILE 64
+/// Lines, and positions, of one product.
+#define LINES 16
+
+struct AttentionShape {
+    u32 heads, kv_heads;
+    /// Tokens of a page: two to this power.
+    u32 page_bits;
+    /// As `RopeShape::page_stride`.
+    u32 page_stride;
+    u32 window;
+    float scale;
+};
+
+/// Words of the plan; its first word counts the items, which begin at its eighth.
+struct Item {
+    /// Of the step, the first row and their number.
+    u32 row, rows;
+    /// Of the first row.
+    u32 position;
+    /// Word of the plan where the sequence's page table begins.
+    u32 table;
+    u32 kv_head;
+    /// Positions that are looked at; the first is a multiple of TILE.
+    u32 from, to;
+    /// First line in `parts`, or NONE.
+    u32 part;
+};
+
+/// A piece of a tile of 64 rows, of which 128 bytes each follow those of all rows before.
+template <int PIECES> DEVICE u8* place(u8* tile, u32 row, u32 column) {
+    constexpr int WIDTH = PIECES < 8 ? PIECES : 8;
+    return piece<WIDTH>(tile + column / WIDTH * TILE * WIDTH * 16, row, column % WIDTH);
+}
+
+/// A block's shared memory: 64 lines of queries, then two stages of keys and values.
+template <class E, int D> struct Tiles {
+    static constexpr int QUERY_PIECES = D / 8, PIECES = D * static_cast<int>(sizeof(E)) / 16;
+    static constexpr int TILE_BYTES = TILE * PIECES * 16;
+    u8* queries;
+
+    DEVICE_MEMBER u8* keys(u32 stage) const {
+        return queries + TILE * QUERY_PIECES * 16 + stage * 2 * TILE_BYTES;
+    }
+    DEVICE_MEMBER u8* values(u32 stage) const { return keys(stage) + TILE_BYTES; }
+    /// [64, D] f32, where keys and values were.
+    DEVICE_MEMBER float* sums() const { return reinterpret_cast<float*>(keys(0)); }
+};
+
+/// What one warp knows of its 16 lines: a lane of lines g = lane / 4 and g + 8, and of each tile of
+/// eight columns two.
+template <int D> struct Lines {
+    float sums[D / 8][4];
+    float largest[2], totals[2];
+};
+
+/// Reads the item's lines of queries; those behind its last are zeros. For e4m3 keys the columns
+/// 4q .. 4q + 3 of sixteen go where `widen_e4m3` has those of the keys' words: the odd ones to the
+/// first piece, the even ones to the second.
+template <class E, int D>
+DEVICE void load_queries(const Tiles<E, D>& tiles, const bf16* qkv, const Item& item,
+                         const AttentionShape& shape) {
+    constexpr int PIECES = Tiles<E, D>::QUERY_PIECES;
+    u32 group = shape.heads / shape.kv_heads, lines = item.rows * group;
+    for (u32 i = threadIdx.x; i < TILE * PIECES; i += THREADS) {
+        u32 line = i / PIECES, column = i % PIECES;
+        uint4 words = make_uint4(0, 0, 0, 0);
+        if (line < lines) {
+            u64 row = item.row + line / group;
+            u32 head = item.kv_head * group + line % group;
+            words = *reinterpret_cast<const uint4*>(
+                qkv + (row * (shape.heads + 2 * shape.kv_heads) + head) * D + column * 8);
+        }
+        if (sizeof(E) == 2) {
+            *reinterpret_cast<uint4*>(place<PIECES>(tiles.queries, line, column)) = words;
+        } else {
+            u32* first = reinterpret_cast<u32*>(place<PIECES>(tiles.queries, line, column & ~1u));
+            u32* second = reinterpret_cast<u32*>(place<PIECES>(tiles.queries, line, column | 1));
+            u32 quad = column % 2 * 2;
+            first[quad] = words.x >> 16 | (words.y & 0xffff0000u);
+            second[quad] = (words.x & 0xffffu) | words.y << 16;
+            first[quad + 1] = words.z >> 16 | (words.w & 0xffff0000u);
+            second[quad + 1] = (words.z & 0xffffu) | words.w << 16;
+        }
+    }
+}
+
+/// Begins to copy the keys and values of 64 positions from `base`; zeros behind the item's last.
+template <class E, int D>
+DEVICE void begin_tile(const Tiles<E, D>& tiles, u32 stage, const E* pages, const u32* table,
+                       const Item& item, u32 base, const AttentionShape& shape) {
+    constexpr int PIECES = Tiles<E, D>::PIECES;
+    u32 page_tokens = 1u << shape.page_bits;
+    for (u32 i = threadIdx.x; i < TILE * PIECES; i += THREADS) {
+        u32 row = i / PIECES, column = i % PIECES, position = base + row;
+        bool is_there = position < item.to;
+        // What is not read still needs an address: that of a page that there is.
+        u64 page = is_there ? table[position >> shape.page_bits] : 0;
+        u64 block = page * shape.page_stride + 2 * item.kv_head;
+        u64 token = block * page_tokens + (position & (page_tokens - 1));
+        const u8* keys = reinterpret_cast<const u8*>(pages + token * D) + column * 16;
+        const u8* values = keys + page_tokens * D * sizeof(E);
+        copy_async(place<PIECES>(tiles.keys(stage), row, column), keys, is_there);
+        copy_async(place<PIECES>(tiles.values(stage), row, column), values, is_there);
+    }
+    close_copies();
+}
+
+/// Scales scores, and hides those that a line's row does not see; most tiles are seen by all.
+template <int POSITIONS>
+DEVICE void mask(float (&scores)[POSITIONS / 8][4], float scale, const u32 (&own)[2], u32 first,
+                 const Item& item, u32 window) {
+    bool is_seen_by_all = first + POSITIONS - 1 <= item.position &&
+                          (window == 0 || first + window >= item.position + item.rows);
+#pragma unroll
+    for (int n = 0; n < POSITIONS / 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            if (is_seen_by_all) {
+                scores[n][i] *= scale;
+                continue;
+            }
+            u32 position = first + n * 8 + lane() % 4 * 2 + i % 2, row = own[i / 2];
+            bool is_seen = position <= row && (window == 0 || position + window > row);
+            scores[n][i] = is_seen ? scores[n][i] * scale : -infinity();
+        }
+    }
+}
+
+/// Turns scores, in powers of two, into weights under the largest so far, and rescales the sums.
+template <int D, int POSITIONS>
+DEVICE void soften(float (&scores)[POSITIONS / 8][4], Lines<D>& lines) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        float largest = lines.largest[half];
+#pragma unroll
+        for (int n = 0; n < POSITIONS / 8; ++n) {
+            largest = fmaxf(largest, fmaxf(scores[n][2 * half], scores[n][2 * half + 1]));
+        }
+        largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, 1));
+        largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, 2));
+        // Where nothing was seen yet, every weight is that of -infinity below 0.
+        float base = largest == -infinity() ? 0.0f : largest;
+        float shrink = exp2_fast(lines.largest[half] - base), total = 0.0f;
+#pragma unroll
+        for (int n = 0; n < POSITIONS / 8; ++n) {
+#pragma unroll
+            for (int i = 2 * half; i < 2 * half + 2; ++i) {
+                scores[n][i] = exp2_fast(scores[n][i] - base);
+                total += scores[n][i];
+            }
+        }
+        lines.largest[half] = largest;
+        lines.totals[half] = lines.totals[half] * shrink + total;
+#pragma unroll
+        for (int n = 0; n < D / 8; ++n) {
+            lines.sums[n][2 * half] *= shrink;
+            lines.sums[n][2 * half + 1] *= shrink;
+        }
+    }
+}
+
+/// How a warp multiplies its 16 lines, from `line`, with POSITIONS of each tile, from `first`.
+template <class E, int D, int POSITIONS> struct WarpWay {
+    u32 line, first;
+
+    /// Before the first tile, and before the barrier in front of each: there is nothing to do.
+    DEVICE_MEMBER void begin(const Tiles<E, D>&) const {}
+    DEVICE_MEMBER void share() const {}
+
+    /// Scores over the tile's keys.
+    DEVICE_MEMBER void score(float (&scores)[POSITIONS / 8][4], const Tiles<E, D>& tiles, u32 stage) const {
+        constexpr int PIECES = Tiles<E, D>::PIECES, QUERY_PIECES = Tiles<E, D>::QUERY_PIECES;
+        u32 in_eight = lane() % 8, matrix = lane() / 8;
+#pragma unroll
+        for (int n = 0; n < POSITIONS / 8; ++n) {
+            for (int i = 0; i < 4; ++i) scores[n][i] = 0.0f;
+        }
+#pragma unroll
+        for (int k = 0; k < D / 16; ++k) {
+            u32 query[4];
+            load_matrices(query, place<QUERY_PIECES>(tiles.queries, line + in_eight + matrix % 2 * 8,
+                                                     2 * k + matrix / 2));
+#pragma unroll
+            for (int n = 0; n < POSITIONS / 8; n += 2) {
+                u32 row = first + n * 8 + in_eight + matrix / 2 * 8, key[4];
+                if (sizeof(E) == 2) {
+                    load_matrices(key, place<PIECES>(tiles.keys(stage), row, 2 * k + matrix % 2));
+                    multiply_add(scores[n], query, key[0], key[1]);
+                    multiply_add(scores[n + 1], query, key[2], key[3]);
+                } else {
+                    // A piece is the columns of a whole step; the other half of the load is the next's.
+                    load_matrices(key, place<PIECES>(tiles.keys(stage), row, k / 2 * 2 + matrix % 2));
+                    u32 low = key[k % 2], high = key[2 + k % 2];
+                    multiply_add(scores[n], query, widen_e4m3(low), widen_e4m3(low << 8));
+                    multiply_add(scores[n + 1], query, widen_e4m3(high), widen_e4m3(high << 8));
+                }
+            }
+        }
+    }
+
+    /// `sums += weights * values`.
+    DEVICE_MEMBER void weigh(const float (&weights)[POSITIONS / 8][4], const Tiles<E, D>& tiles, u32 stage,
+                                 Lines<D>& lines) const {
+        constexpr int PIECES = Tiles<E, D>::PIECES;
+        u32 matrix = lane() / 8;
+#pragma unroll
+        for (int k = 0; k < POSITIONS / 16; ++k) {
+            const float(&low)[4] = weights[2 * k], (&high)[4] = weights[2 * k + 1];
+            u32 weight[4] = {narrow(low[0], low[1]), narrow(low[2], low[3]), narrow(high[0], high[1]),
+                             narrow(high[2], high[3])};
+            u32 row = first + 16 * k + lane() % 8 + matrix % 2 * 8;
+#pragma unroll
+            for (int column = 0; column < PIECES; column += 2) {
+                u32 value[4];
+                load_matrices_transposed(
+                    value, place<PIECES>(tiles.values(stage), row, column + matrix / 2));
+                if (sizeof(E) == 2) {
+                    multiply_add(lines.sums[column], weight, value[0], value[1]);
+                    multiply_add(lines.sums[column + 1], weight, value[2], value[3]);
+                } else {
+                    // A word is two columns of two positions: even columns, then odd ones.
+#pragma unroll
+                    for (int i = 0; i < 2; ++i) {
+                        u32 upper = value[2 * i], lower = value[2 * i + 1];
+                        multiply_add(lines.sums[2 * (column + i)], weight, widen_e4m3(upper << 8),
+                                     widen_e4m3(lower << 8));
+                        multiply_add(lines.sums[2 * (column + i) + 1], weight, widen_e4m3(upper),
+                                     widen_e4m3(lower));
+                    }
+                }
+            }
+        }
+    }
+};
+
+/// The column of sum `i` of tile `n`.
+template <class E> DEVICE u32 column_of(u32 n, u32 i) {
+    u32 quad = lane() % 4;
+    return sizeof(E) == 2 ? n * 8 + 2 * quad + i : n / 2 * 16 + 4 * quad + 2 * i + n % 2;
+}
+
+/// Goes over the item's tiles: `way` says how a warp multiplies its lines and positions of each. Leaves
+/// every warp's 16 lines in shared memory: sums, largest scores and totals.
+template <class E, int D, int POSITIONS, class Way>
+DEVICE void attend(Way way, const Tiles<E, D>& tiles, float2 (&ends)[TILE], const E* pages,
+                   const u32* table, const Item& item, const AttentionShape& shape, float scale) {
+    u32 group = shape.heads / shape.kv_heads;
+    u32 own[2] = {item.position + (way.line + lane() / 4) / group,
+                  item.position + (way.line + lane() / 4 + 8) / group};
+    Lines<D> lines;
+#pragma unroll
+    for (int n = 0; n < D / 8; ++n) {
+        for (int i = 0; i < 4; ++i) lines.sums[n][i] = 0.0f;
+    }
+    for (int half = 0; half < 2; ++half) {
+        lines.largest[half] = -infinity();
+        lines.totals[half] = 0.0f;
+    }
+    begin_tile(tiles, 0, pages, table, item, item.from, shape);
+    way.begin(tiles);
+    u32 stage = 0;
+    for (u32 base = item.from; base < item.to; base += TILE, stage ^= 1) {
+        // Behind the last tile there is nothing to copy; an empty group keeps the count.
+        if (base + TILE < item.to) {
+            begin_tile(tiles, stage ^ 1, pages, table, item, base + TILE, shape);
+        } else {
+            close_copies();
+        }
+        await_copies<1>();
+        way.share();
+        __syncthreads();
+        float scores[POSITIONS / 8][4];
+        way.score(scores, tiles, stage);
+        mask<POSITIONS>(scores, scale, own, base + way.first, item, shape.window);
+        soften<D, POSITIONS>(scores, lines);
+        way.weigh(scores, tiles, stage, lines);
+        __syncthreads();
+    }
+    await_copies<0>();
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        u32 to = warp() * LINES + lane() / 4 + 8 * half;
+        float total = lines.totals[half] + __shfl_xor_sync(ALL_LANES, lines.totals[half], 1);
+        total += __shfl_xor_sync(ALL_LANES, total, 2);
+        if (lane() % 4 == 0) ends[to] = make_float2(lines.largest[half], total);
+#pragma unroll
+        for (int n = 0; n < D / 8; ++n) {
+            for (u32 i = 0; i < 2; ++i) {
+                tiles.sums()[to * D + column_of<E>(n, i)] = lines.sums[n][2 * half + i];
+            }
+        }
+    }
+    __syncthreads();
+}
+
+/// Writes the item's lines, each from as many 16-line blocks as warps shared them: whole to `out`,
+/// else to `parts`.
+template <class E, int D>
+DEVICE void finish(bf16* out, float* parts, const float* layer, const Tiles<E, D>& tiles,
+                   const float2 (&ends)[TILE], const Item& item, const AttentionShape& shape) {
+    u32 group = shape.heads / shape.kv_heads, lines = item.rows * group;
+    u32 blocks = lines <= LINES ? WARPS : 1;
+    float value_scale = sizeof(E) == 2 ? 1.0f : layer[shape.heads + shape.kv_heads + item.kv_head];
+    for (u32 i = threadIdx.x; i < lines * (D / 2); i += THREADS) {
+        u32 line = i / (D / 2), column = i % (D / 2) * 2;
+        u32 head = item.kv_head * group + line % group;
+        bool is_whole = item.part == NONE;
+        float largest = is_whole ? layer[head] * LOG2_E : -infinity();
+        for (u32 b = 0; b < blocks; ++b) largest = fmaxf(largest, ends[b * LINES + line].x);
+        float base = largest == -infinity() ? 0.0f : largest;
+        float total = is_whole ? exp2_fast(layer[head] * LOG2_E - base) : 0.0f;
+        float low = 0.0f, high = 0.0f;
+        for (u32 b = 0; b < blocks; ++b) {
+            float2 end = ends[b * LINES + line];
+            float share = exp2_fast(end.x - base);
+            const float* sums = tiles.sums() + (b * LINES + line) * D + column;
+            total += share * end.y;
+            low += share * sums[0];
+            high += share * sums[1];
+        }
+        low *= value_scale;
+        high *= value_scale;
+        if (is_whole) {
+            u64 row = item.row + line / group;
+            u32 both = narrow(low / total, high / total);
+            *reinterpret_cast<u32*>(out + (row * shape.heads + head) * D + column) = both;
+        } else {
+            float* to = parts + static_cast<u64>(item.part + line) * (D + 2);
+            *reinterpret_cast<float2*>(to + column) = make_float2(low, high);
+            if (column == 0) *reinterpret_cast<float2*>(to + D) = make_float2(largest, total);
+        }
+    }
+    __syncthreads();
+}
+
+/// Every grid-th item of the plan; `Way` is for those of more than 16 lines.
+template <class E, int D, class Way>
+DEVICE void attention(u8* dynamic, bf16* out, float* parts, const bf16* qkv, const E* pages,
+                      const u32* plan, const float* layer, const AttentionShape& shape) {
+    __shared__ float2 ends[TILE];
+    Tiles<E, D> tiles = {dynamic};
+    for (u32 i = blockIdx.x; i < plan[0]; i += gridDim.x) {
+        Item item = reinterpret_cast<const Item*>(plan + 8)[i];
+        float scale = shape.scale * LOG2_E;
+        if (sizeof(E) == 1) scale *= layer[shape.heads + item.kv_head];
+        load_queries(tiles, qkv, item, shape);
+        const u32* table = plan + item.table;
+        if (item.rows * (shape.heads / shape.kv_heads) <= LINES) {
+            constexpr int POSITIONS = TILE / WARPS;
+            WarpWay<E, D, POSITIONS> way = {0, warp() * POSITIONS};
+            attend<E, D, POSITIONS>(way, tiles, ends, pages, table, item, shape, scale);
+        } else {
+            Way way = {};
+            way.line = warp() * LINES;
+            attend<E, D, TILE>(way, tiles, ends, pages, table, item, shape, scale);
+        }
+        finish(out, parts, layer, tiles, ends, item, shape);
+    }
+}

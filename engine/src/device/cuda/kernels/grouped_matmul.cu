@@ -1,0 +1,36 @@
+//! Products of many rows that were sorted by expert, each with its expert's weights.
+//!
+//! Arguments and weights are those of `expert_matmul`, and the number of experts. Weights are read
+//! once for 128 rows of an expert: these kernels are for the chunks of prompts.
+//! Grid: as many blocks as run at once. Block: 8 warps.
+//@ grouped_matmul_bf16: registers 128, shared 0, has HMMA.16816.F32.BF16 LDGSTS.E.BYPASS.128 LDSM.16.M88.4
+//@ grouped_matmul_e4m3: registers 255, shared 0, has HMMA.16816.F32.BF16 LDGSTS.E.BYPASS.128 LDSM.16.M88.4
+//@ grouped_matmul_mxfp4: registers 128, shared 0, has HMMA.16816.F32.BF16 LDGSTS.E.BYPASS.128 LDSM.16.M88.4
+#include "warp_product.cuh"
+
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
+grouped_matmul_bf16(bf16* out, const bf16* __restrict__ x, const bf16* __restrict__ weights,
+                    const float* __restrict__ biases, const u32* __restrict__ offsets, u32 experts,
+                    u32 n, u32 k) {
+    DYNAMIC_TILES(shared);
+    multiply_tiles<bf16, WarpProduct>(shared, out, nullptr, x, {weights, nullptr, n, k}, biases,
+                                      {offsets, experts, 0});
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+grouped_matmul_e4m3(bf16* out, const bf16* __restrict__ x, const e4m3* __restrict__ weights,
+                    const float* __restrict__ scales, const float* __restrict__ biases,
+                    const u32* __restrict__ offsets, u32 experts, u32 n, u32 k) {
+    DYNAMIC_TILES(shared);
+    multiply_tiles<e4m3, WarpProduct>(shared, out, nullptr, x, {weights, scales, n, k}, biases,
+                                      {offsets, experts, 0});
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
+grouped_matmul_mxfp4(bf16* out, const bf16* __restrict__ x, const e2m1x2* __restrict__ weights,
+                     const u8* __restrict__ scales, const float* __restrict__ biases,
+                     const u32* __restrict__ offsets, u32 experts, u32 n, u32 k) {
+    DYNAMIC_TILES(shared);
+    multiply_tiles<e2m1x2, WarpProduct>(shared, out, nullptr, x, {weights, scales, n, k}, biases,
+                                        {offsets, experts, 0});
+}

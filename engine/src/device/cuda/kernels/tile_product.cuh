@@ -1,0 +1,326 @@
+//! Products of many rows with weights `[N, K]` of any type, by tiles of 128 rows and 128 output
+//! columns: what `tile_matmul` and `grouped_matmul` share, and their variants for warpgroups.
+//!
+//! A block goes over K in steps of 64 columns, whose copies run two steps ahead. Weights of eight and
+//! four bits are copied as they are; each thread widens what it copied itself into a tile of bf16.
+//! Tiles of bf16 have rows of 128 bytes, whose pieces are placed as `piece` does: so that eight rows
+//! are read at once, and as the tensor cores of a warpgroup want them.
+//!
+//! Blocks are as many as run at once, and take tiles in turns; how many tiles there are, and of which
+//! expert, is found from the offsets of the experts' rows, so that a launch does not depend on them.
+//! The tiles of 16 times 128 rows follow each other, so that what they share is in the cache.
+//! A row's bits do not depend on what else is multiplied.
+#pragma once
+#include "weights.cuh"
+
+#define WARPS 8
+#define THREADS (WARPS * LANES)
+/// Rows and columns of a tile.
+#define TILE 128
+/// Columns of K in a step, and their pieces.
+#define STEP 64
+#define STEP_PIECES 8
+/// Steps that shared memory holds.
+#define STAGES 3
+#define TILE_BYTES (TILE * STEP * 2)
+/// Columns that share a scale of e4m3.
+#define SCALE_BLOCK 128
+/// Elements from one row of sums to the next in shared memory.
+#define SUM_STRIDE (TILE + 4)
+/// Tiles of rows whose tiles of columns are taken before others.
+#define BAND 16
+
+/// One tile of results: its expert, its rows among all, and its first column.
+struct Tile {
+    u32 expert, row, rows, column;
+};
+
+/// The rows of each expert: from offsets [experts + 1] at its number to the next. Without offsets all
+/// `rows` are of one.
+struct Groups {
+    const u32* offsets;
+    u32 experts, rows;
+
+    DEVICE_MEMBER u32 start(u32 expert) const {
+        return offsets ? offsets[min(expert, experts)] : expert == 0 ? 0 : rows;
+    }
+};
+
+DEVICE u32 tiles_of(u32 size) { return (size + TILE - 1) / TILE; }
+
+/// The tile that is the `index`-th of an expert's.
+DEVICE Tile tile_of(u32 expert, u32 start, u32 rows, u32 columns, u32 index) {
+    u32 band = index / (BAND * columns), in_band = index % (BAND * columns);
+    u32 height = min(tiles_of(rows) - band * BAND, static_cast<u32>(BAND));
+    u32 row = (band * BAND + in_band % height) * TILE;
+    return {expert, start + row, min(rows - row, static_cast<u32>(TILE)), in_band / height * TILE};
+}
+
+/// The `index`-th tile of all, without rows behind the last. Each warp looks for itself, at 32
+/// experts at a time.
+DEVICE Tile find_tile(const Groups& groups, u32 n, u32 index) {
+    u32 columns = tiles_of(n);
+    for (u32 base = 0; base < groups.experts; base += LANES) {
+        u32 start = groups.start(base + lane()), rows = groups.start(base + lane() + 1) - start;
+        u32 tiles = tiles_of(rows) * columns, end = tiles;
+#pragma unroll
+        for (u32 by = 1; by < LANES; by *= 2) {
+            u32 before = __shfl_up_sync(ALL_LANES, end, by);
+            if (lane() >= by) end += before;
+        }
+        u32 behind = __ballot_sync(ALL_LANES, end > index);
+        if (behind != 0) {
+            u32 at = LANES - static_cast<u32>(__popc(behind));
+            u32 first = __shfl_sync(ALL_LANES, end - tiles, at);
+            start = __shfl_sync(ALL_LANES, start, at);
+            rows = __shfl_sync(ALL_LANES, rows, at);
+            return tile_of(base + at, start, rows, columns, index - first);
+        }
+        index -= __shfl_sync(ALL_LANES, end, LANES - 1);
+    }
+    return {0, 0, 0, 0};
+}
+
+/// A block's shared memory: for each stage activations and weights of bf16, or activations, two
+/// tiles of widened weights, and each stage's codes.
+template <class E> struct Stages {
+    static constexpr bool IS_WIDENED = sizeof(E) == 1;
+    /// Pieces of a row of weights in a step.
+    static constexpr u32 PIECES = STEP / Format<E>::PIECE;
+    /// Pieces of weights that a thread copies.
+    static constexpr u32 OWN = TILE * PIECES / THREADS;
+    u8* shared;
+
+    DEVICE_MEMBER u8* activations(u32 stage) const { return shared + stage * TILE_BYTES; }
+    /// By stage, or by step of what is widened.
+    DEVICE_MEMBER u8* weights(u32 stage) const { return activations(STAGES + stage); }
+    DEVICE_MEMBER u8* code(u32 stage, u32 i) const {
+        return weights(2) + ((stage * OWN + i) * THREADS + threadIdx.x) * 16;
+    }
+    DEVICE_MEMBER float* sums() const { return reinterpret_cast<float*>(shared); }
+};
+
+/// What a block multiplies: rows of x [rows, K] and of w from the tile's first column.
+template <class E> struct Factors {
+    const bf16* x;
+    Matrix<E> w;
+    u32 rows, column;
+
+    DEVICE_MEMBER u32 steps() const { return (w.k + STEP - 1) / STEP; }
+    /// Where piece i of a thread's is in the tile.
+    DEVICE_MEMBER u32 own_row(u32 i) const {
+        return (i * THREADS + threadIdx.x) / Stages<E>::PIECES;
+    }
+    DEVICE_MEMBER u32 own_piece() const { return threadIdx.x % Stages<E>::PIECES; }
+    /// Of the weights' pieces, fewer than 2^32, one's number; that of the first where there is none.
+    DEVICE_MEMBER Place place(u32 step, u32 i) const {
+        u32 row = column + own_row(i), at = step * Stages<E>::PIECES + own_piece();
+        bool is_there = row < w.n && at < w.row_pieces();
+        return {is_there ? row * w.row_pieces() + at : 0, is_there};
+    }
+    /// Of e4m3: that of all the tile's columns in a step.
+    DEVICE_MEMBER float scale(u32 step) const {
+        u32 blocks = (w.k + SCALE_BLOCK - 1) / SCALE_BLOCK;
+        return w.scales[column / SCALE_BLOCK * blocks + step / (SCALE_BLOCK / STEP)];
+    }
+};
+
+/// Begins to copy a step; zeros where there is nothing. Behind the last step an empty group keeps
+/// the count.
+template <class E>
+DEVICE void begin_step(const Stages<E>& stages, u32 stage, const Factors<E>& f, u32 step) {
+    if (step < f.steps()) {
+#pragma unroll
+        for (u32 i = 0; i < TILE * STEP_PIECES / THREADS; ++i) {
+            u32 row = (i * THREADS + threadIdx.x) / STEP_PIECES, column = threadIdx.x % STEP_PIECES;
+            u32 k = step * STEP + column * 8;
+            bool is_there = row < f.rows && k < f.w.k;
+            copy_async(piece<STEP_PIECES>(stages.activations(stage), row, column),
+                       f.x + (is_there ? row * f.w.k + k : 0), is_there);
+        }
+#pragma unroll
+        for (u32 i = 0; i < Stages<E>::OWN; ++i) {
+            Place from = f.place(step, i);
+            u8* to = stages.code(stage, i);
+            if (!Stages<E>::IS_WIDENED) {
+                to = piece<STEP_PIECES>(stages.weights(stage), f.own_row(i), f.own_piece());
+            }
+            copy_async(to, reinterpret_cast<const u8*>(f.w.rows) + from.at * 16, from.is_there);
+        }
+    }
+    close_copies();
+}
+
+/// What the weights of each of a thread's pieces are multiplied by.
+template <class E>
+DEVICE void load_factors(u32 (&factors)[Stages<E>::OWN], const Factors<E>& f, u32 step) {
+    if constexpr (sizeof(typename Format<E>::Scale) == 1) {
+#pragma unroll
+        for (u32 i = 0; i < Stages<E>::OWN; ++i) {
+            Place from = f.place(step, i);
+            factors[i] = from.is_there ? Format<E>::factor(f.w.scales[from.at]) : 0;
+        }
+    }
+}
+
+/// The weights of a piece of e4m3 in the order of their columns.
+DEVICE void widen_piece(u32 (&words)[8], const u32 (&code)[4], u32 factor) {
+#pragma unroll
+    for (u32 i = 0; i < 8; i += 2) {
+        u32 odd = Format<e4m3>::weights(code, i, factor);
+        u32 even = Format<e4m3>::weights(code, i + 1, factor);
+        words[i] = low_halves(even, odd);
+        words[i + 1] = high_halves(even, odd);
+    }
+}
+
+/// The same of MXFP4.
+DEVICE void widen_piece(u32 (&words)[16], const u32 (&code)[4], u32 factor) {
+#pragma unroll
+    for (u32 i = 0; i < 16; i += 4) {
+        // Columns 3 and 7, 2 and 6, 1 and 5, 0 and 4.
+        u32 last = Format<e2m1x2>::weights(code, i, factor);
+        u32 third = Format<e2m1x2>::weights(code, i + 1, factor);
+        u32 second = Format<e2m1x2>::weights(code, i + 2, factor);
+        u32 first = Format<e2m1x2>::weights(code, i + 3, factor);
+        words[i] = low_halves(first, second);
+        words[i + 1] = low_halves(third, last);
+        words[i + 2] = high_halves(first, second);
+        words[i + 3] = high_halves(third, last);
+    }
+}
+
+/// Widens what this thread copied of a step.
+template <class E>
+DEVICE void widen_step(const Stages<E>& stages, u32 stage, const Factors<E>& f, u32 step,
+                       const u32 (&factors)[Stages<E>::OWN]) {
+    constexpr u32 PIECE = Format<E>::PIECE;
+#pragma unroll
+    for (u32 i = 0; i < Stages<E>::OWN; ++i) {
+        uint4 from = *reinterpret_cast<const uint4*>(stages.code(stage, i));
+        u32 code[4] = {from.x, from.y, from.z, from.w}, words[PIECE / 2];
+        widen_piece(words, code, factors[i]);
+#pragma unroll
+        for (u32 j = 0; j < PIECE / 8; ++j) {
+            u8* to = piece<STEP_PIECES>(stages.weights(step % 2), f.own_row(i),
+                                        f.own_piece() * (PIECE / 8) + j);
+            *reinterpret_cast<uint4*>(to) =
+                make_uint4(words[4 * j], words[4 * j + 1], words[4 * j + 2], words[4 * j + 3]);
+        }
+    }
+}
+
+/// A lane's sums, of as many parts of 16 x 8 as a warp has, each as a product leaves it.
+struct Sums {
+    float x[TILE * TILE / WARPS / 128][4];
+};
+
+/// `sums += scale * block`, and `block` begins anew.
+DEVICE void add_block(Sums& sums, Sums& block, float scale) {
+#pragma unroll
+    for (u32 i = 0; i < sizeof sums.x / sizeof sums.x[0]; ++i) {
+#pragma unroll
+        for (u32 j = 0; j < 4; ++j) {
+            sums.x[i][j] += scale * block.x[i][j];
+            block.x[i][j] = 0.0f;
+        }
+    }
+}
+
+/// Sums of a tile by `Product`, which says which parts are a warp's, and how a step is multiplied.
+template <class E, class Product>
+DEVICE Sums multiply(const Stages<E>& stages, const Factors<E>& f) {
+    Sums sums = {}, block = {};
+    u32 factors[Stages<E>::OWN] = {}, stage = 0, steps = f.steps();
+    load_factors(factors, f, 0);
+#pragma unroll
+    for (u32 i = 0; i < STAGES - 1; ++i) begin_step(stages, i, f, i);
+    for (u32 step = 0; step < steps; ++step) {
+        auto begin_next = [&] {
+            begin_step(stages, stage == 0 ? STAGES - 1 : stage - 1, f, step + STAGES - 1);
+            if (step + 1 < steps) load_factors(factors, f, step + 1);
+        };
+        await_copies<STAGES - 2>();
+        if constexpr (Stages<E>::IS_WIDENED) widen_step(stages, stage, f, step, factors);
+        Product::share();
+        __syncthreads();
+        if (!Product::IS_ASYNC) begin_next();
+        if (Product::row() < f.rows) {
+            const u8* weights = stages.weights(Stages<E>::IS_WIDENED ? step % 2 : stage);
+            Product::multiply(Format<E>::HAS_STEP_SCALES ? block : sums, stages.activations(stage),
+                              weights);
+        }
+        if (Product::IS_ASYNC) begin_next();
+        bool is_last = step == steps - 1 || step % (SCALE_BLOCK / STEP) == SCALE_BLOCK / STEP - 1;
+        if (Format<E>::HAS_STEP_SCALES && is_last) {
+            Product::finish(block);
+            add_block(sums, block, f.scale(step));
+        }
+        stage = stage == STAGES - 1 ? 0 : stage + 1;
+    }
+    Product::finish(sums);
+    await_copies<0>();
+    return sums;
+}
+
+/// Where results go: to `out` [rows, N] in bf16, or else to `wide` in f32; biases [N] are added where
+/// there are any.
+struct Results {
+    bf16* out;
+    float* wide;
+    const float* biases;
+    u32 n;
+};
+
+/// Writes a tile's sums, times `factor`, through shared memory, so that whole rows are written.
+template <class Product>
+DEVICE void write(const Results& results, const Tile& tile, const Sums& own, float* all,
+                  float factor) {
+    __syncthreads();
+#pragma unroll
+    for (u32 i = 0; i < sizeof own.x / sizeof own.x[0]; ++i) {
+#pragma unroll
+        for (u32 half = 0; half < 2; ++half) {
+            u32 row = Product::row() + Product::part_row(i) + lane() / 4 + 8 * half;
+            float* to = all + row * SUM_STRIDE + Product::part_column(i) + lane() % 4 * 2;
+            *reinterpret_cast<float2*>(to) =
+                make_float2(own.x[i][2 * half] * factor, own.x[i][2 * half + 1] * factor);
+        }
+    }
+    __syncthreads();
+    u32 in_row = threadIdx.x % (TILE / 8) * 8, column = tile.column + in_row;
+    for (u32 row = threadIdx.x / (TILE / 8); row < tile.rows; row += THREADS / (TILE / 8)) {
+        if (column >= results.n) break;
+        Eight sum = load8(all + row * SUM_STRIDE + in_row);
+        if (results.biases) {
+            Eight bias = load8(results.biases + column);
+#pragma unroll
+            for (int i = 0; i < 8; ++i) sum.x[i] += bias.x[i];
+        }
+        u64 at = static_cast<u64>(tile.row + row) * results.n + column;
+        if (results.out) {
+            store8(results.out + at, sum);
+        } else {
+            store8(results.wide + at, sum);
+        }
+    }
+    __syncthreads();
+}
+
+/// Every grid-th tile of `groups`: rows of x [rows, K] times the rows of their expert's weights, of
+/// which `w` is the first's, and biases [experts, N] where there are any.
+template <class E, class Product>
+DEVICE void multiply_tiles(u8* shared, bf16* out, float* wide, const bf16* x, const Matrix<E>& w,
+                           const float* biases, const Groups& groups) {
+    Stages<E> stages = {shared};
+    for (u32 index = blockIdx.x;; index += gridDim.x) {
+        Tile tile = find_tile(groups, w.n, index);
+        if (tile.rows == 0) return;
+        Factors<E> f = {x + static_cast<u64>(tile.row) * w.k, w.of_expert(tile.expert), tile.rows,
+                        tile.column};
+        Sums sums = multiply<E, Product>(stages, f);
+        const float* bias = biases ? biases + static_cast<u64>(tile.expert) * w.n : nullptr;
+        Results results = {out, wide, bias, w.n};
+        write<Product>(results, tile, sums, stages.sums(), Format<E>::FACTOR);
+    }
+}

@@ -1,0 +1,92 @@
+//! The machine instructions of warpgroups, four warps whose first is a multiple of four, and of what
+//! they read. For sm_90a alone, and without a twin in the shim.
+#pragma once
+#include "prims.cuh"
+
+#define GROUP_WARPS 4
+
+/// The warpgroup that this thread is of, the same for all lanes as far as the compiler sees.
+DEVICE u32 warpgroup() { return __shfl_sync(ALL_LANES, threadIdx.x / (GROUP_WARPS * LANES), 0); }
+
+/// What a product is told of an operand in shared memory, rows of 128 bytes along K whose pieces are
+/// placed as `piece` does: the tile begins at a multiple of 1024 bytes, and so do each eight rows. Two
+/// more stand for 16 columns of bf16 further on. Source: PTX ISA 8.0, matrix descriptors of wgmma.
+DEVICE u64 describe(const void* tile) {
+    u64 at = static_cast<u64>(__cvta_generic_to_shared(tile));
+    constexpr u64 EIGHT_ROWS = 1024 / 16, SWIZZLE_128 = 1;
+    return (at & 0x3ffff) >> 4 | 1ull << 16 | EIGHT_ROWS << 32 | SWIZZLE_128 << 62;
+}
+
+/// The same of an operand whose rows are those of K, 64 of its columns each: as many more begin
+/// `apart` bytes further on. 128 more stand for 16 rows further on.
+DEVICE u64 describe_transposed(const void* tile, u64 apart) {
+    return (describe(tile) & ~(0x3fffull << 16)) | apart / 16 << 16;
+}
+
+/// What this thread wrote to shared memory may, behind the next barrier, be read by products.
+DEVICE void publish_to_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+/// Registers may, from here on, be added to by products.
+DEVICE void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+
+/// Closes a group of products.
+DEVICE void close_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+
+/// Waits for this warpgroup's products.
+DEVICE void await_products() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
+
+#define FOUR(c, i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
+
+/// Sums that products added to are read after this alone.
+template <int N> DEVICE void take_sums(float (&c)[N][4]) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) asm volatile("" : FOUR(c, i)::"memory");
+}
+
+/// Begins `c += a * b` of bf16 into f32: a is 64 rows of 16 columns, b 128 of 16, c 64x128. Warp w of
+/// the group has the rows 16w to 16w + 15 of c, as `multiply_add` leaves parts of 8 columns each.
+DEVICE void multiply_add_64x128(float (&c)[16][4], u64 a, u64 b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, "
+                 "%17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, "
+                 "%47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "
+                 "%62, %63"
+                 "}, %64, %65, 1, 1, 1, 0, 0;"
+                 : FOUR(c, 0), FOUR(c, 1), FOUR(c, 2), FOUR(c, 3), FOUR(c, 4), FOUR(c, 5),
+                   FOUR(c, 6), FOUR(c, 7), FOUR(c, 8), FOUR(c, 9), FOUR(c, 10), FOUR(c, 11),
+                   FOUR(c, 12), FOUR(c, 13), FOUR(c, 14), FOUR(c, 15)
+                 : "l"(a), "l"(b));
+}
+
+/// Begins `c += a * b` of bf16 into f32, b 16x64, c 64x64; each warp has its 16 rows of a in registers, as
+/// `multiply_add` takes them. b is
+/// described as transposed or not.
+template <bool IS_TRANSPOSED>
+DEVICE void multiply_add_64x64(float (&c)[8][4], const u32 (&a)[4], u64 b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, "
+                 "%17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+                 "}, {%32, %33, %34, %35}, %36, 1, 1, 1, %37;"
+                 : FOUR(c, 0), FOUR(c, 1), FOUR(c, 2), FOUR(c, 3), FOUR(c, 4), FOUR(c, 5),
+                   FOUR(c, 6), FOUR(c, 7)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(IS_TRANSPOSED));
+}
+
+/// Begins `c += a * b` of bf16 into f32, b 16x128, c 64x128; each warp has its 16 rows of a in registers, as
+/// `multiply_add` takes them. b is
+/// described as transposed or not.
+template <bool IS_TRANSPOSED>
+DEVICE void multiply_add_64x128(float (&c)[16][4], const u32 (&a)[4], u64 b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, "
+                 "%17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, "
+                 "%47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "
+                 "%62, %63"
+                 "}, {%64, %65, %66, %67}, %68, 1, 1, 1, %69;"
+                 : FOUR(c, 0), FOUR(c, 1), FOUR(c, 2), FOUR(c, 3), FOUR(c, 4), FOUR(c, 5),
+                   FOUR(c, 6), FOUR(c, 7), FOUR(c, 8), FOUR(c, 9), FOUR(c, 10), FOUR(c, 11),
+                   FOUR(c, 12), FOUR(c, 13), FOUR(c, 14), FOUR(c, 15)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(IS_TRANSPOSED));
+}

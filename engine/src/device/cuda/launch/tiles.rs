@@ -1,0 +1,124 @@
+//! How products of many rows are launched: as many blocks as run at once, which take tiles of the
+//! result in turns.
+//!
+//! A file `NAME_sm90.cu` has the entries of `NAME.cu` for GPUs of compute capability 9.0, launched
+//! alike.
+
+use super::attention::Processors;
+use super::product::MatrixType;
+use super::{LANES, Launch};
+
+/// Rows and columns of a tile.
+const TILE: usize = 128;
+/// Columns of K in a step.
+const STEP: usize = 64;
+/// Steps that shared memory holds.
+const STAGES: usize = 3;
+/// Bytes of a step's tile in bf16.
+const TILE_BYTES: usize = TILE * STEP * 2;
+/// Tiles of weights that are widened in turns.
+const WIDENED: usize = 2;
+/// Warps of a block.
+const WARPS: usize = 8;
+/// Shared memory that the system keeps of each block.
+const SYSTEM_BYTES: usize = 1024;
+
+impl MatrixType {
+    /// The kernel that multiplies many rows by one matrix, if there is one.
+    pub fn tile_matmul(self) -> Option<&'static str> {
+        match self {
+            Self::Bf16 => Some("tile_matmul_bf16"),
+            Self::E4m3 => Some("tile_matmul_e4m3"),
+            Self::Mxfp4 => None,
+        }
+    }
+
+    /// The kernel that multiplies many rows by the matrices of their experts.
+    pub fn grouped_matmul(self) -> &'static str {
+        match self {
+            Self::Bf16 => "grouped_matmul_bf16",
+            Self::E4m3 => "grouped_matmul_e4m3",
+            Self::Mxfp4 => "grouped_matmul_mxfp4",
+        }
+    }
+
+    /// Blocks that a multiprocessor runs at once if its memory allows: those whose results of each
+    /// scale are summed apart need the registers of two.
+    fn blocks_per_processor(self) -> usize {
+        if self == Self::E4m3 { 1 } else { 2 }
+    }
+
+    /// Shared memory of a block: activations of each stage, and their weights or, of those that are
+    /// widened, their codes.
+    fn tile_shared_bytes(self) -> usize {
+        let codes = STAGES * TILE * (STEP / self.piece() * 16);
+        let widened = if self == Self::Bf16 { 0 } else { WIDENED * TILE_BYTES };
+        STAGES * TILE_BYTES + widened + codes
+    }
+}
+
+impl Launch {
+    /// `tile_matmul`: no more blocks than there are tiles.
+    ///
+    /// # Panics
+    /// N is not whole vectors, or a processor has too little shared memory.
+    pub fn tile_matmul(
+        processors: Processors,
+        matrix_type: MatrixType,
+        rows: usize,
+        n: usize,
+    ) -> Self {
+        super::vectors(n);
+        let tiles = rows.div_ceil(TILE) * n.div_ceil(TILE);
+        let launch = Self::grouped_matmul(processors, matrix_type);
+        Self { grid: [launch.grid[0].min(tiles.max(1) as u32), 1, 1], ..launch }
+    }
+
+    /// `grouped_matmul`: the same for every number of rows, however they are spread over the experts.
+    ///
+    /// # Panics
+    /// A processor has too little shared memory.
+    pub fn grouped_matmul(processors: Processors, matrix_type: MatrixType) -> Self {
+        let shared_bytes = matrix_type.tile_shared_bytes();
+        let fit = processors.shared_bytes / (shared_bytes + SYSTEM_BYTES);
+        assert!(fit > 0, "{shared_bytes} bytes of shared memory are more than a processor has");
+        let grid = [processors.count * fit.min(matrix_type.blocks_per_processor()), 1, 1];
+        Self { shared_bytes: shared_bytes as u32, ..Self::new(grid, WARPS * LANES) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const H200: Processors = Processors { count: 132, shared_bytes: 228 << 10 };
+    const A100: Processors = Processors { count: 108, shared_bytes: 164 << 10 };
+
+    #[test]
+    fn blocks_are_those_that_run_at_once() {
+        let shape = |processors, matrix_type| {
+            let launch = Launch::grouped_matmul(processors, matrix_type);
+            assert_eq!(launch.block, 256);
+            (launch.grid[0], launch.shared_bytes >> 10)
+        };
+        assert_eq!(shape(H200, MatrixType::Bf16), (264, 96));
+        assert_eq!(shape(H200, MatrixType::E4m3), (132, 104));
+        assert_eq!(shape(H200, MatrixType::Mxfp4), (264, 92));
+        assert_eq!(shape(A100, MatrixType::Bf16), (108, 96));
+    }
+
+    #[test]
+    fn few_tiles_are_as_many_blocks() {
+        let blocks = |rows, n| Launch::tile_matmul(H200, MatrixType::Bf16, rows, n).grid;
+        assert_eq!(blocks(17, 4096), [32, 1, 1]);
+        assert_eq!(blocks(129, 136), [4, 1, 1]);
+        assert_eq!(blocks(8192, 4096), [264, 1, 1]);
+    }
+
+    #[test]
+    #[should_panic(expected = "more than a processor has")]
+    fn too_little_shared_memory_is_refused() {
+        let small = Processors { count: 1, shared_bytes: 96 << 10 };
+        Launch::grouped_matmul(small, MatrixType::Bf16);
+    }
+}
