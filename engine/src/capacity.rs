@@ -7,18 +7,30 @@ use crate::launch::PrepareError;
 use crate::model::ModelInfo;
 use crate::schedule::{Limits, StateLimits};
 
+/// Memory that is free after weights and all else that steps need.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FreeMemory {
+    pub bytes: u64,
+    /// Whether nobody else uses it, as on a GPU: what no batch can use keeps prefixes.
+    pub is_own: bool,
+}
+
 /// What the scheduler may use: the flags, and as much memory as they allow.
 pub(crate) fn limits(
     config: &Config,
     info: &ModelInfo,
-    free_bytes: u64,
+    memory: FreeMemory,
 ) -> Result<Limits, PrepareError> {
+    let free_bytes = memory.bytes;
     let max_batch_size = config.max_batch_size.value;
     let max_seq_len = config.max_seq_len.value.unwrap_or(info.max_seq_len);
     let ask = Ask {
         entry_count: config.cache_max_entry_count.value,
         sequences: max_batch_size,
-        useful_pages: max_batch_size.saturating_mul(max_seq_len.div_ceil(PAGE_TOKENS)),
+        useful_pages: match memory.is_own {
+            true => usize::MAX,
+            false => max_batch_size.saturating_mul(max_seq_len.div_ceil(PAGE_TOKENS)),
+        },
         page_bytes: page_bytes(info),
         state_bytes: info.state_bytes as u64,
         snapshots: !config.no_prefix_cache.value,

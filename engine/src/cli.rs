@@ -8,8 +8,8 @@ use clap::{Parser, Subcommand};
 
 use crate::bench::{self, BenchFlags};
 use crate::clock::Clock;
-use crate::config::{Config, Flags};
-use crate::device::cpu;
+use crate::config::{Config, Flags, Machine};
+use crate::device::{cpu, cuda};
 use crate::launch::{self, Launch, LaunchError, Prepare};
 use crate::perplexity::{self, PerplexityFlags};
 use crate::say::say;
@@ -84,7 +84,10 @@ impl Cli {
                 Ok(perplexity::run(&model, hub_cache.as_deref(), &flags)?)
             }
             Command::Serve { model, flags } => {
-                let config = Config::resolve(*flags, cores, &cpu::processor_name())?;
+                let (processor, gpu) = (cpu::processor_name(), cuda::first_usable());
+                let gpu = gpu.as_ref().map(|gpu| &*gpu.name);
+                let machine = Machine { cores, processor: &processor, gpu };
+                let config = Config::resolve(*flags, &machine)?;
                 serve(Launch { config, model, hub_cache, clock }, prepare)?;
                 Ok(String::new())
             }

@@ -109,26 +109,55 @@ pub struct Config {
     pub profile: Setting<Option<PathBuf>>,
 }
 
+/// The machine that a server is to run on.
+#[derive(Debug, Clone, Copy)]
+pub struct Machine<'a> {
+    /// Processors that this process may use.
+    pub cores: usize,
+    pub processor: &'a str,
+    /// The GPU that would be used, if there is one.
+    pub gpu: Option<&'a str>,
+}
+
+/// Whether a GPU computes what is asked for.
+fn suits_gpu(device: DeviceChoice, tp: usize, dtype: DtypeChoice, kv: KvDtypeChoice) -> bool {
+    device != DeviceChoice::Cpu
+        && tp == 1
+        && matches!(dtype, DtypeChoice::Auto | DtypeChoice::Bf16)
+        && matches!(kv, KvDtypeChoice::Auto | KvDtypeChoice::Bf16 | KvDtypeChoice::Fp8)
+}
+
 impl Config {
-    /// Brings flags, profile and defaults together. `cores` is the number that the machine has,
-    /// `device_name` what its device is called.
+    /// Whether a GPU computes what is asked for, where there is one.
+    pub fn suits_gpu(&self) -> bool {
+        let (device, tp) = (self.device.value, self.tp.value);
+        suits_gpu(device, tp, self.dtype.value, self.kv_dtype.value)
+    }
+
+    /// Brings flags, profile and defaults together, as they are on `machine`.
     ///
     /// # Errors
     /// A file cannot be read, or a value makes no sense or is not supported yet.
-    pub fn resolve(flags: Flags, cores: usize, device_name: &str) -> Result<Self, ConfigError> {
+    pub fn resolve(flags: Flags, machine: &Machine<'_>) -> Result<Self, ConfigError> {
         let profile = match &flags.profile {
             Some(path) => Flags::read_profile(path)?,
             None => Flags::default(),
         };
         let (a, b) = (flags, profile);
         let some = |value: Option<usize>| value.map(Some);
+        let tp = Setting::pick(a.tp, b.tp, || 1);
+        let device = Setting::pick(a.device, b.device, || DeviceChoice::Auto);
+        let dtype = Setting::pick(a.dtype, b.dtype, || DtypeChoice::Auto);
+        let kv_dtype = Setting::pick(a.kv_dtype, b.kv_dtype, || KvDtypeChoice::Auto);
+        let suits_gpu = suits_gpu(device.value, tp.value, dtype.value, kv_dtype.value);
+        let gpu = machine.gpu.filter(|_| suits_gpu);
         let config = Self {
-            tp: Setting::pick(a.tp, b.tp, || 1),
-            device: Setting::pick(a.device, b.device, || DeviceChoice::Auto),
+            tp,
+            device,
             host: Setting::pick(a.host, b.host, || "127.0.0.1".into()),
             port: Setting::pick(a.port, b.port, || 23333),
             max_batch_size: Setting::pick(a.max_batch_size, b.max_batch_size, || {
-                default_max_batch_size(device_name)
+                default_max_batch_size(gpu.unwrap_or(machine.processor))
             }),
             cache_max_entry_count: Setting::pick(
                 a.cache_max_entry_count,
@@ -138,14 +167,14 @@ impl Config {
             max_prefill_token_num: Setting::pick(
                 a.max_prefill_token_num,
                 b.max_prefill_token_num,
-                || 512,
+                || if gpu.is_some() { 8192 } else { 512 },
             ),
             max_seq_len: Setting::pick(some(a.max_seq_len), some(b.max_seq_len), || None),
-            dtype: Setting::pick(a.dtype, b.dtype, || DtypeChoice::Auto),
-            kv_dtype: Setting::pick(a.kv_dtype, b.kv_dtype, || KvDtypeChoice::Auto),
+            dtype,
+            kv_dtype,
             load_format: Setting::pick(a.load_format, b.load_format, || LoadFormat::Auto),
             no_prefix_cache: Setting::pick_switch(a.no_prefix_cache, b.no_prefix_cache),
-            threads: Setting::pick(a.threads, b.threads, || cores),
+            threads: Setting::pick(a.threads, b.threads, || machine.cores),
             model_name: Setting::pick(a.model_name.map(Some), b.model_name.map(Some), || None),
             api_key_file: Setting::pick(a.api_key_file.map(Some), b.api_key_file.map(Some), || {
                 None
@@ -185,25 +214,26 @@ impl Config {
 
     /// What later releases may bring is refused by name, never taken for something else.
     fn check_support(&self) -> Result<(), ConfigError> {
-        let kv_dtype = matches!(
-            self.kv_dtype.value,
-            KvDtypeChoice::Auto | KvDtypeChoice::F32 | KvDtypeChoice::F16
-        );
+        let (device, dtype, kv_dtype) = (self.device.value, self.dtype.value, self.kv_dtype.value);
+        let is_cuda = device == DeviceChoice::Cuda;
+        let only_one = !is_cuda || self.tp.value == 1;
+        let is_bf16 = matches!(dtype, DtypeChoice::Auto | DtypeChoice::Bf16);
+        let kv_on_cpu =
+            matches!(kv_dtype, KvDtypeChoice::Auto | KvDtypeChoice::F32 | KvDtypeChoice::F16);
+        let kv_on_cuda =
+            matches!(kv_dtype, KvDtypeChoice::Auto | KvDtypeChoice::Bf16 | KvDtypeChoice::Fp8);
+        let (kv, supported_kv) = match device {
+            DeviceChoice::Auto => (kv_on_cpu || kv_on_cuda, "auto, f32, f16, bf16, fp8"),
+            DeviceChoice::Cpu => (kv_on_cpu, "auto, f32, f16 on the CPU"),
+            DeviceChoice::Cuda => (kv_on_cuda, "auto, bf16, fp8 on a GPU"),
+        };
+        let (tp, kv_dtype) = (name_of(&self.tp.value), name_of(&kv_dtype));
         for (flag, ok, value, supported) in [
-            ("tp", (1..=TP_MAX).contains(&self.tp.value), name_of(&self.tp.value), "1 to 64"),
-            (
-                "device",
-                self.device.value != DeviceChoice::Cuda,
-                name_of(&self.device.value),
-                "auto, cpu",
-            ),
-            (
-                "dtype",
-                self.dtype.value != DtypeChoice::Int4,
-                name_of(&self.dtype.value),
-                "auto, f32, bf16, int8",
-            ),
-            ("kv-dtype", kv_dtype, name_of(&self.kv_dtype.value), "auto, f32, f16"),
+            ("tp", (1..=TP_MAX).contains(&self.tp.value), tp.clone(), "1 to 64"),
+            ("tp", only_one, tp, "1 on a GPU"),
+            ("dtype", dtype != DtypeChoice::Int4, name_of(&dtype), "auto, f32, bf16, int8"),
+            ("dtype", is_bf16 || !is_cuda, name_of(&dtype), "auto, bf16 on a GPU"),
+            ("kv-dtype", kv, kv_dtype, supported_kv),
         ] {
             if !ok {
                 return Err(ConfigError::Unsupported { flag, value, supported });

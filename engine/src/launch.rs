@@ -11,13 +11,15 @@ use std::thread;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::bench::BenchError;
-use crate::capacity;
+use crate::capacity::{self, FreeMemory};
 use crate::clock::Clock;
 use crate::config::{
     Config, ConfigError, DeviceChoice, DtypeChoice, KvDtypeChoice, LoadFormat, Setting, Source,
     config_sha256,
 };
 use crate::device::cpu::{self, Arithmetic, Isa};
+use crate::device::cuda;
+use crate::device::cuda::driver::Cubins;
 use crate::http::{KvFacts, ModelFacts, ServerInfo};
 use crate::listen::listen;
 use crate::model::{self, LoadError, LoadOptions, ModelInfo, StepError};
@@ -63,6 +65,8 @@ pub enum PrepareError {
     Dtype(#[from] DtypeError),
     #[error("failed to allocate the KV cache")]
     Kv(#[source] StepError),
+    #[error("failed to rehearse the largest step")]
+    Rehearsal(#[source] StepError),
     #[error(
         "`--max-seq-len {asked}` is more than the {made_for} tokens that the model was made for"
     )]
@@ -83,6 +87,11 @@ pub enum LaunchError {
     Listen { addresses: Vec<SocketAddr>, source: io::Error },
     #[error("failed to start")]
     Start(#[source] io::Error),
+    #[error(
+        "`--device cuda` needs a GPU of compute capability 8.0 or later with its driver, and there is \
+         none; hint: `--device cpu`"
+    )]
+    NoGpu,
     #[error(transparent)]
     Serve(#[from] ServeError<PrepareError>),
     #[error("failed to measure the model")]
@@ -96,7 +105,7 @@ impl LaunchError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Config(_) => 2,
-            Self::Listen { .. } | Self::Start(_) => 4,
+            Self::Listen { .. } | Self::Start(_) | Self::NoGpu => 4,
             Self::Bench(error) => error.exit_code(),
             Self::Perplexity(error) => error.exit_code(),
             Self::Serve(error) => match error {
@@ -114,7 +123,7 @@ impl PrepareError {
         match self {
             Self::Load(error) => Self::load_exit_code(error),
             Self::Dtype(error) => error.exit_code(),
-            Self::Kv(_) | Self::NoPage { .. } => 4,
+            Self::Kv(_) | Self::Rehearsal(_) | Self::NoPage { .. } => 4,
             Self::TooLong { .. } => 2,
         }
     }
@@ -137,6 +146,9 @@ pub type Prepare = fn(&Launch) -> Result<Loaded, PrepareError>;
 /// The flags cannot be served, the port is taken, the model is unusable, or the engine failed.
 pub async fn serve(mut launch: Launch, prepare: Prepare) -> Result<(), LaunchError> {
     cpu::keep_large_blocks_apart();
+    if launch.config.device.value == DeviceChoice::Cuda && cuda::first_usable().is_none() {
+        return Err(LaunchError::NoGpu);
+    }
     let addresses = launch.config.addresses()?;
     let api_key = launch.config.read_api_key()?;
     let listening = listen(&addresses);
@@ -171,12 +183,19 @@ pub fn prepare(launch: &Launch) -> Result<Loaded, PrepareError> {
     let (mut loaded, tokenizer) = load(&source, &options(&config)?)?;
     let weights_load_us = launch.clock.elapsed_us() - start_us;
     for gpu in &loaded.device.idle_gpus {
-        say(format_args!("`{}` stays idle: this release computes on the CPU", gpu.name));
+        say(format_args!("`{}` stays idle: the CPU computes what was asked for", gpu.name));
     }
     let info = loaded.info().clone();
     settle(&mut config, &info, &source.id)?;
+    config.device.value = device_choice(loaded.device.kind);
     let run_ahead = loaded.model.run_ahead();
-    let limits = Limits { run_ahead, ..capacity::limits(&config, &info, loaded.free_bytes)? };
+    let (tokens, sequences) = (config.max_prefill_token_num.value, config.max_batch_size.value);
+    let rehearsed = loaded.model.rehearse(tokens, sequences).map_err(PrepareError::Rehearsal)?;
+    let memory = match rehearsed {
+        Some(free) => FreeMemory { bytes: free, is_own: true },
+        None => FreeMemory { bytes: loaded.free_bytes, is_own: false },
+    };
+    let limits = Limits { run_ahead, ..capacity::limits(&config, &info, memory)? };
     loaded.model.allocate_kv(limits.pages, limits.page_tokens).map_err(PrepareError::Kv)?;
     if let Some(states) = limits.states {
         loaded.model.allocate_states(states.places).map_err(PrepareError::Kv)?;
@@ -240,17 +259,27 @@ fn options(config: &Config) -> Result<LoadOptions, DtypeError> {
     Ok(LoadOptions {
         device: match config.device.value {
             DeviceChoice::Auto => model::DeviceChoice::Auto,
-            _ => model::DeviceChoice::Cpu,
+            DeviceChoice::Cuda => model::DeviceChoice::Cuda,
+            DeviceChoice::Cpu => model::DeviceChoice::Cpu,
         },
+        cubins: Cubins::of_environment(),
         tp: NonZeroUsize::new(config.tp.value),
         threads: NonZeroUsize::new(config.threads.value),
         kv: match config.kv_dtype.value {
             KvDtypeChoice::F32 => model::KvChoice::F32,
             KvDtypeChoice::F16 => model::KvChoice::F16,
-            _ => model::KvChoice::Auto,
+            KvDtypeChoice::Bf16 => model::KvChoice::Bf16,
+            KvDtypeChoice::Fp8 => model::KvChoice::Fp8,
+            KvDtypeChoice::Auto | KvDtypeChoice::Int8 => model::KvChoice::Auto,
         },
         random_seed: random_seed(config.load_format.value),
-        arithmetic: arithmetic(config.dtype.value, Isa::best())?,
+        arithmetic: match config.dtype.value {
+            // A GPU multiplies in bf16 whatever the processor can.
+            DtypeChoice::Bf16 if config.suits_gpu() && cuda::first_usable().is_some() => {
+                Arithmetic::Bf16
+            }
+            dtype => arithmetic(dtype, Isa::best())?,
+        },
         // `f32` by name is the reference path; `auto` keeps frequencies exact, even where it
         // computes in f32.
         rope: match config.dtype.value {
@@ -267,6 +296,10 @@ pub(crate) fn random_seed(format: LoadFormat) -> Option<u64> {
         LoadFormat::Auto => None,
         LoadFormat::Random => Some(RANDOM_WEIGHTS_SEED),
     }
+}
+
+fn device_choice(kind: &str) -> DeviceChoice {
+    if kind == "cuda" { DeviceChoice::Cuda } else { DeviceChoice::Cpu }
 }
 
 /// Why matrices cannot be multiplied in a type.
@@ -317,7 +350,6 @@ fn settle(config: &mut Config, info: &ModelInfo, id: &str) -> Result<(), Prepare
     if config.model_name.value.is_none() {
         config.model_name = Setting { value: Some(id.to_owned()), source: Source::Model };
     }
-    config.device.value = DeviceChoice::Cpu;
     config.settle_dtypes(info.compute_dtype, info.kv_type.name());
     Ok(())
 }

@@ -14,8 +14,12 @@ struct Line {
 }
 
 fn resolve(line: &str) -> Result<Config, ConfigError> {
+    resolve_on(None, line)
+}
+
+fn resolve_on(gpu: Option<&str>, line: &str) -> Result<Config, ConfigError> {
     let flags = Line::parse_from(std::iter::once("redline").chain(line.split_whitespace())).flags;
-    Config::resolve(flags, 2, "some processor")
+    Config::resolve(flags, &Machine { cores: 2, processor: "some processor", gpu })
 }
 
 fn check_refused(line: &str, expected: &Expect) {
@@ -91,8 +95,12 @@ fn what_a_release_cannot_do_is_refused_by_name() {
         &expect!["`--tp 65` is not supported by this release; supported: 1 to 64"],
     );
     check_refused(
-        "--device cuda",
-        &expect!["`--device cuda` is not supported by this release; supported: auto, cpu"],
+        "--device cuda --tp 2",
+        &expect!["`--tp 2` is not supported by this release; supported: 1 on a GPU"],
+    );
+    check_refused(
+        "--device cuda --dtype f32",
+        &expect!["`--dtype f32` is not supported by this release; supported: auto, bf16 on a GPU"],
     );
     check_refused(
         "--dtype int4",
@@ -101,9 +109,37 @@ fn what_a_release_cannot_do_is_refused_by_name() {
         ],
     );
     check_refused(
-        "--kv-dtype fp8",
-        &expect!["`--kv-dtype fp8` is not supported by this release; supported: auto, f32, f16"],
+        "--kv-dtype int8",
+        &expect![
+            "`--kv-dtype int8` is not supported by this release; supported: auto, f32, f16, bf16, fp8"
+        ],
     );
+    check_refused(
+        "--device cpu --kv-dtype fp8",
+        &expect![
+            "`--kv-dtype fp8` is not supported by this release; supported: auto, f32, f16 on the CPU"
+        ],
+    );
+    check_refused(
+        "--device cuda --kv-dtype f16",
+        &expect![
+            "`--kv-dtype f16` is not supported by this release; supported: auto, bf16, fp8 on a GPU"
+        ],
+    );
+}
+
+#[test]
+fn defaults_are_those_of_the_device_that_computes() {
+    let defaults = |line: &str| {
+        let config = resolve_on(Some("NVIDIA H100 80GB HBM3"), line).unwrap();
+        (config.max_prefill_token_num.value, config.max_batch_size.value)
+    };
+    assert_eq!(defaults(""), (8192, 512));
+    assert_eq!(defaults("--device cuda --kv-dtype fp8"), (8192, 512));
+    for of_cpu in ["--device cpu", "--tp 2", "--dtype f32", "--kv-dtype f16"] {
+        assert_eq!(defaults(of_cpu), (512, 128), "{of_cpu}");
+    }
+    assert_eq!(defaults("--max-prefill-token-num 100").0, 100);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! A device knows no architecture, no file and no request. Shape letters: T tokens of a step,
 //! H heads, D head size, N output columns, K contraction.
 
+mod batch;
 pub mod collective;
 pub mod cpu;
 pub mod cuda;
@@ -161,6 +162,9 @@ pub enum Gate {
 pub enum KvType {
     F32,
     F16,
+    Bf16,
+    /// e4m3: sign, four bits of exponent, three of mantissa.
+    Fp8,
 }
 
 impl KvType {
@@ -168,13 +172,16 @@ impl KvType {
         match self {
             Self::F32 => "f32",
             Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+            Self::Fp8 => "fp8",
         }
     }
 
     pub fn bytes(self) -> usize {
         match self {
             Self::F32 => 4,
-            Self::F16 => 2,
+            Self::F16 | Self::Bf16 => 2,
+            Self::Fp8 => 1,
         }
     }
 }
@@ -265,6 +272,17 @@ impl KvShape {
     }
 }
 
+/// Matrices `[N, K]` of experts and their biases `[N]`, as many or none.
+pub type Stack<M, V> = (Vec<M>, Vec<V>);
+
+/// Rows of a step's operations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StepRows {
+    pub all: usize,
+    /// Those that pass the head.
+    pub head: usize,
+}
+
 /// A place to compute. Buffers are `[rows, cols]` of activations; operations on one device happen
 /// in the order of their calls.
 ///
@@ -292,6 +310,12 @@ pub trait Device: Send + fmt::Debug {
         0
     }
 
+    /// Bytes that are free now, where nobody but this process uses the device's memory; none where
+    /// others do, as on a CPU.
+    fn free_bytes(&self) -> Result<Option<u64>, StepError> {
+        Ok(None)
+    }
+
     /// A buffer of `cols` columns and, until it is resized, no rows.
     fn buffer(&mut self, cols: usize) -> Result<Self::Buffer, StepError>;
 
@@ -312,6 +336,28 @@ pub trait Device: Send + fmt::Debug {
 
     fn vector(&mut self, values: &[f32]) -> Result<Self::Vector, StepError>;
 
+    /// The matrices of a layer's experts, and their biases if there are any, where
+    /// [`Device::expert_matmul`] wants them.
+    fn stack(
+        &mut self,
+        experts: Vec<Self::Matrix>,
+        biases: Vec<Self::Vector>,
+    ) -> Result<Stack<Self::Matrix, Self::Vector>, StepError> {
+        Ok((experts, biases))
+    }
+
+    /// Gets ready for a layer that is to attend.
+    fn prepare_attention(&mut self, layer: &AttentionLayer<Self::Vector>) -> Result<(), StepError> {
+        let _ = layer;
+        Ok(())
+    }
+
+    /// Gets ready for a gated DeltaNet layer.
+    fn prepare_delta_net(&mut self, layer: &DeltaNetLayer<Self::Vector>) -> Result<(), StepError> {
+        let _ = layer;
+        Ok(())
+    }
+
     /// A cache whose memory is reserved, and touched only as pages fill.
     fn kv(&mut self, shape: KvShape) -> Result<Self::Kv, StepError>;
 
@@ -326,6 +372,10 @@ pub trait Device: Send + fmt::Debug {
         kv: &Self::Kv,
         rotation: &Rotation,
     ) -> Result<Self::Plan, StepError>;
+
+    /// Rows that the operations of a step take: at least those of its batch. What is in those beyond
+    /// is nobody's.
+    fn rows(&self, plan: &Self::Plan) -> StepRows;
 
     /// Runs all operations of a step like `plan` as they were recorded; false where they were not,
     /// and have to be called.
@@ -400,6 +450,17 @@ pub trait Device: Send + fmt::Debug {
         w: &Self::Matrix,
         out: &mut Self::Buffer,
     ) -> Result<(), StepError>;
+
+    /// [`Device::matmul`] whose results are compared with one another, and so keep f32: logits of
+    /// routers and of the head.
+    fn scores(
+        &mut self,
+        x: &Self::Buffer,
+        w: &Self::Matrix,
+        out: &mut Self::Buffer,
+    ) -> Result<(), StepError> {
+        self.matmul(x, w, out)
+    }
 
     /// `x[t] += bias`, a row at a time.
     fn add_bias(&mut self, x: &mut Self::Buffer, bias: &Self::Vector) -> Result<(), StepError>;

@@ -10,8 +10,14 @@ use super::loader::{Loader, Part};
 use super::rope::RopePrecision;
 use super::shard::{self, Heads};
 use super::spec::{DecoderSpec, LayerSpec, MixerSpec, Names};
-use super::{Landed, LoadError, Model, ModelInfo, StepBatch, StepError, StepToken};
-use crate::device::{AttentionShape, Device, KvShape, KvType, Rank, Rotation, StateShape};
+use super::{
+    Landed, LoadError, LogitRows, Model, ModelInfo, Segment, SegmentState, StepBatch, StepError,
+    StepToken,
+};
+use crate::device::{
+    AttentionShape, Device, KvShape, KvType, Rank, Rotation, StateShape, StepRows,
+};
+use crate::sample::Sampling;
 use crate::weights::Checkpoint;
 
 /// A layer: norm, mixer, norm, feed-forward.
@@ -149,7 +155,7 @@ impl<D: Device> Decoder<D> {
             device.gather(&stream.delta, plan, delta)?;
             device.add_rms_norm(hidden, delta, &self.final_norm, self.norm_epsilon, normed)?;
             let head = self.head.as_ref().unwrap_or(&self.embedding);
-            device.matmul(normed, head, own_logits)?;
+            device.scores(normed, head, own_logits)?;
         }
         if device.rank() != Rank::ONLY {
             device.resize(&mut stream.gathered, rows)?;
@@ -254,6 +260,32 @@ fn state_shape(spec: &DecoderSpec, rank: Rank, layers: usize) -> Option<StateSha
     Some(StateShape { layers, places: 0, net })
 }
 
+/// Tokens of a page while a step is rehearsed.
+const REHEARSAL_PAGE: usize = 16;
+
+/// A step of `tokens` tokens, of at least `sequences` sequences that all draw: one token of each, and
+/// the first has the rest, as far as sequences go.
+fn rehearsal(tokens: usize, sequences: usize, max_seq_len: usize) -> StepBatch {
+    let params = Sampling::greedy().draw_params(0);
+    let mut left = tokens.max(sequences);
+    let (mut segments, mut page) = (Vec::new(), 0);
+    while left > 0 {
+        let others = sequences.saturating_sub(segments.len() + 1);
+        let rows = (left - others).clamp(1, max_seq_len);
+        let end = page + rows.div_ceil(REHEARSAL_PAGE) as u32;
+        let place = segments.len() as u32;
+        segments.push(Segment {
+            rows,
+            position: 0,
+            pages: (page..end).collect(),
+            logits: LogitRows::Draw(params),
+            state: Some(SegmentState { place, load: None, save: None }),
+        });
+        (left, page) = (left - rows, end);
+    }
+    StepBatch::known(&vec![0; tokens.max(sequences)], segments)
+}
+
 fn no_kv() -> StepError {
     StepError { operation: "step", message: "no KV cache was allocated".to_owned() }
 }
@@ -263,13 +295,30 @@ impl<D: Device> Model for Decoder<D> {
         &self.info
     }
 
+    fn rehearse(&mut self, tokens: usize, sequences: usize) -> Result<Option<u64>, StepError> {
+        if self.device.free_bytes()?.is_none() {
+            return Ok(None);
+        }
+        let batch = rehearsal(tokens, sequences, self.info.max_seq_len);
+        let pages = batch.segments.iter().flat_map(|segment| &segment.pages);
+        self.allocate_kv(1 + *pages.max().unwrap_or(&0) as usize, REHEARSAL_PAGE)?;
+        self.allocate_states(batch.segments.len())?;
+        self.launch(&batch)?;
+        self.land()?;
+        (self.kv, self.state) = (None, None);
+        self.device.free_bytes()
+    }
+
     fn allocate_kv(&mut self, pages: usize, page_tokens: usize) -> Result<(), StepError> {
+        // What was allocated before makes room first.
+        self.kv = None;
         self.kv = Some(self.device.kv(KvShape { pages, page_tokens, ..self.kv_shape })?);
         Ok(())
     }
 
     fn allocate_states(&mut self, places: usize) -> Result<(), StepError> {
         if let Some(shape) = self.state_shape {
+            self.state = None;
             self.state = Some(self.device.state(StateShape { places, ..shape })?);
         }
         Ok(())
@@ -288,8 +337,8 @@ impl<D: Device> Model for Decoder<D> {
         }
         let plan = self.device.plan(batch, kv, &self.rotation)?;
         if !self.device.replay(&plan)? {
-            let head_rows = batch.segments.iter().map(|segment| segment.head_rows().len()).sum();
-            self.run(&plan, batch.tokens.len(), head_rows)?;
+            let StepRows { all, head } = self.device.rows(&plan);
+            self.run(&plan, all, head)?;
         }
         let logits = self.stream.logits(&self.device, &mut self.scratch);
         self.device.finish(logits, plan)

@@ -2,6 +2,7 @@
 
 use std::num::NonZeroUsize;
 use std::panic::resume_unwind;
+use std::sync::Arc;
 use std::thread;
 
 use super::architectures::Architecture;
@@ -9,30 +10,56 @@ use super::config::architecture;
 use super::decoder::Decoder;
 use super::parallel::Parallel;
 use super::rope::RopePrecision;
+use super::spec::DecoderSpec;
 use super::{Model, ModelInfo};
 use crate::device::KvType;
 use crate::device::collective::InProcess;
 use crate::device::cpu::{self, Arithmetic, Cpu, Isa};
-use crate::device::cuda;
+use crate::device::cuda::driver::{Cubins, Driver};
+use crate::device::cuda::{self, Cuda};
 use crate::weights::{Checkpoint, ConfigSource, Digest, LoadError, ModelSource};
 
 /// Which device to compute on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DeviceChoice {
-    /// The best that this release can use: the CPU.
-    #[default]
+    /// The first GPU that computes what is asked for, else the CPU.
     Auto,
+    #[default]
     Cpu,
+    /// The first GPU.
+    Cuda,
 }
 
 /// Type of the KV cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum KvChoice {
-    /// f16 on the CPU: half the memory, and the reference outputs still hold.
+    /// f16 on the CPU: half the memory, and the reference outputs still hold. bf16 on a GPU.
     #[default]
     Auto,
     F32,
     F16,
+    Bf16,
+    Fp8,
+}
+
+impl KvChoice {
+    /// The type on the CPU, if it has it.
+    fn on_cpu(self) -> Option<KvType> {
+        match self {
+            Self::Auto | Self::F16 => Some(KvType::F16),
+            Self::F32 => Some(KvType::F32),
+            Self::Bf16 | Self::Fp8 => None,
+        }
+    }
+
+    /// The type on a GPU, if it has it.
+    fn on_cuda(self) -> Option<KvType> {
+        match self {
+            Self::Auto | Self::Bf16 => Some(KvType::Bf16),
+            Self::Fp8 => Some(KvType::Fp8),
+            Self::F32 | Self::F16 => None,
+        }
+    }
 }
 
 /// Which rotary frequencies to use (docs/decisions/0006-rope-frequencies.md).
@@ -74,6 +101,8 @@ pub struct LoadOptions {
     /// Instruction set of the CPU device; the best where not given.
     pub isa: Option<Isa>,
     pub rope: RopeChoice,
+    /// Where the kernels' machine code is, and where it is kept.
+    pub cubins: Cubins,
 }
 
 /// The device that a model is on, in words.
@@ -126,6 +155,32 @@ pub fn load_checkpoint(
     checkpoint: &Checkpoint,
     options: &LoadOptions,
 ) -> Result<Loaded, LoadError> {
+    let spec = describe(checkpoint)?;
+    let is_cuda = match options.device {
+        DeviceChoice::Cuda => true,
+        DeviceChoice::Auto => options.suits_cuda() && cuda::first_usable().is_some(),
+        DeviceChoice::Cpu => false,
+    };
+    let (model, device, free_bytes) = if is_cuda {
+        on_cuda(checkpoint, &spec, options)?
+    } else {
+        on_cpu(checkpoint, &spec, options)?
+    };
+    Ok(Loaded {
+        model,
+        device,
+        weights_sha256: checkpoint.digest(),
+        weights: if checkpoint.is_random() { "random" } else { "real" },
+        format: checkpoint.container(),
+        free_bytes,
+    })
+}
+
+/// The layers of `checkpoint`.
+///
+/// # Errors
+/// Its architecture is none that this release has, or its configuration makes no sense.
+pub(super) fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     let name = architecture(checkpoint.config())?;
     let Some(architecture) = Architecture::find(name) else {
         return Err(LoadError::Architecture {
@@ -134,7 +189,63 @@ pub fn load_checkpoint(
             supported: Architecture::names(),
         });
     };
-    let spec = (architecture.describe)(checkpoint)?;
+    (architecture.describe)(checkpoint)
+}
+
+/// A model, its device, and the bytes that are free there.
+type OnDevice = (Box<dyn Model>, DeviceInfo, u64);
+
+impl LoadOptions {
+    /// Why a GPU does not compute what is asked for, if it does not.
+    fn unsuited(&self) -> Option<&'static str> {
+        let is_bf16 = matches!(self.arithmetic, Arithmetic::AsStored | Arithmetic::Bf16);
+        if self.tp.is_some_and(|tp| tp.get() > 1) {
+            Some("several ranks share a model on the CPU only")
+        } else if !is_bf16 {
+            Some("products are in bf16 on a GPU")
+        } else if self.kv.on_cuda().is_none() {
+            Some("the KV cache of a GPU is in bf16 or fp8")
+        } else {
+            None
+        }
+    }
+
+    /// Whether a GPU computes what is asked for.
+    pub fn suits_cuda(&self) -> bool {
+        self.unsuited().is_none()
+    }
+}
+
+fn on_cuda(
+    checkpoint: &Checkpoint,
+    spec: &DecoderSpec,
+    options: &LoadOptions,
+) -> Result<OnDevice, LoadError> {
+    let (Some(kv_type), None) = (options.kv.on_cuda(), options.unsuited()) else {
+        let reason = options.unsuited().unwrap_or_default().to_owned();
+        return Err(LoadError::Unsupported { path: checkpoint.path().to_owned(), reason });
+    };
+    let gpu = cuda::driver::gpu::Gpu::open(0, &options.cubins).map_err(LoadError::Device)?;
+    let driver: Arc<dyn Driver> = gpu;
+    let info = DeviceInfo {
+        kind: "cuda",
+        name: driver.facts().name.clone(),
+        threads: 1,
+        isa: cuda::generation(driver.facts().capability),
+        idle_gpus: Vec::new(),
+    };
+    let rope = options.rope.precision(checkpoint.config());
+    let device = Cuda::new(Arc::clone(&driver));
+    let model = Decoder::load(device, checkpoint, spec, kv_type, rope)?;
+    let memory = driver.memory().map_err(LoadError::Device)?;
+    Ok((Box::new(model), info, memory.free))
+}
+
+fn on_cpu(
+    checkpoint: &Checkpoint,
+    spec: &DecoderSpec,
+    options: &LoadOptions,
+) -> Result<OnDevice, LoadError> {
     let threads = options.threads.or_else(|| thread::available_parallelism().ok());
     let threads = threads.map_or(1, NonZeroUsize::get);
     let isa = options.isa.unwrap_or_else(Isa::best);
@@ -146,15 +257,15 @@ pub fn load_checkpoint(
         isa: isa.name(),
         idle_gpus: match options.device {
             DeviceChoice::Auto => cuda::gpus(),
-            DeviceChoice::Cpu => Vec::new(),
+            DeviceChoice::Cpu | DeviceChoice::Cuda => Vec::new(),
         },
     };
-    let kv_type = match options.kv {
-        KvChoice::Auto | KvChoice::F16 => KvType::F16,
-        KvChoice::F32 => KvType::F32,
+    let Some(kv_type) = options.kv.on_cpu() else {
+        let reason = "the KV cache of the CPU is in f32 or f16".to_owned();
+        return Err(LoadError::Unsupported { path: checkpoint.path().to_owned(), reason });
     };
     let rope = options.rope.precision(checkpoint.config());
-    let load = |device| Decoder::load(device, checkpoint, &spec, kv_type, rope);
+    let load = |device| Decoder::load(device, checkpoint, spec, kv_type, rope);
     let model: Box<dyn Model> = if ranks == 1 {
         Box::new(load(Cpu::new(isa, threads).with(options.arithmetic))?)
     } else {
@@ -163,14 +274,7 @@ pub fn load_checkpoint(
         };
         Box::new(Parallel::new(on_ranks(ranks, |way| load(device(way)))?))
     };
-    Ok(Loaded {
-        model,
-        device: info,
-        weights_sha256: checkpoint.digest(),
-        weights: if checkpoint.is_random() { "random" } else { "real" },
-        format: checkpoint.container(),
-        free_bytes: cpu::free_bytes(),
-    })
+    Ok((model, info, cpu::free_bytes()))
 }
 
 /// What `load` makes of each rank of a new group, all at once.

@@ -209,6 +209,17 @@ pub trait Model: Send + fmt::Debug {
         Ok(())
     }
 
+    /// Runs a step of `tokens` tokens that draws for `sequences` sequences, so that all memory but that
+    /// of the KV cache and of recurrent states is taken. Called once, before those are allocated.
+    /// Gives the bytes that are free afterwards, or none where the memory has other users.
+    ///
+    /// # Errors
+    /// The device has not that much memory.
+    fn rehearse(&mut self, tokens: usize, sequences: usize) -> Result<Option<u64>, StepError> {
+        let _ = (tokens, sequences);
+        Ok(None)
+    }
+
     /// Steps that may be in flight, begun and not landed, when the next is begun.
     fn run_ahead(&self) -> usize {
         0

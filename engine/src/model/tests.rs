@@ -2,6 +2,7 @@
 
 mod agreement;
 mod conformance;
+mod cuda;
 mod drawing;
 mod gguf;
 mod invariance;

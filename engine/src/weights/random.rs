@@ -1,6 +1,8 @@
 //! Seeded random weights, so that speed at any published shape can be measured without its files.
 
 use std::borrow::Cow;
+use std::num::NonZeroUsize;
+use std::thread;
 
 use half::{bf16, f16};
 
@@ -10,6 +12,9 @@ use super::{TensorData, WeightType};
 const DEVIATION: f32 = 0.02;
 /// Half the width of a uniform distribution per deviation.
 const SQRT_3: f32 = 1.732_050_8;
+
+/// What a turn adds to the counter.
+const GOLDEN_GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// What the uniform numbers of a tensor in bf16 are multiplied by.
 pub const BF16_FACTOR: f32 = DEVIATION * SQRT_3;
@@ -29,8 +34,13 @@ impl Stream {
         Self(stream_start(seed, name))
     }
 
+    /// The stream behind its next `turns`.
+    fn after(&self, turns: usize) -> Self {
+        Self(self.0.wrapping_add(GOLDEN_GAMMA.wrapping_mul(turns as u64)))
+    }
+
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        self.0 = self.0.wrapping_add(GOLDEN_GAMMA);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -104,16 +114,36 @@ fn floats(weight_type: WeightType, elements: usize, mut number: impl FnMut() -> 
     }
 }
 
-/// The type that whole models are made in: four numbers a turn, as they may be billions.
-fn bf16s(stream: &mut Stream, elements: usize) -> Vec<u8> {
-    let mut out = Vec::with_capacity(2 * elements + 6);
-    while out.len() < 2 * elements {
-        for x in stream.four() {
-            out.extend_from_slice(&bf16::from_f32(BF16_FACTOR * x).to_le_bytes());
+/// Bytes that are worth a thread of their own.
+const THREAD_BYTES: usize = 1 << 20;
+
+/// The type that whole models are made in: four numbers a turn, as they may be billions, by all
+/// processors, as each turn can be begun anywhere.
+fn bf16s(stream: &Stream, elements: usize) -> Vec<u8> {
+    let mut out = vec![0; 2 * elements.next_multiple_of(4)];
+    let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let part = out.len().div_ceil(threads).max(THREAD_BYTES).next_multiple_of(8);
+    thread::scope(|scope| {
+        let mut parts = out.chunks_mut(part).enumerate();
+        let first = parts.next();
+        for (i, out) in parts {
+            let stream = stream.after(i * part / 8);
+            scope.spawn(move || fill_bf16(stream, out));
         }
-    }
+        if let Some((_, out)) = first {
+            fill_bf16(stream.after(0), out);
+        }
+    });
     out.truncate(2 * elements);
     out
+}
+
+fn fill_bf16(mut stream: Stream, out: &mut [u8]) {
+    for out in out.chunks_exact_mut(8) {
+        for (x, out) in stream.four().iter().zip(out.chunks_exact_mut(2)) {
+            out.copy_from_slice(&bf16::from_f32(BF16_FACTOR * x).to_le_bytes());
+        }
+    }
 }
 
 /// Blocks of scale 1, of codes of magnitude up to 2^-5: these lie 2^-9 apart.
@@ -174,4 +204,24 @@ fn blocks(stream: &mut Stream, weight_type: WeightType, count: usize) -> Vec<u8>
         out.extend_from_slice(&tail);
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_make_the_numbers_that_one_would() {
+        let stream = || Stream::new(7, "x");
+        let elements = 3 * THREAD_BYTES + 5;
+        let mut want = vec![0; 2 * elements.next_multiple_of(4)];
+        fill_bf16(stream(), &mut want);
+        want.truncate(2 * elements);
+        assert!(bf16s(&stream(), elements) == want);
+        let mut all = stream();
+        for _ in 0..5 {
+            all.next();
+        }
+        assert_eq!(stream().after(5).next(), all.next());
+    }
 }

@@ -21,9 +21,9 @@ fn wrong_flags_end_with_2() {
         &expect!["error: `--tp 65` is not supported by this release; supported: 1 to 64"],
     );
     check_end(
-        &["serve", "x", "--device", "cuda"],
+        &["serve", "x", "--device", "cuda", "--tp", "2"],
         2,
-        &expect!["error: `--device cuda` is not supported by this release; supported: auto, cpu"],
+        &expect!["error: `--tp 2` is not supported by this release; supported: 1 on a GPU"],
     );
     check_end(
         &["serve", "x", "--dtype", "int4"],
@@ -34,10 +34,10 @@ fn wrong_flags_end_with_2() {
         ],
     );
     check_end(
-        &["serve", "x", "--kv-dtype", "fp8"],
+        &["serve", "x", "--kv-dtype", "int8"],
         2,
         &expect![
-            "error: `--kv-dtype fp8` is not supported by this release; supported: auto, f32, f16"
+            "error: `--kv-dtype int8` is not supported by this release; supported: auto, f32, f16, bf16, fp8"
         ],
     );
     check_end(
@@ -66,6 +66,21 @@ fn a_missing_model_ends_with_4() {
         4,
         &expect![
             "error: failed to load the model: `nowhere` is neither a folder with a config.json, nor a .gguf file, nor a model in the hub cache `hub`; hint: give a path, or download the model into the cache first"
+        ],
+    );
+}
+
+#[test]
+fn a_gpu_that_is_not_there_ends_with_4() {
+    if engine::device::cuda::first_usable().is_some() {
+        eprintln!("skipped: there is a GPU");
+        return;
+    }
+    check_end(
+        &["serve", "nowhere", "--port", "0", "--device", "cuda"],
+        4,
+        &expect![
+            "error: `--device cuda` needs a GPU of compute capability 8.0 or later with its driver, and there is none; hint: `--device cpu`"
         ],
     );
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use engine::clock::Clock;
-use engine::config::{Config, Flags};
+use engine::config::{Config, Flags, Machine};
 use engine::http::{KvFacts, ModelFacts, ServerInfo};
 use engine::model::Model;
 use engine::schedule::{Limits, StateLimits};
@@ -193,7 +193,10 @@ fn info() -> ServerInfo {
         commit: None,
         device: "cpu",
         device_name: "none".into(),
-        config: Config::resolve(Flags::default(), 2, "none").unwrap().effective(),
+        config: {
+            let machine = Machine { cores: 2, processor: "none", gpu: None };
+            Config::resolve(Flags::default(), &machine).unwrap().effective()
+        },
         config_sha256: String::new(),
         kv: KvFacts { pages: 1024, page_tokens: 4, bytes: 0, dtype: "f32" },
         model: ModelFacts {

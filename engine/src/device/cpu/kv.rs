@@ -4,12 +4,11 @@
 //! layer and KV head lie the keys as `[tokens / 16][D][16]`, so that sixteen positions are one
 //! vector, and then the values as `[tokens][D]`, D rounded up to whole vectors.
 
-use std::collections::BTreeSet;
-
 use memmap2::MmapMut;
 
 use super::lanes::LANES;
 use super::memory::reserve;
+use crate::device::batch::check;
 use crate::device::{KvShape, KvType, Rotation};
 use crate::model::{HeadRows, Segment, SegmentState, StepBatch, StepError, StepToken};
 
@@ -130,66 +129,32 @@ impl Plan {
         let wrong = |message| StepError { operation: "plan", message };
         let mut spans = Vec::with_capacity(batch.segments.len());
         let mut rotations = Vec::with_capacity(batch.tokens.len() * inverse_frequencies.len());
+        check(batch, shape, drawn.len()).map_err(wrong)?;
         let mut row = 0;
-        for (index, segment) in batch.segments.iter().enumerate() {
+        for segment in &batch.segments {
             let end = segment.position + segment.rows;
-            let needed = end.div_ceil(shape.page_tokens);
-            if segment.rows == 0 || segment.pages.len() < needed {
-                let (rows, pages) = (segment.rows, segment.pages.len());
-                let message = format!(
-                    "segment {index} has {rows} rows up to position {end} and {pages} pages"
-                );
-                return Err(wrong(message));
-            }
-            if let Some(page) = segment.pages.iter().find(|page| **page as usize >= shape.pages) {
-                let message = format!("segment {index} names page {page} of {}", shape.pages);
-                return Err(wrong(message));
-            }
             for position in segment.position..end {
                 rotations.extend(inverse_frequencies.iter().map(|frequency| {
                     let (sin, cos) = (position as f32 * frequency).sin_cos();
                     (cos * factor, sin * factor)
                 }));
             }
-            let pages = segment.pages[..needed].to_vec();
+            let pages = segment.pages[..end.div_ceil(shape.page_tokens)].to_vec();
             let Segment { rows, position, state, .. } = *segment;
             spans.push(Span { row, rows, position, pages, state });
             row += segment.rows;
         }
-        check_places(batch).map_err(wrong)?;
-        if row != batch.tokens.len() {
-            let message = format!("{} tokens for {row} rows", batch.tokens.len());
-            return Err(wrong(message));
-        }
-        let ids = ids(&batch.tokens, drawn).map_err(wrong)?;
+        let ids = ids(&batch.tokens, drawn);
         let head = batch.head_rows();
         Ok(Self { ids, head, spans, rotations, pairs: inverse_frequencies.len() })
     }
 }
 
 /// Ids of `tokens`, some of which the step before drew.
-fn ids(tokens: &[StepToken], drawn: &[Option<u32>]) -> Result<Vec<u32>, String> {
+fn ids(tokens: &[StepToken], drawn: &[Option<u32>]) -> Vec<u32> {
     let id = |token: &StepToken| match *token {
-        StepToken::Known(id) => Ok(id),
-        StepToken::Drawn(index) => match drawn.get(index as usize) {
-            Some(id) => Ok(id.unwrap_or(u32::MAX)),
-            None => Err(format!("token {index} of the {} drawn before is named", drawn.len())),
-        },
+        StepToken::Known(id) => id,
+        StepToken::Drawn(index) => drawn[index as usize].unwrap_or(u32::MAX),
     };
     tokens.iter().map(id).collect()
-}
-
-/// Segments run side by side: what one of them writes no other may use.
-fn check_places(batch: &StepBatch) -> Result<(), String> {
-    let states = || batch.segments.iter().filter_map(|segment| segment.state);
-    let mut written = BTreeSet::new();
-    for place in states().flat_map(|state| [Some(state.place), state.save]).flatten() {
-        if !written.insert(place) {
-            return Err(format!("place {place} is written twice"));
-        }
-    }
-    match states().filter_map(|state| state.load).find(|load| written.contains(load)) {
-        Some(place) => Err(format!("place {place} is loaded and written in one step")),
-        None => Ok(()),
-    }
 }

@@ -42,7 +42,7 @@ pub use state::State;
 
 use super::{
     AttentionLayer, Collective, DeltaNetLayer, Device, Gate, HostMatrix, KvShape, Rank, Rotation,
-    StateShape,
+    StateShape, StepRows,
 };
 use crate::model::{Landed, StepBatch, StepError};
 use crate::sample::Sampler;
@@ -179,6 +179,10 @@ impl Device for Cpu {
 
     fn plan(&mut self, batch: &StepBatch, kv: &Kv, rotation: &Rotation) -> Result<Plan, StepError> {
         Plan::new(batch, &self.drawn, &kv.shape, rotation)
+    }
+
+    fn rows(&self, plan: &Plan) -> StepRows {
+        StepRows { all: plan.ids.len(), head: plan.head.rows.len() }
     }
 
     fn rank(&self) -> Rank {

@@ -10,6 +10,7 @@ use memmap2::MmapMut;
 use super::kv::Plan;
 use super::lanes::LANES;
 use super::memory::reserve;
+use crate::device::batch::check_states;
 use crate::device::{DeltaNetShape, StateShape};
 use crate::model::StepError;
 
@@ -30,22 +31,8 @@ impl State {
 
     /// Refuses a step whose segments name no place, or one that is not there.
     pub(super) fn check(&self, plan: &Plan) -> Result<(), StepError> {
-        let wrong = |message| Err(StepError { operation: "state", message });
-        for (index, span) in plan.spans.iter().enumerate() {
-            let Some(state) = span.state else {
-                return wrong(format!("segment {index} has no place for its recurrent state"));
-            };
-            let places = [Some(state.place), state.load, state.save];
-            if let Some(place) = places.iter().flatten().max()
-                && *place as usize >= self.shape.places
-            {
-                return wrong(format!(
-                    "segment {index} names place {place} of {}",
-                    self.shape.places
-                ));
-            }
-        }
-        Ok(())
+        check_states(plan.spans.iter().map(|span| span.state), self.shape.places)
+            .map_err(|message| StepError { operation: "state", message })
     }
 }
 

@@ -1,22 +1,42 @@
-//! The CUDA device: for now a look at which GPUs there are, the first kernels, and how those are
-//! launched.
+//! The CUDA device: the operations of [`Device`](super::Device) as launches of kernels, over a driver
+//! that may be emulated.
 //!
 //! cudarc opens the driver's library at run time and panics where there is none, so nothing of it
 //! is called before the library was found.
 
+mod buffer;
+mod cache;
+mod device;
+pub mod driver;
+mod landing;
 pub mod launch;
+mod layers;
+mod products;
+mod routes;
+mod staging;
+mod step;
+mod stream;
 #[cfg(test)]
 mod tests;
+mod weights;
 
 use std::panic;
 
-use cudarc::driver::{result, sys};
+pub use device::Cuda;
+
+use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
+use cudarc::driver::{DriverError, result};
+
+/// The oldest GPUs that the kernels are made for: their copies to shared memory begin there.
+pub const CAPABILITY_MIN: (u32, u32) = (8, 0);
 
 /// A GPU that the driver lists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gpu {
     pub name: String,
     pub memory_bytes: u64,
+    /// 9.0 of Hopper.
+    pub capability: (u32, u32),
 }
 
 /// The GPUs of this machine; empty where there is no driver, or the driver does not start.
@@ -30,19 +50,43 @@ pub fn gpus() -> Vec<Gpu> {
     panic::catch_unwind(list).unwrap_or_default()
 }
 
+/// The GPU that would be used: the first, if the kernels are made for it.
+pub fn first_usable() -> Option<Gpu> {
+    gpus().into_iter().next().filter(|gpu| gpu.capability >= CAPABILITY_MIN)
+}
+
+/// What machine code is made for. GPUs of one major number run what is made for its first; the
+/// letter adds instructions that only Hopper has.
+pub fn generation(capability: (u32, u32)) -> &'static str {
+    match capability {
+        (..=8, _) => "sm_80",
+        (9, _) => "sm_90a",
+        (10, _) => "sm_100",
+        (11, _) => "sm_110",
+        _ => "sm_120",
+    }
+}
+
 #[expect(unsafe_code, reason = "calls into the driver, each after the check that it is there")]
 fn list() -> Vec<Gpu> {
     if result::init().is_err() {
         return Vec::new();
     }
     let count = result::device::get_count().unwrap_or(0);
-    (0..count)
-        .filter_map(|ordinal| {
-            let device = result::device::get(ordinal).ok()?;
-            let name = result::device::get_name(device).ok()?;
-            // SAFETY: the driver is initialized and the device is one that it just gave.
-            let memory = unsafe { result::device::total_mem(device) }.ok()?;
-            Some(Gpu { name, memory_bytes: memory as u64 })
-        })
-        .collect()
+    let one = |ordinal| -> Result<Gpu, DriverError> {
+        let device = result::device::get(ordinal)?;
+        let name = result::device::get_name(device)?;
+        // SAFETY: the driver is initialized and the device is one that it just gave.
+        let [memory, major, minor] = unsafe {
+            let attribute = |which| result::device::get_attribute(device, which);
+            [
+                result::device::total_mem(device)?,
+                attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)? as usize,
+                attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)? as usize,
+            ]
+        };
+        let capability = (major as u32, minor as u32);
+        Ok(Gpu { name, memory_bytes: memory as u64, capability })
+    };
+    (0..count).filter_map(|ordinal| one(ordinal).ok()).collect()
 }

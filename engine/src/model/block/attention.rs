@@ -66,15 +66,17 @@ impl<D: Device> Attention<D> {
         } else {
             None
         };
+        let attention = AttentionLayer {
+            window: spec.window,
+            head_norms,
+            sinks,
+            ..AttentionLayer::new(shape, kv_layer)
+        };
+        loader.device.prepare_attention(&attention).map_err(LoadError::Device)?;
         Ok(Self {
             qkv: loader.linear(&qkv, layer, hidden)?,
             gate,
-            layer: AttentionLayer {
-                window: spec.window,
-                head_norms,
-                sinks,
-                ..AttentionLayer::new(shape, kv_layer)
-            },
+            layer: attention,
             output: loader.partial(&output, layer, query_cols, std::slice::from_ref(&query))?,
         })
     }

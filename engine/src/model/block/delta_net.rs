@@ -50,19 +50,19 @@ impl<D: Device> DeltaNet<D> {
             rate.iter_mut().for_each(|log| *log = -log.exp());
         }
         let conv = by_tap(loader, spec, layer, &convolved)?;
-        Ok(Self {
-            projections: loader.linear(&projections, layer, hidden)?,
-            layer: DeltaNetLayer {
-                shape,
-                index: state_layer,
-                conv: loader.own_vector(&conv)?,
-                rate: loader.own_vector(&rate)?,
-                bias: loader.own_vector(&bias)?,
-                norm: loader.vector(&format!("{}.weight", names.norm), layer, shape.value_dim)?,
-                epsilon,
-            },
-            output: loader.partial(&output, layer, values, &own_values)?,
-        })
+        let projections = loader.linear(&projections, layer, hidden)?;
+        let delta_net = DeltaNetLayer {
+            shape,
+            index: state_layer,
+            conv: loader.own_vector(&conv)?,
+            rate: loader.own_vector(&rate)?,
+            bias: loader.own_vector(&bias)?,
+            norm: loader.vector(&format!("{}.weight", names.norm), layer, shape.value_dim)?,
+            epsilon,
+        };
+        loader.device.prepare_delta_net(&delta_net).map_err(LoadError::Device)?;
+        let output = loader.partial(&output, layer, values, &own_values)?;
+        Ok(Self { projections, layer: delta_net, output })
     }
 
     pub(super) fn run(

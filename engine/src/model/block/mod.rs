@@ -171,6 +171,24 @@ impl<D: Device> Linear<D> {
     /// The device failed.
     pub fn run(&self, device: &mut D, x: &D::Buffer, out: &mut D::Buffer) -> Result<(), StepError> {
         device.matmul(x, &self.matrix, out)?;
+        self.add_bias(device, out)
+    }
+
+    /// As [`Linear::run`], of results that are compared with one another.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn score(
+        &self,
+        device: &mut D,
+        x: &D::Buffer,
+        out: &mut D::Buffer,
+    ) -> Result<(), StepError> {
+        device.scores(x, &self.matrix, out)?;
+        self.add_bias(device, out)
+    }
+
+    fn add_bias(&self, device: &mut D, out: &mut D::Buffer) -> Result<(), StepError> {
         match &self.bias {
             Some(bias) => device.add_bias(out, bias),
             None => Ok(()),

@@ -75,7 +75,7 @@ impl<D: Device> Moe<D> {
     ) -> Result<(), StepError> {
         let Step { device, scratch, rows, .. } = step;
         device.reshape(&mut scratch.scores, *rows, self.experts)?;
-        self.router.run(device, x, &mut scratch.scores)?;
+        self.router.score(device, x, &mut scratch.scores)?;
         let routes = &device.route(&scratch.scores, self.chosen, self.gate, self.own.clone())?;
         let routed = device.routed_rows(routes);
         device.reshape(&mut scratch.sent, routed, self.hidden)?;
@@ -130,8 +130,7 @@ impl<D: Device> ExpertReader<'_, '_, D> {
             let parts = [Part::plain(&part, hidden)];
             down.push(self.loader.matrix(&parts, layer, intermediate)?);
         }
-        let of = |matrices| Experts { matrices, biases: Vec::new() };
-        Ok((of(gate_up), of(down)))
+        Ok((self.experts(gate_up, Vec::new())?, self.experts(down, Vec::new())?))
     }
 
     fn stacked(&mut self, names: DenseNames, bias: bool) -> Result<BothExperts<D>, LoadError> {
@@ -161,8 +160,8 @@ impl<D: Device> ExpertReader<'_, '_, D> {
                 down_biases.push(self.loader.own_vector(down)?);
             }
         }
-        let gate_up = Experts { matrices: gate_up_matrices, biases: gate_up_biases };
-        Ok((gate_up, Experts { matrices: down_matrices, biases: down_biases }))
+        let gate_up = self.experts(gate_up_matrices, gate_up_biases)?;
+        Ok((gate_up, self.experts(down_matrices, down_biases)?))
     }
 
     fn gpt_oss(&mut self, gate_up: &str, down: &str) -> Result<BothExperts<D>, LoadError> {
@@ -194,6 +193,17 @@ impl<D: Device> ExpertReader<'_, '_, D> {
             let ordered: Vec<f32> = (0..n).map(|n| stored[order.stored_row(n)]).collect();
             biases.push(self.loader.own_vector(&ordered)?);
         }
+        self.experts(matrices, biases)
+    }
+
+    /// Experts of one kind, where the device wants them.
+    fn experts(
+        &mut self,
+        matrices: Vec<D::Matrix>,
+        biases: Vec<D::Vector>,
+    ) -> Result<Experts<D>, LoadError> {
+        let (matrices, biases) =
+            self.loader.device.stack(matrices, biases).map_err(LoadError::Device)?;
         Ok(Experts { matrices, biases })
     }
 

@@ -11,7 +11,7 @@ const TOLERANCE: f32 = 1e-3;
 /// Ranks that share a model.
 const RANKS: [usize; 3] = [1, 2, 4];
 /// Pages of the longest prompt and its continuation.
-const PAGES: u32 = 10;
+pub const PAGES: u32 = 10;
 /// Where the recurrent state of shared pages is kept.
 const SNAPSHOT: u32 = 7;
 
@@ -27,8 +27,11 @@ pub struct Reference {
 pub struct Case {
     pub prompt: Vec<u32>,
     pub greedy: Vec<u32>,
-    /// `[prompt, vocab]`
+    /// `[prompt, vocab]`, or of some positions of the continuation too.
     pub logits: Vec<f32>,
+    pub vocab: usize,
+    /// Whether the continuation is that of the case, whatever is likeliest.
+    pub is_given: bool,
 }
 
 /// All checkpoints with reference outputs, by name.
@@ -48,13 +51,12 @@ impl Reference {
         let expected: Value = serde_json::from_slice(&expected).unwrap();
         let bytes = std::fs::read(folder.join("expected.safetensors")).unwrap();
         let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
-        let case = |(i, case): (usize, &Value)| Case {
-            prompt: ids(&case["prompt"]),
-            greedy: ids(&case["greedy"]),
-            logits: {
-                let stored = tensors.tensor(&format!("prompt{i}.logits")).unwrap();
-                stored.data().chunks_exact(4).map(bytemuck::pod_read_unaligned).collect()
-            },
+        let case = |(i, case): (usize, &Value)| {
+            let stored = tensors.tensor(&format!("prompt{i}.logits")).unwrap();
+            let numbers = stored.data().chunks_exact(4).map(bytemuck::pod_read_unaligned);
+            let (prompt, logits) = (ids(&case["prompt"]), numbers.collect::<Vec<f32>>());
+            let vocab = logits.len() / prompt.len();
+            Case { prompt, greedy: ids(&case["greedy"]), logits, vocab, is_given: false }
         };
         let prompts = expected["prompts"].as_array().unwrap();
         let cases = prompts.iter().enumerate().map(case).collect();
@@ -75,7 +77,7 @@ pub fn exact() -> LoadOptions {
 
 /// How a server may come to run a prompt.
 #[derive(Debug, Clone, Copy)]
-enum Condition {
+pub enum Condition {
     /// The whole prompt in one step, then token by token.
     Whole,
     Chunks(usize),
@@ -87,7 +89,7 @@ enum Condition {
     Preempted,
 }
 
-const CONDITIONS: [Condition; 7] = [
+pub const CONDITIONS: [Condition; 7] = [
     Condition::Whole,
     Condition::Chunks(1),
     Condition::Chunks(3),
@@ -98,7 +100,7 @@ const CONDITIONS: [Condition; 7] = [
 ];
 
 impl Condition {
-    fn name(self) -> String {
+    pub fn name(self) -> String {
         match self {
             Self::Whole => "whole".to_owned(),
             Self::Chunks(rows) => format!("chunks of {rows}"),
@@ -108,7 +110,7 @@ impl Condition {
         }
     }
 
-    fn run(self, model: &mut dyn Model, cases: &[Case]) -> Outcome {
+    pub fn run(self, model: &mut dyn Model, cases: &[Case]) -> Outcome {
         let mut outcome = Outcome::default();
         if matches!(self, Self::Batched) {
             let mut all: Vec<Running> =
@@ -229,7 +231,11 @@ fn generate(model: &mut dyn Model, all: &mut [Running<'_>], rows: usize, wanted:
             if running.done == running.tokens.len()
                 && running.generated().len() < wanted.min(running.case.greedy.len())
             {
-                running.tokens.push(argmax(&own[(count - 1) * vocab..]));
+                let next = match running.generated().len() {
+                    so_far if running.case.is_given => running.case.greedy[so_far],
+                    _ => argmax(&own[(count - 1) * vocab..]),
+                };
+                running.tokens.push(next);
             }
         }
     }
@@ -237,10 +243,12 @@ fn generate(model: &mut dyn Model, all: &mut [Running<'_>], rows: usize, wanted:
 
 /// What a cell of the table says.
 #[derive(Debug, Default)]
-struct Outcome {
-    worst: f32,
+pub struct Outcome {
+    pub worst: f32,
     /// Continuations that are not the reference's.
-    wrong: usize,
+    pub wrong: usize,
+    /// How large differences are beside logits, of each position.
+    relative: Vec<f64>,
 }
 
 impl Outcome {
@@ -250,9 +258,12 @@ impl Outcome {
     }
 
     fn add_logits(&mut self, running: &Running<'_>) {
-        let vocab = running.case.logits.len() / running.case.prompt.len();
+        let vocab = running.case.vocab;
         let want = &running.case.logits[running.unseen * vocab..];
-        assert!(running.logits.len() >= want.len(), "every position has logits");
+        let prompt = (running.case.prompt.len() - running.unseen) * vocab;
+        assert!(running.logits.len() >= prompt, "every position has logits");
+        let rows = running.logits.chunks_exact(vocab).zip(want.chunks_exact(vocab));
+        self.relative.extend(rows.map(|(got, want)| relative(got, want)));
         for (got, want) in running.logits.iter().zip(want) {
             // A difference that is no number is the worst there is.
             let difference = (got - want).abs();
@@ -260,9 +271,24 @@ impl Outcome {
         }
     }
 
+    /// How large differences are beside logits: of the middle position, and of the one that nine of
+    /// ten are below.
+    pub fn relative(&mut self) -> [f64; 2] {
+        self.relative.sort_by(f64::total_cmp);
+        [5, 9].map(|tenths| self.relative[self.relative.len() * tenths / 10])
+    }
+
     fn holds(&self) -> bool {
         self.worst <= TOLERANCE && self.wrong == 0
     }
+}
+
+/// The root of the mean square of differences, beside that of `want`.
+pub fn relative(got: &[f32], want: &[f32]) -> f64 {
+    let squares =
+        |of: &mut dyn Iterator<Item = f32>| -> f64 { of.map(|x| f64::from(x).powi(2)).sum() };
+    let differences = squares(&mut got.iter().zip(want).map(|(a, b)| a - b));
+    (differences / squares(&mut want.iter().copied())).sqrt()
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 use super::*;
 use crate::sample::{Row, Sampler, Sampling};
 
-const SEQUENCES: u32 = 6;
+pub const SEQUENCES: u32 = 6;
 
 /// The tiny model on `ranks` ranks.
 fn load_ranks(ranks: usize) -> Box<dyn Model> {
@@ -21,19 +21,19 @@ fn load_ranks(ranks: usize) -> Box<dyn Model> {
 }
 
 /// How the sequence in page `page` is sampled: the first by its likeliest tokens.
-fn sampling(page: u32) -> Sampling {
+pub fn sampling(page: u32) -> Sampling {
     let top_k = (page % 3 == 2).then_some(20);
     let top_p = if page % 2 == 1 { 0.8 } else { 1.0 };
     let temperature = 0.4 * page as f32;
     Sampling { temperature, top_p, top_k, seed: u64::from(page), ..Sampling::greedy() }
 }
 
-fn prompt(page: u32) -> Vec<u32> {
+pub fn prompt(page: u32) -> Vec<u32> {
     (0..=page).map(|i| (7 + page * 31 + i * 13) % 260).collect()
 }
 
 /// Prompt and continuation of each sequence, one alone, its tokens sampled by the caller.
-fn sampled(model: &mut dyn Model, length: usize) -> Vec<Vec<u32>> {
+pub fn sampled(model: &mut dyn Model, length: usize) -> Vec<Vec<u32>> {
     let mut sampler = Sampler::default();
     let mut continued = |page| {
         let (params, mut tokens) = (sampling(page), prompt(page));

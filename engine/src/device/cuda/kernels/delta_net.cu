@@ -8,15 +8,15 @@
 //! `save` too. delta_net_history, launched behind it, does the same for the rows.
 //!
 //! A block has one value head's matrix in registers while it goes over a sequence's rows: a thread 32
-//! keys of one value. KD and VD are multiples of 32, KD VD at most 16384.
-//! Grid: VH, spans; channels over 256, spans. Block: VD KD / 32; 256.
+//! keys of one value, or 8 of heads that are not whole warps of them. KD is a multiple of these, VD KD
+//! of them and 32, and at most 512 of them.
+//! Grid: VH, spans; channels over 256, spans. Block: a thread for each 32 or 8 of KD VD; 256.
 //! Source: Yang, Kautz, Hatamizadeh 2024 (Gated Delta Networks), in the form of Qwen3.5.
 //@ delta_net: registers 128, shared 128, has SHFL.BFLY MUFU.EX2 STG.E
+//@ delta_net_8: registers 128, shared 128, has SHFL.BFLY MUFU.EX2 STG.E
 //@ delta_net_history: registers 40, shared 0, has LDG.E.U16 STG.E
 #include "delta_net.cuh"
 
-/// Keys of a thread.
-#define KEYS 32
 /// Of a block, at most, of which a multiprocessor has one at a time: for two, registers are short.
 #define THREADS 512
 /// Tokens that a convolution sees at most, its own excepted.
@@ -39,6 +39,7 @@ DEVICE Lengths lengths_of(const float* query, const float* key, u32 n) {
 }
 
 /// The sums over all keys of a value's products with the key and with the query.
+template <int KEYS>
 DEVICE float2 sum_parts(float2* parts, const float (&state)[KEYS], const float* query,
                         const float* key, const DeltaNetShape& shape) {
     float2 own = make_float2(0.0f, 0.0f);
@@ -78,19 +79,19 @@ DEVICE void convolve(float* to, const bf16* projected, const float* history, con
 }
 
 /// A thread's share of a matrix, whose rows are `stride` apart.
-DEVICE void load_keys(float (&state)[KEYS], const float* from, u32 stride) {
+template <int KEYS> DEVICE void load_keys(float (&state)[KEYS], const float* from, u32 stride) {
 #pragma unroll
     for (u32 i = 0; i < KEYS; ++i, from += stride) state[i] = *from;
 }
 
-DEVICE void store_keys(float* to, const float (&state)[KEYS], u32 stride) {
+template <int KEYS> DEVICE void store_keys(float* to, const float (&state)[KEYS], u32 stride) {
 #pragma unroll
     for (u32 i = 0; i < KEYS; ++i, to += stride) *to = state[i];
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
-delta_net(bf16* out, float* states, const bf16* __restrict__ projected,
-          const Span* __restrict__ spans, const float* __restrict__ layer, DeltaNetShape shape) {
+template <int KEYS>
+DEVICE void run(bf16* out, float* states, const bf16* projected, const Span* spans,
+                const float* layer, const DeltaNetShape& shape) {
     DYNAMIC_SHARED(shared);
     __shared__ float squares[LANES];
     u32 head = blockIdx.x, d = shape.key_dim, value = threadIdx.x % shape.value_dim;
@@ -120,7 +121,7 @@ delta_net(bf16* out, float* states, const bf16* __restrict__ projected,
         float y = (decay * sums.y + delta * lengths.both) * query_scale;
 #pragma unroll
         for (int i = 0; i < KEYS; ++i) state[i] = decay * state[i] + key[first + i] * delta;
-        // Every value is there once for each 32 keys.
+        // Every value is there once for each thread's keys.
         float mean = block_sum(first == 0 ? y * y : 0.0f, squares) / shape.value_dim;
         if (first > 0) continue;
         u32 column = head * shape.value_dim + value;
@@ -134,6 +135,18 @@ delta_net(bf16* out, float* states, const bf16* __restrict__ projected,
     if (span.save == NONE) return;
     store_keys(states + static_cast<u64>(span.save) * shape.place_stride + matrix, state,
                shape.value_dim);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+delta_net(bf16* out, float* states, const bf16* __restrict__ projected,
+          const Span* __restrict__ spans, const float* __restrict__ layer, DeltaNetShape shape) {
+    run<32>(out, states, projected, spans, layer, shape);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+delta_net_8(bf16* out, float* states, const bf16* __restrict__ projected,
+            const Span* __restrict__ spans, const float* __restrict__ layer, DeltaNetShape shape) {
+    run<8>(out, states, projected, spans, layer, shape);
 }
 
 extern "C" __global__ void delta_net_history(float* states, const bf16* __restrict__ projected,

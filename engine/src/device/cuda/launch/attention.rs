@@ -5,6 +5,8 @@
 //! more blocks than items, and merged afterwards; so how a line's sums are split depends on what
 //! else is in the step.
 
+use std::borrow::Cow;
+
 use bytemuck::{NoUninit, Zeroable};
 
 use super::Launch;
@@ -92,14 +94,14 @@ pub struct MergeArguments {
 
 /// One sequence's rows in a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Span {
+pub struct Span<'a> {
     /// First row in the step.
     pub row: usize,
     pub rows: usize,
     /// Absolute position of the first row.
     pub position: usize,
     /// Page table, up to the last row.
-    pub pages: Vec<u32>,
+    pub pages: Cow<'a, [u32]>,
 }
 
 /// Lines of one block, as the kernel reads them.
@@ -136,8 +138,8 @@ struct Merge {
 /// The attention of one step, for all layers of one window.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AttentionPlan {
-    /// What the kernels read: numbers of items and merges, both, page tables.
-    pub words: Vec<u32>,
+    items: Vec<Item>,
+    merges: Vec<Merge>,
     /// Lines that partial results take.
     pub part_lines: usize,
 }
@@ -148,7 +150,7 @@ impl AttentionPlan {
     /// # Panics
     /// More query heads share a KV head than an item has lines.
     pub fn new(
-        spans: &[Span],
+        spans: &[Span<'_>],
         shape: &AttentionShape,
         window: Option<usize>,
         blocks: usize,
@@ -156,28 +158,53 @@ impl AttentionPlan {
         let whole = whole_items(spans, shape, window);
         let tiles: usize = whole.iter().map(Item::tiles).sum();
         let tiles_max = tiles.div_ceil(blocks).max(TILES_MIN);
-        let (mut items, mut merges, mut part_lines) = (Vec::new(), Vec::new(), 0);
+        let (mut items, mut merges) = (Vec::with_capacity(whole.len()), Vec::new());
+        let mut part_lines = 0;
         for item in whole {
+            if item.tiles() <= tiles_max {
+                items.push(item);
+                continue;
+            }
             let lines = item.rows as usize * shape.group();
             let splits = split(item, tiles_max, part_lines as u32, lines as u32);
-            if let [first, _, ..] = splits[..] {
-                let Item { row, rows, kv_head, part, .. } = first;
-                merges.push(Merge { row, rows, kv_head, part, splits: splits.len() as u32 });
-                part_lines += lines * splits.len();
-            }
+            let Item { row, rows, kv_head, part, .. } = splits[0];
+            merges.push(Merge { row, rows, kv_head, part, splits: splits.len() as u32 });
+            part_lines += lines * splits.len();
             items.extend(splits);
         }
         // Blocks take items in turns: the long ones first.
         items.sort_by_key(|item| std::cmp::Reverse(item.tiles()));
-        let tables = HEAD_WORDS + words(&items).len() + words(&merges).len();
-        items.iter_mut().for_each(|item| item.table += tables as u32);
-        let merges_at = HEAD_WORDS + words(&items).len();
-        let mut all = vec![items.len() as u32, merges.len() as u32, merges_at as u32];
-        all.resize(HEAD_WORDS, 0);
-        all.extend(words(&items));
-        all.extend(words(&merges));
-        spans.iter().for_each(|span| all.extend(&span.pages));
-        Self { words: all, part_lines }
+        Self { items, merges, part_lines }
+    }
+
+    /// Words of the plan without page tables.
+    pub fn words(&self) -> usize {
+        HEAD_WORDS + words(&self.items).len() + words(&self.merges).len()
+    }
+
+    /// [`AttentionPlan::words`] of `rows` decoding sequences, at most: what is split makes at most two
+    /// items a block more, and no item is merged twice.
+    pub fn words_max(rows: usize, shape: &AttentionShape, blocks: usize) -> usize {
+        let whole = rows * shape.kv_heads;
+        let item_words = size_of::<Item>() / size_of::<u32>();
+        let merge_words = size_of::<Merge>() / size_of::<u32>();
+        HEAD_WORDS + (whole + 2 * blocks) * item_words + whole.min(blocks) * merge_words
+    }
+
+    /// Writes what the kernels read, numbers of items and merges, then both. The page tables of the
+    /// spans follow one another from word `tables` on, counted from the first of `out`.
+    pub fn write(&self, tables: usize, out: &mut [u32]) {
+        let merges_at = HEAD_WORDS + words(&self.items).len();
+        out[..HEAD_WORDS].fill(0);
+        out[..3].copy_from_slice(
+            &[self.items.len(), self.merges.len(), merges_at].map(|count| count as u32),
+        );
+        let item_words = out[HEAD_WORDS..merges_at].chunks_exact_mut(size_of::<Item>() / 4);
+        for (item, out) in self.items.iter().zip(item_words) {
+            let item = Item { table: item.table + tables as u32, ..*item };
+            out.copy_from_slice(words(&[item]));
+        }
+        out[merges_at..self.words()].copy_from_slice(words(&self.merges));
     }
 
     /// Lines that partial results take at most, whatever the step: what is split has more than
@@ -192,7 +219,7 @@ fn words<T: NoUninit>(items: &[T]) -> &[u32] {
 }
 
 /// What would be computed if nothing was split; page tables are counted from the first.
-fn whole_items(spans: &[Span], shape: &AttentionShape, window: Option<usize>) -> Vec<Item> {
+fn whole_items(spans: &[Span<'_>], shape: &AttentionShape, window: Option<usize>) -> Vec<Item> {
     assert!(shape.group() <= TILE, "{} query heads share a KV head", shape.group());
     let rows_max = TILE / shape.group();
     let (mut items, mut table) = (Vec::new(), 0);
@@ -220,9 +247,6 @@ fn whole_items(spans: &[Span], shape: &AttentionShape, window: Option<usize>) ->
 /// Divides an item of more than `tiles_max` tiles into about equal ones, their parts from `part` on.
 fn split(item: Item, tiles_max: usize, part: u32, lines: u32) -> Vec<Item> {
     let tiles = item.tiles();
-    if tiles <= tiles_max {
-        return vec![item];
-    }
     let step = tiles.div_ceil(tiles.div_ceil(tiles_max)) * TILE;
     let starts = (item.from..item.to).step_by(step);
     let one = |(i, from): (usize, u32)| Item {
@@ -258,10 +282,17 @@ mod tests {
     const SHAPE: AttentionShape =
         AttentionShape { heads: 12, kv_heads: 2, head_dim: 64, scale: 1.0 };
 
-    fn items(plan: &AttentionPlan) -> Vec<Item> {
-        let count = plan.words[0] as usize;
-        let words = &plan.words[HEAD_WORDS..HEAD_WORDS + 8 * count];
-        words.chunks_exact(8).map(item).collect()
+    /// The words of a plan, page tables behind it.
+    fn written(plan: &AttentionPlan, spans: &[Span<'_>]) -> Vec<u32> {
+        let mut words = vec![7; plan.words()];
+        plan.write(plan.words(), &mut words);
+        spans.iter().for_each(|span| words.extend(&*span.pages));
+        words
+    }
+
+    fn items(words: &[u32]) -> Vec<Item> {
+        let count = words[0] as usize;
+        words[HEAD_WORDS..HEAD_WORDS + 8 * count].chunks_exact(8).map(item).collect()
     }
 
     fn item(words: &[u32]) -> Item {
@@ -269,9 +300,9 @@ mod tests {
         Item { row, rows, position, table, kv_head, from, to, part }
     }
 
-    fn merges(plan: &AttentionPlan) -> Vec<Merge> {
-        let start = plan.words[2] as usize;
-        let words = plan.words[start..start + 5 * plan.words[1] as usize].chunks_exact(5);
+    fn merges(words: &[u32]) -> Vec<Merge> {
+        let start = words[2] as usize;
+        let words = words[start..start + 5 * words[1] as usize].chunks_exact(5);
         words
             .map(|words| {
                 let [row, rows, kv_head, part, splits] = words.try_into().unwrap();
@@ -281,7 +312,7 @@ mod tests {
     }
 
     /// Decoding sequences and chunks of such lengths, their pages numbered one after another.
-    fn spans(lengths: &[(usize, usize)]) -> Vec<Span> {
+    fn spans(lengths: &[(usize, usize)]) -> Vec<Span<'static>> {
         let (mut row, mut page) = (0, 0);
         let mut one = |&(position, rows): &(usize, usize)| {
             let pages = (position + rows).div_ceil(16) as u32;
@@ -304,11 +335,11 @@ mod tests {
     fn every_row_sees_each_of_its_positions_once() {
         for (lengths, window) in STEPS.iter().flat_map(|step| [(step, None), (step, Some(128))]) {
             let spans = spans(lengths);
-            let plan = AttentionPlan::new(&spans, &SHAPE, window, 24);
+            let words = written(&AttentionPlan::new(&spans, &SHAPE, window, 24), &spans);
             for span in &spans {
                 for (row, kv_head) in (0..span.rows).flat_map(|row| [(row, 0), (row, 1)]) {
                     let at = (span.row + row) as u32;
-                    let mine = items(&plan).into_iter().filter(|item| {
+                    let mine = items(&words).into_iter().filter(|item| {
                         item.kv_head == kv_head && (item.row..item.row + item.rows).contains(&at)
                     });
                     let mut stretches: Vec<(u32, u32)> =
@@ -330,11 +361,12 @@ mod tests {
         for lengths in STEPS {
             let spans = spans(lengths);
             let plan = AttentionPlan::new(&spans, &SHAPE, None, 24);
+            let words = written(&plan, &spans);
             let mut lines = vec![0; plan.part_lines];
-            for item in items(&plan) {
+            for item in items(&words) {
                 let span = spans.iter().rfind(|span| span.row <= item.row as usize).unwrap();
-                let table = &plan.words[item.table as usize..][..span.pages.len()];
-                assert_eq!(table, span.pages);
+                let table = &words[item.table as usize..][..span.pages.len()];
+                assert_eq!(table, &*span.pages);
                 if item.part != NONE {
                     let first = item.part as usize;
                     let count = item.rows as usize * SHAPE.group();
@@ -342,12 +374,12 @@ mod tests {
                 }
             }
             assert!(lines.iter().all(|used| *used == 1), "each line is one item's");
-            for merge in merges(&plan) {
+            for merge in merges(&words) {
                 let count = merge.rows * SHAPE.group() as u32;
                 let mut before = 0;
                 for split in 0..merge.splits {
                     let part = merge.part + split * count;
-                    let item = items(&plan).into_iter().find(|item| item.part == part).unwrap();
+                    let item = items(&words).into_iter().find(|item| item.part == part).unwrap();
                     assert_eq!((item.row, item.kv_head), (merge.row, merge.kv_head));
                     assert!(item.from >= before, "positions rise");
                     before = item.to;
@@ -358,18 +390,23 @@ mod tests {
 
     #[test]
     fn work_is_split_only_where_blocks_would_idle_and_within_its_bounds() {
-        let alone = AttentionPlan::new(&spans(&[(9000, 1)]), &SHAPE, None, 24);
-        assert_eq!((alone.words[0], alone.words[1]), (24, 2), "141 tiles twice, among 24 blocks");
-        let many = AttentionPlan::new(&spans(&[(9000, 1); 40]), &SHAPE, None, 24);
-        assert_eq!((many.words[0], many.words[1]), (80, 0));
-        let short = AttentionPlan::new(&spans(&[(255, 1)]), &SHAPE, None, 24);
-        assert_eq!((short.words[0], short.words[1]), (2, 0));
+        let counts = |lengths: &[(usize, usize)]| {
+            let plan = AttentionPlan::new(&spans(lengths), &SHAPE, None, 24);
+            (plan.items.len(), plan.merges.len())
+        };
+        assert_eq!(counts(&[(9000, 1)]), (24, 2), "141 tiles twice, among 24 blocks");
+        assert_eq!(counts(&[(9000, 1); 40]), (80, 0));
+        assert_eq!(counts(&[(255, 1)]), (2, 0));
         for blocks in [1, 2, 24, 264] {
             for lengths in STEPS {
                 let plan = AttentionPlan::new(&spans(lengths), &SHAPE, None, blocks);
                 assert!(plan.part_lines <= AttentionPlan::part_lines_max(&SHAPE, blocks));
-                let longest = items(&plan)[0].tiles();
-                assert!(items(&plan).iter().all(|item| item.tiles() <= longest), "long ones first");
+                let longest = plan.items[0].tiles();
+                assert!(plan.items.iter().all(|item| item.tiles() <= longest), "long ones first");
+                let decodes = lengths.iter().map(|(position, _)| (*position, 1));
+                let decodes: Vec<_> = decodes.collect();
+                let plan = AttentionPlan::new(&spans(&decodes), &SHAPE, None, blocks);
+                assert!(plan.words() <= AttentionPlan::words_max(decodes.len(), &SHAPE, blocks));
             }
         }
     }

@@ -5,8 +5,9 @@ use bytemuck::NoUninit;
 use super::{BLOCK, LANES, Launch};
 use crate::device::DeltaNetShape;
 
-/// Keys that a thread has of one value.
+/// Keys that a thread has of one value, and of heads that are not whole warps of them.
 const KEYS: usize = 32;
+const KEYS_OF_SMALL: usize = 8;
 /// Threads of the largest block.
 const THREADS_MAX: usize = 512;
 /// Rows of a chunk, and the threads that compute one.
@@ -52,6 +53,16 @@ impl StateSpan {
     pub const NOWHERE: u32 = u32::MAX;
 }
 
+/// Whether heads are whole warps of keys and values.
+fn is_whole(shape: &DeltaNetShape) -> bool {
+    shape.key_dim.is_multiple_of(KEYS) && shape.value_dim.is_multiple_of(LANES)
+}
+
+/// The kernel for heads of these sizes.
+pub fn entry(shape: &DeltaNetShape) -> &'static str {
+    if is_whole(shape) { "delta_net" } else { "delta_net_8" }
+}
+
 /// Whether `delta_net_chunks` has heads of that size: whole warps of keys and values.
 pub fn has_chunks(shape: &DeltaNetShape) -> bool {
     let is_whole = |size: usize| size.is_multiple_of(LANES) && size <= CHUNK_DIM_MAX;
@@ -59,16 +70,17 @@ pub fn has_chunks(shape: &DeltaNetShape) -> bool {
 }
 
 impl Launch {
-    /// `delta_net`: a block for each value head of each sequence, a thread for 32 keys of one value.
+    /// `delta_net`: a block for each value head of each sequence, a thread for 32 or 8 keys of one
+    /// value.
     ///
     /// # Panics
-    /// Heads are not whole warps of keys and values, or larger than a block.
+    /// A block's threads do not have whole heads between them, or too few of them.
     pub fn delta_net(shape: &DeltaNetShape, spans: usize) -> Self {
         let DeltaNetShape { value_heads, key_dim, value_dim, taps, .. } = *shape;
-        let is_whole = key_dim.is_multiple_of(KEYS) && value_dim.is_multiple_of(LANES);
-        let threads = key_dim / KEYS * value_dim;
+        let keys = if is_whole(shape) { KEYS } else { KEYS_OF_SMALL };
+        let threads = key_dim / keys * value_dim;
         assert!(
-            is_whole && threads <= THREADS_MAX,
+            key_dim.is_multiple_of(keys) && threads.is_multiple_of(LANES) && threads <= THREADS_MAX,
             "heads of {key_dim} keys and {value_dim} values are not those of a block"
         );
         assert!(taps <= TAPS_MAX, "a convolution of {taps} tokens sees more than {TAPS_MAX}");
@@ -116,6 +128,8 @@ mod tests {
         let launch = Launch::delta_net(&shape(128, 128), 3);
         assert_eq!(launch, Launch { grid: [32, 3, 1], block: 512, shared_bytes: 5632 });
         assert_eq!(Launch::delta_net(&shape(32, 64), 1).block, 64);
+        assert_eq!(Launch::delta_net(&shape(16, 16), 1).block, 32);
+        assert_eq!([entry(&shape(32, 64)), entry(&shape(16, 16))], ["delta_net", "delta_net_8"]);
         assert_eq!(Launch::delta_net_history(&shape(128, 128), 3).grid, [32, 3, 1]);
     }
 
@@ -141,8 +155,8 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "heads of 48 keys")]
-    fn a_head_of_parts_of_warps_is_refused() {
-        Launch::delta_net(&shape(48, 64), 1);
+    #[should_panic(expected = "heads of 12 keys")]
+    fn a_head_of_parts_of_threads_is_refused() {
+        Launch::delta_net(&shape(12, 64), 1);
     }
 }

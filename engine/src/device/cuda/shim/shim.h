@@ -10,6 +10,7 @@
 #pragma once
 
 #include <sanitizer/asan_interface.h>
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -69,9 +70,31 @@ struct Copy {
     bool is_there;
 };
 
+/// Where a fiber goes on. Contexts are begun by the C library, whose switches call the system; jumps
+/// between those that run already do not, but the sanitizer does not know them.
+struct Place {
+    ucontext_t context;
+#ifndef __SANITIZE_ADDRESS__
+    jmp_buf jump;
+    bool has_jump = false;
+#endif
+};
+
+/// Goes on at `to` until somebody goes on at `from`.
+inline void go(Place& from, Place& to) {
+#ifdef __SANITIZE_ADDRESS__
+    swapcontext(&from.context, &to.context);
+#else
+    if (_setjmp(from.jump)) return;
+    from.has_jump = true;
+    if (to.has_jump) _longjmp(to.jump, 1);
+    setcontext(&to.context);
+#endif
+}
+
 /// One thread of the block.
 struct Fiber {
-    ucontext_t context;
+    Place place;
     std::vector<char> stack = std::vector<char>(STACK_BYTES);
     /// What it waits for, if it does.
     const char* awaits = nullptr;
@@ -95,7 +118,7 @@ struct Block {
     std::vector<Warp> warps;
     std::vector<u8> shared;
     const std::function<void()>* body = nullptr;
-    ucontext_t launcher;
+    Place launcher;
     u32 current = 0;
     u32 at_barrier = 0;
     /// Whether threads run from the last to the first.
@@ -121,7 +144,8 @@ inline bool next(u32& thread) {
 }
 
 inline void fail_waiting() {
-    for (Fiber& one : block().fibers) {
+    for (u32 i = 0; i < block().threads; ++i) {
+        Fiber& one = block().fibers[i];
         if (!one.has_ended) fail("threads wait for ever at ", one.awaits);
     }
 }
@@ -132,37 +156,45 @@ inline void wait(const char* operation) {
     fiber().awaits = operation;
     if (!next(thread)) fail_waiting();
     block().current = thread;
-    swapcontext(&block().fibers[before].context, &block().fibers[thread].context);
+    go(block().fibers[before].place, block().fibers[thread].place);
 }
 
+/// One thread, in one block after another where fibers outlive blocks.
 inline void run_thread() {
-    (*block().body)();
-    u32 before = block().current, thread;
-    if (!fiber().copies.empty()) fail("a thread ends before its copies do");
-    fiber().has_ended = true;
-    if (!next(thread)) {
+    for (;;) {
+        (*block().body)();
+        u32 before = block().current, thread;
+        if (!fiber().copies.empty()) fail("a thread ends before its copies do");
+        fiber().has_ended = true;
+        if (next(thread)) {
+            block().current = thread;
+            go(block().fibers[before].place, block().fibers[thread].place);
+            continue;
+        }
         if (!std::all_of(block().fibers.begin(), block().fibers.begin() + block().threads,
                          [](Fiber& one) { return one.has_ended; })) {
             fail_waiting();
         }
-        setcontext(&block().launcher);
+        go(block().fibers[before].place, block().launcher);
     }
-    block().current = thread;
-    swapcontext(&block().fibers[before].context, &block().fibers[thread].context);
 }
 
-/// A fiber that will run a thread from its beginning.
-inline void prepare(Fiber& one) {
-    getcontext(&one.context);
-    one.context.uc_stack.ss_sp = one.stack.data();
-    one.context.uc_stack.ss_size = one.stack.size();
-    one.context.uc_link = nullptr;
-    makecontext(&one.context, run_thread, 0);
-    // A context without a size is one whose stack the sanitizer does not clear at every switch.
-    one.context.uc_stack.ss_size = 0;
-    ASAN_UNPOISON_MEMORY_REGION(one.stack.data(), one.stack.size());
+/// Begins a fiber, if there is none that ended a block before.
+inline void begin_thread(Fiber& one) {
     one.awaits = nullptr;
     one.has_ended = false;
+#ifndef __SANITIZE_ADDRESS__
+    if (one.place.has_jump) return;
+#endif
+    ucontext_t& context = one.place.context;
+    getcontext(&context);
+    context.uc_stack.ss_sp = one.stack.data();
+    context.uc_stack.ss_size = one.stack.size();
+    context.uc_link = nullptr;
+    makecontext(&context, run_thread, 0);
+    // A context without a size is one whose stack the sanitizer does not clear at every switch.
+    context.uc_stack.ss_size = 0;
+    ASAN_UNPOISON_MEMORY_REGION(one.stack.data(), one.stack.size());
 }
 
 inline void run_block(dim3 index) {
@@ -170,9 +202,9 @@ inline void run_block(dim3 index) {
     b.index = index;
     // What nobody wrote is NaN.
     std::fill(b.shared.begin(), b.shared.end(), u8{0xff});
-    for (u32 i = 0; i < b.threads; ++i) prepare(b.fibers[i]);
+    for (u32 i = 0; i < b.threads; ++i) begin_thread(b.fibers[i]);
     b.current = b.is_reversed ? b.threads - 1 : 0;
-    swapcontext(&b.launcher, &b.fibers[b.current].context);
+    go(b.launcher, b.fibers[b.current].place);
 }
 
 /// Runs `body` as every thread of the grid.
@@ -181,7 +213,7 @@ inline void launch(dim3 grid, u32 threads, u32 shared_bytes, const std::function
     Block& b = block();
     b.grid = grid;
     b.threads = threads;
-    b.fibers.resize(threads);
+    if (b.fibers.size() < threads) b.fibers.resize(threads);
     b.warps.assign(threads / LANES, Warp{});
     b.shared = std::vector<u8>(shared_bytes);
     b.body = &body;
@@ -272,7 +304,7 @@ template <bool Transposed> inline void load_matrices(u32 (&to)[4], const void* r
 
 /// One product of a warp: gathers both matrices from the lanes' fragments, and hands out the sums.
 inline void multiply(Fragments* lanes, Four* out) {
-    float a[16][16], b[8][16];
+    float a[16][16], b[16][8];
     for (u32 l = 0; l < LANES; ++l) {
         u32 g = l / 4, q = l % 4 * 2;
         for (u32 i = 0; i < 4; ++i) {
@@ -280,17 +312,19 @@ inline void multiply(Fragments* lanes, Four* out) {
             a[g + i % 2 * 8][q + i / 2 * 8 + 1] = half(lanes[l].a[i], 1);
         }
         for (u32 i = 0; i < 2; ++i) {
-            b[g][q + i * 8] = half(lanes[l].b[i], 0);
-            b[g][q + i * 8 + 1] = half(lanes[l].b[i], 1);
+            b[q + i * 8][g] = half(lanes[l].b[i], 0);
+            b[q + i * 8 + 1][g] = half(lanes[l].b[i], 1);
+        }
+    }
+    float sums[16][8] = {};
+    for (u32 row = 0; row < 16; ++row) {
+        for (u32 k = 0; k < 16; ++k) {
+            for (u32 column = 0; column < 8; ++column) sums[row][column] += a[row][k] * b[k][column];
         }
     }
     for (u32 l = 0; l < LANES; ++l) {
         for (u32 i = 0; i < 4; ++i) {
-            const float* row = a[l / 4 + i / 2 * 8];
-            const float* column = b[l % 4 * 2 + i % 2];
-            float sum = 0.0f;
-            for (u32 k = 0; k < 16; ++k) sum += row[k] * column[k];
-            sum += lanes[l].c[i];
+            float sum = sums[l / 4 + i / 2 * 8][l % 4 * 2 + i % 2] + lanes[l].c[i];
             std::memcpy(&out[l].x[i], &sum, 4);
         }
     }

@@ -62,7 +62,7 @@ fn sequence(case: &Case, length: usize, seed: u32) -> Vec<f32> {
 struct Step {
     qkv: Vec<f32>,
     pages: Vec<u8>,
-    spans: Vec<Span>,
+    spans: Vec<Span<'static>>,
     want: Vec<f32>,
     layer: Vec<f32>,
 }
@@ -110,7 +110,7 @@ fn step(case: &Case, cache: &Pages) -> Step {
         let first = position * heads * d;
         step.want.extend(&reference::attention(&scaled, &layer)[first..]);
         step.qkv.extend(&qkv[position * case.shape.qkv_cols()..]);
-        step.spans.push(Span { row, rows, position, pages: table });
+        step.spans.push(Span { row, rows, position, pages: table.into() });
         row += rows;
     }
     step
@@ -125,6 +125,9 @@ fn check(attention: &Program, merge: &Program, case: &Case) -> u32 {
     let processors = Processors { count: case.processors, shared_bytes: 228 << 10 };
     let launch = Launch::attention(processors, page_type, head_dim);
     let plan = AttentionPlan::new(&step.spans, &case.shape, window, launch.grid[0] as usize);
+    let mut words = vec![0; plan.words()];
+    plan.write(plan.words(), &mut words);
+    step.spans.iter().for_each(|span| words.extend(&*span.pages));
     let what = format!(
         "{page_type:?} {:?} {page_tokens} tokens a page, window {window:?}, sinks {}, {:?}",
         case.shape, case.has_sinks, case.spans
@@ -134,7 +137,7 @@ fn check(attention: &Program, merge: &Program, case: &Case) -> u32 {
         .buffer(&vec![f32::NAN; plan.part_lines * (head_dim + 2)])
         .buffer(&narrow(&step.qkv))
         .buffer(&step.pages)
-        .buffer(&plan.words)
+        .buffer(&words)
         .buffer(&step.layer)
         .value(AttentionArguments {
             heads: heads as u32,
@@ -148,7 +151,7 @@ fn check(attention: &Program, merge: &Program, case: &Case) -> u32 {
     let call = Call::new("attention_merge", Launch::attention_merge(processors))
         .buffer(&elements::<u16>(&got[0]))
         .buffer(&elements::<f32>(&got[1]))
-        .buffer(&plan.words)
+        .buffer(&words)
         .buffer(&step.layer)
         .value(MergeArguments {
             heads: heads as u32,
@@ -156,7 +159,7 @@ fn check(attention: &Program, merge: &Program, case: &Case) -> u32 {
             head_dim: head_dim as u32,
         });
     check_close(&widen(&merge.run(&[call])[0][0]), &step.want, BOUND, &what);
-    plan.words[1]
+    words[1]
 }
 
 /// Every head size and type: sixteen lines for all warps, and lines of their own.

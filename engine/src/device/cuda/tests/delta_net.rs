@@ -1,7 +1,7 @@
 //! Gated DeltaNet, sequences whole and cut into steps, against the reference.
 
 use super::*;
-use crate::device::cuda::launch::delta_net::{DeltaNetArguments, StateSpan};
+use crate::device::cuda::launch::delta_net::{DeltaNetArguments, StateSpan, entry};
 use crate::device::{DeltaNetLayer, DeltaNetShape};
 
 const NOWHERE: u32 = StateSpan::NOWHERE;
@@ -69,7 +69,7 @@ impl Net {
         };
         let layer = [&conv[..], rate, bias, norm].concat();
         let net = match self.rows {
-            Rows::OneByOne => Call::new("delta_net", Launch::delta_net(shape, spans.len())),
+            Rows::OneByOne => Call::new(entry(shape), Launch::delta_net(shape, spans.len())),
             Rows::InChunks => {
                 Call::new("delta_net_chunks", Launch::delta_net_chunks(shape, spans.len()))
             }
@@ -108,9 +108,11 @@ const SHAPE: DeltaNetShape =
 #[test]
 fn sequences_are_those_of_the_reference_however_they_are_cut() {
     let narrow_heads = DeltaNetShape { key_heads: 2, key_dim: 32, value_dim: 64, taps: 2, ..SHAPE };
+    let small_heads = DeltaNetShape { key_dim: 16, value_dim: 16, ..SHAPE };
     let wide_heads = DeltaNetShape { key_dim: 128, value_dim: 128, taps: 8, ..SHAPE };
     for (way, shape, cuts) in [
         (Rows::OneByOne, SHAPE, &[5, 1, 1, 2, 1, 3][..]),
+        (Rows::OneByOne, small_heads, &[3, 1, 2]),
         (Rows::OneByOne, narrow_heads, &[1, 2, 1]),
         (Rows::OneByOne, wide_heads, &[1, 4]),
         (Rows::InChunks, SHAPE, &[1, 16, 33, 47]),

@@ -10,6 +10,9 @@ fn sizes() -> impl Iterator<Item = (usize, usize)> {
     all_rows.chain(COLS.iter().map(|cols| (3, *cols)))
 }
 
+/// Says of an id that it is a place among those drawn.
+const DRAWN: u32 = 1 << 31;
+
 #[test]
 fn rows_are_embedded_and_gathered() {
     let (Some(embed), Some(gather)) = (Program::compile("embed"), Program::compile("gather"))
@@ -20,9 +23,12 @@ fn rows_are_embedded_and_gathered() {
         // The table holds ids 10 to 19: one rank's share.
         let table = rounded(10 * cols, 1);
         let ids: Vec<u32> = (0..rows as u32).map(|i| 5 + 7 * i % 20).collect();
+        // Some were drawn by the step before.
+        let given = ids.iter().zip(0..).map(|(id, i)| if i % 3 == 1 { DRAWN | i } else { *id });
         let call = Call::new("embed", Launch::row_copies(rows, cols))
             .buffer(&vec![7u16; rows * cols])
             .buffer(&narrow(&table))
+            .buffer(&given.collect::<Vec<u32>>())
             .buffer(&ids)
             .value(10u32)
             .value(10u32)

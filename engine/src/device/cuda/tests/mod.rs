@@ -35,6 +35,12 @@ fn looking_for_gpus_never_panics() {
     assert!(gpus.iter().all(|gpu| gpu.memory_bytes > 0), "{gpus:?}");
 }
 
+#[test]
+fn machine_code_is_made_for_the_gpus_own_generation() {
+    let names = [(8, 0), (8, 9), (9, 0), (10, 0), (12, 1)].map(super::generation);
+    assert_eq!(names, ["sm_80", "sm_80", "sm_90a", "sm_100", "sm_120"]);
+}
+
 /// Numbers that look random, as bf16 holds them.
 fn rounded(count: usize, seed: u32) -> Vec<f32> {
     numbers(count, seed).iter().map(|x| bf16::from_f32(*x).to_f32()).collect()

@@ -1,0 +1,562 @@
+//! A GPU as a device: each operation a launch or a few.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use half::bf16;
+
+use super::buffer::{Buffer, Number};
+use super::cache::{Kv, State};
+use super::driver::{Address, Arguments, Driver, Memory, Pinned};
+use super::landing::Landing;
+use super::launch::attention::{
+    AttentionArguments, AttentionPlan, MergeArguments, PageType, entry as attention_entry,
+};
+use super::launch::delta_net::{DeltaNetArguments, entry as delta_net_entry, has_chunks};
+use super::launch::{Launch, RopeArguments};
+use super::layers::Layers;
+use super::products::Products;
+use super::routes::{Router, Routes};
+use super::staging::Staging;
+use super::step::{Attending, Draft, Plan, Scratch};
+use super::stream::{Room, Stream};
+use super::weights::{self, Matrix, Part, Vector};
+use crate::device::batch::{check, check_states};
+use crate::device::{
+    AttentionLayer, DeltaNetLayer, DeltaNetShape, Device, Gate, HostMatrix, KvShape, Rank,
+    Rotation, Stack, StateShape, StepRows,
+};
+use crate::model::{Landed, StepBatch, StepError};
+
+/// Room for what steps read beside activations, at least: page tables of 256 sequences of 8,000 tokens.
+const METADATA_BYTES_MIN: usize = 1 << 20;
+/// Steps in flight when the next is planned.
+const RUN_AHEAD: usize = 1;
+
+/// One GPU.
+#[derive(Debug)]
+pub struct Cuda {
+    stream: Stream,
+    staging: Staging,
+    layers: Layers,
+    attending: Vec<Attending>,
+    /// Partial results of attention.
+    lines: Room,
+    products: Products,
+    router: Router,
+    landing: Landing,
+    steps: Steps,
+    /// Places for recurrent state.
+    places: Option<usize>,
+    /// Where the logits of a replayed step are.
+    replayed: Option<Address>,
+}
+
+/// Memory for what steps read beside activations.
+#[derive(Debug, Default)]
+struct Steps {
+    metadata: Room,
+    turns: Room,
+    /// Inverse frequencies of the rotation that was last asked for.
+    frequencies: Option<(Rotation, Part)>,
+    /// Filled in turns: the step before may still be on its way.
+    pinned: Vec<Pinned>,
+    next: usize,
+}
+
+impl Cuda {
+    pub fn new(driver: Arc<dyn Driver>) -> Self {
+        Self {
+            staging: Staging::new(Arc::clone(&driver)),
+            stream: Stream::new(driver),
+            layers: Layers::default(),
+            attending: Vec::new(),
+            lines: Room::default(),
+            products: Products::default(),
+            router: Router::default(),
+            landing: Landing::default(),
+            steps: Steps::default(),
+            places: None,
+            replayed: None,
+        }
+    }
+
+    /// One launch over the elements of `x` and `out`.
+    fn elementwise(
+        &mut self,
+        entry: &str,
+        x: Address,
+        out: &mut Buffer,
+        more: impl FnOnce(Arguments) -> Arguments,
+    ) -> Result<(), StepError> {
+        let (rows, cols) = (out.rows(), out.cols());
+        let to = out.output(&mut self.stream, Number::Bf16)?;
+        let arguments = Arguments::new().address(to).address(x).value(rows as u32);
+        let arguments = more(arguments.value(cols as u32));
+        self.stream.launch(entry, Launch::elements(rows, cols), &arguments)
+    }
+
+    /// Lays out a step and begins to copy it to the device; gives where it will be.
+    fn send(&mut self, draft: &Draft<'_>) -> Result<Address, StepError> {
+        let (steps, bytes) = (&mut self.steps, 4 * draft.layout.words);
+        // Page tables grow with every page, and what was recorded must not move each time.
+        let room = bytes.next_power_of_two().max(METADATA_BYTES_MIN);
+        if steps.pinned.len() <= RUN_AHEAD {
+            steps.pinned.push(Pinned::new(self.stream.driver(), room)?);
+            steps.next = steps.pinned.len() - 1;
+        } else {
+            steps.next = (steps.next + 1) % steps.pinned.len();
+        }
+        let pinned = &mut steps.pinned[steps.next];
+        if pinned.size() < bytes {
+            *pinned = Pinned::new(self.stream.driver(), room)?;
+        }
+        let words = bytemuck::cast_slice_mut(&mut pinned.bytes_mut()[..bytes]);
+        draft.write(self.landing.first_drawn(), words);
+        let metadata = self.stream.room(&mut steps.metadata, room)?;
+        pinned.upload(metadata, bytes)?;
+        Ok(metadata)
+    }
+
+    /// Computes the turns of a step's positions.
+    fn turn(&mut self, rotation: &Rotation, plan: &Plan) -> Result<Address, StepError> {
+        let (rows, pairs) = (plan.layout.rows.all, plan.pairs);
+        let turns = self.stream.room(&mut self.steps.turns, (8 * rows * pairs).max(1))?;
+        if !matches!(&self.steps.frequencies, Some((known, _)) if known == rotation) {
+            let part = Part::new(self.stream.driver(), 4 * pairs)?;
+            self.staging.send_f32(part.address(), &rotation.inverse_frequencies)?;
+            self.steps.frequencies = Some((rotation.clone(), part));
+        }
+        let (_, frequencies) = self.steps.frequencies.as_ref().expect("they were just sent");
+        if pairs > 0 {
+            let arguments = Arguments::new().address(turns).address(plan.at(plan.layout.positions));
+            let arguments = arguments.address(frequencies.address());
+            let arguments = arguments.value(rows as u32).value(pairs as u32).value(rotation.factor);
+            self.stream.launch("turns", Launch::turns(rows, pairs), &arguments)?;
+        }
+        Ok(turns)
+    }
+}
+
+fn delta_net_arguments<V>(layer: &DeltaNetLayer<V>, place_stride: u32) -> DeltaNetArguments {
+    let DeltaNetShape { key_heads, value_heads, key_dim, value_dim, taps } = layer.shape;
+    DeltaNetArguments {
+        key_heads: key_heads as u32,
+        value_heads: value_heads as u32,
+        key_dim: key_dim as u32,
+        value_dim: value_dim as u32,
+        taps: taps as u32,
+        place_stride,
+        epsilon: layer.epsilon,
+    }
+}
+
+impl Device for Cuda {
+    type Buffer = Buffer;
+    type Matrix = Matrix;
+    type Vector = Vector;
+    type Kv = Kv;
+    type State = State;
+    type Plan = Plan;
+    type Routes = Routes;
+
+    fn run_ahead(&self) -> usize {
+        RUN_AHEAD
+    }
+
+    fn free_bytes(&self) -> Result<Option<u64>, StepError> {
+        self.stream.driver().wait_all()?;
+        Ok(Some(self.stream.driver().memory()?.free))
+    }
+
+    fn buffer(&mut self, cols: usize) -> Result<Buffer, StepError> {
+        Ok(Buffer::new(cols))
+    }
+
+    fn resize(&mut self, x: &mut Buffer, rows: usize) -> Result<(), StepError> {
+        self.reshape(x, rows, x.cols())
+    }
+
+    fn reshape(&mut self, x: &mut Buffer, rows: usize, cols: usize) -> Result<(), StepError> {
+        x.reshape(&mut self.stream, rows, cols)
+    }
+
+    fn write(&mut self, x: &mut Buffer, values: &[f32]) -> Result<(), StepError> {
+        let cols = x.cols();
+        assert_eq!(values.len() % cols, 0, "whole rows");
+        x.reshape(&mut self.stream, values.len() / cols, cols)?;
+        let rows = values.len() / cols;
+        self.staging.send(x.bf16(), rows, 2 * cols, |row, out| {
+            let values = &values[row * cols..(row + 1) * cols];
+            for (x, out) in values.iter().zip(out.chunks_exact_mut(2)) {
+                out.copy_from_slice(&bf16::from_f32(*x).to_le_bytes());
+            }
+        })
+    }
+
+    fn compute_dtype(&self) -> &'static str {
+        "bf16"
+    }
+
+    fn matrix(&mut self, parts: &[HostMatrix<'_>]) -> Result<Matrix, StepError> {
+        weights::matrix(&mut self.staging, self.stream.driver(), parts)
+    }
+
+    fn vector(&mut self, values: &[f32]) -> Result<Vector, StepError> {
+        let part = Part::new(self.stream.driver(), 4 * values.len())?;
+        self.staging.send_f32(part.address(), values)?;
+        Ok(Vector { part, len: values.len() })
+    }
+
+    fn stack(
+        &mut self,
+        experts: Vec<Matrix>,
+        biases: Vec<Vector>,
+    ) -> Result<Stack<Matrix, Vector>, StepError> {
+        let driver = self.stream.driver();
+        Ok((weights::stack(driver, experts)?, weights::stack_vectors(driver, &biases)?))
+    }
+
+    fn prepare_attention(&mut self, layer: &AttentionLayer<Vector>) -> Result<(), StepError> {
+        let (shape, window) = (layer.shape, layer.window);
+        if attention_entry(PageType::Bf16, shape.head_dim).is_none() {
+            let message = format!("there is no kernel for heads of {}", shape.head_dim);
+            return Err(StepError { operation: "attention", message });
+        }
+        if !self.attending.iter().any(|known| known.is_like(&shape, window)) {
+            let processors = self.stream.driver().facts().processors;
+            let launch = Launch::attention(processors, PageType::Bf16, shape.head_dim);
+            let blocks = launch.grid[0] as usize;
+            let lines = AttentionPlan::part_lines_max(&shape, blocks);
+            self.stream.room(&mut self.lines, 4 * lines * (shape.head_dim + 2))?;
+            self.attending.push(Attending { shape, window, blocks });
+        }
+        self.layers.add_attention(&self.stream, &mut self.staging, layer)
+    }
+
+    fn prepare_delta_net(&mut self, layer: &DeltaNetLayer<Vector>) -> Result<(), StepError> {
+        self.layers.add_delta_net(&self.stream, layer)
+    }
+
+    fn kv(&mut self, shape: KvShape) -> Result<Kv, StepError> {
+        let bytes = Kv::bytes(&shape)?;
+        self.stream.moved()?;
+        let memory = Memory::new(self.stream.driver(), bytes)?;
+        let kv = Kv { shape, memory };
+        if shape.layers > 0 && attention_entry(kv.page_type(), shape.head_dim).is_none() {
+            let message = format!(
+                "there is no kernel for pages of {} and heads of {}",
+                shape.kv_type.name(),
+                shape.head_dim
+            );
+            return Err(StepError { operation: "kv", message });
+        }
+        Ok(kv)
+    }
+
+    fn state(&mut self, shape: StateShape) -> Result<State, StepError> {
+        self.stream.moved()?;
+        let memory = Memory::new(self.stream.driver(), State::bytes(&shape))?;
+        self.places = Some(shape.places);
+        Ok(State { shape, memory })
+    }
+
+    fn plan(&mut self, batch: &StepBatch, kv: &Kv, rotation: &Rotation) -> Result<Plan, StepError> {
+        let wrong = |message| StepError { operation: "plan", message };
+        check(batch, &kv.shape, self.landing.drawn()).map_err(wrong)?;
+        if let Some(places) = self.places {
+            check_states(batch.segments.iter().map(|one| one.state), places).map_err(wrong)?;
+        }
+        let scratch = Scratch {
+            page: Kv::scratch_page(&kv.shape),
+            place: self.places.map(|places| places as u32),
+            page_tokens: kv.shape.page_tokens,
+        };
+        let draft = Draft::new(batch, &self.attending, scratch);
+        self.landing.reserve(&mut self.stream, draft.layout.rows.head)?;
+        let metadata = self.send(&draft)?;
+        let (reads, draws) = draft.head();
+        let pairs = rotation.inverse_frequencies.len();
+        let Draft { bucket, layout, .. } = draft;
+        let turns = Address::NULL;
+        let plan = Plan { layout, bucket, metadata, turns, pairs, reads, draws };
+        Ok(Plan { turns: self.turn(rotation, &plan)?, ..plan })
+    }
+
+    fn rows(&self, plan: &Plan) -> StepRows {
+        plan.layout.rows
+    }
+
+    fn replay(&mut self, plan: &Plan) -> Result<bool, StepError> {
+        self.replayed = match plan.bucket {
+            Some(rows) => self.stream.replay(rows)?,
+            None => None,
+        };
+        Ok(self.replayed.is_some())
+    }
+
+    fn rank(&self) -> Rank {
+        Rank::ONLY
+    }
+
+    fn all_reduce_sum(&mut self, _x: &mut Buffer) -> Result<(), StepError> {
+        Ok(())
+    }
+
+    fn all_gather(&mut self, x: &Buffer, out: &mut Buffer) -> Result<(), StepError> {
+        let to = out.output(&mut self.stream, x.number())?;
+        let bytes = x.rows() * x.cols() * x.number().bytes();
+        self.stream.driver().copy(to, x.address(), bytes)
+    }
+
+    fn embed(
+        &mut self,
+        table: &Matrix,
+        first: usize,
+        plan: &Plan,
+        out: &mut Buffer,
+    ) -> Result<(), StepError> {
+        let to = out.output(&mut self.stream, Number::Bf16)?;
+        let arguments = Arguments::new().address(to).address(table.weights.address());
+        let arguments = arguments.address(plan.at(plan.layout.ids)).address(self.landing.ids());
+        let arguments = arguments.value(first as u32).value(table.n as u32).value(table.k as u32);
+        self.stream.launch("embed", Launch::row_copies(out.rows(), table.k), &arguments)
+    }
+
+    fn gather(&mut self, x: &Buffer, plan: &Plan, out: &mut Buffer) -> Result<(), StepError> {
+        let to = out.output(&mut self.stream, Number::Bf16)?;
+        let arguments = Arguments::new().address(to).address(x.bf16());
+        let arguments = arguments.address(plan.at(plan.layout.head_rows)).value(x.cols() as u32);
+        self.stream.launch("gather", Launch::row_copies(out.rows(), x.cols()), &arguments)
+    }
+
+    fn draw(&mut self, logits: &mut Buffer, plan: &Plan) -> Result<(), StepError> {
+        if plan.draws == 0 && plan.bucket.is_none() {
+            return Ok(());
+        }
+        self.landing.draw(&mut self.stream, logits, plan)
+    }
+
+    fn finish(&mut self, logits: &mut Buffer, plan: Plan) -> Result<(), StepError> {
+        let at = match self.replayed.take() {
+            Some(at) => at,
+            None => {
+                self.stream.finish(logits.address())?;
+                logits.address()
+            }
+        };
+        self.landing.depart(&self.stream, at, logits.cols(), &plan)
+    }
+
+    fn land<'a>(&'a mut self, _logits: &'a mut Buffer) -> Result<Landed<'a>, StepError> {
+        self.landing.land(&self.stream)
+    }
+
+    fn rms_norm(
+        &mut self,
+        x: &Buffer,
+        weight: &Vector,
+        epsilon: f32,
+        out: &mut Buffer,
+    ) -> Result<(), StepError> {
+        let to = out.output(&mut self.stream, Number::Bf16)?;
+        let arguments = Arguments::new().address(to).address(x.bf16());
+        let arguments = arguments.address(weight.part.address());
+        let arguments = arguments.value(x.cols() as u32).value(epsilon);
+        self.stream.launch("rms_norm", Launch::norms(x.rows(), x.cols()), &arguments)
+    }
+
+    fn add_rms_norm(
+        &mut self,
+        x: &mut Buffer,
+        delta: &Buffer,
+        weight: &Vector,
+        epsilon: f32,
+        out: &mut Buffer,
+    ) -> Result<(), StepError> {
+        let to = out.output(&mut self.stream, Number::Bf16)?;
+        let arguments = Arguments::new().address(to).address(x.bf16()).address(delta.bf16());
+        let arguments = arguments.address(weight.part.address());
+        let arguments = arguments.value(x.cols() as u32).value(epsilon);
+        self.stream.launch("add_rms_norm", Launch::norms(x.rows(), x.cols()), &arguments)
+    }
+
+    fn matmul(&mut self, x: &Buffer, w: &Matrix, out: &mut Buffer) -> Result<(), StepError> {
+        self.products.matmul(&mut self.stream, x, w, out, Number::Bf16)
+    }
+
+    fn scores(&mut self, x: &Buffer, w: &Matrix, out: &mut Buffer) -> Result<(), StepError> {
+        self.products.matmul(&mut self.stream, x, w, out, Number::F32)
+    }
+
+    fn add_bias(&mut self, x: &mut Buffer, bias: &Vector) -> Result<(), StepError> {
+        let (entry, rows, cols) = match x.number() {
+            Number::Bf16 => ("add_bias", x.rows(), x.cols()),
+            Number::F32 => ("add_bias_f32", x.rows(), x.cols()),
+        };
+        let arguments = Arguments::new().address(x.address()).address(bias.part.address());
+        let arguments = arguments.value(rows as u32).value(cols as u32);
+        self.stream.launch(entry, Launch::elements(rows, cols), &arguments)
+    }
+
+    fn rope_and_cache(
+        &mut self,
+        qkv: &mut Buffer,
+        layer: &AttentionLayer<Vector>,
+        plan: &Plan,
+        kv: &mut Kv,
+    ) -> Result<(), StepError> {
+        let shape = &layer.shape;
+        let (entry, scales) = match kv.page_type() {
+            PageType::Bf16 => ("rope_and_cache_bf16", Address::NULL),
+            PageType::E4m3 => ("rope_and_cache_e4m3", self.layers.scales(layer.kv_layer)),
+        };
+        let arguments = Arguments::new().address(qkv.bf16()).address(kv.layer(layer.kv_layer));
+        let arguments = arguments.address(plan.turns).address(plan.at(plan.layout.slots));
+        let arguments = arguments.address(self.layers.norms(layer.kv_layer)).address(scales);
+        let arguments = arguments.value(RopeArguments {
+            heads: shape.heads as u32,
+            kv_heads: shape.kv_heads as u32,
+            head_dim: shape.head_dim as u32,
+            pairs: plan.pairs as u32,
+            page_tokens: kv.shape.page_tokens as u32,
+            page_stride: kv.page_stride(),
+            epsilon: layer.head_norms.as_ref().map_or(0.0, |norms| norms.epsilon),
+        });
+        let heads = shape.heads + 2 * shape.kv_heads;
+        self.stream.launch(entry, Launch::rope_and_cache(qkv.rows(), heads), &arguments)
+    }
+
+    fn attention(
+        &mut self,
+        qkv: &Buffer,
+        layer: &AttentionLayer<Vector>,
+        plan: &Plan,
+        kv: &Kv,
+        out: &mut Buffer,
+    ) -> Result<(), StepError> {
+        let (shape, page_type) = (&layer.shape, kv.page_type());
+        let (heads, kv_heads) = (shape.heads as u32, shape.kv_heads as u32);
+        let known = self.attending.iter().position(|one| one.is_like(shape, layer.window));
+        let known = known.expect("the layer was prepared");
+        let processors = self.stream.driver().facts().processors;
+        let entry = attention_entry(page_type, shape.head_dim).expect("pages have a kernel");
+        let to = out.output(&mut self.stream, Number::Bf16)?;
+        let items = plan.at(plan.layout.plans[known]);
+        let (lines, constants) = (self.lines.address(), self.layers.heads(layer.kv_layer));
+        let arguments = Arguments::new().address(to).address(lines).address(qkv.bf16());
+        let arguments = arguments.address(kv.layer(layer.kv_layer)).address(items);
+        let arguments = arguments.address(constants).value(AttentionArguments {
+            heads,
+            kv_heads,
+            page_bits: kv.shape.page_tokens.ilog2(),
+            page_stride: kv.page_stride(),
+            window: layer.window.unwrap_or(0) as u32,
+            scale: shape.scale,
+        });
+        let launch = Launch::attention(processors, page_type, shape.head_dim);
+        self.stream.launch(entry, launch, &arguments)?;
+        let arguments = Arguments::new().address(to).address(lines).address(items);
+        let head_dim = shape.head_dim as u32;
+        let arguments =
+            arguments.address(constants).value(MergeArguments { heads, kv_heads, head_dim });
+        self.stream.launch("attention_merge", Launch::attention_merge(processors), &arguments)
+    }
+
+    fn delta_net(
+        &mut self,
+        projected: &Buffer,
+        layer: &DeltaNetLayer<Vector>,
+        plan: &Plan,
+        state: &mut State,
+        out: &mut Buffer,
+    ) -> Result<(), StepError> {
+        let to = out.output(&mut self.stream, Number::Bf16)?;
+        let (states, spans) = (state.layer(layer.index), plan.at(plan.layout.states));
+        let count = plan.layout.spans;
+        let constants = self.layers.delta_net(layer.index);
+        let shape = delta_net_arguments(layer, state.place_stride());
+        let arguments = Arguments::new().address(to).address(states).address(projected.bf16());
+        let arguments = arguments.address(spans).address(constants).value(shape);
+        if plan.bucket.is_none() && has_chunks(&layer.shape) {
+            let launch = Launch::delta_net_chunks(&layer.shape, count);
+            self.stream.launch("delta_net_chunks", launch, &arguments)?;
+        } else {
+            let launch = Launch::delta_net(&layer.shape, count);
+            self.stream.launch(delta_net_entry(&layer.shape), launch, &arguments)?;
+        }
+        let arguments = Arguments::new().address(states).address(projected.bf16());
+        let arguments = arguments.address(spans).value(shape);
+        let launch = Launch::delta_net_history(&layer.shape, count);
+        self.stream.launch("delta_net_history", launch, &arguments)
+    }
+
+    fn sigmoid_mul(&mut self, x: &mut Buffer, gate: &Buffer) -> Result<(), StepError> {
+        self.elementwise("sigmoid_mul", gate.bf16(), x, |arguments| arguments)
+    }
+
+    fn silu_mul(&mut self, gate_up: &Buffer, out: &mut Buffer) -> Result<(), StepError> {
+        self.elementwise("silu_mul", gate_up.bf16(), out, |arguments| arguments)
+    }
+
+    fn clamped_swiglu(
+        &mut self,
+        gate_up: &Buffer,
+        alpha: f32,
+        limit: f32,
+        out: &mut Buffer,
+    ) -> Result<(), StepError> {
+        let more = |arguments: Arguments| arguments.value(alpha).value(limit);
+        self.elementwise("clamped_swiglu", gate_up.bf16(), out, more)
+    }
+
+    fn route(
+        &mut self,
+        logits: &Buffer,
+        chosen: usize,
+        gate: Gate,
+        own: Range<usize>,
+    ) -> Result<Routes, StepError> {
+        self.router.route(&mut self.stream, logits, chosen, gate, own)
+    }
+
+    fn routed_rows(&self, routes: &Routes) -> usize {
+        routes.pairs
+    }
+
+    fn dispatch(&mut self, x: &Buffer, routes: &Routes, out: &mut Buffer) -> Result<(), StepError> {
+        routes.dispatch(&mut self.stream, x, out)
+    }
+
+    fn expert_matmul(
+        &mut self,
+        x: &Buffer,
+        experts: &[Matrix],
+        biases: &[Vector],
+        routes: &Routes,
+        out: &mut Buffer,
+    ) -> Result<(), StepError> {
+        let weights = (experts, biases);
+        self.products.expert_matmul(&mut self.stream, x, weights, routes.offsets, out)
+    }
+
+    fn combine(&mut self, x: &Buffer, routes: &Routes, out: &mut Buffer) -> Result<(), StepError> {
+        routes.combine(&mut self.stream, x, out)
+    }
+
+    fn read<'a>(&mut self, x: &'a mut Buffer) -> Result<&'a [f32], StepError> {
+        let bytes = x.rows() * x.cols() * x.number().bytes();
+        let mut host = Pinned::new(self.stream.driver(), bytes)?;
+        host.download(0, x.address(), bytes)?;
+        self.stream.driver().wait_all()?;
+        x.host.clear();
+        match x.number() {
+            Number::F32 => x.host.extend_from_slice(bytemuck::cast_slice(host.bytes())),
+            Number::Bf16 => {
+                let two = host.bytes().chunks_exact(2);
+                x.host.extend(two.map(|two| bf16::from_le_bytes([two[0], two[1]]).to_f32()));
+            }
+        }
+        Ok(&x.host)
+    }
+}

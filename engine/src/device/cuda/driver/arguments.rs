@@ -1,0 +1,71 @@
+//! The arguments of one launch, as they lie in memory.
+
+use bytemuck::NoUninit;
+
+use super::Address;
+
+/// Words that the arguments of a launch take at most.
+const WORDS: usize = 32;
+
+/// Arguments in the order of the kernel's parameters, each at a multiple of eight bytes.
+#[derive(Debug, Clone, Default)]
+pub struct Arguments {
+    words: [u64; WORDS],
+    used: usize,
+    /// Word where each begins.
+    starts: Vec<u8>,
+    /// Which of them are addresses.
+    addresses: u64,
+}
+
+impl Arguments {
+    pub fn new() -> Self {
+        Self { starts: Vec::with_capacity(12), ..Self::default() }
+    }
+
+    pub fn address(mut self, address: Address) -> Self {
+        self.addresses |= 1 << self.starts.len();
+        self.value(address.0)
+    }
+
+    /// # Panics
+    /// There are more than any kernel takes.
+    pub fn value<T: NoUninit>(mut self, value: T) -> Self {
+        let bytes = bytemuck::bytes_of(&value);
+        let words = bytes.len().div_ceil(8);
+        assert!(self.used + words <= WORDS, "the arguments of a kernel fit");
+        let to = bytemuck::cast_slice_mut::<u64, u8>(&mut self.words[self.used..]);
+        to[..bytes.len()].copy_from_slice(bytes);
+        self.starts.push(self.used as u8);
+        self.used += words;
+        self
+    }
+
+    /// Where each argument lies.
+    pub fn pointers(&self) -> Vec<*const u64> {
+        self.starts.iter().map(|start| &raw const self.words[usize::from(*start)]).collect()
+    }
+
+    /// Those of the arguments that are addresses.
+    pub fn addresses(&self) -> impl Iterator<Item = Address> + '_ {
+        let is_address = |i: &usize| self.addresses >> i & 1 == 1;
+        let indices = (0..self.starts.len()).filter(is_address);
+        indices.map(|i| Address(self.words[usize::from(self.starts[i])]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_lie_one_after_another() {
+        let three = [1.5f32, 2.5, 3.5];
+        let arguments = Arguments::new().address(Address(7)).value(9u32).value(three).value(1u64);
+        let pointers = arguments.pointers();
+        let words = pointers.iter().map(|at| (*at as usize - pointers[0] as usize) / 8);
+        assert_eq!(words.collect::<Vec<_>>(), [0, 1, 2, 4]);
+        assert_eq!(arguments.addresses().collect::<Vec<_>>(), [Address(7)]);
+        assert_eq!(arguments.words[..2], [7, 9]);
+    }
+}

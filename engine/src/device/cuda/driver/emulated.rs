@@ -1,0 +1,335 @@
+//! A driver that runs the kernels on this processor, through the shim, each launch at once.
+//!
+//! It refuses what a GPU would not survive, or would quietly get wrong: launches that name memory
+//! which is not there, and records whose memory has moved since.
+
+#![expect(unsafe_code, reason = "kernels are called with addresses")]
+
+mod library;
+
+use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
+use std::collections::BTreeMap;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::{Address, Arguments, Driver, Event, Facts, MemoryBytes, Record, out_of_memory};
+use crate::device::cuda::launch::Launch;
+use crate::device::cuda::launch::attention::Processors;
+use crate::model::StepError;
+use library::Libraries;
+
+/// Where allocations begin.
+const ALIGNMENT: usize = 256;
+
+/// What is where.
+#[derive(Debug)]
+pub struct Emulated {
+    facts: Facts,
+    total: u64,
+    libraries: Libraries,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    allocations: BTreeMap<u64, Allocation>,
+    /// Of all that were ever made.
+    allocated: u64,
+    recording: Option<Vec<Recorded>>,
+    records: Vec<Vec<Recorded>>,
+    launches: u64,
+    replays: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Allocation {
+    bytes: usize,
+    /// No other ever has the same.
+    number: u64,
+}
+
+/// A launch, and which allocations its arguments were in.
+#[derive(Debug, Clone)]
+struct Recorded {
+    entry: String,
+    launch: Launch,
+    arguments: Arguments,
+    allocations: Vec<Option<u64>>,
+}
+
+impl State {
+    /// The number of the allocation that `address` is in.
+    ///
+    /// # Panics
+    /// There is none.
+    fn allocation(&self, address: Address, what: &str) -> Option<u64> {
+        if address == Address::NULL {
+            return None;
+        }
+        let before = self.allocations.range(..=address.0).next_back();
+        let inside = before.filter(|(start, one)| address.0 < *start + one.bytes as u64);
+        Some(
+            inside
+                .unwrap_or_else(|| panic!("{what}: {address:x?} is no memory of the device"))
+                .1
+                .number,
+        )
+    }
+
+    fn refuse_record(&self, what: &str) {
+        assert!(self.recording.is_none(), "{what} while launches are recorded");
+    }
+}
+
+impl Emulated {
+    /// A device with two processors and `total` bytes; none, and a line that says so, where there is
+    /// no compiler for the kernels.
+    pub fn new(total: u64) -> Option<Arc<Self>> {
+        let libraries = Libraries::compile()?;
+        let processors = Processors { count: 2, shared_bytes: 228 << 10 };
+        let facts = Facts { name: "this processor".to_owned(), processors, capability: (8, 0) };
+        Some(Arc::new(Self { facts, total, libraries, state: Mutex::default() }))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Memory is given back after a finding too.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Launches so far, recorded and replayed ones included.
+    pub fn launches(&self) -> u64 {
+        self.state().launches
+    }
+
+    /// Records that were replayed so far.
+    pub fn replays(&self) -> u64 {
+        self.state().replays
+    }
+
+    fn run(&self, one: &Recorded) {
+        self.libraries.run(&one.entry, one.launch, &one.arguments);
+    }
+
+    fn check(&self, at: Address, bytes: usize, what: &str) {
+        let state = self.state();
+        state.refuse_record(what);
+        let first = state.allocation(at, what);
+        let last = state.allocation(at.plus(bytes.max(1) - 1), what);
+        assert!(first.is_some() && first == last, "{what}: {bytes} bytes at {at:x?}");
+    }
+}
+
+fn layout(bytes: usize) -> Layout {
+    Layout::from_size_align(bytes, ALIGNMENT).unwrap()
+}
+
+impl Driver for Emulated {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn memory(&self) -> Result<MemoryBytes, StepError> {
+        let used: usize = self.state().allocations.values().map(|one| one.bytes).sum();
+        Ok(MemoryBytes { free: self.total - used as u64, total: self.total })
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Address, StepError> {
+        let memory = self.memory()?;
+        if memory.free < bytes as u64 {
+            return Err(out_of_memory(bytes, memory));
+        }
+        let mut state = self.state();
+        state.refuse_record("an allocation");
+        // SAFETY: the size is not 0.
+        let start = unsafe { alloc(layout(bytes)) };
+        assert!(!start.is_null());
+        // What nobody wrote is no number. SAFETY: it is that long.
+        unsafe { start.write_bytes(0xff, bytes) };
+        state.allocated += 1;
+        let number = state.allocated;
+        state.allocations.insert(start as u64, Allocation { bytes, number });
+        Ok(Address(start as u64))
+    }
+
+    fn release(&self, address: Address) {
+        let freed = self.state().allocations.remove(&address.0).expect("it was allocated");
+        // SAFETY: it was allocated with this layout, and is forgotten.
+        unsafe { dealloc(address.0 as *mut u8, layout(freed.bytes)) }
+    }
+
+    fn allocate_pinned(&self, bytes: usize) -> Result<NonNull<u8>, StepError> {
+        // SAFETY: the size is not 0.
+        Ok(NonNull::new(unsafe { alloc_zeroed(layout(bytes)) }).unwrap())
+    }
+
+    unsafe fn release_pinned(&self, start: NonNull<u8>, bytes: usize) {
+        // SAFETY: it was allocated with this layout, as the caller says.
+        unsafe { dealloc(start.as_ptr(), layout(bytes.max(1))) }
+    }
+
+    unsafe fn upload(&self, to: Address, from: *const u8, bytes: usize) -> Result<(), StepError> {
+        self.check(to, bytes, "an upload");
+        // SAFETY: checked here, and by the caller.
+        unsafe { (to.0 as *mut u8).copy_from_nonoverlapping(from, bytes) };
+        Ok(())
+    }
+
+    unsafe fn download(&self, to: *mut u8, from: Address, bytes: usize) -> Result<(), StepError> {
+        self.check(from, bytes, "a download");
+        // SAFETY: checked here, and by the caller.
+        unsafe { to.copy_from_nonoverlapping(from.0 as *const u8, bytes) };
+        Ok(())
+    }
+
+    fn copy(&self, to: Address, from: Address, bytes: usize) -> Result<(), StepError> {
+        self.check(to, bytes, "the target of a copy");
+        self.check(from, bytes, "the source of a copy");
+        // SAFETY: checked.
+        unsafe { (to.0 as *mut u8).copy_from(from.0 as *const u8, bytes) };
+        Ok(())
+    }
+
+    fn zero(&self, at: Address, bytes: usize) -> Result<(), StepError> {
+        self.check(at, bytes, "zeros");
+        // SAFETY: checked.
+        unsafe { (at.0 as *mut u8).write_bytes(0, bytes) };
+        Ok(())
+    }
+
+    fn launch(&self, entry: &str, launch: Launch, arguments: &Arguments) -> Result<(), StepError> {
+        let mut state = self.state();
+        state.launches += 1;
+        let allocations = arguments.addresses().map(|at| state.allocation(at, entry)).collect();
+        let arguments = arguments.clone();
+        let one = Recorded { entry: entry.to_owned(), launch, arguments, allocations };
+        match &mut state.recording {
+            Some(recorded) => recorded.push(one),
+            None => {
+                drop(state);
+                self.run(&one);
+            }
+        }
+        Ok(())
+    }
+
+    fn event(&self) -> Result<Event, StepError> {
+        Ok(Event(0))
+    }
+
+    fn mark(&self, _event: Event) -> Result<(), StepError> {
+        self.state().refuse_record("an event");
+        Ok(())
+    }
+
+    fn wait(&self, _event: Event) -> Result<(), StepError> {
+        self.state().refuse_record("a wait");
+        Ok(())
+    }
+
+    fn wait_all(&self) -> Result<(), StepError> {
+        self.state().refuse_record("a wait");
+        Ok(())
+    }
+
+    fn begin_record(&self) -> Result<(), StepError> {
+        let mut state = self.state();
+        state.refuse_record("a record");
+        state.recording = Some(Vec::new());
+        Ok(())
+    }
+
+    fn end_record(&self) -> Result<Record, StepError> {
+        let mut state = self.state();
+        let recorded = state.recording.take().expect("launches are recorded");
+        state.records.push(recorded);
+        Ok(Record(state.records.len() as u64 - 1))
+    }
+
+    fn replay(&self, record: Record) -> Result<(), StepError> {
+        let mut state = self.state();
+        state.refuse_record("a replay");
+        state.replays += 1;
+        let recorded = state.records[record.0 as usize].clone();
+        assert!(!recorded.is_empty(), "the record is there");
+        state.launches += recorded.len() as u64;
+        for one in &recorded {
+            let now: Vec<_> =
+                one.arguments.addresses().map(|at| state.allocation(at, &one.entry)).collect();
+            assert_eq!(now, one.allocations, "memory that `{}` was recorded with moved", one.entry);
+        }
+        drop(state);
+        recorded.iter().for_each(|one| self.run(one));
+        Ok(())
+    }
+
+    fn release_record(&self, record: Record) {
+        self.state().records[record.0 as usize].clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::cuda::driver::{Memory, Pinned};
+
+    const CAPACITY: u64 = 1 << 20;
+
+    fn devices() -> Option<(Arc<Emulated>, Arc<dyn Driver>)> {
+        let device = Emulated::new(CAPACITY)?;
+        Some((Arc::clone(&device), device))
+    }
+
+    /// `out = x` at one row of eight columns.
+    fn gather(out: &Memory, x: &Memory, rows: &Memory) -> Arguments {
+        Arguments::new()
+            .address(out.address())
+            .address(x.address())
+            .address(rows.address())
+            .value(8u32)
+    }
+
+    #[test]
+    fn a_record_runs_again_over_what_is_there_then() {
+        let Some((device, driver)) = devices() else { return };
+        let [out, x, rows] = [16, 16, 4].map(|bytes| Memory::new(&driver, bytes).unwrap());
+        driver.zero(rows.address(), 4).unwrap();
+        let mut host = Pinned::new(&driver, 16).unwrap();
+        let arguments = gather(&out, &x, &rows);
+        device.begin_record().unwrap();
+        device.launch("gather", Launch::row_copies(1, 8), &arguments).unwrap();
+        let record = device.end_record().unwrap();
+        for byte in [3, 4] {
+            host.bytes_mut().fill(byte);
+            host.upload(x.address(), 16).unwrap();
+            device.replay(record).unwrap();
+            host.download(0, out.address(), 16).unwrap();
+            assert_eq!(host.bytes(), [byte; 16]);
+        }
+        assert_eq!((device.launches(), device.replays()), (3, 2));
+    }
+
+    #[test]
+    #[should_panic(expected = "is no memory of the device")]
+    fn a_record_whose_memory_is_gone_is_refused() {
+        let Some((device, driver)) = devices() else { panic!("this is no memory of the device") };
+        let [out, x, rows] = [16, 16, 4].map(|bytes| Memory::new(&driver, bytes).unwrap());
+        device.begin_record().unwrap();
+        device.launch("gather", Launch::row_copies(1, 8), &gather(&out, &x, &rows)).unwrap();
+        let record = device.end_record().unwrap();
+        drop(x);
+        let _replayed = device.replay(record);
+    }
+
+    #[test]
+    fn memory_runs_out_and_comes_back() {
+        let Some((device, driver)) = devices() else { return };
+        let half = Memory::new(&driver, CAPACITY as usize / 2).unwrap();
+        assert_eq!(device.memory().unwrap().free, CAPACITY / 2);
+        let error = Memory::new(&driver, CAPACITY as usize).unwrap_err().to_string();
+        let arithmetic = "1048576 bytes are needed at once, 524288 of the device's 1048576 are free, \
+                          524288 are missing";
+        assert!(error.contains(arithmetic), "{error}");
+        drop(half);
+        assert_eq!(device.memory().unwrap().free, CAPACITY);
+    }
+}

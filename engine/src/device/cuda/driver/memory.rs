@@ -1,0 +1,107 @@
+//! Memory that is given back when its owner goes.
+
+#![expect(unsafe_code, reason = "pinned memory is written by the device")]
+
+use std::ptr::NonNull;
+use std::slice;
+use std::sync::Arc;
+
+use super::{Address, Driver};
+use crate::model::StepError;
+
+/// Memory of the device.
+#[derive(Debug)]
+pub struct Memory {
+    driver: Arc<dyn Driver>,
+    address: Address,
+    bytes: usize,
+}
+
+impl Memory {
+    /// # Errors
+    /// The device has not that much memory.
+    pub fn new(driver: &Arc<dyn Driver>, bytes: usize) -> Result<Self, StepError> {
+        let address = driver.allocate(bytes.max(1))?;
+        Ok(Self { driver: Arc::clone(driver), address, bytes })
+    }
+
+    pub fn address(&self) -> Address {
+        self.address
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        self.driver.release(self.address);
+    }
+}
+
+/// Memory of this program that the device copies from and to.
+#[derive(Debug)]
+pub struct Pinned {
+    driver: Arc<dyn Driver>,
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: nobody else has the memory.
+unsafe impl Send for Pinned {}
+
+impl Pinned {
+    /// # Errors
+    /// The system has not that much memory.
+    pub fn new(driver: &Arc<dyn Driver>, bytes: usize) -> Result<Self, StepError> {
+        let start = driver.allocate_pinned(bytes.max(1))?;
+        Ok(Self { driver: Arc::clone(driver), start, bytes })
+    }
+
+    pub fn size(&self) -> usize {
+        self.bytes
+    }
+
+    /// The content; what the device still writes is there after the wait for it.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: it is that long and was zeroed. Whoever begins a download waits before reading.
+        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
+    }
+
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and nobody else has it.
+        unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
+    }
+
+    /// Begins to copy the first `bytes` bytes to the device. They must stay as they are until the
+    /// stream has passed.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn upload(&self, to: Address, bytes: usize) -> Result<(), StepError> {
+        assert!(bytes <= self.bytes, "they are there");
+        // SAFETY: it is pinned; it goes only after the device has come to rest.
+        unsafe { self.driver.upload(to, self.start.as_ptr(), bytes) }
+    }
+
+    /// Begins to copy `bytes` bytes from the device to `at`. They must not be read until the stream
+    /// has passed.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn download(&mut self, at: usize, from: Address, bytes: usize) -> Result<(), StepError> {
+        assert!(at + bytes <= self.bytes, "they fit");
+        // SAFETY: as above, and they fit.
+        unsafe { self.driver.download(self.start.as_ptr().add(at), from, bytes) }
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        // A device that failed copies nothing any more.
+        let _failed = self.driver.wait_all();
+        // SAFETY: the driver gave it, and its copies have ended.
+        unsafe { self.driver.release_pinned(self.start, self.bytes) }
+    }
+}

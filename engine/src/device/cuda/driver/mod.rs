@@ -1,0 +1,139 @@
+//! What the device asks of a GPU's driver: memory, copies and launches in the order of one stream,
+//! events, and records of launches. Knows no operation.
+//!
+//! There are two: [`gpu`], and for tests `emulated`, which runs the kernels on this processor.
+
+#![expect(unsafe_code, reason = "copies that only begin, of memory that is named by its address")]
+
+mod arguments;
+mod cubins;
+#[cfg(test)]
+pub mod emulated;
+pub mod gpu;
+mod memory;
+
+use std::fmt;
+use std::ptr::NonNull;
+
+pub use arguments::Arguments;
+pub use cubins::{CUBINS, Cubins};
+pub use memory::{Memory, Pinned};
+
+use super::launch::Launch;
+use super::launch::attention::Processors;
+use crate::model::StepError;
+
+/// Where something lies in the memory of the device; 0 is nowhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Address(pub u64);
+
+impl Address {
+    pub const NULL: Self = Self(0);
+
+    /// The address `bytes` behind this one.
+    pub fn plus(self, bytes: usize) -> Self {
+        Self(self.0 + bytes as u64)
+    }
+}
+
+/// What a GPU is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Facts {
+    pub name: String,
+    pub processors: Processors,
+    /// Compute capability, 9.0 of Hopper.
+    pub capability: (u32, u32),
+}
+
+/// Bytes of the device's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryBytes {
+    pub free: u64,
+    pub total: u64,
+}
+
+/// Why `bytes` bytes cannot be had, with the arithmetic.
+fn out_of_memory(bytes: usize, memory: MemoryBytes) -> StepError {
+    let MemoryBytes { free, total } = memory;
+    let missing = (bytes as u64).saturating_sub(free);
+    let message = format!(
+        "out of memory: {bytes} bytes are needed at once, {free} of the device's {total} are free, \
+         {missing} are missing; hint: a smaller `--cache-max-entry-count`, \
+         `--max-prefill-token-num` or `--max-batch-size`, a smaller model, or weights of fewer bits"
+    );
+    StepError { operation: "allocate", message }
+}
+
+/// A mark in the stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Event(pub(super) u64);
+
+/// Launches that were recorded, to be launched again with the arguments that they had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Record(pub(super) u64);
+
+/// A GPU, or what stands for one. Operations happen in the order of their calls; copies, launches
+/// and events only begin, and [`Driver::wait`] waits.
+///
+/// Every operation fails only if the device does, or has no memory left. What a kernel does to the
+/// memory of the device is not checked here; it reaches no memory of this program.
+pub trait Driver: Send + Sync + fmt::Debug {
+    fn facts(&self) -> &Facts;
+
+    fn memory(&self) -> Result<MemoryBytes, StepError>;
+
+    /// Memory of unspecified content, at a multiple of 256.
+    fn allocate(&self, bytes: usize) -> Result<Address, StepError>;
+
+    /// Gives back what [`Driver::allocate`] gave, once nothing that was begun uses it any more.
+    fn release(&self, address: Address);
+
+    /// Zeroed memory of this program that the device copies from and to by itself.
+    fn allocate_pinned(&self, bytes: usize) -> Result<NonNull<u8>, StepError>;
+
+    /// # Safety
+    /// [`Driver::allocate_pinned`] gave it as so many bytes, and nobody uses it any more.
+    unsafe fn release_pinned(&self, start: NonNull<u8>, bytes: usize);
+
+    /// Begins to copy `bytes` bytes to the device.
+    ///
+    /// # Safety
+    /// They are in pinned memory, and stay as they are until the stream has passed.
+    unsafe fn upload(&self, to: Address, from: *const u8, bytes: usize) -> Result<(), StepError>;
+
+    /// Begins to copy `bytes` bytes from the device.
+    ///
+    /// # Safety
+    /// They fit into pinned memory that nobody else uses until the stream has passed.
+    unsafe fn download(&self, to: *mut u8, from: Address, bytes: usize) -> Result<(), StepError>;
+
+    /// Begins to copy within the device.
+    fn copy(&self, to: Address, from: Address, bytes: usize) -> Result<(), StepError>;
+
+    /// Begins to fill with zeros.
+    fn zero(&self, at: Address, bytes: usize) -> Result<(), StepError>;
+
+    fn launch(&self, entry: &str, launch: Launch, arguments: &Arguments) -> Result<(), StepError>;
+
+    /// An event that the stream has passed already.
+    fn event(&self) -> Result<Event, StepError>;
+
+    /// Moves `event` to here.
+    fn mark(&self, event: Event) -> Result<(), StepError>;
+
+    /// Waits until the stream has passed `event`.
+    fn wait(&self, event: Event) -> Result<(), StepError>;
+
+    /// Waits until everything that was begun has ended.
+    fn wait_all(&self) -> Result<(), StepError>;
+
+    /// From here on launches are recorded instead of begun; nothing else may be begun.
+    fn begin_record(&self) -> Result<(), StepError>;
+
+    fn end_record(&self) -> Result<Record, StepError>;
+
+    /// Begins what was recorded.
+    fn replay(&self, record: Record) -> Result<(), StepError>;
+
+    fn release_record(&self, record: Record);
+}
