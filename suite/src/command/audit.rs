@@ -18,6 +18,7 @@ use serde::Serialize;
 ///
 /// Exit codes: 0 no error; 1 some result has one; 2 something could not be read; 4 no such file.
 #[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLE)]
 pub struct AuditFlags {
     /// Pages, logs or result files.
     #[arg(required = true, value_name = "FILE")]
@@ -26,6 +27,14 @@ pub struct AuditFlags {
     #[arg(long)]
     json: bool,
 }
+
+const EXAMPLE: &str = "\
+Example:
+
+  redline-bench audit page.md result.json --json
+
+Each finding names its rule and the figures that contradict each other, such as a mean TPOT that E2E
+and TTFT do not give. `holds` lists the rules that the result keeps.";
 
 /// A file and what was found in it.
 #[derive(Serialize)]

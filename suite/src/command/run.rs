@@ -27,6 +27,7 @@ use crate::measure::slo::Slo;
 /// Exit codes: 0 believable and nothing failed; 1 INVALID, or a request failed; 2 wrong use;
 /// 4 no server, interrupted, or the system gave out.
 #[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLE)]
 pub struct RunFlags {
     #[command(flatten)]
     bench: BenchFlags,
@@ -42,6 +43,23 @@ pub struct RunFlags {
     #[arg(long, value_name = "FORMAT=FILE")]
     export: Vec<ExportTo>,
 }
+
+const EXAMPLE: &str = "\
+Example:
+
+  redline-bench run --url http://127.0.0.1:8000 --engine redline.toml --scenario ladder-lite-c4.toml \\
+    --dataset rows.json --tokenizer tokenizer.json --out m.json --export vllm-json=v.json
+
+What the numbers mean:
+
+  TTFT   from the actual send to the first token; `from schedule` from when it was due
+  TPOT   time per token after the first, (E2E - TTFT) / (tokens - 1), of each request
+  ITL    gap between two chunks, or between two tokens where a chunk holds several
+  E2E    from the send to the last token
+  p99    with a `?` where there are too few requests to be sure of it
+  TTFT in parts: where the time to the first token went; `server` is server and network, the rest
+  is the client's own, and `schedule lag` grows when the client cannot keep up
+  verdict: whether the client, the counts and the cache let the numbers be believed";
 
 /// Runs the command.
 ///
