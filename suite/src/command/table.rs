@@ -41,9 +41,9 @@ fn of_counts(counts: &Counts) -> Vec<String> {
             shown(counts.requests_failed),
             shown(counts.requests_planned)
         ),
+        format!("tokens in      {}", shown(counts.input_tokens)),
         format!(
-            "tokens         {} in; out {} reported, {} requested, {} retokenized",
-            shown(counts.input_tokens),
+            "tokens out     {} reported, {} requested, {} retokenized",
             shown(counts.output_tokens_reported),
             shown(counts.output_tokens_requested),
             shown(counts.output_tokens_retokenized)
@@ -249,10 +249,11 @@ mod tests {
         assert!(found.lines().all(|line| line.chars().count() <= WIDTH), "{found}");
         expect![[r#"
             requests       998 answered, 2 failed of 1,000
-            tokens         2,258,583 in; out 1,992,177 reported, 1,992,177 requested, - retokenized
+            tokens in      2,258,583
+            tokens out     1,992,177 reported, 1,992,177 requested, - retokenized
                            2 reset
             throughput     23.79 requests/s, - tokens/s in, 4739.31 out
         "#]]
-        .assert_eq(&found.lines().take(4).map(|line| line.to_owned() + "\n").collect::<String>());
+        .assert_eq(&found.lines().take(5).map(|line| line.to_owned() + "\n").collect::<String>());
     }
 }
