@@ -141,6 +141,10 @@ impl Driver<'_> {
                 let needed = self.connections.len() as u64 + FILES_SPARE;
                 Err(DriveError::Files { needed, limit: slot as u64 })
             }
+            Err(Errno::EADDRNOTAVAIL) => {
+                let needed = self.connections.len() as u64;
+                Err(DriveError::Ports { address, needed, limit: slot as u64 })
+            }
             Err(_) => Ok(false),
         }
     }

@@ -151,16 +151,19 @@ impl ResponseDecoder {
             }
             return Ok(&[]);
         };
-        self.line.extend_from_slice(&bytes[..end]);
-        if self.line.last() == Some(&b'\r') {
-            self.line.pop();
-        }
+        let line = if self.line.is_empty() {
+            &bytes[..end]
+        } else {
+            self.line.extend_from_slice(&bytes[..end]);
+            &self.line
+        };
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
         self.state = match self.state {
-            State::ChunkEnd if self.line.is_empty() => State::ChunkSize,
+            State::ChunkEnd if line.is_empty() => State::ChunkSize,
             State::ChunkEnd => return Err(HttpError::Chunk("data runs on past its length")),
-            State::Trailer if self.line.is_empty() => State::Done,
+            State::Trailer if line.is_empty() => State::Done,
             State::Trailer => State::Trailer,
-            _ => match chunk_size(&self.line)? {
+            _ => match chunk_size(line)? {
                 0 => State::Trailer,
                 size => State::Chunk(size),
             },
@@ -171,13 +174,16 @@ impl ResponseDecoder {
 }
 
 fn chunk_size(line: &[u8]) -> Result<u64, HttpError> {
-    let text = std::str::from_utf8(line).map_err(|_| HttpError::Chunk("size is not text"))?;
-    let digits = text.split(';').next().unwrap_or("").trim();
-    // `from_str_radix` would also take a sign.
-    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return Err(HttpError::Chunk("size is not hexadecimal"));
+    const NOT_HEXADECIMAL: HttpError = HttpError::Chunk("size is not hexadecimal");
+    let digits = line.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+    if digits.is_empty() {
+        return Err(NOT_HEXADECIMAL);
     }
-    u64::from_str_radix(digits, 16).map_err(|_| HttpError::Chunk("size is beyond 64 bits"))
+    digits.iter().try_fold(0_u64, |size, digit| {
+        let digit = char::from(*digit).to_digit(16).ok_or(NOT_HEXADECIMAL)?;
+        let size = size.checked_mul(16).ok_or(HttpError::Chunk("size is beyond 64 bits"))?;
+        Ok(size + u64::from(digit))
+    })
 }
 
 fn read_head(response: &httparse::Response<'_, '_>) -> Result<(Head, State), HttpError> {

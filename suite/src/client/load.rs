@@ -25,7 +25,7 @@ pub struct ClientLoad {
     reads_unstamped: u64,
     /// Reads that brought more than one chunk with a token.
     reads_coalesced: u64,
-    /// Those of them that may have waited for longer than [`LATE_NS`].
+    /// Those of them that waited for longer than [`LATE_NS`], or may have.
     reads_late: u64,
     shares: Vec<f64>,
     slice_start_ns: u64,
@@ -64,7 +64,9 @@ impl ClientLoad {
         }
         self.reads += 1;
         self.reads_coalesced += u64::from(chunks > 1);
-        self.reads_late += u64::from(chunks > 1 && waited_ns > LATE_NS);
+        // A client that got its core late does not know it, and the stamp does.
+        let late = waited_ns.max(kernel_to_user_ns.unwrap_or(0)) > LATE_NS;
+        self.reads_late += u64::from(chunks > 1 && late);
         match kernel_to_user_ns {
             Some(ns) => self.kernel_to_user_ns.saturating_record(ns),
             None => self.reads_unstamped += 1,
@@ -144,4 +146,30 @@ fn thread_cpu_ns() -> u64 {
     let microseconds =
         usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
     u64::try_from(microseconds).unwrap_or(0) * 1000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_reads_of_several_chunks_that_waited_are_late() {
+        let mut load = ClientLoad::start();
+        let long = 2 * LATE_NS;
+        for (kernel_to_user_ns, chunks, waited_ns) in [
+            (Some(1000), 1, long),
+            (Some(long), 1, long),
+            (Some(1000), 2, 1000),
+            (Some(1000), 0, long),
+            (Some(1000), 2, long),
+            (Some(long), 3, 1000),
+            (None, 3, long),
+            (None, 3, 0),
+        ] {
+            load.read(kernel_to_user_ns, chunks, waited_ns);
+        }
+        assert_eq!(load.late_read_share(), Some(3.0 / 7.0));
+        assert_eq!(load.coalesced_read_share(), Some(5.0 / 7.0));
+        assert_eq!(load.kernel_timestamps(), Some(false), "two of seven reads had no stamp");
+    }
 }

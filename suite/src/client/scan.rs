@@ -8,6 +8,8 @@ use std::borrow::Cow;
 
 use super::delta::{Chunk, Usage};
 
+/// Longest string that is searched byte by byte.
+const SHORT: usize = 16;
 /// Deepest nesting that is passed over. `logprobs` has four.
 const DEPTH_MAX: u32 = 16;
 
@@ -168,7 +170,10 @@ impl<'a> Cursor<'a> {
         if !escaped {
             return Some(Some(Cow::Borrowed(std::str::from_utf8(raw).ok()?)));
         }
-        // Escapes are rare, and a library's work.
+        if let Some(text) = unescape(raw) {
+            return Some(Some(Cow::Owned(text)));
+        }
+        // The others are rare, and a library's work.
         let quoted = &self.bytes[self.at - raw.len() - 2..self.at];
         serde_json::from_slice(quoted).ok().map(|text| Some(Cow::Owned(text)))
     }
@@ -180,7 +185,7 @@ impl<'a> Cursor<'a> {
         let mut escaped = false;
         loop {
             let rest = self.bytes.get(self.at..)?;
-            self.at += memchr::memchr2(b'"', b'\\', rest)?;
+            self.at += special(rest)?;
             if self.bytes[self.at] == b'"' {
                 let raw = &self.bytes[start..self.at];
                 self.at += 1;
@@ -237,6 +242,32 @@ impl<'a> Cursor<'a> {
     }
 }
 
+/// Where the next quote or backslash is. Most strings of a chunk are too short for `memchr` to pay.
+fn special(bytes: &[u8]) -> Option<usize> {
+    let (short, rest) = bytes.split_at(bytes.len().min(SHORT));
+    let found = short.iter().position(|byte| matches!(byte, b'"' | b'\\'));
+    found.or_else(|| memchr::memchr2(b'"', b'\\', rest).map(|at| at + short.len()))
+}
+
+/// The text of `raw`, whose escapes are all of one letter.
+fn unescape(raw: &[u8]) -> Option<String> {
+    let mut text = Vec::with_capacity(raw.len());
+    let mut rest = raw;
+    while let Some(at) = memchr::memchr(b'\\', rest) {
+        text.extend_from_slice(&rest[..at]);
+        text.push(match rest.get(at + 1)? {
+            b'n' => b'\n',
+            b't' => b'\t',
+            b'r' => b'\r',
+            letter @ (b'"' | b'\\' | b'/') => *letter,
+            _ => return None,
+        });
+        rest = &rest[at + 2..];
+    }
+    text.extend_from_slice(rest);
+    String::from_utf8(text).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -256,9 +287,10 @@ mod tests {
     fn the_chunks_of_known_servers_need_no_other_reader() {
         for text in [
             r#"{"id":"c-1","object":"text_completion","created":1700000000,"model":"m","choices":[{"index":0,"text":" a","logprobs":null,"finish_reason":null,"token_ids":[7,8]}]}"#,
-            r#"{"id":"c","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"role":"assistant","content":"\n\u00e9","tool_calls":null},"logprobs":null,"finish_reason":"length","matched_stop":null}],"usage":null}"#,
+            r#"{"id":"c","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"role":"assistant","content":"\n\"\t\\/\u00e9","tool_calls":null},"logprobs":null,"finish_reason":"length","matched_stop":null}],"usage":null}"#,
             r#"{ "choices" : [ {"index":1,"text":"x"}, {"delta":{"reasoning_content":"r","content":null}} ] , "usage":{"prompt_tokens":5,"total_tokens":7,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":4}}}"#,
             r#"{"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":2,"prompt_tokens_details":null}}"#,
+            r#"{"choices":[{"text":"\n\t\r\"\\\/ and a text of more than sixteen bytes\n"}]}"#,
         ] {
             assert!(scan(text.as_bytes()).is_some(), "{text}");
             same(text);

@@ -72,20 +72,12 @@ impl Distributions {
 
     fn take_gaps(&mut self, request: &Answered<'_>) {
         let pairs = request.sample.chunks.windows(2);
-        let gaps = pairs.map(|pair| pair[1].at_ns.saturating_sub(pair[0].at_ns));
-        // The gap before a chunk in which no token ends belongs to the token that it goes on.
-        let mut carried = 0;
-        for (gap, tokens) in gaps.zip(request.credit.per_chunk.iter().skip(1)) {
-            self.itl_chunk.push(gap);
-            carried += gap;
-            if let (Some(itl_token), Some(each)) =
-                (&mut self.itl_token, carried.checked_div(*tokens))
-            {
-                let count = usize::try_from(*tokens).unwrap_or(0);
-                itl_token.extend(std::iter::repeat_n(each, count));
-                carried = 0;
-            }
+        let gaps: Vec<u64> =
+            pairs.map(|pair| pair[1].at_ns.saturating_sub(pair[0].at_ns)).collect();
+        if let Some(itl_token) = &mut self.itl_token {
+            itl_token.extend(token_gaps(&gaps, &request.credit.per_chunk));
         }
+        self.itl_chunk.extend(gaps);
     }
 
     /// The summaries of the parts of TTFT; none without an answer.
@@ -127,6 +119,27 @@ impl Distributions {
             schedule_lag_us: histogram(&self.schedule_lag)?,
         })
     }
+}
+
+/// The gap of each token after the first chunk's, from the gaps between chunks. The gap before a
+/// chunk in which no token ends belongs to the next token, after the last token to that one: they
+/// add up to the same time.
+fn token_gaps(gaps: &[u64], per_chunk: &[u64]) -> Vec<u64> {
+    let mut found = Vec::new();
+    let mut carried = 0;
+    for (gap, tokens) in gaps.iter().zip(per_chunk.iter().skip(1)) {
+        carried += gap;
+        if let Some(each) = carried.checked_div(*tokens) {
+            let count = usize::try_from(*tokens).unwrap_or(0);
+            found.extend(std::iter::repeat_n(each, count));
+            carried = 0;
+        }
+    }
+    match found.last_mut() {
+        Some(last) => *last += carried,
+        None => found.extend((carried > 0).then_some(carried)),
+    }
+    found
 }
 
 const NO_QUEUE: &str = "this arrival has no cap on concurrency that a request could wait behind";
@@ -220,6 +233,21 @@ mod tests {
                 .to_vec(),
         };
         assert_eq!(found, expected, "the stream's end is no part of any of them");
+    }
+
+    #[test]
+    fn gaps_per_token_add_up_however_the_tokens_lie_in_the_chunks() {
+        let cases: [(&[u64], &[u64]); 5] = [
+            (&[1, 2, 1], &[5, 5, 20]),
+            (&[1, 0, 1], &[30]),
+            (&[1, 1, 0], &[30]),
+            (&[3, 0, 0], &[30]),
+            (&[1, 0, 2], &[15, 15]),
+        ];
+        for (per_chunk, expected) in cases {
+            assert_eq!(token_gaps(&[10, 20], per_chunk), expected, "{per_chunk:?}");
+        }
+        assert_eq!(token_gaps(&[], &[1]), [0; 0]);
     }
 
     #[test]

@@ -1,3 +1,5 @@
+//! Every reason is provoked alone, and a clean run has none.
+
 use super::*;
 use schema::run::Summary;
 
@@ -89,6 +91,11 @@ fn primed(run: &mut Run, hits: u64) {
 fn a_clean_run_is_valid() {
     assert_eq!(judged(|_| ()), Validity::default());
     assert_eq!(judged(|run| primed(run, 2480)), Validity::default());
+    let stamped = judged(|run| {
+        run.client.kernel_timestamps = Some(true);
+        run.client.loop_lag_us_p99 = Some(450);
+    });
+    assert_eq!(stamped, Validity::default(), "the kernel's stamps do not wait for the loop");
     let kept = judged(|run| {
         run.evidence.length_forced = false;
         run.evidence.fixed_output = None;
