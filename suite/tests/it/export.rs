@@ -49,9 +49,12 @@ fn what_is_exported_is_read_back_without_an_error() {
         let checks = results[0]["checks"].as_array().expect("a list");
         let wrong = |check: &&Value| check["level"] == "error" && check["ok"] == false;
         let wrong: Vec<&Value> = checks.iter().filter(wrong).map(|check| &check["rule"]).collect();
-        // A block has two digits of the duration, too few for the rates of so short a run.
+        // A block has two digits of the duration, too few for rates and concurrency of so short a run.
         let block = ["lmdeploy", "sglang", "vllm"].contains(&format);
-        assert!(wrong.iter().all(|rule| block && **rule == "E06"), "{format}: {wrong:?}");
+        assert!(
+            wrong.iter().all(|rule| block && (**rule == "E06" || **rule == "E21")),
+            "{format}: {wrong:?}"
+        );
         assert_eq!(results.len(), 1, "{format}");
         assert_eq!(results[0]["requests_ok"], REQUESTS, "{format}");
         let tool = results[0]["tool"].as_str().expect("a name");
