@@ -6,6 +6,7 @@ pub mod client;
 pub mod clock;
 pub mod command;
 pub mod emitter;
+pub mod export;
 pub mod measure;
 pub mod session;
 pub mod workload;

@@ -3,7 +3,9 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use suite::command::{audit, first_answer, plan, probe, run, search, sweep, verify_manifest};
+use suite::command::{
+    audit, export, first_answer, plan, probe, run, search, sweep, verify_manifest,
+};
 
 /// Measures a server of language models over its OpenAI-compatible HTTP interface.
 ///
@@ -28,6 +30,10 @@ A plan can be saved, and sent again by anyone:
   redline-bench plan --scenario s.toml --dataset d.json --tokenizer t.json --out plan.json
   redline-bench run --plan plan.json --url URL --engine e.toml --tokenizer t.json --out m.json
 
+A result can be written as other tools write theirs:
+
+  redline-bench export m.json --format vllm-json --backend vllm --model Qwen/Qwen3-8B
+
 Others' published results can be held against their own figures:
 
   redline-bench audit page.md result.json
@@ -43,6 +49,7 @@ enum Command {
     VerifyManifest(verify_manifest::VerifyManifestFlags),
     Probe(probe::ProbeFlags),
     FirstAnswer(first_answer::FirstAnswerFlags),
+    Export(export::ExportFlags),
     Audit(audit::AuditFlags),
 }
 
@@ -55,6 +62,7 @@ fn main() -> ExitCode {
         Command::VerifyManifest(flags) => verify_manifest::execute(&flags),
         Command::Probe(flags) => probe::execute(&flags),
         Command::FirstAnswer(flags) => first_answer::execute(&flags),
+        Command::Export(flags) => export::execute(&flags),
         Command::Audit(flags) => audit::execute(&flags),
     };
     let exit = done.unwrap_or_else(|error| {

@@ -40,8 +40,8 @@ const REQUEST_RATE: &str = "request_rate";
 /// Without these there is no result.
 const NEEDED: &[&str] = &["completed", "duration", "total_output_tokens"];
 
-/// What a value that is not there is printed as.
-const NOT_THERE: &[&str] = &["N/A", "None", "null", "nan", "NaN"];
+/// What a value that is not there is printed as; `not` is the first word of SGLang's `not set`.
+const NOT_THERE: &[&str] = &["N/A", "None", "null", "nan", "NaN", "not", "trace"];
 
 /// The name and scale of the figure that a console block calls `label`; `None` where no rule needs
 /// it.

@@ -1,11 +1,11 @@
-//! Result files: vLLM's JSON, and SGLang's lines of JSON.
+//! Result files: vLLM's JSON, SGLang's lines of JSON, and reports with nested figures.
 
 use serde_json::{Map, Value};
 
 use super::figures::Figures;
 use super::tool::Tool;
 use super::workload::Asked;
-use super::{Found, Unread};
+use super::{Found, Unread, nested};
 
 /// Keys that vLLM has for what SGLang, and the rules here, call otherwise.
 const ALIASES: &[(&str, &str)] =
@@ -15,7 +15,8 @@ const ALIASES: &[(&str, &str)] =
 pub fn read(text: &str) -> Vec<Result<Found, Unread>> {
     let lines = 1 + text.trim_end().matches('\n').count() as u64;
     if let Ok(object) = parse(text) {
-        return vec![found(&object, (1, lines))];
+        let lines = (1, lines);
+        return nested::read(&object, lines).unwrap_or_else(|| vec![found(&object, lines)]);
     }
     (1..)
         .zip(text.lines())

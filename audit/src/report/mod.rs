@@ -2,8 +2,10 @@
 //! Knows no file: text goes in, records come out, and what cannot be read is named by its line.
 
 mod console;
+mod csv;
 mod figures;
 mod json;
+mod nested;
 mod tool;
 mod workload;
 
@@ -47,11 +49,18 @@ struct Found {
 ///
 /// Console blocks are those titled `Serving Benchmark Result` (LMDeploy's and SGLang's scripts,
 /// vLLM, and GPUStack's rendering of guidellm), wherever they stand, also several on a line. A
-/// text that begins with `{` is read as results of vLLM or SGLang, one or one per line.
+/// text that begins with `{` is read as results of vLLM or SGLang, one or one per line, or as the
+/// report of guidellm, AIPerf or llm-d; one with the head of LMDeploy's CSV as that.
 #[must_use]
 pub fn read(file: &str, text: &str) -> Reading {
-    let results =
-        if text.trim_start().starts_with('{') { json::read(text) } else { console::read(text) };
+    let begins = |with: &str| text.trim_start().starts_with(with);
+    let results = if begins("{") {
+        json::read(text)
+    } else if begins(csv::HEAD) {
+        csv::read(text)
+    } else {
+        console::read(text)
+    };
     let sha256 = sha256_hex(text.as_bytes());
     let mut reading = Reading::default();
     for result in results {

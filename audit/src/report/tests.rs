@@ -150,3 +150,28 @@ fn files_of_vllm_and_sglang_are_read_as_python_writes_them() {
     assert_eq!(lines[0].scenario.arrival, Some(Arrival::AllAtOnce));
     assert_eq!(lines[0].source.as_ref().unwrap().tool, "sglang");
 }
+
+#[test]
+fn what_a_tool_prints_for_nothing_is_no_figure() {
+    let capped = "Benchmark duration (s):";
+    let unset = format!("Max request concurrency:                 not set\n{capped}");
+    assert_eq!(broken(&SOUND.replace(capped, &unset)), Vec::<String>::new());
+}
+
+#[test]
+fn a_report_is_read_in_its_own_units() {
+    let text = r#"{"version": "0.2.1", "run": {"time": {"duration": "PT1M2.5S"}},
+        "results": {"request_performance": {"aggregate": {
+            "requests": {"total": 10, "failures": 0, "output_length": {"mean": 11.0}},
+            "latency": {"time_to_first_token": {"units": "ms", "mean": 20.5},
+                        "request_latency": {"units": "s", "mean": 0.1205},
+                        "time_per_output_token": {"units": "s/token", "mean": 0.01}}}}}}"#;
+    assert_eq!(broken(text), Vec::<String>::new());
+    let record = &read("report.json", text).records[0];
+    let metrics = record.metrics.as_ref().unwrap();
+    assert_eq!(metrics.ttft_us.as_ref().unwrap().mean, Some(20_500));
+    assert_eq!(metrics.e2e_us.as_ref().unwrap().mean, Some(120_500));
+    assert_eq!(record.time.as_ref().unwrap().wall_us, Some(62_500_000));
+    let odd = text.replace("\"ms\"", "\"us\"");
+    assert!(read("report.json", &odd).unread[0].why.contains("neither s nor ms"));
+}

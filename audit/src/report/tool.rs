@@ -14,8 +14,12 @@ pub enum Tool {
     Sglang,
     /// `vllm bench serve`.
     Vllm,
-    /// guidellm, as GPUStack prints it.
+    /// guidellm's report, also as GPUStack prints it.
     Guidellm,
+    /// AIPerf's JSON.
+    Aiperf,
+    /// llm-d's report, which many tools' results are turned into.
+    LlmD,
 }
 
 impl Tool {
@@ -40,6 +44,8 @@ impl Tool {
             Self::Sglang => "sglang",
             Self::Vllm => "vllm",
             Self::Guidellm => "guidellm",
+            Self::Aiperf => "aiperf",
+            Self::LlmD => "llm-d",
         }
     }
 
@@ -49,6 +55,8 @@ impl Tool {
             Self::Lmdeploy => Some(TokenSource::Requested),
             // Usage if the server gives it, else what was requested or the number of chunks.
             Self::Sglang | Self::Guidellm => None,
+            // Usage or the tokenizer's, as it was told; whatever the tool behind it has.
+            Self::Aiperf | Self::LlmD => None,
             Self::Vllm => Some(TokenSource::Usage),
         }
     }
@@ -62,7 +70,10 @@ impl Tool {
     /// What the tool means by its figures, for whoever compares them.
     pub fn definitions(self) -> BTreeMap<String, Value> {
         let (itl, weight, percentiles) = match self {
-            Self::Lmdeploy | Self::Sglang | Self::Vllm => ("chunk", "request", "linear"),
+            Self::Lmdeploy | Self::Sglang | Self::Vllm | Self::Aiperf => {
+                ("chunk", "request", "linear")
+            }
+            Self::LlmD => ("unknown", "unknown", "unknown"),
             Self::Guidellm => ("request-mean", "token", "cdf"),
         };
         let tpot_includes_ttft = self == Self::Guidellm;

@@ -10,14 +10,15 @@ use schema::exit::Exit;
 use schema::run::{Check, Level, RunRecord};
 use serde::Serialize;
 
-/// Judge published results of LMDeploy, SGLang, vLLM and guidellm.
+/// Judge published results of other tools.
 ///
-/// Reads console blocks (`Serving Benchmark Result`) in logs and pages, and the JSON of vLLM and
-/// SGLang. Each result is held against what its own figures imply: an error is a figure that cannot
+/// Reads console blocks (`Serving Benchmark Result`) in logs and pages, the JSON of vLLM, SGLang,
+/// guidellm, AIPerf and llm-d, and LMDeploy's CSV. Each result is held against what its own figures imply: an error is a figure that cannot
 /// be what its name says, a warning is something to know before comparing it.
 ///
 /// Exit codes: 0 no error; 1 some result has one; 2 something could not be read; 4 no such file.
 #[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLE)]
 pub struct AuditFlags {
     /// Pages, logs or result files.
     #[arg(required = true, value_name = "FILE")]
@@ -26,6 +27,14 @@ pub struct AuditFlags {
     #[arg(long)]
     json: bool,
 }
+
+const EXAMPLE: &str = "\
+Example:
+
+  redline-bench audit page.md result.json --json
+
+Each finding names its rule and the figures that contradict each other, such as a mean TPOT that E2E
+and TTFT do not give. `holds` lists the rules that the result keeps.";
 
 /// A file and what was found in it.
 #[derive(Serialize)]

@@ -19,6 +19,7 @@ use super::progress::{Progress, Style};
 use crate::client::control::{Key, Server};
 use crate::client::drive::DriveError;
 use crate::client::probe::{Probed, probe, served_model};
+use crate::export::{Asked, Selection};
 use crate::measure::slo::Slo;
 use crate::session::{Assignment, Finished, Reference};
 use crate::workload::arrival::reschedule;
@@ -211,6 +212,18 @@ impl<'a> Bench<'a> {
             return Ok(Exit::Environment);
         }
         Err(error)
+    }
+
+    /// What reports of other tools say beside what a measurement does.
+    #[must_use]
+    pub fn asked(&self) -> Asked {
+        Asked {
+            backend: Some(self.engine.id.clone()),
+            model: Some(self.model_name()).filter(|name| !name.is_empty()),
+            tokenizer: None,
+            workload: Some(self.file.scenario.workload.clone()),
+            selection: Selection::default(),
+        }
     }
 
     fn model_name(&self) -> String {

@@ -2,6 +2,7 @@
 //! suite that prints.
 
 pub mod audit;
+pub mod export;
 pub mod first_answer;
 pub mod plan;
 pub mod probe;
@@ -14,4 +15,5 @@ mod bench;
 mod inputs;
 mod keeper;
 mod progress;
+mod table;
 mod write;

@@ -21,6 +21,7 @@ use crate::workload::tokenizer::Tokenizer;
 /// come out the same on every machine; runs with different hashes are not compared. A saved plan
 /// is sent as it is by `redline-bench run --plan`.
 #[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLE)]
 pub struct PlanFlags {
     /// Scenario file; its stem is the scenario's id.
     #[arg(long, value_name = "FILE")]
@@ -39,6 +40,14 @@ pub struct PlanFlags {
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 }
+
+const EXAMPLE: &str = "\
+Example:
+
+  redline-bench plan --scenario sharegpt.toml --dataset rows.json --tokenizer tokenizer.json
+
+`input tokens` and `output tokens` are sums over all requests, `last send` is when the last one is
+due, and `manifest` is the hash by which runs are compared.";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]

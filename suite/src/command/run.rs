@@ -5,9 +5,11 @@ use std::path::PathBuf;
 use clap::Args;
 use schema::exit::Exit;
 use schema::measurement::Measurement;
-use schema::run::{Status, TtftParts, ValidityVerdict};
+use schema::run::{Status, ValidityVerdict};
 
 use super::bench::{Bench, BenchFlags};
+use super::export::{ExportTo, export_all};
+use super::table::table;
 use crate::client::control::ControlError;
 use crate::client::drive::DriveError;
 use crate::measure::slo::Slo;
@@ -25,6 +27,7 @@ use crate::measure::slo::Slo;
 /// Exit codes: 0 believable and nothing failed; 1 INVALID, or a request failed; 2 wrong use;
 /// 4 no server, interrupted, or the system gave out.
 #[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLE)]
 pub struct RunFlags {
     #[command(flatten)]
     bench: BenchFlags,
@@ -35,7 +38,28 @@ pub struct RunFlags {
     /// be given several times. TTFT and E2E count from the scheduled send.
     #[arg(long, value_name = "NAME_ms=LIMIT")]
     slo: Vec<Slo>,
+    /// Write the result in another tool's format too; may be given several times. The formats are
+    /// those of `redline-bench export`.
+    #[arg(long, value_name = "FORMAT=FILE")]
+    export: Vec<ExportTo>,
 }
+
+const EXAMPLE: &str = "\
+Example:
+
+  redline-bench run --url http://127.0.0.1:8000 --engine redline.toml --scenario ladder-lite-c4.toml \\
+    --dataset rows.json --tokenizer tokenizer.json --out m.json --export vllm-json=v.json
+
+What the numbers mean:
+
+  TTFT   from the actual send to the first token; `from schedule` from when it was due
+  TPOT   time per token after the first, (E2E - TTFT) / (tokens - 1), of each request
+  ITL    gap between two chunks, or between two tokens where a chunk holds several
+  E2E    from the send to the last token
+  p99    with a `?` where there are too few requests to be sure of it
+  TTFT in parts: where the time to the first token went; `server` is server and network, the rest
+  is the client's own, and `schedule lag` grows when the client cannot keep up
+  verdict: whether the client, the counts and the cache let the numbers be believed";
 
 /// Runs the command.
 ///
@@ -47,7 +71,8 @@ pub fn execute(flags: &RunFlags) -> anyhow::Result<Exit> {
         Ok(finished) => finished.measurement,
         Err(error) => return bench.unmeasured(error),
     };
-    print(&measurement);
+    print!("{}", table(&measurement));
+    export_all(&flags.export, &flags.out, &bench.asked())?;
     Ok(exit_of(&measurement))
 }
 
@@ -56,61 +81,6 @@ pub fn execute(flags: &RunFlags) -> anyhow::Result<Exit> {
 pub fn exit_of(measurement: &Measurement) -> Exit {
     let invalid = measurement.validity.verdict == ValidityVerdict::Invalid;
     if invalid || measurement.status != Status::Ok { Exit::Worse } else { Exit::Well }
-}
-
-/// The few figures that a person wants at once; the rest is in the file.
-fn print(measurement: &Measurement) {
-    if let Some(counts) = &measurement.counts {
-        let count = |value: Option<u64>| value.unwrap_or(0);
-        println!(
-            "requests       {} answered, {} failed of {}",
-            count(counts.requests_ok),
-            count(counts.requests_failed),
-            count(counts.requests_planned)
-        );
-    }
-    if let Some(metrics) = &measurement.metrics {
-        println!("output         {:.1} tokens/s", metrics.output_tokens_per_s.unwrap_or(0.0));
-        for (name, summary) in metrics.summaries() {
-            let Some(summary) = summary else { continue };
-            println!(
-                "{:<14} p50 {} ms, p99 {} ms",
-                name.trim_end_matches("_us"),
-                ms(summary.p50),
-                ms(summary.p99)
-            );
-        }
-        for (name, summary) in [
-            ("ttft_scheduled", &metrics.ttft_scheduled_us),
-            ("e2e_scheduled", &metrics.e2e_scheduled_us),
-        ] {
-            let Some(summary) = summary else { continue };
-            println!("{name:<14} p50 {} ms, p99 {} ms", ms(summary.p50), ms(summary.p99));
-        }
-        if let Some(parts) = &metrics.ttft_parts_us {
-            print_parts(parts);
-        }
-    }
-    if let Some(failure) = &measurement.failure {
-        println!("failure        {}", failure.message);
-    }
-    let verdict = format!("{:?}", measurement.validity.verdict).to_uppercase();
-    println!("verdict        {verdict}");
-    for reason in &measurement.validity.reasons {
-        println!("               {reason}");
-    }
-}
-
-/// Where the time to the first token went, from the scheduled send on.
-fn print_parts(parts: &TtftParts) {
-    println!("from the scheduled send to the first token, in ms:");
-    for (name, part) in parts.named() {
-        println!("  {name:<12} mean {}, p50 {}, p99 {}", ms(part.mean), ms(part.p50), ms(part.p99));
-    }
-}
-
-fn ms(us: Option<u64>) -> String {
-    us.map_or_else(|| "?".to_owned(), |us| format!("{}.{:03}", us / 1000, us % 1000))
 }
 
 /// The exit code of an error that reached the top.

@@ -23,6 +23,7 @@ use crate::workload::arrival::at_rate;
 ///
 /// Exit codes: 0 a rate was found; 1 the lowest rate is not kept; 2 wrong use; 4 the environment.
 #[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLE)]
 pub struct SearchFlags {
     #[command(flatten)]
     bench: BenchFlags,
@@ -53,6 +54,15 @@ pub struct SearchFlags {
     #[arg(long, value_name = "FOLDER")]
     out: PathBuf,
 }
+
+const EXAMPLE: &str = "\
+Example, the rate at which 99 of 100 requests begin within half a second:
+
+  redline-bench search --url http://127.0.0.1:8000 --engine redline.toml --scenario balanced.toml \\
+    --dataset rows.json --tokenizer tokenizer.json --slo ttft_ms=500 --out search/
+
+`search.json` holds every run. The rate found is a lower bound: at the confidence asked for, the
+server keeps it; the lowest rate that it was not seen to keep stands beside it.";
 
 fn share(text: &str) -> Result<f64, String> {
     let value: f64 = text.parse().map_err(|_| "not a number".to_owned())?;

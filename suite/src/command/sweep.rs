@@ -23,6 +23,7 @@ use crate::workload::arrival::at_rate;
 ///
 /// Exit codes: those of `run`, the worst of all points.
 #[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLE)]
 pub struct SweepFlags {
     #[command(flatten)]
     bench: BenchFlags,
@@ -41,6 +42,15 @@ pub struct SweepFlags {
     #[arg(long, value_name = "FOLDER")]
     out: PathBuf,
 }
+
+const EXAMPLE: &str = "\
+Example, latency against throughput from one request at a time to 64:
+
+  redline-bench sweep --url http://127.0.0.1:8000 --engine redline.toml --scenario balanced.toml \\
+    --dataset rows.json --tokenizer tokenizer.json --concurrency 1,4,16,64 --out sweep/
+
+A row is a point: answered requests, requests and output tokens a second, TTFT and TPOT. `good/s` is
+the requests a second that keep every `--slo`.";
 
 /// Runs the command.
 ///

@@ -18,7 +18,8 @@ pub fn compact<T: Serialize>(path: &Path, value: &T) -> anyhow::Result<()> {
     text(path, &(to_canonical(value)? + "\n"))
 }
 
-fn text(path: &Path, text: &str) -> anyhow::Result<()> {
+/// Writes `text` to `path`, all or nothing.
+pub fn text(path: &Path, text: &str) -> anyhow::Result<()> {
     let name = path.file_name().with_context(|| format!("`{}` is no file", path.display()))?;
     let beside = path.with_file_name(format!(".{}.{}", name.to_string_lossy(), std::process::id()));
     let written = put(&beside, text.as_bytes()).and_then(|()| fs::rename(&beside, path));

@@ -371,10 +371,18 @@ fn a_closed_loop_is_measured_too() {
 
 #[test]
 fn the_help_teaches() {
-    let output = Desk::new().bench().args(["run", "--help"]).output().expect("runs");
-    let help = String::from_utf8_lossy(&output.stdout).into_owned();
-    for word in ["Exit codes", "--timeout-s", "warm up", "Engine file"] {
-        assert!(help.contains(word), "`{word}` is missing in:\n{help}");
+    let help = |command: &str| {
+        let output = Desk::new().bench().args([command, "--help"]).output().expect("runs");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let run = help("run");
+    for word in ["--timeout-s", "warm up", "Engine file", "What the numbers mean"] {
+        assert!(run.contains(word), "`{word}` is missing in:\n{run}");
+    }
+    for command in ["run", "sweep", "search", "plan", "export", "audit"] {
+        let help = help(command);
+        let example = format!("  redline-bench {command} ");
+        assert!(help.contains("Example") && help.contains(&example), "{help}");
     }
 }
 

@@ -1,0 +1,259 @@
+//! The closing table of a run: what a person wants to know, in 80 columns.
+
+use schema::measurement::Measurement;
+use schema::run::{Counts, Metrics, Summary, TtftParts};
+
+/// Columns of the table.
+const WIDTH: usize = 80;
+
+/// The whole table, its last line ended. What is not known is a dash.
+#[must_use]
+pub fn table(measurement: &Measurement) -> String {
+    let mut lines = Vec::new();
+    if let Some(counts) = &measurement.counts {
+        lines.extend(of_counts(counts));
+    }
+    if let Some(metrics) = &measurement.metrics {
+        lines.extend(throughput(metrics));
+        lines.extend(latencies(metrics));
+        lines.extend(metrics.ttft_parts_us.as_ref().map(parts).unwrap_or_default());
+    }
+    if let Some(failure) = &measurement.failure {
+        lines.extend(wrapped("failure        ", &failure.message));
+    }
+    lines.push(String::new());
+    lines.push(format!(
+        "verdict        {}",
+        format!("{:?}", measurement.validity.verdict).to_uppercase()
+    ));
+    for reason in &measurement.validity.reasons {
+        lines.extend(wrapped("             - ", reason));
+    }
+    lines.iter().map(|line| line.trim_end().to_owned() + "\n").collect()
+}
+
+fn of_counts(counts: &Counts) -> Vec<String> {
+    let shown = |count: Option<u64>| count.map_or_else(|| "-".to_owned(), grouped);
+    let mut lines = vec![
+        format!(
+            "requests       {} answered, {} failed of {}",
+            shown(counts.requests_ok),
+            shown(counts.requests_failed),
+            shown(counts.requests_planned)
+        ),
+        format!("tokens in      {}", shown(counts.input_tokens)),
+        format!(
+            "tokens out     {} reported, {} requested, {} retokenized",
+            shown(counts.output_tokens_reported),
+            shown(counts.output_tokens_requested),
+            shown(counts.output_tokens_retokenized)
+        ),
+    ];
+    for (class, count) in counts.failures.iter().flatten() {
+        lines.push(format!("               {} {class}", grouped(*count)));
+    }
+    lines
+}
+
+fn throughput(metrics: &Metrics) -> Vec<String> {
+    let rate =
+        |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.2}"));
+    let mut lines = vec![
+        format!(
+            "throughput     {} requests/s, {} tokens/s in, {} out",
+            rate(metrics.requests_per_s),
+            rate(metrics.input_tokens_per_s),
+            rate(metrics.output_tokens_per_s)
+        ),
+        format!(
+            "output         {} tokens/s steady, {} in the best second",
+            rate(metrics.output_tokens_per_s_steady),
+            rate(metrics.output_tokens_per_s_peak)
+        ),
+        format!("concurrency    {} on average", rate(metrics.concurrency_mean)),
+    ];
+    for (limit, good) in metrics.goodput_per_s.iter().flatten() {
+        lines.push(format!("goodput        {good:.2} requests/s within {limit}"));
+    }
+    lines
+}
+
+/// Percentiles of each quantity. Where there are too few samples to bound one, it has a mark.
+fn latencies(metrics: &Metrics) -> Vec<String> {
+    let rows = [
+        ("TTFT", &metrics.ttft_us, true),
+        ("  from schedule", &metrics.ttft_scheduled_us, true),
+        ("TPOT", &metrics.tpot_us, true),
+        ("ITL per chunk", &metrics.itl_chunk_us, false),
+        ("ITL per token", &metrics.itl_token_us, false),
+        ("E2E", &metrics.e2e_us, true),
+        ("  from schedule", &metrics.e2e_scheduled_us, true),
+    ];
+    let head = ["mean", "p50", "p90", "p95", "p99", "max"].map(str::to_owned);
+    let mut lines = vec![String::new(), row("latency in ms", &head)];
+    let mut few = false;
+    for (name, summary, of_requests) in rows {
+        let Some(summary) = summary else { continue };
+        let unsure = |bound: Option<u64>| of_requests && bound.is_none();
+        let bounded = [
+            (summary.p90, unsure(summary.p90_upper)),
+            (summary.p95, unsure(summary.p95_upper)),
+            (summary.p99, unsure(summary.p99_upper)),
+        ];
+        few |= bounded.iter().any(|(_, unsure)| *unsure);
+        let [p90, p95, p99] = bounded.map(|(us, unsure)| ms(us) + if unsure { "?" } else { "" });
+        let cells = [ms(summary.mean), ms(summary.p50), p90, p95, p99, ms(summary.max)];
+        lines.push(row(name, &cells));
+    }
+    if few {
+        lines.push("? too few samples to bound this percentile with 99 % confidence".to_owned());
+    }
+    lines.extend(bounds(metrics));
+    lines
+}
+
+/// What TTFT and E2E surely do not exceed in 99 of 100 requests.
+fn bounds(metrics: &Metrics) -> Option<String> {
+    let upper = |summary: &Option<Summary>| summary.as_ref()?.p99_upper;
+    let named = [
+        ("TTFT", upper(&metrics.ttft_us)),
+        ("TPOT", upper(&metrics.tpot_us)),
+        ("E2E", upper(&metrics.e2e_us)),
+    ];
+    let shown =
+        named.iter().filter_map(|(name, us)| us.map(|us| format!("{name} {}", ms(Some(us)))));
+    let shown: Vec<String> = shown.collect();
+    (!shown.is_empty())
+        .then(|| format!("p99 is at most, with 99 % confidence: {}", shown.join(", ")))
+}
+
+/// Where the time to the first token went, from the scheduled send on.
+fn parts(parts: &TtftParts) -> Vec<String> {
+    let head = ["mean", "p50", "p90", "p95", "p99", "max"].map(str::to_owned);
+    let mut lines = vec![String::new(), row("TTFT in parts", &head)];
+    for (name, part) in parts.named() {
+        let cells = [part.mean, part.p50, part.p90, part.p95, part.p99, part.max].map(ms);
+        lines.push(row(&format!("  {name}"), &cells));
+    }
+    lines
+}
+
+/// A name and six figures, flush right.
+fn row(name: &str, cells: &[String; 6]) -> String {
+    cells.iter().fold(format!("{name:<16}"), |row, cell| format!("{row}{cell:>10}"))
+}
+
+/// Milliseconds with as many digits as ten columns have room for.
+fn ms(us: Option<u64>) -> String {
+    let Some(us) = us else { return "-".to_owned() };
+    if us < 100_000_000 {
+        return format!("{}.{:02}", us / 1000, us % 1000 / 10);
+    }
+    (us / 1000).to_string()
+}
+
+/// A count with its thousands apart.
+fn grouped(count: u64) -> String {
+    let digits = count.to_string();
+    let mut grouped = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
+
+/// `text` behind `head`, cut at blanks to the width; further lines stand below the first word.
+fn wrapped(head: &str, text: &str) -> Vec<String> {
+    let indent = " ".repeat(head.len());
+    let mut lines = vec![head.to_owned()];
+    for word in text.split_whitespace() {
+        let line = lines.last().map_or(0, |line| line.chars().count());
+        let begun = line > head.len();
+        if begun && line + 1 + word.chars().count() > WIDTH {
+            lines.push(indent.clone());
+        } else if begun && let Some(line) = lines.last_mut() {
+            line.push(' ');
+        }
+        if let Some(line) = lines.last_mut() {
+            line.push_str(word);
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::expect;
+    use schema::run::{Validity, ValidityVerdict};
+
+    fn summary(us: u64, upper: Option<u64>) -> Option<Summary> {
+        Some(Summary {
+            mean: Some(us),
+            p50: Some(us),
+            p90: Some(us + 1_000),
+            p95: Some(us + 2_000),
+            p99: Some(us + 3_450),
+            max: Some(us + 9_000),
+            p90_upper: Some(us + 1_500),
+            p95_upper: Some(us + 2_500),
+            p99_upper: upper,
+            ..Summary::default()
+        })
+    }
+
+    #[test]
+    fn a_table_fits_eighty_columns_and_marks_what_is_unsure() {
+        let part = |us| summary(us, None).unwrap();
+        let measurement = Measurement {
+            counts: Some(Counts {
+                requests_planned: Some(1_000),
+                requests_ok: Some(998),
+                requests_failed: Some(2),
+                failures: Some([("reset".to_owned(), 2)].into()),
+                input_tokens: Some(2_258_583),
+                output_tokens_reported: Some(1_992_177),
+                output_tokens_requested: Some(1_992_177),
+                ..Counts::default()
+            }),
+            metrics: Some(Metrics {
+                requests_per_s: Some(23.789),
+                output_tokens_per_s: Some(4739.31),
+                ttft_us: summary(201_255_220, Some(409_000_000)),
+                tpot_us: summary(51_810, None),
+                itl_chunk_us: summary(58_590, None),
+                ttft_parts_us: Some(TtftParts {
+                    queue: part(0),
+                    schedule_lag: part(1_204),
+                    connect: part(0),
+                    send: part(40),
+                    server: part(201_250_000),
+                    parse: part(7),
+                }),
+                ..Metrics::default()
+            }),
+            validity: Validity {
+                verdict: ValidityVerdict::Degraded,
+                reasons: vec![
+                    "survivorship: the requests that were answered have fewer prompt \
+                     tokens than those that were planned, 210.1 against 225.9"
+                        .to_owned(),
+                ],
+            },
+            ..Measurement::default()
+        };
+        let found = table(&measurement);
+        assert!(found.lines().all(|line| line.chars().count() <= WIDTH), "{found}");
+        expect![[r#"
+            requests       998 answered, 2 failed of 1,000
+            tokens in      2,258,583
+            tokens out     1,992,177 reported, 1,992,177 requested, - retokenized
+                           2 reset
+            throughput     23.79 requests/s, - tokens/s in, 4739.31 out
+        "#]]
+        .assert_eq(&found.lines().take(5).map(|line| line.to_owned() + "\n").collect::<String>());
+    }
+}

@@ -1,0 +1,98 @@
+//! AIPerf's `profile_export_aiperf.json`, schema 1.4. Its inter-token latency is one mean a request,
+//! without the tokens of the first chunk; its gaps between chunks have a name of their own.
+
+use schema::run::Status;
+use serde_json::{Map, Value, json};
+
+use super::figures::Figures;
+use super::requests::{Request, Requests, Spread};
+use crate::measure::summary::float;
+
+const PERCENTILES: &[(&str, f64)] = &[
+    ("p1", 0.01),
+    ("p5", 0.05),
+    ("p10", 0.10),
+    ("p25", 0.25),
+    ("p50", 0.50),
+    ("p75", 0.75),
+    ("p90", 0.90),
+    ("p95", 0.95),
+    ("p99", 0.99),
+];
+
+/// The run in one object.
+pub fn report(figures: &Figures<'_>, requests: &Requests<'_>) -> Value {
+    let mut object = Map::new();
+    object.insert("schema_version".to_owned(), json!("1.4"));
+    let mut put = |name: &str, value: Option<Value>| {
+        // The tool leaves out what it does not have.
+        value.map(|value| object.insert(name.to_owned(), value))
+    };
+    put("request_throughput", total("requests/sec", figures.metrics.requests_per_s));
+    put("request_latency", spread("ms", requests.values(|request| Some(request.e2e_s * 1e3))));
+    put("request_count", total("requests", Some(float(figures.completed))));
+    put("time_to_first_token", spread("ms", requests.values(|request| Some(request.ttft_s * 1e3))));
+    put("time_to_second_token", spread("ms", requests.values(second_token_ms)));
+    put("inter_token_latency", spread("ms", requests.values(gap_ms)));
+    put("output_token_throughput", total("tokens/sec", figures.metrics.output_tokens_per_s));
+    let per_user = requests.values(|request| gap_ms(request).filter(|ms| *ms > 0.0));
+    let per_user = per_user.into_iter().map(|ms| 1e3 / ms).collect();
+    put("output_token_throughput_per_user", spread("tokens/sec/user", per_user));
+    let output = requests.values(|request| request.output_tokens.map(float));
+    put("output_sequence_length", spread("tokens", output));
+    let input = requests.values(|request| request.input_tokens.map(float));
+    put("input_sequence_length", spread("tokens", input));
+    let good = figures.metrics.goodput_per_s.as_ref().and_then(|rates| rates.get("all").copied());
+    put("goodput", total("requests/sec", good));
+    let gaps = requests.gaps_s().into_iter().map(|gap| gap * 1e3).collect();
+    put("inter_chunk_latency", spread("ms", gaps));
+    put("benchmark_duration", total("sec", Some(figures.seconds)));
+    put("total_isl", total("tokens", figures.counts.input_tokens.map(float)));
+    put("total_osl", total("tokens", figures.counts.output_tokens_reported.map(float)));
+    put("error_request_count", total("requests", Some(float(figures.failed))));
+    put("is_complete", Some(json!(figures.status == Status::Ok)));
+    put("error_summary", Some(errors(figures)));
+    put("start_time", figures.time.started_at.as_ref().map(|at| json!(at)));
+    put("end_time", figures.time.finished_at.as_ref().map(|at| json!(at)));
+    Value::Object(object)
+}
+
+/// From the first chunk to the second.
+fn second_token_ms(request: &Request<'_>) -> Option<f64> {
+    request.gaps_s.first().map(|gap| gap * 1e3)
+}
+
+/// Mean gap between the tokens after the first chunk.
+fn gap_ms(request: &Request<'_>) -> Option<f64> {
+    let first = request.first_tokens.unwrap_or(1).max(1);
+    let after = request.output_tokens?.checked_sub(first).filter(|after| *after > 0)?;
+    Some((request.e2e_s - request.ttft_s) * 1e3 / float(after))
+}
+
+/// A figure of the whole run.
+fn total(unit: &str, value: Option<f64>) -> Option<Value> {
+    value.map(|value| json!({"unit": unit, "avg": value}))
+}
+
+/// The distribution of one value a request or gap.
+fn spread(unit: &str, values: Vec<f64>) -> Option<Value> {
+    let spread = Spread::of(values)?;
+    let mut object = Map::new();
+    object.insert("unit".to_owned(), json!(unit));
+    object.insert("avg".to_owned(), json!(spread.mean));
+    for (name, share) in PERCENTILES {
+        object.insert((*name).to_owned(), json!(spread.percentile(*share)));
+    }
+    object.insert("min".to_owned(), json!(spread.min));
+    object.insert("max".to_owned(), json!(spread.max));
+    object.insert("std".to_owned(), json!(spread.variance.sqrt()));
+    object.insert("count".to_owned(), json!(spread.values.len()));
+    object.insert("sum".to_owned(), json!(spread.sum));
+    Some(Value::Object(object))
+}
+
+/// Failures by their class.
+fn errors(figures: &Figures<'_>) -> Value {
+    let failures = figures.counts.failures.iter().flatten();
+    failures.map(|(kind, count)| json!({"error_details": {"type": kind}, "count": count})).collect()
+}

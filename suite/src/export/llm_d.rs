@@ -1,0 +1,155 @@
+//! llm-d's benchmark report 0.2.1. Its schema forbids other keys; what it has no key for, as the
+//! verdict, stands under `load.native.config`, which is free.
+
+use schema::scenario::{Pack, Workload};
+use serde_json::{Map, Value, json};
+
+use super::figures::Figures;
+use super::requests::{Request, Requests, Spread};
+use crate::measure::summary::float;
+
+const PERCENTILES: &[(&str, f64)] = &[
+    ("p0p1", 0.001),
+    ("p1", 0.01),
+    ("p5", 0.05),
+    ("p10", 0.10),
+    ("p25", 0.25),
+    ("p50", 0.50),
+    ("p75", 0.75),
+    ("p90", 0.90),
+    ("p95", 0.95),
+    ("p99", 0.99),
+    ("p99p9", 0.999),
+];
+
+/// The run in one object.
+pub fn report(figures: &Figures<'_>, requests: &Requests<'_>) -> Value {
+    // The schedule's hash and the second it was sent in name this report among others.
+    let manifest = figures.scenario.manifest_sha256.as_deref().unwrap_or("unknown");
+    let start = figures.time.started_at.as_deref();
+    json!({
+        "version": "0.2.1",
+        "run": {
+            "uid": format!("{manifest}-{}", start.unwrap_or("unknown")),
+            "time": {
+                "start": start,
+                "end": figures.time.finished_at,
+                "duration": format!("PT{}S", figures.seconds),
+            },
+        },
+        "scenario": {"load": load(figures, requests)},
+        "results": {
+            "request_performance": {
+                "aggregate": {
+                    "requests": counts(figures, requests),
+                    "latency": latency(requests),
+                    "throughput": throughput(figures),
+                },
+            },
+        },
+    })
+}
+
+fn load(figures: &Figures<'_>, requests: &Requests<'_>) -> Value {
+    let workload = figures.asked.workload.as_ref();
+    let input = requests.values(|request| request.input_tokens.map(float));
+    let mut standardized = Map::new();
+    let mut put = |key: &str, value: Value| standardized.insert(key.to_owned(), value);
+    put("tool", json!("redline-bench"));
+    put("tool_version", json!(env!("CARGO_PKG_VERSION")));
+    put("parallelism", json!(1));
+    put("source", json!(source(workload)));
+    put("stage", json!(0));
+    put("input_seq_len", lengths(input, figures));
+    if let Some(rate) = figures.request_rate() {
+        put("rate_qps", json!(rate));
+    }
+    if let Some(cap) = figures.max_concurrency() {
+        put("concurrency", json!(cap));
+    }
+    json!({
+        "metadata": {"cfg_id": figures.scenario.manifest_sha256},
+        "standardized": standardized,
+        "native": {"config": {"scenario": figures.scenario, "validity": figures.validity}},
+    })
+}
+
+fn source(workload: Option<&Workload>) -> &'static str {
+    match workload.map(|workload| workload.pack) {
+        None => "unknown",
+        Some(Pack::RandomVllm | Pack::RandomInferencex) => "random",
+        Some(Pack::PrefixGroupsSglang | Pack::PrefixRepetitionVllm) => "random",
+        Some(_) => "sampled",
+    }
+}
+
+/// How long prompts were: by the server's counts, else their mean by the plan's.
+fn lengths(values: Vec<f64>, figures: &Figures<'_>) -> Value {
+    let Some(spread) = Spread::of(values) else {
+        let tokens = float(figures.counts.input_tokens.unwrap_or(0));
+        return json!({"distribution": "other", "value": tokens / float(figures.completed)});
+    };
+    if spread.variance == 0.0 {
+        return json!({"distribution": "fixed", "value": spread.mean});
+    }
+    json!({
+        "distribution": "other",
+        "value": spread.mean,
+        "std_dev": spread.variance.sqrt(),
+        "min": spread.min,
+        "max": spread.max,
+    })
+}
+
+fn counts(figures: &Figures<'_>, requests: &Requests<'_>) -> Value {
+    let of = |read: fn(&Request<'_>) -> Option<u64>| {
+        statistics("count", requests.values(|request| read(request).map(float)))
+    };
+    json!({
+        "total": figures.completed + figures.failed,
+        "failures": figures.failed,
+        "input_length": of(|request| request.input_tokens),
+        "output_length": of(|request| request.output_tokens),
+    })
+}
+
+fn latency(requests: &Requests<'_>) -> Value {
+    let normalized = |request: &Request<'_>| {
+        let tokens = request.output_tokens.filter(|tokens| *tokens > 0)?;
+        Some(request.e2e_s / float(tokens))
+    };
+    json!({
+        "time_to_first_token": statistics("s", requests.values(|request| Some(request.ttft_s))),
+        "normalized_time_per_output_token": statistics("s/token", requests.values(normalized)),
+        "time_per_output_token": statistics("s/token", requests.values(Request::tpot_s)),
+        "inter_token_latency": statistics("s/token", requests.gaps_s()),
+        "request_latency": statistics("s", requests.values(|request| Some(request.e2e_s))),
+    })
+}
+
+fn throughput(figures: &Figures<'_>) -> Value {
+    let rate =
+        |units: &str, mean: Option<f64>| mean.map(|mean| json!({"units": units, "mean": mean}));
+    let metrics = figures.metrics;
+    json!({
+        "input_token_rate": rate("tokens/s", metrics.input_tokens_per_s),
+        "output_token_rate": rate("tokens/s", metrics.output_tokens_per_s),
+        "total_token_rate": rate("tokens/s", metrics.total_tokens_per_s),
+        "request_rate": rate("queries/s", metrics.requests_per_s),
+    })
+}
+
+/// Null of nothing.
+fn statistics(units: &str, values: Vec<f64>) -> Value {
+    let Some(spread) = Spread::of(values) else { return Value::Null };
+    let mut object = Map::new();
+    object.insert("units".to_owned(), json!(units));
+    object.insert("mean".to_owned(), json!(spread.mean));
+    object.insert("stddev".to_owned(), json!(spread.variance.sqrt()));
+    object.insert("min".to_owned(), json!(spread.min));
+    for (name, share) in PERCENTILES {
+        object.insert((*name).to_owned(), json!(spread.percentile(*share)));
+    }
+    object.insert("max".to_owned(), json!(spread.max));
+    Value::Object(object)
+}
