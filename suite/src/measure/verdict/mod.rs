@@ -1,9 +1,9 @@
 //! May the numbers be believed? VALID, DEGRADED or INVALID, with every reason.
 //!
 //! DEGRADED: the client or the server strayed, within what a reader can allow for. INVALID: the
-//! numbers are not what they say they are. A reason that leaves a run VALID is a note. Each has an id, by which a record's sentence
-//! begins, and its threshold beside it. The registry's quality rules judge a record again, and by
-//! more than the client knows.
+//! numbers are not what they say they are. A reason that leaves a run VALID is a note. Each reason
+//! has an id, by which a record's sentence begins, and its threshold beside it. The registry's
+//! quality rules judge a record again, and by more than the client knows.
 
 mod answers;
 mod client;
