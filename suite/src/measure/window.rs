@@ -86,7 +86,7 @@ pub fn tokens_within(times: &[(u64, u64)], window: &Wall) -> u64 {
     times.iter().filter(|(at, _)| inside(at)).map(|(_, tokens)| tokens).sum()
 }
 
-/// Slices of a run, of as many whole seconds each as keep them below [`SLICES_MAX`]. The last may
+/// Slices of a run, of as many whole seconds each as keep them below `SLICES_MAX`. The last may
 /// be shorter.
 #[must_use]
 pub fn slices(answered: &[Answered<'_>], times: &[(u64, u64)], wall: Wall) -> Vec<Slice> {

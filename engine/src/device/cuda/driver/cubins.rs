@@ -28,8 +28,8 @@ pub struct Cubins {
 }
 
 impl Cubins {
-    /// As the environment says: [`CUBINS`], [`PORTABLE`], and the user's cache folder (XDG Base
-    /// Directory).
+    /// As the environment says: `REDLINE_CUBINS`, `REDLINE_PORTABLE_KERNELS`, and the user's cache
+    /// folder (XDG Base Directory).
     pub fn of_environment() -> Self {
         let named = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let cache = || named("XDG_CACHE_HOME").or_else(|| Some(named("HOME")?.join(".cache")));
