@@ -17,6 +17,8 @@ use crate::model::decoder::Decoder;
 use crate::model::load::describe;
 use crate::weights::Checkpoint;
 
+mod on_gpu;
+
 /// Of the emulated GPU.
 const MEMORY: u64 = 1 << 30;
 /// Lengths of the prompts that are computed: less than a page, several, and more than a tile of
@@ -34,12 +36,15 @@ const TOKENS: usize = 8;
 /// The checkpoint in `folder` on an emulated GPU, if there is a compiler for that.
 fn on_cuda(folder: &Path, kv: KvType) -> Option<(Decoder<Cuda>, Arc<Emulated>)> {
     let gpu = Emulated::new(MEMORY)?;
+    Some((on(Arc::clone(&gpu) as _, folder, kv), gpu))
+}
+
+/// The checkpoint in `folder` on `gpu`.
+fn on(gpu: Arc<dyn Driver>, folder: &Path, kv: KvType) -> Decoder<Cuda> {
     let source = ModelSource::find(folder.to_str().unwrap(), None).unwrap();
     let checkpoint = Checkpoint::open(&source.files, None).unwrap();
     let spec = describe(&checkpoint).unwrap();
-    let device = Cuda::new(Arc::clone(&gpu) as _);
-    let model = Decoder::load(device, &checkpoint, &spec, kv, RopePrecision::Bf16).unwrap();
-    Some((model, gpu))
+    Decoder::load(Cuda::new(gpu), &checkpoint, &spec, kv, RopePrecision::Bf16).unwrap()
 }
 
 fn reference(name: &str) -> Option<Reference> {
@@ -62,14 +67,22 @@ fn given(reference: &Reference) -> Vec<Case> {
     chosen.map(given).collect()
 }
 
+/// A checkpoint under all conditions on an emulated GPU.
 fn check(name: &str) {
     let Some(reference) = reference(name) else { return };
-    let Some((mut model, gpu)) = on_cuda(&reference.folder, KvType::Bf16) else { return };
-    let cases = given(&reference);
+    let Some((model, gpu)) = on_cuda(&reference.folder, KvType::Bf16) else { return };
+    conforms(model, &reference, &CONDITIONS);
+    assert!(gpu.replays() > 0, "decoding steps were replayed");
+}
+
+/// Differences of `model` from the CPU in f32 are such as rounding to bf16 makes.
+fn conforms(mut model: Decoder<Cuda>, reference: &Reference, conditions: &[Condition]) {
+    let name = &reference.name;
+    let cases = given(reference);
     let pages = PAGES as usize * cases.len();
     model.allocate_kv(pages, PAGE_TOKENS).unwrap();
     model.allocate_states(pages).unwrap();
-    let mut in_bf16 = in_bf16(&reference, &cases);
+    let mut in_bf16 = in_bf16(reference, &cases);
     let [middle, most] = in_bf16.relative();
     let mut table = format!("{name:16} {:>8} {:>8} {:>8}\n", "half", "most", "largest");
     let mut failing = Vec::new();
@@ -79,7 +92,7 @@ fn check(name: &str) {
         [half, most]
     };
     row("the CPU's bf16", &mut in_bf16);
-    for condition in CONDITIONS {
+    for condition in conditions {
         let [half, nearly] = row(&condition.name(), &mut condition.run(&mut model, &cases));
         if !(half <= TIMES * middle && nearly <= TIMES * most) {
             failing.push(condition.name());
@@ -87,7 +100,6 @@ fn check(name: &str) {
     }
     eprintln!("differences from f32 beside logits of positions, and the largest\n{table}");
     assert!(failing.is_empty(), "{failing:?}\n{table}");
-    assert!(gpu.replays() > 0, "decoding steps were replayed");
 }
 
 /// What rounding to bf16 costs where only products do it: those of the CPU.
