@@ -27,6 +27,7 @@ pub enum Style {
     Auto,
     /// A line every five seconds, and one at the end.
     Plain,
+    /// Nothing.
     None,
 }
 
