@@ -7,6 +7,7 @@
 pub mod arrival;
 pub mod campaign;
 pub mod canonical;
+pub mod comparison;
 pub mod engine;
 pub mod event;
 pub mod exit;
@@ -20,6 +21,7 @@ pub mod metric;
 pub mod model;
 pub mod path;
 pub mod plan;
+pub mod policy;
 pub mod probe;
 pub mod proof;
 pub mod run;

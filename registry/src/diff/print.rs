@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 use schema::metric::Unit;
 use schema::verdict::{Cell, VerdictKind};
 
-use super::{CellDiff, Diff, FlagChange, Row};
 use crate::finding::plain;
 use crate::list::columns;
 use crate::summary::Summary;
+use schema::comparison::{CellDiff, Diff, FlagChange, Row};
 
 /// The comparison as tables in columns.
 #[must_use]
@@ -108,7 +108,7 @@ fn cells(row: &Row) -> Vec<String> {
     let verdict = &row.verdict;
     let percent = |value: f64| format!("{value:+.1} %");
     vec![
-        row.title.to_owned(),
+        row.title.clone(),
         spread(row.baseline.as_ref(), row.unit),
         spread(row.candidate.as_ref(), row.unit),
         verdict.effect_pct.map_or("-".to_owned(), percent),
