@@ -17,6 +17,34 @@ pub struct Cell {
     pub scenario: String,
 }
 
+impl Cell {
+    /// `engine/hardware/model/config/scenario@rev`, as events and commands name a cell.
+    #[must_use]
+    pub fn key(&self) -> String {
+        self.parts().join("/")
+    }
+
+    /// True when each part of `pattern` is the cell's, or `*`.
+    #[must_use]
+    pub fn matches(&self, pattern: &str) -> bool {
+        let parts: Vec<&str> = pattern.split('/').collect();
+        let equal = |(part, own): (&&str, &str)| *part == "*" || *part == own;
+        parts.len() == 5 && parts.iter().zip(self.parts()).all(equal)
+    }
+
+    fn parts(&self) -> [&str; 5] {
+        [&self.engine, &self.hardware, &self.model, &self.config, &self.scenario]
+    }
+}
+
+/// True for five parts of which none is empty: `engine/hardware/model/config/scenario@rev`, with
+/// `*` for any.
+#[must_use]
+pub fn is_cell_pattern(pattern: &str) -> bool {
+    let parts: Vec<&str> = pattern.split('/').collect();
+    parts.len() == 5 && parts.iter().all(|part| !part.is_empty())
+}
+
 /// One metric of one cell, baseline against candidate.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Verdict {
