@@ -22,5 +22,6 @@ pub mod repository;
 pub mod storage;
 pub mod store;
 pub mod summary;
+pub mod trend;
 
 pub use store::{Registry, Stored};

@@ -30,5 +30,6 @@ pub mod scenario;
 pub mod schemas;
 pub mod search;
 pub mod target;
+pub mod trend;
 pub mod verdict;
 pub mod workload;

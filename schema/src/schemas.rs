@@ -26,6 +26,7 @@ pub fn all() -> Vec<(&'static str, Schema)> {
         ("scenario", schema_for!(crate::scenario::Scenario)),
         ("search.v1", schema_for!(crate::search::SearchResult)),
         ("target", schema_for!(crate::target::Target)),
+        ("trend.v1", schema_for!(crate::trend::Trend)),
         ("verdict", schema_for!(crate::verdict::Verdict)),
     ]
 }

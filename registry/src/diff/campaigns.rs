@@ -44,13 +44,20 @@ pub fn noise(cells: &[&Pairs<'_>], policy: &PolicyFile) -> Noise {
     noise
 }
 
-/// The judgement of every metric that gates, by index of the cell and name of the metric.
+/// A judgement, and the noise that it minded, in log units.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Judged {
+    pub judgement: Judgement,
+    pub noise: Option<f64>,
+}
+
+/// What is judged of every metric that gates, by index of the cell and name of the metric.
 #[must_use]
 pub fn judgements(
     cells: &[Option<&Pairs<'_>>],
     noise: &Noise,
     policy: &PolicyFile,
-) -> BTreeMap<(usize, &'static str), Judgement> {
+) -> BTreeMap<(usize, &'static str), Judged> {
     let mut judged = BTreeMap::new();
     let known: Vec<&Pairs<'_>> = cells.iter().copied().flatten().collect();
     for campaign in campaigns(&known) {
@@ -63,18 +70,34 @@ pub fn judgements(
                 continue;
             }
             for metric in judged_metrics().filter(|metric| gates(metric, &pairs.blocks)) {
-                questions.push((index, metric.name));
+                let of_all = noise.and_then(|of| of.get(metric.name)).copied();
+                let noise = noise_of(metric, &pairs.blocks.screen, of_all, policy);
+                questions.push(((index, metric.name), noise));
                 evidence.push(Evidence {
                     screen: harm(metric, &pairs.blocks.screen),
                     confirm: harm(metric, &pairs.blocks.confirm),
                     floor: log_of(metric.floor_pct),
-                    noise: noise.and_then(|of| of.get(metric.name)).copied().unwrap_or(0.0),
+                    noise: noise.unwrap_or(0.0),
                 });
             }
         }
-        judged.extend(questions.into_iter().zip(judge(&evidence, policy)));
+        let answers = judge(&evidence, policy);
+        let answered = questions.into_iter().zip(answers);
+        judged.extend(answered.map(|((key, noise), judgement)| (key, Judged { judgement, noise })));
     }
     judged
+}
+
+/// The noise of one cell: its own, or that of all cells where that is less, since the few launches
+/// of one cell tell a spread badly.
+fn noise_of(
+    metric: &Metric,
+    screen: &[Block<'_>],
+    of_all: Option<f64>,
+    policy: &PolicyFile,
+) -> Option<f64> {
+    let own = estimate::noise(&self_ratios(metric, screen), screen.len(), policy.confidence);
+    [own, of_all].into_iter().flatten().min_by(f64::total_cmp)
 }
 
 fn campaigns(cells: &[&Pairs<'_>]) -> BTreeSet<String> {

@@ -9,11 +9,16 @@
 
 pub mod campaigns;
 pub mod cells;
+pub mod commits;
 pub mod estimate;
 pub mod flags;
 pub mod judge;
+pub mod junit;
+pub mod markdown;
 pub mod policy;
-pub mod print;
+pub mod text;
+pub mod waivers;
+pub mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,7 +31,7 @@ use schema::verdict::{Cell, Stage, Verdict, VerdictKind};
 use crate::release::ReleaseKey;
 use crate::store::Registry;
 use crate::summary::{self, Summary};
-use campaigns::{Noise, Pairs};
+use campaigns::{Judged, Noise, Pairs};
 use cells::CellRuns;
 use estimate::Estimate;
 use judge::Judgement;
@@ -151,6 +156,8 @@ struct Compared<'a> {
     campaigns: Vec<String>,
     /// None where both never ran side by side.
     pairs: Option<Pairs<'a>>,
+    /// Blocks whose runs are of different machines.
+    torn: usize,
     changed: Vec<FlagChange>,
     /// False where the sides were not asked the same requests.
     same_workload: bool,
@@ -159,8 +166,11 @@ struct Compared<'a> {
 impl<'a> Compared<'a> {
     fn of(cell: Cell, runs: CellRuns<'a>) -> Self {
         let blocks = cells::blocks(&runs);
-        let campaigns = blocks.keys().cloned().collect();
-        let newest = blocks.into_iter().next_back();
+        let torn = blocks.values().map(|blocks| blocks.torn).sum();
+        let mut paired = blocks;
+        paired.retain(|_, blocks| !blocks.screen.is_empty() || !blocks.confirm.is_empty());
+        let campaigns = paired.keys().cloned().collect();
+        let newest = paired.into_iter().next_back();
         let (baseline, candidate) = match &newest {
             None => (runs.baseline.usable(), runs.candidate.usable()),
             Some((_, blocks)) => {
@@ -176,7 +186,7 @@ impl<'a> Compared<'a> {
         let same_workload = cells::workloads(both).len() <= 1;
         let comparable = same_workload && changed.is_empty();
         let pairs = newest.map(|(campaign, blocks)| Pairs { campaign, blocks, comparable });
-        Self { cell, runs, campaigns, pairs, changed, same_workload }
+        Self { cell, runs, campaigns, pairs, torn, changed, same_workload }
     }
 
     /// The runs behind a figure: those of the pairs where there are any, so that another day's runs
@@ -205,10 +215,8 @@ impl<'a> Compared<'a> {
             let older = older.join("`, `");
             remarks.push(format!("compared before in `{older}`; the newest campaign is judged"));
         }
-        if let Some(pairs) = &self.pairs
-            && pairs.blocks.torn > 0
-        {
-            let torn = pairs.blocks.torn;
+        if self.torn > 0 {
+            let torn = self.torn;
             remarks.push(format!("{torn} blocks left out: their runs are of different machines"));
         }
         if !self.same_workload {
@@ -255,9 +263,8 @@ fn judged(
         let rows = METRICS.iter().filter_map(|metric| match metric.name {
             FAILURES => failures(cell, metric),
             name => {
-                let judgement = judgements.get(&(index, name)).copied();
-                let width = campaign.as_ref().and_then(|id| noise.get(id)?.get(name)).copied();
-                figure(cell, metric, judgement, (width, policy))
+                let judged = judgements.get(&(index, name)).copied();
+                figure(cell, metric, judged, policy)
             }
         });
         CellDiff {
@@ -294,14 +301,15 @@ fn failures(cell: &Compared<'_>, metric: &'static Metric) -> Option<Row> {
 fn figure(
     cell: &Compared<'_>,
     metric: &'static Metric,
-    judgement: Option<Judgement>,
-    (noise, policy): (Option<f64>, &Standard),
+    judged: Option<Judged>,
+    policy: &Standard,
 ) -> Option<Row> {
     let kind = match cell.changed.is_empty() {
         true => VerdictKind::Inconclusive,
         false => VerdictKind::ChangedConfig,
     };
-    let judgement = judgement.unwrap_or(estimated(kind));
+    let unjudged = Judged { judgement: estimated(kind), noise: None };
+    let Judged { judgement, noise } = judged.unwrap_or(unjudged);
     let used = cell.used(judgement.stage);
     let spread = |runs: &[&RunRecord]| summary::of_metric(metric, runs.iter().copied());
     let sides = (spread(&used.0), spread(&used.1));

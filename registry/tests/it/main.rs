@@ -6,3 +6,4 @@ mod check;
 mod read;
 mod record;
 mod scratch;
+mod simulation;
