@@ -112,7 +112,7 @@ const VERDICTS: &[(VerdictKind, &str)] = &[
         VerdictKind::Regressed,
         "worse, found by the screen and confirmed on fresh launches; a release fails on it",
     ),
-    (VerdictKind::Improved, "better by more than the floor, with the interval clear of zero"),
+    (VerdictKind::Improved, "better, found by the screen and confirmed on fresh launches"),
     (VerdictKind::Unchanged, "the 90 % interval lies inside the floor: a change would have shown"),
     (
         VerdictKind::Inconclusive,
