@@ -3,11 +3,12 @@
 //!
 //! Reading order: [`layout`] (what lies where), [`storage`] (rules over one file), [`store`] (a
 //! whole registry as data), [`record`] (adding to it), [`check`] and [`history`] (is it sound),
-//! [`summary`] and [`diff`] (what it says).
+//! [`events`] (what was said about records afterwards), [`summary`] and [`diff`] (what it says).
 
 pub mod check;
 pub mod commit;
 pub mod diff;
+pub mod events;
 pub mod finding;
 pub mod history;
 pub mod landing;
@@ -21,5 +22,6 @@ pub mod repository;
 pub mod storage;
 pub mod store;
 pub mod summary;
+pub mod trend;
 
 pub use store::{Registry, Stored};

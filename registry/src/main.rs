@@ -8,14 +8,18 @@ use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Parser;
-use cli::{Arguments, Command, DiffArguments, Format, RecordArguments};
+use cli::{
+    Arguments, Command, DiffArguments, DiffFormat, Format, RecordArguments, TrendArguments,
+    TrendFormat,
+};
 use registry::check::{CheckError, check};
 use registry::commit::Clock;
-use registry::diff::{self, Diff, Filter};
+use registry::diff::{self, Filter};
 use registry::list;
 use registry::record::{RecordError, record};
 use registry::repository::{RESULTS, RepositoryError, WorkTree};
 use registry::store::{Registry, StoreError};
+use registry::trend;
 use schema::exit::Exit;
 
 fn main() -> ExitCode {
@@ -36,6 +40,7 @@ fn run(command: &Command) -> anyhow::Result<Exit> {
         Command::Record(arguments) => run_record(arguments),
         Command::Check { registry, format } => run_check(registry, *format),
         Command::Diff(arguments) => run_diff(arguments),
+        Command::Trend(arguments) => run_trend(arguments),
         Command::List { registry, overlay, format } => {
             let loaded = load(registry, overlay.as_deref())?;
             let rows = list::rows(&loaded);
@@ -61,8 +66,7 @@ fn preflight(registry: &Path) -> anyhow::Result<Exit> {
 }
 
 fn run_record(arguments: &RecordArguments) -> anyhow::Result<Exit> {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH)?;
-    let clock = Clock { unix_s: i64::try_from(since.as_secs())? };
+    let clock = Clock { unix_s: unix_s()? };
     let RecordArguments { overlay, registry, message, .. } = arguments;
     let recorded = match record(registry, overlay, message, clock) {
         Err(RecordError::Unsound(findings)) => {
@@ -105,14 +109,40 @@ fn run_check(registry: &Path, format: Format) -> anyhow::Result<Exit> {
 fn run_diff(arguments: &DiffArguments) -> anyhow::Result<Exit> {
     let loaded = load(&arguments.registry, arguments.overlay.as_deref())?;
     let filter = Filter { engine: arguments.engine.clone(), hardware: arguments.hardware.clone() };
-    let diff: Diff = diff::diff(&loaded, &arguments.baseline, &arguments.candidate, &filter)?;
+    let mut diff = diff::diff(&loaded, &arguments.baseline, &arguments.candidate, &filter)?;
+    diff::waivers::apply(&mut diff, &loaded, unix_s()?);
+    diff.commits = diff::commits::between(&arguments.registry, &loaded, &diff);
     let text = match arguments.format {
-        Format::Text => diff::print::text(&diff),
-        Format::Md => diff::print::markdown(&diff),
-        Format::Json => json(&diff)?,
+        DiffFormat::Text => diff::text::text(&diff),
+        DiffFormat::Md => diff::markdown::markdown(&diff),
+        DiffFormat::Json => json(&diff)?,
+        DiffFormat::Junit => diff::junit::junit(&diff)?,
     };
     print(text.trim_end())?;
     Ok(diff.exit())
+}
+
+fn run_trend(arguments: &TrendArguments) -> anyhow::Result<Exit> {
+    let loaded = load(&arguments.registry, None)?;
+    let filter = trend::Filter {
+        engine: arguments.engine.clone(),
+        hardware: arguments.hardware.clone(),
+        model: arguments.model.clone(),
+        scenario: arguments.scenario.clone(),
+        metric: arguments.metric.clone(),
+    };
+    let trends = trend::trends(&loaded, &filter)?;
+    match arguments.format {
+        TrendFormat::Text => print(&trend::text::text(&trends))?,
+        TrendFormat::Json => print(&json(&trends)?)?,
+    }
+    Ok(Exit::Well)
+}
+
+/// Seconds since 1970.
+fn unix_s() -> anyhow::Result<i64> {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH)?;
+    Ok(i64::try_from(since.as_secs())?)
 }
 
 fn load(registry: &Path, overlay: Option<&Path>) -> anyhow::Result<Registry> {
@@ -169,7 +199,10 @@ fn exit_of(error: &anyhow::Error) -> Exit {
     if let Some(error) = error.downcast_ref::<CheckError>() {
         return error.exit();
     }
-    if error.is::<diff::DiffError>() || error.is::<list::FindError>() {
+    if error.is::<diff::DiffError>()
+        || error.is::<trend::TrendError>()
+        || error.is::<list::FindError>()
+    {
         return Exit::Unsound;
     }
     if error.is::<StoreError>() || error.is::<io::Error>() {

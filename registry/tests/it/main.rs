@@ -3,6 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "a test that unwraps fails with a line number")]
 
 mod check;
+mod gate;
 mod read;
 mod record;
 mod scratch;
+mod simulation;
