@@ -1,27 +1,33 @@
 //! `redline-results`: adds records to a registry, checks it, compares releases.
 
 mod cli;
+mod commands;
 
-use std::io::{self, Write};
+use std::fs;
+use std::io::{self, Read, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Parser;
 use cli::{Arguments, Command, DiffArguments, Format, RecordArguments};
+use commands::{World, events};
 use registry::check::{CheckError, check};
 use registry::commit::Clock;
 use registry::diff::{self, Diff, Filter};
 use registry::list;
 use registry::record::{RecordError, record};
+use registry::render::RenderError;
 use registry::repository::{RESULTS, RepositoryError, WorkTree};
 use registry::store::{Registry, StoreError};
+use schema::event::EventKind;
 use schema::exit::Exit;
 
 fn main() -> ExitCode {
     // clap ends the process itself on wrong use, with code 2.
     let arguments = Arguments::parse();
-    match run(&arguments.command) {
+    let done = world().and_then(|world| run(&world, &arguments.command));
+    match done {
         Ok(exit) => ExitCode::from(exit.code()),
         Err(error) => {
             eprintln!("error: {}", chain(&error));
@@ -30,10 +36,31 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: &Command) -> anyhow::Result<Exit> {
+/// Clock, chance and place: they enter here and nowhere else.
+fn world() -> anyhow::Result<World> {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH)?;
+    let mut random = [0; 16];
+    fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut random))?;
+    let program = std::env::current_exe()?;
+    Ok(World {
+        unix_ms: u64::try_from(since.as_millis())?,
+        random: u128::from_le_bytes(random),
+        tools: program.parent().unwrap_or(Path::new(".")).to_owned(),
+    })
+}
+
+fn run(world: &World, command: &Command) -> anyhow::Result<Exit> {
     match command {
         Command::Preflight { registry } => preflight(registry),
-        Command::Record(arguments) => run_record(arguments),
+        Command::Record(arguments) => run_record(world, arguments),
+        Command::Retract(given) => {
+            events::write(world, EventKind::Retract, given.into(), &given.event)
+        }
+        Command::Annotate(given) => {
+            events::write(world, EventKind::Annotate, given.into(), &given.event)
+        }
+        Command::Waive(given) => events::write(world, EventKind::Waive, given.into(), &given.event),
+        Command::Epoch(given) => events::write(world, EventKind::Epoch, given.into(), &given.event),
         Command::Check { registry, format } => run_check(registry, *format),
         Command::Diff(arguments) => run_diff(arguments),
         Command::List { registry, overlay, format } => {
@@ -60,9 +87,8 @@ fn preflight(registry: &Path) -> anyhow::Result<Exit> {
     Ok(Exit::Well)
 }
 
-fn run_record(arguments: &RecordArguments) -> anyhow::Result<Exit> {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH)?;
-    let clock = Clock { unix_s: i64::try_from(since.as_secs())? };
+fn run_record(world: &World, arguments: &RecordArguments) -> anyhow::Result<Exit> {
+    let clock = Clock { unix_s: world.unix_s() };
     let RecordArguments { overlay, registry, message, .. } = arguments;
     let recorded = match record(registry, overlay, message, clock) {
         Err(RecordError::Unsound(findings)) => {
@@ -172,7 +198,7 @@ fn exit_of(error: &anyhow::Error) -> Exit {
     if error.is::<diff::DiffError>() || error.is::<list::FindError>() {
         return Exit::Unsound;
     }
-    if error.is::<StoreError>() || error.is::<io::Error>() {
+    if error.is::<StoreError>() || error.is::<io::Error>() || error.is::<RenderError>() {
         return Exit::Environment;
     }
     Exit::Unsound
