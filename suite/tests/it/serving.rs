@@ -338,3 +338,26 @@ fn where_standard_error_is_no_terminal_lines_say_how_far_a_run_is() {
     let output = serving(&desk, &exchange, &of_rows("sglang", &["--disable-tqdm"]));
     assert!(!stderr(&output).contains("done"), "{}", stderr(&output));
 }
+
+#[test]
+fn a_server_that_is_not_ready_is_waited_for_where_the_flags_say_so() {
+    let models = |times, status, text: &str| Answer {
+        when: When { path: Some("/v1/models".to_owned()), ..When::default() },
+        times,
+        status,
+        framing: Framing::Length,
+        ..Answer::events(vec![Scripted::text(0, text)])
+    };
+    let mut script = suite::emitter::script::Script::steady();
+    script.routes.remove("/v1/models");
+    let ready = models(0, 200, r#"{"data":[{"id":"late"}]}"#);
+    script.requests.splice(0..0, [models(2, 503, "loading"), ready]);
+    let exchange = Exchange::playing(script);
+    let desk = Desk::new();
+    let output = serving(&desk, &exchange, &of_rows("sglang", &[]));
+    assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
+    assert!(stderr(&output).contains("`/v1/models` answered 503: loading"), "{}", stderr(&output));
+    let waiting = of_rows("sglang", &["--ready-check-timeout-sec", "60"]);
+    let output = serving(&desk, &exchange, &waiting);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+}
