@@ -33,6 +33,14 @@ pub enum Command {
         #[arg(long, value_enum, default_value_t = Format::Text)]
         format: Format,
     },
+    /// Say that records were wrong: they stay, and are shown as retracted and never compared
+    Retract(TargetArguments),
+    /// Remark on records
+    Annotate(TargetArguments),
+    /// Accept a regression of a metric until a day
+    Waive(WaiveArguments),
+    /// Say that machine or data changed: series break there
+    Epoch(EpochArguments),
     /// Compare two releases, cell by cell
     Diff(DiffArguments),
     /// Show how figures went over releases and days, and where they changed
@@ -74,6 +82,64 @@ pub struct RecordArguments {
     /// Print the commit and its paths as JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// What every event takes.
+#[derive(Debug, Args)]
+pub struct EventArguments {
+    /// Root of the repository that holds results/
+    #[arg(long, default_value = ".")]
+    pub registry: PathBuf,
+    /// A sentence, shown wherever the event shows
+    #[arg(long, value_parser = message)]
+    pub reason: String,
+    /// Where it can be seen, such as an address or a file; may be given again
+    #[arg(long)]
+    pub evidence: Vec<String>,
+    /// Folder with the program that renders pages; that of this one
+    #[arg(long, hide = true)]
+    pub tools_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct TargetArguments {
+    /// Ids of runs, kernels records or events, or the beginnings of such; or folders below
+    /// results/, ending in `/`
+    #[arg(required = true)]
+    pub targets: Vec<String>,
+    /// Run that takes the place of the retracted one
+    #[arg(long)]
+    pub replaced_by: Option<String>,
+    #[command(flatten)]
+    pub event: EventArguments,
+}
+
+#[derive(Debug, Args)]
+pub struct WaiveArguments {
+    /// ENGINE/HARDWARE/MODEL/CONFIG/SCENARIO@REV, with `*` for any part
+    pub cell: String,
+    /// Metric whose regression is accepted, such as tpot_us_p50
+    #[arg(long)]
+    pub metric: String,
+    /// Last day, such as 2026-01-31, or a time in UTC
+    #[arg(long)]
+    pub until: String,
+    /// Only where this release is the candidate
+    #[arg(long)]
+    pub release: Option<String>,
+    #[command(flatten)]
+    pub event: EventArguments,
+}
+
+#[derive(Debug, Args)]
+pub struct EpochArguments {
+    /// ENGINE/HARDWARE/MODEL/CONFIG/SCENARIO@REV, with `*` for any part
+    pub cell: String,
+    /// First day, such as 2026-01-31, or a time in UTC; now, where it is not given
+    #[arg(long)]
+    pub since: Option<String>,
+    #[command(flatten)]
+    pub event: EventArguments,
 }
 
 #[derive(Debug, Args)]

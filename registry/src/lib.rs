@@ -7,6 +7,7 @@
 
 pub mod check;
 pub mod commit;
+mod demands;
 pub mod diff;
 pub mod events;
 pub mod finding;
@@ -18,6 +19,7 @@ pub mod lock;
 pub mod readme;
 pub mod record;
 pub mod release;
+pub mod render;
 pub mod repository;
 pub mod storage;
 pub mod store;

@@ -1,6 +1,8 @@
 //! What events say about a registry: which records are retracted, which regressions are accepted,
 //! where series break. Nothing is taken away; readers ask.
 
+pub mod write;
+
 use schema::event::{Event, EventKind};
 use schema::run::RunRecord;
 use schema::verdict::Cell;
