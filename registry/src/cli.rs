@@ -43,6 +43,9 @@ pub enum Command {
     Epoch(EpochArguments),
     /// Compare two releases, cell by cell
     Diff(DiffArguments),
+    /// Record published results of others: console blocks in pages and logs, result files of vLLM,
+    /// SGLang, LMDeploy, guidellm and AIPerf
+    Import(ImportArguments),
     /// Show how figures went over releases and days, and where they changed
     Trend(TrendArguments),
     /// List the runs
@@ -162,6 +165,31 @@ pub struct DiffArguments {
     pub hardware: Option<String>,
     #[arg(long, value_enum, default_value_t = DiffFormat::Text)]
     pub format: DiffFormat,
+}
+
+#[derive(Debug, Args)]
+pub struct ImportArguments {
+    /// Pages, logs or result files
+    #[arg(required = true)]
+    pub files: Vec<PathBuf>,
+    /// What the results were measured on, such as a100-80g; pages do not show it
+    #[arg(long, requires = "hardware_evidence")]
+    pub hardware: Option<String>,
+    /// A sentence: what the claim of the hardware rests on
+    #[arg(long, requires = "hardware")]
+    pub hardware_evidence: Option<String>,
+    /// Folder below results/imports/; else after the file's name
+    #[arg(long)]
+    pub source: Option<String>,
+    /// Say what would be recorded, and record nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Root of the repository that holds results/
+    #[arg(long, default_value = ".")]
+    pub registry: PathBuf,
+    /// Folder of redline-site, which renders the pages; else beside this program
+    #[arg(long)]
+    pub tools_dir: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

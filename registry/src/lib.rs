@@ -12,6 +12,7 @@ pub mod diff;
 pub mod events;
 pub mod finding;
 pub mod history;
+pub mod import;
 pub mod landing;
 pub mod layout;
 pub mod list;

@@ -14,7 +14,7 @@ use cli::{
     Arguments, Command, DiffArguments, DiffFormat, Format, RecordArguments, TrendArguments,
     TrendFormat,
 };
-use commands::{World, events};
+use commands::{World, events, import};
 use registry::check::{CheckError, check};
 use registry::commit::Clock;
 use registry::diff::{self, Filter};
@@ -67,6 +67,7 @@ fn run(world: &World, command: &Command) -> anyhow::Result<Exit> {
         Command::Epoch(given) => events::write(world, EventKind::Epoch, given.into(), &given.event),
         Command::Check { registry, format } => run_check(registry, *format),
         Command::Diff(arguments) => run_diff(world, arguments),
+        Command::Import(given) => import::run(world, given),
         Command::Trend(arguments) => run_trend(arguments),
         Command::List { registry, overlay, format } => {
             let loaded = load(registry, overlay.as_deref())?;
@@ -223,6 +224,7 @@ fn exit_of(error: &anyhow::Error) -> Exit {
     if error.is::<diff::DiffError>()
         || error.is::<trend::TrendError>()
         || error.is::<list::FindError>()
+        || error.is::<registry::import::ImportError>()
     {
         return Exit::Unsound;
     }

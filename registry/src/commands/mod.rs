@@ -2,6 +2,7 @@
 //! and environment, and passes them in.
 
 pub mod events;
+pub mod import;
 
 use std::path::PathBuf;
 

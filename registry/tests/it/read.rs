@@ -157,7 +157,7 @@ fn the_commits_between_are_those_that_touch_the_engine() {
     });
     scratch.record(&scratch.overlay("o", &records.collect::<Vec<_>>()));
     let text = scratch.results(&DIFF).out;
-    let range = format!("2 commits that touch the engine in {}..{}:", &before[..10], &after[..10]);
+    let range = format!("2 commits to the engine in {}..{}:", &before[..10], &after[..10]);
     assert!(text.contains(&range) && text.contains("engine: slower `loop`"), "{text}");
     assert!(!text.contains("docs: a note") && !text.contains("engine: the baseline"), "{text}");
 }
