@@ -27,6 +27,8 @@ pub mod samples;
 pub mod scenario;
 pub mod schemas;
 pub mod search;
+pub mod setup;
 pub mod target;
 pub mod verdict;
+pub mod version;
 pub mod workload;

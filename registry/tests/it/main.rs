@@ -4,6 +4,10 @@
 
 mod check;
 mod events;
+mod hostile;
+mod killed;
+mod queries;
 mod read;
 mod record;
 mod scratch;
+mod sync;
