@@ -121,6 +121,7 @@ fn planned(record: &RunRecord) -> PlannedRun {
         scenario: record.scenario.id.clone(),
         block: slot.map_or(0, |slot| slot.block),
         position: slot.map_or(0, |slot| slot.position),
+        stage: None,
     }
 }
 

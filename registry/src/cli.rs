@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// Adds records to a registry, checks it, compares releases.
 ///
-/// Exit codes: 0 well, 1 a new failure, 2 wrong use or unsound data, 3 inconclusive only, 4 the
+/// Exit codes: 0 well, 1 a regression or a new failure, 2 wrong use or unsound data, 3 inconclusive only, 4 the
 /// environment, 101 a bug.
 #[derive(Debug, Parser)]
 #[command(name = "redline-results", version)]
@@ -45,6 +45,8 @@ pub enum Command {
     Epoch(EpochArguments),
     /// Compare two releases, cell by cell
     Diff(DiffArguments),
+    /// Show how figures went over releases and days, and where they changed
+    Trend(TrendArguments),
     /// List the runs, those that were retracted as well
     List(ListArguments),
     /// Rank what serves a model on a hardware, by a metric and within limits
@@ -248,8 +250,46 @@ pub struct DiffArguments {
     /// Only this hardware
     #[arg(long)]
     pub hardware: Option<String>,
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    pub format: Format,
+    #[arg(long, value_enum, default_value_t = DiffFormat::Text)]
+    pub format: DiffFormat,
+}
+
+#[derive(Debug, Args)]
+pub struct TrendArguments {
+    /// Root of the repository that holds results/
+    #[arg(long, default_value = ".")]
+    pub registry: PathBuf,
+    /// Only this engine
+    #[arg(long)]
+    pub engine: Option<String>,
+    /// Only this hardware
+    #[arg(long)]
+    pub hardware: Option<String>,
+    /// Only this model
+    #[arg(long)]
+    pub model: Option<String>,
+    /// Only this scenario, such as balanced-lite
+    #[arg(long)]
+    pub scenario: Option<String>,
+    /// Only this metric, such as output_tokens_per_s; else all that gate
+    #[arg(long)]
+    pub metric: Option<String>,
+    #[arg(long, value_enum, default_value_t = TrendFormat::Text)]
+    pub format: TrendFormat,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum TrendFormat {
+    Text,
+    Json,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DiffFormat {
+    Text,
+    Md,
+    Json,
+    Junit,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

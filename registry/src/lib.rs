@@ -33,5 +33,6 @@ pub mod store;
 pub mod summary;
 pub mod survey;
 pub mod sync;
+pub mod trend;
 
 pub use store::{Registry, Stored};

@@ -11,17 +11,21 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use clap::Parser;
-use cli::{Arguments, Command, DiffArguments, Format, RecordArguments};
+use cli::{
+    Arguments, Command, DiffArguments, DiffFormat, Format, RecordArguments, TrendArguments,
+    TrendFormat,
+};
 use commands::{World, events, queries};
 use registry::check::{CheckError, check};
 use registry::commit::Clock;
-use registry::diff::{self, Diff, Filter};
+use registry::diff::{self, Filter};
 use registry::list;
 use registry::record::{RecordError, record};
 use registry::render::RenderError;
 use registry::repository::{RESULTS, RepositoryError, WorkTree};
 use registry::store::{Registry, StoreError};
 use registry::sync::SyncError;
+use registry::trend;
 use schema::event::EventKind;
 use schema::exit::Exit;
 
@@ -81,7 +85,8 @@ fn run(world: &World, command: &Command) -> anyhow::Result<Exit> {
         Command::Waive(given) => events::write(world, EventKind::Waive, given.into(), &given.event),
         Command::Epoch(given) => events::write(world, EventKind::Epoch, given.into(), &given.event),
         Command::Check { registry, format } => run_check(world, registry, *format),
-        Command::Diff(arguments) => run_diff(arguments),
+        Command::Diff(arguments) => run_diff(world, arguments),
+        Command::Trend(arguments) => run_trend(arguments),
         Command::List(given) => queries::list(world, given),
         Command::Best(given) => queries::best(given),
         Command::Export(given) => queries::export(given),
@@ -142,18 +147,38 @@ fn run_check(world: &World, registry: &Path, format: Format) -> anyhow::Result<E
     Ok(report.exit())
 }
 
-fn run_diff(arguments: &DiffArguments) -> anyhow::Result<Exit> {
+fn run_diff(world: &World, arguments: &DiffArguments) -> anyhow::Result<Exit> {
     let releases = [arguments.baseline.as_str(), arguments.candidate.as_str()];
     let loaded = load_releases(&arguments.registry, arguments.overlay.as_deref(), &releases)?;
     let filter = Filter { engine: arguments.engine.clone(), hardware: arguments.hardware.clone() };
-    let diff: Diff = diff::diff(&loaded, &arguments.baseline, &arguments.candidate, &filter)?;
+    let mut diff = diff::diff(&loaded, &arguments.baseline, &arguments.candidate, &filter)?;
+    diff::waivers::apply(&mut diff, &loaded, world.unix_s());
+    diff.commits = diff::commits::between(&arguments.registry, &loaded, &diff);
     let text = match arguments.format {
-        Format::Text => diff::print::text(&diff),
-        Format::Md => diff::print::markdown(&diff),
-        Format::Json => json(&diff)?,
+        DiffFormat::Text => diff::text::text(&diff),
+        DiffFormat::Md => diff::markdown::markdown(&diff),
+        DiffFormat::Json => json(&diff)?,
+        DiffFormat::Junit => diff::junit::junit(&diff)?,
     };
     print(text.trim_end())?;
     Ok(diff.exit())
+}
+
+fn run_trend(arguments: &TrendArguments) -> anyhow::Result<Exit> {
+    let loaded = load(&arguments.registry, None)?;
+    let filter = trend::Filter {
+        engine: arguments.engine.clone(),
+        hardware: arguments.hardware.clone(),
+        model: arguments.model.clone(),
+        scenario: arguments.scenario.clone(),
+        metric: arguments.metric.clone(),
+    };
+    let trends = trend::trends(&loaded, &filter)?;
+    match arguments.format {
+        TrendFormat::Text => print(&trend::text::text(&trends))?,
+        TrendFormat::Json => print(&json(&trends)?)?,
+    }
+    Ok(Exit::Well)
 }
 
 fn load(registry: &Path, overlay: Option<&Path>) -> anyhow::Result<Registry> {
@@ -232,7 +257,10 @@ fn exit_of(error: &anyhow::Error) -> Exit {
     if let Some(error) = error.downcast_ref::<CheckError>() {
         return error.exit();
     }
-    if error.is::<diff::DiffError>() || error.is::<list::FindError>() {
+    if error.is::<diff::DiffError>()
+        || error.is::<trend::TrendError>()
+        || error.is::<list::FindError>()
+    {
         return Exit::Unsound;
     }
     if error.is::<StoreError>() || error.is::<io::Error>() || error.is::<RenderError>() {

@@ -59,13 +59,34 @@ pub struct Verdict {
     pub effect_pct: Option<f64>,
     /// 95 % t interval on the log ratios, in percent.
     pub interval_pct: Option<(f64, f64)>,
+    /// Two-sided p of no effect.
     pub p: Option<f64>,
+    /// Of a confirmation: one-sided p, adjusted by Holm over the campaign's candidates.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p_adjusted: Option<f64>,
+    /// The metric's own floor: nothing smaller is called a change.
     pub floor_pct: f64,
+    /// What a release showed against itself in this campaign; nothing smaller is called a change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub noise_pct: Option<f64>,
     /// Smallest effect that these pairs would have found with 80 % power.
     pub mde_pct: Option<f64>,
     pub verdict: VerdictKind,
     pub stage: Stage,
+    /// True where the screen found a change; a confirmation bears it out or does not.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub suspected: bool,
+    /// Why a verdict that would fail a release is accepted, and until when.
     pub waiver: Option<String>,
+}
+
+impl Verdict {
+    /// True where the verdict fails a release.
+    #[must_use]
+    pub fn fails(&self) -> bool {
+        self.waiver.is_none()
+            && matches!(self.verdict, VerdictKind::Regressed | VerdictKind::NewFailure)
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -2,7 +2,7 @@
 //! no files, no clock.
 
 use schema::event::{self, Event, EventKind, unix_s_of};
-use schema::metric::{self, METRICS};
+use schema::metric::{self, Gates, METRICS};
 use schema::verdict::is_cell_pattern;
 
 use crate::diff::cells::cell_of;
@@ -68,7 +68,8 @@ pub fn compose(
         find_cell(registry, pattern)?;
     }
     if let Some(name) = draft.metric.as_deref().filter(|name| metric::by_name(name).is_none()) {
-        let gated: Vec<&str> = METRICS.iter().filter(|m| m.gates).map(|m| m.name).collect();
+        let gating = METRICS.iter().filter(|metric| metric.gates != Gates::Never);
+        let gated: Vec<&str> = gating.map(|metric| metric.name).collect();
         return Err(EventError::NoMetric { name: name.to_owned(), gated: gated.join(", ") });
     }
     let expires = draft.until.map(|text| time(&text, "T23:59:59Z")).transpose()?;

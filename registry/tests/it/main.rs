@@ -4,10 +4,12 @@
 
 mod check;
 mod events;
+mod gate;
 mod hostile;
 mod killed;
 mod queries;
 mod read;
 mod record;
 mod scratch;
+mod simulation;
 mod sync;

@@ -11,4 +11,5 @@ mod harness;
 mod inputs;
 mod kept;
 mod packs;
+mod serving;
 mod verdicts;
