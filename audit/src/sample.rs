@@ -149,6 +149,7 @@ impl Sample {
             features: Some(Vec::new()),
             toolchain: Some("rustc 1.95.0".to_owned()),
             image_digest: None,
+            ..EngineFacts::default()
         }
     }
 
@@ -174,6 +175,7 @@ impl Sample {
             prefix_cache: Some(true),
             startup_us: Some(250_000),
             weights_load_us: Some(90_000),
+            ..ServerFacts::default()
         }
     }
 
@@ -188,6 +190,7 @@ impl Sample {
             dtype: Some("f32".to_owned()),
             parameters: Some(134_515_008),
             tokenizer_sha256: Some(sha256_hex(b"tokenizer")),
+            ..ModelFacts::default()
         }
     }
 
@@ -223,6 +226,7 @@ impl Sample {
             cores: Some(2),
             ram_bytes: Some(8 << 30),
             kernel: Some("6.1.0".to_owned()),
+            ..HardwareFacts::default()
         }
     }
 

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::process::Command;
 
-use schema::run::{Absent, Gpu, HardwareFacts};
+use schema::run::{Absent, Gpu, HardwareFacts, Platform};
 
 use crate::process::{self, Interrupt, ProcessError};
 use crate::world::Programs;
@@ -51,6 +51,8 @@ pub struct Cpu {
     pub stepping: String,
     /// Known instruction sets that it has, sorted.
     pub features: Vec<String>,
+    /// Packages, where the kernel tells them apart.
+    pub sockets: Option<u32>,
 }
 
 /// A GPU as `nvidia-smi` describes it.
@@ -80,6 +82,9 @@ pub struct Machine {
     pub cores: u32,
     pub ram_bytes: Option<u64>,
     pub kernel: Option<String>,
+    /// As the system names itself.
+    pub os: Option<String>,
+    pub numa_nodes: Option<u32>,
     pub gpus: Vec<GpuSeen>,
 }
 
@@ -107,6 +112,8 @@ pub fn detect(
         cores,
         ram_bytes: parse_ram_bytes(&read("/proc/meminfo")),
         kernel: (!kernel.is_empty()).then_some(kernel),
+        os: parse_os(&read("/etc/os-release")),
+        numa_nodes: count_nodes(&read("/sys/devices/system/node/online")),
         gpus,
     })
 }
@@ -152,6 +159,13 @@ impl Machine {
         explain("hardware.cpu_model".into(), cpu_model.is_some(), "the kernel does not name it");
         explain("hardware.ram_bytes".into(), self.ram_bytes.is_some(), "not readable here");
         explain("hardware.kernel".into(), self.kernel.is_some(), "not readable here");
+        for (field, known) in [
+            ("os", self.os.is_some()),
+            ("sockets", self.cpu.sockets.is_some()),
+            ("numa_nodes", self.numa_nodes.is_some()),
+        ] {
+            explain(format!("hardware.platform.{field}"), known, "not readable here");
+        }
         for (index, gpu) in self.gpus.iter().enumerate() {
             for (field, known) in [
                 ("memory_bytes", gpu.memory_mib.is_some()),
@@ -170,6 +184,7 @@ impl Machine {
             vbios: seen.vbios.clone(),
             power_limit_mw: seen.power_limit_mw,
             clocks_locked: seen.clocks_locked,
+            state: None,
         };
         let facts = HardwareFacts {
             id: id.to_owned(),
@@ -181,6 +196,12 @@ impl Machine {
             cores: Some(self.cores),
             ram_bytes: self.ram_bytes,
             kernel: self.kernel.clone(),
+            platform: Some(Platform {
+                os: self.os.clone(),
+                sockets: self.cpu.sockets,
+                numa_nodes: self.numa_nodes,
+                ..Platform::default()
+            }),
         };
         (facts, absent)
     }
@@ -210,6 +231,7 @@ pub fn parse_cpu(cpuinfo: &str) -> Cpu {
             model: field("model"),
             stepping: field("stepping"),
             features,
+            sockets: count_sockets(cpuinfo),
         };
     }
     let vendor = match field("CPU implementer").as_str() {
@@ -225,7 +247,32 @@ pub fn parse_cpu(cpuinfo: &str) -> Cpu {
         model: field("CPU part"),
         stepping: field("CPU revision"),
         features,
+        sockets: count_sockets(cpuinfo),
     }
+}
+
+fn count_sockets(cpuinfo: &str) -> Option<u32> {
+    let packages = cpuinfo.lines().filter_map(|line| line.strip_prefix("physical id"));
+    let packages: BTreeSet<&str> = packages.collect();
+    u32::try_from(packages.len()).ok().filter(|count| *count > 0)
+}
+
+/// Reads `PRETTY_NAME` of `/etc/os-release`.
+#[must_use]
+pub fn parse_os(release: &str) -> Option<String> {
+    let name = release.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="))?;
+    Some(name.trim().trim_matches('"').to_owned()).filter(|name| !name.is_empty())
+}
+
+/// Counts the nodes of a list such as `0-1,3`.
+#[must_use]
+pub fn count_nodes(list: &str) -> Option<u32> {
+    let parts = list.trim().split(',').map(|part| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+        (last.checked_sub(first)?).checked_add(1)
+    });
+    parts.sum()
 }
 
 /// Reads `MemTotal` of `/proc/meminfo`.

@@ -9,6 +9,7 @@ use schema::run::{
     Absent, CampaignSlot, EngineFacts, Failure, HardwareFacts, Kind, Memory, ModelFacts, RunRecord,
     SCHEMA, ScenarioFacts, ServerFacts, Status, Time, Validity, ValidityVerdict, unexplained_nulls,
 };
+use schema::setup::{ClientPlace, unexplained_facts};
 use serde_json::Value;
 
 use crate::catalog::ScenarioEntry;
@@ -101,6 +102,12 @@ pub fn assemble(parts: Parts<'_>) -> RunRecord {
         measurement.fill(&mut record);
     }
     fill_scenario(&mut record.scenario, parts.scenario, parts.dataset_sha256);
+    let launched = record.server.as_ref().is_some_and(|server| server.argv.is_some());
+    if let Some(client) = &mut record.client {
+        let sockets_max = client.streams_max;
+        let place = ClientPlace { sockets_max, stream: Some(true), ..ClientPlace::default() };
+        client.place = Some(ClientPlace { same_host: launched.then_some(true), ..place });
+    }
     let time = record.time.get_or_insert_with(Time::default);
     time.started_at.get_or_insert(parts.started_at);
     time.finished_at.get_or_insert(parts.finished_at);
@@ -119,8 +126,12 @@ pub fn assemble(parts: Parts<'_>) -> RunRecord {
 /// # Panics
 /// A null has no reason, which [`assemble`] rules out.
 pub fn seal(record: &mut RunRecord) -> Result<(), RecordError> {
-    let unexplained = unexplained_nulls(&to_value(record));
-    assert!(unexplained.is_empty(), "nulls without a reason: {unexplained:?}");
+    let value = to_value(record);
+    let unexplained = (unexplained_nulls(&value), unexplained_facts(&value));
+    assert!(
+        unexplained.0.is_empty() && unexplained.1.is_empty(),
+        "nulls without a reason: {unexplained:?}"
+    );
     Ok(audit::seal(record)?)
 }
 
@@ -162,6 +173,7 @@ fn model_facts(told: ModelFacts, known: ModelFacts) -> ModelFacts {
         dtype: told.dtype,
         parameters: told.parameters,
         tokenizer_sha256: told.tokenizer_sha256,
+        ..known
     }
 }
 
@@ -199,6 +211,16 @@ fn explain(record: &mut RunRecord, had_probe: bool, had_measurement: bool) {
         ("calibration", "no calibration runs surround this run"),
         ("memory.gpu_bytes_max", gpu_memory),
         ("metrics.joules_per_output_token", telemetry),
+        ("artifacts", "logs and samples are not kept beyond the campaign"),
+        ("engine.build.cuda_architectures", "kernels are compiled for the GPU at hand"),
+        ("engine.build.source_url", "the commit names it"),
+        ("engine.build.image", "no image was used"),
+        ("hardware.platform.container", "not looked for"),
+        ("hardware.platform.cuda_driver", gpu_memory),
+        ("hardware.platform.cuda_runtime", gpu_memory),
+        ("hardware.platform.nccl", gpu_memory),
+        ("hardware.platform.topology_sha256", gpu_memory),
+        ("hardware.platform.other_gpu_processes", gpu_memory),
     ] {
         record.absent.entry(path.to_owned()).or_insert_with(|| reason.to_owned());
     }
@@ -221,6 +243,15 @@ fn explain(record: &mut RunRecord, had_probe: bool, had_measurement: bool) {
             _ => NOT_MEASURED,
         };
         record.absent.insert(path, reason.to_owned());
+    }
+    for path in unexplained_facts(&to_value(record)) {
+        let reason = match path.split('.').next().unwrap_or_default() {
+            "engine" | "server" if !launched => STARTED_BY_OTHERS,
+            "server" | "model" | "engine" if had_probe => NOT_TOLD,
+            "server" | "model" | "engine" => NEVER_READY,
+            _ => NOT_MEASURED,
+        };
+        record.absent.insert(path.to_owned(), reason.to_owned());
     }
 }
 

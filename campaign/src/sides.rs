@@ -2,7 +2,7 @@
 //! and how each becomes a binary.
 
 use schema::probe::Probe;
-use schema::run::EngineFacts;
+use schema::run::{BuildFacts, EngineFacts};
 
 use crate::build::{self, Built};
 use crate::cli::ReleaseBench;
@@ -182,6 +182,11 @@ pub fn build_one(world: &World, engine: &str, wanted: &Wanted) -> Result<BuiltSi
         features: Some(Vec::new()),
         toolchain,
         image_digest: None,
+        build: Some(BuildFacts {
+            profile: Some("release".to_owned()),
+            patches: Some(Vec::new()),
+            ..BuildFacts::default()
+        }),
     };
     Ok(BuiltSide { side: wanted.side.clone(), facts, binary: Some(binary), version: Some(version) })
 }

@@ -5,16 +5,19 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 use std::path::Path;
 
-use schema::canonical::to_canonical;
 use schema::exit::Exit;
-use schema::run::{Kind, Level, RunRecord};
+use schema::run::Level;
 use serde::Serialize;
 
-use crate::finding::{Finding, ID, LAYOUT, plain};
+use crate::examine::RunFacts;
+use crate::finding::{Finding, ID, LAYOUT, StorageRule, plain};
+use crate::folder::StoreError;
 use crate::history;
 use crate::repository::{RESULTS, RepositoryError, WorkTree};
-use crate::storage::{self, Parsed};
-use crate::store::{Registry, StoreError, Stored, read_folder};
+use crate::rules::level_name;
+use crate::storage;
+use crate::store::Registry;
+use crate::survey::{Place, Survey, Surveyed, Trust};
 
 /// A registry that cannot be checked.
 #[derive(Debug, thiserror::Error)]
@@ -40,7 +43,7 @@ impl CheckError {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Report {
     /// Files of each kind: `runs`, `campaigns`, ...
-    pub files: BTreeMap<&'static str, usize>,
+    pub files: BTreeMap<String, usize>,
     /// Breaches of storage rules and remarks, in the order of paths.
     pub storage: Vec<Finding>,
     /// Findings about the quality of runs: shown, never an exit code.
@@ -77,15 +80,16 @@ impl Report {
     }
 }
 
-/// Checks the registry in the repository at `dir`. A folder that is no repository is checked
-/// without its history, and the report says so.
+/// Checks the registry in the repository at `dir`, with the index at `place` where there is one. A
+/// folder that is no repository is checked without its history, and the report says so.
 ///
 /// # Errors
 /// Files or the repository cannot be read.
-pub fn check(dir: &Path) -> Result<Report, CheckError> {
-    let mut report = check_folder(&dir.join(RESULTS))?;
+pub fn check(dir: &Path, place: Option<&Place>, unix_ms: u64) -> Result<Report, CheckError> {
+    let survey = Survey::of(&dir.join(RESULTS), place, Trust::Bytes)?;
+    let mut report = report(&survey, unix_ms);
     match WorkTree::open(dir) {
-        Ok(tree) => report.storage.extend(history::breaches(&tree)?),
+        Ok(tree) => report.storage.extend(history::breaches(&tree, &survey.files)?),
         Err(RepositoryError::NotOne(_)) => {
             report.notes.push("not a git repository: history was not checked".to_owned());
         }
@@ -95,96 +99,84 @@ pub fn check(dir: &Path) -> Result<Report, CheckError> {
     Ok(report)
 }
 
-/// Checks a folder laid out like `results/`, without history.
-///
-/// # Errors
-/// A file cannot be read.
-pub fn check_folder(results: &Path) -> Result<Report, StoreError> {
-    let folder = read_folder(results)?;
-    let mut report = Report { storage: folder.findings, ..Report::default() };
-    let mut ids = Vec::new();
-    let mut runs = Vec::new();
-    for (path, bytes) in folder.files {
-        match storage::read(&path, &bytes) {
-            Ok(parsed) => {
-                report.storage.extend(storage::verify(&path, &bytes, &parsed));
-                *report.files.entry(kind_name(&parsed)).or_default() += 1;
-                ids.extend(parsed.id().map(|id| (id.to_owned(), path.clone())));
-                if let Parsed::Run(record) = parsed {
-                    runs.push(Stored { path, root: 0, record: *record });
-                }
-            }
-            Err(finding) => report.storage.push(finding),
-        }
-    }
-    let own = ids.iter().filter(|(_, path)| !path.starts_with("imports/"));
-    let own = own.map(|(id, path)| (id.as_str(), path.as_str()));
-    report.storage.extend(storage::repeated_ids(own, ID));
-    report.storage.sort();
-    report.quality = badges(&runs);
-    Ok(report)
-}
-
-fn kind_name(parsed: &Parsed) -> &'static str {
-    match parsed {
-        Parsed::Run(record) if record.kind == Kind::Imported => "imports",
-        Parsed::Run(_) => "runs",
-        Parsed::Kernels(_) => "kernels",
-        Parsed::Campaign(_) => "campaigns",
-        Parsed::Event(_) => "events",
-        Parsed::Derived => "pages",
-    }
-}
-
-/// The quality rules that `runs` break: stored findings, those of later rules, and figures that
-/// two runs share. In the order of rules, then paths.
+/// What a survey found, without history. `unix_ms` is now, in milliseconds since 1970.
 #[must_use]
-pub fn badges(runs: &[Stored<RunRecord>]) -> Vec<Badge> {
-    let mut badges = twins(runs);
-    for run in runs {
-        let stored = run.record.checks.iter().map(|check| (check.clone(), false));
-        let later = audit::judge_later(&run.record).into_iter().map(|check| (check, true));
-        for (check, later) in stored.chain(later).filter(|(check, _)| !check.ok) {
-            badges.push(Badge {
-                rule: check.rule,
-                path: run.path.clone(),
-                run: run.record.id.clone(),
-                level: level_name(check.level),
-                detail: check.detail,
-                later,
-            });
-        }
+pub fn report(survey: &Survey, unix_ms: u64) -> Report {
+    let mut report = Report { storage: survey.findings.clone(), ..Report::default() };
+    let mut ids = Vec::new();
+    for file in &survey.files {
+        report.storage.extend(file.findings.iter().cloned());
+        let Some(facts) = &file.facts else { continue };
+        *report.files.entry(facts.kind.clone()).or_default() += 1;
+        let Some(id) = facts.id.as_deref().filter(|_| !file.path.starts_with("imports/")) else {
+            continue;
+        };
+        report.storage.extend(storage::from_the_future(&file.path, id, unix_ms));
+        ids.push((id, file.path.as_str()));
+    }
+    report.storage.extend(storage::repeated_ids(ids.into_iter(), ID));
+    report.storage.sort();
+    report.quality = badges(&survey.files);
+    report
+}
+
+/// The quality rules that runs break: stored findings, those of later rules, and figures that two
+/// runs share. In the order of rules, then paths.
+fn badges(files: &[Surveyed]) -> Vec<Badge> {
+    let runs = files.iter().filter_map(|file| {
+        let facts = file.facts.as_ref()?;
+        Some(Known { path: &file.path, id: facts.id.as_deref()?, run: facts.run.as_ref()? })
+    });
+    let runs: Vec<Known<'_>> = runs.collect();
+    let mut badges = twins(&runs);
+    for known in &runs {
+        badges.extend(known.run.broken.iter().map(|broken| Badge {
+            rule: broken.rule.clone(),
+            level: level_name(broken.level),
+            detail: broken.detail.clone(),
+            later: broken.later,
+            ..known.badge()
+        }));
     }
     badges.sort();
     badges
 }
 
-fn level_name(level: Level) -> &'static str {
-    match level {
-        Level::Error => "error",
-        Level::Warning => "warning",
+/// A run as far as badges need it.
+struct Known<'a> {
+    path: &'a str,
+    id: &'a str,
+    run: &'a RunFacts,
+}
+
+impl Known<'_> {
+    fn badge(&self) -> Badge {
+        Badge {
+            rule: TWINS.id.to_owned(),
+            path: self.path.to_owned(),
+            run: self.id.to_owned(),
+            level: level_name(Level::Error),
+            detail: None,
+            later: false,
+        }
     }
 }
 
-/// Rule E09: no two runs have the very same figures. A block that was pasted under two headings
-/// looks like a repeat without any spread.
-fn twins(runs: &[Stored<RunRecord>]) -> Vec<Badge> {
-    let mut first: BTreeMap<String, &str> = BTreeMap::new();
+/// The one quality rule over several runs: a block that was pasted under two headings looks like
+/// a repeat without any spread.
+pub const TWINS: StorageRule =
+    StorageRule { id: "E09", title: "no two runs have the very same figures" };
+
+fn twins(runs: &[Known<'_>]) -> Vec<Badge> {
+    let mut first: BTreeMap<&str, &str> = BTreeMap::new();
     let mut found = Vec::new();
-    for run in runs {
-        let figures = (run.record.metrics.as_ref(), run.record.histograms.as_ref());
-        let Some(text) = figures.0.and_then(|_| to_canonical(&figures).ok()) else { continue };
-        if let Some(other) = first.get(&text) {
-            found.push(Badge {
-                rule: "E09".to_owned(),
-                path: run.path.clone(),
-                run: run.record.id.clone(),
-                level: level_name(Level::Error),
-                detail: Some(format!("every figure is that of `{other}`")),
-                later: false,
-            });
+    for known in runs {
+        let Some(figures) = known.run.figures_sha256.as_deref() else { continue };
+        if let Some(other) = first.get(figures) {
+            let detail = Some(format!("every figure is that of `{other}`"));
+            found.push(Badge { detail, ..known.badge() });
         } else {
-            first.insert(text, &run.path);
+            first.insert(figures, known.path);
         }
     }
     found
@@ -222,7 +214,7 @@ impl Report {
         }
         writeln!(f, "quality (badges, never an exit code):")?;
         for (rule, badges) in by_rule {
-            let title = audit::rule(rule).map_or("figures are a run's own", |rule| rule.title);
+            let title = audit::rule(rule).map_or(TWINS.title, |rule| rule.title);
             let runs = if badges.len() == 1 { "run" } else { "runs" };
             writeln!(f, "  {rule} {} {runs}: not \"{title}\"", badges.len())?;
             for badge in badges {

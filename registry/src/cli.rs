@@ -33,6 +33,8 @@ pub enum Command {
         #[arg(long, value_enum, default_value_t = Format::Text)]
         format: Format,
     },
+    /// Bring this clone and a remote together: one line of records, and the pages of both
+    Sync(SyncArguments),
     /// Say that records were wrong: they stay, and are shown as retracted and never compared
     Retract(TargetArguments),
     /// Remark on records
@@ -43,16 +45,19 @@ pub enum Command {
     Epoch(EpochArguments),
     /// Compare two releases, cell by cell
     Diff(DiffArguments),
+    /// Record published results of others: console blocks in pages and logs, result files of vLLM,
+    /// SGLang, LMDeploy, guidellm and AIPerf
+    Import(ImportArguments),
     /// Show how figures went over releases and days, and where they changed
     Trend(TrendArguments),
-    /// List the runs
-    List {
-        /// Root of the repository that holds results/
-        #[arg(long, default_value = ".")]
-        registry: PathBuf,
-        /// Folder laid out like results/ that is read as well
-        #[arg(long)]
-        overlay: Option<PathBuf>,
+    /// List the runs, those that were retracted as well
+    List(ListArguments),
+    /// Rank what serves a model on a hardware, by a metric and within limits
+    Best(BestArguments),
+    /// Print every run as one flat table
+    Export(ExportArguments),
+    /// List the rules by which records are checked
+    Rules {
         #[arg(long, value_enum, default_value_t = Format::Text)]
         format: Format,
     },
@@ -82,6 +87,94 @@ pub struct RecordArguments {
     /// Print the commit and its paths as JSON
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct SyncArguments {
+    /// Name or address of the remote, as git knows it
+    pub remote: String,
+    /// Root of the repository that holds results/
+    #[arg(long, default_value = ".")]
+    pub registry: PathBuf,
+    /// Print what was done as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Folder with the program that renders pages; that of this one
+    #[arg(long, hide = true)]
+    pub tools_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct ListArguments {
+    /// Root of the repository that holds results/
+    #[arg(long, default_value = ".")]
+    pub registry: PathBuf,
+    /// Folder laid out like results/ that is read as well
+    #[arg(long)]
+    pub overlay: Option<PathBuf>,
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+    /// One line for each run, not for each release and cell
+    #[arg(long)]
+    pub runs: bool,
+    /// Only this engine
+    #[arg(long)]
+    pub engine: Option<String>,
+    /// Only this release, such as v0.9.2
+    #[arg(long)]
+    pub release: Option<String>,
+    /// Only this hardware
+    #[arg(long)]
+    pub hardware: Option<String>,
+    /// Only this model
+    #[arg(long)]
+    pub model: Option<String>,
+    /// Only this scenario, as ID or ID@REV
+    #[arg(long)]
+    pub scenario: Option<String>,
+    /// Only runs that ended so: ok, partial, failed, skipped
+    #[arg(long, value_parser = ["ok", "partial", "failed", "skipped"])]
+    pub status: Option<String>,
+    /// Only runs with this verdict on the client: valid, degraded, invalid
+    #[arg(long, value_parser = ["valid", "degraded", "invalid"])]
+    pub validity: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct BestArguments {
+    /// Model that is to be served
+    pub model: String,
+    /// Hardware that it is served on
+    #[arg(long)]
+    pub hardware: String,
+    /// Only this scenario, as ID or ID@REV
+    #[arg(long)]
+    pub scenario: Option<String>,
+    /// Metric to rank by
+    #[arg(long, default_value = "output_tokens_per_s")]
+    pub metric: String,
+    /// A limit that the median has to keep, as METRIC=VALUE in the metric's unit, such as
+    /// tpot_us_p50=50000; may be given again
+    #[arg(long)]
+    pub slo: Vec<String>,
+    /// Root of the repository that holds results/
+    #[arg(long, default_value = ".")]
+    pub registry: PathBuf,
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+}
+
+#[derive(Debug, Args)]
+pub struct ExportArguments {
+    /// Comma-separated values (RFC 4180); units are the last part of a column's name
+    #[arg(long, required = true)]
+    pub csv: bool,
+    /// Root of the repository that holds results/
+    #[arg(long, default_value = ".")]
+    pub registry: PathBuf,
+    /// Folder laid out like results/ that is read as well
+    #[arg(long)]
+    pub overlay: Option<PathBuf>,
 }
 
 /// What every event takes.
@@ -162,6 +255,31 @@ pub struct DiffArguments {
     pub hardware: Option<String>,
     #[arg(long, value_enum, default_value_t = DiffFormat::Text)]
     pub format: DiffFormat,
+}
+
+#[derive(Debug, Args)]
+pub struct ImportArguments {
+    /// Pages, logs or result files
+    #[arg(required = true)]
+    pub files: Vec<PathBuf>,
+    /// What the results were measured on, such as a100-80g; pages do not show it
+    #[arg(long, requires = "hardware_evidence")]
+    pub hardware: Option<String>,
+    /// A sentence: what the claim of the hardware rests on
+    #[arg(long, requires = "hardware")]
+    pub hardware_evidence: Option<String>,
+    /// Folder below results/imports/; else after the file's name
+    #[arg(long)]
+    pub source: Option<String>,
+    /// Say what would be recorded, and record nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Root of the repository that holds results/
+    #[arg(long, default_value = ".")]
+    pub registry: PathBuf,
+    /// Folder of redline-site, which renders the pages; else beside this program
+    #[arg(long)]
+    pub tools_dir: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

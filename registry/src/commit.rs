@@ -9,7 +9,7 @@ use std::time::Duration;
 use git2::build::TreeUpdateBuilder;
 use git2::{ErrorCode, FileMode, Index, IndexEntry, IndexTime, Oid, Signature, Time};
 
-use crate::landing::Landing;
+use crate::landing::{Landing, Watch};
 use crate::record::RecordError;
 use crate::repository::{RESULTS, WorkTree};
 
@@ -39,9 +39,9 @@ pub(crate) fn commit(
     tree: &WorkTree,
     additions: &[Addition],
     message: &str,
-    clock: Clock,
+    (clock, watch): (Clock, Watch<'_>),
 ) -> Result<(Option<Oid>, Vec<String>), RecordError> {
-    let mut landing = Landing::new(&tree.results());
+    let mut landing = Landing::new(&tree.results(), watch);
     let mut staged = Staged { tree, entries: Vec::new(), kept: false };
     for _ in 0..TRIES {
         tree.wait_for_index()?;
@@ -58,11 +58,14 @@ pub(crate) fn commit(
             landing.put(&addition.path, &addition.bytes, addition.derived)?;
         }
         let blobs = write_blobs(tree, &new)?;
+        watch("git has the content");
         if !staged.stage(&new, &blobs)? {
             pause();
             continue;
         }
+        watch("the index has the entries");
         let commit = write_commit(tree, head, &new, &blobs, (message, clock))?;
+        watch("the commit is there, and no branch leads to it");
         let subject = message.lines().next().unwrap_or_default();
         let log = format!("commit: {subject}");
         let moved = match head {
@@ -71,6 +74,7 @@ pub(crate) fn commit(
         };
         match moved {
             Ok(_) => {
+                watch("the branch leads to the commit");
                 staged.kept = true;
                 drop(staged);
                 landing.keep();

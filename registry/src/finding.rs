@@ -32,10 +32,12 @@ pub const PRIVATE: StorageRule =
 
 pub const EVENT: StorageRule =
     StorageRule { id: "S11", title: "an event names what its kind needs" };
+pub const LATER: StorageRule =
+    StorageRule { id: "S12", title: "it is of a version that this program knows" };
 
 /// Every storage rule, in the order of ids.
 pub const STORAGE_RULES: &[StorageRule] =
-    &[READ, SCHEMA, HASH, PATH, ID, HISTORY, FINDINGS, RELEASE, LAYOUT, PRIVATE, EVENT];
+    &[READ, SCHEMA, HASH, PATH, ID, HISTORY, FINDINGS, RELEASE, LAYOUT, PRIVATE, EVENT, LATER];
 
 /// Something that a storage rule found.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]

@@ -4,13 +4,14 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use git2::{Delta, ErrorCode, ObjectType, Oid, Repository};
+use git2::{Delta, ErrorCode, Oid, Repository};
 use serde_json::Value;
 
 use crate::finding::{Finding, HISTORY};
 use crate::layout::FileKind;
 use crate::record::held_records;
 use crate::repository::{RESULTS, RepositoryError, WorkTree};
+use crate::survey::Surveyed;
 
 /// Fields named when two versions of a record differ.
 const FIELDS_NAMED: usize = 4;
@@ -28,7 +29,7 @@ struct First {
 ///
 /// # Errors
 /// The repository cannot be read.
-pub fn breaches(tree: &WorkTree) -> Result<Vec<Finding>, RepositoryError> {
+pub fn breaches(tree: &WorkTree, files: &[Surveyed]) -> Result<Vec<Finding>, RepositoryError> {
     let head = match tree.repo.head() {
         Ok(head) => Some(head.peel_to_commit()?.id()),
         Err(error) if error.code() == ErrorCode::UnbornBranch => None,
@@ -42,11 +43,24 @@ pub fn breaches(tree: &WorkTree) -> Result<Vec<Finding>, RepositoryError> {
     }
     let mut index = tree.repo.index()?;
     index.read(false)?;
+    let present: BTreeMap<&str, Oid> =
+        files.iter().map(|file| (file.path.as_str(), file.blob)).collect();
     for (path, blob) in &held {
         let staged = index.get_path(format!("{RESULTS}/{path}").as_ref(), 0);
-        found.extend(uncommitted(tree, path, *blob, staged.map(|entry| entry.id))?);
+        let now = Now {
+            present: present.get(path.as_str()).copied(),
+            staged: staged.map(|entry| entry.id),
+        };
+        found.extend(uncommitted(tree, path, *blob, now)?);
     }
     Ok(found)
+}
+
+/// The blobs of a path in the working tree and in the index.
+#[derive(Clone, Copy)]
+struct Now {
+    present: Option<Oid>,
+    staged: Option<Oid>,
 }
 
 /// Path to first version over the first-parent history, as far as this clone has it.
@@ -114,25 +128,23 @@ fn uncommitted(
     tree: &WorkTree,
     path: &str,
     blob: Oid,
-    staged: Option<Oid>,
+    now: Now,
 ) -> Result<Option<Finding>, RepositoryError> {
     let restore = format!("restore it: `git restore --staged --worktree {RESULTS}/{path}`");
-    let file = tree.results().join(path);
-    let bytes = match fs::read(&file) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let finding = Finding::breach(HISTORY, path, "deleted from the working tree");
-            return Ok(Some(finding.with_hint(restore)));
-        }
-        Err(source) => return Err(RepositoryError::File { path: file, source }),
-    };
-    if Oid::hash_object(ObjectType::Blob, &bytes)? != blob {
+    if now.present.is_none() {
+        let finding = Finding::breach(HISTORY, path, "deleted from the working tree");
+        return Ok(Some(finding.with_hint(restore)));
+    }
+    if now.present != Some(blob) {
+        let file = tree.results().join(path);
+        let bytes =
+            fs::read(&file).map_err(|source| RepositoryError::File { path: file, source })?;
         let before = tree.repo.find_blob(blob)?;
         let differ = differences(before.content(), &bytes);
         let detail = format!("edited in the working tree: {differ}");
         return Ok(Some(Finding::breach(HISTORY, path, detail).with_hint(restore)));
     }
-    let detail = match staged {
+    let detail = match now.staged {
         Some(staged) if staged == blob => return Ok(None),
         Some(_) => "another version of it is staged",
         None => "its deletion is staged",

@@ -18,22 +18,33 @@ pub enum LandingError {
     Write { path: PathBuf, source: io::Error },
 }
 
+/// Told of each boundary between two writes. Nothing happens there but in tests, which end the
+/// process to see what it leaves.
+pub type Watch<'a> = &'a dyn Fn(&'static str);
+
 /// Files put in place so far. Dropped without [`Landing::keep`], it takes them away again.
-#[derive(Debug)]
-pub struct Landing {
+pub struct Landing<'a> {
     root: PathBuf,
+    watch: Watch<'a>,
     landed: Vec<PathBuf>,
     folders: Vec<PathBuf>,
     replaced: Vec<(PathBuf, Vec<u8>)>,
     kept: bool,
 }
 
-impl Landing {
+impl std::fmt::Debug for Landing<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Landing").field("root", &self.root).finish_non_exhaustive()
+    }
+}
+
+impl<'a> Landing<'a> {
     /// Starts a landing below `root`.
     #[must_use]
-    pub fn new(root: &Path) -> Self {
+    pub fn new(root: &Path, watch: Watch<'a>) -> Self {
         Self {
             root: root.to_owned(),
+            watch,
             landed: Vec::new(),
             folders: Vec::new(),
             replaced: Vec::new(),
@@ -59,11 +70,11 @@ impl Landing {
                 if !replace {
                     return Err(LandingError::Occupied(target));
                 }
-                write_aside(&target, bytes)?;
+                write_aside(&target, bytes, self.watch)?;
                 self.replaced.push((target, old));
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                write_aside(&target, bytes)?;
+                write_aside(&target, bytes, self.watch)?;
                 self.landed.push(target);
             }
             Err(source) => return Err(write_error(&target, source)),
@@ -90,6 +101,7 @@ impl Landing {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     fs::create_dir(&folder).map_err(|source| write_error(&folder, source))?;
                     self.folders.push(folder.clone());
+                    (self.watch)("a folder was made");
                 }
                 Err(source) => return Err(write_error(&folder, source)),
             }
@@ -98,7 +110,7 @@ impl Landing {
     }
 }
 
-impl Drop for Landing {
+impl Drop for Landing<'_> {
     fn drop(&mut self) {
         if self.kept {
             return;
@@ -108,7 +120,7 @@ impl Drop for Landing {
             let _ = fs::remove_file(path);
         }
         for (path, old) in &self.replaced {
-            let _ = write_aside(path, old);
+            let _ = write_aside(path, old, self.watch);
         }
         for folder in self.folders.iter().rev() {
             let _ = fs::remove_dir(folder);
@@ -116,22 +128,29 @@ impl Drop for Landing {
     }
 }
 
-fn write_aside(target: &Path, bytes: &[u8]) -> Result<(), LandingError> {
+fn write_aside(target: &Path, bytes: &[u8], watch: Watch<'_>) -> Result<(), LandingError> {
     let name = target.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
     let aside = target.with_file_name(leftover_name(&name, std::process::id()));
-    let written = write_whole(&aside, bytes).and_then(|()| fs::rename(&aside, target));
+    let written = write_whole(&aside, bytes, watch).and_then(|()| fs::rename(&aside, target));
+    watch("a file is in its place");
     written.map_err(|source| {
         let _ = fs::remove_file(&aside);
         write_error(target, source)
     })
 }
 
-fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+fn write_whole(path: &Path, bytes: &[u8], watch: Watch<'_>) -> io::Result<()> {
     // A leftover of a killed process with the same id is ours to replace.
     let _ = fs::remove_file(path);
     let mut file: File = OpenOptions::new().write(true).create_new(true).open(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()
+    watch("a file is empty");
+    let (first, second) = bytes.split_at(bytes.len() / 2);
+    file.write_all(first)?;
+    watch("a file is half written");
+    file.write_all(second)?;
+    file.sync_all()?;
+    watch("a file is whole, under another name");
+    Ok(())
 }
 
 fn write_error(path: &Path, source: io::Error) -> LandingError {
@@ -148,7 +167,7 @@ mod tests {
         let results = dir.path().join("results");
         fs::create_dir(&results).unwrap();
         fs::write(results.join("README.md"), "old").unwrap();
-        let mut landing = Landing::new(&results);
+        let mut landing = Landing::new(&results, &|_| {});
         landing.put("runs/a/b.json", b"record", false).unwrap();
         landing.put("README.md", b"new", true).unwrap();
         assert_eq!(fs::read(results.join("README.md")).unwrap(), b"new");
@@ -165,7 +184,7 @@ mod tests {
         fs::create_dir(&elsewhere).unwrap();
         fs::write(results.join("runs/a.json"), "old").unwrap();
         std::os::unix::fs::symlink(&elsewhere, results.join("kernels")).unwrap();
-        let mut landing = Landing::new(&results);
+        let mut landing = Landing::new(&results, &|_| {});
         landing.put("runs/a.json", b"old", false).unwrap();
         let occupied = landing.put("runs/a.json", b"new", false).unwrap_err();
         assert!(matches!(occupied, LandingError::Occupied(_)), "{occupied}");

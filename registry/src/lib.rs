@@ -2,16 +2,22 @@
 //! and compared. The only package that knows git.
 //!
 //! Reading order: [`layout`] (what lies where), [`storage`] (rules over one file), [`store`] (a
-//! whole registry as data), [`record`] (adding to it), [`check`] and [`history`] (is it sound),
+//! whole registry as data), [`survey`] and [`index`] (a large one quickly), [`record`] (adding to it), [`check`] and [`history`] (is it sound),
 //! [`events`] (what was said about records afterwards), [`summary`] and [`diff`] (what it says).
 
+pub mod best;
 pub mod check;
 pub mod commit;
 mod demands;
 pub mod diff;
 pub mod events;
+pub mod examine;
+pub mod export;
 pub mod finding;
+pub mod folder;
 pub mod history;
+pub mod import;
+pub mod index;
 pub mod landing;
 pub mod layout;
 pub mod list;
@@ -21,9 +27,13 @@ pub mod record;
 pub mod release;
 pub mod render;
 pub mod repository;
+pub mod rules;
+mod spread;
 pub mod storage;
 pub mod store;
 pub mod summary;
+pub mod survey;
+pub mod sync;
 pub mod trend;
 
 pub use store::{Registry, Stored};

@@ -3,13 +3,16 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use schema::path::config_slug;
+use schema::event::Event;
 use schema::run::{RunRecord, Status, ValidityVerdict};
 use serde::Serialize;
 
+use crate::events::retractions;
+use crate::examine::RunFacts;
 use crate::finding::plain;
 use crate::release::ReleaseKey;
 use crate::store::{Registry, Stored};
+use crate::survey::Survey;
 
 /// A run that cannot be named.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -50,49 +53,137 @@ pub struct Row {
     pub scenario: String,
     pub repeats: usize,
     /// Status to number of runs.
-    pub status: BTreeMap<&'static str, usize>,
+    pub status: BTreeMap<String, usize>,
     /// The worst verdict on the client.
-    pub validity: &'static str,
+    pub validity: String,
     pub retracted: usize,
     /// Ids of the runs.
     pub runs: Vec<String>,
 }
 
+/// Which runs are listed; nothing given means all of them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Filter {
+    pub engine: Option<String>,
+    /// With or without its `v`.
+    pub release: Option<String>,
+    pub hardware: Option<String>,
+    pub model: Option<String>,
+    /// `id`, or `id@rev`.
+    pub scenario: Option<String>,
+    pub status: Option<String>,
+    pub validity: Option<String>,
+}
+
+impl Filter {
+    /// True for runs that are wanted.
+    #[must_use]
+    pub fn covers(&self, run: &RunFacts) -> bool {
+        let is = |wanted: &Option<String>, own: &str| wanted.as_ref().is_none_or(|w| w == own);
+        let bare = |text: &str| text.trim_start_matches('v').to_owned();
+        let release = self.release.as_ref().is_none_or(|w| bare(w) == bare(&run.release));
+        let id = run.scenario.split('@').next().unwrap_or_default();
+        is(&self.engine, &run.engine)
+            && release
+            && is(&self.hardware, &run.hardware)
+            && is(&self.model, &run.model)
+            && (is(&self.scenario, &run.scenario) || is(&self.scenario, id))
+            && is(&self.status, &run.status)
+            && is(&self.validity, &run.validity)
+    }
+}
+
+/// A run as lists show it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Listed {
+    pub id: String,
+    /// Below `results/`.
+    pub path: String,
+    #[serde(flatten)]
+    pub run: RunFacts,
+    /// Why it was retracted; it is listed all the same.
+    pub retracted: Option<String>,
+}
+
+/// The wanted runs of `surveys`, in the order of their paths; `events` says which are retracted.
+#[must_use]
+pub fn listed(surveys: &[Survey], events: &[Stored<Event>], filter: &Filter) -> Vec<Listed> {
+    let mut runs: BTreeMap<&str, (&str, &RunFacts)> = BTreeMap::new();
+    for file in surveys.iter().flat_map(|survey| &survey.files) {
+        let Some(facts) = &file.facts else { continue };
+        if let (Some(id), Some(run)) = (&facts.id, &facts.run) {
+            runs.entry(&file.path).or_insert((id, run));
+        }
+    }
+    let named: Vec<(&str, &str)> = runs.iter().map(|(path, (id, _))| (*id, *path)).collect();
+    let retracted = retractions(events, &named);
+    let wanted = runs.into_iter().filter(|(_, (_, run))| filter.covers(run));
+    wanted
+        .map(|(path, (id, run))| Listed {
+            id: id.to_owned(),
+            path: path.to_owned(),
+            run: run.clone(),
+            retracted: retracted.get(id).map(|retraction| retraction.reason.clone()),
+        })
+        .collect()
+}
+
 /// One row for each release and cell, later releases last.
 #[must_use]
-pub fn rows(registry: &Registry) -> Vec<Row> {
+pub fn rows(runs: &[Listed]) -> Vec<Row> {
     let mut rows: BTreeMap<_, Row> = BTreeMap::new();
-    for Stored { record, .. } in &registry.runs {
-        let config = config_slug(record);
-        let scenario = format!("{}@{}", record.scenario.id, record.scenario.rev);
-        let order = ReleaseKey::of(&record.engine.release);
-        let key = (
-            record.engine.name.clone(),
-            order.clone(),
-            record.hardware.id.clone(),
-            (record.model.id.clone(), config.clone(), scenario.clone()),
-        );
+    for Listed { id, run, retracted, .. } in runs {
+        let order = ReleaseKey::of(&run.release);
+        let cell = (run.model.clone(), run.config.clone(), run.scenario.clone());
+        let key = (run.engine.clone(), order.clone(), run.hardware.clone(), cell);
         let row = rows.entry(key).or_insert_with(|| Row {
             order,
-            engine: record.engine.name.clone(),
-            release: record.engine.release.clone(),
-            hardware: record.hardware.id.clone(),
-            model: record.model.id.clone(),
-            config,
-            scenario,
+            engine: run.engine.clone(),
+            release: run.release.clone(),
+            hardware: run.hardware.clone(),
+            model: run.model.clone(),
+            config: run.config.clone(),
+            scenario: run.scenario.clone(),
             repeats: 0,
             status: BTreeMap::new(),
-            validity: "valid",
+            validity: "valid".to_owned(),
             retracted: 0,
             runs: Vec::new(),
         });
         row.repeats += 1;
-        *row.status.entry(status_name(record.status)).or_default() += 1;
-        row.validity = worse(row.validity, validity_name(record.validity.verdict));
-        row.retracted += usize::from(registry.retracted.contains_key(&record.id));
-        row.runs.push(record.id.clone());
+        *row.status.entry(run.status.clone()).or_default() += 1;
+        row.validity = worse(&row.validity, &run.validity).to_owned();
+        row.retracted += usize::from(retracted.is_some());
+        row.runs.push(id.clone());
     }
     rows.into_values().collect()
+}
+
+/// The runs as text, one line each.
+#[must_use]
+pub fn table_of_runs(runs: &[Listed]) -> String {
+    if runs.is_empty() {
+        return "no runs".to_owned();
+    }
+    let head = ["RUN", "RELEASE", "HARDWARE", "MODEL", "CONFIG", "SCENARIO", "STATUS", "VALIDITY"];
+    let mut lines = vec![head.map(str::to_owned).to_vec()];
+    lines.extend(runs.iter().map(|Listed { id, run, retracted, .. }| {
+        let status = match retracted {
+            Some(reason) => format!("{}, retracted: {reason}", run.status),
+            None => run.status.clone(),
+        };
+        vec![
+            id.clone(),
+            format!("{} {}", run.engine, run.release),
+            run.hardware.clone(),
+            run.model.clone(),
+            run.config.clone(),
+            run.scenario.clone(),
+            status,
+            run.validity.clone(),
+        ]
+    }));
+    columns(&lines)
 }
 
 /// The word of a status, as records write it.
@@ -116,7 +207,7 @@ pub fn validity_name(verdict: ValidityVerdict) -> &'static str {
     }
 }
 
-fn worse(left: &'static str, right: &'static str) -> &'static str {
+fn worse<'a>(left: &'a str, right: &'a str) -> &'a str {
     let rank = |word| ["valid", "degraded", "invalid"].iter().position(|known| *known == word);
     if rank(left) >= rank(right) { left } else { right }
 }
@@ -143,7 +234,7 @@ pub fn table(rows: &[Row]) -> String {
             row.scenario.clone(),
             row.repeats.to_string(),
             status.join(", "),
-            row.validity.to_owned(),
+            row.validity.clone(),
         ]
     }));
     columns(&lines)

@@ -9,12 +9,13 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use anyhow::Context;
 use clap::Parser;
 use cli::{
     Arguments, Command, DiffArguments, DiffFormat, Format, RecordArguments, TrendArguments,
     TrendFormat,
 };
-use commands::{World, events};
+use commands::{World, events, import, queries};
 use registry::check::{CheckError, check};
 use registry::commit::Clock;
 use registry::diff::{self, Filter};
@@ -23,6 +24,7 @@ use registry::record::{RecordError, record};
 use registry::render::RenderError;
 use registry::repository::{RESULTS, RepositoryError, WorkTree};
 use registry::store::{Registry, StoreError};
+use registry::sync::SyncError;
 use registry::trend;
 use schema::event::EventKind;
 use schema::exit::Exit;
@@ -40,23 +42,40 @@ fn main() -> ExitCode {
     }
 }
 
-/// Clock, chance and place: they enter here and nowhere else.
+/// Clock, chance and place: they enter here and nowhere else. `SOURCE_DATE_EPOCH` stands for the
+/// clock where it is set, as in other programs whose output is to be made again.
 fn world() -> anyhow::Result<World> {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH)?;
+    let unix_ms = match std::env::var("SOURCE_DATE_EPOCH") {
+        Ok(text) => {
+            let unix_s: u64 =
+                text.parse().context("`SOURCE_DATE_EPOCH` is no number of seconds")?;
+            unix_s.saturating_mul(1_000)
+        }
+        Err(_) => u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis())?,
+    };
     let mut random = [0; 16];
     fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut random))?;
     let program = std::env::current_exe()?;
     Ok(World {
-        unix_ms: u64::try_from(since.as_millis())?,
+        unix_ms,
         random: u128::from_le_bytes(random),
         tools: program.parent().unwrap_or(Path::new(".")).to_owned(),
+        program: build_of(&program)?,
     })
+}
+
+/// Names this build: another one may judge otherwise.
+fn build_of(program: &Path) -> anyhow::Result<String> {
+    let facts = fs::metadata(program)?;
+    let built = facts.modified()?.duration_since(UNIX_EPOCH)?.as_nanos();
+    Ok(format!("{} {} bytes, built {built}", env!("CARGO_PKG_VERSION"), facts.len()))
 }
 
 fn run(world: &World, command: &Command) -> anyhow::Result<Exit> {
     match command {
         Command::Preflight { registry } => preflight(registry),
         Command::Record(arguments) => run_record(world, arguments),
+        Command::Sync(given) => commands::sync::run(world, given),
         Command::Retract(given) => {
             events::write(world, EventKind::Retract, given.into(), &given.event)
         }
@@ -65,18 +84,14 @@ fn run(world: &World, command: &Command) -> anyhow::Result<Exit> {
         }
         Command::Waive(given) => events::write(world, EventKind::Waive, given.into(), &given.event),
         Command::Epoch(given) => events::write(world, EventKind::Epoch, given.into(), &given.event),
-        Command::Check { registry, format } => run_check(registry, *format),
+        Command::Check { registry, format } => run_check(world, registry, *format),
         Command::Diff(arguments) => run_diff(world, arguments),
+        Command::Import(given) => import::run(world, given),
         Command::Trend(arguments) => run_trend(arguments),
-        Command::List { registry, overlay, format } => {
-            let loaded = load(registry, overlay.as_deref())?;
-            let rows = list::rows(&loaded);
-            match format {
-                Format::Json => print(&json(&rows)?)?,
-                _ => print(&list::table(&rows))?,
-            }
-            Ok(Exit::Well)
-        }
+        Command::List(given) => queries::list(world, given),
+        Command::Best(given) => queries::best(given),
+        Command::Export(given) => queries::export(given),
+        Command::Rules { format } => queries::rules(*format),
         Command::Show { run, registry, overlay } => {
             let loaded = load(registry, overlay.as_deref())?;
             let stored = list::find(&loaded, run)?;
@@ -124,8 +139,8 @@ fn run_record(world: &World, arguments: &RecordArguments) -> anyhow::Result<Exit
     Ok(Exit::Well)
 }
 
-fn run_check(registry: &Path, format: Format) -> anyhow::Result<Exit> {
-    let report = check(registry)?;
+fn run_check(world: &World, registry: &Path, format: Format) -> anyhow::Result<Exit> {
+    let report = check(registry, Some(&world.place(registry)), world.unix_ms)?;
     match format {
         Format::Json => print(&json(&report)?)?,
         _ => print(&report.to_string())?,
@@ -134,7 +149,8 @@ fn run_check(registry: &Path, format: Format) -> anyhow::Result<Exit> {
 }
 
 fn run_diff(world: &World, arguments: &DiffArguments) -> anyhow::Result<Exit> {
-    let loaded = load(&arguments.registry, arguments.overlay.as_deref())?;
+    let releases = [arguments.baseline.as_str(), arguments.candidate.as_str()];
+    let loaded = load_releases(&arguments.registry, arguments.overlay.as_deref(), &releases)?;
     let filter = Filter { engine: arguments.engine.clone(), hardware: arguments.hardware.clone() };
     let mut diff = diff::diff(&loaded, &arguments.baseline, &arguments.candidate, &filter)?;
     diff::waivers::apply(&mut diff, &loaded, world.unix_s());
@@ -166,12 +182,29 @@ fn run_trend(arguments: &TrendArguments) -> anyhow::Result<Exit> {
     Ok(Exit::Well)
 }
 
-/// Seconds since 1970.
-
 fn load(registry: &Path, overlay: Option<&Path>) -> anyhow::Result<Registry> {
     let results = registry.join(RESULTS);
     let roots: Vec<&Path> = std::iter::once(results.as_path()).chain(overlay).collect();
     let loaded = Registry::load(&roots)?;
+    for finding in &loaded.findings {
+        eprintln!("{finding}");
+    }
+    Ok(loaded)
+}
+
+/// The runs of these releases alone; everything where one of them has none, so that an error may
+/// say which there are.
+fn load_releases(
+    registry: &Path,
+    overlay: Option<&Path>,
+    releases: &[&str],
+) -> anyhow::Result<Registry> {
+    let results = registry.join(RESULTS);
+    let roots: Vec<&Path> = std::iter::once(results.as_path()).chain(overlay).collect();
+    let loaded = Registry::load_releases(&roots, releases)?;
+    if loaded.releases().len() < releases.len() {
+        return load(registry, overlay);
+    }
     for finding in &loaded.findings {
         eprintln!("{finding}");
     }
@@ -216,6 +249,9 @@ fn exit_of(error: &anyhow::Error) -> Exit {
     if let Some(error) = error.downcast_ref::<RecordError>() {
         return error.exit();
     }
+    if let Some(error) = error.downcast_ref::<SyncError>() {
+        return error.exit();
+    }
     if let Some(error) = error.downcast_ref::<RepositoryError>() {
         return error.exit();
     }
@@ -225,6 +261,7 @@ fn exit_of(error: &anyhow::Error) -> Exit {
     if error.is::<diff::DiffError>()
         || error.is::<trend::TrendError>()
         || error.is::<list::FindError>()
+        || error.is::<registry::import::ImportError>()
     {
         return Exit::Unsound;
     }

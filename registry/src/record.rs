@@ -6,22 +6,27 @@ use std::path::{Path, PathBuf};
 
 use git2::{ObjectType, TreeWalkMode, TreeWalkResult};
 use schema::exit::Exit;
-use serde::Serialize;
+use schema::version::is_later;
+use schema::{campaign, event, kernel, run};
+use serde::{Deserialize, Serialize};
 
 use crate::commit::{Addition, Clock, commit};
 use crate::finding::{Finding, HISTORY, ID};
-use crate::landing::LandingError;
+use crate::folder::{Listing, StoreError, read_folder};
+use crate::landing::{LandingError, Watch};
 use crate::layout::FileKind;
 use crate::lock::{LockError, WriterLock};
 use crate::repository::{RESULTS, RepositoryError, WorkTree};
+use crate::spread;
 use crate::storage::{self, Parsed};
-use crate::store::{StoreError, read_folder};
 
 /// An overlay that was not taken.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     #[error("{} of the overlay's files are unsound, nothing was recorded", breaches(_0))]
     Unsound(Vec<Finding>),
+    #[error("{} of the registry's records were written by a later version of this program, such as `results/{}`\nhint: record with that version: this one cannot tell what it would break", _0.len(), _0.first().map_or("", String::as_str))]
+    Later(Vec<String>),
     #[error("`{}` holds no record and no page\nhint: lay it out like results/", _0.display())]
     Empty(PathBuf),
     #[error("`results/{0}` is committed with other content\nhint: a record is never replaced")]
@@ -55,7 +60,7 @@ impl RecordError {
     #[must_use]
     pub fn exit(&self) -> Exit {
         match self {
-            Self::Unsound(_) | Self::Empty(_) | Self::Replaces(_) => Exit::Unsound,
+            Self::Unsound(_) | Self::Later(_) | Self::Empty(_) | Self::Replaces(_) => Exit::Unsound,
             Self::Landing(LandingError::Occupied(_) | LandingError::NotAFolder(_)) => Exit::Unsound,
             Self::Repository(error) => error.exit(),
             _ => Exit::Environment,
@@ -89,6 +94,19 @@ pub fn record(
     message: &str,
     clock: Clock,
 ) -> Result<Recorded, RecordError> {
+    record_watched(registry, overlay, message, (clock, &|_| {}))
+}
+
+/// As [`record()`]; `watch` is told of each boundary between two writes.
+///
+/// # Errors
+/// Those of [`record()`].
+pub fn record_watched(
+    registry: &Path,
+    overlay: &Path,
+    message: &str,
+    (clock, watch): (Clock, Watch<'_>),
+) -> Result<Recorded, RecordError> {
     let tree = WorkTree::open(registry)?;
     tree.ready()?;
     let folder = read_folder(overlay)?;
@@ -100,6 +118,10 @@ pub fn record(
             Ok(parsed) => {
                 findings.extend(storage::verify(&path, &bytes, &parsed));
                 ids.extend(parsed.id().map(|id| (id.to_owned(), path.clone())));
+                let future = parsed.id().and_then(|id| {
+                    storage::from_the_future(&path, id, clock.unix_s.unsigned_abs() * 1_000)
+                });
+                findings.extend(future.map(|remark| Finding { breach: true, ..remark }));
                 let derived = parsed == Parsed::Derived;
                 additions.push(Addition { path, bytes, derived });
             }
@@ -107,6 +129,10 @@ pub fn record(
             Err(finding) if FileKind::of(&path) == FileKind::Leftover => findings.push(finding),
             Err(finding) => findings.push(Finding { breach: true, ..finding }),
         }
+    }
+    let later = later_records(&tree.results())?;
+    if !later.is_empty() {
+        return Err(RecordError::Later(later));
     }
     let _turn = WriterLock::acquire(tree.git_dir())?;
     let head = tree.ready()?;
@@ -118,7 +144,7 @@ pub fn record(
     if additions.is_empty() {
         return Err(RecordError::Empty(overlay.to_owned()));
     }
-    let (commit, new) = commit(&tree, &additions, message, clock)?;
+    let (commit, new) = commit(&tree, &additions, message, (clock, watch))?;
     Ok(Recorded {
         commit: commit.map(|commit| commit.to_string()),
         branch: head.branch,
@@ -127,6 +153,42 @@ pub fn record(
         notes: head.notes,
         remarks: findings,
     })
+}
+
+/// The part of a record that says which program may read it.
+#[derive(Deserialize)]
+struct Version {
+    schema: String,
+    #[serde(default)]
+    checks_rev: u32,
+}
+
+/// Paths of the records below `results` that a later version of this program wrote.
+fn later_records(results: &Path) -> Result<Vec<String>, StoreError> {
+    let listing = Listing::of(results)?;
+    let later = spread::map(&listing.files, |(path, _)| {
+        let known = match FileKind::of(path) {
+            FileKind::Run | FileKind::Import => run::SCHEMA,
+            FileKind::Kernels => kernel::SCHEMA,
+            FileKind::Campaign => campaign::SCHEMA,
+            FileKind::Event => event::SCHEMA,
+            _ => return Ok(None),
+        };
+        let bytes = listing.read(path)?;
+        let version = match FileKind::of(path) {
+            FileKind::Event => String::from_utf8(bytes)
+                .ok()
+                .and_then(|text| event::schema_of(&text))
+                .map(|schema| Version { schema, checks_rev: 0 }),
+            _ => serde_json::from_slice(&bytes).ok(),
+        };
+        let later = version.is_some_and(|version: Version| {
+            is_later(&version.schema, known) || version.checks_rev > audit::CHECKS_REV
+        });
+        Ok(later.then(|| path.clone()))
+    });
+    let later: Vec<Option<String>> = later.into_iter().collect::<Result<_, StoreError>>()?;
+    Ok(later.into_iter().flatten().collect())
 }
 
 /// What the overlay's records contradict in the records of HEAD.

@@ -3,15 +3,17 @@
 use schema::campaign::{self, CampaignRecord};
 use schema::canonical::record_sha256;
 use schema::event::{self, Event};
-use schema::id::is_ulid;
+use schema::id::{is_ulid, ulid_unix_ms};
 use schema::kernel::{self, KernelRecord};
 use schema::path::{self, PathError};
 use schema::run::{self, Check, Kind, RunRecord};
+use schema::version::is_later;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::finding::{
-    EVENT, FINDINGS, Finding, HASH, ID, LAYOUT, PATH, PRIVATE, READ, RELEASE, SCHEMA, StorageRule,
+    EVENT, FINDINGS, Finding, HASH, ID, LATER, LAYOUT, PATH, PRIVATE, READ, RELEASE, SCHEMA,
+    StorageRule,
 };
 use crate::layout::{FileKind, in_record_folder};
 
@@ -43,11 +45,19 @@ impl Parsed {
     }
 }
 
-/// Reads the file at `path` below `results/`: rules S01, S02 and S09.
+/// Reads the file at `path` below `results/`: rules S01, S02, S09 and S12.
 ///
 /// # Errors
 /// Why the file is no record that this program can read.
 pub fn read(path: &str, bytes: &[u8]) -> Result<Parsed, Finding> {
+    read_with_value(path, bytes).map(|(parsed, _)| parsed)
+}
+
+/// As [`read`], with the JSON that the record was read from.
+pub(crate) fn read_with_value(
+    path: &str,
+    bytes: &[u8],
+) -> Result<(Parsed, Option<Value>), Finding> {
     let kind = FileKind::of(path);
     if kind == FileKind::Leftover {
         let remark = Finding::remark(LAYOUT, path, "left behind by a writer that was stopped");
@@ -65,54 +75,78 @@ pub fn read(path: &str, bytes: &[u8]) -> Result<Parsed, Finding> {
     let text = std::str::from_utf8(bytes)
         .map_err(|error| Finding::breach(READ, path, format!("not UTF-8: {error}")))?;
     match kind {
-        FileKind::Run | FileKind::Import => {
-            json::<RunRecord>(path, text, run::SCHEMA).map(|record| Parsed::Run(Box::new(record)))
-        }
+        FileKind::Run | FileKind::Import => json::<RunRecord>(path, text, run::SCHEMA)
+            .map(|(record, value)| (Parsed::Run(Box::new(record)), Some(value))),
         FileKind::Kernels => json::<KernelRecord>(path, text, kernel::SCHEMA)
-            .map(|record| Parsed::Kernels(Box::new(record))),
-        FileKind::Campaign => json(path, text, campaign::SCHEMA).map(Parsed::Campaign),
-        FileKind::Event => event::parse(text)
-            .map_err(|error| Finding::breach(READ, path, format!("not an event: {error}")))
-            .map(Parsed::Event),
-        FileKind::Page | FileKind::Readme => Ok(Parsed::Derived),
-        FileKind::Leftover | FileKind::Stray => Ok(Parsed::Derived),
+            .map(|(record, value)| (Parsed::Kernels(Box::new(record)), Some(value))),
+        FileKind::Campaign => json(path, text, campaign::SCHEMA)
+            .map(|(record, value)| (Parsed::Campaign(record), Some(value))),
+        FileKind::Event => toml_event(path, text).map(|event| (Parsed::Event(event), None)),
+        FileKind::Page | FileKind::Readme | FileKind::Leftover | FileKind::Stray => {
+            Ok((Parsed::Derived, None))
+        }
     }
 }
 
-fn json<T: DeserializeOwned>(path: &str, text: &str, schema: &str) -> Result<T, Finding> {
+fn json<T: DeserializeOwned>(path: &str, text: &str, schema: &str) -> Result<(T, Value), Finding> {
     let unreadable = |error: serde_json::Error| {
         Finding::breach(READ, path, format!("not a `{schema}` record: {error}"))
     };
     let value: Value = serde_json::from_str(text).map_err(unreadable)?;
-    let found = value.get("schema").and_then(Value::as_str).unwrap_or("none");
-    if found != schema {
-        let found: String = found.chars().take(40).collect();
-        let detail = format!("schema is `{found}`, this program reads `{schema}`");
-        return Err(Finding::breach(SCHEMA, path, detail));
-    }
+    known_schema(path, value.get("schema").and_then(Value::as_str), schema)?;
     // From the text again, not from the value: a key that is given twice is refused here only.
-    serde_json::from_str(text).map_err(unreadable)
+    Ok((serde_json::from_str(text).map_err(unreadable)?, value))
 }
 
-/// The rules over one readable file: S03, S04, S05, S07, S08, S10 and S11.
+fn toml_event(path: &str, text: &str) -> Result<Event, Finding> {
+    let found = event::schema_of(text);
+    if found.as_deref().is_some_and(|found| is_later(found, event::SCHEMA)) {
+        known_schema(path, found.as_deref(), event::SCHEMA)?;
+    }
+    event::parse(text)
+        .map_err(|error| Finding::breach(READ, path, format!("not an event: {error}")))
+}
+
+fn known_schema(path: &str, found: Option<&str>, known: &str) -> Result<(), Finding> {
+    let found = found.unwrap_or("none");
+    if found == known {
+        return Ok(());
+    }
+    let later = is_later(found, known);
+    let found: String = found.chars().take(40).collect();
+    let detail = format!("schema is `{found}`, this program reads `{known}`");
+    Err(match later {
+        true => Finding::breach(LATER, path, detail).with_hint(LATER_HINT),
+        false => Finding::breach(SCHEMA, path, detail),
+    })
+}
+
+const LATER_HINT: &str = "a later version of this program wrote it: use that one";
+
+/// The rules over one readable file: S03, S04, S05, S07, S08, S10, S11 and S12.
 #[must_use]
 pub fn verify(path: &str, bytes: &[u8], parsed: &Parsed) -> Vec<Finding> {
+    verify_value(path, serde_json::from_slice(bytes).ok().as_ref(), parsed)
+}
+
+/// As [`verify`], over the JSON of the file.
+pub(crate) fn verify_value(path: &str, value: Option<&Value>, parsed: &Parsed) -> Vec<Finding> {
     let mut found = Vec::new();
     match parsed {
         Parsed::Run(record) => {
-            found.extend(hash(path, bytes));
+            found.extend(value.and_then(|value| hash(path, value)));
             found.extend(key(path, &run_path(path, record)));
             found.extend(findings(path, record));
             found.extend(release(path, &record.engine.release, record.engine.dirty));
             found.extend(private(path, record));
         }
         Parsed::Kernels(record) => {
-            found.extend(hash(path, bytes));
+            found.extend(value.and_then(|value| hash(path, value)));
             found.extend(key(path, &path::of_kernels(record)));
             found.extend(release(path, &record.engine.release, record.engine.dirty));
         }
         Parsed::Campaign(record) => {
-            found.extend(hash(path, bytes));
+            found.extend(value.and_then(|value| hash(path, value)));
             found.extend(key(path, &path::of_campaign(record)));
         }
         Parsed::Event(event) => {
@@ -134,10 +168,9 @@ pub fn verify(path: &str, bytes: &[u8], parsed: &Parsed) -> Vec<Finding> {
     found
 }
 
-fn hash(path: &str, bytes: &[u8]) -> Option<Finding> {
-    let value: Value = serde_json::from_slice(bytes).ok()?;
+fn hash(path: &str, value: &Value) -> Option<Finding> {
     let stored = value.get("record_sha256").and_then(Value::as_str).unwrap_or_default();
-    let due = match record_sha256(&value) {
+    let due = match record_sha256(value) {
         Ok(due) => due,
         Err(error) => return Some(Finding::breach(HASH, path, error.to_string())),
     };
@@ -178,7 +211,7 @@ fn findings(path: &str, record: &RunRecord) -> Option<Finding> {
     if rev > audit::CHECKS_REV {
         let detail =
             format!("judged by revision {rev} of the rules, known here: {}", audit::CHECKS_REV);
-        return Some(Finding::breach(FINDINGS, path, detail).with_hint("use a later checkout"));
+        return Some(Finding::breach(LATER, path, detail).with_hint(LATER_HINT));
     }
     let due = audit::judge_at(record, rev);
     let wrong = disagreement(&record.checks, &due)?;
@@ -251,6 +284,21 @@ fn private(path: &str, record: &RunRecord) -> Vec<Finding> {
         }
     }
     found
+}
+
+/// How far a clock may be ahead of that of the machine which wrote a record: a day.
+const AHEAD_MS_MAX: u64 = 24 * 3600 * 1_000;
+
+/// A remark on an id that was made in a time to come: a clock was wrong, and such a record sorts
+/// behind all that follow.
+#[must_use]
+pub fn from_the_future(path: &str, id: &str, unix_ms: u64) -> Option<Finding> {
+    let made = ulid_unix_ms(id)?;
+    (made > unix_ms.saturating_add(AHEAD_MS_MAX)).then(|| {
+        let days = (made - unix_ms) / AHEAD_MS_MAX;
+        let detail = format!("id `{id}` was made {days} days from now");
+        Finding::remark(ID, path, detail).with_hint("set the clock of the machine that made it")
+    })
 }
 
 /// Ids that more than one file claims, as a breach for each of them but the first.

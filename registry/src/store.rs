@@ -1,9 +1,7 @@
 //! Reads `results/` and overlays laid out like it into ordered plain data. Knows files, not git.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use schema::campaign::CampaignRecord;
 use schema::event::Event;
@@ -11,18 +9,12 @@ use schema::kernel::KernelRecord;
 use schema::run::RunRecord;
 
 pub use crate::events::Retraction;
-use crate::finding::{Finding, HISTORY, LAYOUT};
+use crate::finding::{Finding, HISTORY};
+use crate::folder::Listing;
+pub use crate::folder::StoreError;
 use crate::layout::FileKind;
+use crate::spread;
 use crate::storage::{self, Parsed};
-
-/// A folder that cannot be read.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot read `{}`", path.display())]
-pub struct StoreError {
-    pub path: PathBuf,
-    #[source]
-    pub source: io::Error,
-}
 
 /// A record and the path of its file, below `results/`.
 #[derive(Debug, Clone, PartialEq)]
@@ -55,33 +47,61 @@ impl Registry {
     /// # Errors
     /// A folder or file exists and cannot be read.
     pub fn load(roots: &[&Path]) -> Result<Self, StoreError> {
+        Self::load_where(roots, |_| true)
+    }
+
+    /// As [`Registry::load`], with the runs of these releases alone. A release may be written with
+    /// or without its `v`.
+    ///
+    /// # Errors
+    /// A folder or file exists and cannot be read.
+    pub fn load_releases(roots: &[&Path], releases: &[&str]) -> Result<Self, StoreError> {
+        let wanted = |name: &str| {
+            let bare = |text: &str| text.trim_start_matches('v').to_owned();
+            releases.iter().any(|release| bare(release) == bare(name))
+        };
+        Self::load_where(roots, |path| {
+            let release = path.strip_prefix("runs/").and_then(|below| below.split('/').nth(1));
+            release.is_none_or(wanted)
+        })
+    }
+
+    /// As [`Registry::load`], with those files alone whose paths below `results/` are wanted.
+    ///
+    /// # Errors
+    /// A folder or file exists and cannot be read.
+    pub fn load_where(roots: &[&Path], wanted: impl Fn(&str) -> bool) -> Result<Self, StoreError> {
         let mut files: BTreeMap<String, (usize, Vec<u8>)> = BTreeMap::new();
         let mut registry = Self::default();
         for (index, root) in roots.iter().enumerate() {
-            let folder = read_folder(root)?;
-            registry.findings.extend(folder.findings);
-            for (path, bytes) in folder.files {
-                match files.get(&path) {
-                    None => drop(files.insert(path, (index, bytes))),
-                    Some((_, first)) if *first == bytes || !FileKind::of(&path).is_record() => {}
+            let mut listing = Listing::of(root)?;
+            listing.files.retain(|(path, _)| wanted(path));
+            registry.findings.append(&mut listing.findings);
+            for (path, _) in &listing.files {
+                let bytes = listing.read(path)?;
+                match files.get(path) {
+                    None => drop(files.insert(path.clone(), (index, bytes))),
+                    Some((_, first)) if *first == bytes || !FileKind::of(path).is_record() => {}
                     Some(_) => registry.findings.push(Finding::breach(
                         HISTORY,
-                        &path,
+                        path,
                         "the overlay holds another record under this path",
                     )),
                 }
             }
         }
-        for (path, (root, bytes)) in files {
-            registry.take(path, root, &bytes);
+        let files: Vec<(String, (usize, Vec<u8>))> = files.into_iter().collect();
+        let parsed = spread::map(&files, |(path, (_, bytes))| storage::read(path, bytes));
+        for ((path, (root, _)), parsed) in files.into_iter().zip(parsed) {
+            registry.take(path, root, parsed);
         }
         registry.apply_events();
         registry.findings.sort();
         Ok(registry)
     }
 
-    fn take(&mut self, path: String, root: usize, bytes: &[u8]) {
-        match storage::read(&path, bytes) {
+    fn take(&mut self, path: String, root: usize, parsed: Result<Parsed, Finding>) {
+        match parsed {
             Ok(Parsed::Run(record)) => self.runs.push(Stored { path, root, record: *record }),
             Ok(Parsed::Kernels(record)) => {
                 self.kernels.push(Stored { path, root, record: *record })
@@ -113,60 +133,4 @@ impl Registry {
         let engines = self.runs.iter().map(|run| &run.record.engine);
         engines.map(|engine| (engine.name.as_str(), engine.release.as_str())).collect()
     }
-}
-
-/// The files of a folder, by path with forward slashes, and what cannot be followed.
-#[derive(Debug, Default)]
-pub struct Folder {
-    pub files: BTreeMap<String, Vec<u8>>,
-    pub findings: Vec<Finding>,
-}
-
-/// Reads every file below `root`. Symbolic links are findings and never followed.
-///
-/// # Errors
-/// A folder or file exists and cannot be read.
-pub fn read_folder(root: &Path) -> Result<Folder, StoreError> {
-    let mut folder = Folder::default();
-    match fs::symlink_metadata(root) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(folder),
-        Err(source) => return Err(StoreError { path: root.to_owned(), source }),
-        Ok(_) => {}
-    }
-    walk(root, "", &mut folder)?;
-    Ok(folder)
-}
-
-fn walk(dir: &Path, below: &str, folder: &mut Folder) -> Result<(), StoreError> {
-    let failed = |path: &Path, source| StoreError { path: path.to_owned(), source };
-    for entry in fs::read_dir(dir).map_err(|error| failed(dir, error))? {
-        let entry = entry.map_err(|error| failed(dir, error))?;
-        let name = entry.file_name();
-        let Some(name) = name.to_str() else {
-            let shown = format!("{below}{}", name.to_string_lossy());
-            folder.findings.push(Finding::breach(LAYOUT, &shown, "its name is not UTF-8"));
-            continue;
-        };
-        let path = format!("{below}{name}");
-        let kind = entry.file_type().map_err(|error| failed(&entry.path(), error))?;
-        if kind.is_dir() {
-            walk(&entry.path(), &format!("{path}/"), folder)?;
-        } else if kind.is_file() {
-            let bytes = read_bounded(&entry.path()).map_err(|e| failed(&entry.path(), e))?;
-            folder.files.insert(path, bytes);
-        } else {
-            let detail = "not a regular file; links are not followed";
-            folder.findings.push(Finding::breach(LAYOUT, &path, detail));
-        }
-    }
-    Ok(())
-}
-
-/// Reads at most one byte more than a record may have, so that a huge file costs little.
-fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
-    use std::io::Read;
-    let mut bytes = Vec::new();
-    let limit = storage::RECORD_BYTES_MAX as u64 + 1;
-    fs::File::open(path)?.take(limit).read_to_end(&mut bytes)?;
-    Ok(bytes)
 }

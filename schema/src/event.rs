@@ -191,6 +191,13 @@ pub fn parse(text: &str) -> Result<Event, Box<toml::de::Error>> {
     toml::from_str(text).map_err(Box::new)
 }
 
+/// The schema that an event file names, whatever else is in it.
+#[must_use]
+pub fn schema_of(text: &str) -> Option<String> {
+    let table: toml::Table = toml::from_str(text).ok()?;
+    Some(table.get("schema")?.as_str()?.to_owned())
+}
+
 /// The text of an event's file.
 ///
 /// # Errors

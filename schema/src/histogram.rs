@@ -1,7 +1,10 @@
 //! HDR histograms as they lie in a record: format V2, deflated, base64.
 
+use std::io::Read;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use flate2::read::ZlibDecoder;
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Deserializer, Serializer, V2DeflateSerializer};
 use schemars::JsonSchema;
@@ -36,6 +39,8 @@ pub enum HistogramError {
     Base64(#[source] base64::DecodeError),
     #[error("histogram is not a deflated HDR V2 encoding: {0}")]
     Encoding(String),
+    #[error("histogram claims {0}")]
+    Claims(&'static str),
 }
 
 impl HdrHistogram {
@@ -56,18 +61,54 @@ impl HdrHistogram {
         Ok(Self { hdr_v2: STANDARD.encode(bytes), significant_digits: SIGNIFICANT_DIGITS })
     }
 
-    /// Decodes the histogram.
+    /// Decodes the histogram. A file is not trusted: what its header claims is held against what
+    /// is there before anything is allocated for it.
     ///
     /// # Errors
-    /// The text is too long, not base64 or not a V2 encoding.
+    /// The text is too long, not base64 or not a V2 encoding, or claims more than a record holds.
     pub fn decode(&self) -> Result<Histogram<u64>, HistogramError> {
         if self.hdr_v2.len() > TEXT_MAX {
             return Err(HistogramError::TooLong(self.hdr_v2.len()));
         }
         let bytes = STANDARD.decode(&self.hdr_v2).map_err(HistogramError::Base64)?;
+        let plain = inflate(&bytes)?;
+        let claim = |at: usize, bytes: usize| {
+            plain[at..at + bytes].iter().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte))
+        };
+        let (payload, digits, highest) = (claim(4, 4), claim(12, 4), claim(24, 8));
+        if payload != (plain.len() - HEAD) as u64 {
+            return Err(HistogramError::Claims("a payload of another length than it has"));
+        }
+        if digits > u64::from(SIGNIFICANT_DIGITS) || highest > VALUE_MAX {
+            return Err(HistogramError::Claims("more digits or larger values than a record keeps"));
+        }
         Deserializer::new()
-            .deserialize(&mut bytes.as_slice())
+            .deserialize(&mut plain.as_slice())
             .map_err(|error| HistogramError::Encoding(format!("{error:?}")))
+    }
+}
+
+/// First bytes of the deflated V2 encoding.
+const DEFLATED: [u8; 4] = 0x1c84_9304_u32.to_be_bytes();
+/// Bytes before the counts: cookie, length, offset, digits, lowest, highest, ratio.
+const HEAD: usize = 40;
+/// Longest plain encoding: nine bytes for each bin of [`VALUE_MAX`], and to spare.
+const PLAIN_MAX: usize = 1 << 20;
+
+/// The plain encoding in a deflated one, with its whole head.
+fn inflate(bytes: &[u8]) -> Result<Vec<u8>, HistogramError> {
+    let refused = |why: &str| HistogramError::Encoding(why.to_owned());
+    let (head, deflated) = bytes.split_at_checked(8).ok_or_else(|| refused("it is cut short"))?;
+    if head[..4] != DEFLATED {
+        return Err(refused("it begins otherwise"));
+    }
+    let mut plain = Vec::new();
+    let read = ZlibDecoder::new(deflated).take(PLAIN_MAX as u64 + 1).read_to_end(&mut plain);
+    read.map_err(|error| HistogramError::Encoding(error.to_string()))?;
+    match plain.len() {
+        n if n > PLAIN_MAX => Err(HistogramError::Claims("more bins than a record keeps")),
+        n if n < HEAD => Err(refused("it is cut short")),
+        _ => Ok(plain),
     }
 }
 
@@ -99,5 +140,38 @@ mod tests {
         assert!(matches!(text("AAAA").decode(), Err(HistogramError::Encoding(_))));
         let long = "A".repeat(TEXT_MAX + 1);
         assert!(matches!(text(&long).decode(), Err(HistogramError::TooLong(_))));
+    }
+
+    /// A deflated encoding with this head and `zeros` bytes of counts.
+    fn claiming(payload: u32, digits: u32, highest: u64, zeros: usize) -> HdrHistogram {
+        let mut plain = 0x1c84_9303_u32.to_be_bytes().to_vec();
+        plain.extend(payload.to_be_bytes());
+        plain.extend(0_u32.to_be_bytes());
+        plain.extend(digits.to_be_bytes());
+        plain.extend(1_u64.to_be_bytes());
+        plain.extend(highest.to_be_bytes());
+        plain.extend(1.0_f64.to_be_bytes());
+        plain.resize(plain.len() + zeros, 0);
+        let mut deflated = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::best());
+        std::io::Write::write_all(&mut deflated, &plain).expect("memory");
+        let deflated = deflated.finish().expect("memory");
+        let mut bytes = DEFLATED.to_vec();
+        bytes.extend(u32::try_from(deflated.len()).expect("short").to_be_bytes());
+        bytes.extend(deflated);
+        HdrHistogram { hdr_v2: STANDARD.encode(bytes), significant_digits: 3 }
+    }
+
+    #[test]
+    fn a_histogram_that_would_decode_to_gigabytes_is_refused() {
+        assert!(claiming(2, 3, VALUE_MAX, 2).decode().is_ok());
+        for (name, bomb) in [
+            ("a payload that is not there", claiming(u32::MAX, 3, VALUE_MAX, 2)),
+            ("zeros without end", claiming(64 << 20, 3, VALUE_MAX, 64 << 20)),
+            ("a huge range", claiming(2, 3, u64::MAX >> 1, 2)),
+            ("many digits", claiming(2, 5, VALUE_MAX, 2)),
+        ] {
+            let refused = bomb.decode();
+            assert!(matches!(refused, Err(HistogramError::Claims(_))), "{name}: {refused:?}");
+        }
     }
 }

@@ -11,6 +11,7 @@ use serde_json::Value;
 
 pub use crate::figures::{Histograms, Metrics, Slice, Summary, TtftParts};
 use crate::scenario::{Arrival, CacheProtocol, Connections, Tier, Warmup};
+pub use crate::setup::{Artifact, BuildFacts, ClientPlace, GpuState, Parallel, Patch, Platform};
 use crate::verdict::Stage;
 
 /// The schema name that a run record carries.
@@ -51,6 +52,9 @@ pub struct RunRecord {
     pub calibration: Option<BTreeMap<String, Value>>,
     pub correctness: Option<Correctness>,
     pub source: Option<Source>,
+    /// Files of the run that are kept elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub artifacts: Option<Vec<Artifact>>,
     /// Revision of the quality rules that produced `checks`.
     pub checks_rev: u32,
     pub checks: Vec<Check>,
@@ -169,6 +173,8 @@ pub struct EngineFacts {
     pub features: Option<Vec<String>>,
     pub toolchain: Option<String>,
     pub image_digest: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub build: Option<BuildFacts>,
 }
 
 /// The server launch; `config` is read from the running server, not from `argv`.
@@ -190,6 +196,16 @@ pub struct ServerFacts {
     /// Process start to ready.
     pub startup_us: Option<u64>,
     pub weights_load_us: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parallel: Option<Parallel>,
+    /// Policy by which requests are chosen for a step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scheduler: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cuda_graphs: Option<bool>,
+    /// Of the configuration that the same program has without flags.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub defaults_sha256: Option<String>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -205,6 +221,14 @@ pub struct ModelFacts {
     pub dtype: Option<String>,
     pub parameters: Option<u64>,
     pub tokenizer_sha256: Option<String>,
+    /// Scheme of the weights: `q4_1`, `fp8-block`, `mxfp4`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quantization: Option<String>,
+    /// Parameters that one token meets, in mixtures of experts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parameters_active: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chat_template_sha256: Option<String>,
 }
 
 /// What was asked and when.
@@ -248,6 +272,8 @@ pub struct HardwareFacts {
     pub cores: Option<u32>,
     pub ram_bytes: Option<u64>,
     pub kernel: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub platform: Option<Platform>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -258,6 +284,8 @@ pub struct Gpu {
     pub vbios: Option<String>,
     pub power_limit_mw: Option<u64>,
     pub clocks_locked: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<GpuState>,
 }
 
 /// Evidence that the client did not set the number.
@@ -279,6 +307,8 @@ pub struct ClientFacts {
     pub late_read_share: Option<f64>,
     pub schedule_lag_us_p99: Option<u64>,
     pub streams_max: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<ClientPlace>,
 }
 
 /// State of the server's prefix cache, and what it did during the run.

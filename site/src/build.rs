@@ -15,7 +15,7 @@ use crate::compare;
 use crate::link::{Place, Target};
 use crate::pages::{frame, release_frame, target};
 use crate::template::{Frame, Renderer};
-use crate::view::data::{self, DataView};
+use crate::view::data::DataView;
 use crate::view::diff::DiffView;
 use crate::view::kernels::KernelsView;
 use crate::view::method::MethodView;
@@ -163,7 +163,7 @@ impl Site<'_> {
     fn data(&self, roots: &[&Path]) -> Result<()> {
         let frame = frame("Data", &self.runs, vec![("Data".to_owned(), None)]);
         self.page("data", &Target::Data, &frame, &DataView::new(self.catalog))?;
-        self.file("data/runs.csv", &data::csv(self.catalog))?;
+        self.file("data/runs.csv", &registry::export::csv(self.catalog.registry))?;
         let trends = trend::trends(self.catalog.registry, &trend::Filter::default())?;
         self.file("data/trends.json", &serde_json::to_string_pretty(&trends)?)?;
         for (path, root) in self.catalog.files() {

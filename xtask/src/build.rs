@@ -44,7 +44,12 @@ pub fn run_campaign(shell: &Shell, verb: &str, rest: &[OsString]) -> Result<u8> 
 /// # Errors
 /// The program does not build.
 pub fn run_results(shell: &Shell, verb: &str, rest: &[OsString]) -> Result<u8> {
-    build(shell, &["redline-results"])?;
+    // What is recorded comes with its pages.
+    let programs: &[&str] = match verb {
+        "import" => &["redline-results", "redline-site"],
+        _ => &["redline-results"],
+    };
+    build(shell, programs)?;
     run(shell, "redline-results", verb, rest)
 }
 

@@ -23,6 +23,7 @@ Measure
 Registry and site
   check                   check every record under results/
   list, show RUN          what the registry holds
+  import FILE...          record published results of others; --help lists the flags
   trend                   how figures went over releases and days, and where they changed
   site [--check|--pages]  render the site to target/site; --check: are the committed pages
                           fresh? --pages: render them anew
@@ -87,6 +88,7 @@ pub fn parse(arguments: &[OsString]) -> Result<Command, lexopt::Error> {
         Some("fetch") => Command::Campaign { verb: "fetch", rest },
         Some("diff") => Command::Results { verb: "diff", rest },
         Some("check") => Command::Results { verb: "check", rest },
+        Some("import") => Command::Results { verb: "import", rest },
         Some("trend") => Command::Results { verb: "trend", rest },
         Some("list") => Command::Results { verb: "list", rest },
         Some("show") => Command::Results { verb: "show", rest },

@@ -2,6 +2,7 @@
 //! part of a page, or with its line ends lost.
 
 use super::figures::{Figures, name_of_label};
+use super::served::served;
 use super::tool::Tool;
 use super::workload::asked_before;
 use super::{Found, Unread, line_at};
@@ -63,6 +64,7 @@ fn found(text: &str, block: &Block<'_>, before: &str, between: &str) -> Result<F
         backend: backend.map(|(_, value, _)| (*value).to_owned()),
         figures,
         asked: asked_before(before, between),
+        served: served(text, block.start, between),
         lines,
     })
 }

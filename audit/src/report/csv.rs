@@ -1,6 +1,7 @@
 //! The CSV of LMDeploy's `profile_restful_api.py`: a head with the names of its result, a row a run.
 
 use super::figures::Figures;
+use super::served::Served;
 use super::tool::Tool;
 use super::workload::Asked;
 use super::{Found, Unread};
@@ -40,6 +41,7 @@ fn found(names: &[&str], line: u64, row: &str) -> Result<Found, Unread> {
         tool: Tool::Lmdeploy,
         backend: text("backend").map(str::to_owned),
         figures,
+        served: Served::default(),
         asked: Asked {
             dataset: text("dataset_name").map(str::to_owned),
             tokens: lengths.filter(|_| fixed),

@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 
 use schema::run::{
     Counts, EngineFacts, HardwareFacts, Kind, Metrics, ModelFacts, RunRecord, SCHEMA,
-    ScenarioFacts, Source, Status, Summary, Time, TokenSource, unexplained_nulls,
+    ScenarioFacts, ServerFacts, Source, Status, Summary, Time, TokenSource, unexplained_nulls,
 };
 
 use schema::scenario::Arrival;
 
+use super::served::Served;
 use super::tool::Tool;
 use super::{Found, Unread};
 use crate::seal;
@@ -199,11 +200,13 @@ impl Found {
                 ..Time::default()
             }),
             engine: EngineFacts {
-                name: self.backend.clone().unwrap_or_else(|| "unknown".to_owned()),
+                name: known(&self.served.engine, &self.backend),
+                release: self.served.release.clone().unwrap_or_default(),
                 ..EngineFacts::default()
             },
+            server: self.server(),
             model: ModelFacts {
-                id: self.asked.model.clone().unwrap_or_else(|| "unknown".to_owned()),
+                id: known(&self.asked.model, &self.served.model),
                 ..ModelFacts::default()
             },
             scenario: ScenarioFacts {
@@ -228,6 +231,12 @@ impl Found {
         Ok(record)
     }
 
+    fn server(&self) -> Option<ServerFacts> {
+        let Served { argv, tp, .. } = &self.served;
+        let facts = ServerFacts { argv: argv.clone(), tp: *tp, ..ServerFacts::default() };
+        (argv.is_some() || tp.is_some()).then_some(facts)
+    }
+
     /// The arrival where the report tells it: a rate alone does not tell how gaps are drawn.
     fn arrival(&self) -> Option<Arrival> {
         let all = self.figures.get(REQUEST_RATE)? == f64::INFINITY;
@@ -247,6 +256,11 @@ impl Found {
             definitions: self.tool.definitions(),
         }
     }
+}
+
+/// What one place of a report says, else what another does.
+fn known(first: &Option<String>, second: &Option<String>) -> String {
+    first.clone().or_else(|| second.clone()).unwrap_or_else(|| "unknown".to_owned())
 }
 
 /// Gives every null of `record` its reason.

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::figures::Figures;
+use super::served::Served;
 use super::tool::Tool;
 use super::workload::Asked;
 use super::{Found, Unread, nested};
@@ -71,6 +72,7 @@ fn found(object: &Map<String, Value>, lines: (u64, u64)) -> Result<Found, Unread
         tool: if object.contains_key("num_prompts") { Tool::Vllm } else { Tool::Sglang },
         backend: text("backend"),
         figures,
+        served: Served::default(),
         asked: Asked {
             dataset: text("dataset_name"),
             requests: count("num_prompts"),

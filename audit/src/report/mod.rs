@@ -6,6 +6,7 @@ mod csv;
 mod figures;
 mod json;
 mod nested;
+mod served;
 mod tool;
 mod workload;
 
@@ -13,6 +14,7 @@ use schema::canonical::sha256_hex;
 use schema::run::RunRecord;
 
 use figures::Figures;
+use served::Served;
 use tool::Tool;
 use workload::Asked;
 
@@ -42,6 +44,7 @@ struct Found {
     backend: Option<String>,
     figures: Figures,
     asked: Asked,
+    served: Served,
     lines: (u64, u64),
 }
 

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::figures::Figures;
+use super::served::Served;
 use super::tool::Tool;
 use super::workload::Asked;
 use super::{Found, Unread};
@@ -23,7 +24,14 @@ pub fn read(object: &Map<String, Value>, lines: (u64, u64)) -> Option<Vec<Result
 fn found(tool: Tool, read: Result<Figures, String>, lines: (u64, u64)) -> Result<Found, Unread> {
     let complete = read.and_then(|figures| figures.complete().map(|()| figures));
     let figures = complete.map_err(|why| Unread { line: lines.0, why })?;
-    Ok(Found { tool, backend: None, figures, asked: Asked::default(), lines })
+    Ok(Found {
+        tool,
+        backend: None,
+        figures,
+        asked: Asked::default(),
+        served: Served::default(),
+        lines,
+    })
 }
 
 /// Takes the number at `pointer` as `name`, where there is one.

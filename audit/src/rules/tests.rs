@@ -28,6 +28,7 @@ fn sound_on_gpu() -> RunRecord {
         vbios: Some("96".into()),
         power_limit_mw: Some(700_000),
         clocks_locked: Some(false),
+        ..Gpu::default()
     }]);
     record.time.as_mut().unwrap().window_us = Some(301_000_000);
     for summary in summaries(&mut record) {

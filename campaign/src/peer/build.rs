@@ -96,7 +96,7 @@ pub fn obtain(world: &World, id: &str, source: &Source, cpu: &Cpu) -> Result<Pee
 
 /// A build is for one source, one way to build it, and one processor.
 fn key(source: &Source, cpu: &Cpu) -> String {
-    let Cpu { vendor, brand, family, model, stepping, features } = cpu;
+    let Cpu { vendor, brand, family, model, stepping, features, sockets: _ } = cpu;
     let of = (
         (&source.sha256, &source.cmake, &source.programs),
         (vendor, brand, family, model, stepping, features),

@@ -4,13 +4,14 @@
 use std::fs;
 
 use anyhow::Context;
+use registry::Registry;
 use registry::commit::Clock;
 use registry::events::write::{Draft, compose};
 use registry::record::record;
 use registry::render::render;
 use schema::event::{self, EventKind};
 use schema::exit::Exit;
-use schema::id::ulid;
+use schema::id::{ulid, ulid_unix_ms};
 
 use super::World;
 use crate::cli::{EpochArguments, EventArguments, TargetArguments, WaiveArguments};
@@ -46,6 +47,13 @@ impl From<&EpochArguments> for Draft {
     }
 }
 
+/// Now, or just after the latest event where that is later: an event speaks of earlier ones, and
+/// clocks of two machines differ.
+fn after_the_others(registry: &Registry, unix_ms: u64) -> u64 {
+    let times = registry.events.iter().filter_map(|event| ulid_unix_ms(&event.record.id));
+    times.max().map_or(unix_ms, |latest| unix_ms.max(latest + 1))
+}
+
 /// Writes an event and the pages as they are with it.
 pub fn write(
     world: &World,
@@ -55,7 +63,7 @@ pub fn write(
 ) -> anyhow::Result<Exit> {
     let draft = Draft { reason: given.reason.clone(), evidence: given.evidence.clone(), ..draft };
     let loaded = crate::load(&given.registry, None)?;
-    let id = ulid(world.unix_ms, world.random);
+    let id = ulid(after_the_others(&loaded, world.unix_ms), world.random);
     let event = compose(&loaded, kind, draft, (id, world.unix_s()))?;
     let overlay = tempfile::tempdir().context("cannot make a folder for the event")?;
     let path = overlay.path().join(schema::path::of_event(&event.id)?);

@@ -97,7 +97,7 @@ pub fn commits(commits: &Commits) -> (String, Vec<(String, String)>) {
     };
     let lines = commits.changes.iter().take(COMMITS_SHOWN);
     let lines = lines.map(|commit| (short(&commit.id), commit.subject.clone())).collect();
-    (format!("{count} that touch the engine in {range}{listed}:"), lines)
+    (format!("{count} to the engine in {range}{listed}:"), lines)
 }
 
 /// The heads of a cell's table.

@@ -3,6 +3,8 @@
 
 pub mod write;
 
+use std::collections::BTreeMap;
+
 use schema::event::{Event, EventKind};
 use schema::run::RunRecord;
 use schema::verdict::Cell;
@@ -36,27 +38,38 @@ pub struct Epoch<'a> {
     pub event: &'a Event,
 }
 
+/// What `events` retract among records and events, `named` by id and path: id to why.
+#[must_use]
+pub fn retractions(
+    events: &[Stored<Event>],
+    named: &[(&str, &str)],
+) -> BTreeMap<String, Retraction> {
+    let mut retracted: BTreeMap<String, Retraction> = BTreeMap::new();
+    let mut standing: Vec<&Event> = events.iter().map(|stored| &stored.record).collect();
+    standing.retain(|event| event.kind == EventKind::Retract);
+    // An event speaks of earlier ones only, so that the latest stands and none are circular.
+    standing.sort_by(|a, b| b.id.cmp(&a.id));
+    for event in standing {
+        if retracted.contains_key(&event.id) {
+            continue;
+        }
+        let earlier = events.iter().filter(|other| other.record.id < event.id);
+        let earlier = earlier.map(|other| (other.record.id.as_str(), other.path.as_str()));
+        let found = named.iter().copied().chain(earlier).filter(|(id, path)| event.names(id, path));
+        for (id, _) in found {
+            retracted.insert(id.to_owned(), Retraction::by(event));
+        }
+    }
+    retracted
+}
+
 impl Registry {
     /// Fills in `retracted` from the events that were read.
     pub(crate) fn apply_events(&mut self) {
-        let mut retractions: Vec<&Event> =
-            self.events.iter().map(|stored| &stored.record).collect();
-        retractions.retain(|event| event.kind == EventKind::Retract);
-        // An event speaks of earlier ones only, so that the latest stands and none are circular.
-        retractions.sort_by(|a, b| b.id.cmp(&a.id));
-        for event in retractions {
-            if self.retracted.contains_key(&event.id) {
-                continue;
-            }
-            let runs = self.runs.iter().map(|run| (&run.record.id, &run.path));
-            let kernels = self.kernels.iter().map(|kernels| (&kernels.record.id, &kernels.path));
-            let events = self.events.iter().map(|event| (&event.record.id, &event.path));
-            let events = events.filter(|(id, _)| **id < event.id);
-            let named = runs.chain(kernels).chain(events);
-            for (id, _) in named.filter(|(id, path)| event.names(id, path)) {
-                self.retracted.insert(id.clone(), Retraction::by(event));
-            }
-        }
+        let runs = self.runs.iter().map(|run| (run.record.id.as_str(), run.path.as_str()));
+        let kernels = self.kernels.iter().map(|k| (k.record.id.as_str(), k.path.as_str()));
+        let named: Vec<(&str, &str)> = runs.chain(kernels).collect();
+        self.retracted = retractions(&self.events, &named);
     }
 
     /// The events that still count, in the order of their paths.

@@ -5,7 +5,12 @@
 mod check;
 mod events;
 mod gate;
+mod hostile;
+mod import;
+mod killed;
+mod queries;
 mod read;
 mod record;
 mod scratch;
 mod simulation;
+mod sync;

@@ -107,7 +107,7 @@ fn a_confirmed_regression_fails_the_gate_in_every_format() {
     }
     let junit = scratch.results(&[&DIFF[..], &["--format", "junit"]].concat()).out;
     assert!(junit.starts_with("<?xml version=\"1.0\""), "{junit}");
-    let head = "<testsuites name=\"v0.9.1 to v0.9.2\" tests=\"2\" failures=\"1\" errors=\"0\">";
+    let head = "<testsuites name=\"v0.9.1 to v0.9.2\" tests=\"2\" skipped=\"0\" failures=\"1\" errors=\"0\">";
     assert!(junit.contains(head), "{junit}");
 }
 
@@ -157,7 +157,7 @@ fn the_commits_between_are_those_that_touch_the_engine() {
     });
     scratch.record(&scratch.overlay("o", &records.collect::<Vec<_>>()));
     let text = scratch.results(&DIFF).out;
-    let range = format!("2 commits that touch the engine in {}..{}:", &before[..10], &after[..10]);
+    let range = format!("2 commits to the engine in {}..{}:", &before[..10], &after[..10]);
     assert!(text.contains(&range) && text.contains("engine: slower `loop`"), "{text}");
     assert!(!text.contains("docs: a note") && !text.contains("engine: the baseline"), "{text}");
 }

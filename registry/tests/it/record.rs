@@ -243,7 +243,7 @@ fn every_unsound_file_is_named_at_once_and_nothing_is_written() {
     fs::write(at(0), text.replace("\"requests_ok\": 32", "\"requests_ok\": 31")).unwrap();
     // Cut short.
     fs::write(at(1), &text[..text.len() / 2]).unwrap();
-    // Another schema.
+    // A later schema.
     fs::write(at(2), text.replace("run.v1", "run.v9")).unwrap();
     // Filed under another release.
     let moved = at(3).to_str().unwrap().replace("v0.9.1", "v0.9.3");
@@ -267,7 +267,7 @@ fn every_unsound_file_is_named_at_once_and_nothing_is_written() {
     for part in [
         "S03",
         "S01",
-        "S02",
+        "S12",
         "v0.9.3",
         "E06 is stored as passed, recomputed as broken",
         "notes.txt",

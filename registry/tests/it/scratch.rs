@@ -52,6 +52,21 @@ impl Scratch {
         scratch
     }
 
+    /// A clone of the repository at `from`.
+    pub fn clone_of(from: &Path) -> Self {
+        let scratch = Self { dir: tempfile::tempdir().unwrap() };
+        fs::create_dir(scratch.repo()).unwrap();
+        scratch.git(&["clone", "--quiet", from.to_str().unwrap(), "."]);
+        scratch
+    }
+
+    /// A bare copy of this repository, as others would see it.
+    pub fn publish(&self) -> PathBuf {
+        let remote = self.dir.path().join("remote.git");
+        self.git(&["clone", "--quiet", "--bare", ".", remote.to_str().unwrap()]);
+        remote
+    }
+
     pub fn repo(&self) -> PathBuf {
         self.dir.path().join("repo")
     }
@@ -109,6 +124,8 @@ impl Scratch {
         let mut command = Command::new(env!("CARGO_BIN_EXE_redline-results"));
         command.args(arguments).args(["--registry", self.repo().to_str().unwrap()]);
         command.env("HOME", self.dir.path()).env_remove("XDG_CONFIG_HOME");
+        // 2026-02-01: a month after the made-up records.
+        command.env("SOURCE_DATE_EPOCH", "1769904000");
         command
     }
 

@@ -1,0 +1,271 @@
+//! What was served: the engine, its version, the model and the ranks, from the command that a page
+//! gives above a block and from what the page says of itself. What neither says stays unknown.
+
+/// What is known of the server behind a block.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Served {
+    pub engine: Option<String>,
+    /// `v0.10.1`.
+    pub release: Option<String>,
+    /// As the command names it, such as `Qwen/Qwen3-8B`.
+    pub model: Option<String>,
+    pub tp: Option<u32>,
+    /// The command, or the flags where the page gives those alone.
+    pub argv: Option<Vec<String>>,
+}
+
+/// Engines by the names that pages and commands use.
+const ENGINES: [&str; 3] = ["lmdeploy", "sglang", "vllm"];
+
+/// Where the words of a serving command begin, and the engine that it starts.
+const COMMANDS: &[(&str, &str)] = &[
+    ("lmdeploy serve api_server ", "lmdeploy"),
+    ("vllm serve ", "vllm"),
+    ("vllm.entrypoints.openai.api_server ", "vllm"),
+    ("vllm/vllm-openai:", "vllm"),
+    ("sglang.launch_server ", "sglang"),
+    ("lmsysorg/sglang:", "sglang"),
+];
+
+/// Flags that one engine alone has.
+const OWN_FLAGS: &[(&str, &str)] = &[
+    ("--max-model-len", "vllm"),
+    ("--context-length", "sglang"),
+    ("--session-len", "lmdeploy"),
+    ("--cache-max-entry-count", "lmdeploy"),
+];
+
+/// The head of a list of flags, in pages that do not repeat the command.
+const PARAMETERS: &str = "Backend Parameters:";
+
+/// Longest command that is believed to be one.
+const COMMAND_BYTES_MAX: usize = 4_000;
+/// Beginnings of paths that name a user or a machine.
+const PRIVATE_PLACES: &[&str] =
+    &["/home/", "/Users/", "/root/", "/tmp/", "/mnt/", "/var/", "/nvme"];
+
+/// What served the block at `block` of `text`; `between` is the part that no earlier block has
+/// claimed.
+pub fn served(text: &str, block: usize, between: &str) -> Served {
+    let mut served = match parameters(between) {
+        Some(flags) => Served { engine: owner(&flags), argv: Some(flags), ..Served::default() },
+        None => command_above(&text[..block]).unwrap_or_default(),
+    };
+    if served.model.is_none() {
+        served.model = stated_model(text);
+    }
+    if served.release.is_none() {
+        served.release = served.engine.as_deref().and_then(|engine| stated_release(text, engine));
+    }
+    served
+}
+
+/// The flags in the fence after the last `Backend Parameters:`.
+fn parameters(between: &str) -> Option<Vec<String>> {
+    let after = &between[between.rfind(PARAMETERS)? + PARAMETERS.len()..];
+    let fence = after.trim_start().strip_prefix("```")?.split("```").next()?;
+    let mut words: Vec<String> = fence.split_whitespace().map(public).collect();
+    // The language of the fence.
+    if words.first().is_some_and(|word| !word.starts_with('-')) {
+        words.remove(0);
+    }
+    Some(words)
+}
+
+/// The engine whose own flag is among these.
+fn owner(words: &[String]) -> Option<String> {
+    let name = |word: &String| word.split('=').next().unwrap_or_default().to_owned();
+    let names: Vec<String> = words.iter().map(name).collect();
+    let of = |(flag, engine): &(&str, &str)| {
+        names.iter().any(|name| name == flag).then(|| (*engine).to_owned())
+    };
+    OWN_FLAGS.iter().find_map(of)
+}
+
+/// The last serving command above a block, if it stands in the block's own section.
+fn command_above(before: &str) -> Option<Served> {
+    let find = |(words, engine): &(&str, &'static str)| {
+        before
+            .rmatch_indices(words)
+            .map(|(at, _)| at)
+            .find(|at| is_command(before, *at))
+            .map(|at| (at, *engine))
+    };
+    // The line that names the image also names the program: the earlier place is the command.
+    let last = COMMANDS.iter().filter_map(find).max_by_key(|(at, _)| *at)?;
+    let (start, end) = extent(before, last.0)?;
+    if !same_section(before, start) {
+        return None;
+    }
+    let first = COMMANDS.iter().filter_map(|(words, _)| before[start..end].find(words)).min()?;
+    let words: Vec<&str> =
+        before[start + first..end].split_whitespace().filter(|word| *word != "\\").collect();
+    let flag = |names: &[&str]| value_of(&words, names);
+    let tag = words.first().and_then(|word| word.split_once(':')).map(|(_, tag)| tag);
+    let release = tag.map(|tag| tag.split('-').next().unwrap_or(tag)).filter(|tag| is_version(tag));
+    let positional = words.iter().position(|word| ["serve", "api_server"].contains(word));
+    let positional = positional.map(|at| match words.get(at + 1) {
+        Some(&"api_server") => at + 2,
+        _ => at + 1,
+    });
+    let model = flag(&["--model", "--model-path"])
+        .or_else(|| positional.and_then(|at| words.get(at).copied()))
+        .filter(|word| !word.starts_with('-'));
+    let tp = flag(&["--tp", "--tensor-parallel-size", "--tp-size", "-tp"]);
+    Some(Served {
+        engine: Some(last.1.to_owned()),
+        release: release.map(str::to_owned),
+        model: model.map(public),
+        // One rank where the command does not ask for more.
+        tp: tp.map_or(Some(1), |value| value.parse().ok()),
+        argv: Some(words.iter().copied().map(public).collect()),
+    })
+}
+
+/// A template of a command is none: `--model ${MODEL}`.
+fn is_command(text: &str, at: usize) -> bool {
+    extent(text, at).is_some_and(|(start, end)| !text[start..end].contains("${"))
+}
+
+/// The lines of the command around `at`: a line that ends in a backslash goes on.
+fn extent(text: &str, at: usize) -> Option<(usize, usize)> {
+    let line_start = |at: usize| text[..at].rfind('\n').map_or(0, |end| end + 1);
+    let line_end = |at: usize| text[at..].find('\n').map_or(text.len(), |end| at + end);
+    let mut start = line_start(at);
+    while start > 0 && text[..start - 1].ends_with('\\') {
+        start = line_start(start - 1);
+    }
+    let mut end = line_end(at);
+    while text[..end].ends_with('\\') && end < text.len() {
+        end = line_end(end + 1);
+    }
+    (end - start <= COMMAND_BYTES_MAX).then_some((start, end))
+}
+
+/// True where no heading between `at` and the end of `text` opens a section beside or above the
+/// one that `at` lies in.
+fn same_section(text: &str, at: usize) -> bool {
+    let mut level = 0;
+    let mut fenced = false;
+    let mut offset = 0;
+    for line in text.split_inclusive('\n') {
+        let hashes = line.bytes().take_while(|byte| *byte == b'#').count();
+        if line.starts_with("```") {
+            fenced = !fenced;
+        } else if !fenced && (1..=6).contains(&hashes) && line[hashes..].starts_with(' ') {
+            if offset < at {
+                level = hashes;
+            } else if hashes <= level {
+                return false;
+            }
+        }
+        offset += line.len();
+    }
+    true
+}
+
+/// The word after one of these flags, or behind its `=`.
+fn value_of<'a>(words: &[&'a str], names: &[&str]) -> Option<&'a str> {
+    words.iter().enumerate().find_map(|(at, word)| match word.split_once('=') {
+        Some((name, value)) if names.contains(&name) => Some(value),
+        None if names.contains(word) => words.get(at + 1).copied(),
+        _ => None,
+    })
+}
+
+/// The version that a page states for an engine, if it states one: `vLLM v0.10.1`, or the package
+/// `lmdeploy==0.9.2`.
+fn stated_release(text: &str, engine: &str) -> Option<String> {
+    debug_assert!(ENGINES.contains(&engine), "commands and flags name known engines");
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let named = words.windows(2).filter(|two| two[0].eq_ignore_ascii_case(engine));
+    let named = named.map(|two| two[1]).filter(|word| is_version(word)).map(str::to_owned);
+    let pinned = words.iter().filter_map(|word| {
+        let (name, version) = word.split_once("==")?;
+        let version = format!("v{version}");
+        (name.eq_ignore_ascii_case(engine) && is_version(&version)).then_some(version)
+    });
+    let mut stated: Vec<String> = named.chain(pinned).collect();
+    stated.sort();
+    stated.dedup();
+    // A page that states two cannot say which of them a block is of.
+    if stated.len() == 1 { stated.pop() } else { None }
+}
+
+/// The model under a heading `Model`, if there is one such heading.
+fn stated_model(text: &str) -> Option<String> {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let headed = words.windows(3).filter(|three| three[0].ends_with('#') && three[1] == "Model");
+    let mut models = headed.map(|three| three[2]).filter(|word| word.contains('/'));
+    let first = models.next()?;
+    models.all(|other| other == first).then(|| first.to_owned())
+}
+
+/// `v0.10.1`, `v0.9.2.post1`.
+fn is_version(word: &str) -> bool {
+    let Some(rest) = word.strip_prefix('v') else { return false };
+    rest.contains('.') && rest.split('.').next().is_some_and(|major| major.parse::<u32>().is_ok())
+}
+
+/// A word without the paths of somebody's machine.
+fn public(word: &str) -> String {
+    if PRIVATE_PLACES.iter().any(|place| word.contains(place)) {
+        "{path}".to_owned()
+    } else {
+        word.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(page: &str) -> Served {
+        let block = page.find("====").unwrap();
+        served(page, block, &page[..block])
+    }
+
+    #[test]
+    fn a_command_in_the_same_section_says_what_was_served() {
+        let page = "# LMDeploy v0.9.2\n\n## Qwen3-32B\n\n```shell\nlmdeploy serve api_server \
+                    Qwen/Qwen3-32B --tp 2\n```\n\n### ShareGPT\n\n```{text}\n# log\n====";
+        let served = of(page);
+        assert_eq!(served.engine.as_deref(), Some("lmdeploy"));
+        assert_eq!(served.release.as_deref(), Some("v0.9.2"));
+        assert_eq!(served.model.as_deref(), Some("Qwen/Qwen3-32B"));
+        assert_eq!(served.tp, Some(2));
+        // A section without a command of its own does not inherit its neighbour's.
+        let next = page.replace("### ShareGPT", "## Qwen3-235B");
+        assert_eq!(of(&next), Served::default());
+    }
+
+    #[test]
+    fn an_image_says_the_version_and_the_machine_stays_private() {
+        let page = "# SGLang v0.10.1\n\n## M\n```shell\ndocker run --gpus all \\\n    \
+                    -v $HF_HOME:/root/.cache \\\n    lmsysorg/sglang:v0.5.1-cu126 \\\n    \
+                    python3 -m sglang.launch_server --model-path org/M --log /home/ada/x\n```\n====";
+        let served = of(page);
+        assert_eq!(served.engine.as_deref(), Some("sglang"));
+        assert_eq!(served.release.as_deref(), Some("v0.5.1"), "what ran, not what the title says");
+        assert_eq!((served.model.as_deref(), served.tp), (Some("org/M"), Some(1)));
+        let argv = served.argv.unwrap().join(" ");
+        assert!(argv.starts_with("lmsysorg/sglang:") && argv.ends_with("--log {path}"), "{argv}");
+        let template = page.replace("org/M", "${MODEL}");
+        assert_eq!(of(&template).engine, None);
+    }
+
+    #[test]
+    fn flags_alone_name_the_engine_that_has_them() {
+        let page = "# P ### Model org/M-9B ### Engine Version - vLLM v0.17.1 - SGLang v0.5.9 \
+                    - Backend Parameters: ```bash --x=1 --max-model-len=32768 ``` ====";
+        let served = of(page);
+        assert_eq!(served.engine.as_deref(), Some("vllm"));
+        assert_eq!(served.release.as_deref(), Some("v0.17.1"));
+        assert_eq!((served.model.as_deref(), served.tp), (Some("org/M-9B"), None));
+        assert_eq!(served.argv.unwrap(), ["--x=1", "--max-model-len=32768"]);
+        let unknown = page.replace("--max-model-len=32768", "--y");
+        assert_eq!((of(&unknown).engine, of(&unknown).release), (None, None));
+        let two = page.replace("SGLang v0.5.9", "vLLM v0.16.0");
+        assert_eq!(of(&two).release, None, "two versions are stated");
+    }
+}

@@ -1,0 +1,108 @@
+//! What a file of the registry amounts to: a pure function of its path and its bytes, so that it
+//! may be kept in an index. No files, no git.
+
+use schema::path::config_slug;
+use schema::run::{Kind, Level, RunRecord};
+use serde::{Deserialize, Serialize};
+
+use crate::finding::Finding;
+use crate::list::{status_name, validity_name};
+use crate::storage::{self, Parsed};
+
+/// A file that could be read.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Facts {
+    /// `runs`, `imports`, `kernels`, `campaigns`, `events` or `pages`.
+    pub kind: String,
+    /// The record's id; pages have none.
+    pub id: Option<String>,
+    pub run: Option<RunFacts>,
+}
+
+/// What lists and checks ask of a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunFacts {
+    pub engine: String,
+    pub release: String,
+    pub hardware: String,
+    pub model: String,
+    /// Configuration slug without its hash.
+    pub config: String,
+    /// `id@rev`.
+    pub scenario: String,
+    pub status: String,
+    pub validity: String,
+    /// Hash of all its figures; `None` for a run without any.
+    pub figures_sha256: Option<String>,
+    /// Quality rules that it breaks.
+    pub broken: Vec<Broken>,
+}
+
+/// A quality rule that a run breaks.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Broken {
+    pub rule: String,
+    pub level: Level,
+    pub detail: Option<String>,
+    /// True when the rule came after the run was judged.
+    pub later: bool,
+}
+
+/// Reads and verifies the file at `path` below `results/`: what it is, and every finding.
+#[must_use]
+pub fn examine(path: &str, bytes: &[u8]) -> (Option<Facts>, Vec<Finding>) {
+    match storage::read_with_value(path, bytes) {
+        Ok((parsed, value)) => {
+            let findings = storage::verify_value(path, value.as_ref(), &parsed);
+            (Some(facts(&parsed)), findings)
+        }
+        Err(finding) => (None, vec![finding]),
+    }
+}
+
+fn facts(parsed: &Parsed) -> Facts {
+    let run = match parsed {
+        Parsed::Run(record) => Some(run_facts(record)),
+        _ => None,
+    };
+    Facts { kind: kind_name(parsed).to_owned(), id: parsed.id().map(str::to_owned), run }
+}
+
+fn kind_name(parsed: &Parsed) -> &'static str {
+    match parsed {
+        Parsed::Run(record) if record.kind == Kind::Imported => "imports",
+        Parsed::Run(_) => "runs",
+        Parsed::Kernels(_) => "kernels",
+        Parsed::Campaign(_) => "campaigns",
+        Parsed::Event(_) => "events",
+        Parsed::Derived => "pages",
+    }
+}
+
+/// What lists and checks ask of `record`.
+#[must_use]
+pub fn run_facts(record: &RunRecord) -> RunFacts {
+    let figures = record.metrics.as_ref().map(|metrics| (metrics, &record.histograms));
+    let stored = record.checks.iter().map(|check| (check.clone(), false));
+    let later = audit::judge_later(record).into_iter().map(|check| (check, true));
+    let broken = stored.chain(later).filter(|(check, _)| !check.ok);
+    RunFacts {
+        engine: record.engine.name.clone(),
+        release: record.engine.release.clone(),
+        hardware: record.hardware.id.clone(),
+        model: record.model.id.clone(),
+        config: config_slug(record),
+        scenario: format!("{}@{}", record.scenario.id, record.scenario.rev),
+        status: status_name(record.status).to_owned(),
+        validity: validity_name(record.validity.verdict).to_owned(),
+        figures_sha256: figures.and_then(|figures| schema::canonical::sha256_of(&figures).ok()),
+        broken: broken
+            .map(|(check, later)| Broken {
+                rule: check.rule,
+                level: check.level,
+                detail: check.detail,
+                later,
+            })
+            .collect(),
+    }
+}

@@ -1,0 +1,129 @@
+//! The files of a folder laid out like `results/`: their names and stamps, and their bytes. Knows
+//! nothing of what is in them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::finding::{Finding, LAYOUT};
+use crate::spread;
+use crate::storage::RECORD_BYTES_MAX;
+
+/// A folder that cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot read `{}`", path.display())]
+pub struct StoreError {
+    pub path: PathBuf,
+    #[source]
+    pub source: io::Error,
+}
+
+/// What changes when a file does, as far as its folder tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stamp {
+    pub bytes: u64,
+    pub inode: u64,
+    /// Last change of the content, in nanoseconds since 1970.
+    pub modified_ns: i64,
+    /// Last change of the file, its times included: no program sets this one.
+    pub changed_ns: i64,
+}
+
+impl Stamp {
+    pub(crate) fn of(facts: &fs::Metadata) -> Self {
+        let ns = |s: i64, ns: i64| s.saturating_mul(1_000_000_000).saturating_add(ns);
+        Self {
+            bytes: facts.size(),
+            inode: facts.ino(),
+            modified_ns: ns(facts.mtime(), facts.mtime_nsec()),
+            changed_ns: ns(facts.ctime(), facts.ctime_nsec()),
+        }
+    }
+}
+
+/// The files of a folder in the order of their paths, with forward slashes, and what cannot be
+/// followed.
+#[derive(Debug, Default)]
+pub struct Listing {
+    pub root: PathBuf,
+    pub files: Vec<(String, Stamp)>,
+    pub findings: Vec<Finding>,
+}
+
+impl Listing {
+    /// Lists every file below `root`. Symbolic links are findings and never followed; a folder
+    /// that does not exist is empty.
+    ///
+    /// # Errors
+    /// A folder exists and cannot be read.
+    pub fn of(root: &Path) -> Result<Self, StoreError> {
+        let mut listing = Self { root: root.to_owned(), ..Self::default() };
+        match fs::symlink_metadata(root) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(listing),
+            Err(source) => return Err(StoreError { path: root.to_owned(), source }),
+            Ok(_) => {}
+        }
+        listing.walk(root, "")?;
+        listing.files.sort_by(|a, b| a.0.cmp(&b.0));
+        Ok(listing)
+    }
+
+    fn walk(&mut self, dir: &Path, below: &str) -> Result<(), StoreError> {
+        let failed = |path: &Path, source| StoreError { path: path.to_owned(), source };
+        for entry in fs::read_dir(dir).map_err(|error| failed(dir, error))? {
+            let entry = entry.map_err(|error| failed(dir, error))?;
+            let name = entry.file_name();
+            let Some(name) = name.to_str() else {
+                let shown = format!("{below}{}", name.to_string_lossy());
+                self.findings.push(Finding::breach(LAYOUT, &shown, "its name is not UTF-8"));
+                continue;
+            };
+            let path = format!("{below}{name}");
+            let kind = entry.file_type().map_err(|error| failed(&entry.path(), error))?;
+            if kind.is_dir() {
+                self.walk(&entry.path(), &format!("{path}/"))?;
+            } else if kind.is_file() {
+                let facts = entry.metadata().map_err(|error| failed(&entry.path(), error))?;
+                self.files.push((path, Stamp::of(&facts)));
+            } else {
+                let detail = "not a regular file; links are not followed";
+                self.findings.push(Finding::breach(LAYOUT, &path, detail));
+            }
+        }
+        Ok(())
+    }
+
+    /// The bytes of one of its files, one more at most than a record may have, so that a huge file
+    /// costs little.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn read(&self, path: &str) -> Result<Vec<u8>, StoreError> {
+        let file = self.root.join(path);
+        let mut bytes = Vec::new();
+        let limit = RECORD_BYTES_MAX as u64 + 1;
+        let read = fs::File::open(&file).and_then(|file| file.take(limit).read_to_end(&mut bytes));
+        read.map(|_| bytes).map_err(|source| StoreError { path: file, source })
+    }
+}
+
+/// The files of a folder with their bytes.
+#[derive(Debug, Default)]
+pub struct Folder {
+    pub files: BTreeMap<String, Vec<u8>>,
+    pub findings: Vec<Finding>,
+}
+
+/// Reads every file below `root`, as [`Listing::of`] lists them.
+///
+/// # Errors
+/// A folder or file exists and cannot be read.
+pub fn read_folder(root: &Path) -> Result<Folder, StoreError> {
+    let listing = Listing::of(root)?;
+    let read = spread::map(&listing.files, |(path, _)| Ok((path.clone(), listing.read(path)?)));
+    Ok(Folder { files: read.into_iter().collect::<Result<_, _>>()?, findings: listing.findings })
+}

@@ -1,0 +1,201 @@
+//! Brings a clone and a remote together: what others recorded comes in, what was recorded here is
+//! put behind it, and the pages are rendered anew. The history stays a line. The user's own git
+//! does the network.
+
+mod network;
+mod replay;
+
+use std::path::Path;
+
+use git2::build::CheckoutBuilder;
+use git2::{ErrorCode, Oid, StatusOptions};
+use schema::exit::Exit;
+use serde::Serialize;
+
+use crate::commit::{Addition, Clock, commit};
+use crate::finding::Finding;
+use crate::folder::{StoreError, read_folder};
+use crate::layout::FileKind;
+use crate::lock::{LockError, WriterLock};
+use crate::record::RecordError;
+use crate::render::{RenderError, render};
+use crate::repository::{RepositoryError, WorkTree};
+use network::Network;
+pub use network::NetworkError;
+
+/// How often others may be quicker to push.
+const TRIES: u32 = 20;
+/// Message of the commit that brings pages up to date.
+const RENDERED: &str = "Render the pages anew\n\nThey show the records of both sides.";
+
+/// Two histories that were not brought together.
+#[derive(Debug, thiserror::Error)]
+pub enum SyncError {
+    #[error(
+        "`{0}` has changes that are not committed\nhint: commit or stash them, then sync again"
+    )]
+    Changes(String),
+    #[error(
+        "commit {commit} is only here and changes `{path}`, and only records are moved\nhint: bring it there yourself, such as by `git pull --rebase`, then sync again"
+    )]
+    Foreign { commit: String, path: String },
+    #[error(
+        "commit {0} is only here and joins two histories\nhint: bring it there yourself, such as by `git pull --rebase`, then sync again"
+    )]
+    Merge(String),
+    #[error(
+        "this branch and `{0}` have no commit in common\nhint: clone the registry and record there"
+    )]
+    Unrelated(String),
+    #[error("{} of the remote's records are unsound, nothing was taken", _0.len())]
+    Unsound(Vec<Finding>),
+    #[error("others pushed to `{0}` each time\nhint: sync again")]
+    Outrun(String),
+    #[error(transparent)]
+    Network(#[from] NetworkError),
+    #[error(transparent)]
+    Render(#[from] RenderError),
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    #[error(transparent)]
+    Repository(#[from] RepositoryError),
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("cannot make a folder for the pages")]
+    Folder(#[source] std::io::Error),
+    #[error("git failed")]
+    Git(#[from] git2::Error),
+}
+
+impl SyncError {
+    /// The exit code of a command that ends with this error.
+    #[must_use]
+    pub fn exit(&self) -> Exit {
+        match self {
+            Self::Foreign { .. } | Self::Merge(_) | Self::Unrelated(_) | Self::Unsound(_) => {
+                Exit::Unsound
+            }
+            Self::Record(error) => error.exit(),
+            Self::Repository(error) => error.exit(),
+            _ => Exit::Environment,
+        }
+    }
+}
+
+/// What a sync did.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Synced {
+    pub branch: String,
+    /// The commit at which both stand.
+    pub commit: Option<String>,
+    /// Records that came in.
+    pub records_in: usize,
+    /// Commits of this clone that were put behind the remote's.
+    pub commits_moved: usize,
+    /// Pages that were not what the records render.
+    pub pages_rendered: usize,
+    pub pushed: bool,
+    pub notes: Vec<String>,
+}
+
+/// Where and with what a registry is synced.
+#[derive(Debug, Clone, Copy)]
+pub struct Means<'a> {
+    /// Root of the repository.
+    pub registry: &'a Path,
+    /// Name or address of the remote, as git knows it.
+    pub remote: &'a str,
+    /// Folder with the program that renders pages.
+    pub tools: &'a Path,
+    pub clock: Clock,
+}
+
+/// Brings the checked-out branch and the same branch of the remote together.
+///
+/// # Errors
+/// The histories cannot be made one line of additions, the remote's records are unsound, or the
+/// network fails. Nothing that was recorded is lost: commits that were moved stay in the reflog.
+pub fn sync(means: Means<'_>) -> Result<Synced, SyncError> {
+    let tree = WorkTree::open(means.registry)?;
+    let _turn = WriterLock::acquire(tree.git_dir())?;
+    let head = tree.ready()?;
+    let network = Network::new(&tree.root, means.remote, &head.branch);
+    let mut synced = Synced {
+        branch: head.branch,
+        commit: None,
+        records_in: 0,
+        commits_moved: 0,
+        pages_rendered: 0,
+        pushed: false,
+        notes: head.notes,
+    };
+    for _ in 0..TRIES {
+        let theirs = network.fetch(&tree.repo)?;
+        let (branch, ours) = tree.tip()?;
+        if let Some(theirs) = theirs.filter(|theirs| Some(*theirs) != ours) {
+            let joined = replay::join(&tree, ours, theirs, means)?;
+            synced.records_in += joined.records_in;
+            synced.commits_moved += joined.commits_moved;
+            move_to(&tree, &branch, ours, joined.tip)?;
+        }
+        synced.pages_rendered += render_pages(&tree, means)?;
+        let (_, tip) = tree.tip()?;
+        synced.commit = tip.map(|tip| tip.to_string());
+        if tip == theirs {
+            return Ok(synced);
+        }
+        if network.push(theirs)? {
+            synced.pushed = true;
+            return Ok(synced);
+        }
+    }
+    Err(SyncError::Outrun(means.remote.to_owned()))
+}
+
+/// Moves branch, index and working tree from `ours` to `tip`.
+fn move_to(tree: &WorkTree, branch: &str, ours: Option<Oid>, tip: Oid) -> Result<(), SyncError> {
+    if ours == Some(tip) {
+        return Ok(());
+    }
+    let mut options = StatusOptions::new();
+    options.include_untracked(false).include_ignored(false);
+    if let Some(changed) = tree.repo.statuses(Some(&mut options))?.iter().next() {
+        return Err(SyncError::Changes(String::from_utf8_lossy(changed.path_bytes()).into_owned()));
+    }
+    let checkout = |to: Oid| -> Result<(), git2::Error> {
+        let target = tree.repo.find_commit(to)?;
+        tree.repo.checkout_tree(target.as_object(), Some(CheckoutBuilder::new().safe()))
+    };
+    checkout(tip)?;
+    let log = "sync: records of the remote, then those of this clone";
+    let moved = match ours {
+        Some(ours) => tree.repo.reference_matching(branch, tip, true, ours, log),
+        None => tree.repo.reference(branch, tip, false, log),
+    };
+    match (moved, ours) {
+        (Ok(_), _) => Ok(()),
+        (Err(error), Some(ours)) => {
+            // Somebody committed meanwhile: back to where this clone was.
+            checkout(ours)?;
+            match error.code() {
+                ErrorCode::Modified | ErrorCode::Locked => Err(RecordError::Contention.into()),
+                _ => Err(error.into()),
+            }
+        }
+        (Err(error), None) => Err(error.into()),
+    }
+}
+
+/// Commits the pages that are not what the records render; tells how many.
+fn render_pages(tree: &WorkTree, means: Means<'_>) -> Result<usize, SyncError> {
+    let out = tempfile::tempdir().map_err(SyncError::Folder)?;
+    render(means.tools, means.registry, None, out.path())?;
+    let files = read_folder(out.path())?.files.into_iter();
+    let pages = files.filter(|(path, _)| FileKind::of(path).is_derived());
+    let pages: Vec<Addition> =
+        pages.map(|(path, bytes)| Addition { path, bytes, derived: true }).collect();
+    let (_, changed) = commit(tree, &pages, RENDERED, (means.clock, &|_| {}))?;
+    Ok(changed.len())
+}

@@ -1,0 +1,168 @@
+//! Puts the commits of this clone behind those of the remote. Only additions of records are
+//! moved; rendered files are left to be rendered anew.
+
+use std::collections::BTreeMap;
+
+use git2::build::TreeUpdateBuilder;
+use git2::{Commit, Delta, ErrorCode, FileMode, Oid, Signature, Sort, Time};
+
+use super::{Means, SyncError};
+use crate::examine::examine;
+use crate::finding::{Finding, HISTORY, ID};
+use crate::layout::FileKind;
+use crate::record::held_records;
+use crate::repository::{RESULTS, WorkTree};
+use crate::storage;
+
+/// Where both histories go on from, once they are one line.
+#[derive(Debug)]
+pub struct Joined {
+    pub tip: Oid,
+    pub records_in: usize,
+    pub commits_moved: usize,
+}
+
+/// The line of `theirs` with what only `ours` has behind it. Nothing is moved yet.
+pub fn join(
+    tree: &WorkTree,
+    ours: Option<Oid>,
+    theirs: Oid,
+    means: Means<'_>,
+) -> Result<Joined, SyncError> {
+    let base = match ours.map(|ours| tree.repo.merge_base(ours, theirs)) {
+        Some(Ok(base)) => Some(base),
+        Some(Err(error)) if error.code() == ErrorCode::NotFound => {
+            return Err(SyncError::Unrelated(means.remote.to_owned()));
+        }
+        Some(Err(error)) => return Err(error.into()),
+        None => None,
+    };
+    let records_in = verify(tree, ours, base, theirs)?;
+    if let (true, Some(ours)) = (base == Some(theirs), ours) {
+        return Ok(Joined { tip: ours, records_in: 0, commits_moved: 0 });
+    }
+    let mut tip = theirs;
+    let mut commits_moved = 0;
+    for commit in only_here(tree, ours, theirs)? {
+        if let Some(moved) = put_behind(tree, &commit, tip, means)? {
+            tip = moved;
+            commits_moved += 1;
+        }
+    }
+    let held = held_records(tree, Some(tip))?;
+    let ids = held.keys().filter(|path| !path.starts_with("imports/"));
+    let ids = ids.filter_map(|path| Some((path.rsplit('/').next()?.split('.').next()?, &**path)));
+    let repeated = storage::repeated_ids(ids, ID);
+    if repeated.is_empty() {
+        Ok(Joined { tip, records_in, commits_moved })
+    } else {
+        Err(SyncError::Unsound(repeated))
+    }
+}
+
+/// Checks what the remote brings: its new records are sound, and none that both knew is changed or
+/// gone. Tells how many are new.
+fn verify(
+    tree: &WorkTree,
+    ours: Option<Oid>,
+    base: Option<Oid>,
+    theirs: Oid,
+) -> Result<usize, SyncError> {
+    let (known, now) = (held_records(tree, base)?, held_records(tree, Some(theirs))?);
+    let mine = held_records(tree, ours)?;
+    let mut findings = Vec::new();
+    for (path, blob) in &known {
+        let detail = match now.get(path) {
+            Some(theirs) if theirs == blob => continue,
+            Some(_) => "the remote has another record under this path",
+            None => "the remote no longer has it",
+        };
+        findings.push(Finding::breach(HISTORY, path, detail));
+    }
+    let new: BTreeMap<&String, &Oid> =
+        now.iter().filter(|(path, blob)| mine.get(*path) != Some(blob)).collect();
+    for (path, blob) in &new {
+        let blob = tree.repo.find_blob(**blob)?;
+        findings.extend(examine(path, blob.content()).1.into_iter().filter(|f| f.breach));
+    }
+    if findings.is_empty() { Ok(new.len()) } else { Err(SyncError::Unsound(findings)) }
+}
+
+/// The commits that `theirs` lacks, oldest first.
+fn only_here(
+    tree: &WorkTree,
+    ours: Option<Oid>,
+    theirs: Oid,
+) -> Result<Vec<Commit<'_>>, SyncError> {
+    let Some(ours) = ours else { return Ok(Vec::new()) };
+    let mut walk = tree.repo.revwalk()?;
+    walk.set_sorting(Sort::TOPOLOGICAL | Sort::REVERSE)?;
+    walk.push(ours)?;
+    walk.hide(theirs)?;
+    walk.map(|id| Ok(tree.repo.find_commit(id?)?)).collect()
+}
+
+/// The records of `commit` as a commit behind `tip`; `None` when `tip` holds them all.
+fn put_behind(
+    tree: &WorkTree,
+    commit: &Commit<'_>,
+    tip: Oid,
+    means: Means<'_>,
+) -> Result<Option<Oid>, SyncError> {
+    let base = tree.repo.find_commit(tip)?.tree()?;
+    let mut update = TreeUpdateBuilder::new();
+    let mut count = 0;
+    for (path, blob) in records_of(tree, commit)? {
+        let place = format!("{RESULTS}/{path}");
+        match base.get_path(place.as_ref()) {
+            Ok(entry) if entry.id() == blob => {}
+            Ok(_) => {
+                let detail = "this clone and the remote have different records under this path";
+                return Err(SyncError::Unsound(vec![Finding::breach(HISTORY, &path, detail)]));
+            }
+            Err(error) if error.code() == ErrorCode::NotFound => {
+                update.upsert(place, blob, FileMode::Blob);
+                count += 1;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if count == 0 {
+        return Ok(None);
+    }
+    let repo = &tree.repo;
+    let moved = repo.find_tree(update.create_updated(repo, &base)?)?;
+    let author = commit.author();
+    let at = Time::new(means.clock.unix_s, 0);
+    let name = String::from_utf8_lossy(author.name_bytes()).into_owned();
+    let email = String::from_utf8_lossy(author.email_bytes()).into_owned();
+    let committer = Signature::new(&name, &email, &at)?;
+    let message = String::from_utf8_lossy(commit.message_bytes()).into_owned();
+    let parent = repo.find_commit(tip)?;
+    Ok(Some(repo.commit(None, &author, &committer, &message, &moved, &[&parent])?))
+}
+
+/// The records that a commit adds. Whatever else it does, rendered files apart, is refused.
+fn records_of(tree: &WorkTree, commit: &Commit<'_>) -> Result<Vec<(String, Oid)>, SyncError> {
+    let short: String = commit.id().to_string().chars().take(10).collect();
+    if commit.parent_count() > 1 {
+        return Err(SyncError::Merge(short));
+    }
+    let before = commit.parents().next().map(|parent| parent.tree()).transpose()?;
+    let diff = tree.repo.diff_tree_to_tree(before.as_ref(), Some(&commit.tree()?), None)?;
+    let mut records = Vec::new();
+    for delta in diff.deltas() {
+        let file =
+            if delta.status() == Delta::Deleted { delta.old_file() } else { delta.new_file() };
+        let path = file.path_bytes().map(String::from_utf8_lossy).unwrap_or_default().into_owned();
+        let below = path.strip_prefix(RESULTS).and_then(|path| path.strip_prefix('/'));
+        match below.map(|below| (below, FileKind::of(below))) {
+            Some((_, kind)) if kind.is_derived() => {}
+            Some((below, kind)) if kind.is_record() && delta.status() == Delta::Added => {
+                records.push((below.to_owned(), file.id()));
+            }
+            _ => return Err(SyncError::Foreign { commit: short, path }),
+        }
+    }
+    Ok(records)
+}

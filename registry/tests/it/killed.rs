@@ -1,0 +1,118 @@
+//! A writer that is killed, at every boundary between two of its writes: nothing that was recorded
+//! is lost or changed, and the next writer takes up where it was left.
+
+use std::cell::Cell;
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::scratch::{Scratch, place, repeats, write};
+use registry::commit::Clock;
+use registry::record::record_watched;
+
+/// Tells the test below that it is the writer: registry, overlay and the boundary to die at.
+const WRITER: &str = "REDLINE_TEST_WRITER";
+
+/// Not a test of its own: the process that [`every_boundary`] starts and that kills itself.
+#[test]
+fn writer() {
+    let Ok(given) = std::env::var(WRITER) else { return };
+    let parts: Vec<&str> = given.split('\n').collect();
+    let [registry, overlay, end] = parts.as_slice() else { panic!("{given:?}") };
+    let left = Cell::new(end.parse::<u32>().unwrap());
+    let watch = |boundary: &'static str| {
+        left.set(left.get() - 1);
+        if left.get() == 0 {
+            println!("killed where {boundary}");
+            // As `kill -9`: nothing is cleaned up.
+            let pid = std::process::id().to_string();
+            let _ = Command::new("kill").args(["-KILL", &pid]).status();
+            std::thread::sleep(std::time::Duration::from_secs(60));
+        }
+    };
+    let clock = (Clock { unix_s: 1_769_904_000 }, &watch as &dyn Fn(&'static str));
+    record_watched(Path::new(registry), Path::new(overlay), "Record runs", clock).unwrap();
+}
+
+/// Runs the writer to the boundary number `end`; true when it was killed there.
+fn is_killed_at(scratch: &Scratch, overlay: &Path, end: u32) -> bool {
+    let registry = scratch.repo();
+    let given = format!("{}\n{}\n{end}", registry.display(), overlay.display());
+    let status = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "killed::writer", "--nocapture"])
+        .env(WRITER, given)
+        .env("HOME", registry.parent().unwrap())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .unwrap();
+    assert!(status.success() || status.signal() == Some(9), "{status}");
+    status.signal() == Some(9)
+}
+
+#[test]
+fn every_boundary() {
+    let mut boundaries = 0;
+    for end in 1.. {
+        let scratch = Scratch::new();
+        let old = repeats("v0.9.1", 1, 1);
+        let first = scratch.overlay("first", &old);
+        write(&first.join("README.md"), "one\n");
+        assert_eq!(scratch.record(&first).code, 0);
+        let (head, text) = (scratch.git(&["rev-parse", "HEAD"]), bytes(&scratch, &old[0]));
+        let new = repeats("v0.9.2", 50, 2);
+        let overlay = scratch.overlay("second", &new);
+        write(&overlay.join("README.md"), "two\n");
+        if !is_killed_at(&scratch, &overlay, end) {
+            break;
+        }
+        boundaries += 1;
+        // What was recorded is there, and sound.
+        assert_eq!(bytes(&scratch, &old[0]), text, "boundary {end}");
+        scratch.git(&["merge-base", "--is-ancestor", head.trim(), "HEAD"]);
+        let check = scratch.results(&["check"]);
+        assert_eq!(check.code, 0, "boundary {end}: {check:?}");
+        // A rendered file that the killed writer had replaced is the user's to restore.
+        scratch.git(&["checkout", "--quiet", "HEAD", "--", "results/README.md"]);
+        let again = scratch.record(&overlay);
+        assert_eq!(again.code, 0, "boundary {end}: {again:?}");
+        for record in old.iter().chain(&new) {
+            assert!(scratch.files().contains(&place(record)), "boundary {end}");
+        }
+        let check = scratch.results(&["check"]);
+        assert_eq!(check.code, 0, "boundary {end}: {check:?}");
+        let strays = scratch.git(&["status", "--porcelain"]);
+        let named = |line: &str| line.starts_with("?? ") && line.contains(".tmp-");
+        assert!(strays.lines().all(named), "boundary {end}: {strays}");
+        scratch.git(&["fsck", "--strict"]);
+    }
+    assert!(boundaries >= 12, "only {boundaries} boundaries");
+}
+
+fn bytes(scratch: &Scratch, record: &schema::run::RunRecord) -> Vec<u8> {
+    fs::read(scratch.path(&place(record))).unwrap()
+}
+
+#[test]
+fn a_full_disk_leaves_no_trace() {
+    let scratch = Scratch::new();
+    let overlay = scratch.overlay("o", &repeats("v0.9.1", 1, 2));
+    let before = scratch.state();
+    // Files may grow to 4 KiB and no further, and a write beyond is an error and no signal.
+    let script = "trap '' XFSZ; ulimit -f 8; exec \"$@\"";
+    let command = scratch.command(&["record", overlay.to_str().unwrap(), "--message", "Record"]);
+    let output = Command::new("sh")
+        .args(["-c", script, "sh"])
+        .arg(command.get_program())
+        .args(command.get_args())
+        .env("HOME", scratch.repo().parent().unwrap())
+        .env("SOURCE_DATE_EPOCH", "1769904000")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!((output.status.code(), said.contains("cannot write")), (Some(4), true), "{said}");
+    assert_eq!(scratch.state(), before);
+    assert!(!scratch.path("results").exists());
+    assert_eq!(scratch.record(&overlay).code, 0);
+}

@@ -1,0 +1,179 @@
+//! `list` with filters, `best`, `export` and `rules`, and the index behind `list`.
+
+use std::fs;
+
+use crate::scratch::{Scratch, place, repeats};
+use audit::sample::{Sample, campaign_id, reseal};
+use schema::canonical::to_file_text;
+use schema::run::RunRecord;
+
+const HARDWARE: &str = "cpu-example-simulated-f6m1s1-2c";
+const MODEL: &str = "smollm2-135m-instruct-q4_1";
+
+fn faster(release: &str, serial: u64, speed: f64) -> Vec<RunRecord> {
+    let sample = |index: u64| Sample {
+        release: release.into(),
+        serial: serial + index,
+        seed: serial + index,
+        speed,
+        ..Sample::default()
+    };
+    (0..3).map(|index| sample(index).record()).collect()
+}
+
+fn recorded() -> Scratch {
+    let scratch = Scratch::new();
+    let mut records = faster("v0.9.1", 1, 1.0);
+    records.extend(faster("v0.9.2", 50, 1.2));
+    records
+        .push(Sample { release: "v0.9.2".into(), serial: 90, ..Sample::default() }.failed_record());
+    assert_eq!(scratch.record(&scratch.overlay("o", &records)).code, 0);
+    scratch
+}
+
+#[test]
+fn a_list_is_narrowed_by_what_runs_have() {
+    let scratch = recorded();
+    let runs = |arguments: &[&str]| {
+        let answer =
+            scratch.results(&[&["list", "--runs", "--format", "json"], arguments].concat());
+        let rows: serde_json::Value = serde_json::from_str(&answer.out).unwrap();
+        rows.as_array().unwrap().len()
+    };
+    for (arguments, count) in [
+        (&[][..], 7),
+        (&["--release", "v0.9.1"], 3),
+        (&["--release", "0.9.2"], 4),
+        (&["--status", "failed"], 1),
+        (&["--scenario", "balanced-lite"], 7),
+        (&["--scenario", "balanced-lite@1", "--hardware", HARDWARE, "--model", MODEL], 7),
+        (&["--scenario", "balanced-lite@2"], 0),
+        (&["--engine", "vllm"], 0),
+        (&["--validity", "invalid"], 0),
+    ] {
+        assert_eq!(runs(arguments), count, "{arguments:?}");
+    }
+    assert_eq!(scratch.results(&["list", "--status", "well"]).code, 2);
+}
+
+#[test]
+fn the_index_is_never_trusted_over_the_files() {
+    let scratch = recorded();
+    let listed = scratch.results(&["list"]).out;
+    let index = scratch.path("target/redline-results/index.jsonl");
+    assert!(index.exists());
+    assert_eq!(scratch.state(), ["", "", ""], "the index shows in `git status`");
+    // Again, from the index; without it; with one that is no index.
+    assert_eq!(scratch.results(&["list"]).out, listed);
+    fs::write(&index, "{}\n{}\n").unwrap();
+    assert_eq!(scratch.results(&["list"]).out, listed);
+    // An edit of one byte that keeps length and time of the file.
+    let record = &faster("v0.9.1", 1, 1.0)[0];
+    let path = scratch.path(&place(record));
+    let time = fs::metadata(&path).unwrap().modified().unwrap();
+    let text = fs::read_to_string(&path).unwrap();
+    let edited = text.replace("\"status\": \"ok\"", "\"status\": \"no\"");
+    assert_eq!(edited.len(), text.len());
+    fs::write(&path, edited).unwrap();
+    fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
+    let again = scratch.results(&["list"]);
+    assert!(again.err.contains("breach S01"), "{again:?}");
+    assert_eq!(scratch.results(&["check"]).code, 2);
+    fs::write(&path, text).unwrap();
+    assert_eq!(scratch.results(&["list"]).out, listed);
+    assert_eq!(scratch.results(&["check"]).code, 0);
+}
+
+#[test]
+fn an_index_that_lies_about_content_does_not_hide_an_edit() {
+    let scratch = recorded();
+    assert_eq!(scratch.results(&["check"]).code, 0);
+    let index = scratch.path("target/redline-results/index.jsonl");
+    let kept = fs::read_to_string(&index).unwrap();
+    let mut record = faster("v0.9.1", 1, 1.0).remove(0);
+    let path = place(&record);
+    record.hardware.cores = Some(64);
+    scratch.write(&path, &to_file_text(&reseal(record)).unwrap());
+    fs::write(&index, kept).unwrap();
+    let answer = scratch.results(&["check"]);
+    assert_eq!((answer.code, answer.out.contains("S06")), (2, true), "{answer:?}");
+}
+
+#[test]
+fn the_best_is_found_by_metric_and_within_limits() {
+    let scratch = recorded();
+    let best = |arguments: &[&str]| {
+        scratch.results(&[&["best", MODEL, "--hardware", HARDWARE], arguments].concat())
+    };
+    let answer = best(&["--format", "json"]);
+    let said: serde_json::Value = serde_json::from_str(&answer.out).unwrap();
+    assert_eq!(said["candidates"][0]["release"], "v0.9.2", "{answer:?}");
+    assert_eq!(said["candidates"][0]["figure"]["n"], 3);
+    assert_eq!(said["left_out"], 1);
+    // Lower is better for a time, and the limit leaves the slower one out.
+    let answer = best(&["--metric", "tpot_us_p50", "--slo", "tpot_us_p50=18000"]);
+    assert!(answer.out.contains("redline v0.9.2"), "{answer:?}");
+    assert!(!answer.out.contains("redline v0.9.1"), "{answer:?}");
+    assert!(answer.out.contains("1 beyond the limits"), "{answer:?}");
+    for (arguments, message) in [
+        (&["--metric", "speed"][..], "no metric `speed`"),
+        (&["--slo", "tpot_us_p50"], "is not a limit"),
+        (&["--slo", "tpot_us_p50=NaN"], "is not a limit"),
+    ] {
+        let answer = best(arguments);
+        assert_eq!((answer.code, answer.err.contains(message)), (2, true), "{answer:?}");
+    }
+    assert_eq!(scratch.results(&["best", "none", "--hardware", HARDWARE]).code, 2);
+}
+
+#[test]
+fn the_table_has_a_line_for_each_run() {
+    let scratch = recorded();
+    let answer = scratch.results(&["export", "--csv"]);
+    assert_eq!(answer.code, 0, "{answer:?}");
+    assert_eq!(answer.out.lines().count(), 8);
+    let head = answer.out.lines().next().unwrap();
+    assert!(head.starts_with("path,id,kind,") && head.contains(",tpot_us_p50,"), "{head}");
+    assert_eq!(scratch.results(&["export"]).code, 2);
+}
+
+#[test]
+fn rules_are_listed_from_the_constants_that_check() {
+    let answer = Scratch::new().results(&["export", "--help"]);
+    assert_eq!(answer.code, 0);
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_redline-results"))
+        .args(["rules", "--format", "json"])
+        .output()
+        .unwrap();
+    let rules: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let ids: Vec<&str> =
+        rules.as_array().unwrap().iter().map(|rule| rule["id"].as_str().unwrap()).collect();
+    for id in ["S01", "S06", "S11", "S12", "E09"] {
+        assert!(ids.contains(&id), "{ids:?}");
+    }
+    assert!(audit::RULES.iter().all(|rule| ids.contains(&rule.id)));
+}
+
+#[test]
+fn an_older_program_does_not_write_beside_newer_records() {
+    let scratch = recorded();
+    let mut newer = faster("v0.9.3", 200, 1.0).remove(0);
+    newer.checks_rev = audit::CHECKS_REV + 1;
+    newer.record_sha256 = schema::canonical::record_sha256(&newer).unwrap();
+    scratch.write(&place(&newer), &to_file_text(&newer).unwrap());
+    scratch.git(&["add", "."]);
+    scratch.git(&["commit", "--quiet", "--message", "By a later version"]);
+    let head = scratch.git(&["rev-parse", "HEAD"]);
+    let answer = scratch.record(&scratch.overlay("p", &repeats("v0.9.4", 300, 1)));
+    assert_eq!(answer.code, 2, "{answer:?}");
+    assert!(answer.err.contains("written by a later version of this program"), "{answer:?}");
+    assert_eq!(scratch.git(&["rev-parse", "HEAD"]), head);
+    let check = scratch.results(&["check"]);
+    assert_eq!((check.code, check.out.contains("S12")), (2, true), "{check:?}");
+    // A later schema of an event counts as well.
+    let id = campaign_id(900);
+    scratch.git(&["rm", "--quiet", &place(&newer)]);
+    scratch.write(&format!("results/events/2026/{id}.toml"), "schema = \"event.v2\"\nnew = 1\n");
+    let answer = scratch.record(&scratch.overlay("p", &repeats("v0.9.4", 300, 1)));
+    assert!(answer.err.contains("events/2026"), "{answer:?}");
+}

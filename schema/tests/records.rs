@@ -1,0 +1,91 @@
+//! What was written once is readable for ever: a file of every version of every schema, as it was
+//! written then, is read by today's types, and nothing in it is lost.
+//!
+//! A file here is never edited. A change to a type that one of these refuses is a new version,
+//! which gets a file of its own.
+
+#![expect(clippy::unwrap_used, reason = "a test that unwraps fails with a line number")]
+
+use std::fs;
+use std::path::PathBuf;
+
+use schema::canonical::record_sha256;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+fn text(name: &str) -> String {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/records").join(name);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("`{}`: {error}", path.display()))
+}
+
+/// Reads `text` as a `T`, writes it again, and looks for everything that it held.
+fn kept<T: DeserializeOwned + Serialize>(text: &str) {
+    let before: Value = serde_json::from_str(text).unwrap();
+    let read: T = serde_json::from_str(text).unwrap();
+    let after = serde_json::to_value(&read).unwrap();
+    let mut lost = Vec::new();
+    missing("", &before, &after, &mut lost);
+    assert!(lost.is_empty(), "not kept: {lost:?}");
+}
+
+fn missing(path: &str, before: &Value, after: &Value, lost: &mut Vec<String>) {
+    match (before, after) {
+        (Value::Object(old), Value::Object(new)) => {
+            for (key, value) in old.iter().filter(|(_, value)| !value.is_null()) {
+                let path = format!("{path}.{key}");
+                missing(&path, value, new.get(key).unwrap_or(&Value::Null), lost);
+            }
+        }
+        (Value::Array(old), Value::Array(new)) if old.len() == new.len() => {
+            for (index, (old, new)) in old.iter().zip(new).enumerate() {
+                missing(&format!("{path}.{index}"), old, new, lost);
+            }
+        }
+        (Value::Number(old), Value::Number(new)) if old.as_f64() == new.as_f64() => {}
+        (old, new) if old == new => {}
+        _ => lost.push(path.to_owned()),
+    }
+}
+
+#[test]
+fn records_of_every_version_are_read_and_nothing_is_lost() {
+    kept::<schema::run::RunRecord>(&text("run.v1.json"));
+    kept::<schema::campaign::CampaignRecord>(&text("campaign.v1.json"));
+    kept::<schema::kernel::KernelRecord>(&text("kernel.v1.json"));
+    kept::<schema::measurement::Measurement>(&text("measurement.v1.json"));
+    kept::<schema::manifest::Manifest>(&text("manifest.v1.json"));
+    kept::<schema::plan::PlanFile>(&text("plan.v1.json"));
+    kept::<schema::probe::Probe>(&text("probe.v1.json"));
+    kept::<schema::search::SearchResult>(&text("search.v1.json"));
+    kept::<schema::proof::ProofBox>(&text("proof-box.v1.json"));
+    kept::<schema::proof::StageReport>(&text("proof-stage.v1.json"));
+    for line in text("samples.v1.jsonl").lines() {
+        kept::<schema::samples::Line>(line);
+    }
+    let event = schema::event::parse(&text("event.v1.toml")).unwrap();
+    assert_eq!(event.problems(), Vec::<String>::new());
+}
+
+#[test]
+fn every_version_has_a_file_and_none_is_left_over() {
+    let versions = schema::schemas::all().into_iter().map(|(name, _)| name);
+    let mut due: Vec<String> =
+        versions.filter(|name| name.contains(".v")).map(str::to_owned).collect();
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/records");
+    let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
+    let mut found: Vec<String> = names
+        .map(|name| name.into_string().unwrap().rsplit_once('.').unwrap().0.to_owned())
+        .collect();
+    due.sort();
+    found.sort();
+    assert_eq!(due, found);
+}
+
+#[test]
+fn the_hash_of_an_old_record_still_holds() {
+    for name in ["run.v1.json", "campaign.v1.json"] {
+        let value: Value = serde_json::from_str(&text(name)).unwrap();
+        assert_eq!(value["record_sha256"], record_sha256(&value).unwrap(), "{name}");
+    }
+}
