@@ -107,7 +107,7 @@ fn a_confirmed_regression_fails_the_gate_in_every_format() {
     }
     let junit = scratch.results(&[&DIFF[..], &["--format", "junit"]].concat()).out;
     assert!(junit.starts_with("<?xml version=\"1.0\""), "{junit}");
-    let head = "<testsuites name=\"v0.9.1 to v0.9.2\" tests=\"2\" failures=\"1\" errors=\"0\">";
+    let head = "<testsuites name=\"v0.9.1 to v0.9.2\" tests=\"2\" skipped=\"0\" failures=\"1\" errors=\"0\">";
     assert!(junit.contains(head), "{junit}");
 }
 
