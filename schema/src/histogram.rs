@@ -89,7 +89,7 @@ impl HdrHistogram {
 }
 
 /// First bytes of the deflated V2 encoding.
-const DEFLATED: [u8; 4] = 0x1c84_9304_u32.to_be_bytes();
+const DEFLATED: [u8; 4] = 0x1c84_9314_u32.to_be_bytes();
 /// Bytes before the counts: cookie, length, offset, digits, lowest, highest, ratio.
 const HEAD: usize = 40;
 /// Longest plain encoding: nine bytes for each bin of [`VALUE_MAX`], and to spare.
@@ -144,7 +144,7 @@ mod tests {
 
     /// A deflated encoding with this head and `zeros` bytes of counts.
     fn claiming(payload: u32, digits: u32, highest: u64, zeros: usize) -> HdrHistogram {
-        let mut plain = 0x1c84_9303_u32.to_be_bytes().to_vec();
+        let mut plain = 0x1c84_9313_u32.to_be_bytes().to_vec();
         plain.extend(payload.to_be_bytes());
         plain.extend(0_u32.to_be_bytes());
         plain.extend(digits.to_be_bytes());

@@ -11,6 +11,9 @@ use crate::shell::Shell;
 const TOOLS: &[&str] =
     &["redline-bench", "redline-emitter", "redline-results", "redline-site", "redline-campaign"];
 
+/// Verbs of `redline-results` that have the pages rendered, by the program beside it.
+const RENDERING: &[&str] = &["retract", "annotate", "waive", "epoch", "sync", "import"];
+
 /// Builds every program of the suite; they lie beside each other and find each other there.
 ///
 /// # Errors
@@ -44,12 +47,10 @@ pub fn run_campaign(shell: &Shell, verb: &str, rest: &[OsString]) -> Result<u8> 
 /// # Errors
 /// The program does not build.
 pub fn run_results(shell: &Shell, verb: &str, rest: &[OsString]) -> Result<u8> {
-    // What is recorded comes with its pages.
-    let programs: &[&str] = match verb {
-        "import" => &["redline-results", "redline-site"],
-        _ => &["redline-results"],
-    };
-    build(shell, programs)?;
+    match RENDERING.contains(&verb) {
+        true => build(shell, &["redline-results", "redline-site"])?,
+        false => build(shell, &["redline-results"])?,
+    }
     run(shell, "redline-results", verb, rest)
 }
 

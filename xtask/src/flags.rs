@@ -23,6 +23,14 @@ Measure
 Registry and site
   check                   check every record under results/
   list, show RUN          what the registry holds
+  best MODEL --hardware ID
+                          what serves a model best there, by a metric and within limits
+  export --csv            every run as one flat table
+  rules                   the rules by which records are checked
+  retract, annotate, waive, epoch
+                          say afterwards that records were wrong, what is worth knowing of them,
+                          that a regression is accepted until a day, that a machine changed
+  sync REMOTE             bring this clone and a remote together, with the pages of both
   import FILE...          record published results of others; --help lists the flags
   trend                   how figures went over releases and days, and where they changed
   site [--check|--pages]  render the site to target/site; --check: are the committed pages
@@ -91,6 +99,14 @@ pub fn parse(arguments: &[OsString]) -> Result<Command, lexopt::Error> {
         Some("import") => Command::Results { verb: "import", rest },
         Some("trend") => Command::Results { verb: "trend", rest },
         Some("list") => Command::Results { verb: "list", rest },
+        Some("best") => Command::Results { verb: "best", rest },
+        Some("export") => Command::Results { verb: "export", rest },
+        Some("rules") => Command::Results { verb: "rules", rest },
+        Some("retract") => Command::Results { verb: "retract", rest },
+        Some("annotate") => Command::Results { verb: "annotate", rest },
+        Some("waive") => Command::Results { verb: "waive", rest },
+        Some("epoch") => Command::Results { verb: "epoch", rest },
+        Some("sync") => Command::Results { verb: "sync", rest },
         Some("show") => Command::Results { verb: "show", rest },
         Some("site") => Command::Site { rest },
         Some("codegen") => Command::Codegen { check: one_flag(&rest, "check")? },

@@ -75,8 +75,8 @@ type Tally = BTreeMap<String, usize>;
 fn tally(page: &str) -> Option<Tally> {
     let fixtures = std::env::var_os("REDLINE_FIXTURES")?;
     let folder = Path::new(&fixtures).join("seeds");
-    let files = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
-    let path = files.into_iter().find(|path| {
+    let mut files = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
+    let path = files.find(|path| {
         path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(page))
     })?;
     let text = fs::read_to_string(path).ok()?;

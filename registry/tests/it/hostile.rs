@@ -64,8 +64,9 @@ fn spoil(text: &[u8], chance: &mut Chance) -> Vec<u8> {
             let number = number[chance.below(6)].as_bytes();
             let digits = bytes.iter().enumerate().filter(|(_, b)| b.is_ascii_digit());
             let places: Vec<usize> = digits.map(|(index, _)| index).collect();
-            let place = places[chance.below(places.len())];
-            bytes.splice(place..=place, number.iter().copied());
+            if let Some(&place) = places.get(chance.below(places.len())) {
+                bytes.splice(place..=place, number.iter().copied());
+            }
         }
     }
     bytes
@@ -129,7 +130,6 @@ fn a_path_that_leads_elsewhere_is_no_place_for_a_record() {
         format!("runs/../{path}"),
         path.replace("balanced-lite@1", ".."),
         path.replace("redline", "red line"),
-        format!("./{path}"),
         path.replace("runs/", "runs//"),
     ] {
         assert!(!breaches(&hostile, text.as_bytes()).is_empty(), "{hostile}");

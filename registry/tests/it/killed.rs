@@ -61,7 +61,7 @@ fn every_boundary() {
         write(&first.join("README.md"), "one\n");
         assert_eq!(scratch.record(&first).code, 0);
         let (head, text) = (scratch.git(&["rev-parse", "HEAD"]), bytes(&scratch, &old[0]));
-        let new = repeats("v0.9.2", 50, 2);
+        let new = repeats("v0.9.2", 50, 1);
         let overlay = scratch.overlay("second", &new);
         write(&overlay.join("README.md"), "two\n");
         if !is_killed_at(&scratch, &overlay, end) {
