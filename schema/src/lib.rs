@@ -28,5 +28,6 @@ pub mod scenario;
 pub mod schemas;
 pub mod search;
 pub mod target;
+pub mod telemetry;
 pub mod verdict;
 pub mod workload;

@@ -16,12 +16,15 @@ use super::inputs::{Engine, ScenarioFile};
 use super::keeper::Keeper;
 use super::plan::{drawn, replayed};
 use super::progress::{Progress, Style};
+use super::trust::TrustFlags;
 use crate::client::control::{Key, Server};
 use crate::client::drive::DriveError;
 use crate::client::probe::{Probed, probe, served_model};
 use crate::export::{Asked, Selection};
 use crate::measure::slo::Slo;
 use crate::session::{Assignment, Finished, Reference};
+use crate::telemetry::gpu::Meter;
+use crate::telemetry::{Ranks, nvml};
 use crate::workload::arrival::reschedule;
 use crate::workload::pack::Plan;
 use crate::workload::tokenizer::Tokenizer;
@@ -30,8 +33,10 @@ use crate::workload::tokenizer::Tokenizer;
 #[derive(Debug, Args)]
 pub struct BenchFlags {
     /// The server.
-    #[arg(long, value_name = "http://HOST:PORT")]
+    #[arg(long, value_name = "http[s]://HOST:PORT")]
     url: String,
+    #[command(flatten)]
+    trust: TrustFlags,
     /// Engine file, which says what this kind of server takes and tells.
     #[arg(long, value_name = "FILE")]
     engine: PathBuf,
@@ -63,6 +68,10 @@ pub struct BenchFlags {
     /// Give up when no event comes on any connection for this long.
     #[arg(long, value_name = "SECONDS", default_value_t = 120.0, value_parser = positive)]
     timeout_s: f64,
+    /// How often the server's counters, this machine and its GPUs are looked at while the clock
+    /// runs; 0 for before and after only.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
+    telemetry_s: f64,
     /// Take the time after each read even where the kernel would tell when the bytes came.
     #[arg(long)]
     no_kernel_timestamps: bool,
@@ -77,12 +86,20 @@ pub fn positive(text: &str) -> Result<f64, String> {
     if (0.001..=1e6).contains(&value) { Ok(value) } else { Err("not from 0.001 to 1e6".to_owned()) }
 }
 
+/// A pause between two looks as a flag gives it.
+fn interval(text: &str) -> Result<f64, String> {
+    let value: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    let kept = value == 0.0 || (0.1..=3600.0).contains(&value);
+    if kept { Ok(value) } else { Err("neither 0 nor from 0.1 to 3600".to_owned()) }
+}
+
 /// All that is opened before anything is sent.
 pub struct Bench<'a> {
     flags: &'a BenchFlags,
     signals: Signals,
     engine: Engine,
     server: Server,
+    meter: Meter,
     probed: Probed,
     reference: Option<Reference>,
     tokenizer: Tokenizer,
@@ -108,7 +125,7 @@ impl<'a> Bench<'a> {
         let reference = flags.reference.as_deref().map(Reference::open).transpose()?;
         let tokenizer = Tokenizer::open(&flags.tokenizer)?;
         let key = flags.api_key_file.as_deref().map(Key::open).transpose()?;
-        let server = Server::at(&flags.url)?.with_key(key);
+        let server = Server::at(&flags.url, &flags.trust.trust())?.with_key(key);
         let probed = probe(&server, &engine.id, &engine.file)?;
         let (file, plan) = match (file, &flags.plan) {
             (Some(file), _) => {
@@ -123,7 +140,8 @@ impl<'a> Bench<'a> {
             }
         };
         can_be_primed(&file.scenario, engine.prompt_form())?;
-        Ok(Self { flags, signals, engine, server, probed, reference, tokenizer, file, plan })
+        let meter = nvml::open();
+        Ok(Self { flags, signals, engine, server, meter, probed, reference, tokenizer, file, plan })
     }
 
     /// The plan as it is.
@@ -184,10 +202,12 @@ impl<'a> Bench<'a> {
             model: self.model_name(),
             page_tokens: self.probed.page_tokens,
             prefix_cache: self.probed.probe.server.prefix_cache,
-            gpus: self.gpus(),
+            ranks: self.ranks(),
+            meter: &self.meter,
             reference: self.reference.as_ref(),
             slos,
             no_progress_ns: nanoseconds(self.flags.timeout_s),
+            telemetry_ns: Some(nanoseconds(self.flags.telemetry_s)).filter(|pause| *pause > 0),
             kernel_timestamps: !self.flags.no_kernel_timestamps,
             stop: &self.signals.stop,
         };
@@ -232,10 +252,11 @@ impl<'a> Bench<'a> {
         self.flags.model.clone().or_else(served).or_else(told).unwrap_or_default()
     }
 
-    /// GPUs that the server uses: its ranks, where its device is a GPU.
-    fn gpus(&self) -> Option<u32> {
+    /// Where the server computes; its ranks are GPUs where its device is one.
+    fn ranks(&self) -> Ranks<'_> {
         let server = &self.probed.probe.server;
-        server.tp.filter(|_| server.device.as_deref() == Some("cuda"))
+        let device = server.device.as_deref();
+        Ranks { device, gpus: server.tp.filter(|_| device == Some("cuda")) }
     }
 }
 

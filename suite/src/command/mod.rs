@@ -16,4 +16,5 @@ mod inputs;
 mod keeper;
 mod progress;
 mod table;
+mod trust;
 mod write;
