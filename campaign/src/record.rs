@@ -100,6 +100,9 @@ pub fn assemble(parts: Parts<'_>) -> RunRecord {
     if let Some(measurement) = parts.measurement {
         measurement.fill(&mut record);
     }
+    if let (Some(memory), Some(telemetry)) = (&mut record.memory, &record.telemetry) {
+        memory.gpu_bytes_max = telemetry.gpu_memory_used_bytes_max();
+    }
     fill_scenario(&mut record.scenario, parts.scenario, parts.dataset_sha256);
     let time = record.time.get_or_insert_with(Time::default);
     time.started_at.get_or_insert(parts.started_at);

@@ -22,6 +22,17 @@ pub struct Telemetry {
     pub gpu_series: Option<Series>,
 }
 
+impl Telemetry {
+    /// Most memory in use on the GPUs that worked, together; none where none did, or one does not
+    /// tell.
+    #[must_use]
+    pub fn gpu_memory_used_bytes_max(&self) -> Option<u64> {
+        let worked = self.gpus.iter().flatten().filter(|gpu| gpu.worked);
+        let all: Option<Vec<u64>> = worked.map(|gpu| gpu.memory_used_bytes_max).collect();
+        all.filter(|all| !all.is_empty()).map(|all| all.iter().sum())
+    }
+}
+
 /// What looking cost.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LookCost {
@@ -138,6 +149,39 @@ pub struct Series {
     /// When the last look of each point was, from the start of the clock.
     pub at_us: Vec<u64>,
     /// As many values as there are points, by name. A counter's is what it grew by since the point
-    /// before, any other's is the mean over its looks.
+    /// before, any other's is the mean over its looks. One that was zero all along is left out.
     pub columns: BTreeMap<String, Vec<u64>>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_that_of_the_gpus_that_worked() {
+        let gpu = |worked, bytes| GpuTelemetry {
+            worked,
+            memory_used_bytes_max: bytes,
+            ..GpuTelemetry::default()
+        };
+        let of = |gpus: Vec<GpuTelemetry>| {
+            let telemetry = Telemetry { gpus: Some(gpus), ..Telemetry::default() };
+            telemetry.gpu_memory_used_bytes_max()
+        };
+        let three = vec![gpu(true, Some(7)), gpu(false, Some(100)), gpu(true, Some(5))];
+        assert_eq!(of(three), Some(12));
+        assert_eq!(of(vec![gpu(true, None), gpu(true, Some(5))]), None);
+        assert_eq!(of(vec![gpu(false, Some(5))]), None);
+        assert_eq!(Telemetry::default().gpu_memory_used_bytes_max(), None);
+    }
+
+    #[test]
+    fn records_from_before_telemetry_read_and_write_as_they_were() {
+        let record = serde_json::to_value(crate::run::RunRecord::default()).expect("JSON");
+        assert!(record["telemetry"].is_null());
+        let read: crate::run::RunRecord = serde_json::from_value(record.clone()).expect("readable");
+        assert_eq!(serde_json::to_value(read).expect("JSON"), record);
+        let client = serde_json::to_value(crate::run::ClientFacts::default()).expect("JSON");
+        assert!(client.get("tls").is_none(), "left out where connections are plain");
+    }
 }

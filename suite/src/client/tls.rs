@@ -103,7 +103,10 @@ impl Tls {
     pub fn blocking(&self, mut socket: TcpStream) -> io::Result<Blocking> {
         let mut connection = self.connection();
         while connection.is_handshaking() {
-            connection.complete_io(&mut socket)?;
+            connection.complete_io(&mut socket).map_err(|error| match error.kind() {
+                io::ErrorKind::UnexpectedEof => io::Error::other(Broken::Ended),
+                _ => error,
+            })?;
         }
         self.agreed.get_or_init(|| TlsFacts {
             version: connection.protocol_version().map(|v| format!("{v:?}")).unwrap_or_default(),
@@ -177,7 +180,7 @@ pub enum Broken {
     System(#[from] Errno),
     #[error("{}", explain(.0))]
     Tls(#[from] Error),
-    #[error("the server ended the TLS handshake")]
+    #[error("it ended the TLS handshake\nhint: its address may begin with `http://`")]
     Ended,
     #[error("the server sent data before it was asked")]
     Unasked,

@@ -14,6 +14,7 @@ pub mod verify_manifest;
 mod bench;
 mod inputs;
 mod keeper;
+mod looks;
 mod progress;
 mod table;
 mod trust;

@@ -221,16 +221,16 @@ mod tests {
 
     #[test]
     fn an_old_card_without_a_counter_has_its_power_integrated() {
-        let looks = looks(&[at_work(100, None), at_work(700, None), at_work(300, None)]);
+        let seen = looks(&[at_work(100, None), at_work(700, None), at_work(300, None)]);
         let mut reasons = Reasons::default();
-        let gpus = facts(&looks, &mut reasons);
+        let gpus = facts(&seen, &mut reasons);
         assert_eq!(
             (gpus[0].energy_mj, gpus[0].energy_source),
             (Some(900_000), Some(EnergySource::Power)),
             "400 W for a second and 500 W for another"
         );
         let blind = [GpuReading { power_mw: None, ..at_work(0, None) }; 2];
-        let gpus = facts(&super::tests::looks(&blind), &mut reasons);
+        let gpus = facts(&looks(&blind), &mut reasons);
         assert_eq!((gpus[0].energy_mj, gpus[0].power_mw), (None, None));
         assert!(reasons.0["telemetry.gpus.0.energy_mj"].contains("neither"));
     }

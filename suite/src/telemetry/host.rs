@@ -191,21 +191,21 @@ mod tests {
         let looks = [
             look(1, [1000, 500, 10, 5, 9000]),
             look(2, [1100, 550, 10, 5, 9050]),
-            look(3, [1280, 580, 8, 25, 9092]),
+            look(3, [1280, 580, 8, 21, 9092]),
         ];
         let mut reasons = Reasons::default();
         let found = facts(&looks, 1_000_000_000, true, &mut reasons).unwrap();
         assert_eq!(
             [found.cpu_user_share, found.cpu_system_share, found.cpu_steal_share],
-            [Some(0.604), Some(0.1724), Some(0.0431)].map(|s: Option<f64>| s),
+            [Some(0.5983), Some(0.1709), Some(0.0342)],
         );
         assert_eq!(found.cpu_iowait_share, Some(0.0), "a count that ran backwards is none");
         assert_eq!(found.memory_used_bytes_max, Some(103 << 20));
         assert_eq!(found.pressure, Some(Pressure { cpu_us: 2000, memory_us: 0, io_us: 0 }));
         let series = found.series.unwrap();
         assert_eq!(series.at_us, [1_000_000, 2_000_000], "from the start of the clock");
-        assert_eq!(series.columns["cpu_user_per_mille"], [500, 662]);
-        assert_eq!(series.columns["cpu_steal_per_mille"], [0, 74]);
+        assert_eq!(series.columns["cpu_user_per_mille"], [500, 672]);
+        assert_eq!(series.columns["cpu_steal_per_mille"], [0, 60]);
         assert_eq!(reasons.0.len(), 0);
     }
 

@@ -186,3 +186,77 @@ fn without_place(error: &ControlError) -> String {
     };
     format!("`{METRICS}` gave no answer: {}", said.lines().next().unwrap_or_default())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::control::Trust;
+    use crate::measure::Reasons;
+    use gpu::Throttle;
+
+    const SECOND_NS: u64 = 1_000_000_000;
+
+    /// GPUs that are never looked at: the looks are made up.
+    #[derive(Debug)]
+    struct Unread;
+
+    impl gpu::Gpus for Unread {
+        fn look(&self) -> Vec<GpuReading> {
+            Vec::new()
+        }
+    }
+
+    /// Busy GPUs and a busy server, `second` seconds after the clock started.
+    fn look(second: u64, names: &[&str], gpus: usize) -> Look {
+        let reading = GpuReading {
+            power_mw: Some(650_000 + second % 1000),
+            energy_mj: Some(650_000 * second),
+            sm_mhz: Some(1980),
+            memory_mhz: Some(2619),
+            gpu_c: Some(71),
+            memory_c: Some(88),
+            util_percent: Some(99),
+            memory_used_bytes: Some(79 << 30),
+            throttle: Some(Throttle::default()),
+        };
+        let count = 12_345.0 * series::float(second);
+        let value = |name: &&str| if name.starts_with("kv_pages") { 4000.0 } else { count };
+        Look {
+            at_ns: second * SECOND_NS,
+            server: Some(names.iter().map(|name| ((*name).to_owned(), value(name))).collect()),
+            host: host::read(),
+            gpus: vec![reading; gpus],
+        }
+    }
+
+    #[test]
+    fn hours_of_looks_stay_small_in_a_record_and_lose_no_token() {
+        let server = Server::at("http://127.0.0.1:9", &Trust::default()).unwrap();
+        let text = include_str!("../../engines/redline.toml");
+        let engine = schema::engine::parse(text).unwrap();
+        let names: Vec<&str> = engine.metrics.keys().map(String::as_str).collect();
+        let meter: Meter = Ok(Box::new(Unread));
+        for (seconds, gpus, most) in [(60, 1, 6 << 10), (28_800, 1, 6 << 10), (28_800, 8, 10 << 10)]
+        {
+            let mut watch = Watch::new(&server, &engine, &meter, Some(SECOND_NS));
+            watch.looks = (0..=seconds).map(|second| look(second, &names, gpus)).collect();
+            let mut reasons = Reasons::default();
+            let facts = watch.facts(0, &mut reasons);
+            let server = facts.server.as_ref().unwrap();
+            assert_eq!(server.output_tokens, Some(12_345 * seconds));
+            let columns = &server.series.as_ref().unwrap().columns;
+            assert_eq!(columns["output_tokens"].iter().sum::<u64>(), 12_345 * seconds);
+            let size = serde_json::to_string(&facts).unwrap().len();
+            assert!(size < most, "{gpus} GPUs, {seconds} s: {size} bytes");
+        }
+    }
+
+    #[test]
+    fn a_reason_does_not_say_where_the_server_is() {
+        let error = ControlError::Unreachable {
+            url: "http://10.1.2.3:80/metrics".to_owned(),
+            message: "no answer within 2 s\nhint: wait".to_owned(),
+        };
+        assert_eq!(without_place(&error), "`/metrics` gave no answer: no answer within 2 s");
+    }
+}

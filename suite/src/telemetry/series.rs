@@ -3,7 +3,7 @@
 use schema::telemetry::{Series, Spread};
 
 /// Points of a series. Longer runs have more looks to a point, not more points.
-const POINTS_MAX: usize = 48;
+const POINTS_MAX: usize = 32;
 
 /// What neighbouring looks come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,9 +62,10 @@ pub(super) fn series(at_us: &[u64], columns: Vec<Column>) -> Option<Series> {
         (name.to_owned(), points)
     };
     let last = |looks: &[u64]| looks.last().copied().unwrap_or(0);
+    let moved = |column: &(String, Vec<u64>)| column.1.iter().any(|value| *value > 0);
     Some(Series {
         at_us: at_us.chunks(looks).map(last).collect(),
-        columns: columns.into_iter().map(column).collect(),
+        columns: columns.into_iter().map(column).filter(moved).collect(),
     })
 }
 
@@ -94,17 +95,21 @@ mod tests {
 
     #[test]
     fn a_long_run_has_no_more_points_and_loses_no_count() {
-        for looks in [2_u64, 47, 48, 49, 96, 97, 30_000] {
+        for looks in [2_u64, 31, 32, 33, 64, 65, 30_000] {
             let at_us: Vec<u64> = (1..=looks).map(|look| look * 1_000_000).collect();
             let ones = vec![1.0; at_us.len()];
-            let columns =
-                vec![("grown", Together::Sum, ones.clone()), ("kept", Together::Mean, ones)];
+            let columns = vec![
+                ("grown", Together::Sum, ones.clone()),
+                ("kept", Together::Mean, ones),
+                ("still", Together::Sum, vec![0.0; at_us.len()]),
+            ];
             let found = series(&at_us, columns).unwrap();
             assert!(found.at_us.len() <= POINTS_MAX && found.at_us.len() >= 2, "{looks}");
             assert_eq!(found.at_us.last(), at_us.last());
             assert!(found.columns.values().all(|column| column.len() == found.at_us.len()));
             assert_eq!(found.columns["grown"].iter().sum::<u64>(), looks, "growth adds up");
             assert!(found.columns["kept"].iter().all(|kept| *kept == 1), "a mean stays");
+            assert_eq!(found.columns.len(), 2, "what was zero all along is left out");
         }
         assert_eq!(series(&[1], vec![("grown", Together::Sum, vec![1.0])]), None);
     }

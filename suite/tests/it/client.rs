@@ -384,6 +384,7 @@ fn a_server_that_goes_away_fails_the_requests_that_come_too_late() {
     let stop = stop_never();
     let orders = Orders {
         address: exchange.address,
+        tls: None,
         payloads: &payloads,
         arrival: &Arrival::Closed { concurrency: 1 },
         connections: Connections::Cold,
@@ -444,6 +445,7 @@ fn a_run_that_is_told_to_stop_stops() {
     let payloads = payloads(1);
     let orders = Orders {
         address: exchange.address,
+        tls: None,
         payloads: &payloads,
         arrival: &Arrival::AllAtOnce,
         connections: Connections::Warm,

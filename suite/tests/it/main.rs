@@ -11,4 +11,7 @@ mod harness;
 mod inputs;
 mod kept;
 mod packs;
+mod telemetry;
+#[cfg(feature = "tls")]
+mod tls;
 mod verdicts;
