@@ -57,6 +57,7 @@ impl Prover<'_> {
                     block: *position,
                     position: 0,
                     repeat: 1,
+                    stage: None,
                 };
                 self.scenario(&slot, cell)
             }

@@ -65,11 +65,15 @@ impl Key {
     pub fn open(path: &Path) -> Result<Self, KeyError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| KeyError::Read { path: path.to_owned(), source })?;
+        Self::of(&text).ok_or_else(|| KeyError::Text { path: path.to_owned() })
+    }
+
+    /// The key that `text` is, blanks around it aside; none where it cannot be one.
+    #[must_use]
+    pub fn of(text: &str) -> Option<Self> {
         let key = text.trim();
-        if key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(KeyError::Text { path: path.to_owned() });
-        }
-        Ok(Self(key.to_owned()))
+        let fits = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_graphic());
+        fits.then(|| Self(key.to_owned()))
     }
 
     /// The value of the `Authorization` header.
@@ -108,8 +112,9 @@ impl Server {
         let wrong = || ControlError::Url { url: url.to_owned() };
         let base = Url::parse(url).map_err(|_| wrong())?;
         let secured = base.scheme() == "https";
-        let known = secured || base.scheme() == "http";
-        let host = base.host_str().filter(|_| known).ok_or_else(wrong)?;
+        // A path would be lost: routes are those of the engine.
+        let bare = (secured || base.scheme() == "http") && base.path() == "/";
+        let host = base.host_str().filter(|_| bare).ok_or_else(wrong)?;
         let port = base.port_or_known_default().ok_or_else(wrong)?;
         let authority = format!("{host}:{port}");
         let address = authority
@@ -232,9 +237,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_addresses_of_http_are_taken() {
+    fn only_bare_addresses_of_http_are_taken() {
         let at = |url: &str| Server::at(url, &Trust::default());
-        for url in ["", "127.0.0.1:80", "ftp://127.0.0.1:9", "http://", "https://"] {
+        for url in
+            ["", "127.0.0.1:80", "ftp://127.0.0.1:9", "http://", "https://", "http://127.0.0.1/v1"]
+        {
             assert!(matches!(at(url), Err(ControlError::Url { .. })), "{url:?}");
         }
         let server = at("http://127.0.0.1:8000/").unwrap();

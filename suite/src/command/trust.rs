@@ -14,7 +14,7 @@ pub struct TrustFlags {
     #[arg(long, value_name = "FILE")]
     ca_file: Option<PathBuf>,
     /// Take any certificate, so that anyone on the way may read and write. The record says so.
-    #[arg(long, conflicts_with = "ca_file")]
+    #[arg(long, visible_alias = "insecure", conflicts_with = "ca_file")]
     insecure_tls: bool,
 }
 

@@ -11,6 +11,7 @@ mod harness;
 mod inputs;
 mod kept;
 mod packs;
+mod serving;
 mod telemetry;
 #[cfg(feature = "tls")]
 mod tls;
