@@ -78,7 +78,8 @@ fn facts(looks: &[Look], reasons: &mut Reasons) -> Vec<GpuTelemetry> {
 
 fn one(index: usize, readings: &Readings, reasons: &mut Reasons) -> GpuTelemetry {
     // Before and after the clock the GPU need not be at work.
-    let during = readings.get(1..readings.len() - 1).filter(|during| !during.is_empty());
+    let during =
+        readings.get(1..readings.len().saturating_sub(1)).filter(|during| !during.is_empty());
     let during = during.unwrap_or(readings);
     let seen = |read: fn(&GpuReading) -> Option<u64>| {
         during.iter().filter_map(move |(_, reading)| read(reading))

@@ -119,12 +119,12 @@ impl<'a> Watch<'a> {
     }
 
     fn look(&mut self, limit: Duration) {
-        let at_ns = monotonic_ns();
+        // What is here comes first: it does not wait, and belongs to this moment.
         let look = Look {
-            at_ns,
-            server: self.counters(limit),
+            at_ns: monotonic_ns(),
             host: host::read(),
             gpus: self.meter.as_ref().map(|meter| meter.look()).unwrap_or_default(),
+            server: self.counters(limit),
         };
         self.cost.looks += 1;
         self.looks.push(look);

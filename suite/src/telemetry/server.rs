@@ -33,7 +33,7 @@ impl Watch<'_> {
             return reasons.none("telemetry.server", why);
         }
         let told = Told { at_us, counters };
-        let during = self.looks.get(1..self.looks.len() - 1).unwrap_or_default();
+        let during = self.looks.get(1..self.looks.len().saturating_sub(1)).unwrap_or_default();
         let mut gauge = |name: &str| -> Option<Spread> {
             let seen = during.iter().filter_map(|look| look.server.as_ref()?.get(name).copied());
             let why = self.unseen(name, "no look fell into the run");
