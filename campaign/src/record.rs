@@ -101,6 +101,9 @@ pub fn assemble(parts: Parts<'_>) -> RunRecord {
     if let Some(measurement) = parts.measurement {
         measurement.fill(&mut record);
     }
+    if let (Some(memory), Some(telemetry)) = (&mut record.memory, &record.telemetry) {
+        memory.gpu_bytes_max = telemetry.gpu_memory_used_bytes_max();
+    }
     fill_scenario(&mut record.scenario, parts.scenario, parts.dataset_sha256);
     let launched = record.server.as_ref().is_some_and(|server| server.argv.is_some());
     if let Some(client) = &mut record.client {

@@ -161,3 +161,23 @@ fn a_reason_for_what_is_there_after_all_is_dropped() {
     assert!(!record.absent.contains_key("metrics.requests_per_s"));
     assert!(record.absent.contains_key("telemetry.power_mw"));
 }
+
+#[test]
+fn memory_of_the_gpus_is_what_the_load_generator_saw() {
+    let (mut measurement, probe, _) = told();
+    let gpu = schema::telemetry::GpuTelemetry {
+        worked: true,
+        memory_used_bytes_max: Some(70 << 30),
+        ..Default::default()
+    };
+    let telemetry = schema::run::Telemetry { gpus: Some(vec![gpu]), ..Default::default() };
+    measurement.telemetry = Some(telemetry);
+    let (scenario, identity) = (scenario(), Identity::default());
+    let record = assemble(Parts {
+        measurement: Some(measurement),
+        probe: Some(probe),
+        ..parts(&scenario, &identity)
+    });
+    assert_eq!(record.memory.and_then(|memory| memory.gpu_bytes_max), Some(70 << 30));
+    assert!(!record.absent.contains_key("memory.gpu_bytes_max"));
+}

@@ -87,8 +87,11 @@ pub struct TtftParts {
     pub queue: Summary,
     /// The client's own delay.
     pub schedule_lag: Summary,
-    /// For a connection, where none was open.
+    /// For a connection, where none was open; without the handshake of `tls`.
     pub connect: Summary,
+    /// For the TLS handshake, where a connection needs one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<Summary>,
     /// First byte of the request to its last.
     pub send: Summary,
     /// Server and network.
@@ -100,15 +103,15 @@ pub struct TtftParts {
 impl TtftParts {
     /// Every part with its name, in the order of time.
     #[must_use]
-    pub fn named(&self) -> [(&'static str, &Summary); 6] {
-        [
+    pub fn named(&self) -> Vec<(&'static str, &Summary)> {
+        let before = [
             ("queue", &self.queue),
             ("schedule lag", &self.schedule_lag),
             ("connect", &self.connect),
-            ("send", &self.send),
-            ("server", &self.server),
-            ("parse", &self.parse),
-        ]
+        ];
+        let after = [("send", &self.send), ("server", &self.server), ("parse", &self.parse)];
+        let tls = self.tls.iter().map(|tls| ("tls", tls));
+        before.into_iter().chain(tls).chain(after).collect()
     }
 }
 

@@ -31,6 +31,7 @@ pub mod schemas;
 pub mod search;
 pub mod setup;
 pub mod target;
+pub mod telemetry;
 pub mod trend;
 pub mod verdict;
 pub mod version;

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::run::{
     Absent, CacheFacts, ClientFacts, Correctness, Counts, Failure, Histograms, Metrics, RunRecord,
-    ScenarioFacts, Status, Time, Validity,
+    ScenarioFacts, Status, Telemetry, Time, Validity,
 };
 
 /// The result file of `redline-bench run`.
@@ -23,6 +23,8 @@ pub struct Measurement {
     pub counts: Option<Counts>,
     pub histograms: Option<Histograms>,
     pub metrics: Option<Metrics>,
+    #[serde(default)]
+    pub telemetry: Option<Telemetry>,
     pub correctness: Option<Correctness>,
     pub absent: Absent,
 }
@@ -43,6 +45,7 @@ impl Measurement {
         record.counts = self.counts;
         record.histograms = self.histograms;
         record.metrics = self.metrics;
+        record.telemetry = self.telemetry;
         record.correctness = self.correctness;
         record.absent.extend(self.absent);
     }

@@ -12,6 +12,7 @@ use serde_json::Value;
 pub use crate::figures::{Histograms, Metrics, Slice, Summary, TtftParts};
 use crate::scenario::{Arrival, CacheProtocol, Connections, Tier, Warmup};
 pub use crate::setup::{Artifact, BuildFacts, ClientPlace, GpuState, Parallel, Patch, Platform};
+pub use crate::telemetry::Telemetry;
 use crate::verdict::Stage;
 
 /// The schema name that a run record carries.
@@ -46,8 +47,8 @@ pub struct RunRecord {
     pub histograms: Option<Histograms>,
     pub metrics: Option<Metrics>,
     pub memory: Option<Memory>,
-    /// Samples of power, clocks and temperature; free form until a device gives them.
-    pub telemetry: Option<BTreeMap<String, Value>>,
+    /// What server, machine and GPUs told while the clock ran.
+    pub telemetry: Option<Telemetry>,
     /// Fixed probe runs before and after a block: evidence that the machine did not drift.
     pub calibration: Option<BTreeMap<String, Value>>,
     pub correctness: Option<Correctness>,
@@ -309,6 +310,19 @@ pub struct ClientFacts {
     pub streams_max: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub place: Option<ClientPlace>,
+    /// How the connections are secured, where they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<TlsFacts>,
+}
+
+/// TLS as client and server agreed on it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct TlsFacts {
+    /// `TLSv1_3`, `TLSv1_2`.
+    pub version: String,
+    pub cipher: String,
+    /// The server's certificate was checked; false where the user asked for that.
+    pub certificate_checked: bool,
 }
 
 /// State of the server's prefix cache, and what it did during the run.

@@ -52,6 +52,9 @@ pub struct Sample {
     pub written_at_ns: Option<u64>,
     /// How long its connection took to open.
     pub connect_ns: Option<u64>,
+    /// Part of this request's time that the handshake of TLS took; left out without TLS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls_ns: Option<u64>,
     /// First event of any kind, and first chunk of the answer after any reasoning.
     pub first_event_at_ns: Option<u64>,
     pub first_content_at_ns: Option<u64>,

@@ -1,6 +1,6 @@
 //! The load generator: what is asked (`workload`), the client that asks it and takes the times
-//! (`client`), what the times mean (`measure`), and a scripted server to test all that
-//! (`emitter`).
+//! (`client`), what the times mean (`measure`), what is seen beside it (`telemetry`), and a
+//! scripted server to test all that (`emitter`).
 
 pub mod client;
 pub mod clock;
@@ -9,4 +9,5 @@ pub mod emitter;
 pub mod export;
 pub mod measure;
 pub mod session;
+pub mod telemetry;
 pub mod workload;

@@ -43,6 +43,9 @@ const STAGES: &[Stage] = &[
 /// The slower stages, for machines that have the time.
 const EXTRA: &[Stage] = &[
     ("cuda kernels", cuda::run),
+    ("without TLS", |shell| {
+        cargo_words(shell, "test --locked --release -p suite --no-default-features --lib tls")
+    }),
     ("inputs", |shell| fetch(shell, &EXTRA_INPUTS)),
     (TESTS, |shell| nextest(shell, &["--profile", "extra"])),
 ];

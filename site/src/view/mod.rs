@@ -14,4 +14,5 @@ pub mod model;
 pub mod overview;
 pub mod release;
 pub mod run;
+pub mod telemetry;
 pub mod words;

@@ -10,6 +10,7 @@ use super::charts;
 use super::fact::{self, Fact, FactGroup};
 use super::figure::{self, Figure, Head};
 use super::model::{Commands, note, state};
+use super::telemetry;
 use crate::catalog::{self, ReleaseKey, Run};
 use crate::chart::Chart;
 use crate::link::Target;
@@ -94,6 +95,7 @@ impl RunView {
         groups.insert(0, FactGroup { title: "Run".into(), facts: fact::run(&runs) });
         groups.push(FactGroup { title: "Model".into(), facts: fact::model(&runs) });
         groups.push(FactGroup { title: "Evidence".into(), facts: fact::evidence(&runs) });
+        groups.extend(telemetry::group(&runs));
         Self {
             id: outside::name(&record.id),
             state: state(run),

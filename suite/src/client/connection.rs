@@ -10,8 +10,9 @@ use nix::sys::socket::{
     setsockopt, socket, sockopt,
 };
 
-use super::stamp::Stamper;
+use super::stamp::{Read, Stamper};
 use super::stream::Stream;
+use super::tls::{self, Broken, Session, Tls};
 use crate::clock::monotonic_ns;
 
 /// A place for one request at a time.
@@ -25,9 +26,14 @@ pub struct Connection {
     pub freed_ns: u64,
     /// Requests answered on the present socket.
     pub served: u32,
-    /// How long the present socket took to open.
+    /// How long the present socket took to open, with the handshake of TLS.
     pub connect_ns: Option<u64>,
+    /// From when to when that handshake went.
+    handshake_ns: Option<(u64, u64)>,
+    /// The server said that it will send no more, though the socket is open.
+    pub over: bool,
     socket: Option<OwnedFd>,
+    tls: Option<Box<Session>>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,7 +61,7 @@ pub struct InFlight {
 }
 
 impl Connection {
-    /// Begins to open a socket to `address`, watched under `key`.
+    /// Begins to open a socket to `address`, watched under `key`, and secured by `tls`.
     ///
     /// # Errors
     /// The system refuses a socket, which is the environment's fault and not the server's, or the
@@ -63,11 +69,13 @@ impl Connection {
     pub fn open(
         &mut self,
         address: SocketAddr,
+        tls: Option<&Tls>,
         epoll: &Epoll,
         key: u64,
         stamper: &mut Stamper,
     ) -> Result<(), Errno> {
         self.close();
+        self.tls = tls.map(|tls| Box::new(tls.session()));
         let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
         let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
         let socket = socket(family, SockType::Stream, flags, None)?;
@@ -85,24 +93,37 @@ impl Connection {
         Ok(())
     }
 
-    /// The socket became writable while opening: it is open, or the server refused it.
+    /// Something came of opening: the socket is open, or the server refused it. False while the
+    /// handshake of TLS goes on.
     ///
     /// # Errors
     /// The reason why there is no connection.
-    pub fn conclude_opening(&mut self, epoll: &Epoll, key: u64) -> Result<(), Errno> {
+    pub fn conclude_opening(&mut self, epoll: &Epoll, key: u64) -> Result<bool, Broken> {
         let (Some(socket), Phase::Connecting { since_ns }) = (&self.socket, self.phase) else {
-            return Ok(());
+            return Ok(true);
         };
         match getsockopt(socket, sockopt::SocketError)? {
             0 => {}
-            code => return Err(Errno::from_raw(code)),
+            code => return Err(Errno::from_raw(code).into()),
         }
+        let shaken = match &mut self.tls {
+            None => true,
+            Some(session) => {
+                let (since_ns, _) = *self.handshake_ns.get_or_insert((monotonic_ns(), u64::MAX));
+                let shaken = session.shake(socket)?;
+                self.handshake_ns = Some((since_ns, monotonic_ns()));
+                shaken
+            }
+        };
         epoll.modify(socket, &mut EpollEvent::new(EpollFlags::EPOLLIN, key))?;
+        if !shaken {
+            return Ok(false);
+        }
         let now = monotonic_ns();
         self.phase = Phase::Open;
         self.connect_ns = Some(now - since_ns);
         self.drained_ns = now;
-        Ok(())
+        Ok(true)
     }
 
     /// Writes what is left of `payload` as far as the socket takes it.
@@ -113,6 +134,23 @@ impl Connection {
         let sample = &mut request.stream.sample;
         sample.sent_ns.get_or_insert_with(monotonic_ns);
         sample.connect_ns = self.connect_ns;
+        if let Some(session) = &mut self.tls {
+            // What went before the request was taken up is no part of its time.
+            let taken_ns = sample.taken_ns.unwrap_or(0);
+            let part = |(since, until): (u64, u64)| until.saturating_sub(since.max(taken_ns));
+            sample.tls_ns = self.handshake_ns.map(part);
+            if request.written == 0 {
+                session.put(payload);
+                request.written = payload.len();
+            }
+            let whole = session.flush(socket)?;
+            if whole {
+                sample.written_ns.get_or_insert_with(monotonic_ns);
+            }
+            let events = if whole { EpollFlags::empty() } else { EpollFlags::EPOLLOUT };
+            let events = EpollFlags::EPOLLIN | events;
+            return epoll.modify(socket, &mut EpollEvent::new(events, key));
+        }
         let before = request.written;
         while request.written < payload.len() {
             let rest = &payload[request.written..];
@@ -144,21 +182,36 @@ impl Connection {
         }
     }
 
-    /// Reads once.
+    /// Reads once, into the beginning of `buffer`. Under TLS the moment is that of the read in
+    /// which a record ended.
     ///
     /// # Errors
     /// As the socket's; `EAGAIN` where there is nothing.
-    pub fn read(
-        &mut self,
-        stamper: &mut Stamper,
-        buffer: &mut [u8],
-    ) -> Result<super::stamp::Read, Errno> {
-        let Some(socket) = &self.socket else { return Err(Errno::ENOTCONN) };
-        let read = stamper.read(socket, buffer, self.drained_ns)?;
-        if read.bytes < buffer.len() {
+    pub fn read(&mut self, stamper: &mut Stamper, buffer: &mut [u8]) -> Result<Read, Broken> {
+        let Some(socket) = &self.socket else { return Err(Errno::ENOTCONN.into()) };
+        let Some(session) = &mut self.tls else {
+            let read = stamper.read(socket, buffer, self.drained_ns)?;
+            if read.bytes < buffer.len() {
+                self.drained_ns = read.moment.user_ns;
+            }
+            return Ok(read);
+        };
+        let (plain, wire) = tls::split(buffer);
+        let read = stamper.read(socket, wire, self.drained_ns)?;
+        if read.bytes < wire.len() {
             self.drained_ns = read.moment.user_ns;
         }
-        Ok(read)
+        if read.bytes == 0 {
+            return Ok(read);
+        }
+        let bytes = session.take(&wire[..read.bytes], plain)?;
+        // The server may have asked for new keys. What does not go now goes with the next request.
+        session.flush(socket)?;
+        self.over = session.has_ended();
+        if bytes == 0 && !self.over {
+            return Err(Errno::EAGAIN.into());
+        }
+        Ok(Read { bytes, ..read })
     }
 
     /// True when the server closed a kept-alive connection before it answered the present request,
@@ -171,7 +224,10 @@ impl Connection {
 
     /// Closes the socket; epoll forgets it by itself.
     pub fn close(&mut self) {
-        self.socket = None;
+        if let (Some(session), Some(socket)) = (&mut self.tls, &self.socket) {
+            session.end(socket);
+        }
+        (self.socket, self.tls, self.handshake_ns, self.over) = (None, None, None, false);
         self.phase = Phase::Closed;
         self.served = 0;
     }

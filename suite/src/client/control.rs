@@ -1,5 +1,5 @@
 //! The questions beside the load: is the server ready, what is it, what does it count, empty its
-//! cache. Plain blocking HTTP, never while the clock runs.
+//! cache. Blocking, and never on the thread that measures.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,26 +7,35 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use reqwest::Url;
-use reqwest::blocking::{Client, RequestBuilder, Response};
-use reqwest::header::AUTHORIZATION;
 use serde_json::Value;
+use url::Url;
+
+use super::blocking::{CallError, Caller};
+use super::tls::{Tls, TlsError};
 
 /// How long a question may take. Emptying a large cache is the slowest.
-const LIMIT: Duration = Duration::from_secs(30);
-const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+pub const LIMIT: Duration = Duration::from_secs(30);
 
 /// A server that can be asked.
 #[derive(Debug)]
 pub struct Server {
-    client: Client,
-    base: Url,
     /// Where the load goes.
     pub address: SocketAddr,
     /// `host:port`.
     pub authority: String,
+    /// How connections are secured, where the address begins with `https://`.
+    pub tls: Option<Tls>,
     /// What the server wants to be shown, where it wants a key. Enters no record.
     pub key: Option<Key>,
+}
+
+/// Whose word is taken for who a server is.
+#[derive(Clone, Debug, Default)]
+pub struct Trust {
+    /// File of the authorities that may have signed its certificate; else those of the machine.
+    pub ca_file: Option<PathBuf>,
+    /// Any certificate will do.
+    pub insecure: bool,
 }
 
 /// A key, which is never printed.
@@ -77,8 +86,13 @@ impl Key {
 /// A question without an answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    #[error("`{url}` is not the address of a server\nhint: give it as `http://HOST:PORT`")]
+    #[error(
+        "`{url}` is not the address of a server\nhint: give it as `http://HOST:PORT` or \
+         `https://HOST:PORT`"
+    )]
     Url { url: String },
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     #[error("no server answers at `{url}`: {message}")]
     Unreachable { url: String, message: String },
     #[error("`{route}` answered {status}: {body}")]
@@ -88,15 +102,18 @@ pub enum ControlError {
 }
 
 impl Server {
-    /// Takes `url` apart; asks nothing yet.
+    /// Takes `url` apart; asks nothing yet. Behind `https://` its certificate has to be good by
+    /// `trust`.
     ///
     /// # Errors
-    /// The URL is not plain `http://HOST:PORT`, or its host has no address.
-    pub fn at(url: &str) -> Result<Self, ControlError> {
+    /// The URL is not `http://HOST:PORT` or `https://HOST:PORT`, its host has no address, or TLS
+    /// cannot be had.
+    pub fn at(url: &str, trust: &Trust) -> Result<Self, ControlError> {
         let wrong = || ControlError::Url { url: url.to_owned() };
         let base = Url::parse(url).map_err(|_| wrong())?;
+        let secured = base.scheme() == "https";
         // A path would be lost: routes are those of the engine.
-        let bare = base.scheme() == "http" && base.path() == "/";
+        let bare = (secured || base.scheme() == "http") && base.path() == "/";
         let host = base.host_str().filter(|_| bare).ok_or_else(wrong)?;
         let port = base.port_or_known_default().ok_or_else(wrong)?;
         let authority = format!("{host}:{port}");
@@ -105,16 +122,8 @@ impl Server {
             .ok()
             .and_then(|mut addresses| addresses.next())
             .ok_or_else(wrong)?;
-        let client = Client::builder()
-            .timeout(LIMIT)
-            .connect_timeout(CONNECT_LIMIT)
-            .no_proxy()
-            .build()
-            .map_err(|error| ControlError::Unreachable {
-                url: url.to_owned(),
-                message: error.to_string(),
-            })?;
-        Ok(Self { client, base, address, authority, key: None })
+        let tls = if secured { Some(Tls::new(host, trust)?) } else { None };
+        Ok(Self { address, authority, tls, key: None })
     }
 
     /// The same server, shown `key` with every request.
@@ -136,7 +145,7 @@ impl Server {
     /// # Errors
     /// There is no answer, or not of status 200.
     pub fn get_text(&self, route: &str) -> Result<String, ControlError> {
-        self.answer(route, self.keyed(self.client.get(self.url(route))).send())
+        self.ask(&mut Caller::new(self), "GET", route, LIMIT)
     }
 
     /// Posts nothing to `route`, and takes whatever comes back; `null` where that is no JSON.
@@ -144,65 +153,63 @@ impl Server {
     /// # Errors
     /// There is no answer, or not of status 200.
     pub fn post(&self, route: &str) -> Result<Value, ControlError> {
-        let text = self.answer(route, self.keyed(self.client.post(self.url(route))).send())?;
+        let text = self.ask(&mut Caller::new(self), "POST", route, LIMIT)?;
         Ok(json(route, &text).unwrap_or_default())
     }
 
     /// Whether anything at all comes back from `route` within `limit`.
     #[must_use]
     pub fn answers(&self, route: &str, limit: Duration) -> bool {
-        let asked = self.keyed(self.client.get(self.url(route))).timeout(limit.min(LIMIT)).send();
-        !matches!(self.answer(route, asked), Err(ControlError::Unreachable { .. }))
+        let asked = self.ask(&mut Caller::new(self), "GET", route, limit.min(LIMIT));
+        !matches!(asked, Err(ControlError::Unreachable { .. }))
     }
 
-    fn keyed(&self, request: RequestBuilder) -> RequestBuilder {
-        match &self.key {
-            Some(key) => request.header(AUTHORIZATION, key.authorization()),
-            None => request,
-        }
-    }
-
-    fn url(&self, route: &str) -> Url {
-        let mut url = self.base.clone();
-        url.set_path(route);
-        url
-    }
-
-    fn answer(
+    /// Asks for `route` through `caller`, within `limit`.
+    ///
+    /// # Errors
+    /// There is no answer in time, or not of status 200.
+    pub fn ask(
         &self,
+        caller: &mut Caller<'_>,
+        method: &str,
         route: &str,
-        response: Result<Response, reqwest::Error>,
+        limit: Duration,
     ) -> Result<String, ControlError> {
-        let unreachable = |error: reqwest::Error| ControlError::Unreachable {
-            url: self.url(route).to_string(),
-            message: innermost(&error),
+        let unreachable = |error: CallError| ControlError::Unreachable {
+            url: self.url(route),
+            message: error.to_string(),
         };
-        let response = response.map_err(unreachable)?;
-        let status = response.status();
-        let body = response.text().map_err(unreachable)?;
-        if !status.is_success() {
+        let reply = caller.ask(&self.question(method, route), limit).map_err(unreachable)?;
+        let body = String::from_utf8_lossy(&reply.body).into_owned();
+        if !(200..300).contains(&reply.status) {
             let body = body.chars().take(300).collect();
             return Err(ControlError::Status {
                 route: route.to_owned(),
-                status: status.as_u16(),
+                status: reply.status,
                 body,
             });
         }
         Ok(body)
+    }
+
+    fn question(&self, method: &str, route: &str) -> Vec<u8> {
+        let key = self.key.as_ref();
+        let key = key.map(|key| format!("Authorization: {}\r\n", key.authorization()));
+        let (authority, key) = (&self.authority, key.unwrap_or_default());
+        let head =
+            format!("{method} {route} HTTP/1.1\r\nHost: {authority}\r\nAccept: */*\r\n{key}");
+        (head + "Content-Length: 0\r\n\r\n").into_bytes()
+    }
+
+    fn url(&self, route: &str) -> String {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        format!("{scheme}://{}{route}", self.authority)
     }
 }
 
 fn json(route: &str, text: &str) -> Result<Value, ControlError> {
     serde_json::from_str(text)
         .map_err(|source| ControlError::Json { route: route.to_owned(), source })
-}
-
-/// The last cause says what happened; the layers above only that something did.
-fn innermost(error: &dyn std::error::Error) -> String {
-    match error.source() {
-        Some(source) => innermost(source),
-        None => error.to_string(),
-    }
 }
 
 /// Reads a page of metrics in Prometheus' text format: the sum of each name's samples, whatever
@@ -230,20 +237,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_plain_http_addresses_are_taken() {
-        for url in [
-            "",
-            "127.0.0.1:80",
-            "https://127.0.0.1",
-            "ftp://127.0.0.1:9",
-            "http://",
-            "http://127.0.0.1/v1",
-        ] {
-            assert!(matches!(Server::at(url), Err(ControlError::Url { .. })), "{url:?}");
+    fn only_bare_addresses_of_http_are_taken() {
+        let at = |url: &str| Server::at(url, &Trust::default());
+        for url in
+            ["", "127.0.0.1:80", "ftp://127.0.0.1:9", "http://", "https://", "http://127.0.0.1/v1"]
+        {
+            assert!(matches!(at(url), Err(ControlError::Url { .. })), "{url:?}");
         }
-        let server = Server::at("http://127.0.0.1:8000/").unwrap();
+        let server = at("http://127.0.0.1:8000/").unwrap();
         assert_eq!(server.authority, "127.0.0.1:8000");
-        assert_eq!(server.url("/metrics").as_str(), "http://127.0.0.1:8000/metrics");
+        assert_eq!(server.url("/metrics"), "http://127.0.0.1:8000/metrics");
     }
 
     #[test]

@@ -18,6 +18,7 @@ use super::sample::{FailureKind, Sample};
 use super::schedule::{Due, Schedule};
 use super::stamp::Stamper;
 use super::stream::{Standing, Stream};
+use super::tls::Broken;
 use crate::clock::monotonic_ns;
 
 /// Connections that are being opened at one time: less than any server's backlog.
@@ -117,11 +118,13 @@ impl Driver<'_> {
             for event in &events[..count] {
                 let slot = slot_of(event);
                 if matches!(self.connections[slot].phase, Phase::Connecting { .. }) {
-                    opening -= 1;
                     last_ns = monotonic_ns();
-                    if self.connections[slot].conclude_opening(&self.epoll, event.data()).is_err() {
-                        self.connections[slot].close();
+                    match self.connections[slot].conclude_opening(&self.epoll, event.data()) {
+                        Ok(false) => continue,
+                        Ok(true) => {}
+                        Err(_) => self.connections[slot].close(),
                     }
+                    opening -= 1;
                 }
             }
             if monotonic_ns() - last_ns > OPENING_LIMIT_NS {
@@ -134,8 +137,8 @@ impl Driver<'_> {
     /// True when the connection is opening; false when the server refused it at once.
     fn open(&mut self, slot: usize) -> Result<bool, DriveError> {
         let key = slot as u64;
-        let address = self.orders.address;
-        match self.connections[slot].open(address, &self.epoll, key, &mut self.stamper) {
+        let (address, tls) = (self.orders.address, self.orders.tls);
+        match self.connections[slot].open(address, tls, &self.epoll, key, &mut self.stamper) {
             Ok(()) => Ok(true),
             Err(Errno::EMFILE | Errno::ENFILE) => {
                 let needed = self.connections.len() as u64 + FILES_SPARE;
@@ -312,10 +315,11 @@ impl Driver<'_> {
         let connection = &mut self.connections[slot];
         if matches!(connection.phase, Phase::Connecting { .. }) {
             return match connection.conclude_opening(&self.epoll, event.data()) {
-                Ok(()) => self.write(slot),
+                Ok(true) => self.write(slot),
+                Ok(false) => Ok(()),
                 Err(error) => {
                     connection.close();
-                    self.fail(slot, FailureKind::Connect, error.desc());
+                    self.fail(slot, FailureKind::Connect, &error.to_string());
                     Ok(())
                 }
             };
@@ -332,9 +336,10 @@ impl Driver<'_> {
         let read = match connection.read(&mut self.stamper, buffer) {
             Ok(read) if read.bytes > 0 => read,
             Ok(_) => return self.ended(slot, None),
-            Err(Errno::EAGAIN | Errno::EINTR | Errno::ENOTCONN) => return Ok(()),
-            Err(error) => return self.ended(slot, Some(error.desc().to_owned())),
+            Err(Broken::System(Errno::EAGAIN | Errno::EINTR | Errno::ENOTCONN)) => return Ok(()),
+            Err(error) => return self.ended(slot, Some(error.to_string())),
         };
+        let over = connection.over;
         let Some(request) = &mut connection.request else {
             // Bytes that nobody asked for: such a connection is not used again.
             connection.close();
@@ -352,6 +357,7 @@ impl Driver<'_> {
             self.progress_ns = user_ns;
         }
         match standing {
+            Standing::Open | Standing::Closing if over => return self.ended(slot, None),
             Standing::Open => {}
             Standing::Closing => {
                 request.closing_since_ns.get_or_insert(user_ns);

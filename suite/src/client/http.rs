@@ -60,6 +60,12 @@ impl ResponseDecoder {
         self.head.as_ref()
     }
 
+    /// True where the end of the connection is the end of the body.
+    #[must_use]
+    pub fn ends_with_connection(&self) -> bool {
+        matches!(self.state, State::UntilClose)
+    }
+
     /// True once the body has ended by its own framing.
     #[must_use]
     pub fn is_done(&self) -> bool {

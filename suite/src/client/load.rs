@@ -1,10 +1,8 @@
 //! What the client observes of itself while it runs: the evidence that it did not set the number.
 
 use hdrhistogram::Histogram;
-use nix::sys::resource::{UsageWho, getrusage};
-use nix::sys::time::TimeValLike;
 
-use crate::clock::monotonic_ns;
+use crate::clock::{monotonic_ns, thread_cpu_ns};
 
 /// Length of the slices over which the share of a core is taken.
 const SLICE_NS: u64 = 100_000_000;
@@ -139,13 +137,6 @@ fn durations() -> Histogram<u64> {
 
 fn quantile_us(histogram: &Histogram<u64>) -> Option<u64> {
     (!histogram.is_empty()).then(|| histogram.value_at_quantile(0.99).div_ceil(1000))
-}
-
-fn thread_cpu_ns() -> u64 {
-    let Ok(usage) = getrusage(UsageWho::RUSAGE_THREAD) else { return 0 };
-    let microseconds =
-        usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
-    u64::try_from(microseconds).unwrap_or(0) * 1000
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! `measure`'s.
 
 mod alarm;
+pub mod blocking;
 pub mod connection;
 pub mod control;
 pub mod delta;
@@ -21,3 +22,8 @@ pub mod schedule;
 pub mod sse;
 pub mod stamp;
 pub mod stream;
+#[cfg(feature = "tls")]
+pub mod tls;
+#[cfg(not(feature = "tls"))]
+#[path = "without_tls.rs"]
+pub mod tls;

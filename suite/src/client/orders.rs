@@ -10,6 +10,7 @@ use super::limits::{FILES_SPARE, allow_files, allow_ports, port_held_us};
 use super::load::ClientLoad;
 use super::payload::Payload;
 use super::sample::Sample;
+use super::tls::Tls;
 
 /// Connections that are open ahead of need where the times of requests are fixed and nothing caps
 /// them: how many will be needed at one time, only the run tells.
@@ -19,6 +20,8 @@ pub(super) const AHEAD: usize = 64;
 #[derive(Debug)]
 pub struct Orders<'a> {
     pub address: SocketAddr,
+    /// How connections are secured, where they are.
+    pub tls: Option<&'a Tls>,
     pub payloads: &'a [Payload],
     pub arrival: &'a Arrival,
     pub connections: Connections,
@@ -51,6 +54,15 @@ pub struct Driven {
     pub load: ClientLoad,
     /// No event came for longer than the limit.
     pub hung: bool,
+}
+
+impl Driven {
+    /// Output tokens that the server reported with its answers, of those that it answered.
+    #[must_use]
+    pub fn output_tokens(&self) -> u64 {
+        let ok = self.samples.iter().filter(|sample| sample.is_ok());
+        ok.filter_map(|sample| Some(sample.usage?.completion_tokens)).sum()
+    }
 }
 
 /// A run that could not be made at all.

@@ -18,8 +18,11 @@ pub struct Sample {
     pub sent_ns: Option<u64>,
     /// When its last byte was written.
     pub written_ns: Option<u64>,
-    /// How long its connection took to open, before the clock started or after.
+    /// How long its connection took to open, before the clock started or after, with the
+    /// handshake of TLS.
     pub connect_ns: Option<u64>,
+    /// How much of its time went into that handshake; none without TLS.
+    pub tls_ns: Option<u64>,
     /// When the first event of the stream came, such as a chunk with a role alone.
     pub first_event_ns: Option<u64>,
     /// When the first chunk of the answer itself came, after any reasoning.
@@ -59,8 +62,10 @@ pub struct TtftParts {
     /// Behind the cap on concurrency.
     pub queue_ns: u64,
     pub schedule_lag_ns: u64,
-    /// For a connection, where none was open.
+    /// For a connection, where none was open; without the handshake of TLS.
     pub connect_ns: u64,
+    /// For that handshake; none without TLS.
+    pub tls_ns: Option<u64>,
     /// First byte of the request to its last.
     pub send_ns: u64,
     /// Server and network.
@@ -143,10 +148,12 @@ impl Sample {
         let waited = taken - self.scheduled_ns;
         let queue_ns = self.queue_ns.unwrap_or(0).min(waited);
         let arrived = first.at_ns.max(written);
+        let tls_ns = self.tls_ns.map(|tls_ns| tls_ns.min(sent - taken));
         Some(TtftParts {
             queue_ns,
             schedule_lag_ns: waited - queue_ns,
-            connect_ns: sent - taken,
+            connect_ns: sent - taken - tls_ns.unwrap_or(0),
+            tls_ns,
             send_ns: written - sent,
             server_ns: arrived - written,
             parse_ns: self.parsed_ns.unwrap_or(arrived).saturating_sub(arrived),

@@ -16,12 +16,15 @@ use super::inputs::{Engine, ScenarioFile};
 use super::keeper::Keeper;
 use super::plan::{drawn, replayed};
 use super::progress::{Progress, Style};
+use super::trust::TrustFlags;
 use crate::client::control::{Key, Server};
 use crate::client::drive::DriveError;
 use crate::client::probe::{Probed, probe, served_model};
 use crate::export::Asked;
 use crate::measure::slo::Slo;
 use crate::session::{Assignment, Finished, Reference};
+use crate::telemetry::gpu::Meter;
+use crate::telemetry::{Ranks, nvml};
 use crate::workload::arrival::reschedule;
 use crate::workload::pack::Plan;
 use crate::workload::tokenizer::Tokenizer;
@@ -30,8 +33,10 @@ use crate::workload::tokenizer::Tokenizer;
 #[derive(Debug, Args)]
 pub struct BenchFlags {
     /// The server.
-    #[arg(long, value_name = "http://HOST:PORT")]
+    #[arg(long, value_name = "http[s]://HOST:PORT")]
     url: String,
+    #[command(flatten)]
+    trust: TrustFlags,
     /// Engine file, which says what this kind of server takes and tells, as in `suite/engines`.
     #[arg(long, value_name = "FILE")]
     engine: PathBuf,
@@ -64,6 +69,10 @@ pub struct BenchFlags {
     /// Give up when no event comes on any connection for this long.
     #[arg(long, value_name = "SECONDS", default_value_t = 120.0, value_parser = positive)]
     timeout_s: f64,
+    /// How often the server's counters, this machine and its GPUs are looked at while the clock
+    /// runs; 0 for before and after only.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
+    telemetry_s: f64,
     /// Take the time after each read even where the kernel would tell when the bytes came.
     #[arg(long)]
     no_kernel_timestamps: bool,
@@ -78,11 +87,22 @@ pub fn positive(text: &str) -> Result<f64, String> {
     if (0.001..=1e6).contains(&value) { Ok(value) } else { Err("not from 0.001 to 1e6".to_owned()) }
 }
 
+/// A pause between two looks as a flag gives it.
+fn interval(text: &str) -> Result<f64, String> {
+    let value: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    let kept = value == 0.0 || (0.1..=3600.0).contains(&value);
+    if kept { Ok(value) } else { Err("neither 0 nor from 0.1 to 3600".to_owned()) }
+}
+
+/// Between two looks at server, machine and GPUs, where no other pause is asked for.
+pub const TELEMETRY_NS: u64 = 1_000_000_000;
+
 /// All that is opened before anything is sent.
 pub struct Bench {
     pub signals: Signals,
     pub engine: Engine,
     pub server: Server,
+    pub meter: Meter,
     pub probed: Probed,
     pub reference: Option<Reference>,
     pub tokenizer: Tokenizer,
@@ -97,6 +117,8 @@ pub struct Conduct {
     pub model: Option<String>,
     pub progress: Style,
     pub timeout_s: f64,
+    /// Between two looks at server, machine and GPUs; none for before and after only.
+    pub telemetry_ns: Option<u64>,
     pub kernel_timestamps: bool,
 }
 
@@ -118,7 +140,7 @@ impl Bench {
         let reference = flags.reference.as_deref().map(Reference::open).transpose()?;
         let tokenizer = Tokenizer::open(&flags.tokenizer)?;
         let key = flags.api_key_file.as_deref().map(Key::open).transpose()?;
-        let server = Server::at(&flags.url)?.with_key(key);
+        let server = Server::at(&flags.url, &flags.trust.trust())?.with_key(key);
         let probed = probe(&server, &engine.id, &engine.file)?;
         let (file, plan) = match (file, &flags.plan) {
             (Some(file), _) => {
@@ -137,9 +159,22 @@ impl Bench {
             model: flags.model.clone(),
             progress: flags.progress,
             timeout_s: flags.timeout_s,
+            telemetry_ns: Some(nanoseconds(flags.telemetry_s)).filter(|pause| *pause > 0),
             kernel_timestamps: !flags.no_kernel_timestamps,
         };
-        Ok(Self { signals, engine, server, probed, reference, tokenizer, file, plan, conduct })
+        let meter = nvml::open();
+        Ok(Self {
+            signals,
+            engine,
+            server,
+            meter,
+            probed,
+            reference,
+            tokenizer,
+            file,
+            plan,
+            conduct,
+        })
     }
 
     /// The plan as it is.
@@ -200,10 +235,12 @@ impl Bench {
             model: self.model_name(),
             page_tokens: self.probed.page_tokens,
             prefix_cache: self.probed.probe.server.prefix_cache,
-            gpus: self.gpus(),
+            ranks: self.ranks(),
+            meter: &self.meter,
             reference: self.reference.as_ref(),
             slos,
             no_progress_ns: nanoseconds(self.conduct.timeout_s),
+            telemetry_ns: self.conduct.telemetry_ns,
             kernel_timestamps: self.conduct.kernel_timestamps,
             stop: &self.signals.stop,
         };
@@ -247,10 +284,11 @@ impl Bench {
         self.conduct.model.clone().or_else(served).or_else(told).unwrap_or_default()
     }
 
-    /// GPUs that the server uses: its ranks, where its device is a GPU.
-    fn gpus(&self) -> Option<u32> {
+    /// Where the server computes; its ranks are GPUs where its device is one.
+    fn ranks(&self) -> Ranks<'_> {
         let server = &self.probed.probe.server;
-        server.tp.filter(|_| server.device.as_deref() == Some("cuda"))
+        let device = server.device.as_deref();
+        Ranks { device, gpus: server.tp.filter(|_| device == Some("cuda")) }
     }
 }
 

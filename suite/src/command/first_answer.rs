@@ -7,6 +7,7 @@ use clap::Args;
 use schema::exit::Exit;
 
 use super::inputs::Engine;
+use super::trust::TrustFlags;
 use crate::client::control::Server;
 use crate::client::first_answer::first_answer;
 
@@ -20,8 +21,10 @@ use crate::client::first_answer::first_answer;
 #[command(after_long_help = EXAMPLE)]
 pub struct FirstAnswerFlags {
     /// The server.
-    #[arg(long, value_name = "http://HOST:PORT")]
+    #[arg(long, value_name = "http[s]://HOST:PORT")]
     url: String,
+    #[command(flatten)]
+    trust: TrustFlags,
     /// Engine file, which says what this kind of server can be asked.
     #[arg(long, value_name = "FILE")]
     engine: PathBuf,
@@ -44,7 +47,7 @@ It prints `{\"first_byte_ns\":N}`, when the first byte of the answer came.";
 /// The engine file cannot be read.
 pub fn execute(flags: &FirstAnswerFlags) -> anyhow::Result<Exit> {
     let engine = Engine::open(&flags.engine)?;
-    let server = Server::at(&flags.url)?;
+    let server = Server::at(&flags.url, &flags.trust.trust())?;
     let limit = Duration::from_secs(flags.timeout_s);
     match first_answer(&server, &engine.file.request.route, limit) {
         Ok(found) => {

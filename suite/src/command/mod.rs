@@ -15,6 +15,8 @@ pub mod verify_manifest;
 mod bench;
 mod inputs;
 mod keeper;
+mod looks;
 mod progress;
 mod table;
+mod trust;
 mod write;

@@ -7,6 +7,7 @@ use schema::canonical::to_file_text;
 use schema::exit::Exit;
 
 use super::inputs::Engine;
+use super::trust::TrustFlags;
 use crate::client::control::{Key, Server};
 use crate::client::probe::probe;
 
@@ -20,8 +21,10 @@ use crate::client::probe::probe;
 #[command(after_long_help = EXAMPLE)]
 pub struct ProbeFlags {
     /// The server.
-    #[arg(long, value_name = "http://HOST:PORT")]
+    #[arg(long, value_name = "http[s]://HOST:PORT")]
     url: String,
+    #[command(flatten)]
+    trust: TrustFlags,
     /// Engine file, which says what this kind of server can be asked.
     #[arg(long, value_name = "FILE")]
     engine: PathBuf,
@@ -43,7 +46,7 @@ Example, the version that is running and the size of its KV cache:
 pub fn execute(flags: &ProbeFlags) -> anyhow::Result<Exit> {
     let engine = Engine::open(&flags.engine)?;
     let key = flags.api_key_file.as_deref().map(Key::open).transpose()?;
-    let server = Server::at(&flags.url)?.with_key(key);
+    let server = Server::at(&flags.url, &flags.trust.trust())?.with_key(key);
     match probe(&server, &engine.id, &engine.file) {
         Ok(probed) => {
             print!("{}", to_file_text(&probed.probe)?);

@@ -89,7 +89,9 @@ pub fn exit_of_error(error: &anyhow::Error) -> Exit {
     let io = |cause: &(dyn std::error::Error + 'static)| cause.is::<std::io::Error>();
     let environment = error.chain().any(|cause| {
         cause.is::<DriveError>()
-            || cause.downcast_ref().is_some_and(|error| !matches!(error, ControlError::Url { .. }))
+            || cause.downcast_ref().is_some_and(|error| {
+                !matches!(error, ControlError::Url { .. } | ControlError::Tls(_))
+            })
             || io(cause)
     });
     if environment { Exit::Environment } else { Exit::Unsound }

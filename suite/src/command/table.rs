@@ -3,6 +3,8 @@
 use schema::measurement::Measurement;
 use schema::run::{Counts, Metrics, Summary, TtftParts};
 
+use super::looks::looks;
+
 /// Columns of the table.
 const WIDTH: usize = 80;
 
@@ -17,6 +19,13 @@ pub fn table(measurement: &Measurement) -> String {
         lines.extend(throughput(metrics));
         lines.extend(latencies(metrics));
         lines.extend(metrics.ttft_parts_us.as_ref().map(parts).unwrap_or_default());
+    }
+    if let Some(telemetry) = &measurement.telemetry {
+        lines.push(String::new());
+        let joules = measurement.metrics.as_ref().and_then(|all| all.joules_per_output_token);
+        for (head, text) in looks(telemetry, joules) {
+            lines.extend(wrapped(&format!("{head:<15}"), &text));
+        }
     }
     if let Some(failure) = &measurement.failure {
         lines.extend(wrapped("failure        ", &failure.message));
@@ -231,6 +240,7 @@ mod tests {
                 tpot_us: summary(51_810, None),
                 itl_chunk_us: summary(58_590, None),
                 ttft_parts_us: Some(TtftParts {
+                    tls: None,
                     queue: part(0),
                     schedule_lag: part(1_204),
                     connect: part(0),

@@ -39,6 +39,19 @@ pub struct Route {
     /// JSON, or plain text where it is a string.
     #[serde(default)]
     pub body: Value,
+    /// What the second and later questions are answered, in turn; the last again and again.
+    #[serde(default)]
+    pub later: Vec<Value>,
+}
+
+impl Route {
+    /// The answer to a question before which `asked` came.
+    #[must_use]
+    pub fn turn(&self, asked: usize) -> Self {
+        let later = asked.min(self.later.len()).checked_sub(1);
+        let body = later.map_or(&self.body, |turn| &self.later[turn]).clone();
+        Self { status: self.status, body, later: Vec::new() }
+    }
 }
 
 /// The answer to one request, or to several alike.
@@ -212,7 +225,7 @@ impl Script {
     /// stream of as many tokens as a request asks for.
     #[must_use]
     pub fn steady() -> Self {
-        let route = |body: Value| Route { status: ok(), body };
+        let route = |body: Value| Route { status: ok(), body, later: Vec::new() };
         let routes = [
             ("/health", json!({"status": "ok"})),
             (

@@ -1,5 +1,6 @@
 //! The emitter's sockets: reads requests, writes what the script says at the time it says.
 
+use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -34,8 +35,19 @@ struct Shared<W> {
     script: Script,
     /// How often each answer was given.
     used: Mutex<Vec<u64>>,
+    /// How often each route was asked.
+    asked: Mutex<BTreeMap<String, usize>>,
     next: AtomicU64,
     log: Log<W>,
+}
+
+impl<W> Shared<W> {
+    fn in_turn(&self, path: &str, route: &Route) -> Route {
+        let mut all = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let asked = all.entry(path.to_owned()).or_default();
+        *asked += 1;
+        route.turn(*asked - 1)
+    }
 }
 
 impl Emitter {
@@ -52,7 +64,9 @@ impl Emitter {
         let address = listener.local_addr()?;
         let stop = Arc::new(AtomicBool::new(false));
         let used = Mutex::new(vec![0; script.requests.len()]);
-        let shared = Arc::new(Shared { script, used, next: AtomicU64::new(0), log: Log::new(log) });
+        let asked = Mutex::default();
+        let next = AtomicU64::new(0);
+        let shared = Arc::new(Shared { script, used, asked, next, log: Log::new(log) });
         let stopped = Arc::clone(&stop);
         thread::Builder::new().spawn(move || accept(&listener, &shared, &stopped))?;
         Ok(Self { address, stop })
@@ -91,7 +105,7 @@ fn serve<W: Write>(mut connection: TcpStream, shared: &Shared<W>) {
     // An error here is a client that went away: nothing is left to do for it.
     while let Ok(Some(request)) = read_request(&mut connection, &mut pending) {
         let kept = match shared.script.routes.get(&request.path) {
-            Some(route) => write_route(&mut connection, route),
+            Some(route) => write_route(&mut connection, &shared.in_turn(&request.path, route)),
             None => answer(&mut connection, shared, &request),
         };
         if !matches!(kept, Ok(true)) {
@@ -166,7 +180,8 @@ fn answer<W: Write>(
     let received_ns = monotonic_ns();
     let number = shared.next.fetch_add(1, Ordering::Relaxed);
     let Some(answer) = choose(shared, number, request) else {
-        let missing = Route { status: 404, body: "no answer is scripted for this".into() };
+        let missing =
+            Route { status: 404, body: "no answer is scripted for this".into(), later: Vec::new() };
         return write_route(connection, &missing);
     };
     let log = |event, at_ns, planned_ns| {

@@ -85,10 +85,12 @@ impl Distributions {
     pub fn parts(&self) -> Option<schema::run::TtftParts> {
         let part =
             |read: fn(&TtftParts) -> u64| summarize(self.ttft_parts.iter().map(read).collect());
+        let tls: Vec<u64> = self.ttft_parts.iter().filter_map(|parts| parts.tls_ns).collect();
         Some(schema::run::TtftParts {
             queue: part(|parts| parts.queue_ns)?,
             schedule_lag: part(|parts| parts.schedule_lag_ns)?,
             connect: part(|parts| parts.connect_ns)?,
+            tls: if tls.is_empty() { None } else { summarize(tls) },
             send: part(|parts| parts.send_ns)?,
             server: part(|parts| parts.server_ns)?,
             parse: part(|parts| parts.parse_ns)?,

@@ -61,8 +61,8 @@ pub fn metrics(
             goodput(slos, answered, wall),
             "no service level was given",
         ),
-        joules_per_output_token: reasons
-            .none("metrics.joules_per_output_token", "the client has no power meter"),
+        // The energy is told by what looks on: see `telemetry`.
+        joules_per_output_token: None,
         ttft_us: request_summary("ttft_us", &all.ttft, reasons),
         tpot_us: request_summary("tpot_us", &all.tpot, reasons),
         itl_chunk_us: summary("itl_chunk_us", &all.itl_chunk, reasons),

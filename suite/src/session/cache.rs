@@ -8,10 +8,10 @@ use schema::scenario::Scenario;
 use serde_json::Value;
 
 use crate::client::control::Server;
-use crate::client::probe::metrics;
 use crate::client::sample::Sample;
 use crate::measure::Reasons;
 use crate::measure::summary::float;
+use crate::telemetry::Watch;
 use crate::workload::pack::Plan;
 use crate::workload::prefix::expected_hit_tokens;
 
@@ -57,32 +57,12 @@ pub fn priming(scenario: &Scenario, plan: &Plan) -> Vec<ManifestRequest> {
     beginnings.filter(|request| !request.prompt.is_empty()).collect()
 }
 
-/// The server's counters at one moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Counters {
-    query_tokens: Option<f64>,
-    hit_tokens: Option<f64>,
-}
-
-impl Counters {
-    /// Reads them; what the server does not count stays unknown.
-    pub fn read(server: &Server, engine: &EngineFile) -> Self {
-        let found = metrics(server, engine).unwrap_or_default();
-        Self {
-            query_tokens: found.get("prefix_query_tokens").copied(),
-            hit_tokens: found.get("prefix_hit_tokens").copied(),
-        }
-    }
-}
-
 /// The cache around a run.
 #[derive(Clone, Debug)]
 pub struct Observed {
     pub emptied: Emptied,
     /// What was sent ahead.
     pub priming: Vec<ManifestRequest>,
-    pub before: Counters,
-    pub after: Counters,
 }
 
 impl Observed {
@@ -91,14 +71,11 @@ impl Observed {
         &self,
         assignment: &super::Assignment<'_>,
         samples: &[Sample],
+        watch: &Watch<'_>,
         reasons: &mut Reasons,
     ) -> CacheFacts {
-        let grown = |read: fn(&Counters) -> Option<f64>| {
-            let (before, after) = (read(&self.before)?, read(&self.after)?);
-            whole(after - before)
-        };
         // Without counters the usage of each request still tells its hits.
-        let hits = grown(|counters| counters.hit_tokens).or_else(|| cached_in_usage(samples));
+        let hits = watch.grown("prefix_hit_tokens").or_else(|| cached_in_usage(samples));
         let pages = assignment.page_tokens.and_then(|tokens| usize::try_from(tokens).ok());
         let expected = pages.map(|pages| {
             let ahead = expected_hit_tokens(&self.priming, pages);
@@ -119,7 +96,7 @@ impl Observed {
             emptied: Some(matches!(self.emptied, Emptied::Yes)),
             query_tokens: reasons.explain(
                 "cache.query_tokens",
-                grown(|counters| counters.query_tokens),
+                watch.grown("prefix_query_tokens"),
                 "the server does not count, or was gone after the run",
             ),
             hit_tokens: reasons.explain(
@@ -140,13 +117,4 @@ impl Observed {
 fn cached_in_usage(samples: &[Sample]) -> Option<u64> {
     let ok = samples.iter().filter(|sample| sample.is_ok());
     ok.map(|sample| sample.usage?.cached_tokens).sum()
-}
-
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a counter of tokens is whole, positive and below 2^53"
-)]
-fn whole(count: f64) -> Option<u64> {
-    (count >= 0.0).then_some(count as u64)
 }

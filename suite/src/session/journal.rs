@@ -99,6 +99,7 @@ fn line(index: usize, sample: &Sample, origin_ns: u64) -> SampleLine {
         sent_at_ns: sample.sent_ns.map(at),
         written_at_ns: sample.written_ns.map(at),
         connect_ns: sample.connect_ns,
+        tls_ns: sample.tls_ns,
         first_event_at_ns: sample.first_event_ns.map(at),
         first_content_at_ns: sample.first_content_ns.map(at),
         parsed_at_ns: sample.parsed_ns.map(at),

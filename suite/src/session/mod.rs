@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicBool;
 use schema::engine::EngineFile;
 use schema::manifest::ManifestRequest;
 use schema::measurement::Measurement;
-use schema::run::{Phase, ScenarioFacts};
+use schema::run::{Failure, Phase, ScenarioFacts};
 use schema::scenario::{Arrival, CacheState, Connections, Scenario};
 
 pub use correctness::{Reference, ReferenceError};
@@ -23,6 +23,8 @@ use crate::client::drive::{DriveError, Driven, Observer, Orders, Unobserved, dri
 use crate::client::payload::{Endpoint, Payload, payload};
 use crate::clock::utc_now;
 use crate::measure::slo::Slo;
+use crate::telemetry::gpu::Meter;
+use crate::telemetry::{Ranks, Watch};
 use crate::workload::pack::Plan;
 use crate::workload::tokenizer::Tokenizer;
 
@@ -44,8 +46,13 @@ pub struct Assignment<'a> {
     /// Tokens in a page of the server's prefix cache.
     pub page_tokens: Option<u64>,
     pub prefix_cache: Option<bool>,
-    /// GPUs that the server runs on.
-    pub gpus: Option<u32>,
+    /// Where the server computes.
+    pub ranks: Ranks<'a>,
+    /// Whoever reads the GPUs of this machine.
+    pub meter: &'a Meter,
+    /// Between two looks at server, machine and GPUs while the clock runs; none for before and
+    /// after only.
+    pub telemetry_ns: Option<u64>,
     /// Outputs to compare with.
     pub reference: Option<&'a Reference>,
     /// Limits by which requests are counted as good.
@@ -55,6 +62,14 @@ pub struct Assignment<'a> {
     pub kernel_timestamps: bool,
     /// Set from outside to stop.
     pub stop: &'a AtomicBool,
+}
+
+/// What was seen of a run.
+struct Seen<'a> {
+    driven: Driven,
+    cache: cache::Observed,
+    watch: Watch<'a>,
+    failure: Option<Failure>,
 }
 
 /// What a run came to.
@@ -90,18 +105,21 @@ impl Assignment<'_> {
             let measurement = self.failed_before_the_clock(failure);
             return Ok(Finished { measurement, slos_met: 0 });
         }
-        let before = cache::Counters::read(self.server, self.engine);
+        let mut watch = Watch::new(self.server, self.engine, self.meter, self.telemetry_ns);
         let started_at = utc_now();
-        let driven = drive(&self.timed_orders(&payloads), observer)?;
+        let driven = watch.beside(|| drive(&self.timed_orders(&payloads), observer))?;
         let finished_at = utc_now();
         let gone = self.is_gone(&driven);
-        let after = match gone {
-            true => cache::Counters::default(),
-            false => cache::Counters::read(self.server, self.engine),
+        if !gone {
+            watch.settle(driven.output_tokens());
+        }
+        let seen = Seen {
+            failure: failure::of(&driven, gone, Phase::Measure),
+            cache: cache::Observed { emptied, priming },
+            driven,
+            watch,
         };
-        let cache = cache::Observed { emptied, priming, before, after };
-        let failure = failure::of(&driven, gone, Phase::Measure);
-        let (mut measurement, slos_met) = self.measurement(&driven, &cache, failure);
+        let (mut measurement, slos_met) = self.measurement(&seen);
         if let Some(time) = &mut measurement.time {
             time.started_at = started_at;
             time.finished_at = finished_at;
@@ -139,6 +157,7 @@ impl Assignment<'_> {
     fn orders<'b>(&'b self, payloads: &'b [Payload], arrival: &'b Arrival) -> Orders<'b> {
         Orders {
             address: self.server.address,
+            tls: self.server.tls.as_ref(),
             payloads,
             arrival,
             connections: Connections::Warm,

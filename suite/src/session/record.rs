@@ -2,14 +2,14 @@
 
 use schema::measurement::{Measurement, SCHEMA};
 use schema::run::{
-    ClientFacts, Counts, Failure, FailureClass, Histograms, Phase, PromptForm, ScenarioFacts,
-    Status, Time, Validity, ValidityVerdict,
+    ClientFacts, Counts, Failure, FailureClass, Histograms, Metrics, Phase, PromptForm,
+    ScenarioFacts, Status, Telemetry, Time, Validity, ValidityVerdict,
 };
 
-use super::Assignment;
-use super::cache::Observed;
+use super::{Assignment, Seen};
 use crate::client::drive::Driven;
 use crate::client::sample::Sample;
+use crate::client::tls::Tls;
 use crate::measure::Reasons;
 use crate::measure::distribution::Distributions;
 use crate::measure::rates::{lengths, metrics};
@@ -18,6 +18,7 @@ use crate::measure::summary::{float, percentile, percentile_f64};
 use crate::measure::tally::{Answered, answered, counts};
 use crate::measure::verdict::{Evidence, Judged, verdict};
 use crate::measure::window::Wall;
+use crate::telemetry::joules_per_token;
 
 impl Assignment<'_> {
     /// A run whose warm-up failed: the clock never started.
@@ -28,18 +29,15 @@ impl Assignment<'_> {
 
     /// The measurement of a run, without the check of its outputs, and how many requests met all
     /// limits.
-    pub(super) fn measurement(
-        &self,
-        driven: &Driven,
-        cache: &Observed,
-        failure: Option<Failure>,
-    ) -> (Measurement, u64) {
+    pub(super) fn measurement(&self, seen: &Seen<'_>) -> (Measurement, u64) {
+        let driven = &seen.driven;
         let mut reasons = of_scenario(&self.facts);
         let answered = answered(&driven.samples, &self.plan.manifest, self.tokenizer);
         let all = Distributions::of(&answered);
         let counts = counts(&driven.samples, &answered, &mut reasons);
-        let client = client_facts(driven, &all, &mut reasons);
-        let cache = cache.facts(self, &driven.samples, &mut reasons);
+        let tls = self.server.tls.as_ref().and_then(Tls::facts);
+        let client = ClientFacts { tls, ..client_facts(driven, &all, &mut reasons) };
+        let cache = seen.cache.facts(self, &driven.samples, &seen.watch, &mut reasons);
         let status = match (answered.len(), driven.samples.len()) {
             (0, _) => Status::Failed,
             (ok, planned) if ok < planned => Status::Partial,
@@ -48,19 +46,23 @@ impl Assignment<'_> {
         let mut measurement = Measurement {
             schema: SCHEMA.to_owned(),
             status,
-            failure,
+            failure: seen.failure.clone(),
             scenario: self.facts.clone(),
             ..Measurement::default()
         };
         self.figures(&mut measurement, &answered, &all, &counts, &mut reasons);
+        let telemetry = seen.watch.facts(driven.start_ns, &mut reasons);
+        self.energy(measurement.metrics.as_mut(), &telemetry, &counts, &mut reasons);
         let evidence = self.evidence(&measurement, &counts, &answered, &all);
         measurement.validity = verdict(&Judged {
             counts: &counts,
             metrics: measurement.metrics.as_ref(),
             client: &client,
             cache: &cache,
+            telemetry: Some(&telemetry),
             evidence: &evidence,
         });
+        measurement.telemetry = Some(telemetry);
         measurement.counts = Some(counts);
         measurement.client = Some(client);
         measurement.cache = Some(cache);
@@ -92,7 +94,26 @@ impl Assignment<'_> {
         measurement.histograms =
             reasons.explain("histograms", histograms, "a time is beyond what a histogram holds");
         measurement.metrics =
-            Some(metrics(answered, wall, counts, all, self.gpus, self.slos, reasons));
+            Some(metrics(answered, wall, counts, all, self.ranks.gpus, self.slos, reasons));
+    }
+
+    /// What the energy came to for each token.
+    fn energy(
+        &self,
+        metrics: Option<&mut Metrics>,
+        telemetry: &Telemetry,
+        counts: &Counts,
+        reasons: &mut Reasons,
+    ) {
+        let Some(metrics) = metrics else { return };
+        let tokens = counts.output_tokens_reported.unwrap_or(0);
+        metrics.joules_per_output_token = match joules_per_token(telemetry, self.ranks, tokens) {
+            Ok(joules) => Some(joules),
+            Err(why) => {
+                let why = self.meter.as_ref().err().unwrap_or(&why);
+                reasons.none("metrics.joules_per_output_token", why)
+            }
+        };
     }
 
     fn evidence(
@@ -159,7 +180,9 @@ fn bare(
     validity: &str,
 ) -> Measurement {
     let mut reasons = of_scenario(facts);
-    for group in ["time", "client", "cache", "counts", "histograms", "metrics", "correctness"] {
+    for group in
+        ["time", "client", "cache", "counts", "histograms", "metrics", "telemetry", "correctness"]
+    {
         reasons.none::<()>(group, why);
     }
     Measurement {
@@ -237,5 +260,6 @@ fn client_facts(driven: &Driven, all: &Distributions, reasons: &mut Reasons) -> 
             "no request was sent",
         ),
         streams_max: Some(load.streams_max),
+        tls: None,
     }
 }

@@ -385,6 +385,7 @@ fn a_server_that_goes_away_fails_the_requests_that_come_too_late() {
     let stop = stop_never();
     let orders = Orders {
         address: exchange.address,
+        tls: None,
         payloads: &payloads,
         arrival: &Arrival::Closed { concurrency: 1 },
         connections: Connections::Cold,
@@ -419,6 +420,7 @@ fn ports_that_ended_connections_hold_are_counted_before_the_run() {
     let prepare = |connections| {
         let orders = Orders {
             address: exchange.address,
+            tls: None,
             payloads: &payloads,
             arrival: &arrival,
             connections,
@@ -481,6 +483,7 @@ fn a_run_that_is_told_to_stop_stops() {
     let payloads = payloads(1);
     let orders = Orders {
         address: exchange.address,
+        tls: None,
         payloads: &payloads,
         arrival: &Arrival::AllAtOnce,
         connections: Connections::Warm,

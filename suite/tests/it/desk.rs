@@ -155,6 +155,7 @@ pub fn unexplained(measurement: Measurement) -> Vec<String> {
         "counts",
         "histograms",
         "metrics",
+        "telemetry",
         "correctness",
     ];
     measurement.fill(&mut record);

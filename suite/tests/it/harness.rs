@@ -9,6 +9,7 @@ use base64::Engine as _;
 use schema::scenario::{Arrival, Connections};
 use suite::client::drive::{Driven, Orders, Unobserved, drive};
 use suite::client::payload::Payload;
+use suite::client::tls::Tls;
 use suite::emitter::log::Line;
 use suite::emitter::script::{Answer, Script};
 use suite::emitter::server::Emitter;
@@ -16,6 +17,8 @@ use suite::emitter::server::Emitter;
 /// A script being played, and how the client will ask.
 pub struct Exchange {
     pub address: SocketAddr,
+    /// How the client secures its connections.
+    pub tls: Option<Tls>,
     pub arrival: Arrival,
     pub connections: Connections,
     pub no_progress_ns: u64,
@@ -48,6 +51,7 @@ impl Exchange {
         let emitter = Emitter::start(any, script, log.clone()).expect("a free port");
         Self {
             address: emitter.address,
+            tls: None,
             arrival: Arrival::AllAtOnce,
             connections: Connections::Warm,
             no_progress_ns: 60_000_000_000,
@@ -63,6 +67,7 @@ impl Exchange {
     pub fn send(&self, payloads: &[Payload]) -> Driven {
         let orders = Orders {
             address: self.address,
+            tls: self.tls.as_ref(),
             payloads,
             arrival: &self.arrival,
             connections: self.connections,

@@ -12,4 +12,7 @@ mod inputs;
 mod kept;
 mod packs;
 mod serving;
+mod telemetry;
+#[cfg(feature = "tls")]
+mod tls;
 mod verdicts;

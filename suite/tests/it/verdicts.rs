@@ -12,8 +12,17 @@ use crate::desk::{Desk, REQUESTS, server, stderr, unexplained, url};
 use crate::harness::Exchange;
 
 /// Reasons that a busy machine gives by itself.
-const OF_THE_MACHINE: [&str; 6] =
-    ["cpu-share", "loop-lag", "kernel-gap", "schedule-lag", "coalesced-reads", "late-reads"];
+const OF_THE_MACHINE: [&str; 9] = [
+    "cpu-share",
+    "loop-lag",
+    "kernel-gap",
+    "schedule-lag",
+    "coalesced-reads",
+    "late-reads",
+    "steal",
+    "throttled",
+    "power-limited",
+];
 
 /// Ids of the reasons that no busy machine gives.
 fn reasons(found: &Measurement) -> Vec<&str> {

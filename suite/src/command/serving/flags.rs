@@ -7,6 +7,7 @@ use clap::Args;
 use serde_json::{Map, Value};
 
 use super::super::bench::positive;
+use super::super::trust::TrustFlags;
 use super::tool::{Backend, DatasetName, Tool};
 use crate::export::{Percentile, Quantity};
 use crate::measure::slo::Slo;
@@ -22,8 +23,10 @@ pub struct ServerFlags {
     #[arg(long, value_enum)]
     pub tool: Option<Tool>,
     /// The server; instead of `--host` and `--port`.
-    #[arg(long, value_name = "http://HOST:PORT", conflicts_with_all = ["host", "port"])]
+    #[arg(long, value_name = "http[s]://HOST:PORT", conflicts_with_all = ["host", "port"])]
     pub base_url: Option<String>,
+    #[command(flatten)]
+    pub trust: TrustFlags,
     /// The server's host.
     #[arg(long, default_value = "127.0.0.1")]
     pub host: String,

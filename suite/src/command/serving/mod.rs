@@ -14,7 +14,7 @@ use clap::Args;
 use schema::engine::parse;
 use schema::exit::Exit;
 
-use super::bench::{Bench, Conduct, Signals};
+use super::bench::{Bench, Conduct, Signals, TELEMETRY_NS};
 use super::inputs::{Engine, MadeUp, ScenarioFile};
 use super::plan::drawn;
 use super::progress::Style;
@@ -25,6 +25,7 @@ use crate::client::control::{ControlError, Key, Server};
 use crate::client::probe::{Probed, probe, served_model};
 use crate::clock::utc_now;
 use crate::export::{Asked, Selection};
+use crate::telemetry::nvml;
 use crate::workload::tokenizer::Tokenizer;
 use results::Places;
 use scenario::{Wanted, wanted};
@@ -116,11 +117,13 @@ pub fn execute(
         model: Some(flags.server.served_model_name.clone().unwrap_or(model)),
         progress: if flags.results.disable_tqdm { Style::None } else { Style::Auto },
         timeout_s: flags.sending.timeout_s,
+        telemetry_ns: Some(TELEMETRY_NS),
         kernel_timestamps: true,
     };
     let reference = None;
+    let meter = nvml::open();
     let bench =
-        Bench { signals, engine, server, probed, reference, tokenizer, file, plan, conduct };
+        Bench { signals, engine, server, meter, probed, reference, tokenizer, file, plan, conduct };
     let measured = bench.measure(&bench.point()?, &flags.results.goodput, &places.own);
     let measurement = match measured {
         Ok(finished) => finished.measurement,
@@ -155,7 +158,7 @@ fn server(
             None => None,
         },
     };
-    Ok(Server::at(&url)?.with_key(key))
+    Ok(Server::at(&url, &flags.trust.trust())?.with_key(key))
 }
 
 /// The engine of the file that is given, else any that speaks OpenAI's routes; asked on the route of

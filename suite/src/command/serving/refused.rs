@@ -52,7 +52,6 @@ const REFUSED: &[(&[&str], &str)] = &[
     ),
     (&["pd-separated", "fake-prefill"], "ask the server in front of both"),
     (&["header"], "only the key is sent, by `--api-key-file` or OPENAI_API_KEY"),
-    (&["insecure"], "give the server a certificate that is trusted"),
     (
         &["tokenizer-mode", "skip-tokenizer-init"],
         "lengths are counted by the tokenizer that `--tokenizer` names, as its file has it",

@@ -8,8 +8,9 @@
 mod answers;
 mod client;
 mod identities;
+mod telemetry;
 
-use schema::run::{CacheFacts, ClientFacts, Counts, Metrics, Validity, ValidityVerdict};
+use schema::run::{CacheFacts, ClientFacts, Counts, Metrics, Telemetry, Validity, ValidityVerdict};
 use schema::scenario::{CacheState, Tier};
 
 /// A reason not to take a figure as it stands.
@@ -62,6 +63,10 @@ pub const REASONS: &[&Reason] = &[
     &identities::PERCENTILES,
     &identities::PEAK,
     &identities::CONCURRENCY,
+    &telemetry::SERVER_COUNT,
+    &telemetry::STEAL,
+    &telemetry::THROTTLED,
+    &telemetry::POWER_LIMITED,
 ];
 
 /// What is judged, beside the groups of the record.
@@ -103,6 +108,8 @@ pub struct Judged<'a> {
     pub metrics: Option<&'a Metrics>,
     pub client: &'a ClientFacts,
     pub cache: &'a CacheFacts,
+    /// None where nothing was looked at.
+    pub telemetry: Option<&'a Telemetry>,
     pub evidence: &'a Evidence,
 }
 
@@ -113,6 +120,7 @@ pub fn verdict(run: &Judged<'_>) -> Validity {
     findings.client(run);
     findings.answers(run);
     findings.identities(run);
+    findings.telemetry(run);
     findings.validity()
 }
 

@@ -2,12 +2,14 @@
 
 use super::*;
 use schema::run::Summary;
+use schema::telemetry::{GpuTelemetry, HostTelemetry, ServerTelemetry, Throttled};
 
 struct Run {
     counts: Counts,
     metrics: Metrics,
     client: ClientFacts,
     cache: CacheFacts,
+    telemetry: Telemetry,
     evidence: Evidence,
 }
 
@@ -17,6 +19,10 @@ type Case = (&'static Reason, &'static str, fn(&mut Run));
 
 fn summary(p50: u64) -> Option<Summary> {
     Some(Summary { mean: Some(p50), p50: Some(p50), ..Summary::default() })
+}
+
+fn gpu(worked: bool, throttled: Throttled) -> GpuTelemetry {
+    GpuTelemetry { worked, throttled: Some(throttled), ..GpuTelemetry::default() }
 }
 
 fn clean() -> Run {
@@ -55,6 +61,12 @@ fn clean() -> Run {
             expected_hit_tokens: Some(16),
             ..CacheFacts::default()
         },
+        telemetry: Telemetry {
+            server: Some(ServerTelemetry { output_tokens: Some(10_000), ..Default::default() }),
+            host: Some(HostTelemetry { cpu_steal_share: Some(0.02), ..Default::default() }),
+            gpus: Some(vec![gpu(true, Throttled::default())]),
+            ..Telemetry::default()
+        },
         evidence: Evidence {
             prompt_tokens_mean: (50.0, 50.0),
             length_forced: true,
@@ -76,6 +88,7 @@ fn judged(change: impl FnOnce(&mut Run)) -> Validity {
         metrics: Some(&run.metrics),
         client: &run.client,
         cache: &run.cache,
+        telemetry: Some(&run.telemetry),
         evidence: &run.evidence,
     })
 }
@@ -114,13 +127,15 @@ fn a_run_of_no_whole_seconds_may_have_a_mean_above_its_best_second() {
         run.metrics.output_tokens_per_s = Some(20.0 / 1.1);
         run.metrics.output_tokens_per_s_peak = Some(10.0);
         run.evidence.wall_us = 1_100_000;
+        run.telemetry.server = None;
     });
     assert_eq!(validity, Validity::default());
 }
 
 #[test]
 fn every_reason_is_given_by_what_it_says_and_by_nothing_less() {
-    let cases: Vec<Case> = [client_cases(), answer_cases(), identity_cases()].concat();
+    let cases: Vec<Case> =
+        [client_cases(), answer_cases(), identity_cases(), telemetry_cases()].concat();
     for (reason, figures, change) in &cases {
         let validity = judged(change);
         assert_eq!(validity.verdict, reason.verdict, "{}", reason.id);
@@ -203,4 +218,67 @@ fn identity_cases() -> Vec<Case> {
         (&identities::PEAK, "990", |run| run.metrics.output_tokens_per_s_peak = Some(989.6)),
         (&identities::CONCURRENCY, "40.00", |run| run.metrics.concurrency_mean = Some(40.0)),
     ]
+}
+
+fn telemetry_cases() -> Vec<Case> {
+    vec![
+        (&telemetry::SERVER_COUNT, "counted 10101 output", |run| count(run, 10_101)),
+        (&telemetry::SERVER_COUNT, "counted 9899 output", |run| count(run, 9_899)),
+        (&telemetry::STEAL, "2.1 %", |run| {
+            let host = run.telemetry.host.as_mut();
+            host.unwrap().cpu_steal_share = Some(0.021);
+        }),
+        (&telemetry::THROTTLED, "2 %", |run| {
+            held(run, Throttled { thermal_share: 0.015, ..Throttled::default() });
+        }),
+        (&telemetry::THROTTLED, "40 %", |run| {
+            held(run, Throttled { hardware_share: 0.4, ..Throttled::default() });
+        }),
+        (&telemetry::POWER_LIMITED, "90 %", |run| {
+            held(run, Throttled { power_share: 0.9, ..Throttled::default() });
+        }),
+    ]
+}
+
+fn count(run: &mut Run, tokens: u64) {
+    run.telemetry.server =
+        Some(ServerTelemetry { output_tokens: Some(tokens), ..Default::default() });
+}
+
+fn held(run: &mut Run, throttled: Throttled) {
+    run.telemetry.gpus = Some(vec![gpu(true, Throttled::default()), gpu(true, throttled)]);
+}
+
+#[test]
+fn what_says_nothing_of_the_run_is_no_reason() {
+    let idle = judged(|run| {
+        let hot = Throttled { thermal_share: 1.0, power_share: 1.0, ..Throttled::default() };
+        run.telemetry.gpus = Some(vec![gpu(false, hot)]);
+    });
+    assert_eq!(idle, Validity::default(), "a GPU that did not work");
+    let few = judged(|run| {
+        run.counts.output_tokens_reported = Some(10);
+        run.counts.output_tokens_requested = Some(10);
+        run.counts.output_tokens_retokenized = Some(10);
+        count(run, 26);
+        run.metrics.output_tokens_per_s = Some(1.0);
+    });
+    assert_eq!(few, Validity::default(), "sixteen tokens more");
+    let failed = judged(|run| {
+        (run.counts.requests_ok, run.counts.requests_failed) = (Some(990), Some(10));
+        count(run, 20_000);
+    });
+    let ids: Vec<_> = failed.reasons.iter().filter_map(|text| text.split(':').next()).collect();
+    assert_eq!(ids, [answers::FAILURES.id], "what failed requests produced is not known");
+    let short = judged(|run| {
+        run.telemetry.host =
+            Some(HostTelemetry { cpu_steal_share: Some(0.5), ..Default::default() });
+        run.evidence.wall_us = 999_999;
+        run.counts.output_tokens_reported = Some(1000);
+        run.counts.output_tokens_requested = Some(1000);
+        run.counts.output_tokens_retokenized = Some(1000);
+        run.metrics.output_tokens_per_s = Some(1000.0 / 0.999_999);
+        count(run, 1000);
+    });
+    assert_eq!(short, Validity::default(), "too few ticks");
 }

@@ -1,0 +1,138 @@
+//! In place of `tls` where the feature of that name is off: says so, and holds no connection.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::OwnedFd;
+
+use nix::errno::Errno;
+use schema::run::TlsFacts;
+
+use super::control::Trust;
+
+/// TLS that cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    #[error(
+        "`https://{host}` needs TLS, which this program was built without\n\
+         hint: build it with its default features (`tls`)"
+    )]
+    LeftOut { host: String },
+}
+
+/// There is none.
+#[derive(Debug)]
+pub enum Tls {}
+
+impl Tls {
+    /// # Errors
+    /// Always.
+    pub fn new(host: &str, _trust: &Trust) -> Result<Self, TlsError> {
+        Err(TlsError::LeftOut { host: host.to_owned() })
+    }
+
+    pub fn facts(&self) -> Option<TlsFacts> {
+        match *self {}
+    }
+
+    pub fn session(&self) -> Session {
+        match *self {}
+    }
+
+    /// # Errors
+    /// Never: there is none to call it on.
+    pub fn blocking(&self, _socket: TcpStream) -> io::Result<Blocking> {
+        match *self {}
+    }
+}
+
+/// There is none.
+#[derive(Debug)]
+pub enum Blocking {}
+
+impl Blocking {
+    pub fn socket(&self) -> &TcpStream {
+        match *self {}
+    }
+}
+
+impl Read for Blocking {
+    fn read(&mut self, _buffer: &mut [u8]) -> io::Result<usize> {
+        match *self {}
+    }
+}
+
+impl Write for Blocking {
+    fn write(&mut self, _bytes: &[u8]) -> io::Result<usize> {
+        match *self {}
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match *self {}
+    }
+}
+
+/// Why a connection is of no more use.
+#[derive(Debug, thiserror::Error)]
+pub enum Broken {
+    #[error("{}", .0.desc())]
+    System(#[from] Errno),
+}
+
+/// There is none.
+#[derive(Debug)]
+pub enum Session {}
+
+impl Session {
+    /// # Errors
+    /// Never: there is none to call it on.
+    pub fn shake(&mut self, _socket: &OwnedFd) -> Result<bool, Broken> {
+        match *self {}
+    }
+
+    /// # Errors
+    /// Never: there is none to call it on.
+    pub fn take(&mut self, _wire: &[u8], _plain: &mut [u8]) -> Result<usize, Broken> {
+        match *self {}
+    }
+
+    pub fn has_ended(&mut self) -> bool {
+        match *self {}
+    }
+
+    pub fn put(&mut self, _payload: &[u8]) {
+        match *self {}
+    }
+
+    /// # Errors
+    /// Never: there is none to call it on.
+    pub fn flush(&mut self, _socket: &OwnedFd) -> Result<bool, Errno> {
+        match *self {}
+    }
+
+    pub fn end(&mut self, _socket: &OwnedFd) {
+        match *self {}
+    }
+}
+
+/// One buffer in two, of which neither is ever used.
+pub fn split(buffer: &mut [u8]) -> (&mut [u8], &mut [u8]) {
+    (buffer, &mut [])
+}
+
+/// An error of a connection in words.
+#[must_use]
+pub fn said(error: &io::Error) -> String {
+    error.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secured_address_is_refused_with_the_way_out() {
+        let refused = Tls::new("a.example", &Trust::default()).unwrap_err().to_string();
+        assert!(refused.contains("`https://a.example` needs TLS"), "{refused}");
+        assert!(refused.contains("hint: build it with its default features"), "{refused}");
+    }
+}

@@ -1,0 +1,77 @@
+//! Reasons that lie with the machine and with what the server counted: seen beside the load.
+
+use schema::run::{Telemetry, ValidityVerdict};
+use schema::telemetry::Throttled;
+
+use super::{Findings, Judged, Reason};
+use crate::measure::summary::float;
+
+/// The server may count this share of tokens more or fewer than its answers hold, and this many.
+const COUNT_SHARE: f64 = 0.01;
+const COUNT_TOKENS: f64 = 16.0;
+/// Share of all cores' time that the hypervisor may give to others.
+const STEAL_SHARE_MAX: f64 = 0.02;
+/// A shorter run has too few of the kernel's ticks.
+const STEAL_WALL_US_MIN: u64 = 1_000_000;
+/// Share of the looks at which a GPU may be held down.
+const THROTTLED_SHARE_MAX: f64 = 0.01;
+
+pub(super) const SERVER_COUNT: Reason = Reason {
+    id: "server-count",
+    verdict: ValidityVerdict::Degraded,
+    when: "the server's counter of output tokens grew by 1 % and 16 tokens more or less than its \
+           answers hold: others used it, or it counts otherwise",
+};
+pub(super) const STEAL: Reason = Reason {
+    id: "steal",
+    verdict: ValidityVerdict::Degraded,
+    when: "the hypervisor gave others more than 2 % of the cores' time (in a run of 1 s or more)",
+};
+pub(super) const THROTTLED: Reason = Reason {
+    id: "throttled",
+    verdict: ValidityVerdict::Degraded,
+    when: "heat or the hardware held a GPU's clocks down at more than 1 % of the looks",
+};
+pub(super) const POWER_LIMITED: Reason = Reason {
+    id: "power-limited",
+    // A note: the limit is a setting of the machine, and stands in the record.
+    verdict: ValidityVerdict::Valid,
+    when: "a GPU was at its power limit at more than 1 % of the looks",
+};
+
+impl Findings {
+    pub(super) fn telemetry(&mut self, run: &Judged<'_>) {
+        let Some(telemetry) = run.telemetry else { return };
+        self.server_count(run, telemetry);
+        let steal = telemetry.host.as_ref().and_then(|host| host.cpu_steal_share).unwrap_or(0.0);
+        let stolen = steal > STEAL_SHARE_MAX && run.evidence.wall_us >= STEAL_WALL_US_MIN;
+        self.add(&STEAL, stolen, || {
+            format!("the hypervisor gave others {:.1} % of the cores' time", steal * 100.0)
+        });
+        let held = |read: fn(&Throttled) -> f64| {
+            let gpus = telemetry.gpus.iter().flatten().filter(|gpu| gpu.worked);
+            gpus.filter_map(|gpu| gpu.throttled.as_ref()).map(read).fold(0.0, f64::max)
+        };
+        let worst = held(|throttled| throttled.thermal_share.max(throttled.hardware_share));
+        self.add(&THROTTLED, worst > THROTTLED_SHARE_MAX, || {
+            format!("heat or the hardware slowed a GPU at {:.0} % of the looks", worst * 100.0)
+        });
+        let limited = held(|throttled| throttled.power_share);
+        self.add(&POWER_LIMITED, limited > THROTTLED_SHARE_MAX, || {
+            format!("a GPU was at its power limit at {:.0} % of the looks", limited * 100.0)
+        });
+    }
+
+    /// Only where every request was answered: what the others produced, only the server knows.
+    fn server_count(&mut self, run: &Judged<'_>, telemetry: &Telemetry) {
+        let counted = telemetry.server.as_ref().and_then(|server| server.output_tokens);
+        let (Some(counted), Some(reported)) = (counted, run.counts.output_tokens_reported) else {
+            return;
+        };
+        let off = (float(counted) - float(reported)).abs();
+        let strayed = off > COUNT_TOKENS && off > float(reported) * COUNT_SHARE;
+        self.add(&SERVER_COUNT, strayed && run.counts.requests_failed == Some(0), || {
+            format!("the server counted {counted} output tokens, and its answers hold {reported}")
+        });
+    }
+}

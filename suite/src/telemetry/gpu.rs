@@ -1,0 +1,269 @@
+//! The GPUs of this machine over a run, out of the looks at them. Whoever reads them stands behind
+//! a trait, so that a script can.
+
+use std::fmt;
+
+use schema::telemetry::{EnergySource, GpuTelemetry, Series, Throttled};
+
+use super::series::{Column, Together, float, series, share, spread, whole};
+use super::{Look, Watch};
+use crate::measure::Reasons;
+
+/// Reads GPUs.
+pub trait Gpus: fmt::Debug + Send + Sync {
+    /// All of them, always in the same order.
+    fn look(&self) -> Vec<GpuReading>;
+}
+
+/// Whoever reads the GPUs, or why nobody does.
+pub type Meter = Result<Box<dyn Gpus>, String>;
+
+/// One GPU at one moment; none is what its driver does not tell.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct GpuReading {
+    pub power_mw: Option<u64>,
+    /// Since the driver was loaded.
+    pub energy_mj: Option<u64>,
+    pub sm_mhz: Option<u64>,
+    pub memory_mhz: Option<u64>,
+    pub gpu_c: Option<u64>,
+    pub memory_c: Option<u64>,
+    pub util_percent: Option<u64>,
+    pub memory_used_bytes: Option<u64>,
+    pub throttle: Option<Throttle>,
+}
+
+/// What holds the clocks down.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Throttle {
+    pub power: bool,
+    pub thermal: bool,
+    pub hardware: bool,
+    pub sync: bool,
+}
+
+/// The readings of one GPU, with their times.
+type Readings = Vec<(u64, GpuReading)>;
+
+impl Watch<'_> {
+    /// Every GPU; none, with the reason, where nobody reads them.
+    pub(super) fn gpu_facts(&self, reasons: &mut Reasons) -> Option<Vec<GpuTelemetry>> {
+        match self.meter {
+            Err(why) => reasons.none("telemetry.gpus", why),
+            Ok(_) => Some(facts(&self.looks, reasons)),
+        }
+    }
+
+    /// Those that worked, together.
+    pub(super) fn gpu_series(&self, gpus: &[GpuTelemetry], start_ns: u64) -> Option<Series> {
+        let all = by_gpu(&self.looks);
+        let worked = all.into_iter().zip(gpus).filter(|(_, gpu)| gpu.worked);
+        together(&worked.map(|(readings, _)| readings).collect::<Vec<_>>(), start_ns)
+    }
+}
+
+fn by_gpu(looks: &[Look]) -> Vec<Readings> {
+    let count = looks.first().map_or(0, |look| look.gpus.len());
+    let of = |index: usize| {
+        let seen = looks.iter().filter_map(|look| Some((look.at_ns, *look.gpus.get(index)?)));
+        seen.collect()
+    };
+    (0..count).map(of).collect()
+}
+
+fn facts(looks: &[Look], reasons: &mut Reasons) -> Vec<GpuTelemetry> {
+    let all = by_gpu(looks).into_iter().enumerate();
+    all.map(|(index, readings)| one(index, &readings, reasons)).collect()
+}
+
+fn one(index: usize, readings: &Readings, reasons: &mut Reasons) -> GpuTelemetry {
+    // Before and after the clock the GPU need not be at work.
+    let during =
+        readings.get(1..readings.len().saturating_sub(1)).filter(|during| !during.is_empty());
+    let during = during.unwrap_or(readings);
+    let seen = |read: fn(&GpuReading) -> Option<u64>| {
+        during.iter().filter_map(move |(_, reading)| read(reading))
+    };
+    let most = |read: fn(&GpuReading) -> Option<u64>| {
+        readings.iter().filter_map(|(_, reading)| read(reading)).max()
+    };
+    let energy = energy(readings);
+    let throttles: Vec<Throttle> =
+        during.iter().filter_map(|(_, reading)| reading.throttle).collect();
+    let path = |name: &str| format!("telemetry.gpus.{index}.{name}");
+    const UNTOLD: &str = "the driver does not tell";
+    const NO_ENERGY: &str = "the driver tells neither energy nor power";
+    GpuTelemetry {
+        worked: readings.iter().any(|(_, reading)| reading.util_percent > Some(0)),
+        power_mw: reasons.explain(&path("power_mw"), spread(seen(|r| r.power_mw)), UNTOLD),
+        energy_mj: reasons.explain(&path("energy_mj"), energy.map(|energy| energy.0), NO_ENERGY),
+        energy_source: reasons.explain(&path("energy_source"), energy.map(|e| e.1), NO_ENERGY),
+        sm_mhz: reasons.explain(&path("sm_mhz"), spread(seen(|r| r.sm_mhz)), UNTOLD),
+        memory_mhz: reasons.explain(&path("memory_mhz"), spread(seen(|r| r.memory_mhz)), UNTOLD),
+        gpu_c_max: reasons.explain(&path("gpu_c_max"), most(|r| r.gpu_c), UNTOLD),
+        memory_c_max: reasons.explain(&path("memory_c_max"), most(|r| r.memory_c), UNTOLD),
+        util_percent: reasons.explain(
+            &path("util_percent"),
+            spread(seen(|r| r.util_percent)),
+            UNTOLD,
+        ),
+        memory_used_bytes_max: reasons.explain(
+            &path("memory_used_bytes_max"),
+            most(|r| r.memory_used_bytes),
+            UNTOLD,
+        ),
+        throttled: reasons.explain(&path("throttled"), throttled(&throttles), UNTOLD),
+    }
+}
+
+/// By the GPU's own counter where it has one, else by its power from look to look.
+fn energy(readings: &Readings) -> Option<(u64, EnergySource)> {
+    let (first, last) = (readings.first()?.1, readings.last()?.1);
+    if let Some(grown) = last.energy_mj.zip(first.energy_mj).and_then(|(l, f)| l.checked_sub(f)) {
+        return Some((grown, EnergySource::Counter));
+    }
+    let power: Option<Vec<(u64, u64)>> =
+        readings.iter().map(|(at_ns, reading)| Some((*at_ns, reading.power_mw?))).collect();
+    let area = |pair: &[(u64, u64)]| {
+        let seconds = float(pair[1].0 - pair[0].0) / 1e9;
+        seconds * (float(pair[0].1) + float(pair[1].1)) / 2.0
+    };
+    let power = power.filter(|power| power.len() > 1)?;
+    whole(power.windows(2).map(area).sum()).map(|mj| (mj, EnergySource::Power))
+}
+
+fn throttled(looks: &[Throttle]) -> Option<Throttled> {
+    let of = |read: fn(&Throttle) -> bool| {
+        share(looks.iter().filter(|look| read(look)).count() as u64, looks.len() as u64)
+    };
+    (!looks.is_empty()).then(|| Throttled {
+        power_share: of(|look| look.power),
+        thermal_share: of(|look| look.thermal),
+        hardware_share: of(|look| look.hardware),
+        sync_share: of(|look| look.sync),
+    })
+}
+
+/// From the second look on. A column is left out where a GPU does not tell it every time.
+fn together(gpus: &[Readings], start_ns: u64) -> Option<Series> {
+    let looks = gpus.iter().map(Vec::len).min()?;
+    let at_us: Vec<u64> =
+        (1..looks).map(|look| gpus[0][look].0.saturating_sub(start_ns) / 1000).collect();
+    let column = |name, read: fn(&GpuReading) -> Option<u64>, join: fn(&[u64]) -> u64| {
+        let at = |look: usize| -> Option<f64> {
+            let values = gpus.iter().map(|readings| read(&readings[look].1));
+            Some(float(join(&values.collect::<Option<Vec<u64>>>()?)))
+        };
+        let values: Option<Vec<f64>> = (1..looks).map(at).collect();
+        values.map(|values| (name, Together::Mean, values))
+    };
+    let columns: Vec<Column> = [
+        column("power_mw", |r| r.power_mw, |all| all.iter().sum()),
+        column("sm_mhz", |r| r.sm_mhz, |all| all.iter().min().copied().unwrap_or(0)),
+        column("gpu_c", |r| r.gpu_c, |all| all.iter().max().copied().unwrap_or(0)),
+        column(
+            "util_percent",
+            |r| r.util_percent,
+            |all| all.iter().sum::<u64>() / all.len().max(1) as u64,
+        ),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    series(&at_us, columns)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use schema::telemetry::Spread;
+
+    /// A second GPU that idles stands beside each reading.
+    fn looks(readings: &[GpuReading]) -> Vec<Look> {
+        let idle =
+            GpuReading { power_mw: Some(60_000), util_percent: Some(0), ..Default::default() };
+        let look = |(second, reading): (usize, &GpuReading)| Look {
+            at_ns: second as u64 * 1_000_000_000,
+            gpus: vec![*reading, idle],
+            ..Look::default()
+        };
+        readings.iter().enumerate().map(look).collect()
+    }
+
+    fn at_work(power_w: u64, energy_j: Option<u64>) -> GpuReading {
+        GpuReading {
+            power_mw: Some(power_w * 1000),
+            energy_mj: energy_j.map(|joules| joules * 1000),
+            sm_mhz: Some(1980),
+            memory_mhz: Some(2619),
+            gpu_c: Some(61),
+            memory_c: None,
+            util_percent: Some(98),
+            memory_used_bytes: Some(70 << 30),
+            throttle: Some(Throttle::default()),
+        }
+    }
+
+    #[test]
+    fn energy_is_the_counters_where_there_is_one() {
+        let looks =
+            looks(&[at_work(100, Some(5000)), at_work(700, Some(5400)), at_work(100, Some(6100))]);
+        let mut reasons = Reasons::default();
+        let gpus = facts(&looks, &mut reasons);
+        assert_eq!(
+            (gpus[0].energy_mj, gpus[0].energy_source),
+            (Some(1_100_000), Some(EnergySource::Counter))
+        );
+        let power = Spread { mean: 7e5, p5: 700_000, p50: 700_000, p95: 700_000, max: 700_000 };
+        assert_eq!(gpus[0].power_mw, Some(power), "of looks while the clock ran");
+        assert_eq!(reasons.0["telemetry.gpus.0.memory_c_max"], "the driver does not tell");
+        assert_eq!((gpus[0].worked, gpus[1].worked), (true, false));
+    }
+
+    #[test]
+    fn an_old_card_without_a_counter_has_its_power_integrated() {
+        let seen = looks(&[at_work(100, None), at_work(700, None), at_work(300, None)]);
+        let mut reasons = Reasons::default();
+        let gpus = facts(&seen, &mut reasons);
+        assert_eq!(
+            (gpus[0].energy_mj, gpus[0].energy_source),
+            (Some(900_000), Some(EnergySource::Power)),
+            "400 W for a second and 500 W for another"
+        );
+        let blind = [GpuReading { power_mw: None, ..at_work(0, None) }; 2];
+        let gpus = facts(&looks(&blind), &mut reasons);
+        assert_eq!((gpus[0].energy_mj, gpus[0].power_mw), (None, None));
+        assert!(reasons.0["telemetry.gpus.0.energy_mj"].contains("neither"));
+    }
+
+    #[test]
+    fn a_throttled_share_is_of_the_looks_while_the_clock_ran() {
+        let held = |power, thermal| GpuReading {
+            throttle: Some(Throttle { power, thermal, ..Throttle::default() }),
+            ..at_work(500, Some(0))
+        };
+        let free = at_work(500, Some(0));
+        let looks =
+            looks(&[held(true, true), held(true, false), held(true, true), free, free, free]);
+        let gpus = facts(&looks, &mut Reasons::default());
+        let throttled = gpus[0].throttled.unwrap();
+        assert_eq!((throttled.power_share, throttled.thermal_share), (0.5, 0.25));
+        assert_eq!((throttled.hardware_share, throttled.sync_share), (0.0, 0.0));
+        assert_eq!(gpus[1].throttled, None);
+    }
+
+    #[test]
+    fn the_series_is_of_those_that_worked() {
+        let all = by_gpu(&looks(&[at_work(100, None), at_work(700, None), at_work(300, None)]));
+        let one = together(&all[..1], 0).unwrap();
+        assert_eq!(
+            (one.at_us.as_slice(), one.columns["power_mw"].as_slice()),
+            (&[1_000_000, 2_000_000][..], &[700_000, 300_000][..])
+        );
+        let both = together(&all, 0).unwrap();
+        assert_eq!(both.columns["power_mw"], [760_000, 360_000]);
+        assert_eq!(both.columns["util_percent"], [49, 49]);
+        assert!(!both.columns.contains_key("sm_mhz"), "the idle one does not tell its clock");
+        assert_eq!(together(&[], 0), None);
+    }
+}

@@ -1,0 +1,232 @@
+//! The machine that the load generator runs on, as the kernel counts it under `/proc`.
+
+use std::net::IpAddr;
+
+use nix::ifaddrs::getifaddrs;
+use procfs::{CpuPressure, IoPressure, MemoryPressure};
+use procfs::{Current, CurrentSI, KernelStats, LoadAverage, Meminfo};
+use schema::telemetry::{HostTelemetry, Pressure};
+
+use super::series::{Together, float, series, share};
+use super::{Look, Watch};
+use crate::measure::Reasons;
+
+/// What the kernel counted at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct HostReading {
+    pub cpu: CpuTicks,
+    pub memory_used_bytes: Option<u64>,
+    pub load_1m: Option<f64>,
+    /// None where the kernel does not account for it.
+    pub pressure: Option<Pressure>,
+}
+
+/// Time of all cores since the machine started, in the kernel's ticks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuTicks {
+    pub user: u64,
+    pub system: u64,
+    pub iowait: u64,
+    pub steal: u64,
+    pub idle: u64,
+}
+
+impl CpuTicks {
+    fn since(self, before: Self) -> Self {
+        Self {
+            user: self.user.saturating_sub(before.user),
+            system: self.system.saturating_sub(before.system),
+            // May run backwards, says the kernel.
+            iowait: self.iowait.saturating_sub(before.iowait),
+            steal: self.steal.saturating_sub(before.steal),
+            idle: self.idle.saturating_sub(before.idle),
+        }
+    }
+
+    fn all(self) -> u64 {
+        self.user + self.system + self.iowait + self.steal + self.idle
+    }
+}
+
+/// Reads them; none where the kernel does not tell.
+#[must_use]
+pub fn read() -> Option<HostReading> {
+    let cpu = KernelStats::current().ok()?.total;
+    let rest = |ticks: Option<u64>| ticks.unwrap_or(0);
+    let used = |memory: Meminfo| memory.mem_total.checked_sub(memory.mem_available?);
+    Some(HostReading {
+        cpu: CpuTicks {
+            user: cpu.user + cpu.nice,
+            system: cpu.system + rest(cpu.irq) + rest(cpu.softirq),
+            iowait: rest(cpu.iowait),
+            steal: rest(cpu.steal),
+            idle: cpu.idle,
+        },
+        memory_used_bytes: Meminfo::current().ok().and_then(used),
+        load_1m: LoadAverage::current().ok().map(|load| f64::from(load.one)),
+        pressure: pressure(),
+    })
+}
+
+fn pressure() -> Option<Pressure> {
+    Some(Pressure {
+        cpu_us: CpuPressure::current().ok()?.some.total,
+        memory_us: MemoryPressure::current().ok()?.some.total,
+        io_us: IoPressure::current().ok()?.some.total,
+    })
+}
+
+/// Whether `address` is one of this machine's own.
+#[must_use]
+pub fn is_here(address: IpAddr) -> bool {
+    if address.is_loopback() || address.is_unspecified() {
+        return true;
+    }
+    let own = |address: nix::ifaddrs::InterfaceAddress| {
+        let storage = address.address?;
+        let v4 = storage.as_sockaddr_in().map(|v4| IpAddr::from(v4.ip()));
+        v4.or_else(|| storage.as_sockaddr_in6().map(|v6| IpAddr::from(v6.ip())))
+    };
+    getifaddrs().is_ok_and(|mut all| all.any(|interface| own(interface) == Some(address)))
+}
+
+impl Watch<'_> {
+    /// What the machine did; none, with the reason, where the kernel does not tell.
+    pub(super) fn host_facts(&self, start_ns: u64, reasons: &mut Reasons) -> Option<HostTelemetry> {
+        let has_server = is_here(self.server.address.ip());
+        let facts = facts(&self.looks, start_ns, has_server, reasons);
+        reasons.explain("telemetry.host", facts, "the kernel does not tell")
+    }
+}
+
+fn facts(
+    looks: &[Look],
+    start_ns: u64,
+    has_server: bool,
+    reasons: &mut Reasons,
+) -> Option<HostTelemetry> {
+    let told: Vec<(u64, HostReading)> =
+        looks.iter().filter_map(|look| Some((look.at_ns, look.host?))).collect();
+    let (first, last) = (told.first()?.1, told.last()?.1);
+    let cpu = last.cpu.since(first.cpu);
+    let known = cpu.all() > 0;
+    let mut of_all = |name: &str, ticks: u64| {
+        let path = format!("telemetry.host.cpu_{name}_share");
+        let value = known.then(|| share(ticks, cpu.all()));
+        reasons.explain(&path, value, "the run is shorter than the kernel's tick")
+    };
+    let shares = [
+        of_all("user", cpu.user),
+        of_all("system", cpu.system),
+        of_all("iowait", cpu.iowait),
+        of_all("steal", cpu.steal),
+    ];
+    let used = told.iter().filter_map(|(_, reading)| reading.memory_used_bytes).max();
+    let load = told.iter().filter_map(|(_, reading)| reading.load_1m);
+    let load = load.map(|load| (load * 100.0).round() / 100.0).reduce(f64::max);
+    let pressure = first.pressure.zip(last.pressure).map(|(first, last)| Pressure {
+        cpu_us: last.cpu_us.saturating_sub(first.cpu_us),
+        memory_us: last.memory_us.saturating_sub(first.memory_us),
+        io_us: last.io_us.saturating_sub(first.io_us),
+    });
+    const UNTOLD: &str = "the kernel does not tell";
+    Some(HostTelemetry {
+        has_server,
+        cpu_user_share: shares[0],
+        cpu_system_share: shares[1],
+        cpu_iowait_share: shares[2],
+        cpu_steal_share: shares[3],
+        memory_used_bytes_max: reasons.explain(
+            "telemetry.host.memory_used_bytes_max",
+            used,
+            UNTOLD,
+        ),
+        load_1m_max: reasons.explain("telemetry.host.load_1m_max", load, UNTOLD),
+        pressure: reasons.explain(
+            "telemetry.host.pressure",
+            pressure,
+            "the kernel does not account for pressure stalls",
+        ),
+        series: over_time(&told, start_ns),
+    })
+}
+
+/// From the second look on, each against the one before.
+fn over_time(told: &[(u64, HostReading)], start_ns: u64) -> Option<schema::telemetry::Series> {
+    let later = told.get(1..)?;
+    let at_us: Vec<u64> =
+        later.iter().map(|(at_ns, _)| at_ns.saturating_sub(start_ns) / 1000).collect();
+    let per_mille = |read: fn(CpuTicks) -> u64| -> Vec<f64> {
+        let pairs = told.windows(2).map(|pair| pair[1].1.cpu.since(pair[0].1.cpu));
+        pairs.map(|cpu| 1000.0 * share(read(cpu), cpu.all())).collect()
+    };
+    let memory: Option<Vec<f64>> =
+        later.iter().map(|(_, reading)| Some(float(reading.memory_used_bytes? >> 20))).collect();
+    let mut columns = vec![
+        ("cpu_user_per_mille", Together::Mean, per_mille(|cpu| cpu.user)),
+        ("cpu_system_per_mille", Together::Mean, per_mille(|cpu| cpu.system)),
+        ("cpu_steal_per_mille", Together::Mean, per_mille(|cpu| cpu.steal)),
+    ];
+    columns.extend(memory.map(|memory| ("memory_used_mib", Together::Mean, memory)));
+    series(&at_us, columns)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn look(second: u64, ticks: [u64; 5]) -> Look {
+        let [user, system, iowait, steal, idle] = ticks;
+        let host = HostReading {
+            cpu: CpuTicks { user, system, iowait, steal, idle },
+            memory_used_bytes: Some((100 + second) << 20),
+            load_1m: Some(1.5),
+            pressure: Some(Pressure { cpu_us: 1000 * second, memory_us: 0, io_us: 7 }),
+        };
+        Look { at_ns: second * 1_000_000_000, host: Some(host), ..Look::default() }
+    }
+
+    #[test]
+    fn shares_are_of_all_cores_time_between_the_first_look_and_the_last() {
+        let looks = [
+            look(1, [1000, 500, 10, 5, 9000]),
+            look(2, [1100, 550, 10, 5, 9050]),
+            look(3, [1280, 580, 8, 21, 9092]),
+        ];
+        let mut reasons = Reasons::default();
+        let found = facts(&looks, 1_000_000_000, true, &mut reasons).unwrap();
+        assert_eq!(
+            [found.cpu_user_share, found.cpu_system_share, found.cpu_steal_share],
+            [Some(0.5983), Some(0.1709), Some(0.0342)],
+        );
+        assert_eq!(found.cpu_iowait_share, Some(0.0), "a count that ran backwards is none");
+        assert_eq!(found.memory_used_bytes_max, Some(103 << 20));
+        assert_eq!(found.pressure, Some(Pressure { cpu_us: 2000, memory_us: 0, io_us: 0 }));
+        let series = found.series.unwrap();
+        assert_eq!(series.at_us, [1_000_000, 2_000_000], "from the start of the clock");
+        assert_eq!(series.columns["cpu_user_per_mille"], [500, 672]);
+        assert_eq!(series.columns["cpu_steal_per_mille"], [0, 60]);
+        assert_eq!(reasons.0.len(), 0);
+    }
+
+    #[test]
+    fn what_the_kernel_does_not_account_for_has_a_reason() {
+        let mut looks = [look(1, [1, 0, 0, 0, 1]), look(1, [1, 0, 0, 0, 1])];
+        for look in &mut looks {
+            look.host = look.host.map(|host| HostReading { pressure: None, ..host });
+        }
+        let mut reasons = Reasons::default();
+        let found = facts(&looks, 0, false, &mut reasons).unwrap();
+        assert_eq!((found.pressure, found.cpu_user_share), (None, None));
+        assert!(reasons.0["telemetry.host.pressure"].contains("pressure stalls"));
+        assert!(reasons.0["telemetry.host.cpu_steal_share"].contains("shorter"));
+        assert_eq!(facts(&[Look::default()], 0, false, &mut reasons), None);
+    }
+
+    #[test]
+    fn this_machine_knows_its_own_addresses() {
+        assert!(is_here([127, 0, 0, 1].into()));
+        // Kept for documentation (RFC 5737): nobody's.
+        assert!(!is_here([192, 0, 2, 1].into()));
+    }
+}

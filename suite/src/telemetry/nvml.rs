@@ -1,0 +1,107 @@
+//! GPUs through NVIDIA's management library, which comes with the driver and is loaded while the
+//! program runs: where there is none, there is nothing to read and nothing fails.
+
+use nvml_wrapper::Nvml;
+use nvml_wrapper::bitmasks::device::ThrottleReasons;
+use nvml_wrapper::device::Device;
+use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
+use nvml_wrapper::enums::device::SampleValue;
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::structs::device::FieldId;
+use nvml_wrapper::sys_exports::field_id::NVML_FI_DEV_MEMORY_TEMP;
+
+use super::gpu::{GpuReading, Gpus, Meter, Throttle};
+
+#[derive(Debug)]
+struct Library(Nvml);
+
+/// Loads the library.
+///
+/// # Errors
+/// There is no driver, or it gives no access; in words for a record.
+pub fn open() -> Meter {
+    match Nvml::init() {
+        Ok(nvml) => Ok(Box::new(Library(nvml))),
+        Err(NvmlError::LibloadingError(_) | NvmlError::LibraryNotFound) => {
+            Err("no NVIDIA driver".to_owned())
+        }
+        Err(NvmlError::DriverNotLoaded) => Err("the NVIDIA driver is not loaded".to_owned()),
+        Err(error) => Err(format!("the NVIDIA driver gives no access: {error}")),
+    }
+}
+
+impl Gpus for Library {
+    fn look(&self) -> Vec<GpuReading> {
+        let count = self.0.device_count().unwrap_or(0);
+        let reading = |index| self.0.device_by_index(index).as_ref().map(read).unwrap_or_default();
+        (0..count).map(reading).collect()
+    }
+}
+
+fn read(device: &Device<'_>) -> GpuReading {
+    GpuReading {
+        power_mw: device.power_usage().ok().map(u64::from),
+        energy_mj: device.total_energy_consumption().ok(),
+        sm_mhz: device.clock_info(Clock::SM).ok().map(u64::from),
+        memory_mhz: device.clock_info(Clock::Memory).ok().map(u64::from),
+        gpu_c: device.temperature(TemperatureSensor::Gpu).ok().map(u64::from),
+        memory_c: memory_c(device),
+        util_percent: device.utilization_rates().ok().map(|rates| u64::from(rates.gpu)),
+        memory_used_bytes: device.memory_info().ok().map(|memory| memory.used),
+        throttle: device.current_throttle_reasons().ok().map(throttle),
+    }
+}
+
+/// Zero is what the driver gives where it does not know.
+fn memory_c(device: &Device<'_>) -> Option<u64> {
+    let mut fields = device.field_values_for(&[FieldId(NVML_FI_DEV_MEMORY_TEMP)]).ok()?;
+    match fields.pop()?.ok()?.value.ok()? {
+        SampleValue::U32(celsius) if celsius > 0 => Some(u64::from(celsius)),
+        _ => None,
+    }
+}
+
+fn throttle(reasons: ThrottleReasons) -> Throttle {
+    let any = |held: ThrottleReasons| reasons.intersects(held);
+    let heat = ThrottleReasons::SW_THERMAL_SLOWDOWN | ThrottleReasons::HW_THERMAL_SLOWDOWN;
+    // The hardware's slow-down is also told where heat is its cause.
+    let slowed = any(ThrottleReasons::HW_SLOWDOWN) && !any(heat);
+    Throttle {
+        power: any(ThrottleReasons::SW_POWER_CAP),
+        thermal: any(heat),
+        hardware: slowed || any(ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN),
+        sync: any(ThrottleReasons::SYNC_BOOST),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_holds_clocks_down_is_told_apart() {
+        let none = Throttle::default();
+        for (bits, expected) in [
+            (ThrottleReasons::GPU_IDLE, none),
+            (ThrottleReasons::APPLICATIONS_CLOCKS_SETTING, none),
+            (ThrottleReasons::SW_POWER_CAP, Throttle { power: true, ..none }),
+            (ThrottleReasons::HW_SLOWDOWN, Throttle { hardware: true, ..none }),
+            (ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN, Throttle { hardware: true, ..none }),
+            (
+                ThrottleReasons::HW_SLOWDOWN | ThrottleReasons::HW_THERMAL_SLOWDOWN,
+                Throttle { thermal: true, ..none },
+            ),
+            (ThrottleReasons::SYNC_BOOST, Throttle { sync: true, ..none }),
+        ] {
+            assert_eq!(throttle(bits), expected, "{bits:?}");
+        }
+    }
+
+    #[test]
+    fn without_a_driver_there_is_a_reason_and_no_failure() {
+        match open() {
+            Err(why) => assert!(why.contains("NVIDIA driver"), "{why}"),
+            Ok(meter) => assert_eq!(meter.look().len(), meter.look().len(), "as many every time"),
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Many values made few enough for a record: how they spread, and how they went.
+
+use schema::telemetry::{Series, Spread};
+
+/// Points of a series. Longer runs have more looks to a point, not more points.
+const POINTS_MAX: usize = 32;
+
+/// What neighbouring looks come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Together {
+    /// A counter's growth.
+    Sum,
+    Mean,
+}
+
+/// One quantity, a value a look.
+pub(super) type Column = (&'static str, Together, Vec<f64>);
+
+/// What a counter grew by; none where it went back, as that of a new process does.
+pub(super) fn growth(before: f64, after: f64) -> Option<u64> {
+    whole(after - before)
+}
+
+/// The nearest whole number, of what is one or a mean of such.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "negative ones are ruled out, and counters are far below 2^53"
+)]
+pub(super) fn whole(value: f64) -> Option<u64> {
+    (value >= 0.0).then(|| value.round() as u64)
+}
+
+/// `part` of `of`, to four places: more say nothing about a machine.
+#[expect(clippy::cast_precision_loss, reason = "ticks and looks are far below 2^53")]
+pub(super) fn share(part: u64, of: u64) -> f64 {
+    (part as f64 / of.max(1) as f64 * 1e4).round() / 1e4
+}
+
+/// How `values` spread, percentiles by nearest rank; none without a value.
+pub(super) fn spread(values: impl IntoIterator<Item = u64>) -> Option<Spread> {
+    let mut sorted: Vec<u64> = values.into_iter().collect();
+    sorted.sort_unstable();
+    let max = *sorted.last()?;
+    let at = |percent: usize| sorted[(sorted.len() * percent).div_ceil(100).max(1) - 1];
+    let mean = mean(&sorted.iter().map(|value| float(*value)).collect::<Vec<_>>());
+    Some(Spread { mean: (mean * 100.0).round() / 100.0, p5: at(5), p50: at(50), p95: at(95), max })
+}
+
+/// How `columns` went at `at_us`, each with as many values; none of fewer than two looks.
+pub(super) fn series(at_us: &[u64], columns: Vec<Column>) -> Option<Series> {
+    if at_us.len() < 2 {
+        return None;
+    }
+    let looks = at_us.len().div_ceil(POINTS_MAX);
+    let point = |together: Together, values: &[f64]| match together {
+        Together::Sum => whole(values.iter().sum()).unwrap_or(0),
+        Together::Mean => whole(mean(values)).unwrap_or(0),
+    };
+    let column = |(name, together, values): Column| {
+        let points = values.chunks(looks).map(|values| point(together, values)).collect();
+        (name.to_owned(), points)
+    };
+    let last = |looks: &[u64]| looks.last().copied().unwrap_or(0);
+    let moved = |column: &(String, Vec<u64>)| column.1.iter().any(|value| *value > 0);
+    Some(Series {
+        at_us: at_us.chunks(looks).map(last).collect(),
+        columns: columns.into_iter().map(column).filter(moved).collect(),
+    })
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / float(values.len().max(1) as u64)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "bytes, clocks and counts are far below 2^53")]
+pub(super) fn float(value: u64) -> f64 {
+    value as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spread_is_of_nearest_ranks() {
+        let of = |values: &[u64]| spread(values.iter().copied());
+        assert_eq!(of(&[]), None);
+        let one = Spread { mean: 7.0, p5: 7, p50: 7, p95: 7, max: 7 };
+        assert_eq!(of(&[7]), Some(one));
+        let hundred: Vec<u64> = (1..=100).rev().collect();
+        let expected = Spread { mean: 50.5, p5: 5, p50: 50, p95: 95, max: 100 };
+        assert_eq!(of(&hundred), Some(expected));
+    }
+
+    #[test]
+    fn a_long_run_has_no_more_points_and_loses_no_count() {
+        for looks in [2_u64, 31, 32, 33, 64, 65, 30_000] {
+            let at_us: Vec<u64> = (1..=looks).map(|look| look * 1_000_000).collect();
+            let ones = vec![1.0; at_us.len()];
+            let columns = vec![
+                ("grown", Together::Sum, ones.clone()),
+                ("kept", Together::Mean, ones),
+                ("still", Together::Sum, vec![0.0; at_us.len()]),
+            ];
+            let found = series(&at_us, columns).unwrap();
+            assert!(found.at_us.len() <= POINTS_MAX && found.at_us.len() >= 2, "{looks}");
+            assert_eq!(found.at_us.last(), at_us.last());
+            assert!(found.columns.values().all(|column| column.len() == found.at_us.len()));
+            assert_eq!(found.columns["grown"].iter().sum::<u64>(), looks, "growth adds up");
+            assert!(found.columns["kept"].iter().all(|kept| *kept == 1), "a mean stays");
+            assert_eq!(found.columns.len(), 2, "what was zero all along is left out");
+        }
+        assert_eq!(series(&[1], vec![("grown", Together::Sum, vec![1.0])]), None);
+    }
+}

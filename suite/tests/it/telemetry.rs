@@ -1,0 +1,204 @@
+//! What is seen beside a run: the server's counters, this machine, scripted GPUs.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::sync::Mutex;
+
+use schema::measurement::Measurement;
+use schema::telemetry::EnergySource;
+use serde_json::{Value, json};
+use suite::client::control::{Server, Trust};
+use suite::emitter::script::{Answer, Route, Script, Steady, When};
+use suite::measure::Reasons;
+use suite::telemetry::gpu::{GpuReading, Gpus, Meter};
+use suite::telemetry::{Ranks, Watch, joules_per_token};
+
+use crate::desk::{Desk, stderr, unexplained, url};
+use crate::harness::Exchange;
+
+/// A page of metrics, as the engine writes it.
+fn page(output_tokens: u64, running: u64) -> Value {
+    json!(format!(
+        "# HELP redline_requests_running Sequences.\n# TYPE redline_requests_running gauge\n\
+         redline_requests_running {running}\nredline_requests_waiting 1\n\
+         redline_kv_pages 64\nredline_kv_pages_used 12\n\
+         redline_prompt_tokens_total 32\nredline_generation_tokens_total {output_tokens}\n\
+         redline_prefix_cache_query_tokens_total 32\nredline_prefix_cache_hit_tokens_total 0\n\
+         redline_preemptions_total 0\n"
+    ))
+}
+
+/// A server whose page of metrics is another every time, and whose streams take as long as that.
+fn counting(pages: Vec<Value>, stream: Steady) -> Exchange {
+    let mut script = Script::steady();
+    let info = json!({"body": {
+        "engine": "redline", "version": "0.9.1", "device": "cpu", "config": {},
+        "kv": {"pages": 64, "page_tokens": 4, "bytes": 4096, "dtype": "f32"},
+        "model": {"id": "emitter", "weights": "random"},
+    }});
+    script.routes.insert("/server_info".into(), serde_json::from_value(info).expect("a route"));
+    let mut pages = VecDeque::from(pages);
+    let body = pages.pop_front().expect("a page");
+    script.routes.insert("/metrics".into(), Route { status: 200, body, later: pages.into() });
+    let when = When { body_contains: Some("\"max_tokens\":5,".into()), ..When::default() };
+    script.requests = vec![
+        Answer { when, times: 0, ..Answer::steady(stream) },
+        Answer { times: 0, ..Answer::steady(Steady::default()) },
+    ];
+    Exchange::playing(script)
+}
+
+fn quick() -> Steady {
+    Steady { first_us: 10_000, gap_us: 2_000, ..Steady::default() }
+}
+
+fn ids(found: &Measurement) -> Vec<&str> {
+    found.validity.reasons.iter().filter_map(|text| text.split(':').next()).collect()
+}
+
+#[test]
+fn what_the_server_counted_stands_in_the_record_over_time() {
+    let slow = Steady { first_us: 600_000, gap_us: 350_000, ..Steady::default() };
+    // For the probe, before the clock, and from then on.
+    let exchange = counting(vec![page(7, 0), page(7, 0), page(27, 3)], slow);
+    let (code, found) = Desk::new().run(&exchange, &["--telemetry-s", "0.1"]);
+    assert_eq!(code, Some(0));
+    let telemetry = found.telemetry.clone().expect("telemetry");
+    assert_eq!(telemetry.interval_us, Some(100_000));
+    assert!(telemetry.cost.looks > 2 && telemetry.cost.server_looks_failed == 0);
+    let server = telemetry.server.expect("the server tells");
+    let running = server.requests_running.expect("a gauge");
+    assert_eq!((running.p5, running.max, server.kv_pages), (3, 3, Some(64)));
+    assert_eq!((server.output_tokens, server.prompt_tokens), (Some(20), Some(0)));
+    let series = server.series.expect("a series");
+    assert_eq!(series.columns["output_tokens"].iter().sum::<u64>(), 20, "growth adds up");
+    assert!(series.columns["kv_pages_used"].iter().all(|pages| *pages == 12));
+    let host = telemetry.host.expect("a machine");
+    assert!(host.has_server && host.memory_used_bytes_max > Some(0));
+    let steal = host.cpu_steal_share.expect("a share");
+    assert!((0.0..=1.0).contains(&steal));
+    assert!(!ids(&found).contains(&"server-count"), "{:?}", found.validity);
+    assert_eq!(unexplained(found), [""; 0]);
+}
+
+#[test]
+fn before_and_after_suffice_for_what_was_counted() {
+    let exchange = counting(vec![page(0, 0), page(0, 0), page(20, 0)], quick());
+    let (code, found) = Desk::new().run(&exchange, &["--telemetry-s", "0"]);
+    assert_eq!(code, Some(0));
+    let telemetry = found.telemetry.clone().expect("telemetry");
+    assert_eq!((telemetry.interval_us, telemetry.cost.looks, telemetry.cost.cpu_us), (None, 2, 0));
+    let server = telemetry.server.expect("the server tells");
+    assert_eq!((server.output_tokens, server.requests_running), (Some(20), None));
+    assert_eq!(server.series, None);
+    assert_eq!(found.absent["telemetry.server.requests_running"], "no look fell into the run");
+    assert_eq!(unexplained(found), [""; 0]);
+}
+
+#[test]
+fn a_server_without_metrics_has_a_reason_and_its_run_is_as_good() {
+    let exchange = counting(vec![Value::Null], quick());
+    let mut script = Script::steady();
+    script.routes.remove("/metrics");
+    script.requests = vec![Answer { times: 0, ..Answer::steady(quick()) }];
+    let (code, found) = Desk::new().run(&Exchange::playing(script), &[]);
+    assert_eq!(code, Some(0));
+    assert_eq!(found.absent["telemetry.server"], "`/metrics` answered 404");
+    assert!(found.telemetry.as_ref().is_some_and(|telemetry| telemetry.host.is_some()));
+    assert_eq!(unexplained(found), [""; 0]);
+    // A page without one of the engine's metrics is none either.
+    let (_, found) = Desk::new().run(&exchange, &[]);
+    assert_eq!(found.absent["telemetry.server"], "`/metrics` holds none of its metrics");
+}
+
+#[test]
+fn a_server_that_counts_otherwise_than_it_answers_degrades_the_run() {
+    let exchange = counting(vec![page(0, 0), page(0, 0), page(200, 0)], quick());
+    let (code, found) = Desk::new().run(&exchange, &["--telemetry-s", "0"]);
+    assert_eq!(code, Some(0));
+    let reason = found.validity.reasons.iter().find(|text| text.starts_with("server-count"));
+    let expected = "server-count: the server counted 200 output tokens, and its answers hold 20";
+    assert_eq!(reason.map(String::as_str), Some(expected));
+}
+
+#[test]
+fn a_server_may_count_a_moment_after_it_answered() {
+    // Twice after the run, the counters are as they were before it.
+    let pages = vec![page(0, 0), page(0, 0), page(0, 0), page(0, 0), page(20, 0)];
+    let (_, found) = Desk::new().run(&counting(pages, quick()), &["--telemetry-s", "0"]);
+    let server = found.telemetry.and_then(|telemetry| telemetry.server).expect("it tells");
+    assert_eq!(server.output_tokens, Some(20));
+}
+
+#[test]
+fn no_record_holds_where_the_server_is() {
+    let desk = Desk::new();
+    let exchange = counting(vec![page(0, 0), page(20, 0)], quick());
+    desk.run(&exchange, &[]);
+    let text = fs::read_to_string(desk.path("out.json")).expect("written");
+    assert!(!text.contains(&exchange.address.to_string()));
+}
+
+#[test]
+fn a_pause_that_is_none_is_refused() {
+    let exchange = counting(vec![page(0, 0)], quick());
+    for wrong in ["0.05", "-1", "often", "4000"] {
+        let flag = format!("--telemetry-s={wrong}");
+        let output = Desk::new().run_flags(&url(&exchange)).arg(flag).output().expect("runs");
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    }
+}
+
+/// GPUs that say at each look what is written for it, then nothing.
+#[derive(Debug)]
+struct Scripted(Mutex<VecDeque<Vec<GpuReading>>>);
+
+impl Gpus for Scripted {
+    fn look(&self) -> Vec<GpuReading> {
+        self.0.lock().expect("no look panicked").pop_front().unwrap_or_default()
+    }
+}
+
+fn meter(looks: &[GpuReading]) -> Meter {
+    let looks = looks.iter().map(|reading| vec![*reading]).collect();
+    Ok(Box::new(Scripted(Mutex::new(looks))))
+}
+
+#[test]
+fn energy_is_read_before_the_clock_and_after_it() {
+    let desk = Desk::new();
+    let exchange = counting(vec![page(0, 0)], quick());
+    let server = Server::at(&url(&exchange), &Trust::default()).expect("an address");
+    let text = fs::read_to_string(desk.path("redline.toml")).expect("readable");
+    let engine = schema::engine::parse(&text).expect("an engine file");
+    let reading = |energy_mj| GpuReading {
+        energy_mj: Some(energy_mj),
+        util_percent: Some(90),
+        ..GpuReading::default()
+    };
+    let meter = meter(&[reading(1_000_000), reading(31_000_000)]);
+    let mut watch = Watch::new(&server, &engine, &meter, None);
+    assert_eq!(watch.beside(|| "done"), "done");
+    let mut reasons = Reasons::default();
+    let found = watch.facts(0, &mut reasons);
+    let gpu = &found.gpus.as_ref().expect("GPUs")[0];
+    assert_eq!(
+        (gpu.worked, gpu.energy_mj, gpu.energy_source),
+        (true, Some(30_000_000), Some(EnergySource::Counter))
+    );
+    assert_eq!(reasons.0["telemetry.gpus.0.power_mw"], "the driver does not tell");
+    let ranks = Ranks { device: Some("cuda"), gpus: Some(1) };
+    assert_eq!(joules_per_token(&found, ranks, 10_000), Ok(3.0));
+}
+
+#[test]
+fn without_a_driver_nothing_fails_and_the_record_says_so() {
+    let exchange = counting(vec![page(0, 0), page(20, 0)], quick());
+    let (code, found) = Desk::new().run(&exchange, &[]);
+    if found.telemetry.as_ref().is_some_and(|telemetry| telemetry.gpus.is_some()) {
+        return eprintln!("skipped: this machine has an NVIDIA driver");
+    }
+    assert_eq!(code, Some(0));
+    assert!(found.absent["telemetry.gpus"].contains("NVIDIA driver"));
+    assert_eq!(found.absent["metrics.joules_per_output_token"], found.absent["telemetry.gpus"]);
+}
