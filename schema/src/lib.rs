@@ -7,6 +7,7 @@
 pub mod arrival;
 pub mod campaign;
 pub mod canonical;
+pub mod emitted;
 pub mod engine;
 pub mod event;
 pub mod exit;
