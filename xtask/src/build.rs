@@ -8,8 +8,14 @@ use crate::shell::Shell;
 
 /// The programs of the suite. The engine is not among them: a release is built from its own
 /// worktree.
-const TOOLS: &[&str] =
-    &["redline-bench", "redline-emitter", "redline-results", "redline-site", "redline-campaign"];
+const TOOLS: &[&str] = &[
+    "redline-bench",
+    "redline-emitter",
+    "redline-floor",
+    "redline-results",
+    "redline-site",
+    "redline-campaign",
+];
 
 /// Builds every program of the suite; they lie beside each other and find each other there.
 ///

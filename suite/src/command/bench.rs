@@ -66,6 +66,10 @@ pub struct BenchFlags {
     /// Take the time after each read even where the kernel would tell when the bytes came.
     #[arg(long)]
     no_kernel_timestamps: bool,
+    /// Do not ask the fixed prompts by which the outputs are checked, such as where the server is
+    /// no language model.
+    #[arg(long)]
+    no_output_check: bool,
 }
 
 /// A rate or a time as a flag gives it.
@@ -189,6 +193,7 @@ impl<'a> Bench<'a> {
             slos,
             no_progress_ns: nanoseconds(self.flags.timeout_s),
             kernel_timestamps: !self.flags.no_kernel_timestamps,
+            check_outputs: !self.flags.no_output_check,
             stop: &self.signals.stop,
         };
         self.signals.at_once.store(false, Ordering::Relaxed);

@@ -37,7 +37,8 @@ const COMPLETIONS: &str = "/v1/completions";
 pub struct Pace {
     /// The first, from the arrival of the whole request.
     pub first_us: u64,
-    /// Between two. At 0 as many are written as the sockets take.
+    /// Between two. At 0 a stream is written as long as its socket takes more, which is the most
+    /// that a server can do to a client.
     pub gap_us: u64,
 }
 
@@ -268,7 +269,6 @@ impl PacedEmitter {
         let Some(Some(connection)) = self.connections.get_mut(slot) else { return Ok(()) };
         let Some(stream) = &mut connection.stream else { return Ok(()) };
         match stream.fire(&mut connection.socket, saturate) {
-            Ok(Fired::Written) if saturate => self.schedule(slot, monotonic_ns()),
             Ok(Fired::Written) => self.schedule(slot, due_ns + self.pace.gap_us * 1000),
             Ok(Fired::Full) => {
                 connection.blocked = true;
