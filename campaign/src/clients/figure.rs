@@ -4,9 +4,7 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 /// Something that is measured as one: a few exchanges that yield some figures.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize,
-)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Row {
     /// No gap between tokens: what the client takes at most.
@@ -149,10 +147,8 @@ pub const ITL_SPREAD: Figure =
     figure("itl_spread_ms", "ITL spread added, 1,000 streams x 100/s, ms", most(0.1), 3);
 pub const SEND_LAG_P99: Figure =
     figure("send_lag_ms_p99", "send lag, 1,000 requests/s, p99, ms", most(1.0), 2);
-pub const RATE_ERROR: Figure =
-    figure("rate_error_pct", "mean drift of the rate, %", most(0.1), 3);
-pub const STREAM_KB: Figure =
-    figure("idle_stream_kb", "memory per idle stream, KB", most(12.0), 1);
+pub const RATE_ERROR: Figure = figure("rate_error_pct", "mean drift of the rate, %", most(0.1), 3);
+pub const STREAM_KB: Figure = figure("idle_stream_kb", "memory per idle stream, KB", most(12.0), 1);
 pub const PEAK_MB: Figure =
     figure("peak_mb", "memory, 10,000 streams and their samples, MB", most(250.0), 0);
 pub const PREPARE_S: Figure =

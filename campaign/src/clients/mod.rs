@@ -86,8 +86,9 @@ pub fn run(world: &World, flags: &ClientBench) -> Result<Exit, Stop> {
     let table = table::render(&kept);
     if flags.document {
         let place = world.places.root().join(DOCUMENT);
-        let inserted = table::insert(&read_text(&place)?, &table)
-            .map_err(|why| Stop::wrong_use(format!("the table has no place in `{DOCUMENT}`: {why}")))?;
+        let inserted = table::insert(&read_text(&place)?, &table).map_err(|why| {
+            Stop::wrong_use(format!("the table has no place in `{DOCUMENT}`: {why}"))
+        })?;
         write_whole(&place, inserted.as_bytes())?;
     }
     world.console.answer(&if flags.json { read_text(&path)? } else { table });

@@ -17,8 +17,7 @@ use crate::world::World;
 
 const SGLANG: &str = "sglang==0.5.23";
 /// The extension module inside the wheel, and its SHA-256.
-const SGLANG_MODULE: &str =
-    "sglang/srt/rust_extensions/_bench.cpython-311-x86_64-linux-gnu.so";
+const SGLANG_MODULE: &str = "sglang/srt/rust_extensions/_bench.cpython-311-x86_64-linux-gnu.so";
 const SGLANG_SHA256: &str = "c97549be1e6daa8a1442474aafefb32a9f9c016bedaaf20d697522877063e86b";
 /// The interpreter that the module is built for.
 const SGLANG_PYTHON: &str = "3.11";

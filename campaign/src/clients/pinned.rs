@@ -41,9 +41,7 @@ pub fn start_on(core: usize, command: &mut Command) -> Result<Group, Stop> {
     };
     let before = sched_getaffinity(this).map_err(|_| refused("tell of"))?;
     let mut only = CpuSet::new();
-    only.set(core)
-        .and_then(|()| sched_setaffinity(this, &only))
-        .map_err(|_| refused("run on"))?;
+    only.set(core).and_then(|()| sched_setaffinity(this, &only)).map_err(|_| refused("run on"))?;
     let started = Group::start(command);
     sched_setaffinity(this, &before).map_err(|_| refused("leave"))?;
     Ok(started?)

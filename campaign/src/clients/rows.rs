@@ -15,8 +15,13 @@ const PACED: Load = Load::burst(100, 128, 50_000, 10_000);
 const STARTS: Load = Load::burst(1_000, 64, 50_000, 50_000);
 const SPREAD: Load = Load::burst(1_000, 200, 50_000, 10_000);
 const STAMPS: Load = Load::burst(9_000, 20, 500_000, 225_000);
-const OPEN_LOOP: Load =
-    Load { requests: 5_000, tokens: 4, first_us: 20_000, gap_us: 5_000, requests_per_s: Some(1_000) };
+const OPEN_LOOP: Load = Load {
+    requests: 5_000,
+    tokens: 4,
+    first_us: 20_000,
+    gap_us: 5_000,
+    requests_per_s: Some(1_000),
+};
 /// Streams that wait for their tokens, few and many, and many with their samples.
 const IDLE: Load = Load::burst(10_000, 2, 2_000_000, 10_000);
 const IDLE_FEW: u64 = 1_000;
@@ -74,7 +79,11 @@ fn value(figure: Figure, value: f64) -> (&'static str, f64) {
 }
 
 /// What is known of both, in milliseconds.
-fn error_ms(figure: Figure, said: Option<f64>, true_us: Option<f64>) -> Option<(&'static str, f64)> {
+fn error_ms(
+    figure: Figure,
+    said: Option<f64>,
+    true_us: Option<f64>,
+) -> Option<(&'static str, f64)> {
     Some(value(figure, (said? - true_us?) / 1e3))
 }
 
@@ -86,7 +95,8 @@ fn cpu_us_per_event(less: &Taken, more: &Taken, loads: (&Load, &Load)) -> f64 {
 
 fn saturated(desk: &Desk<'_>, tool: Tool) -> Result<Values, Stop> {
     let (less, more) = (SATURATED, SATURATED.of_tokens(5 * SATURATED.tokens));
-    let costs = cpu_us_per_event(&desk.take(tool, &less)?, &desk.take(tool, &more)?, (&less, &more));
+    let costs =
+        cpu_us_per_event(&desk.take(tool, &less)?, &desk.take(tool, &more)?, (&less, &more));
     Ok([value(figure::EVENTS_PER_CPU_S, 1e6 / costs)].into())
 }
 
@@ -124,8 +134,8 @@ fn limit(desk: &Desk<'_>, tool: Tool) -> Result<Values, Stop> {
         let at = usize::midpoint(first, wrong);
         let load = Load::burst(LADDER[at] / 100, 200, 50_000, 10_000);
         // Once more before it is called wrong: neighbours of the machine are not the client.
-        let is_right = gaps_are_right(&desk.take(tool, &load)?)
-            || gaps_are_right(&desk.take(tool, &load)?);
+        let is_right =
+            gaps_are_right(&desk.take(tool, &load)?) || gaps_are_right(&desk.take(tool, &load)?);
         match is_right {
             true => right = Some(at),
             false => wrong = at,
@@ -206,11 +216,8 @@ fn clean(desk: &Desk<'_>) -> Result<Values, Stop> {
         *verdicts.entry(verdict.unwrap_or_default()).or_default() += 1;
     }
     let of = |verdict: &str| f64::from(verdicts.get(verdict).copied().unwrap_or(0));
-    Ok([
-        value(figure::INVALID_RUNS, of("invalid")),
-        value(figure::DEGRADED_RUNS, of("degraded")),
-    ]
-    .into())
+    Ok([value(figure::INVALID_RUNS, of("invalid")), value(figure::DEGRADED_RUNS, of("degraded"))]
+        .into())
 }
 
 #[cfg(test)]

@@ -67,9 +67,10 @@ fn provenance(kept: &Kept) -> String {
     let mut places = BTreeSet::new();
     let mut lines = BTreeSet::new();
     for (row, result) in &kept.rows {
-        let commit = result.commit.as_deref().map_or("an unknown commit", |commit| {
-            commit.get(..10).unwrap_or(commit)
-        });
+        let commit = result
+            .commit
+            .as_deref()
+            .map_or("an unknown commit", |commit| commit.get(..10).unwrap_or(commit));
         let changes = if result.dirty { " with changes" } else { "" };
         let day = result.measured_at.get(..10).unwrap_or("an unknown day");
         let (cpu, kernel) = (&result.cpu, &result.kernel);

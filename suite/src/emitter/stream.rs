@@ -86,11 +86,7 @@ impl Stream {
     ///
     /// # Errors
     /// The client is gone.
-    pub(super) fn fire(
-        &mut self,
-        socket: &mut impl Write,
-        saturate: bool,
-    ) -> io::Result<Fired> {
+    pub(super) fn fire(&mut self, socket: &mut impl Write, saturate: bool) -> io::Result<Fired> {
         for _ in 0..if saturate { BURST } else { 1 } {
             if !self.flush(socket)? {
                 return Ok(Fired::Full);

@@ -127,10 +127,7 @@ fn samples(desk: &Desk<'_>) -> Result<(u64, Vec<Sample>), Stop> {
 ///
 /// # Errors
 /// The samples of the last exchange cannot be read.
-pub fn stamp_errors_ns(
-    desk: &Desk<'_>,
-    answers: &[Emitted],
-) -> Result<(Vec<u64>, Vec<u64>), Stop> {
+pub fn stamp_errors_ns(desk: &Desk<'_>, answers: &[Emitted]) -> Result<(Vec<u64>, Vec<u64>), Stop> {
     let (origin_ns, samples) = samples(desk)?;
     let by_tag: std::collections::BTreeMap<_, _> =
         answers.iter().filter_map(|answer| Some((answer.tag?, answer))).collect();
