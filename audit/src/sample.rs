@@ -12,6 +12,7 @@ use schema::run::{
     RunRecord, SCHEMA, ScenarioFacts, ServerFacts, Status, Summary, Time, TokenSource,
 };
 use schema::scenario::{Arrival, Tier, Warmup, WarmupSource};
+use schema::verdict::Stage;
 use serde_json::Value;
 
 /// Tokens of every prompt and of every answer.
@@ -33,6 +34,8 @@ pub struct Sample {
     pub serial: u64,
     /// Campaign id, block and position within the block.
     pub campaign: (String, u32, u32),
+    /// `confirm` for a launch that confirms.
+    pub stage: Option<Stage>,
     pub repeat: u32,
     /// Twice the speed halves every time.
     pub speed: f64,
@@ -54,6 +57,7 @@ impl Default for Sample {
             scenario: "balanced-lite".to_owned(),
             serial: 1,
             campaign: (ulid(EPOCH_MS, 1), 0, 0),
+            stage: None,
             repeat: 1,
             speed: 1.0,
             seed: 1,
@@ -84,6 +88,7 @@ impl Sample {
                 position: self.campaign.2,
                 repeat: self.repeat,
                 executor: "local".to_owned(),
+                stage: self.stage,
             }),
             engine: self.engine_facts(),
             server: Some(self.server_facts()),

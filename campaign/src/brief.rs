@@ -26,6 +26,8 @@ pub struct Brief {
     pub target: String,
     pub cells: Vec<CellBrief>,
     pub repeats: u32,
+    /// Pairs that confirm what the first ones find; none where nothing is to be confirmed.
+    pub confirm_pairs: Option<u32>,
     /// Id of an input, and whether it is at hand.
     pub inputs: Vec<(String, bool)>,
     /// Where the records will lie, and whether they are committed.
@@ -73,6 +75,11 @@ impl Brief {
         let runs = self.launches() * self.cells.len() as u64;
         let expected = about(self.expected_us());
         line("runs", &format!("{runs}, {expected} beside builds and downloads"));
+        if let Some(pairs) = self.confirm_pairs {
+            let each: u64 = self.cells.iter().map(|cell| cell.each.us()).sum();
+            let most = about(each.saturating_mul(2 * u64::from(pairs)));
+            line("", &format!("then {pairs} pairs of each cell that differs, at most {most}"));
+        }
         line("records", &self.records);
         text
     }
@@ -122,6 +129,7 @@ mod tests {
                 cell("balanced-lite@1", Estimate::Assumed { us: 31_000_000, tokens_per_s: 300 }),
             ],
             repeats: 5,
+            confirm_pairs: Some(8),
             inputs: vec![("smollm2".into(), true), ("sharegpt-head".into(), false)],
             records: "results/, committed on the branch that is checked out".into(),
         };
@@ -137,6 +145,7 @@ mod tests {
               inputs     smollm2, at hand
                          sharegpt-head, to be fetched
               runs       20, about 12 min beside builds and downloads
+                         then 8 pairs of each cell that differs, at most about 19 min
               records    results/, committed on the branch that is checked out
         "#]]
         .assert_eq(&brief.render());

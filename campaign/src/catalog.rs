@@ -8,6 +8,7 @@ use schema::canonical::sha256_hex;
 use schema::engine::EngineFile;
 use schema::exit::Exit;
 use schema::model::{DatasetFile, ModelFile};
+use schema::policy::PolicyFile;
 use schema::proof::Proof;
 use schema::scenario::Scenario;
 use schema::target::Target;
@@ -36,7 +37,8 @@ impl Ends for CatalogError {
     fn hint(&self) -> Option<String> {
         match self {
             Self::Unknown { kind, .. } => {
-                Some(format!("{kind}s are the files of `suite/{kind}s/`"))
+                let folder = folder(kind);
+                Some(format!("{folder} are the files of `suite/{folder}/`"))
             }
             _ => None,
         }
@@ -94,6 +96,13 @@ impl Catalog {
         schema::proof::parse(&text).map_err(unreadable("proof", id))
     }
 
+    /// # Errors
+    /// No such policy, or its file is not sound.
+    pub fn policy(&self, id: &str) -> Result<PolicyFile, CatalogError> {
+        let (_, text) = self.text("policy", id)?;
+        schema::policy::parse(&text).map_err(unreadable("policy", id))
+    }
+
     /// Where the file of a piece lies.
     ///
     /// # Errors
@@ -131,7 +140,7 @@ impl Catalog {
     /// # Errors
     /// The folder cannot be read.
     pub fn ids(&self, kind: &str) -> Result<Vec<String>, FileError> {
-        let dir = self.dir.join(format!("{kind}s"));
+        let dir = self.dir.join(folder(kind));
         let mut ids = Vec::new();
         for entry in fs::read_dir(&dir).map_err(FileError::at("read the folder", &dir))? {
             let path = entry.map_err(FileError::at("read the folder", &dir))?.path();
@@ -149,9 +158,17 @@ impl Catalog {
         if !known.iter().any(|other| other == id) {
             return Err(CatalogError::Unknown { kind, id: id.to_owned(), known });
         }
-        let path = self.dir.join(format!("{kind}s/{id}.toml"));
+        let path = self.dir.join(folder(kind)).join(format!("{id}.toml"));
         let text = files::read_text(&path)?;
         Ok((path, text))
+    }
+}
+
+/// Where the pieces of a kind lie, below `suite/`.
+fn folder(kind: &str) -> String {
+    match kind.strip_suffix('y') {
+        Some(stem) => format!("{stem}ies"),
+        None => format!("{kind}s"),
     }
 }
 
@@ -166,6 +183,7 @@ fn unreadable<E: std::fmt::Display>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use schema::scenario::Arrival;
 
     fn catalog() -> Catalog {
         Catalog::new(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../suite"))
@@ -175,7 +193,7 @@ mod tests {
     fn every_target_names_pieces_that_exist() {
         let catalog = catalog();
         for (id, target) in catalog.targets().unwrap() {
-            for scenario in &target.scenarios {
+            for scenario in target.scenarios.iter().chain(&target.gate_scenarios) {
                 let entry = catalog.scenario(scenario).unwrap();
                 if let Some(dataset) = &entry.scenario.workload.dataset {
                     catalog.dataset(dataset).unwrap();
@@ -183,6 +201,19 @@ mod tests {
             }
             for model in &target.models {
                 catalog.model(&model.id).unwrap_or_else(|error| panic!("{id}: {error}"));
+            }
+        }
+    }
+
+    #[test]
+    fn latencies_gate_on_every_target() {
+        let catalog = catalog();
+        assert!(catalog.policy("release").is_ok());
+        for (id, target) in catalog.targets().unwrap() {
+            assert!(!target.gate_scenarios.is_empty(), "`{id}` has no rungs");
+            for scenario in &target.gate_scenarios {
+                let arrival = catalog.scenario(scenario).unwrap().scenario.arrival;
+                assert!(matches!(arrival, Arrival::Closed { .. }), "`{scenario}` of `{id}`");
             }
         }
     }

@@ -68,16 +68,17 @@ pub struct ReleaseBench {
     /// This scenario instead of the target's; may be repeated.
     #[arg(long = "scenario", value_name = "ID")]
     pub scenarios: Vec<String>,
-    /// Fresh launches per scenario; else as the target says.
+    /// Fresh launches per scenario; else as the target says, or the policy with `--baseline`.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub repeats: Option<u32>,
     /// Call a run hung when its server sends nothing for this long; else after two minutes.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub timeout_s: Option<u32>,
-    /// Measure this release too, interleaved, and compare.
+    /// Measure this release too, interleaved, and judge: a screen over the target's scenarios and
+    /// its ladder, then fresh launches of the cells that differ.
     #[arg(long, value_name = "VERSION")]
     pub baseline: Option<String>,
-    /// Stop at candidates: no confirmation on fresh launches.
+    /// Stop at what the screen suspects: no confirmation on fresh launches.
     #[arg(long, requires = "baseline")]
     pub no_confirm: bool,
     /// Measure one more configuration: NAME='FLAGS'; may be repeated.

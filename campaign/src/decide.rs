@@ -13,7 +13,8 @@ use crate::cli::ReleaseBench;
 use crate::estimate;
 use crate::hardware::{self, Machine};
 use crate::inputs::{Fetcher, Input, Obtained};
-use crate::plan::{self, Cell, Plan};
+use crate::plan::{self, Cell, Plan, Round};
+use crate::publish::Named;
 use crate::run::{Engine, ReadyCell};
 use crate::server::{Asked, ask};
 use crate::sides::{self, Origin, Wanted};
@@ -21,6 +22,8 @@ use crate::stop::Stop;
 use crate::target;
 use crate::world::{Ids, World};
 
+/// The policy that says how many pairs a comparison takes.
+const POLICY: &str = "release";
 /// Hardware id of a server that does not run on this machine.
 const ELSEWHERE: &str = "remote";
 
@@ -34,10 +37,22 @@ pub struct Decided {
     pub scenarios: Vec<ScenarioEntry>,
     pub hardware: (HardwareFacts, Absent),
     pub brief: Brief,
+    /// Pairs that confirm what the screen finds; none where nothing is to be confirmed.
+    pub confirm_pairs: Option<u32>,
+    /// Ids for runs that are planned later.
+    pub ids: Ids,
     /// Records of releases are committed; those of a tree or of a stranger's server are not.
     pub commits: bool,
     /// The repository that holds `results/`.
     pub registry: PathBuf,
+}
+
+impl Decided {
+    /// A release of this campaign's engine on its hardware.
+    #[must_use]
+    pub fn named<'a>(&'a self, release: &'a str) -> Named<'a> {
+        Named { engine: &self.engine.id, release, hardware: &self.hardware.0.id }
+    }
 }
 
 /// Decides what `flags` ask for.
@@ -54,17 +69,26 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
     let (target_id, target) = target::choose(&targets, flags.target.as_deref(), &machine.gpus)?;
     let on_gpu = target::needs_device(target);
     let hardware = hardware_facts(&machine, on_gpu, flags.url.as_deref());
-    let cells = plan::cells(target, &flags.models, &flags.scenarios)?;
+    let compares = flags.baseline.is_some();
+    let policy = world.catalog.policy(POLICY)?;
+    let asked = match flags.scenarios.is_empty() {
+        true => plan::scenarios(target, compares),
+        false => flags.scenarios.clone(),
+    };
+    let cells = plan::cells(target, &flags.models, &asked)?;
     let scenario = |cell: &Cell| world.catalog.scenario(&cell.scenario);
     let scenarios = cells.iter().map(scenario).collect::<Result<Vec<_>, _>>()?;
     if flags.url.is_none() {
         refuse_random(world, &engine, &cells)?;
     }
 
-    let repeats = flags.repeats.unwrap_or(target.repeats);
+    let usual = if compares { policy.screen_pairs } else { target.repeats };
+    let repeats = flags.repeats.unwrap_or(usual);
+    let confirm_pairs = (compares && !flags.no_confirm).then_some(policy.confirm_pairs);
     let mut ids = Ids::new(world.clock.unix_ms(), world.random);
     let campaign = ids.next_id();
-    let slots = plan::interleave(cells.len(), wanted.len(), repeats, || ids.next_id());
+    let round = Round::first(cells.len(), wanted.len(), repeats);
+    let slots = plan::interleave(&round, || ids.next_id());
     let sides = wanted.iter().map(|wanted| wanted.side.clone()).collect();
     let plan = Plan { campaign, sides, cells, slots };
 
@@ -87,10 +111,22 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
         target: target_id.to_owned(),
         cells: plan.cells.iter().enumerate().map(|(i, cell)| each(i, cell)).collect(),
         repeats,
+        confirm_pairs,
         inputs: input_states(world, &plan.cells, &scenarios)?,
         records: records_line(world, &plan, commits, &registry),
     };
-    Ok(Decided { engine, wanted, plan, scenarios, hardware, brief, commits, registry })
+    Ok(Decided {
+        engine,
+        wanted,
+        plan,
+        scenarios,
+        hardware,
+        brief,
+        confirm_pairs,
+        ids,
+        commits,
+        registry,
+    })
 }
 
 /// Not every engine can make weights up.

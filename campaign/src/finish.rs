@@ -1,17 +1,18 @@
 //! The end of a campaign whose runs are done: its own record, the pages, the commit, the table.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
 use schema::campaign::{CampaignRecord, CampaignStatus, PlannedRun, SCHEMA};
+use schema::comparison::Diff;
 use schema::exit::Exit;
-use schema::run::RunRecord;
+use schema::run::{Absent, RunRecord};
+use schema::verdict::Verdict;
 use serde_json::Value;
 
 use crate::decide::Decided;
 use crate::journal::Journal;
-use crate::publish::{Named, Registry, write_campaign};
+use crate::publish::{Registry, write_campaign};
 use crate::record::is_bad;
 use crate::stop::Stop;
 use crate::world::World;
@@ -30,18 +31,22 @@ pub fn finish(
 ) -> Result<Exit, Stop> {
     let step = |heading: &str| world.console.step(world.clock.elapsed(), heading);
     let overlay = journal.places().overlay();
-    let mut campaign = campaign_record(world, decided, records, wall);
+    let compared = match decided.plan.compared() {
+        Some((baseline, candidate)) => {
+            Some(registry.compare(baseline, decided.named(candidate), &overlay)?)
+        }
+        None => None,
+    };
+    let mut campaign = campaign_record(world, decided, records, (wall, compared.as_ref()));
     write_campaign(&overlay, &mut campaign)?;
     let committed = match decided.commits {
         true => Some(commit(world, decided, registry, records, journal)?),
         false => None,
     };
     let uncommitted = committed.is_none().then_some(overlay.as_path());
-    let named =
-        |release| Named { engine: &decided.engine.id, release, hardware: &decided.hardware.0.id };
     for release in &campaign.releases {
         world.console.answer("");
-        registry.print_table(named(release), uncommitted)?;
+        registry.print_table(decided.named(release), uncommitted)?;
     }
     world.console.answer("");
     match committed {
@@ -51,11 +56,11 @@ pub fn finish(
             world.console.answer(&format!("records  {shown} (not committed)"));
         }
     }
-    let compared = match campaign.releases.as_slice() {
-        [baseline, candidate] => {
+    let compared = match decided.plan.compared() {
+        Some((baseline, candidate)) => {
             step(&format!("Compare {candidate} with {baseline}"));
             world.console.answer("");
-            registry.diff(baseline, named(candidate), uncommitted)?
+            registry.diff(baseline, decided.named(candidate), uncommitted)?
         }
         _ => Exit::Well,
     };
@@ -95,7 +100,7 @@ fn campaign_record(
     world: &World,
     decided: &Decided,
     records: &[RunRecord],
-    wall: Duration,
+    (wall, compared): (Duration, Option<&Diff>),
 ) -> CampaignRecord {
     let plan = &decided.plan;
     let planned = plan.slots.iter().map(|slot| PlannedRun {
@@ -106,6 +111,7 @@ fn campaign_record(
         scenario: plan.cells[slot.cell].scenario.clone(),
         block: slot.block,
         position: slot.position,
+        stage: slot.stage,
     });
     let mut releases: Vec<String> = Vec::new();
     for side in &plan.sides {
@@ -115,11 +121,16 @@ fn campaign_record(
     }
     let wall_us = u64::try_from(wall.as_micros()).unwrap_or(u64::MAX);
     let budget = [("wall_us_expected", decided.brief.expected_us()), ("wall_us", wall_us)];
-    let absent = [
-        ("policy", "verdicts with a policy come with the two-stage comparison"),
-        ("noise_floor", "no side ran against itself"),
-    ];
-    let owned = |(key, reason): (&str, &str)| (key.to_owned(), reason.to_owned());
+    let noise_floor = compared.and_then(|diff| diff.noise_pct.get(&plan.campaign)).cloned();
+    let noise_floor = noise_floor.filter(|noise| !noise.is_empty());
+    let mut absent = Absent::new();
+    if compared.is_none() {
+        absent.insert("policy".to_owned(), "nothing was compared".to_owned());
+    }
+    if noise_floor.is_none() {
+        let reason = "no release was launched twice in succession beside another";
+        absent.insert("noise_floor".to_owned(), reason.to_owned());
+    }
     CampaignRecord {
         schema: SCHEMA.to_owned(),
         id: plan.campaign.clone(),
@@ -128,16 +139,23 @@ fn campaign_record(
         releases,
         hardware: decided.hardware.0.id.clone(),
         plan: planned.collect(),
-        policy: None,
-        noise_floor: None,
-        verdicts: Vec::new(),
+        policy: compared.map(|diff| diff.policy.clone()),
+        noise_floor,
+        verdicts: compared.map(|diff| verdicts(diff, &plan.campaign)).unwrap_or_default(),
         budget: budget.map(|(key, us)| (key.to_owned(), Value::from(us))).into(),
         status: match records.iter().any(is_bad) {
             true => CampaignStatus::Partial,
             false => CampaignStatus::Complete,
         },
-        absent: BTreeMap::from_iter(absent.map(owned)),
+        absent,
     }
+}
+
+/// What this campaign says of everything that gates.
+fn verdicts(compared: &Diff, campaign: &str) -> Vec<Verdict> {
+    let cells = compared.cells.iter().filter(|cell| cell.judged.as_deref() == Some(campaign));
+    let rows = cells.flat_map(|cell| &cell.rows).filter(|row| row.gates);
+    rows.map(|row| row.verdict.clone()).collect()
 }
 
 /// The commit's message: what was measured, on what, how it went.

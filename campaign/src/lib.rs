@@ -9,6 +9,7 @@ pub mod build;
 pub mod catalog;
 pub mod cli;
 pub mod clients;
+pub mod confirm;
 pub mod console;
 pub mod decide;
 pub mod estimate;

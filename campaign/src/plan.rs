@@ -1,6 +1,7 @@
 //! What a campaign runs, in which order. Pure: the same request gives the same plan.
 
 use schema::target::Target;
+use schema::verdict::Stage;
 
 use crate::stop::Stop;
 
@@ -45,6 +46,8 @@ pub struct Slot {
     pub position: u32,
     /// From 1.
     pub repeat: u32,
+    /// `confirm` for a launch that confirms what the screen found.
+    pub stage: Option<Stage>,
 }
 
 /// Everything that will run.
@@ -56,7 +59,7 @@ pub struct Plan {
     pub slots: Vec<Slot>,
 }
 
-/// The cells of a target, or of what was asked for instead.
+/// The cells of a target under these scenarios; all of its models where none is named.
 ///
 /// # Errors
 /// A model that the target does not list: its tensor-parallel size is unknown.
@@ -66,7 +69,6 @@ pub fn cells(target: &Target, models: &[String], scenarios: &[String]) -> Result
         let message = format!("the target has no model `{id}`; it lists {}", listed.join(", "));
         return Err(Stop::wrong_use(message));
     }
-    let scenarios = if scenarios.is_empty() { &target.scenarios } else { scenarios };
     let wanted = |id: &str| models.is_empty() || models.iter().any(|model| model == id);
     let mut cells = Vec::new();
     for model in target.models.iter().filter(|model| wanted(&model.id)) {
@@ -81,26 +83,62 @@ pub fn cells(target: &Target, models: &[String], scenarios: &[String]) -> Result
     Ok(cells)
 }
 
+/// What is launched, and how often.
+#[derive(Debug, Clone)]
+pub struct Round {
+    /// Indices of cells.
+    pub cells: Vec<usize>,
+    /// How many of the sides run, the first ones.
+    pub sides: usize,
+    /// Launches of each side in each cell.
+    pub repeats: u32,
+    /// Number of the first block.
+    pub block: u32,
+    /// None for a screen.
+    pub stage: Option<Stage>,
+}
+
+impl Round {
+    /// The first launches of all sides in the first `cells` cells.
+    #[must_use]
+    pub fn first(cells: usize, sides: usize, repeats: u32) -> Self {
+        Self { cells: (0..cells).collect(), sides, repeats, block: 0, stage: None }
+    }
+}
+
+impl Plan {
+    /// Baseline and candidate, where the campaign compares two releases.
+    #[must_use]
+    pub fn compared(&self) -> Option<(&str, &str)> {
+        let (first, second) = (self.sides.first()?, self.sides.get(1)?);
+        (first.release != second.release)
+            .then_some((first.release.as_str(), second.release.as_str()))
+    }
+}
+
+/// The scenarios of a target; where releases are compared the rungs too, whose latencies gate.
+#[must_use]
+pub fn scenarios(target: &Target, compares: bool) -> Vec<String> {
+    let rungs = if compares { target.gate_scenarios.as_slice() } else { &[] };
+    target.scenarios.iter().chain(rungs).cloned().collect()
+}
+
 /// Orders the launches: a cell's repeats one after the other, and in every block each side once,
 /// forwards and backwards in turn (A B, B A, A B, ...), so that drift of the machine falls on all
 /// sides alike.
 #[must_use]
-pub fn interleave(
-    cells: usize,
-    sides: usize,
-    repeats: u32,
-    mut next_id: impl FnMut() -> String,
-) -> Vec<Slot> {
+pub fn interleave(round: &Round, mut next_id: impl FnMut() -> String) -> Vec<Slot> {
+    let Round { cells, sides, repeats, block, stage } = round;
+    let (stage, mut block) = (*stage, *block);
     let mut slots = Vec::new();
-    let mut block = 0;
-    for cell in 0..cells {
-        for repeat in 1..=repeats {
-            let mut order: Vec<usize> = (0..sides).collect();
+    for &cell in cells {
+        for repeat in 1..=*repeats {
+            let mut order: Vec<usize> = (0..*sides).collect();
             if repeat % 2 == 0 {
                 order.reverse();
             }
             for (position, side) in (0..).zip(order) {
-                slots.push(Slot { run: next_id(), side, cell, block, position, repeat });
+                slots.push(Slot { run: next_id(), side, cell, block, position, repeat, stage });
             }
             block += 1;
         }
@@ -153,7 +191,7 @@ mod tests {
 
     fn drawn(cells: usize, sides: usize, repeats: u32) -> String {
         let mut count = 0;
-        let slots = interleave(cells, sides, repeats, || {
+        let slots = interleave(&Round::first(cells, sides, repeats), || {
             count += 1;
             count.to_string()
         });
@@ -181,7 +219,7 @@ mod tests {
 
     #[test]
     fn every_side_of_a_cell_is_launched_once_a_block() {
-        let slots = interleave(3, 2, 5, String::new);
+        let slots = interleave(&Round::first(3, 2, 5), String::new);
         assert_eq!(slots.len(), 30);
         for pair in slots.chunks(2) {
             assert_eq!((pair[0].block, pair[0].cell), (pair[1].block, pair[1].cell));
@@ -205,13 +243,16 @@ mod tests {
     fn a_model_that_the_target_does_not_list_is_refused() {
         let target = schema::target::parse(
             "match = {}\nscenarios = [\"a\", \"b\"]\nrepeats = 3\n\
+             gate_scenarios = [\"rung\"]\n\
              models = [{ id = \"m\", tp = 1 }, { id = \"n\", tp = 2 }]\n",
         )
         .unwrap();
-        assert_eq!(cells(&target, &[], &[]).unwrap().len(), 4);
+        assert_eq!(scenarios(&target, false), ["a", "b"]);
+        assert_eq!(scenarios(&target, true), ["a", "b", "rung"]);
+        assert_eq!(cells(&target, &[], &scenarios(&target, false)).unwrap().len(), 4);
         let one = cells(&target, &["n".into()], &["b".into(), "b".into()]).unwrap();
         assert_eq!(one, [Cell { model: "n".into(), tp: 2, scenario: "b".into() }]);
-        let error = cells(&target, &["x".into()], &[]).unwrap_err();
+        let error = cells(&target, &["x".into()], &["a".into()]).unwrap_err();
         assert_eq!(error.to_string(), "error: the target has no model `x`; it lists m, n");
     }
 }

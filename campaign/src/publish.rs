@@ -6,6 +6,7 @@ use std::process::{Command, ExitStatus, Stdio};
 
 use schema::campaign::CampaignRecord;
 use schema::canonical::{record_sha256, to_file_text};
+use schema::comparison::Diff;
 use schema::exit::Exit;
 use schema::run::RunRecord;
 use serde::Serialize;
@@ -117,6 +118,28 @@ impl Registry<'_> {
         ended_well(SITE, "table", process::show(&mut command, self.interrupt)?)
     }
 
+    /// How `of` compares with `baseline`, as the registry judges it.
+    ///
+    /// # Errors
+    /// The registry's tool could not compare.
+    pub fn compare(&self, baseline: &str, of: Named<'_>, overlay: &Path) -> Result<Diff, Stop> {
+        let mut command = self.comparison(baseline, of, Some(overlay));
+        command.args(["--format", "json"]);
+        let answer = process::capture(&mut command, self.interrupt)?;
+        let unreadable = |error: serde_json::Error| ToolError::Answer {
+            name: RESULTS,
+            verb: "diff",
+            detail: error.to_string(),
+        };
+        match answer.status.code() {
+            Some(0 | 1 | 3) => Ok(serde_json::from_str(&answer.stdout).map_err(unreadable)?),
+            _ => {
+                eprint!("{}", answer.stderr);
+                Err(ended(RESULTS, "diff", answer.status))
+            }
+        }
+    }
+
     /// Prints how `of` compares with `baseline`; the exit code of that is the answer.
     ///
     /// # Errors
@@ -127,12 +150,7 @@ impl Registry<'_> {
         of: Named<'_>,
         overlay: Option<&Path>,
     ) -> Result<Exit, Stop> {
-        let mut command = self.tools.results("diff");
-        command.args([baseline, of.release, "--registry"]).arg(self.dir);
-        command.args(["--engine", of.engine, "--hardware", of.hardware]);
-        if let Some(overlay) = overlay {
-            command.arg("--overlay").arg(overlay);
-        }
+        let mut command = self.comparison(baseline, of, overlay);
         let status = process::show(&mut command, self.interrupt)?;
         match status.code() {
             Some(0) => Ok(Exit::Well),
@@ -140,6 +158,16 @@ impl Registry<'_> {
             Some(3) => Ok(Exit::Inconclusive),
             _ => Err(ended(RESULTS, "diff", status)),
         }
+    }
+
+    fn comparison(&self, baseline: &str, of: Named<'_>, overlay: Option<&Path>) -> Command {
+        let mut command = self.tools.results("diff");
+        command.args([baseline, of.release, "--registry"]).arg(self.dir);
+        command.args(["--engine", of.engine, "--hardware", of.hardware]);
+        if let Some(overlay) = overlay {
+            command.arg("--overlay").arg(overlay);
+        }
+        command
     }
 
     /// Runs a tool for its effect: what it says on standard output is not the campaign's answer.

@@ -10,14 +10,16 @@ use schema::run::{RunRecord, Status, ValidityVerdict};
 
 use crate::brief::Brief;
 use crate::cli::ReleaseBench;
+use crate::confirm;
 use crate::console::about;
 use crate::decide::{Decided, decide, ready_cells};
 use crate::finish::finish;
 use crate::journal::Journal;
 use crate::lock::Lock;
+use crate::plan::Slot;
 use crate::process::Interrupt;
 use crate::publish::{Registry, write_run};
-use crate::run::Bench;
+use crate::run::{Bench, BuiltSide, ReadyCell};
 use crate::sides;
 use crate::stop::Stop;
 use crate::world::World;
@@ -36,14 +38,14 @@ pub fn run(world: &World, flags: &ReleaseBench) -> Result<Exit, Stop> {
         true => None,
         false => Some(Lock::take(&world.places.lock(), world.pid)?),
     };
-    let decided = decide(world, flags)?;
+    let mut decided = decide(world, flags)?;
     world.console.answer(decided.brief.render().trim_end());
     if flags.dry_run {
         return Ok(Exit::Well);
     }
     confirm(&decided.brief, flags.yes, &world.interrupt)?;
     let mut journal = Journal::new(world.places.campaign(&decided.plan.campaign));
-    carry_out(world, flags, &decided, &mut journal)
+    carry_out(world, flags, &mut decided, &mut journal)
         .map_err(|stop| journal.ended_early(stop, &world.places, &world.interrupt))
 }
 
@@ -95,17 +97,33 @@ fn read_answer(interrupt: &Interrupt) -> Result<String, Stop> {
 fn carry_out(
     world: &World,
     flags: &ReleaseBench,
-    decided: &Decided,
+    decided: &mut Decided,
     journal: &mut Journal,
 ) -> Result<Exit, Stop> {
-    let step = |heading: &str| world.console.step(world.clock.elapsed(), heading);
     let registry =
         Registry { tools: &world.tools, dir: &decided.registry, interrupt: &world.interrupt };
     if decided.commits {
-        step("Check that the registry can take records");
+        world.console.step(world.clock.elapsed(), "Check that the registry can take records");
         registry.preflight()?;
     }
     let built = sides::build_all(world, &decided.engine.id, &decided.wanted)?;
+    let started = world.clock.elapsed();
+    let (records, confirming) = measure(world, flags, decided, (&registry, &built), journal)?;
+    let wall = world.clock.elapsed().saturating_sub(started);
+    decided.plan.slots.extend(confirming);
+    finish(world, decided, &registry, &records, wall, journal)
+}
+
+/// Both stages; a campaign without a baseline has one. Returns the records and what was launched
+/// beyond the plan.
+fn measure(
+    world: &World,
+    flags: &ReleaseBench,
+    decided: &Decided,
+    (registry, built): (&Registry<'_>, &[BuiltSide]),
+    journal: &mut Journal,
+) -> Result<(Vec<RunRecord>, Vec<Slot>), Stop> {
+    let step = |heading: &str| world.console.step(world.clock.elapsed(), heading);
     step("Fetch inputs");
     let cells = ready_cells(world, &decided.plan.cells, &decided.scenarios)?;
     let places = journal.places().clone();
@@ -119,25 +137,57 @@ fn carry_out(
         timeout_s: flags.timeout_s,
         limit: None,
     };
-    let started = world.clock.elapsed();
-    let mut records = Vec::new();
-    let total = decided.plan.slots.len();
-    for (index, slot) in decided.plan.slots.iter().enumerate() {
-        world.interrupt.check()?;
-        let (side, cell) = (&built[slot.side], &cells[slot.cell]);
-        let (title, id, repeat) = (side.side.title(), &cell.scenario.id, slot.repeat);
-        step(&format!("Run {} of {total}: {title}, {id}, repeat {repeat}", index + 1));
-        let record = bench.run(slot, side, cell)?;
-        world.console.note(&outcome_line(&record));
-        for reason in &record.validity.reasons {
-            world.console.note(reason);
-        }
-        write_run(&places.overlay(), &record)?;
-        journal.runs_written += 1;
-        records.push(record);
+    let launches = Launches { bench, built, cells: &cells };
+    let mut records = launches.carry_out("Run", &decided.plan.slots, journal)?;
+    let mut confirming = Vec::new();
+    if let Some(pairs) = decided.confirm_pairs
+        && let Some((baseline, candidate)) = decided.plan.compared()
+    {
+        step("Look for what differs");
+        let compared = registry.compare(baseline, decided.named(candidate), &places.overlay())?;
+        let mut ids = decided.ids.clone();
+        confirming = confirm::slots(&decided.plan, &compared, pairs, &mut ids);
+        records.extend(launches.carry_out("Confirm", &confirming, journal)?);
     }
-    let wall = world.clock.elapsed().saturating_sub(started);
-    finish(world, decided, &registry, &records, wall, journal)
+    Ok((records, confirming))
+}
+
+/// What is launched again and again.
+struct Launches<'a> {
+    bench: Bench<'a>,
+    built: &'a [BuiltSide],
+    cells: &'a [ReadyCell],
+}
+
+impl Launches<'_> {
+    /// Carries out some of the plan and lays the records into the overlay.
+    fn carry_out(
+        &self,
+        verb: &str,
+        slots: &[Slot],
+        journal: &mut Journal,
+    ) -> Result<Vec<RunRecord>, Stop> {
+        let world = self.bench.world;
+        let mut records = Vec::new();
+        let total = slots.len();
+        for (index, slot) in slots.iter().enumerate() {
+            world.interrupt.check()?;
+            let (side, cell) = (&self.built[slot.side], &self.cells[slot.cell]);
+            let (title, id, repeat) = (side.side.title(), &cell.scenario.id, slot.repeat);
+            let heading =
+                format!("{verb} {} of {total}: {title}, {id}, repeat {repeat}", index + 1);
+            world.console.step(world.clock.elapsed(), &heading);
+            let record = self.bench.run(slot, side, cell)?;
+            world.console.note(&outcome_line(&record));
+            for reason in &record.validity.reasons {
+                world.console.note(reason);
+            }
+            write_run(&self.bench.places.overlay(), &record)?;
+            journal.runs_written += 1;
+            records.push(record);
+        }
+        Ok(records)
+    }
 }
 
 /// `1.52 requests/s, 301.4 output tokens/s`, or what went wrong.

@@ -132,6 +132,7 @@ impl Bench<'_> {
                 position: slot.position,
                 repeat: slot.repeat,
                 executor: "local".to_owned(),
+                stage: slot.stage,
             },
             engine: side.facts.clone(),
             scenario: &cell.scenario,

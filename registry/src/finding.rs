@@ -30,9 +30,12 @@ pub const LAYOUT: StorageRule =
 pub const PRIVATE: StorageRule =
     StorageRule { id: "S10", title: "it holds no path of the machine and no secret" };
 
+pub const EVENT: StorageRule =
+    StorageRule { id: "S11", title: "an event names what its kind needs" };
+
 /// Every storage rule, in the order of ids.
 pub const STORAGE_RULES: &[StorageRule] =
-    &[READ, SCHEMA, HASH, PATH, ID, HISTORY, FINDINGS, RELEASE, LAYOUT, PRIVATE];
+    &[READ, SCHEMA, HASH, PATH, ID, HISTORY, FINDINGS, RELEASE, LAYOUT, PRIVATE, EVENT];
 
 /// Something that a storage rule found.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]

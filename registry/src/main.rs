@@ -1,27 +1,37 @@
 //! `redline-results`: adds records to a registry, checks it, compares releases.
 
 mod cli;
+mod commands;
 
-use std::io::{self, Write};
+use std::fs;
+use std::io::{self, Read, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Parser;
-use cli::{Arguments, Command, DiffArguments, Format, RecordArguments};
+use cli::{
+    Arguments, Command, DiffArguments, DiffFormat, Format, RecordArguments, TrendArguments,
+    TrendFormat,
+};
+use commands::{World, events};
 use registry::check::{CheckError, check};
 use registry::commit::Clock;
-use registry::diff::{self, Diff, Filter};
+use registry::diff::{self, Filter};
 use registry::list;
 use registry::record::{RecordError, record};
+use registry::render::RenderError;
 use registry::repository::{RESULTS, RepositoryError, WorkTree};
 use registry::store::{Registry, StoreError};
+use registry::trend;
+use schema::event::EventKind;
 use schema::exit::Exit;
 
 fn main() -> ExitCode {
     // clap ends the process itself on wrong use, with code 2.
     let arguments = Arguments::parse();
-    match run(&arguments.command) {
+    let done = world().and_then(|world| run(&world, &arguments.command));
+    match done {
         Ok(exit) => ExitCode::from(exit.code()),
         Err(error) => {
             eprintln!("error: {}", chain(&error));
@@ -30,12 +40,34 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: &Command) -> anyhow::Result<Exit> {
+/// Clock, chance and place: they enter here and nowhere else.
+fn world() -> anyhow::Result<World> {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH)?;
+    let mut random = [0; 16];
+    fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut random))?;
+    let program = std::env::current_exe()?;
+    Ok(World {
+        unix_ms: u64::try_from(since.as_millis())?,
+        random: u128::from_le_bytes(random),
+        tools: program.parent().unwrap_or(Path::new(".")).to_owned(),
+    })
+}
+
+fn run(world: &World, command: &Command) -> anyhow::Result<Exit> {
     match command {
         Command::Preflight { registry } => preflight(registry),
-        Command::Record(arguments) => run_record(arguments),
+        Command::Record(arguments) => run_record(world, arguments),
+        Command::Retract(given) => {
+            events::write(world, EventKind::Retract, given.into(), &given.event)
+        }
+        Command::Annotate(given) => {
+            events::write(world, EventKind::Annotate, given.into(), &given.event)
+        }
+        Command::Waive(given) => events::write(world, EventKind::Waive, given.into(), &given.event),
+        Command::Epoch(given) => events::write(world, EventKind::Epoch, given.into(), &given.event),
         Command::Check { registry, format } => run_check(registry, *format),
-        Command::Diff(arguments) => run_diff(arguments),
+        Command::Diff(arguments) => run_diff(world, arguments),
+        Command::Trend(arguments) => run_trend(arguments),
         Command::List { registry, overlay, format } => {
             let loaded = load(registry, overlay.as_deref())?;
             let rows = list::rows(&loaded);
@@ -60,9 +92,8 @@ fn preflight(registry: &Path) -> anyhow::Result<Exit> {
     Ok(Exit::Well)
 }
 
-fn run_record(arguments: &RecordArguments) -> anyhow::Result<Exit> {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH)?;
-    let clock = Clock { unix_s: i64::try_from(since.as_secs())? };
+fn run_record(world: &World, arguments: &RecordArguments) -> anyhow::Result<Exit> {
+    let clock = Clock { unix_s: world.unix_s() };
     let RecordArguments { overlay, registry, message, .. } = arguments;
     let recorded = match record(registry, overlay, message, clock) {
         Err(RecordError::Unsound(findings)) => {
@@ -102,18 +133,40 @@ fn run_check(registry: &Path, format: Format) -> anyhow::Result<Exit> {
     Ok(report.exit())
 }
 
-fn run_diff(arguments: &DiffArguments) -> anyhow::Result<Exit> {
+fn run_diff(world: &World, arguments: &DiffArguments) -> anyhow::Result<Exit> {
     let loaded = load(&arguments.registry, arguments.overlay.as_deref())?;
     let filter = Filter { engine: arguments.engine.clone(), hardware: arguments.hardware.clone() };
-    let diff: Diff = diff::diff(&loaded, &arguments.baseline, &arguments.candidate, &filter)?;
+    let mut diff = diff::diff(&loaded, &arguments.baseline, &arguments.candidate, &filter)?;
+    diff::waivers::apply(&mut diff, &loaded, world.unix_s());
+    diff.commits = diff::commits::between(&arguments.registry, &loaded, &diff);
     let text = match arguments.format {
-        Format::Text => diff::print::text(&diff),
-        Format::Md => diff::print::markdown(&diff),
-        Format::Json => json(&diff)?,
+        DiffFormat::Text => diff::text::text(&diff),
+        DiffFormat::Md => diff::markdown::markdown(&diff),
+        DiffFormat::Json => json(&diff)?,
+        DiffFormat::Junit => diff::junit::junit(&diff)?,
     };
     print(text.trim_end())?;
     Ok(diff.exit())
 }
+
+fn run_trend(arguments: &TrendArguments) -> anyhow::Result<Exit> {
+    let loaded = load(&arguments.registry, None)?;
+    let filter = trend::Filter {
+        engine: arguments.engine.clone(),
+        hardware: arguments.hardware.clone(),
+        model: arguments.model.clone(),
+        scenario: arguments.scenario.clone(),
+        metric: arguments.metric.clone(),
+    };
+    let trends = trend::trends(&loaded, &filter)?;
+    match arguments.format {
+        TrendFormat::Text => print(&trend::text::text(&trends))?,
+        TrendFormat::Json => print(&json(&trends)?)?,
+    }
+    Ok(Exit::Well)
+}
+
+/// Seconds since 1970.
 
 fn load(registry: &Path, overlay: Option<&Path>) -> anyhow::Result<Registry> {
     let results = registry.join(RESULTS);
@@ -169,10 +222,13 @@ fn exit_of(error: &anyhow::Error) -> Exit {
     if let Some(error) = error.downcast_ref::<CheckError>() {
         return error.exit();
     }
-    if error.is::<diff::DiffError>() || error.is::<list::FindError>() {
+    if error.is::<diff::DiffError>()
+        || error.is::<trend::TrendError>()
+        || error.is::<list::FindError>()
+    {
         return Exit::Unsound;
     }
-    if error.is::<StoreError>() || error.is::<io::Error>() {
+    if error.is::<StoreError>() || error.is::<io::Error>() || error.is::<RenderError>() {
         return Exit::Environment;
     }
     Exit::Unsound

@@ -10,6 +10,8 @@ use git2::{ErrorCode, Oid, Repository, RepositoryState, Status, StatusOptions, T
 use schema::exit::Exit;
 use serde::Serialize;
 
+use crate::demands;
+
 /// The folder of the registry in its repository.
 pub const RESULTS: &str = "results";
 
@@ -36,6 +38,14 @@ pub enum RepositoryError {
     RenderedChanged { paths: Vec<String> },
     #[error("`{}` is a symbolic link or no folder, and records are not written through it", _0.display())]
     NoFolder(PathBuf),
+    #[error(
+        "the repository asks for signed commits (`commit.gpgsign`), and records are committed unsigned\nhint: `git config commit.gpgsign false` in a clone of the registry's own, or keep it in another repository: `--registry DIR`"
+    )]
+    Signed,
+    #[error(
+        "git would not store `{path}` as it is: `{demand}`\nhint: records are kept byte for byte; give `results/** -filter -text` in .gitattributes"
+    )]
+    Converted { path: String, demand: String },
     #[error("cannot read `{}`", path.display())]
     File { path: PathBuf, source: io::Error },
     #[error("git failed")]
@@ -125,13 +135,14 @@ impl WorkTree {
     /// Checks that a commit can be made on the checked-out branch.
     ///
     /// # Errors
-    /// A detached head, an operation under way, a foreign lock, rendered files with changes of the
-    /// user's.
+    /// A detached head, an operation under way, a foreign lock, signatures or filters that git asks
+    /// for, rendered files with changes of the user's.
     pub fn ready(&self) -> Result<Head, RepositoryError> {
         let head = self.head()?;
         if let Some(name) = under_way(self.repo.state()) {
             return Err(RepositoryError::UnderWay(name));
         }
+        demands::refuse(self)?;
         self.wait_for_index()?;
         let results = self.results();
         match fs::symlink_metadata(&results) {
@@ -156,7 +167,7 @@ impl WorkTree {
         let (name, commit) = self.tip()?;
         let branch = name.strip_prefix("refs/heads/").unwrap_or(&name).to_owned();
         let commit = commit.map(|commit| commit.to_string());
-        Ok(Head { branch, commit, notes: self.notes()? })
+        Ok(Head { branch, commit, notes: demands::notes(self)? })
     }
 
     /// Full name of the checked-out branch, and its commit if it has one.
@@ -206,26 +217,6 @@ impl WorkTree {
         let statuses = self.repo.statuses(Some(&mut options))?;
         let changed = statuses.iter().filter(|entry| entry.status() != Status::CURRENT);
         Ok(changed.map(|e| String::from_utf8_lossy(e.path_bytes()).into_owned()).collect())
-    }
-
-    /// Says what git would do on a commit and this program does not.
-    fn notes(&self) -> Result<Vec<String>, RepositoryError> {
-        let config = self.repo.config()?.snapshot()?;
-        let folder = match config.get_path("core.hooksPath") {
-            Ok(path) => self.root.join(path),
-            Err(_) => self.repo.commondir().join("hooks"),
-        };
-        let hooks = ["pre-commit", "prepare-commit-msg", "commit-msg", "post-commit"];
-        let present: Vec<&str> =
-            hooks.into_iter().filter(|hook| folder.join(hook).is_file()).collect();
-        let mut notes = Vec::new();
-        if !present.is_empty() {
-            notes.push(format!("hooks are not run: {}", present.join(", ")));
-        }
-        if config.get_bool("commit.gpgsign").unwrap_or(false) {
-            notes.push("the commit is not signed, though commit.gpgsign asks for it".to_owned());
-        }
-        Ok(notes)
     }
 }
 

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::finding::{
-    FINDINGS, Finding, HASH, ID, LAYOUT, PATH, PRIVATE, READ, RELEASE, SCHEMA, StorageRule,
+    EVENT, FINDINGS, Finding, HASH, ID, LAYOUT, PATH, PRIVATE, READ, RELEASE, SCHEMA, StorageRule,
 };
 use crate::layout::{FileKind, in_record_folder};
 
@@ -94,7 +94,7 @@ fn json<T: DeserializeOwned>(path: &str, text: &str, schema: &str) -> Result<T, 
     serde_json::from_str(text).map_err(unreadable)
 }
 
-/// The rules over one readable file: S03, S04, S05, S07, S08 and S10.
+/// The rules over one readable file: S03, S04, S05, S07, S08, S10 and S11.
 #[must_use]
 pub fn verify(path: &str, bytes: &[u8], parsed: &Parsed) -> Vec<Finding> {
     let mut found = Vec::new();
@@ -121,6 +121,8 @@ pub fn verify(path: &str, bytes: &[u8], parsed: &Parsed) -> Vec<Finding> {
                 let detail = format!("schema is `{}`, not `{}`", event.schema, event::SCHEMA);
                 found.push(Finding::breach(SCHEMA, path, detail));
             }
+            let problems = event.problems().into_iter();
+            found.extend(problems.map(|problem| Finding::breach(EVENT, path, problem)));
         }
         Parsed::Derived => {}
     }

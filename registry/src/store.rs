@@ -6,10 +6,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use schema::campaign::CampaignRecord;
-use schema::event::{Event, EventKind};
+use schema::event::Event;
 use schema::kernel::KernelRecord;
 use schema::run::RunRecord;
 
+pub use crate::events::Retraction;
 use crate::finding::{Finding, HISTORY, LAYOUT};
 use crate::layout::FileKind;
 use crate::storage::{self, Parsed};
@@ -32,15 +33,6 @@ pub struct Stored<T> {
     pub record: T,
 }
 
-/// Why a run is not to be compared.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Retraction {
-    /// Id of the event.
-    pub event: String,
-    pub reason: String,
-    pub replaced_by: Option<String>,
-}
-
 /// Everything in a registry, each list in the order of its paths.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Registry {
@@ -50,7 +42,7 @@ pub struct Registry {
     pub events: Vec<Stored<Event>>,
     /// Paths of the generated pages, below `results/`.
     pub pages: BTreeSet<String>,
-    /// Run id to why it was retracted.
+    /// Id of a run, a kernels record or an event to why it was retracted (`events`).
     pub retracted: BTreeMap<String, Retraction>,
     /// Files that could not be read, strays and leftovers.
     pub findings: Vec<Finding>,
@@ -83,7 +75,7 @@ impl Registry {
         for (path, (root, bytes)) in files {
             registry.take(path, root, &bytes);
         }
-        registry.retract();
+        registry.apply_events();
         registry.findings.sort();
         Ok(registry)
     }
@@ -101,20 +93,6 @@ impl Registry {
             }
             Ok(Parsed::Derived) => {}
             Err(finding) => self.findings.push(finding),
-        }
-    }
-
-    fn retract(&mut self) {
-        let events = self.events.iter().filter(|event| event.record.kind == EventKind::Retract);
-        for Stored { record: event, .. } in events {
-            for run in self.runs.iter().filter(|run| event.names(&run.record.id, &run.path)) {
-                let retraction = Retraction {
-                    event: event.id.clone(),
-                    reason: event.reason.clone(),
-                    replaced_by: event.replaced_by.clone(),
-                };
-                self.retracted.entry(run.record.id.clone()).or_insert(retraction);
-            }
         }
     }
 

@@ -1,22 +1,9 @@
 //! The spread of a figure over the repeats of one cell. The one place for it: pages and diffs use
 //! it alike.
 
+pub use schema::comparison::Summary;
 use schema::metric::Metric;
 use schema::run::RunRecord;
-use serde::Serialize;
-
-/// Spread of one figure over repeats.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Summary {
-    /// Number of repeats that know the figure.
-    pub n: usize,
-    pub median: f64,
-    pub min: f64,
-    pub max: f64,
-    pub mean: f64,
-    /// Sample standard deviation over the mean; `None` for one repeat or a mean of zero.
-    pub cv: Option<f64>,
-}
 
 /// The spread of `values`; `None` when there are none.
 #[must_use]

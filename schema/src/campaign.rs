@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::run::Absent;
-use crate::verdict::Verdict;
+use crate::verdict::{Stage, Verdict};
 
 /// The schema name that a campaign record carries.
 pub const SCHEMA: &str = "campaign.v1";
@@ -46,6 +46,9 @@ pub struct PlannedRun {
     pub scenario: String,
     pub block: u32,
     pub position: u32,
+    /// `confirm` for a launch that confirms what a screen found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stage: Option<Stage>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -2,11 +2,17 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+use crate::id::ulid_unix_ms;
+use crate::metric;
+use crate::verdict::{Cell, is_cell_pattern};
 
 /// The schema name that an event carries.
 pub const SCHEMA: &str = "event.v1";
 
-/// `results/events/<yyyy>/<ULID>.toml`, written by people.
+/// `results/events/<yyyy>/<ULID>.toml`, written by people or by `redline-results`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Event {
@@ -17,11 +23,13 @@ pub struct Event {
     pub kind: EventKind,
     /// RFC 3339, UTC.
     pub at: String,
-    /// Ids of runs, or folders below `results/` that end in `/`.
+    /// Ids of runs, of kernel records or of earlier events, or folders below `results/` that end
+    /// in `/`: what lay there when the event was written.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub targets: Vec<String>,
     /// A sentence, shown wherever the event shows.
     pub reason: String,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub evidence: Vec<String>,
     /// Id of the run that takes the place of a retracted one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -29,13 +37,29 @@ pub struct Event {
     /// RFC 3339, UTC; a waiver has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<String>,
+    /// `engine/hardware/model/config/scenario@rev` with `*` for any part: the cells of a waiver or
+    /// an epoch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cell: Option<String>,
+    /// Name of the metric that a waiver accepts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metric: Option<String>,
+    /// The candidate that a waiver speaks of; without it, any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub release: Option<String>,
+    /// RFC 3339, UTC: an epoch begins here; `at` where it does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<String>,
 }
 
 /// What an event does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum EventKind {
-    /// The record was wrong: it is shown struck through and never compared.
+    /// The record was wrong: it is shown struck through and never compared. An event that is
+    /// retracted no longer counts.
     Retract,
     Annotate,
     /// A regression is accepted until `expires`.
@@ -44,14 +68,119 @@ pub enum EventKind {
     Epoch,
 }
 
+impl EventKind {
+    /// The word that files and commands use.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Retract => "retract",
+            Self::Annotate => "annotate",
+            Self::Waive => "waive",
+            Self::Epoch => "epoch",
+        }
+    }
+}
+
 impl Event {
-    /// True when the event speaks of the run `id` stored at `path` below `results/`.
+    /// True when the event speaks of the record `id` stored at `path` below `results/`. A folder
+    /// names what was planned before the event: what is measured there later is another matter.
     #[must_use]
     pub fn names(&self, id: &str, path: &str) -> bool {
+        let later = match (ulid_unix_ms(id), ulid_unix_ms(&self.id)) {
+            (Some(record), Some(event)) => record > event,
+            _ => false,
+        };
         self.targets.iter().any(|target| {
-            target == id || (target.ends_with('/') && path.starts_with(target.as_str()))
+            target == id || (!later && target.ends_with('/') && path.starts_with(target.as_str()))
         })
     }
+
+    /// True when the event speaks of `cell`.
+    #[must_use]
+    pub fn covers(&self, cell: &Cell) -> bool {
+        self.cell.as_deref().is_some_and(|pattern| cell.matches(pattern))
+    }
+
+    /// What the event speaks of, in words: its targets, or its cells and metric.
+    #[must_use]
+    pub fn subject(&self) -> String {
+        let cell = self.cell.iter().cloned();
+        let metric = self.metric.iter().cloned();
+        let parts: Vec<String> = self.targets.iter().cloned().chain(cell).chain(metric).collect();
+        parts.join(", ")
+    }
+
+    /// True for a waiver that has run out at `unix_s`, in seconds since 1970.
+    #[must_use]
+    pub fn has_expired(&self, unix_s: i64) -> bool {
+        self.expires.as_deref().and_then(unix_s_of).is_none_or(|expires| expires <= unix_s)
+    }
+
+    /// When an epoch begins, in seconds since 1970.
+    #[must_use]
+    pub fn since_unix_s(&self) -> Option<i64> {
+        unix_s_of(self.since.as_deref().unwrap_or(&self.at))
+    }
+
+    /// What keeps the event from being what its kind asks for, as lower-case fragments.
+    #[must_use]
+    pub fn problems(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        let mut ask = |holds: bool, problem: &str| {
+            if !holds {
+                found.push(problem.to_owned());
+            }
+        };
+        let times = [Some(&self.at), self.expires.as_ref(), self.since.as_ref()];
+        let readable = times.into_iter().flatten().all(|text| unix_s_of(text).is_some());
+        ask(readable, "a time is not RFC 3339 in UTC, such as `2026-01-31T12:00:00Z`");
+        ask(!self.reason.trim().is_empty(), "`reason` is empty");
+        ask(self.targets.iter().all(|target| is_target(target)), NO_TARGET);
+        let cell = self.cell.as_deref();
+        ask(
+            cell.is_none_or(is_cell_pattern),
+            "`cell` is not `engine/hardware/model/config/scenario@rev`",
+        );
+        match self.kind {
+            EventKind::Retract | EventKind::Annotate => {
+                ask(!self.targets.is_empty(), "`targets` is empty");
+            }
+            EventKind::Waive => {
+                let metric = self.metric.as_deref();
+                ask(cell.is_some(), "a waiver without `cell`");
+                ask(
+                    metric.is_some_and(|name| metric::by_name(name).is_some()),
+                    "a waiver whose `metric` no table shows",
+                );
+                ask(self.expires.is_some(), "a waiver without `expires`");
+            }
+            EventKind::Epoch => ask(cell.is_some(), "an epoch without `cell`"),
+        }
+        found
+    }
+}
+
+const NO_TARGET: &str = "a target is neither an id nor a folder below `results/` that ends in `/`";
+
+fn is_target(target: &str) -> bool {
+    let fit = |part: &str| !part.is_empty() && part != ".." && !part.contains(char::is_whitespace);
+    match target.strip_suffix('/') {
+        Some(folder) => folder.contains('/') && folder.split('/').all(fit),
+        None => fit(target) && !target.contains('/'),
+    }
+}
+
+/// Seconds since 1970 of an RFC 3339 time in UTC, as events write it.
+#[must_use]
+pub fn unix_s_of(text: &str) -> Option<i64> {
+    let at = OffsetDateTime::parse(text, &Rfc3339).ok()?;
+    (at.offset().is_utc() && text.ends_with('Z')).then(|| at.unix_timestamp())
+}
+
+/// RFC 3339 in UTC of seconds since 1970; `None` beyond the year 9999.
+#[must_use]
+pub fn rfc3339_of(unix_s: i64) -> Option<String> {
+    OffsetDateTime::from_unix_timestamp(unix_s).ok()?.format(&Rfc3339).ok()
 }
 
 /// Reads an event file.
@@ -62,26 +191,85 @@ pub fn parse(text: &str) -> Result<Event, Box<toml::de::Error>> {
     toml::from_str(text).map_err(Box::new)
 }
 
+/// The text of an event's file.
+///
+/// # Errors
+/// Never for an event that [`parse`] could read.
+pub fn to_text(event: &Event) -> Result<String, toml::ser::Error> {
+    toml::to_string(event)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const RETRACTION: &str = r#"
+        schema = "event.v1"
+        id = "01JD5XQ0000000000000000000"
+        kind = "retract"
+        at = "2026-01-02T00:00:00Z"
+        targets = ["01JD5XQ0000000000000000001", "runs/redline/v0.9.0/"]
+        reason = "The clocks were not locked."
+    "#;
+
+    fn waiver() -> Event {
+        let mut event = parse(RETRACTION).expect("an event");
+        event.kind = EventKind::Waive;
+        event.targets.clear();
+        event.cell = Some("redline/*/m/cpu-f32-tp1/balanced@1".into());
+        event.metric = Some("tpot_us_p50".into());
+        event.expires = Some("2026-02-01T00:00:00Z".into());
+        event
+    }
+
     #[test]
     fn an_event_names_runs_by_id_or_folder() {
-        let event = parse(
-            r#"
-            schema = "event.v1"
-            id = "01JD5XQ0000000000000000000"
-            kind = "retract"
-            at = "2026-01-02T00:00:00Z"
-            targets = ["01JD5XQ0000000000000000001", "runs/redline/v0.9.0/"]
-            reason = "The clocks were not locked."
-            "#,
-        )
-        .expect("an event");
+        let event = parse(RETRACTION).expect("an event");
+        assert!(event.problems().is_empty());
         assert!(event.names("01JD5XQ0000000000000000001", "runs/redline/v0.9.1/x.json"));
-        assert!(event.names("other", "runs/redline/v0.9.0/x.json"));
-        assert!(!event.names("other", "runs/redline/v0.9.01/x.json"));
+        assert!(event.names("01JD5XP0000000000000000000", "runs/redline/v0.9.0/x.json"));
+        assert!(!event.names("01JD5XP0000000000000000000", "runs/redline/v0.9.01/x.json"));
+        // Measured again after the retraction.
+        assert!(!event.names("01JD5XR0000000000000000000", "runs/redline/v0.9.0/y.json"));
+    }
+
+    #[test]
+    fn a_waiver_covers_its_cells_until_it_expires() {
+        let event = waiver();
+        assert_eq!(event.problems(), Vec::<String>::new());
+        let cell = |hardware: &str, model: &str| Cell {
+            engine: "redline".into(),
+            hardware: hardware.into(),
+            model: model.into(),
+            config: "cpu-f32-tp1".into(),
+            scenario: "balanced@1".into(),
+        };
+        assert!(event.covers(&cell("h200-141g", "m")) && !event.covers(&cell("h200-141g", "n")));
+        let end = unix_s_of("2026-02-01T00:00:00Z").expect("a time");
+        assert_eq!(rfc3339_of(end).as_deref(), Some("2026-02-01T00:00:00Z"));
+        assert!(!event.has_expired(end - 1) && event.has_expired(end));
+        assert_eq!(parse(&to_text(&event).expect("text")).expect("an event"), event);
+    }
+
+    #[test]
+    fn an_event_that_lacks_what_its_kind_needs_says_so() {
+        type Spoil = fn(&mut Event);
+        let cases: [(Spoil, &str); 8] = [
+            (|e| e.expires = None, "without `expires`"),
+            (|e| e.expires = Some("tomorrow".into()), "not RFC 3339"),
+            (|e| e.at = "2026-01-02T00:00:00+01:00".into(), "not RFC 3339"),
+            (|e| e.metric = Some("ttft".into()), "no table shows"),
+            (|e| e.cell = Some("redline/balanced@1".into()), "is not `engine/hardware"),
+            (|e| e.cell = None, "without `cell`"),
+            (|e| e.reason = " ".into(), "`reason` is empty"),
+            (|e| e.targets = vec!["runs/../../etc/".into()], "nor a folder"),
+        ];
+        for (spoil, problem) in cases {
+            let mut event = waiver();
+            spoil(&mut event);
+            let found = event.problems().join("; ");
+            assert!(found.contains(problem), "`{problem}` is not in `{found}`");
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::run::{Metrics, RunRecord, Summary};
+use crate::scenario::Arrival;
 
 /// Which way a metric is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -11,6 +12,17 @@ use crate::run::{Metrics, RunRecord, Summary};
 pub enum Better {
     Higher,
     Lower,
+}
+
+/// Where a metric gates a release.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gates {
+    /// It informs.
+    Never,
+    Always,
+    /// Only where a fixed number of users ask in turn: where all requests arrive at once, a latency
+    /// is mostly time in the queue.
+    ClosedLoop,
 }
 
 /// Unit of a metric's stored value.
@@ -32,8 +44,7 @@ pub struct Metric {
     pub title: &'static str,
     pub unit: Unit,
     pub better: Better,
-    /// True for the few metrics that a release is gated on.
-    pub gates: bool,
+    pub gates: Gates,
     /// Smallest effect in percent that is ever called a change (`reference`: docs/METHOD.md).
     pub floor_pct: f64,
     read: Read,
@@ -44,6 +55,16 @@ impl Metric {
     #[must_use]
     pub fn value(&self, record: &RunRecord) -> Option<f64> {
         (self.read)(record)
+    }
+
+    /// True where this metric gates a release under such an arrival of requests.
+    #[must_use]
+    pub fn gates_under(&self, arrival: Option<&Arrival>) -> bool {
+        match self.gates {
+            Gates::Never => false,
+            Gates::Always => true,
+            Gates::ClosedLoop => matches!(arrival, Some(Arrival::Closed { .. })),
+        }
     }
 }
 
@@ -57,33 +78,43 @@ type Read = fn(&RunRecord) -> Option<f64>;
 
 /// Every metric that tables and diffs show, in the order in which they are shown.
 pub const METRICS: &[Metric] = &[
-    rate("requests_per_s", "Requests", false, |r| metrics(r)?.requests_per_s),
-    rate("input_tokens_per_s", "Input tokens", false, |r| metrics(r)?.input_tokens_per_s),
-    rate("output_tokens_per_s", "Output tokens", true, |r| metrics(r)?.output_tokens_per_s),
-    rate("total_tokens_per_s", "Total tokens", false, |r| metrics(r)?.total_tokens_per_s),
-    time("ttft_us_mean", "TTFT mean", false, 5.0, |r| int(metrics(r)?.ttft_us.as_ref()?.mean)),
-    time("ttft_us_p50", "TTFT p50", true, 5.0, |r| int(metrics(r)?.ttft_us.as_ref()?.p50)),
-    time("ttft_us_p95", "TTFT p95", false, 5.0, |r| int(metrics(r)?.ttft_us.as_ref()?.p95)),
-    time("ttft_us_p99", "TTFT p99", false, 5.0, |r| int(metrics(r)?.ttft_us.as_ref()?.p99)),
-    time("tpot_us_mean", "TPOT mean", false, 3.0, |r| int(metrics(r)?.tpot_us.as_ref()?.mean)),
-    time("tpot_us_p50", "TPOT p50", true, 3.0, |r| int(metrics(r)?.tpot_us.as_ref()?.p50)),
-    time("tpot_us_p95", "TPOT p95", false, 3.0, |r| int(metrics(r)?.tpot_us.as_ref()?.p95)),
-    time("tpot_us_p99", "TPOT p99", false, 3.0, |r| int(metrics(r)?.tpot_us.as_ref()?.p99)),
-    time("itl_token_us_mean", "ITL mean", false, 3.0, |r| int(itl(r)?.mean)),
-    time("itl_token_us_p50", "ITL p50", false, 3.0, |r| int(itl(r)?.p50)),
-    time("itl_token_us_p95", "ITL p95", false, 3.0, |r| int(itl(r)?.p95)),
-    time("itl_token_us_p99", "ITL p99", false, 3.0, |r| int(itl(r)?.p99)),
-    time("e2e_us_mean", "E2E mean", false, 3.0, |r| int(metrics(r)?.e2e_us.as_ref()?.mean)),
-    time("e2e_us_p50", "E2E p50", false, 3.0, |r| int(metrics(r)?.e2e_us.as_ref()?.p50)),
-    time("e2e_us_p95", "E2E p95", false, 3.0, |r| int(metrics(r)?.e2e_us.as_ref()?.p95)),
-    time("e2e_us_p99", "E2E p99", false, 3.0, |r| int(metrics(r)?.e2e_us.as_ref()?.p99)),
-    time("startup_us", "Start-up", false, 10.0, |r| int(r.server.as_ref()?.startup_us)),
+    rate("requests_per_s", "Requests", Gates::Never, |r| metrics(r)?.requests_per_s),
+    rate("input_tokens_per_s", "Input tokens", Gates::Never, |r| metrics(r)?.input_tokens_per_s),
+    rate("output_tokens_per_s", "Output tokens", Gates::Always, |r| {
+        metrics(r)?.output_tokens_per_s
+    }),
+    rate("total_tokens_per_s", "Total tokens", Gates::Never, |r| metrics(r)?.total_tokens_per_s),
+    time("ttft_us_mean", "TTFT mean", Gates::Never, 5.0, |r| {
+        int(metrics(r)?.ttft_us.as_ref()?.mean)
+    }),
+    time("ttft_us_p50", "TTFT p50", Gates::ClosedLoop, 5.0, |r| {
+        int(metrics(r)?.ttft_us.as_ref()?.p50)
+    }),
+    time("ttft_us_p95", "TTFT p95", Gates::Never, 5.0, |r| int(metrics(r)?.ttft_us.as_ref()?.p95)),
+    time("ttft_us_p99", "TTFT p99", Gates::Never, 5.0, |r| int(metrics(r)?.ttft_us.as_ref()?.p99)),
+    time("tpot_us_mean", "TPOT mean", Gates::Never, 3.0, |r| {
+        int(metrics(r)?.tpot_us.as_ref()?.mean)
+    }),
+    time("tpot_us_p50", "TPOT p50", Gates::ClosedLoop, 3.0, |r| {
+        int(metrics(r)?.tpot_us.as_ref()?.p50)
+    }),
+    time("tpot_us_p95", "TPOT p95", Gates::Never, 3.0, |r| int(metrics(r)?.tpot_us.as_ref()?.p95)),
+    time("tpot_us_p99", "TPOT p99", Gates::Never, 3.0, |r| int(metrics(r)?.tpot_us.as_ref()?.p99)),
+    time("itl_token_us_mean", "ITL mean", Gates::Never, 3.0, |r| int(itl(r)?.mean)),
+    time("itl_token_us_p50", "ITL p50", Gates::Never, 3.0, |r| int(itl(r)?.p50)),
+    time("itl_token_us_p95", "ITL p95", Gates::Never, 3.0, |r| int(itl(r)?.p95)),
+    time("itl_token_us_p99", "ITL p99", Gates::Never, 3.0, |r| int(itl(r)?.p99)),
+    time("e2e_us_mean", "E2E mean", Gates::Never, 3.0, |r| int(metrics(r)?.e2e_us.as_ref()?.mean)),
+    time("e2e_us_p50", "E2E p50", Gates::Never, 3.0, |r| int(metrics(r)?.e2e_us.as_ref()?.p50)),
+    time("e2e_us_p95", "E2E p95", Gates::Never, 3.0, |r| int(metrics(r)?.e2e_us.as_ref()?.p95)),
+    time("e2e_us_p99", "E2E p99", Gates::Never, 3.0, |r| int(metrics(r)?.e2e_us.as_ref()?.p99)),
+    time("startup_us", "Start-up", Gates::Never, 10.0, |r| int(r.server.as_ref()?.startup_us)),
     Metric {
         name: "rss_bytes_max",
         title: "Peak memory",
         unit: Unit::Bytes,
         better: Better::Lower,
-        gates: true,
+        gates: Gates::Always,
         floor_pct: 1.0,
         read: |r| int(r.memory.as_ref()?.rss_bytes_max),
     },
@@ -92,13 +123,13 @@ pub const METRICS: &[Metric] = &[
         title: "Failed requests",
         unit: Unit::Count,
         better: Better::Lower,
-        gates: true,
+        gates: Gates::Always,
         floor_pct: 0.0,
         read: |r| int(r.counts.as_ref()?.requests_failed),
     },
 ];
 
-const fn rate(name: &'static str, title: &'static str, gates: bool, read: Read) -> Metric {
+const fn rate(name: &'static str, title: &'static str, gates: Gates, read: Read) -> Metric {
     Metric {
         name,
         title,
@@ -113,7 +144,7 @@ const fn rate(name: &'static str, title: &'static str, gates: bool, read: Read) 
 const fn time(
     name: &'static str,
     title: &'static str,
-    gates: bool,
+    gates: Gates,
     floor_pct: f64,
     read: Read,
 ) -> Metric {
@@ -136,6 +167,20 @@ fn int(value: Option<u64>) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn latencies_gate_where_the_queue_is_not_measured() {
+        let gating = |arrival: Option<Arrival>| -> Vec<&str> {
+            let gates = METRICS.iter().filter(|metric| metric.gates_under(arrival.as_ref()));
+            gates.map(|metric| metric.name).collect()
+        };
+        let always = ["output_tokens_per_s", "rss_bytes_max", "requests_failed"];
+        assert_eq!(gating(Some(Arrival::AllAtOnce)), always);
+        assert_eq!(gating(None), always);
+        let closed = gating(Some(Arrival::Closed { concurrency: 4 }));
+        assert!(closed.contains(&"ttft_us_p50") && closed.contains(&"tpot_us_p50"), "{closed:?}");
+        assert_eq!(closed.len(), 5);
+    }
 
     #[test]
     fn names_are_unique_and_found() {

@@ -11,6 +11,7 @@ use serde_json::Value;
 
 pub use crate::figures::{Histograms, Metrics, Slice, Summary, TtftParts};
 use crate::scenario::{Arrival, CacheProtocol, Connections, Tier, Warmup};
+use crate::verdict::Stage;
 
 /// The schema name that a run record carries.
 pub const SCHEMA: &str = "run.v1";
@@ -136,6 +137,9 @@ pub struct CampaignSlot {
     pub position: u32,
     pub repeat: u32,
     pub executor: String,
+    /// `confirm` for a launch that confirms what a screen found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stage: Option<Stage>,
 }
 
 /// Wall clock at the ends, durations on the monotonic clock.

@@ -1,7 +1,10 @@
 //! A scenario file: what is asked and when. The first key is the question it answers.
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 pub use crate::arrival::Arrival;
 pub use crate::run::CacheState;
@@ -100,11 +103,41 @@ pub enum WarmupSource {
     Disjoint,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+/// How answers are asked for.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Output {
     pub ignore_eos: bool,
-    pub temperature: f64,
+    /// None leaves it to the server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub temperature: Option<f64>,
+    /// Further fields of each request's body, such as `top_p`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub extra_body: BTreeMap<String, Value>,
+}
+
+/// Fields of a request that say what is measured, or how: they have a place of their own, or are
+/// the client's.
+const NOT_EXTRA: [&str; 10] = [
+    "ignore_eos",
+    "max_completion_tokens",
+    "max_tokens",
+    "messages",
+    "model",
+    "n",
+    "prompt",
+    "stream",
+    "stream_options",
+    "temperature",
+];
+
+impl Output {
+    fn check(&self) -> Result<(), ScenarioError> {
+        match self.extra_body.keys().find(|key| NOT_EXTRA.contains(&key.as_str())) {
+            Some(key) => Err(ScenarioError::NotExtra { key: key.clone() }),
+            None => Ok(()),
+        }
+    }
 }
 
 /// How much a scenario asks for; rules know their tier.
@@ -131,6 +164,11 @@ pub enum ScenarioError {
          have"
     )]
     NoTimes { pack: &'static str },
+    #[error(
+        "`output.extra_body` has `{key}`, which the plan or the client decides\nhint: prompts and \
+         lengths are those of `workload`; `output` has `ignore_eos` and `temperature`"
+    )]
+    NotExtra { key: String },
     #[error("`{key}` must be {wanted}, found {found}")]
     Range { key: &'static str, wanted: &'static str, found: String },
 }
@@ -142,17 +180,34 @@ impl Scenario {
     /// The text is not TOML of this shape, or its values contradict each other.
     pub fn parse(text: &str) -> Result<Self, ScenarioError> {
         let scenario: Self = toml::from_str(text).map_err(Box::new)?;
-        scenario.workload.check()?;
-        positive("workload.requests", scenario.workload.requests)?;
-        positive("rev", u64::from(scenario.rev))?;
-        positive("warmup.output_tokens_max", scenario.warmup.output_tokens_max.unwrap_or(1))?;
-        scenario.arrival.check()?;
-        scenario.cache.check()?;
-        if matches!(scenario.arrival, Arrival::Trace { .. }) && !scenario.workload.pack.has_times()
-        {
-            return Err(ScenarioError::NoTimes { pack: scenario.workload.pack.id() });
-        }
+        scenario.check()?;
         Ok(scenario)
+    }
+
+    /// Sees that the values go together.
+    ///
+    /// # Errors
+    /// They contradict each other.
+    pub fn check(&self) -> Result<(), ScenarioError> {
+        self.workload.check()?;
+        positive("workload.requests", self.workload.requests)?;
+        positive("rev", u64::from(self.rev))?;
+        positive("warmup.output_tokens_max", self.warmup.output_tokens_max.unwrap_or(1))?;
+        self.arrival.check()?;
+        self.output.check()?;
+        self.cache.check()?;
+        if matches!(self.arrival, Arrival::Trace { .. }) && !self.workload.pack.has_times() {
+            return Err(ScenarioError::NoTimes { pack: self.workload.pack.id() });
+        }
+        Ok(())
+    }
+
+    /// The text of a scenario file that says the same.
+    ///
+    /// # Errors
+    /// A further field of the body is one that TOML cannot hold: `null`.
+    pub fn to_toml(&self) -> Result<String, toml::ser::Error> {
+        toml::to_string(self)
     }
 }
 

@@ -8,6 +8,7 @@ pub fn all() -> Vec<(&'static str, Schema)> {
     vec![
         ("campaign.v1", schema_for!(crate::campaign::CampaignRecord)),
         ("dataset", schema_for!(crate::model::DatasetFile)),
+        ("diff.v1", schema_for!(crate::comparison::Diff)),
         ("engine", schema_for!(crate::engine::EngineFile)),
         ("event.v1", schema_for!(crate::event::Event)),
         ("kernel.v1", schema_for!(crate::kernel::KernelRecord)),
@@ -15,6 +16,7 @@ pub fn all() -> Vec<(&'static str, Schema)> {
         ("measurement.v1", schema_for!(crate::measurement::Measurement)),
         ("model", schema_for!(crate::model::ModelFile)),
         ("plan.v1", schema_for!(crate::plan::PlanFile)),
+        ("policy", schema_for!(crate::policy::PolicyFile)),
         ("probe.v1", schema_for!(crate::probe::Probe)),
         ("proof", schema_for!(crate::proof::Proof)),
         ("proof-box.v1", schema_for!(crate::proof::ProofBox)),
@@ -24,6 +26,7 @@ pub fn all() -> Vec<(&'static str, Schema)> {
         ("scenario", schema_for!(crate::scenario::Scenario)),
         ("search.v1", schema_for!(crate::search::SearchResult)),
         ("target", schema_for!(crate::target::Target)),
+        ("trend.v1", schema_for!(crate::trend::Trend)),
         ("verdict", schema_for!(crate::verdict::Verdict)),
     ]
 }

@@ -12,6 +12,10 @@ pub struct Target {
     pub matches: TargetMatch,
     /// Scenario ids, in the order in which they run.
     pub scenarios: Vec<String>,
+    /// Scenario ids that run beside them where a release is compared with a baseline: the rungs
+    /// whose latencies gate.
+    #[serde(default)]
+    pub gate_scenarios: Vec<String>,
     /// Launches per scenario.
     pub repeats: u32,
     pub models: Vec<TargetModel>,

@@ -17,6 +17,34 @@ pub struct Cell {
     pub scenario: String,
 }
 
+impl Cell {
+    /// `engine/hardware/model/config/scenario@rev`, as events and commands name a cell.
+    #[must_use]
+    pub fn key(&self) -> String {
+        self.parts().join("/")
+    }
+
+    /// True when each part of `pattern` is the cell's, or `*`.
+    #[must_use]
+    pub fn matches(&self, pattern: &str) -> bool {
+        let parts: Vec<&str> = pattern.split('/').collect();
+        let equal = |(part, own): (&&str, &str)| *part == "*" || *part == own;
+        parts.len() == 5 && parts.iter().zip(self.parts()).all(equal)
+    }
+
+    fn parts(&self) -> [&str; 5] {
+        [&self.engine, &self.hardware, &self.model, &self.config, &self.scenario]
+    }
+}
+
+/// True for five parts of which none is empty: `engine/hardware/model/config/scenario@rev`, with
+/// `*` for any.
+#[must_use]
+pub fn is_cell_pattern(pattern: &str) -> bool {
+    let parts: Vec<&str> = pattern.split('/').collect();
+    parts.len() == 5 && parts.iter().all(|part| !part.is_empty())
+}
+
 /// One metric of one cell, baseline against candidate.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Verdict {
@@ -31,13 +59,34 @@ pub struct Verdict {
     pub effect_pct: Option<f64>,
     /// 95 % t interval on the log ratios, in percent.
     pub interval_pct: Option<(f64, f64)>,
+    /// Two-sided p of no effect.
     pub p: Option<f64>,
+    /// Of a confirmation: one-sided p, adjusted by Holm over the campaign's candidates.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p_adjusted: Option<f64>,
+    /// The metric's own floor: nothing smaller is called a change.
     pub floor_pct: f64,
+    /// What a release showed against itself in this campaign; nothing smaller is called a change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub noise_pct: Option<f64>,
     /// Smallest effect that these pairs would have found with 80 % power.
     pub mde_pct: Option<f64>,
     pub verdict: VerdictKind,
     pub stage: Stage,
+    /// True where the screen found a change; a confirmation bears it out or does not.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub suspected: bool,
+    /// Why a verdict that would fail a release is accepted, and until when.
     pub waiver: Option<String>,
+}
+
+impl Verdict {
+    /// True where the verdict fails a release.
+    #[must_use]
+    pub fn fails(&self) -> bool {
+        self.waiver.is_none()
+            && matches!(self.verdict, VerdictKind::Regressed | VerdictKind::NewFailure)
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -18,7 +18,8 @@ pub struct Workload {
     /// Length of a prompt, or the bound or mean of it; behind its prefix where it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input_tokens: Option<u64>,
-    /// Length of an answer, or the bound or mean of it.
+    /// Length of an answer, or the bound or mean of it. Of conversations, the length asked for in
+    /// place of that in the data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_tokens: Option<u64>,
     /// How far lengths are drawn from their bound or mean. `random@vllm` draws from
@@ -94,6 +95,7 @@ struct Rule {
 }
 
 const CONVERSATIONS: &[&str] = &["dataset"];
+const FIXED_ANSWERS: &[&str] = &["output_tokens"];
 const RANDOM: &[&str] = &["input_tokens", "output_tokens", "range_ratio"];
 const RANDOM_TEXT: &[&str] = &["dataset", "input_tokens", "output_tokens", "range_ratio"];
 const GROUPS: &[&str] = &["prefix_tokens", "groups", "input_tokens", "output_tokens"];
@@ -104,10 +106,10 @@ impl Pack {
     fn rule(self) -> Rule {
         let rule = |id, needs, takes| Rule { id, needs, takes };
         match self {
-            Self::SharegptLmdeploy => rule("sharegpt@lmdeploy", CONVERSATIONS, &[]),
-            Self::SharegptVllm => rule("sharegpt@vllm", CONVERSATIONS, &[]),
-            Self::SharegptSglang => rule("sharegpt@sglang", CONVERSATIONS, &[]),
-            Self::SharegptSglangOld => rule("sharegpt@sglang-old", CONVERSATIONS, &[]),
+            Self::SharegptLmdeploy => rule("sharegpt@lmdeploy", CONVERSATIONS, FIXED_ANSWERS),
+            Self::SharegptVllm => rule("sharegpt@vllm", CONVERSATIONS, FIXED_ANSWERS),
+            Self::SharegptSglang => rule("sharegpt@sglang", CONVERSATIONS, FIXED_ANSWERS),
+            Self::SharegptSglangOld => rule("sharegpt@sglang-old", CONVERSATIONS, FIXED_ANSWERS),
             Self::RandomLmdeploy => rule("random@lmdeploy", RANDOM_TEXT, &[]),
             Self::RandomSglang => rule("random@sglang", RANDOM_TEXT, &[]),
             Self::RandomVllm => rule("random@vllm", RANDOM, &["prefix_tokens"]),
@@ -158,10 +160,24 @@ impl Workload {
             }
         }
         positive("workload.input_tokens", self.input_tokens.unwrap_or(1))?;
-        positive("workload.output_tokens", self.output_tokens.unwrap_or(1))?;
+        self.check_answers()?;
         positive("workload.turns_max", self.turns_max.unwrap_or(1))?;
         self.check_ratio()?;
         self.check_groups()
+    }
+
+    /// LMDeploy's tool and SGLang's refuse to ask conversations for less than four tokens.
+    fn check_answers(&self) -> Result<(), ScenarioError> {
+        let tokens = self.output_tokens.unwrap_or(4);
+        let refused = matches!(
+            self.pack,
+            Pack::SharegptLmdeploy | Pack::SharegptSglang | Pack::SharegptSglangOld
+        );
+        if refused && tokens < 4 {
+            let (key, wanted) = ("workload.output_tokens", "at least 4");
+            return Err(ScenarioError::Range { key, wanted, found: tokens.to_string() });
+        }
+        positive("workload.output_tokens", tokens)
     }
 
     fn check_ratio(&self) -> Result<(), ScenarioError> {
@@ -205,6 +221,11 @@ mod tests {
         let cases = [
             ("pack = 'sharegpt@vllm'\ndataset = 'd'", ""),
             ("pack = 'sharegpt@vllm'", "`sharegpt@vllm` needs `workload.dataset`"),
+            ("pack = 'sharegpt@vllm'\ndataset = 'd'\noutput_tokens = 1", ""),
+            (
+                "pack = 'sharegpt@lmdeploy'\ndataset = 'd'\noutput_tokens = 3",
+                "`workload.output_tokens` must be at least 4, found 3",
+            ),
             ("pack = 'random@vllm'\ninput_tokens = 8\noutput_tokens = 2\nrange_ratio = 0.5", ""),
             (
                 "pack = 'random@vllm'\ninput_tokens = 8\noutput_tokens = 2\nrange_ratio = 1.0",

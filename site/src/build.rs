@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use registry::Stored;
+use registry::{Stored, trend};
 use schema::kernel::KernelRecord;
 use serde::Serialize;
 
@@ -164,6 +164,8 @@ impl Site<'_> {
         let frame = frame("Data", &self.runs, vec![("Data".to_owned(), None)]);
         self.page("data", &Target::Data, &frame, &DataView::new(self.catalog))?;
         self.file("data/runs.csv", &data::csv(self.catalog))?;
+        let trends = trend::trends(self.catalog.registry, &trend::Filter::default())?;
+        self.file("data/trends.json", &serde_json::to_string_pretty(&trends)?)?;
         for (path, root) in self.catalog.files() {
             let Some(root) = roots.get(root) else { continue };
             let file = root.join(path);

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use suite::command::{
-    audit, export, first_answer, plan, probe, run, search, sweep, verify_manifest,
+    audit, export, first_answer, plan, probe, run, search, serving, sweep, verify_manifest,
 };
 
 /// Measures a server of language models over its OpenAI-compatible HTTP interface.
@@ -34,6 +34,10 @@ A result can be written as other tools write theirs:
 
   redline-bench export m.json --format vllm-json --backend vllm --model Qwen/Qwen3-8B
 
+Under the flags of `vllm bench serve` and its kin, with their report and a verdict:
+
+  redline-bench serving --backend vllm --model Qwen/Qwen3-8B --dataset-name random
+
 Others' published results can be held against their own figures:
 
   redline-bench audit page.md result.json
@@ -45,6 +49,7 @@ enum Command {
     Run(Box<run::RunFlags>),
     Sweep(Box<sweep::SweepFlags>),
     Search(Box<search::SearchFlags>),
+    Serving(Box<serving::ServingFlags>),
     Plan(plan::PlanFlags),
     VerifyManifest(verify_manifest::VerifyManifestFlags),
     Probe(probe::ProbeFlags),
@@ -58,6 +63,7 @@ fn main() -> ExitCode {
         Command::Run(flags) => run::execute(&flags),
         Command::Sweep(flags) => sweep::execute(&flags),
         Command::Search(flags) => search::execute(&flags),
+        Command::Serving(flags) => serving::execute(&flags, &|name| std::env::var(name).ok()),
         Command::Plan(flags) => plan::execute(&flags),
         Command::VerifyManifest(flags) => verify_manifest::execute(&flags),
         Command::Probe(flags) => probe::execute(&flags),

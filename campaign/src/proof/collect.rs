@@ -107,6 +107,7 @@ fn campaign_record(
             scenario: scenario.clone(),
             block: *position,
             position: 0,
+            stage: None,
         });
     }
     let absent =

@@ -10,7 +10,7 @@ use schema::run::{Absent, HardwareFacts, RunRecord};
 
 use crate::files::{self, FileError};
 use crate::inputs::cache::sha256_file;
-use crate::inputs::{Obtained, TOKENIZER};
+use crate::inputs::{CONFIG, GIVEN, Obtained, TOKENIZER};
 use crate::places::CampaignPlaces;
 use crate::plan::{Cell, Side, Slot};
 use crate::process::{Group, ProcessError, describe};
@@ -57,6 +57,7 @@ impl Prover<'_> {
                     block: *position,
                     position: 0,
                     repeat: 1,
+                    stage: None,
                 };
                 self.scenario(&slot, cell)
             }
@@ -146,15 +147,11 @@ impl Prover<'_> {
         let tokenizer = tokenizer_of(self.world, &cell.model)?;
         let path = self.served(&cell.model);
         let model = match file.sha256 {
-            None => Obtained {
-                sha256: sha256_file(&path.join("config.json"))?,
-                path,
-                source: "shape".to_owned(),
-                random_weights: true,
-            },
-            Some(sha256) => {
-                Obtained { path, sha256, source: "path".to_owned(), random_weights: false }
+            None => {
+                let sha256 = sha256_file(&path.join(CONFIG))?;
+                Obtained::shape(path, sha256)
             }
+            Some(sha256) => Obtained::file(path, sha256, GIVEN.to_owned()),
         };
         let plan = Some(self.places.plan(&cell.scenario, &tokenizer));
         let tokenizer = match model.random_weights {

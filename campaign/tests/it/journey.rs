@@ -2,9 +2,11 @@
 
 use std::fs;
 
+use schema::campaign::CampaignRecord;
 use schema::canonical::record_sha256;
 use schema::path::of_run;
 use schema::run::{Status, unexplained_nulls};
+use schema::verdict::Stage;
 
 use crate::scratch::{Scratch, files_below};
 
@@ -61,25 +63,35 @@ fn a_second_campaign_fetches_nothing_again() {
     assert_eq!(scratch.calls().matches("pip -m").count(), fetched);
 }
 
+/// The release and scenario of each launch that these headings tell, such as `Run 1 of 6: ...`.
+fn launches(stderr: &str, verb: &str) -> Vec<String> {
+    let heading = format!("] {verb} ");
+    let of = |line: &str| {
+        let (_, launch) = line.split_once(&heading)?.1.split_once(": ")?;
+        Some(launch.rsplit_once(", repeat")?.0.to_owned())
+    };
+    stderr.lines().filter_map(of).collect()
+}
+
+const ONE_SCENARIO: [&str; 7] =
+    ["release-bench", "v0.9.2", "--baseline", "0.9.1", "--scenario", "talk-lite", "--repeats"];
+
 #[test]
 fn a_baseline_runs_interleaved_and_is_compared() {
     let scratch = Scratch::new();
-    let ended =
-        scratch.run(&["release-bench", "v0.9.2", "--baseline", "0.9.1", "--repeats", "3"]).expect(
-            3,
-            &[
-                "v0.9.1, commit",
-                "the table of v0.9.1",
-                "the table of v0.9.2",
-                "nothing can be said yet",
-            ],
-        );
-    let order: Vec<&str> = ended
-        .stderr
-        .lines()
-        .filter_map(|line| Some(line.split_once(" of 6: ")?.1.split_once(',')?.0))
-        .collect();
-    assert_eq!(order, ["v0.9.1", "v0.9.2", "v0.9.2", "v0.9.1", "v0.9.1", "v0.9.2"]);
+    let ended = scratch.run(&[&ONE_SCENARIO[..], &["3"]].concat()).expect(
+        3,
+        &[
+            "v0.9.1, commit",
+            "then 8 pairs of each cell that differs",
+            "the table of v0.9.1",
+            "the table of v0.9.2",
+            "nothing can be said yet",
+        ],
+    );
+    let order = launches(&ended.stderr, "Run").join(" ").replace(", talk-lite", "");
+    assert_eq!(order, "v0.9.1 v0.9.2 v0.9.2 v0.9.1 v0.9.1 v0.9.2");
+    assert_eq!(launches(&ended.stderr, "Confirm"), [""; 0], "nothing differed");
     let calls = scratch.calls();
     assert!(calls.contains("results diff v0.9.1 v0.9.2 --registry "), "{calls}");
     let hashes: std::collections::BTreeSet<_> = scratch
@@ -88,6 +100,57 @@ fn a_baseline_runs_interleaved_and_is_compared() {
         .map(|(_, record)| (record.engine.release, record.engine.binary_sha256))
         .collect();
     assert_eq!(hashes.len(), 2, "each release has a binary of its own: {hashes:?}");
+}
+
+#[test]
+fn a_comparison_runs_five_pairs_and_the_rungs_beside_the_rest() {
+    let scratch = Scratch::new();
+    let ended = scratch
+        .run(&["release-bench", "v0.9.2", "--baseline", "v0.9.1", "--no-confirm", "--dry-run"])
+        .expect(0, &["talk-lite@1            10 launches", "rung-lite@1            10 launches"]);
+    assert!(!ended.stdout.contains("then 8 pairs"), "{}", ended.stdout);
+    scratch.run(&["release-bench", "v0.9.2", "--dry-run"]).expect(0, &["runs       2, about"]);
+}
+
+#[test]
+fn what_differs_is_launched_again_and_recorded_as_a_confirmation() {
+    let scratch = Scratch::new();
+    scratch.write_comparison("inconclusive", true);
+    let flags = ["release-bench", "v0.9.2", "--baseline", "v0.9.1", "--repeats", "1"];
+    let ended = scratch.run(&flags).expect(3, &["Look for what differs", "Confirm 16 of 16"]);
+    assert_eq!(launches(&ended.stderr, "Run").len(), 4);
+    let confirmed = launches(&ended.stderr, "Confirm");
+    assert!(confirmed.iter().all(|launch| launch.ends_with("talk-lite")), "{confirmed:?}");
+    assert!(confirmed[0].starts_with("v0.9.1") && confirmed[2].starts_with("v0.9.2"));
+
+    let results = scratch.root().join("results");
+    let path = files_below(&results.join("campaigns")).remove(0);
+    let campaign: CampaignRecord =
+        serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+    let (screen, confirm): (Vec<_>, Vec<_>) =
+        campaign.plan.iter().partition(|planned| planned.stage.is_none());
+    assert_eq!((screen.len(), confirm.len()), (4, 16));
+    assert!(confirm.iter().all(|planned| planned.stage == Some(Stage::Confirm)));
+    assert_eq!(screen.iter().map(|planned| planned.block).max(), Some(1));
+    assert_eq!(confirm.iter().map(|planned| planned.block).min(), Some(2));
+    let ids: std::collections::BTreeSet<_> = campaign.plan.iter().map(|p| &p.run).collect();
+    assert_eq!(ids.len(), 20, "each launch has an id of its own");
+    let stages = scratch.records(&results).into_iter().filter_map(|(_, run)| run.campaign?.stage);
+    assert_eq!(stages.count(), 16);
+
+    assert_eq!(campaign.policy.map(|policy| (policy.id, policy.rev)), Some(("release".into(), 1)));
+    assert_eq!(campaign.noise_floor.unwrap()["output_tokens_per_s"], 1.5);
+    assert_eq!(campaign.verdicts.len(), 1);
+    assert!(campaign.absent.is_empty(), "{:?}", campaign.absent);
+}
+
+#[test]
+fn without_confirmation_a_comparison_stops_at_what_the_screen_found() {
+    let scratch = Scratch::new();
+    scratch.write_comparison("inconclusive", true);
+    let ended = scratch.run(&[&ONE_SCENARIO[..], &["1", "--no-confirm"]].concat()).expect(3, &[]);
+    assert_eq!(launches(&ended.stderr, "Run").len(), 2);
+    assert_eq!(launches(&ended.stderr, "Confirm"), [""; 0]);
 }
 
 #[test]

@@ -77,7 +77,7 @@ fn unknown_pieces_are_named_with_the_known_ones() {
     let scratch = Scratch::new();
     for (args, needle) in [
         (["--model", "huge"], "the target has no model `huge`; it lists tiny"),
-        (["--scenario", "nap"], "scenario `nap` is unknown; known are talk-lite"),
+        (["--scenario", "nap"], "scenario `nap` is unknown; known are rung-lite, talk-lite"),
         (["--engine", "other"], "engine `other` is unknown; known are redline"),
         (["--target", "b200"], "target `b200` is unknown; known are cpu"),
         (["--executor", "slurm"], "executor `slurm` is not supported yet"),

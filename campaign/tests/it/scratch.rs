@@ -33,6 +33,7 @@ impl Scratch {
         fs::create_dir_all(scratch.root()).unwrap();
         fs::create_dir_all(scratch.fixtures()).unwrap();
         scratch.write_suite();
+        scratch.write_rung();
         scratch.write("Cargo.toml", "[workspace]\nresolver = \"3\"\nmembers = [\"engine\"]\n");
         scratch.write(".gitignore", "/target\n");
         let engine = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/stand-ins/engine.rs");
@@ -182,9 +183,12 @@ impl Scratch {
                  repair = {{ method = \"close-json-array\", sha256 = \"{mended}\" }}\n"
             ),
         );
+        let policy = concat!(env!("CARGO_MANIFEST_DIR"), "/../suite/policies/release.toml");
+        self.write("suite/policies/release.toml", &fs::read_to_string(policy).unwrap());
         self.write(
             "suite/targets/cpu.toml",
             "match = {}\nscenarios = [\"talk-lite\"]\nrepeats = 2\n\
+             gate_scenarios = [\"rung-lite\"]\n\
              models = [{ id = \"tiny\", tp = 1 }]\n",
         );
         self.write(
@@ -196,6 +200,18 @@ impl Scratch {
         );
     }
 
+    /// A scenario that runs beside the others where releases are compared.
+    fn write_rung(&self) {
+        self.write(
+            "suite/scenarios/rung-lite.toml",
+            "question = \"How soon does it talk?\"\nrev = 1\n\
+             workload = { pack = \"sharegpt@lmdeploy\", dataset = \"talk\", requests = 2, seed = 1 }\n\
+             warmup = { requests = 1, from = \"disjoint\" }\n\
+             arrival = { kind = \"closed\", concurrency = 1 }\n\
+             output = { ignore_eos = true, temperature = 0.0 }\ntier = \"lite\"\n",
+        );
+    }
+
     fn write_fixtures(&self) {
         self.write_wheel("tiny-model", "tiny/model.gguf", MODEL);
         self.write_wheel("tiny-talk", "talk/talk.json", RAW_DATASET.as_bytes());
@@ -203,6 +219,40 @@ impl Scratch {
         let measurement = Measurement { schema: "measurement.v1".into(), ..Measurement::default() };
         let text = serde_json::to_string(&measurement).unwrap();
         fs::write(self.fixtures().join("measurement.json"), text).unwrap();
+        self.write_comparison("inconclusive", false);
+    }
+
+    /// What the stand-in of the registry says of the one cell, whose screen is this campaign's.
+    pub fn write_comparison(&self, verdict: &str, suspected: bool) {
+        let cell = serde_json::json!({
+            "engine": "redline", "hardware": "cpu", "model": "tiny", "config": "cpu",
+            "scenario": "talk-lite@1",
+        });
+        let verdict = serde_json::json!({
+            "cell": cell, "metric": "output_tokens_per_s", "baseline": 2.0, "candidate": 1.0,
+            "pairs": 5, "effect_pct": -50.0, "interval_pct": null, "p": null, "floor_pct": 2.0,
+            "mde_pct": null, "verdict": verdict, "stage": "screen", "suspected": suspected,
+            "waiver": null,
+        });
+        let counts = serde_json::json!({
+            "used": 5, "failed": 0, "lost": 0, "invalid": 0, "requests_failed": 0,
+        });
+        let diff = serde_json::json!({
+            "schema": "diff.v1", "baseline": "v0.9.1", "candidate": "v0.9.2", "note": "",
+            "policy": {"id": "release", "rev": 1, "sha256": "00"}, "commits": null,
+            "noise_pct": {"CAMPAIGN": {"output_tokens_per_s": 1.5}},
+            "cells": [{
+                "cell": cell, "campaigns": ["CAMPAIGN"], "judged": "CAMPAIGN",
+                "baseline_runs": counts, "candidate_runs": counts, "changed": [], "remarks": [],
+                "command": [],
+                "rows": [{
+                    "title": "Output tokens", "unit": "per_second", "better": "higher",
+                    "gates": true, "baseline": null, "candidate": null, "verdict": verdict,
+                }],
+            }],
+            "baseline_only": [], "candidate_only": [], "retracted": 0,
+        });
+        fs::write(self.fixtures().join("diff.json"), diff.to_string()).unwrap();
     }
 
     pub fn write_probe(&self, probe: &Probe) {

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use schema::comparison::SideCounts;
 use schema::path::config_slug;
 use schema::run::{FailureClass, Kind, RunRecord, Status, ValidityVerdict};
-use schema::verdict::Cell;
-use serde::Serialize;
+use schema::verdict::{Cell, Stage};
 
 /// The runs of both releases in one cell.
 #[derive(Debug, Default)]
@@ -19,21 +19,6 @@ pub struct CellRuns<'a> {
 pub struct Side<'a> {
     /// Every run that stands.
     pub all: Vec<&'a RunRecord>,
-}
-
-/// How many runs of a side ended how.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct SideCounts {
-    /// Runs whose figures are used.
-    pub used: usize,
-    /// Runs that failed, or in which requests failed.
-    pub failed: usize,
-    /// Runs that the machine and not the engine failed, or that were skipped.
-    pub lost: usize,
-    /// Runs whose client is not to be believed.
-    pub invalid: usize,
-    /// Failed requests over all runs.
-    pub requests_failed: u64,
 }
 
 impl<'a> Side<'a> {
@@ -141,29 +126,70 @@ fn side<'b, 'a>(cell: &'b mut CellRuns<'a>, baseline: bool) -> &'b mut Side<'a> 
 }
 
 /// One interleaved block of a campaign: runs of both releases, launched side by side.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Block<'a> {
     pub baseline: Vec<&'a RunRecord>,
     pub candidate: Vec<&'a RunRecord>,
 }
 
-/// The blocks in which both releases ran, by campaign and block number.
+/// The blocks of one campaign in one cell, in the order in which they were launched.
+#[derive(Debug, Clone, Default)]
+pub struct Blocks<'a> {
+    pub screen: Vec<Block<'a>>,
+    /// Fresh launches after the screen, which confirm or refute what it found.
+    pub confirm: Vec<Block<'a>>,
+    /// Blocks whose runs were not made on one machine: they are no pairs.
+    pub torn: usize,
+}
+
+impl<'a> Block<'a> {
+    /// Every run of the block.
+    pub fn runs(&self) -> impl Iterator<Item = &'a RunRecord> {
+        self.baseline.iter().chain(&self.candidate).copied()
+    }
+
+    fn is_of_one_machine(&self) -> bool {
+        let mut machines = self.runs().map(|run| &run.hardware);
+        let first = machines.next();
+        machines.all(|machine| Some(machine) == first)
+    }
+}
+
+impl<'a> Blocks<'a> {
+    /// The blocks of a stage.
+    #[must_use]
+    pub fn of(&self, stage: Stage) -> &[Block<'a>] {
+        if stage == Stage::Confirm { &self.confirm } else { &self.screen }
+    }
+}
+
+/// The blocks in which both releases ran, by campaign, oldest first.
 #[must_use]
-pub fn blocks<'a>(runs: &CellRuns<'a>) -> BTreeMap<(String, u32), Block<'a>> {
-    let mut blocks: BTreeMap<(String, u32), Block<'a>> = BTreeMap::new();
-    let slot = |run: &RunRecord| run.campaign.as_ref().map(|slot| (slot.id.clone(), slot.block));
+pub fn blocks<'a>(runs: &CellRuns<'a>) -> BTreeMap<String, Blocks<'a>> {
+    let mut blocks: BTreeMap<(&str, u32), (Option<Stage>, Block<'a>)> = BTreeMap::new();
     for run in runs.baseline.usable() {
-        if let Some(key) = slot(run) {
-            blocks.entry(key).or_default().baseline.push(run);
+        if let Some(slot) = &run.campaign {
+            let (stage, block) = blocks.entry((&slot.id, slot.block)).or_default();
+            *stage = slot.stage;
+            block.baseline.push(run);
         }
     }
     for run in runs.candidate.usable() {
-        if let Some(key) = slot(run) {
-            blocks.entry(key).or_default().candidate.push(run);
+        if let Some(slot) = &run.campaign {
+            blocks.entry((&slot.id, slot.block)).or_default().1.candidate.push(run);
         }
     }
-    blocks.retain(|_, block| !block.baseline.is_empty() && !block.candidate.is_empty());
-    blocks
+    blocks.retain(|_, (_, block)| !block.baseline.is_empty() && !block.candidate.is_empty());
+    let mut campaigns: BTreeMap<String, Blocks<'a>> = BTreeMap::new();
+    for ((campaign, _), (stage, block)) in blocks {
+        let of = campaigns.entry(campaign.to_owned()).or_default();
+        match stage {
+            _ if !block.is_of_one_machine() => of.torn += 1,
+            Some(Stage::Confirm) => of.confirm.push(block),
+            _ => of.screen.push(block),
+        }
+    }
+    campaigns
 }
 
 /// The different workloads that these runs were asked: prompt form and manifest hash.

@@ -1,12 +1,75 @@
-//! From log ratios of pairs to an effect, an interval and the smallest effect that could have been
-//! seen. Pure arithmetic; what it means is decided elsewhere.
+//! From log ratios of pairs to an effect, an interval, probabilities and the smallest effect that
+//! could have been seen. Pure arithmetic; what it means is decided in [`super::judge`].
 
+use schema::policy::PolicyFile;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
-/// Two-sided confidence of the interval.
-pub const CONFIDENCE: f64 = 0.95;
-/// Power at which the smallest detectable effect is stated.
-pub const POWER: f64 = 0.8;
+/// Mean of log ratios with its standard error, of two pairs or more.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Fit {
+    /// Mean log ratio.
+    pub mean: f64,
+    /// Sample standard deviation over the root of the number of pairs.
+    error: f64,
+    t: StudentsT,
+}
+
+impl Fit {
+    /// `None` for fewer than two ratios, or one that is not finite.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "a campaign has few pairs")]
+    pub fn of(log_ratios: &[f64]) -> Option<Self> {
+        if log_ratios.len() < 2 || log_ratios.iter().any(|ratio| !ratio.is_finite()) {
+            return None;
+        }
+        let n = log_ratios.len() as f64;
+        let mean = log_ratios.iter().sum::<f64>() / n;
+        let squares: f64 = log_ratios.iter().map(|ratio| (ratio - mean).powi(2)).sum();
+        let error = (squares / (n - 1.0) / n).sqrt();
+        Some(Self { mean, error, t: StudentsT::new(0.0, 1.0, n - 1.0).ok()? })
+    }
+
+    /// The same with the sides swapped.
+    #[must_use]
+    pub fn turned(self) -> Self {
+        Self { mean: -self.mean, ..self }
+    }
+
+    /// One-sided p of the claim that the true mean is above `bound`.
+    #[must_use]
+    pub fn p_above(&self, bound: f64) -> f64 {
+        let distance = self.mean - bound;
+        if self.error > 0.0 {
+            self.t.sf(distance / self.error)
+        } else {
+            // Without any spread either nothing changed, or chance cannot explain it.
+            f64::from(distance <= 0.0)
+        }
+    }
+
+    /// Two-sided p of a true mean of zero.
+    #[must_use]
+    pub fn p(&self) -> f64 {
+        let of_size = Self { mean: self.mean.abs(), ..*self };
+        (2.0 * of_size.p_above(0.0)).min(1.0)
+    }
+
+    /// The two-sided t interval, in log units.
+    #[must_use]
+    pub fn interval(&self, confidence: f64) -> (f64, f64) {
+        let reach = self.t.inverse_cdf(f64::midpoint(1.0, confidence)) * self.error;
+        (self.mean - reach, self.mean + reach)
+    }
+
+    /// The smallest effect, in log units, that such pairs find with this power:
+    /// `(t(1 - alpha / 2) + t(power)) * s / sqrt(n)` with n - 1 degrees of freedom, the usual
+    /// approximation of the noncentral t.
+    #[must_use]
+    pub fn detectable(&self, confidence: f64, power: f64) -> f64 {
+        let quantiles = self.t.inverse_cdf(f64::midpoint(1.0, confidence));
+        (quantiles + self.t.inverse_cdf(power)) * self.error
+    }
+}
 
 /// An effect in percent, candidate over baseline. `None` where the pairs are too few.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -25,35 +88,29 @@ pub fn percent(log_ratio: f64) -> f64 {
     log_ratio.exp_m1() * 100.0
 }
 
+/// A change in percent as a log ratio.
+#[must_use]
+pub fn log_of(percent: f64) -> f64 {
+    (percent / 100.0).ln_1p()
+}
+
 /// The geometric mean ratio of the pairs with a t interval on their logs; `None` without pairs.
-///
-/// The smallest detectable effect is `(t(1 - alpha/2) + t(power)) * s / sqrt(n)` with n - 1
-/// degrees of freedom, the usual approximation of the noncentral t.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "a campaign has few pairs")]
-pub fn paired(log_ratios: &[f64]) -> Option<Estimate> {
+pub fn paired(log_ratios: &[f64], policy: &PolicyFile) -> Option<Estimate> {
     if log_ratios.is_empty() || log_ratios.iter().any(|ratio| !ratio.is_finite()) {
         return None;
     }
-    let n = log_ratios.len() as f64;
-    let mean = log_ratios.iter().sum::<f64>() / n;
+    let mean = log_ratios.iter().sum::<f64>() / log_ratios.len() as f64;
     let pairs = u32::try_from(log_ratios.len()).ok()?;
     let effect_pct = percent(mean);
     let alone = Estimate { pairs, effect_pct, interval_pct: None, p: None, mde_pct: None };
-    let Ok(t) = StudentsT::new(0.0, 1.0, n - 1.0) else { return Some(alone) };
-    let squares: f64 = log_ratios.iter().map(|ratio| (ratio - mean).powi(2)).sum();
-    let error = (squares / (n - 1.0) / n).sqrt();
-    let reach = t.inverse_cdf(f64::midpoint(1.0, CONFIDENCE));
-    let p = if error > 0.0 {
-        2.0 * t.sf((mean / error).abs())
-    } else {
-        // Pairs without any spread: either nothing changed, or chance cannot explain it.
-        f64::from(mean == 0.0)
-    };
+    let Some(fit) = Fit::of(log_ratios) else { return Some(alone) };
+    let (low, high) = fit.interval(policy.confidence);
     Some(Estimate {
-        interval_pct: Some((percent(mean - reach * error), percent(mean + reach * error))),
-        p: Some(p),
-        mde_pct: Some(percent((reach + t.inverse_cdf(POWER)) * error)),
+        interval_pct: Some((percent(low), percent(high))),
+        p: Some(fit.p()),
+        mde_pct: Some(percent(fit.detectable(policy.confidence, policy.power))),
         ..alone
     })
 }
@@ -61,21 +118,47 @@ pub fn paired(log_ratios: &[f64]) -> Option<Estimate> {
 /// The ratio of geometric means of two sides that did not run in pairs: an effect and nothing
 /// else. `None` where a side is empty or has a value that is not positive.
 #[must_use]
-#[expect(clippy::cast_precision_loss, reason = "a cell has few repeats")]
 pub fn unpaired(baseline: &[f64], candidate: &[f64]) -> Option<f64> {
+    log_ratio(baseline, candidate).map(percent)
+}
+
+/// Mean log of the candidate's values less that of the baseline's; `None` where a side is empty or
+/// has a value that is not positive.
+#[must_use]
+#[expect(clippy::cast_precision_loss, reason = "a cell has few repeats")]
+pub fn log_ratio(baseline: &[f64], candidate: &[f64]) -> Option<f64> {
     let mean_log = |values: &[f64]| {
         let positive = !values.is_empty() && values.iter().all(|value| *value > 0.0);
         positive.then(|| values.iter().map(|value| value.ln()).sum::<f64>() / values.len() as f64)
     };
-    Some(percent(mean_log(candidate)? - mean_log(baseline)?))
+    Some(mean_log(candidate)? - mean_log(baseline)?)
+}
+
+/// Half the width of the interval, in log units, that a release shows against itself in as many
+/// pairs: `t(confidence) * s / sqrt(pairs)`, where s is the root mean square of log ratios of
+/// launches of one release, whose true mean is zero. `None` without such ratios.
+#[must_use]
+#[expect(clippy::cast_precision_loss, reason = "a campaign has few launches")]
+pub fn noise(log_ratios: &[f64], pairs: usize, confidence: f64) -> Option<f64> {
+    let count = log_ratios.len() as f64;
+    let squares: f64 = log_ratios.iter().map(|ratio| ratio.powi(2)).sum();
+    let t = StudentsT::new(0.0, 1.0, count).ok()?;
+    let width =
+        t.inverse_cdf(f64::midpoint(1.0, confidence)) * (squares / count / pairs as f64).sqrt();
+    width.is_finite().then_some(width)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::diff::policy;
 
     fn near(left: f64, right: f64) -> bool {
         (left - right).abs() < 1e-3 * right.abs().max(1e-3)
+    }
+
+    fn paired(log_ratios: &[f64]) -> Option<Estimate> {
+        super::paired(log_ratios, &policy::standard().file)
     }
 
     #[test]
@@ -89,6 +172,8 @@ mod tests {
         assert!(near(high, 100.0 * (0.02 + 0.019_632_5_f64).exp_m1()), "{found:?}");
         assert!(near(found.p.unwrap(), 0.047_421), "{found:?}");
         assert!(near(found.mde_pct.unwrap(), 100.0 * 0.026_286_f64.exp_m1()), "{found:?}");
+        let fit = Fit::of(&[0.0, 0.01, 0.02, 0.03, 0.04]).unwrap();
+        assert!(near(fit.p_above(0.0), 0.023_711) && near(fit.p_above(0.02), 0.5), "{fit:?}");
     }
 
     #[test]
@@ -118,7 +203,7 @@ mod tests {
         let there = paired(&logs).unwrap();
         let back = paired(&logs.map(|log| -log)).unwrap();
         let product = (1.0 + there.effect_pct / 100.0) * (1.0 + back.effect_pct / 100.0);
-        assert!(near(product, 1.0) && there.p == back.p);
+        assert!(near(product, 1.0) && near(there.p.unwrap(), back.p.unwrap()));
     }
 
     #[test]
@@ -126,5 +211,13 @@ mod tests {
         assert!(near(unpaired(&[100.0, 100.0], &[110.0]).unwrap(), 10.0));
         assert_eq!(unpaired(&[], &[1.0]), None);
         assert_eq!(unpaired(&[0.0], &[1.0]), None);
+    }
+
+    #[test]
+    fn noise_against_a_value_worked_out_by_hand() {
+        // s = 0.02 over 4 ratios; t(0.975, 4) = 2.776445; 5 pairs.
+        let found = noise(&[0.02, -0.02, 0.02, -0.02], 5, 0.95).unwrap();
+        assert!(near(found, 2.776_445 * 0.02 / 5.0_f64.sqrt()), "{found}");
+        assert_eq!(noise(&[], 5, 0.95), None);
     }
 }

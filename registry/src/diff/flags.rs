@@ -3,18 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use schema::comparison::FlagChange;
 use schema::run::RunRecord;
-use serde::Serialize;
 use serde_json::Value;
-
-/// A flag whose value differs between the sides.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct FlagChange {
-    pub flag: String,
-    /// The values that the baseline's runs had, as JSON.
-    pub baseline: Vec<String>,
-    pub candidate: Vec<String>,
-}
 
 /// The flags that both sides know and that have no value in common, in the order of names.
 #[must_use]

@@ -1,33 +1,41 @@
 //! Compares two releases, cell by cell. The one place where a verdict is made.
 //!
-//! A figure is never called better or worse here: that takes a screen and a confirmation on fresh
-//! launches (docs/METHOD.md). What can be said from any record is said: effect and interval of
-//! interleaved pairs, a changed configuration, a new failure.
+//! A figure is called better or worse after a screen and a confirmation on fresh launches of
+//! interleaved pairs (docs/METHOD.md), and never from stored figures of different campaigns. A
+//! changed configuration and a new failure are seen in any record.
+//!
+//! Reading order: [`cells`] (runs to pairs), [`estimate`] (pairs to figures), [`judge`] (figures to
+//! verdicts, pure), [`campaigns`] (which pairs are judged together).
 
+pub mod campaigns;
 pub mod cells;
+pub mod commits;
 pub mod estimate;
 pub mod flags;
-pub mod print;
+pub mod judge;
+pub mod junit;
+pub mod markdown;
+pub mod policy;
+pub mod text;
+pub mod waivers;
+pub mod words;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use schema::exit::Exit;
-use schema::metric::{Better, METRICS, Metric, Unit};
+use schema::comparison::SCHEMA;
+pub use schema::comparison::{CellDiff, Diff, FlagChange, Row, SideCounts};
+use schema::metric::{METRICS, Metric};
 use schema::run::RunRecord;
 use schema::verdict::{Cell, Stage, Verdict, VerdictKind};
-use serde::Serialize;
 
 use crate::release::ReleaseKey;
 use crate::store::Registry;
 use crate::summary::{self, Summary};
-use cells::{Block, CellRuns, SideCounts};
+use campaigns::{Judged, Noise, Pairs};
+use cells::CellRuns;
 use estimate::Estimate;
-use flags::FlagChange;
-
-/// What every output says about its figures.
-pub const NOTE: &str = "Figures are estimates and are not judged: `regressed` and `improved` need a \
-                        screen and a confirmation on fresh launches, which this version does not \
-                        run yet. Failures and changed configurations are judged.";
+use judge::Judgement;
+use policy::Standard;
 
 /// Shown where both releases have figures that were not measured side by side.
 pub const NOT_INTERLEAVED: &str = "not interleaved: shown, never judged";
@@ -64,67 +72,6 @@ impl Filter {
     }
 }
 
-/// Two releases compared.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Diff {
-    pub baseline: String,
-    pub candidate: String,
-    pub note: &'static str,
-    /// Cells that both releases have runs in, in order.
-    pub cells: Vec<CellDiff>,
-    /// Cells in which the candidate was not run.
-    pub baseline_only: Vec<Cell>,
-    /// Cells in which the baseline was not run.
-    pub candidate_only: Vec<Cell>,
-    /// Retracted runs that were left out.
-    pub retracted: usize,
-}
-
-/// One cell of a comparison.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct CellDiff {
-    pub cell: Cell,
-    /// Campaigns in which both releases ran side by side; empty when they never did.
-    pub campaigns: Vec<String>,
-    pub baseline_runs: SideCounts,
-    pub candidate_runs: SideCounts,
-    /// Flags that both sides know and that differ.
-    pub changed: Vec<FlagChange>,
-    /// What a reader has to know about the figures.
-    pub remarks: Vec<String>,
-    pub rows: Vec<Row>,
-}
-
-/// One metric of a cell.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Row {
-    pub title: &'static str,
-    pub unit: Unit,
-    pub better: Better,
-    pub gates: bool,
-    pub baseline: Option<Summary>,
-    pub candidate: Option<Summary>,
-    pub verdict: Verdict,
-}
-
-impl Diff {
-    /// 1 for a new failure, 3 when figures are all there is or nothing was compared, else 0.
-    #[must_use]
-    pub fn exit(&self) -> Exit {
-        let verdicts =
-            || self.cells.iter().flat_map(|cell| &cell.rows).map(|row| row.verdict.verdict);
-        if verdicts().any(|kind| matches!(kind, VerdictKind::NewFailure | VerdictKind::Regressed)) {
-            return Exit::Worse;
-        }
-        let open = |kind| matches!(kind, VerdictKind::Inconclusive | VerdictKind::ChangedConfig);
-        if verdicts().any(open) || verdicts().next().is_none() {
-            Exit::Inconclusive
-        } else {
-            Exit::Well
-        }
-    }
-}
-
 /// Compares `candidate` with `baseline`; a release may be written with or without its `v`.
 ///
 /// # Errors
@@ -144,23 +91,37 @@ pub fn diff(
     let of_both = |run: &&RunRecord| [&baseline, &candidate].contains(&&run.engine.release);
     let known = registry.runs.iter().map(|run| &run.record).filter(|run| filter.covers(run));
     let retracted = known.filter(of_both).count() - standing().filter(of_both).count();
-    let mut result = Diff {
-        baseline: baseline.clone(),
-        candidate: candidate.clone(),
-        note: NOTE,
-        cells: Vec::new(),
-        baseline_only: Vec::new(),
-        candidate_only: Vec::new(),
-        retracted,
-    };
+    let (mut baseline_only, mut candidate_only) = (Vec::new(), Vec::new());
+    let mut compared = Vec::new();
     for (cell, runs) in cells::sort(standing(), &baseline, &candidate) {
         match (runs.baseline.all.is_empty(), runs.candidate.all.is_empty()) {
-            (true, _) => result.candidate_only.push(cell),
-            (_, true) => result.baseline_only.push(cell),
-            _ => result.cells.push(compare(cell, &runs)),
+            (true, _) => candidate_only.push(cell),
+            (_, true) => baseline_only.push(cell),
+            _ => compared.push(Compared::of(cell, runs)),
         }
     }
-    Ok(result)
+    let policy = policy::standard();
+    let noise = {
+        let pairs: Vec<&Pairs<'_>> = compared.iter().filter_map(|c| c.pairs.as_ref()).collect();
+        campaigns::noise(&pairs, &policy.file)
+    };
+    let cells = judged(&compared, &noise, &policy, (&baseline, &candidate));
+    let in_percent = |noise: BTreeMap<&str, f64>| -> BTreeMap<String, f64> {
+        noise.into_iter().map(|(name, log)| (name.to_owned(), estimate::percent(log))).collect()
+    };
+    Ok(Diff {
+        schema: SCHEMA.to_owned(),
+        baseline,
+        candidate,
+        note: note(&policy),
+        policy: policy.quoted,
+        commits: None,
+        noise_pct: noise.into_iter().map(|(id, noise)| (id, in_percent(noise))).collect(),
+        cells,
+        baseline_only,
+        candidate_only,
+        retracted,
+    })
 }
 
 /// The release as the registry writes it.
@@ -177,89 +138,153 @@ fn release(registry: &Registry, name: &str, filter: &Filter) -> Result<String, D
     Err(DiffError::UnknownRelease { name: name.to_owned(), of: filter.words(), known })
 }
 
-fn compare(cell: Cell, runs: &CellRuns<'_>) -> CellDiff {
-    let blocks = cells::blocks(runs);
-    let blocks: Vec<(String, Block<'_>)> =
-        blocks.into_iter().map(|((campaign, _), block)| (campaign, block)).collect();
-    let used = Used::of(runs, &blocks);
-    let both = || used.baseline.iter().chain(&used.candidate).copied();
-    let comparable = cells::workloads(both()).len() <= 1;
-    let changed = flags::changed(&used.baseline, &used.candidate);
-    let paired = !blocks.is_empty();
-    let mut remarks = remarks(runs, paired, comparable);
-    if !changed.is_empty() {
-        let names: Vec<&str> = changed.iter().map(|change| change.flag.as_str()).collect();
-        remarks.push(format!("the configuration differs in `{}`", names.join("`, `")));
+/// What every output says about its figures.
+fn note(policy: &Standard) -> String {
+    let Standard { file, quoted } = policy;
+    format!(
+        "Judged by policy {}@{}: a figure is called better or worse after a screen of {} pairs and \
+         a confirmation of {} on fresh launches, both interleaved. Figures of different campaigns \
+         are shown and never judged. `sees` is the smallest effect that the pairs would have found.",
+        quoted.id, quoted.rev, file.screen_pairs, file.confirm_pairs
+    )
+}
+
+/// A cell that both releases have runs in.
+struct Compared<'a> {
+    cell: Cell,
+    runs: CellRuns<'a>,
+    campaigns: Vec<String>,
+    /// None where both never ran side by side.
+    pairs: Option<Pairs<'a>>,
+    /// Blocks whose runs are of different machines.
+    torn: usize,
+    changed: Vec<FlagChange>,
+    /// False where the sides were not asked the same requests.
+    same_workload: bool,
+}
+
+impl<'a> Compared<'a> {
+    fn of(cell: Cell, runs: CellRuns<'a>) -> Self {
+        let blocks = cells::blocks(&runs);
+        let torn = blocks.values().map(|blocks| blocks.torn).sum();
+        let mut paired = blocks;
+        paired.retain(|_, blocks| !blocks.screen.is_empty() || !blocks.confirm.is_empty());
+        let campaigns = paired.keys().cloned().collect();
+        let newest = paired.into_iter().next_back();
+        let (baseline, candidate) = match &newest {
+            None => (runs.baseline.usable(), runs.candidate.usable()),
+            Some((_, blocks)) => {
+                let every = || blocks.screen.iter().chain(&blocks.confirm);
+                (
+                    every().flat_map(|block| block.baseline.clone()).collect(),
+                    every().flat_map(|block| block.candidate.clone()).collect(),
+                )
+            }
+        };
+        let changed = flags::changed(&baseline, &candidate);
+        let both = baseline.into_iter().chain(candidate);
+        let same_workload = cells::workloads(both).len() <= 1;
+        let comparable = same_workload && changed.is_empty();
+        let pairs = newest.map(|(campaign, blocks)| Pairs { campaign, blocks, comparable });
+        Self { cell, runs, campaigns, pairs, torn, changed, same_workload }
     }
-    let context = Context { cell: &cell, comparable, changed: !changed.is_empty() };
-    let mut rows: Vec<Row> = failures(&context, runs).into_iter().collect();
-    for metric in METRICS.iter().filter(|metric| metric.name != FAILURES) {
-        rows.extend(figure(&context, metric, &used, &blocks));
+
+    /// The runs behind a figure: those of the pairs where there are any, so that another day's runs
+    /// do not move a mean.
+    fn used(&self, stage: Stage) -> (Vec<&'a RunRecord>, Vec<&'a RunRecord>) {
+        match &self.pairs {
+            None => (self.runs.baseline.usable(), self.runs.candidate.usable()),
+            Some(pairs) => {
+                let blocks = pairs.blocks.of(stage).iter();
+                let sides = blocks.map(|block| (block.baseline.clone(), block.candidate.clone()));
+                let (baseline, candidate): (Vec<_>, Vec<_>) = sides.unzip();
+                (baseline.concat(), candidate.concat())
+            }
+        }
     }
-    let campaigns: BTreeSet<String> = blocks.into_iter().map(|(campaign, _)| campaign).collect();
-    CellDiff {
-        campaigns: campaigns.into_iter().collect(),
-        baseline_runs: runs.baseline.counts(),
-        candidate_runs: runs.candidate.counts(),
-        changed,
-        remarks,
-        rows,
-        cell,
+
+    fn remarks(&self) -> Vec<String> {
+        let mut remarks = Vec::new();
+        let (baseline, candidate) = (self.runs.baseline.counts(), self.runs.candidate.counts());
+        if self.pairs.is_none() && baseline.used > 0 && candidate.used > 0 {
+            remarks.push(NOT_INTERLEAVED.to_owned());
+        }
+        if let [older @ .., _] = self.campaigns.as_slice()
+            && !older.is_empty()
+        {
+            let older = older.join("`, `");
+            remarks.push(format!("compared before in `{older}`; the newest campaign is judged"));
+        }
+        if self.torn > 0 {
+            let torn = self.torn;
+            remarks.push(format!("{torn} blocks left out: their runs are of different machines"));
+        }
+        if !self.same_workload {
+            remarks.push("the workloads differ: shown, not compared".to_owned());
+        }
+        for (side, counts) in [("baseline", baseline), ("candidate", candidate)] {
+            if counts.invalid > 0 {
+                remarks.push(format!("{side}: {} INVALID runs left out", counts.invalid));
+            }
+            if counts.lost > 0 {
+                remarks.push(format!("{side}: {} runs lost to the machine", counts.lost));
+            }
+        }
+        if !self.changed.is_empty() {
+            let names: Vec<&str> = self.changed.iter().map(|change| change.flag.as_str()).collect();
+            remarks.push(format!("the configuration differs in `{}`", names.join("`, `")));
+        }
+        remarks
+    }
+
+    /// The command that measures both releases in this cell again.
+    fn command(&self, (baseline, candidate): (&str, &str)) -> Vec<String> {
+        let Cell { engine, model, scenario, .. } = &self.cell;
+        let scenario = scenario.split('@').next().unwrap_or_default();
+        let mut words = vec!["cargo", "xtask", "release-bench", candidate, "--baseline", baseline];
+        if engine != "redline" {
+            words.extend(["--engine", engine]);
+        }
+        words.extend(["--model", model, "--scenario", scenario]);
+        words.into_iter().map(str::to_owned).collect()
     }
 }
 
-/// The runs whose figures are shown: those of the pairs where there are any, so that another day's
-/// runs do not move a mean.
-struct Used<'a> {
-    baseline: Vec<&'a RunRecord>,
-    candidate: Vec<&'a RunRecord>,
-}
-
-impl<'a> Used<'a> {
-    fn of(runs: &CellRuns<'a>, blocks: &[(String, Block<'a>)]) -> Self {
-        if blocks.is_empty() {
-            let (baseline, candidate) = (runs.baseline.usable(), runs.candidate.usable());
-            return Self { baseline, candidate };
+fn judged(
+    compared: &[Compared<'_>],
+    noise: &Noise,
+    policy: &Standard,
+    releases: (&str, &str),
+) -> Vec<CellDiff> {
+    let pairs: Vec<Option<&Pairs<'_>>> = compared.iter().map(|c| c.pairs.as_ref()).collect();
+    let judgements = campaigns::judgements(&pairs, noise, &policy.file);
+    let of_cell = |(index, cell): (usize, &Compared<'_>)| {
+        let campaign = cell.pairs.as_ref().map(|pairs| pairs.campaign.clone());
+        let rows = METRICS.iter().filter_map(|metric| match metric.name {
+            FAILURES => failures(cell, metric),
+            name => {
+                let judged = judgements.get(&(index, name)).copied();
+                figure(cell, metric, judged, policy)
+            }
+        });
+        CellDiff {
+            rows: rows.collect(),
+            cell: cell.cell.clone(),
+            campaigns: cell.campaigns.clone(),
+            judged: campaign,
+            baseline_runs: cell.runs.baseline.counts(),
+            candidate_runs: cell.runs.candidate.counts(),
+            changed: cell.changed.clone(),
+            remarks: cell.remarks(),
+            command: cell.command(releases),
         }
-        Self {
-            baseline: blocks.iter().flat_map(|(_, block)| block.baseline.clone()).collect(),
-            candidate: blocks.iter().flat_map(|(_, block)| block.candidate.clone()).collect(),
-        }
-    }
-}
-
-struct Context<'a> {
-    cell: &'a Cell,
-    /// False when the sides were not asked the same requests.
-    comparable: bool,
-    /// True when the sides ran with different flags.
-    changed: bool,
-}
-
-fn remarks(runs: &CellRuns<'_>, paired: bool, comparable: bool) -> Vec<String> {
-    let mut remarks = Vec::new();
-    let (baseline, candidate) = (runs.baseline.counts(), runs.candidate.counts());
-    if !paired && baseline.used > 0 && candidate.used > 0 {
-        remarks.push(NOT_INTERLEAVED.to_owned());
-    }
-    if !comparable {
-        remarks.push("the workloads differ: shown, not compared".to_owned());
-    }
-    for (side, counts) in [("baseline", baseline), ("candidate", candidate)] {
-        if counts.invalid > 0 {
-            remarks.push(format!("{side}: {} INVALID runs left out", counts.invalid));
-        }
-        if counts.lost > 0 {
-            remarks.push(format!("{side}: {} runs lost to the machine", counts.lost));
-        }
-    }
-    remarks
+    };
+    compared.iter().enumerate().map(of_cell).collect()
 }
 
 /// The row of failures; none when nothing failed on either side.
-fn failures(context: &Context<'_>, runs: &CellRuns<'_>) -> Option<Row> {
-    let metric = METRICS.iter().find(|metric| metric.name == FAILURES)?;
-    let (before, after) = (runs.baseline.counts(), runs.candidate.counts());
+fn failures(cell: &Compared<'_>, metric: &'static Metric) -> Option<Row> {
+    let (before, after) = (cell.runs.baseline.counts(), cell.runs.candidate.counts());
     let kind = match (before.failed > 0, after.failed > 0) {
         (false, false) => return None,
         (false, true) if before.used > 0 => VerdictKind::NewFailure,
@@ -267,68 +292,75 @@ fn failures(context: &Context<'_>, runs: &CellRuns<'_>) -> Option<Row> {
         _ => VerdictKind::Inconclusive,
     };
     let spread = |side: &cells::Side<'_>| summary::of_metric(metric, side.all.iter().copied());
-    let (baseline, candidate) = (spread(&runs.baseline), spread(&runs.candidate));
-    Some(row(context, metric, (baseline, candidate), None, kind))
+    let sides = (spread(&cell.runs.baseline), spread(&cell.runs.candidate));
+    let judgement = estimated(kind);
+    Some(row(cell, metric, sides, None, (judgement, None)))
 }
 
 /// The row of one metric; none when neither side knows it.
 fn figure(
-    context: &Context<'_>,
+    cell: &Compared<'_>,
     metric: &'static Metric,
-    used: &Used<'_>,
-    blocks: &[(String, Block<'_>)],
+    judged: Option<Judged>,
+    policy: &Standard,
 ) -> Option<Row> {
+    let kind = match cell.changed.is_empty() {
+        true => VerdictKind::Inconclusive,
+        false => VerdictKind::ChangedConfig,
+    };
+    let unjudged = Judged { judgement: estimated(kind), noise: None };
+    let Judged { judgement, noise } = judged.unwrap_or(unjudged);
+    let used = cell.used(judgement.stage);
     let spread = |runs: &[&RunRecord]| summary::of_metric(metric, runs.iter().copied());
-    let (baseline, candidate) = (spread(&used.baseline), spread(&used.candidate));
-    if baseline.is_none() && candidate.is_none() {
+    let sides = (spread(&used.0), spread(&used.1));
+    if sides.0.is_none() && sides.1.is_none() {
         return None;
     }
-    let estimate = context.comparable.then(|| estimate_of(metric, used, blocks)).flatten();
-    let kind = if context.changed { VerdictKind::ChangedConfig } else { VerdictKind::Inconclusive };
-    Some(row(context, metric, (baseline, candidate), estimate, kind))
+    let estimate = match &cell.pairs {
+        _ if !cell.same_workload => None,
+        Some(pairs) => {
+            let ratios = campaigns::log_ratios(metric, pairs.blocks.of(judgement.stage));
+            estimate::paired(&ratios, &policy.file)
+        }
+        None => stored(metric, &used),
+    };
+    Some(row(cell, metric, sides, estimate, (judgement, noise)))
 }
 
-fn estimate_of(
+/// Effect alone, of runs that were not made side by side.
+fn stored(
     metric: &Metric,
-    used: &Used<'_>,
-    blocks: &[(String, Block<'_>)],
+    (baseline, candidate): &(Vec<&RunRecord>, Vec<&RunRecord>),
 ) -> Option<Estimate> {
     let values = |runs: &[&RunRecord]| -> Vec<f64> {
         runs.iter().filter_map(|run| metric.value(run)).collect()
     };
-    if blocks.is_empty() {
-        let effect = estimate::unpaired(&values(&used.baseline), &values(&used.candidate))?;
-        let alone =
-            Estimate { pairs: 0, effect_pct: effect, interval_pct: None, p: None, mde_pct: None };
-        return Some(alone);
-    }
-    // A block gives one log ratio, however many launches of a side it holds.
-    let ratios: Vec<f64> = blocks
-        .iter()
-        .filter_map(|(_, block)| {
-            let effect = estimate::unpaired(&values(&block.baseline), &values(&block.candidate))?;
-            Some((effect / 100.0).ln_1p())
-        })
-        .collect();
-    estimate::paired(&ratios)
+    let effect_pct = estimate::unpaired(&values(baseline), &values(candidate))?;
+    Some(Estimate { pairs: 0, effect_pct, interval_pct: None, p: None, mde_pct: None })
+}
+
+/// A verdict that no statistics went into.
+fn estimated(kind: VerdictKind) -> Judgement {
+    Judgement { kind, stage: Stage::Estimate, suspected: false, p_adjusted: None }
 }
 
 fn row(
-    context: &Context<'_>,
+    cell: &Compared<'_>,
     metric: &'static Metric,
     (baseline, candidate): (Option<Summary>, Option<Summary>),
     estimate: Option<Estimate>,
-    verdict: VerdictKind,
+    (judgement, noise): (Judgement, Option<f64>),
 ) -> Row {
+    let any = cell.runs.baseline.all.iter().chain(&cell.runs.candidate.all).next();
     Row {
-        title: metric.title,
+        title: metric.title.to_owned(),
         unit: metric.unit,
         better: metric.better,
-        gates: metric.gates,
+        gates: metric.gates_under(any.and_then(|run| run.scenario.arrival.as_ref())),
         baseline,
         candidate,
         verdict: Verdict {
-            cell: context.cell.clone(),
+            cell: cell.cell.clone(),
             metric: metric.name.to_owned(),
             baseline: baseline.map(|spread| spread.mean),
             candidate: candidate.map(|spread| spread.mean),
@@ -336,10 +368,13 @@ fn row(
             effect_pct: estimate.map(|estimate| estimate.effect_pct),
             interval_pct: estimate.and_then(|estimate| estimate.interval_pct),
             p: estimate.and_then(|estimate| estimate.p),
+            p_adjusted: judgement.p_adjusted,
             floor_pct: metric.floor_pct,
+            noise_pct: noise.map(estimate::percent),
             mde_pct: estimate.and_then(|estimate| estimate.mde_pct),
-            verdict,
-            stage: Stage::Estimate,
+            verdict: judgement.kind,
+            stage: judgement.stage,
+            suspected: judgement.suspected,
             waiver: None,
         },
     }

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use audit::sample::{Sample, campaign_id, reseal};
 use expect_test::expect;
+use schema::exit::Exit;
 use schema::run::{FailureClass, Kind, PromptForm, RunRecord, ValidityVerdict};
+use schema::scenario::Arrival;
 
 use super::*;
 use crate::store::{Retraction, Stored};
@@ -15,27 +17,44 @@ fn registry(runs: Vec<RunRecord>) -> Registry {
     Registry { runs: runs.into_iter().map(stored).collect(), ..Registry::default() }
 }
 
-/// `pairs` blocks of one campaign; the candidate has `speed` times the speed of the baseline.
-fn interleaved(pairs: u32, speed: f64) -> Vec<RunRecord> {
+/// `pairs` blocks of one campaign, from number `first`; the candidate has `speed` times the speed
+/// of the baseline.
+fn blocks(first: u32, pairs: u32, speed: f64, stage: Option<Stage>) -> Vec<RunRecord> {
     let mut runs = Vec::new();
-    for block in 0..pairs {
-        for (position, release) in ["v0.9.1", "v0.9.2"].into_iter().enumerate() {
+    for block in first..first + pairs {
+        let mut releases = ["v0.9.1", "v0.9.2"];
+        if block % 2 == 1 {
+            releases.reverse();
+        }
+        for (position, release) in releases.into_iter().enumerate() {
             let serial = u64::from(block) * 2 + position as u64 + 1;
             // A machine whose speed wanders by up to 2 %, alike for both of a pair.
             let drift = 1.0 + 0.01 * f64::from(block % 3);
             let own = 1.0 + 0.002 * ((serial * 7) % 5) as f64;
-            let factor = if position == 1 { speed } else { 1.0 };
+            let factor = if release == "v0.9.2" { speed } else { 1.0 };
             let sample = Sample {
                 release: release.to_owned(),
                 serial,
                 seed: serial,
                 campaign: (campaign_id(9), block, position as u32),
+                stage,
                 speed: drift * own * factor,
                 ..Sample::default()
             };
             runs.push(sample.record());
         }
     }
+    runs
+}
+
+fn interleaved(pairs: u32, speed: f64) -> Vec<RunRecord> {
+    blocks(0, pairs, speed, None)
+}
+
+/// A screen of 5 pairs and a confirmation of 8, each with a speed of its own.
+fn two_stages(screen: f64, confirm: f64) -> Vec<RunRecord> {
+    let mut runs = interleaved(5, screen);
+    runs.extend(blocks(5, 8, confirm, Some(Stage::Confirm)));
     runs
 }
 
@@ -57,18 +76,103 @@ fn row_of<'a>(diff: &'a Diff, metric: &str) -> &'a Row {
 }
 
 #[test]
-fn a_known_effect_is_estimated_and_not_judged() {
-    for (speed, effect) in [(0.95, -5.0), (1.0, 0.0), (1.08, 8.0)] {
+fn a_screen_finds_and_does_not_judge() {
+    for (speed, effect) in [(0.92, -8.0), (0.95, -5.0), (1.08, 8.0)] {
         let diff = compare_all(interleaved(5, speed));
         let verdict = &row_of(&diff, "output_tokens_per_s").verdict;
         let (low, high) = verdict.interval_pct.unwrap();
-        assert_eq!((verdict.pairs, verdict.stage), (5, Stage::Estimate));
+        assert_eq!((verdict.pairs, verdict.stage), (5, Stage::Screen));
         assert!((verdict.effect_pct.unwrap() - effect).abs() < 0.6, "{verdict:?}");
         assert!(low < verdict.effect_pct.unwrap() && verdict.effect_pct.unwrap() < high);
         assert!(verdict.mde_pct.unwrap() < 2.0, "pairing cancels the drift: {verdict:?}");
-        assert_eq!(verdict.verdict, VerdictKind::Inconclusive);
+        assert_eq!((verdict.verdict, verdict.suspected), (VerdictKind::Inconclusive, true));
         assert_eq!(diff.exit(), Exit::Inconclusive);
     }
+}
+
+#[test]
+fn two_stages_that_agree_make_a_verdict() {
+    use VerdictKind::{Improved, Regressed, Unchanged};
+    for (screen, confirm, kind, exit) in [
+        (0.95, 0.95, Regressed, Exit::Worse),
+        (1.08, 1.08, Improved, Exit::Well),
+        (0.95, 1.0, Unchanged, Exit::Well),
+        (1.0, 0.5, Unchanged, Exit::Well),
+    ] {
+        let diff = compare_all(two_stages(screen, confirm));
+        let row = row_of(&diff, "output_tokens_per_s");
+        assert_eq!(row.verdict.verdict, kind, "{screen} then {confirm}: {row:?}");
+        assert_eq!(diff.exit(), exit, "{screen} then {confirm}");
+        if row.verdict.suspected {
+            // What was selected for its size is estimated anew.
+            assert_eq!((row.verdict.stage, row.verdict.pairs), (Stage::Confirm, 8));
+            assert_eq!(row.baseline.unwrap().n, 8);
+            assert!(row.verdict.p_adjusted.is_some());
+        }
+    }
+}
+
+#[test]
+fn what_only_informs_is_never_judged() {
+    let diff = compare_all(two_stages(0.8, 0.8));
+    for metric in ["ttft_us_p50", "tpot_us_p99", "e2e_us_mean"] {
+        let row = row_of(&diff, metric);
+        assert!(!row.gates, "all requests arrive at once: {metric}");
+        assert_eq!(
+            (row.verdict.verdict, row.verdict.stage),
+            (VerdictKind::Inconclusive, Stage::Estimate)
+        );
+        assert!(row.verdict.interval_pct.is_some());
+    }
+    let mut runs = two_stages(0.8, 0.8);
+    for run in &mut runs {
+        run.scenario.arrival = Some(Arrival::Closed { concurrency: 4 });
+    }
+    let diff = compare_all(runs.into_iter().map(reseal).collect());
+    assert_eq!(row_of(&diff, "ttft_us_p50").verdict.verdict, VerdictKind::Regressed);
+    assert_eq!(row_of(&diff, "ttft_us_p99").verdict.verdict, VerdictKind::Inconclusive);
+}
+
+#[test]
+fn noise_is_what_a_release_shows_against_itself() {
+    let diff = compare_all(interleaved(5, 0.9));
+    let noise = &diff.noise_pct[&campaign_id(9)];
+    // Neighbours differ by drift and by up to 0.8 % of their own, never by the change itself.
+    let width = noise["output_tokens_per_s"];
+    assert!((0.5..3.0).contains(&width), "{noise:?}");
+    assert_eq!(noise["rss_bytes_max"], 0.0);
+    let own = row_of(&diff, "output_tokens_per_s").verdict.noise_pct.unwrap();
+    assert!((own - width).abs() < 1e-9, "one cell is all cells: {own} and {width}");
+}
+
+#[test]
+fn the_newest_campaign_is_judged_and_older_ones_are_named() {
+    let mut runs = two_stages(0.9, 0.9);
+    for (index, mut run) in interleaved(5, 1.0).into_iter().enumerate() {
+        run.campaign.as_mut().unwrap().id = campaign_id(20);
+        run.id = schema::id::ulid(1_767_225_700_000, index as u128);
+        runs.push(reseal(run));
+    }
+    let diff = compare_all(runs);
+    let cell = &diff.cells[0];
+    assert_eq!(cell.judged, Some(campaign_id(20)));
+    assert_eq!(row_of(&diff, "output_tokens_per_s").verdict.verdict, VerdictKind::Unchanged);
+    assert!(cell.remarks[0].starts_with(&format!("compared before in `{}`", campaign_id(9))));
+}
+
+#[test]
+fn runs_of_different_machines_are_no_pair() {
+    let mut runs = two_stages(0.9, 0.9);
+    for run in runs.iter_mut().filter(|run| run.engine.release == "v0.9.2") {
+        run.hardware.kernel = Some("6.2.0".into());
+    }
+    let diff = compare_all(runs.into_iter().map(reseal).collect());
+    let row = row_of(&diff, "output_tokens_per_s");
+    assert_eq!((row.verdict.pairs, row.verdict.verdict), (0, VerdictKind::Inconclusive));
+    let remarks = &diff.cells[0].remarks;
+    assert_eq!(remarks[0], NOT_INTERLEAVED);
+    assert_eq!(remarks[1], "13 blocks left out: their runs are of different machines");
+    assert_eq!(diff.exit(), Exit::Inconclusive);
 }
 
 #[test]
@@ -82,14 +186,12 @@ fn stored_figures_of_another_day_are_shown_and_never_judged() {
 }
 
 #[test]
-fn no_comparison_ever_says_regressed_or_improved() {
+fn nothing_is_called_a_change_without_a_confirmation() {
     for speed in [0.2, 0.97, 1.0, 1.03, 5.0] {
         for runs in [interleaved(8, speed), scattered(8, speed)] {
             let diff = compare_all(runs);
-            let kinds =
-                diff.cells.iter().flat_map(|cell| &cell.rows).map(|row| row.verdict.verdict);
-            let judged = [VerdictKind::Regressed, VerdictKind::Improved, VerdictKind::Unchanged];
-            assert!(kinds.into_iter().all(|kind| !judged.contains(&kind)));
+            let judged = [VerdictKind::Regressed, VerdictKind::Improved];
+            assert!(diff.rows().all(|row| !judged.contains(&row.verdict.verdict)));
         }
     }
 }
@@ -250,28 +352,40 @@ fn the_text_says_what_it_knows_and_what_it_does_not() {
             .retain(|row| ["output_tokens_per_s", "tpot_us_p50"].contains(&&*row.verdict.metric));
     }
     expect![[r#"
-        v0.9.1 -> v0.9.2
+        v0.9.1 -> v0.9.2: 1 inconclusive
 
         redline on cpu-example-simulated-f6m1s1-2c: smollm2-135m-instruct-q4_1, cpu-f32-tp1, balanced-lite@1
-          5 pairs, interleaved in 1 campaign
+          5 pairs, interleaved in campaign 01KDVDNJS80000000000000009
           metric         v0.9.1                    v0.9.2                    effect  95 % interval   sees   verdict
-          Output tokens  1331.6/s (CV 0.7 %, n 5)  1261.9/s (CV 0.9 %, n 5)  -5.2 %  -5.9 to -4.6 %  0.9 %  inconclusive
-          TPOT p50       19.76 ms (CV 0.6 %, n 5)  20.80 ms (CV 0.8 %, n 5)  +5.3 %  +4.6 to +6.1 %  1.0 %  inconclusive
+          Output tokens  1330.6/s (CV 0.8 %, n 5)  1262.8/s (CV 0.8 %, n 5)  -5.1 %  -5.8 to -4.4 %  1.0 %  inconclusive: suspected, not confirmed
+          TPOT p50       19.77 ms (CV 0.8 %, n 5)  20.79 ms (CV 0.6 %, n 5)  +5.2 %  +4.4 to +5.9 %  1.0 %  informs
+          again: cargo xtask release-bench v0.9.2 --baseline v0.9.1 --model smollm2-135m-instruct-q4_1 --scenario balanced-lite
 
-        Figures are estimates and are not judged: `regressed` and `improved` need a screen and a confirmation on fresh launches, which this version does not run yet. Failures and changed configurations are judged.
-    "#]].assert_eq(&print::text(&diff));
+        Judged by policy release@1: a figure is called better or worse after a screen of 5 pairs and a confirmation of 8 on fresh launches, both interleaved. Figures of different campaigns are shown and never judged. `sees` is the smallest effect that the pairs would have found.
+    "#]].assert_eq(&text::text(&diff));
     expect![[r#"
+        <!-- redline diff -->
         ## v0.9.1 -> v0.9.2
 
-        ### redline on cpu-example-simulated-f6m1s1-2c: smollm2-135m-instruct-q4_1, cpu-f32-tp1, balanced-lite@1
+        1 inconclusive
 
-        - 5 pairs, interleaved in 1 campaign
+        | cell | metric | v0.9.1 | v0.9.2 | effect | 95 % interval | verdict |
+        | --- | ---: | ---: | ---: | ---: | ---: | --- |
+        | smollm2-135m-instruct-q4_1 balanced-lite@1 | Output tokens | 1330.6/s (CV 0.8 %, n 5) | 1262.8/s (CV 0.8 %, n 5) | -5.1 % | -5.8 to -4.4 % | inconclusive: suspected, not confirmed |
+
+        <details><summary>redline on cpu-example-simulated-f6m1s1-2c: smollm2-135m-instruct-q4_1, cpu-f32-tp1, balanced-lite@1</summary>
+
+        - 5 pairs, interleaved in campaign 01KDVDNJS80000000000000009
 
         | metric | v0.9.1 | v0.9.2 | effect | 95 % interval | sees | verdict |
         | --- | ---: | ---: | ---: | ---: | ---: | --- |
-        | Output tokens | 1331.6/s (CV 0.7 %, n 5) | 1261.9/s (CV 0.9 %, n 5) | -5.2 % | -5.9 to -4.6 % | 0.9 % | inconclusive |
-        | TPOT p50 | 19.76 ms (CV 0.6 %, n 5) | 20.80 ms (CV 0.8 %, n 5) | +5.3 % | +4.6 to +6.1 % | 1.0 % | inconclusive |
+        | Output tokens | 1330.6/s (CV 0.8 %, n 5) | 1262.8/s (CV 0.8 %, n 5) | -5.1 % | -5.8 to -4.4 % | 1.0 % | inconclusive: suspected, not confirmed |
+        | TPOT p50 | 19.77 ms (CV 0.8 %, n 5) | 20.79 ms (CV 0.6 %, n 5) | +5.2 % | +4.4 to +5.9 % | 1.0 % | informs |
 
-        Figures are estimates and are not judged: `regressed` and `improved` need a screen and a confirmation on fresh launches, which this version does not run yet. Failures and changed configurations are judged.
-    "#]].assert_eq(&print::markdown(&diff));
+        Again: `cargo xtask release-bench v0.9.2 --baseline v0.9.1 --model smollm2-135m-instruct-q4_1 --scenario balanced-lite`
+
+        </details>
+
+        Judged by policy release@1: a figure is called better or worse after a screen of 5 pairs and a confirmation of 8 on fresh launches, both interleaved. Figures of different campaigns are shown and never judged. `sees` is the smallest effect that the pairs would have found.
+    "#]].assert_eq(&markdown::markdown(&diff));
 }

@@ -1,9 +1,12 @@
 //! `list`, `show` and `diff` as a user runs them.
 
 use crate::scratch::{Scratch, repeats, write};
-use audit::sample::{Sample, campaign_id};
+use audit::sample::{Sample, campaign_id, reseal};
 use expect_test::expect;
+use schema::comparison::Diff;
 use schema::run::RunRecord;
+use schema::trend::Trend;
+use schema::verdict::Stage;
 
 fn pair(block: u32, speed: f64, failed: u64) -> [RunRecord; 2] {
     let sample = |release: &str, position: u32, speed: f64, failed: u64| Sample {
@@ -11,11 +14,19 @@ fn pair(block: u32, speed: f64, failed: u64) -> [RunRecord; 2] {
         serial: u64::from(2 * block + position + 1),
         seed: u64::from(2 * block + position + 1),
         campaign: (campaign_id(9), block, position),
+        stage: (block >= SCREEN).then_some(Stage::Confirm),
         speed,
         failed,
         ..Sample::default()
     };
     [sample("v0.9.1", 0, 1.0, 0).record(), sample("v0.9.2", 1, speed, failed).record()]
+}
+
+/// Pairs of a screen; later blocks confirm.
+const SCREEN: u32 = 5;
+
+fn pairs(blocks: std::ops::Range<u32>, speed: f64) -> Vec<RunRecord> {
+    blocks.flat_map(|block| pair(block, speed, 0)).collect()
 }
 
 #[test]
@@ -41,29 +52,137 @@ fn runs_are_listed_and_shown() {
     assert_eq!(scratch.results(&["show", "ZZ"]).code, 2);
 }
 
+const DIFF: [&str; 3] = ["diff", "v0.9.1", "v0.9.2"];
+
 #[test]
 fn a_comparison_ends_with_what_it_found() {
     let scratch = Scratch::new();
-    let recorded: Vec<RunRecord> = (0..5).flat_map(|block| pair(block, 0.97, 0)).collect();
-    scratch.record(&scratch.overlay("o", &recorded));
-    let answer = scratch.results(&["diff", "v0.9.1", "v0.9.2"]);
+    scratch.record(&scratch.overlay("o", &pairs(0..SCREEN, 0.97)));
+    let answer = scratch.results(&DIFF);
     assert_eq!(answer.code, 3, "{answer:?}");
-    assert!(answer.out.contains("5 pairs, interleaved in 1 campaign"), "{}", answer.out);
-    assert!(answer.out.contains("are not judged"), "{}", answer.out);
+    let said =
+        ["v0.9.2: 1 inconclusive, 1 unchanged", "5 pairs, interleaved in campaign", SUSPECTED];
+    assert!(said.iter().all(|words| answer.out.contains(words)), "{}", answer.out);
 
-    let json = scratch.results(&["diff", "v0.9.1", "v0.9.2", "--format", "json"]);
-    let diff: serde_json::Value = serde_json::from_str(&json.out).unwrap();
-    assert_eq!(diff["cells"][0]["rows"][0]["verdict"]["stage"], "estimate");
-    let md = scratch.results(&["diff", "v0.9.1", "v0.9.2", "--format", "md"]);
-    assert!(md.out.contains("| metric | v0.9.1 | v0.9.2 | effect |"), "{}", md.out);
+    let json = scratch.results(&[&DIFF[..], &["--format", "json"]].concat());
+    let diff: Diff = serde_json::from_str(&json.out).unwrap();
+    let suspected: Vec<&str> = diff
+        .rows()
+        .filter(|row| row.verdict.suspected)
+        .map(|row| row.verdict.metric.as_str())
+        .collect();
+    assert_eq!((diff.schema.as_str(), suspected), ("diff.v1", vec!["output_tokens_per_s"]));
+    let md = scratch.results(&[&DIFF[..], &["--format", "md"]].concat());
+    assert!(md.out.starts_with("<!-- redline diff -->\n## v0.9.1 -> v0.9.2\n"), "{}", md.out);
 
     // An overlay that is not committed yet counts as well.
     let overlay = scratch.overlay("new", &pair(7, 1.0, 2));
-    let arguments = ["diff", "v0.9.1", "v0.9.2", "--overlay", overlay.to_str().unwrap()];
-    let answer = scratch.results(&arguments);
+    let answer = scratch.results(&[&DIFF[..], &["--overlay", overlay.to_str().unwrap()]].concat());
     assert_eq!((answer.code, answer.out.contains("new-failure")), (1, true), "{answer:?}");
     assert_eq!(scratch.results(&["diff", "v0.9.1", "v0.9.9"]).code, 2);
-    assert_eq!(scratch.results(&["diff", "v0.9.1", "v0.9.2", "--hardware", "h200-141g"]).code, 2);
+    assert_eq!(scratch.results(&[&DIFF[..], &["--hardware", "h200-141g"]].concat()).code, 2);
+}
+
+const SUSPECTED: &str = "inconclusive: suspected, not confirmed";
+
+/// Both stages of a release that got 10 % slower, recorded.
+fn slower() -> Scratch {
+    let scratch = Scratch::new();
+    scratch.record(&scratch.overlay("o", &pairs(0..13, 0.9)));
+    scratch
+}
+
+#[test]
+fn a_confirmed_regression_fails_the_gate_in_every_format() {
+    let scratch = slower();
+    for (format, words) in [
+        ("text", "regressed"),
+        ("md", "| regressed |"),
+        ("json", "\"verdict\": \"regressed\""),
+        ("junit", "<failure message=\"regressed: "),
+    ] {
+        let answer = scratch.results(&[&DIFF[..], &["--format", format]].concat());
+        assert_eq!(answer.code, 1, "{format}: {answer:?}");
+        assert!(answer.out.contains(words), "{format}: {}", answer.out);
+    }
+    let junit = scratch.results(&[&DIFF[..], &["--format", "junit"]].concat()).out;
+    assert!(junit.starts_with("<?xml version=\"1.0\""), "{junit}");
+    let head = "<testsuites name=\"v0.9.1 to v0.9.2\" tests=\"2\" failures=\"1\" errors=\"0\">";
+    assert!(junit.contains(head), "{junit}");
+}
+
+#[test]
+fn a_waiver_accepts_a_regression_until_it_expires() {
+    for (until, code) in [("2999-01-01T00:00:00Z", 0), ("2026-01-02T00:00:00Z", 1)] {
+        let scratch = slower();
+        let overlay = scratch.path("../waivers");
+        let event = campaign_id(500);
+        write(
+            &overlay.join(format!("events/2026/{event}.toml")),
+            &format!(
+                "schema = \"event.v1\"\nid = \"{event}\"\nkind = \"waive\"\n\
+                 at = \"2026-01-01T00:00:00Z\"\nexpires = \"{until}\"\n\
+                 cell = \"redline/*/*/*/balanced-lite@1\"\nmetric = \"output_tokens_per_s\"\n\
+                 reason = \"Outputs are right again.\"\n"
+            ),
+        );
+        let answer = scratch.record(&overlay);
+        assert_eq!(answer.code, 0, "{answer:?}");
+        let answer = scratch.results(&DIFF);
+        assert_eq!(answer.code, code, "{answer:?}");
+        let shown =
+            format!("regressed, waived: Outputs are right again. (until {until}, event {event})");
+        assert_eq!(answer.out.contains(&shown), code == 0, "{}", answer.out);
+        assert_eq!(answer.out.contains("1 regressed (1 waived)"), code == 0, "{}", answer.out);
+    }
+}
+
+#[test]
+fn the_commits_between_are_those_that_touch_the_engine() {
+    let scratch = Scratch::new();
+    let commit = |path: &str, message: &str| {
+        scratch.write(path, message);
+        scratch.git(&["add", "."]);
+        scratch.git(&["commit", "--quiet", "--message", message]);
+        scratch.git(&["rev-parse", "HEAD"]).trim().to_owned()
+    };
+    let before = commit("engine/src/main.rs", "engine: the baseline");
+    commit("docs/notes.md", "docs: a note");
+    commit("engine/src/main.rs", "engine: slower `loop`");
+    let after = commit("engine/src/main.rs", "engine: the candidate");
+    let records = pairs(0..SCREEN, 1.0).into_iter().map(|mut run| {
+        let commit = if run.engine.release == "v0.9.1" { &before } else { &after };
+        run.engine.commit = Some(commit.clone());
+        reseal(run)
+    });
+    scratch.record(&scratch.overlay("o", &records.collect::<Vec<_>>()));
+    let text = scratch.results(&DIFF).out;
+    let range = format!("2 commits that touch the engine in {}..{}:", &before[..10], &after[..10]);
+    assert!(text.contains(&range) && text.contains("engine: slower `loop`"), "{text}");
+    assert!(!text.contains("docs: a note") && !text.contains("engine: the baseline"), "{text}");
+}
+
+#[test]
+fn trends_are_text_and_plain_data() {
+    let scratch = Scratch::new();
+    let release = |index: u64, speed: f64| Sample {
+        release: format!("v0.{index}.0"),
+        serial: index + 1,
+        campaign: (campaign_id(index), 0, 0),
+        speed,
+        ..Sample::default()
+    };
+    let runs = (0..8).map(|index| release(index, if index < 4 { 1.0 } else { 0.8 }).record());
+    scratch.record(&scratch.overlay("o", &runs.collect::<Vec<_>>()));
+    let text = scratch.results(&["trend", "--scenario", "balanced-lite"]);
+    assert_eq!(text.code, 0, "{text:?}");
+    assert!(text.out.contains("a new level, -20.") && text.out.contains(", worse"), "{text:?}");
+    let arguments = ["trend", "--metric", "output_tokens_per_s", "--format", "json"];
+    let trends: Vec<Trend> = serde_json::from_str(&scratch.results(&arguments).out).unwrap();
+    assert_eq!((trends.len(), trends[0].changes[0].release.as_str()), (1, "v0.4.0"));
+    let unknown = scratch.results(&["trend", "--metric", "speed"]);
+    assert_eq!(unknown.code, 2, "{unknown:?}");
+    assert!(unknown.err.contains("error: no metric is called `speed`\nhint: there are "));
 }
 
 #[test]

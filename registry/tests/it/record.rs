@@ -160,6 +160,24 @@ fn a_repository_that_cannot_take_a_commit_is_told_apart() {
             "is not a git repository",
         ),
         ("bare", |s| drop(s.git(&["config", "core.bare", "true"])), 2, "is a bare repository"),
+        (
+            "signed",
+            |s| drop(s.git(&["config", "commit.gpgsign", "true"])),
+            4,
+            "asks for signed commits",
+        ),
+        (
+            "large files",
+            |s| s.write(".gitattributes", "results/**/*.json filter=lfs -text\n"),
+            4,
+            "as it is: `filter=lfs`",
+        ),
+        (
+            "line ends",
+            |s| drop(s.git(&["config", "core.autocrlf", "true"])),
+            4,
+            "as it is: `core.autocrlf=true`",
+        ),
         ("no index", |s| s.write(".git/index", "garbage"), 4, "git failed"),
     ];
     for (name, spoil, code, message) in cases {

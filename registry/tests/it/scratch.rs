@@ -1,6 +1,7 @@
 //! A real git repository in a temporary folder, and the binary run on it.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -9,6 +10,25 @@ use schema::canonical::to_file_text;
 use schema::path::of_run;
 use schema::run::RunRecord;
 use tempfile::TempDir;
+
+/// Lists the records of registry and overlay in `results/README.md`.
+const RENDERER: &str = r#"#!/bin/sh
+shift
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --registry) registry="$2/results" ;;
+    --overlay) overlay="$2" ;;
+    --out) out="$2" ;;
+  esac
+  shift 2
+done
+{
+  echo "rendered from"
+  for root in "$registry" "$overlay"; do
+    [ -d "$root" ] && (cd "$root" && find . -name "*.json" -o -name "*.toml")
+  done | sort -u
+} > "$out/.README" && mv "$out/.README" "$out/README.md"
+"#;
 
 pub struct Scratch {
     dir: TempDir,
@@ -94,6 +114,24 @@ impl Scratch {
 
     pub fn record(&self, overlay: &Path) -> Answer {
         self.results(&["record", overlay.to_str().unwrap(), "--message", "Record runs"])
+    }
+
+    /// A folder with a stand-in for the program that renders pages: one page, which names the
+    /// records that it was rendered from.
+    pub fn tools(&self) -> PathBuf {
+        let tools = self.dir.path().join("tools");
+        let program = tools.join("redline-site");
+        if !program.exists() {
+            write(&program, RENDERER);
+            fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        tools
+    }
+
+    /// Runs a command that has the pages rendered anew.
+    pub fn rendering(&self, arguments: &[&str]) -> Answer {
+        let tools = self.tools();
+        self.results(&[arguments, &["--tools-dir", tools.to_str().unwrap()]].concat())
     }
 
     /// Everything that a user would notice: status, staged and unstaged changes.

@@ -44,7 +44,7 @@ impl DataView {
                 EventKind::Waive => "waiver",
                 EventKind::Epoch => "epoch",
             },
-            targets: outside::message(&event.targets.join(", ")),
+            targets: outside::message(&event.subject()),
             reason: outside::message(&event.reason),
         };
         Self {

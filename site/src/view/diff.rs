@@ -144,7 +144,7 @@ impl DiffView {
             models: models.into_values().map(|cells| model(pair, cells)).collect(),
             baseline_only: diff.baseline_only.iter().map(name).collect(),
             candidate_only: diff.candidate_only.iter().map(name).collect(),
-            note: diff.note.to_owned(),
+            note: diff.note.clone(),
             command: outside::command(&argv.map(str::to_owned)),
         }
     }
@@ -239,7 +239,7 @@ fn line(row: &Row) -> DiffRow {
     let detectable = |pct: f64| format!("{} %", format::half_width(pct));
     DiffRow {
         scenario: outside::name(&verdict.cell.scenario),
-        metric: row.title.to_owned(),
+        metric: row.title.clone(),
         unit: scale.unit.to_owned(),
         baseline: side(row.baseline.as_ref(), scale),
         candidate: side(row.candidate.as_ref(), scale),

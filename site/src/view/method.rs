@@ -2,7 +2,7 @@
 //! with its meaning. Rendered from the constants that the programs themselves use.
 
 use registry::finding::StorageRule;
-use schema::metric::{Better, METRICS, Metric, Unit};
+use schema::metric::{Better, Gates, METRICS, Metric, Unit};
 use schema::run::Level;
 use schema::verdict::VerdictKind;
 use serde::Serialize;
@@ -112,7 +112,7 @@ const VERDICTS: &[(VerdictKind, &str)] = &[
         VerdictKind::Regressed,
         "worse, found by the screen and confirmed on fresh launches; a release fails on it",
     ),
-    (VerdictKind::Improved, "better by more than the floor, with the interval clear of zero"),
+    (VerdictKind::Improved, "better, found by the screen and confirmed on fresh launches"),
     (VerdictKind::Unchanged, "the 90 % interval lies inside the floor: a change would have shown"),
     (
         VerdictKind::Inconclusive,
@@ -165,8 +165,7 @@ fn family(
 ) -> MetricFamily {
     let members: Vec<&Metric> =
         METRICS.iter().filter(|metric| metric.name.starts_with(prefix)).collect();
-    let gating: Vec<&str> =
-        members.iter().filter(|metric| metric.gates).map(|metric| metric.title).collect();
+    let gating: Vec<String> = members.iter().filter_map(|metric| gate(metric)).collect();
     let first = members.first();
     MetricFamily {
         title,
@@ -179,6 +178,15 @@ fn family(
         }),
         gates: if gating.is_empty() { "no".to_owned() } else { gating.join(", ") },
         floor: first.map_or_else(String::new, |metric| format!("{} %", metric.floor_pct)),
+    }
+}
+
+/// The metric where it gates a release, and under what.
+fn gate(metric: &Metric) -> Option<String> {
+    match metric.gates {
+        Gates::Never => None,
+        Gates::Always => Some(metric.title.to_owned()),
+        Gates::ClosedLoop => Some(format!("{} on the ladder", metric.title)),
     }
 }
 

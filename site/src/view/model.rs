@@ -1,6 +1,6 @@
 //! One model of a release page: charts, every metric, commands, configuration, runs.
 
-use schema::metric::METRICS;
+use schema::metric::{Gates, METRICS};
 use serde::Serialize;
 
 use super::badge::{self, Badge, Finding};
@@ -121,7 +121,7 @@ impl Detail {
             let scale = figure::scale(metric, &every);
             DetailRow {
                 head: Head::of(metric, scale),
-                gates: metric.gates,
+                gates: metric.gates != Gates::Never,
                 figures: cells.iter().map(|cell| Figure::of(metric, scale, cell)).collect(),
             }
         });

@@ -56,11 +56,15 @@ impl Key {
     pub fn open(path: &Path) -> Result<Self, KeyError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| KeyError::Read { path: path.to_owned(), source })?;
+        Self::of(&text).ok_or_else(|| KeyError::Text { path: path.to_owned() })
+    }
+
+    /// The key that `text` is, blanks around it aside; none where it cannot be one.
+    #[must_use]
+    pub fn of(text: &str) -> Option<Self> {
         let key = text.trim();
-        if key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(KeyError::Text { path: path.to_owned() });
-        }
-        Ok(Self(key.to_owned()))
+        let fits = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_graphic());
+        fits.then(|| Self(key.to_owned()))
     }
 
     /// The value of the `Authorization` header.
@@ -91,7 +95,9 @@ impl Server {
     pub fn at(url: &str) -> Result<Self, ControlError> {
         let wrong = || ControlError::Url { url: url.to_owned() };
         let base = Url::parse(url).map_err(|_| wrong())?;
-        let host = base.host_str().filter(|_| base.scheme() == "http").ok_or_else(wrong)?;
+        // A path would be lost: routes are those of the engine.
+        let bare = base.scheme() == "http" && base.path() == "/";
+        let host = base.host_str().filter(|_| bare).ok_or_else(wrong)?;
         let port = base.port_or_known_default().ok_or_else(wrong)?;
         let authority = format!("{host}:{port}");
         let address = authority
@@ -225,7 +231,14 @@ mod tests {
 
     #[test]
     fn only_plain_http_addresses_are_taken() {
-        for url in ["", "127.0.0.1:80", "https://127.0.0.1", "ftp://127.0.0.1:9", "http://"] {
+        for url in [
+            "",
+            "127.0.0.1:80",
+            "https://127.0.0.1",
+            "ftp://127.0.0.1:9",
+            "http://",
+            "http://127.0.0.1/v1",
+        ] {
             assert!(matches!(Server::at(url), Err(ControlError::Url { .. })), "{url:?}");
         }
         let server = Server::at("http://127.0.0.1:8000/").unwrap();

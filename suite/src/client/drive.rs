@@ -10,7 +10,7 @@ use schema::scenario::{Arrival, Connections};
 
 use super::alarm::{ALARM, Alarm};
 use super::connection::{Connection, InFlight, Phase};
-use super::limits::FILES_SPARE;
+use super::limits::{FILES_SPARE, port_held_us};
 use super::load::ClientLoad;
 use super::orders::{AHEAD, Pool};
 pub use super::orders::{DriveError, Driven, Observer, Orders, Tally, Unobserved};
@@ -146,8 +146,7 @@ impl Driver<'_> {
                 Err(DriveError::Files { needed, limit: slot as u64 })
             }
             Err(Errno::EADDRNOTAVAIL) => {
-                let needed = self.connections.len() as u64;
-                Err(DriveError::Ports { address, needed, limit: slot as u64 })
+                Err(DriveError::NoPort { address, held_s: port_held_us(address) / 1_000_000 })
             }
             Err(_) => Ok(false),
         }
@@ -191,6 +190,7 @@ impl Driver<'_> {
         }
         self.load.finish();
         self.tally.elapsed_ns = monotonic_ns() - self.start_ns;
+        self.tally.in_flight = 0;
         self.observer.stands(&self.tally);
         Ok(())
     }
@@ -444,6 +444,7 @@ impl Driver<'_> {
         self.stamper.relate_clocks();
         self.load.slice(now_ns);
         self.tally.elapsed_ns = now_ns - self.start_ns;
+        self.tally.in_flight = self.busy as u64;
         for slot in 0..self.connections.len() {
             let Some(request) = &mut self.connections[slot].request else { continue };
             let since_ns = request.closing_since_ns.unwrap_or(now_ns);

@@ -1,7 +1,7 @@
 //! What the system must allow before a run starts: open files, and ports to connect from.
 
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
@@ -9,6 +9,12 @@ use super::orders::DriveError;
 
 /// Files that are open beside the connections.
 pub(super) const FILES_SPARE: u64 = 64;
+/// How long an ended connection holds its port: Linux's `TIME_WAIT`, which nothing configures.
+const HELD_US: u64 = 60_000_000;
+/// The same where the kernel gives such a port to a new connection: its `tcp_tw_reuse_delay`.
+const REUSED_AFTER_US: u64 = 1_000_000;
+/// The state of an ended connection in the kernel's tables.
+const TIME_WAIT: &str = "06";
 
 /// Raises the soft limit on open files as far as `most`, or at least to `needed`.
 pub(super) fn allow_files(most: u64, needed: u64) -> Result<(), DriveError> {
@@ -24,34 +30,147 @@ pub(super) fn allow_files(most: u64, needed: u64) -> Result<(), DriveError> {
     Ok(())
 }
 
-/// Sees that there are ports for `needed` connections to `address` at one time.
+/// Sees that there are ports for `needed` connections to `address` at one time, beside those that
+/// others hold, ended ones among them.
 pub(super) fn allow_ports(address: SocketAddr, needed: u64) -> Result<(), DriveError> {
     // Where the system does not tell, connecting will.
-    let Ok(range) = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range") else {
+    let Some(range) = setting("ip_local_port_range").and_then(|range| Range::read(&range)) else {
         return Ok(());
     };
-    match ports_in(&range) {
-        Some(limit) if needed > limit => Err(DriveError::Ports { address, needed, limit }),
-        _ => Ok(()),
+    let reserved = setting("ip_local_reserved_ports").unwrap_or_default();
+    let table = if address.is_ipv4() { "/proc/net/tcp" } else { "/proc/net/tcp6" };
+    let table = fs::read_to_string(table).unwrap_or_default();
+    let held = range.held(&table, address, is_reused(address));
+    let limit = range.count().saturating_sub(range.reserved(&reserved) + held);
+    if needed > limit {
+        return Err(DriveError::Ports { address, needed, limit, held });
+    }
+    Ok(())
+}
+
+/// How long a connection to `address` holds its port when it has ended.
+pub(super) fn port_held_us(address: SocketAddr) -> u64 {
+    if is_reused(address) { REUSED_AFTER_US } else { HELD_US }
+}
+
+/// Whether the kernel gives the port of an ended connection to a new one to the same `address`.
+fn is_reused(address: SocketAddr) -> bool {
+    let stamped = setting("tcp_timestamps").is_none_or(|on| on.trim() != "0");
+    let reuse = setting("tcp_tw_reuse").unwrap_or_default();
+    let here = address.ip().is_loopback() || address.ip().is_unspecified();
+    stamped && (reuse.trim() == "1" || (reuse.trim() == "2" && here))
+}
+
+fn setting(name: &str) -> Option<String> {
+    fs::read_to_string(format!("/proc/sys/net/ipv4/{name}")).ok()
+}
+
+/// The ports that connections are made from, both ends included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Range {
+    first: u64,
+    last: u64,
+}
+
+impl Range {
+    /// A range as the kernel writes it.
+    fn read(text: &str) -> Option<Self> {
+        let mut ends = text.split_whitespace().map(str::parse::<u64>);
+        let (first, last) = (ends.next()?.ok()?, ends.next()?.ok()?);
+        (first <= last).then_some(Self { first, last })
+    }
+
+    fn count(self) -> u64 {
+        self.last - self.first + 1
+    }
+
+    /// How many of them `list`, as in `8080,9148-9200`, keeps from being used.
+    fn reserved(self, list: &str) -> u64 {
+        let parts = list.split(',').filter_map(|part| {
+            let (first, last) = part.trim().split_once('-').unwrap_or((part.trim(), part.trim()));
+            let (first, last): (u64, u64) = (first.parse().ok()?, last.parse().ok()?);
+            Some((last.min(self.last) + 1).saturating_sub(first.max(self.first)))
+        });
+        parts.sum()
+    }
+
+    /// How many of them the kernel's `table` shows in connections to `address`; ended ones do not
+    /// count where their ports are `reused`.
+    fn held(self, table: &str, address: SocketAddr, reused: bool) -> u64 {
+        let wanted = in_table(address);
+        let holds = |line: &&str| {
+            let mut fields = line.split_whitespace().skip(1);
+            let (local, remote, state) = (fields.next(), fields.next(), fields.next());
+            let port =
+                local.and_then(|local| u64::from_str_radix(local.rsplit(':').next()?, 16).ok());
+            port.is_some_and(|port| (self.first..=self.last).contains(&port))
+                && remote == Some(wanted.as_str())
+                && !(reused && state == Some(TIME_WAIT))
+        };
+        table.lines().filter(holds).count() as u64
     }
 }
 
-/// Ports of a range as the kernel writes it.
-fn ports_in(range: &str) -> Option<u64> {
-    let mut ends = range.split_whitespace().map(str::parse::<u64>);
-    let (first, last) = (ends.next()?.ok()?, ends.next()?.ok()?);
-    (last + 1).checked_sub(first)
+/// An address as the kernel's tables have it: words of four bytes in the machine's order, in hex.
+/// Connecting to no address in particular goes to this machine.
+fn in_table(address: SocketAddr) -> String {
+    let octets = match address.ip() {
+        ip if ip.is_unspecified() && ip.is_ipv4() => Ipv4Addr::LOCALHOST.octets().to_vec(),
+        IpAddr::V4(ip) => ip.octets().to_vec(),
+        IpAddr::V6(ip) => ip.octets().to_vec(),
+    };
+    let words = octets
+        .chunks_exact(4)
+        .map(|word| format!("{:08X}", u32::from_ne_bytes([word[0], word[1], word[2], word[3]])));
+    format!("{}:{:04X}", words.collect::<String>(), address.port())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const USUAL: Range = Range { first: 32_768, last: 60_999 };
+
     #[test]
-    fn a_range_of_ports_counts_both_ends() {
-        assert_eq!(ports_in("32768\t60999\n"), Some(28_232));
-        assert_eq!(ports_in("9 3"), None);
-        assert_eq!(ports_in(""), None);
+    fn a_range_of_ports_counts_both_ends_and_not_what_is_reserved() {
+        assert_eq!(Range::read("32768\t60999\n"), Some(USUAL));
+        assert_eq!(USUAL.count(), 28_232);
+        assert_eq!((Range::read("9 3"), Range::read("")), (None, None));
+        assert_eq!(USUAL.reserved("8080,32760-32769,40000,60999-65000\n"), 4);
+        assert_eq!(USUAL.reserved("\n"), 0);
+    }
+
+    #[test]
+    fn ports_of_open_and_of_ended_connections_to_the_address_are_held() {
+        let line =
+            |local: &str, remote: &str, state: &str| format!(" 1: {local} {remote} {state} 0\n");
+        let server = SocketAddr::from(([127, 0, 0, 1], 8000));
+        let (here, there) = (in_table(server), in_table(SocketAddr::from(([10, 0, 0, 1], 8000))));
+        let table = [
+            "  sl  local_address rem_address   st\n".to_owned(),
+            line("0100007F:8001", &here, "01"),
+            line("0100007F:8002", &here, TIME_WAIT),
+            line("0100007F:8003", &there, "01"),
+            line("0100007F:0050", &here, "01"),
+            line(&here, "0100007F:8001", "01"),
+        ];
+        let table = table.concat();
+        assert_eq!(USUAL.held(&table, server, false), 2);
+        assert_eq!(USUAL.held(&table, server, true), 1, "what ended is reused");
+        let anywhere = SocketAddr::from(([0, 0, 0, 0], 8000));
+        assert_eq!(USUAL.held(&table, anywhere, false), 2, "no address is this machine");
+    }
+
+    #[test]
+    fn an_open_connection_is_found_in_the_kernels_own_table() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let Ok(table) = fs::read_to_string("/proc/net/tcp") else { return };
+        assert_eq!(USUAL.held(&table, address, false), 0);
+        let client = std::net::TcpStream::connect(address).unwrap();
+        let port = u64::from(client.local_addr().unwrap().port());
+        let table = fs::read_to_string("/proc/net/tcp").unwrap();
+        assert_eq!(Range { first: port, last: port }.held(&table, address, false), 1);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use nix::errno::Errno;
 use schema::scenario::{Arrival, Connections};
 
-use super::limits::{FILES_SPARE, allow_files, allow_ports};
+use super::limits::{FILES_SPARE, allow_files, allow_ports, port_held_us};
 use super::load::ClientLoad;
 use super::payload::Payload;
 use super::sample::Sample;
@@ -35,6 +35,8 @@ pub struct Tally {
     pub planned: u64,
     pub done: u64,
     pub failed: u64,
+    /// Requests that are sent and not answered yet.
+    pub in_flight: u64,
     pub tokens: u64,
     pub elapsed_ns: u64,
 }
@@ -59,11 +61,18 @@ pub enum DriveError {
     )]
     Files { needed: u64, limit: u64 },
     #[error(
-        "{needed} connections to `{address}` are needed at one time, and there are {limit} ports \
-         to open them from\nhint: widen net.ipv4.ip_local_port_range, or send fewer at once \
-         (`concurrency_max`)"
+        "{needed} ports are needed at one time to connect to `{address}` from, and {limit} are \
+         free; {held} more are held by other connections to it, open or ended\nhint: widen \
+         net.ipv4.ip_local_port_range, send fewer at once (`concurrency_max`), or keep \
+         connections (`connections = \"warm\"`)"
     )]
-    Ports { address: SocketAddr, needed: u64, limit: u64 },
+    Ports { address: SocketAddr, needed: u64, limit: u64, held: u64 },
+    #[error(
+        "no port is left to connect to `{address}` from: an ended connection holds its port for \
+         {held_s} s\nhint: widen net.ipv4.ip_local_port_range, send fewer requests a second, or \
+         keep connections (`connections = \"warm\"`)"
+    )]
+    NoPort { address: SocketAddr, held_s: u64 },
     #[error("the system refuses {what}")]
     System { what: &'static str, source: Errno },
     #[error("interrupted")]
@@ -94,14 +103,41 @@ pub(super) enum Pool {
 }
 
 impl Orders<'_> {
-    /// Sees that the system allows as many connections as will be open, at once.
+    /// Sees that the system allows as many connections as will be open, at once, and as many ports
+    /// as they and those that have ended will hold.
     ///
     /// # Errors
     /// It does not.
     pub fn prepare(&self) -> Result<(), DriveError> {
         let (most, surely) = self.connections_needed();
         allow_files(most as u64 + FILES_SPARE, surely as u64 + FILES_SPARE)?;
-        allow_ports(self.address, surely as u64)
+        allow_ports(self.address, self.ports_needed())
+    }
+
+    /// How many ports will surely be held at one time. Where each request opens a connection of its
+    /// own and nothing but its time holds it back, those sent before it hold theirs for a while.
+    fn ports_needed(&self) -> u64 {
+        let surely = self.connections_needed().1 as u64;
+        if self.connections == Connections::Warm || self.pool() == Pool::Fixed {
+            return surely;
+        }
+        surely.max(self.sent_within(port_held_us(self.address)))
+    }
+
+    /// Most requests with a time of their own that are due within `span_us` of each other.
+    fn sent_within(&self, span_us: u64) -> u64 {
+        let timed = self.payloads.iter().filter(|payload| payload.after.is_none());
+        let mut times_us: Vec<u64> = timed.map(|payload| payload.send_us).collect();
+        times_us.sort_unstable();
+        let mut first = 0;
+        let mut most = 0;
+        for (index, time_us) in times_us.iter().enumerate() {
+            while time_us - times_us[first] >= span_us {
+                first += 1;
+            }
+            most = most.max(index + 1 - first);
+        }
+        most as u64
     }
 
     /// How many connections may be open at one time, and how many will be.

@@ -48,7 +48,9 @@ pub fn payload(
         body.insert("prompt".into(), text.unwrap_or_else(|| json!(entry.prompt)));
     }
     body.insert("max_tokens".into(), json!(entry.output_tokens));
-    body.insert("temperature".into(), json!(output.temperature));
+    if let Some(temperature) = output.temperature {
+        body.insert("temperature".into(), json!(temperature));
+    }
     body.insert("stream".into(), json!(true));
     let mut usage = json!({"include_usage": true});
     if takes.usage_per_chunk {
@@ -61,6 +63,7 @@ pub fn payload(
     if takes.return_token_ids {
         body.insert("return_token_ids".into(), json!(true));
     }
+    body.extend(output.extra_body.clone());
     body.sort_keys();
     let body = Value::Object(body).to_string();
     let key = endpoint.key.as_ref();
@@ -86,7 +89,7 @@ mod tests {
     use super::*;
     use expect_test::expect;
 
-    fn written(path: &str, takes_all: bool, text: Option<&str>) -> String {
+    fn written(path: &str, takes_all: bool, text: Option<&str>, output: &Output) -> String {
         let endpoint = Endpoint {
             authority: "127.0.0.1:8000".into(),
             path: path.into(),
@@ -106,12 +109,13 @@ mod tests {
             output_tokens: 5,
             ..ManifestRequest::default()
         };
-        let output = Output { ignore_eos: true, temperature: 0.0 };
-        String::from_utf8(payload(&endpoint, &takes, &output, &entry).bytes).unwrap()
+        let bytes = payload(&endpoint, &takes, output, &entry).bytes;
+        String::from_utf8(bytes).unwrap().replace('\r', "")
     }
 
     #[test]
     fn a_request_carries_what_the_engine_takes() {
+        let output = Output { ignore_eos: true, temperature: Some(0.0), ..Output::default() };
         expect![[r#"
             POST /v1/completions HTTP/1.1
             Host: 127.0.0.1:8000
@@ -120,7 +124,7 @@ mod tests {
             Content-Length: 162
 
             {"ignore_eos":true,"max_tokens":5,"model":"tiny","prompt":[1,2,3],"return_token_ids":true,"stream":true,"stream_options":{"include_usage":true},"temperature":0.0}"#]]
-        .assert_eq(&written("/v1/completions", true, None).replace('\r', ""));
+        .assert_eq(&written("/v1/completions", true, None, &output));
         expect![[r#"
             POST /v1/chat/completions HTTP/1.1
             Host: 127.0.0.1:8000
@@ -129,6 +133,16 @@ mod tests {
             Content-Length: 147
 
             {"max_tokens":5,"messages":[{"role":"user","content":"hi"}],"model":"tiny","stream":true,"stream_options":{"include_usage":true},"temperature":0.0}"#]]
-        .assert_eq(&written("/v1/chat/completions", false, Some("hi")).replace('\r', ""));
+        .assert_eq(&written("/v1/chat/completions", false, Some("hi"), &output));
+    }
+
+    #[test]
+    fn further_fields_stand_beside_the_clients_and_no_temperature_is_the_servers() {
+        let extra_body = [("top_p".to_owned(), json!(0.9)), ("min_p".to_owned(), json!(0.1))];
+        let output = Output { extra_body: extra_body.into(), ..Output::default() };
+        let written = written("/v1/completions", true, None, &output);
+        let body: Value = serde_json::from_str(written.lines().last().unwrap()).unwrap();
+        assert_eq!((&body["top_p"], &body["min_p"]), (&json!(0.9), &json!(0.1)));
+        assert!(body.get("temperature").is_none() && body.get("ignore_eos").is_none(), "{body}");
     }
 }

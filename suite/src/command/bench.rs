@@ -19,7 +19,7 @@ use super::progress::{Progress, Style};
 use crate::client::control::{Key, Server};
 use crate::client::drive::DriveError;
 use crate::client::probe::{Probed, probe, served_model};
-use crate::export::{Asked, Selection};
+use crate::export::Asked;
 use crate::measure::slo::Slo;
 use crate::session::{Assignment, Finished, Reference};
 use crate::workload::arrival::reschedule;
@@ -82,16 +82,27 @@ pub fn positive(text: &str) -> Result<f64, String> {
 }
 
 /// All that is opened before anything is sent.
-pub struct Bench<'a> {
-    flags: &'a BenchFlags,
-    signals: Signals,
-    engine: Engine,
-    server: Server,
-    probed: Probed,
-    reference: Option<Reference>,
-    tokenizer: Tokenizer,
-    file: ScenarioFile,
-    plan: Plan,
+pub struct Bench {
+    pub signals: Signals,
+    pub engine: Engine,
+    pub server: Server,
+    pub probed: Probed,
+    pub reference: Option<Reference>,
+    pub tokenizer: Tokenizer,
+    pub file: ScenarioFile,
+    pub plan: Plan,
+    pub conduct: Conduct,
+}
+
+/// How runs are made and watched.
+pub struct Conduct {
+    /// The model's name for the server, where it is given.
+    pub model: Option<String>,
+    pub progress: Style,
+    pub timeout_s: f64,
+    pub kernel_timestamps: bool,
+    /// Ask the fixed prompts once the clock has stopped.
+    pub check_outputs: bool,
 }
 
 /// What is run at one time: the plan, sent at its own times or at others.
@@ -102,10 +113,10 @@ pub struct Point {
     facts: ScenarioFacts,
 }
 
-impl<'a> Bench<'a> {
+impl Bench {
     /// # Errors
     /// An input cannot be used, or the server does not answer.
-    pub fn open(flags: &'a BenchFlags) -> anyhow::Result<Self> {
+    pub fn open(flags: &BenchFlags) -> anyhow::Result<Self> {
         let signals = Signals::caught()?;
         let engine = Engine::open(&flags.engine)?;
         let file = flags.scenario.as_deref().map(ScenarioFile::open).transpose()?;
@@ -127,7 +138,14 @@ impl<'a> Bench<'a> {
             }
         };
         can_be_primed(&file.scenario, engine.prompt_form())?;
-        Ok(Self { flags, signals, engine, server, probed, reference, tokenizer, file, plan })
+        let conduct = Conduct {
+            model: flags.model.clone(),
+            progress: flags.progress,
+            timeout_s: flags.timeout_s,
+            kernel_timestamps: !flags.no_kernel_timestamps,
+            check_outputs: !flags.no_output_check,
+        };
+        Ok(Self { signals, engine, server, probed, reference, tokenizer, file, plan, conduct })
     }
 
     /// The plan as it is.
@@ -176,7 +194,7 @@ impl<'a> Bench<'a> {
     pub fn measure(&self, point: &Point, slos: &[Slo], out: &Path) -> anyhow::Result<Finished> {
         let manifest = &point.plan.manifest;
         let requests = manifest.requests.len() as u64;
-        let progress = Progress::new(self.flags.progress, requests, manifest.output_tokens());
+        let progress = Progress::begin(self.conduct.progress, requests, manifest.output_tokens());
         let mut keeper = Keeper::begin(out, &point.facts, requests, progress)?;
         let assignment = Assignment {
             server: &self.server,
@@ -191,9 +209,9 @@ impl<'a> Bench<'a> {
             gpus: self.gpus(),
             reference: self.reference.as_ref(),
             slos,
-            no_progress_ns: nanoseconds(self.flags.timeout_s),
-            kernel_timestamps: !self.flags.no_kernel_timestamps,
-            check_outputs: !self.flags.no_output_check,
+            no_progress_ns: nanoseconds(self.conduct.timeout_s),
+            kernel_timestamps: self.conduct.kernel_timestamps,
+            check_outputs: self.conduct.check_outputs,
             stop: &self.signals.stop,
         };
         self.signals.at_once.store(false, Ordering::Relaxed);
@@ -225,16 +243,15 @@ impl<'a> Bench<'a> {
         Asked {
             backend: Some(self.engine.id.clone()),
             model: Some(self.model_name()).filter(|name| !name.is_empty()),
-            tokenizer: None,
             workload: Some(self.file.scenario.workload.clone()),
-            selection: Selection::default(),
+            ..Asked::default()
         }
     }
 
     fn model_name(&self) -> String {
         let told = || Some(self.probed.probe.model.id.clone()).filter(|id| !id.is_empty());
         let served = || served_model(&self.server);
-        self.flags.model.clone().or_else(served).or_else(told).unwrap_or_default()
+        self.conduct.model.clone().or_else(served).or_else(told).unwrap_or_default()
     }
 
     /// GPUs that the server uses: its ranks, where its device is a GPU.
@@ -256,7 +273,7 @@ fn can_be_primed(scenario: &Scenario, form: PromptForm) -> anyhow::Result<()> {
 
 /// What an interruption does: before the run it ends the program at once, since there is nothing
 /// to tidy up; then it asks the client's loop to stop.
-struct Signals {
+pub struct Signals {
     at_once: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
     /// It was SIGTERM, not Ctrl-C.
@@ -264,7 +281,9 @@ struct Signals {
 }
 
 impl Signals {
-    fn caught() -> anyhow::Result<Self> {
+    /// # Errors
+    /// The system refuses.
+    pub fn caught() -> anyhow::Result<Self> {
         let at_once = Arc::new(AtomicBool::new(true));
         let stop = Arc::new(AtomicBool::new(false));
         let told = Arc::new(AtomicBool::new(false));

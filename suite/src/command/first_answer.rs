@@ -13,8 +13,11 @@ use crate::client::first_answer::first_answer;
 /// Ask a starting server for one token until it answers, and print when it did.
 ///
 /// Whoever starts the server knows when that was on the same clock, CLOCK_MONOTONIC, which all
-/// processes of a machine share.
+/// processes of a machine share; the difference is the time from the start to the first answer.
+///
+/// Exit codes: 0 answered; 2 wrong use; 4 no answer in time, or one that waiting does not mend.
 #[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLE)]
 pub struct FirstAnswerFlags {
     /// The server.
     #[arg(long, value_name = "http://HOST:PORT")]
@@ -26,6 +29,14 @@ pub struct FirstAnswerFlags {
     #[arg(long, value_name = "SECONDS", default_value_t = 120)]
     timeout_s: u64,
 }
+
+const EXAMPLE: &str = "\
+Example, with the start's own time beside it:
+
+  python3 -c 'import time; print(time.monotonic_ns())'; redline serve MODEL &
+  redline-bench first-answer --url http://127.0.0.1:23333 --engine suite/engines/redline.toml
+
+It prints `{\"first_byte_ns\":N}`, when the first byte of the answer came.";
 
 /// Runs the command.
 ///

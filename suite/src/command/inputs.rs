@@ -16,12 +16,28 @@ pub struct ScenarioFile {
     pub sha256: String,
 }
 
+/// A scenario that comes from elsewhere, as the file that would say it.
+#[derive(Debug)]
+pub struct MadeUp {
+    pub file: ScenarioFile,
+    pub text: String,
+}
+
 impl ScenarioFile {
     pub fn open(path: &Path) -> anyhow::Result<Self> {
         let text = read(path, "scenario")?;
         let scenario = Scenario::parse(&text)
             .with_context(|| format!("scenario `{}` cannot be used", path.display()))?;
         Ok(Self { id: stem(path), scenario, sha256: sha256_hex(text.as_bytes()) })
+    }
+
+    /// The file that would say `scenario`. Its id begins with `name` and goes on with the text's
+    /// hash, so that no two scenarios share one.
+    pub fn made_up(scenario: Scenario, name: &str) -> anyhow::Result<MadeUp> {
+        let text = scenario.to_toml().context("the scenario cannot be written as TOML")?;
+        let sha256 = sha256_hex(text.as_bytes());
+        let id = format!("{name}-{}", &sha256[..8]);
+        Ok(MadeUp { file: Self { id, scenario, sha256 }, text })
     }
 
     /// What a record says about the scenario, once its manifest is known.

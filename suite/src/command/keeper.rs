@@ -57,7 +57,7 @@ impl Keeper {
     ///
     /// # Errors
     /// A file cannot be written.
-    pub fn finish(self, measurement: &Measurement) -> anyhow::Result<()> {
+    pub fn finish(mut self, measurement: &Measurement) -> anyhow::Result<()> {
         self.progress.finish();
         self.journal
             .finish(measurement.status)
@@ -66,7 +66,7 @@ impl Keeper {
     }
 
     /// The run ended early with `error`: its samples stay, and there is no measurement.
-    pub fn abandon(self, error: DriveError) -> anyhow::Error {
+    pub fn abandon(mut self, error: DriveError) -> anyhow::Error {
         self.progress.finish();
         // The error that ended the run is the one to be told.
         let _ = fs::remove_file(&self.out);

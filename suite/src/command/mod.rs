@@ -8,6 +8,7 @@ pub mod plan;
 pub mod probe;
 pub mod run;
 pub mod search;
+pub mod serving;
 pub mod sweep;
 pub mod verify_manifest;
 

@@ -12,8 +12,12 @@ use crate::client::probe::probe;
 
 /// Print what a running server says about itself, as JSON in the suite's words.
 ///
-/// Ends with code 4, and the reason on standard error, while the server is not ready.
+/// Version, effective configuration, model and counters, as far as the engine tells them; what it
+/// does not tell is null, with the reason under `absent`.
+///
+/// Exit codes: 0 printed; 2 wrong use; 4 the server is not ready, with the reason on standard error.
 #[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLE)]
 pub struct ProbeFlags {
     /// The server.
     #[arg(long, value_name = "http://HOST:PORT")]
@@ -25,6 +29,12 @@ pub struct ProbeFlags {
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
 }
+
+const EXAMPLE: &str = "\
+Example, the version that is running and the size of its KV cache:
+
+  redline-bench probe --url http://127.0.0.1:23333 --engine suite/engines/redline.toml > probe.json
+  jq '.version, .server.kv_bytes' probe.json";
 
 /// Runs the command.
 ///

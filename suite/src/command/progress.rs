@@ -1,24 +1,31 @@
-//! How far a run is, on standard error: a line that redraws itself on a terminal, else a plain
-//! one every few seconds.
+//! How far a run is, on standard error: a bar that redraws itself on a terminal, else a plain line
+//! every few seconds. The client's loop only stores numbers; a thread of its own shows them.
 
+use std::collections::VecDeque;
 use std::io::IsTerminal;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use clap::ValueEnum;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::client::drive::Tally;
+use crate::measure::summary::float;
 
+/// Between two looks at the numbers.
+const LOOK: Duration = Duration::from_millis(200);
 /// Between two plain lines.
 const PLAIN_NS: u64 = 5_000_000_000;
-/// The rate shown is that of the last few seconds, so that ramp and drain show.
-const RATE_NS: u64 = 2_000_000_000;
+/// The rate shown is that of the last second, so that ramp and drain show.
+const RATE_NS: u64 = 1_000_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Style {
     /// Redrawn on a terminal, else plain.
     Auto,
-    /// A line every five seconds.
+    /// A line every five seconds, and one at the end.
     Plain,
     None,
 }
@@ -26,76 +33,320 @@ pub enum Style {
 /// Shows tallies as they come.
 #[derive(Debug)]
 pub struct Progress {
-    bar: Option<ProgressBar>,
-    plain: bool,
-    planned_tokens: u64,
-    shown_ns: u64,
-    /// Tokens and time at the start of the present rate's span, and the rate before.
-    mark: (u64, u64),
-    rate: f64,
+    board: Arc<Board>,
+    shower: Option<JoinHandle<()>>,
+}
+
+/// The numbers that the client's loop stores and the other thread reads. Neither ever waits.
+#[derive(Debug, Default)]
+struct Board {
+    done: AtomicU64,
+    failed: AtomicU64,
+    in_flight: AtomicU64,
+    tokens: AtomicU64,
+    elapsed_ns: AtomicU64,
+    over: AtomicBool,
 }
 
 impl Progress {
-    pub fn new(style: Style, requests: u64, planned_tokens: u64) -> Self {
+    /// Shows a run of `planned` requests and `planned_tokens` output tokens in `style`.
+    pub fn begin(style: Style, planned: u64, planned_tokens: u64) -> Self {
+        let board = Arc::new(Board::default());
         let terminal = std::io::stderr().is_terminal();
-        let bar = (style == Style::Auto && terminal).then(|| bar(requests));
-        let plain = style == Style::Plain || (style == Style::Auto && !terminal);
-        Self { bar, plain, planned_tokens, shown_ns: 0, mark: (0, 0), rate: 0.0 }
+        let face = match style {
+            Style::None => return Self { board, shower: None },
+            Style::Auto if terminal => Face::Bar(bar(planned, ProgressDrawTarget::stderr())),
+            Style::Auto | Style::Plain => Face::Plain { shown_ns: 0 },
+        };
+        let mut view = View { face, planned, planned_tokens, rate: Rate::default() };
+        let seen = Arc::clone(&board);
+        let show = move || {
+            loop {
+                thread::park_timeout(LOOK);
+                let over = seen.over.load(Ordering::Acquire);
+                if let Some(line) = view.show(&seen.tally(planned), over) {
+                    eprintln!("{line}");
+                }
+                if over {
+                    return;
+                }
+            }
+        };
+        // Without a thread to spare, a run goes on unseen.
+        let shower = thread::Builder::new().name("progress".to_owned()).spawn(show).ok();
+        Self { board, shower }
     }
 
-    pub fn show(&mut self, tally: &Tally) {
-        self.take_rate(tally);
-        if let Some(bar) = &self.bar {
-            bar.set_position(tally.done);
-            bar.set_message(self.words(tally));
-        }
-        if self.plain && tally.elapsed_ns.saturating_sub(self.shown_ns) >= PLAIN_NS {
-            self.shown_ns = tally.elapsed_ns;
-            eprintln!("{} of {} requests, {}", tally.done, tally.planned, self.words(tally));
-        }
+    /// Stores where the run stands.
+    pub fn show(&self, tally: &Tally) {
+        self.board.store(tally);
     }
 
-    pub fn finish(&self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
+    /// Shows the end and takes the bar away.
+    pub fn finish(&mut self) {
+        self.board.over.store(true, Ordering::Release);
+        if let Some(shower) = self.shower.take() {
+            shower.thread().unpark();
+            // A thread that panicked has said so, and the run is measured all the same.
+            let _ = shower.join();
         }
     }
+}
 
-    #[expect(clippy::cast_precision_loss, reason = "shown with no digit after the point")]
-    fn take_rate(&mut self, tally: &Tally) {
-        let (tokens, since_ns) = self.mark;
-        let span_ns = tally.elapsed_ns.saturating_sub(since_ns);
-        if span_ns >= RATE_NS {
-            self.rate = tally.tokens.saturating_sub(tokens) as f64 * 1e9 / span_ns as f64;
-            self.mark = (tally.tokens, tally.elapsed_ns);
-        }
+impl Board {
+    fn store(&self, tally: &Tally) {
+        self.done.store(tally.done, Ordering::Relaxed);
+        self.failed.store(tally.failed, Ordering::Relaxed);
+        self.in_flight.store(tally.in_flight, Ordering::Relaxed);
+        self.tokens.store(tally.tokens, Ordering::Relaxed);
+        self.elapsed_ns.store(tally.elapsed_ns, Ordering::Relaxed);
     }
 
-    #[expect(
-        clippy::cast_precision_loss,
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "a time left is shown in whole seconds"
-    )]
+    fn tally(&self, planned: u64) -> Tally {
+        Tally {
+            planned,
+            done: self.done.load(Ordering::Relaxed),
+            failed: self.failed.load(Ordering::Relaxed),
+            in_flight: self.in_flight.load(Ordering::Relaxed),
+            tokens: self.tokens.load(Ordering::Relaxed),
+            elapsed_ns: self.elapsed_ns.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// What is seen of the numbers.
+struct View {
+    face: Face,
+    planned: u64,
+    planned_tokens: u64,
+    rate: Rate,
+}
+
+enum Face {
+    Bar(ProgressBar),
+    /// When the last line was.
+    Plain {
+        shown_ns: u64,
+    },
+}
+
+impl View {
+    /// Draws the bar, or gives the line that is due.
+    fn show(&mut self, tally: &Tally, over: bool) -> Option<String> {
+        self.rate.take(tally);
+        let words = self.words(tally);
+        match &mut self.face {
+            Face::Bar(bar) if over => bar.finish_and_clear(),
+            Face::Bar(bar) => {
+                bar.set_position(tally.done);
+                bar.set_message(words);
+            }
+            Face::Plain { .. } if over => {
+                return Some(format!(
+                    "{} of {} requests done, {} failed, in {}",
+                    tally.done,
+                    self.planned,
+                    tally.failed,
+                    clock(tally.elapsed_ns)
+                ));
+            }
+            Face::Plain { shown_ns } if tally.elapsed_ns - *shown_ns >= PLAIN_NS => {
+                *shown_ns = tally.elapsed_ns;
+                return Some(format!("{} of {} requests, {words}", tally.done, self.planned));
+            }
+            Face::Plain { .. } => {}
+        }
+        None
+    }
+
     fn words(&self, tally: &Tally) -> String {
-        let mut words = format!("{:.0} tokens/s", self.rate);
-        if self.rate > 0.0 {
-            let left = self.planned_tokens.saturating_sub(tally.tokens) as f64 / self.rate;
-            words += &format!(", {} s left", left.ceil() as u64);
-        }
-        if tally.failed > 0 {
-            words += &format!(", {} failed", tally.failed);
+        let per_s = self.rate.tokens_per_s();
+        let mut words = format!(
+            "{} failed, {} in flight, {per_s:.0} tokens/s, {}",
+            tally.failed,
+            tally.in_flight,
+            clock(tally.elapsed_ns)
+        );
+        let left = self.planned_tokens.saturating_sub(tally.tokens);
+        if per_s > 0.0 {
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "a time left is shown in whole seconds"
+            )]
+            let left_ns = (float(left) / per_s).ceil() as u64 * 1_000_000_000;
+            words += &format!(", {} left", clock(left_ns));
         }
         words
     }
 }
 
-fn bar(requests: u64) -> ProgressBar {
-    let bar = ProgressBar::new(requests);
+/// Output tokens a second, over the last second that was seen.
+#[derive(Default)]
+struct Rate(VecDeque<(u64, u64)>);
+
+impl Rate {
+    fn take(&mut self, tally: &Tally) {
+        self.0.push_back((tally.elapsed_ns, tally.tokens));
+        // One from before the second began stays, to count from.
+        while self.0.get(1).is_some_and(|(at_ns, _)| tally.elapsed_ns - at_ns >= RATE_NS) {
+            self.0.pop_front();
+        }
+    }
+
+    fn tokens_per_s(&self) -> f64 {
+        let ends = self.0.front().zip(self.0.back());
+        let Some(((from_ns, before), (to_ns, tokens))) = ends else { return 0.0 };
+        if to_ns == from_ns {
+            return 0.0;
+        }
+        float(tokens.saturating_sub(*before)) * 1e9 / float(to_ns - from_ns)
+    }
+}
+
+/// `0:07`, or `1:02:03` from an hour on.
+fn clock(ns: u64) -> String {
+    let (minutes, seconds) = (ns / 60_000_000_000, ns / 1_000_000_000 % 60);
+    if minutes < 60 {
+        return format!("{minutes}:{seconds:02}");
+    }
+    format!("{}:{:02}:{seconds:02}", minutes / 60, minutes % 60)
+}
+
+fn bar(planned: u64, target: ProgressDrawTarget) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(planned), target);
     // The template is a constant of the form that the crate asks for.
-    if let Ok(style) = ProgressStyle::with_template("{wide_bar} {pos}/{len} requests, {msg}") {
+    if let Ok(style) = ProgressStyle::with_template("{wide_bar} {pos}/{len} {msg}") {
         bar.set_style(style);
     }
-    bar.enable_steady_tick(Duration::from_millis(200));
     bar
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::Mutex;
+
+    use expect_test::expect;
+    use indicatif::TermLike;
+
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    /// Where a run of four streams stands that gives 1,000 tokens a second for ten seconds.
+    fn tally(tenths: u64) -> Tally {
+        let elapsed_ns = tenths * SECOND / 10;
+        let (done, tokens) = (tenths * 4 / 10, tenths * 100);
+        Tally { planned: 40, done, failed: 1, in_flight: 4, tokens, elapsed_ns }
+    }
+
+    fn view(face: Face) -> View {
+        View { face, planned: 40, planned_tokens: 10_000, rate: Rate::default() }
+    }
+
+    #[test]
+    fn plain_lines_come_every_five_seconds_and_at_the_end() {
+        let mut view = view(Face::Plain { shown_ns: 0 });
+        let shown = (0..=100).step_by(2).filter_map(|tenths| view.show(&tally(tenths), false));
+        let mut lines: Vec<String> = shown.collect();
+        lines.extend(view.show(&tally(101), true));
+        expect![[r#"
+            20 of 40 requests, 1 failed, 4 in flight, 1000 tokens/s, 0:05, 0:05 left
+            40 of 40 requests, 1 failed, 4 in flight, 1000 tokens/s, 0:10, 0:00 left
+            40 of 40 requests done, 1 failed, in 0:10"#]]
+        .assert_eq(&lines.join("\n"));
+    }
+
+    #[test]
+    fn the_rate_is_that_of_the_last_second() {
+        let mut rate = Rate::default();
+        assert_eq!(rate.tokens_per_s(), 0.0);
+        for tenths in 0..30 {
+            // Nothing for two seconds, then 10 tokens in each tenth of a second.
+            let tokens = u64::saturating_sub(tenths, 20) * 10;
+            rate.take(&Tally { tokens, elapsed_ns: tenths * SECOND / 10, ..Tally::default() });
+        }
+        assert_eq!(rate.tokens_per_s(), 90.0, "nine tenths of the second gave 10 tokens each");
+        assert!(rate.0.len() <= 11, "what is older is forgotten: {}", rate.0.len());
+    }
+
+    #[test]
+    fn times_have_hours_only_where_they_need_them() {
+        let shown = [0, 59 * SECOND, 61 * SECOND, 3_723 * SECOND].map(clock);
+        assert_eq!(shown, ["0:00", "0:59", "1:01", "1:02:03"]);
+    }
+
+    #[test]
+    fn the_thread_shows_what_was_stored_and_ends_with_the_run() {
+        let mut progress = Progress::begin(Style::Plain, 40, 10_000);
+        progress.show(&tally(3));
+        assert_eq!(progress.board.tally(40), tally(3));
+        progress.finish();
+        assert!(progress.shower.is_none());
+    }
+
+    /// A terminal of 80 columns that keeps what is drawn.
+    #[derive(Clone, Debug, Default)]
+    struct Screen(Arc<Mutex<String>>);
+
+    impl Screen {
+        fn text(&self) -> String {
+            self.0.lock().unwrap().trim().to_owned()
+        }
+    }
+
+    impl TermLike for Screen {
+        fn width(&self) -> u16 {
+            80
+        }
+        fn move_cursor_up(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_down(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_right(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_left(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn write_line(&self, text: &str) -> io::Result<()> {
+            self.write_str(text)
+        }
+        fn write_str(&self, text: &str) -> io::Result<()> {
+            self.0.lock().unwrap().push_str(text);
+            Ok(())
+        }
+        fn clear_line(&self) -> io::Result<()> {
+            self.0.lock().unwrap().clear();
+            Ok(())
+        }
+        fn flush(&self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn the_bar_fits_a_terminal_and_is_gone_at_the_end() {
+        let screen = Screen::default();
+        let target = ProgressDrawTarget::term_like_with_hz(Box::new(screen.clone()), 255);
+        let mut view = view(Face::Bar(bar(40, target)));
+        for tenths in [0, 10, 20] {
+            view.show(&tally(tenths), false);
+            // The bar is redrawn at a limited rate; here each step is to be seen.
+            if let Face::Bar(bar) = &view.face {
+                bar.force_draw();
+            }
+        }
+        let drawn = screen.text();
+        assert!(
+            drawn.contains("8/40 1 failed, 4 in flight, 1000 tokens/s, 0:02, 0:08 left"),
+            "{drawn}"
+        );
+        assert_eq!(drawn.chars().count(), 80, "{drawn}");
+        view.show(&tally(21), true);
+        assert_eq!(screen.text(), "");
+    }
 }

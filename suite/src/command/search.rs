@@ -116,7 +116,7 @@ enum Stopped {
 }
 
 /// The n-th run at a rate.
-fn one(flags: &SearchFlags, bench: &Bench<'_>, rate: f64, number: u32) -> Result<Repeat, Stopped> {
+fn one(flags: &SearchFlags, bench: &Bench, rate: f64, number: u32) -> Result<Repeat, Stopped> {
     let point = bench
         .point_at(at_rate(bench.arrival(), rate), &format!("rate-{rate}"))
         .map_err(Stopped::Unsound)?;
@@ -171,7 +171,7 @@ fn statements(found: &Found, target: &Target, slos: &[Slo]) -> Vec<String> {
     [kept, none, lost, all].into_iter().flatten().collect()
 }
 
-fn result(flags: &SearchFlags, bench: &Bench<'_>, found: &Found) -> anyhow::Result<SearchResult> {
+fn result(flags: &SearchFlags, bench: &Bench, found: &Found) -> anyhow::Result<SearchResult> {
     let trial = |trial: &Trial| SearchTrial {
         requests_per_s: trial.rate,
         standing: format!("{:?}", trial.standing).to_lowercase(),

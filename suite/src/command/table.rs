@@ -22,10 +22,15 @@ pub fn table(measurement: &Measurement) -> String {
         lines.extend(wrapped("failure        ", &failure.message));
     }
     lines.push(String::new());
-    lines.push(format!(
-        "verdict        {}",
-        format!("{:?}", measurement.validity.verdict).to_uppercase()
-    ));
+    lines.iter().map(|line| line.trim_end().to_owned() + "\n").collect::<String>()
+        + &verdict(measurement)
+}
+
+/// Its end by itself: whether the figures may be believed, and why not.
+#[must_use]
+pub fn verdict(measurement: &Measurement) -> String {
+    let word = format!("{:?}", measurement.validity.verdict).to_uppercase();
+    let mut lines = vec![format!("verdict        {word}")];
     for reason in &measurement.validity.reasons {
         lines.extend(wrapped("             - ", reason));
     }

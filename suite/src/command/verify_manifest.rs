@@ -18,6 +18,7 @@ use crate::workload::tokenizer::Tokenizer;
 ///
 /// Exit codes: 0 all totals are the published ones; 1 some differ; 2 another file; 4 no file.
 #[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLE)]
 pub struct VerifyManifestFlags {
     /// The whole file of conversations, as it was published.
     #[arg(long, value_name = "FILE")]
@@ -29,6 +30,12 @@ pub struct VerifyManifestFlags {
     #[arg(long, value_name = "FILE")]
     published: Option<PathBuf>,
 }
+
+const EXAMPLE: &str = "\
+Example:
+
+  redline-bench verify-manifest --dataset ShareGPT_V3_unfiltered_cleaned_split.json \\
+    --tokenizer Qwen3-8B/tokenizer.json";
 
 /// Runs the command.
 ///

@@ -14,7 +14,7 @@ pub fn csv(figures: &Figures<'_>) -> String {
 
 fn cells(figures: &Figures<'_>) -> Vec<(&'static str, String)> {
     let (counts, metrics) = (figures.counts, figures.metrics);
-    let workload = figures.asked.workload.as_ref();
+    let workload = figures.asked.random();
     let word = |value: Option<&str>| value.unwrap_or_default().to_owned();
     let count = |value: Option<u64>| value.map(|value| value.to_string()).unwrap_or_default();
     let float = |value: Option<f64>| value.map(python_float).unwrap_or_default();
@@ -23,7 +23,7 @@ fn cells(figures: &Figures<'_>) -> Vec<(&'static str, String)> {
     vec![
         ("backend", word(figures.asked.backend.as_deref())),
         ("dataset_name", word(figures.asked.dataset_name())),
-        ("sharegpt_output_len", String::new()),
+        ("sharegpt_output_len", count(figures.asked.sharegpt_output_len())),
         ("random_input_len", count(workload.and_then(|workload| workload.input_tokens))),
         ("random_output_len", count(workload.and_then(|workload| workload.output_tokens))),
         ("random_range_ratio", float(workload.and_then(|workload| workload.range_ratio))),

@@ -20,7 +20,8 @@ use schema::measurement::Measurement;
 use schema::samples::Sample;
 use schema::workload::{Pack, Workload};
 
-pub use vllm::{Percentile, Quantity, Selection};
+pub use figures::python_float;
+pub use vllm::{Percentile, Quantity, Selection, compact_date};
 
 use figures::Figures;
 use requests::Requests;
@@ -78,6 +79,10 @@ pub struct Asked {
     pub workload: Option<Workload>,
     /// What vLLM's formats show.
     pub selection: Selection,
+    /// vLLM's `label`, SGLang's `tag`.
+    pub label: Option<String>,
+    /// Further keys of vLLM's result.
+    pub metadata: Vec<(String, String)>,
 }
 
 impl Asked {
@@ -98,6 +103,17 @@ impl Asked {
             Pack::Jsonl => "custom",
             Pack::MultiTurn => return None,
         })
+    }
+
+    /// Length that answers to conversations are asked to have, where it is not that of the data.
+    fn sharegpt_output_len(&self) -> Option<u64> {
+        let workload = self.workload.as_ref()?;
+        workload.output_tokens.filter(|_| self.dataset_name() == Some("sharegpt"))
+    }
+
+    /// The workload where its prompts are made to a length.
+    fn random(&self) -> Option<&Workload> {
+        self.workload.as_ref().filter(|_| self.dataset_name() != Some("sharegpt"))
     }
 
     fn backend(&self) -> &str {

@@ -25,19 +25,19 @@ pub fn detailed(figures: &Figures<'_>, requests: &Requests<'_>) -> Value {
 
 fn map(figures: &Figures<'_>) -> Map<String, Value> {
     let (counts, metrics, asked) = (figures.counts, figures.metrics, figures.asked);
-    let workload = asked.workload.as_ref();
+    let workload = asked.random();
     let output = figures.reported_or(counts.output_tokens_requested);
     let total = counts.input_tokens.zip(output).map(|(input, output)| input + output);
     let rate =
         figures.request_rate().map_or_else(|| json!(figures.request_rate_word()), |r| json!(r));
     let mut object = Map::new();
     let mut put = |key: &str, value: Value| object.insert(key.to_owned(), value);
-    put("tag", Value::Null);
+    put("tag", json!(asked.label));
     put("backend", json!(asked.backend));
     put("dataset_name", json!(asked.dataset_name()));
     put("request_rate", rate);
     put("max_concurrency", json!(figures.max_concurrency()));
-    put("sharegpt_output_len", Value::Null);
+    put("sharegpt_output_len", json!(asked.sharegpt_output_len()));
     put("random_input_len", json!(workload.and_then(|workload| workload.input_tokens)));
     put("random_output_len", json!(workload.and_then(|workload| workload.output_tokens)));
     put("random_range_ratio", json!(workload.and_then(|workload| workload.range_ratio)));

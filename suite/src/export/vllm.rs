@@ -154,10 +154,13 @@ fn head(figures: &Figures<'_>) -> Map<String, Value> {
     put("date", json!(figures.time.started_at.as_deref().map(compact_date)));
     put("endpoint_type", json!(asked.backend));
     put("backend", json!(asked.backend));
-    put("label", Value::Null);
+    put("label", json!(asked.label));
     put("model_id", json!(asked.model));
     put("tokenizer_id", json!(asked.tokenizer));
     put("num_prompts", json!(figures.counts.requests_planned));
+    for (key, value) in &asked.metadata {
+        put(key, json!(value));
+    }
     put("request_rate", rate);
     put("burstiness", burstiness);
     put("max_concurrency", json!(figures.max_concurrency()));

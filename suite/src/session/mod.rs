@@ -75,7 +75,7 @@ impl Assignment<'_> {
     pub fn run(&self, observer: &mut dyn Observer) -> Result<Finished, DriveError> {
         let payloads: Vec<Payload> = self.written(&self.plan.manifest.requests);
         // What the system will not allow is said before anything is sent.
-        self.orders(&payloads, &self.scenario.arrival).prepare()?;
+        self.timed_orders(&payloads).prepare()?;
         let warmup = self.written(&self.plan.warmup);
         let warmed = self.drive(&warmup, &Arrival::AllAtOnce, &mut Unobserved)?;
         if let Some(failure) = failure::of(&warmed, self.is_gone(&warmed), Phase::Warmup) {
@@ -94,7 +94,7 @@ impl Assignment<'_> {
         }
         let before = cache::Counters::read(self.server, self.engine);
         let started_at = utc_now();
-        let driven = self.timed(&payloads, observer)?;
+        let driven = drive(&self.timed_orders(&payloads), observer)?;
         let finished_at = utc_now();
         let gone = self.is_gone(&driven);
         let after = match gone {
@@ -133,13 +133,9 @@ impl Assignment<'_> {
     }
 
     /// The measured requests, on connections as the scenario wants them.
-    fn timed(
-        &self,
-        payloads: &[Payload],
-        observer: &mut dyn Observer,
-    ) -> Result<Driven, DriveError> {
+    fn timed_orders<'b>(&'b self, payloads: &'b [Payload]) -> Orders<'b> {
         let connections = self.scenario.connections;
-        drive(&Orders { connections, ..self.orders(payloads, &self.scenario.arrival) }, observer)
+        Orders { connections, ..self.orders(payloads, &self.scenario.arrival) }
     }
 
     fn orders<'b>(&'b self, payloads: &'b [Payload], arrival: &'b Arrival) -> Orders<'b> {

@@ -90,7 +90,7 @@ impl Totals {
             },
             warmup: Warmup { requests: 0, from: WarmupSource::Disjoint, output_tokens_max: None },
             arrival: Arrival::AllAtOnce,
-            output: Output { ignore_eos: true, temperature: 0.0 },
+            output: Output { ignore_eos: true, temperature: Some(0.0), ..Output::default() },
             tier: Tier::Full,
             connections: Connections::default(),
             cache: CacheProtocol::default(),

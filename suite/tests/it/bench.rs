@@ -379,7 +379,18 @@ fn the_help_teaches() {
     for word in ["--timeout-s", "warm up", "Engine file", "What the numbers mean"] {
         assert!(run.contains(word), "`{word}` is missing in:\n{run}");
     }
-    for command in ["run", "sweep", "search", "plan", "export", "audit"] {
+    for command in [
+        "run",
+        "sweep",
+        "search",
+        "serving",
+        "plan",
+        "verify-manifest",
+        "probe",
+        "first-answer",
+        "export",
+        "audit",
+    ] {
         let help = help(command);
         let example = format!("  redline-bench {command} ");
         assert!(help.contains("Example") && help.contains(&example), "{help}");

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::harness::{self, Exchange, payloads, stop_never};
 use schema::scenario::{Arrival, Connections};
 use suite::client::drive::{DriveError, Observer, Orders, Tally, drive};
+use suite::client::payload::Payload;
 use suite::client::sample::{FailureKind, Sample};
 use suite::emitter::log::Logged;
 use suite::emitter::script::{
@@ -395,6 +396,42 @@ fn a_server_that_goes_away_fails_the_requests_that_come_too_late() {
     let kinds: Vec<_> =
         driven.samples.iter().map(|sample| sample.failure.as_ref().map(|f| f.kind)).collect();
     assert_eq!(kinds, [None, Some(FailureKind::Connect), Some(FailureKind::Connect)]);
+}
+
+#[test]
+fn ports_that_ended_connections_hold_are_counted_before_the_run() {
+    let Ok(range) = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range") else {
+        return;
+    };
+    let ends: Vec<usize> = range.split_whitespace().filter_map(|end| end.parse().ok()).collect();
+    let ports = ends[1] - ends[0] + 1;
+    let exchange = Exchange::of(vec![]);
+    let stop = stop_never();
+    // One more than there are ports, all within the second for which the kernel surely holds one.
+    let payloads: Vec<Payload> = (0..=ports as u64)
+        .map(|index| Payload {
+            bytes: vec![],
+            send_us: index * 900_000 / ports as u64,
+            after: None,
+        })
+        .collect();
+    let arrival = Arrival::Constant { requests_per_s: 1e6, concurrency_max: None };
+    let prepare = |connections| {
+        let orders = Orders {
+            address: exchange.address,
+            payloads: &payloads,
+            arrival: &arrival,
+            connections,
+            no_progress_ns: 60_000 * MS,
+            stop: &stop,
+            kernel_timestamps: true,
+        };
+        orders.prepare()
+    };
+    assert!(prepare(Connections::Warm).is_ok(), "kept connections are as many as are in use");
+    let said = prepare(Connections::Cold).expect_err("refused").to_string();
+    assert!(said.contains(&format!("{} ports are needed", ports + 1)), "{said}");
+    assert!(said.contains("hint: widen net.ipv4.ip_local_port_range"), "{said}");
 }
 
 /// Takes the server away after the first answer.

@@ -1,7 +1,7 @@
 //! Reasons that lie with the answers: too few, of other lengths, helped by the cache.
 
 use audit::quantile::samples_needed;
-use schema::run::{CacheState, Metrics, Summary, ValidityVerdict};
+use schema::run::{CacheState, Metrics, Summary};
 use schema::scenario::Tier;
 
 use super::{Findings, Judged, Reason};
@@ -18,44 +18,39 @@ const FAILED_SHARE_MAX: f64 = 0.05;
 /// The highest percentile that is shown.
 const HIGHEST: f64 = 0.99;
 
-const fn degraded(id: &'static str, when: &'static str) -> Reason {
-    Reason { id, verdict: ValidityVerdict::Degraded, when }
-}
-
-const fn invalid(id: &'static str, when: &'static str) -> Reason {
-    Reason { id, verdict: ValidityVerdict::Invalid, when }
-}
-
-pub(super) const OUTPUT_LENGTH: Reason = invalid(
+pub(super) const OUTPUT_LENGTH: Reason = Reason::invalid(
     "output-length",
     "0.1 % more or fewer output tokens were reported than requested, where ends are ignored",
 );
 pub(super) const RETOKENIZED: Reason =
-    degraded("retokenized", "the text of the answers makes 2 % more or fewer tokens");
-pub(super) const PROMPT_LENGTH: Reason =
-    invalid("prompt-length", "the server counts another length of a prompt that it got as ids");
-pub(super) const CHUNK_COUNT: Reason =
-    degraded("chunk-count", "the chunks of an answer hold other tokens than its usage says");
-pub(super) const FAILURES: Reason = degraded("failures", "a request failed");
+    Reason::degraded("retokenized", "the text of the answers makes 2 % more or fewer tokens");
+pub(super) const PROMPT_LENGTH: Reason = Reason::invalid(
+    "prompt-length",
+    "the server counts another length of a prompt that it got as ids",
+);
+pub(super) const CHUNK_COUNT: Reason = Reason::degraded(
+    "chunk-count",
+    "the chunks of an answer hold other tokens than its usage says",
+);
+pub(super) const FAILURES: Reason = Reason::degraded("failures", "a request failed");
 pub(super) const MANY_FAILURES: Reason =
-    invalid("many-failures", "more than 5 % of all requests failed");
-pub(super) const SURVIVORS: Reason = invalid(
+    Reason::invalid("many-failures", "more than 5 % of all requests failed");
+pub(super) const SURVIVORS: Reason = Reason::invalid(
     "survivors",
     "the prompts that were answered differ by 5 % in mean length from those of the plan",
 );
-pub(super) const CACHE_MISMATCH: Reason = invalid(
+pub(super) const CACHE_MISMATCH: Reason = Reason::invalid(
     "cache-mismatch",
     "prefix hits exceed what the plan explains by 1 % of the prompt tokens, or fall as far short \
      of what was primed",
 );
 pub(super) const CACHE_NOT_EMPTY: Reason =
-    degraded("cache-not-empty", "the prefix cache was emptied and still held something");
-pub(super) const FEW_SAMPLES: Reason = Reason {
-    id: "few-samples",
-    // A note: what the percentiles of so few are worth is told by the bounds beside them.
-    verdict: ValidityVerdict::Valid,
-    when: "the answers are too few to bound the p99 with 99 % confidence (not on -lite)",
-};
+    Reason::degraded("cache-not-empty", "the prefix cache was emptied and still held something");
+// What the percentiles of so few are worth is told by the bounds beside them.
+pub(super) const FEW_SAMPLES: Reason = Reason::note(
+    "few-samples",
+    "the answers are too few to bound the p99 with 99 % confidence (not on -lite)",
+);
 
 impl Findings {
     pub(super) fn answers(&mut self, run: &Judged<'_>) {

@@ -4,7 +4,7 @@ use audit::rules::{
     CPU_SHARE_MAX, KERNEL_GAP_SHARE_OF_TPOT, KERNEL_GAP_US, LATE_READ_SHARE_MAX,
     LOOP_LAG_SHARE_OF_TPOT, LOOP_LAG_US_MAX, SCHEDULE_LAG_SHARE_OF_TTFT, SCHEDULE_LAG_US_MAX,
 };
-use schema::run::{Metrics, Summary, ValidityVerdict};
+use schema::run::{Metrics, Summary};
 use schema::scenario::Tier;
 
 use super::{Findings, Judged, Reason};
@@ -16,34 +16,31 @@ const LOOP_LAG_US: (u64, u64) = (LOOP_LAG_US_MAX, 200);
 const COALESCED_SHARE_MAX: f64 = 0.5;
 const STAMPS_LOST_SHARE_MAX: f64 = 0.5;
 
-const fn degraded(id: &'static str, when: &'static str) -> Reason {
-    Reason { id, verdict: ValidityVerdict::Degraded, when }
-}
-
-pub(super) const CPU_SHARE: Reason =
-    degraded("cpu-share", "the client used more than 80 % of a core (p95 of 100 ms slices)");
-pub(super) const LOOP_LAG: Reason = degraded(
+pub(super) const CPU_SHARE: Reason = Reason::degraded(
+    "cpu-share",
+    "the client used more than 80 % of a core (p95 of 100 ms slices)",
+);
+pub(super) const LOOP_LAG: Reason = Reason::degraded(
     "loop-lag",
     "the client's loop was away for 5 ms, or 2 % of the time per token where the kernel gives \
      no stamps (p99)",
 );
-pub(super) const KERNEL_GAP: Reason = degraded(
+pub(super) const KERNEL_GAP: Reason = Reason::degraded(
     "kernel-gap",
     "arrived bytes waited for the client for 5 ms, or a tenth of the time per token (p99)",
 );
-pub(super) const SCHEDULE_LAG: Reason =
-    degraded("schedule-lag", "requests were sent 5 ms late, and 2 % of the median TTFT (p99)");
+pub(super) const SCHEDULE_LAG: Reason = Reason::degraded(
+    "schedule-lag",
+    "requests were sent 5 ms late, and 2 % of the median TTFT (p99)",
+);
 pub(super) const COALESCED_READS: Reason =
-    degraded("coalesced-reads", "more than half of all reads brought several chunks");
-pub(super) const LATE_READS: Reason = degraded(
+    Reason::degraded("coalesced-reads", "more than half of all reads brought several chunks");
+pub(super) const LATE_READS: Reason = Reason::degraded(
     "late-reads",
     "more than 2 % of reads brought several chunks that may have come 1 ms apart",
 );
-pub(super) const STAMPS_LOST: Reason = Reason {
-    id: "stamps-lost",
-    verdict: ValidityVerdict::Invalid,
-    when: "more than half of all reads did (not on -lite)",
-};
+pub(super) const STAMPS_LOST: Reason =
+    Reason::invalid("stamps-lost", "more than half of all reads did (not on -lite)");
 
 impl Findings {
     pub(super) fn client(&mut self, run: &Judged<'_>) {

@@ -1,6 +1,6 @@
 //! Reasons that lie with the figures: what must hold between them whatever the server does.
 
-use schema::run::{Metrics, Summary, ValidityVerdict};
+use schema::run::{Metrics, Summary};
 
 use super::{Findings, Judged, Reason};
 use crate::measure::summary::float;
@@ -10,25 +10,26 @@ const SHARE: f64 = 0.01;
 /// Rates follow from counts to this share.
 const RATE_SHARE: f64 = 0.001;
 
-const fn invalid(id: &'static str, when: &'static str) -> Reason {
-    Reason { id, verdict: ValidityVerdict::Invalid, when }
-}
-
 pub(super) const ACCOUNTED: Reason =
-    invalid("accounted", "requests answered and failed are not those planned");
-pub(super) const TPOT: Reason = invalid(
+    Reason::invalid("accounted", "requests answered and failed are not those planned");
+pub(super) const TPOT: Reason = Reason::invalid(
     "tpot-identity",
     "mean TPOT is not (E2E - TTFT) / (n - 1) within 1 %, where all answers have n tokens",
 );
-pub(super) const GAPS: Reason =
-    invalid("gap-identity", "the gaps between tokens do not add up to E2E - TTFT within 1 %");
-pub(super) const RATES: Reason =
-    invalid("rate-identity", "output tokens over the run's length are not the rate within 0.1 %");
-pub(super) const FIRST_TOKEN: Reason = invalid("first-token", "the median TTFT is zero");
-pub(super) const PERCENTILES: Reason = invalid("percentiles", "a percentile is below a lower one");
-pub(super) const PEAK: Reason = invalid("peak", "the best second is below the mean one");
+pub(super) const GAPS: Reason = Reason::invalid(
+    "gap-identity",
+    "the gaps between tokens do not add up to E2E - TTFT within 1 %",
+);
+pub(super) const RATES: Reason = Reason::invalid(
+    "rate-identity",
+    "output tokens over the run's length are not the rate within 0.1 %",
+);
+pub(super) const FIRST_TOKEN: Reason = Reason::invalid("first-token", "the median TTFT is zero");
+pub(super) const PERCENTILES: Reason =
+    Reason::invalid("percentiles", "a percentile is below a lower one");
+pub(super) const PEAK: Reason = Reason::invalid("peak", "the best second is below the mean one");
 pub(super) const CONCURRENCY: Reason =
-    invalid("concurrency", "more requests ran at one time than the cap allows");
+    Reason::invalid("concurrency", "more requests ran at one time than the cap allows");
 
 impl Findings {
     pub(super) fn identities(&mut self, run: &Judged<'_>) {

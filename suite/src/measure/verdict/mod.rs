@@ -21,6 +21,20 @@ pub struct Reason {
     pub when: &'static str,
 }
 
+impl Reason {
+    const fn note(id: &'static str, when: &'static str) -> Self {
+        Self { id, verdict: ValidityVerdict::Valid, when }
+    }
+
+    const fn degraded(id: &'static str, when: &'static str) -> Self {
+        Self { id, verdict: ValidityVerdict::Degraded, when }
+    }
+
+    const fn invalid(id: &'static str, when: &'static str) -> Self {
+        Self { id, verdict: ValidityVerdict::Invalid, when }
+    }
+}
+
 /// Every reason, in the order in which a record lists those of one verdict.
 pub const REASONS: &[&Reason] = &[
     &client::CPU_SHARE,

@@ -321,6 +321,32 @@ mod tests {
     }
 
     #[test]
+    fn answers_of_one_length_are_bounded_as_the_tool_bounds_them() {
+        let long = "x".repeat(1000);
+        // The second row's own answer is too short, and the third is too long with any other.
+        let rows = [("aaaa", "bbbb"), ("cccc", "d"), (long.as_str(), "eeee")];
+        let kept = |pack: &str, output_tokens: u64| {
+            let mut scenario = scenario(pack, 1);
+            scenario.workload.output_tokens = Some(output_tokens);
+            scenario.warmup.requests = 0;
+            let dataset = Dataset::of_pairs(&rows);
+            let kept = (1..=3).rev().find_map(|requests| {
+                scenario.workload.requests = requests;
+                let form = PromptForm::TokenIds;
+                plan("x", &scenario, Some(&dataset), &letters(), form).ok()
+            });
+            let requests = kept.map(|plan| plan.manifest.requests).unwrap_or_default();
+            assert!(requests.iter().all(|request| request.output_tokens == output_tokens));
+            // vLLM fills a sample that is too small by drawing again.
+            let prompts: BTreeSet<Vec<u32>> = requests.into_iter().map(|row| row.prompt).collect();
+            prompts.len()
+        };
+        assert_eq!((kept("sharegpt@lmdeploy", 1500), kept("sharegpt@lmdeploy", 8)), (3, 3));
+        assert_eq!((kept("sharegpt@vllm", 1500), kept("sharegpt@vllm", 1)), (2, 3));
+        assert_eq!((kept("sharegpt@sglang", 1500), kept("sharegpt@sglang-old", 1500)), (3, 3));
+    }
+
+    #[test]
     fn random_prompts_are_repeated_or_cut_to_their_length() {
         let rows = [("abc", "z"), ("", "z"), ("abcdefghijkl", "z"), ("wxyz", "z")];
         let plan = drawn("random@lmdeploy", 2, &rows).unwrap();

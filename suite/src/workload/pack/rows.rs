@@ -18,23 +18,43 @@ use crate::workload::tokenizer::{Tokenizer, TokenizerError};
 /// Rows that a core tokenizes before it looks whether there are enough.
 const ROWS_PER_CORE: usize = 64;
 
-/// Which rows are kept.
+/// Which rows are kept, by the tokens of their prompts and answers.
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
-    /// Shortest prompt, and shortest answer.
-    tokens_min: usize,
-    /// Longest prompt, and longest prompt and answer together.
-    tokens_max: Option<(usize, usize)>,
+    prompt_min: usize,
+    answer_min: usize,
+    prompt_max: usize,
+    together_max: usize,
 }
 
-/// LMDeploy's bounds, which vLLM has too and SGLang had.
-const USUAL: Bounds = Bounds { tokens_min: 4, tokens_max: Some((1024, 2048)) };
-const SGLANG: Bounds = Bounds { tokens_min: 2, tokens_max: None };
+impl Bounds {
+    /// Those of the pack's tool, which may differ where all answers have one `fixed` length.
+    fn of(pack: Pack, fixed: bool) -> Self {
+        // LMDeploy's, which vLLM has too and SGLang had.
+        let usual = Self { prompt_min: 4, answer_min: 4, prompt_max: 1024, together_max: 2048 };
+        match (pack, fixed) {
+            (Pack::SharegptSglang, _) => {
+                let (prompt_max, together_max) = (usize::MAX, usize::MAX);
+                Self { prompt_min: 2, answer_min: 2, prompt_max, together_max }
+            }
+            (Pack::SharegptVllm, true) => Self { answer_min: 1, ..usual },
+            (_, true) => Self { together_max: usize::MAX, ..usual },
+            (_, false) => usual,
+        }
+    }
+
+    fn hold(&self, prompt: usize, answer: usize) -> bool {
+        (self.prompt_min..=self.prompt_max).contains(&prompt)
+            && answer >= self.answer_min
+            && prompt.saturating_add(answer) <= self.together_max
+    }
+}
 
 /// How long prompts and answers are.
 enum Lengths {
-    /// As in the data; rows outside the bounds are dropped.
-    Data(Bounds),
+    /// Prompts as in the data, and answers too unless they have a length of their own; rows outside
+    /// the bounds are dropped.
+    Data { bounds: Bounds, answer: Option<usize> },
     /// Input and output length of each request, drawn before anything else.
     Drawn(Vec<(u64, u64)>),
 }
@@ -113,8 +133,12 @@ impl<'a> Rows<'a> {
     }
 
     fn tokenized(&self, pair: &Pair<'_>) -> Result<Row, TokenizerError> {
-        let as_it_is = matches!(self.lengths, Lengths::Data(_));
-        let answer_tokens = if as_it_is { self.tokenizer.encode(&pair.answer)?.len() } else { 0 };
+        let answer_tokens = match self.lengths {
+            Lengths::Data { answer: None, .. } => self.tokenizer.encode(&pair.answer)?.len(),
+            Lengths::Data { answer: Some(tokens), .. } => tokens,
+            Lengths::Drawn(_) => 0,
+        };
+        let as_it_is = matches!(self.lengths, Lengths::Data { .. });
         let text = (as_it_is && self.form == PromptForm::Text).then(|| pair.prompt.to_string());
         Ok(Row { prompt: self.tokenizer.encode(&pair.prompt)?, text, answer_tokens })
     }
@@ -122,12 +146,15 @@ impl<'a> Rows<'a> {
     /// The request that a row makes, or none if its lengths rule it out.
     fn request(&self, row: Row) -> Result<Option<ManifestRequest>, PlanError> {
         match &self.lengths {
-            Lengths::Data(bounds) => Ok(bounds.hold(&row).then(|| ManifestRequest {
-                output_tokens: row.answer_tokens as u64,
-                prompt: row.prompt,
-                text: row.text,
-                ..ManifestRequest::default()
-            })),
+            Lengths::Data { bounds, .. } => {
+                let kept = bounds.hold(row.prompt.len(), row.answer_tokens);
+                Ok(kept.then(|| ManifestRequest {
+                    output_tokens: row.answer_tokens as u64,
+                    prompt: row.prompt,
+                    text: row.text,
+                    ..ManifestRequest::default()
+                }))
+            }
             Lengths::Drawn(_) if row.prompt.is_empty() => Ok(None),
             // Those beyond the measured ones warm up, and may have any of the lengths.
             Lengths::Drawn(lengths) => {
@@ -157,21 +184,13 @@ impl<'a> Rows<'a> {
     }
 }
 
-impl Bounds {
-    fn hold(&self, row: &Row) -> bool {
-        let (prompt, answer) = (row.prompt.len(), row.answer_tokens);
-        let long = self.tokens_max.is_some_and(|(longest, longest_together)| {
-            prompt > longest || prompt + answer > longest_together
-        });
-        prompt >= self.tokens_min && answer >= self.tokens_min && !long
-    }
-}
-
 impl Lengths {
     fn of(workload: &Workload, tokenizer: &Tokenizer, form: PromptForm) -> Result<Self, PlanError> {
         let (Some(input), Some(output)) = (workload.input_tokens, workload.output_tokens) else {
-            let sglang = workload.pack == Pack::SharegptSglang;
-            return Ok(Self::Data(if sglang { SGLANG } else { USUAL }));
+            let answer = workload.output_tokens;
+            let answer = answer.map(|tokens| usize::try_from(tokens).unwrap_or(usize::MAX));
+            let bounds = Bounds::of(workload.pack, answer.is_some());
+            return Ok(Self::Data { bounds, answer });
         };
         let (count, ratio) = (workload.requests, workload.range_ratio.unwrap_or(1.0));
         let mut random = NumpyRandom::seed(super::seed32(workload)?);

@@ -5,6 +5,7 @@
 
 #![expect(unsafe_code, reason = "kernels are called with addresses")]
 
+pub mod compiler;
 mod library;
 
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};

@@ -1,13 +1,13 @@
 //! One program per kernel: its source and the shim, compiled for this processor under sanitizers.
 
 use std::fs;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use bytemuck::NoUninit;
 use tempfile::TempDir;
 
+use crate::device::cuda::driver::emulated::compiler::{compiled, home};
 use crate::device::cuda::launch::Launch;
 
 const COMPILE: &str = "-std=c++17 -O1 -g1 -DSHIM -fsanitize=address,undefined \
@@ -71,6 +71,8 @@ impl Call {
 /// A compiled kernel.
 #[derive(Debug)]
 pub(super) struct Program {
+    path: PathBuf,
+    /// What it reads and writes.
     dir: TempDir,
 }
 
@@ -90,31 +92,12 @@ impl Program {
         let heads = text.lines().filter_map(|line| line.strip_prefix("//@ ")?.split_once(": "));
         let entries: Vec<String> =
             heads.map(|(name, _)| format!("{{\"{name}\", shim::entry({name})}}")).collect();
-        let program = format!(
-            "#include \"{}\"\n#include \"run.h\"\n\
+        let main = format!(
+            "#include \"run.h\"\n\
              int main(int argc, char** argv) {{ return shim::run(argc, argv, {{{}}}); }}\n",
-            source.display(),
             entries.join(", ")
         );
-        let dir = TempDir::new().unwrap();
-        fs::write(dir.path().join("main.cpp"), program).unwrap();
-        let compiler = Command::new("g++")
-            .current_dir(dir.path())
-            .args(COMPILE.split_whitespace())
-            .arg("-I")
-            .arg(home().join("shim"))
-            .args(["main.cpp", "-o", "kernel"])
-            .output();
-        let done = match compiler {
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                eprintln!("skipped: there is no `g++` to compile kernels for this processor with");
-                return None;
-            }
-            done => done.unwrap(),
-        };
-        let said = String::from_utf8_lossy(&done.stderr);
-        assert!(done.status.success(), "{}:\n{said}", source.display());
-        Some(Self { dir })
+        Some(Self { path: compiled(source, &main, COMPILE)?, dir: TempDir::new().unwrap() })
     }
 
     /// Runs the calls one after another; gives for each the content of its buffers.
@@ -145,13 +128,8 @@ impl Program {
         }
         fs::write(path("launches"), bytes).unwrap();
         let files = [path("launches"), path("results")];
-        Command::new(path("kernel")).args(files).output().unwrap()
+        Command::new(&self.path).args(files).output().unwrap()
     }
-}
-
-/// Where kernels and shim are.
-fn home() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("src/device/cuda")
 }
 
 /// Kernels with a fault each, and what the shim has to say of it.

@@ -1,28 +1,20 @@
-//! The kernels as libraries of this processor: compiled once for all tests, and kept beside them.
+//! The kernels as libraries of this processor.
 
 #![expect(unsafe_code, reason = "libraries are opened and called")]
 
 use std::collections::BTreeMap;
-use std::env;
 use std::ffi::{CString, c_char, c_int, c_void};
-use std::fs::{self, File};
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use sha2::{Digest, Sha256};
-
 use crate::device::cuda::driver::Arguments;
-use crate::device::cuda::driver::cubins::{HEADERS, Source, kernels};
+use crate::device::cuda::driver::cubins::{Source, kernels};
+use crate::device::cuda::driver::emulated::compiler::{compiled, home};
 use crate::device::cuda::launch::Launch;
-use crate::weights::hex;
 
 const COMPILE: &str = "-std=c++17 -O2 -ftree-vectorize -DSHIM -shared -fPIC -fvisibility=hidden \
                        -fno-strict-aliasing -ffp-contract=off";
-/// What kernels become libraries with.
-const SHIM: [&str; 2] = [include_str!("../../shim/shim.h"), include_str!("../../shim/library.h")];
 
 /// Runs the entry that it is given the name of; 0 if it has such.
 type Run = unsafe extern "C" fn(*const c_char, *const u32, *const *const u64, u32) -> c_int;
@@ -39,30 +31,22 @@ pub struct Libraries {
 impl Libraries {
     /// None, and a line that says so, where there is no compiler.
     pub fn compile() -> Option<Self> {
-        if let Err(error) = Command::new("g++").arg("--version").output()
-            && error.kind() == ErrorKind::NotFound
-        {
-            eprintln!("skipped: there is no `g++` to compile kernels for this processor with");
-            return None;
-        }
-        let (folder, kernels) = (folder(), kernels("shim", true));
-        fs::create_dir_all(&folder).unwrap();
-        // Tests are processes of their own: one compiles, the others wait.
-        let lock = File::create(folder.join("lock")).unwrap();
-        lock.lock().unwrap();
-        thread::scope(|scope| {
-            let (even, odd): (Vec<_>, Vec<_>) =
-                kernels.iter().zip(0..).partition(|(_, index)| index % 2 == 0);
-            for half in [even, odd] {
-                let folder = &folder;
-                scope.spawn(move || half.iter().for_each(|(kernel, _)| compile(kernel, folder)));
-            }
-        });
-        let of = |kernel: &'static Source| {
-            let run = open(&path(kernel, &folder));
+        let kernels = kernels("shim", true);
+        let (even, odd): (Vec<_>, Vec<_>) =
+            kernels.into_iter().zip(0..).partition(|(_, index)| index % 2 == 0);
+        let halves = thread::scope(|scope| {
+            let compile = |half: Vec<(&'static Source, i32)>| {
+                let each = half.into_iter().map(|(kernel, _)| Some((kernel, compile(kernel)?)));
+                each.collect::<Option<Vec<_>>>()
+            };
+            let even = scope.spawn(move || compile(even));
+            Some([compile(odd)?, even.join().unwrap()?])
+        })?;
+        let of = |(kernel, library): (&'static Source, PathBuf)| {
+            let run = open(&library);
             kernel.entries().map(move |entry| (entry, run))
         };
-        Some(Self { entries: kernels.into_iter().flat_map(of).collect() })
+        Some(Self { entries: halves.into_iter().flatten().flat_map(of).collect() })
     }
 
     /// # Panics
@@ -82,53 +66,19 @@ impl Libraries {
     }
 }
 
-/// Beside the tests.
-fn folder() -> PathBuf {
-    env::current_exe().unwrap().ancestors().nth(2).unwrap().join("shim")
-}
-
-fn path(kernel: &Source, folder: &Path) -> PathBuf {
-    let mut hash = Sha256::new();
-    let headers = HEADERS.iter().map(|header| header.text);
-    for text in headers.chain(SHIM).chain([COMPILE, kernel.text]) {
-        hash.update(text);
-    }
-    folder.join(format!("{}.{}.so", kernel.name, &hex(&hash.finalize())[..16]))
-}
-
-fn compile(kernel: &Source, folder: &Path) {
-    let library = path(kernel, folder);
-    if library.exists() {
-        return;
-    }
-    let home = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/device/cuda");
-    let source = home.join("kernels").join(kernel.name).with_extension("cu");
+fn compile(kernel: &Source) -> Option<PathBuf> {
     let each = kernel.entries().map(|entry| {
         format!("    if (!std::strcmp(name, \"{entry}\")) return shim::run({entry}, c), 0;\n")
     });
-    let program = format!(
-        "#include \"{}\"\n#include \"library.h\"\n\
+    let run = format!(
+        "#include \"library.h\"\n\
          extern \"C\" __attribute__((visibility(\"default\"))) int run(const char* name, \
          const u32* shape, void* const* arguments, u32 count) {{\n    \
          shim::Call c = {{{{shape[0], shape[1], shape[2]}}, shape[3], shape[4], arguments, count}};\n\
          {}    return 1;\n}}\n",
-        source.display(),
         each.collect::<String>()
     );
-    let (text, part) = (library.with_extension("cpp"), library.with_extension("part"));
-    fs::write(&text, program).unwrap();
-    let done = Command::new("g++")
-        .args(COMPILE.split_whitespace())
-        .arg("-I")
-        .arg(home.join("shim"))
-        .arg(&text)
-        .arg("-o")
-        .arg(&part)
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&done.stderr);
-    assert!(done.status.success(), "{}:\n{said}", source.display());
-    fs::rename(part, library).unwrap();
+    compiled(&home().join("kernels").join(kernel.name).with_extension("cu"), &run, COMPILE)
 }
 
 fn open(library: &Path) -> Run {

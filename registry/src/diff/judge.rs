@@ -1,0 +1,238 @@
+//! From the pairs of a campaign to its verdicts, in two stages. Pure: it knows neither records nor
+//! what the metrics are.
+//!
+//! A screen over all cells and metrics finds candidates without any correction for their number,
+//! which would leave no power; fresh launches of those cells alone confirm or refute them, where
+//! Holm's step-down procedure ("A simple sequentially rejective multiple test procedure", 1979)
+//! bounds the probability that a campaign without any change calls one worse.
+
+use schema::policy::PolicyFile;
+use schema::verdict::{Stage, VerdictKind};
+
+use super::estimate::Fit;
+
+/// The pairs of one metric in one cell.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Evidence {
+    /// Log ratios of the screen's pairs, above zero where the candidate is worse.
+    pub screen: Vec<f64>,
+    /// Those of the confirmation's pairs; empty where there was none.
+    pub confirm: Vec<f64>,
+    /// Smallest effect in log units that is ever called a change.
+    pub floor: f64,
+    /// Smallest effect in log units that this machine lets one tell from nothing.
+    pub noise: f64,
+}
+
+/// What became of it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Judgement {
+    pub kind: VerdictKind,
+    pub stage: Stage,
+    /// True where the screen found a change.
+    pub suspected: bool,
+    /// One-sided p of the confirmation, adjusted by Holm.
+    pub p_adjusted: Option<f64>,
+}
+
+/// Which way a candidate points.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Worse,
+    Better,
+}
+
+impl Evidence {
+    /// The fit of `pairs`, turned so that above zero is this way; `None` where they are too few.
+    fn fit(pairs: &[f64], way: Way, policy: &PolicyFile) -> Option<Fit> {
+        if pairs.len() < policy.pairs_min as usize {
+            return None;
+        }
+        let fit = Fit::of(pairs)?;
+        Some(match way {
+            Way::Worse => fit,
+            Way::Better => fit.turned(),
+        })
+    }
+
+    /// Nothing smaller is called a change.
+    fn threshold(&self) -> f64 {
+        self.floor.max(self.noise)
+    }
+
+    /// What the screen finds: the effect is as large as the threshold, and chance does not explain
+    /// it.
+    fn candidate(&self, policy: &PolicyFile) -> Option<Way> {
+        [Way::Worse, Way::Better].into_iter().find(|way| {
+            Self::fit(&self.screen, *way, policy)
+                .is_some_and(|fit| fit.mean >= self.threshold() && fit.p_above(0.0) < policy.alpha)
+        })
+    }
+
+    /// True where two one-sided tests (Schuirmann, 1987) show the effect to be within the metric's
+    /// own floor: the interval of 1 - 2 alpha lies inside it. A noisy machine does not widen that.
+    fn is_unchanged(&self, pairs: &[f64], policy: &PolicyFile) -> bool {
+        [Way::Worse, Way::Better].into_iter().all(|way| {
+            Self::fit(pairs, way, policy).is_some_and(|fit| fit.p_above(-self.floor) < policy.alpha)
+        })
+    }
+
+    fn without_change(&self, stage: Stage, policy: &PolicyFile) -> Judgement {
+        let pairs = if stage == Stage::Confirm { &self.confirm } else { &self.screen };
+        let kind = match self.is_unchanged(pairs, policy) {
+            true => VerdictKind::Unchanged,
+            false => VerdictKind::Inconclusive,
+        };
+        Judgement { kind, stage, suspected: false, p_adjusted: None }
+    }
+}
+
+/// Judges everything of one campaign that gates. The answers are in the order of the questions.
+#[must_use]
+pub fn judge(evidence: &[Evidence], policy: &PolicyFile) -> Vec<Judgement> {
+    let ways: Vec<Option<Way>> =
+        evidence.iter().map(|evidence| evidence.candidate(policy)).collect();
+    let mut judged: Vec<Judgement> =
+        evidence.iter().map(|evidence| evidence.without_change(Stage::Screen, policy)).collect();
+    for way in [Way::Worse, Way::Better] {
+        let family: Vec<usize> =
+            (0..evidence.len()).filter(|index| ways[*index] == Some(way)).collect();
+        // A candidate whose confirmation is missing stays in the family: it may have been one.
+        let fits: Vec<Option<Fit>> = family
+            .iter()
+            .map(|index| Evidence::fit(&evidence[*index].confirm, way, policy))
+            .collect();
+        let p: Vec<f64> = fits.iter().map(|fit| fit.map_or(1.0, |fit| fit.p_above(0.0))).collect();
+        for ((index, fit), p) in family.iter().zip(fits).zip(holm(&p)) {
+            judged[*index] = candidate(&evidence[*index], way, fit, p, policy);
+        }
+    }
+    judged
+}
+
+/// What becomes of a candidate.
+fn candidate(
+    evidence: &Evidence,
+    way: Way,
+    fit: Option<Fit>,
+    p_adjusted: f64,
+    policy: &PolicyFile,
+) -> Judgement {
+    let Some(fit) = fit else {
+        let kind = VerdictKind::Inconclusive;
+        return Judgement { kind, stage: Stage::Screen, suspected: true, p_adjusted: None };
+    };
+    // Half, since an effect that was selected for its size comes out smaller the second time.
+    let confirmed = p_adjusted < policy.alpha && fit.mean >= evidence.threshold() / 2.0;
+    let without = evidence.without_change(Stage::Confirm, policy);
+    let kind = match (confirmed, way) {
+        (true, Way::Worse) => VerdictKind::Regressed,
+        (true, Way::Better) => VerdictKind::Improved,
+        (false, _) => without.kind,
+    };
+    Judgement { kind, stage: Stage::Confirm, suspected: true, p_adjusted: Some(p_adjusted) }
+}
+
+/// Holm's adjusted p, in the order of the given ones.
+#[must_use]
+#[expect(clippy::cast_precision_loss, reason = "a campaign has few candidates")]
+pub fn holm(p: &[f64]) -> Vec<f64> {
+    let mut order: Vec<usize> = (0..p.len()).collect();
+    order.sort_by(|a, b| p[*a].total_cmp(&p[*b]));
+    let mut adjusted = vec![1.0; p.len()];
+    let mut least: f64 = 0.0;
+    for (rank, index) in order.into_iter().enumerate() {
+        least = least.max(p[index] * (p.len() - rank) as f64).min(1.0);
+        adjusted[index] = least;
+    }
+    adjusted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::diff::policy;
+
+    const FLOOR: f64 = 0.02;
+
+    fn of(screen: &[f64], confirm: &[f64]) -> Evidence {
+        Evidence { screen: screen.to_vec(), confirm: confirm.to_vec(), floor: FLOOR, noise: 0.0 }
+    }
+
+    fn one(screen: &[f64], confirm: &[f64]) -> (VerdictKind, Stage, bool) {
+        let judged = judge(&[of(screen, confirm)], &policy::standard().file);
+        (judged[0].kind, judged[0].stage, judged[0].suspected)
+    }
+
+    const WORSE: [f64; 5] = [0.048, 0.052, 0.05, 0.051, 0.049];
+    const SAME: [f64; 5] = [0.002, -0.002, 0.001, -0.001, 0.0];
+    const WIDE: [f64; 5] = [0.05, -0.05, 0.03, -0.03, 0.0];
+
+    #[test]
+    fn a_change_is_called_so_after_both_stages_alone() {
+        use VerdictKind::{Improved, Inconclusive, Regressed, Unchanged};
+        let better = WORSE.map(|ratio| -ratio);
+        for (what, screen, confirm, expected) in [
+            ("a candidate is no verdict", &WORSE, &[][..], (Inconclusive, Stage::Screen, true)),
+            ("confirmed", &WORSE, &WORSE, (Regressed, Stage::Confirm, true)),
+            ("confirmed, other way", &better, &better, (Improved, Stage::Confirm, true)),
+            ("not reproduced", &WORSE, &SAME, (Unchanged, Stage::Confirm, true)),
+            ("neither borne out nor refuted", &WORSE, &WIDE, (Inconclusive, Stage::Confirm, true)),
+            ("turned around", &WORSE, &better, (Inconclusive, Stage::Confirm, true)),
+            ("inside the floor", &SAME, &[], (Unchanged, Stage::Screen, false)),
+            ("too noisy to say", &WIDE, &[], (Inconclusive, Stage::Screen, false)),
+            ("no candidate is confirmed", &WIDE, &WORSE, (Inconclusive, Stage::Screen, false)),
+        ] {
+            assert_eq!(one(screen, confirm), expected, "{what}");
+        }
+    }
+
+    #[test]
+    fn too_few_pairs_judge_nothing() {
+        let (kind, ..) = one(&WORSE[..2], &WORSE);
+        assert_eq!(kind, VerdictKind::Inconclusive);
+        assert_eq!(one(&SAME[..2], &[]).0, VerdictKind::Inconclusive);
+        assert_eq!(one(&[], &[]).0, VerdictKind::Inconclusive);
+        assert_eq!(one(&WORSE, &WORSE[..2]), (VerdictKind::Inconclusive, Stage::Screen, true));
+    }
+
+    #[test]
+    fn an_effect_below_the_floor_or_the_noise_is_no_candidate() {
+        let small = WORSE.map(|ratio| ratio / 4.0);
+        assert_eq!(one(&small, &small).0, VerdictKind::Unchanged);
+        let noisy = Evidence { noise: 0.06, ..of(&WORSE, &WORSE) };
+        let judged = judge(&[noisy], &policy::standard().file);
+        assert!(!judged[0].suspected && judged[0].kind == VerdictKind::Inconclusive);
+        // Noise keeps changes from being called; it never makes one out to be nothing.
+        let wide = SAME.map(|ratio| ratio * 20.0);
+        let noisy = Evidence { noise: 0.06, ..of(&wide, &[]) };
+        let judged = judge(&[noisy], &policy::standard().file);
+        assert_eq!(judged[0].kind, VerdictKind::Inconclusive);
+    }
+
+    #[test]
+    fn more_candidates_take_more_evidence() {
+        let borderline = [0.04, 0.005, 0.03, 0.002, 0.02];
+        let policy = policy::standard().file;
+        let alone = judge(&[of(&WORSE, &borderline)], &policy);
+        assert_eq!(alone[0].kind, VerdictKind::Regressed, "{alone:?}");
+        let many: Vec<Evidence> = (0..20).map(|_| of(&WORSE, &borderline)).collect();
+        let judged = judge(&many, &policy);
+        assert!(judged.iter().all(|one| one.kind == VerdictKind::Inconclusive), "{judged:?}");
+        assert!(judged[0].p_adjusted > alone[0].p_adjusted);
+        // A candidate whose confirmation was lost counts as one that was asked.
+        let lost = judge(&[of(&WORSE, &borderline), of(&WORSE, &[])], &policy);
+        assert!(lost[0].p_adjusted > alone[0].p_adjusted, "{lost:?}");
+    }
+
+    #[test]
+    fn holm_against_values_worked_out_by_hand() {
+        let adjusted = holm(&[0.01, 0.04, 0.03, 0.005]);
+        let expected = [0.03, 0.06, 0.06, 0.02];
+        for (found, expected) in adjusted.iter().zip(expected) {
+            assert!((found - expected).abs() < 1e-12, "{adjusted:?}");
+        }
+        assert_eq!(holm(&[0.9, 0.8]), [1.0, 1.0]);
+        assert_eq!(holm(&[]), [0.0; 0]);
+    }
+}

@@ -1,0 +1,53 @@
+//! The policy by which releases are judged, as it was when this program was built.
+
+use std::collections::BTreeMap;
+
+use schema::campaign::Policy;
+use schema::canonical::sha256_of;
+use schema::metric::METRICS;
+use schema::policy::{PolicyFile, parse};
+
+/// The file; its stem is the policy's id.
+const FILE: &str = include_str!("../../../suite/policies/release.toml");
+const ID: &str = "release";
+
+/// A policy and how it is quoted.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Standard {
+    pub file: PolicyFile,
+    /// Its hash covers the floors of all metrics too.
+    pub quoted: Policy,
+}
+
+/// The policy that judges.
+///
+/// # Panics
+/// Never: a test reads the file.
+#[must_use]
+pub fn standard() -> Standard {
+    let file = parse(FILE).expect("the policy of this source tree is read by its tests");
+    let floors: BTreeMap<&str, f64> =
+        METRICS.iter().map(|metric| (metric.name, metric.floor_pct)).collect();
+    let sha256 = sha256_of(&(&file, floors)).expect("numbers of a policy are finite");
+    let quoted = Policy { id: ID.to_owned(), rev: file.rev, sha256 };
+    Standard { file, quoted }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::expect;
+
+    /// A changed number or floor is another revision: campaigns cite this one.
+    #[test]
+    fn the_numbers_of_a_revision_never_change() {
+        let Standard { file, quoted } = standard();
+        assert_eq!((file.screen_pairs, file.confirm_pairs, file.alpha), (5, 8, 0.05));
+        expect!["release@1 8b52fe6b"].assert_eq(&format!(
+            "{}@{} {}",
+            quoted.id,
+            quoted.rev,
+            &quoted.sha256[..8]
+        ));
+    }
+}

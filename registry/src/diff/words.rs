@@ -1,0 +1,198 @@
+//! The words of a comparison that all its outputs share. Display only.
+
+use schema::comparison::{CellDiff, Commits, Diff, FlagChange, Row, Summary};
+use schema::metric::Unit;
+use schema::verdict::{Cell, Stage, Verdict, VerdictKind};
+
+/// Most commits that are listed.
+pub const COMMITS_SHOWN: usize = 12;
+
+/// `redline on HARDWARE: model, configuration, scenario`.
+#[must_use]
+pub fn title(cell: &Cell) -> String {
+    let Cell { engine, hardware, model, config, scenario } = cell;
+    format!("{engine} on {hardware}: {model}, {config}, {scenario}")
+}
+
+/// `1 regressed, 3 unchanged` of what gates, the worst first.
+#[must_use]
+pub fn counts(diff: &Diff) -> String {
+    let kinds = [
+        VerdictKind::Regressed,
+        VerdictKind::NewFailure,
+        VerdictKind::ChangedConfig,
+        VerdictKind::Inconclusive,
+        VerdictKind::Unchanged,
+        VerdictKind::Improved,
+        VerdictKind::FixedFailure,
+    ];
+    let gating = || diff.rows().filter(|row| row.gates).map(|row| &row.verdict);
+    let count = |kind: &VerdictKind| {
+        let of_kind = || gating().filter(|verdict| verdict.verdict == *kind);
+        let waived = of_kind().filter(|verdict| verdict.waiver.is_some()).count();
+        let waived = if waived > 0 { format!(" ({waived} waived)") } else { String::new() };
+        let count = of_kind().count();
+        (count > 0).then(|| format!("{count} {}{waived}", verdict_name(*kind)))
+    };
+    let counts: Vec<String> = kinds.iter().filter_map(count).collect();
+    if counts.is_empty() { "nothing was compared".to_owned() } else { counts.join(", ") }
+}
+
+/// What is to be known of a cell before its figures are read.
+#[must_use]
+pub fn facts(cell: &CellDiff) -> Vec<String> {
+    let most = |stage| {
+        let rows = cell.rows.iter().filter(|row| (row.verdict.stage == Stage::Confirm) == stage);
+        rows.map(|row| row.verdict.pairs).max().unwrap_or(0) as usize
+    };
+    let mut facts = Vec::new();
+    if let Some(campaign) = &cell.judged {
+        let confirm = match most(true) {
+            0 => String::new(),
+            pairs => format!(", then {} that confirm", plural(pairs, "pair")),
+        };
+        let pairs = plural(most(false), "pair");
+        facts.push(format!("{pairs}{confirm}, interleaved in campaign {campaign}"));
+    }
+    facts.extend(cell.remarks.iter().cloned());
+    facts.extend(cell.changed.iter().map(|change| {
+        let FlagChange { flag, baseline, candidate } = change;
+        format!("--{flag}: {} became {}", baseline.join(" or "), candidate.join(" or "))
+    }));
+    facts
+}
+
+/// `1 pair`, `5 pairs`.
+#[must_use]
+pub fn plural(count: usize, word: &str) -> String {
+    if count == 1 { format!("1 {word}") } else { format!("{count} {word}s") }
+}
+
+/// What could not be compared.
+#[must_use]
+pub fn missing(diff: &Diff) -> Vec<String> {
+    let mut lines = Vec::new();
+    if diff.cells.is_empty() {
+        lines.push("No cell was measured with both releases.".to_owned());
+    }
+    let sides = [(&diff.baseline, &diff.baseline_only), (&diff.candidate, &diff.candidate_only)];
+    for (release, cells) in sides {
+        lines.extend(cells.iter().map(|cell| format!("Only {release}: {}", title(cell))));
+    }
+    if diff.retracted > 0 {
+        lines.push(format!("{} left out as retracted.", plural(diff.retracted, "run")));
+    }
+    lines
+}
+
+/// The commits between the releases: a sentence, and a line for each of the newest.
+#[must_use]
+pub fn commits(commits: &Commits) -> (String, Vec<(String, String)>) {
+    let short = |id: &str| id.chars().take(10).collect::<String>();
+    let range = format!("{}..{}", short(&commits.baseline), short(&commits.candidate));
+    let count = plural(commits.changes.len(), "commit");
+    let listed = match commits.changes.len() {
+        0..=COMMITS_SHOWN => String::new(),
+        _ => format!(", the newest {COMMITS_SHOWN}"),
+    };
+    let lines = commits.changes.iter().take(COMMITS_SHOWN);
+    let lines = lines.map(|commit| (short(&commit.id), commit.subject.clone())).collect();
+    (format!("{count} that touch the engine in {range}{listed}:"), lines)
+}
+
+/// The heads of a cell's table.
+#[must_use]
+pub fn heads(diff: &Diff) -> Vec<String> {
+    let heads =
+        ["metric", &diff.baseline, &diff.candidate, "effect", "95 % interval", "sees", "verdict"];
+    heads.map(str::to_owned).to_vec()
+}
+
+/// The cells of a row of it.
+#[must_use]
+pub fn cells(row: &Row) -> Vec<String> {
+    let verdict = &row.verdict;
+    vec![
+        row.title.clone(),
+        spread(row.baseline.as_ref(), row.unit),
+        spread(row.candidate.as_ref(), row.unit),
+        verdict.effect_pct.map_or("-".to_owned(), percent),
+        verdict.interval_pct.map_or("-".to_owned(), interval),
+        verdict.mde_pct.map_or("-".to_owned(), |mde| format!("{mde:.1} %")),
+        word(row),
+    ]
+}
+
+/// The rows of a cell, those that gate first.
+#[must_use]
+pub fn rows(cell: &CellDiff) -> Vec<&Row> {
+    let (gating, informing): (Vec<&Row>, Vec<&Row>) = cell.rows.iter().partition(|row| row.gates);
+    [gating, informing].concat()
+}
+
+/// The verdict with what qualifies it.
+#[must_use]
+pub fn word(row: &Row) -> String {
+    let Verdict { verdict, stage, suspected, waiver, .. } = &row.verdict;
+    let name = verdict_name(*verdict);
+    if !row.gates && *verdict == VerdictKind::Inconclusive {
+        return "informs".to_owned();
+    }
+    let confirmed = matches!(verdict, VerdictKind::Regressed | VerdictKind::Improved);
+    match (waiver, suspected, stage) {
+        (Some(waiver), ..) => format!("{name}, waived: {waiver}"),
+        (None, true, Stage::Confirm) if !confirmed => format!("{name}: not reproduced"),
+        (None, true, Stage::Screen) => format!("{name}: suspected, not confirmed"),
+        _ => name.to_owned(),
+    }
+}
+
+/// `-5.2 %`.
+#[must_use]
+pub fn percent(value: f64) -> String {
+    format!("{value:+.1} %")
+}
+
+/// `-5.9 to -4.6 %`.
+#[must_use]
+pub fn interval((low, high): (f64, f64)) -> String {
+    format!("{low:+.1} to {high:+.1} %")
+}
+
+/// Mean with its spread: `1316.8/s (CV 0.4 %, n 5)`.
+#[must_use]
+pub fn spread(summary: Option<&Summary>, unit: Unit) -> String {
+    let Some(summary) = summary else { return "-".to_owned() };
+    let value = value(summary.mean, unit);
+    match summary.cv {
+        Some(cv) => format!("{value} (CV {:.1} %, n {})", cv * 100.0, summary.n),
+        None => format!("{value} (n {})", summary.n),
+    }
+}
+
+/// A value in the unit that people read.
+#[must_use]
+pub fn value(value: f64, unit: Unit) -> String {
+    match unit {
+        Unit::PerSecond => format!("{value:.1}/s"),
+        Unit::Microseconds if value.abs() >= 1e6 => format!("{:.2} s", value / 1e6),
+        Unit::Microseconds if value.abs() >= 1e3 => format!("{:.2} ms", value / 1e3),
+        Unit::Microseconds => format!("{value:.0} us"),
+        Unit::Bytes => format!("{:.1} MiB", value / f64::from(1 << 20)),
+        Unit::Count => format!("{value:.1}"),
+    }
+}
+
+/// The word of a verdict, as records write it.
+#[must_use]
+pub fn verdict_name(kind: VerdictKind) -> &'static str {
+    match kind {
+        VerdictKind::Regressed => "regressed",
+        VerdictKind::Improved => "improved",
+        VerdictKind::Unchanged => "unchanged",
+        VerdictKind::Inconclusive => "inconclusive",
+        VerdictKind::ChangedConfig => "changed-config",
+        VerdictKind::NewFailure => "new-failure",
+        VerdictKind::FixedFailure => "fixed-failure",
+    }
+}

@@ -1,0 +1,131 @@
+//! The scripts behind the hosted workflow, with stand-ins for the programs that they call.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use registry::diff::markdown::MARKER;
+use tempfile::TempDir;
+
+/// A tree with the scripts, and stand-ins that note how they were called in `calls`.
+struct Tree {
+    dir: TempDir,
+}
+
+/// `release-bench` leaves a campaign and ends with `$BENCH`; `diff` ends with `$DIFF`.
+const CARGO: &str = r##"#!/bin/sh
+echo "cargo $*" >>calls
+case $2 in
+release-bench)
+    mkdir -p target/campaigns/01B/results/runs/redline/v0.9.2
+    mkdir -p target/campaigns/01B/results/runs/redline/v0.9.3-dev
+    exit "$BENCH"
+    ;;
+diff)
+    echo "<!-- redline diff -->"
+    exit "$DIFF"
+    ;;
+esac
+"##;
+
+/// Lists the comment `$FOUND`, where there is one.
+const GH: &str = r##"#!/bin/sh
+echo "gh $*" >>calls
+case $2 in --paginate) echo "$FOUND" ;; esac
+"##;
+
+impl Tree {
+    fn new() -> Self {
+        let tree = Self { dir: tempfile::tempdir().unwrap() };
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        for script in [".ci/gate", ".ci/comment"] {
+            tree.write(script, &fs::read_to_string(root.join(script)).unwrap());
+        }
+        tree.write("CHANGELOG.md", "# Changelog\n\n## Unreleased\n\n## 0.9.2\n\n## 0.9.1\n");
+        tree.write("target/campaigns/01A/results/runs/redline/v0.9.1/x", "");
+        tree.write("bin/cargo", CARGO);
+        tree.write("bin/gh", GH);
+        for program in ["bin/cargo", "bin/gh"] {
+            let executable = fs::Permissions::from_mode(0o755);
+            fs::set_permissions(tree.path(program), executable).unwrap();
+        }
+        tree
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.dir.path().join(path)
+    }
+
+    fn write(&self, path: &str, text: &str) {
+        let path = self.path(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    fn run(&self, arguments: &[&str], env: &[(&str, &str)]) -> i32 {
+        let path = std::env::var("PATH").unwrap();
+        let output = Command::new("bash")
+            .args(arguments)
+            .current_dir(self.dir.path())
+            .env("PATH", format!("{}:{path}", self.path("bin").display()))
+            .envs(env.iter().copied())
+            .output()
+            .unwrap();
+        output.status.code().unwrap()
+    }
+
+    fn calls(&self) -> String {
+        fs::read_to_string(self.path("calls")).unwrap_or_default()
+    }
+}
+
+#[test]
+fn the_gate_compares_the_tree_with_the_newest_release_and_ends_as_the_comparison_does() {
+    for code in ["0", "1", "3"] {
+        let tree = Tree::new();
+        let env = [("BENCH", code), ("DIFF", code)];
+        let ended = tree.run(&[".ci/gate", "out", "--repeats", "3"], &env);
+        assert_eq!(ended.to_string(), code);
+        let calls = tree.calls();
+        let calls: Vec<&str> = calls.lines().collect();
+        assert_eq!(
+            calls[0],
+            "cargo xtask release-bench --worktree --baseline v0.9.2 --yes --repeats 3"
+        );
+        assert_eq!(
+            calls[1],
+            "cargo xtask diff v0.9.2 v0.9.3-dev --engine redline \
+             --overlay target/campaigns/01B/results --format md"
+        );
+        assert!(calls[2].ends_with("--format junit") && calls.len() == 3, "{calls:?}");
+        let comment = fs::read_to_string(tree.path("out/diff.md")).unwrap();
+        assert_eq!(comment.trim_end(), MARKER);
+        assert!(tree.path("out/results/runs/redline/v0.9.3-dev").is_dir());
+    }
+}
+
+#[test]
+fn a_gate_that_could_not_measure_compares_nothing() {
+    let tree = Tree::new();
+    assert_eq!(tree.run(&[".ci/gate", "out"], &[("BENCH", "4"), ("DIFF", "0")]), 4);
+    assert!(!tree.path("out/diff.md").exists() && !tree.calls().contains("diff"));
+    let tree = Tree::new();
+    assert_eq!(tree.run(&[".ci/gate", "out"], &[("BENCH", "0"), ("DIFF", "2")]), 2);
+    assert_ne!(Tree::new().run(&[".ci/gate"], &[]), 0);
+}
+
+#[test]
+fn a_comparison_replaces_the_one_that_was_there() {
+    for (found, words) in [
+        ("", "gh api --method POST repos/a/b/issues/7/comments --raw-field body="),
+        ("42", "gh api --method PATCH repos/a/b/issues/comments/42 --raw-field body="),
+    ] {
+        let tree = Tree::new();
+        tree.write("diff.md", &format!("{MARKER}\n## v1 -> v2\n"));
+        assert_eq!(tree.run(&[".ci/comment", "a/b", "7", "diff.md"], &[("FOUND", found)]), 0);
+        let calls = tree.calls();
+        assert!(calls.contains(&format!("{words}{MARKER}\n## v1 -> v2")), "{calls}");
+        assert!(calls.contains(&format!("startswith(\"{MARKER}\")")), "{calls}");
+    }
+}

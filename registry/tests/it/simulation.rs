@@ -1,0 +1,130 @@
+//! Error rates and power of the two stages, over made-up campaigns: the figures that the method
+//! promises (docs/METHOD.md).
+//!
+//! A campaign is made launch by launch: a machine whose speed wanders, launches with noise of their
+//! own, sides that take turns. The noise that the judge minds comes from the
+//! same launches.
+
+use std::f64::consts::TAU;
+
+use registry::diff::estimate::noise;
+use registry::diff::judge::{Evidence, judge};
+use registry::diff::policy;
+use schema::policy::PolicyFile;
+use schema::verdict::VerdictKind;
+
+/// Cells and metrics of a release that gate.
+const CELLS: usize = 288;
+/// The floor of throughput.
+const FLOOR: f64 = 0.02;
+/// How far the machine's speed wanders from one launch to the next, in log units. Over a screen
+/// that adds up; between neighbours it is small.
+const DRIFT: f64 = 0.002;
+
+/// SplitMix64 (Steele, Lea and Flood, 2014), and normal numbers by Box and Muller's method.
+struct Random(u64);
+
+impl Random {
+    fn uniform(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        ((mixed ^ (mixed >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    fn normal(&mut self) -> f64 {
+        let radius = (-2.0 * (1.0 - self.uniform()).ln()).sqrt();
+        radius * (TAU * self.uniform()).cos()
+    }
+}
+
+/// What is true of a cell.
+#[derive(Clone, Copy)]
+struct Truth {
+    /// Standard deviation of a launch, in log units.
+    cv: f64,
+    /// How much slower the candidate is, in log units.
+    harm: f64,
+}
+
+/// Log ratios of pairs, worse above zero, and of a release against itself.
+struct Launches {
+    pairs: Vec<f64>,
+    own: Vec<f64>,
+}
+
+fn launch(random: &mut Random, truth: Truth, pairs: u32) -> Launches {
+    let mut launches = Launches { pairs: Vec::new(), own: Vec::new() };
+    // The last launch of a block and the first of the next are of one release.
+    let mut last: Option<f64> = None;
+    let mut drift = 0.0;
+    for block in 0..pairs {
+        let candidate_first = block % 2 == 1;
+        let mut one = |is_candidate: bool| {
+            drift += DRIFT * random.normal();
+            let harm = if is_candidate { truth.harm } else { 0.0 };
+            harm + drift + truth.cv * random.normal()
+        };
+        let (first, second) = (one(candidate_first), one(!candidate_first));
+        let pair = if candidate_first { first - second } else { second - first };
+        launches.pairs.push(pair);
+        launches.own.extend(last.map(|last| first - last));
+        last = Some(second);
+    }
+    launches
+}
+
+/// Runs both stages; the number of cells called worse, and whether the first is one of them.
+fn campaign(random: &mut Random, truths: &[Truth], policy: &PolicyFile) -> (usize, bool) {
+    let screens: Vec<Launches> =
+        truths.iter().map(|truth| launch(random, *truth, policy.screen_pairs)).collect();
+    let pairs = policy.screen_pairs as usize;
+    let own: Vec<f64> = screens.iter().flat_map(|screen| screen.own.clone()).collect();
+    let of_all = noise(&own, pairs, policy.confidence).unwrap();
+    let evidence = |screen: Launches| Evidence {
+        noise: noise(&screen.own, pairs, policy.confidence).unwrap().min(of_all),
+        screen: screen.pairs,
+        confirm: Vec::new(),
+        floor: FLOOR,
+    };
+    let mut evidence: Vec<Evidence> = screens.into_iter().map(evidence).collect();
+    for (index, judged) in judge(&evidence, policy).into_iter().enumerate() {
+        if judged.suspected {
+            evidence[index].confirm = launch(random, truths[index], policy.confirm_pairs).pairs;
+        }
+    }
+    let judged = judge(&evidence, policy);
+    let worse = judged.iter().filter(|judged| judged.kind == VerdictKind::Regressed).count();
+    (worse, judged[0].kind == VerdictKind::Regressed)
+}
+
+fn share(count: usize, of: usize) -> f64 {
+    count as f64 / of as f64
+}
+
+#[test]
+fn a_release_that_changed_nothing_is_rarely_called_worse() {
+    let policy = policy::standard().file;
+    let cvs = [0.01, 0.02, 0.03, 0.04];
+    let truths: Vec<Truth> =
+        cvs.iter().cycle().take(CELLS).map(|cv| Truth { cv: *cv, harm: 0.0 }).collect();
+    let mut random = Random(20_260_101);
+    let count = (0..2_000).filter(|_| campaign(&mut random, &truths, &policy).0 > 0).count();
+    let false_alarms = share(count, 2_000);
+    println!("false alarms: {false_alarms}");
+    assert!(false_alarms <= 0.08, "{false_alarms} of the campaigns call something worse");
+}
+
+#[test]
+fn a_cell_that_got_slower_is_found_among_all_the_others() {
+    let policy = policy::standard().file;
+    for (cv, slower, at_least) in [(0.02, 0.05, 0.80), (0.01, 0.03, 0.90)] {
+        let mut truths = vec![Truth { cv, harm: 0.0 }; CELLS];
+        truths[0].harm = -f64::ln_1p(-slower);
+        let mut random = Random(7);
+        let found = (0..600).filter(|_| campaign(&mut random, &truths, &policy).1).count();
+        let power = share(found, 600);
+        println!("-{slower} at {cv}: {power}");
+        assert!(power >= at_least, "-{slower} at a CV of {cv} is found in {power}");
+    }
+}

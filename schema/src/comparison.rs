@@ -1,0 +1,149 @@
+//! `diff.v1`: two releases compared, cell by cell, as `redline-results diff --format json` prints
+//! it. What a verdict rests on is decided in `registry`.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::campaign::Policy;
+use crate::exit::Exit;
+use crate::metric::{Better, Unit};
+use crate::verdict::{Cell, Verdict, VerdictKind};
+
+/// The schema name that a comparison carries.
+pub const SCHEMA: &str = "diff.v1";
+
+/// Two releases compared.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Diff {
+    /// Always `diff.v1`.
+    pub schema: String,
+    pub baseline: String,
+    pub candidate: String,
+    /// What every output says about its figures.
+    pub note: String,
+    /// The policy by which figures are judged.
+    pub policy: Policy,
+    /// What changed in the engine between the two; `None` where the history is not at hand.
+    pub commits: Option<Commits>,
+    /// Campaign to metric to the effect in percent that a release showed against itself.
+    pub noise_pct: BTreeMap<String, BTreeMap<String, f64>>,
+    /// Cells that both releases have runs in, in order.
+    pub cells: Vec<CellDiff>,
+    /// Cells in which the candidate was not run.
+    pub baseline_only: Vec<Cell>,
+    /// Cells in which the baseline was not run.
+    pub candidate_only: Vec<Cell>,
+    /// Retracted runs that were left out.
+    pub retracted: usize,
+}
+
+/// The commits that lead from the baseline to the candidate.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Commits {
+    pub baseline: String,
+    pub candidate: String,
+    /// Those that touch what the engine is built from, the newest first.
+    pub changes: Vec<Commit>,
+}
+
+/// One commit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Commit {
+    pub id: String,
+    /// First line of its message.
+    pub subject: String,
+}
+
+/// One cell of a comparison.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CellDiff {
+    pub cell: Cell,
+    /// Campaigns in which both releases ran side by side; empty when they never did.
+    pub campaigns: Vec<String>,
+    /// The newest of them, whose pairs are judged.
+    pub judged: Option<String>,
+    pub baseline_runs: SideCounts,
+    pub candidate_runs: SideCounts,
+    /// Flags that both sides know and that differ.
+    pub changed: Vec<FlagChange>,
+    /// What a reader has to know about the figures.
+    pub remarks: Vec<String>,
+    /// The command that measures both releases in this cell again.
+    pub command: Vec<String>,
+    pub rows: Vec<Row>,
+}
+
+/// How many runs of a side ended how.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SideCounts {
+    /// Runs whose figures are used.
+    pub used: usize,
+    /// Runs that failed, or in which requests failed.
+    pub failed: usize,
+    /// Runs that the machine and not the engine failed, or that were skipped.
+    pub lost: usize,
+    /// Runs whose client is not to be believed.
+    pub invalid: usize,
+    /// Failed requests over all runs.
+    pub requests_failed: u64,
+}
+
+/// A flag whose value differs between the sides.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct FlagChange {
+    pub flag: String,
+    /// The values that the baseline's runs had, as JSON.
+    pub baseline: Vec<String>,
+    pub candidate: Vec<String>,
+}
+
+/// One metric of a cell.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Row {
+    pub title: String,
+    pub unit: Unit,
+    pub better: Better,
+    /// True where the metric gates a release in this cell.
+    pub gates: bool,
+    pub baseline: Option<Summary>,
+    pub candidate: Option<Summary>,
+    pub verdict: Verdict,
+}
+
+/// Spread of one figure over repeats.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Summary {
+    /// Number of repeats that know the figure.
+    pub n: usize,
+    pub median: f64,
+    pub min: f64,
+    pub max: f64,
+    pub mean: f64,
+    /// Sample standard deviation over the mean; `None` for one repeat or a mean of zero.
+    pub cv: Option<f64>,
+}
+
+impl Diff {
+    /// Every row, in order.
+    pub fn rows(&self) -> impl Iterator<Item = &Row> {
+        self.cells.iter().flat_map(|cell| &cell.rows)
+    }
+
+    /// The answer: "worse" for a regression or a new failure that nobody waived; inconclusive where
+    /// a metric that gates was not judged, or nothing was compared; else well.
+    #[must_use]
+    pub fn exit(&self) -> Exit {
+        let gates = || self.rows().filter(|row| row.gates).map(|row| &row.verdict);
+        if gates().any(Verdict::fails) {
+            return Exit::Worse;
+        }
+        let open = |kind| matches!(kind, VerdictKind::Inconclusive | VerdictKind::ChangedConfig);
+        if gates().any(|verdict| open(verdict.verdict)) || gates().next().is_none() {
+            Exit::Inconclusive
+        } else {
+            Exit::Well
+        }
+    }
+}

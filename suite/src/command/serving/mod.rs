@@ -1,0 +1,265 @@
+//! `redline-bench serving`: in the place of the field's serving benchmarks, under their own flags.
+
+mod flags;
+mod refused;
+mod results;
+mod scenario;
+mod tokenizer;
+mod tool;
+
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use clap::Args;
+use schema::engine::{Cache, EngineFile, Info, InfoDialect, Launch, Ready, Request};
+use schema::exit::Exit;
+
+use super::bench::{Bench, Conduct, Signals};
+use super::inputs::{Engine, MadeUp, ScenarioFile};
+use super::plan::drawn;
+use super::progress::Style;
+use super::run::exit_of;
+use super::table::verdict;
+use super::write;
+use crate::client::control::{ControlError, Key, Server};
+use crate::client::probe::{Probed, probe, served_model};
+use crate::clock::utc_now;
+use crate::export::{Asked, Selection};
+use crate::workload::tokenizer::Tokenizer;
+use results::Places;
+use scenario::{Wanted, wanted};
+
+/// Where every OpenAI-compatible server says what it serves.
+const MODELS: &str = "/v1/models";
+/// Between two looks for a server that is not ready.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Measure in the place of `vllm bench serve`, SGLang's `bench_serving` or LMDeploy's
+/// `profile_restful_api.py`: their flags, their workload, their report.
+///
+/// Requests are drawn as the tool draws them, bit for bit, and sent by this client; its console
+/// block goes to standard output and its result file is written by its name. Beside it lie Redline's
+/// own measurement with its verdict, the samples of all requests, and the scenario that the flags
+/// ask for, which `redline-bench run` takes.
+///
+/// Flags may be shortened as far as they stay clear. One that would change what is measured and is
+/// not followed is refused by name. Three things differ on purpose: what warms up is not what is
+/// measured, connections are open before the clock starts, and send times are those of the process
+/// asked for, without the tools' drift or rescaling.
+///
+/// Exit codes: 0 believable and nothing failed; 1 INVALID, or a request failed; 2 wrong use;
+/// 4 no server, interrupted, or the system gave out.
+#[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLE, infer_long_args = true)]
+pub struct ServingFlags {
+    #[command(flatten)]
+    server: flags::ServerFlags,
+    #[command(flatten)]
+    workload: flags::WorkloadFlags,
+    #[command(flatten)]
+    sending: flags::SendingFlags,
+    #[command(flatten)]
+    body: flags::BodyFlags,
+    #[command(flatten)]
+    results: flags::ResultFlags,
+    #[command(flatten)]
+    refused: refused::Refused,
+}
+
+const EXAMPLE: &str = "\
+Examples, each with the flags that the tool itself takes:
+
+  redline-bench serving --backend vllm --model Qwen/Qwen3-8B --dataset-name random \\
+    --random-input-len 1024 --random-output-len 128 --request-rate 4 --save-result
+
+  redline-bench serving --backend sglang --dataset-name sharegpt \\
+    --dataset-path ShareGPT_V3_unfiltered_cleaned_split.json --num-prompts 1000
+
+  redline-bench serving --backend lmdeploy --dataset-name random --num-prompts 2000 \\
+    --random-input-len 1024 --random-output-len 1024 --random-range-ratio 1.0 \\
+    --dataset-path ShareGPT_V3_unfiltered_cleaned_split.json
+
+LMDeploy's tool measures other servers too, as on published pages: `--tool lmdeploy --backend vllm`.
+
+The block is followed by Redline's verdict: whether the client, the counts and the cache let its
+numbers be believed.";
+
+/// Runs the command. `variable` looks a name up in the environment.
+///
+/// # Errors
+/// The flags ask for what cannot be done, the server does not answer, or a result cannot be
+/// written.
+pub fn execute(
+    flags: &ServingFlags,
+    variable: &dyn Fn(&str) -> Option<String>,
+) -> anyhow::Result<Exit> {
+    flags.refused.check()?;
+    let signals = Signals::caught()?;
+    let server = server(flags, variable)?;
+    let here = server.address.ip();
+    let wanted = wanted(flags, here.is_loopback() || here.is_unspecified())?;
+    let engine = engine(flags, &wanted)?;
+    let probed = awaited(flags, &server, &engine)?;
+    let model = model(flags, &server)?;
+    let tokenizer = flags.server.tokenizer.as_deref().unwrap_or(&model);
+    let tokenizer = Tokenizer::open(&tokenizer::find(tokenizer, variable)?)?;
+    let now = utc_now().context("the clock tells no date")?;
+    let places = Places::of(&flags.results, &wanted, &model, &now);
+    let MadeUp { file, text } = ScenarioFile::made_up(wanted.scenario.clone(), "serving")?;
+    let dataset = flags.workload.dataset_path.as_deref();
+    let plan = drawn(&file, dataset, &tokenizer, engine.prompt_form())?;
+    places.prepare()?;
+    write::text(&places.own.with_file_name(format!("{}.toml", file.id)), &text)?;
+    notes(&wanted, &file.id, &plan.manifest);
+    let asked = asked(flags, &wanted, &model);
+    let conduct = Conduct {
+        model: Some(flags.server.served_model_name.clone().unwrap_or(model)),
+        progress: if flags.results.disable_tqdm { Style::None } else { Style::Auto },
+        timeout_s: flags.sending.timeout_s,
+        kernel_timestamps: true,
+        check_outputs: true,
+    };
+    let reference = None;
+    let bench =
+        Bench { signals, engine, server, probed, reference, tokenizer, file, plan, conduct };
+    let measured = bench.measure(&bench.point()?, &flags.results.goodput, &places.own);
+    let measurement = match measured {
+        Ok(finished) => finished.measurement,
+        Err(error) => return bench.unmeasured(error),
+    };
+    places.report(&asked)?;
+    println!("measurement    {}", places.own.display());
+    print!("{}", verdict(&measurement));
+    Ok(exit_of(&measurement))
+}
+
+fn server(
+    flags: &ServingFlags,
+    variable: &dyn Fn(&str) -> Option<String>,
+) -> anyhow::Result<Server> {
+    let flags = &flags.server;
+    let url = match (&flags.base_url, flags.port, flags.backend) {
+        (Some(url), ..) => url.clone(),
+        (None, Some(port), _) => format!("http://{}:{port}", flags.host),
+        (None, None, backend) => {
+            let backend = backend.or(flags.tool.map(|tool| tool.habits().backend));
+            format!("http://{}:{}", flags.host, backend.map_or(8000, tool::Backend::port))
+        }
+    };
+    let key = match &flags.api_key_file {
+        Some(file) => Some(Key::open(file)?),
+        None => variable("OPENAI_API_KEY").and_then(|key| Key::of(&key)),
+    };
+    Ok(Server::at(&url)?.with_key(key))
+}
+
+/// The engine of the file that is given, else any that speaks OpenAI's routes; asked on the route of
+/// the backend, with prompts as text as the tools send them.
+fn engine(flags: &ServingFlags, wanted: &Wanted) -> anyhow::Result<Engine> {
+    let backend = wanted.backend.spoken();
+    let mut engine = match &flags.server.engine {
+        Some(path) => Engine::open(path)?,
+        None => Engine { id: backend.name(), file: plain() },
+    };
+    let request = &mut engine.file.request;
+    request.route = flags.server.endpoint.clone().unwrap_or_else(|| backend.route().to_owned());
+    request.token_ids = flags.workload.tokenize_prompt;
+    if flags.sending.flush_cache && flags.server.engine.is_none() {
+        let route = backend.flush_route().context(
+            "`--flush-cache` is known of SGLang alone\nhint: give `--engine FILE`, whose \
+             `cache.reset_route` empties the prefix cache",
+        )?;
+        engine.file.cache.reset_route = Some(route.to_owned());
+    }
+    Ok(engine)
+}
+
+/// A server of which nothing is known but that it speaks OpenAI's routes.
+fn plain() -> EngineFile {
+    EngineFile {
+        title: "OpenAI-compatible".to_owned(),
+        launch: Launch {
+            argv: Vec::new(),
+            env: Default::default(),
+            threads: Vec::new(),
+            load: Vec::new(),
+            random_weights: Vec::new(),
+            timeout_s: 0,
+        },
+        ready: Ready { route: MODELS.to_owned() },
+        info: Info { dialect: InfoDialect::Redline, route: "/server_info".to_owned() },
+        cache: Cache { reset_route: None, kv_log: None },
+        request: Request {
+            route: String::new(),
+            token_ids: false,
+            ignore_eos: true,
+            return_token_ids: false,
+            usage_per_chunk: false,
+        },
+        metrics: Default::default(),
+        figures: Default::default(),
+        source: None,
+    }
+}
+
+/// Waits as long as the flags say for the server, then asks it what it is, where an engine file
+/// says how.
+fn awaited(flags: &ServingFlags, server: &Server, engine: &Engine) -> anyhow::Result<Probed> {
+    let limit = Duration::from_secs(flags.server.ready_check_timeout_sec);
+    let deadline = Instant::now() + limit;
+    let asked = || match flags.server.engine {
+        Some(_) => probe(server, &engine.id, &engine.file),
+        None => server.get_text(&engine.file.ready.route).map(|_| Probed::default()),
+    };
+    loop {
+        match asked() {
+            // A server that has no list of models has the route that is measured all the same.
+            Err(ControlError::Status { status: 404 | 405, .. }) => return Ok(Probed::default()),
+            Err(_) if Instant::now() < deadline => std::thread::sleep(LOOK),
+            answer => return Ok(answer?),
+        }
+    }
+}
+
+/// The model's name in reports.
+fn model(flags: &ServingFlags, server: &Server) -> anyhow::Result<String> {
+    let named = flags.server.model.clone().or_else(|| served_model(server));
+    named.with_context(|| {
+        format!("the server names no model at `{MODELS}`\nhint: give its name with `--model`")
+    })
+}
+
+fn asked(flags: &ServingFlags, wanted: &Wanted, model: &str) -> Asked {
+    Asked {
+        backend: Some(wanted.backend.spoken().name()),
+        model: Some(model.to_owned()),
+        tokenizer: Some(flags.server.tokenizer.clone().unwrap_or_else(|| model.to_owned())),
+        workload: Some(wanted.scenario.workload.clone()),
+        selection: Selection {
+            quantities: flags.results.percentile_metrics.clone(),
+            percentiles: flags.results.metric_percentiles.clone(),
+        },
+        label: flags.results.label.clone(),
+        metadata: flags.results.metadata.clone(),
+    }
+}
+
+/// What a reader should know before the run.
+fn notes(wanted: &Wanted, id: &str, manifest: &schema::manifest::Manifest) {
+    if wanted.backend != wanted.backend.spoken() {
+        eprintln!(
+            "note: SGLang's native route is not spoken; the same requests go to its `{}`",
+            wanted.backend.route()
+        );
+    }
+    if wanted.scenario.output.temperature.is_none() {
+        eprintln!("note: no temperature is sent, as in vLLM's tool: the server's own holds");
+    }
+    eprintln!(
+        "{} `{id}`: {} requests, {} tokens in, {} out",
+        wanted.scenario.workload.pack.id(),
+        manifest.requests.len(),
+        manifest.input_tokens(),
+        manifest.output_tokens()
+    );
+}

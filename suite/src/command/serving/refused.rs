@@ -1,0 +1,150 @@
+//! Flags of the tools that are not followed. Those that would change what is measured, or ask for a
+//! file that would not be there, are refused by name; those that change neither are taken.
+
+use anyhow::bail;
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Args, Command, Error, FromArgMatches};
+
+/// Flags, and what to do instead.
+const REFUSED: &[(&[&str], &str)] = &[
+    (
+        &["apply-chat-template", "chat-template-kwargs"],
+        "the server applies its own template behind `--backend openai-chat`, `sglang-oai-chat` or \
+         `lmdeploy-chat`",
+    ),
+    (
+        &["no-oversample", "sharegpt-context-len", "prompt-suffix"],
+        "the packs draw as the tools do without it; other requests can be given as `jsonl` to \
+         `redline-bench run`",
+    ),
+    (
+        &["random-batch-size", "gsp-num-turns", "gsp-ordered"],
+        "requests of one prompt and one turn, shuffled, are what the pack draws; `multi-turn` of \
+         `redline-bench run` has conversations",
+    ),
+    (
+        &["gsp-group-distribution", "gsp-zipf-alpha", "gsp-send-routing-key"],
+        "all groups have as many requests",
+    ),
+    (
+        &["ramp-up-strategy", "ramp-up-start-rps", "ramp-up-end-rps"],
+        "a ramp of another process is `arrival = { kind = \"ramp\" }` for `redline-bench run`",
+    ),
+    (
+        &["multi", "request-rate-range"],
+        "give one `--request-rate` at a time, or several to `redline-bench sweep`",
+    ),
+    (
+        &["self-timed", "use-trace-timestamps", "mooncake-slowdown-factor", "mooncake-num-rounds"],
+        "timed traces are `trace@mooncake` for `redline-bench run`",
+    ),
+    (&["probe-request-rate"], "run a second `redline-bench` beside this one"),
+    (&["disable-stream"], "times of tokens are those of a stream"),
+    (
+        &["logprobs", "return-logprob", "top-logprobs-num", "token-ids-logprob"],
+        "`--extra-body '{\"logprobs\": 1}'` asks the server for them; they are not kept",
+    ),
+    (&["use-beam-search"], "`--extra-body` can ask the server for it"),
+    (&["lora-modules", "lora-assignment", "lora-name"], "`--served-model-name` names one adapter"),
+    (
+        &["profile", "profile-activities", "profile-num-steps", "profile-by-stage"],
+        "a server that is profiled is another; ask it by hand, and not while it is measured",
+    ),
+    (&["pd-separated", "fake-prefill"], "ask the server in front of both"),
+    (&["header"], "only the key is sent, by `--api-key-file` or OPENAI_API_KEY"),
+    (&["insecure"], "give the server a certificate that is trusted"),
+    (
+        &["tokenizer-mode", "skip-tokenizer-init"],
+        "lengths are counted by the tokenizer that `--tokenizer` names, as its file has it",
+    ),
+    (
+        &["plot-timeline", "plot-dataset-stats", "plot-throughput", "timeline-itl-thresholds"],
+        "`--save-detailed` writes the figures of every request",
+    ),
+    (&["cache-report"], "hits of the prefix cache are under `cache` in Redline's own record"),
+    (&["print-requests"], "`redline-bench plan` shows what would be sent"),
+];
+
+/// Flags without effect on what is measured or written.
+const TAKEN: &[&str] = &[
+    "trust-remote-code",
+    "request-id-prefix",
+    "no-stream",
+    "no-reranker",
+    "gsp-fast-prepare",
+    "flush-cache-timeout",
+];
+
+/// The first flag that was given and is not followed, and what to do instead.
+#[derive(Clone, Copy, Debug)]
+pub struct Refused(Option<(&'static str, &'static str)>);
+
+impl Refused {
+    /// # Errors
+    /// There is such a flag.
+    pub fn check(self) -> anyhow::Result<()> {
+        match self.0 {
+            None => Ok(()),
+            Some((name, hint)) => bail!(
+                "`--{name}` is not followed, and would change what is measured or written\n\
+                 hint: {hint}"
+            ),
+        }
+    }
+}
+
+impl Args for Refused {
+    fn augment_args(command: Command) -> Command {
+        let refused = REFUSED.iter().flat_map(|(names, _)| names.iter());
+        // What follows such a flag is its own, however many words it is.
+        let unseen = |name| Arg::new(name).long(name).num_args(0..).hide(true);
+        command.args(refused.chain(TAKEN).copied().map(unseen))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for Refused {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
+        let given = |name: &&str| matches.value_source(name) == Some(ValueSource::CommandLine);
+        let of = |(names, hint): &(&[&'static str], &'static str)| {
+            names.iter().copied().find(given).map(|name| (name, *hint))
+        };
+        Ok(Self(REFUSED.iter().find_map(of)))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(flags: &[&str]) -> Result<(), String> {
+        let command = Refused::augment_args(Command::new("x"));
+        let matches = command.try_get_matches_from(["x"].iter().chain(flags)).unwrap();
+        Refused::from_arg_matches(&matches).unwrap().check().map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn every_refused_flag_is_named_with_a_way_out() {
+        for (names, hint) in REFUSED {
+            for name in *names {
+                let said = parsed(&[&format!("--{name}"), "a", "b"]).unwrap_err();
+                assert!(said.contains(&format!("`--{name}`")), "{said}");
+                assert!(said.contains(&format!("\nhint: {hint}")), "{said}");
+            }
+        }
+    }
+
+    #[test]
+    fn flags_without_effect_are_taken_with_or_without_a_value() {
+        assert_eq!(parsed(&["--trust-remote-code", "--request-id-prefix", "a"]), Ok(()));
+        assert_eq!(parsed(&[]), Ok(()));
+    }
+}

@@ -1,0 +1,137 @@
+//! What is left of a run in a tool's place: its console block on standard output, its result file
+//! by its name, and where Redline's own lies.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use schema::scenario::Arrival;
+
+use super::super::export::Saved;
+use super::super::write;
+use super::flags::ResultFlags;
+use super::scenario::Wanted;
+use super::tool::{DatasetName, Tool};
+use crate::export::{Asked, ExportError, Format, compact_date, python_float};
+
+/// Where results go.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Places {
+    /// Redline's own measurement.
+    pub own: PathBuf,
+    /// The tool's result file, where one is asked for.
+    result: Option<PathBuf>,
+    format: Format,
+    block: Format,
+    appends: bool,
+}
+
+impl Places {
+    /// The places that the flags name, and the tool where they do not. `now` is RFC 3339, `model`
+    /// the name that results give the model.
+    pub fn of(flags: &ResultFlags, wanted: &Wanted, model: &str, now: &str) -> Self {
+        let habits = wanted.tool.habits();
+        let asked = flags.save_result || flags.append_result || habits.always_appends;
+        let folder = flags.result_dir.clone().unwrap_or_default();
+        let name = || match &flags.result_filename {
+            Some(name) => name.clone(),
+            None => file_name(flags.label.as_deref(), wanted, model, now),
+        };
+        let own = format!("redline-{}-{}.json", wanted.backend.name(), compact_date(now));
+        let beside = flags.output_file.as_deref().and_then(Path::parent).unwrap_or(&folder);
+        Self {
+            own: flags.out.clone().unwrap_or_else(|| beside.join(own)),
+            result: flags.output_file.clone().or_else(|| asked.then(|| folder.join(name()))),
+            format: if flags.save_detailed { habits.detailed } else { habits.result },
+            block: habits.block,
+            appends: flags.append_result || habits.always_appends,
+        }
+    }
+
+    /// Makes the folders, before anything is sent.
+    ///
+    /// # Errors
+    /// One cannot be made.
+    pub fn prepare(&self) -> anyhow::Result<()> {
+        let folders = [Some(&self.own), self.result.as_ref()].into_iter().flatten();
+        for folder in folders.filter_map(|file| file.parent()) {
+            let shown = folder.display();
+            fs::create_dir_all(folder).with_context(|| format!("cannot make folder `{shown}`"))?;
+        }
+        Ok(())
+    }
+
+    /// Prints the block and writes the result file of what was measured. A run without an answer
+    /// has neither.
+    ///
+    /// # Errors
+    /// A file cannot be read or written.
+    pub fn report(&self, asked: &Asked) -> anyhow::Result<()> {
+        let saved = Saved::open(&self.own)?;
+        let made = saved.export(self.block, asked).and_then(|block| {
+            let result = self.result.as_ref().map(|_| saved.export(self.format, asked));
+            Ok((block, result.transpose()?))
+        });
+        let (block, result) = match made {
+            Ok(made) => made,
+            Err(error @ (ExportError::NothingMeasured | ExportError::NoSamples(_))) => {
+                eprintln!("no report: {error}");
+                return Ok(());
+            }
+        };
+        print!("{block}");
+        if let (Some(path), Some(text)) = (&self.result, result) {
+            if self.appends {
+                self.append(path, &text)?
+            } else {
+                write::text(path, &text)?
+            }
+            println!("result         {}", path.display());
+        }
+        Ok(())
+    }
+
+    /// Adds `text` to what is there. A table gets its head once.
+    fn append(&self, path: &Path, text: &str) -> anyhow::Result<()> {
+        let shown = path.display();
+        let before = match fs::read_to_string(path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+            read => read.with_context(|| format!("cannot read `{shown}`"))?,
+        };
+        let headless = text.split_once('\n').filter(|_| self.format == Format::LmdeployCsv);
+        let rows = headless.filter(|_| !before.is_empty()).map_or(text, |(_, rows)| rows);
+        let gap = if before.is_empty() || before.ends_with('\n') { "" } else { "\n" };
+        write::text(path, &format!("{before}{gap}{rows}"))
+    }
+}
+
+/// The name that the tool gives its result file.
+fn file_name(label: Option<&str>, wanted: &Wanted, model: &str, now: &str) -> String {
+    let (workload, arrival) = (&wanted.scenario.workload, &wanted.scenario.arrival);
+    let backend = wanted.backend.name();
+    // Month and day of `2026-01-02T...`.
+    let day: String = now.chars().filter(char::is_ascii_digit).skip(4).take(4).collect();
+    let lengths = workload.input_tokens.zip(workload.output_tokens);
+    let random = lengths.filter(|_| wanted.dataset == DatasetName::Random);
+    let stem = format!("{backend}_{day}_{}", workload.requests);
+    match (wanted.tool, random) {
+        (Tool::Vllm, _) => {
+            let rate = match arrival {
+                Arrival::Constant { requests_per_s, .. }
+                | Arrival::Poisson { requests_per_s, .. }
+                | Arrival::Gamma { requests_per_s, .. } => python_float(*requests_per_s),
+                _ => "inf".to_owned(),
+            };
+            let cap = arrival.concurrency_max();
+            let cap = cap.map(|cap| format!("-concurrency{cap}")).unwrap_or_default();
+            let model = model.rsplit('/').next().unwrap_or_default();
+            let label = label.unwrap_or(&backend);
+            format!("{label}-{rate}qps{cap}-{model}-{}.json", compact_date(now))
+        }
+        (_, Some((input, output))) => format!("{stem}_{input}_{output}.jsonl"),
+        (Tool::Lmdeploy, None) => format!("{stem}_sharegpt.csv"),
+        (Tool::Sglang | Tool::SglangOld, None) => {
+            format!("{stem}_{}.jsonl", wanted.dataset.name())
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! From the flags of a tool to the scenario that asks what the tool would. Pure: reads no file.
+
+use anyhow::{Context, bail, ensure};
+use schema::scenario::{
+    Arrival, CacheProtocol, CacheState, Connections, Output, Scenario, Tier, Warmup, WarmupSource,
+};
+use schema::workload::{Pack, Workload};
+use serde_json::Value;
+
+use super::ServingFlags;
+use super::flags::{BodyFlags, SendingFlags, WorkloadFlags};
+use super::tool::{Backend, DatasetName, Habits, Tool};
+
+/// Whose place is taken, and what its flags ask.
+#[derive(Debug)]
+pub struct Wanted {
+    pub tool: Tool,
+    /// As it was given.
+    pub backend: Backend,
+    pub dataset: DatasetName,
+    pub scenario: Scenario,
+}
+
+/// Reads the flags as their tool does. `local` says that the server shares the client's machine.
+///
+/// # Errors
+/// Flags contradict each other, or ask for what no pack draws.
+pub fn wanted(flags: &ServingFlags, local: bool) -> anyhow::Result<Wanted> {
+    let given = flags.server.tool.or(flags.server.backend.map(Backend::tool));
+    let tool = given.unwrap_or(Tool::Vllm);
+    let habits = tool.habits();
+    let dataset = flags.workload.dataset_name.unwrap_or(habits.dataset);
+    let warmups = if flags.sending.disable_warmup { Some(0) } else { flags.sending.num_warmups };
+    let state = if flags.sending.flush_cache { CacheState::Cold } else { CacheState::Unknown };
+    let scenario = Scenario {
+        question: "How fast is what the tool's flags ask for?".to_owned(),
+        rev: 1,
+        workload: workload(&flags.workload, tool, dataset)?,
+        warmup: Warmup {
+            requests: warmups.unwrap_or(habits.warmup_requests),
+            from: WarmupSource::Disjoint,
+            output_tokens_max: habits.warmup_tokens_max,
+        },
+        arrival: arrival(&flags.sending),
+        output: output(&flags.body, habits, dataset)?,
+        // Where client and server share the cores, a busy client is no fault of either.
+        tier: if local { Tier::Lite } else { Tier::Full },
+        connections: Connections::Warm,
+        cache: CacheProtocol { state, share: None },
+    };
+    scenario.check().context("the flags ask for no scenario that can be run")?;
+    let backend = flags.server.backend.unwrap_or(habits.backend);
+    Ok(Wanted { tool, backend, dataset, scenario })
+}
+
+fn workload(flags: &WorkloadFlags, tool: Tool, dataset: DatasetName) -> anyhow::Result<Workload> {
+    let bare = Workload {
+        pack: Pack::Jsonl,
+        dataset: flags.dataset_path.as_ref().map(|path| {
+            path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default()
+        }),
+        requests: flags.num_prompts,
+        seed: flags.seed.unwrap_or(tool.habits().seed),
+        input_tokens: None,
+        output_tokens: None,
+        range_ratio: None,
+        prefix_tokens: None,
+        groups: None,
+        turns_max: None,
+        think_us: None,
+    };
+    match dataset {
+        DatasetName::Sharegpt => sharegpt(flags, tool, bare),
+        DatasetName::Random => random(flags, tool, bare),
+        DatasetName::Custom => custom(flags, tool, bare),
+        DatasetName::PrefixRepetition => prefix_repetition(flags, bare),
+        DatasetName::GeneratedSharedPrefix => shared_prefix(flags, bare),
+    }
+}
+
+fn sharegpt(flags: &WorkloadFlags, tool: Tool, bare: Workload) -> anyhow::Result<Workload> {
+    needs_file(&bare, "sharegpt", "draws conversations")?;
+    in_the_packs_order(flags)?;
+    let output_tokens = flags.output_len.or(flags.sharegpt_output_len);
+    Ok(Workload { pack: tool.habits().sharegpt, output_tokens, ..bare })
+}
+
+fn random(flags: &WorkloadFlags, tool: Tool, bare: Workload) -> anyhow::Result<Workload> {
+    let habits = tool.habits();
+    let output = flags.output_len.or(flags.random_output_len);
+    let lengths = flags.random_input_len.or(habits.random_tokens.map(|lengths| lengths.0));
+    let lengths = lengths.zip(output.or(habits.random_tokens.map(|lengths| lengths.1)));
+    let Some((input_tokens, output_tokens)) = lengths else {
+        bail!(
+            "LMDeploy's `random` has no lengths of its own\nhint: give `--random-input-len` and \
+               `--random-output-len`"
+        );
+    };
+    if tool == Tool::Vllm {
+        takes_no_file(&bare, "random")?;
+    } else {
+        needs_file(&bare, "random", "cuts its prompts out of conversations")?;
+        ensure!(
+            flags.random_prefix_len == 0,
+            "`--random-prefix-len` is vLLM's\nhint: `--tool vllm` draws prompts with a prefix"
+        );
+    }
+    in_the_packs_order(flags)?;
+    Ok(Workload {
+        pack: habits.random,
+        input_tokens: Some(input_tokens),
+        output_tokens: Some(output_tokens),
+        range_ratio: Some(flags.random_range_ratio),
+        prefix_tokens: Some(flags.random_prefix_len).filter(|tokens| *tokens > 0),
+        ..bare
+    })
+}
+
+fn custom(flags: &WorkloadFlags, tool: Tool, bare: Workload) -> anyhow::Result<Workload> {
+    needs_file(&bare, "custom", "takes its prompts from one")?;
+    ensure!(
+        tool == Tool::Vllm,
+        "`--dataset-name custom` is followed as vLLM's tool has it\nhint: give `--tool vllm`"
+    );
+    ensure!(
+        flags.disable_shuffle && flags.skip_chat_template,
+        "`--dataset-name custom` shuffles its file and writes the chat template around prompts, \
+         which is not followed\nhint: give `--disable-shuffle` and `--skip-chat-template`, or let \
+         the server apply its template behind `--backend openai-chat`"
+    );
+    let output_tokens = Some(flags.output_len.unwrap_or(flags.custom_output_len));
+    Ok(Workload { pack: Pack::Jsonl, output_tokens, ..bare })
+}
+
+fn prefix_repetition(flags: &WorkloadFlags, bare: Workload) -> anyhow::Result<Workload> {
+    takes_no_file(&bare, "prefix_repetition")?;
+    let groups = flags.prefix_repetition_num_prefixes;
+    Ok(Workload {
+        pack: Pack::PrefixRepetitionVllm,
+        // As many for each prefix.
+        requests: bare.requests / groups * groups,
+        groups: Some(groups),
+        prefix_tokens: Some(flags.prefix_repetition_prefix_len),
+        input_tokens: Some(flags.prefix_repetition_suffix_len),
+        output_tokens: Some(flags.output_len.unwrap_or(flags.prefix_repetition_output_len)),
+        ..bare
+    })
+}
+
+fn shared_prefix(flags: &WorkloadFlags, bare: Workload) -> anyhow::Result<Workload> {
+    takes_no_file(&bare, "generated-shared-prefix")?;
+    Ok(Workload {
+        pack: Pack::PrefixGroupsSglang,
+        requests: flags.gsp_num_groups.saturating_mul(flags.gsp_prompts_per_group),
+        groups: Some(flags.gsp_num_groups),
+        prefix_tokens: Some(flags.gsp_system_prompt_len),
+        input_tokens: Some(flags.gsp_question_len),
+        output_tokens: Some(flags.gsp_output_len),
+        range_ratio: Some(flags.gsp_range_ratio),
+        ..bare
+    })
+}
+
+fn needs_file(workload: &Workload, name: &str, why: &str) -> anyhow::Result<()> {
+    ensure!(
+        workload.dataset.is_some(),
+        "`--dataset-name {name}` {why}, and no file is given\nhint: give it with \
+         `--dataset-path`; nothing is fetched"
+    );
+    Ok(())
+}
+
+fn takes_no_file(workload: &Workload, name: &str) -> anyhow::Result<()> {
+    ensure!(
+        workload.dataset.is_none(),
+        "`--dataset-name {name}` makes its own prompts, and `--dataset-path` is given\nhint: leave \
+         the path out, or name the data set that it holds"
+    );
+    Ok(())
+}
+
+fn in_the_packs_order(flags: &WorkloadFlags) -> anyhow::Result<()> {
+    ensure!(
+        !flags.disable_shuffle,
+        "`--disable-shuffle` is followed for `--dataset-name custom` alone\nhint: other packs draw \
+         by their seed"
+    );
+    Ok(())
+}
+
+fn arrival(flags: &SendingFlags) -> Arrival {
+    let concurrency_max = flags.max_concurrency;
+    let requests_per_s = flags.request_rate;
+    match (requests_per_s.is_finite(), concurrency_max) {
+        (false, Some(concurrency)) => Arrival::Closed { concurrency },
+        (false, None) => Arrival::AllAtOnce,
+        (true, _) if flags.burstiness.is_infinite() => {
+            Arrival::Constant { requests_per_s, concurrency_max }
+        }
+        (true, _) if flags.burstiness.to_bits() == 1.0_f64.to_bits() => {
+            Arrival::Poisson { requests_per_s, concurrency_max }
+        }
+        (true, _) => Arrival::Gamma { requests_per_s, shape: flags.burstiness, concurrency_max },
+    }
+}
+
+fn output(flags: &BodyFlags, habits: &Habits, dataset: DatasetName) -> anyhow::Result<Output> {
+    let sampling = [
+        ("top_p", flags.top_p.map(Value::from)),
+        ("top_k", flags.top_k.map(Value::from)),
+        ("min_p", flags.min_p.map(Value::from)),
+        ("frequency_penalty", flags.frequency_penalty.map(Value::from)),
+        ("presence_penalty", flags.presence_penalty.map(Value::from)),
+        ("repetition_penalty", flags.repetition_penalty.map(Value::from)),
+    ];
+    let given = sampling.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
+    let mut body: std::collections::BTreeMap<String, Value> = given.collect();
+    body.extend(flags.extra_body.clone().unwrap_or_default());
+    // These two have flags and a place of their own, and a scenario may say a thing once.
+    let temperature = match body.remove("temperature") {
+        Some(value) => {
+            Some(value.as_f64().context("`temperature` of `--extra-body` is no number")?)
+        }
+        None => flags.temperature.or(habits.temperature),
+    };
+    let forced = habits.ignore_eos || dataset == DatasetName::Random;
+    let ignore_eos = match body.remove("ignore_eos") {
+        Some(value) => {
+            value.as_bool().context("`ignore_eos` of `--extra-body` is no truth value")?
+        }
+        None => flags.ignore_eos || (forced && !flags.disable_ignore_eos),
+    };
+    Ok(Output { ignore_eos, temperature, extra_body: body })
+}

@@ -1,0 +1,336 @@
+//! `redline-bench serving`: under the flags of the three tools, against one emitter.
+
+use std::fs;
+use std::process::Output;
+
+use schema::measurement::Measurement;
+use schema::run::{CacheState, ValidityVerdict};
+use schema::scenario::Arrival;
+use serde_json::{Value, json};
+use suite::emitter::script::{Answer, Framing, Scripted, Steady, When};
+
+use crate::desk::{Desk, server, stderr, url};
+use crate::harness::Exchange;
+
+/// What each tool takes for eight conversations, and for six prompts of one length.
+const SHAREGPT: [(&str, &[&str]); 3] = [
+    ("vllm", &["--dataset-name", "sharegpt", "--ignore-eos", "--save-result"]),
+    ("sglang", &[]),
+    ("lmdeploy", &["--dataset-name", "sharegpt", "--disable-warmup"]),
+];
+const RANDOM: [(&str, &[&str]); 3] = [
+    ("vllm", &["--random-input-len", "9", "--random-output-len", "6", "--save-result"]),
+    ("sglang", &["--random-input", "9", "--random-output", "6", "--random-range-ratio", "1.0"]),
+    ("lmdeploy", &["--random-input-len", "9", "--random-output-len", "6", "--random-range", "1"]),
+];
+
+/// Runs with `flags` beside those that every run here has.
+fn serving(desk: &Desk, exchange: &Exchange, flags: &[&str]) -> Output {
+    let mut command = desk.bench();
+    command.args(["serving", "--base-url", &url(exchange), "--tokenizer", "tiny.json"]);
+    command.args(["--out", "own.json"]).args(flags).env_remove("OPENAI_API_KEY");
+    command.output().expect("runs")
+}
+
+fn of_rows<'a>(backend: &'a str, flags: &[&'a str]) -> Vec<&'a str> {
+    [&["--backend", backend, "--dataset-path", "rows.json", "--num-prompts", "8"], flags].concat()
+}
+
+fn of_random<'a>(backend: &'a str, flags: &[&'a str]) -> Vec<&'a str> {
+    let rows: &[&str] = if backend == "vllm" { &[] } else { &["--dataset-path", "rows.json"] };
+    let asked = ["--backend", backend, "--dataset-name", "random", "--num-prompts", "6"];
+    [&asked[..], rows, flags].concat()
+}
+
+fn own(desk: &Desk) -> Measurement {
+    let text = fs::read(desk.path("own.json")).expect("a measurement");
+    serde_json::from_slice(&text).expect("JSON")
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// The one file beside those of the desk and Redline's own whose name ends so.
+fn left(desk: &Desk, ending: &str) -> String {
+    let ours = |name: &String| name.starts_with("own.") || name.starts_with("block");
+    let mut names = desk.left_over();
+    names.retain(|name| name.ends_with(ending) && !ours(name));
+    assert_eq!(names.len(), 1, "{names:?}");
+    names.remove(0)
+}
+
+/// What `audit` says of a file: the tool, answers, and the rules that are broken.
+fn audited(desk: &Desk, file: &str) -> (String, u64, Vec<String>) {
+    let output = desk.bench().args(["audit", "--json", file]).output().expect("runs");
+    let files: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(files[0]["unread"], json!([]), "{file}");
+    let result = &files[0]["results"][0];
+    let wrong = |check: &&Value| check["level"] == "error" && check["ok"] == false;
+    let checks = result["checks"].as_array().expect("a list").iter().filter(wrong);
+    let wrong = checks.map(|check| check["rule"].as_str().unwrap_or_default().to_owned());
+    let tool = result["tool"].as_str().expect("a tool").to_owned();
+    (tool, result["requests_ok"].as_u64().expect("a count"), wrong.collect())
+}
+
+#[test]
+fn one_server_under_three_tools_flags_gives_each_ones_block_and_file() {
+    let exchange = server(Vec::new());
+    for (backend, flags) in SHAREGPT {
+        let desk = Desk::new();
+        let output = serving(&desk, &exchange, &of_rows(backend, flags));
+        assert_eq!(output.status.code(), Some(0), "{backend}: {}", stderr(&output));
+        let printed = stdout(&output);
+        assert!(printed.contains("\nmeasurement    own.json\nverdict        "), "{printed}");
+        desk.write("block.log", &printed);
+        let result = left(&desk, if backend == "lmdeploy" { ".csv" } else { "" });
+        for file in ["block.log", &result] {
+            let (tool, answers, mut wrong) = audited(&desk, file);
+            // A block has two digits of the duration, too few for the rates of so short a run.
+            wrong.retain(|rule| file != "block.log" || (rule != "E06" && rule != "E21"));
+            assert_eq!((tool.as_str(), answers), (backend, 8), "{file}");
+            assert_eq!(wrong, [""; 0], "{file}");
+        }
+        let found = own(&desk);
+        assert_eq!(found.scenario.requests, Some(8));
+        assert_ne!(found.validity.verdict, ValidityVerdict::Invalid, "{:?}", found.validity);
+        assert_eq!(found.cache.expect("known").state, CacheState::Unknown, "left as it was");
+    }
+}
+
+#[test]
+fn what_is_sent_is_what_the_pack_draws() {
+    let packs = |name: &str, lengths: &str| {
+        let tools = [("vllm", 0), ("sglang", 1), ("lmdeploy", 1)];
+        tools.map(|(tool, seed)| {
+            let rows = if (name, tool) == ("random", "vllm") { "" } else { ", dataset = \"rows\"" };
+            let ratio = if tool == "vllm" { "0.0" } else { "1.0" };
+            format!("pack = \"{name}@{tool}\", seed = {seed}{rows}{}", lengths.replace('R', ratio))
+        })
+    };
+    let exchange = server(Vec::new());
+    let cases = SHAREGPT.map(|(backend, flags)| (of_rows(backend, flags), 8));
+    let cases = cases.into_iter().zip(packs("sharegpt", ""));
+    let random = RANDOM.map(|(backend, flags)| (of_random(backend, flags), 6));
+    let lengths = ", input_tokens = 9, output_tokens = 6, range_ratio = R";
+    for ((flags, requests), pack) in cases.chain(random.into_iter().zip(packs("random", lengths))) {
+        let desk = Desk::new();
+        let output = serving(&desk, &exchange, &flags);
+        assert_eq!(output.status.code(), Some(0), "{pack}: {}", stderr(&output));
+        let scenario = left(&desk, ".toml");
+        let expected = format!(
+            "question = \"?\"\nrev = 1\nworkload = {{ {pack}, requests = {requests} }}\n\
+             warmup = {{ requests = 0, from = \"disjoint\" }}\n\
+             arrival = {{ kind = \"all-at-once\" }}\n\
+             output = {{ ignore_eos = true, temperature = 0.0 }}\ntier = \"lite\"\n"
+        );
+        desk.write("pack.toml", &expected);
+        let planned = |scenario: &str| -> Value {
+            let mut command = desk.bench();
+            command.args(["plan", "--scenario", scenario, "--tokenizer", "tiny.json"]);
+            command.args(["--dataset", "rows.json", "--prompt-form", "text", "--out", "plan.json"]);
+            let output = command.output().expect("runs");
+            assert_eq!(output.status.code(), Some(0), "{pack}: {}", stderr(&output));
+            serde_json::from_slice(&fs::read(desk.path("plan.json")).expect("written"))
+                .expect("JSON")
+        };
+        let (ours, packs) = (planned(&scenario), planned("pack.toml"));
+        assert_eq!(ours["manifest"]["requests"], packs["manifest"]["requests"], "{pack}");
+        assert_eq!(json!(own(&desk).scenario.manifest_sha256), ours["manifest_sha256"], "{pack}");
+    }
+}
+
+#[test]
+fn a_rate_a_shape_and_a_cap_are_an_arrival() {
+    let exchange = server(Vec::new());
+    let cases: [(&[&str], Arrival); 6] = [
+        (&[], Arrival::AllAtOnce),
+        (&["--max-concurrency", "3"], Arrival::Closed { concurrency: 3 }),
+        (
+            &["--request-rate", "500", "--max-conc", "2"],
+            Arrival::Poisson { requests_per_s: 500.0, concurrency_max: Some(2) },
+        ),
+        (
+            &["--request-rate", "500", "--burstiness", "inf"],
+            Arrival::Constant { requests_per_s: 500.0, concurrency_max: None },
+        ),
+        (
+            &["--request-rate", "500.5", "--burstiness", "0.5"],
+            Arrival::Gamma { requests_per_s: 500.5, shape: 0.5, concurrency_max: None },
+        ),
+        (&["--request-rate", "inf", "--burstiness", "0.5"], Arrival::AllAtOnce),
+    ];
+    for (flags, arrival) in cases {
+        let desk = Desk::new();
+        let output = serving(&desk, &exchange, &of_rows("sglang", flags));
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        assert_eq!(own(&desk).scenario.arrival, Some(arrival));
+    }
+}
+
+#[test]
+fn a_request_carries_what_the_flags_ask_and_the_key() {
+    let when = When {
+        body_contains: Some(r#""temperature":0.7,"top_k":-1,"top_p":0.5"#.to_owned()),
+        head_contains: Some("Authorization: Bearer sesame\r\n".to_owned()),
+        path: Some("/v1/chat/completions".to_owned()),
+        ..When::default()
+    };
+    let shape = suite::emitter::script::Shape::Chat;
+    let asked = Answer { when, times: 0, ..Answer::steady(Steady { shape, ..Steady::default() }) };
+    let mut script = suite::emitter::script::Script::steady();
+    script.requests = vec![asked];
+    let exchange = Exchange::playing(script);
+    let desk = Desk::new();
+    let mut command = desk.bench();
+    command.args(["serving", "--base-url", &url(&exchange), "--tokenizer", "tiny.json"]);
+    command.args(["--out", "own.json", "--backend", "openai-chat", "--dataset-name", "sharegpt"]);
+    command.args(["--dataset-path", "rows.json", "--num-prompts", "4", "--top-p", "0.5"]);
+    command.args(["--extra-body", r#"{"temperature": 0.7, "ignore_eos": true}"#, "--top-k", "-1"]);
+    command.args(["--sharegpt-output-len", "3", "--served-model-name", "other"]);
+    let output = command.env("OPENAI_API_KEY", "sesame").output().expect("runs");
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let counts = own(&desk).counts.expect("counts");
+    assert_eq!((counts.requests_ok, counts.output_tokens_requested), (Some(4), Some(12)));
+    let output =
+        serving(&desk, &exchange, &of_rows("openai-chat", &["--dataset-name", "sharegpt"]));
+    assert_eq!(output.status.code(), Some(1), "other requests are not answered");
+}
+
+#[test]
+fn results_are_added_where_the_tool_adds_them() {
+    let exchange = server(Vec::new());
+    let desk = Desk::new();
+    let lines = |name: &str| fs::read_to_string(desk.path(name)).expect("written").lines().count();
+    let run = |backend: &str, flags: &[&str]| {
+        let output = serving(&desk, &exchange, &of_rows(backend, flags));
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    };
+    for count in 1..=2 {
+        run("sglang", &["--output-file", "results/s.jsonl", "--tag", "x"]);
+        run("lmdeploy", &["--output-file", "l.csv"]);
+        let vllm = ["--dataset-name", "sharegpt", "--result-dir", "results", "--result-filename"];
+        run("vllm", &[&vllm[..], &["v.json", "--append-result"]].concat());
+        run("vllm", &[&vllm[..], &["one.json", "--save-result", "--metadata", "tp=2"]].concat());
+        let found = ["results/s.jsonl", "l.csv", "results/v.json", "results/one.json"].map(lines);
+        assert_eq!(found, [count, 1 + count, count, 1], "a table has its head once");
+    }
+    let text = fs::read_to_string(desk.path("results/one.json")).expect("written");
+    let found: Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!((&found["tp"], &found["backend"]), (&json!("2"), &json!("vllm")));
+    let text = fs::read_to_string(desk.path("results/s.jsonl")).expect("written");
+    let found: Value = serde_json::from_str(text.lines().last().expect("a line")).expect("JSON");
+    assert_eq!((&found["tag"], &found["backend"]), (&json!("x"), &json!("sglang-oai")));
+}
+
+#[test]
+fn a_cache_is_flushed_where_the_tools_know_how() {
+    let mut script = suite::emitter::script::Script::steady();
+    let route = serde_json::from_value(json!({"body": "flushed"})).expect("a route");
+    script.routes.insert("/flush_cache".to_owned(), route);
+    let exchange = Exchange::playing(script);
+    let desk = Desk::new();
+    let output = serving(&desk, &exchange, &of_rows("sglang", &["--flush-cache"]));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let cache = own(&desk).cache.expect("known");
+    assert_eq!((cache.state, cache.emptied), (CacheState::Cold, Some(true)));
+    let engine = ["--flush-cache", "--engine", "redline.toml"];
+    let output = serving(&desk, &exchange, &of_rows("lmdeploy", &engine));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(own(&desk).cache.expect("known").state, CacheState::Cold);
+}
+
+#[test]
+fn what_is_not_followed_is_refused_by_name_before_anything_is_written() {
+    let exchange = server(Vec::new());
+    let cases: [(&[&str], &str); 17] = [
+        (&["--lora-modules", "a", "b"], "`--lora-modules` is not followed"),
+        (&["--apply-chat-template"], "hint: the server applies its own template"),
+        (&["--profile"], "`--profile` is not followed"),
+        (&["--multi"], "hint: give one `--request-rate` at a time"),
+        (&["--backend", "trt"], "invalid value 'trt' for '--backend"),
+        (&["--dataset-name", "burstgpt"], "[possible values: sharegpt, random, custom"),
+        (&["--tool", "sglang"], "hint: give it with `--dataset-path`"),
+        (&["--tool", "lmdeploy", "--dataset-name", "random"], "hint: give `--random-input-len`"),
+        (&["--dataset-path", "rows.json"], "makes its own prompts"),
+        (&["--dataset-name", "custom", "--dataset-path", "x"], "hint: give `--disable-shuffle`"),
+        (&["--random-range-ratio", "1.0"], "`workload.range_ratio` must be from 0 to below 1"),
+        (&["--flush-cache"], "hint: give `--engine FILE`"),
+        (&["--extra-body", "[1]"], "not a JSON object"),
+        (&["--extra-body", r#"{"max_tokens": 1}"#], "`output.extra_body` has `max_tokens`"),
+        (&["--extra-body", r#"{"stop": null}"#], "cannot be written as TOML"),
+        (&["--goodput", "itl:5"], "give `ttft:MS`, `tpot:MS` or `e2el:MS`"),
+        (&["--percentile-metrics", "queue"], "`queue` is no quantity"),
+    ];
+    for (flags, expected) in cases {
+        let desk = Desk::new();
+        let output = serving(&desk, &exchange, flags);
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{flags:?}: {said}");
+        assert!(said.contains(expected), "{flags:?}: {said}");
+        assert_eq!(desk.left_over(), [""; 0], "{flags:?}");
+    }
+}
+
+#[test]
+fn what_cannot_be_had_is_said() {
+    let exchange = server(Vec::new());
+    let desk = Desk::new();
+    let sglang = ["--backend", "sglang", "--dataset-path"];
+    let run = |flags: &[&str], url: &str| {
+        let mut command = desk.bench();
+        command.args(["serving", "--base-url", url]).args(flags).env("HF_HUB_CACHE", "cache");
+        let output = command.output().expect("runs");
+        (output.status.code(), stderr(&output))
+    };
+    let here = url(&exchange);
+    let (code, said) = run(&[&sglang[..], &["rows.json"]].concat(), &here);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("`emitter` is neither a file nor a folder with a `tokenizer.json`"));
+    assert!(said.contains("nor in `cache`\nhint: give one with `--tokenizer`"), "{said}");
+    let tokenizer = ["absent.json", "--tokenizer", "tiny.json"];
+    let (code, said) = run(&[&sglang[..], &tokenizer].concat(), &here);
+    assert_eq!(code, Some(4), "{said}");
+    assert!(said.contains("cannot read data set `absent.json`"), "{said}");
+    let gone = format!("http://{}", crate::harness::refusing_address());
+    let (code, said) = run(&[&sglang[..], &["rows.json"]].concat(), &gone);
+    assert_eq!(code, Some(4), "{said}");
+    assert!(said.contains("no server answers at"), "{said}");
+    let (code, said) = run(&sglang[..2], &format!("{here}/v1"));
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("hint: give it as `http://HOST:PORT`"), "{said}");
+}
+
+#[test]
+fn failures_are_no_result_of_the_tool_and_an_exit_code_of_ours() {
+    let failing = |when| Answer {
+        when,
+        status: 500,
+        framing: Framing::Length,
+        ..Answer::events(vec![Scripted::text(0, "no pages")])
+    };
+    let first = When { index: Some(1), ..When::default() };
+    let exchange = server(vec![failing(first)]);
+    let desk = Desk::new();
+    let output = serving(&desk, &exchange, &of_rows("sglang", &[]));
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(stdout(&output).contains("Successful requests:                     7\n"));
+    assert!(stdout(&output).contains("verdict        INVALID"), "{}", stdout(&output));
+    let exchange = server(vec![Answer { times: 0, ..failing(When::default()) }]);
+    let output = serving(&desk, &exchange, &of_rows("sglang", &["--disable-warmup"]));
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(stderr(&output).contains("no report: no request was answered"));
+    assert!(!stdout(&output).contains("Benchmark Result"), "{}", stdout(&output));
+}
+
+#[test]
+fn where_standard_error_is_no_terminal_lines_say_how_far_a_run_is() {
+    let exchange = server(Vec::new());
+    let desk = Desk::new();
+    let output = serving(&desk, &exchange, &of_rows("sglang", &[]));
+    let said = stderr(&output);
+    assert!(said.contains("sharegpt@sglang `serving-") && said.contains("8 requests, "), "{said}");
+    assert!(said.ends_with("8 of 8 requests done, 0 failed, in 0:00\n"), "{said}");
+    let output = serving(&desk, &exchange, &of_rows("sglang", &["--disable-tqdm"]));
+    assert!(!stderr(&output).contains("done"), "{}", stderr(&output));
+}
