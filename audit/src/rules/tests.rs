@@ -67,8 +67,10 @@ fn a_sound_record_passes_every_rule() {
         assert_eq!(broken(&record), Vec::<String>::new(), "{kind}");
     }
     let judged: Vec<String> = judge(&sound()).into_iter().map(|check| check.rule).collect();
-    expect!["E02 E04 E05 E06 E07 E08 E10 E11 E12 E15 E17 E19 E20 E21 E22 E29 W01 W02 W04 W10 W14 W15"]
-        .assert_eq(&judged.join(" "));
+    expect![
+        "E02 E04 E05 E06 E07 E08 E10 E11 E12 E15 E17 E19 E20 E21 E22 E29 W01 W02 W04 W10 W14 W15"
+    ]
+    .assert_eq(&judged.join(" "));
 }
 
 #[test]

@@ -212,6 +212,10 @@ impl Driver<'_> {
 
     /// Sends what is due and has a connection. Returns how long the loop may then wait.
     fn send_due(&mut self) -> Result<u8, DriveError> {
+        if self.due_ns == u64::MAX {
+            // Nothing was left that could be sent, and no request has ended since.
+            return Ok(WAIT_MAX_MS);
+        }
         for _ in 0..SENDS_PER_TURN {
             if !self.send_next()? {
                 return self.wait_for_next();

@@ -168,9 +168,8 @@ fn outputs_are_not_checked_where_that_was_turned_off() {
     let why = measurement.absent.get("correctness").map(String::as_str);
     assert_eq!(why, Some("the check of the outputs was turned off"));
     assert_eq!(unexplained(measurement), Vec::<String>::new());
-    let received = |line: &suite::emitter::log::Line| {
-        line.event == suite::emitter::log::Logged::Received
-    };
+    let received =
+        |line: &suite::emitter::log::Line| line.event == suite::emitter::log::Logged::Received;
     let asked = exchange.log().iter().filter(|line| received(line)).count();
     assert_eq!(asked as u64, crate::desk::REQUESTS + 2, "the measured and two to warm up");
 }

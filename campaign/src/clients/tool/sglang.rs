@@ -14,7 +14,7 @@ import importlib.machinery as m, importlib.util as u, sys
 loader = m.ExtensionFileLoader('_bench', sys.argv[1])
 module = u.module_from_spec(u.spec_from_file_location('_bench', sys.argv[1], loader=loader))
 loader.exec_module(module)
-sys.exit(module.run_argv(['sglang-bench'] + sys.argv[2:]))
+module.run_argv(['sglang-bench'] + sys.argv[2:])
 ";
 
 pub(super) fn command(desk: &Desk<'_>, load: &Load, address: &str) -> Result<Command, Stop> {
