@@ -10,7 +10,7 @@ use crate::clients::tool::{Tool, stamp_errors_ns};
 use crate::clients::{conversations, parse};
 use crate::stop::Stop;
 
-const SATURATED: Load = Load::burst(100, 1_000, 50_000, 0);
+const SATURATED: Load = Load::burst(100, 500, 50_000, 0);
 const PACED: Load = Load::burst(100, 128, 50_000, 10_000);
 const STARTS: Load = Load::burst(1_000, 64, 50_000, 50_000);
 const SPREAD: Load = Load::burst(1_000, 200, 50_000, 10_000);
@@ -44,15 +44,14 @@ pub type Values = BTreeMap<&'static str, f64>;
 #[must_use]
 pub fn applies(row: Row, tool: Tool) -> bool {
     match row {
-        Row::Saturated | Row::Paced | Row::Starts | Row::Limit | Row::Spread => true,
-        // Of AIPerf, a start takes longer than such a run and its memory is of many processes.
-        Row::OpenLoop | Row::Memory => tool != Tool::Aiperf && (tool, row) != FLOOR_MEMORY,
+        Row::Saturated | Row::Paced | Row::Starts => true,
+        // A search would take AIPerf, which starts for seconds, half an hour, and its memory is
+        // that of many processes.
+        Row::Limit | Row::Spread | Row::OpenLoop => tool != Tool::Aiperf,
+        Row::Memory => matches!(tool, Tool::Redline | Tool::Sglang),
         Row::Stamps | Row::Parse | Row::Prepare | Row::Clean => tool == Tool::Redline,
     }
 }
-
-/// It keeps no samples.
-const FLOOR_MEMORY: (Tool, Row) = (Tool::Floor, Row::Memory);
 
 /// Measures `row` with `tool` once.
 ///

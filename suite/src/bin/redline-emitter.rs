@@ -14,6 +14,7 @@ use schema::emitted::Emitted;
 use schema::exit::Exit;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
+use suite::client::limits::allow_files;
 use suite::emitter::paced::{Pace, PacedEmitter};
 use suite::emitter::script::Script;
 use suite::emitter::server::Emitter;
@@ -77,6 +78,8 @@ fn serve_paced(flags: &Flags, pace: Pace) -> anyhow::Result<()> {
         });
     }
     let mut log = flags.log.as_deref().map(create).transpose()?.map(BufWriter::new);
+    // How many clients will come, only they know.
+    allow_files(u64::MAX, 0)?;
     let emitter = PacedEmitter::bind(flags.listen, pace)
         .with_context(|| format!("cannot listen on `{}`", flags.listen))?;
     eprintln!("ready http://{}", emitter.address);

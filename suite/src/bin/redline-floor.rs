@@ -11,6 +11,7 @@ use clap::Parser;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use schema::exit::Exit;
 use serde_json::{Value, json};
+use suite::client::limits::allow_files;
 use suite::clock::monotonic_ns;
 use suite::measure::summary::summarize;
 
@@ -72,6 +73,7 @@ fn run(flags: &Flags) -> anyhow::Result<Value> {
         socket.set_nodelay(true)?;
         Ok(socket)
     };
+    allow_files(u64::MAX, flags.streams as u64)?;
     let sockets = (0..flags.streams).map(|_| open()).collect::<anyhow::Result<Vec<_>>>()?;
     match (flags.requests_per_s, flags.requests) {
         (Some(rate), Some(requests)) => send_in_time(sockets, &request, rate, requests),
