@@ -32,13 +32,13 @@ pub struct BenchFlags {
     /// The server.
     #[arg(long, value_name = "http://HOST:PORT")]
     url: String,
-    /// Engine file, which says what this kind of server takes and tells.
+    /// Engine file, which says what this kind of server takes and tells, as in `suite/engines`.
     #[arg(long, value_name = "FILE")]
     engine: PathBuf,
     /// File with the key that the server wants to be shown. It enters no record.
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
-    /// Scenario file; its stem is the scenario's id.
+    /// Scenario file, as in `suite/scenarios`; its stem is the scenario's id.
     #[arg(long, value_name = "FILE", required_unless_present = "plan")]
     scenario: Option<PathBuf>,
     /// What the scenario's pack draws from: conversations as a JSON array in ShareGPT's shape, or a
@@ -58,6 +58,7 @@ pub struct BenchFlags {
     /// Greedy outputs of another program to compare with, as JSON.
     #[arg(long, value_name = "FILE")]
     reference: Option<PathBuf>,
+    /// How far the run is, on standard error.
     #[arg(long, value_enum, default_value_t = Style::Auto)]
     progress: Style,
     /// Give up when no event comes on any connection for this long.

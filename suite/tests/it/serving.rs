@@ -81,9 +81,12 @@ fn one_server_under_three_tools_flags_gives_each_ones_block_and_file() {
         let output = serving(&desk, &exchange, &of_rows(backend, flags));
         assert_eq!(output.status.code(), Some(0), "{backend}: {}", stderr(&output));
         let printed = stdout(&output);
+        assert!(printed.starts_with(&format!("--backend {backend} --dataset-name sharegpt ")));
         assert!(printed.contains("\nmeasurement    own.json\nverdict        "), "{printed}");
         desk.write("block.log", &printed);
-        let result = left(&desk, if backend == "lmdeploy" { ".csv" } else { "" });
+        let endings = [("vllm", ".json"), ("sglang", ".jsonl"), ("lmdeploy", ".csv")];
+        let ending = endings.iter().find(|(tool, _)| *tool == backend).expect("a tool").1;
+        let result = left(&desk, ending);
         for file in ["block.log", &result] {
             let (tool, answers, mut wrong) = audited(&desk, file);
             // A block has two digits of the duration, too few for the rates of so short a run.
@@ -243,7 +246,7 @@ fn a_cache_is_flushed_where_the_tools_know_how() {
 #[test]
 fn what_is_not_followed_is_refused_by_name_before_anything_is_written() {
     let exchange = server(Vec::new());
-    let cases: [(&[&str], &str); 17] = [
+    let cases: [(&[&str], &str); 18] = [
         (&["--lora-modules", "a", "b"], "`--lora-modules` is not followed"),
         (&["--apply-chat-template"], "hint: the server applies its own template"),
         (&["--profile"], "`--profile` is not followed"),
@@ -255,6 +258,7 @@ fn what_is_not_followed_is_refused_by_name_before_anything_is_written() {
         (&["--dataset-path", "rows.json"], "makes its own prompts"),
         (&["--dataset-name", "custom", "--dataset-path", "x"], "hint: give `--disable-shuffle`"),
         (&["--random-range-ratio", "1.0"], "`workload.range_ratio` must be from 0 to below 1"),
+        (&["--backend", "openai-chat", "--tokenize-prompt"], "which no chat takes"),
         (&["--flush-cache"], "hint: give `--engine FILE`"),
         (&["--extra-body", "[1]"], "not a JSON object"),
         (&["--extra-body", r#"{"max_tokens": 1}"#], "`output.extra_body` has `max_tokens`"),
@@ -333,4 +337,27 @@ fn where_standard_error_is_no_terminal_lines_say_how_far_a_run_is() {
     assert!(said.ends_with("8 of 8 requests done, 0 failed, in 0:00\n"), "{said}");
     let output = serving(&desk, &exchange, &of_rows("sglang", &["--disable-tqdm"]));
     assert!(!stderr(&output).contains("done"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_server_that_is_not_ready_is_waited_for_where_the_flags_say_so() {
+    let models = |times, status, text: &str| Answer {
+        when: When { path: Some("/v1/models".to_owned()), ..When::default() },
+        times,
+        status,
+        framing: Framing::Length,
+        ..Answer::events(vec![Scripted::text(0, text)])
+    };
+    let mut script = suite::emitter::script::Script::steady();
+    script.routes.remove("/v1/models");
+    let ready = models(0, 200, r#"{"data":[{"id":"late"}]}"#);
+    script.requests.splice(0..0, [models(2, 503, "loading"), ready]);
+    let exchange = Exchange::playing(script);
+    let desk = Desk::new();
+    let output = serving(&desk, &exchange, &of_rows("sglang", &[]));
+    assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
+    assert!(stderr(&output).contains("`/v1/models` answered 503: loading"), "{}", stderr(&output));
+    let waiting = of_rows("sglang", &["--ready-check-timeout-sec", "60"]);
+    let output = serving(&desk, &exchange, &waiting);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
 }

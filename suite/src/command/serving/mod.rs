@@ -9,9 +9,9 @@ mod tool;
 
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use clap::Args;
-use schema::engine::{Cache, EngineFile, Info, InfoDialect, Launch, Ready, Request};
+use schema::engine::parse;
 use schema::exit::Exit;
 
 use super::bench::{Bench, Conduct, Signals};
@@ -29,8 +29,8 @@ use crate::workload::tokenizer::Tokenizer;
 use results::Places;
 use scenario::{Wanted, wanted};
 
-/// Where every OpenAI-compatible server says what it serves.
-const MODELS: &str = "/v1/models";
+/// A server of which nothing is known but that it speaks OpenAI's routes.
+const PLAIN: &str = include_str!("openai.toml");
 /// Between two looks for a server that is not ready.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -148,7 +148,13 @@ fn server(
     };
     let key = match &flags.api_key_file {
         Some(file) => Some(Key::open(file)?),
-        None => variable("OPENAI_API_KEY").and_then(|key| Key::of(&key)),
+        None => match variable("OPENAI_API_KEY").filter(|key| !key.is_empty()) {
+            Some(key) => Some(Key::of(&key).context(
+                "OPENAI_API_KEY holds no key: one line of visible ASCII characters\nhint: unset \
+                 it, or give `--api-key-file`",
+            )?),
+            None => None,
+        },
     };
     Ok(Server::at(&url)?.with_key(key))
 }
@@ -159,8 +165,13 @@ fn engine(flags: &ServingFlags, wanted: &Wanted) -> anyhow::Result<Engine> {
     let backend = wanted.backend.spoken();
     let mut engine = match &flags.server.engine {
         Some(path) => Engine::open(path)?,
-        None => Engine { id: backend.name(), file: plain() },
+        None => Engine { id: backend.name(), file: parse(PLAIN).context("a file of our own")? },
     };
+    ensure!(
+        !flags.workload.tokenize_prompt || backend.route() == "/v1/completions",
+        "`--tokenize-prompt` sends ids, which no chat takes\nhint: leave it out, or take the \
+         backend without `-chat`"
+    );
     let request = &mut engine.file.request;
     request.route = flags.server.endpoint.clone().unwrap_or_else(|| backend.route().to_owned());
     request.token_ids = flags.workload.tokenize_prompt;
@@ -174,47 +185,22 @@ fn engine(flags: &ServingFlags, wanted: &Wanted) -> anyhow::Result<Engine> {
     Ok(engine)
 }
 
-/// A server of which nothing is known but that it speaks OpenAI's routes.
-fn plain() -> EngineFile {
-    EngineFile {
-        title: "OpenAI-compatible".to_owned(),
-        launch: Launch {
-            argv: Vec::new(),
-            env: Default::default(),
-            threads: Vec::new(),
-            load: Vec::new(),
-            random_weights: Vec::new(),
-            timeout_s: 0,
-        },
-        ready: Ready { route: MODELS.to_owned() },
-        info: Info { dialect: InfoDialect::Redline, route: "/server_info".to_owned() },
-        cache: Cache { reset_route: None, kv_log: None },
-        request: Request {
-            route: String::new(),
-            token_ids: false,
-            ignore_eos: true,
-            return_token_ids: false,
-            usage_per_chunk: false,
-        },
-        metrics: Default::default(),
-        figures: Default::default(),
-        source: None,
-    }
-}
-
 /// Waits as long as the flags say for the server, then asks it what it is, where an engine file
 /// says how.
 fn awaited(flags: &ServingFlags, server: &Server, engine: &Engine) -> anyhow::Result<Probed> {
     let limit = Duration::from_secs(flags.server.ready_check_timeout_sec);
     let deadline = Instant::now() + limit;
-    let asked = || match flags.server.engine {
-        Some(_) => probe(server, &engine.id, &engine.file),
-        None => server.get_text(&engine.file.ready.route).map(|_| Probed::default()),
+    let told = flags.server.engine.is_some();
+    let asked = || match told {
+        true => probe(server, &engine.id, &engine.file),
+        false => server.get_text(&engine.file.ready.route).map(|_| Probed::default()),
     };
     loop {
         match asked() {
-            // A server that has no list of models has the route that is measured all the same.
-            Err(ControlError::Status { status: 404 | 405, .. }) => return Ok(Probed::default()),
+            // Without a list of models, it may have the route that is measured all the same.
+            Err(ControlError::Status { status: 404 | 405, .. }) if !told => {
+                return Ok(Probed::default());
+            }
             Err(_) if Instant::now() < deadline => std::thread::sleep(LOOK),
             answer => return Ok(answer?),
         }
@@ -224,9 +210,7 @@ fn awaited(flags: &ServingFlags, server: &Server, engine: &Engine) -> anyhow::Re
 /// The model's name in reports.
 fn model(flags: &ServingFlags, server: &Server) -> anyhow::Result<String> {
     let named = flags.server.model.clone().or_else(|| served_model(server));
-    named.with_context(|| {
-        format!("the server names no model at `{MODELS}`\nhint: give its name with `--model`")
-    })
+    named.context("the server names no model at `/v1/models`\nhint: give its name with `--model`")
 }
 
 fn asked(flags: &ServingFlags, wanted: &Wanted, model: &str) -> Asked {

@@ -19,6 +19,8 @@ use crate::export::{Asked, ExportError, Format, compact_date, python_float};
 pub struct Places {
     /// Redline's own measurement.
     pub own: PathBuf,
+    /// The flags that say what was asked, as scripts echo them before a block.
+    echo: String,
     /// The tool's result file, where one is asked for.
     result: Option<PathBuf>,
     format: Format,
@@ -40,6 +42,7 @@ impl Places {
         let own = format!("redline-{}-{}.json", wanted.backend.name(), compact_date(now));
         let beside = flags.output_file.as_deref().and_then(Path::parent).unwrap_or(&folder);
         Self {
+            echo: echo(wanted),
             own: flags.out.clone().unwrap_or_else(|| beside.join(own)),
             result: flags.output_file.clone().or_else(|| asked.then(|| folder.join(name()))),
             format: if flags.save_detailed { habits.detailed } else { habits.result },
@@ -79,7 +82,7 @@ impl Places {
                 return Ok(());
             }
         };
-        print!("{block}");
+        print!("{}\n{block}", self.echo);
         if let (Some(path), Some(text)) = (&self.result, result) {
             if self.appends {
                 self.append(path, &text)?
@@ -103,6 +106,24 @@ impl Places {
         let gap = if before.is_empty() || before.ends_with('\n') { "" } else { "\n" };
         write::text(path, &format!("{before}{gap}{rows}"))
     }
+}
+
+/// What was asked in the words of a command, which whoever reads the block later can tell it by.
+fn echo(wanted: &Wanted) -> String {
+    let workload = &wanted.scenario.workload;
+    let (backend, dataset) = (wanted.backend.name(), wanted.dataset.name());
+    let mut echo = format!(
+        "--backend {backend} --dataset-name {dataset} --num-prompts {} --seed {}",
+        workload.requests, workload.seed
+    );
+    let lengths = workload.input_tokens.zip(workload.output_tokens);
+    if let Some((input, output)) = lengths.filter(|_| wanted.dataset == DatasetName::Random) {
+        let ratio = python_float(workload.range_ratio.unwrap_or(0.0));
+        echo += &format!(
+            " --random-input-len {input} --random-output-len {output} --random-range-ratio {ratio}"
+        );
+    }
+    echo
 }
 
 /// The name that the tool gives its result file.
