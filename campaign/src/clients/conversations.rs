@@ -70,7 +70,7 @@ fn write_conversations(mut out: impl Write, entries: u64) -> std::io::Result<()>
     for number in 0..entries {
         let turns = random.between(TURNS.0, TURNS.1);
         let turn = |at: u64| {
-            let from = if at % 2 == 0 { "human" } else { "gpt" };
+            let from = if at.is_multiple_of(2) { "human" } else { "gpt" };
             json!({"from": from, "value": random.text()})
         };
         let entry = json!({
