@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::clients::figure::Row;
+use crate::clients::tool::Tool;
 use crate::peer::figure::Work;
 
 /// Builds a release, measures it, and records the result.
@@ -32,6 +34,9 @@ pub enum Verb {
     Kernels(Kernels),
     /// Measure the working tree beside another engine, over the same file, and print the table.
     PeerBench(PeerBench),
+    /// Measure the load generator beside others and a raw-socket client, against an emitter that
+    /// keeps its own log, and print the table.
+    ClientBench(ClientBench),
     /// Show what a release does on a machine without network and compiler, in stages.
     GpuProof {
         #[command(subcommand)]
@@ -169,6 +174,36 @@ pub struct PeerBench {
     pub inputs: Inputs,
 }
 
+/// Client and emitter have a core each. Everything that is measured is kept under
+/// `target/client-bench`, so that rows can be measured one at a time.
+#[derive(Debug, Args)]
+pub struct ClientBench {
+    /// Only this row; may be repeated.
+    #[arg(long = "row", value_enum, value_name = "NAME")]
+    pub rows: Vec<Row>,
+    /// All but this client, such as `aiperf`, whose installation has 1.2 GB; may be repeated.
+    #[arg(long = "skip", value_enum, value_name = "CLIENT")]
+    pub skipped: Vec<Tool>,
+    /// How often each client is measured in each row, in turns.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub repeats: u32,
+    /// The core of the emitter, on which it waits awake.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub emitter_core: usize,
+    /// The core of the client.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub client_core: usize,
+    /// Measure nothing, and tell what is kept.
+    #[arg(long, conflicts_with = "rows")]
+    pub kept: bool,
+    /// Write the table into `docs/METHOD.md` too.
+    #[arg(long)]
+    pub document: bool,
+    /// Print one JSON document instead of the table.
+    #[arg(long)]
+    pub json: bool,
+}
+
 #[derive(Debug, Subcommand)]
 pub enum GpuProof {
     /// Build a release and put it into a folder, with all that the stages need.
@@ -250,6 +285,9 @@ mod tests {
             &["peer-bench", "llama.cpp", "--threads", "0"],
             &["peer-bench", "llama.cpp", "--figure", "beauty"],
             &["serve", "v1.0.0"],
+            &["client-bench", "--row", "beauty"],
+            &["client-bench", "--kept", "--row", "paced"],
+            &["client-bench", "--repeats", "0"],
         ] {
             let words = ["redline-campaign"].iter().chain(args);
             assert!(Cli::try_parse_from(words).is_err(), "{args:?} was taken");

@@ -8,6 +8,7 @@ pub mod brief;
 pub mod build;
 pub mod catalog;
 pub mod cli;
+pub mod clients;
 pub mod confirm;
 pub mod console;
 pub mod decide;

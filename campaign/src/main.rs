@@ -18,7 +18,7 @@ use campaign::redact::Identity;
 use campaign::stop::Stop;
 use campaign::tools::Tools;
 use campaign::world::{Clock, Programs, World};
-use campaign::{fetch, kernels, peer, proof, release_bench, serve};
+use campaign::{clients, fetch, kernels, peer, proof, release_bench, serve};
 use clap::Parser;
 use etcetera::BaseStrategy;
 use schema::exit::Exit;
@@ -52,6 +52,7 @@ fn run(cli: &Cli, world: &World) -> Result<Exit, Stop> {
         Verb::Serve(flags) => serve::run(world, flags),
         Verb::Kernels(flags) => kernels::run(world, flags),
         Verb::PeerBench(flags) => peer::run(world, flags),
+        Verb::ClientBench(flags) => clients::run(world, flags),
         Verb::GpuProof { step } => proof::run(world, step),
     }
 }
@@ -141,7 +142,7 @@ fn given(verb: &Verb) -> BTreeMap<String, PathBuf> {
         Verb::ReleaseBench(flags) => &flags.inputs,
         Verb::Fetch(flags) => &flags.inputs,
         Verb::Serve(flags) => &flags.inputs,
-        Verb::Kernels(_) => &none,
+        Verb::Kernels(_) | Verb::ClientBench(_) => &none,
         Verb::PeerBench(flags) => &flags.inputs,
         Verb::GpuProof { step: GpuProof::Pack(flags) } => &flags.inputs,
         Verb::GpuProof { .. } => &none,

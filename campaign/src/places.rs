@@ -62,6 +62,12 @@ impl Places {
         CampaignPlaces { dir: self.root.join("target/peer-bench").join(id) }
     }
 
+    /// What `client-bench` works with and keeps.
+    #[must_use]
+    pub fn client_bench(&self) -> PathBuf {
+        self.root.join("target/client-bench")
+    }
+
     /// What `gpu-proof` packs and collects.
     #[must_use]
     pub fn proof(&self, name: &str) -> PathBuf {

@@ -32,7 +32,7 @@ impl Ends for ToolError {
     fn hint(&self) -> Option<String> {
         match self {
             Self::Missing { .. } => {
-                Some("start it as `cargo xtask release-bench`, which builds the tools".to_owned())
+                Some("start it through `cargo xtask`, which builds the tools".to_owned())
             }
             _ => None,
         }
@@ -42,6 +42,8 @@ impl Ends for ToolError {
 pub const BENCH: &str = "redline-bench";
 pub const RESULTS: &str = "redline-results";
 pub const SITE: &str = "redline-site";
+pub const EMITTER: &str = "redline-emitter";
+pub const FLOOR: &str = "redline-floor";
 
 /// Where the tools lie: beside this program.
 #[derive(Debug, Clone)]
@@ -60,7 +62,15 @@ impl Tools {
     /// # Errors
     /// A tool is missing.
     pub fn check(&self) -> Result<(), ToolError> {
-        for name in [BENCH, RESULTS, SITE] {
+        self.check_for(&[BENCH, RESULTS, SITE])
+    }
+
+    /// The same for other tools.
+    ///
+    /// # Errors
+    /// A tool is missing.
+    pub fn check_for(&self, names: &[&'static str]) -> Result<(), ToolError> {
+        for &name in names {
             if !self.dir.join(name).is_file() {
                 return Err(ToolError::Missing { name, dir: self.dir.clone() });
             }

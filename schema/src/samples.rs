@@ -32,6 +32,10 @@ pub struct Head {
     pub manifest_sha256: Option<String>,
     /// RFC 3339, UTC.
     pub started_at: Option<String>,
+    /// The zero of the samples' times, on the machine's monotonic clock: what another program of
+    /// the machine noted is joined with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin_ns: Option<u64>,
     pub requests: u64,
 }
 

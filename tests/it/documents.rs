@@ -3,10 +3,11 @@
 use tests::clone::repository;
 use tests::program::{built, command, run};
 
-const PROGRAMS: [&str; 6] = [
+const PROGRAMS: [&str; 7] = [
     "redline",
     "redline-bench",
     "redline-emitter",
+    "redline-floor",
     "redline-results",
     "redline-site",
     "redline-campaign",

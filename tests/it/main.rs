@@ -2,6 +2,7 @@
 //! HTTP and git.
 
 mod bad_input;
+mod client_bench;
 mod documents;
 mod failing;
 mod hand_edited;

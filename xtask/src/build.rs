@@ -8,8 +8,14 @@ use crate::shell::Shell;
 
 /// The programs of the suite. The engine is not among them: a release is built from its own
 /// worktree.
-const TOOLS: &[&str] =
-    &["redline-bench", "redline-emitter", "redline-results", "redline-site", "redline-campaign"];
+const TOOLS: &[&str] = &[
+    "redline-bench",
+    "redline-emitter",
+    "redline-floor",
+    "redline-results",
+    "redline-site",
+    "redline-campaign",
+];
 
 /// Verbs of `redline-results` that have the pages rendered, by the program beside it.
 const RENDERING: &[&str] = &["retract", "annotate", "waive", "epoch", "sync", "import"];

@@ -14,6 +14,8 @@ Measure
   diff A B                compare two releases from their records
   kernels                 run the op benches and write a kernels record
   peer-bench ENGINE       measure the working tree beside another engine, such as llama.cpp
+  client-bench            measure the load generator beside others, against an emitter that keeps
+                          its own log (--row NAME: only that row; --document: into docs/METHOD.md)
   gpu-proof pack VERSION  put a release into a folder that shows it on a machine with a GPU, without
                           network and compiler; `gpu-proof collect` records what it showed
   serve VERSION --model ID
@@ -91,6 +93,7 @@ pub fn parse(arguments: &[OsString]) -> Result<Command, lexopt::Error> {
         Some("release-bench") => Command::Campaign { verb: "release-bench", rest },
         Some("kernels") => Command::Campaign { verb: "kernels", rest },
         Some("peer-bench") => Command::Campaign { verb: "peer-bench", rest },
+        Some("client-bench") => Command::Campaign { verb: "client-bench", rest },
         Some("gpu-proof") => Command::Campaign { verb: "gpu-proof", rest },
         Some("serve") => Command::Campaign { verb: "serve", rest },
         Some("fetch") => Command::Campaign { verb: "fetch", rest },

@@ -14,6 +14,19 @@ pub const CPU_SHARE_MAX: f64 = 0.8;
 pub const LOOP_LAG_US_MAX: u64 = 5_000;
 pub const LOOP_LAG_SHARE_OF_TPOT: f64 = 0.02;
 
+/// How long arrived bytes may wait for the client, 99th percentile: longer than the first is always
+/// too long, longer than the second where it is this share of the median time per token.
+pub const KERNEL_GAP_US: (u64, u64) = (5_000, 1_000);
+pub const KERNEL_GAP_SHARE_OF_TPOT: f64 = 0.1;
+/// Share of reads that may bring several chunks which came apart: they have one stamp.
+pub const LATE_READ_SHARE_MAX: f64 = 0.02;
+/// Sends later than this, 99th percentile, and than this share of the median TTFT are late.
+pub const SCHEDULE_LAG_US_MAX: u64 = 5_000;
+pub const SCHEDULE_LAG_SHARE_OF_TTFT: f64 = 0.02;
+/// Where requests are answered at this share of the rate at which they arrive, the arrival sets the
+/// throughput.
+pub const ARRIVAL_SHARE: f64 = 0.95;
+
 /// Shortest steady window, in microseconds: full scenarios under an endless queue, and all others.
 pub const WINDOW_US_MIN_FULL: u64 = 300_000_000;
 pub const WINDOW_US_MIN: u64 = 60_000_000;
@@ -51,6 +64,98 @@ pub(super) const CORRECTNESS: Rule = Rule {
     scope: Scope { statuses: &[Status::Ok], ..Scope::MEASURED },
     look: correctness,
 };
+
+pub(super) const CAP: Rule = Rule {
+    id: "E32",
+    title: "no more requests ran at one time than the cap allows",
+    why: "A cap that is not kept is another load.",
+    level: Level::Error,
+    level_on_cpu: Level::Error,
+    since: 3,
+    scope: Scope::MEASURED_FIGURES,
+    look: cap,
+};
+
+pub(super) const ARRIVAL_LIMITED: Rule = Rule {
+    id: "W03",
+    title: "the engine sets the throughput, not the arrival",
+    why: "An engine that keeps up with the rate at which requests arrive shows that rate: it may \
+          be faster, and a change of it does not show.",
+    level: Level::Warning,
+    level_on_cpu: Level::Warning,
+    since: 3,
+    scope: Scope::FIGURES,
+    look: arrival_limited,
+};
+
+pub(super) const READ_LATE: Rule = Rule {
+    id: "W14",
+    title: "what arrived was read at once, chunk by chunk",
+    why: "Chunks that wait for the client are read together, with one time for all of them.",
+    level: Level::Warning,
+    level_on_cpu: Level::Warning,
+    since: 3,
+    scope: Scope::MEASURED_FIGURES,
+    look: read_late,
+};
+
+pub(super) const SENT_LATE: Rule = Rule {
+    id: "W15",
+    title: "requests were sent when they were due",
+    why: "The load was another than the scenario says where the client was late with it.",
+    level: Level::Warning,
+    level_on_cpu: Level::Warning,
+    since: 3,
+    scope: Scope::MEASURED_FIGURES,
+    look: sent_late,
+};
+
+fn cap(record: &RunRecord) -> Finding {
+    let cap = record.scenario.arrival.as_ref().and_then(Arrival::concurrency_max)?;
+    let streams = record.client.as_ref()?.streams_max?;
+    Some(claim(streams <= cap, || format!("{streams} requests ran at once under a cap of {cap}")))
+}
+
+fn arrival_limited(record: &RunRecord) -> Finding {
+    let rate = match record.scenario.arrival.as_ref()? {
+        Arrival::Constant { requests_per_s, .. }
+        | Arrival::Poisson { requests_per_s, .. }
+        | Arrival::Gamma { requests_per_s, .. } => *requests_per_s,
+        _ => return None,
+    };
+    let answered = record.metrics.as_ref()?.requests_per_s?;
+    Some(claim(answered < ARRIVAL_SHARE * rate, || {
+        format!("{answered:.2} requests a second were answered, {rate:.2} arrived")
+    }))
+}
+
+fn read_late(record: &RunRecord) -> Finding {
+    let client = record.client.as_ref()?;
+    let tpot = record.metrics.as_ref().and_then(|metrics| metrics.tpot_us.as_ref()?.p50);
+    let waited = client.kernel_to_user_us_p99;
+    let late = client.late_read_share;
+    if waited.is_none() && late.is_none() {
+        return None;
+    }
+    let (much, little) = KERNEL_GAP_US;
+    let of_tpot =
+        |us: u64| tpot.is_some_and(|p50| float(us) > KERNEL_GAP_SHARE_OF_TPOT * float(p50));
+    let long = waited.filter(|us| *us > much || (*us > little && of_tpot(*us)));
+    let reasons = [
+        long.map(|us| format!("arrived bytes waited {us} us for the client")),
+        late.filter(|share| *share > LATE_READ_SHARE_MAX)
+            .map(|share| format!("{:.0} % of reads brought chunks that came apart", share * 100.0)),
+    ];
+    let reasons: Vec<String> = reasons.into_iter().flatten().collect();
+    Some(claim(reasons.is_empty(), || reasons.join("; ")))
+}
+
+fn sent_late(record: &RunRecord) -> Finding {
+    let lag = record.client.as_ref()?.schedule_lag_us_p99?;
+    let ttft = record.metrics.as_ref()?.ttft_us.as_ref()?.p50?;
+    let late = lag > SCHEDULE_LAG_US_MAX && float(lag) > SCHEDULE_LAG_SHARE_OF_TTFT * float(ttft);
+    Some(claim(!late, || format!("requests were sent {lag} us late (p99)")))
+}
 
 fn busy(record: &RunRecord) -> Finding {
     let client = record.client.as_ref()?;

@@ -2,17 +2,24 @@
 //!
 //! `E01` (path equals key), `E03` (hash) and `E09` (the same figures under two runs) need the
 //! files or the other records, so they are the registry's. Ids that are missing here belong to
-//! evidence that records do not hold yet, such as foreign GPU processes.
+//! evidence that records do not hold yet, such as foreign GPU processes (`E13`), memory errors
+//! (`E14`), throttling (`W05`), the default power limit (`W06`) and probes around a block (`W07`);
+//! or to several records at one time: `E18`, `W08` and `W09` are those of a campaign.
 
 mod client;
 mod counts;
 mod facts;
 mod figures;
 mod identities;
+mod parts;
 mod published;
 
 use crate::rule::Rule;
 
+pub use client::{
+    CPU_SHARE_MAX, KERNEL_GAP_SHARE_OF_TPOT, KERNEL_GAP_US, LATE_READ_SHARE_MAX,
+    LOOP_LAG_SHARE_OF_TPOT, LOOP_LAG_US_MAX, SCHEDULE_LAG_SHARE_OF_TTFT, SCHEDULE_LAG_US_MAX,
+};
 pub use published::{SHAREGPT_REQUESTS, TPOT_WEIGHT};
 
 /// Every rule.
@@ -36,13 +43,23 @@ pub const RULES: &[Rule] = &[
     published::TPOT,
     published::GAPS,
     published::SURVIVORS,
+    parts::TTFT_PARTS,
+    parts::SCHEDULED,
+    parts::SLICES,
+    parts::SAMPLED,
+    parts::PARTIAL,
+    parts::CHUNK_SOURCE,
+    client::CAP,
     counts::RETOKENIZED,
     identities::CHUNKED,
+    client::ARRIVAL_LIMITED,
     identities::QUEUE_TIME,
     counts::REQUESTED,
     figures::SAMPLES,
     published::CHUNK_TOKENS,
     published::SAMPLE,
+    client::READ_LATE,
+    client::SENT_LATE,
 ];
 
 /// `|left - right| <= share * |right|`.

@@ -1,14 +1,21 @@
 //! `redline-emitter`: a scripted server to test clients with. It measures nothing.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, BufWriter, Write};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
 use clap::Parser;
+use schema::emitted::Emitted;
 use schema::exit::Exit;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+use suite::client::limits::allow_files;
+use suite::emitter::paced::{Pace, PacedEmitter};
 use suite::emitter::script::Script;
 use suite::emitter::server::Emitter;
 
@@ -24,7 +31,13 @@ struct Flags {
     /// Script to play.
     #[arg(long, value_name = "FILE")]
     script: Option<PathBuf>,
-    /// Write when it truly read and wrote, as JSON lines.
+    /// Instead of playing a script, answer every completion with as many tokens as it asks for:
+    /// the first so long after the request, the others so far apart. One thread serves thousands
+    /// of streams, awake on its core. Ended by SIGTERM or SIGINT, it writes its log.
+    #[arg(long, value_name = "FIRST_US:GAP_US", conflicts_with = "script")]
+    pace: Option<Pace>,
+    /// Write when it truly read and wrote, as JSON lines: one an event, or one a request where it
+    /// is paced.
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
     /// Address to listen on; port 0 takes a free one.
@@ -46,16 +59,54 @@ fn main() -> ExitCode {
 }
 
 fn serve(flags: &Flags) -> anyhow::Result<()> {
+    match flags.pace {
+        Some(pace) => serve_paced(flags, pace),
+        None => play(flags),
+    }
+}
+
+fn serve_paced(flags: &Flags, pace: Pace) -> anyhow::Result<()> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        flag::register(signal, Arc::clone(&stop)).context("cannot catch signals")?;
+    }
+    if !flags.detach {
+        let stop = Arc::clone(&stop);
+        std::thread::spawn(move || {
+            let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
+    let mut log = flags.log.as_deref().map(create).transpose()?.map(BufWriter::new);
+    // How many clients will come, only they know.
+    allow_files(u64::MAX, 0)?;
+    let emitter = PacedEmitter::bind(flags.listen, pace)
+        .with_context(|| format!("cannot listen on `{}`", flags.listen))?;
+    eprintln!("ready http://{}", emitter.address);
+    let emitted = emitter.serve(&stop).context("the system gave out")?;
+    let Some(log) = &mut log else { return Ok(()) };
+    write_log(log, &emitted).context("cannot write the log")
+}
+
+fn write_log(log: &mut impl Write, emitted: &[Emitted]) -> io::Result<()> {
+    for answer in emitted {
+        serde_json::to_writer(&mut *log, answer)?;
+        log.write_all(b"\n")?;
+    }
+    log.flush()
+}
+
+fn create(path: &Path) -> anyhow::Result<File> {
+    File::create(path).with_context(|| format!("cannot write log `{}`", path.display()))
+}
+
+fn play(flags: &Flags) -> anyhow::Result<()> {
     let script = match &flags.script {
         Some(path) => Script::open(path)?,
         None => Script::steady(),
     };
     let log: Box<dyn Write + Send> = match &flags.log {
-        Some(path) => {
-            let file = File::create(path)
-                .with_context(|| format!("cannot write log `{}`", path.display()))?;
-            Box::new(file)
-        }
+        Some(path) => Box::new(create(path)?),
         None => Box::new(io::sink()),
     };
     let emitter = Emitter::start(flags.listen, script, log)

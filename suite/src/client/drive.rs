@@ -65,6 +65,7 @@ pub fn drive(orders: &Orders<'_>, observer: &mut dyn Observer) -> Result<Driven,
         load: ClientLoad::start(),
         tally: Tally { planned: orders.payloads.len() as u64, ..Tally::default() },
         start_ns: 0,
+        due_ns: 0,
         progress_ns: 0,
         looked_ns: 0,
         busy: 0,
@@ -92,6 +93,9 @@ struct Driver<'a> {
     load: ClientLoad,
     tally: Tally,
     start_ns: u64,
+    /// When the next request that has a connection is due, as far as was looked; the greatest
+    /// number where there is none.
+    due_ns: u64,
     /// When an event last came.
     progress_ns: u64,
     /// Nothing that is read now arrived before.
@@ -175,6 +179,10 @@ impl Driver<'_> {
             }
             for event in events[..count].iter().filter(|event| event.data() != ALARM) {
                 self.handle(event, &mut buffer)?;
+                // Many answers at one time must not hold up a request that falls due among them.
+                if self.due_ns < u64::MAX && self.due_ns <= monotonic_ns() {
+                    self.send_next()?;
+                }
             }
             if woken_ns - sweep_ns >= SWEEP_NS {
                 sweep_ns = woken_ns;
@@ -207,25 +215,47 @@ impl Driver<'_> {
 
     /// Sends what is due and has a connection. Returns how long the loop may then wait.
     fn send_due(&mut self) -> Result<u8, DriveError> {
+        if self.due_ns == u64::MAX {
+            // Nothing was left that could be sent, and no request has ended since.
+            return Ok(WAIT_MAX_MS);
+        }
         for _ in 0..SENDS_PER_TURN {
-            let now_ns = monotonic_ns();
-            let (Some(due), Some(&slot)) = (self.schedule.next(now_ns), self.idle.front()) else {
-                return Ok(WAIT_MAX_MS);
-            };
-            if due.at_ns > now_ns {
-                if due.at_ns - now_ns <= AWAKE_NS {
-                    return Ok(0);
-                }
-                let set = self.alarm.set(due.at_ns - AWAKE_NS);
-                set.map_err(|source| DriveError::System { what: "to set a timer", source })?;
-                return Ok(WAIT_MAX_MS);
+            if !self.send_next()? {
+                return self.wait_for_next();
             }
-            self.schedule.take(due);
-            self.idle.pop_front();
-            self.send(due, slot)?;
-            self.open_spare()?;
         }
         Ok(0)
+    }
+
+    /// Sends one request, if one is due and has a connection.
+    fn send_next(&mut self) -> Result<bool, DriveError> {
+        let now_ns = monotonic_ns();
+        let (Some(due), Some(&slot)) = (self.schedule.next(now_ns), self.idle.front()) else {
+            self.due_ns = u64::MAX;
+            return Ok(false);
+        };
+        self.due_ns = due.at_ns;
+        if due.at_ns > now_ns {
+            return Ok(false);
+        }
+        self.schedule.take(due);
+        self.idle.pop_front();
+        self.send(due, slot)?;
+        self.open_spare()?;
+        Ok(true)
+    }
+
+    /// How long the loop may wait, in milliseconds: the alarm wakes it for what is due before.
+    fn wait_for_next(&mut self) -> Result<u8, DriveError> {
+        if self.due_ns == u64::MAX {
+            return Ok(WAIT_MAX_MS);
+        }
+        if self.due_ns <= monotonic_ns() + AWAKE_NS {
+            return Ok(0);
+        }
+        let set = self.alarm.set(self.due_ns - AWAKE_NS);
+        set.map_err(|source| DriveError::System { what: "to set a timer", source })?;
+        Ok(WAIT_MAX_MS)
     }
 
     /// A sample of a request that goes out on a connection which became free at `freed_ns`. In a
@@ -410,6 +440,8 @@ impl Driver<'_> {
         sample.shrink();
         self.samples[request.index] = Some(sample);
         self.schedule.ended(request.index, connection.freed_ns);
+        // A connection is free again, and what waited for this answer may be due.
+        self.due_ns = 0;
         self.busy -= 1;
         match self.pool {
             Pool::Fixed => self.idle.push_back(slot),

@@ -17,7 +17,10 @@ const REUSED_AFTER_US: u64 = 1_000_000;
 const TIME_WAIT: &str = "06";
 
 /// Raises the soft limit on open files as far as `most`, or at least to `needed`.
-pub(super) fn allow_files(most: u64, needed: u64) -> Result<(), DriveError> {
+///
+/// # Errors
+/// The system allows fewer, or does not tell.
+pub fn allow_files(most: u64, needed: u64) -> Result<(), DriveError> {
     let what = "its limit on open files";
     let system = |source| DriveError::System { what, source };
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(system)?;

@@ -10,7 +10,7 @@ pub mod delta;
 pub mod drive;
 pub mod first_answer;
 pub mod http;
-mod limits;
+pub mod limits;
 pub mod load;
 mod orders;
 pub mod payload;

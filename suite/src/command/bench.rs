@@ -76,6 +76,10 @@ pub struct BenchFlags {
     /// Take the time after each read even where the kernel would tell when the bytes came.
     #[arg(long)]
     no_kernel_timestamps: bool,
+    /// Do not ask the fixed prompts by which the outputs are checked, such as where the server is
+    /// no language model.
+    #[arg(long)]
+    no_output_check: bool,
 }
 
 /// A rate or a time as a flag gives it.
@@ -120,6 +124,8 @@ pub struct Conduct {
     /// Between two looks at server, machine and GPUs; none for before and after only.
     pub telemetry_ns: Option<u64>,
     pub kernel_timestamps: bool,
+    /// Ask the fixed prompts once the clock has stopped.
+    pub check_outputs: bool,
 }
 
 /// What is run at one time: the plan, sent at its own times or at others.
@@ -161,6 +167,7 @@ impl Bench {
             timeout_s: flags.timeout_s,
             telemetry_ns: Some(nanoseconds(flags.telemetry_s)).filter(|pause| *pause > 0),
             kernel_timestamps: !flags.no_kernel_timestamps,
+            check_outputs: !flags.no_output_check,
         };
         let meter = nvml::open();
         Ok(Self {
@@ -242,6 +249,7 @@ impl Bench {
             no_progress_ns: nanoseconds(self.conduct.timeout_s),
             telemetry_ns: self.conduct.telemetry_ns,
             kernel_timestamps: self.conduct.kernel_timestamps,
+            check_outputs: self.conduct.check_outputs,
             stop: &self.signals.stop,
         };
         self.signals.at_once.store(false, Ordering::Relaxed);

@@ -43,6 +43,7 @@ impl Keeper {
             scenario: format!("{}@{}", facts.id, facts.rev),
             manifest_sha256: facts.manifest_sha256.clone(),
             started_at: utc_now(),
+            origin_ns: None,
             requests,
         };
         let name = samples.file_name().unwrap_or_default().to_string_lossy();

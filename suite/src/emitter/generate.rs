@@ -12,6 +12,8 @@ const FIRST_ID: u64 = 100;
 pub struct Asked {
     pub prompt_tokens: u64,
     pub max_tokens: u64,
+    /// The prompt's first token id, where it is of ids.
+    pub tag: Option<u64>,
 }
 
 impl Asked {
@@ -26,9 +28,11 @@ impl Asked {
             .map(Vec::len)
             .or_else(|| prompt.as_str().map(words))
             .unwrap_or_default();
+        let length = body["max_tokens"].as_u64().or_else(|| body["max_completion_tokens"].as_u64());
         Self {
             prompt_tokens: prompt_tokens as u64,
-            max_tokens: body["max_tokens"].as_u64().unwrap_or(0),
+            max_tokens: length.unwrap_or(0),
+            tag: prompt[0].as_u64(),
         }
     }
 }

@@ -114,10 +114,10 @@ fn serve<W: Write>(mut connection: TcpStream, shared: &Shared<W>) {
     }
 }
 
-struct Request {
-    path: String,
-    head: String,
-    body: Vec<u8>,
+pub(super) struct Request {
+    pub path: String,
+    pub head: String,
+    pub body: Vec<u8>,
 }
 
 /// Reads one request; none where the client closed between two.
@@ -139,7 +139,8 @@ fn read_request(connection: &mut TcpStream, pending: &mut Vec<u8>) -> io::Result
     }
 }
 
-fn parse_request(bytes: &[u8]) -> io::Result<Option<(Request, usize)>> {
+/// The first request of `bytes` and its length, once it is whole.
+pub(super) fn parse_request(bytes: &[u8]) -> io::Result<Option<(Request, usize)>> {
     let mut headers = [httparse::EMPTY_HEADER; 64];
     let mut request = httparse::Request::new(&mut headers);
     let status = request.parse(bytes).map_err(io::Error::other)?;
@@ -159,6 +160,12 @@ fn parse_request(bytes: &[u8]) -> io::Result<Option<(Request, usize)>> {
 
 /// True when the connection may carry another request.
 fn write_route(connection: &mut TcpStream, route: &Route) -> io::Result<bool> {
+    connection.write_all(&route_response(route))?;
+    Ok(true)
+}
+
+/// Head and body of a fixed answer.
+pub(super) fn route_response(route: &Route) -> Vec<u8> {
     let (kind, body) = match &route.body {
         Value::String(text) => ("text/plain", text.clone()),
         json => ("application/json", json.to_string()),
@@ -168,8 +175,7 @@ fn write_route(connection: &mut TcpStream, route: &Route) -> io::Result<bool> {
         route.status,
         body.len()
     );
-    connection.write_all(&[head.as_bytes(), body.as_bytes()].concat())?;
-    Ok(true)
+    [head.as_bytes(), body.as_bytes()].concat()
 }
 
 fn answer<W: Write>(

@@ -35,13 +35,14 @@ impl Journal {
     /// # Errors
     /// It cannot be written.
     pub fn create(path: &Path, head: Head) -> std::io::Result<Self> {
+        let origin_ns = monotonic_ns();
         let mut file = File::create(path)?;
-        file.write_all(&text(&Line::Head(head)))?;
+        file.write_all(&text(&Line::Head(Head { origin_ns: Some(origin_ns), ..head })))?;
         let (lines, received) = channel::<Vec<u8>>();
         let write = move || received.iter().try_for_each(|lines| file.write_all(&lines));
         let writer = thread::Builder::new().name("samples".to_owned()).spawn(write)?;
         Ok(Self {
-            origin_ns: monotonic_ns(),
+            origin_ns,
             pending: Vec::new(),
             lines,
             writer,

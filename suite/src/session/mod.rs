@@ -60,6 +60,8 @@ pub struct Assignment<'a> {
     /// Longest time without any event while requests are open.
     pub no_progress_ns: u64,
     pub kernel_timestamps: bool,
+    /// Ask the fixed prompts once the clock has stopped.
+    pub check_outputs: bool,
     /// Set from outside to stop.
     pub stop: &'a AtomicBool,
 }

@@ -10,6 +10,7 @@ mod first_answer;
 mod harness;
 mod inputs;
 mod kept;
+mod paced;
 mod packs;
 mod serving;
 mod telemetry;

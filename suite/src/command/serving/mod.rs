@@ -119,6 +119,7 @@ pub fn execute(
         timeout_s: flags.sending.timeout_s,
         telemetry_ns: Some(TELEMETRY_NS),
         kernel_timestamps: true,
+        check_outputs: true,
     };
     let reference = None;
     let meter = nvml::open();

@@ -1,26 +1,19 @@
 //! Reasons that lie with the client: it was busy, late, or did not see when bytes came.
 
+use audit::rules::{
+    CPU_SHARE_MAX, KERNEL_GAP_SHARE_OF_TPOT, KERNEL_GAP_US, LATE_READ_SHARE_MAX,
+    LOOP_LAG_SHARE_OF_TPOT, LOOP_LAG_US_MAX, SCHEDULE_LAG_SHARE_OF_TTFT, SCHEDULE_LAG_US_MAX,
+};
 use schema::run::{Metrics, Summary};
 use schema::scenario::Tier;
 
 use super::{Findings, Judged, Reason};
 use crate::measure::summary::float;
 
-/// Share of a core above which the client may have set the number.
-const CPU_SHARE_MAX: f64 = 0.8;
-/// Lags in microseconds (p99) that are always too much, and that never are. Between them the share
-/// of the median time per output token decides.
-const LOOP_LAG_US: (u64, u64) = (5_000, 200);
-const LOOP_LAG_SHARE: f64 = 0.02;
-const KERNEL_GAP_US: (u64, u64) = (5_000, 1_000);
-const KERNEL_GAP_SHARE: f64 = 0.1;
-/// Sends later than this, in microseconds, and than this share of the median TTFT are late.
-const SCHEDULE_LAG_US: u64 = 5_000;
-const SCHEDULE_LAG_SHARE: f64 = 0.02;
+/// Lags of the loop that never mind, in microseconds (p99).
+const LOOP_LAG_US: (u64, u64) = (LOOP_LAG_US_MAX, 200);
 /// Above this share of reads with more than one chunk, gaps are bounds and not measurements.
 const COALESCED_SHARE_MAX: f64 = 0.5;
-/// Reads with several chunks to which the client came late: their stamps are not each chunk's own.
-const LATE_READ_SHARE_MAX: f64 = 0.02;
 const STAMPS_LOST_SHARE_MAX: f64 = 0.5;
 
 pub(super) const CPU_SHARE: Reason = Reason::degraded(
@@ -63,16 +56,16 @@ impl Findings {
         let lag = client.loop_lag_us_p99.unwrap_or(0);
         // The kernel's stamps do not wait for the loop.
         let minds = tpot.filter(|_| client.kernel_timestamps != Some(true));
-        self.add(&LOOP_LAG, too_much(lag, LOOP_LAG_US, LOOP_LAG_SHARE, minds), || {
+        self.add(&LOOP_LAG, too_much(lag, LOOP_LAG_US, LOOP_LAG_SHARE_OF_TPOT, minds), || {
             format!("the client's loop was away for {lag} us (p99)")
         });
         let gap = client.kernel_to_user_us_p99.unwrap_or(0);
-        self.add(&KERNEL_GAP, too_much(gap, KERNEL_GAP_US, KERNEL_GAP_SHARE, tpot), || {
+        self.add(&KERNEL_GAP, too_much(gap, KERNEL_GAP_US, KERNEL_GAP_SHARE_OF_TPOT, tpot), || {
             format!("arrived bytes waited {gap} us for the client (p99)")
         });
         let lag = client.schedule_lag_us_p99.unwrap_or(0);
-        let of_ttft = p50(|metrics| &metrics.ttft_us).unwrap_or(0.0) * SCHEDULE_LAG_SHARE;
-        self.add(&SCHEDULE_LAG, lag > SCHEDULE_LAG_US && float(lag) > of_ttft, || {
+        let of_ttft = p50(|metrics| &metrics.ttft_us).unwrap_or(0.0) * SCHEDULE_LAG_SHARE_OF_TTFT;
+        self.add(&SCHEDULE_LAG, lag > SCHEDULE_LAG_US_MAX && float(lag) > of_ttft, || {
             format!("requests were sent {lag} us late (p99)")
         });
         self.reads(run);

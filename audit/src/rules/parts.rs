@@ -1,0 +1,213 @@
+//! Rules over what a record says in parts: the parts of TTFT, the slices of a run, the samples of
+//! its distributions. Parts that do not make up the whole were taken from something else.
+
+use schema::run::{Level, Metrics, RunRecord, Slice, Status, Summary, TokenSource};
+
+use super::figures::RATE_SHARE;
+use super::{claim, float, within};
+use crate::quantile::Bins;
+use crate::rule::{Finding, Rule, Scope};
+
+/// Each mean is stored in whole microseconds.
+const ROUNDING_US: f64 = 1.0;
+
+pub(super) const TTFT_PARTS: Rule = Rule {
+    id: "E26",
+    title: "the parts of TTFT add up to it",
+    why: "A part that is missing, or counted twice, blames the server for the client or the other \
+          way round.",
+    level: Level::Error,
+    level_on_cpu: Level::Error,
+    since: 3,
+    scope: Scope::MEASURED_FIGURES,
+    look: ttft_parts,
+};
+
+pub(super) const SCHEDULED: Rule = Rule {
+    id: "E27",
+    title: "no latency is shorter from the scheduled send than from the actual one",
+    why: "A request is never sent before it is due: a clock that says so hides the wait for a \
+          slow server, which is coordinated omission.",
+    level: Level::Error,
+    level_on_cpu: Level::Error,
+    since: 3,
+    scope: Scope::MEASURED_FIGURES,
+    look: scheduled,
+};
+
+pub(super) const SLICES: Rule = Rule {
+    id: "E28",
+    title: "the slices of a run follow each other and hold all of it",
+    why: "Tokens or requests outside of every slice were counted elsewhere, or not at all.",
+    level: Level::Error,
+    level_on_cpu: Level::Error,
+    since: 3,
+    scope: Scope::MEASURED_FIGURES,
+    look: slices,
+};
+
+pub(super) const SAMPLED: Rule = Rule {
+    id: "E29",
+    title: "distributions have as many samples as requests and chunks allow",
+    why: "Samples that were dropped are the slow ones more often than not.",
+    level: Level::Error,
+    level_on_cpu: Level::Error,
+    since: 3,
+    scope: Scope::MEASURED_FIGURES,
+    look: sampled,
+};
+
+pub(super) const PARTIAL: Rule = Rule {
+    id: "E30",
+    title: "a partial run says what is missing",
+    why: "Figures of a part of a run pass for those of the whole where nothing tells.",
+    level: Level::Error,
+    level_on_cpu: Level::Error,
+    since: 3,
+    scope: Scope { statuses: &[Status::Partial], ..Scope::MEASURED },
+    look: partial,
+};
+
+pub(super) const CHUNK_SOURCE: Rule = Rule {
+    id: "E31",
+    title: "where the tokens of chunks are known from fits the counts",
+    why: "Gaps between tokens are only as good as the number of tokens in each chunk.",
+    level: Level::Error,
+    level_on_cpu: Level::Error,
+    since: 3,
+    scope: Scope::MEASURED_FIGURES,
+    look: chunk_source,
+};
+
+fn ttft_parts(record: &RunRecord) -> Finding {
+    let metrics = record.metrics.as_ref()?;
+    let parts = metrics.ttft_parts_us.as_ref()?;
+    let mean = |summary: &Summary| summary.mean.map(float);
+    let named = parts.named().map(|(_, summary)| mean(summary));
+    let [queue, lag, connect, send, server, _parse] = named;
+    let sent = send? + server?;
+    let due = queue? + lag? + connect? + sent;
+    let wholes = [
+        ("TTFT", sent, mean(metrics.ttft_us.as_ref()?)),
+        ("TTFT from the schedule", due, metrics.ttft_scheduled_us.as_ref().and_then(mean)),
+    ];
+    let wrong = wholes.into_iter().find_map(|(name, parts, whole)| {
+        let whole = whole?;
+        let holds = (parts - whole).abs() <= named.len() as f64 * ROUNDING_US;
+        (!holds).then(|| format!("mean {name} is {whole:.0} us, its parts make {parts:.0}"))
+    });
+    Some(wrong.map_or(Ok(()), Err))
+}
+
+fn scheduled(record: &RunRecord) -> Finding {
+    let metrics = record.metrics.as_ref()?;
+    let pairs = [
+        ("TTFT", metrics.ttft_us.as_ref(), metrics.ttft_scheduled_us.as_ref()),
+        ("E2E", metrics.e2e_us.as_ref(), metrics.e2e_scheduled_us.as_ref()),
+    ];
+    let known = pairs.iter().filter_map(|(name, sent, due)| Some((name, (*sent)?, (*due)?)));
+    let mut known = known.peekable();
+    known.peek()?;
+    // Each request's is at least as long, so the same holds of every order statistic.
+    let wrong = known.find_map(|(name, sent, due)| {
+        let figures = [
+            ("mean", sent.mean, due.mean),
+            ("p50", sent.p50, due.p50),
+            ("p99", sent.p99, due.p99),
+            ("max", sent.max, due.max),
+        ];
+        figures.into_iter().find_map(|(figure, sent, due)| {
+            let (sent, due) = (sent?, due?);
+            (float(due) + ROUNDING_US < float(sent)).then(|| {
+                format!("{name} {figure} is {due} us from the schedule and {sent} us from the send")
+            })
+        })
+    });
+    Some(wrong.map_or(Ok(()), Err))
+}
+
+fn slices(record: &RunRecord) -> Finding {
+    let slices = record.metrics.as_ref()?.slices.as_ref()?;
+    let counts = record.counts.as_ref()?;
+    let wall_us = record.time.as_ref()?.wall_us?;
+    let mut end_us = 0;
+    for slice in slices {
+        if slice.start_us.abs_diff(end_us) > 1 {
+            let start_us = slice.start_us;
+            return Some(Err(format!(
+                "a slice begins at {start_us} us, the last ends at {end_us}"
+            )));
+        }
+        end_us = slice.start_us.saturating_add(slice.length_us);
+    }
+    if end_us.abs_diff(wall_us) > 1 {
+        return Some(Err(format!("the slices end at {end_us} us, the run at {wall_us}")));
+    }
+    let sum = |read: fn(&Slice) -> u64| slices.iter().map(read).fold(0, u64::saturating_add);
+    let (sent, ended) = (sum(|slice| slice.requests_sent), sum(|slice| slice.requests_ended));
+    if let Some(ok) = counts.requests_ok.filter(|ok| *ok != sent || *ok != ended) {
+        return Some(Err(format!(
+            "{ok} requests were answered, the slices have {sent} and {ended}"
+        )));
+    }
+    let (tokens, reported) = (sum(|slice| slice.output_tokens), counts.output_tokens_reported?);
+    Some(claim(within(float(tokens), float(reported), RATE_SHARE), || {
+        format!("{reported} output tokens were reported, the slices have {tokens}")
+    }))
+}
+
+fn sampled(record: &RunRecord) -> Finding {
+    let (histograms, counts) = (record.histograms.as_ref()?, record.counts.as_ref()?);
+    let ok = counts.requests_ok?;
+    let gaps = counts.output_chunks.map(|chunks| chunks.saturating_sub(ok));
+    let mut seen = false;
+    for (name, histogram) in histograms.named() {
+        // What is no histogram is another rule's finding.
+        let Some(Ok(bins)) = histogram.map(Bins::decode) else { continue };
+        seen = true;
+        let samples = bins.samples();
+        let (least, most) = match name {
+            "ttft_scheduled_us" | "e2e_scheduled_us" => (ok, ok),
+            "tpot_us" | "queue_us" | "connect_us" | "schedule_lag_us" => (0, ok),
+            "itl_chunk_us" => (gaps.unwrap_or(0), gaps.unwrap_or(u64::MAX)),
+            "itl_token_us" => (0, counts.output_tokens_reported.unwrap_or(u64::MAX)),
+            _ => continue,
+        };
+        if !(least..=most).contains(&samples) {
+            let due = if least == most { least.to_string() } else { format!("at most {most}") };
+            return Some(Err(format!("`{name}` has {samples} samples, {due} are due")));
+        }
+    }
+    seen.then_some(Ok(()))
+}
+
+fn partial(record: &RunRecord) -> Finding {
+    let failed = record.counts.as_ref().and_then(|counts| counts.requests_failed);
+    let told = record.failure.is_some() || failed.is_some_and(|failed| failed > 0);
+    Some(claim(told, || "status is `partial`, with no failure and no failed request".to_owned()))
+}
+
+fn chunk_source(record: &RunRecord) -> Finding {
+    let counts = record.counts.as_ref()?;
+    let source = counts.chunk_token_source?;
+    let gaps = |metrics: &Metrics| metrics.itl_token_us.is_some();
+    let broken = match source {
+        TokenSource::Usage | TokenSource::Requested => {
+            Some("the count of a whole answer says nothing of its chunks")
+        }
+        TokenSource::Retokenized if counts.output_tokens_retokenized.is_none() => {
+            Some("chunks were counted again from text that was not")
+        }
+        TokenSource::UsagePerChunk | TokenSource::Retokenized | TokenSource::Chunks => None,
+    };
+    let silent = record.metrics.as_ref().is_some_and(|metrics| !gaps(metrics));
+    let several = counts.output_chunks.zip(counts.output_tokens_reported);
+    let broken = broken
+        .or_else(|| silent.then_some("the tokens of chunks are known, the gaps between them not"))
+        .or_else(|| {
+            several
+                .filter(|(chunks, tokens)| chunks > tokens && source == TokenSource::Chunks)
+                .map(|_| "chunks are tokens, and there are more of them")
+        });
+    Some(broken.map_or(Ok(()), |why| Err(why.to_owned())))
+}

@@ -1,0 +1,132 @@
+//! What a client is asked to do, and what the emitter's log says that truly happened. Pure.
+
+use schema::emitted::Emitted;
+use serde::Serialize;
+
+/// Requests that the emitter answers with a steady stream each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Load {
+    pub requests: u64,
+    /// Of each answer. No tool asks for as many before or after the load itself.
+    pub tokens: u64,
+    /// From the request to its first token.
+    pub first_us: u64,
+    /// From token to token; 0 saturates the client.
+    pub gap_us: u64,
+    /// Sent at this rate, else all at once.
+    pub requests_per_s: Option<u32>,
+}
+
+impl Load {
+    /// All at once.
+    #[must_use]
+    pub const fn burst(requests: u64, tokens: u64, first_us: u64, gap_us: u64) -> Self {
+        Self { requests, tokens, first_us, gap_us, requests_per_s: None }
+    }
+
+    /// The same with longer answers.
+    #[must_use]
+    pub const fn of_tokens(self, tokens: u64) -> Self {
+        Self { tokens, ..self }
+    }
+
+    #[must_use]
+    pub const fn events(&self) -> u64 {
+        self.requests * self.tokens
+    }
+}
+
+/// Times in microseconds. A tool that does not tell one leaves it out.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Spread {
+    pub mean_us: Option<f64>,
+    pub std_us: Option<f64>,
+    pub p99_us: Option<f64>,
+}
+
+impl Spread {
+    /// Of samples in nanoseconds, by the convention of the tools: linear between order statistics,
+    /// the deviation of the population. Nothing is known of none.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "times of a run are far below 2^53 ns")]
+    pub fn of(mut samples_ns: Vec<u64>) -> Self {
+        if samples_ns.is_empty() {
+            return Self::default();
+        }
+        samples_ns.sort_unstable();
+        let count = samples_ns.len() as f64;
+        let mean = samples_ns.iter().map(|ns| *ns as f64).sum::<f64>() / count;
+        let squares = samples_ns.iter().map(|ns| (*ns as f64 - mean).powi(2)).sum::<f64>();
+        Self {
+            mean_us: Some(mean / 1e3),
+            std_us: Some((squares / count).sqrt() / 1e3),
+            p99_us: Some(percentile(&samples_ns, 0.99) / 1e3),
+        }
+    }
+}
+
+/// Of sorted samples, of which there is one at least.
+#[must_use]
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a rank is not negative and far below 2^53"
+)]
+pub fn percentile(sorted: &[u64], share: f64) -> f64 {
+    let rank = share * (sorted.len() - 1) as f64;
+    let (below, above) = (sorted[rank.floor() as usize], sorted[rank.ceil() as usize]);
+    below as f64 + (above as f64 - below as f64) * rank.fract()
+}
+
+/// What truly happened.
+#[derive(Debug, Clone, Default)]
+pub struct Truth {
+    pub answers: Vec<Emitted>,
+    /// From the arrival of the whole request at the server to its first token's being written.
+    pub ttft: Spread,
+    pub gaps: Spread,
+}
+
+impl Truth {
+    /// The answers in `log` that belong to `load`.
+    #[must_use]
+    pub fn of(log: Vec<Emitted>, load: &Load) -> Self {
+        let ours = |answer: &Emitted| answer.max_tokens == load.tokens && answer.is_whole();
+        let answers: Vec<Emitted> = log.into_iter().filter(ours).collect();
+        let first = |answer: &Emitted| Some(answer.first_ns?.saturating_sub(answer.received_ns));
+        let ttft = Spread::of(answers.iter().filter_map(first).collect());
+        let gaps = Spread::of(answers.iter().flat_map(|a| a.gaps_ns.iter().copied()).collect());
+        Self { answers, ttft, gaps }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spread_is_as_the_tools_compute_it() {
+        let spread = Spread::of((1..=101).rev().map(|i| i * 1000).collect());
+        assert_eq!((spread.mean_us, spread.p99_us), (Some(51.0), Some(100.0)));
+        assert!((spread.std_us.unwrap() - 29.154_759).abs() < 1e-5);
+        assert_eq!(percentile(&[10, 20], 0.5), 15.0);
+        assert_eq!(Spread::of(Vec::new()), Spread::default());
+    }
+
+    #[test]
+    fn what_was_sent_before_and_after_a_load_is_no_part_of_it() {
+        let load = Load::burst(2, 3, 0, 0);
+        let answer = |max_tokens, gaps: &[u64]| Emitted {
+            max_tokens,
+            received_ns: 5,
+            first_ns: Some(1005),
+            gaps_ns: gaps.to_vec(),
+            ..Emitted::default()
+        };
+        let log = vec![answer(1, &[]), answer(3, &[2000, 4000]), answer(3, &[1])];
+        let truth = Truth::of(log, &load);
+        assert_eq!(truth.answers.len(), 1, "one is of the warm-up, one was cut");
+        assert_eq!((truth.ttft.mean_us, truth.gaps.mean_us), (Some(1.0), Some(3.0)));
+    }
+}

@@ -1,0 +1,161 @@
+//! `redline-floor`: the least that a client can do, beside which others are measured. It reads raw
+//! sockets and counts events without looking into them; it judges nothing.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use clap::Parser;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use schema::exit::Exit;
+use serde_json::{Value, json};
+use suite::client::limits::allow_files;
+use suite::clock::monotonic_ns;
+use suite::measure::summary::summarize;
+
+/// What every event of a completion begins with, and none of another kind.
+const EVENT: &[u8] = b"data: {\"id\"";
+/// Of a cut event's beginning, at most so much is carried to the next read.
+const CARRY: usize = EVENT.len() - 1;
+/// Silence of this length ends the run.
+const SILENCE_MS: u16 = 20_000;
+/// The last of the wait for a send is spent awake.
+const AWAKE_NS: u64 = 60_000;
+
+/// Asks `redline-emitter --pace` for streams of tokens and prints what came, as JSON.
+///
+/// It opens all connections, sends all requests, and counts what it reads. With `--requests-per-s`
+/// it sends at that rate and reads nothing: what is left is how late a send can be.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Flags {
+    #[arg(long, value_name = "HOST:PORT")]
+    address: SocketAddr,
+    /// Connections, each with one request; with `--requests-per-s` they take turns.
+    #[arg(long)]
+    streams: usize,
+    /// Tokens of each answer.
+    #[arg(long)]
+    tokens: usize,
+    /// Send at this rate, and read nothing.
+    #[arg(long, value_name = "RATE", requires = "requests")]
+    requests_per_s: Option<u32>,
+    #[arg(long)]
+    requests: Option<u64>,
+}
+
+fn main() -> ExitCode {
+    match run(&Flags::parse()) {
+        Ok(answer) => {
+            println!("{answer}");
+            ExitCode::from(Exit::Well.code())
+        }
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(Exit::Environment.code())
+        }
+    }
+}
+
+fn run(flags: &Flags) -> anyhow::Result<Value> {
+    ensure!(flags.streams > 0 && flags.tokens > 0, "there is nothing to ask for");
+    let body = json!({
+        "model": "emitter", "prompt": "t", "stream": true, "max_tokens": flags.tokens,
+    });
+    let body = body.to_string();
+    let head = format!("POST /v1/completions HTTP/1.1\r\nHost: {}\r\n", flags.address);
+    let request = format!("{head}Content-Length: {}\r\n\r\n{body}", body.len());
+    let open = || -> anyhow::Result<TcpStream> {
+        let socket = TcpStream::connect(flags.address)
+            .with_context(|| format!("cannot connect to `{}`", flags.address))?;
+        socket.set_nodelay(true)?;
+        Ok(socket)
+    };
+    allow_files(u64::MAX, flags.streams as u64)?;
+    let sockets = (0..flags.streams).map(|_| open()).collect::<anyhow::Result<Vec<_>>>()?;
+    match (flags.requests_per_s, flags.requests) {
+        (Some(rate), Some(requests)) => send_in_time(sockets, &request, rate, requests),
+        _ => read_all(sockets, &request, flags.tokens),
+    }
+}
+
+/// How late each of `requests` requests is written.
+fn send_in_time(
+    mut sockets: Vec<TcpStream>,
+    request: &str,
+    rate: u32,
+    requests: u64,
+) -> anyhow::Result<Value> {
+    let count = sockets.len() as u64;
+    let start_ns = monotonic_ns();
+    let mut lags_ns = Vec::new();
+    for number in 0..requests {
+        let due_ns = start_ns + number * 1_000_000_000 / u64::from(rate.max(1));
+        let left_ns = due_ns.saturating_sub(monotonic_ns());
+        if left_ns > AWAKE_NS {
+            std::thread::sleep(Duration::from_nanos(left_ns - AWAKE_NS));
+        }
+        while monotonic_ns() < due_ns {
+            std::hint::spin_loop();
+        }
+        let turn = usize::try_from(number % count).unwrap_or(0);
+        lags_ns.push(monotonic_ns() - due_ns);
+        sockets[turn].write_all(request.as_bytes()).context("the server closed a connection")?;
+    }
+    Ok(json!({"lag_us": summarize(lags_ns)}))
+}
+
+/// A connection and what came over it.
+struct Reader {
+    socket: TcpStream,
+    sent_ns: u64,
+    last_ns: u64,
+    events: usize,
+    carried: Vec<u8>,
+}
+
+fn read_all(sockets: Vec<TcpStream>, request: &str, tokens: usize) -> anyhow::Result<Value> {
+    let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+    let mut readers = Vec::new();
+    for socket in sockets {
+        epoll.add(&socket, EpollEvent::new(EpollFlags::EPOLLIN, readers.len() as u64))?;
+        readers.push(Reader { socket, sent_ns: 0, last_ns: 0, events: 0, carried: Vec::new() });
+    }
+    for reader in &mut readers {
+        reader.sent_ns = monotonic_ns();
+        reader.socket.write_all(request.as_bytes()).context("the server closed a connection")?;
+    }
+    let (mut ttft_ns, mut gaps_ns, mut open) = (Vec::new(), Vec::new(), readers.len());
+    let mut events = vec![EpollEvent::empty(); 256];
+    let mut buffer = vec![0; 256 << 10];
+    while open > 0 {
+        let count = epoll.wait(&mut events, EpollTimeout::from(SILENCE_MS))?;
+        ensure!(count > 0, "the server fell silent with {open} answers open");
+        for event in &events[..count] {
+            let reader = &mut readers[usize::try_from(event.data()).unwrap_or(0)];
+            let carried = reader.carried.len();
+            buffer[..carried].copy_from_slice(&reader.carried);
+            let read = reader.socket.read(&mut buffer[carried..])?;
+            ensure!(read > 0, "the server closed a connection");
+            let now_ns = monotonic_ns();
+            let bytes = &buffer[..carried + read];
+            for _ in memchr::memmem::find_iter(bytes, EVENT) {
+                match reader.events {
+                    0 => ttft_ns.push(now_ns - reader.sent_ns),
+                    _ => gaps_ns.push(now_ns - reader.last_ns),
+                }
+                reader.events += 1;
+                reader.last_ns = now_ns;
+                open -= usize::from(reader.events == tokens);
+            }
+            reader.carried.clear();
+            reader.carried.extend_from_slice(&bytes[bytes.len().saturating_sub(CARRY)..]);
+        }
+    }
+    let events = ttft_ns.len() + gaps_ns.len();
+    Ok(json!({
+        "events": events, "ttft_us": summarize(ttft_ns), "itl_us": summarize(gaps_ns),
+    }))
+}

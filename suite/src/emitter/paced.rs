@@ -1,0 +1,315 @@
+//! The emitter for loads: one thread, thousands of steady streams, every token written at its time
+//! and the time kept. It has a core of its own and waits awake there, so that its lateness is not
+//! the scheduler's. Faults are the scripted server's; this one knows none.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::socket::{Backlog, listen};
+use schema::emitted::Emitted;
+
+use super::script::{Route, Script};
+use super::server::{parse_request, route_response};
+use super::stream::{Fired, Stream};
+use crate::clock::monotonic_ns;
+
+/// The listener's key, which is no connection's.
+const LISTENER: u64 = u64::MAX;
+/// Streams that are served between two looks at the sockets.
+const STREAMS_PER_TURN: usize = 32;
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 4096;
+/// Where the next token is due sooner than this, the wait is spent awake.
+const AWAKE_NS: u64 = 2_000_000;
+/// Longest wait for an event.
+const WAIT_MAX_MS: u8 = 50;
+const READ_BYTES: usize = 64 << 10;
+/// The one route that is answered with a stream.
+const COMPLETIONS: &str = "/v1/completions";
+
+/// When tokens are due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// The first, from the arrival of the whole request.
+    pub first_us: u64,
+    /// Between two. At 0 a stream is written as long as its socket takes more, which is the most
+    /// that a server can do to a client.
+    pub gap_us: u64,
+}
+
+impl FromStr for Pace {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("`{text}` is not FIRST_US:GAP_US, such as `50000:10000`");
+        let (first, gap) = text.split_once(':').ok_or_else(wrong)?;
+        let number = |text: &str| text.parse().map_err(|_| wrong());
+        Ok(Self { first_us: number(first)?, gap_us: number(gap)? })
+    }
+}
+
+/// A paced emitter that listens and does not serve yet.
+#[derive(Debug)]
+pub struct PacedEmitter {
+    pub address: SocketAddr,
+    pace: Pace,
+    routes: Script,
+    missing: Route,
+    listener: TcpListener,
+    epoll: Epoll,
+    connections: Vec<Option<Connection>>,
+    free: Vec<usize>,
+    /// When a stream has its next token, a number that tells equal times apart, and its place.
+    due: BinaryHeap<Reverse<(u64, u64, usize)>>,
+    serial: u64,
+    log: Vec<Emitted>,
+    buffer: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Connection {
+    socket: TcpStream,
+    accepted_ns: u64,
+    /// What was read and is no whole request yet.
+    pending: Vec<u8>,
+    stream: Option<Stream>,
+    /// Of its entry in `due`; an entry with another one is of a stream that has ended.
+    serial: u64,
+    /// The socket is full: its next token waits until it is not.
+    blocked: bool,
+}
+
+impl PacedEmitter {
+    /// Listens on `address`; port 0 takes a free one.
+    ///
+    /// # Errors
+    /// The address cannot be listened on.
+    pub fn bind(address: SocketAddr, pace: Pace) -> io::Result<Self> {
+        let listener = TcpListener::bind(address)?;
+        // The standard library's backlog is shorter than a burst of starts.
+        listen(&listener, Backlog::new(BACKLOG)?)?;
+        listener.set_nonblocking(true)?;
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))?;
+        Ok(Self {
+            address: listener.local_addr()?,
+            pace,
+            routes: Script::steady(),
+            missing: Route { status: 404, body: "only completions are paced".into() },
+            listener,
+            epoll,
+            connections: Vec::new(),
+            free: Vec::new(),
+            due: BinaryHeap::new(),
+            serial: 0,
+            log: Vec::new(),
+            buffer: vec![0; READ_BYTES],
+        })
+    }
+
+    /// Serves until `stop` is set, and says what was done. Answers whose client went away are
+    /// among them as far as they got.
+    ///
+    /// # Errors
+    /// The system gives out.
+    pub fn serve(mut self, stop: &AtomicBool) -> io::Result<Vec<Emitted>> {
+        let mut events = vec![EpollEvent::empty(); 256];
+        while !stop.load(Ordering::Relaxed) {
+            let wait = self.write_due()?;
+            let count = match self.epoll.wait(&mut events, wait) {
+                Ok(count) => count,
+                Err(nix::errno::Errno::EINTR) => 0,
+                Err(error) => return Err(error.into()),
+            };
+            for event in &events[..count] {
+                if event.data() == LISTENER {
+                    self.accept()?;
+                } else {
+                    self.handle(event)?;
+                }
+            }
+        }
+        for slot in 0..self.connections.len() {
+            self.close(slot);
+        }
+        Ok(self.log)
+    }
+
+    fn accept(&mut self) -> io::Result<()> {
+        loop {
+            let socket = match self.listener.accept() {
+                Ok((socket, _)) => socket,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                // A client that is gone before it was accepted is none.
+                Err(error) if error.kind() == ErrorKind::ConnectionAborted => continue,
+                Err(error) => return Err(error),
+            };
+            socket.set_nonblocking(true)?;
+            socket.set_nodelay(true)?;
+            let slot = self.free.pop().unwrap_or_else(|| {
+                self.connections.push(None);
+                self.connections.len() - 1
+            });
+            self.epoll.add(&socket, EpollEvent::new(EpollFlags::EPOLLIN, slot as u64))?;
+            self.connections[slot] = Some(Connection {
+                socket,
+                accepted_ns: monotonic_ns(),
+                pending: Vec::new(),
+                stream: None,
+                serial: 0,
+                blocked: false,
+            });
+        }
+    }
+
+    fn handle(&mut self, event: &EpollEvent) -> io::Result<()> {
+        // The key was made from a `usize`.
+        let slot = usize::try_from(event.data()).unwrap_or(usize::MAX);
+        let Some(Some(connection)) = self.connections.get_mut(slot) else { return Ok(()) };
+        if event.events().contains(EpollFlags::EPOLLOUT) && connection.blocked {
+            connection.blocked = false;
+            let mut events = EpollEvent::new(EpollFlags::EPOLLIN, slot as u64);
+            self.epoll.modify(&connection.socket, &mut events)?;
+            self.schedule(slot, monotonic_ns());
+        }
+        if event.events().intersects(EpollFlags::EPOLLIN | EpollFlags::EPOLLHUP) {
+            return self.read(slot);
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, slot: usize) -> io::Result<()> {
+        let Some(Some(connection)) = self.connections.get_mut(slot) else { return Ok(()) };
+        match connection.socket.read(&mut self.buffer) {
+            Ok(count) if count > 0 => connection.pending.extend_from_slice(&self.buffer[..count]),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+            // The client is gone: nothing is left to do for it.
+            Ok(_) | Err(_) => {
+                self.close(slot);
+                return Ok(());
+            }
+        }
+        self.take_requests(slot)
+    }
+
+    /// Begins an answer to the next request of a connection, once it is whole and the answer
+    /// before it has ended. What is no request closes the connection.
+    fn take_requests(&mut self, slot: usize) -> io::Result<()> {
+        while let Some(Some(connection)) = self.connections.get_mut(slot) {
+            if connection.stream.is_some() {
+                return Ok(());
+            }
+            let received_ns = monotonic_ns();
+            let (request, length) = match parse_request(&connection.pending) {
+                Ok(Some(whole)) => whole,
+                Ok(None) => return Ok(()),
+                Err(_) => {
+                    self.close(slot);
+                    return Ok(());
+                }
+            };
+            connection.pending.drain(..length);
+            if request.path != COMPLETIONS {
+                let route = self.routes.routes.get(&request.path).unwrap_or(&self.missing);
+                // Short enough for any socket's room.
+                if connection.socket.write_all(&route_response(route)).is_err() {
+                    self.close(slot);
+                }
+                continue;
+            }
+            let number = self.log.len() as u64 + 1;
+            let mut stream = Stream::begin(&request.body, number);
+            stream.emitted.accepted_ns = connection.accepted_ns;
+            stream.emitted.received_ns = received_ns;
+            connection.stream = Some(stream);
+            self.log.push(Emitted::default());
+            self.schedule(slot, received_ns + self.pace.first_us * 1000);
+        }
+        Ok(())
+    }
+
+    fn schedule(&mut self, slot: usize, due_ns: u64) {
+        self.serial += 1;
+        if let Some(Some(connection)) = self.connections.get_mut(slot) {
+            connection.serial = self.serial;
+            self.due.push(Reverse((due_ns, self.serial, slot)));
+        }
+    }
+
+    /// Writes what is due. Returns how long the loop may then wait.
+    fn write_due(&mut self) -> io::Result<EpollTimeout> {
+        for _ in 0..STREAMS_PER_TURN {
+            let now_ns = monotonic_ns();
+            let Some(Reverse((due_ns, serial, slot))) = self.due.peek().copied() else {
+                return Ok(EpollTimeout::from(WAIT_MAX_MS));
+            };
+            if due_ns > now_ns {
+                let left_ns = due_ns - now_ns;
+                let awake = left_ns < AWAKE_NS;
+                let rest_ms = left_ns.saturating_sub(AWAKE_NS) / 1_000_000;
+                let wait_ms = u8::try_from(rest_ms).unwrap_or(WAIT_MAX_MS).min(WAIT_MAX_MS);
+                return Ok(EpollTimeout::from(if awake { 0 } else { wait_ms }));
+            }
+            self.due.pop();
+            let Some(Some(connection)) = self.connections.get_mut(slot) else { continue };
+            if connection.serial == serial {
+                self.write(slot, due_ns)?;
+            }
+        }
+        Ok(EpollTimeout::ZERO)
+    }
+
+    fn write(&mut self, slot: usize, due_ns: u64) -> io::Result<()> {
+        let saturate = self.pace.gap_us == 0;
+        let Some(Some(connection)) = self.connections.get_mut(slot) else { return Ok(()) };
+        let Some(stream) = &mut connection.stream else { return Ok(()) };
+        match stream.fire(&mut connection.socket, saturate) {
+            Ok(Fired::Written) => self.schedule(slot, due_ns + self.pace.gap_us * 1000),
+            Ok(Fired::Full) => {
+                connection.blocked = true;
+                let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT;
+                let mut events = EpollEvent::new(flags, slot as u64);
+                self.epoll.modify(&connection.socket, &mut events)?;
+            }
+            Ok(Fired::Ended) => {
+                self.end_stream(slot);
+                return self.take_requests(slot);
+            }
+            Err(_) => self.close(slot),
+        }
+        Ok(())
+    }
+
+    fn end_stream(&mut self, slot: usize) {
+        let Some(Some(connection)) = self.connections.get_mut(slot) else { return };
+        if let Some(stream) = connection.stream.take() {
+            let (position, emitted) = stream.end();
+            self.log[position] = emitted;
+        }
+    }
+
+    fn close(&mut self, slot: usize) {
+        self.end_stream(slot);
+        if self.connections.get_mut(slot).and_then(Option::take).is_some() {
+            self.free.push(slot);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pace_is_two_numbers() {
+        assert_eq!("50000:10".parse(), Ok(Pace { first_us: 50_000, gap_us: 10 }));
+        for text in ["", "1", "1:", ":1", "a:1", "1:-1"] {
+            assert!(text.parse::<Pace>().is_err(), "{text:?}");
+        }
+    }
+}
