@@ -84,9 +84,9 @@ impl Cli {
                 Ok(perplexity::run(&model, hub_cache.as_deref(), &flags)?)
             }
             Command::Serve { model, flags } => {
-                let (processor, gpu) = (cpu::processor_name(), cuda::first_usable());
-                let gpu = gpu.as_ref().map(|gpu| &*gpu.name);
-                let machine = Machine { cores, processor: &processor, gpu };
+                let (processor, gpus) = (cpu::processor_name(), cuda::usable());
+                let gpus: Vec<&str> = gpus.iter().map(|gpu| &*gpu.name).collect();
+                let machine = Machine { cores, processor: &processor, gpus: &gpus };
                 let config = Config::resolve(*flags, &machine)?;
                 serve(Launch { config, model, hub_cache, clock }, prepare)?;
                 Ok(String::new())

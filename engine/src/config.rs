@@ -115,14 +115,13 @@ pub struct Machine<'a> {
     /// Processors that this process may use.
     pub cores: usize,
     pub processor: &'a str,
-    /// The GPU that would be used, if there is one.
-    pub gpu: Option<&'a str>,
+    /// The GPUs that would be used, by their names, one a rank.
+    pub gpus: &'a [&'a str],
 }
 
 /// Whether a GPU computes what is asked for.
-fn suits_gpu(device: DeviceChoice, tp: usize, dtype: DtypeChoice, kv: KvDtypeChoice) -> bool {
+fn suits_gpu(device: DeviceChoice, dtype: DtypeChoice, kv: KvDtypeChoice) -> bool {
     device != DeviceChoice::Cpu
-        && tp == 1
         && matches!(dtype, DtypeChoice::Auto | DtypeChoice::Bf16)
         && matches!(kv, KvDtypeChoice::Auto | KvDtypeChoice::Bf16 | KvDtypeChoice::Fp8)
 }
@@ -130,8 +129,7 @@ fn suits_gpu(device: DeviceChoice, tp: usize, dtype: DtypeChoice, kv: KvDtypeCho
 impl Config {
     /// Whether a GPU computes what is asked for, where there is one.
     pub fn suits_gpu(&self) -> bool {
-        let (device, tp) = (self.device.value, self.tp.value);
-        suits_gpu(device, tp, self.dtype.value, self.kv_dtype.value)
+        suits_gpu(self.device.value, self.dtype.value, self.kv_dtype.value)
     }
 
     /// Brings flags, profile and defaults together, as they are on `machine`.
@@ -149,8 +147,9 @@ impl Config {
         let device = Setting::pick(a.device, b.device, || DeviceChoice::Auto);
         let dtype = Setting::pick(a.dtype, b.dtype, || DtypeChoice::Auto);
         let kv_dtype = Setting::pick(a.kv_dtype, b.kv_dtype, || KvDtypeChoice::Auto);
-        let suits_gpu = suits_gpu(device.value, tp.value, dtype.value, kv_dtype.value);
-        let gpu = machine.gpu.filter(|_| suits_gpu);
+        let suits_gpu = suits_gpu(device.value, dtype.value, kv_dtype.value);
+        let is_gpu = suits_gpu && machine.gpus.len() >= tp.value;
+        let gpu = machine.gpus.first().copied().filter(|_| is_gpu);
         let config = Self {
             tp,
             device,
@@ -216,7 +215,6 @@ impl Config {
     fn check_support(&self) -> Result<(), ConfigError> {
         let (device, dtype, kv_dtype) = (self.device.value, self.dtype.value, self.kv_dtype.value);
         let is_cuda = device == DeviceChoice::Cuda;
-        let only_one = !is_cuda || self.tp.value == 1;
         let is_bf16 = matches!(dtype, DtypeChoice::Auto | DtypeChoice::Bf16);
         let kv_on_cpu =
             matches!(kv_dtype, KvDtypeChoice::Auto | KvDtypeChoice::F32 | KvDtypeChoice::F16);
@@ -229,8 +227,7 @@ impl Config {
         };
         let (tp, kv_dtype) = (name_of(&self.tp.value), name_of(&kv_dtype));
         for (flag, ok, value, supported) in [
-            ("tp", (1..=TP_MAX).contains(&self.tp.value), tp.clone(), "1 to 64"),
-            ("tp", only_one, tp, "1 on a GPU"),
+            ("tp", (1..=TP_MAX).contains(&self.tp.value), tp, "1 to 64"),
             ("dtype", dtype != DtypeChoice::Int4, name_of(&dtype), "auto, f32, bf16, int8"),
             ("dtype", is_bf16 || !is_cuda, name_of(&dtype), "auto, bf16 on a GPU"),
             ("kv-dtype", kv, kv_dtype, supported_kv),

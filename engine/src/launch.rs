@@ -92,6 +92,11 @@ pub enum LaunchError {
          none; hint: `--device cpu`"
     )]
     NoGpu,
+    #[error(
+        "`--tp {wanted}` takes a GPU for each rank, and there are {found} of compute capability 8.0 or \
+         later; hint: `--tp {found}`, or `--device cpu`"
+    )]
+    FewGpus { found: usize, wanted: usize },
     #[error(transparent)]
     Serve(#[from] ServeError<PrepareError>),
     #[error("failed to measure the model")]
@@ -105,7 +110,7 @@ impl LaunchError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Config(_) => 2,
-            Self::Listen { .. } | Self::Start(_) | Self::NoGpu => 4,
+            Self::Listen { .. } | Self::Start(_) | Self::NoGpu | Self::FewGpus { .. } => 4,
             Self::Bench(error) => error.exit_code(),
             Self::Perplexity(error) => error.exit_code(),
             Self::Serve(error) => match error {
@@ -146,8 +151,14 @@ pub type Prepare = fn(&Launch) -> Result<Loaded, PrepareError>;
 /// The flags cannot be served, the port is taken, the model is unusable, or the engine failed.
 pub async fn serve(mut launch: Launch, prepare: Prepare) -> Result<(), LaunchError> {
     cpu::keep_large_blocks_apart();
-    if launch.config.device.value == DeviceChoice::Cuda && cuda::first_usable().is_none() {
-        return Err(LaunchError::NoGpu);
+    if launch.config.device.value == DeviceChoice::Cuda {
+        match (cuda::usable().len(), launch.config.tp.value) {
+            (0, _) => return Err(LaunchError::NoGpu),
+            (found, wanted) if found < wanted => {
+                return Err(LaunchError::FewGpus { found, wanted });
+            }
+            _ => {}
+        }
     }
     let addresses = launch.config.addresses()?;
     let api_key = launch.config.read_api_key()?;
@@ -275,7 +286,7 @@ fn options(config: &Config) -> Result<LoadOptions, DtypeError> {
         random_seed: random_seed(config.load_format.value),
         arithmetic: match config.dtype.value {
             // A GPU multiplies in bf16 whatever the processor can.
-            DtypeChoice::Bf16 if config.suits_gpu() && cuda::first_usable().is_some() => {
+            DtypeChoice::Bf16 if config.suits_gpu() && cuda::usable().len() >= config.tp.value => {
                 Arithmetic::Bf16
             }
             dtype => arithmetic(dtype, Isa::best())?,

@@ -63,4 +63,5 @@ benches! {
     sample: "../benches/sample.rs",
     sigmoid_mul: "../benches/sigmoid_mul.rs",
     silu_mul: "../benches/silu_mul.rs",
+    step: "../benches/step.rs",
 }

@@ -51,7 +51,8 @@ pub enum LoadFormat {
 #[derive(Debug, Clone, Default, PartialEq, clap::Args, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct Flags {
-    /// Tensor-parallel ranks [default: 1]
+    /// Tensor-parallel ranks: threads of the CPU, or as many GPUs of this machine, which NCCL connects
+    /// (`CUDA_VISIBLE_DEVICES` chooses among them) [default: 1]
     #[arg(long, value_name = "N")]
     pub tp: Option<usize>,
     /// Where to compute [default: auto]

@@ -14,12 +14,12 @@ struct Line {
 }
 
 fn resolve(line: &str) -> Result<Config, ConfigError> {
-    resolve_on(None, line)
+    resolve_on(&[], line)
 }
 
-fn resolve_on(gpu: Option<&str>, line: &str) -> Result<Config, ConfigError> {
+fn resolve_on(gpus: &[&str], line: &str) -> Result<Config, ConfigError> {
     let flags = Line::parse_from(std::iter::once("redline").chain(line.split_whitespace())).flags;
-    Config::resolve(flags, &Machine { cores: 2, processor: "some processor", gpu })
+    Config::resolve(flags, &Machine { cores: 2, processor: "some processor", gpus })
 }
 
 fn check_refused(line: &str, expected: &Expect) {
@@ -95,10 +95,6 @@ fn what_a_release_cannot_do_is_refused_by_name() {
         &expect!["`--tp 65` is not supported by this release; supported: 1 to 64"],
     );
     check_refused(
-        "--device cuda --tp 2",
-        &expect!["`--tp 2` is not supported by this release; supported: 1 on a GPU"],
-    );
-    check_refused(
         "--device cuda --dtype f32",
         &expect!["`--dtype f32` is not supported by this release; supported: auto, bf16 on a GPU"],
     );
@@ -130,10 +126,13 @@ fn what_a_release_cannot_do_is_refused_by_name() {
 
 #[test]
 fn defaults_are_those_of_the_device_that_computes() {
-    let defaults = |line: &str| {
-        let config = resolve_on(Some("NVIDIA H100 80GB HBM3"), line).unwrap();
+    let on = |gpus: usize, line: &str| {
+        let config = resolve_on(&["NVIDIA H100 80GB HBM3"; 2][..gpus], line).unwrap();
         (config.max_prefill_token_num.value, config.max_batch_size.value)
     };
+    let defaults = |line: &str| on(1, line);
+    assert_eq!(on(2, "--tp 2"), (8192, 512));
+    assert_eq!(on(0, ""), (512, 128));
     assert_eq!(defaults(""), (8192, 512));
     assert_eq!(defaults("--device cuda --kv-dtype fp8"), (8192, 512));
     for of_cpu in ["--device cpu", "--tp 2", "--dtype f32", "--kv-dtype f16"] {

@@ -5,9 +5,13 @@
 //! threads were scheduled.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 
 use crate::model::StepError;
+
+/// What a rank says that was let go because another has ended: the cause is there.
+pub const ANOTHER_ENDED: &str = "another rank has ended";
 
 /// A place in a group of devices that share a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,24 +24,30 @@ pub struct Rank {
 impl Rank {
     /// A device with a model to itself.
     pub const ONLY: Self = Self { index: 0, count: 1 };
+
+    /// The things of `total` that it has: neighbors, as many as the other ranks have, or one less.
+    pub fn share(self, total: usize) -> Range<usize> {
+        total * self.index / self.count..total * (self.index + 1) / self.count
+    }
 }
 
-/// One rank's way to the others. Every rank calls the same operations in the same order.
-pub trait Collective: Send + fmt::Debug {
+/// One rank's way to the others, for numbers that are where `X` says. Every rank calls the same
+/// operations in the same order.
+pub trait Collective<X: ?Sized = [f32]>: Send + fmt::Debug {
     fn rank(&self) -> Rank;
 
     /// `x` = the sum of all ranks' `x`, which are of one length.
     ///
     /// # Errors
     /// Another rank has ended.
-    fn all_reduce_sum(&mut self, x: &mut [f32]) -> Result<(), StepError>;
+    fn all_reduce_sum(&mut self, x: &mut X) -> Result<(), StepError>;
 
     /// Each of `rows` rows of `out` = that row of every rank's `x`, side by side in the order of
     /// ranks. Rows of different ranks may differ in length.
     ///
     /// # Errors
     /// Another rank has ended.
-    fn all_gather(&mut self, x: &[f32], rows: usize, out: &mut [f32]) -> Result<(), StepError>;
+    fn all_gather(&mut self, x: &X, rows: usize, out: &mut X) -> Result<(), StepError>;
 }
 
 /// A rank that is a thread of this process.
@@ -96,6 +106,16 @@ impl InProcess {
         self.group.meet(self.rank.count)?;
         Ok(slots)
     }
+
+    /// The smallest of what the ranks have to say.
+    ///
+    /// # Errors
+    /// Another rank has ended.
+    pub fn least(&mut self, x: f32) -> Result<f32, StepError> {
+        let slots = self.exchange(&[x])?;
+        let said = slots.iter().map(|slot| slot.read().unwrap_or_else(PoisonError::into_inner)[0]);
+        Ok(said.fold(x, f32::min))
+    }
 }
 
 impl Group {
@@ -118,7 +138,7 @@ impl Group {
             meeting = self.changed.wait(meeting).unwrap_or_else(PoisonError::into_inner);
         }
         if meeting.held == held {
-            let message = "another rank has ended".to_owned();
+            let message = ANOTHER_ENDED.to_owned();
             return Err(StepError { operation: "a collective operation", message });
         }
         Ok(())
@@ -221,6 +241,15 @@ mod tests {
             out
         });
         assert!(gathered.iter().all(|out| *out == [0.0, 10.0, 11.0, 1.0, 12.0, 13.0]));
+    }
+
+    #[test]
+    fn ranks_agree_on_the_least_of_what_they_say() {
+        let agreed = on_ranks(3, |mut rank| {
+            let index = rank.rank().index as f32;
+            [rank.least(index).unwrap(), rank.least(5.0 - index).unwrap()]
+        });
+        assert_eq!(agreed, [[0.0, 3.0]; 3]);
     }
 
     #[test]

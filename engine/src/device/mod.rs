@@ -35,6 +35,22 @@ impl HostMatrix<'_> {
     }
 }
 
+/// Rows of a stored matrix in bf16 whose numbers nobody stored: they come from a stream, as
+/// [`random_tensor`](crate::weights::random_tensor) makes them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RandomRows {
+    /// Where the stream of the tensor begins.
+    pub start: u64,
+    /// Numbers of a stored row.
+    pub stride: usize,
+    /// The stored row that `order` counts from.
+    pub row: usize,
+    /// The column that comes first.
+    pub column: usize,
+    pub n: usize,
+    pub order: RowOrder,
+}
+
 /// Which stored row becomes which output column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowOrder {
@@ -115,12 +131,15 @@ pub struct AttentionLayer<V> {
     /// `[H]` scores that take part in the softmax and have no value: a head may look at nothing.
     /// Source: Xiao et al. 2023; OpenAI 2025 (gpt-oss).
     pub sinks: Option<V>,
+    /// `[2, KV]` what keys, and then values, of each head are divided by before they are kept in e4m3;
+    /// 1 where there are none. Pages of other types keep them as they are.
+    pub scales: Option<V>,
 }
 
 impl<V> AttentionLayer<V> {
     /// Attention over everything before a query, without norms and sinks.
     pub fn new(shape: AttentionShape, kv_layer: usize) -> Self {
-        Self { shape, kv_layer, window: None, head_norms: None, sinks: None }
+        Self { shape, kv_layer, window: None, head_norms: None, sinks: None, scales: None }
     }
 
     /// Positions that a query at `position` does not see, from the first.
@@ -333,6 +352,17 @@ pub trait Device: Send + fmt::Debug {
 
     /// The matrices in `parts` under one another: their outputs stand side by side.
     fn matrix(&mut self, parts: &[HostMatrix<'_>]) -> Result<Self::Matrix, StepError>;
+
+    /// The rows of `parts` under one another, `k` numbers of each, or none where the device makes no
+    /// such numbers by itself.
+    fn random_matrix(
+        &mut self,
+        parts: &[RandomRows],
+        k: usize,
+    ) -> Result<Option<Self::Matrix>, StepError> {
+        let _ = (parts, k);
+        Ok(None)
+    }
 
     fn vector(&mut self, values: &[f32]) -> Result<Self::Vector, StepError>;
 

@@ -152,7 +152,7 @@ impl Params {
             logprobs: asked.logprobs,
             prompt_logprobs: asked.echo && asked.logprobs.is_some(),
             shows_special: self.shows_special,
-            guide: asked.guide.clone(),
+            guide: asked.guide.clone().map(Box::new),
         };
         Ok((0..self.n).map(request).collect())
     }

@@ -8,7 +8,7 @@ use super::block::{BlockContext, FeedForward, LayerCounts, Mixer, Scratch, Step}
 use super::config::architecture;
 use super::loader::{Loader, Part};
 use super::rope::RopePrecision;
-use super::shard::{self, Heads};
+use super::shard::Heads;
 use super::spec::{DecoderSpec, LayerSpec, MixerSpec, Names};
 use super::{
     Landed, LoadError, LogitRows, Model, ModelInfo, Segment, SegmentState, StepBatch, StepError,
@@ -84,7 +84,7 @@ impl<D: Device> Decoder<D> {
         let (config, names) = (&spec.config, &spec.names);
         let (hidden, vocab) = (config.hidden, config.vocab_size);
         let mut loader = Loader::new(&mut device, checkpoint, spec.norm_offset);
-        let own_vocab = shard::share(loader.rank(), vocab);
+        let own_vocab = loader.rank().share(vocab);
         let rows = |name| Part { own: vec![own_vocab.clone()], ..Part::plain(name, vocab) };
         let embedding = loader.matrix(&[rows(names.embedding)], 0, hidden)?;
         let embedded = loader.parameters();

@@ -15,6 +15,7 @@ use super::{Model, ModelInfo};
 use crate::device::KvType;
 use crate::device::collective::InProcess;
 use crate::device::cpu::{self, Arithmetic, Cpu, Isa};
+use crate::device::cuda::driver::gpu::Gpu;
 use crate::device::cuda::driver::{Cubins, Driver};
 use crate::device::cuda::{self, Cuda};
 use crate::weights::{Checkpoint, ConfigSource, Digest, LoadError, ModelSource};
@@ -158,7 +159,7 @@ pub fn load_checkpoint(
     let spec = describe(checkpoint)?;
     let is_cuda = match options.device {
         DeviceChoice::Cuda => true,
-        DeviceChoice::Auto => options.suits_cuda() && cuda::first_usable().is_some(),
+        DeviceChoice::Auto => options.suits_cuda() && cuda::usable().len() >= options.ranks(),
         DeviceChoice::Cpu => false,
     };
     let (model, device, free_bytes) = if is_cuda {
@@ -199,15 +200,18 @@ impl LoadOptions {
     /// Why a GPU does not compute what is asked for, if it does not.
     fn unsuited(&self) -> Option<&'static str> {
         let is_bf16 = matches!(self.arithmetic, Arithmetic::AsStored | Arithmetic::Bf16);
-        if self.tp.is_some_and(|tp| tp.get() > 1) {
-            Some("several ranks share a model on the CPU only")
-        } else if !is_bf16 {
+        if !is_bf16 {
             Some("products are in bf16 on a GPU")
         } else if self.kv.on_cuda().is_none() {
             Some("the KV cache of a GPU is in bf16 or fp8")
         } else {
             None
         }
+    }
+
+    /// Ranks that share the model.
+    fn ranks(&self) -> usize {
+        self.tp.map_or(1, NonZeroUsize::get)
     }
 
     /// Whether a GPU computes what is asked for.
@@ -225,20 +229,28 @@ fn on_cuda(
         let reason = options.unsuited().unwrap_or_default().to_owned();
         return Err(LoadError::Unsupported { path: checkpoint.path().to_owned(), reason });
     };
-    let gpu = cuda::driver::gpu::Gpu::open(0, &options.cubins).map_err(LoadError::Device)?;
-    let driver: Arc<dyn Driver> = gpu;
+    let rope = options.rope.precision(checkpoint.config());
+    let load = |device| Decoder::load(device, checkpoint, spec, kv_type, rope);
+    let ranks = options.ranks();
+    let (model, driver): (Box<dyn Model>, Arc<dyn Driver>) = if ranks == 1 {
+        let gpu = Gpu::open(0, &options.cubins).map_err(LoadError::Device)?;
+        (Box::new(load(Cuda::new(Arc::clone(&gpu) as _))?), gpu)
+    } else {
+        let members = Gpu::open_group(ranks, &options.cubins).map_err(LoadError::Device)?;
+        let first = Arc::clone(&members[0].driver);
+        let devices = Cuda::group(members).map_err(LoadError::Device)?;
+        (Box::new(Parallel::new(on_ranks(devices, load)?)), first)
+    };
+    let facts = driver.facts();
     let info = DeviceInfo {
         kind: "cuda",
-        name: driver.facts().name.clone(),
-        threads: 1,
-        isa: cuda::generation(driver.facts().capability),
+        name: facts.name.clone(),
+        threads: ranks,
+        isa: cuda::generation(facts.capability),
         idle_gpus: Vec::new(),
     };
-    let rope = options.rope.precision(checkpoint.config());
-    let device = Cuda::new(Arc::clone(&driver));
-    let model = Decoder::load(device, checkpoint, spec, kv_type, rope)?;
     let memory = driver.memory().map_err(LoadError::Device)?;
-    Ok((Box::new(model), info, memory.free))
+    Ok((model, info, memory.free))
 }
 
 fn on_cpu(
@@ -249,7 +261,7 @@ fn on_cpu(
     let threads = options.threads.or_else(|| thread::available_parallelism().ok());
     let threads = threads.map_or(1, NonZeroUsize::get);
     let isa = options.isa.unwrap_or_else(Isa::best);
-    let ranks = options.tp.map_or(1, NonZeroUsize::get);
+    let ranks = options.ranks();
     let info = DeviceInfo {
         kind: "cpu",
         name: cpu::processor_name(),
@@ -272,20 +284,21 @@ fn on_cpu(
         let device = |way| {
             Cpu::in_group(isa, (threads / ranks).max(1), Box::new(way)).with(options.arithmetic)
         };
-        Box::new(Parallel::new(on_ranks(ranks, |way| load(device(way)))?))
+        let ways = InProcess::group(ranks);
+        Box::new(Parallel::new(on_ranks(ways, |way| load(device(way)))?))
     };
     Ok((model, info, cpu::free_bytes()))
 }
 
-/// What `load` makes of each rank of a new group, all at once.
-fn on_ranks<M: Send>(
-    count: usize,
-    load: impl Fn(InProcess) -> Result<M, LoadError> + Sync,
+/// What `load` makes of each rank of a group, all at once.
+pub(super) fn on_ranks<R: Send, M: Send>(
+    group: Vec<R>,
+    load: impl Fn(R) -> Result<M, LoadError> + Sync,
 ) -> Result<Vec<M>, LoadError> {
     let load = &load;
     thread::scope(|scope| {
-        let ways = InProcess::group(count).into_iter();
-        let ranks: Vec<_> = ways.map(|way| scope.spawn(move || load(way))).collect();
+        let group = group.into_iter();
+        let ranks: Vec<_> = group.map(|rank| scope.spawn(move || load(rank))).collect();
         let loaded = ranks.into_iter().map(|rank| rank.join().unwrap_or_else(|p| resume_unwind(p)));
         loaded.collect()
     })

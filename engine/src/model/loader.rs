@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use super::MatrixShape;
-use crate::device::{Device, HostMatrix, Rank, RowOrder};
+use crate::device::{Device, HostMatrix, RandomRows, Rank, RowOrder};
 use crate::weights::format::dequantize;
 use crate::weights::{Checkpoint, LoadError, MxStack, TensorData, WeightType};
 
@@ -167,10 +167,15 @@ impl<'a, D: Device> Loader<'a, D> {
     ) -> Result<Linear<D>, LoadError> {
         let own = in_layer(part.name, layer);
         let name = format!("{own}.weight");
-        let tensor = self.tensor(&name, &[part.n, k])?;
-        let (weight_type, bytes) = self.cut(&name, &tensor, cols)?;
-        let rows = Rows { weight_type, n: part.n, bytes, order: part.order };
-        let matrix = self.own_matrix(&[rows], cols.iter().map(Range::len).sum())?;
+        let matrix = match self.made_up_columns(&name, part, k, cols)? {
+            Some(matrix) => matrix,
+            None => {
+                let tensor = self.tensor(&name, &[part.n, k])?;
+                let (weight_type, bytes) = self.cut(&name, &tensor, cols)?;
+                let rows = Rows { weight_type, n: part.n, bytes, order: part.order };
+                self.own_matrix(&[rows], cols.iter().map(Range::len).sum())?
+            }
+        };
         let mut bias = None;
         if part.bias {
             let values = self.values(&format!("{own}.bias"), &[part.n])?;
@@ -229,6 +234,9 @@ impl<'a, D: Device> Loader<'a, D> {
         layer: usize,
         k: usize,
     ) -> Result<D::Matrix, LoadError> {
+        if let Some(matrix) = self.made_up(parts, layer, k)? {
+            return Ok(matrix);
+        }
         let mut tensors = Vec::with_capacity(parts.len());
         for part in parts {
             let name = format!("{}.weight", in_layer(part.name, layer));
@@ -241,6 +249,92 @@ impl<'a, D: Device> Loader<'a, D> {
             .flat_map(|(tensor, part)| part.own.iter().map(|own| Rows::of(tensor, part, own)))
             .collect();
         self.own_matrix(&rows, k)
+    }
+
+    /// As [`Loader::matrix`], of random numbers that the device makes by itself; none where the
+    /// checkpoint has others, or the device makes none.
+    fn made_up(
+        &mut self,
+        parts: &[Part<'_>],
+        layer: usize,
+        k: usize,
+    ) -> Result<Option<D::Matrix>, LoadError> {
+        let mut rows = Vec::new();
+        let mut weights = 0;
+        for part in parts {
+            let name = format!("{}.weight", in_layer(part.name, layer));
+            let shape = [part.order.stored_rows(part.n), k];
+            let Some(start) = self.checkpoint.stream(&name, &shape)? else { return Ok(None) };
+            weights += (part.n * k) as u64;
+            rows.extend(part.own.iter().map(|own| {
+                let (row, n, order) = (part.stored(own).start, own.len(), part.order);
+                RandomRows { start, stride: k, row, column: 0, n, order }
+            }));
+        }
+        self.made_up_rows(&rows, k, weights)
+    }
+
+    /// As [`Loader::made_up`], of columns `cols` of a tensor of `k`.
+    fn made_up_columns(
+        &mut self,
+        name: &str,
+        part: &Part<'_>,
+        k: usize,
+        cols: &[Range<usize>],
+    ) -> Result<Option<D::Matrix>, LoadError> {
+        let ([cols], Some(start)) = (cols, self.checkpoint.stream(name, &[part.n, k])?) else {
+            return Ok(None);
+        };
+        let (column, n, order) = (cols.start, part.n, part.order);
+        let rows = RandomRows { start, stride: k, row: 0, column, n, order };
+        self.made_up_rows(&[rows], cols.len(), (part.n * k) as u64)
+    }
+
+    /// `rows` on the device, if it makes them, counted as `weights`.
+    fn made_up_rows(
+        &mut self,
+        rows: &[RandomRows],
+        k: usize,
+        weights: u64,
+    ) -> Result<Option<D::Matrix>, LoadError> {
+        let made = self.device.random_matrix(rows, k).map_err(LoadError::Device)?;
+        if made.is_some() {
+            self.parameters += weights;
+            let n = rows.iter().map(|rows| rows.n).sum();
+            self.keep_largest(MatrixShape { n, k, weight_type: WeightType::Bf16 });
+        }
+        Ok(made)
+    }
+
+    /// Scales `[2, KV]` of the keys and values of `kv_heads` heads, as files keep them beside the
+    /// projections `key` and `value`, without `.weight`; none where they keep none.
+    ///
+    /// # Errors
+    /// They are of another shape, or not above 0.
+    pub fn kv_scales(
+        &self,
+        (key, value): (&str, &str),
+        layer: usize,
+        kv_heads: usize,
+    ) -> Result<Option<[Vec<f32>; 2]>, LoadError> {
+        let find = |projection: &str, ending: &str| {
+            let own = in_layer(projection, layer);
+            let block = own.rsplit_once('.').map_or("", |(block, _)| block);
+            let names = [
+                format!("{own}.{ending}"),
+                format!("{block}.{ending}"),
+                format!("{block}.kv_scale"),
+            ];
+            let found = names.iter().map(|name| self.checkpoint.scales(name, kv_heads));
+            found.filter_map(Result::transpose).next().transpose()
+        };
+        match (find(key, "k_scale")?, find(value, "v_scale")?) {
+            (None, None) => Ok(None),
+            (keys, values) => {
+                let or_one = |scales: Option<_>| scales.unwrap_or_else(|| vec![1.0; kv_heads]);
+                Ok(Some([keys, values].map(or_one)))
+            }
+        }
     }
 
     /// A tensor of any shape, counted.
@@ -278,10 +372,15 @@ impl<'a, D: Device> Loader<'a, D> {
             })
             .collect();
         let n = hosts.iter().map(|host| host.n).sum();
-        let shape = hosts.first().map(|host| MatrixShape { n, k, weight_type: host.weight_type });
-        let elements = |shape: &MatrixShape| shape.n * shape.k;
-        self.largest = self.largest.into_iter().chain(shape).max_by_key(elements);
+        if let Some(weight_type) = hosts.first().map(|host| host.weight_type) {
+            self.keep_largest(MatrixShape { n, k, weight_type });
+        }
         self.device.matrix(&hosts).map_err(LoadError::Device)
+    }
+
+    fn keep_largest(&mut self, shape: MatrixShape) {
+        let elements = |shape: &MatrixShape| shape.n * shape.k;
+        self.largest = self.largest.into_iter().chain([shape]).max_by_key(elements);
     }
 
     /// # Errors

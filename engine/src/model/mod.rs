@@ -78,7 +78,7 @@ pub enum StepToken {
 }
 
 /// One sequence's share of a step: consecutive positions of one sequence.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Default, PartialEq)]
 pub struct Segment {
     /// Number of rows; its tokens follow those of the segments before it.
     pub rows: usize,
@@ -118,7 +118,7 @@ pub enum LogitRows {
 }
 
 /// Everything a model needs for one step; plain data made by the worker from a schedule.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Default, PartialEq)]
 pub struct StepBatch {
     /// `[T]` tokens of all segments, one after another.
     pub tokens: Vec<StepToken>,
@@ -143,6 +143,31 @@ impl Segment {
             LogitRows::Last | LogitRows::Draw(_) => self.rows.saturating_sub(1)..self.rows,
             LogitRows::All => 0..self.rows,
         }
+    }
+}
+
+/// By hand, as copies of one step after another are to use their memory again.
+impl Clone for Segment {
+    fn clone(&self) -> Self {
+        Self { pages: self.pages.clone(), ..*self }
+    }
+
+    fn clone_from(&mut self, source: &Self) {
+        let mut pages = std::mem::take(&mut self.pages);
+        pages.clone_from(&source.pages);
+        *self = Self { pages, ..*source };
+    }
+}
+
+/// As for [`Segment`].
+impl Clone for StepBatch {
+    fn clone(&self) -> Self {
+        Self { tokens: self.tokens.clone(), segments: self.segments.clone() }
+    }
+
+    fn clone_from(&mut self, source: &Self) {
+        self.tokens.clone_from(&source.tokens);
+        self.segments.clone_from(&source.segments);
     }
 }
 

@@ -9,6 +9,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 
 use super::{Landed, Model, ModelInfo, StepBatch, StepError};
+use crate::device::collective::ANOTHER_ENDED;
 
 /// What all ranks are told at once.
 #[derive(Debug, Clone)]
@@ -20,6 +21,10 @@ enum Order {
     AllocateStates {
         places: usize,
     },
+    Rehearse {
+        tokens: usize,
+        sequences: usize,
+    },
     /// Has no answer: what goes wrong is told when the step lands.
     Launch(Arc<StepBatch>),
     Land,
@@ -27,11 +32,12 @@ enum Order {
 
 type Answer = Result<Outcome, StepError>;
 
-/// What came of a step, from the first rank only.
+/// What came of a step, from the first rank only, or of a rehearsal.
 #[derive(Debug, Default)]
 struct Outcome {
     logits: Vec<f32>,
     tokens: Vec<Option<u32>>,
+    free_bytes: Option<u64>,
 }
 
 /// A thread with its part of the model.
@@ -48,7 +54,11 @@ pub struct Parallel {
     info: ModelInfo,
     run_ahead: usize,
     ranks: Vec<RankThread>,
+    /// How much of what a sequence takes each rank has, of pages or of state.
+    shares: Vec<f64>,
     landed: Outcome,
+    /// Batches that ranks were told, for their memory.
+    told: Vec<Arc<StepBatch>>,
 }
 
 impl Parallel {
@@ -61,9 +71,31 @@ impl Parallel {
         info.kv_bytes_per_token = models.iter().map(|model| model.info().kv_bytes_per_token).sum();
         info.state_bytes = models.iter().map(|model| model.info().state_bytes).sum();
         let run_ahead = models[0].run_ahead();
+        let shares = models.iter().map(|model| share(model.info(), &info)).collect();
         let ranks =
             models.into_iter().enumerate().map(|(rank, model)| RankThread::spawn(rank, model));
-        Self { info, run_ahead, ranks: ranks.collect(), landed: Outcome::default() }
+        let (ranks, landed, told) = (ranks.collect(), Outcome::default(), Vec::new());
+        Self { info, run_ahead, ranks, shares, landed, told }
+    }
+
+    /// A copy of `batch` that all ranks may have, where the last ones have been that nobody has any
+    /// more.
+    fn copied(&mut self, batch: &StepBatch) -> Arc<StepBatch> {
+        let free = self.told.iter().position(|one| Arc::strong_count(one) == 1);
+        let mut copy = free.map_or_else(Arc::default, |index| self.told.swap_remove(index));
+        match Arc::get_mut(&mut copy) {
+            Some(own) => own.clone_from(batch),
+            None => copy = Arc::new(batch.clone()),
+        }
+        self.told.push(Arc::clone(&copy));
+        copy
+    }
+
+    /// Tells all ranks and waits for all.
+    fn ask_all(&mut self, order: &Order) -> Vec<Answer> {
+        self.tell(order);
+        // All have to answer before the first failure is told: ranks in a step are not to be left.
+        self.ranks.iter_mut().map(RankThread::answer).collect()
     }
 
     fn tell(&self, order: &Order) {
@@ -75,15 +107,33 @@ impl Parallel {
 
     /// Tells all ranks, waits for all, and returns what the first has to say.
     fn ask(&mut self, order: &Order) -> Answer {
-        self.tell(order);
-        // All have to answer before the first failure is told: ranks in a step are not to be left.
-        let answers: Vec<Answer> = self.ranks.iter_mut().map(RankThread::answer).collect();
-        let mut outcome = Outcome::default();
-        for answer in answers.into_iter().rev() {
-            outcome = answer?;
-        }
-        Ok(outcome)
+        let answers = first_cause(self.ask_all(order))?;
+        Ok(answers.into_iter().next().unwrap_or_default())
     }
+}
+
+/// All that ranks have to say, or why the first of them failed: those that were let go for it only
+/// say that another has ended.
+fn first_cause(answers: Vec<Answer>) -> Result<Vec<Outcome>, StepError> {
+    let mut failure: Option<StepError> = None;
+    let mut outcomes = Vec::with_capacity(answers.len());
+    for answer in answers {
+        match answer {
+            Ok(outcome) => outcomes.push(outcome),
+            Err(error) if failure.as_ref().is_none_or(|known| known.message == ANOTHER_ENDED) => {
+                failure = Some(error);
+            }
+            Err(_) => {}
+        }
+    }
+    failure.map_or(Ok(outcomes), Err)
+}
+
+/// How much of what a sequence takes on all ranks is taken on one.
+fn share(own: &ModelInfo, all: &ModelInfo) -> f64 {
+    let of = |own: usize, all: usize| own as f64 / all.max(1) as f64;
+    let pages = of(own.kv_bytes_per_token, all.kv_bytes_per_token);
+    pages.max(of(own.state_bytes, all.state_bytes))
 }
 
 impl Model for Parallel {
@@ -99,12 +149,22 @@ impl Model for Parallel {
         self.ask(&Order::AllocateStates { places }).map(|_| ())
     }
 
+    /// The bytes of all ranks of which none has more to take than it has free.
+    fn rehearse(&mut self, tokens: usize, sequences: usize) -> Result<Option<u64>, StepError> {
+        let answers = first_cause(self.ask_all(&Order::Rehearse { tokens, sequences }))?;
+        let ranks = answers.iter().zip(&self.shares);
+        let usable = ranks.map(|(answer, share)| Some(answer.free_bytes? as f64 / share));
+        let least = |least: Option<f64>, bytes: Option<f64>| Some(least?.min(bytes?));
+        Ok(usable.fold(Some(f64::INFINITY), least).map(|bytes| bytes as u64))
+    }
+
     fn run_ahead(&self) -> usize {
         self.run_ahead
     }
 
     fn launch(&mut self, batch: &StepBatch) -> Result<(), StepError> {
-        self.tell(&Order::Launch(Arc::new(batch.clone())));
+        let copy = self.copied(batch);
+        self.tell(&Order::Launch(copy));
         Ok(())
     }
 
@@ -123,7 +183,8 @@ impl RankThread {
                 let Some(answer) = obey(&mut model, &order, rank == 0) else { continue };
                 // Ranks that wait for this one in an operation that it did not come to are let go
                 // when it ends, and nobody can go on with this model.
-                let in_step = matches!(order, Order::Launch(_) | Order::Land);
+                let in_step =
+                    matches!(order, Order::Launch(_) | Order::Land | Order::Rehearse { .. });
                 if in_step && answer.is_err() {
                     drop(model);
                     let _ = answered.send(answer);
@@ -158,9 +219,17 @@ fn obey(model: &mut impl Model, order: &Order, shows_outcome: bool) -> Option<An
             Some(model.allocate_kv(*pages, *page_tokens).map(nothing))
         }
         Order::AllocateStates { places } => Some(model.allocate_states(*places).map(nothing)),
+        Order::Rehearse { tokens, sequences } => Some(
+            model
+                .rehearse(*tokens, *sequences)
+                .map(|free_bytes| Outcome { free_bytes, ..Outcome::default() }),
+        ),
         Order::Launch(batch) => model.launch(batch).err().map(Err),
         Order::Land => Some(model.land().map(|Landed { logits, tokens }| match shows_outcome {
-            true => Outcome { logits: logits.to_vec(), tokens: tokens.to_vec() },
+            true => {
+                let (logits, tokens) = (logits.to_vec(), tokens.to_vec());
+                Outcome { logits, tokens, free_bytes: None }
+            }
             false => Outcome::default(),
         })),
     }

@@ -21,14 +21,14 @@ impl Heads {
     fn new(rank: Rank, query_heads: usize, kv_heads: usize) -> Option<Self> {
         let group = query_heads / kv_heads;
         if rank.count <= kv_heads {
-            let kv = share(rank, kv_heads);
+            let kv = rank.share(kv_heads);
             return Some(Self { query: kv.start * group..kv.end * group, kv });
         }
         let of_rank = |index: usize| index * kv_heads / rank.count;
         let kv = of_rank(rank.index);
         let sharers = (0..rank.count).filter(|index| of_rank(*index) == kv);
         let (first, count) = (sharers.clone().next()?, sharers.count());
-        let own = share(Rank { index: rank.index - first, count }, group);
+        let own = Rank { index: rank.index - first, count }.share(group);
         let query = kv * group + own.start..kv * group + own.end;
         (!own.is_empty()).then_some(Self { query, kv: kv..kv + 1 })
     }
@@ -48,14 +48,9 @@ impl Heads {
     }
 }
 
-/// The things of `total` that `rank` has: neighbors, as many as the other ranks have, or one less.
-pub fn share(rank: Rank, total: usize) -> Range<usize> {
-    total * rank.index / rank.count..total * (rank.index + 1) / rank.count
-}
-
-/// As [`share`], with borders on multiples of `unit`.
+/// As [`Rank::share`], with borders on multiples of `unit`.
 pub fn share_in_units(rank: Rank, total: usize, unit: usize) -> Range<usize> {
-    let units = share(rank, total.div_ceil(unit));
+    let units = rank.share(total.div_ceil(unit));
     (units.start * unit).min(total)..(units.end * unit).min(total)
 }
 

@@ -8,6 +8,7 @@
 //! ahead, up to `Limits::run_ahead` steps are in flight when the next is planned: the tokens that
 //! they sample are unknown then, and what they use is not given to others.
 
+mod by_sequence;
 mod flight;
 mod pages;
 mod scheduler;
@@ -17,6 +18,7 @@ mod step;
 #[cfg(test)]
 mod tests;
 
+pub use by_sequence::BySequence;
 pub use pages::{PageId, PageKey};
 pub use scheduler::{Scheduler, Totals};
 pub use sequence::{Needs, Sequence};

@@ -16,24 +16,31 @@ pub struct PageId(pub u32);
 /// Names the content of a full page and of all pages before it.
 ///
 /// SHA-256 over the previous page's key and the page's tokens: two prompts of different users
-/// never meet by a collision that one of them made.
+/// never meet by a collision that one of them made. Kept as words, of which the first nearly always
+/// tells two keys apart.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct PageKey([u8; 32]);
+pub struct PageKey([u64; 4]);
 
 impl PageKey {
     pub(super) fn chain(previous: Option<&Self>, tokens: &[u32]) -> Self {
         let mut hash = Sha256::new();
-        hash.update(previous.map_or([0; 32], |key| key.0));
+        for word in previous.map_or([0; 4], |key| key.0) {
+            hash.update(word.to_le_bytes());
+        }
         for token in tokens {
             hash.update(token.to_le_bytes());
         }
-        Self(hash.finalize().into())
+        let mut key = [0; 4];
+        for (word, bytes) in key.iter_mut().zip(hash.finalize().chunks_exact(8)) {
+            *word = bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+        }
+        Self(key)
     }
 }
 
 impl fmt::Debug for PageKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:02x}{:02x}{:02x}{:02x}", self.0[0], self.0[1], self.0[2], self.0[3])
+        write!(f, "{:08x}", (self.0[0] as u32).swap_bytes())
     }
 }
 

@@ -3,12 +3,14 @@
 //! Age decides: the oldest waiting sequence is admitted first, and the youngest running one gives
 //! its pages up first. The oldest sequence of all therefore always moves on, and none starves.
 
-use std::collections::{BTreeMap, BTreeSet};
+#[cfg(test)]
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use super::flight::{Flights, Held};
 use super::pages::{PageId, PageKey, PagePool};
 use super::states::{StateId, StatePool};
-use super::{Limits, Needs, Plan, Refusal, SeqId, Sequence, Slot, step};
+use super::{BySequence, Limits, Needs, Plan, Refusal, SeqId, Sequence, Slot, step};
 
 /// Counts since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -27,7 +29,7 @@ pub struct Scheduler {
     pool: PagePool,
     states: StatePool,
     flights: Flights,
-    sequences: BTreeMap<SeqId, Sequence>,
+    sequences: BySequence<Sequence>,
     pub(super) waiting: BTreeSet<SeqId>,
     pub(super) running: BTreeSet<SeqId>,
     totals: Totals,
@@ -48,7 +50,7 @@ impl Scheduler {
             states: StatePool::new(limits.states.map_or(0, |states| states.places)),
             flights: Flights::default(),
             limits,
-            sequences: BTreeMap::new(),
+            sequences: BySequence::default(),
             waiting: BTreeSet::new(),
             running: BTreeSet::new(),
             totals: Totals::default(),
@@ -101,7 +103,7 @@ impl Scheduler {
         for slot in &flight.slots {
             let save = slot.state.and_then(|state| state.save);
             let end = slot.position + slot.rows;
-            if slot.position / page_tokens == end / page_tokens {
+            if slot.position % page_tokens + slot.rows < page_tokens {
                 debug_assert_eq!(save, None, "snapshots are taken where a page ends");
             } else if !flight.gone.contains(&slot.id) && self.limits.prefix_cache {
                 self.register(slot.id, end, save);
@@ -114,7 +116,7 @@ impl Scheduler {
 
     /// Makes the full pages below `end` findable, and the snapshot taken there.
     fn register(&mut self, id: SeqId, end: usize, save: Option<StateId>) {
-        let sequence = self.sequences.get_mut(&id).expect("a sequence in flight lives");
+        let sequence = self.sequences.get_mut(id).expect("a sequence in flight lives");
         let full = end / self.limits.page_tokens;
         extend_keys(sequence, full, self.limits.page_tokens);
         for index in sequence.registered..full {
@@ -132,12 +134,12 @@ impl Scheduler {
 
     /// Adds the token that a committed step sampled to a sequence that goes on.
     pub fn append(&mut self, id: SeqId, token: u32) {
-        self.sequences.get_mut(&id).expect("a sampled sequence lives").push(token);
+        self.sequences.get_mut(id).expect("a sampled sequence lives").push(token);
     }
 
     /// Takes a finished or aborted sequence out; what it held is free once no step uses it.
     pub fn remove(&mut self, id: SeqId) -> Option<Sequence> {
-        let mut sequence = self.sequences.remove(&id)?;
+        let mut sequence = self.sequences.remove(id)?;
         self.waiting.remove(&id);
         self.running.remove(&id);
         let held = sequence.rewind();
@@ -153,7 +155,7 @@ impl Scheduler {
 
     /// A sequence that is not finished.
     pub fn sequence(&self, id: SeqId) -> Option<&Sequence> {
-        self.sequences.get(&id)
+        self.sequences.get(id)
     }
 
     /// Whether there is nothing to do.
@@ -187,13 +189,13 @@ impl Scheduler {
     }
 
     pub(super) fn get(&self, id: SeqId) -> &Sequence {
-        &self.sequences[&id]
+        self.sequences.get(id).expect("the sequence lives")
     }
 
     /// Plans the next rows of a running sequence.
     pub(super) fn slot(&mut self, id: SeqId, rows: usize) -> Slot {
         let save = self.snapshot_place(id, rows);
-        self.sequences.get_mut(&id).expect("a planned sequence lives").advance(rows, save)
+        self.sequences.get_mut(id).expect("a planned sequence lives").advance(rows, save)
     }
 
     /// A place for the snapshot after the next `rows` rows, where one is due and there is room.
@@ -203,7 +205,7 @@ impl Scheduler {
         if !self.limits.prefix_cache || !end.is_multiple_of(interval) {
             return None;
         }
-        let sequence = self.sequences.get_mut(&id).expect("a planned sequence lives");
+        let sequence = self.sequences.get_mut(id).expect("a planned sequence lives");
         if end <= sequence.tokens().len() {
             let full = end / self.limits.page_tokens;
             extend_keys(sequence, full, self.limits.page_tokens);
@@ -247,7 +249,7 @@ impl Scheduler {
             self.pool.share(*page);
         }
         let fresh: Vec<_> = (0..fresh).map_while(|_| self.take_page()).collect();
-        let sequence = self.sequences.get_mut(&id).expect("an admitted sequence lives");
+        let sequence = self.sequences.get_mut(id).expect("an admitted sequence lives");
         sequence.registered = found.len();
         sequence.planned = cached;
         sequence.prefill_end = tokens;
@@ -287,7 +289,7 @@ impl Scheduler {
         let page_tokens = self.limits.page_tokens;
         while self.get(id).needs_page(page_tokens) {
             if let Some(page) = self.take_page() {
-                self.sequences.get_mut(&id).expect("a running sequence lives").pages.push(page);
+                self.sequences.get_mut(id).expect("a running sequence lives").pages.push(page);
                 continue;
             }
             if self.flights.have_pages() {
@@ -304,7 +306,7 @@ impl Scheduler {
     }
 
     fn preempt(&mut self, id: SeqId) {
-        let held = self.sequences.get_mut(&id).expect("a running sequence lives").rewind();
+        let held = self.sequences.get_mut(id).expect("a running sequence lives").rewind();
         self.retire(id, held);
         self.running.remove(&id);
         self.waiting.insert(id);
@@ -319,7 +321,7 @@ impl Scheduler {
             return Vec::new();
         }
         let page_tokens = self.limits.page_tokens;
-        let sequence = self.sequences.get_mut(&id).expect("a waiting sequence lives");
+        let sequence = self.sequences.get_mut(id).expect("a waiting sequence lives");
         let full = (sequence.tokens().len() - 1) / page_tokens;
         extend_keys(sequence, full, page_tokens);
         let mut found: Vec<_> =
@@ -360,10 +362,10 @@ impl Scheduler {
     #[cfg(test)]
     pub(super) fn check(&self) {
         let (mut pages, mut states) = (BTreeMap::new(), BTreeMap::new());
-        for (id, sequence) in &self.sequences {
-            assert!(self.running.contains(id) != self.waiting.contains(id));
+        for (id, sequence) in self.sequences.iter() {
+            assert!(self.running.contains(&id) != self.waiting.contains(&id));
             let is_bare = sequence.pages.is_empty() && sequence.state.is_none();
-            assert!(self.running.contains(id) != is_bare);
+            assert!(self.running.contains(&id) != is_bare);
             assert_eq!(sequence.load, None, "a snapshot is loaded by the step of the admission");
             sequence.pages.iter().for_each(|page| *pages.entry(*page).or_insert(0) += 1);
             sequence.state.iter().for_each(|state| *states.entry(*state).or_insert(0) += 1);

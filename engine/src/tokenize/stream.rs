@@ -27,6 +27,13 @@ impl Detokenizer {
         if self.skip_special && piece.is_special {
             return;
         }
+        // Most tokens are whole characters.
+        if self.pending.is_empty()
+            && let Ok(whole) = std::str::from_utf8(piece.bytes)
+        {
+            text.push_str(whole);
+            return;
+        }
         self.pending.extend_from_slice(piece.bytes);
         let mut rest = self.pending.as_slice();
         loop {

@@ -196,6 +196,42 @@ impl Checkpoint {
         self.tensors.contains_key(name)
     }
 
+    /// Where the stream of the tensor `name` begins, if its numbers are made up in bf16
+    /// ([`random`]).
+    ///
+    /// # Errors
+    /// There is no such tensor, or its shape is another.
+    pub fn stream(&self, name: &str, shape: &[usize]) -> Result<Option<u64>, LoadError> {
+        let Numbers::Random { seed } = &self.numbers else { return Ok(None) };
+        let weight_type = match self.tensors.is_empty() {
+            true => Some(self.quantization.made_up(name, shape)),
+            false => self.listed(name, shape)?.weight_type,
+        };
+        let is_bf16 = weight_type == Some(WeightType::Bf16) && shape.len() > 1;
+        Ok(is_bf16.then(|| random::stream_start(*seed, name)))
+    }
+
+    /// The `count` scales that are stored as `name`, or one for all; none where none are.
+    ///
+    /// # Errors
+    /// They are of another shape or type, or one is not above 0.
+    pub fn scales(&self, name: &str, count: usize) -> Result<Option<Vec<f32>>, LoadError> {
+        let Some(stored) = self.tensors.get(name) else { return Ok(None) };
+        let shape = match stored.shape.as_slice() {
+            [] | [1] => stored.shape.clone(),
+            _ => vec![count],
+        };
+        let mut scales = self.floats(name, &shape)?;
+        if scales.iter().any(|scale| !(*scale > 0.0 && scale.is_finite())) {
+            let reason = "a scale is not above 0".to_owned();
+            return Err(LoadError::config(&self.path, name, reason));
+        }
+        if scales.len() == 1 {
+            scales.resize(count, scales[0]);
+        }
+        Ok(Some(scales))
+    }
+
     /// Elements between two places at which the rows of `name`, of `shape`, can be cut.
     pub fn cut_unit(&self, name: &str, shape: &[usize]) -> usize {
         match self.tensors.get(name) {

@@ -59,7 +59,7 @@ impl Active {
         end_tokens: &[u32],
     ) -> Result<(u32, bool), String> {
         let banned = self.banned(sequence.output().len(), end_tokens);
-        let guide = self.request.guide.as_mut();
+        let guide = self.request.guide.as_deref_mut();
         let allowed = guide.map(Guide::allowed).transpose().map_err(|error| error.to_string())?;
         let allowed = allowed.flatten();
         let row = Row {

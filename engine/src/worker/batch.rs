@@ -12,7 +12,7 @@ impl Desk {
         batch.segments.resize_with(plan.slots.len(), Default::default);
         for (slot, segment) in plan.slots.iter().zip(&mut batch.segments) {
             let sequence = self.scheduler.sequence(slot.id).expect("a planned sequence lives");
-            let active = self.active.get_mut(&slot.id).expect("a planned sequence is active");
+            let active = self.active.get_mut(slot.id).expect("a planned sequence is active");
             let end = slot.position + slot.rows;
             let known = &sequence.tokens()[slot.position..end - usize::from(slot.unknown)];
             batch.tokens.extend(known.iter().copied().map(StepToken::Known));

@@ -1,6 +1,5 @@
 //! All of the worker but the model: what was asked, what the scheduler is told, what goes out.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -12,14 +11,14 @@ use crate::clock::Clock;
 use crate::metrics::{Metrics, Outcome};
 use crate::model::{Landed, LogitRows};
 use crate::sample::{NoFiniteLogit, Sampler, TokenLogprobs};
-use crate::schedule::{Limits, Needs, Scheduler, SeqId};
+use crate::schedule::{BySequence, Limits, Needs, Scheduler, SeqId};
 use crate::text::Text;
 
 #[derive(Debug)]
 pub(super) struct Desk {
     pub(super) scheduler: Scheduler,
     sampler: Sampler,
-    pub(super) active: BTreeMap<SeqId, Active>,
+    pub(super) active: BySequence<Active>,
     text: Arc<dyn Text>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) clock: Clock,
@@ -51,7 +50,7 @@ impl Desk {
         clock: Clock,
     ) -> Self {
         let (scheduler, sampler, active) =
-            (Scheduler::new(limits), Sampler::default(), BTreeMap::new());
+            (Scheduler::new(limits), Sampler::default(), BySequence::default());
         Self { scheduler, sampler, active, text, metrics, clock }
     }
 
@@ -70,7 +69,7 @@ impl Desk {
             Command::Abort(ids) => {
                 for id in ids {
                     if self.scheduler.remove(id).is_some() {
-                        self.active.remove(&id);
+                        self.active.remove(id);
                         self.metrics.count_request(Outcome::Abort);
                     }
                 }
@@ -122,6 +121,7 @@ impl Desk {
     ) {
         self.scheduler.commit(&flight.plan);
         outputs.reserve(flight.plan.slots.len());
+        let before = outputs.len();
         let (mut logits, mut tokens) = (landed.logits, landed.tokens.iter());
         for (slot, segment) in flight.plan.slots.iter().zip(&flight.batch.segments) {
             let choice = match segment.logits {
@@ -133,7 +133,7 @@ impl Desk {
                 }
             };
             // A sequence that ended while this step was in flight has no use for it.
-            let Some(active) = self.active.get_mut(&slot.id) else { continue };
+            let Some(active) = self.active.get_mut(slot.id) else { continue };
             if active.started.is_none() {
                 let start = flight.start;
                 active.started = Some(start);
@@ -151,13 +151,15 @@ impl Desk {
             }
         }
         assert!(logits.is_empty() && tokens.next().is_none(), "nothing came that nobody asked for");
+        let generated = outputs[before..].iter().filter(|output| output.token.is_some()).count();
+        self.metrics.generation_tokens.fetch_add(generated as u64, Relaxed);
     }
 
     /// One more token of a sequence, which may be its last.
     fn advance(&mut self, id: SeqId, choice: Choice<'_>) -> Output {
         let sequence = self.scheduler.sequence(id).expect("a sampled sequence lives");
         let cached_tokens = sequence.cached_tokens();
-        let active = self.active.get_mut(&id).expect("a sampled sequence is active");
+        let active = self.active.get_mut(id).expect("a sampled sequence is active");
         let n_before = sequence.output().len();
         let prompt = active.prompt.take().map(PromptLogprobs::finish);
         if active.request.max_tokens == 0 {
@@ -180,7 +182,6 @@ impl Desk {
                 return Output::failed(id, reason, cached_tokens);
             }
         };
-        self.metrics.generation_tokens.fetch_add(1, Relaxed);
         if active.first_token.is_none() {
             let now = self.clock.elapsed();
             active.first_token = Some(now);
@@ -202,7 +203,7 @@ impl Desk {
 
     fn end(&mut self, id: SeqId, outcome: Outcome, n_tokens: usize) {
         self.scheduler.remove(id);
-        let active = self.active.remove(&id).expect("a sequence ends once");
+        let active = self.active.remove(id).expect("a sequence ends once");
         self.metrics.count_request(outcome);
         if let Some(first) = active.first_token
             && n_tokens > 1

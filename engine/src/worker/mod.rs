@@ -53,8 +53,8 @@ pub struct Request {
     pub prompt_logprobs: bool,
     /// Whether special tokens are part of the text, by their names.
     pub shows_special: bool,
-    /// Keeps the output within a structure.
-    pub guide: Option<Guide>,
+    /// Keeps the output within a structure. Few requests have one, and it is large.
+    pub guide: Option<Box<Guide>>,
 }
 
 /// What the front end asks.
@@ -150,22 +150,35 @@ impl Worker {
         commands: &mpsc::Receiver<Command>,
         outputs: &async_mpsc::UnboundedSender<Vec<Output>>,
     ) -> Result<(), StepError> {
-        loop {
-            let mut step_outputs = Vec::new();
-            if self.is_idle() {
-                let Ok(command) = commands.recv() else { return Ok(()) };
-                self.desk.obey(command, &mut step_outputs);
-            }
-            for command in commands.try_iter() {
-                self.desk.obey(command, &mut step_outputs);
-            }
-            self.step(&mut step_outputs)?;
-            self.desk.publish_counts();
-            if !step_outputs.is_empty() {
-                // Without a front end nobody minds the outputs, and the commands end next.
-                let _ = outputs.send(step_outputs);
-            }
+        while self.turn(commands, outputs)? {}
+        Ok(())
+    }
+
+    /// Takes what was asked, and begins a step or lands one; waits where nothing is under way. False
+    /// once every command sender is gone.
+    ///
+    /// # Errors
+    /// As [`Worker::run`].
+    pub fn turn(
+        &mut self,
+        commands: &mpsc::Receiver<Command>,
+        outputs: &async_mpsc::UnboundedSender<Vec<Output>>,
+    ) -> Result<bool, StepError> {
+        let mut step_outputs = Vec::new();
+        if self.is_idle() {
+            let Ok(command) = commands.recv() else { return Ok(false) };
+            self.desk.obey(command, &mut step_outputs);
         }
+        for command in commands.try_iter() {
+            self.desk.obey(command, &mut step_outputs);
+        }
+        self.step(&mut step_outputs)?;
+        self.desk.publish_counts();
+        if !step_outputs.is_empty() {
+            // Without a front end nobody minds the outputs, and the commands end next.
+            let _ = outputs.send(step_outputs);
+        }
+        Ok(true)
     }
 
     fn is_idle(&self) -> bool {

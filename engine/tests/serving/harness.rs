@@ -194,7 +194,7 @@ fn info() -> ServerInfo {
         device: "cpu",
         device_name: "none".into(),
         config: {
-            let machine = Machine { cores: 2, processor: "none", gpu: None };
+            let machine = Machine { cores: 2, processor: "none", gpus: &[] };
             Config::resolve(Flags::default(), &machine).unwrap().effective()
         },
         config_sha256: String::new(),

@@ -1,6 +1,7 @@
 //! Activations on the device.
 
 use super::driver::Address;
+use super::group::Numbers;
 use super::stream::{Room, Stream};
 use crate::model::StepError;
 
@@ -80,6 +81,12 @@ impl Buffer {
     pub(super) fn f32(&self) -> Address {
         assert_eq!(self.number, Number::F32, "the operation takes f32");
         self.room.address()
+    }
+
+    /// All that it holds.
+    pub(super) fn numbers(&self) -> Numbers {
+        let (at, count) = (self.room.address(), self.rows * self.cols);
+        Numbers { at, count, number: self.number }
     }
 
     /// Where it is, whatever it holds.

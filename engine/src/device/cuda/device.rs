@@ -7,7 +7,8 @@ use half::bf16;
 
 use super::buffer::{Buffer, Number};
 use super::cache::{Kv, State};
-use super::driver::{Address, Arguments, Driver, Memory, Pinned};
+use super::driver::{Address, Arguments, Driver, Member, Memory, Pinned};
+use super::group::Group;
 use super::landing::Landing;
 use super::launch::attention::{
     AttentionArguments, AttentionPlan, MergeArguments, PageType, entry as attention_entry,
@@ -19,23 +20,25 @@ use super::products::Products;
 use super::routes::{Router, Routes};
 use super::staging::Staging;
 use super::step::{Attending, Draft, Plan, Scratch};
+use super::steps::Steps;
 use super::stream::{Room, Stream};
 use super::weights::{self, Matrix, Part, Vector};
 use crate::device::batch::{check, check_states};
 use crate::device::{
-    AttentionLayer, DeltaNetLayer, DeltaNetShape, Device, Gate, HostMatrix, KvShape, Rank,
-    Rotation, Stack, StateShape, StepRows,
+    AttentionLayer, Collective, DeltaNetLayer, DeltaNetShape, Device, Gate, HostMatrix, KvShape,
+    RandomRows, Rank, Rotation, Stack, StateShape, StepRows,
 };
 use crate::model::{Landed, StepBatch, StepError};
 
-/// Room for what steps read beside activations, at least: page tables of 256 sequences of 8,000 tokens.
-const METADATA_BYTES_MIN: usize = 1 << 20;
 /// Steps in flight when the next is planned.
-const RUN_AHEAD: usize = 1;
+pub const RUN_AHEAD: usize = 1;
 
 /// One GPU.
 #[derive(Debug)]
 pub struct Cuda {
+    /// The way to the other ranks, where there are any. It goes first: what the device still computes
+    /// may wait for them.
+    group: Option<Group>,
     stream: Stream,
     staging: Staging,
     layers: Layers,
@@ -43,6 +46,8 @@ pub struct Cuda {
     /// Partial results of attention.
     lines: Room,
     products: Products,
+    /// Products with the padding of their weights.
+    padded: Buffer,
     router: Router,
     landing: Landing,
     steps: Steps,
@@ -52,33 +57,61 @@ pub struct Cuda {
     replayed: Option<Address>,
 }
 
-/// Memory for what steps read beside activations.
-#[derive(Debug, Default)]
-struct Steps {
-    metadata: Room,
-    turns: Room,
-    /// Inverse frequencies of the rotation that was last asked for.
-    frequencies: Option<(Rotation, Part)>,
-    /// Filled in turns: the step before may still be on its way.
-    pinned: Vec<Pinned>,
-    next: usize,
-}
-
 impl Cuda {
     pub fn new(driver: Arc<dyn Driver>) -> Self {
         Self {
+            group: None,
             staging: Staging::new(Arc::clone(&driver)),
             stream: Stream::new(driver),
             layers: Layers::default(),
             attending: Vec::new(),
             lines: Room::default(),
             products: Products::default(),
+            padded: Buffer::new(1),
             router: Router::default(),
             landing: Landing::default(),
             steps: Steps::default(),
             places: None,
             replayed: None,
         }
+    }
+
+    /// The devices of `members`, which share a model, in the order of their ranks.
+    ///
+    /// # Errors
+    /// A device is full.
+    pub fn group(members: Vec<Member>) -> Result<Vec<Self>, StepError> {
+        let drivers: Vec<_> = members.iter().map(|member| Arc::clone(&member.driver)).collect();
+        let groups = Group::of(members)?;
+        let ranks = drivers.into_iter().zip(groups);
+        Ok(ranks.map(|(driver, group)| Self { group: Some(group), ..Self::new(driver) }).collect())
+    }
+
+    /// `out = x * w^T` in `number`, without the padding that `w` may have.
+    fn product(
+        &mut self,
+        x: &Buffer,
+        w: &Matrix,
+        out: &mut Buffer,
+        number: Number,
+    ) -> Result<(), StepError> {
+        if w.padding == 0 {
+            return self.products.matmul(&mut self.stream, x, w, out, number);
+        }
+        let (rows, cols) = (out.rows(), out.cols());
+        let to = out.output(&mut self.stream, number)?;
+        self.padded.reshape(&mut self.stream, rows, w.n)?;
+        self.products.matmul(&mut self.stream, x, w, &mut self.padded, number)?;
+        if rows == 0 {
+            return Ok(());
+        }
+        let entry = match number {
+            Number::Bf16 => "leave_padding_bf16",
+            Number::F32 => "leave_padding_f32",
+        };
+        let arguments = Arguments::new().address(to).address(self.padded.address());
+        let arguments = arguments.value(cols as u32).value(w.n as u32);
+        self.stream.launch(entry, Launch::numbers(rows, cols), &arguments)
     }
 
     /// One launch over the elements of `x` and `out`.
@@ -94,47 +127,6 @@ impl Cuda {
         let arguments = Arguments::new().address(to).address(x).value(rows as u32);
         let arguments = more(arguments.value(cols as u32));
         self.stream.launch(entry, Launch::elements(rows, cols), &arguments)
-    }
-
-    /// Lays out a step and begins to copy it to the device; gives where it will be.
-    fn send(&mut self, draft: &Draft<'_>) -> Result<Address, StepError> {
-        let (steps, bytes) = (&mut self.steps, 4 * draft.layout.words);
-        // Page tables grow with every page, and what was recorded must not move each time.
-        let room = bytes.next_power_of_two().max(METADATA_BYTES_MIN);
-        if steps.pinned.len() <= RUN_AHEAD {
-            steps.pinned.push(Pinned::new(self.stream.driver(), room)?);
-            steps.next = steps.pinned.len() - 1;
-        } else {
-            steps.next = (steps.next + 1) % steps.pinned.len();
-        }
-        let pinned = &mut steps.pinned[steps.next];
-        if pinned.size() < bytes {
-            *pinned = Pinned::new(self.stream.driver(), room)?;
-        }
-        let words = bytemuck::cast_slice_mut(&mut pinned.bytes_mut()[..bytes]);
-        draft.write(self.landing.first_drawn(), words);
-        let metadata = self.stream.room(&mut steps.metadata, room)?;
-        pinned.upload(metadata, bytes)?;
-        Ok(metadata)
-    }
-
-    /// Computes the turns of a step's positions.
-    fn turn(&mut self, rotation: &Rotation, plan: &Plan) -> Result<Address, StepError> {
-        let (rows, pairs) = (plan.layout.rows.all, plan.pairs);
-        let turns = self.stream.room(&mut self.steps.turns, (8 * rows * pairs).max(1))?;
-        if !matches!(&self.steps.frequencies, Some((known, _)) if known == rotation) {
-            let part = Part::new(self.stream.driver(), 4 * pairs)?;
-            self.staging.send_f32(part.address(), &rotation.inverse_frequencies)?;
-            self.steps.frequencies = Some((rotation.clone(), part));
-        }
-        let (_, frequencies) = self.steps.frequencies.as_ref().expect("they were just sent");
-        if pairs > 0 {
-            let arguments = Arguments::new().address(turns).address(plan.at(plan.layout.positions));
-            let arguments = arguments.address(frequencies.address());
-            let arguments = arguments.value(rows as u32).value(pairs as u32).value(rotation.factor);
-            self.stream.launch("turns", Launch::turns(rows, pairs), &arguments)?;
-        }
-        Ok(turns)
     }
 }
 
@@ -200,6 +192,14 @@ impl Device for Cuda {
 
     fn matrix(&mut self, parts: &[HostMatrix<'_>]) -> Result<Matrix, StepError> {
         weights::matrix(&mut self.staging, self.stream.driver(), parts)
+    }
+
+    fn random_matrix(
+        &mut self,
+        parts: &[RandomRows],
+        k: usize,
+    ) -> Result<Option<Matrix>, StepError> {
+        weights::random_matrix(&self.stream, parts, k)
     }
 
     fn vector(&mut self, values: &[f32]) -> Result<Vector, StepError> {
@@ -274,13 +274,15 @@ impl Device for Cuda {
         };
         let draft = Draft::new(batch, &self.attending, scratch);
         self.landing.reserve(&mut self.stream, draft.layout.rows.head)?;
-        let metadata = self.send(&draft)?;
+        let first_drawn = self.landing.first_drawn();
+        let metadata = self.steps.send(&mut self.stream, &draft, first_drawn)?;
         let (reads, draws) = draft.head();
         let pairs = rotation.inverse_frequencies.len();
         let Draft { bucket, layout, .. } = draft;
         let turns = Address::NULL;
         let plan = Plan { layout, bucket, metadata, turns, pairs, reads, draws };
-        Ok(Plan { turns: self.turn(rotation, &plan)?, ..plan })
+        let turns = self.steps.turn(&mut self.stream, &mut self.staging, rotation, &plan)?;
+        Ok(Plan { turns, ..plan })
     }
 
     fn rows(&self, plan: &Plan) -> StepRows {
@@ -288,25 +290,41 @@ impl Device for Cuda {
     }
 
     fn replay(&mut self, plan: &Plan) -> Result<bool, StepError> {
-        self.replayed = match plan.bucket {
-            Some(rows) => self.stream.replay(rows)?,
-            None => None,
-        };
+        self.replayed = None;
+        if let Some(rows) = plan.bucket {
+            let known = self.stream.known(rows);
+            // A rank whose memory has moved has no records any more: the others run with it.
+            let known = match &mut self.group {
+                Some(group) => group.least(f32::from(known))? as u8,
+                None => known,
+            };
+            self.replayed = self.stream.replay(rows, known)?;
+        }
         Ok(self.replayed.is_some())
     }
 
     fn rank(&self) -> Rank {
-        Rank::ONLY
+        self.group.as_ref().map_or(Rank::ONLY, Collective::rank)
     }
 
-    fn all_reduce_sum(&mut self, _x: &mut Buffer) -> Result<(), StepError> {
-        Ok(())
+    fn all_reduce_sum(&mut self, x: &mut Buffer) -> Result<(), StepError> {
+        match &mut self.group {
+            Some(group) => group.all_reduce_sum(&mut x.numbers()),
+            None => Ok(()),
+        }
     }
 
     fn all_gather(&mut self, x: &Buffer, out: &mut Buffer) -> Result<(), StepError> {
-        let to = out.output(&mut self.stream, x.number())?;
-        let bytes = x.rows() * x.cols() * x.number().bytes();
-        self.stream.driver().copy(to, x.address(), bytes)
+        out.output(&mut self.stream, x.number())?;
+        let mut all = out.numbers();
+        let bytes = all.count * all.number.bytes();
+        match &mut self.group {
+            Some(group) => {
+                group.make_room(&mut self.stream, bytes.max(1))?;
+                group.all_gather(&x.numbers(), x.rows(), &mut all)
+            }
+            None => self.stream.driver().copy(all.at, x.address(), bytes),
+        }
     }
 
     fn embed(
@@ -319,7 +337,8 @@ impl Device for Cuda {
         let to = out.output(&mut self.stream, Number::Bf16)?;
         let arguments = Arguments::new().address(to).address(table.weights.address());
         let arguments = arguments.address(plan.at(plan.layout.ids)).address(self.landing.ids());
-        let arguments = arguments.value(first as u32).value(table.n as u32).value(table.k as u32);
+        let known = (table.n - table.padding) as u32;
+        let arguments = arguments.value(first as u32).value(known).value(table.k as u32);
         self.stream.launch("embed", Launch::row_copies(out.rows(), table.k), &arguments)
     }
 
@@ -349,7 +368,9 @@ impl Device for Cuda {
     }
 
     fn land<'a>(&'a mut self, _logits: &'a mut Buffer) -> Result<Landed<'a>, StepError> {
-        self.landing.land(&self.stream)
+        let landed = self.landing.land(&self.stream)?;
+        self.group.as_ref().map_or(Ok(()), Group::check)?;
+        Ok(landed)
     }
 
     fn rms_norm(
@@ -382,11 +403,11 @@ impl Device for Cuda {
     }
 
     fn matmul(&mut self, x: &Buffer, w: &Matrix, out: &mut Buffer) -> Result<(), StepError> {
-        self.products.matmul(&mut self.stream, x, w, out, Number::Bf16)
+        self.product(x, w, out, Number::Bf16)
     }
 
     fn scores(&mut self, x: &Buffer, w: &Matrix, out: &mut Buffer) -> Result<(), StepError> {
-        self.products.matmul(&mut self.stream, x, w, out, Number::F32)
+        self.product(x, w, out, Number::F32)
     }
 
     fn add_bias(&mut self, x: &mut Buffer, bias: &Vector) -> Result<(), StepError> {

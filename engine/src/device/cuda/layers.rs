@@ -45,6 +45,9 @@ impl Layers {
         if let Some(sinks) = &layer.sinks {
             driver.copy(part.address(), sinks.part.address(), 4 * sinks.len)?;
         }
+        if let Some(scales) = &layer.scales {
+            driver.copy(part.address().plus(4 * heads), scales.part.address(), 4 * scales.len)?;
+        }
         let norms = match &layer.head_norms {
             Some(norms) => Some(side_by_side(stream, &[&norms.query, &norms.key])?),
             None => None,

@@ -8,6 +8,7 @@ mod buffer;
 mod cache;
 mod device;
 pub mod driver;
+mod group;
 mod landing;
 pub mod launch;
 mod layers;
@@ -15,6 +16,7 @@ mod products;
 mod routes;
 mod staging;
 mod step;
+mod steps;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -50,9 +52,9 @@ pub fn gpus() -> Vec<Gpu> {
     panic::catch_unwind(list).unwrap_or_default()
 }
 
-/// The GPU that would be used: the first, if the kernels are made for it.
-pub fn first_usable() -> Option<Gpu> {
-    gpus().into_iter().next().filter(|gpu| gpu.capability >= CAPABILITY_MIN)
+/// The GPUs that would be used, one a rank: the first, as far as the kernels are made for them.
+pub fn usable() -> Vec<Gpu> {
+    gpus().into_iter().take_while(|gpu| gpu.capability >= CAPABILITY_MIN).collect()
 }
 
 /// What machine code is made for. GPUs of one major number run what is made for its first; the

@@ -106,27 +106,38 @@ impl Stream {
         Ok(())
     }
 
+    /// How far the steps of `rows` rows are known: 0 not at all, 1 one ran, 2 one was recorded.
+    pub fn known(&self, rows: usize) -> u8 {
+        match self.buckets.get(&rows) {
+            None => 0,
+            Some(Seen::Once) => 1,
+            Some(Seen::Recorded { .. }) => 2,
+        }
+    }
+
     /// Runs a step of `rows` rows as it was recorded, and says where its logits are. The first such
-    /// step is run by its operations, and the second is recorded while they are called.
+    /// step is run by its operations, and the second is recorded while they are called. `known` is
+    /// [`Stream::known`], or less where others know less.
     ///
     /// # Errors
     /// The device failed.
-    pub fn replay(&mut self, rows: usize) -> Result<Option<Address>, StepError> {
+    pub fn replay(&mut self, rows: usize, known: u8) -> Result<Option<Address>, StepError> {
         match self.buckets.get(&rows) {
-            None => {
-                self.buckets.insert(rows, Seen::Once);
-                Ok(None)
-            }
-            Some(Seen::Once) => {
-                self.driver.begin_record()?;
-                self.recording = Some(rows);
-                Ok(None)
-            }
-            Some(Seen::Recorded { record, logits }) => {
+            Some(Seen::Recorded { record, logits }) if known == 2 => {
                 self.driver.replay(*record)?;
-                Ok(Some(*logits))
+                return Ok(Some(*logits));
             }
+            Some(Seen::Recorded { record, .. }) => self.driver.release_record(*record),
+            _ => {}
         }
+        if known == 0 {
+            self.buckets.insert(rows, Seen::Once);
+        } else {
+            self.buckets.remove(&rows);
+            self.driver.begin_record()?;
+            self.recording = Some(rows);
+        }
+        Ok(None)
     }
 
     /// Ends the record of a step, if there is one, and runs it. Its logits are at `logits`.

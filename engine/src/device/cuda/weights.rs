@@ -7,14 +7,18 @@ use std::sync::Arc;
 
 use half::bf16;
 
-use super::driver::{Address, Driver, Memory};
+use super::driver::{Address, Arguments, Driver, Memory};
+use super::launch::Launch;
 use super::launch::product::{MatmulPlan, MatrixType};
 use super::staging::Staging;
-use crate::device::HostMatrix;
+use super::stream::Stream;
+use crate::device::{HostMatrix, RandomRows};
 use crate::model::StepError;
-use crate::weights::WeightType;
 use crate::weights::format::dequantize;
+use crate::weights::{WeightType, random};
 
+/// Rows, output columns, that kernels take at a time.
+const ROWS: usize = 8;
 /// Rows and columns that share a scale of e4m3.
 const SCALED: usize = 128;
 /// Weights of a block as [`HostMatrix`] has them, of e4m3 and of MXFP4.
@@ -68,6 +72,8 @@ pub struct Vector {
 pub struct Matrix {
     pub matrix_type: MatrixType,
     pub n: usize,
+    /// How many of the last rows were added, zeros, as kernels take columns by eight.
+    pub padding: usize,
     pub k: usize,
     pub weights: Part,
     /// f32 of e4m3, bytes of MXFP4, nothing of bf16.
@@ -77,6 +83,26 @@ pub struct Matrix {
 }
 
 impl Matrix {
+    /// Room for `stored` rows, with padding as kernels want it.
+    fn room(
+        driver: &Arc<dyn Driver>,
+        matrix_type: MatrixType,
+        stored: usize,
+        k: usize,
+    ) -> Result<Self, StepError> {
+        let n = stored.next_multiple_of(ROWS);
+        let (weight_bytes, scale_bytes) = bytes(matrix_type, n, k);
+        let weights = Part::new(driver, weight_bytes)?;
+        let scales = Part::new(driver, scale_bytes)?;
+        let padding = n - stored;
+        if padding > 0 {
+            let used = weight_bytes / n * stored;
+            driver.zero(weights.address().plus(used), weight_bytes - used)?;
+        }
+        let plan = MatmulPlan::new(driver.facts().processors, matrix_type, n, k);
+        Ok(Self { matrix_type, n, padding, k, weights, scales, plan })
+    }
+
     /// Bytes of the weights, and of their scales.
     pub fn bytes(&self) -> (usize, usize) {
         bytes(self.matrix_type, self.n, self.k)
@@ -129,7 +155,7 @@ pub fn matrix(
     parts: &[HostMatrix<'_>],
 ) -> Result<Matrix, StepError> {
     let rows = Rows(parts);
-    let (n, k) = (rows.count(), rows.k());
+    let (stored, k) = (rows.count(), rows.k());
     let e4m3_scales = rows.e4m3_scales();
     let matrix_type = match e4m3_scales {
         _ if rows.are_all(WeightType::Mxfp4) => MatrixType::Mxfp4,
@@ -137,20 +163,21 @@ pub fn matrix(
         None => MatrixType::Bf16,
     };
     let piece = matrix_type.piece();
-    if !n.is_multiple_of(8) || !k.is_multiple_of(piece) {
+    // Experts are multiplied by without a place to leave padding.
+    let is_padded = !stored.is_multiple_of(ROWS) && matrix_type == MatrixType::Mxfp4;
+    if !k.is_multiple_of(piece) || is_padded {
         return Err(refused(format!(
-            "weights of {n} x {k} in {matrix_type:?}: the kernels take multiples of 8 and of {piece}"
+            "weights of {stored} x {k} in {matrix_type:?}: the kernels take multiples of {ROWS} and of \
+             {piece}"
         )));
     }
-    let (weight_bytes, scale_bytes) = bytes(matrix_type, n, k);
-    let weights = Part::new(driver, weight_bytes)?;
-    let scales = Part::new(driver, scale_bytes)?;
-    let to = weights.address();
+    let matrix = Matrix::room(driver, matrix_type, stored, k)?;
+    let (to, scales) = (matrix.weights.address(), &matrix.scales);
     match (matrix_type, &e4m3_scales) {
         (MatrixType::Mxfp4, _) => send_mxfp4(staging, &rows, to, scales.address())?,
         (MatrixType::E4m3, Some(values)) => {
             staging.send_f32(scales.address(), values)?;
-            staging.send(to, n, k, |row, out| {
+            staging.send(to, stored, k, |row, out| {
                 let blocks = rows.row(row).1.chunks_exact(WeightType::F8E4M3.block_bytes());
                 for (block, out) in blocks.zip(out.chunks_exact_mut(BLOCK)) {
                     out.copy_from_slice(&block[size_of::<f32>()..]);
@@ -159,8 +186,51 @@ pub fn matrix(
         }
         _ => send_bf16(staging, &rows, to)?,
     }
-    let plan = MatmulPlan::new(driver.facts().processors, matrix_type, n, k);
-    Ok(Matrix { matrix_type, n, k, weights, scales, plan })
+    Ok(matrix)
+}
+
+/// Rows of random bf16 under one another, made on the device; none where the kernel makes no such
+/// rows.
+///
+/// # Errors
+/// The device is full, or failed.
+pub fn random_matrix(
+    stream: &Stream,
+    parts: &[RandomRows],
+    k: usize,
+) -> Result<Option<Matrix>, StepError> {
+    // Four numbers of a stream are made at a time, and eight are written.
+    let is_made =
+        |part: &RandomRows| part.stride.is_multiple_of(4) && part.column.is_multiple_of(4);
+    if !k.is_multiple_of(MatrixType::Bf16.piece()) || !parts.iter().all(is_made) {
+        return Ok(None);
+    }
+    let stored = parts.iter().map(|part| part.n).sum();
+    let matrix = Matrix::room(stream.driver(), MatrixType::Bf16, stored, k)?;
+    let mut to = matrix.weights.address();
+    for part in parts {
+        for (row, rows) in runs(part) {
+            let first = row * part.stride + part.column;
+            let arguments = Arguments::new().address(to).value(part.start).value(first as u64);
+            let arguments = arguments.value(part.stride as u64).value(rows as u64);
+            let arguments = arguments.value(k as u32).value(random::BF16_FACTOR);
+            stream.launch("random_bf16", Launch::elements(rows, k), &arguments)?;
+            to = to.plus(2 * rows * k);
+        }
+    }
+    Ok(Some(matrix))
+}
+
+/// The stored rows of `part`, in their order: where neighbors begin, and how many there are.
+fn runs(part: &RandomRows) -> Vec<(usize, usize)> {
+    let mut runs: Vec<(usize, usize)> = Vec::new();
+    for row in (0..part.n).map(|n| part.row + part.order.stored_row(n)) {
+        match runs.last_mut() {
+            Some((first, rows)) if *first + *rows == row => *rows += 1,
+            _ => runs.push((row, 1)),
+        }
+    }
+    runs
 }
 
 fn refused(message: String) -> StepError {
@@ -240,6 +310,12 @@ fn send_mxfp4(
 /// They are not of one shape and type, or the device is full.
 pub fn stack(driver: &Arc<dyn Driver>, experts: Vec<Matrix>) -> Result<Vec<Matrix>, StepError> {
     let Some(first) = experts.first() else { return Ok(experts) };
+    if first.padding > 0 {
+        let columns = first.n - first.padding;
+        return Err(refused(format!(
+            "experts of {columns} columns: the kernels take multiples of {ROWS}"
+        )));
+    }
     let kind = |matrix: &Matrix| (matrix.matrix_type, matrix.n, matrix.k);
     if let Some(other) = experts.iter().find(|matrix| kind(matrix) != kind(first)) {
         return Err(refused(format!("experts of {:?} and of {:?}", kind(first), kind(other))));

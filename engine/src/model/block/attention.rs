@@ -66,10 +66,19 @@ impl<D: Device> Attention<D> {
         } else {
             None
         };
+        let scales = match loader.kv_scales((names.key, names.value), layer, whole.kv_heads)? {
+            Some(scales) => {
+                let own: Vec<f32> =
+                    scales.iter().flat_map(|all| &all[own.kv.clone()]).copied().collect();
+                Some(loader.own_vector(&own)?)
+            }
+            None => None,
+        };
         let attention = AttentionLayer {
             window: spec.window,
             head_norms,
             sinks,
+            scales,
             ..AttentionLayer::new(shape, kv_layer)
         };
         loader.device.prepare_attention(&attention).map_err(LoadError::Device)?;

@@ -10,7 +10,6 @@ use std::ops::Range;
 use super::{BlockContext, Step};
 use crate::device::{Device, Gate, RowOrder};
 use crate::model::loader::{Linear, Loader, Part, Rows, in_layer};
-use crate::model::shard;
 use crate::model::spec::{Activation, DenseNames, ExpertStorage, MoeSpec};
 use crate::model::{LoadError, StepError};
 
@@ -46,7 +45,7 @@ impl<D: Device> Moe<D> {
     ) -> Result<Self, LoadError> {
         let router = Part { bias: spec.router_bias, ..Part::plain(spec.router, spec.experts) };
         let router = loader.linear(&[router], context.layer, context.hidden)?;
-        let own = shard::share(loader.rank(), spec.experts);
+        let own = loader.rank().share(spec.experts);
         let mut reader = ExpertReader { loader, spec, context, own: own.clone() };
         let (gate_up, down) = match spec.storage {
             ExpertStorage::Each(names) => reader.each(names)?,

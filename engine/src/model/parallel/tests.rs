@@ -103,6 +103,7 @@ fn a_rank_that_fails_ends_the_step_and_not_the_process() {
 #[derive(Debug)]
 struct Numbering {
     info: ModelInfo,
+    free_bytes: Option<u64>,
     begun: u32,
     fails_at: Option<u32>,
     flights: VecDeque<Option<u32>>,
@@ -116,6 +117,10 @@ impl Model for Numbering {
 
     fn allocate_kv(&mut self, _pages: usize, _page_tokens: usize) -> Result<(), StepError> {
         Ok(())
+    }
+
+    fn rehearse(&mut self, _tokens: usize, _sequences: usize) -> Result<Option<u64>, StepError> {
+        Ok(self.free_bytes)
     }
 
     fn run_ahead(&self) -> usize {
@@ -143,6 +148,7 @@ fn numbering(fails_at: Option<u32>) -> Parallel {
     let info = load_at(&path, 1).unwrap().info().clone();
     let rank = |fails_at| Numbering {
         info: info.clone(),
+        free_bytes: None,
         begun: 0,
         fails_at,
         flights: VecDeque::new(),
@@ -167,4 +173,37 @@ fn ranks_run_ahead_together_and_a_failure_is_told_when_a_step_lands() {
     model.launch(&batch).unwrap();
     model.launch(&batch).unwrap();
     assert!(model.land().unwrap_err().message.contains("as the test wants"));
+}
+
+#[test]
+fn the_rank_with_the_least_room_for_its_share_decides_for_all() {
+    let (_folder, path) = tiny(3);
+    let info = load_at(&path, 1).unwrap().info().clone();
+    // Three of four heads, and one of four.
+    let model = |free_bytes: [Option<u64>; 2]| {
+        let rank = |(kv_bytes_per_token, free_bytes)| Numbering {
+            info: ModelInfo { kv_bytes_per_token, ..info.clone() },
+            free_bytes,
+            begun: 0,
+            fails_at: None,
+            flights: VecDeque::new(),
+            landed: None,
+        };
+        Parallel::new([300, 100].into_iter().zip(free_bytes).map(rank).collect())
+    };
+    for (free_bytes, all) in [
+        ([Some(3000), Some(3000)], Some(4000)),
+        ([Some(3000), Some(500)], Some(2000)),
+        ([None, None], None),
+    ] {
+        assert_eq!(model(free_bytes).rehearse(8, 2).unwrap(), all, "{free_bytes:?}");
+    }
+}
+
+#[test]
+fn a_failure_is_told_by_its_cause_and_not_by_who_was_let_go() {
+    let error = |message: &str| StepError { operation: "launch", message: message.to_owned() };
+    let answers = || vec![Err(error(ANOTHER_ENDED)), Err(error("disk")), Err(error(ANOTHER_ENDED))];
+    assert_eq!(first_cause(answers()).unwrap_err().message, "disk");
+    assert_eq!(first_cause(vec![Err(error(ANOTHER_ENDED))]).unwrap_err().message, ANOTHER_ENDED);
 }

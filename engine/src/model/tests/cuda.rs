@@ -17,7 +17,10 @@ use crate::model::decoder::Decoder;
 use crate::model::load::describe;
 use crate::weights::Checkpoint;
 
+mod made_up;
 mod on_gpu;
+mod ranks;
+mod scales;
 
 /// Of the emulated GPU.
 const MEMORY: u64 = 1 << 30;
@@ -41,10 +44,15 @@ fn on_cuda(folder: &Path, kv: KvType) -> Option<(Decoder<Cuda>, Arc<Emulated>)> 
 
 /// The checkpoint in `folder` on `gpu`.
 fn on(gpu: Arc<dyn Driver>, folder: &Path, kv: KvType) -> Decoder<Cuda> {
+    on_device(Cuda::new(gpu), folder, kv)
+}
+
+/// The checkpoint in `folder` on `device`, or its part of it.
+fn on_device(device: Cuda, folder: &Path, kv: KvType) -> Decoder<Cuda> {
     let source = ModelSource::find(folder.to_str().unwrap(), None).unwrap();
     let checkpoint = Checkpoint::open(&source.files, None).unwrap();
     let spec = describe(&checkpoint).unwrap();
-    Decoder::load(Cuda::new(gpu), &checkpoint, &spec, kv, RopePrecision::Bf16).unwrap()
+    Decoder::load(device, &checkpoint, &spec, kv, RopePrecision::Bf16).unwrap()
 }
 
 fn reference(name: &str) -> Option<Reference> {
@@ -70,13 +78,13 @@ fn given(reference: &Reference) -> Vec<Case> {
 /// A checkpoint under all conditions on an emulated GPU.
 fn check(name: &str) {
     let Some(reference) = reference(name) else { return };
-    let Some((model, gpu)) = on_cuda(&reference.folder, KvType::Bf16) else { return };
-    conforms(model, &reference, &CONDITIONS);
+    let Some((mut model, gpu)) = on_cuda(&reference.folder, KvType::Bf16) else { return };
+    conforms(&mut model, &reference, &CONDITIONS);
     assert!(gpu.replays() > 0, "decoding steps were replayed");
 }
 
 /// Differences of `model` from the CPU in f32 are such as rounding to bf16 makes.
-fn conforms(mut model: Decoder<Cuda>, reference: &Reference, conditions: &[Condition]) {
+fn conforms(model: &mut dyn Model, reference: &Reference, conditions: &[Condition]) {
     let name = &reference.name;
     let cases = given(reference);
     let pages = PAGES as usize * cases.len();
@@ -93,7 +101,7 @@ fn conforms(mut model: Decoder<Cuda>, reference: &Reference, conditions: &[Condi
     };
     row("the CPU's bf16", &mut in_bf16);
     for condition in conditions {
-        let [half, nearly] = row(&condition.name(), &mut condition.run(&mut model, &cases));
+        let [half, nearly] = row(&condition.name(), &mut condition.run(model, &cases));
         if !(half <= TIMES * middle && nearly <= TIMES * most) {
             failing.push(condition.name());
         }

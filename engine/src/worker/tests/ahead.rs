@@ -235,7 +235,7 @@ fn asked(guide: Option<Guide>) -> impl Strategy<Value = Request> {
                 stop_tokens,
                 logprobs,
                 prompt_logprobs,
-                guide,
+                guide: guide.map(Box::new),
                 ..request(prompt, max_tokens)
             }
         },

@@ -62,11 +62,11 @@ pub const HEADERS: [Source; 9] = sources![
 ];
 
 /// All kernels.
-pub const KERNELS: [Source; 25] = sources![
+pub const KERNELS: [Source; 26] = sources![
     ".cu": "add_bias" "all_reduce" "argmax" "attention" "attention_merge" "attention_sm90"
         "delta_net" "delta_net_chunks" "dispatch" "embed" "expert_matmul" "gated" "gather"
         "grouped_matmul" "grouped_matmul_sm90" "matmul" "random" "rms_norm" "rope_and_cache"
-        "route" "sample" "sort_pairs" "tile_matmul" "tile_matmul_sm90" "turns"
+        "route" "sample" "side_by_side" "sort_pairs" "tile_matmul" "tile_matmul_sm90" "turns"
 ];
 
 /// The kernels of a GPU of `generation`: those for all, then those for it alone, whose entries take the

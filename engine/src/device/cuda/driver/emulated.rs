@@ -6,6 +6,7 @@
 #![expect(unsafe_code, reason = "kernels are called with addresses")]
 
 pub mod compiler;
+mod group;
 mod library;
 
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
@@ -17,6 +18,7 @@ use super::{Address, Arguments, Driver, Event, Facts, MemoryBytes, Record, out_o
 use crate::device::cuda::launch::Launch;
 use crate::device::cuda::launch::attention::Processors;
 use crate::model::StepError;
+use group::Meeting;
 use library::Libraries;
 
 /// Where allocations begin.
@@ -40,6 +42,8 @@ struct State {
     records: Vec<Vec<Recorded>>,
     launches: u64,
     replays: u64,
+    /// What ranks did together, in words.
+    together: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -49,13 +53,33 @@ struct Allocation {
     number: u64,
 }
 
-/// A launch, and which allocations its arguments were in.
+/// What runs in the order of the stream, and which allocations it names.
 #[derive(Debug, Clone)]
 struct Recorded {
-    entry: String,
-    launch: Launch,
-    arguments: Arguments,
+    work: Work,
     allocations: Vec<Option<u64>>,
+}
+
+#[derive(Debug, Clone)]
+enum Work {
+    Launch { entry: String, launch: Launch, arguments: Box<Arguments> },
+    Meeting(Meeting),
+}
+
+impl Work {
+    fn name(&self) -> &str {
+        match self {
+            Self::Launch { entry, .. } => entry,
+            Self::Meeting(meeting) => meeting.name(),
+        }
+    }
+
+    fn addresses(&self) -> Vec<Address> {
+        match self {
+            Self::Launch { arguments, .. } => arguments.addresses().collect(),
+            Self::Meeting(meeting) => meeting.addresses().to_vec(),
+        }
+    }
 }
 
 impl State {
@@ -107,8 +131,40 @@ impl Emulated {
         self.state().replays
     }
 
-    fn run(&self, one: &Recorded) {
-        self.libraries.run(&one.entry, one.launch, &one.arguments);
+    /// What ranks did together so far, in words and in order.
+    pub fn together(&self) -> Vec<String> {
+        self.state().together.clone()
+    }
+
+    /// Runs `work`, or records it.
+    fn begin(&self, work: Work) -> Result<(), StepError> {
+        let mut state = self.state();
+        let at = |address: &Address| state.allocation(*address, work.name());
+        let allocations = work.addresses().iter().map(at).collect();
+        match &mut state.recording {
+            Some(recorded) => recorded.push(Recorded { work, allocations }),
+            None => {
+                drop(state);
+                self.run(&work)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn run(&self, work: &Work) -> Result<(), StepError> {
+        match work {
+            Work::Launch { entry, launch, arguments } => {
+                if entry == "all_reduce" {
+                    self.state().together.push(format!("{entry} by {:?}", launch.grid));
+                }
+                self.libraries.run(entry, *launch, arguments);
+                Ok(())
+            }
+            Work::Meeting(meeting) => {
+                self.state().together.push(meeting.to_string());
+                meeting.run()
+            }
+        }
     }
 
     fn check(&self, at: Address, bytes: usize, what: &str) {
@@ -198,19 +254,9 @@ impl Driver for Emulated {
     }
 
     fn launch(&self, entry: &str, launch: Launch, arguments: &Arguments) -> Result<(), StepError> {
-        let mut state = self.state();
-        state.launches += 1;
-        let allocations = arguments.addresses().map(|at| state.allocation(at, entry)).collect();
-        let arguments = arguments.clone();
-        let one = Recorded { entry: entry.to_owned(), launch, arguments, allocations };
-        match &mut state.recording {
-            Some(recorded) => recorded.push(one),
-            None => {
-                drop(state);
-                self.run(&one);
-            }
-        }
-        Ok(())
+        self.state().launches += 1;
+        let arguments = Box::new(arguments.clone());
+        self.begin(Work::Launch { entry: entry.to_owned(), launch, arguments })
     }
 
     fn event(&self) -> Result<Event, StepError> {
@@ -254,13 +300,13 @@ impl Driver for Emulated {
         assert!(!recorded.is_empty(), "the record is there");
         state.launches += recorded.len() as u64;
         for one in &recorded {
-            let now: Vec<_> =
-                one.arguments.addresses().map(|at| state.allocation(at, &one.entry)).collect();
-            assert_eq!(now, one.allocations, "memory that `{}` was recorded with moved", one.entry);
+            let name = one.work.name();
+            let at = |address: &Address| state.allocation(*address, name);
+            let now: Vec<_> = one.work.addresses().iter().map(at).collect();
+            assert_eq!(now, one.allocations, "memory that `{name}` was recorded with moved");
         }
         drop(state);
-        recorded.iter().for_each(|one| self.run(one));
-        Ok(())
+        recorded.iter().try_for_each(|one| self.run(&one.work))
     }
 
     fn release_record(&self, record: Record) {

@@ -7,6 +7,9 @@
 #![expect(unsafe_code, reason = "calls into the driver, each after the check that it is there")]
 
 mod compile;
+mod nccl;
+
+pub use nccl::has_nccl;
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_void};

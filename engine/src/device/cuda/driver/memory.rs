@@ -5,6 +5,7 @@
 use std::ptr::NonNull;
 use std::slice;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::{Address, Driver};
 use crate::model::StepError;
@@ -105,3 +106,37 @@ impl Drop for Pinned {
         unsafe { self.driver.release_pinned(self.start, self.bytes) }
     }
 }
+
+/// A word of this program's memory that kernels of all devices read while they run: 0 until it is
+/// raised.
+#[derive(Debug)]
+pub struct Signal(Pinned);
+
+impl Signal {
+    /// # Errors
+    /// The system has no memory.
+    pub fn new(driver: &Arc<dyn Driver>) -> Result<Self, StepError> {
+        Pinned::new(driver, size_of::<u32>()).map(Self)
+    }
+
+    /// Where kernels read it: pinned memory has one address on all devices.
+    pub fn address(&self) -> Address {
+        Address(self.0.start.as_ptr() as u64)
+    }
+
+    pub fn raise(&self) {
+        self.word().store(1, Ordering::Release);
+    }
+
+    pub fn is_raised(&self) -> bool {
+        self.word().load(Ordering::Acquire) != 0
+    }
+
+    fn word(&self) -> &AtomicU32 {
+        // SAFETY: it is as long and as aligned, and nobody takes its bytes.
+        unsafe { AtomicU32::from_ptr(self.0.start.as_ptr().cast()) }
+    }
+}
+
+// SAFETY: what several threads do to it is atomic.
+unsafe impl Sync for Signal {}

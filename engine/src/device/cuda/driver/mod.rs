@@ -1,5 +1,6 @@
 //! What the device asks of a GPU's driver: memory, copies and launches in the order of one stream,
-//! events, and records of launches. Knows no operation.
+//! events, records of launches, and what the GPUs of several ranks say to one another. Knows no
+//! operation.
 //!
 //! There are two: [`gpu`], and for tests `emulated`, which runs the kernels on this processor.
 
@@ -14,13 +15,16 @@ mod memory;
 
 use std::fmt;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 pub use arguments::Arguments;
 pub use cubins::{CUBINS, Cubins};
-pub use memory::{Memory, Pinned};
+pub use memory::{Memory, Pinned, Signal};
 
+use super::buffer::Number;
 use super::launch::Launch;
 use super::launch::attention::Processors;
+use crate::device::Rank;
 use crate::model::StepError;
 
 /// Where something lies in the memory of the device; 0 is nowhere.
@@ -136,4 +140,47 @@ pub trait Driver: Send + Sync + fmt::Debug {
     fn replay(&self, record: Record) -> Result<(), StepError>;
 
     fn release_record(&self, record: Record);
+}
+
+/// One rank's way to the others: operations of NCCL, in the order of the rank's stream, and recorded
+/// with its launches. Every rank calls the same in the same order.
+///
+/// Every operation fails only if the device does, or another rank has ended. What has begun when a
+/// rank ends is let go, and leaves anything.
+pub trait Communicator: Send + fmt::Debug {
+    fn rank(&self) -> Rank;
+
+    /// The `count` numbers at `x` = the sum of all ranks'.
+    fn all_reduce(&self, x: Address, count: usize, number: Number) -> Result<(), StepError>;
+
+    /// `out` = the `count` numbers at `x` of all ranks, one rank's behind another's.
+    fn all_gather(
+        &self,
+        x: Address,
+        out: Address,
+        count: usize,
+        number: Number,
+    ) -> Result<(), StepError>;
+
+    /// `out` = the `count` numbers at `x` of rank `root`.
+    fn broadcast(
+        &self,
+        x: Address,
+        out: Address,
+        count: usize,
+        number: Number,
+        root: usize,
+    ) -> Result<(), StepError>;
+
+    /// Lets ranks go that wait for this one: the group cannot be used any more.
+    fn abandon(&self);
+}
+
+/// A GPU of a group, as its driver gives it.
+#[derive(Debug)]
+pub struct Member {
+    pub driver: Arc<dyn Driver>,
+    pub communicator: Box<dyn Communicator>,
+    /// Whether its kernels read and write the memory of all other members.
+    pub reaches_others: bool,
 }

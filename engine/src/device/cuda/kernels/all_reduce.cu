@@ -6,12 +6,15 @@
 //! A block of one rank waits for the same block of all others. Numbers are left in two places in turns:
 //! a rank that begins a round has seen all others begin the one before, so that nobody reads what it
 //! overwrites. The round is counted in memory, so that a captured launch can be repeated.
+//! Where `ended` is not 0 any more nobody waits: a rank has gone, and results are anything.
 //! Grid: the same on each rank, at most 64. Block: 512.
 //@ all_reduce: registers 48, shared 0, has ST.E.STRONG.SYS LD.E.STRONG.SYS LDG.E.128 STG.E.128
 #include "prims.cuh"
 
 #define RANKS_MAX 8
 #define BLOCKS_MAX 64
+/// Looks at the others between two at `ended`.
+#define TURNS 1024
 
 struct Peers {
     u8* exchanges[RANKS_MAX];
@@ -32,9 +35,14 @@ struct Exchange {
     }
 };
 
+/// Whether a rank has not begun `round` yet.
+DEVICE bool is_behind(const u32* begun, u32 round) {
+    return static_cast<int>(load_acquire(begun) - round) < 0;
+}
+
 extern "C" __global__ void __launch_bounds__(512)
-all_reduce(bf16* out, const bf16* x, const __grid_constant__ Peers peers, u32 rank, u32 ranks, u32 n,
-           u32 capacity) {
+all_reduce(bf16* out, const bf16* x, const __grid_constant__ Peers peers, const u32* ended, u32 rank,
+           u32 ranks, u32 n, u32 capacity) {
     Exchange own = {peers.exchanges[rank]};
     u32 round = *own.rounds(blockIdx.x) + 1;
     u32 first = (blockIdx.x * blockDim.x + threadIdx.x) * 8, step = gridDim.x * blockDim.x * 8;
@@ -47,7 +55,9 @@ all_reduce(bf16* out, const bf16* x, const __grid_constant__ Peers peers, u32 ra
         Exchange other = {peers.exchanges[threadIdx.x]};
         store_release(other.begun(blockIdx.x, rank), round);
         // Another rank may be in the round behind this one already.
-        while (static_cast<int>(load_acquire(own.begun(blockIdx.x, threadIdx.x)) - round) < 0) {
+        for (u32 turn = 1; is_behind(own.begun(blockIdx.x, threadIdx.x), round); ++turn) {
+            // It is in the memory of the host, and far.
+            if (turn % TURNS == 0 && load_acquire(ended) != 0) break;
             give_way();
         }
     }

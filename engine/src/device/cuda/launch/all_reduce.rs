@@ -10,6 +10,18 @@ pub const RANKS_MAX: usize = 8;
 const BLOCKS_MAX: usize = 64;
 /// Threads of a block.
 const THREADS: usize = 512;
+/// Bytes that a rank reads of the others' memory at most: a launch of this kernel has one way to and
+/// fro, and reads all of every rank; NCCL has several of either, and reads each rank's part of a sum
+/// twice. Where the one overtakes the other was not measured yet.
+const READ_BYTES_MAX: usize = 1 << 20;
+
+/// The longest sum, in numbers, that `ranks` ranks compute in one launch; none where they are too many.
+pub fn capacity(ranks: usize) -> usize {
+    match ranks {
+        2..=RANKS_MAX => READ_BYTES_MAX / (ranks - 1) / 2 / super::VECTOR * super::VECTOR,
+        _ => 0,
+    }
+}
 
 /// How the table of the ranks' memory lies in memory: its addresses, those behind the last rank 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, NoUninit)]
@@ -44,5 +56,10 @@ mod tests {
         assert_eq!(Launch::all_reduce(4097 * 8).grid, [9, 1, 1]);
         assert_eq!(Launch::all_reduce(1 << 22).grid, [64, 1, 1]);
         assert_eq!(exchange_bytes(4096), 64 * 9 * 4 + 2 * 8192);
+    }
+
+    #[test]
+    fn more_ranks_leave_shorter_sums_to_one_launch() {
+        assert_eq!([1, 2, 4, 8, 9].map(capacity), [0, 524_288, 174_760, 74_896, 0]);
     }
 }

@@ -87,6 +87,11 @@ impl Launch {
         Self::new([rows, 1, 1], SAMPLE_BLOCK)
     }
 
+    /// `side_by_side` and `leave_padding`: a thread a number.
+    pub fn numbers(rows: usize, cols: usize) -> Self {
+        Self::new([cols.div_ceil(BLOCK), rows, 1], BLOCK)
+    }
+
     /// `random_bf16`, and what does the same to all elements: a thread for each vector.
     pub fn elements(rows: usize, cols: usize) -> Self {
         Self::new([(rows * vectors(cols)).div_ceil(BLOCK), 1, 1], BLOCK)

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::device::cuda::driver::Cubins;
-use crate::device::cuda::driver::gpu::Gpu;
+use crate::device::cuda::driver::gpu::{Gpu, has_nccl};
 use crate::device::cuda::gpus;
 
 /// What kernels for one generation may differ from those for all, beside the logits: their sums have
@@ -24,8 +24,8 @@ fn open(portable: bool) -> Option<Arc<dyn Driver>> {
 /// A checkpoint under `conditions`.
 fn check(name: &str, conditions: &[Condition]) {
     let (Some(gpu), Some(reference)) = (open(false), reference(name)) else { return };
-    let model = on(gpu, &reference.folder, KvType::Bf16);
-    conforms(model, &reference, conditions);
+    let mut model = on(gpu, &reference.folder, KvType::Bf16);
+    conforms(&mut model, &reference, conditions);
 }
 
 #[test]
@@ -51,6 +51,34 @@ fn gpt_oss_conforms() {
 #[test]
 fn qwen3_5_conforms() {
     check("qwen3_5-hybrid", &CONDITIONS);
+}
+
+/// A checkpoint on so many GPUs that NCCL connects, where there are as many and NCCL is installed.
+fn check_shared(name: &str, ranks: usize) {
+    let Some(reference) = reference(name) else { return };
+    if gpus().len() < ranks || !has_nccl() {
+        eprintln!("skipped: {ranks} GPUs and NCCL are not there");
+        return;
+    }
+    let members = Gpu::open_group(ranks, &Cubins::of_environment());
+    let members = members.unwrap_or_else(|error| panic!("{error}"));
+    let mut model = ranks::shared(&reference.folder, Cuda::group(members).unwrap(), KvType::Bf16);
+    conforms(&mut model, &reference, &[Condition::Whole, Condition::Batched]);
+}
+
+#[test]
+fn one_rank_sums_by_nccl() {
+    check_shared("llama-tied", 1);
+}
+
+#[test]
+fn two_ranks_conform() {
+    check_shared("llama-tied", 2);
+}
+
+#[test]
+fn four_ranks_conform() {
+    check_shared("qwen3-moe", 4);
 }
 
 /// Of a dense model whose heads and tiles are those that Hopper has kernels of its own for.

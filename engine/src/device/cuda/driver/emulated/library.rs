@@ -25,7 +25,15 @@ static TURN: Mutex<()> = Mutex::new(());
 /// The library of every entry.
 #[derive(Debug)]
 pub struct Libraries {
-    entries: BTreeMap<&'static str, Run>,
+    entries: BTreeMap<&'static str, Entry>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    run: Run,
+    /// Whether its blocks have shared memory of a fixed size. Those of ranks that wait for one another
+    /// must have none.
+    is_sharing: bool,
 }
 
 impl Libraries {
@@ -44,7 +52,12 @@ impl Libraries {
         })?;
         let of = |(kernel, library): (&'static Source, PathBuf)| {
             let run = open(&library);
-            kernel.entries().map(move |entry| (entry, run))
+            kernel.entries().map(move |entry| {
+                let own = format!("//@ {entry}: ");
+                let head = kernel.text.lines().find(|line| line.starts_with(&own));
+                let is_sharing = !head.is_some_and(|line| line.contains(", shared 0"));
+                (entry, Entry { run, is_sharing })
+            })
         };
         Some(Self { entries: halves.into_iter().flatten().flat_map(of).collect() })
     }
@@ -55,9 +68,10 @@ impl Libraries {
         let Launch { grid: [x, y, z], block, shared_bytes } = launch;
         let (name, pointers) = (CString::new(entry).unwrap(), arguments.pointers());
         let shape = [x, y, z, block, shared_bytes];
-        let run =
-            self.entries.get(entry).unwrap_or_else(|| panic!("no kernel is called `{entry}`"));
-        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let Entry { run, is_sharing } =
+            *self.entries.get(entry).unwrap_or_else(|| panic!("no kernel is called `{entry}`"));
+        let is_sharing = is_sharing || shared_bytes > 0;
+        let _turn = is_sharing.then(|| TURN.lock().unwrap_or_else(PoisonError::into_inner));
         // SAFETY: the library was made for this call; the arguments are as many as it is told, and
         // where they point to was looked at when they were launched.
         let done =

@@ -1,0 +1,191 @@
+//! The host's part of a decoding step: what the worker does between two steps of a model that takes
+//! no time, with the next step begun before the last is read.
+
+#[expect(dead_code, reason = "this bench uses a part of the shared table")]
+mod shapes;
+
+use std::collections::VecDeque;
+use std::sync::{Arc, mpsc};
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use engine::clock::Clock;
+use engine::device::{AttentionShape, KvType};
+use engine::fixture::tiny_llama_gguf;
+use engine::metrics::Metrics;
+use engine::model::{
+    Landed, LogitRows, MatrixShape, Model, ModelInfo, Segment, StepBatch, StepError,
+};
+use engine::sample::Sampling;
+use engine::schedule::{Limits, SeqId};
+use engine::text::CheckpointText;
+use engine::tokenize::Tokenizer;
+use engine::weights::{Checkpoint, ModelSource, WeightType};
+use engine::worker::{Command, Output, Request, Worker};
+use shapes::{Case, Lazy, measure};
+use tokio::sync::mpsc as async_mpsc;
+
+/// Tokens of a sequence when it begins to decode, and how many it is given.
+const PROMPT: usize = 64;
+const OUTPUT: usize = 2048;
+const PAGE_TOKENS: usize = 16;
+
+/// A model whose steps take no time.
+#[derive(Debug)]
+struct Timeless {
+    info: ModelInfo,
+    /// Tokens that each step in flight draws.
+    flights: VecDeque<usize>,
+    drawn: Vec<Option<u32>>,
+}
+
+impl Timeless {
+    fn new() -> Self {
+        let attention = AttentionShape { heads: 1, kv_heads: 1, head_dim: 1, scale: 1.0 };
+        let info = ModelInfo {
+            architecture: "none".to_owned(),
+            vocab_size: 267,
+            max_seq_len: PROMPT + OUTPUT,
+            parameters: 0,
+            active_layer_parameters: 0,
+            compute_dtype: "f32",
+            kv_type: KvType::F16,
+            kv_bytes_per_token: 0,
+            state_bytes: 0,
+            largest_matrix: MatrixShape { n: 1, k: 1, weight_type: WeightType::F32 },
+            attention,
+        };
+        Self { info, flights: VecDeque::new(), drawn: Vec::new() }
+    }
+}
+
+impl Model for Timeless {
+    fn info(&self) -> &ModelInfo {
+        &self.info
+    }
+
+    fn allocate_kv(&mut self, _pages: usize, _page_tokens: usize) -> Result<(), StepError> {
+        Ok(())
+    }
+
+    fn run_ahead(&self) -> usize {
+        1
+    }
+
+    fn launch(&mut self, batch: &StepBatch) -> Result<(), StepError> {
+        let draws = |segment: &&Segment| matches!(segment.logits, LogitRows::Draw(_));
+        self.flights.push_back(batch.segments.iter().filter(draws).count());
+        Ok(())
+    }
+
+    fn land(&mut self) -> Result<Landed<'_>, StepError> {
+        let draws = self.flights.pop_front().expect("a step is in flight");
+        self.drawn.clear();
+        // Tokens of text, one byte each.
+        self.drawn.extend((0..draws as u32).map(|i| Some(64 + i % 64)));
+        Ok(Landed { logits: &[], tokens: &self.drawn })
+    }
+}
+
+/// A worker with sequences that decode without end: another begins where one has ended.
+struct Server {
+    worker: Worker,
+    commands: mpsc::Receiver<Command>,
+    submit: mpsc::Sender<Command>,
+    outputs: async_mpsc::UnboundedSender<Vec<Output>>,
+    taken: async_mpsc::UnboundedReceiver<Vec<Output>>,
+    next: u64,
+}
+
+impl Server {
+    fn new(sequences: usize) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("tiny.gguf");
+        std::fs::write(&path, tiny_llama_gguf(1)).expect("room for a file");
+        let source = ModelSource::find(&path.to_string_lossy(), None).expect("it is there");
+        let checkpoint = Checkpoint::open(&source.files, None).expect("it is sound");
+        let tokenizer = Tokenizer::load(checkpoint.config()).expect("it has a tokenizer");
+        let limits = Limits {
+            max_batch_size: sequences,
+            token_budget: 8192,
+            max_seq_len: PROMPT + OUTPUT,
+            pages: 2 * sequences * (PROMPT + OUTPUT) / PAGE_TOKENS,
+            page_tokens: PAGE_TOKENS,
+            chunk_tokens: 64,
+            prefix_cache: true,
+            states: None,
+            run_ahead: 1,
+        };
+        let text = Arc::new(CheckpointText::new(tokenizer));
+        let (model, metrics) = (Box::new(Timeless::new()), Arc::new(Metrics::default()));
+        let worker = Worker::new(model, text, limits, metrics, Clock::start());
+        let (submit, commands) = mpsc::channel();
+        let (outputs, taken) = async_mpsc::unbounded_channel();
+        let mut server = Self { worker, commands, submit, outputs, taken, next: 0 };
+        server.begin(sequences);
+        server
+    }
+
+    fn begin(&mut self, sequences: usize) {
+        let request = |n: u64| Request {
+            prompt: (0..PROMPT as u64).map(|i| ((i * 7 + n * 13) % 250) as u32).collect(),
+            sampling: Sampling::greedy(),
+            // Ends are spread over the steps.
+            max_tokens: OUTPUT - (n * 37 % (OUTPUT as u64 / 2)) as usize,
+            min_tokens: 0,
+            ignore_eos: true,
+            stop: Vec::new(),
+            include_stop: false,
+            stop_tokens: Vec::new(),
+            logprobs: None,
+            prompt_logprobs: false,
+            shows_special: false,
+            guide: None,
+        };
+        let first = self.next;
+        self.next += sequences as u64;
+        let all = (first..self.next).map(|n| (SeqId(n), request(n))).collect();
+        self.submit.send(Command::Submit(all)).expect("the worker is here");
+    }
+
+    /// One turn of the worker's loop: begins a step and lands another.
+    fn turn(&mut self) {
+        assert!(self.worker.turn(&self.commands, &self.outputs).expect("nothing fails"));
+        let mut ended = 0;
+        while let Ok(step) = self.taken.try_recv() {
+            ended += step.iter().filter(|output| output.finish.is_some()).count();
+        }
+        if ended > 0 {
+            self.begin(ended);
+        }
+    }
+}
+
+pub fn case(sequences: usize) -> Case {
+    let mut server = Server::new(sequences);
+    // Prompts are computed first.
+    for _ in 0..2 * sequences * PROMPT / 8192 + 4 {
+        server.turn();
+    }
+    Case {
+        id: format!("step/B{sequences}_drawn/portable"),
+        flops: sequences as u64,
+        bytes: 4 * sequences as u64,
+        run: Box::new(move || server.turn()),
+    }
+}
+
+pub fn cases() -> Vec<Lazy> {
+    [1, 32, 256, 1024].map(|sequences| Box::new(move || case(sequences)) as Lazy).into()
+}
+
+/// The case that tests run.
+pub fn smallest() -> Case {
+    case(1)
+}
+
+fn all(criterion: &mut Criterion) {
+    measure(criterion, "step", cases());
+}
+
+criterion_group!(benches, all);
+criterion_main!(benches);

@@ -1,0 +1,131 @@
+//! What is kept of each sequence, found by its id at once, however many there are.
+
+use std::collections::VecDeque;
+
+use super::SeqId;
+
+/// Values by the sequence that they belong to. Ids grow with arrival and sequences end about as they
+/// came, so the living are within a short window of ids.
+#[derive(Debug)]
+pub struct BySequence<T> {
+    /// The id at the front of the window.
+    first: u64,
+    /// Neither its first nor its last is empty. A hole costs a pointer.
+    window: VecDeque<Option<Box<T>>>,
+    len: usize,
+}
+
+impl<T> Default for BySequence<T> {
+    fn default() -> Self {
+        Self { first: 0, window: VecDeque::new(), len: 0 }
+    }
+}
+
+impl<T> BySequence<T> {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub fn get(&self, id: SeqId) -> Option<&T> {
+        self.window.get(self.place(id)?)?.as_deref()
+    }
+
+    pub fn get_mut(&mut self, id: SeqId) -> Option<&mut T> {
+        let place = self.place(id)?;
+        self.window.get_mut(place)?.as_deref_mut()
+    }
+
+    /// Keeps `value`, and gives what was kept of the same sequence before.
+    pub fn insert(&mut self, id: SeqId, value: T) -> Option<T> {
+        if self.window.is_empty() {
+            self.first = id.0;
+        }
+        while id.0 < self.first {
+            self.window.push_front(None);
+            self.first -= 1;
+        }
+        let place = (id.0 - self.first) as usize;
+        if self.window.len() <= place {
+            self.window.resize_with(place + 1, || None);
+        }
+        let former = self.window[place].replace(Box::new(value));
+        self.len += usize::from(former.is_none());
+        former.map(|value| *value)
+    }
+
+    pub fn remove(&mut self, id: SeqId) -> Option<T> {
+        let place = self.place(id)?;
+        let value = self.window.get_mut(place)?.take()?;
+        self.len -= 1;
+        while self.window.front().is_some_and(Option::is_none) {
+            self.window.pop_front();
+            self.first += 1;
+        }
+        while self.window.back().is_some_and(Option::is_none) {
+            self.window.pop_back();
+        }
+        Some(*value)
+    }
+
+    /// All, the oldest sequence first.
+    pub fn iter(&self) -> impl Iterator<Item = (SeqId, &T)> {
+        let places = (self.first..).map(SeqId).zip(&self.window);
+        places.filter_map(|(id, value)| Some((id, value.as_deref()?)))
+    }
+
+    fn place(&self, id: SeqId) -> Option<usize> {
+        usize::try_from(id.0.checked_sub(self.first)?).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_window_is_as_short_as_the_ids_of_the_living_are_near() {
+        let mut all = BySequence::default();
+        for id in 1000..1010 {
+            assert_eq!(all.insert(SeqId(id), id), None);
+        }
+        for id in (1000..1005).chain(1007..1010) {
+            assert_eq!(all.remove(SeqId(id)), Some(id));
+        }
+        assert_eq!((all.window.len(), all.len()), (2, 2));
+        assert_eq!(all.insert(SeqId(1003), 3), None);
+        assert_eq!(
+            all.iter().collect::<Vec<_>>(),
+            [(SeqId(1003), &3), (SeqId(1005), &1005), (SeqId(1006), &1006)]
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn it_keeps_what_a_map_keeps(
+            events in prop::collection::vec((0..40u64, any::<bool>()), 1..200),
+        ) {
+            let (mut all, mut map) = (BySequence::default(), BTreeMap::new());
+            for (n, (id, is_new)) in events.into_iter().enumerate() {
+                let id = SeqId(id);
+                if is_new {
+                    prop_assert_eq!(all.insert(id, n), map.insert(id, n));
+                } else {
+                    prop_assert_eq!(all.remove(id), map.remove(&id));
+                }
+                prop_assert_eq!(all.get(id), map.get(&id));
+                prop_assert_eq!(all.get_mut(id).copied(), map.get(&id).copied());
+                prop_assert_eq!((all.len(), all.is_empty()), (map.len(), map.is_empty()));
+                prop_assert!(all.iter().eq(map.iter().map(|(id, n)| (*id, n))));
+            }
+        }
+    }
+}
