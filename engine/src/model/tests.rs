@@ -6,6 +6,7 @@ mod cuda;
 mod drawing;
 mod gguf;
 mod invariance;
+mod rounding;
 
 use std::path::{Path, PathBuf};
 
