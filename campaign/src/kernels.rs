@@ -143,7 +143,10 @@ fn engine_facts(world: &World, wanted: &Wanted) -> EngineFacts {
 }
 
 /// Puts the benches in, gives every null a reason, and signs the record.
-fn fill(record: &mut KernelRecord, benches: Vec<KernelBench>) -> Result<(), Stop> {
+///
+/// # Errors
+/// There are no benches, or the record has no canonical form.
+pub fn fill(record: &mut KernelRecord, benches: Vec<KernelBench>) -> Result<(), Stop> {
     if benches.is_empty() {
         return Err(Stop::environment("the benches left no figures")
             .with_hint("does `cargo bench -p engine` run any bench?"));

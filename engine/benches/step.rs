@@ -47,6 +47,7 @@ impl Timeless {
             max_seq_len: PROMPT + OUTPUT,
             parameters: 0,
             active_layer_parameters: 0,
+            has_experts: false,
             compute_dtype: "f32",
             kv_type: KvType::F16,
             kv_bytes_per_token: 0,

@@ -1,8 +1,9 @@
-//! `redline bench`: how fast a model computes, without scheduler and server.
-//!
-//! It times whole steps and knows nothing of what is in them.
+//! `redline bench`: how fast a model computes, without scheduler and server, on the CPU or a GPU. It
+//! knows nothing of what is in the steps that it times.
 
+mod gpu;
 mod kernels;
+mod steps;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,18 +13,15 @@ use std::path::Path;
 use serde::Serialize;
 
 use crate::clock::Clock;
-use crate::config::{LoadFormat, PAGE_TOKENS};
+use crate::config::{DeviceChoice, LoadFormat, PAGE_TOKENS};
 use crate::device::cpu::{Isa, limits};
+use crate::device::cuda;
+use crate::device::cuda::driver::Cubins;
 use crate::launch::{PrepareError, random_seed};
-use crate::model::{
-    self, LoadError, LoadOptions, LogitRows, Model, ModelInfo, Segment, SegmentState, StepBatch,
-    StepError, StepToken,
-};
+use crate::model::{self, LoadError, LoadOptions, StepError};
 use crate::weights::{ModelFiles, ModelSource};
 use kernels::{Attention, Kernels, Product};
-
-/// Repeats of each measurement; the median counts.
-const REPEATS: usize = 3;
+use steps::{Decode, Prefill, Speeds, Timed, median_seconds, pages_each};
 
 /// What to measure.
 #[derive(Debug, Clone, clap::Args)]
@@ -46,6 +44,12 @@ pub struct BenchFlags {
     /// As for `serve`
     #[arg(long, value_name = "FORMAT", default_value = "auto")]
     pub load_format: LoadFormat,
+    /// What to measure; `auto` is the first GPU where there is one that is supported
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    pub device: DeviceChoice,
+    /// Measures single kernels of a GPU at the sizes of published models; needs no MODEL
+    #[arg(long)]
+    pub kernels: bool,
     /// Prints one JSON document instead of a table
     #[arg(long)]
     pub json: bool,
@@ -58,6 +62,18 @@ pub enum BenchError {
     Load(#[from] LoadError),
     #[error(transparent)]
     Step(#[from] StepError),
+    #[error(
+        "`--device cuda` needs a GPU of compute capability 8.0 or later with its driver, and there is \
+         none; hint: `--device cpu`"
+    )]
+    NoGpu,
+    #[error(
+        "`--kernels` measures those of a GPU; hint: `--device cuda`, or `cargo xtask kernels` for those \
+         of the CPU"
+    )]
+    KernelsOfCpu,
+    #[error("MODEL names what to measure, and there is none; hint: `--kernels` needs no model")]
+    NoModel,
     #[error("{wanted} tokens are asked for, but a sequence has at most {max_seq_len} here")]
     TooLong { wanted: usize, max_seq_len: usize },
 }
@@ -66,8 +82,8 @@ impl BenchError {
     /// Exit code of the process.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::TooLong { .. } => 2,
-            Self::Step(_) => 4,
+            Self::TooLong { .. } | Self::KernelsOfCpu | Self::NoModel => 2,
+            Self::Step(_) | Self::NoGpu => 4,
             Self::Load(error) => PrepareError::load_exit_code(error),
         }
     }
@@ -90,26 +106,6 @@ struct Report {
     limits: Limits,
     /// Why a figure is missing, by its path.
     absent: BTreeMap<&'static str, &'static str>,
-}
-
-#[derive(Debug, Serialize)]
-struct Prefill {
-    tokens: usize,
-    tokens_per_s: f64,
-    /// Share of the arithmetic limit of the type that most is computed in: what the products of
-    /// rows by the layers' matrices take of it. Attention, norms and the one row of logits do not
-    /// count, so that there is always some distance from 1.
-    limit_share: f64,
-}
-
-#[derive(Debug, Serialize)]
-struct Decode {
-    batch: usize,
-    context: usize,
-    tokens_per_s: f64,
-    /// Share of the speed at which memory can be read: what a step's weights and KV cache take of
-    /// it, if both are read once and weights are as large as in their files.
-    limit_share: Option<f64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -141,17 +137,40 @@ impl Limits {
     }
 }
 
+/// What to measure, and where hub ids are looked up.
+#[derive(Debug, Clone, Copy)]
+pub struct Subject<'a> {
+    pub model: Option<&'a str>,
+    pub hub_cache: Option<&'a Path>,
+}
+
+impl Subject<'_> {
+    fn source(&self) -> Result<ModelSource, BenchError> {
+        Ok(ModelSource::find(self.model.ok_or(BenchError::NoModel)?, self.hub_cache)?)
+    }
+}
+
 /// Loads a model, measures it and returns what is to be printed.
 ///
 /// # Errors
-/// The model cannot be loaded or run, or is asked for more than it can take.
+/// The model cannot be loaded or run, or is asked for more than it can take; or there is no GPU.
 pub fn run(
-    name: &str,
-    hub_cache: Option<&Path>,
+    subject: Subject<'_>,
     flags: &BenchFlags,
+    cubins: &Cubins,
     clock: Clock,
 ) -> Result<String, BenchError> {
-    let source = ModelSource::find(name, hub_cache)?;
+    let has_gpu = flags.device != DeviceChoice::Cpu && !cuda::usable().is_empty();
+    match (flags.device, has_gpu) {
+        (_, true) => gpu::run(subject, flags, cubins, clock),
+        (DeviceChoice::Cuda, false) => Err(BenchError::NoGpu),
+        _ if flags.kernels => Err(BenchError::KernelsOfCpu),
+        _ => on_cpu(subject, flags, clock),
+    }
+}
+
+fn on_cpu(subject: Subject<'_>, flags: &BenchFlags, clock: Clock) -> Result<String, BenchError> {
+    let source = subject.source()?;
     let isa = Isa::best();
     let options = LoadOptions {
         threads: flags.threads,
@@ -169,7 +188,12 @@ pub fn run(
     loaded.model.allocate_states(widest)?;
     let limits = Limits::measure(isa, loaded.device.threads, clock)?;
     let mut timed = Timed { model: loaded.model.as_mut(), pages_each, clock };
-    let (prefill, decode) = timed.rows(flags, &limits, stored_bytes(&source.files))?;
+    let speeds = Speeds {
+        ops_per_s: limits.ops_per_s(info.compute_dtype),
+        read_bytes_per_s: limits.read_bytes_per_s,
+        weight_bytes: stored_bytes(&source.files),
+    };
+    let (prefill, decode) = timed.rows(flags, &speeds)?;
     let kernels = Kernels { isa, threads: loaded.device.threads, clock, limits: &limits };
     let (products, attention) = (kernels.products(&info)?, kernels.attention(&info)?);
     let mut absent = BTreeMap::new();
@@ -194,130 +218,17 @@ pub fn run(
         limits,
         absent,
     };
-    Ok(if flags.json {
-        let json = serde_json::to_string_pretty(&report).expect("plain values are JSON");
+    Ok(shown(&report, flags.json))
+}
+
+/// `report` as it is printed.
+fn shown<R: Serialize + fmt::Display>(report: &R, as_json: bool) -> String {
+    if as_json {
+        let json = serde_json::to_string_pretty(report).expect("plain values are JSON");
         json + "\n"
     } else {
         report.to_string()
-    })
-}
-
-/// Pages of a sequence that is as long as any that `flags` ask for.
-fn pages_each(flags: &BenchFlags, info: &ModelInfo) -> Result<usize, BenchError> {
-    let longest = flags.prompts.iter().map(|tokens| tokens.get()).max().unwrap_or(1);
-    let wanted = longest.max(flags.context.get() + flags.steps.get());
-    let max_seq_len = info.max_seq_len;
-    if wanted > max_seq_len {
-        return Err(BenchError::TooLong { wanted, max_seq_len });
     }
-    Ok(wanted.div_ceil(PAGE_TOKENS))
-}
-
-/// A model under a stopwatch.
-struct Timed<'a> {
-    model: &'a mut dyn Model,
-    pages_each: usize,
-    clock: Clock,
-}
-
-impl Timed<'_> {
-    /// All that `flags` ask for, with its shares of `limits`.
-    fn rows(
-        &mut self,
-        flags: &BenchFlags,
-        limits: &Limits,
-        weight_bytes: Option<f64>,
-    ) -> Result<(Vec<Prefill>, Vec<Decode>), StepError> {
-        let info = self.model.info().clone();
-        let tokens_limit =
-            limits.ops_per_s(info.compute_dtype) / (2 * info.active_layer_parameters) as f64;
-        let mut prefill = Vec::new();
-        for tokens in &flags.prompts {
-            let tokens_per_s = self.prefill(tokens.get())?;
-            let limit_share = tokens_per_s / tokens_limit;
-            prefill.push(Prefill { tokens: tokens.get(), tokens_per_s, limit_share });
-        }
-        let mut decode = Vec::new();
-        let context = flags.context.get();
-        for batch in flags.batches.iter().map(|batch| batch.get()) {
-            let tokens_per_s = self.decode(batch, context, flags.steps.get())?;
-            let kv_bytes = (batch * context * info.kv_bytes_per_token) as f64;
-            let limit_share = weight_bytes.map(|weights| {
-                (weights + kv_bytes) * (tokens_per_s / batch as f64) / limits.read_bytes_per_s
-            });
-            decode.push(Decode { batch, context, tokens_per_s, limit_share });
-        }
-        Ok((prefill, decode))
-    }
-
-    /// Tokens per second of one prompt in one step.
-    fn prefill(&mut self, tokens: usize) -> Result<f64, StepError> {
-        let batch = self.batch(1, 0, tokens);
-        self.median_rate(tokens, |model| {
-            model.step(&batch)?;
-            Ok(())
-        })
-    }
-
-    /// Tokens per second of `steps` steps of one token for each sequence, from `context` on.
-    fn decode(&mut self, sequences: usize, context: usize, steps: usize) -> Result<f64, StepError> {
-        for sequence in 0..sequences {
-            let mut fill = self.batch(sequences, 0, context);
-            fill.segments = vec![fill.segments.swap_remove(sequence)];
-            fill.tokens.truncate(context);
-            self.model.step(&fill)?;
-        }
-        let batches: Vec<_> =
-            (0..steps).map(|step| self.batch(sequences, context + step, 1)).collect();
-        self.median_rate(sequences * steps, |model| {
-            for batch in &batches {
-                model.step(batch)?;
-            }
-            Ok(())
-        })
-    }
-
-    /// Rows from `position` of each sequence; every sequence has pages of its own.
-    fn batch(&self, sequences: usize, position: usize, rows: usize) -> StepBatch {
-        let vocab_size = self.model.info().vocab_size;
-        let mut batch = StepBatch::default();
-        for sequence in 0..sequences {
-            // Any ids will do, as long as sequences differ.
-            let id = |row: usize| (sequence * 31 + (position + row) * 7) % vocab_size;
-            batch.tokens.extend((0..rows).map(|row| StepToken::Known(id(row) as u32)));
-            let first = sequence * self.pages_each;
-            let pages = (first..first + self.pages_each).map(|page| page as u32).collect();
-            let state = Some(SegmentState { place: sequence as u32, load: None, save: None });
-            let logits = LogitRows::Last;
-            batch.segments.push(Segment { rows, position, pages, logits, state });
-        }
-        batch
-    }
-
-    /// Median tokens per second over the repeats, after one that warms up.
-    fn median_rate(
-        &mut self,
-        tokens: usize,
-        mut work: impl FnMut(&mut dyn Model) -> Result<(), StepError>,
-    ) -> Result<f64, StepError> {
-        Ok(tokens as f64 / median_seconds(self.clock, || work(self.model))?)
-    }
-}
-
-/// Median seconds of `work` over the repeats, after one that warms up.
-fn median_seconds(
-    clock: Clock,
-    mut work: impl FnMut() -> Result<(), StepError>,
-) -> Result<f64, StepError> {
-    work()?;
-    let mut seconds = [0.0; REPEATS];
-    for seconds in &mut seconds {
-        let start = clock.elapsed();
-        work()?;
-        *seconds = (clock.elapsed() - start).as_secs_f64();
-    }
-    seconds.sort_unstable_by(f64::total_cmp);
-    Ok(seconds[REPEATS / 2])
 }
 
 /// What the weights take in their files: what has to be read at least, were nothing unpacked.
@@ -350,20 +261,7 @@ impl fmt::Display for Report {
         writeln!(f, "{} {} · {} in {}", self.engine, self.version, self.model, self.dtype)?;
         writeln!(f, "{} · {} threads", self.device_name, self.threads)?;
         writeln!(f, "{}", self.limits)?;
-        for Prefill { tokens, tokens_per_s, limit_share } in &self.prefill {
-            let (share, dtype) = (limit_share * 100.0, self.dtype);
-            writeln!(
-                f,
-                "prefill {tokens:>12} tokens {tokens_per_s:>9.1} tokens/s {share:>4.0} % of {dtype} arithmetic"
-            )?;
-        }
-        for Decode { batch, context, tokens_per_s, limit_share } in &self.decode {
-            write!(f, "decode {batch:>5} x {context:>5} tokens {tokens_per_s:>9.1} tokens/s")?;
-            match limit_share {
-                Some(share) => writeln!(f, " {:>4.0} % of memory speed", share * 100.0)?,
-                None => writeln!(f)?,
-            }
-        }
+        steps::write(f, self.dtype, &self.prefill, &self.decode)?;
         self.products.iter().try_for_each(|product| writeln!(f, "{product}"))?;
         self.attention.iter().try_for_each(|attention| writeln!(f, "{attention}"))?;
         Ok(())

@@ -6,9 +6,10 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::bench::{self, BenchFlags};
+use crate::bench::{self, BenchFlags, Subject};
 use crate::clock::Clock;
 use crate::config::{Config, Flags, Machine};
+use crate::device::cuda::driver::Cubins;
 use crate::device::{cpu, cuda};
 use crate::launch::{self, Launch, LaunchError, Prepare};
 use crate::perplexity::{self, PerplexityFlags};
@@ -34,7 +35,8 @@ enum Command {
     /// Measures prefill and decode without a server
     Bench {
         /// As for `serve`
-        model: String,
+        #[arg(required_unless_present = "kernels")]
+        model: Option<String>,
         #[command(flatten)]
         flags: BenchFlags,
     },
@@ -78,7 +80,8 @@ impl Cli {
         let Surroundings { clock, cores, hub_cache } = surroundings;
         match self.command {
             Command::Bench { model, flags } => {
-                Ok(bench::run(&model, hub_cache.as_deref(), &flags, clock)?)
+                let subject = Subject { model: model.as_deref(), hub_cache: hub_cache.as_deref() };
+                Ok(bench::run(subject, &flags, &Cubins::of_environment(), clock)?)
             }
             Command::Perplexity { model, flags } => {
                 Ok(perplexity::run(&model, hub_cache.as_deref(), &flags)?)

@@ -196,6 +196,12 @@ pub fn prepare(launch: &Launch) -> Result<Loaded, PrepareError> {
     for gpu in &loaded.device.idle_gpus {
         say(format_args!("`{}` stays idle: the CPU computes what was asked for", gpu.name));
     }
+    if loaded.device.lacks_library {
+        say(format_args!(
+            "`libcublasLt` is not installed: our own kernels compute every product; hint: have its \
+             folder in `LD_LIBRARY_PATH`"
+        ));
+    }
     let info = loaded.info().clone();
     settle(&mut config, &info, &source.id)?;
     config.device.value = device_choice(loaded.device.kind);

@@ -13,6 +13,7 @@ use crate::cli::CollectFlags;
 use crate::files;
 use crate::places::CampaignPlaces;
 use crate::process::{self, describe};
+use crate::proof::kernels;
 use crate::proof::layout::ResultPlaces;
 use crate::proof::run::{MachineFile, line};
 use crate::proof::{read_box, read_json};
@@ -38,6 +39,10 @@ pub fn run(world: &World, flags: &CollectFlags) -> Result<Exit, Stop> {
         world.console.answer(&format!("{:<40} {said}", stage.id));
     }
     let overlay = CampaignPlaces::at(&dir).overlay();
+    let kernels = kernels::record(&described, &machine, &reports, &results, &overlay)?;
+    if kernels > 0 {
+        world.console.answer(&format!("kernels  {kernels}"));
+    }
     let mut campaign = campaign_record(world, &described, &machine, &reports);
     if campaign.plan.is_empty() {
         world.console.answer("records  none: no scenario was run");

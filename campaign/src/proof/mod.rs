@@ -3,6 +3,7 @@
 //! collected here.
 
 pub mod collect;
+mod kernels;
 pub mod layout;
 pub mod pack;
 pub mod run;

@@ -4,8 +4,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use schema::path::of_run;
+use schema::canonical::record_sha256;
+use schema::kernel::KernelRecord;
+use schema::path::{of_kernels, of_run};
 use schema::proof::{Outcome, StageReport};
+use schema::run::unexplained_nulls;
 
 use crate::scratch::{Ended, Scratch, files_below, is_alive, signal, wait_for};
 
@@ -129,6 +132,41 @@ fn a_box_shows_a_release_and_its_results_are_committed() {
     lab.scratch.run(&collect).expect(1, &["broken", "the table of v0.9.2", "commit   c0ffee"]);
     let committed = files_below(&lab.scratch.root().join("results"));
     assert_eq!(committed.len(), 4, "two runs, a campaign and a page: {committed:?}");
+}
+
+#[test]
+fn kernels_that_a_box_measured_become_one_record() {
+    let kernel = r#"{"op": "attention", "shape": "B1_T1_C8192", "dtype": "bf16", "isa": "sm_90a",
+        "device": "cuda", "median_ns": 12000.5, "mad_ns": 20.5, "samples": 11, "bytes": 100,
+        "flops": 200, "limit_share": 0.5}"#;
+    let measured = format!(r#"{{"engine": "redline", "kernels": [{kernel}]}}"#);
+    let commands = ["first", "second"].map(|id| {
+        format!(
+            "[[commands]]\nid = \"{id}\"\nargv = [\"echo\", '{}']\n",
+            measured.replace('\n', "")
+        )
+    });
+    let head = PROOF.split("[[commands]]").next().unwrap();
+    let other = "[[commands]]\nid = \"other\"\nargv = [\"echo\", \"no document\"]\n";
+    let lab = Lab::new(&format!("{head}{}{other}", commands.join("\n")));
+    lab.scratch.run(&["gpu-proof", "pack", "v0.9.2", "--proof", "all"]).expect(0, &["5 stages"]);
+    lab.proven(&[]).expect(0, &["Stage 5 of 5"]);
+    // Collected twice, it is still one record.
+    let collect = ["gpu-proof", "collect", "out"];
+    lab.scratch.run(&collect).expect(0, &["kernels  2", "commit   c0ffee"]);
+    lab.scratch.run(&collect).expect(0, &["kernels  2"]);
+    let results = lab.scratch.root().join("results");
+    let paths = files_below(&results.join("kernels"));
+    assert_eq!(paths.len(), 1, "{paths:?}");
+    let text = fs::read_to_string(&paths[0]).unwrap();
+    let record: KernelRecord = serde_json::from_str(&text).unwrap();
+    let place = paths[0].strip_prefix(&results).unwrap();
+    assert_eq!(place.to_str(), of_kernels(&record).ok().as_deref());
+    assert_eq!(record.record_sha256, record_sha256(&record).unwrap());
+    let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(unexplained_nulls(&value), Vec::<String>::new());
+    assert_eq!((record.benches.len(), record.benches[0].limit_share), (2, Some(0.5)));
+    assert_eq!(record.engine.release, "v0.9.2");
 }
 
 #[test]

@@ -335,6 +335,12 @@ pub trait Device: Send + fmt::Debug {
         Ok(None)
     }
 
+    /// Chooses the fastest way of operations like those so far, where there is more than one. Called once,
+    /// while most memory is free.
+    fn tune(&mut self) -> Result<(), StepError> {
+        Ok(())
+    }
+
     /// A buffer of `cols` columns and, until it is resized, no rows.
     fn buffer(&mut self, cols: usize) -> Result<Self::Buffer, StepError>;
 

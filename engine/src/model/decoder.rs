@@ -108,6 +108,7 @@ impl<D: Device> Decoder<D> {
             max_seq_len: config.max_seq_len,
             parameters: loader.parameters(),
             active_layer_parameters: in_layers - spec.idle_expert_weights(),
+            has_experts: spec.idle_expert_weights() > 0,
             compute_dtype: device.compute_dtype(),
             kv_type,
             kv_bytes_per_token: kv_shape.token_bytes(),
@@ -306,6 +307,7 @@ impl<D: Device> Model for Decoder<D> {
         self.launch(&batch)?;
         self.land()?;
         (self.kv, self.state) = (None, None);
+        self.device.tune()?;
         self.device.free_bytes()
     }
 

@@ -117,6 +117,8 @@ pub struct DeviceInfo {
     pub isa: &'static str,
     /// GPUs that were found and are not used.
     pub idle_gpus: Vec<cuda::Gpu>,
+    /// Whether it is a GPU without the library that may multiply faster than our own kernels.
+    pub lacks_library: bool,
 }
 
 /// A model on its device, and what its server has to say of it.
@@ -156,16 +158,15 @@ pub fn load_checkpoint(
     checkpoint: &Checkpoint,
     options: &LoadOptions,
 ) -> Result<Loaded, LoadError> {
-    let spec = describe(checkpoint)?;
     let is_cuda = match options.device {
         DeviceChoice::Cuda => true,
         DeviceChoice::Auto => options.suits_cuda() && cuda::usable().len() >= options.ranks(),
         DeviceChoice::Cpu => false,
     };
     let (model, device, free_bytes) = if is_cuda {
-        on_cuda(checkpoint, &spec, options)?
+        on_cuda(checkpoint, options)?
     } else {
-        on_cpu(checkpoint, &spec, options)?
+        on_cpu(checkpoint, &describe(checkpoint)?, options)?
     };
     Ok(Loaded {
         model,
@@ -220,25 +221,47 @@ impl LoadOptions {
     }
 }
 
-fn on_cuda(
+/// Loads `checkpoint` on a GPU that is open.
+///
+/// # Errors
+/// As [`load_checkpoint`].
+pub fn load_on(
+    gpu: Arc<dyn Driver>,
     checkpoint: &Checkpoint,
-    spec: &DecoderSpec,
     options: &LoadOptions,
-) -> Result<OnDevice, LoadError> {
+) -> Result<Box<dyn Model>, LoadError> {
+    Ok(Box::new(load_part(Cuda::new(gpu), checkpoint, options)?))
+}
+
+/// `checkpoint` on a GPU, or its rank's part of it.
+fn load_part(
+    device: Cuda,
+    checkpoint: &Checkpoint,
+    options: &LoadOptions,
+) -> Result<Decoder<Cuda>, LoadError> {
     let (Some(kv_type), None) = (options.kv.on_cuda(), options.unsuited()) else {
         let reason = options.unsuited().unwrap_or_default().to_owned();
         return Err(LoadError::Unsupported { path: checkpoint.path().to_owned(), reason });
     };
+    let device = device.keeping(options.cubins.choices.clone());
     let rope = options.rope.precision(checkpoint.config());
-    let load = |device| Decoder::load(device, checkpoint, spec, kv_type, rope);
+    Decoder::load(device, checkpoint, &describe(checkpoint)?, kv_type, rope)
+}
+
+fn on_cuda(checkpoint: &Checkpoint, options: &LoadOptions) -> Result<OnDevice, LoadError> {
+    if let Some(reason) = options.unsuited() {
+        let (path, reason) = (checkpoint.path().to_owned(), reason.to_owned());
+        return Err(LoadError::Unsupported { path, reason });
+    }
     let ranks = options.ranks();
     let (model, driver): (Box<dyn Model>, Arc<dyn Driver>) = if ranks == 1 {
-        let gpu = Gpu::open(0, &options.cubins).map_err(LoadError::Device)?;
-        (Box::new(load(Cuda::new(Arc::clone(&gpu) as _))?), gpu)
+        let gpu: Arc<dyn Driver> = Gpu::open(0, &options.cubins).map_err(LoadError::Device)?;
+        (load_on(Arc::clone(&gpu), checkpoint, options)?, gpu)
     } else {
         let members = Gpu::open_group(ranks, &options.cubins).map_err(LoadError::Device)?;
         let first = Arc::clone(&members[0].driver);
         let devices = Cuda::group(members).map_err(LoadError::Device)?;
+        let load = |device| load_part(device, checkpoint, options);
         (Box::new(Parallel::new(on_ranks(devices, load)?)), first)
     };
     let facts = driver.facts();
@@ -248,6 +271,7 @@ fn on_cuda(
         threads: ranks,
         isa: cuda::generation(facts.capability),
         idle_gpus: Vec::new(),
+        lacks_library: driver.blas().is_none(),
     };
     let memory = driver.memory().map_err(LoadError::Device)?;
     Ok((model, info, memory.free))
@@ -271,6 +295,7 @@ fn on_cpu(
             DeviceChoice::Auto => cuda::gpus(),
             DeviceChoice::Cpu | DeviceChoice::Cuda => Vec::new(),
         },
+        lacks_library: false,
     };
     let Some(kv_type) = options.kv.on_cpu() else {
         let reason = "the KV cache of the CPU is in f32 or f16".to_owned();

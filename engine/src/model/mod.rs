@@ -29,6 +29,7 @@ pub use crate::weights::LoadError;
 pub use architectures::{ARCHITECTURES, Architecture};
 pub use load::{
     DeviceChoice, DeviceInfo, KvChoice, LoadOptions, Loaded, RopeChoice, load, load_checkpoint,
+    load_on,
 };
 
 /// Facts about a loaded model, fixed for its life.
@@ -45,6 +46,8 @@ pub struct ModelInfo {
     /// Those of them that one token passes in the layers: neither embedding nor head, and of the
     /// experts only as many as are chosen.
     pub active_layer_parameters: u64,
+    /// Whether some of the weights are experts', of which a step reads those that it is routed to.
+    pub has_experts: bool,
     /// Type in which matrix products are computed: `f32` is the reference path.
     pub compute_dtype: &'static str,
     /// Type of the KV cache.

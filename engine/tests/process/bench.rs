@@ -79,3 +79,29 @@ fn a_bench_beyond_the_models_length_is_wrong_use() {
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("1000000 tokens are asked for"), "{said}");
 }
+
+#[test]
+fn a_bench_of_a_gpu_that_is_not_there_says_so() {
+    if !engine::device::cuda::usable().is_empty() {
+        eprintln!("skipped: this machine has a GPU");
+        return;
+    }
+    for args in [
+        &["bench", "/nowhere", "--device", "cuda"][..],
+        &["bench", "--kernels", "--device", "cuda"],
+    ] {
+        let (code, said) = end_of(args);
+        assert_eq!(code, Some(4), "{said}");
+        assert!(said.contains("`--device cuda` needs a GPU") && said.contains("hint: "), "{said}");
+    }
+    let (code, said) = end_of(&["bench", "--kernels", "--device", "auto"]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("`--kernels` measures those of a GPU"), "{said}");
+}
+
+#[test]
+fn a_bench_of_nothing_is_wrong_use() {
+    let (code, said) = end_of(&["bench"]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("MODEL"), "{said}");
+}

@@ -63,6 +63,7 @@ impl FakeModel {
             max_seq_len: 256,
             parameters: 0,
             active_layer_parameters: 0,
+            has_experts: false,
             compute_dtype: "f32",
             kv_type: KvType::F32,
             kv_bytes_per_token: 4,

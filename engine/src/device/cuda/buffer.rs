@@ -6,7 +6,7 @@ use super::stream::{Room, Stream};
 use crate::model::StepError;
 
 /// Type of activations in memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Number {
     Bf16,
     /// Of scores that are compared: router logits, and those of the head.

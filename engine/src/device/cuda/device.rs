@@ -1,6 +1,7 @@
 //! A GPU as a device: each operation a launch or a few.
 
 use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use half::bf16;
@@ -39,8 +40,8 @@ pub struct Cuda {
     /// The way to the other ranks, where there are any. It goes first: what the device still computes
     /// may wait for them.
     group: Option<Group>,
-    stream: Stream,
-    staging: Staging,
+    pub(super) stream: Stream,
+    pub(super) staging: Staging,
     layers: Layers,
     attending: Vec<Attending>,
     /// Partial results of attention.
@@ -74,6 +75,11 @@ impl Cuda {
             places: None,
             replayed: None,
         }
+    }
+
+    /// Keeps in `folder`, if there is one, which way of each product was the fastest.
+    pub fn keeping(self, folder: Option<PathBuf>) -> Self {
+        Self { products: Products::keeping(folder), ..self }
     }
 
     /// The devices of `members`, which share a model, in the order of their ranks.
@@ -159,6 +165,11 @@ impl Device for Cuda {
     fn free_bytes(&self) -> Result<Option<u64>, StepError> {
         self.stream.driver().wait_all()?;
         Ok(Some(self.stream.driver().memory()?.free))
+    }
+
+    fn tune(&mut self) -> Result<(), StepError> {
+        let rank = self.rank();
+        self.products.tune(&mut self.stream, rank)
     }
 
     fn buffer(&mut self, cols: usize) -> Result<Buffer, StepError> {

@@ -6,18 +6,22 @@
 
 mod buffer;
 mod cache;
+mod choice;
 mod device;
 pub mod driver;
 mod group;
 mod landing;
 pub mod launch;
 mod layers;
+pub mod limits;
 mod products;
 mod routes;
 mod staging;
 mod step;
 mod steps;
+mod stopwatch;
 mod stream;
+pub mod table;
 #[cfg(test)]
 mod tests;
 mod weights;

@@ -1,17 +1,36 @@
-//! Products with weights, of any number of rows.
+//! Products with weights, of any number of rows: by our own kernels, or of bf16 by the library where
+//! that was measured to be faster.
+
+mod tune;
+
+use std::path::PathBuf;
+
+pub use tune::fill;
 
 use super::buffer::{Buffer, Number};
-use super::driver::{Address, Arguments};
+use super::choice::{Choices, Shape, Way};
+use super::driver::{Address, Algorithm, Arguments, ColumnProduct, Driver, Memory, Operands};
 use super::launch::Launch;
 use super::launch::product::{MatmulArguments, MatrixType, ROWS_MAX};
 use super::stream::{Room, Stream};
 use super::weights::{Matrix, Vector};
 use crate::model::StepError;
 
-/// Computes products; has sums in f32 where blocks divide K.
+/// Computes products.
 #[derive(Debug, Default)]
 pub struct Products {
+    /// Sums in f32 where blocks divide K.
     parts: Room,
+    choices: Choices,
+    /// What the library's algorithms work in, where any was chosen.
+    workspace: Option<Memory>,
+    /// Products so far that are to be measured, until they are.
+    seen: tune::Seen,
+    /// Folder of choices.
+    kept: Option<PathBuf>,
+    /// Whether our own kernels compute all scores: ranks compute those of routers each for itself, and
+    /// must come to the same.
+    own_scores: bool,
 }
 
 /// Where rows come from, and where their results go.
@@ -23,6 +42,11 @@ struct Rows {
 }
 
 impl Products {
+    /// Products whose choices are kept in a folder, if one is given.
+    pub fn keeping(kept: Option<PathBuf>) -> Self {
+        Self { kept, ..Self::default() }
+    }
+
     /// `out = x * w^T` in `number`.
     ///
     /// # Errors
@@ -38,11 +62,75 @@ impl Products {
         assert_eq!((x.cols(), out.cols(), out.rows()), (w.k, w.n, x.rows()), "shapes fit");
         let to = out.output(stream, number)?;
         let rows = Rows { x: x.bf16(), out: to, count: x.rows() };
-        match rows.count {
-            0 => Ok(()),
-            1..=ROWS_MAX => self.few_rows(stream, rows, w, number),
-            _ => many_rows(stream, rows, w, number),
+        self.seen.add(stream, rows.count, w, number);
+        let way = match self.algorithm(stream.driver().as_ref(), rows.count, w, number) {
+            Some(algorithm) => Way::Library(algorithm),
+            None => Way::Own,
+        };
+        self.multiply(stream, rows, w, number, way)
+    }
+
+    /// The library's algorithm, where it was measured to be the fastest for as many rows and takes them.
+    fn algorithm(
+        &self,
+        driver: &dyn Driver,
+        rows: usize,
+        w: &Matrix,
+        result: Number,
+    ) -> Option<Algorithm> {
+        let is_fixed = w.matrix_type != MatrixType::Bf16 || self.is_own(result);
+        if self.choices.is_empty() || rows == 0 || is_fixed {
+            return None;
         }
+        let Way::Library(algorithm) = self.choices.way(Shape { n: w.n, k: w.k, result }, rows)?
+        else {
+            return None;
+        };
+        let product = ColumnProduct::of_weights(rows, w.n, w.k, result);
+        // It was proposed for the bucket's largest number of rows.
+        let takes = rows.is_power_of_two() || driver.blas()?.takes(&product, algorithm);
+        takes.then_some(algorithm)
+    }
+
+    /// Whether our own kernels compute such results whatever is faster.
+    fn is_own(&self, result: Number) -> bool {
+        self.own_scores && result == Number::F32
+    }
+
+    fn multiply(
+        &mut self,
+        stream: &mut Stream,
+        rows: Rows,
+        w: &Matrix,
+        number: Number,
+        way: Way,
+    ) -> Result<(), StepError> {
+        match (way, rows.count) {
+            (_, 0) => Ok(()),
+            (Way::Library(algorithm), _) => self.by_library(stream, rows, w, number, algorithm),
+            (Way::Own, 1..=ROWS_MAX) => self.few_rows(stream, rows, w, number),
+            (Way::Own, _) => many_rows(stream, rows, w, number),
+        }
+    }
+
+    fn by_library(
+        &self,
+        stream: &Stream,
+        rows: Rows,
+        w: &Matrix,
+        number: Number,
+        algorithm: Algorithm,
+    ) -> Result<(), StepError> {
+        let blas = stream.driver().blas().expect("it proposed the algorithm");
+        let workspace = self.workspace.as_ref().expect("it was allocated with the choice");
+        let product = ColumnProduct::of_weights(rows.count, w.n, w.k, number);
+        let operands = Operands {
+            a: w.weights.address(),
+            b: rows.x,
+            d: rows.out,
+            workspace: workspace.address(),
+        };
+        blas.multiply(&product, algorithm, &operands)
     }
 
     /// At most [`ROWS_MAX`] rows.

@@ -10,6 +10,7 @@ use half::bf16;
 use super::driver::{Address, Arguments, Driver, Memory};
 use super::launch::Launch;
 use super::launch::product::{MatmulPlan, MatrixType};
+use super::products::fill;
 use super::staging::Staging;
 use super::stream::Stream;
 use crate::device::{HostMatrix, RandomRows};
@@ -83,6 +84,31 @@ pub struct Matrix {
 }
 
 impl Matrix {
+    /// Weights that nobody trained, for what is timed: random ones, and scales near 1.
+    ///
+    /// # Errors
+    /// The device is full.
+    pub(super) fn random(
+        staging: &mut Staging,
+        stream: &Stream,
+        matrix_type: MatrixType,
+        n: usize,
+        k: usize,
+    ) -> Result<Self, StepError> {
+        let driver = stream.driver();
+        let random = Self::room(driver, matrix_type, n, k)?;
+        let (weight_bytes, scale_bytes) = random.bytes();
+        // Bytes of random bf16 are codes of fewer bits, too.
+        fill(stream, random.weights.address(), weight_bytes)?;
+        let scales = random.scales.address();
+        match matrix_type {
+            MatrixType::Bf16 => {}
+            MatrixType::E4m3 => staging.send_f32(scales, &vec![1.0; scale_bytes / 4])?,
+            MatrixType::Mxfp4 => staging.send(scales, n, k / BLOCK, |_, out| out.fill(127))?,
+        }
+        Ok(random)
+    }
+
     /// Room for `stored` rows, with padding as kernels want it.
     fn room(
         driver: &Arc<dyn Driver>,

@@ -4,6 +4,7 @@
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use sha2::{Digest, Sha256};
 
@@ -22,6 +23,8 @@ pub struct Cubins {
     pub prepared: Option<PathBuf>,
     /// Keeps what was compiled for the next start.
     pub cache: Option<PathBuf>,
+    /// Keeps which way of each product was the fastest.
+    pub choices: Option<PathBuf>,
     /// Whether to leave kernels alone that are for one generation only, to compare them with those
     /// that are for all.
     pub portable: bool,
@@ -36,6 +39,7 @@ impl Cubins {
         Self {
             prepared: named(CUBINS),
             cache: cache().map(|dir| dir.join("redline/cubins")),
+            choices: cache().map(|dir| dir.join("redline/products")),
             portable: named(PORTABLE).is_some(),
         }
     }
@@ -62,11 +66,12 @@ pub const HEADERS: [Source; 9] = sources![
 ];
 
 /// All kernels.
-pub const KERNELS: [Source; 26] = sources![
+pub const KERNELS: [Source; 27] = sources![
     ".cu": "add_bias" "all_reduce" "argmax" "attention" "attention_merge" "attention_sm90"
         "delta_net" "delta_net_chunks" "dispatch" "embed" "expert_matmul" "gated" "gather"
         "grouped_matmul" "grouped_matmul_sm90" "matmul" "random" "rms_norm" "rope_and_cache"
-        "route" "sample" "side_by_side" "sort_pairs" "tile_matmul" "tile_matmul_sm90" "turns"
+        "route" "sample" "side_by_side" "sort_pairs" "stream_read" "tile_matmul" "tile_matmul_sm90"
+        "turns"
 ];
 
 /// The kernels of a GPU of `generation`: those for all, then those for it alone, whose entries take the
@@ -125,21 +130,34 @@ impl Source {
 
     /// The file that keeps what became of exactly these sources.
     fn key(&self, generation: &str, compiler: &str) -> String {
-        let mut hash = Sha256::new();
-        for text in [compiler, self.text].into_iter().chain(HEADERS.map(|header| header.text)) {
-            hash.update((text.len() as u64).to_le_bytes());
-            hash.update(text);
-        }
-        format!("{}.{generation}.{}.cubin", self.name, &hex(&hash.finalize())[..16])
+        let texts = [compiler, self.text].into_iter().chain(HEADERS.map(|header| header.text));
+        format!("{}.{generation}.{}.cubin", self.name, &texts_sha256(texts)[..16])
     }
 }
 
-/// Keeps it if it can be kept: whole, whoever else is at it.
-fn keep(path: &Path, cubin: &[u8]) {
+fn texts_sha256<'a>(texts: impl Iterator<Item = &'a str>) -> String {
+    let mut hash = Sha256::new();
+    for text in texts {
+        hash.update((text.len() as u64).to_le_bytes());
+        hash.update(text);
+    }
+    hex(&hash.finalize())
+}
+
+/// The hash of all sources: of what was measured with other kernels, nothing holds.
+pub fn kernels_sha256() -> String {
+    texts_sha256(KERNELS.iter().chain(&HEADERS).map(|source| source.text))
+}
+
+/// Keeps a file if it can be kept: whole, whoever else is at it.
+pub fn keep(path: &Path, content: &[u8]) {
+    static PARTS: AtomicUsize = AtomicUsize::new(0);
     let Some(folder) = path.parent() else { return };
-    let part = path.with_extension(format!("{}.part", std::process::id()));
+    // Of this process, and of this one of the threads that may keep the same.
+    let (process, number) = (std::process::id(), PARTS.fetch_add(1, Ordering::Relaxed));
+    let part = path.with_extension(format!("{process}.{number}.part"));
     let kept = fs::create_dir_all(folder)
-        .and_then(|()| fs::write(&part, cubin))
+        .and_then(|()| fs::write(&part, content))
         .and_then(|()| fs::rename(&part, path));
     if kept.is_err() {
         let _gone = fs::remove_file(&part);

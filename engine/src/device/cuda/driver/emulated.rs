@@ -5,6 +5,7 @@
 
 #![expect(unsafe_code, reason = "kernels are called with addresses")]
 
+mod blas;
 pub mod compiler;
 mod group;
 mod library;
@@ -14,7 +15,10 @@ use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{Address, Arguments, Driver, Event, Facts, MemoryBytes, Record, out_of_memory};
+use super::{
+    Address, Algorithm, Arguments, Blas, ColumnProduct, Driver, Event, Facts, MemoryBytes,
+    Operands, Record, out_of_memory,
+};
 use crate::device::cuda::launch::Launch;
 use crate::device::cuda::launch::attention::Processors;
 use crate::model::StepError;
@@ -30,7 +34,23 @@ pub struct Emulated {
     facts: Facts,
     total: u64,
     libraries: Libraries,
+    script: Script,
     state: Mutex<State>,
+}
+
+/// What the emulated GPU has beside its kernels, and how long it says that it takes.
+#[derive(Debug, Clone, Copy)]
+pub struct Script {
+    /// Algorithms of its library of products; none is no library.
+    pub algorithms: u64,
+    /// Nanoseconds of a launch, by the kernel's name, or of a product, such as `algorithm 2 of 16 rows`.
+    pub ns: fn(&str) -> f64,
+}
+
+impl Default for Script {
+    fn default() -> Self {
+        Self { algorithms: 0, ns: |_| 1000.0 }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -42,6 +62,11 @@ struct State {
     records: Vec<Vec<Recorded>>,
     launches: u64,
     replays: u64,
+    /// Products of the library, by algorithm and number of rows.
+    products: BTreeMap<(u64, usize), u64>,
+    now_ns: f64,
+    /// When each event was passed.
+    marks: Vec<f64>,
     /// What ranks did together, in words.
     together: Vec<String>,
 }
@@ -63,20 +88,28 @@ struct Recorded {
 #[derive(Debug, Clone)]
 enum Work {
     Launch { entry: String, launch: Launch, arguments: Box<Arguments> },
+    Product { product: ColumnProduct, algorithm: Algorithm, operands: Operands },
     Meeting(Meeting),
 }
 
 impl Work {
-    fn name(&self) -> &str {
+    /// As [`Script::ns`] knows it.
+    fn name(&self) -> String {
         match self {
-            Self::Launch { entry, .. } => entry,
-            Self::Meeting(meeting) => meeting.name(),
+            Self::Launch { entry, .. } => entry.clone(),
+            Self::Product { product, algorithm, .. } => {
+                format!("algorithm {} of {} rows", algorithm.0[0], product.d.cols)
+            }
+            Self::Meeting(meeting) => meeting.name().to_owned(),
         }
     }
 
     fn addresses(&self) -> Vec<Address> {
         match self {
             Self::Launch { arguments, .. } => arguments.addresses().collect(),
+            Self::Product { operands: Operands { a, b, d, workspace }, .. } => {
+                vec![*a, *b, *d, *workspace]
+            }
             Self::Meeting(meeting) => meeting.addresses().to_vec(),
         }
     }
@@ -101,6 +134,22 @@ impl State {
         )
     }
 
+    /// Those of all addresses of `work`.
+    fn allocations(&self, work: &Work) -> Vec<Option<u64>> {
+        let name = work.name();
+        work.addresses().into_iter().map(|at| self.allocation(at, &name)).collect()
+    }
+
+    fn count(&mut self, work: &Work) {
+        match work {
+            Work::Launch { .. } => self.launches += 1,
+            Work::Meeting(_) => {}
+            Work::Product { product, algorithm, .. } => {
+                *self.products.entry((algorithm.0[0], product.d.cols)).or_default() += 1;
+            }
+        }
+    }
+
     fn refuse_record(&self, what: &str) {
         assert!(self.recording.is_none(), "{what} while launches are recorded");
     }
@@ -110,10 +159,15 @@ impl Emulated {
     /// A device with two processors and `total` bytes; none, and a line that says so, where there is
     /// no compiler for the kernels.
     pub fn new(total: u64) -> Option<Arc<Self>> {
+        Self::with(total, Script::default())
+    }
+
+    /// As [`Emulated::new`], with a library of products or times as the script has them.
+    pub fn with(total: u64, script: Script) -> Option<Arc<Self>> {
         let libraries = Libraries::compile()?;
         let processors = Processors { count: 2, shared_bytes: 228 << 10 };
         let facts = Facts { name: "this processor".to_owned(), processors, capability: (8, 0) };
-        Some(Arc::new(Self { facts, total, libraries, state: Mutex::default() }))
+        Some(Arc::new(Self { facts, total, libraries, script, state: Mutex::default() }))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -131,6 +185,11 @@ impl Emulated {
         self.state().replays
     }
 
+    /// How often the library's algorithm `number` computed products of so many rows.
+    pub fn products(&self, number: u64, rows: usize) -> u64 {
+        self.state().products.get(&(number, rows)).copied().unwrap_or(0)
+    }
+
     /// What ranks did together so far, in words and in order.
     pub fn together(&self) -> Vec<String> {
         self.state().together.clone()
@@ -139,11 +198,12 @@ impl Emulated {
     /// Runs `work`, or records it.
     fn begin(&self, work: Work) -> Result<(), StepError> {
         let mut state = self.state();
-        let at = |address: &Address| state.allocation(*address, work.name());
-        let allocations = work.addresses().iter().map(at).collect();
+        let allocations = state.allocations(&work);
+        state.count(&work);
         match &mut state.recording {
             Some(recorded) => recorded.push(Recorded { work, allocations }),
             None => {
+                state.now_ns += (self.script.ns)(&work.name());
                 drop(state);
                 self.run(&work)?;
             }
@@ -158,6 +218,10 @@ impl Emulated {
                     self.state().together.push(format!("{entry} by {:?}", launch.grid));
                 }
                 self.libraries.run(entry, *launch, arguments);
+                Ok(())
+            }
+            Work::Product { product, operands, .. } => {
+                blas::multiply(product, operands);
                 Ok(())
             }
             Work::Meeting(meeting) => {
@@ -254,17 +318,30 @@ impl Driver for Emulated {
     }
 
     fn launch(&self, entry: &str, launch: Launch, arguments: &Arguments) -> Result<(), StepError> {
-        self.state().launches += 1;
-        let arguments = Box::new(arguments.clone());
-        self.begin(Work::Launch { entry: entry.to_owned(), launch, arguments })
+        let (entry, arguments) = (entry.to_owned(), Box::new(arguments.clone()));
+        self.begin(Work::Launch { entry, launch, arguments })
     }
 
     fn event(&self) -> Result<Event, StepError> {
-        Ok(Event(0))
+        self.timed_event()
     }
 
-    fn mark(&self, _event: Event) -> Result<(), StepError> {
-        self.state().refuse_record("an event");
+    fn timed_event(&self) -> Result<Event, StepError> {
+        let mut state = self.state();
+        state.marks.push(0.0);
+        Ok(Event(state.marks.len() as u64 - 1))
+    }
+
+    fn elapsed_ns(&self, from: Event, to: Event) -> Result<f64, StepError> {
+        let state = self.state();
+        let [from, to] = [from, to].map(|event| state.marks[event.0 as usize]);
+        Ok(to - from)
+    }
+
+    fn mark(&self, event: Event) -> Result<(), StepError> {
+        let mut state = self.state();
+        state.refuse_record("an event");
+        state.marks[event.0 as usize] = state.now_ns;
         Ok(())
     }
 
@@ -298,12 +375,11 @@ impl Driver for Emulated {
         state.replays += 1;
         let recorded = state.records[record.0 as usize].clone();
         assert!(!recorded.is_empty(), "the record is there");
-        state.launches += recorded.len() as u64;
-        for one in &recorded {
-            let name = one.work.name();
-            let at = |address: &Address| state.allocation(*address, name);
-            let now: Vec<_> = one.work.addresses().iter().map(at).collect();
-            assert_eq!(now, one.allocations, "memory that `{name}` was recorded with moved");
+        for Recorded { work, allocations } in &recorded {
+            let now = state.allocations(work);
+            assert_eq!(now, *allocations, "memory that `{}` was recorded with moved", work.name());
+            state.count(work);
+            state.now_ns += (self.script.ns)(&work.name());
         }
         drop(state);
         recorded.iter().try_for_each(|one| self.run(&one.work))
@@ -311,6 +387,10 @@ impl Driver for Emulated {
 
     fn release_record(&self, record: Record) {
         self.state().records[record.0 as usize].clear();
+    }
+
+    fn blas(&self) -> Option<&dyn Blas> {
+        (self.script.algorithms > 0).then_some(self as &dyn Blas)
     }
 }
 

@@ -6,6 +6,7 @@
 
 #![expect(unsafe_code, reason = "calls into the driver, each after the check that it is there")]
 
+mod blas;
 mod compile;
 mod nccl;
 
@@ -20,8 +21,9 @@ use std::sync::Arc;
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUresult};
 use cudarc::driver::{DriverError, result};
 
+use self::blas::CublasLt;
 use super::cubins::{Cubins, Source};
-use super::{Address, Arguments, Driver, Event, Facts, MemoryBytes, Record, out_of_memory};
+use super::{Address, Arguments, Blas, Driver, Event, Facts, MemoryBytes, Record, out_of_memory};
 use crate::device::cuda::CAPABILITY_MIN;
 use crate::device::cuda::launch::Launch;
 use crate::device::cuda::launch::attention::Processors;
@@ -36,6 +38,7 @@ pub struct Gpu {
     stream: sys::CUstream,
     modules: Vec<sys::CUmodule>,
     functions: BTreeMap<&'static str, sys::CUfunction>,
+    blas: Option<CublasLt>,
 }
 
 // SAFETY: the driver's handles may be used from any thread that the context is bound to, which every
@@ -84,10 +87,12 @@ impl Gpu {
             stream: std::ptr::null_mut(),
             modules: Vec::new(),
             functions: BTreeMap::new(),
+            blas: None,
         };
         gpu.bind("open")?;
         let stream = result::stream::create(result::stream::StreamKind::NonBlocking);
         gpu.stream = stream.map_err(|error| named("open", error))?;
+        gpu.blas = CublasLt::open(gpu.context, gpu.stream);
         for (kernel, image) in &images {
             gpu.load(kernel, image).map_err(|error| named("load_kernels", error))?;
         }
@@ -279,6 +284,19 @@ impl Driver for Gpu {
         event.map(|event| Event(event as u64)).map_err(|error| named("event", error))
     }
 
+    fn timed_event(&self) -> Result<Event, StepError> {
+        self.bind("timed_event")?;
+        let event = result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT);
+        event.map(|event| Event(event as u64)).map_err(|error| named("timed_event", error))
+    }
+
+    fn elapsed_ns(&self, from: Event, to: Event) -> Result<f64, StepError> {
+        self.bind("elapsed_ns")?;
+        // SAFETY: the events were made by this driver, and events are never destroyed.
+        let ms = unsafe { result::event::elapsed(from.0 as sys::CUevent, to.0 as sys::CUevent) };
+        ms.map(|ms| f64::from(ms) * 1e6).map_err(|error| named("elapsed_ns", error))
+    }
+
     fn mark(&self, event: Event) -> Result<(), StepError> {
         self.with("mark", || {
             // SAFETY: the event was made by this driver, and events are never destroyed.
@@ -336,10 +354,15 @@ impl Driver for Gpu {
             unsafe { result::graph::exec_destroy(record.0 as sys::CUgraphExec) }
         });
     }
+
+    fn blas(&self) -> Option<&dyn Blas> {
+        self.blas.as_ref().map(|blas| blas as &dyn Blas)
+    }
 }
 
 impl Drop for Gpu {
     fn drop(&mut self) {
+        self.blas = None;
         if self.bind("close").is_err() {
             return;
         }

@@ -7,6 +7,7 @@
 #![expect(unsafe_code, reason = "copies that only begin, of memory that is named by its address")]
 
 mod arguments;
+mod blas;
 mod cubins;
 #[cfg(test)]
 pub mod emulated;
@@ -18,7 +19,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 pub use arguments::Arguments;
-pub use cubins::{CUBINS, Cubins};
+pub use blas::{Algorithm, Blas, ColumnProduct, Columns, Operands, Side, WORKSPACE_BYTES};
+pub use cubins::{CUBINS, Cubins, keep, kernels_sha256};
 pub use memory::{Memory, Pinned, Signal};
 
 use super::buffer::Number;
@@ -122,6 +124,12 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// An event that the stream has passed already.
     fn event(&self) -> Result<Event, StepError>;
 
+    /// As [`Driver::event`], and with a time.
+    fn timed_event(&self) -> Result<Event, StepError>;
+
+    /// Nanoseconds from one event with a time to another, both of which the stream has passed.
+    fn elapsed_ns(&self, from: Event, to: Event) -> Result<f64, StepError>;
+
     /// Moves `event` to here.
     fn mark(&self, event: Event) -> Result<(), StepError>;
 
@@ -140,6 +148,11 @@ pub trait Driver: Send + Sync + fmt::Debug {
     fn replay(&self, record: Record) -> Result<(), StepError>;
 
     fn release_record(&self, record: Record);
+
+    /// The library of dense products, where one is installed.
+    fn blas(&self) -> Option<&dyn Blas> {
+        None
+    }
 }
 
 /// One rank's way to the others: operations of NCCL, in the order of the rank's stream, and recorded

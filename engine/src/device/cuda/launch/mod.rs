@@ -9,6 +9,8 @@ pub mod tiles;
 
 use bytemuck::NoUninit;
 
+use attention::Processors;
+
 /// Elements that a thread moves at a time: 16 bytes of bf16.
 const VECTOR: usize = 8;
 /// Threads of a warp.
@@ -19,6 +21,8 @@ const BLOCK: usize = 256;
 const WARPS_OF_ONE: usize = 4;
 /// Threads of a block that samples.
 const SAMPLE_BLOCK: usize = 512;
+/// Threads of a block that only reads; a processor has two.
+const READ_BLOCK: usize = 512;
 /// Threads of the largest block.
 const BLOCK_MAX: usize = 1024;
 
@@ -85,6 +89,16 @@ impl Launch {
     /// `sample`: a block a row.
     pub fn sample(rows: usize) -> Self {
         Self::new([rows, 1, 1], SAMPLE_BLOCK)
+    }
+
+    /// `stream_read`: as many blocks as run at once.
+    pub fn stream_read(processors: Processors) -> Self {
+        Self::new([2 * processors.count, 1, 1], READ_BLOCK)
+    }
+
+    /// Warps of all blocks.
+    pub fn warps(&self) -> usize {
+        self.grid.iter().product::<u32>() as usize * self.block as usize / LANES
     }
 
     /// `side_by_side` and `leave_padding`: a thread a number.

@@ -7,6 +7,7 @@ mod attention;
 mod delta_net;
 mod elementwise;
 mod experts;
+mod limits;
 mod pages;
 mod product;
 mod random;
