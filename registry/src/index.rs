@@ -142,7 +142,7 @@ mod tests {
             assert_eq!(index.by_stamp("a", &stamp), None, "{stamp:?}");
         }
         assert!(index.by_blob("a", "ab").is_some() && index.by_blob("a", "cd").is_none());
-        assert!(index.is_of(&[file.clone()]) && !index.is_of(&[]));
+        assert!(index.is_of(std::slice::from_ref(&file)) && !index.is_of(&[]));
     }
 
     #[test]

@@ -93,7 +93,7 @@ fn survey(
         return Ok(known(found, blob));
     }
     let bytes = listing.read(path)?;
-    let blob = Oid::hash_object(ObjectType::Blob, &bytes).unwrap_or_else(|_| Oid::ZERO_SHA1);
+    let blob = Oid::hash_object(ObjectType::Blob, &bytes).unwrap_or(Oid::ZERO_SHA1);
     if let Some(found) = index.by_blob(path, &blob.to_string()) {
         return Ok(known(found, blob));
     }
