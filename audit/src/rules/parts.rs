@@ -83,17 +83,17 @@ fn ttft_parts(record: &RunRecord) -> Finding {
     let metrics = record.metrics.as_ref()?;
     let parts = metrics.ttft_parts_us.as_ref()?;
     let mean = |summary: &Summary| summary.mean.map(float);
-    let named = parts.named().map(|(_, summary)| mean(summary));
-    let [queue, lag, connect, send, server, _parse] = named;
-    let sent = send? + server?;
-    let due = queue? + lag? + connect? + sent;
+    let sent = mean(&parts.send)? + mean(&parts.server)?;
+    let before = [&parts.queue, &parts.schedule_lag, &parts.connect].into_iter().chain(&parts.tls);
+    let due = before.map(mean).sum::<Option<f64>>()? + sent;
+    let rounding_us = parts.named().len() as f64 * ROUNDING_US;
     let wholes = [
         ("TTFT", sent, mean(metrics.ttft_us.as_ref()?)),
         ("TTFT from the schedule", due, metrics.ttft_scheduled_us.as_ref().and_then(mean)),
     ];
     let wrong = wholes.into_iter().find_map(|(name, parts, whole)| {
         let whole = whole?;
-        let holds = (parts - whole).abs() <= named.len() as f64 * ROUNDING_US;
+        let holds = (parts - whole).abs() <= rounding_us;
         (!holds).then(|| format!("mean {name} is {whole:.0} us, its parts make {parts:.0}"))
     });
     Some(wrong.map_or(Ok(()), Err))
