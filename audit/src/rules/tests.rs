@@ -219,6 +219,7 @@ fn told() -> RunRecord {
         queue: none.clone(),
         schedule_lag: none.clone(),
         connect: none.clone(),
+        tls: None,
         send: none.clone(),
         server: metrics.ttft_us.clone().unwrap(),
         parse: none,

@@ -100,7 +100,11 @@ impl PacedEmitter {
             address: listener.local_addr()?,
             pace,
             routes: Script::steady(),
-            missing: Route { status: 404, body: "only completions are paced".into() },
+            missing: Route {
+                status: 404,
+                body: "only completions are paced".into(),
+                later: Vec::new(),
+            },
             listener,
             epoll,
             connections: Vec::new(),

@@ -228,6 +228,8 @@ fn client_facts(driven: &Driven, all: &Distributions, reasons: &mut Reasons) -> 
     )]
     let lag_us = lag_ns.map(|ns| (ns / 1000.0).round() as u64);
     ClientFacts {
+        // Whoever started both knows where the server is.
+        place: None,
         name: Some("redline-bench".to_owned()),
         version: Some(env!("CARGO_PKG_VERSION").to_owned()),
         commit: reasons

@@ -40,6 +40,7 @@ fn exchange(payloads: &[Payload], pace: Pace) -> (Driven, Vec<Emitted>) {
         let serving = scope.spawn(|| emitter.serve(&stop).expect("it serves"));
         let orders = Orders {
             address,
+            tls: None,
             payloads,
             arrival: &Arrival::AllAtOnce,
             connections: Connections::Warm,
@@ -91,6 +92,7 @@ fn a_client_that_goes_away_leaves_the_others_alone() {
         let payloads = numbered(3, 20);
         let orders = Orders {
             address,
+            tls: None,
             payloads: &payloads,
             arrival: &Arrival::AllAtOnce,
             connections: Connections::Warm,
