@@ -437,6 +437,9 @@ mod tests {
                 "hardware.gpu.0.clocks_locked",
                 "hardware.gpu.0.vbios",
                 "hardware.kernel",
+                "hardware.platform.numa_nodes",
+                "hardware.platform.os",
+                "hardware.platform.sockets",
                 "hardware.ram_bytes"
             ]
         );

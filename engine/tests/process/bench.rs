@@ -101,7 +101,8 @@ fn a_bench_of_a_gpu_that_is_not_there_says_so() {
 
 #[test]
 fn a_bench_of_nothing_is_wrong_use() {
-    let (code, said) = end_of(&["bench"]);
-    assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("MODEL"), "{said}");
+    let output = command(&["bench"]).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("not provided") && said.contains("<MODEL>"), "{said}");
 }

@@ -34,6 +34,9 @@ const BOUND: f64 = 0.05;
 /// Differences may be so many times those of the CPU that rounds the same numbers: both are rounded,
 /// each after sums in an order of its own.
 const TIMES: f64 = 1.5;
+/// Among ranks so many times: what each has of a sum is rounded before it is added. qwen3-moe comes
+/// to 1.9 times, by the experts that this chooses otherwise.
+const TIMES_SHARED: f64 = 2.5;
 /// Tokens of their continuations.
 const TOKENS: usize = 8;
 
@@ -80,12 +83,12 @@ fn given(reference: &Reference) -> Vec<Case> {
 fn check(name: &str) {
     let Some(reference) = reference(name) else { return };
     let Some((mut model, gpu)) = on_cuda(&reference.folder, KvType::Bf16) else { return };
-    conforms(&mut model, &reference, &CONDITIONS);
+    conforms(&mut model, &reference, &CONDITIONS, TIMES);
     assert!(gpu.replays() > 0, "decoding steps were replayed");
 }
 
-/// Differences of `model` from the CPU in f32 are such as rounding to bf16 makes.
-fn conforms(model: &mut dyn Model, reference: &Reference, conditions: &[Condition]) {
+/// Differences of `model` from the CPU in f32 are at most so many `times` those that rounding makes.
+fn conforms(model: &mut dyn Model, reference: &Reference, conditions: &[Condition], times: f64) {
     let cases = given(reference);
     let mut rounded = rounded(&reference.folder);
     let pages = PAGES as usize * cases.len();
@@ -106,7 +109,7 @@ fn conforms(model: &mut dyn Model, reference: &Reference, conditions: &[Conditio
             here.worst, alone.worst
         )
         .unwrap();
-        if !(half <= TIMES * half_alone && most <= TIMES * most_alone) {
+        if !(half <= times * half_alone && most <= times * most_alone) {
             failing.push(name);
         }
     }
@@ -153,7 +156,7 @@ fn products_of_a_library_conform_in_recorded_steps_too() {
     let mut model = on(Arc::clone(&gpu) as _, &reference.folder, KvType::Bf16);
     model.rehearse(70, 2).unwrap();
     let before = gpu.products(1, 1);
-    conforms(&mut model, &reference, &[Condition::Whole, Condition::Batched]);
+    conforms(&mut model, &reference, &[Condition::Whole, Condition::Batched], TIMES);
     assert!(gpu.products(1, 1) > before && gpu.products(1, 70) > 0, "the library multiplied");
     assert!(gpu.replays() > 0, "decoding steps were replayed");
 }

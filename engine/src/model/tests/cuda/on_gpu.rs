@@ -25,7 +25,7 @@ fn open(portable: bool) -> Option<Arc<dyn Driver>> {
 fn check(name: &str, conditions: &[Condition]) {
     let (Some(gpu), Some(reference)) = (open(false), reference(name)) else { return };
     let mut model = on(gpu, &reference.folder, KvType::Bf16);
-    conforms(&mut model, &reference, conditions);
+    conforms(&mut model, &reference, conditions, TIMES);
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn check_shared(name: &str, ranks: usize) {
     let members = Gpu::open_group(ranks, &Cubins::of_environment());
     let members = members.unwrap_or_else(|error| panic!("{error}"));
     let mut model = ranks::shared(&reference.folder, Cuda::group(members).unwrap(), KvType::Bf16);
-    conforms(&mut model, &reference, &[Condition::Whole, Condition::Batched]);
+    conforms(&mut model, &reference, &[Condition::Whole, Condition::Batched], TIMES_SHARED);
 }
 
 #[test]

@@ -27,7 +27,8 @@ fn check(name: &str) {
     let Some(reference) = reference(name) else { return };
     for (ranks, reaches_others) in [(2, true), (4, false)] {
         let Some((devices, gpus)) = devices(ranks, reaches_others) else { return };
-        conforms(&mut shared(&reference.folder, devices, KvType::Bf16), &reference, &SOME);
+        let mut model = shared(&reference.folder, devices, KvType::Bf16);
+        conforms(&mut model, &reference, &SOME, TIMES_SHARED);
         let (together, replays) = (gpus[0].together(), gpus[0].replays());
         for gpu in &gpus {
             assert!(gpu.together() == together, "{ranks} ranks do the same in the same order");
