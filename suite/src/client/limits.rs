@@ -4,6 +4,7 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use procfs::net::{TcpNetEntry, TcpState, tcp, tcp6};
 
 use super::orders::DriveError;
 
@@ -13,8 +14,6 @@ pub(super) const FILES_SPARE: u64 = 64;
 const HELD_US: u64 = 60_000_000;
 /// The same where the kernel gives such a port to a new connection: its `tcp_tw_reuse_delay`.
 const REUSED_AFTER_US: u64 = 1_000_000;
-/// The state of an ended connection in the kernel's tables.
-const TIME_WAIT: &str = "06";
 
 /// Raises the soft limit on open files as far as `most`, or at least to `needed`.
 ///
@@ -41,9 +40,8 @@ pub(super) fn allow_ports(address: SocketAddr, needed: u64) -> Result<(), DriveE
         return Ok(());
     };
     let reserved = setting("ip_local_reserved_ports").unwrap_or_default();
-    let table = if address.is_ipv4() { "/proc/net/tcp" } else { "/proc/net/tcp6" };
-    let table = fs::read_to_string(table).unwrap_or_default();
-    let held = range.held(&table, address, is_reused(address));
+    let table = if address.is_ipv4() { tcp() } else { tcp6() };
+    let held = range.held(&table.unwrap_or_default(), address, is_reused(address));
     let limit = range.count().saturating_sub(range.reserved(&reserved) + held);
     if needed > limit {
         return Err(DriveError::Ports { address, needed, limit, held });
@@ -98,38 +96,28 @@ impl Range {
     }
 
     /// How many of them the kernel's `table` shows in connections to `address`; ended ones do not
-    /// count where their ports are `reused`.
-    fn held(self, table: &str, address: SocketAddr, reused: bool) -> u64 {
-        let wanted = in_table(address);
-        let holds = |line: &&str| {
-            let mut fields = line.split_whitespace().skip(1);
-            let (local, remote, state) = (fields.next(), fields.next(), fields.next());
-            let port =
-                local.and_then(|local| u64::from_str_radix(local.rsplit(':').next()?, 16).ok());
-            port.is_some_and(|port| (self.first..=self.last).contains(&port))
-                && remote == Some(wanted.as_str())
-                && !(reused && state == Some(TIME_WAIT))
+    /// count where their ports are `reused`. Connecting to no address in particular goes to this
+    /// machine.
+    fn held(self, table: &[TcpNetEntry], address: SocketAddr, reused: bool) -> u64 {
+        let ip = match address.ip() {
+            IpAddr::V4(any) if any.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+            known => known,
         };
-        table.lines().filter(holds).count() as u64
+        let holds = |entry: &&TcpNetEntry| {
+            let remote = entry.remote_address;
+            (self.first..=self.last).contains(&u64::from(entry.local_address.port()))
+                && (remote.ip(), remote.port()) == (ip, address.port())
+                && !(reused && entry.state == TcpState::TimeWait)
+        };
+        table.iter().filter(holds).count() as u64
     }
-}
-
-/// An address as the kernel's tables have it: words of four bytes in the machine's order, in hex.
-/// Connecting to no address in particular goes to this machine.
-fn in_table(address: SocketAddr) -> String {
-    let octets = match address.ip() {
-        ip if ip.is_unspecified() && ip.is_ipv4() => Ipv4Addr::LOCALHOST.octets().to_vec(),
-        IpAddr::V4(ip) => ip.octets().to_vec(),
-        IpAddr::V6(ip) => ip.octets().to_vec(),
-    };
-    let words = octets
-        .chunks_exact(4)
-        .map(|word| format!("{:08X}", u32::from_ne_bytes([word[0], word[1], word[2], word[3]])));
-    format!("{}:{:04X}", words.collect::<String>(), address.port())
 }
 
 #[cfg(test)]
 mod tests {
+    use procfs::FromBufReadSI;
+    use procfs::net::TcpNetEntries;
+
     use super::*;
 
     const USUAL: Range = Range { first: 32_768, last: 60_999 };
@@ -145,19 +133,21 @@ mod tests {
 
     #[test]
     fn ports_of_open_and_of_ended_connections_to_the_address_are_held() {
-        let line =
-            |local: &str, remote: &str, state: &str| format!(" 1: {local} {remote} {state} 0\n");
+        let line = |local: &str, remote: &str, state: &str| {
+            format!(" 1: {local} {remote} {state} 00000000:00000000 00:00000000 00000000 0 0 9\n")
+        };
         let server = SocketAddr::from(([127, 0, 0, 1], 8000));
-        let (here, there) = (in_table(server), in_table(SocketAddr::from(([10, 0, 0, 1], 8000))));
+        let (here, there) = ("0100007F:1F40", "0100000A:1F40");
         let table = [
             "  sl  local_address rem_address   st\n".to_owned(),
-            line("0100007F:8001", &here, "01"),
-            line("0100007F:8002", &here, TIME_WAIT),
-            line("0100007F:8003", &there, "01"),
-            line("0100007F:0050", &here, "01"),
-            line(&here, "0100007F:8001", "01"),
+            line("0100007F:8001", here, "01"),
+            line("0100007F:8002", here, "06"),
+            line("0100007F:8003", there, "01"),
+            line("0100007F:0050", here, "01"),
+            line(here, "0100007F:8001", "01"),
         ];
-        let table = table.concat();
+        let (table, system) = (table.concat(), procfs::current_system_info());
+        let TcpNetEntries(table) = TcpNetEntries::from_buf_read(table.as_bytes(), system).unwrap();
         assert_eq!(USUAL.held(&table, server, false), 2);
         assert_eq!(USUAL.held(&table, server, true), 1, "what ended is reused");
         let anywhere = SocketAddr::from(([0, 0, 0, 0], 8000));
@@ -168,11 +158,11 @@ mod tests {
     fn an_open_connection_is_found_in_the_kernels_own_table() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let Ok(table) = fs::read_to_string("/proc/net/tcp") else { return };
+        let Ok(table) = tcp() else { return };
         assert_eq!(USUAL.held(&table, address, false), 0);
         let client = std::net::TcpStream::connect(address).unwrap();
         let port = u64::from(client.local_addr().unwrap().port());
-        let table = fs::read_to_string("/proc/net/tcp").unwrap();
+        let table = tcp().unwrap();
         assert_eq!(Range { first: port, last: port }.held(&table, address, false), 1);
     }
 
