@@ -52,7 +52,7 @@ impl Pages {
         let (panel_bytes, byte) = (row_bytes.min(128), i * self.element_bytes());
         let (panel, in_row) = (byte / panel_bytes, byte % panel_bytes);
         let lines = token * panel_bytes / 128;
-        let piece = in_row / 16 ^ lines % (panel_bytes / 16);
+        let piece = (in_row / 16) ^ (lines % (panel_bytes / 16));
         let row = panel * self.page_tokens + token;
         block * self.page_tokens * row_bytes + row * panel_bytes + piece * 16 + in_row % 16
     }
