@@ -2,15 +2,16 @@
 //!
 //! `E01` (path equals key), `E03` (hash) and `E09` (the same figures under two runs) need the
 //! files or the other records, so they are the registry's. Ids that are missing here belong to
-//! evidence that records do not hold yet, such as foreign GPU processes (`E13`), memory errors
-//! (`E14`), throttling (`W05`), the default power limit (`W06`) and probes around a block (`W07`);
-//! or to several records at one time: `E18`, `W08` and `W09` are those of a campaign.
+//! evidence that records do not hold yet, such as probes around a block (`W07`); or to several
+//! records at one time: `W09` (repeats that scatter) is the registry's as well, and `W08` (another
+//! configuration than the release before) is a verdict of a comparison, `changed-config`.
 
 mod client;
 mod counts;
 mod facts;
 mod figures;
 mod identities;
+mod machine;
 mod parts;
 mod published;
 
@@ -20,6 +21,7 @@ pub use client::{
     CPU_SHARE_MAX, KERNEL_GAP_SHARE_OF_TPOT, KERNEL_GAP_US, LATE_READ_SHARE_MAX,
     LOOP_LAG_SHARE_OF_TPOT, LOOP_LAG_US_MAX, SCHEDULE_LAG_SHARE_OF_TTFT, SCHEDULE_LAG_US_MAX,
 };
+pub use machine::THROTTLED_SHARE_MAX;
 pub use published::{SHAREGPT_REQUESTS, TPOT_WEIGHT};
 
 /// Every rule.
@@ -33,9 +35,12 @@ pub const RULES: &[Rule] = &[
     facts::PROVENANCE,
     facts::HARDWARE,
     facts::PREFIX_HITS,
+    machine::OWN,
+    machine::SLOWED,
     client::BUSY,
     client::WINDOW,
     client::CORRECTNESS,
+    facts::TIMES,
     identities::TPOT,
     identities::TOKEN_GAPS,
     identities::CONCURRENCY,
@@ -54,6 +59,8 @@ pub const RULES: &[Rule] = &[
     identities::CHUNKED,
     client::ARRIVAL_LIMITED,
     identities::QUEUE_TIME,
+    machine::THROTTLED,
+    machine::POWER_LIMIT,
     counts::REQUESTED,
     figures::SAMPLES,
     published::CHUNK_TOKENS,
