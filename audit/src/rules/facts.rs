@@ -66,7 +66,7 @@ pub(super) const TIMES: Rule = Rule {
           went back measured nothing.",
     level: Level::Error,
     level_on_cpu: Level::Error,
-    since: 4,
+    since: 5,
     scope: Scope::MEASURED,
     look: times,
 };

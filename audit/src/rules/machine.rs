@@ -1,13 +1,9 @@
-//! Rules over the GPUs of a run: were they the run's own, and did they run as they are sold.
+//! Rules over how the GPUs of a run were set up: were they the run's own, and as they are sold.
 
 use schema::run::{Gpu, Level, RunRecord};
-use schema::telemetry::{GpuTelemetry, Throttled};
 
 use super::claim;
 use crate::rule::{Finding, Rule, Scope};
-
-/// Share of the looks at which a GPU's clocks may be held down.
-pub const THROTTLED_SHARE_MAX: f64 = 0.01;
 
 pub(super) const OWN: Rule = Rule {
     id: "E13",
@@ -16,32 +12,9 @@ pub(super) const OWN: Rule = Rule {
           credits to the engine.",
     level: Level::Error,
     level_on_cpu: Level::Error,
-    since: 4,
+    since: 5,
     scope: Scope::MEASURED,
     look: own,
-};
-
-pub(super) const SLOWED: Rule = Rule {
-    id: "E14",
-    title: "no GPU was slowed down by its own hardware",
-    why: "A power brake or an emergency slow-down cuts clocks to a fraction, and says that the \
-          machine is not fit.",
-    level: Level::Error,
-    level_on_cpu: Level::Error,
-    since: 4,
-    scope: Scope::MEASURED_FIGURES,
-    look: slowed,
-};
-
-pub(super) const THROTTLED: Rule = Rule {
-    id: "W05",
-    title: "clocks were held down for at most 1 % of the run",
-    why: "A card at its power limit, or hot, is another card on another day.",
-    level: Level::Warning,
-    level_on_cpu: Level::Warning,
-    since: 4,
-    scope: Scope::MEASURED_FIGURES,
-    look: throttled,
 };
 
 pub(super) const POWER_LIMIT: Rule = Rule {
@@ -50,7 +23,7 @@ pub(super) const POWER_LIMIT: Rule = Rule {
     why: "A card with a lower limit is slower than its name, one with a higher limit faster.",
     level: Level::Warning,
     level_on_cpu: Level::Warning,
-    since: 4,
+    since: 5,
     scope: Scope::MEASURED,
     look: power_limit,
 };
@@ -73,39 +46,6 @@ fn own(record: &RunRecord) -> Finding {
     }
     let split = mig.iter().enumerate().filter(|(_, mig)| **mig == Some(true));
     wrong.extend(split.map(|(index, _)| format!("GPU {index} is divided (MIG)")));
-    Some(claim(wrong.is_empty(), || wrong.join("; ")))
-}
-
-/// The GPUs that worked and tell why their clocks were held down, by number.
-fn told(record: &RunRecord) -> Option<Vec<(usize, Throttled)>> {
-    let worked = |(index, gpu): (usize, &GpuTelemetry)| {
-        gpu.throttled.filter(|_| gpu.worked).map(|throttled| (index, throttled))
-    };
-    let gpus = record.telemetry.as_ref()?.gpus.as_deref()?;
-    let told: Vec<_> = gpus.iter().enumerate().filter_map(worked).collect();
-    (!told.is_empty()).then_some(told)
-}
-
-fn slowed(record: &RunRecord) -> Finding {
-    let told = told(record)?;
-    let slowed = told.iter().filter(|(_, throttled)| throttled.hardware_share > 0.0);
-    let wrong: Vec<String> = slowed
-        .map(|(index, throttled)| {
-            format!("GPU {index} for {:.1} % of the looks", throttled.hardware_share * 100.0)
-        })
-        .collect();
-    Some(claim(wrong.is_empty(), || wrong.join("; ")))
-}
-
-fn throttled(record: &RunRecord) -> Finding {
-    let mut wrong = Vec::new();
-    for (index, throttled) in told(record)? {
-        for (what, share) in [("power", throttled.power_share), ("heat", throttled.thermal_share)] {
-            if share > THROTTLED_SHARE_MAX {
-                wrong.push(format!("GPU {index} by {what} at {:.1} % of the looks", share * 100.0));
-            }
-        }
-    }
     Some(claim(wrong.is_empty(), || wrong.join("; ")))
 }
 

@@ -2,9 +2,10 @@
 //!
 //! `E01` (path equals key), `E03` (hash) and `E09` (the same figures under two runs) need the
 //! files or the other records, so they are the registry's. Ids that are missing here belong to
-//! evidence that records do not hold yet, such as probes around a block (`W07`); or to several
-//! records at one time: `W09` (repeats that scatter) is the registry's as well, and `W08` (another
-//! configuration than the release before) is a verdict of a comparison, `changed-config`.
+//! evidence that records do not hold yet, such as memory errors (`E14`) and probes around a block
+//! (`W07`); or to several records at one time: `W09` (repeats that scatter) is the registry's as
+//! well, and `W08` (another configuration than the release before) is a verdict of a comparison,
+//! `changed-config`.
 
 mod client;
 mod counts;
@@ -14,6 +15,7 @@ mod identities;
 mod machine;
 mod parts;
 mod published;
+mod telemetry;
 
 use crate::rule::Rule;
 
@@ -21,8 +23,10 @@ pub use client::{
     CPU_SHARE_MAX, KERNEL_GAP_SHARE_OF_TPOT, KERNEL_GAP_US, LATE_READ_SHARE_MAX,
     LOOP_LAG_SHARE_OF_TPOT, LOOP_LAG_US_MAX, SCHEDULE_LAG_SHARE_OF_TTFT, SCHEDULE_LAG_US_MAX,
 };
-pub use machine::THROTTLED_SHARE_MAX;
 pub use published::{SHAREGPT_REQUESTS, TPOT_WEIGHT};
+pub use telemetry::{
+    STEAL_SHARE_MAX, STEAL_WALL_US_MIN, THROTTLED_SHARE_MAX, counts_stray, held_down,
+};
 
 /// Every rule.
 pub const RULES: &[Rule] = &[
@@ -36,7 +40,6 @@ pub const RULES: &[Rule] = &[
     facts::HARDWARE,
     facts::PREFIX_HITS,
     machine::OWN,
-    machine::SLOWED,
     client::BUSY,
     client::WINDOW,
     client::CORRECTNESS,
@@ -55,11 +58,14 @@ pub const RULES: &[Rule] = &[
     parts::PARTIAL,
     parts::CHUNK_SOURCE,
     client::CAP,
+    telemetry::COUNTED,
+    telemetry::ADDS_UP,
+    telemetry::ENERGY,
     counts::RETOKENIZED,
     identities::CHUNKED,
     client::ARRIVAL_LIMITED,
     identities::QUEUE_TIME,
-    machine::THROTTLED,
+    telemetry::THROTTLED,
     machine::POWER_LIMIT,
     counts::REQUESTED,
     figures::SAMPLES,
@@ -67,6 +73,7 @@ pub const RULES: &[Rule] = &[
     published::SAMPLE,
     client::READ_LATE,
     client::SENT_LATE,
+    telemetry::STEAL,
 ];
 
 /// `|left - right| <= share * |right|`.

@@ -7,7 +7,9 @@ use schema::run::{
     Gpu, GpuState, Kind, Level, Platform, RunRecord, Slice, Status, Summary, TokenSource, TtftParts,
 };
 use schema::scenario::{Arrival, Tier};
-use schema::telemetry::{GpuTelemetry, Telemetry, Throttled};
+use schema::telemetry::{
+    GpuTelemetry, HostTelemetry, Series, ServerTelemetry, Spread, Telemetry, Throttled,
+};
 
 use super::RULES;
 use crate::report::read;
@@ -39,22 +41,7 @@ fn sound_on_gpu() -> RunRecord {
     }]);
     record.hardware.platform =
         Some(Platform { other_gpu_processes: Some(0), ..Platform::default() });
-    record.telemetry = Some(Telemetry {
-        gpus: Some(vec![
-            GpuTelemetry {
-                worked: true,
-                throttled: Some(Throttled { power_share: 0.01, ..Throttled::default() }),
-                ..GpuTelemetry::default()
-            },
-            // Nobody waits for a card that had nothing to do.
-            GpuTelemetry {
-                throttled: Some(Throttled { thermal_share: 1.0, ..Throttled::default() }),
-                ..GpuTelemetry::default()
-            },
-        ]),
-        ..Telemetry::default()
-    });
-    for group in ["telemetry", "hardware.gpu.0.state", "hardware.platform"] {
+    for group in ["hardware.gpu.0.state", "hardware.platform"] {
         record.absent.insert(group.into(), "all but what rules ask for".into());
     }
     record.time.as_mut().unwrap().window_us = Some(301_000_000);
@@ -71,10 +58,6 @@ fn sound_on_gpu() -> RunRecord {
 
 fn gpu_state(record: &mut RunRecord) -> &mut GpuState {
     record.hardware.gpu.as_mut().unwrap()[0].state.as_mut().unwrap()
-}
-
-fn held_down(record: &mut RunRecord) -> &mut Throttled {
-    record.telemetry.as_mut().unwrap().gpus.as_mut().unwrap()[0].throttled.as_mut().unwrap()
 }
 
 fn summaries(record: &mut RunRecord) -> Vec<&mut Summary> {
@@ -97,8 +80,13 @@ fn broken(record: &RunRecord) -> Vec<String> {
 
 #[test]
 fn a_sound_record_passes_every_rule() {
-    let all =
-        [(sound(), "cpu"), (told(), "told"), (sound_on_gpu(), "gpu"), (published(), "published")];
+    let all = [
+        (sound(), "cpu"),
+        (told(), "told"),
+        (seen(), "seen"),
+        (sound_on_gpu(), "gpu"),
+        (published(), "published"),
+    ];
     for (record, kind) in all {
         assert_eq!(broken(&record), Vec::<String>::new(), "{kind}");
     }
@@ -141,7 +129,6 @@ const BREAKING: &[Breaking] = &[
         r.hardware.platform.as_mut().unwrap().other_gpu_processes = Some(1);
     }),
     ("E13", sound_on_gpu, |r| gpu_state(r).mig = Some(true)),
-    ("E14", sound_on_gpu, |r| held_down(r).hardware_share = 0.001),
     ("E15", sound, |r| r.client.as_mut().unwrap().cpu_share_p95 = Some(0.81)),
     ("E16", sound_on_gpu, |r| r.time.as_mut().unwrap().window_us = Some(299_000_000)),
     ("E17", sound, |r| r.correctness.as_mut().unwrap().prompts = Some(0)),
@@ -209,6 +196,23 @@ const BREAKING: &[Breaking] = &[
         r.counts.as_mut().unwrap().chunk_token_source = Some(TokenSource::Usage);
     }),
     ("E32", sound, |r| r.scenario.arrival = Some(Arrival::Closed { concurrency: 31 })),
+    ("E33", seen, |r| server(r, |server| server.output_tokens = Some(4_200))),
+    ("E34", seen, |r| {
+        server(r, |server| {
+            let columns = &mut server.series.as_mut().unwrap().columns;
+            columns.get_mut("output_tokens").unwrap()[0] += 1;
+        });
+    }),
+    ("E34", seen, |r| server(r, |server| server.kv_pages = Some(89))),
+    ("E34", seen, |r| {
+        server(r, |server| server.requests_running.as_mut().unwrap().p95 = 3);
+    }),
+    ("E34", seen, |r| {
+        let host = r.telemetry.as_mut().unwrap().host.as_mut().unwrap();
+        host.cpu_user_share = Some(0.95);
+    }),
+    ("E35", seen, |r| r.metrics.as_mut().unwrap().joules_per_output_token = Some(1.01)),
+    ("E35", seen, |r| gpu(r).energy_mj = None),
     ("W01", sound, |r| r.counts.as_mut().unwrap().output_tokens_retokenized = Some(4_000)),
     ("W02", sound, |r| {
         let gaps = r.metrics.as_mut().unwrap().itl_chunk_us.as_mut().unwrap();
@@ -221,8 +225,7 @@ const BREAKING: &[Breaking] = &[
         r.scenario.arrival = Some(Arrival::Constant { requests_per_s, concurrency_max });
     }),
     ("W04", || RunRecord { kind: Kind::Measured, ..queued() }, |_| {}),
-    ("W05", sound_on_gpu, |r| held_down(r).power_share = 0.011),
-    ("W05", sound_on_gpu, |r| held_down(r).thermal_share = 0.2),
+    ("W05", seen, |r| gpu(r).throttled.as_mut().unwrap().thermal_share = 0.02),
     ("W06", sound_on_gpu, |r| gpu_state(r).power_limit_default_mw = Some(699_000)),
     ("W10", sound, |r| r.counts.as_mut().unwrap().output_tokens_requested = Some(4_101)),
     ("W11", sound_on_gpu, |r| {
@@ -234,7 +237,55 @@ const BREAKING: &[Breaking] = &[
     ("W14", sound, |r| r.client.as_mut().unwrap().kernel_to_user_us_p99 = Some(2_100)),
     ("W14", told, |r| r.client.as_mut().unwrap().late_read_share = Some(0.03)),
     ("W15", sound, |r| r.client.as_mut().unwrap().schedule_lag_us_p99 = Some(9_000)),
+    ("W16", seen, |r| {
+        r.telemetry.as_mut().unwrap().host.as_mut().unwrap().cpu_steal_share = Some(0.03);
+    }),
 ];
+
+/// A sound run with all that is seen beside one.
+fn seen() -> RunRecord {
+    let mut record = sound();
+    let tokens = record.counts.as_ref().unwrap().output_tokens_reported.unwrap();
+    let level = |max| Some(Spread { mean: 4.0, p5: 1, p50: 4, p95: 6, max });
+    let columns = [("output_tokens", vec![96, tokens - 96]), ("requests_running", vec![4, 4])];
+    let columns = columns.map(|(name, points)| (name.to_owned(), points)).into();
+    let series = Series { at_us: vec![1_000_000, 3_000_000], columns };
+    let gpu = |worked, energy_mj| GpuTelemetry {
+        worked,
+        energy_mj: Some(energy_mj),
+        throttled: Some(Throttled::default()),
+        ..GpuTelemetry::default()
+    };
+    record.metrics.as_mut().unwrap().joules_per_output_token = Some(0.5);
+    record.telemetry = Some(Telemetry {
+        server: Some(ServerTelemetry {
+            requests_running: level(7),
+            kv_pages_used: level(90),
+            kv_pages: Some(100),
+            output_tokens: Some(tokens),
+            preemptions: Some(0),
+            series: Some(series),
+            ..ServerTelemetry::default()
+        }),
+        host: Some(HostTelemetry {
+            cpu_user_share: Some(0.9),
+            cpu_system_share: Some(0.08),
+            cpu_steal_share: Some(0.01),
+            ..HostTelemetry::default()
+        }),
+        gpus: Some(vec![gpu(true, 500 * tokens), gpu(false, 9)]),
+        ..Telemetry::default()
+    });
+    record
+}
+
+fn server(record: &mut RunRecord, edit: fn(&mut ServerTelemetry)) {
+    edit(record.telemetry.as_mut().unwrap().server.as_mut().unwrap());
+}
+
+fn gpu(record: &mut RunRecord) -> &mut GpuTelemetry {
+    &mut record.telemetry.as_mut().unwrap().gpus.as_mut().unwrap()[0]
+}
 
 /// A sound run that says all that the client has learnt to say since.
 fn told() -> RunRecord {
@@ -481,7 +532,6 @@ fn what_the_rules_say_reads_well() {
         E12 60 of 4096 prompt tokens came from the cache, the workload predicts 0
         E13 1 other processes were on the GPUs
         E13 GPU 0 is divided (MIG)
-        E14 GPU 0 for 0.1 % of the looks
         E15 the client was busy: it used 81 % of a core
         E16 299.0 s of steady state, 300 s are asked for
         E17 the outputs of this run were not checked
@@ -510,8 +560,6 @@ fn what_the_rules_say_reads_well() {
         W02 the median gap between chunks is zero
         W03 10.29 requests a second were answered, 10.00 arrived
         W04 TTFT is 57 % of E2E: read it as queue time
-        W05 GPU 0 by power at 1.1 % of the looks
-        W05 GPU 0 by heat at 20.0 % of the looks
         W06 GPU 0 has 700.000 W, its default is 699.000 W
         W10 4096 output tokens reported, 4101 requested
         W11 32 samples: p99 needs 662
