@@ -18,6 +18,7 @@ pub mod fetch;
 pub mod files;
 pub mod finish;
 pub mod git;
+pub mod gpu;
 pub mod hardware;
 pub mod inputs;
 pub mod journal;

@@ -8,5 +8,6 @@ mod failing;
 mod hand_edited;
 mod interrupted;
 mod proof;
+mod registry;
 mod serving;
 mod whole_way;
