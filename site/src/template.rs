@@ -22,6 +22,8 @@ templates![
     "pages/data.md",
     "pages/diff.html",
     "pages/diff.md",
+    "pages/explore.html",
+    "pages/explore.md",
     "pages/kernels.html",
     "pages/kernels.md",
     "pages/method.html",
@@ -112,6 +114,10 @@ impl Renderer {
                 escape::ticks(&text, escape::html, escape::html_code)
             })
         });
+        env.add_filter("csv", |heads: Vec<String>, rows: Vec<Vec<String>>| {
+            Value::from_safe_string(csv_address(&heads, &rows))
+        });
+        env.add_filter("slug", |text: String| link::anchor(&text));
         env.add_filter("fence", |text: String| Value::from_safe_string(escape::fence(&text)));
         for (name, text) in templates {
             env.add_template(name, text).map_err(|error| explain(error, name))?;
@@ -146,6 +152,17 @@ impl Renderer {
         let template = self.env.get_template(name).map_err(|error| explain(error, name))?;
         template.render(context).map_err(|error| explain(error, name))
     }
+}
+
+/// A table as an address that holds it whole, as comma-separated values (RFC 4180): a chart's
+/// figures can be saved without a file beside the page.
+fn csv_address(heads: &[String], rows: &[Vec<String>]) -> String {
+    let line = |cells: &[String]| {
+        let cells: Vec<String> = cells.iter().map(|cell| registry::export::quoted(cell)).collect();
+        cells.join(",") + "\r\n"
+    };
+    let text: String = std::iter::once(line(heads)).chain(rows.iter().map(|r| line(r))).collect();
+    format!("data:text/csv;charset=utf-8,{}", link::percent_encode(&text))
 }
 
 fn write_escaped(out: &mut Output, state: &mut State, value: &Value) -> Result<(), Error> {
@@ -246,6 +263,17 @@ mod tests {
             .expect_err("a missing key is a fault");
         assert_eq!((error.template.as_str(), error.line), ("partials/b.html", 2));
         assert!(error.to_string().contains("view.missing"), "{error}");
+    }
+
+    #[test]
+    fn a_table_is_an_address_that_holds_it() {
+        let heads = ["Scenario", "Output tokens/s"].map(str::to_owned);
+        let rows = [vec!["a,\"b\"".to_owned(), "1,234 ±1 %".to_owned()]];
+        assert_eq!(
+            csv_address(&heads, &rows),
+            "data:text/csv;charset=utf-8,Scenario%2COutput%20tokens%2Fs%0D%0A\
+             %22a%2C%22%22b%22%22%22%2C%221%2C234%20%C2%B11%20%25%22%0D%0A"
+        );
     }
 
     #[test]
