@@ -1,6 +1,9 @@
 //! The templates and the engine that fills them in. Every file of `templates/` stands in one
 //! table; an unknown key is an error that names file, line and key.
 
+use std::path::Path;
+
+use anyhow::Context as _;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Serde, Value};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Output, State, UndefinedBehavior};
@@ -94,7 +97,22 @@ impl Renderer {
         Self::with(TEMPLATES)
     }
 
-    fn with(templates: &[(&'static str, &'static str)]) -> Result<Self, RenderError> {
+    /// Compiles the templates as they lie below `folder` now, not as they were built in.
+    ///
+    /// # Errors
+    /// One of them cannot be read or has a syntax error.
+    pub fn of_folder(folder: &Path) -> anyhow::Result<Self> {
+        let mut texts = Vec::new();
+        for (name, _) in TEMPLATES {
+            let file = folder.join(name);
+            let text = std::fs::read_to_string(&file)
+                .with_context(|| format!("cannot read `{}`", file.display()))?;
+            texts.push((*name, text));
+        }
+        Ok(Self::with(&texts)?)
+    }
+
+    fn with<T: AsRef<str>>(templates: &[(&'static str, T)]) -> Result<Self, RenderError> {
         let mut env = Environment::new();
         env.set_undefined_behavior(UndefinedBehavior::Strict);
         let mut syntax = SyntaxConfig::builder();
@@ -120,7 +138,8 @@ impl Renderer {
         env.add_filter("slug", |text: String| link::anchor(&text));
         env.add_filter("fence", |text: String| Value::from_safe_string(escape::fence(&text)));
         for (name, text) in templates {
-            env.add_template(name, text).map_err(|error| explain(error, name))?;
+            env.add_template_owned(*name, text.as_ref().to_owned())
+                .map_err(|error| explain(error, name))?;
         }
         Ok(Self { env })
     }
@@ -208,7 +227,6 @@ fn explain(error: Error, name: &str) -> RenderError {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
-    use std::path::Path;
 
     use super::*;
 

@@ -71,7 +71,10 @@ document.addEventListener("DOMContentLoaded", () => {
     said.textContent = `${kept} of ${every.length} rows are at least that fast.`;
   }
 
-  for (const [key, input] of [["price", price], ["speed", limit]]) {
+  for (const [key, input] of [
+    ["price", price],
+    ["speed", limit],
+  ]) {
     input.addEventListener("input", () => {
       state.set(key, number(input.value) === null ? "" : input.value);
       show();
