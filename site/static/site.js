@@ -69,6 +69,9 @@ const redline = (() => {
     },
   };
 
+  /** From so many rows on, a table can be searched and its rows be compared. */
+  const ROWS_TO_SEARCH = 8;
+
   const rows = (table) => [...table.querySelectorAll("tbody tr")];
   const keyOf = (row) => row.dataset.key ?? row.cells[0].textContent.trim();
 
@@ -161,7 +164,9 @@ const redline = (() => {
     document.querySelectorAll("table.sortable").forEach((table, index) => {
       prepare(table);
       const key = table.id || `t${index + 1}`;
-      if (table.classList.contains("filterable")) tools(table, key);
+      // A frontier has tools of its own, and a few rows are seen at a glance.
+      const long = rows(table).length >= ROWS_TO_SEARCH && !table.matches(".frontier");
+      if (long) tools(table, key);
       keepSorting(table, key);
     });
   });

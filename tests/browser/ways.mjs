@@ -189,3 +189,58 @@ export async function the_explorer_draws_what_is_chosen_and_keeps_it_in_the_addr
   await page.screenshot({ path: join(folder, "explore-chosen.png"), fullPage: true });
   await page.context().close();
 }
+
+export async function a_long_table_is_searched_and_its_rows_are_compared({ open, site, address }) {
+  const long = site.find(({ html }) =>
+    [...html.matchAll(/<table class="sortable">.*?<\/table>/gs)].some(
+      ([table]) => table.split("<tr").length > 10,
+    ),
+  );
+  assert(long, "there is a long table");
+  const page = await open();
+  await page.goto(address + long.path);
+  await page.evaluate(() =>
+    document.querySelectorAll("details").forEach((fold) => (fold.open = true)),
+  );
+  const tools = page.locator(".tools").first();
+  const table = page.locator(".tools + .scroll table").first();
+  const shown = () => table.locator("tbody tr:visible").count();
+  const all = await shown();
+  await tools.locator("input").fill("no row says this");
+  assert.equal(await shown(), 0);
+  await tools.locator("input").fill("");
+  for (const row of [0, 1]) await table.locator("tbody tr").nth(row).locator("input").check();
+  await tools.locator("button").click();
+  assert.equal(await shown(), 2);
+  const words = await table.locator("tbody tr:visible").allTextContents();
+  await page.reload();
+  await page.evaluate(() =>
+    document.querySelectorAll("details").forEach((fold) => (fold.open = true)),
+  );
+  assert.deepEqual(await table.locator("tbody tr:visible").allTextContents(), words);
+  await tools.locator("button").click();
+  assert.equal(await shown(), all);
+  await page.context().close();
+}
+
+export async function a_price_of_the_readers_own_makes_costs({ open, site, address }) {
+  const frontier = site.find(({ html }) => /<table class="[^"]*frontier/.test(html));
+  assert(frontier, "there is a frontier");
+  const page = await open();
+  await page.goto(address + frontier.path);
+  assert.equal(await page.locator("td.cost:visible").count(), 0, "no price, no cost");
+  await page.locator('.tools input[type="number"]').fill("3.6");
+  const row = page.locator("table.frontier tbody tr:visible").first();
+  const rate = Number(await row.getAttribute("data-tokens-per-s"));
+  const cost = Number(await row.locator("td.cost").textContent());
+  assert(Math.abs(cost / (1000 / rate) - 1) < 0.01, `${cost} at ${rate} tokens/s`);
+  const before = await page.locator("table.frontier tbody tr:visible").count();
+  const limit = page.locator('.tools input[type="range"]');
+  await limit.fill(await limit.getAttribute("max"));
+  const after = await page.locator("table.frontier tbody tr:visible").count();
+  assert(after < before || before === 1, `${after} of ${before} rows are left`);
+  await page.reload();
+  assert.equal(await page.locator("table.frontier tbody tr:visible").count(), after);
+  assert.equal(await page.locator('.tools input[type="number"]').inputValue(), "3.6");
+  await page.context().close();
+}
