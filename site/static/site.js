@@ -5,6 +5,8 @@
 
 const redline = (() => {
   const root = document.documentElement;
+  // A host may serve other sites too, and storage is the host's.
+  const KEPT = "redline-theme";
   const dark = matchMedia("(prefers-color-scheme: dark)");
 
   // A reader who forbids storage still has the theme of the system, and the button for a page.
@@ -22,16 +24,16 @@ const redline = (() => {
     // A choice that the system shares is none: the page follows the system again.
     if (wanted === (dark.matches ? "dark" : "light")) {
       delete root.dataset.theme;
-      kept((storage) => storage.removeItem("theme"));
+      kept((storage) => storage.removeItem(KEPT));
     } else {
       root.dataset.theme = wanted;
-      kept((storage) => storage.setItem("theme", wanted));
+      kept((storage) => storage.setItem(KEPT, wanted));
     }
     document.dispatchEvent(new Event("theme"));
   }
 
   // Before the first paint, since this script stands in the head.
-  const stored = kept((storage) => storage.getItem("theme"));
+  const stored = kept((storage) => storage.getItem(KEPT));
   if (stored === "light" || stored === "dark") root.dataset.theme = stored;
 
   function themeButton() {

