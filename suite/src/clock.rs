@@ -1,7 +1,10 @@
 //! The clocks of the suite. Intervals come from the monotonic clock only; the wall clock dates a
 //! record, and relates the kernel's receive stamps to the monotonic clock.
 
-use nix::time::{ClockId, clock_gettime};
+use std::time::Duration;
+
+use nix::sys::time::TimeSpec;
+use nix::time::{ClockId, ClockNanosleepFlags, clock_gettime, clock_nanosleep};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
@@ -10,6 +13,13 @@ use time::format_description::well_known::Rfc3339;
 #[must_use]
 pub fn monotonic_ns() -> u64 {
     nanoseconds(ClockId::CLOCK_MONOTONIC)
+}
+
+/// Sleeps until the monotonic clock stands at `at_ns`, or a signal comes.
+pub fn sleep_until(at_ns: u64) {
+    let at = TimeSpec::from_duration(Duration::from_nanos(at_ns));
+    // Nothing can be wrong with the request but a signal, which is the caller's to look after.
+    let _ = clock_nanosleep(ClockId::CLOCK_MONOTONIC, ClockNanosleepFlags::TIMER_ABSTIME, &at);
 }
 
 /// Nanoseconds since 1970. May jump: never take an interval from it.

@@ -3,8 +3,7 @@
 //! `E01` (path equals key), `E03` (hash) and `E09` (the same figures under two runs) need the
 //! files or the other records, so they are the registry's. Ids that are missing here belong to
 //! evidence that records do not hold yet, such as foreign GPU processes (`E13`), memory errors
-//! (`E14`), throttling (`W05`), the default power limit (`W06`) and probes around a block (`W07`);
-//! or to several records at one time: `E18`, `W08` and `W09` are those of a campaign.
+//! (`E14`), the default power limit (`W06`) and probes around a block (`W07`); or to several records at one time: `E18`, `W08` and `W09` are those of a campaign.
 
 mod client;
 mod counts;
@@ -13,6 +12,7 @@ mod figures;
 mod identities;
 mod parts;
 mod published;
+mod telemetry;
 
 use crate::rule::Rule;
 
@@ -21,6 +21,9 @@ pub use client::{
     LOOP_LAG_SHARE_OF_TPOT, LOOP_LAG_US_MAX, SCHEDULE_LAG_SHARE_OF_TTFT, SCHEDULE_LAG_US_MAX,
 };
 pub use published::{SHAREGPT_REQUESTS, TPOT_WEIGHT};
+pub use telemetry::{
+    STEAL_SHARE_MAX, STEAL_WALL_US_MIN, THROTTLED_SHARE_MAX, counts_stray, held_down,
+};
 
 /// Every rule.
 pub const RULES: &[Rule] = &[
@@ -50,16 +53,21 @@ pub const RULES: &[Rule] = &[
     parts::PARTIAL,
     parts::CHUNK_SOURCE,
     client::CAP,
+    telemetry::COUNTED,
+    telemetry::ADDS_UP,
+    telemetry::ENERGY,
     counts::RETOKENIZED,
     identities::CHUNKED,
     client::ARRIVAL_LIMITED,
     identities::QUEUE_TIME,
+    telemetry::THROTTLED,
     counts::REQUESTED,
     figures::SAMPLES,
     published::CHUNK_TOKENS,
     published::SAMPLE,
     client::READ_LATE,
     client::SENT_LATE,
+    telemetry::STEAL,
 ];
 
 /// `|left - right| <= share * |right|`.

@@ -5,6 +5,9 @@ use expect_test::expect;
 use schema::histogram::HdrHistogram;
 use schema::run::{Gpu, Kind, Level, RunRecord, Slice, Status, Summary, TokenSource, TtftParts};
 use schema::scenario::{Arrival, Tier};
+use schema::telemetry::{
+    GpuTelemetry, HostTelemetry, Series, ServerTelemetry, Spread, Telemetry, Throttled,
+};
 
 use super::RULES;
 use crate::report::read;
@@ -62,8 +65,13 @@ fn broken(record: &RunRecord) -> Vec<String> {
 
 #[test]
 fn a_sound_record_passes_every_rule() {
-    let all =
-        [(sound(), "cpu"), (told(), "told"), (sound_on_gpu(), "gpu"), (published(), "published")];
+    let all = [
+        (sound(), "cpu"),
+        (told(), "told"),
+        (seen(), "seen"),
+        (sound_on_gpu(), "gpu"),
+        (published(), "published"),
+    ];
     for (record, kind) in all {
         assert_eq!(broken(&record), Vec::<String>::new(), "{kind}");
     }
@@ -163,6 +171,23 @@ const BREAKING: &[Breaking] = &[
         r.counts.as_mut().unwrap().chunk_token_source = Some(TokenSource::Usage);
     }),
     ("E32", sound, |r| r.scenario.arrival = Some(Arrival::Closed { concurrency: 31 })),
+    ("E33", seen, |r| server(r, |server| server.output_tokens = Some(4_200))),
+    ("E34", seen, |r| {
+        server(r, |server| {
+            let columns = &mut server.series.as_mut().unwrap().columns;
+            columns.get_mut("output_tokens").unwrap()[0] += 1;
+        });
+    }),
+    ("E34", seen, |r| server(r, |server| server.kv_pages = Some(89))),
+    ("E34", seen, |r| {
+        server(r, |server| server.requests_running.as_mut().unwrap().p95 = 3);
+    }),
+    ("E34", seen, |r| {
+        let host = r.telemetry.as_mut().unwrap().host.as_mut().unwrap();
+        host.cpu_user_share = Some(0.95);
+    }),
+    ("E35", seen, |r| r.metrics.as_mut().unwrap().joules_per_output_token = Some(1.01)),
+    ("E35", seen, |r| gpu(r).energy_mj = None),
     ("W01", sound, |r| r.counts.as_mut().unwrap().output_tokens_retokenized = Some(4_000)),
     ("W02", sound, |r| {
         let gaps = r.metrics.as_mut().unwrap().itl_chunk_us.as_mut().unwrap();
@@ -175,6 +200,7 @@ const BREAKING: &[Breaking] = &[
         r.scenario.arrival = Some(Arrival::Constant { requests_per_s, concurrency_max });
     }),
     ("W04", || RunRecord { kind: Kind::Measured, ..queued() }, |_| {}),
+    ("W05", seen, |r| gpu(r).throttled.as_mut().unwrap().thermal_share = 0.02),
     ("W10", sound, |r| r.counts.as_mut().unwrap().output_tokens_requested = Some(4_101)),
     ("W11", sound_on_gpu, |r| {
         r.metrics.as_mut().unwrap().e2e_us.as_mut().unwrap().p99 =
@@ -185,7 +211,55 @@ const BREAKING: &[Breaking] = &[
     ("W14", sound, |r| r.client.as_mut().unwrap().kernel_to_user_us_p99 = Some(2_100)),
     ("W14", told, |r| r.client.as_mut().unwrap().late_read_share = Some(0.03)),
     ("W15", sound, |r| r.client.as_mut().unwrap().schedule_lag_us_p99 = Some(9_000)),
+    ("W16", seen, |r| {
+        r.telemetry.as_mut().unwrap().host.as_mut().unwrap().cpu_steal_share = Some(0.03);
+    }),
 ];
+
+/// A sound run with all that is seen beside one.
+fn seen() -> RunRecord {
+    let mut record = sound();
+    let tokens = record.counts.as_ref().unwrap().output_tokens_reported.unwrap();
+    let level = |max| Some(Spread { mean: 4.0, p5: 1, p50: 4, p95: 6, max });
+    let columns = [("output_tokens", vec![96, tokens - 96]), ("requests_running", vec![4, 4])];
+    let columns = columns.map(|(name, points)| (name.to_owned(), points)).into();
+    let series = Series { at_us: vec![1_000_000, 3_000_000], columns };
+    let gpu = |worked, energy_mj| GpuTelemetry {
+        worked,
+        energy_mj: Some(energy_mj),
+        throttled: Some(Throttled::default()),
+        ..GpuTelemetry::default()
+    };
+    record.metrics.as_mut().unwrap().joules_per_output_token = Some(0.5);
+    record.telemetry = Some(Telemetry {
+        server: Some(ServerTelemetry {
+            requests_running: level(7),
+            kv_pages_used: level(90),
+            kv_pages: Some(100),
+            output_tokens: Some(tokens),
+            preemptions: Some(0),
+            series: Some(series),
+            ..ServerTelemetry::default()
+        }),
+        host: Some(HostTelemetry {
+            cpu_user_share: Some(0.9),
+            cpu_system_share: Some(0.08),
+            cpu_steal_share: Some(0.01),
+            ..HostTelemetry::default()
+        }),
+        gpus: Some(vec![gpu(true, 500 * tokens), gpu(false, 9)]),
+        ..Telemetry::default()
+    });
+    record
+}
+
+fn server(record: &mut RunRecord, edit: fn(&mut ServerTelemetry)) {
+    edit(record.telemetry.as_mut().unwrap().server.as_mut().unwrap());
+}
+
+fn gpu(record: &mut RunRecord) -> &mut GpuTelemetry {
+    &mut record.telemetry.as_mut().unwrap().gpus.as_mut().unwrap()[0]
+}
 
 /// A sound run that says all that the client has learnt to say since.
 fn told() -> RunRecord {

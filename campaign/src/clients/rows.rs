@@ -211,8 +211,11 @@ fn memory(desk: &Desk<'_>, tool: Tool) -> Result<Values, Stop> {
 fn clean(desk: &Desk<'_>) -> Result<Values, Stop> {
     let mut verdicts: BTreeMap<String, u32> = BTreeMap::new();
     for _ in 0..CLEAN_RUNS {
-        let verdict = desk.take(Tool::Redline, &CLEAN)?.reported.verdict;
-        *verdicts.entry(verdict.unwrap_or_default()).or_default() += 1;
+        let reported = desk.take(Tool::Redline, &CLEAN)?.reported;
+        for reason in &reported.reasons {
+            desk.world.console.note(reason);
+        }
+        *verdicts.entry(reported.verdict.unwrap_or_default()).or_default() += 1;
     }
     let of = |verdict: &str| f64::from(verdicts.get(verdict).copied().unwrap_or(0));
     Ok([value(figure::INVALID_RUNS, of("invalid")), value(figure::DEGRADED_RUNS, of("degraded"))]

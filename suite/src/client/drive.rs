@@ -12,6 +12,7 @@ use super::alarm::{ALARM, Alarm};
 use super::connection::{Connection, InFlight, Phase};
 use super::limits::{FILES_SPARE, port_held_us};
 use super::load::ClientLoad;
+use super::looks::Looks;
 use super::orders::{AHEAD, Pool};
 pub use super::orders::{DriveError, Driven, Observer, Orders, Tally, Unobserved};
 use super::sample::{FailureKind, Sample};
@@ -19,7 +20,7 @@ use super::schedule::{Due, Schedule};
 use super::stamp::Stamper;
 use super::stream::{Standing, Stream};
 use super::tls::Broken;
-use crate::clock::monotonic_ns;
+use crate::clock::{monotonic_ns, sleep_until};
 
 /// Connections that are being opened at one time: less than any server's backlog.
 const OPENING_MAX: usize = 128;
@@ -63,6 +64,7 @@ pub fn drive(orders: &Orders<'_>, observer: &mut dyn Observer) -> Result<Driven,
         idle: (0..slots).collect(),
         opened: 0,
         load: ClientLoad::start(),
+        looks: Looks::default(),
         tally: Tally { planned: orders.payloads.len() as u64, ..Tally::default() },
         start_ns: 0,
         due_ns: 0,
@@ -91,6 +93,7 @@ struct Driver<'a> {
     /// Connections that were ever opened: the first ones.
     opened: usize,
     load: ClientLoad,
+    looks: Looks,
     tally: Tally,
     start_ns: u64,
     /// When the next request that has a connection is due, as far as was looked; the greatest
@@ -165,11 +168,15 @@ impl Driver<'_> {
         let (mut sweep_ns, mut woken_ns, mut count) = (self.start_ns, self.start_ns, 0);
         while self.busy > 0 || !self.schedule.is_empty() {
             let timeout_ms = self.send_due()?;
+            if timeout_ms > 0 {
+                self.rest();
+            }
             let asleep_ns = monotonic_ns();
             self.load.turn(asleep_ns - woken_ns);
             let (looked_ns, saw_all) = (woken_ns, count < events.len());
             count = self.wait(&mut events, timeout_ms)?;
             woken_ns = monotonic_ns();
+            self.looks.at(woken_ns, count);
             // What ended a wait has just arrived; what was ready came since the last look, unless
             // that one did not show all.
             if woken_ns - asleep_ns > SLEPT_NS {
@@ -196,6 +203,15 @@ impl Driver<'_> {
         self.tally.in_flight = 0;
         self.observer.stands(&self.tally);
         Ok(())
+    }
+
+    /// Leaves the sockets alone while answers come thick, but for a request that falls due.
+    fn rest(&self) {
+        if let Some(until_ns) = self.looks.rest_until_ns(self.busy)
+            && self.stamper.is_kernels()
+        {
+            sleep_until(until_ns.min(self.due_ns.saturating_sub(AWAKE_NS)));
+        }
     }
 
     fn wait(&self, events: &mut [EpollEvent], timeout_ms: u8) -> Result<usize, DriveError> {

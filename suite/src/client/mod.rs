@@ -12,6 +12,7 @@ pub mod first_answer;
 pub mod http;
 pub mod limits;
 pub mod load;
+mod looks;
 mod orders;
 pub mod payload;
 pub mod probe;

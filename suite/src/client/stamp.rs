@@ -93,6 +93,12 @@ impl Stamper {
         }
     }
 
+    /// True where the kernel stamps, so that it does not matter when a socket is read.
+    #[must_use]
+    pub fn is_kernels(&self) -> bool {
+        self.kernel
+    }
+
     /// Reads into `buffer` what `socket` has. `since_ns` is when it last had nothing: what is
     /// read now arrived later.
     ///

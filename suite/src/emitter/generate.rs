@@ -73,6 +73,13 @@ impl Steady {
             Shape::Chat => json!({"index": 0, "delta": {"content": text}}),
             Shape::ReasoningContent => json!({"index": 0, "delta": {"reasoning_content": text}}),
             Shape::Reasoning => json!({"index": 0, "delta": {"reasoning": text}}),
+            Shape::BothReasonings => {
+                json!({"index": 0, "delta": {"reasoning": text, "reasoning_content": text}})
+            }
+            Shape::ToolCall => {
+                let call = json!({"index": 0, "function": {"arguments": text}});
+                json!({"index": 0, "delta": {"tool_calls": [call]}})
+            }
         };
         choice["finish_reason"] = if last { json!("length") } else { Value::Null };
         if self.token_ids {

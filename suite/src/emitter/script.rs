@@ -188,6 +188,10 @@ pub enum Shape {
     ReasoningContent,
     /// Chat whose tokens are under `reasoning`.
     Reasoning,
+    /// Chat whose tokens are under both, as a server sends that keeps the old name beside the new.
+    BothReasonings,
+    /// Chat whose tokens are the arguments of a tool call.
+    ToolCall,
 }
 
 fn ok() -> u16 {

@@ -150,6 +150,10 @@ impl<'a> Watch<'a> {
     /// Sees to it that the last look holds what the server counted, now that it is known to be
     /// there and that its answers held `output_tokens` in all.
     pub fn settle(&mut self, output_tokens: u64) {
+        // Where it told nothing before the clock, no counter can have grown by anything.
+        if self.looks.first().is_none_or(|look| look.server.is_none()) {
+            return;
+        }
         for again in 0..SETTLE_LOOKS {
             let grown = self.grown("output_tokens");
             let last = self.looks.last().and_then(|look| look.server.as_ref());

@@ -3,7 +3,6 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 use expect_test::{Expect, expect};
 use nix::sys::signal::{Signal, kill};
@@ -14,7 +13,7 @@ use suite::emitter::log::Logged;
 use suite::emitter::script::{Action, Answer, Framing, Script, Scripted, Steady, When};
 
 use crate::desk::{Desk, PLAN, REQUESTS, scenario, server, stderr, unexplained, url};
-use crate::harness::{Exchange, refusing_address};
+use crate::harness::{Exchange, refusing_address, wait_until};
 
 /// The n-th measured request: two warm-up requests come before.
 fn measured(n: u64) -> When {
@@ -208,14 +207,6 @@ fn an_interrupted_run_leaves_no_file() {
         assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
         assert_eq!(stderr(&output).trim(), said, "{signal}");
         assert_eq!(desk.left_over(), [""; 0]);
-    }
-}
-
-fn wait_until(mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !done() {
-        assert!(Instant::now() < deadline, "nothing happened for a minute");
-        std::thread::sleep(Duration::from_millis(2));
     }
 }
 

@@ -32,7 +32,7 @@ fn one(answer: Answer) -> Sample {
 #[test]
 fn every_regular_stream_is_counted_exactly() {
     type Case = (&'static str, Answer, usize, Option<u64>, Option<u32>);
-    let cases: [Case; 12] = [
+    let cases: [Case; 14] = [
         ("ids and usage", steady(|_| ()), 6, Some(6), Some(1)),
         ("four tokens a chunk", steady(|s| s.tokens_per_chunk = 4), 2, Some(6), Some(4)),
         ("no ids", steady(|s| s.token_ids = false), 6, Some(6), None),
@@ -49,6 +49,8 @@ fn every_regular_stream_is_counted_exactly() {
         ("chat", steady(|s| s.shape = Shape::Chat), 6, Some(6), Some(1)),
         ("reasoning", steady(|s| s.shape = Shape::Reasoning), 6, Some(6), Some(1)),
         ("reasoning_content", steady(|s| s.shape = Shape::ReasoningContent), 6, Some(6), Some(1)),
+        ("both names of it", steady(|s| s.shape = Shape::BothReasonings), 6, Some(6), Some(1)),
+        ("a tool call", steady(|s| s.shape = Shape::ToolCall), 6, Some(6), Some(1)),
         ("a server that counts one too many", steady(|s| s.usage_error = 1), 6, Some(7), Some(1)),
         (
             "the connection ends the body",
@@ -164,6 +166,31 @@ fn only_chunks_with_tokens_carry_the_time() {
     assert_eq!(sample.first_content_ns, Some(sample.chunks[0].at_ns));
     assert!(sample.end_ns - sent >= 400 * MS, "the trailing usage is waited for");
     assert!(sample.end_ns - sample.chunks[1].at_ns >= 20 * MS, "and is no part of the latency");
+}
+
+/// What a parser of tool calls does to a stream: the tokens are counted as they come, and their
+/// text is held back.
+#[test]
+fn a_count_that_grows_is_tokens_also_where_no_text_comes() {
+    let counted = |tokens: u64, text: &str| {
+        format!(
+            "data: {{\"choices\":[{{\"delta\":{{\"content\":\"{text}\"}}}}],\
+             \"usage\":{{\"prompt_tokens\":3,\"completion_tokens\":{tokens}}}}}\n\n"
+        )
+    };
+    let sample = one(Answer::events(vec![
+        Scripted::text(0, counted(0, "")),
+        Scripted::text(30_000, counted(2, "")),
+        Scripted::text(50_000, counted(2, "")),
+        Scripted::text(70_000, counted(5, "a b c")),
+        Scripted::text(70_000, "data: [DONE]\n\n"),
+    ]));
+    assert_eq!(sample.failure, None);
+    let tokens: Vec<_> = sample.chunks.iter().map(|chunk| chunk.tokens).collect();
+    assert_eq!(tokens, [Some(2), Some(3)], "neither the role nor a pause is a token");
+    let sent = sample.sent_ns.expect("sent");
+    assert!(sample.chunks[0].at_ns - sent >= 30 * MS, "the first token came without words");
+    assert!(sample.first_content_ns >= Some(sent + 70 * MS), "and the first words later");
 }
 
 #[test]

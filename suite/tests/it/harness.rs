@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use schema::scenario::{Arrival, Connections};
@@ -98,6 +99,15 @@ pub fn stop_never() -> AtomicBool {
 
 pub fn base64(bytes: &[u8]) -> String {
     base64::engine::general_purpose::STANDARD.encode(bytes)
+}
+
+/// Waits until `done`; what takes a minute has gone wrong.
+pub fn wait_until(mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !done() {
+        assert!(Instant::now() < deadline, "nothing happened for a minute");
+        std::thread::sleep(Duration::from_millis(2));
+    }
 }
 
 /// An address where nobody listens any more.

@@ -1,7 +1,6 @@
 //! What a run leaves on disk, however it ends.
 
 use std::fs;
-use std::time::{Duration, Instant};
 
 use schema::measurement::Measurement;
 use schema::run::{Status, ValidityVerdict};
@@ -9,8 +8,9 @@ use schema::samples::{End, Line, Sample};
 use suite::emitter::script::{Action, Answer, Scripted, When};
 
 use crate::desk::{Desk, REQUESTS, server, unexplained, url};
+use crate::harness::wait_until;
 
-fn lines(desk: &Desk) -> Vec<Line> {
+pub fn lines(desk: &Desk) -> Vec<Line> {
     let text = fs::read_to_string(desk.path("out.samples.jsonl")).unwrap_or_default();
     // The last line may be under way.
     let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
@@ -68,11 +68,7 @@ fn a_killed_run_says_that_it_is_partial_and_keeps_its_samples() {
     let desk = Desk::new();
     let exchange = server(vec![stall]);
     let mut child = desk.run_flags(&url(&exchange)).spawn().expect("runs");
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while samples(&lines(&desk)).len() < 3 {
-        assert!(Instant::now() < deadline, "no sample came for a minute");
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    wait_until(|| samples(&lines(&desk)).len() >= 3);
     // SIGKILL: nothing can be tidied up.
     child.kill().expect("still running");
     child.wait().expect("ended");

@@ -2,14 +2,19 @@
 
 use std::fs;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use schema::measurement::Measurement;
 use schema::run::{CacheState, TokenSource, ValidityVerdict};
+use schema::samples::Line;
+use suite::clock::monotonic_ns;
 use suite::emitter::log::Logged;
 use suite::emitter::script::{Answer, Framing, Script, Scripted, Steady, UsageWhen, When};
 use suite::measure::verdict::REASONS;
 
 use crate::desk::{Desk, REQUESTS, server, stderr, unexplained, url};
-use crate::harness::Exchange;
+use crate::harness::{Exchange, wait_until};
+use crate::kept::lines;
 
 /// Reasons that a busy machine gives by itself.
 const OF_THE_MACHINE: [&str; 9] = [
@@ -224,6 +229,58 @@ fn a_cap_cannot_hide_how_long_requests_wait() {
     let parts = metrics.ttft_parts_us.expect("parts");
     assert!(parts.queue.max >= Some(2_700_000), "and is the cap's, not the client's: {parts:?}");
     assert!(metrics.ttft_us.and_then(|ttft| ttft.p50) < Some(3_270_000), "nor the server's");
+}
+
+/// The client is stopped while the first tokens come, as a machine does that is busy with other
+/// things. When they came, the kernel knows all the same.
+#[test]
+fn a_client_that_is_held_up_says_so_and_moves_no_token() {
+    const HELD_NS: u64 = 20_000_000;
+    let desk = Desk::new();
+    let short = crate::desk::scenario(REQUESTS, "{ kind = \"all-at-once\" }");
+    desk.write("short.toml", &short.replace("requests = 2,", "requests = 0,"));
+    let exchange = server(vec![steady(|s| (s.first_us, s.gap_us) = (200_000, 100_000))]);
+    let times_ns = |event: Logged| -> Vec<u64> {
+        let log = exchange.log();
+        log.iter().filter(|line| line.event == event).map(|line| line.at_ns).collect()
+    };
+    let all_ns = |event: Logged| {
+        let times_ns = times_ns(event);
+        (times_ns.len() as u64 >= REQUESTS).then(|| times_ns.into_iter().max()).flatten()
+    };
+    let mut child = desk.run_flags(&url(&exchange)).spawn().expect("runs");
+    let pid = Pid::from_raw(i32::try_from(child.id()).expect("a process"));
+    wait_until(|| all_ns(Logged::Received).is_some());
+    kill(pid, Signal::SIGSTOP).expect("still running");
+    wait_until(|| all_ns(Logged::Written(0)).is_some_and(|at| monotonic_ns() > at + HELD_NS));
+    let written_ns = all_ns(Logged::Written(0)).expect("waited for");
+    let resumed_ns = monotonic_ns();
+    kill(pid, Signal::SIGCONT).expect("stopped");
+    child.wait().expect("ends");
+    let text = fs::read(desk.path("out.json")).expect("a file");
+    let found: Measurement = serde_json::from_slice(&text).expect("a measurement");
+    if found.client.as_ref().and_then(|client| client.kernel_timestamps) != Some(true) {
+        return eprintln!("skipped: this kernel does not stamp what it receives");
+    }
+    assert_eq!(found.validity.verdict, ValidityVerdict::Degraded);
+    let says = |id: &str| found.validity.reasons.iter().any(|reason| reason.starts_with(id));
+    assert!(says("kernel-gap"), "{:?}", found.validity.reasons);
+    let (mut origin_ns, mut samples) = (0, 0);
+    for line in lines(&desk) {
+        let sample = match line {
+            Line::Head(head) => {
+                origin_ns = head.origin_ns.expect("said");
+                continue;
+            }
+            Line::Sample(sample) => sample,
+            Line::End(_) => continue,
+        };
+        samples += 1;
+        let at_ns = origin_ns + sample.first_chunk_at_ns.expect("a token");
+        assert!(at_ns <= written_ns + 1_000_000, "it came when it was written");
+        assert!(at_ns + u64::from(sample.lags_ns[0]) >= resumed_ns, "and was had much later");
+    }
+    assert_eq!(samples, REQUESTS);
 }
 
 #[test]

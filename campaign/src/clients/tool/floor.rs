@@ -31,5 +31,6 @@ pub(super) fn read(desk: &Desk<'_>) -> Result<Reported, String> {
         let pointers = ["mean", "std", "p99"].map(|figure| format!("/{name}/{figure}"));
         spread(&document, pointers.each_ref().map(String::as_str), 1.0)
     };
-    Ok(Reported { ttft: of("ttft_us"), gaps: of("itl_us"), lag: of("lag_us"), verdict: None })
+    let (ttft, gaps, lag) = (of("ttft_us"), of("itl_us"), of("lag_us"));
+    Ok(Reported { ttft, gaps, lag, ..Reported::default() })
 }

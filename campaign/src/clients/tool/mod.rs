@@ -41,6 +41,8 @@ pub struct Reported {
     pub lag: Spread,
     /// `valid`, `degraded` or `invalid`, of a client that judges itself.
     pub verdict: Option<String>,
+    /// Why, in its words.
+    pub reasons: Vec<String>,
 }
 
 impl Tool {

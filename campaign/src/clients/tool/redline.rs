@@ -97,6 +97,7 @@ pub(super) fn read(desk: &Desk<'_>, load: &Load) -> Result<Reported, String> {
         gaps: of_summary(metrics.itl_chunk_us.as_ref()),
         lag: Spread::of(samples.1.iter().filter_map(late).collect()),
         verdict: verdict.ok().and_then(|value| value.as_str().map(str::to_owned)),
+        reasons: measurement.validity.reasons,
     })
 }
 

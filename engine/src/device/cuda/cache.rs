@@ -5,8 +5,12 @@ use super::launch::attention::PageType;
 use crate::device::{KvShape, KvType, StateShape};
 use crate::model::StepError;
 
+/// Rows whose places in a page follow from each other's.
+const PAGE_TOKENS_MIN: usize = 8;
+
 /// Pages of all layers, and one more, to which rows write that are nobody's. Of each page, layer and
-/// KV head the keys, `[page tokens, D]`, then the values.
+/// KV head the keys, `[page tokens, D]` placed as products read them (`kernels/pages.cuh`), then the
+/// values.
 #[derive(Debug)]
 pub struct Kv {
     pub shape: KvShape,
@@ -17,14 +21,17 @@ impl Kv {
     /// Bytes of `shape`.
     ///
     /// # Errors
-    /// Pages are not of a power of two of tokens, or more than memory can be.
+    /// Pages are not of a power of two of tokens, eight at least, or more than memory can be.
     pub fn bytes(shape: &KvShape) -> Result<usize, StepError> {
         let wrong = |message| StepError { operation: "kv", message };
-        if !shape.page_tokens.is_power_of_two() {
-            let tokens = shape.page_tokens;
-            return Err(wrong(format!("a page of {tokens} tokens is no power of two")));
+        let tokens = shape.page_tokens;
+        if !tokens.is_power_of_two() || tokens < PAGE_TOKENS_MIN {
+            let from = PAGE_TOKENS_MIN;
+            return Err(wrong(format!(
+                "a page of {tokens} tokens is no power of two from {from} on"
+            )));
         }
-        let page = shape.token_bytes() * shape.page_tokens;
+        let page = shape.token_bytes() * tokens;
         let bytes = (shape.pages + 1).checked_mul(page);
         bytes.ok_or_else(|| wrong(format!("{} pages are more than memory can be", shape.pages)))
     }

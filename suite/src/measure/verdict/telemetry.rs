@@ -1,20 +1,11 @@
 //! Reasons that lie with the machine and with what the server counted: seen beside the load.
 
+use audit::rules::{
+    STEAL_SHARE_MAX, STEAL_WALL_US_MIN, THROTTLED_SHARE_MAX, counts_stray, held_down,
+};
 use schema::run::{Telemetry, ValidityVerdict};
-use schema::telemetry::Throttled;
 
 use super::{Findings, Judged, Reason};
-use crate::measure::summary::float;
-
-/// The server may count this share of tokens more or fewer than its answers hold, and this many.
-const COUNT_SHARE: f64 = 0.01;
-const COUNT_TOKENS: f64 = 16.0;
-/// Share of all cores' time that the hypervisor may give to others.
-const STEAL_SHARE_MAX: f64 = 0.02;
-/// A shorter run has too few of the kernel's ticks.
-const STEAL_WALL_US_MIN: u64 = 1_000_000;
-/// Share of the looks at which a GPU may be held down.
-const THROTTLED_SHARE_MAX: f64 = 0.01;
 
 pub(super) const SERVER_COUNT: Reason = Reason {
     id: "server-count",
@@ -48,15 +39,13 @@ impl Findings {
         self.add(&STEAL, stolen, || {
             format!("the hypervisor gave others {:.1} % of the cores' time", steal * 100.0)
         });
-        let held = |read: fn(&Throttled) -> f64| {
-            let gpus = telemetry.gpus.iter().flatten().filter(|gpu| gpu.worked);
-            gpus.filter_map(|gpu| gpu.throttled.as_ref()).map(read).fold(0.0, f64::max)
-        };
-        let worst = held(|throttled| throttled.thermal_share.max(throttled.hardware_share));
+        let worst = held_down(telemetry).unwrap_or(0.0);
         self.add(&THROTTLED, worst > THROTTLED_SHARE_MAX, || {
             format!("heat or the hardware slowed a GPU at {:.0} % of the looks", worst * 100.0)
         });
-        let limited = held(|throttled| throttled.power_share);
+        let gpus = telemetry.gpus.iter().flatten().filter(|gpu| gpu.worked);
+        let limits = gpus.filter_map(|gpu| gpu.throttled.as_ref()).map(|held| held.power_share);
+        let limited = limits.fold(0.0, f64::max);
         self.add(&POWER_LIMITED, limited > THROTTLED_SHARE_MAX, || {
             format!("a GPU was at its power limit at {:.0} % of the looks", limited * 100.0)
         });
@@ -68,8 +57,7 @@ impl Findings {
         let (Some(counted), Some(reported)) = (counted, run.counts.output_tokens_reported) else {
             return;
         };
-        let off = (float(counted) - float(reported)).abs();
-        let strayed = off > COUNT_TOKENS && off > float(reported) * COUNT_SHARE;
+        let strayed = counts_stray(counted, reported);
         self.add(&SERVER_COUNT, strayed && run.counts.requests_failed == Some(0), || {
             format!("the server counted {counted} output tokens, and its answers hold {reported}")
         });

@@ -61,8 +61,9 @@ macro_rules! sources {
 }
 
 /// What kernels include.
-pub const HEADERS: [Source; 9] = sources![
-    ".cuh": "attention" "delta_net" "prims" "product" "tile_product" "warp_product" "warpgroup" "warpgroup_product" "weights"
+pub const HEADERS: [Source; 11] = sources![
+    ".cuh": "attention" "bulk" "delta_net" "pages" "prims" "product" "tile_product" "warp_product"
+        "warpgroup" "warpgroup_product" "weights"
 ];
 
 /// All kernels.

@@ -165,7 +165,7 @@ impl Emulated {
     /// As [`Emulated::new`], with a library of products or times as the script has them.
     pub fn with(total: u64, script: Script) -> Option<Arc<Self>> {
         let libraries = Libraries::compile()?;
-        let processors = Processors { count: 2, shared_bytes: 228 << 10 };
+        let processors = Processors { count: 2, shared_bytes: 228 << 10, has_warpgroups: false };
         let facts = Facts { name: "this processor".to_owned(), processors, capability: (8, 0) };
         Some(Arc::new(Self { facts, total, libraries, script, state: Mutex::default() }))
     }

@@ -151,13 +151,14 @@ fn facts(device: sys::CUdevice) -> Result<Facts, DriverError> {
         // SAFETY: the device is one that the driver just gave.
         unsafe { result::device::get_attribute(device, which) }
     };
+    let major = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
     let processors = Processors {
+        has_warpgroups: major == 9,
         count: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as usize,
         shared_bytes: attribute(
             Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR,
         )? as usize,
     };
-    let major = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
     let minor = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
     let name = result::device::get_name(device)?;
     Ok(Facts { name, processors, capability: (major as u32, minor as u32) })

@@ -9,12 +9,12 @@
 //! Grid: as many blocks as run at once; each takes every grid-th item. Block: 4 warps.
 //! Source: Dao 2023 (FlashAttention-2), Hong et al. 2023 (Flash-Decoding), Xiao et al. 2023 (sinks).
 //@ attention_bf16_16: registers 104, shared 512, has HMMA.16816.F32.BF16 LDGSTS.E.BYPASS.128 LDSM.16.MT88.4
-//@ attention_bf16_32: registers 128, shared 512, has HMMA.16816.F32.BF16 LDGSTS.E.BYPASS.128 LDSM.16.MT88.4
+//@ attention_bf16_32: registers 152, shared 512, has HMMA.16816.F32.BF16 LDGSTS.E.BYPASS.128 LDSM.16.MT88.4
 //@ attention_bf16_64: registers 168, shared 512, has HMMA.16816.F32.BF16 LDGSTS.E.BYPASS.128 LDSM.16.MT88.4
 //@ attention_bf16_128: registers 192, shared 512, has HMMA.16816.F32.BF16 LDGSTS.E.BYPASS.128 LDSM.16.MT88.4
 //@ attention_bf16_256: registers 255, shared 512, has HMMA.16816.F32.BF16 LDGSTS.E.BYPASS.128 LDSM.16.MT88.4
 //@ attention_e4m3_64: registers 240, shared 512, has HMMA.16816.F32.BF16 LDGSTS.E.BYPASS.128 LDSM.16.MT88.4
-//@ attention_e4m3_128: registers 248, shared 512, has HMMA.16816.F32.BF16 LDGSTS.E.BYPASS.128 LDSM.16.MT88.4
+//@ attention_e4m3_128: registers 252, shared 512, has HMMA.16816.F32.BF16 LDGSTS.E.BYPASS.128 LDSM.16.MT88.4
 //@ attention_e4m3_256: registers 255, shared 512, has HMMA.16816.F32.BF16 LDGSTS.E.BYPASS.128 LDSM.16.MT88.4
 #include "attention.cuh"
 
@@ -24,7 +24,8 @@
              const u32* __restrict__ plan, const float* __restrict__ layer, AttentionShape shape) { \
         DYNAMIC_SHARED(shared);                                                                    \
         using Way = WarpWay<E, D, TILE>;                                                           \
-        attention<E, D, Way>(shared, out, parts, qkv, pages, plan, layer, shape);                  \
+        SmallCopies<E, D> copies;                                                                  \
+        attention<E, D, Way>(shared, copies, out, parts, qkv, pages, plan, layer, shape);          \
     }
 
 ATTENTION(attention_bf16_16, bf16, 16)

@@ -9,10 +9,11 @@
 //! An item with a part writes, for its lines, sums [D], the largest score and the sum of weights to
 //! `parts` [lines, D + 2] f32, to be merged by `attention_merge`.
 //!
-//! Keys in e4m3 enter products with their columns in another order, which the queries are given
-//! too; values come out of them with their columns in another order, which is undone at the end.
+//! Keys in e4m3 that are widened in registers enter products with their columns in another order, which
+//! the queries are given too; values come out of them with their columns in another order, which is
+//! undone at the end.
 #pragma once
-#include "prims.cuh"
+#include "pages.cuh"
 
 #define WARPS 4
 #define THREADS (WARPS * LANES)
@@ -46,15 +47,16 @@ struct Item {
     u32 part;
 };
 
-/// A piece of a tile of 64 rows, of which 128 bytes each follow those of all rows before.
+/// A piece of a tile, whose 64 rows lie as those of a page do.
 template <int PIECES> DEVICE u8* place(u8* tile, u32 row, u32 column) {
-    constexpr int WIDTH = PIECES < 8 ? PIECES : 8;
-    return piece<WIDTH>(tile + column / WIDTH * TILE * WIDTH * 16, row, column % WIDTH);
+    return tile + place_in_page(PIECES, TILE, row, column);
 }
 
 /// A block's shared memory: 64 lines of queries, then two stages of keys and values.
 template <class E, int D> struct Tiles {
     static constexpr int QUERY_PIECES = D / 8, PIECES = D * static_cast<int>(sizeof(E)) / 16;
+    /// Pieces that lie beside each other, and bytes of those of all rows.
+    static constexpr int WIDTH = PIECES < 8 ? PIECES : 8, PANEL_BYTES = TILE * WIDTH * 16;
     static constexpr int TILE_BYTES = TILE * PIECES * 16;
     u8* queries;
 
@@ -73,10 +75,10 @@ template <int D> struct Lines {
     float largest[2], totals[2];
 };
 
-/// Reads the item's lines of queries; those behind its last are zeros. For e4m3 keys the columns
-/// 4q .. 4q + 3 of sixteen go where `widen_e4m3` has those of the keys' words: the odd ones to the
-/// first piece, the even ones to the second.
-template <class E, int D>
+/// Reads the item's lines of queries; those behind its last are zeros. In the order of codes the
+/// columns 4q .. 4q + 3 of sixteen go where `widen_e4m3` has those of the keys' words: the odd ones to
+/// the first piece, the even ones to the second.
+template <class E, int D, bool IN_ORDER_OF_CODES>
 DEVICE void load_queries(const Tiles<E, D>& tiles, const bf16* qkv, const Item& item,
                          const AttentionShape& shape) {
     constexpr int PIECES = Tiles<E, D>::QUERY_PIECES;
@@ -90,7 +92,7 @@ DEVICE void load_queries(const Tiles<E, D>& tiles, const bf16* qkv, const Item& 
             words = *reinterpret_cast<const uint4*>(
                 qkv + (row * (shape.heads + 2 * shape.kv_heads) + head) * D + column * 8);
         }
-        if (sizeof(E) == 2) {
+        if (!IN_ORDER_OF_CODES) {
             *reinterpret_cast<uint4*>(place<PIECES>(tiles.queries, line, column)) = words;
         } else {
             u32* first = reinterpret_cast<u32*>(place<PIECES>(tiles.queries, line, column & ~1u));
@@ -104,26 +106,52 @@ DEVICE void load_queries(const Tiles<E, D>& tiles, const bf16* qkv, const Item& 
     }
 }
 
-/// Begins to copy the keys and values of 64 positions from `base`; zeros behind the item's last.
+/// Where the pages have the rows of a tile from one position on.
+struct Source {
+    const u8 *keys, *values;
+    /// Bytes of one panel of the page.
+    u32 panel_bytes;
+};
+
 template <class E, int D>
-DEVICE void begin_tile(const Tiles<E, D>& tiles, u32 stage, const E* pages, const u32* table,
-                       const Item& item, u32 base, const AttentionShape& shape) {
-    constexpr int PIECES = Tiles<E, D>::PIECES;
+DEVICE Source source(const E* pages, const u32* table, u32 kv_head, u32 position,
+                     const AttentionShape& shape) {
+    constexpr int ROW_BYTES = Tiles<E, D>::WIDTH * 16;
     u32 page_tokens = 1u << shape.page_bits;
-    for (u32 i = threadIdx.x; i < TILE * PIECES; i += THREADS) {
-        u32 row = i / PIECES, column = i % PIECES, position = base + row;
-        bool is_there = position < item.to;
-        // What is not read still needs an address: that of a page that there is.
-        u64 page = is_there ? table[position >> shape.page_bits] : 0;
-        u64 block = page * shape.page_stride + 2 * item.kv_head;
-        u64 token = block * page_tokens + (position & (page_tokens - 1));
-        const u8* keys = reinterpret_cast<const u8*>(pages + token * D) + column * 16;
-        const u8* values = keys + page_tokens * D * sizeof(E);
-        copy_async(place<PIECES>(tiles.keys(stage), row, column), keys, is_there);
-        copy_async(place<PIECES>(tiles.values(stage), row, column), values, is_there);
-    }
-    close_copies();
+    u64 page_bytes = static_cast<u64>(page_tokens) * D * sizeof(E);
+    u64 block = static_cast<u64>(table[position >> shape.page_bits]) * shape.page_stride + 2 * kv_head;
+    const u8* keys = reinterpret_cast<const u8*>(pages) + block * page_bytes +
+                     (position & (page_tokens - 1)) * ROW_BYTES;
+    return {keys, keys + page_bytes, page_tokens * ROW_BYTES};
 }
+
+/// Tiles that come in copies of 16 bytes, each begun by a thread that waits for it.
+template <class E, int D> struct SmallCopies {
+    DEVICE_MEMBER void open() const {}
+    DEVICE_MEMBER void close() const {}
+
+    /// Begins to copy the keys and values of 64 positions from `base`; zeros behind the item's last.
+    DEVICE_MEMBER void begin(const Tiles<E, D>& tiles, u32 stage, const E* pages, const u32* table,
+                             const Item& item, u32 base, const AttentionShape& shape) const {
+        constexpr int WIDTH = Tiles<E, D>::WIDTH, PIECES = Tiles<E, D>::PIECES;
+        for (u32 i = threadIdx.x; i < TILE * PIECES; i += THREADS) {
+            u32 position = base + i / WIDTH % TILE, panel = i / (WIDTH * TILE);
+            bool is_there = position < item.to;
+            // What is not read still needs an address: that of a page that there is.
+            Source from = source<E, D>(pages, table, item.kv_head, is_there ? position : base, shape);
+            u32 at = panel * from.panel_bytes + i % WIDTH * 16;
+            copy_async(tiles.keys(stage) + i * 16, from.keys + at, is_there);
+            copy_async(tiles.values(stage) + i * 16, from.values + at, is_there);
+        }
+        close_copies();
+    }
+
+    /// Where no tile follows: an empty group keeps the count.
+    DEVICE_MEMBER void skip() const { close_copies(); }
+    /// Waits for all but the last tile that was begun.
+    DEVICE_MEMBER void await(u32) const { await_copies<1>(); }
+    DEVICE_MEMBER void finish() const { await_copies<0>(); }
+};
 
 /// Scales scores, and hides those that a line's row does not see; most tiles are seen by all.
 template <int POSITIONS>
@@ -181,11 +209,13 @@ DEVICE void soften(float (&scores)[POSITIONS / 8][4], Lines<D>& lines) {
 
 /// How a warp multiplies its 16 lines, from `line`, with POSITIONS of each tile, from `first`.
 template <class E, int D, int POSITIONS> struct WarpWay {
+    /// Codes are widened in the order in which masks and shifts leave them.
+    static constexpr bool IN_ORDER_OF_CODES = sizeof(E) == 1;
     u32 line, first;
 
     /// Before the first tile, and before the barrier in front of each: there is nothing to do.
     DEVICE_MEMBER void begin(const Tiles<E, D>&) const {}
-    DEVICE_MEMBER void share() const {}
+    DEVICE_MEMBER void share(const Tiles<E, D>&, u32) const {}
 
     /// Scores over the tile's keys.
     DEVICE_MEMBER void score(float (&scores)[POSITIONS / 8][4], const Tiles<E, D>& tiles, u32 stage) const {
@@ -254,15 +284,15 @@ template <class E, int D, int POSITIONS> struct WarpWay {
 };
 
 /// The column of sum `i` of tile `n`.
-template <class E> DEVICE u32 column_of(u32 n, u32 i) {
+template <bool IN_ORDER_OF_CODES> DEVICE u32 column_of(u32 n, u32 i) {
     u32 quad = lane() % 4;
-    return sizeof(E) == 2 ? n * 8 + 2 * quad + i : n / 2 * 16 + 4 * quad + 2 * i + n % 2;
+    return IN_ORDER_OF_CODES ? n / 2 * 16 + 4 * quad + 2 * i + n % 2 : n * 8 + 2 * quad + i;
 }
 
 /// Goes over the item's tiles: `way` says how a warp multiplies its lines and positions of each. Leaves
 /// every warp's 16 lines in shared memory: sums, largest scores and totals.
-template <class E, int D, int POSITIONS, class Way>
-DEVICE void attend(Way way, const Tiles<E, D>& tiles, float2 (&ends)[TILE], const E* pages,
+template <class E, int D, int POSITIONS, class Way, class Copies>
+DEVICE void attend(Way way, Copies& copies, const Tiles<E, D>& tiles, float2 (&ends)[TILE], const E* pages,
                    const u32* table, const Item& item, const AttentionShape& shape, float scale) {
     u32 group = shape.heads / shape.kv_heads;
     u32 own[2] = {item.position + (way.line + lane() / 4) / group,
@@ -276,18 +306,17 @@ DEVICE void attend(Way way, const Tiles<E, D>& tiles, float2 (&ends)[TILE], cons
         lines.largest[half] = -infinity();
         lines.totals[half] = 0.0f;
     }
-    begin_tile(tiles, 0, pages, table, item, item.from, shape);
+    copies.begin(tiles, 0, pages, table, item, item.from, shape);
     way.begin(tiles);
     u32 stage = 0;
     for (u32 base = item.from; base < item.to; base += TILE, stage ^= 1) {
-        // Behind the last tile there is nothing to copy; an empty group keeps the count.
         if (base + TILE < item.to) {
-            begin_tile(tiles, stage ^ 1, pages, table, item, base + TILE, shape);
+            copies.begin(tiles, stage ^ 1, pages, table, item, base + TILE, shape);
         } else {
-            close_copies();
+            copies.skip();
         }
-        await_copies<1>();
-        way.share();
+        copies.await(stage);
+        way.share(tiles, stage);
         __syncthreads();
         float scores[POSITIONS / 8][4];
         way.score(scores, tiles, stage);
@@ -296,7 +325,7 @@ DEVICE void attend(Way way, const Tiles<E, D>& tiles, float2 (&ends)[TILE], cons
         way.weigh(scores, tiles, stage, lines);
         __syncthreads();
     }
-    await_copies<0>();
+    copies.finish();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         u32 to = warp() * LINES + lane() / 4 + 8 * half;
@@ -306,10 +335,11 @@ DEVICE void attend(Way way, const Tiles<E, D>& tiles, float2 (&ends)[TILE], cons
 #pragma unroll
         for (int n = 0; n < D / 8; ++n) {
             for (u32 i = 0; i < 2; ++i) {
-                tiles.sums()[to * D + column_of<E>(n, i)] = lines.sums[n][2 * half + i];
+                tiles.sums()[to * D + column_of<Way::IN_ORDER_OF_CODES>(n, i)] = lines.sums[n][2 * half + i];
             }
         }
     }
+    copies.close();
     __syncthreads();
 }
 
@@ -354,25 +384,29 @@ DEVICE void finish(bf16* out, float* parts, const float* layer, const Tiles<E, D
 }
 
 /// Every grid-th item of the plan; `Way` is for those of more than 16 lines.
-template <class E, int D, class Way>
-DEVICE void attention(u8* dynamic, bf16* out, float* parts, const bf16* qkv, const E* pages,
-                      const u32* plan, const float* layer, const AttentionShape& shape) {
+template <class E, int D, class Way, class Copies>
+DEVICE void attention(u8* dynamic, Copies copies, bf16* out, float* parts, const bf16* qkv,
+                      const E* pages, const u32* plan, const float* layer,
+                      const AttentionShape& shape) {
     __shared__ float2 ends[TILE];
     Tiles<E, D> tiles = {dynamic};
+    copies.open();
     for (u32 i = blockIdx.x; i < plan[0]; i += gridDim.x) {
         Item item = reinterpret_cast<const Item*>(plan + 8)[i];
         float scale = shape.scale * LOG2_E;
         if (sizeof(E) == 1) scale *= layer[shape.heads + item.kv_head];
-        load_queries(tiles, qkv, item, shape);
         const u32* table = plan + item.table;
         if (item.rows * (shape.heads / shape.kv_heads) <= LINES) {
             constexpr int POSITIONS = TILE / WARPS;
-            WarpWay<E, D, POSITIONS> way = {0, warp() * POSITIONS};
-            attend<E, D, POSITIONS>(way, tiles, ends, pages, table, item, shape, scale);
+            using Few = WarpWay<E, D, POSITIONS>;
+            load_queries<E, D, Few::IN_ORDER_OF_CODES>(tiles, qkv, item, shape);
+            Few way = {0, warp() * POSITIONS};
+            attend<E, D, POSITIONS>(way, copies, tiles, ends, pages, table, item, shape, scale);
         } else {
+            load_queries<E, D, Way::IN_ORDER_OF_CODES>(tiles, qkv, item, shape);
             Way way = {};
             way.line = warp() * LINES;
-            attend<E, D, TILE>(way, tiles, ends, pages, table, item, shape, scale);
+            attend<E, D, TILE>(way, copies, tiles, ends, pages, table, item, shape, scale);
         }
         finish(out, parts, layer, tiles, ends, item, shape);
     }

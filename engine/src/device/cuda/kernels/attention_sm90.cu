@@ -1,37 +1,142 @@
-//! `attention` of bf16 by warpgroups where an item has more than 16 lines, for GPUs of compute
-//! capability 9.0. Items, tiles and softmax are those of `attention`; the warpgroup multiplies all its
-//! lines at once, keys and values read by the tensor cores where they were copied to.
+//! `attention` for GPUs of compute capability 9.0. Items, tiles and softmax are those of `attention`;
+//! keys and values come in bulk copies, a page's rows at a time, and where an item has more than 16
+//! lines the warpgroup multiplies all of them at once, keys and values read by the tensor cores where
+//! they were copied to, or widened to.
 //! Source: Shah et al. 2024 (FlashAttention-3).
 //@ for sm_90a
-//@ attention_bf16_64: registers 200, shared 1024, has HGMMA.64x64x16.F32.BF16 LDGSTS.E.BYPASS.128 WARPGROUP.DEPBAR
-//@ attention_bf16_128: registers 255, shared 1024, has HGMMA.64x128x16.F32.BF16 LDGSTS.E.BYPASS.128 WARPGROUP.DEPBAR
+//@ attention_bf16_64: registers 200, shared 1024, has HGMMA.64x64x16.F32.BF16 UBLKCP WARPGROUP.DEPBAR, lacks LDGSTS
+//@ attention_bf16_128: registers 255, shared 1024, has HGMMA.64x128x16.F32.BF16 UBLKCP WARPGROUP.DEPBAR, lacks LDGSTS
+//@ attention_bf16_256: registers 255, shared 1024, has HGMMA.64x128x16.F32.BF16 UBLKCP WARPGROUP.DEPBAR, lacks LDGSTS
+//@ attention_e4m3_64: registers 240, shared 1024, has HGMMA.64x64x16.F32.BF16 UBLKCP WARPGROUP.DEPBAR, lacks LDGSTS
+//@ attention_e4m3_128: registers 255, shared 1024, has HGMMA.64x128x16.F32.BF16 UBLKCP WARPGROUP.DEPBAR, lacks LDGSTS
+//@ attention_e4m3_256: registers 255, shared 1024, has HGMMA.64x128x16.F32.BF16 UBLKCP WARPGROUP.DEPBAR, lacks LDGSTS
 #include "attention.cuh"
+#include "bulk.cuh"
 #include "warpgroup.cuh"
 
-/// How the warpgroup multiplies its lines with a tile.
-template <int D> struct WarpgroupWay {
-    static constexpr int STEPS = D / 16, POSITIONS = TILE;
-    /// Bytes of 64 columns of a tile.
-    static constexpr int PANEL_BYTES = TILE * 128;
-    u32 line, first;
-    /// The warp's lines of queries, as products take them.
-    u32 queries[STEPS][4];
+/// Tiles that come in copies of as many rows as a page has of one panel, begun by the first warp.
+template <class E, int D> struct BulkCopies {
+    using Own = Tiles<E, D>;
+    static constexpr u32 ROW_BYTES = Own::WIDTH * 16, PANELS = Own::PIECES / Own::WIDTH;
+    /// Where the two stages' bytes arrive, in shared memory.
+    u64* arrivals;
+    /// A bit for each stage.
+    u32 phases;
 
-    DEVICE_MEMBER void begin(const Tiles<bf16, D>& tiles) {
+    DEVICE_MEMBER void open() const {
+        if (threadIdx.x < 2) open_arrival(arrivals + threadIdx.x);
+        publish_arrivals();
         __syncthreads();
-        u32 matrix = lane() / 8;
-#pragma unroll
-        for (int k = 0; k < STEPS; ++k) {
-            u32 row = line + lane() % 8 + matrix % 2 * 8;
-            load_matrices(queries[k], place<D / 8>(tiles.queries, row, 2 * k + matrix / 2));
+    }
+
+    DEVICE_MEMBER void begin(const Own& tiles, u32 stage, const E* pages, const u32* table,
+                             const Item& item, u32 base, const AttentionShape& shape) const {
+        u32 rows = min(item.to - base, static_cast<u32>(TILE));
+        if (rows < TILE) clear_values(tiles.values(stage), rows);
+        if (warp() > 0) return;
+        u32 rows_at_once = min(1u << shape.page_bits, static_cast<u32>(TILE));
+        u32 copies = (rows + rows_at_once - 1) / rows_at_once * PANELS;
+        if (lane() == 0) expect_bytes(arrivals + stage, 2 * rows * PANELS * ROW_BYTES);
+        __syncwarp();
+        for (u32 i = lane(); i < copies; i += LANES) {
+            u32 panel = i % PANELS, row = i / PANELS * rows_at_once;
+            Source from = source<E, D>(pages, table, item.kv_head, base + row, shape);
+            u32 at = panel * from.panel_bytes, to = panel * Own::PANEL_BYTES + row * ROW_BYTES;
+            u32 bytes = min(rows_at_once, rows - row) * ROW_BYTES;
+            copy_bulk(tiles.keys(stage) + to, from.keys + at, bytes, arrivals + stage);
+            copy_bulk(tiles.values(stage) + to, from.values + at, bytes, arrivals + stage);
         }
     }
 
-    DEVICE_MEMBER void share() const { publish_to_products(); }
+    DEVICE_MEMBER void skip() const {}
+
+    DEVICE_MEMBER void await(u32 stage) {
+        await_bytes(arrivals + stage, phases >> stage & 1);
+        phases ^= 1u << stage;
+    }
+
+    DEVICE_MEMBER void finish() const {}
+
+    /// Sums were written where the next item's copies go.
+    DEVICE_MEMBER void close() const { publish_to_copies(); }
+
+    /// Weights of rows that nobody copies are 0, which is no help where values are not numbers.
+    DEVICE_MEMBER static void clear_values(u8* values, u32 from) {
+        constexpr u32 WIDTH = Own::WIDTH;
+        for (u32 i = threadIdx.x; i < (TILE - from) * Own::PIECES; i += THREADS) {
+            u32 panel = i / WIDTH % PANELS, row = from + i / Own::PIECES;
+            u8* to = values + panel * Own::PANEL_BYTES + row * ROW_BYTES + i % WIDTH * 16;
+            *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
+        }
+        publish_to_products();
+    }
+};
+
+/// The codes of a tile as bf16, placed as products take them.
+template <class E, int D> DEVICE void widen_tile(u8* to, u8* from) {
+    constexpr int PIECES = Tiles<E, D>::PIECES;
+    for (u32 i = threadIdx.x; i < TILE * PIECES; i += THREADS) {
+        u32 row = i / PIECES, column = i % PIECES;
+        uint4 codes = *reinterpret_cast<const uint4*>(place<PIECES>(from, row, column));
+        u32 words[4] = {codes.x, codes.y, codes.z, codes.w}, wide[8];
+#pragma unroll
+        for (int n = 0; n < 4; ++n) {
+            u32 even = widen_e4m3(words[n] << 8), odd = widen_e4m3(words[n]);
+            wide[2 * n] = low_halves(even, odd);
+            wide[2 * n + 1] = high_halves(even, odd);
+        }
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const u32* w = wide + 4 * half;
+            *reinterpret_cast<uint4*>(place<D / 8>(to, row, 2 * column + half)) =
+                make_uint4(w[0], w[1], w[2], w[3]);
+        }
+    }
+}
+
+/// How the warpgroup multiplies its lines with a tile.
+template <class E, int D> struct WarpgroupWay {
+    static constexpr bool IN_ORDER_OF_CODES = false, IS_WIDENED = sizeof(E) == 1;
+    /// Where registers do not hold a line's queries beside its sums, products read them too.
+    static constexpr bool HOLDS_QUERIES = D <= 128;
+    static constexpr int STEPS = D / 16, POSITIONS = TILE;
+    /// Bytes of 64 columns of a tile of bf16.
+    static constexpr int PANEL_BYTES = TILE * 128;
+    using Own = Tiles<E, D>;
+    u32 line, first;
+    /// The warp's lines of queries, as products take them.
+    u32 queries[HOLDS_QUERIES ? STEPS : 1][4];
+
+    DEVICE_MEMBER static u8* keys(const Own& tiles, u32 stage) {
+        return IS_WIDENED ? tiles.keys(2) : tiles.keys(stage);
+    }
+    DEVICE_MEMBER static u8* values(const Own& tiles, u32 stage) {
+        return IS_WIDENED ? tiles.keys(2) + TILE * D * 2 : tiles.values(stage);
+    }
+
+    DEVICE_MEMBER void begin(const Own& tiles) {
+        if (!HOLDS_QUERIES) publish_to_products();
+        __syncthreads();
+        if constexpr (HOLDS_QUERIES) {
+            u32 matrix = lane() / 8;
+#pragma unroll
+            for (int k = 0; k < STEPS; ++k) {
+                u32 row = line + lane() % 8 + matrix % 2 * 8;
+                load_matrices(queries[k], place<D / 8>(tiles.queries, row, 2 * k + matrix / 2));
+            }
+        }
+    }
+
+    DEVICE_MEMBER void share(const Own& tiles, u32 stage) const {
+        if constexpr (IS_WIDENED) {
+            widen_tile<E, D>(keys(tiles, stage), tiles.keys(stage));
+            widen_tile<E, D>(values(tiles, stage), tiles.values(stage));
+            publish_to_products();
+        }
+    }
 
     /// Scores over the tile's keys.
-    DEVICE_MEMBER void score(float (&scores)[TILE / 8][4], const Tiles<bf16, D>& tiles,
-                             u32 stage) const {
+    DEVICE_MEMBER void score(float (&scores)[TILE / 8][4], const Own& tiles, u32 stage) const {
 #pragma unroll
         for (int n = 0; n < TILE / 8; ++n) {
             for (int i = 0; i < 4; ++i) scores[n][i] = 0.0f;
@@ -39,8 +144,14 @@ template <int D> struct WarpgroupWay {
         begin_products();
 #pragma unroll
         for (int k = 0; k < STEPS; ++k) {
-            const u8* panel = tiles.keys(stage) + k / 4 * PANEL_BYTES;
-            multiply_add_64x64<false>(scores, queries[k], describe(panel) + k % 4 * 2);
+            // Four steps of 16 columns are in one panel.
+            int panel = k / 4 * PANEL_BYTES, step = k % 4 * 2;
+            u64 key = describe(keys(tiles, stage) + panel) + step;
+            if constexpr (HOLDS_QUERIES) {
+                multiply_add_64x64<false>(scores, queries[k], key);
+            } else {
+                multiply_add_64x64(scores, describe(tiles.queries + panel) + step, key);
+            }
         }
         close_products();
         await_products();
@@ -48,8 +159,8 @@ template <int D> struct WarpgroupWay {
     }
 
     /// `sums += weights * values`.
-    DEVICE_MEMBER void weigh(const float (&weights)[TILE / 8][4], const Tiles<bf16, D>& tiles,
-                             u32 stage, Lines<D>& lines) const {
+    DEVICE_MEMBER void weigh(const float (&weights)[TILE / 8][4], const Own& tiles, u32 stage,
+                             Lines<D>& lines) const {
         u32 weight[TILE / 16][4];
 #pragma unroll
         for (int k = 0; k < TILE / 16; ++k) {
@@ -59,14 +170,20 @@ template <int D> struct WarpgroupWay {
             weight[k][2] = narrow(high[0], high[1]);
             weight[k][3] = narrow(high[2], high[3]);
         }
-        u64 values = describe_transposed(tiles.values(stage), PANEL_BYTES);
         begin_products();
 #pragma unroll
         for (int k = 0; k < TILE / 16; ++k) {
             if constexpr (D == 64) {
-                multiply_add_64x64<true>(lines.sums, weight[k], values + 128 * k);
+                u64 value = describe_transposed(values(tiles, stage), PANEL_BYTES);
+                multiply_add_64x64<true>(lines.sums, weight[k], value + 128 * k);
             } else {
-                multiply_add_64x128<true>(lines.sums, weight[k], values + 128 * k);
+#pragma unroll
+                for (int n = 0; n < D / 128; ++n) {
+                    u8* panels = values(tiles, stage) + 2 * n * PANEL_BYTES;
+                    u64 value = describe_transposed(panels, PANEL_BYTES);
+                    auto& sums = reinterpret_cast<float(&)[16][4]>(lines.sums[16 * n]);
+                    multiply_add_64x128<true>(sums, weight[k], value + 128 * k);
+                }
             }
         }
         close_products();
@@ -75,14 +192,20 @@ template <int D> struct WarpgroupWay {
     }
 };
 
-#define ATTENTION(NAME, D)                                                                         \
+#define ATTENTION(NAME, E, D)                                                                      \
     extern "C" __global__ void __launch_bounds__(THREADS, 2)                                       \
-        NAME(bf16* out, float* parts, const bf16* __restrict__ qkv,                                \
-             const bf16* __restrict__ pages, const u32* __restrict__ plan,                         \
-             const float* __restrict__ layer, AttentionShape shape) {                              \
+        NAME(bf16* out, float* parts, const bf16* __restrict__ qkv, const E* __restrict__ pages,   \
+             const u32* __restrict__ plan, const float* __restrict__ layer, AttentionShape shape) { \
         DYNAMIC_TILES(shared);                                                                     \
-        attention<bf16, D, WarpgroupWay<D>>(shared, out, parts, qkv, pages, plan, layer, shape);   \
+        __shared__ u64 arrivals[2];                                                                \
+        BulkCopies<E, D> copies = {arrivals, 0};                                                   \
+        using Way = WarpgroupWay<E, D>;                                                            \
+        attention<E, D, Way>(shared, copies, out, parts, qkv, pages, plan, layer, shape);          \
     }
 
-ATTENTION(attention_bf16_64, 64)
-ATTENTION(attention_bf16_128, 128)
+ATTENTION(attention_bf16_64, bf16, 64)
+ATTENTION(attention_bf16_128, bf16, 128)
+ATTENTION(attention_bf16_256, bf16, 256)
+ATTENTION(attention_e4m3_64, e4m3, 64)
+ATTENTION(attention_e4m3_128, e4m3, 128)
+ATTENTION(attention_e4m3_256, e4m3, 256)

@@ -5,13 +5,14 @@
 //! multiplied by its norm's weight where the layer has such (norms [2, D] f32, of queries and of keys,
 //! else null); then elements i and i + P are turned by turns [T, P] (cosine, sine), P at most D / 2.
 //! slots [T]: the row's page times the tokens of a page, plus its place in the page.
-//! pages: of each page and KV head the keys of the page's tokens, [page tokens, D], then their
-//! values; bf16, or e4m3 of x / scale with scales [2, KV] f32 of the heads' keys and values.
-//! Sums and turns are f32; D is even, at most 256.
+//! pages: of each page and KV head the keys of the page's tokens, [page tokens, D], placed as `pages.cuh`
+//! says, then their values; bf16, or e4m3 of x / scale with scales [2, KV] f32 of the heads' keys and
+//! values. Sums and turns are f32; D is a power of two, at most 256, and a row of a page 16 bytes or
+//! more.
 //! Grid: (H + 2 KV over 4, T). Block: 4 warps, one a head. Source: Su et al. 2021.
 //@ rope_and_cache_bf16: registers 48, shared 4096, has STG.E LDG.E.64
 //@ rope_and_cache_e4m3: registers 48, shared 4096, has STG.E.U16 LDG.E.64
-#include "prims.cuh"
+#include "pages.cuh"
 
 #define HEADS_PER_BLOCK 4
 #define HEAD_DIM_MAX 256
@@ -23,12 +24,19 @@ struct RopeShape {
     float epsilon;
 };
 
-DEVICE void put(bf16* pages, u64 at, float low, float high, float) {
-    *reinterpret_cast<u32*>(pages + at) = narrow(low, high);
+DEVICE void put(bf16* to, float low, float high, float) {
+    *reinterpret_cast<u32*>(to) = narrow(low, high);
 }
 
-DEVICE void put(e4m3* pages, u64 at, float low, float high, float scale) {
-    *reinterpret_cast<u16*>(pages + at) = narrow_e4m3(low / scale, high / scale);
+DEVICE void put(e4m3* to, float low, float high, float scale) {
+    *reinterpret_cast<u16*>(to) = narrow_e4m3(low / scale, high / scale);
+}
+
+/// Element `i` of a page's row of `d`.
+template <class E> DEVICE E* element(E* page, u32 page_tokens, u32 row, u32 d, u32 i) {
+    constexpr u32 PER_PIECE = 16 / sizeof(E);
+    u32 bytes = place_in_page(d / PER_PIECE, page_tokens, row, i / PER_PIECE);
+    return page + bytes / sizeof(E) + i % PER_PIECE;
 }
 
 /// Reads one head into shared memory, a warp's lanes taking turns at pairs of elements.
@@ -84,7 +92,8 @@ DEVICE void rope_and_cache(bf16* qkv, E* pages, const float2* turns, const u32* 
         if (is_query) {
             *reinterpret_cast<u32*>(from + i) = narrow(low, high);
         } else {
-            put(pages, (block * s.page_tokens + token) * d + i, low, high, scale);
+            E* to = element(pages + block * s.page_tokens * d, s.page_tokens, token, d, i);
+            put(to, low, high, scale);
         }
     }
 }

@@ -51,6 +51,17 @@ DEVICE void multiply_add_64x128(float (&c)[16][4], u64 a, u64 b) {
                  : "l"(a), "l"(b));
 }
 
+/// Begins `c += a * b` of bf16 into f32: a is 64 rows of 16 columns, b 64 of 16, c 64x64.
+DEVICE void multiply_add_64x64(float (&c)[8][4], u64 a, u64 b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, "
+                 "%17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+                 "}, %32, %33, 1, 1, 1, 0, 0;"
+                 : FOUR(c, 0), FOUR(c, 1), FOUR(c, 2), FOUR(c, 3), FOUR(c, 4), FOUR(c, 5),
+                   FOUR(c, 6), FOUR(c, 7)
+                 : "l"(a), "l"(b));
+}
+
 /// Begins `c += a * b` of bf16 into f32, b 16x64, c 64x64; each warp has its 16 rows of a in registers, as
 /// `multiply_add` takes them. b is
 /// described as transposed or not.

@@ -34,6 +34,14 @@ pub struct Processors {
     pub count: usize,
     /// Shared memory of one: 164 KiB on sm_80, 228 KiB on sm_90.
     pub shared_bytes: usize,
+    /// Whether warpgroups multiply from shared memory, as on sm_90 alone.
+    pub has_warpgroups: bool,
+}
+
+#[cfg(test)]
+impl Processors {
+    pub const A100: Self = Self { count: 108, shared_bytes: 164 << 10, has_warpgroups: false };
+    pub const H200: Self = Self { count: 132, shared_bytes: 228 << 10, has_warpgroups: true };
 }
 
 /// Type of keys and values in their pages.
@@ -259,10 +267,12 @@ fn split(item: Item, tiles_max: usize, part: u32, lines: u32) -> Vec<Item> {
 }
 
 impl Launch {
-    /// `attention`: as many blocks as run at once.
+    /// `attention`: as many blocks as run at once. Warpgroups read keys and values of eight bits where
+    /// they were widened to.
     pub fn attention(processors: Processors, page_type: PageType, head_dim: usize) -> Self {
-        let (queries, tile) = (TILE * head_dim * 2, TILE * head_dim * page_type.bytes());
-        let shared_bytes = queries + 4 * tile;
+        let (wide, tile) = (TILE * head_dim * 2, TILE * head_dim * page_type.bytes());
+        let is_widened = processors.has_warpgroups && page_type == PageType::E4m3;
+        let shared_bytes = wide + 4 * tile + if is_widened { 2 * wide } else { 0 };
         let fit = processors.shared_bytes / (shared_bytes + OTHER_SHARED_BYTES);
         assert!(fit > 0, "{shared_bytes} bytes of shared memory are more than a processor has");
         let grid = [processors.count * fit.min(BLOCKS_PER_PROCESSOR), 1, 1];
@@ -413,20 +423,18 @@ mod tests {
 
     #[test]
     fn shared_memory_holds_queries_and_two_stages_in_blocks_that_fit() {
-        let a100 = Processors { count: 108, shared_bytes: 164 << 10 };
-        let h200 = Processors { count: 132, shared_bytes: 228 << 10 };
         let shape = |processors, page_type, head_dim| {
             let launch = Launch::attention(processors, page_type, head_dim);
             assert_eq!(launch.block, 128);
             (launch.grid[0], launch.shared_bytes >> 10)
         };
-        assert_eq!(shape(h200, PageType::Bf16, 128), (264, 80));
-        assert_eq!(shape(a100, PageType::Bf16, 128), (216, 80));
-        assert_eq!(shape(h200, PageType::Bf16, 256), (132, 160));
-        assert_eq!(shape(a100, PageType::Bf16, 256), (108, 160));
-        assert_eq!(shape(h200, PageType::E4m3, 256), (264, 96));
-        assert_eq!(shape(a100, PageType::E4m3, 256), (108, 96));
-        assert_eq!(shape(h200, PageType::E4m3, 64), (264, 24));
+        assert_eq!(shape(Processors::H200, PageType::Bf16, 128), (264, 80));
+        assert_eq!(shape(Processors::A100, PageType::Bf16, 128), (216, 80));
+        assert_eq!(shape(Processors::H200, PageType::Bf16, 256), (132, 160));
+        assert_eq!(shape(Processors::A100, PageType::Bf16, 256), (108, 160));
+        assert_eq!(shape(Processors::H200, PageType::E4m3, 256), (132, 160));
+        assert_eq!(shape(Processors::A100, PageType::E4m3, 256), (108, 96));
+        assert_eq!(shape(Processors::H200, PageType::E4m3, 64), (264, 40));
         assert_eq!(entry(PageType::Bf16, 128), Some("attention_bf16_128"));
         assert_eq!(entry(PageType::E4m3, 16), None);
     }

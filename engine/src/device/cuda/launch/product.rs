@@ -140,8 +140,8 @@ fn resident_blocks(processors: Processors) -> usize {
 mod tests {
     use super::*;
 
-    const H200: Processors = Processors { count: 132, shared_bytes: 228 << 10 };
-    const A100: Processors = Processors { count: 108, shared_bytes: 164 << 10 };
+    const H200: Processors = Processors::H200;
+    const A100: Processors = Processors::A100;
 
     #[test]
     fn narrow_weights_are_split_and_wide_ones_are_not() {

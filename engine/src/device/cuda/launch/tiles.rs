@@ -91,8 +91,8 @@ impl Launch {
 mod tests {
     use super::*;
 
-    const H200: Processors = Processors { count: 132, shared_bytes: 228 << 10 };
-    const A100: Processors = Processors { count: 108, shared_bytes: 164 << 10 };
+    const H200: Processors = Processors::H200;
+    const A100: Processors = Processors::A100;
 
     #[test]
     fn blocks_are_those_that_run_at_once() {
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "more than a processor has")]
     fn too_little_shared_memory_is_refused() {
-        let small = Processors { count: 1, shared_bytes: 96 << 10 };
+        let small = Processors { count: 1, shared_bytes: 96 << 10, has_warpgroups: false };
         Launch::grouped_matmul(small, MatrixType::Bf16);
     }
 }

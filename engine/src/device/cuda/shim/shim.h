@@ -70,6 +70,20 @@ struct Copy {
     bool is_there;
 };
 
+struct BulkCopy {
+    void* to;
+    const void* from;
+    u32 bytes;
+};
+
+/// What arrives at one place of shared memory: bytes that are expected and those of copies that were
+/// begun, in the phase that this is.
+struct Arrival {
+    const u64* at;
+    u32 phase, expected, begun;
+    std::vector<BulkCopy> copies;
+};
+
 /// Where a fiber goes on. Contexts are begun by the C library, whose switches call the system; jumps
 /// between those that run already do not, but the sanitizer does not know them.
 struct Place {
@@ -117,6 +131,7 @@ struct Block {
     std::vector<Fiber> fibers;
     std::vector<Warp> warps;
     std::vector<u8> shared;
+    std::vector<Arrival> arrivals;
     const std::function<void()>* body = nullptr;
     Place launcher;
     u32 current = 0;
@@ -202,9 +217,13 @@ inline void run_block(dim3 index) {
     b.index = index;
     // What nobody wrote is NaN.
     std::fill(b.shared.begin(), b.shared.end(), u8{0xff});
+    b.arrivals.clear();
     for (u32 i = 0; i < b.threads; ++i) begin_thread(b.fibers[i]);
     b.current = b.is_reversed ? b.threads - 1 : 0;
     go(b.launcher, b.fibers[b.current].place);
+    for (const Arrival& arrival : b.arrivals) {
+        if (arrival.expected > 0 || arrival.begun > 0) fail("a block ends before its bytes arrive");
+    }
 }
 
 /// Runs `body` as every thread of the grid.

@@ -75,6 +75,18 @@ inline Lines gather(const u32 (&a)[4]) {
     return lines;
 }
 
+/// The lines of a lane where they are described.
+inline Lines lines_of(u64 a) {
+    __syncwarp();
+    Tile rows(a);
+    Lines lines;
+    for (u32 i = 0; i < 2; ++i) {
+        u32 row = threadIdx.x % 128 / LANES * 16 + threadIdx.x % LANES / 4 + 8 * i;
+        for (u32 k = 0; k < 16; ++k) lines.x[i][k] = rows.along(row, k);
+    }
+    return lines;
+}
+
 }  // namespace shim
 
 inline u32 warpgroup() { return threadIdx.x / 128; }
@@ -92,14 +104,11 @@ inline void await_products() { __syncwarp(); }
 template <int N> inline void take_sums(float (&)[N][4]) {}
 
 inline void multiply_add_64x128(float (&c)[16][4], u64 a, u64 b) {
-    __syncwarp();
-    shim::Tile rows(a);
-    shim::Lines lines;
-    for (u32 i = 0; i < 2; ++i) {
-        u32 row = threadIdx.x % 128 / LANES * 16 + threadIdx.x % LANES / 4 + 8 * i;
-        for (u32 k = 0; k < 16; ++k) lines.x[i][k] = rows.along(row, k);
-    }
-    shim::add_products(c, lines, shim::Tile(b), false);
+    shim::add_products(c, shim::lines_of(a), shim::Tile(b), false);
+}
+
+inline void multiply_add_64x64(float (&c)[8][4], u64 a, u64 b) {
+    shim::add_products(c, shim::lines_of(a), shim::Tile(b), false);
 }
 
 template <bool IS_TRANSPOSED>

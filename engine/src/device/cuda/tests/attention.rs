@@ -18,6 +18,7 @@ struct Case {
     has_sinks: bool,
     /// Multiprocessors, each of two blocks among which the work is divided.
     processors: usize,
+    has_warpgroups: bool,
     /// Of each sequence, the position of its first row in the step, and the rows.
     spans: Vec<(usize, usize)>,
 }
@@ -31,6 +32,7 @@ impl Default for Case {
             window: None,
             has_sinks: false,
             processors: 2,
+            has_warpgroups: false,
             spans: vec![(40, 1)],
         }
     }
@@ -102,8 +104,8 @@ fn step(case: &Case, cache: &Pages) -> Step {
                 table[t / case.page_tokens] as usize * case.page_tokens + t % case.page_tokens;
             for (stored, scale) in scales.iter().enumerate() {
                 let at = (t * (heads + 2 * kv_heads) + heads + stored) * d;
-                let to = cache.at(slot, stored % kv_heads, stored >= kv_heads);
-                cache.write(&mut step.pages, to, &qkv[at..at + d]);
+                let head = (stored % kv_heads, stored >= kv_heads);
+                cache.write(&mut step.pages, slot, head, &qkv[at..at + d]);
                 scaled[at..at + d].iter_mut().for_each(|x| *x *= scale);
             }
         }
@@ -122,7 +124,8 @@ fn check(attention: &Program, merge: &Program, case: &Case) -> u32 {
     let &Case { page_type, page_tokens, window, .. } = case;
     let cache = Pages { page_type, kv_heads, head_dim, page_tokens, layers: 2 };
     let step = step(case, &cache);
-    let processors = Processors { count: case.processors, shared_bytes: 228 << 10 };
+    let &Case { processors: count, has_warpgroups, .. } = case;
+    let processors = Processors { count, shared_bytes: 228 << 10, has_warpgroups };
     let launch = Launch::attention(processors, page_type, head_dim);
     let plan = AttentionPlan::new(&step.spans, &case.shape, window, launch.grid[0] as usize);
     let mut words = vec![0; plan.words()];
@@ -193,7 +196,7 @@ fn tails() -> Vec<Case> {
     let steep = AttentionShape { scale: 100.0, ..shape(4, 2, 64) };
     let spans = vec![(130, 1), (70, 20), (600, 1)];
     cases.push(Case { shape: steep, spans, processors: 8, ..Case::default() });
-    for page_tokens in [1, 2, 64, 256] {
+    for page_tokens in [8, 64, 256] {
         let spans = vec![(62, 20), (0, 1), (130, 1)];
         cases.push(Case { page_tokens, spans, ..Case::default() });
     }
@@ -249,11 +252,28 @@ fn attention_by_warpgroups_is_that_of_the_reference() {
     else {
         return;
     };
-    for (head_dim, window) in [(64, None), (64, Some(70)), (128, None), (128, Some(129))] {
-        let (shape, has_sinks) = (shape(6, 2, head_dim), window.is_some());
-        // Few lines and many, as many as an item has, and positions that are split.
-        let spans = vec![(70, 1), (0, 6), (61, 22), (300, 21)];
-        let case = Case { shape, window, has_sinks, spans, processors: 8, ..Case::default() };
-        check(&attention, &merge, &case);
+    let bf16 = [64, 128, 256].map(|head_dim| (PageType::Bf16, head_dim));
+    let e4m3 = [64, 128, 256].map(|head_dim| (PageType::E4m3, head_dim));
+    let with = |case: Case| check(&attention, &merge, &Case { has_warpgroups: true, ..case });
+    for (page_type, head_dim) in bf16.into_iter().chain(e4m3) {
+        for window in [None, Some(head_dim + 1)] {
+            let (shape, has_sinks) = (shape(6, 2, head_dim), window.is_some());
+            // Few lines and many, as many as an item has, and positions that are split.
+            let spans = vec![(70, 1), (0, 6), (61, 22), (300, 21)];
+            let processors = 8;
+            with(Case {
+                shape,
+                page_type,
+                window,
+                has_sinks,
+                spans,
+                processors,
+                ..Case::default()
+            });
+        }
+    }
+    for page_tokens in [8, 32, 64, 256] {
+        let spans = vec![(62, 20), (0, 1), (130, 1), (260, 16)];
+        with(Case { page_tokens, spans, ..Case::default() });
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! Each changes x [64] f32. Grid: 1. Block: 64, with 64 bytes of shared memory.
 //@ copies_that_nobody_awaits: registers 16, shared 0
+//@ bytes_that_nobody_awaits: registers 16, shared 8
+//@ bytes_that_nobody_copies: registers 16, shared 8
 //@ half_a_warp: registers 16, shared 0
 //@ lanes_apart: registers 16, shared 0
 //@ half_a_block: registers 16, shared 0
@@ -11,13 +13,39 @@
 //@ half_a_vector: registers 16, shared 0
 //@ rows_in_one_bank: registers 16, shared 0
 //@ sound: registers 16, shared 8
-#include "../kernels/prims.cuh"
+#include "../kernels/bulk.cuh"
 
 extern "C" __global__ void copies_that_nobody_awaits(float* x) {
     DYNAMIC_SHARED(shared);
     if (threadIdx.x == 0) copy_async(shared, x, true);
     close_copies();
     __syncthreads();
+    x[threadIdx.x] = reinterpret_cast<float*>(shared)[threadIdx.x % 4];
+}
+
+/// Begins to copy 64 bytes, of which so many are expected.
+DEVICE void copy_by_one(u8* to, const float* from, u64* arrival, u32 expected) {
+    if (threadIdx.x == 0) {
+        open_arrival(arrival);
+        publish_arrivals();
+        expect_bytes(arrival, expected);
+        copy_bulk(to, from, 64, arrival);
+    }
+    __syncthreads();
+}
+
+extern "C" __global__ void bytes_that_nobody_awaits(float* x) {
+    DYNAMIC_SHARED(shared);
+    __shared__ u64 arrival;
+    copy_by_one(shared, x, &arrival, 64);
+    x[threadIdx.x] = reinterpret_cast<float*>(shared)[threadIdx.x % 4];
+}
+
+extern "C" __global__ void bytes_that_nobody_copies(float* x) {
+    DYNAMIC_SHARED(shared);
+    __shared__ u64 arrival;
+    copy_by_one(shared, x, &arrival, 80);
+    await_bytes(&arrival, 0);
     x[threadIdx.x] = reinterpret_cast<float*>(shared)[threadIdx.x % 4];
 }
 

@@ -6,7 +6,8 @@ use crate::device::cuda::launch::attention::Processors;
 #[test]
 fn memory_is_read_to_its_last_piece_and_each_once() {
     let Some(program) = Program::compile("stream_read") else { return };
-    let launch = Launch::stream_read(Processors { count: 1, shared_bytes: 0 });
+    let launch =
+        Launch::stream_read(Processors { count: 1, shared_bytes: 0, has_warpgroups: false });
     let warps = launch.warps();
     for pieces in [1, 511, 2048, 2049, 4096, 9001] {
         let words: Vec<u32> = (0..4 * pieces as u32).map(|i| i.wrapping_mul(0x9e37_79b9)).collect();

@@ -40,36 +40,50 @@ impl Pages {
     }
 
     pub(super) fn bytes(&self, pages: usize) -> usize {
-        let element = if self.page_type == PageType::Bf16 { 2 } else { 1 };
-        pages * self.stride() * self.page_tokens * self.head_dim * element
+        pages * self.stride() * self.page_tokens * self.head_dim * self.element_bytes()
     }
 
-    /// The first element of a token's key, or of its value.
-    pub(super) fn at(&self, slot: usize, kv_head: usize, is_value: bool) -> usize {
+    /// Where the element `i` of a token's key, or of its value, begins. Rows are pieces of 16 bytes in
+    /// panels of up to eight; among eight rows no two have pieces of one column in the same banks.
+    pub(super) fn at(&self, slot: usize, (kv_head, is_value): (usize, bool), i: usize) -> usize {
         let (page, token) = (slot / self.page_tokens, slot % self.page_tokens);
         let block = page * self.stride() + 2 * kv_head + usize::from(is_value);
-        (block * self.page_tokens + token) * self.head_dim
+        let row_bytes = self.head_dim * self.element_bytes();
+        let (panel_bytes, byte) = (row_bytes.min(128), i * self.element_bytes());
+        let (panel, in_row) = (byte / panel_bytes, byte % panel_bytes);
+        let lines = token * panel_bytes / 128;
+        let piece = in_row / 16 ^ lines % (panel_bytes / 16);
+        let row = panel * self.page_tokens + token;
+        block * self.page_tokens * row_bytes + row * panel_bytes + piece * 16 + in_row % 16
     }
 
-    /// Writes a vector as the pages' type has it.
-    pub(super) fn write(&self, bytes: &mut [u8], at: usize, values: &[f32]) {
+    fn element_bytes(&self) -> usize {
+        if self.page_type == PageType::Bf16 { 2 } else { 1 }
+    }
+
+    /// Writes a head's vector as the pages' type has it.
+    pub(super) fn write(&self, bytes: &mut [u8], slot: usize, head: (usize, bool), values: &[f32]) {
         for (i, x) in values.iter().enumerate() {
+            let to = &mut bytes[self.at(slot, head, i)..];
             match self.page_type {
-                PageType::E4m3 => bytes[at + i] = nearest_e4m3(*x),
+                PageType::E4m3 => to[0] = nearest_e4m3(*x),
                 PageType::Bf16 => {
-                    let code = bf16::from_f32(*x).to_bits().to_le_bytes();
-                    bytes[2 * (at + i)..][..2].copy_from_slice(&code);
+                    to[..2].copy_from_slice(&bf16::from_f32(*x).to_bits().to_le_bytes());
                 }
             }
         }
     }
 
     /// Reads a head's vector.
-    pub(super) fn read(&self, bytes: &[u8], at: usize) -> Vec<f32> {
-        match self.page_type {
-            PageType::E4m3 => bytes[at..][..self.head_dim].iter().map(|code| e4m3(*code)).collect(),
-            PageType::Bf16 => widen(&bytes[2 * at..][..2 * self.head_dim]),
-        }
+    pub(super) fn read(&self, bytes: &[u8], slot: usize, head: (usize, bool)) -> Vec<f32> {
+        let element = |i| {
+            let from = &bytes[self.at(slot, head, i)..];
+            match self.page_type {
+                PageType::E4m3 => e4m3(from[0]),
+                PageType::Bf16 => widen(&from[..2])[0],
+            }
+        };
+        (0..self.head_dim).map(element).collect()
     }
 }
 

@@ -20,7 +20,8 @@ struct Case {
 /// Multiplies into bf16, and into f32; both are those of the reference. Gives the splits.
 fn check(program: &Program, case: &Case) -> usize {
     let &Case { matrix_type, rows, n, k, processors } = case;
-    let processors = Processors { count: processors, shared_bytes: 228 << 10 };
+    let processors =
+        Processors { count: processors, shared_bytes: 228 << 10, has_warpgroups: false };
     let plan = MatmulPlan::new(processors, matrix_type, n, k);
     let x = rounded(rows * k, 30);
     let w = weights(matrix_type, n, k, 31);
@@ -86,7 +87,7 @@ fn sums_that_blocks_divide_are_the_same_sums() {
 fn a_row_has_the_same_bits_in_any_company() {
     let Some(program) = Program::compile("matmul") else { return };
     let (n, k) = (72, 264);
-    let processors = Processors { count: 132, shared_bytes: 228 << 10 };
+    let processors = Processors { count: 132, shared_bytes: 228 << 10, has_warpgroups: false };
     let plan = MatmulPlan::new(processors, MatrixType::Bf16, n, k);
     let (x, w) = (rounded(ROWS_MAX * k, 32), weights(MatrixType::Bf16, n, k, 33));
     let product = |rows: std::ops::Range<usize>| {

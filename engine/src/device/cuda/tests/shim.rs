@@ -141,6 +141,8 @@ fn faults_of_kernels_are_found() {
     let launch = Launch { grid: [1, 1, 1], block: 64, shared_bytes: 64 };
     for (entry, finding) in [
         ("copies_that_nobody_awaits", "a thread ends before its copies do"),
+        ("bytes_that_nobody_awaits", "a block ends before its bytes arrive"),
+        ("bytes_that_nobody_copies", "threads wait for ever at await_bytes"),
         ("half_a_warp", "threads wait for ever at __shfl_xor_sync"),
         ("lanes_apart", "lanes of one warp are apart"),
         ("half_a_block", "threads wait for ever at __syncthreads"),

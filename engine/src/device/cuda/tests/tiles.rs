@@ -7,7 +7,8 @@ use crate::device::cuda::launch::attention::Processors;
 use crate::device::cuda::launch::product::MatrixType;
 
 /// Two or four blocks that run at once.
-const PROCESSORS: Processors = Processors { count: 2, shared_bytes: 228 << 10 };
+const PROCESSORS: Processors =
+    Processors { count: 2, shared_bytes: 228 << 10, has_warpgroups: false };
 
 /// Rows of `x` times `w`, in bf16 and in f32.
 fn multiply(

@@ -1,0 +1,189 @@
+//! Rules over what was seen beside the load: the server's counters, the machine, its GPUs.
+
+use schema::run::{Level, RunRecord};
+use schema::telemetry::{GpuTelemetry, ServerTelemetry, Spread, Telemetry, Throttled};
+
+use super::{claim, float, within};
+use crate::rule::{Finding, Rule, Scope};
+
+/// The server may count this share of tokens more or fewer than its answers hold, and this many.
+pub const SERVER_COUNT_SHARE: f64 = 0.01;
+pub const SERVER_COUNT_TOKENS: f64 = 16.0;
+/// Share of all cores' time that the hypervisor may give to others.
+pub const STEAL_SHARE_MAX: f64 = 0.02;
+/// A shorter run has too few of the kernel's ticks.
+pub const STEAL_WALL_US_MIN: u64 = 1_000_000;
+/// Share of the looks at which a GPU may be held down.
+pub const THROTTLED_SHARE_MAX: f64 = 0.01;
+
+/// Energy over tokens is stored as it was computed; a record's hash keeps what JSON keeps.
+const ENERGY_SHARE: f64 = 1e-6;
+/// Shares are stored to four places each.
+const SHARES_ROUNDING: f64 = 0.001;
+
+pub(super) const COUNTED: Rule = Rule {
+    id: "E33",
+    title: "the server counted the output tokens that its answers hold",
+    why: "A server that others used at the time, or that counts otherwise than it answers, was \
+          under another load than the record says.",
+    level: Level::Error,
+    level_on_cpu: Level::Error,
+    since: 4,
+    scope: Scope::MEASURED_FIGURES,
+    look: counted,
+};
+
+pub(super) const ADDS_UP: Rule = Rule {
+    id: "E34",
+    title: "telemetry adds up: series to their totals, shares to one, pages in use to those there",
+    why: "What does not add up was read from two servers, or from one that was started again.",
+    level: Level::Error,
+    level_on_cpu: Level::Error,
+    since: 4,
+    scope: Scope::MEASURED,
+    look: adds_up,
+};
+
+pub(super) const ENERGY: Rule = Rule {
+    id: "E35",
+    title: "joules per token follow from the energy of the GPUs that worked",
+    why: "Energy of other GPUs, or over other tokens, makes an engine look frugal.",
+    level: Level::Error,
+    level_on_cpu: Level::Error,
+    since: 4,
+    scope: Scope::MEASURED_FIGURES,
+    look: energy,
+};
+
+pub(super) const THROTTLED: Rule = Rule {
+    id: "W05",
+    title: "neither heat nor the hardware held a GPU's clocks down",
+    why: "A hot GPU is slower than the same one cooled well.",
+    level: Level::Warning,
+    level_on_cpu: Level::Warning,
+    since: 4,
+    scope: Scope::MEASURED_FIGURES,
+    look: throttled,
+};
+
+pub(super) const STEAL: Rule = Rule {
+    id: "W16",
+    title: "the hypervisor gave at most 2 % of the cores' time to others",
+    why: "On a machine that is shared, others set a part of the speed.",
+    level: Level::Warning,
+    level_on_cpu: Level::Warning,
+    since: 4,
+    scope: Scope::MEASURED_FIGURES,
+    look: steal,
+};
+
+/// True where the server's counter strays from what its answers hold.
+#[must_use]
+pub fn counts_stray(counted: u64, reported: u64) -> bool {
+    let off = float(counted.abs_diff(reported));
+    off > SERVER_COUNT_TOKENS && off > float(reported) * SERVER_COUNT_SHARE
+}
+
+/// The most that heat or the hardware held a GPU that worked, as a share of the looks; none where
+/// no GPU tells.
+#[must_use]
+pub fn held_down(telemetry: &Telemetry) -> Option<f64> {
+    let held = |held: &Throttled| held.thermal_share.max(held.hardware_share);
+    worked(telemetry).filter_map(|gpu| gpu.throttled.as_ref()).map(held).reduce(f64::max)
+}
+
+fn worked(telemetry: &Telemetry) -> impl Iterator<Item = &GpuTelemetry> {
+    telemetry.gpus.iter().flatten().filter(|gpu| gpu.worked)
+}
+
+/// Only where every request was answered: what the others produced, only the server knows.
+fn counted(record: &RunRecord) -> Finding {
+    let counted = record.telemetry.as_ref()?.server.as_ref()?.output_tokens?;
+    let counts = record.counts.as_ref().filter(|counts| counts.requests_failed == Some(0))?;
+    let reported = counts.output_tokens_reported?;
+    Some(claim(!counts_stray(counted, reported), || {
+        format!("the server counted {counted} output tokens, its answers hold {reported}")
+    }))
+}
+
+fn adds_up(record: &RunRecord) -> Finding {
+    let telemetry = record.telemetry.as_ref()?;
+    if telemetry.server.is_none() && telemetry.host.is_none() {
+        return None;
+    }
+    let server = telemetry.server.as_ref().and_then(|server| {
+        series_stray(server).or_else(|| pages_stray(server)).or_else(|| levels_fall(server))
+    });
+    Some(server.or_else(|| shares_stray(telemetry)).map_or(Ok(()), Err))
+}
+
+fn series_stray(server: &ServerTelemetry) -> Option<String> {
+    let columns = &server.series.as_ref()?.columns;
+    let totals = [
+        ("prompt_tokens", server.prompt_tokens),
+        ("output_tokens", server.output_tokens),
+        ("prefix_query_tokens", server.prefix_query_tokens),
+        ("prefix_hit_tokens", server.prefix_hit_tokens),
+        ("preemptions", server.preemptions),
+    ];
+    totals.into_iter().find_map(|(name, total)| {
+        let total = total?;
+        // A counter that some look did not hold has no series.
+        let sum = columns.get(name)?.iter().fold(0, |sum: u64, point| sum.saturating_add(*point));
+        (sum != total).then(|| format!("`{name}` grew by {total}, its series by {sum}"))
+    })
+}
+
+fn pages_stray(server: &ServerTelemetry) -> Option<String> {
+    let (most, pages) = (server.kv_pages_used?.max, server.kv_pages?);
+    (most > pages).then(|| format!("{most} KV pages were in use, and there are {pages}"))
+}
+
+fn levels_fall(server: &ServerTelemetry) -> Option<String> {
+    let levels = [
+        ("requests_running", server.requests_running),
+        ("requests_waiting", server.requests_waiting),
+        ("kv_pages_used", server.kv_pages_used),
+    ];
+    let rises = |level: &Spread| [level.p5, level.p50, level.p95, level.max].is_sorted();
+    let fallen = levels.into_iter().find(|(_, level)| level.is_some_and(|level| !rises(&level)));
+    fallen.map(|(name, _)| format!("the percentiles of `{name}` do not rise"))
+}
+
+fn shares_stray(telemetry: &Telemetry) -> Option<String> {
+    let host = telemetry.host.as_ref()?;
+    let shares =
+        [host.cpu_user_share, host.cpu_system_share, host.cpu_iowait_share, host.cpu_steal_share];
+    let sum: f64 = shares.into_iter().flatten().sum();
+    (sum > 1.0 + SHARES_ROUNDING).then(|| format!("the cores' time adds up to {sum:.3} of itself"))
+}
+
+fn energy(record: &RunRecord) -> Finding {
+    let told = record.metrics.as_ref()?.joules_per_output_token?;
+    let tokens = record.counts.as_ref()?.output_tokens_reported.filter(|tokens| *tokens > 0)?;
+    let energy: Option<u64> = worked(record.telemetry.as_ref()?).map(|gpu| gpu.energy_mj).sum();
+    let Some(energy) = energy.filter(|energy| *energy > 0) else {
+        return Some(Err(format!("{told} J a token, and no GPU tells what it took")));
+    };
+    let follows = float(energy) / 1000.0 / float(tokens);
+    Some(claim(within(told, follows, ENERGY_SHARE), || {
+        format!("{told:.3} J a token, and the GPUs took {follows:.3} J for each")
+    }))
+}
+
+fn throttled(record: &RunRecord) -> Finding {
+    let held = held_down(record.telemetry.as_ref()?)?;
+    Some(claim(held <= THROTTLED_SHARE_MAX, || {
+        format!("a GPU was slowed at {:.0} % of the looks", held * 100.0)
+    }))
+}
+
+fn steal(record: &RunRecord) -> Finding {
+    let share = record.telemetry.as_ref()?.host.as_ref()?.cpu_steal_share?;
+    let wall_us = record.time.as_ref()?.wall_us?;
+    (wall_us >= STEAL_WALL_US_MIN).then(|| {
+        claim(share <= STEAL_SHARE_MAX, || {
+            format!("the hypervisor gave others {:.1} % of the cores' time", share * 100.0)
+        })
+    })
+}

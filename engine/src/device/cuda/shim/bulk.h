@@ -1,0 +1,62 @@
+//! Bulk copies on a processor: what `bulk.cuh` names.
+//!
+//! Copies happen when somebody waits for them, as late as they may. It finds: bytes that are expected
+//! and never copied, or copied and not expected; copies that nobody waits for; and what is not aligned.
+//! It cannot find fences between what threads write and copies.
+#pragma once
+
+#include "shim.h"
+
+namespace shim {
+
+inline const char AWAITS_BYTES[] = "await_bytes";
+
+/// What is to arrive at one place, in this block.
+inline Arrival& arrival(const u64* at) {
+    for (Arrival& one : block().arrivals) {
+        if (one.at == at) return one;
+    }
+    fail("bytes at a place that was not opened");
+}
+
+/// Lets those look again that wait for bytes.
+inline void wake_waiting() {
+    for (Fiber& one : block().fibers) {
+        if (one.awaits == AWAITS_BYTES) one.awaits = nullptr;
+    }
+}
+
+}  // namespace shim
+
+inline void open_arrival(u64* at) { shim::block().arrivals.push_back({at, 0, 0, 0, {}}); }
+inline void publish_arrivals() {}
+inline void publish_to_copies() {}
+
+inline void expect_bytes(u64* at, u32 bytes) {
+    shim::Arrival& arrival = shim::arrival(at);
+    if (arrival.expected > 0) shim::fail("bytes are expected before those before have arrived");
+    arrival.expected = bytes;
+    shim::wake_waiting();
+}
+
+inline void copy_bulk(void* to, const void* from, u32 bytes, u64* at) {
+    if ((reinterpret_cast<std::size_t>(to) | reinterpret_cast<std::size_t>(from) | bytes) % 16) {
+        shim::fail("a copy is not aligned");
+    }
+    shim::Arrival& arrival = shim::arrival(at);
+    arrival.begun += bytes;
+    arrival.copies.push_back({to, from, bytes});
+    shim::wake_waiting();
+}
+
+inline void await_bytes(u64* at, u32 phase) {
+    shim::Arrival& arrival = shim::arrival(at);
+    while (arrival.phase == phase) {
+        if (arrival.expected == 0 || arrival.expected != arrival.begun) {
+            shim::wait(shim::AWAITS_BYTES);
+            continue;
+        }
+        for (const shim::BulkCopy& copy : arrival.copies) std::memcpy(copy.to, copy.from, copy.bytes);
+        arrival = {at, arrival.phase ^ 1, 0, 0, {}};
+    }
+}
