@@ -1,13 +1,13 @@
 //! Quantiles: what a stored histogram says about an exact percentile, and how many samples a
 //! percentile needs before it means anything.
 
-use schema::histogram::{HdrHistogram, HistogramError};
+use schema::histogram::{Bin, HdrHistogram, HistogramError};
 
 /// The bins of a decoded histogram, from low to high.
 #[derive(Debug)]
 pub struct Bins {
-    /// Lowest value, highest value and number of samples of each bin that has any.
-    bins: Vec<(u64, u64, u64)>,
+    /// Those that have samples.
+    bins: Vec<Bin>,
     samples: u64,
 }
 
@@ -20,17 +20,8 @@ impl Bins {
     /// # Errors
     /// The text is not a histogram.
     pub fn decode(histogram: &HdrHistogram) -> Result<Self, HistogramError> {
-        let decoded = histogram.decode()?;
-        let bins: Vec<_> = decoded
-            .iter_recorded()
-            .map(|step| step.value_iterated_to())
-            .map(|value| {
-                let (low, high) =
-                    (decoded.lowest_equivalent(value), decoded.highest_equivalent(value));
-                (low, high, decoded.count_at(value))
-            })
-            .collect();
-        let samples = bins.iter().map(|(_, _, count)| *count).sum();
+        let bins = histogram.bins()?;
+        let samples = bins.iter().fold(0, |sum: u64, bin| sum.saturating_add(bin.count));
         Ok(Self { bins, samples })
     }
 
@@ -54,7 +45,7 @@ impl Bins {
         let rank = share.clamp(0.0, 1.0) * last as f64;
         let below = self.bin_at(rank.floor() as u64)?;
         let above = self.bin_at((rank.ceil() as u64).min(last))?;
-        Some((below.0 as f64, above.1 as f64))
+        Some((below.low as f64, above.high as f64))
     }
 
     /// Where the exact mean lies; `None` without samples.
@@ -62,18 +53,18 @@ impl Bins {
     #[expect(clippy::cast_precision_loss, reason = "times of a run are far below 2^53")]
     pub fn mean(&self) -> Option<Bounds> {
         let samples = (self.samples > 0).then_some(self.samples as f64)?;
-        let sum = |end: fn(&(u64, u64, u64)) -> u64| -> f64 {
-            self.bins.iter().map(|bin| end(bin) as f64 * bin.2 as f64).sum()
+        let sum = |end: fn(&Bin) -> u64| -> f64 {
+            self.bins.iter().map(|bin| end(bin) as f64 * bin.count as f64).sum()
         };
-        Some((sum(|bin| bin.0) / samples, sum(|bin| bin.1) / samples))
+        Some((sum(|bin| bin.low) / samples, sum(|bin| bin.high) / samples))
     }
 
     /// The bin of the sample with `rank` samples below it.
-    fn bin_at(&self, rank: u64) -> Option<(u64, u64)> {
-        let mut seen = 0;
-        self.bins.iter().find_map(|(low, high, count)| {
-            seen += count;
-            (seen > rank).then_some((*low, *high))
+    fn bin_at(&self, rank: u64) -> Option<&Bin> {
+        let mut seen = 0_u64;
+        self.bins.iter().find(|bin| {
+            seen = seen.saturating_add(bin.count);
+            seen > rank
         })
     }
 }

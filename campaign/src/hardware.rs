@@ -1,13 +1,16 @@
 //! The machine at hand: its id in paths, and the facts that a record keeps of it.
 //!
-//! Parsing is pure over the text of `/proc/cpuinfo` and of `nvidia-smi`; [`detect`] reads them.
+//! Parsing is pure over the text of `/proc/cpuinfo`, and in `gpu` over that of `nvidia-smi`;
+//! [`detect`] reads them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::process::Command;
 
-use schema::run::{Absent, Gpu, HardwareFacts, Platform};
+use schema::run::{Absent, HardwareFacts, Platform};
 
+use crate::gpu;
+pub use crate::gpu::{GpuSeen, gpu_id};
 use crate::process::{self, Interrupt, ProcessError};
 use crate::world::Programs;
 
@@ -37,10 +40,6 @@ const FEATURES: &[&str] = &[
     "sve2",
 ];
 
-/// What is asked of `nvidia-smi`, in this order.
-const GPU_QUERY: &str = "name,memory.total,driver_version,vbios_version,power.limit,\
-                         clocks.applications.graphics,clocks.max.graphics";
-
 /// A processor as the kernel describes it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cpu {
@@ -55,25 +54,6 @@ pub struct Cpu {
     pub sockets: Option<u32>,
 }
 
-/// A GPU as `nvidia-smi` describes it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct GpuSeen {
-    pub name: String,
-    pub memory_mib: Option<u64>,
-    pub driver: Option<String>,
-    pub vbios: Option<String>,
-    pub power_limit_mw: Option<u64>,
-    pub clocks_locked: Option<bool>,
-}
-
-impl GpuSeen {
-    #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "memory sizes are far below 2^53 MiB")]
-    pub fn memory_gib(&self) -> f64 {
-        self.memory_mib.unwrap_or(0) as f64 / 1024.0
-    }
-}
-
 /// Everything that was seen of the machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Machine {
@@ -86,6 +66,8 @@ pub struct Machine {
     pub os: Option<String>,
     pub numa_nodes: Option<u32>,
     pub gpus: Vec<GpuSeen>,
+    /// Processes on the GPUs, before anything was started.
+    pub gpu_processes: Option<u32>,
 }
 
 /// Looks at the machine.
@@ -99,13 +81,28 @@ pub fn detect(
 ) -> Result<Machine, ProcessError> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let kernel = read("/proc/sys/kernel/osrelease").trim().to_owned();
-    let mut query = Command::new(&programs.nvidia_smi);
-    query.arg(format!("--query-gpu={GPU_QUERY}")).arg("--format=csv,noheader,nounits");
-    let gpus = match process::text(&mut query, interrupt) {
-        Ok(text) => parse_gpus(&text),
-        Err(ProcessError::Interrupted) => return Err(ProcessError::Interrupted),
-        // No driver, no GPU.
-        Err(_) => Vec::new(),
+    let ask = |question: &str| -> Result<String, ProcessError> {
+        let mut query = Command::new(&programs.nvidia_smi);
+        query.arg(question).arg("--format=csv,noheader,nounits");
+        process::text(&mut query, interrupt)
+    };
+    let mut gpus = Vec::new();
+    for question in gpu::QUESTIONS {
+        match ask(question) {
+            Ok(text) => gpus = gpu::parse(&text),
+            Err(ProcessError::Interrupted) => return Err(ProcessError::Interrupted),
+            // No driver, no GPU; or an older driver.
+            Err(_) => continue,
+        }
+        break;
+    }
+    let gpu_processes = match gpus.as_slice() {
+        [] => None,
+        _ => match ask(gpu::PROCESSES) {
+            Ok(text) => gpu::count_processes(&text),
+            Err(ProcessError::Interrupted) => return Err(ProcessError::Interrupted),
+            Err(_) => None,
+        },
     };
     Ok(Machine {
         cpu: parse_cpu(&read("/proc/cpuinfo")),
@@ -115,6 +112,7 @@ pub fn detect(
         os: parse_os(&read("/etc/os-release")),
         numa_nodes: count_nodes(&read("/sys/devices/system/node/online")),
         gpus,
+        gpu_processes,
     })
 }
 
@@ -167,30 +165,15 @@ impl Machine {
             explain(format!("hardware.platform.{field}"), known, "not readable here");
         }
         for (index, gpu) in self.gpus.iter().enumerate() {
-            for (field, known) in [
-                ("memory_bytes", gpu.memory_mib.is_some()),
-                ("driver", gpu.driver.is_some()),
-                ("vbios", gpu.vbios.is_some()),
-                ("power_limit_mw", gpu.power_limit_mw.is_some()),
-                ("clocks_locked", gpu.clocks_locked.is_some()),
-            ] {
-                explain(format!("hardware.gpu.{index}.{field}"), known, "the driver does not tell");
+            for (field, reason) in gpu.gaps() {
+                absent.insert(format!("hardware.gpu.{index}.{field}"), reason.to_owned());
             }
         }
-        let gpu = |seen: &GpuSeen| Gpu {
-            name: seen.name.clone(),
-            memory_bytes: seen.memory_mib.map(|mib| mib * 1024 * 1024),
-            driver: seen.driver.clone(),
-            vbios: seen.vbios.clone(),
-            power_limit_mw: seen.power_limit_mw,
-            clocks_locked: seen.clocks_locked,
-            state: None,
-        };
         let facts = HardwareFacts {
             id: id.to_owned(),
             claimed: false,
             evidence: None,
-            gpu: Some(self.gpus.iter().map(gpu).collect()),
+            gpu: Some(self.gpus.iter().map(GpuSeen::facts).collect()),
             cpu_model,
             cpu_features: Some(self.cpu.features.clone()),
             cores: Some(self.cores),
@@ -200,6 +183,7 @@ impl Machine {
                 os: self.os.clone(),
                 sockets: self.cpu.sockets,
                 numa_nodes: self.numa_nodes,
+                other_gpu_processes: self.gpu_processes,
                 ..Platform::default()
             }),
         };
@@ -282,52 +266,6 @@ pub fn parse_ram_bytes(meminfo: &str) -> Option<u64> {
     Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
 }
 
-/// Reads the answer to `GPU_QUERY`, one GPU a line.
-#[must_use]
-pub fn parse_gpus(csv: &str) -> Vec<GpuSeen> {
-    let known = |text: Option<&str>| {
-        text.map(str::trim).filter(|t| !t.is_empty() && !t.starts_with('[')).map(str::to_owned)
-    };
-    let mut gpus = Vec::new();
-    for line in csv.lines() {
-        let mut fields = line.split(',');
-        let Some(name) = known(fields.next()) else { continue };
-        let memory_mib = known(fields.next()).and_then(|text| text.parse().ok());
-        let driver = known(fields.next());
-        let vbios = known(fields.next());
-        let power_limit_mw = known(fields.next()).as_deref().and_then(milliwatts);
-        // Application clocks below the maximum are how clocks are held where locks cannot be read.
-        let clocks = (known(fields.next()), known(fields.next()));
-        let clocks_locked = match clocks {
-            (Some(set), Some(max)) => Some(set != max),
-            _ => None,
-        };
-        gpus.push(GpuSeen { name, memory_mib, driver, vbios, power_limit_mw, clocks_locked });
-    }
-    gpus
-}
-
-/// `h200-141g`: the name without maker and form factor, and the memory in GiB, rounded up as it
-/// is sold.
-#[must_use]
-pub fn gpu_id(gpu: &GpuSeen) -> String {
-    let slugged = slug(&gpu.name);
-    let parts: Vec<&str> = slugged.split('-').filter(|part| !is_form_factor(part)).collect();
-    let gib = gpu.memory_mib.unwrap_or(0).div_ceil(1024);
-    format!("{}-{gib}g", parts.join("-"))
-}
-
-fn is_form_factor(part: &str) -> bool {
-    let digits_then = |end: &str| {
-        part.strip_suffix(end)
-            .is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
-    };
-    matches!(part, "nvidia" | "tesla" | "geforce" | "pcie" | "nvl")
-        || part.starts_with("sxm")
-        || part.starts_with("hbm")
-        || digits_then("gb")
-}
-
 /// Brand strings repeat maker, clock and core count, which the id says elsewhere or not at all.
 fn brand_slug(brand: &str, vendor: &str) -> String {
     let bare = brand.split('@').next().unwrap_or_default().replace("(R)", " ").replace("(TM)", " ");
@@ -340,7 +278,7 @@ fn brand_slug(brand: &str, vendor: &str) -> String {
 }
 
 /// Lower case, everything but letters and digits as single hyphens.
-fn slug(text: &str) -> String {
+pub(crate) fn slug(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {
         if character.is_ascii_alphanumeric() {
@@ -350,12 +288,6 @@ fn slug(text: &str) -> String {
         }
     }
     out.trim_end_matches('-').to_owned()
-}
-
-fn milliwatts(watts: &str) -> Option<u64> {
-    let (whole, part) = watts.split_once('.').unwrap_or((watts, ""));
-    let part: String = part.chars().chain("000".chars()).take(3).collect();
-    Some(whole.parse::<u64>().ok()? * 1000 + part.parse::<u64>().ok()?)
 }
 
 fn first_processor(cpuinfo: &str) -> BTreeMap<&str, &str> {
@@ -370,6 +302,7 @@ fn first_processor(cpuinfo: &str) -> BTreeMap<&str, &str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     fn x86(vendor: &str, brand: &str, family: u32, model: u32, stepping: u32) -> String {
         format!(
@@ -406,26 +339,11 @@ mod tests {
     }
 
     #[test]
-    fn a_gpus_id_is_its_name_and_memory() {
-        for (line, expected) in [
-            (
-                "NVIDIA A100-SXM4-80GB, 81920, 535.161.08, 92.00.45.00.03, 400.00, 1410, 1410",
-                "a100-80g",
-            ),
-            ("NVIDIA H100 80GB HBM3, 81559, 550.54, x, 700.00, 1980, 1980", "h100-80g"),
-            ("NVIDIA H800, 81559, 550.54, x, 700.00, 1980, 1980", "h800-80g"),
-            ("NVIDIA H200, 143771, 570.1, x, 700.00, 1500, 1980", "h200-141g"),
-            ("NVIDIA GeForce RTX 4090, 24564, 570.1, x, 450.00, [N/A], 3105", "rtx-4090-24g"),
-        ] {
-            let gpus = parse_gpus(line);
-            assert_eq!(gpu_id(&gpus[0]), expected);
-        }
-    }
-
-    #[test]
     fn what_the_driver_does_not_tell_has_a_reason() {
-        let gpus = parse_gpus("NVIDIA H200, 143771, 570.1, [N/A], 700.50, [N/A], 1980\n");
-        assert_eq!(gpus[0].power_limit_mw, Some(700_500));
+        let gpus = gpu::parse(
+            "NVIDIA H200, 143771, 570.1, [N/A], 700.50, [N/A], 1980, GPU-1f, 700.00, 5, Enabled, \
+             Disabled, Enabled, Default\n",
+        );
         let machine = Machine { gpus, cores: 2, ..Machine::default() };
         let (facts, absent) = machine.facts(&machine.id(true));
         assert_eq!(facts.id, "h200-141g");
@@ -435,6 +353,9 @@ mod tests {
             [
                 "hardware.cpu_model",
                 "hardware.gpu.0.clocks_locked",
+                "hardware.gpu.0.state.locked_memory_mhz",
+                "hardware.gpu.0.state.locked_sm_mhz",
+                "hardware.gpu.0.state.nvlink_links_active",
                 "hardware.gpu.0.vbios",
                 "hardware.kernel",
                 "hardware.platform.numa_nodes",
@@ -443,6 +364,33 @@ mod tests {
                 "hardware.ram_bytes"
             ]
         );
+    }
+
+    /// A machine whose driver answers as `answers` do: cases of a shell, by the question.
+    fn machine_with(answers: &str) -> Machine {
+        let folder = tempfile::tempdir().unwrap();
+        let nvidia_smi = folder.path().join("nvidia-smi");
+        fs::write(&nvidia_smi, format!("#!/bin/sh\ncase \"$1\" in\n{answers}\nesac\n")).unwrap();
+        fs::set_permissions(&nvidia_smi, fs::Permissions::from_mode(0o755)).unwrap();
+        let programs = Programs { nvidia_smi, ..Programs::default() };
+        detect(&programs, 2, &Interrupt::default()).unwrap()
+    }
+
+    #[test]
+    fn an_older_driver_is_asked_less() {
+        let old = "NVIDIA A100-SXM4-80GB, 81920, 418.87, 92.00, 400.00, 1410, 1410";
+        let refuses = "*mig.mode*) echo 'not a valid field to query' >&2; exit 2;;";
+        let machine = machine_with(&format!("{refuses}\n*compute-apps*) ;;\n*) echo '{old}';;"));
+        assert_eq!((machine.gpus.len(), machine.gpu_processes), (1, Some(0)));
+        assert_eq!((machine.id(true), &machine.gpus[0].state), ("a100-80g".to_owned(), &None));
+        let new = format!("{old}, GPU-1, 400.00, 4, Enabled, Disabled, Enabled, Default");
+        let machine = machine_with(&format!("*compute-apps*) echo 99;;\n*) echo '{new}';;"));
+        let (facts, absent) = machine.facts("a100-80g");
+        let state = facts.gpu.unwrap().remove(0).state.unwrap();
+        assert_eq!((state.pcie_generation, state.mig), (Some(4), Some(false)));
+        assert_eq!(facts.platform.unwrap().other_gpu_processes, Some(1));
+        assert!(!absent.contains_key("hardware.gpu.0.state.ecc"), "{absent:?}");
+        assert!(machine_with("*) exit 9;;").gpus.is_empty());
     }
 
     #[test]

@@ -8,9 +8,10 @@ use std::path::Path;
 use schema::exit::Exit;
 use schema::run::Level;
 use serde::Serialize;
+use statrs::statistics::Statistics;
 
 use crate::examine::RunFacts;
-use crate::finding::{Finding, ID, LAYOUT, StorageRule, plain};
+use crate::finding::{Finding, ID, LAYOUT, plain};
 use crate::folder::StoreError;
 use crate::history;
 use crate::repository::{RESULTS, RepositoryError, WorkTree};
@@ -129,13 +130,14 @@ fn badges(files: &[Surveyed]) -> Vec<Badge> {
     });
     let runs: Vec<Known<'_>> = runs.collect();
     let mut badges = twins(&runs);
+    badges.extend(scattered(&runs));
     for known in &runs {
         badges.extend(known.run.broken.iter().map(|broken| Badge {
             rule: broken.rule.clone(),
             level: level_name(broken.level),
             detail: broken.detail.clone(),
             later: broken.later,
-            ..known.badge()
+            ..known.badge(TWINS)
         }));
     }
     badges.sort();
@@ -150,22 +152,71 @@ struct Known<'a> {
 }
 
 impl Known<'_> {
-    fn badge(&self) -> Badge {
+    fn badge(&self, rule: GroupRule) -> Badge {
         Badge {
-            rule: TWINS.id.to_owned(),
+            rule: rule.id.to_owned(),
             path: self.path.to_owned(),
             run: self.id.to_owned(),
-            level: level_name(Level::Error),
+            level: level_name(rule.level),
             detail: None,
             later: false,
         }
     }
 }
 
-/// The one quality rule over several runs: a block that was pasted under two headings looks like
-/// a repeat without any spread.
-pub const TWINS: StorageRule =
-    StorageRule { id: "E09", title: "no two runs have the very same figures" };
+/// A quality rule over several runs, which a record by itself cannot keep or break.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct GroupRule {
+    pub id: &'static str,
+    /// The claim that must hold.
+    pub title: &'static str,
+    pub level: Level,
+}
+
+/// A block that was pasted under two headings looks like a repeat without any spread.
+pub const TWINS: GroupRule =
+    GroupRule { id: "E09", title: "no two runs have the very same figures", level: Level::Error };
+
+/// Repeats of a campaign that scatter say that something else than the release moved them.
+pub const SCATTERED: GroupRule = GroupRule {
+    id: "W09",
+    title: "repeats in a campaign scatter by at most 5 %",
+    level: Level::Warning,
+};
+
+/// Every rule over several runs.
+pub const GROUP_RULES: &[GroupRule] = &[TWINS, SCATTERED];
+
+/// Fewest repeats whose spread is looked at.
+const REPEATS_MIN: usize = 3;
+/// Largest coefficient of variation of the output throughput of repeats.
+const VARIATION_MAX: f64 = 0.05;
+
+/// One badge for each campaign and cell whose repeats scatter, at the first of them.
+fn scattered(runs: &[Known<'_>]) -> Vec<Badge> {
+    let mut groups: BTreeMap<[&str; 7], Vec<(&Known<'_>, f64)>> = BTreeMap::new();
+    for known in runs {
+        let run = known.run;
+        let (Some(campaign), Some(rate)) = (run.campaign.as_deref(), run.output_tokens_per_s)
+        else {
+            continue;
+        };
+        let cell = [&run.engine, &run.release, &run.hardware, &run.model, &run.config];
+        let [engine, release, hardware, model, config] = cell.map(String::as_str);
+        let key = [campaign, engine, release, hardware, model, config, run.scenario.as_str()];
+        groups.entry(key).or_default().push((known, rate));
+    }
+    let badge = |repeats: Vec<(&Known<'_>, f64)>| {
+        let rates = || repeats.iter().map(|(_, rate)| *rate);
+        let variation = rates().std_dev() / rates().mean();
+        (repeats.len() >= REPEATS_MIN && variation > VARIATION_MAX).then(|| {
+            let (percent, count) = (variation * 100.0, repeats.len());
+            let detail = format!("output throughput varies by {percent:.1} % over {count} repeats");
+            Badge { detail: Some(detail), ..repeats[0].0.badge(SCATTERED) }
+        })
+    };
+    groups.into_values().filter_map(badge).collect()
+}
 
 fn twins(runs: &[Known<'_>]) -> Vec<Badge> {
     let mut first: BTreeMap<&str, &str> = BTreeMap::new();
@@ -174,7 +225,7 @@ fn twins(runs: &[Known<'_>]) -> Vec<Badge> {
         let Some(figures) = known.run.figures_sha256.as_deref() else { continue };
         if let Some(other) = first.get(figures) {
             let detail = Some(format!("every figure is that of `{other}`"));
-            found.push(Badge { detail, ..known.badge() });
+            found.push(Badge { detail, ..known.badge(TWINS) });
         } else {
             first.insert(figures, known.path);
         }
@@ -214,7 +265,9 @@ impl Report {
         }
         writeln!(f, "quality (badges, never an exit code):")?;
         for (rule, badges) in by_rule {
-            let title = audit::rule(rule).map_or(TWINS.title, |rule| rule.title);
+            let over_several = GROUP_RULES.iter().find(|known| known.id == rule);
+            let title = audit::rule(rule).map(|rule| rule.title);
+            let title = title.or(over_several.map(|rule| rule.title)).unwrap_or_default();
             let runs = if badges.len() == 1 { "run" } else { "runs" };
             writeln!(f, "  {rule} {} {runs}: not \"{title}\"", badges.len())?;
             for badge in badges {

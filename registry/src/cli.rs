@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use registry::layout::RunParts;
+use registry::repository::RESULTS;
 
 /// Adds records to a registry, checks it, compares releases.
 ///
@@ -19,17 +21,15 @@ pub struct Arguments {
 pub enum Command {
     /// Say whether a commit could be made now, before anything is measured
     Preflight {
-        /// Root of the repository that holds results/
-        #[arg(long, default_value = ".")]
-        registry: PathBuf,
+        #[command(flatten)]
+        place: Place,
     },
     /// Check the records of a folder laid out like results/ and commit them all, or none
     Record(RecordArguments),
     /// Check paths, hashes, history and stored findings of the whole registry
     Check {
-        /// Root of the repository that holds results/
-        #[arg(long, default_value = ".")]
-        registry: PathBuf,
+        #[command(flatten)]
+        place: Place,
         #[arg(long, value_enum, default_value_t = Format::Text)]
         format: Format,
     },
@@ -65,22 +65,88 @@ pub enum Command {
     Show {
         /// Id of the run, or the beginning of it
         run: String,
-        /// Root of the repository that holds results/
-        #[arg(long, default_value = ".")]
-        registry: PathBuf,
-        /// Folder laid out like results/ that is read as well
-        #[arg(long)]
-        overlay: Option<PathBuf>,
+        #[command(flatten)]
+        sources: Sources,
     },
+}
+
+/// The registry that is meant.
+#[derive(Debug, Args)]
+pub struct Place {
+    /// Root of the repository that holds results/
+    #[arg(long, default_value = ".")]
+    pub registry: PathBuf,
+}
+
+/// The registry, and records that are not in it yet.
+#[derive(Debug, Args)]
+pub struct Sources {
+    #[command(flatten)]
+    pub place: Place,
+    /// Folder laid out like results/ that is read as well
+    #[arg(long)]
+    pub overlay: Option<PathBuf>,
+}
+
+impl Sources {
+    /// The folders that are read, the registry's first.
+    pub fn roots(&self) -> Vec<PathBuf> {
+        let results = self.place.registry.join(RESULTS);
+        std::iter::once(results).chain(self.overlay.clone()).collect()
+    }
+}
+
+/// The registry that is changed, and what renders its pages.
+#[derive(Debug, Args)]
+pub struct Renders {
+    #[command(flatten)]
+    pub place: Place,
+    /// Folder with the program that renders pages; that of this one
+    #[arg(long, hide = true)]
+    pub tools_dir: Option<PathBuf>,
+}
+
+/// Whose runs are meant, and on what.
+#[derive(Debug, Args)]
+pub struct On {
+    /// Only this engine
+    #[arg(long)]
+    pub engine: Option<String>,
+    /// Only this hardware
+    #[arg(long)]
+    pub hardware: Option<String>,
+}
+
+/// The cells that are meant.
+#[derive(Debug, Args)]
+pub struct Cells {
+    #[command(flatten)]
+    pub on: On,
+    /// Only this model
+    #[arg(long)]
+    pub model: Option<String>,
+    /// Only this scenario, as ID or ID@REV
+    #[arg(long)]
+    pub scenario: Option<String>,
+}
+
+impl From<&Cells> for RunParts {
+    fn from(given: &Cells) -> Self {
+        Self {
+            engine: given.on.engine.clone(),
+            hardware: given.on.hardware.clone(),
+            model: given.model.clone(),
+            scenario: given.scenario.clone(),
+        }
+    }
 }
 
 #[derive(Debug, Args)]
 pub struct RecordArguments {
     /// Folder laid out like results/
     pub overlay: PathBuf,
-    /// Root of the repository that holds results/
-    #[arg(long, default_value = ".")]
-    pub registry: PathBuf,
+    #[command(flatten)]
+    pub place: Place,
     /// Message of the commit
     #[arg(long, value_parser = message)]
     pub message: String,
@@ -93,45 +159,27 @@ pub struct RecordArguments {
 pub struct SyncArguments {
     /// Name or address of the remote, as git knows it
     pub remote: String,
-    /// Root of the repository that holds results/
-    #[arg(long, default_value = ".")]
-    pub registry: PathBuf,
     /// Print what was done as JSON
     #[arg(long)]
     pub json: bool,
-    /// Folder with the program that renders pages; that of this one
-    #[arg(long, hide = true)]
-    pub tools_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub renders: Renders,
 }
 
 #[derive(Debug, Args)]
 pub struct ListArguments {
-    /// Root of the repository that holds results/
-    #[arg(long, default_value = ".")]
-    pub registry: PathBuf,
-    /// Folder laid out like results/ that is read as well
-    #[arg(long)]
-    pub overlay: Option<PathBuf>,
+    #[command(flatten)]
+    pub sources: Sources,
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub format: Format,
     /// One line for each run, not for each release and cell
     #[arg(long)]
     pub runs: bool,
-    /// Only this engine
-    #[arg(long)]
-    pub engine: Option<String>,
+    #[command(flatten)]
+    pub cells: Cells,
     /// Only this release, such as v0.9.2
     #[arg(long)]
     pub release: Option<String>,
-    /// Only this hardware
-    #[arg(long)]
-    pub hardware: Option<String>,
-    /// Only this model
-    #[arg(long)]
-    pub model: Option<String>,
-    /// Only this scenario, as ID or ID@REV
-    #[arg(long)]
-    pub scenario: Option<String>,
     /// Only runs that ended so: ok, partial, failed, skipped
     #[arg(long, value_parser = ["ok", "partial", "failed", "skipped"])]
     pub status: Option<String>,
@@ -157,41 +205,36 @@ pub struct BestArguments {
     /// tpot_us_p50=50000; may be given again
     #[arg(long)]
     pub slo: Vec<String>,
-    /// Root of the repository that holds results/
-    #[arg(long, default_value = ".")]
-    pub registry: PathBuf,
+    #[command(flatten)]
+    pub place: Place,
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub format: Format,
 }
 
 #[derive(Debug, Args)]
+#[command(group(ArgGroup::new("form").required(true).args(["csv", "parquet"])))]
 pub struct ExportArguments {
     /// Comma-separated values (RFC 4180); units are the last part of a column's name
-    #[arg(long, required = true)]
-    pub csv: bool,
-    /// Root of the repository that holds results/
-    #[arg(long, default_value = ".")]
-    pub registry: PathBuf,
-    /// Folder laid out like results/ that is read as well
     #[arg(long)]
-    pub overlay: Option<PathBuf>,
+    pub csv: bool,
+    /// Apache Parquet, into this file; only where the program was built with `--features parquet`
+    #[arg(long, value_name = "FILE")]
+    pub parquet: Option<PathBuf>,
+    #[command(flatten)]
+    pub sources: Sources,
 }
 
 /// What every event takes.
 #[derive(Debug, Args)]
 pub struct EventArguments {
-    /// Root of the repository that holds results/
-    #[arg(long, default_value = ".")]
-    pub registry: PathBuf,
     /// A sentence, shown wherever the event shows
     #[arg(long, value_parser = message)]
     pub reason: String,
     /// Where it can be seen, such as an address or a file; may be given again
     #[arg(long)]
     pub evidence: Vec<String>,
-    /// Folder with the program that renders pages; that of this one
-    #[arg(long, hide = true)]
-    pub tools_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub renders: Renders,
 }
 
 #[derive(Debug, Args)]
@@ -241,18 +284,10 @@ pub struct DiffArguments {
     pub baseline: String,
     /// Release that is judged, such as v0.9.2
     pub candidate: String,
-    /// Root of the repository that holds results/
-    #[arg(long, default_value = ".")]
-    pub registry: PathBuf,
-    /// Folder laid out like results/ that is read as well
-    #[arg(long)]
-    pub overlay: Option<PathBuf>,
-    /// Only this engine
-    #[arg(long)]
-    pub engine: Option<String>,
-    /// Only this hardware
-    #[arg(long)]
-    pub hardware: Option<String>,
+    #[command(flatten)]
+    pub sources: Sources,
+    #[command(flatten)]
+    pub on: On,
     #[arg(long, value_enum, default_value_t = DiffFormat::Text)]
     pub format: DiffFormat,
 }
@@ -274,31 +309,16 @@ pub struct ImportArguments {
     /// Say what would be recorded, and record nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// Root of the repository that holds results/
-    #[arg(long, default_value = ".")]
-    pub registry: PathBuf,
-    /// Folder of redline-site, which renders the pages; else beside this program
-    #[arg(long)]
-    pub tools_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub renders: Renders,
 }
 
 #[derive(Debug, Args)]
 pub struct TrendArguments {
-    /// Root of the repository that holds results/
-    #[arg(long, default_value = ".")]
-    pub registry: PathBuf,
-    /// Only this engine
-    #[arg(long)]
-    pub engine: Option<String>,
-    /// Only this hardware
-    #[arg(long)]
-    pub hardware: Option<String>,
-    /// Only this model
-    #[arg(long)]
-    pub model: Option<String>,
-    /// Only this scenario, such as balanced-lite
-    #[arg(long)]
-    pub scenario: Option<String>,
+    #[command(flatten)]
+    pub place: Place,
+    #[command(flatten)]
+    pub cells: Cells,
     /// Only this metric, such as output_tokens_per_s; else all that gate
     #[arg(long)]
     pub metric: Option<String>,

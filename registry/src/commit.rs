@@ -41,8 +41,9 @@ pub(crate) fn commit(
     message: &str,
     (clock, watch): (Clock, Watch<'_>),
 ) -> Result<(Option<Oid>, Vec<String>), RecordError> {
-    let mut landing = Landing::new(&tree.results(), watch);
     let mut staged = Staged { tree, entries: Vec::new(), kept: false };
+    // Dropped before what is staged: on a full disk it gives back the room that an index needs.
+    let mut landing = Landing::new(&tree.results(), watch);
     for _ in 0..TRIES {
         tree.wait_for_index()?;
         let (branch, head) = tree.tip()?;
@@ -86,6 +87,7 @@ pub(crate) fn commit(
             Err(error) => return Err(error.into()),
         }
     }
+    tree.no_lock_stays(&tree.tip()?.0)?;
     Err(RecordError::Contention)
 }
 

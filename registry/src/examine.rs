@@ -1,8 +1,9 @@
 //! What a file of the registry amounts to: a pure function of its path and its bytes, so that it
 //! may be kept in an index. No files, no git.
 
+use schema::canonical::sha256_hex;
 use schema::path::config_slug;
-use schema::run::{Kind, Level, RunRecord};
+use schema::run::{Kind, Level, RunRecord, Status, ValidityVerdict};
 use serde::{Deserialize, Serialize};
 
 use crate::finding::Finding;
@@ -34,6 +35,10 @@ pub struct RunFacts {
     pub validity: String,
     /// Hash of all its figures; `None` for a run without any.
     pub figures_sha256: Option<String>,
+    /// Id of its campaign.
+    pub campaign: Option<String>,
+    /// `None` for a run that failed, or is not to be believed.
+    pub output_tokens_per_s: Option<f64>,
     /// Quality rules that it breaks.
     pub broken: Vec<Broken>,
 }
@@ -86,6 +91,9 @@ pub fn run_facts(record: &RunRecord) -> RunFacts {
     let stored = record.checks.iter().map(|check| (check.clone(), false));
     let later = audit::judge_later(record).into_iter().map(|check| (check, true));
     let broken = stored.chain(later).filter(|(check, _)| !check.ok);
+    let believed =
+        record.status == Status::Ok && record.validity.verdict != ValidityVerdict::Invalid;
+    let metrics = record.metrics.as_ref().filter(|_| believed);
     RunFacts {
         engine: record.engine.name.clone(),
         release: record.engine.release.clone(),
@@ -95,7 +103,12 @@ pub fn run_facts(record: &RunRecord) -> RunFacts {
         scenario: format!("{}@{}", record.scenario.id, record.scenario.rev),
         status: status_name(record.status).to_owned(),
         validity: validity_name(record.validity.verdict).to_owned(),
-        figures_sha256: figures.and_then(|figures| schema::canonical::sha256_of(&figures).ok()),
+        figures_sha256: figures.and_then(|figures| {
+            let text = serde_json::to_vec(&figures).ok()?;
+            Some(sha256_hex(&text))
+        }),
+        campaign: record.campaign.as_ref().map(|slot| slot.id.clone()),
+        output_tokens_per_s: metrics.and_then(|metrics| metrics.output_tokens_per_s),
         broken: broken
             .map(|(check, later)| Broken {
                 rule: check.rule,

@@ -61,40 +61,38 @@ impl Listing {
     /// # Errors
     /// A folder exists and cannot be read.
     pub fn of(root: &Path) -> Result<Self, StoreError> {
+        Self::of_wanted(root, &|_| true)
+    }
+
+    /// As [`Listing::of`], without what lies at or below a path that is not wanted. Paths of
+    /// folders are asked for as those of files are.
+    ///
+    /// # Errors
+    /// A folder exists and cannot be read.
+    pub fn of_wanted(
+        root: &Path,
+        wanted: &(dyn Fn(&str) -> bool + Sync),
+    ) -> Result<Self, StoreError> {
         let mut listing = Self { root: root.to_owned(), ..Self::default() };
         match fs::symlink_metadata(root) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(listing),
             Err(source) => return Err(StoreError { path: root.to_owned(), source }),
             Ok(_) => {}
         }
-        listing.walk(root, "")?;
-        listing.files.sort_by(|a, b| a.0.cmp(&b.0));
-        Ok(listing)
-    }
-
-    fn walk(&mut self, dir: &Path, below: &str) -> Result<(), StoreError> {
-        let failed = |path: &Path, source| StoreError { path: path.to_owned(), source };
-        for entry in fs::read_dir(dir).map_err(|error| failed(dir, error))? {
-            let entry = entry.map_err(|error| failed(dir, error))?;
-            let name = entry.file_name();
-            let Some(name) = name.to_str() else {
-                let shown = format!("{below}{}", name.to_string_lossy());
-                self.findings.push(Finding::breach(LAYOUT, &shown, "its name is not UTF-8"));
-                continue;
-            };
-            let path = format!("{below}{name}");
-            let kind = entry.file_type().map_err(|error| failed(&entry.path(), error))?;
-            if kind.is_dir() {
-                self.walk(&entry.path(), &format!("{path}/"))?;
-            } else if kind.is_file() {
-                let facts = entry.metadata().map_err(|error| failed(&entry.path(), error))?;
-                self.files.push((path, Stamp::of(&facts)));
-            } else {
-                let detail = "not a regular file; links are not followed";
-                self.findings.push(Finding::breach(LAYOUT, &path, detail));
+        // Level by level, so that the many folders of the lower ones are read side by side.
+        let mut level = vec![String::new()];
+        while !level.is_empty() {
+            let read = spread::map(&level, |folder| Entries::of(root, folder, wanted));
+            level = Vec::new();
+            for entries in read {
+                let mut entries = entries?;
+                level.append(&mut entries.folders);
+                listing.files.append(&mut entries.files);
+                listing.findings.append(&mut entries.findings);
             }
         }
-        Ok(())
+        listing.files.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        Ok(listing)
     }
 
     /// The bytes of one of its files, one more at most than a record may have, so that a huge file
@@ -108,6 +106,49 @@ impl Listing {
         let limit = RECORD_BYTES_MAX as u64 + 1;
         let read = fs::File::open(&file).and_then(|file| file.take(limit).read_to_end(&mut bytes));
         read.map(|_| bytes).map_err(|source| StoreError { path: file, source })
+    }
+}
+
+/// What one folder holds, by paths below the root.
+#[derive(Default)]
+struct Entries {
+    folders: Vec<String>,
+    files: Vec<(String, Stamp)>,
+    findings: Vec<Finding>,
+}
+
+impl Entries {
+    fn of(
+        root: &Path,
+        folder: &str,
+        wanted: &(dyn Fn(&str) -> bool + Sync),
+    ) -> Result<Self, StoreError> {
+        let dir = root.join(folder);
+        let failed = |path: &Path, source| StoreError { path: path.to_owned(), source };
+        let mut entries = Self::default();
+        for entry in fs::read_dir(&dir).map_err(|error| failed(&dir, error))? {
+            let entry = entry.map_err(|error| failed(&dir, error))?;
+            let name = entry.file_name();
+            let shown = name.to_string_lossy();
+            let path =
+                if folder.is_empty() { shown.into_owned() } else { format!("{folder}/{shown}") };
+            if !wanted(&path) {
+                continue;
+            }
+            let kind = entry.file_type().map_err(|error| failed(&entry.path(), error))?;
+            if name.to_str().is_none() {
+                entries.findings.push(Finding::breach(LAYOUT, &path, "its name is not UTF-8"));
+            } else if kind.is_dir() {
+                entries.folders.push(path);
+            } else if kind.is_file() {
+                let facts = entry.metadata().map_err(|error| failed(&entry.path(), error))?;
+                entries.files.push((path, Stamp::of(&facts)));
+            } else {
+                let detail = "not a regular file; links are not followed";
+                entries.findings.push(Finding::breach(LAYOUT, &path, detail));
+            }
+        }
+        Ok(entries)
     }
 }
 

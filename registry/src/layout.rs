@@ -62,6 +62,34 @@ pub fn in_record_folder(path: &str) -> bool {
     path.split_once('/').is_some_and(|(folder, _)| RECORD_FOLDERS.contains(&folder))
 }
 
+/// Runs by parts of their paths, which repeat what their records say (rule S04); nothing given
+/// means all of them. What it admits is asked again of the record where it matters.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RunParts {
+    pub engine: Option<String>,
+    pub hardware: Option<String>,
+    pub model: Option<String>,
+    /// `id`, or `id@rev`.
+    pub scenario: Option<String>,
+}
+
+impl RunParts {
+    /// True when `path`, below `results/`, is that of such a run, or of a folder above one.
+    #[must_use]
+    pub fn admit(&self, path: &str) -> bool {
+        let parts: Vec<&str> = path.split('/').collect();
+        let is = |wanted: &Option<String>, index: usize| {
+            let (Some(wanted), Some(part)) = (wanted, parts.get(index)) else { return true };
+            part == wanted || part.split_once('@').is_some_and(|(id, _)| id == wanted)
+        };
+        parts[0] == "runs"
+            && is(&self.engine, 1)
+            && is(&self.hardware, 3)
+            && is(&self.model, 4)
+            && is(&self.scenario, 6)
+    }
+}
+
 /// The name under which a file is written before it is renamed to `name`.
 #[must_use]
 pub fn leftover_name(name: &str, pid: u32) -> String {
@@ -97,5 +125,25 @@ mod tests {
             assert_eq!(FileKind::of(path), kind, "{path}");
         }
         assert_eq!(FileKind::of(&leftover_name("X.json", 9)), FileKind::Leftover);
+    }
+
+    #[test]
+    fn parts_admit_runs_and_the_folders_above_them() {
+        let some = |text: &str| Some(text.to_owned());
+        let parts = RunParts { hardware: some("hw"), scenario: some("s"), ..RunParts::default() };
+        for (path, admitted) in [
+            ("runs", true),
+            ("runs/e/v1", true),
+            ("runs/e/v1/hw", true),
+            ("runs/e/v1/other", false),
+            ("runs/e/v1/hw/m/c/s@1/X.json", true),
+            ("runs/e/v1/hw/m/c/s-lite@1/X.json", false),
+            ("imports/x/01234567/0.json", false),
+            ("runs2", false),
+        ] {
+            assert_eq!(parts.admit(path), admitted, "{path}");
+        }
+        let exact = RunParts { scenario: some("s@2"), ..RunParts::default() };
+        assert!(exact.admit("runs/e/v1/hw/m/c/s@2") && !exact.admit("runs/e/v1/hw/m/c/s@1"));
     }
 }

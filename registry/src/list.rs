@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::path::Path;
 
 use schema::event::Event;
 use schema::run::{RunRecord, Status, ValidityVerdict};
@@ -10,7 +11,9 @@ use serde::Serialize;
 use crate::events::retractions;
 use crate::examine::RunFacts;
 use crate::finding::plain;
-use crate::release::ReleaseKey;
+use crate::folder::StoreError;
+use crate::layout::FileKind;
+use crate::release::{ReleaseKey, is_release};
 use crate::store::{Registry, Stored};
 use crate::survey::Survey;
 
@@ -21,6 +24,22 @@ pub enum FindError {
     None(String),
     #[error("{count} runs have an id that begins with `{start}`\nhint: give more of it")]
     Several { start: String, count: usize },
+}
+
+/// What has to be read to find the run whose id begins with `start`: runs with such a name, and
+/// imports, whose names are numbers.
+///
+/// # Errors
+/// A folder or file exists and cannot be read.
+pub fn load_for_find(roots: &[&Path], start: &str) -> Result<Registry, StoreError> {
+    Registry::load_where(roots, &|path| match path.split('/').next() {
+        Some("runs") => FileKind::of(path) != FileKind::Run || name_of(path).starts_with(start),
+        folder => folder == Some("imports"),
+    })
+}
+
+fn name_of(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
 }
 
 /// The run whose id begins with `start`.
@@ -80,8 +99,7 @@ impl Filter {
     #[must_use]
     pub fn covers(&self, run: &RunFacts) -> bool {
         let is = |wanted: &Option<String>, own: &str| wanted.as_ref().is_none_or(|w| w == own);
-        let bare = |text: &str| text.trim_start_matches('v').to_owned();
-        let release = self.release.as_ref().is_none_or(|w| bare(w) == bare(&run.release));
+        let release = self.release.as_ref().is_none_or(|w| is_release(w, &run.release));
         let id = run.scenario.split('@').next().unwrap_or_default();
         is(&self.engine, &run.engine)
             && release

@@ -5,15 +5,15 @@ mod commands;
 
 use std::fs;
 use std::io::{self, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use clap::Parser;
 use cli::{
-    Arguments, Command, DiffArguments, DiffFormat, Format, RecordArguments, TrendArguments,
-    TrendFormat,
+    Arguments, Command, DiffArguments, DiffFormat, Format, RecordArguments, Sources,
+    TrendArguments, TrendFormat,
 };
 use commands::{World, events, import, queries};
 use registry::check::{CheckError, check};
@@ -73,7 +73,7 @@ fn build_of(program: &Path) -> anyhow::Result<String> {
 
 fn run(world: &World, command: &Command) -> anyhow::Result<Exit> {
     match command {
-        Command::Preflight { registry } => preflight(registry),
+        Command::Preflight { place } => preflight(&place.registry),
         Command::Record(arguments) => run_record(world, arguments),
         Command::Sync(given) => commands::sync::run(world, given),
         Command::Retract(given) => {
@@ -84,7 +84,7 @@ fn run(world: &World, command: &Command) -> anyhow::Result<Exit> {
         }
         Command::Waive(given) => events::write(world, EventKind::Waive, given.into(), &given.event),
         Command::Epoch(given) => events::write(world, EventKind::Epoch, given.into(), &given.event),
-        Command::Check { registry, format } => run_check(world, registry, *format),
+        Command::Check { place, format } => run_check(world, &place.registry, *format),
         Command::Diff(arguments) => run_diff(world, arguments),
         Command::Import(given) => import::run(world, given),
         Command::Trend(arguments) => run_trend(arguments),
@@ -92,12 +92,7 @@ fn run(world: &World, command: &Command) -> anyhow::Result<Exit> {
         Command::Best(given) => queries::best(given),
         Command::Export(given) => queries::export(given),
         Command::Rules { format } => queries::rules(*format),
-        Command::Show { run, registry, overlay } => {
-            let loaded = load(registry, overlay.as_deref())?;
-            let stored = list::find(&loaded, run)?;
-            print(schema::canonical::to_file_text(&stored.record)?.trim_end())?;
-            Ok(Exit::Well)
-        }
+        Command::Show { run, sources } => queries::show(run, sources),
     }
 }
 
@@ -109,8 +104,8 @@ fn preflight(registry: &Path) -> anyhow::Result<Exit> {
 
 fn run_record(world: &World, arguments: &RecordArguments) -> anyhow::Result<Exit> {
     let clock = Clock { unix_s: world.unix_s() };
-    let RecordArguments { overlay, registry, message, .. } = arguments;
-    let recorded = match record(registry, overlay, message, clock) {
+    let RecordArguments { overlay, place, message, .. } = arguments;
+    let recorded = match record(&place.registry, overlay, message, clock) {
         Err(RecordError::Unsound(findings)) => {
             for finding in &findings {
                 eprintln!("{finding}");
@@ -150,11 +145,12 @@ fn run_check(world: &World, registry: &Path, format: Format) -> anyhow::Result<E
 
 fn run_diff(world: &World, arguments: &DiffArguments) -> anyhow::Result<Exit> {
     let releases = [arguments.baseline.as_str(), arguments.candidate.as_str()];
-    let loaded = load_releases(&arguments.registry, arguments.overlay.as_deref(), &releases)?;
-    let filter = Filter { engine: arguments.engine.clone(), hardware: arguments.hardware.clone() };
+    let loaded = load_releases(&arguments.sources, &releases)?;
+    let on = &arguments.on;
+    let filter = Filter { engine: on.engine.clone(), hardware: on.hardware.clone() };
     let mut diff = diff::diff(&loaded, &arguments.baseline, &arguments.candidate, &filter)?;
     diff::waivers::apply(&mut diff, &loaded, world.unix_s());
-    diff.commits = diff::commits::between(&arguments.registry, &loaded, &diff);
+    diff.commits = diff::commits::between(&arguments.sources.place.registry, &loaded, &diff);
     let text = match arguments.format {
         DiffFormat::Text => diff::text::text(&diff),
         DiffFormat::Md => diff::markdown::markdown(&diff),
@@ -166,12 +162,14 @@ fn run_diff(world: &World, arguments: &DiffArguments) -> anyhow::Result<Exit> {
 }
 
 fn run_trend(arguments: &TrendArguments) -> anyhow::Result<Exit> {
-    let loaded = load(&arguments.registry, None)?;
+    let results = arguments.place.registry.join(RESULTS);
+    let loaded = said(Registry::load_runs(&[&results], &(&arguments.cells).into())?);
+    let cells = &arguments.cells;
     let filter = trend::Filter {
-        engine: arguments.engine.clone(),
-        hardware: arguments.hardware.clone(),
-        model: arguments.model.clone(),
-        scenario: arguments.scenario.clone(),
+        engine: cells.on.engine.clone(),
+        hardware: cells.on.hardware.clone(),
+        model: cells.model.clone(),
+        scenario: cells.scenario.clone(),
         metric: arguments.metric.clone(),
     };
     let trends = trend::trends(&loaded, &filter)?;
@@ -182,33 +180,31 @@ fn run_trend(arguments: &TrendArguments) -> anyhow::Result<Exit> {
     Ok(Exit::Well)
 }
 
-fn load(registry: &Path, overlay: Option<&Path>) -> anyhow::Result<Registry> {
-    let results = registry.join(RESULTS);
-    let roots: Vec<&Path> = std::iter::once(results.as_path()).chain(overlay).collect();
-    let loaded = Registry::load(&roots)?;
-    for finding in &loaded.findings {
-        eprintln!("{finding}");
-    }
-    Ok(loaded)
+/// Everything that `sources` hold.
+fn load(sources: &Sources) -> anyhow::Result<Registry> {
+    let roots = sources.roots();
+    let roots: Vec<&Path> = roots.iter().map(PathBuf::as_path).collect();
+    Ok(said(Registry::load(&roots)?))
 }
 
 /// The runs of these releases alone; everything where one of them has none, so that an error may
 /// say which there are.
-fn load_releases(
-    registry: &Path,
-    overlay: Option<&Path>,
-    releases: &[&str],
-) -> anyhow::Result<Registry> {
-    let results = registry.join(RESULTS);
-    let roots: Vec<&Path> = std::iter::once(results.as_path()).chain(overlay).collect();
+fn load_releases(sources: &Sources, releases: &[&str]) -> anyhow::Result<Registry> {
+    let roots = sources.roots();
+    let roots: Vec<&Path> = roots.iter().map(PathBuf::as_path).collect();
     let loaded = Registry::load_releases(&roots, releases)?;
     if loaded.releases().len() < releases.len() {
-        return load(registry, overlay);
+        return load(sources);
     }
+    Ok(said(loaded))
+}
+
+/// What was loaded, after what could not be read has been said.
+fn said(loaded: Registry) -> Registry {
     for finding in &loaded.findings {
         eprintln!("{finding}");
     }
-    Ok(loaded)
+    loaded
 }
 
 fn json(value: &impl serde::Serialize) -> anyhow::Result<String> {

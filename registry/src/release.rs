@@ -24,6 +24,12 @@ impl ReleaseKey {
     }
 }
 
+/// True when both name the same release, each with or without its `v`.
+#[must_use]
+pub fn is_release(left: &str, right: &str) -> bool {
+    left.trim_start_matches('v') == right.trim_start_matches('v')
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -33,7 +33,7 @@ pub enum RepositoryError {
     #[error("{0} is under way\nhint: finish or abort it first")]
     UnderWay(&'static str),
     #[error("another git program holds `{}`\nhint: wait for it; delete the file if no git program runs", _0.display())]
-    IndexLocked(PathBuf),
+    Locked(PathBuf),
     #[error("{} with changes that are not committed: `{}`\nhint: commit them, or restore them with `git restore`", if paths.len() == 1 { "a rendered file" } else { "rendered files" }, paths.join("`, `"))]
     RenderedChanged { paths: Vec<String> },
     #[error("`{}` is a symbolic link or no folder, and records are not written through it", _0.display())]
@@ -206,7 +206,18 @@ impl WorkTree {
             }
             thread::sleep(LOCK_PAUSE);
         }
-        Err(RepositoryError::IndexLocked(lock))
+        Err(RepositoryError::Locked(lock))
+    }
+
+    /// Refuses a lock on `branch` that stays: one who waited for it long enough knows that its owner
+    /// was killed, or will not end soon.
+    pub(crate) fn no_lock_stays(&self, branch: &str) -> Result<(), RepositoryError> {
+        let of_branch = self.repo.commondir().join(format!("{branch}.lock"));
+        let locks = [of_branch, self.repo.path().join("HEAD.lock")];
+        match locks.into_iter().find(|lock| lock.exists()) {
+            Some(lock) => Err(RepositoryError::Locked(lock)),
+            None => Ok(()),
+        }
     }
 
     /// Pages and `README.md` that differ from HEAD: the next rendering would write over them.

@@ -3,7 +3,7 @@
 use schema::run::Level;
 use serde::Serialize;
 
-use crate::check::TWINS;
+use crate::check::GROUP_RULES;
 use crate::finding::STORAGE_RULES;
 use crate::list::columns;
 
@@ -30,13 +30,13 @@ pub fn rules() -> Vec<RuleLine> {
         applies_to: "every file".to_owned(),
         title: rule.title,
     });
-    let twins = RuleLine {
-        id: TWINS.id,
-        level: level_name(Level::Error),
+    let over_several = GROUP_RULES.iter().map(|rule| RuleLine {
+        id: rule.id,
+        level: level_name(rule.level),
         since: Some(1),
         applies_to: "all runs of a registry".to_owned(),
-        title: TWINS.title,
-    };
+        title: rule.title,
+    });
     let quality = audit::RULES.iter().map(|rule| RuleLine {
         id: rule.id,
         level: level_name(rule.level),
@@ -44,7 +44,7 @@ pub fn rules() -> Vec<RuleLine> {
         applies_to: rule.scope.words(),
         title: rule.title,
     });
-    storage.chain([twins]).chain(quality).collect()
+    storage.chain(over_several).chain(quality).collect()
 }
 
 /// The word of a level, as records write it.
@@ -83,7 +83,7 @@ mod tests {
         let listed = rules();
         let ids: BTreeSet<&str> = listed.iter().map(|rule| rule.id).collect();
         assert_eq!(ids.len(), listed.len());
-        assert_eq!(listed.len(), STORAGE_RULES.len() + 1 + audit::RULES.len());
+        assert_eq!(listed.len(), STORAGE_RULES.len() + GROUP_RULES.len() + audit::RULES.len());
         let text = table(&listed);
         assert!(listed.iter().all(|rule| text.contains(rule.title)));
     }

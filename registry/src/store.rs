@@ -12,7 +12,8 @@ pub use crate::events::Retraction;
 use crate::finding::{Finding, HISTORY};
 use crate::folder::Listing;
 pub use crate::folder::StoreError;
-use crate::layout::FileKind;
+use crate::layout::{FileKind, RunParts};
+use crate::release::is_release;
 use crate::spread;
 use crate::storage::{self, Parsed};
 
@@ -47,7 +48,7 @@ impl Registry {
     /// # Errors
     /// A folder or file exists and cannot be read.
     pub fn load(roots: &[&Path]) -> Result<Self, StoreError> {
-        Self::load_where(roots, |_| true)
+        Self::load_where(roots, &|_| true)
     }
 
     /// As [`Registry::load`], with the runs of these releases alone. A release may be written with
@@ -56,44 +57,72 @@ impl Registry {
     /// # Errors
     /// A folder or file exists and cannot be read.
     pub fn load_releases(roots: &[&Path], releases: &[&str]) -> Result<Self, StoreError> {
-        let wanted = |name: &str| {
-            let bare = |text: &str| text.trim_start_matches('v').to_owned();
-            releases.iter().any(|release| bare(release) == bare(name))
-        };
-        Self::load_where(roots, |path| {
+        let wanted = |name: &str| releases.iter().any(|release| is_release(release, name));
+        Self::load_where(roots, &|path| {
             let release = path.strip_prefix("runs/").and_then(|below| below.split('/').nth(1));
             release.is_none_or(wanted)
         })
     }
 
-    /// As [`Registry::load`], with those files alone whose paths below `results/` are wanted.
+    /// The runs that `parts` admits, without their histograms, and the events; nothing else.
     ///
     /// # Errors
     /// A folder or file exists and cannot be read.
-    pub fn load_where(roots: &[&Path], wanted: impl Fn(&str) -> bool) -> Result<Self, StoreError> {
-        let mut files: BTreeMap<String, (usize, Vec<u8>)> = BTreeMap::new();
+    pub fn load_runs(roots: &[&Path], parts: &RunParts) -> Result<Self, StoreError> {
+        Self::load_figures(roots, &|path| {
+            path.split('/').next() == Some("events") || parts.admit(path)
+        })
+    }
+
+    /// As [`Registry::load`], without what lies at or below a path that is not wanted. The paths of
+    /// folders, below `results/` as those of files, are asked for as well, so that a folder that is
+    /// not wanted is never looked into.
+    ///
+    /// # Errors
+    /// A folder or file exists and cannot be read.
+    pub fn load_where(
+        roots: &[&Path],
+        wanted: &(dyn Fn(&str) -> bool + Sync),
+    ) -> Result<Self, StoreError> {
+        Self::load_with(roots, wanted, &|_| {})
+    }
+
+    /// As [`Registry::load_where`], without the histograms of runs: they are most of what a run
+    /// takes, and tables of many runs do not show them.
+    ///
+    /// # Errors
+    /// A folder or file exists and cannot be read.
+    pub fn load_figures(
+        roots: &[&Path],
+        wanted: &(dyn Fn(&str) -> bool + Sync),
+    ) -> Result<Self, StoreError> {
+        Self::load_with(roots, wanted, &|run| run.histograms = None)
+    }
+
+    fn load_with(
+        roots: &[&Path],
+        wanted: &(dyn Fn(&str) -> bool + Sync),
+        trim: &(dyn Fn(&mut RunRecord) + Sync),
+    ) -> Result<Self, StoreError> {
         let mut registry = Self::default();
-        for (index, root) in roots.iter().enumerate() {
-            let mut listing = Listing::of(root)?;
-            listing.files.retain(|(path, _)| wanted(path));
+        let mut listings = Vec::new();
+        for root in roots {
+            let mut listing = Listing::of_wanted(root, wanted)?;
             registry.findings.append(&mut listing.findings);
+            listings.push(listing);
+        }
+        let mut places: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+        for (root, listing) in listings.iter().enumerate() {
             for (path, _) in &listing.files {
-                let bytes = listing.read(path)?;
-                match files.get(path) {
-                    None => drop(files.insert(path.clone(), (index, bytes))),
-                    Some((_, first)) if *first == bytes || !FileKind::of(path).is_record() => {}
-                    Some(_) => registry.findings.push(Finding::breach(
-                        HISTORY,
-                        path,
-                        "the overlay holds another record under this path",
-                    )),
-                }
+                places.entry(path).or_default().push(root);
             }
         }
-        let files: Vec<(String, (usize, Vec<u8>))> = files.into_iter().collect();
-        let parsed = spread::map(&files, |(path, (_, bytes))| storage::read(path, bytes));
-        for ((path, (root, _)), parsed) in files.into_iter().zip(parsed) {
-            registry.take(path, root, parsed);
+        let places: Vec<(&str, Vec<usize>)> = places.into_iter().collect();
+        let read = spread::map(&places, |(path, roots)| read(&listings, path, roots, trim));
+        for ((path, roots), read) in places.into_iter().zip(read) {
+            let (parsed, other) = read?;
+            registry.take(path.to_owned(), roots[0], parsed);
+            registry.findings.extend(other);
         }
         registry.apply_events();
         registry.findings.sort();
@@ -133,4 +162,29 @@ impl Registry {
         let engines = self.runs.iter().map(|run| &run.record.engine);
         engines.map(|engine| (engine.name.as_str(), engine.release.as_str())).collect()
     }
+}
+
+/// What lies at `path` in the first of `roots`, and whether another of them contradicts it.
+type Read = (Result<Parsed, Finding>, Option<Finding>);
+
+fn read(
+    listings: &[Listing],
+    path: &str,
+    roots: &[usize],
+    trim: &(dyn Fn(&mut RunRecord) + Sync),
+) -> Result<Read, StoreError> {
+    let (first, others) = roots.split_first().expect("a path was found somewhere");
+    let bytes = listings[*first].read(path)?;
+    let mut contradicted = None;
+    for other in others.iter().filter(|_| FileKind::of(path).is_record()) {
+        if listings[*other].read(path)? != bytes {
+            let detail = "the overlay holds another record under this path";
+            contradicted = Some(Finding::breach(HISTORY, path, detail));
+        }
+    }
+    let mut parsed = storage::read(path, &bytes);
+    if let Ok(Parsed::Run(run)) = &mut parsed {
+        trim(run);
+    }
+    Ok((parsed, contradicted))
 }

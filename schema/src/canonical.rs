@@ -1,7 +1,7 @@
 //! Canonical JSON (RFC 8785) and the SHA-256 sums that are taken over it.
 
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Number, Value};
 use sha2::{Digest, Sha256};
 
 /// A value that has no JSON form, such as a map with keys that are not strings.
@@ -47,11 +47,71 @@ pub fn to_hex(bytes: &[u8]) -> String {
 /// # Errors
 /// `record` cannot be written as JSON.
 pub fn record_sha256<T: Serialize>(record: &T) -> Result<String, CanonicalError> {
-    let mut value = serde_json::to_value(record).map_err(CanonicalError)?;
-    if let Value::Object(map) = &mut value {
-        map.remove("record_sha256");
+    Ok(record_sha256_of(&serde_json::to_value(record).map_err(CanonicalError)?))
+}
+
+/// As [`record_sha256`], of a record that was read as plain JSON.
+#[must_use]
+pub fn record_sha256_of(record: &Value) -> String {
+    let mut text = Vec::new();
+    match record {
+        Value::Object(map) => {
+            write_object(map.iter().filter(|(key, _)| *key != "record_sha256"), &mut text);
+        }
+        other => write_canonical(other, &mut text),
     }
-    sha256_of(&value)
+    sha256_hex(&text)
+}
+
+/// Appends the canonical text of `value`. [`to_canonical`] serialises every value into a buffer of
+/// its own before it can sort; what was read as JSON has its keys at hand, and a check of many
+/// records spends a fifth of its time here otherwise.
+fn write_canonical(value: &Value, out: &mut Vec<u8>) {
+    match value {
+        Value::Array(list) => {
+            out.push(b'[');
+            for (index, below) in list.iter().enumerate() {
+                out.extend((index > 0).then_some(b','));
+                write_canonical(below, out);
+            }
+            out.push(b']');
+        }
+        Value::Object(map) => write_object(map.iter(), out),
+        Value::Number(number) => write_number(number, out),
+        // These are written by RFC 8785 as they are by `serde_json`.
+        Value::Null | Value::Bool(_) | Value::String(_) => write_plain(value, out),
+    }
+}
+
+fn write_object<'a>(entries: impl Iterator<Item = (&'a String, &'a Value)>, out: &mut Vec<u8>) {
+    let mut entries: Vec<_> = entries.collect();
+    entries.sort_unstable_by(|(a, _), (b, _)| match a.is_ascii() && b.is_ascii() {
+        true => a.cmp(b),
+        false => a.encode_utf16().cmp(b.encode_utf16()),
+    });
+    out.push(b'{');
+    for (index, (key, below)) in entries.into_iter().enumerate() {
+        out.extend((index > 0).then_some(b','));
+        write_plain(key, out);
+        out.push(b':');
+        write_canonical(below, out);
+    }
+    out.push(b'}');
+}
+
+/// Below this, every integer is a double of its own and is written with all its digits.
+const INTEGERS_END: u64 = 1 << 53;
+
+fn write_number(number: &Number, out: &mut Vec<u8>) {
+    let integer = number.as_u64().is_some_and(|integer| integer < INTEGERS_END);
+    match number.as_f64().filter(|_| !integer) {
+        Some(double) => out.extend(ryu_js::Buffer::new().format_finite(double).as_bytes()),
+        None => write_plain(number, out),
+    }
+}
+
+fn write_plain(value: &impl Serialize, out: &mut Vec<u8>) {
+    serde_json::to_writer(out, value).expect("texts and numbers are JSON, and memory takes them");
 }
 
 /// The text of a record's file: sorted keys, two spaces, a line feed at the end.
@@ -69,6 +129,7 @@ pub fn to_file_text<T: Serialize>(record: &T) -> Result<String, CanonicalError> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
     use serde_json::json;
 
     #[test]
@@ -76,6 +137,37 @@ mod tests {
         let value = json!({"b": 1.0, "a": [1e21, 0.1, null], "é": "\u{1}"});
         let expected = "{\"a\":[1e+21,0.1,null],\"b\":1,\"é\":\"\\u0001\"}";
         assert_eq!(to_canonical(&value).expect("canonical"), expected);
+    }
+
+    /// Any JSON, with keys and numbers that are hard to sort and to write.
+    fn any_json() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<u64>().prop_map(Value::from),
+            (0_u64..64).prop_map(|shift| Value::from((1_u64 << shift).wrapping_sub(1))),
+            any::<f64>().prop_map(Value::from),
+            any::<String>().prop_map(Value::from),
+        ];
+        leaf.prop_recursive(4, 64, 8, |below| {
+            let key = prop_oneof!["[a-c_]{0,3}", "[\\u{10000}\\u{e000}\\u{fffd}a\\n\"]{0,3}"];
+            prop_oneof![
+                prop::collection::vec(below.clone(), 0..8).prop_map(Value::from),
+                prop::collection::vec((key, below), 0..8)
+                    .prop_map(|entries| Value::Object(entries.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_read_is_written_as_the_library_writes_it(value in any_json()) {
+            let mut text = Vec::new();
+            write_canonical(&value, &mut text);
+            let text = String::from_utf8(text).expect("UTF-8");
+            prop_assert_eq!(text, to_canonical(&value).expect("canonical"));
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! under `absent` (dotted paths; a path covers everything below it). Zero is never "unknown".
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -445,31 +446,37 @@ pub fn unexplained_nulls(record: &Value) -> Vec<String> {
         OPTIONAL.contains(&path) || absent.is_some_and(|reasons| reasons.contains_key(path))
     };
     let mut found = Vec::new();
-    collect_nulls(record, "", &explained, &mut found);
+    collect_nulls(record, &mut String::new(), &explained, &mut found);
     found
 }
 
+/// `path` is that of `value`, and is again afterwards.
 fn collect_nulls(
     value: &Value,
-    path: &str,
+    path: &mut String,
     explained: &dyn Fn(&str) -> bool,
     found: &mut Vec<String>,
 ) {
     if explained(path) || path == "checks" {
         return;
     }
+    let length = path.len();
+    let mut enter = |part: std::fmt::Arguments<'_>, below: &Value| {
+        let dot = if length == 0 { "" } else { "." };
+        // Writing to a string cannot fail.
+        let _ = write!(path, "{dot}{part}");
+        collect_nulls(below, path, explained, found);
+        path.truncate(length);
+    };
     match value {
-        Value::Null => found.push(path.to_owned()),
+        Value::Null => found.push(path.clone()),
         Value::Object(map) => {
-            for (key, below) in map {
-                let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
-                collect_nulls(below, &path, explained, found);
-            }
+            map.iter().for_each(|(key, below)| enter(format_args!("{key}"), below));
         }
         Value::Array(list) => {
-            for (index, below) in list.iter().enumerate() {
-                collect_nulls(below, &format!("{path}.{index}"), explained, found);
-            }
+            list.iter()
+                .enumerate()
+                .for_each(|(index, below)| enter(format_args!("{index}"), below));
         }
         Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }

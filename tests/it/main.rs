@@ -2,11 +2,13 @@
 //! HTTP and git.
 
 mod bad_input;
+mod browser;
 mod client_bench;
 mod documents;
 mod failing;
 mod hand_edited;
 mod interrupted;
 mod proof;
+mod registry;
 mod serving;
 mod whole_way;

@@ -46,6 +46,9 @@ const EXTRA: &[Stage] = &[
     ("without TLS", |shell| {
         cargo_words(shell, "test --locked --release -p suite --no-default-features --lib tls")
     }),
+    ("parquet", |shell| {
+        cargo_words(shell, "test --locked --release -p registry --features parquet parquet")
+    }),
     ("inputs", |shell| fetch(shell, &EXTRA_INPUTS)),
     (TESTS, |shell| nextest(shell, &["--profile", "extra"])),
 ];

@@ -47,6 +47,11 @@ fn block_at(text: &str, title: usize) -> Option<Block<'_>> {
 }
 
 fn found(text: &str, block: &Block<'_>, before: &str, between: &str) -> Result<Found, Unread> {
+    // What stands before such a hole and what stands behind it may be of two results.
+    if let Some(at) = block.body.find('\0') {
+        let why = "zero bytes in a result: part of the file is lost".to_owned();
+        return Err(Unread { line: line_at(text, block.start + at), why });
+    }
     let pairs = pairs(block.body);
     let mut figures = Figures::default();
     for (label, value, at) in &pairs {
@@ -59,12 +64,13 @@ fn found(text: &str, block: &Block<'_>, before: &str, between: &str) -> Result<F
     let lines = (line_at(text, block.start), line_at(text, block.end));
     figures.complete().map_err(|why| Unread { line: lines.0, why })?;
     let backend = pairs.iter().find(|(label, ..)| *label == "Backend");
+    let asked = asked_before(before, between);
     Ok(Found {
         tool: Tool::of_labels(pairs.iter().map(|(label, ..)| *label)),
         backend: backend.map(|(_, value, _)| (*value).to_owned()),
         figures,
-        asked: asked_before(before, between),
-        served: served(text, block.start, between),
+        served: served(text, block.start, between, asked.model.as_deref()),
+        asked,
         lines,
     })
 }

@@ -56,13 +56,15 @@ struct Found {
 /// report of guidellm, AIPerf or llm-d; one with the head of LMDeploy's CSV as that.
 #[must_use]
 pub fn read(file: &str, text: &str) -> Reading {
-    let begins = |with: &str| text.trim_start().starts_with(with);
+    // What editors of other systems add says nothing, and no line is counted otherwise without it.
+    let plain = text.strip_prefix('\u{feff}').unwrap_or(text).replace("\r\n", "\n");
+    let begins = |with: &str| plain.trim_start().starts_with(with);
     let results = if begins("{") {
-        json::read(text)
+        json::read(&plain)
     } else if begins(csv::HEAD) {
-        csv::read(text)
+        csv::read(&plain)
     } else {
-        console::read(text)
+        console::read(&plain)
     };
     let sha256 = sha256_hex(text.as_bytes());
     let mut reading = Reading::default();

@@ -45,11 +45,11 @@ const PRIVATE_PLACES: &[&str] =
     &["/home/", "/Users/", "/root/", "/tmp/", "/mnt/", "/var/", "/nvme"];
 
 /// What served the block at `block` of `text`; `between` is the part that no earlier block has
-/// claimed.
-pub fn served(text: &str, block: usize, between: &str) -> Served {
+/// claimed, and `model` what the block's own log asked for, where it says.
+pub fn served(text: &str, block: usize, between: &str, model: Option<&str>) -> Served {
     let mut served = match parameters(between) {
         Some(flags) => Served { engine: owner(&flags), argv: Some(flags), ..Served::default() },
-        None => command_above(&text[..block]).unwrap_or_default(),
+        None => command_above(&text[..block]).unwrap_or_default().unless_of_another(model),
     };
     if served.model.is_none() {
         served.model = stated_model(text);
@@ -58,6 +58,21 @@ pub fn served(text: &str, block: usize, between: &str) -> Served {
         served.release = served.engine.as_deref().and_then(|engine| stated_release(text, engine));
     }
     served
+}
+
+impl Served {
+    /// Without what a command says that does not name `model`: the block's own was trimmed from
+    /// the page, and this one belongs to another section. One engine serves both.
+    fn unless_of_another(self, model: Option<&str>) -> Self {
+        let name = |text: &str| text.rsplit(['/', '=']).next().unwrap_or_default().to_lowercase();
+        let words = self.argv.as_deref().unwrap_or_default();
+        let is_named =
+            |model: &str| words.iter().any(|word| word == "{path}" || name(word) == name(model));
+        if model.is_none_or(is_named) {
+            return self;
+        }
+        Self { engine: self.engine, ..Self::default() }
+    }
 }
 
 /// The flags in the fence after the last `Backend Parameters:`.
@@ -222,7 +237,7 @@ mod tests {
 
     fn of(page: &str) -> Served {
         let block = page.find("====").unwrap();
-        served(page, block, &page[..block])
+        served(page, block, &page[..block], None)
     }
 
     #[test]
@@ -237,6 +252,21 @@ mod tests {
         // A section without a command of its own does not inherit its neighbour's.
         let next = page.replace("### ShareGPT", "## Qwen3-235B");
         assert_eq!(of(&next), Served::default());
+    }
+
+    #[test]
+    fn a_command_for_another_model_is_not_the_blocks_own() {
+        let page = "# LMDeploy v0.9.2\n\nlmdeploy serve api_server Qwen/Qwen3-32B --tp 2\n====";
+        let of = |model| served(page, page.find("====").unwrap(), page, Some(model));
+        assert_eq!(of("qwen3-32b").tp, Some(2));
+        let other = of("Qwen/Qwen3-8B");
+        assert_eq!((other.tp, other.argv, other.model), (None, None, None));
+        assert_eq!(
+            (other.engine.as_deref(), other.release.as_deref()),
+            (Some("lmdeploy"), Some("v0.9.2"))
+        );
+        let alias = page.replace("--tp 2", "--tp 2 --model-name=mine");
+        assert_eq!(served(&alias, alias.find("====").unwrap(), &alias, Some("mine")).tp, Some(2));
     }
 
     #[test]

@@ -118,6 +118,7 @@ fn what_cannot_be_read_is_named_by_its_line() {
         (SOUND.replace("1400.00", "fast"), 16, "`Mean E2E Latency (ms)`: `fast` is not a number"),
         (SOUND.replace(" 400.00", " -4.00"), 19, "`Mean TTFT (ms)`: `-4` is not"),
         (SOUND.replace("Successful", "Good"), 4, "a result without `completed`"),
+        (SOUND.replace(" 400.00", " 4\0\0\0"), 19, "zero bytes in a result"),
         (SOUND[..SOUND.len() - 60].to_owned(), 4, "without its closing line"),
         ("# A page of prose\n".to_owned(), 1, "no result found"),
         ("{\"completed\": 1, \"duration\": 2}".to_owned(), 1, "without `total_output_tokens`"),

@@ -1,6 +1,8 @@
 //! Rules over what a record says of itself: nothing left out, the build and the machine named,
 //! the prefix cache as cold as it claims.
 
+use schema::event::unix_s_of;
+use schema::id::ulid_unix_ms;
 use schema::run::{Gpu, Level, RunRecord, Status, unexplained_nulls};
 
 use super::{claim, float};
@@ -57,6 +59,18 @@ pub(super) const PREFIX_HITS: Rule = Rule {
     look: prefix_hits,
 };
 
+pub(super) const TIMES: Rule = Rule {
+    id: "E18",
+    title: "it was started after its campaign was planned, and ended after it was started",
+    why: "A run of another time than its campaign's is no part of the comparison, and a clock that \
+          went back measured nothing.",
+    level: Level::Error,
+    level_on_cpu: Level::Error,
+    since: 5,
+    scope: Scope::MEASURED,
+    look: times,
+};
+
 fn complete(record: &RunRecord) -> Finding {
     let Ok(value) = serde_json::to_value(record) else {
         return Some(Err("the record has no JSON form: a rate in it is not a number".to_owned()));
@@ -111,6 +125,20 @@ fn gpu_gaps(gpu: &Gpu) -> impl Iterator<Item = &'static str> {
         ("gpu.clocks_locked", gpu.clocks_locked.is_none()),
     ];
     gaps.into_iter().filter_map(|(name, gap)| gap.then_some(name))
+}
+
+fn times(record: &RunRecord) -> Finding {
+    let time = record.time.as_ref()?;
+    let started = time.started_at.as_deref().and_then(unix_s_of)?;
+    let planned = record.campaign.as_ref().and_then(|slot| ulid_unix_ms(&slot.id));
+    let planned = planned.and_then(|ms| i64::try_from(ms / 1_000).ok());
+    let finished = time.finished_at.as_deref().and_then(unix_s_of);
+    let early = planned.filter(|planned| started < *planned);
+    let back = finished.filter(|finished| *finished < started);
+    Some(claim(early.is_none() && back.is_none(), || match early {
+        Some(planned) => format!("it was started {} s before its campaign", planned - started),
+        None => format!("it ended {} s before it was started", started - back.unwrap_or(started)),
+    }))
 }
 
 fn prefix_hits(record: &RunRecord) -> Finding {

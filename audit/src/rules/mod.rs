@@ -2,14 +2,17 @@
 //!
 //! `E01` (path equals key), `E03` (hash) and `E09` (the same figures under two runs) need the
 //! files or the other records, so they are the registry's. Ids that are missing here belong to
-//! evidence that records do not hold yet, such as foreign GPU processes (`E13`), memory errors
-//! (`E14`), the default power limit (`W06`) and probes around a block (`W07`); or to several records at one time: `E18`, `W08` and `W09` are those of a campaign.
+//! evidence that records do not hold yet, such as memory errors (`E14`) and probes around a block
+//! (`W07`); or to several records at one time: `W09` (repeats that scatter) is the registry's as
+//! well, and `W08` (another configuration than the release before) is a verdict of a comparison,
+//! `changed-config`.
 
 mod client;
 mod counts;
 mod facts;
 mod figures;
 mod identities;
+mod machine;
 mod parts;
 mod published;
 mod telemetry;
@@ -36,9 +39,11 @@ pub const RULES: &[Rule] = &[
     facts::PROVENANCE,
     facts::HARDWARE,
     facts::PREFIX_HITS,
+    machine::OWN,
     client::BUSY,
     client::WINDOW,
     client::CORRECTNESS,
+    facts::TIMES,
     identities::TPOT,
     identities::TOKEN_GAPS,
     identities::CONCURRENCY,
@@ -61,6 +66,7 @@ pub const RULES: &[Rule] = &[
     client::ARRIVAL_LIMITED,
     identities::QUEUE_TIME,
     telemetry::THROTTLED,
+    machine::POWER_LIMIT,
     counts::REQUESTED,
     figures::SAMPLES,
     published::CHUNK_TOKENS,

@@ -3,7 +3,9 @@
 
 use expect_test::expect;
 use schema::histogram::HdrHistogram;
-use schema::run::{Gpu, Kind, Level, RunRecord, Slice, Status, Summary, TokenSource, TtftParts};
+use schema::run::{
+    Gpu, GpuState, Kind, Level, Platform, RunRecord, Slice, Status, Summary, TokenSource, TtftParts,
+};
 use schema::scenario::{Arrival, Tier};
 use schema::telemetry::{
     GpuTelemetry, HostTelemetry, Series, ServerTelemetry, Spread, Telemetry, Throttled,
@@ -31,8 +33,17 @@ fn sound_on_gpu() -> RunRecord {
         vbios: Some("96".into()),
         power_limit_mw: Some(700_000),
         clocks_locked: Some(false),
-        ..Gpu::default()
+        state: Some(GpuState {
+            power_limit_default_mw: Some(700_000),
+            mig: Some(false),
+            ..GpuState::default()
+        }),
     }]);
+    record.hardware.platform =
+        Some(Platform { other_gpu_processes: Some(0), ..Platform::default() });
+    for group in ["hardware.gpu.0.state", "hardware.platform"] {
+        record.absent.insert(group.into(), "all but what rules ask for".into());
+    }
     record.time.as_mut().unwrap().window_us = Some(301_000_000);
     for summary in summaries(&mut record) {
         (summary.p90, summary.p95, summary.p99) = (None, None, None);
@@ -43,6 +54,10 @@ fn sound_on_gpu() -> RunRecord {
         }
     }
     record
+}
+
+fn gpu_state(record: &mut RunRecord) -> &mut GpuState {
+    record.hardware.gpu.as_mut().unwrap()[0].state.as_mut().unwrap()
 }
 
 fn summaries(record: &mut RunRecord) -> Vec<&mut Summary> {
@@ -77,7 +92,7 @@ fn a_sound_record_passes_every_rule() {
     }
     let judged: Vec<String> = judge(&sound()).into_iter().map(|check| check.rule).collect();
     expect![
-        "E02 E04 E05 E06 E07 E08 E10 E11 E12 E15 E17 E19 E20 E21 E22 E29 W01 W02 W04 W10 W14 W15"
+        "E02 E04 E05 E06 E07 E08 E10 E11 E12 E15 E17 E18 E19 E20 E21 E22 E29 W01 W02 W04 W10 W14 W15"
     ]
     .assert_eq(&judged.join(" "));
 }
@@ -110,9 +125,19 @@ const BREAKING: &[Breaking] = &[
     ("E11", sound, |r| r.hardware.kernel = Some(String::new())),
     ("E11", sound_on_gpu, |r| r.hardware.gpu = Some(Vec::new())),
     ("E12", sound, |r| r.cache.as_mut().unwrap().hit_tokens = Some(60)),
+    ("E13", sound_on_gpu, |r| {
+        r.hardware.platform.as_mut().unwrap().other_gpu_processes = Some(1);
+    }),
+    ("E13", sound_on_gpu, |r| gpu_state(r).mig = Some(true)),
     ("E15", sound, |r| r.client.as_mut().unwrap().cpu_share_p95 = Some(0.81)),
     ("E16", sound_on_gpu, |r| r.time.as_mut().unwrap().window_us = Some(299_000_000)),
     ("E17", sound, |r| r.correctness.as_mut().unwrap().prompts = Some(0)),
+    ("E18", sound, |r| {
+        r.time.as_mut().unwrap().started_at = Some("2025-12-31T23:59:59Z".into());
+    }),
+    ("E18", sound, |r| {
+        r.time.as_mut().unwrap().finished_at = Some("2025-12-31T23:59:59Z".into());
+    }),
     ("E19", sound, |r| {
         // Counting the first token's time into TPOT: TTFT / n more per token.
         shift(r, |histograms, metrics| {
@@ -201,6 +226,7 @@ const BREAKING: &[Breaking] = &[
     }),
     ("W04", || RunRecord { kind: Kind::Measured, ..queued() }, |_| {}),
     ("W05", seen, |r| gpu(r).throttled.as_mut().unwrap().thermal_share = 0.02),
+    ("W06", sound_on_gpu, |r| gpu_state(r).power_limit_default_mw = Some(699_000)),
     ("W10", sound, |r| r.counts.as_mut().unwrap().output_tokens_requested = Some(4_101)),
     ("W11", sound_on_gpu, |r| {
         r.metrics.as_mut().unwrap().e2e_us.as_mut().unwrap().p99 =
@@ -509,9 +535,13 @@ fn what_the_rules_say_reads_well() {
         E11 unknown: `kernel`
         E11 unknown: `gpu`
         E12 60 of 4096 prompt tokens came from the cache, the workload predicts 0
+        E13 1 other processes were on the GPUs
+        E13 GPU 0 is divided (MIG)
         E15 the client was busy: it used 81 % of a core
         E16 299.0 s of steady state, 300 s are asked for
         E17 the outputs of this run were not checked
+        E18 it was started 1 s before its campaign
+        E18 it ended 1 s before it was started
         E19 mean TPOT is 22985 us, E2E and TTFT give 19985 us
         E20 3000 gaps of 20000 us make 60.000 s, E2E - TTFT make 81.220 s
         E21 mean concurrency is 30.11 under a cap of 8
@@ -543,6 +573,7 @@ fn what_the_rules_say_reads_well() {
         W03 10.29 requests a second were answered, 10.00 arrived
         W04 TTFT is 57 % of E2E: read it as queue time
         W05 a GPU was slowed at 2 % of the looks
+        W06 GPU 0 has 700.000 W, its default is 699.000 W
         W10 4096 output tokens reported, 4101 requested
         W11 32 samples: p99 needs 662
         W12 mean ITL is 1.160 times the time per token: so many tokens a chunk

@@ -9,12 +9,13 @@ use registry::commit::Clock;
 use registry::events::write::{Draft, compose};
 use registry::record::record;
 use registry::render::render;
+use registry::repository::RESULTS;
 use schema::event::{self, EventKind};
 use schema::exit::Exit;
 use schema::id::{ulid, ulid_unix_ms};
 
 use super::World;
-use crate::cli::{EpochArguments, EventArguments, TargetArguments, WaiveArguments};
+use crate::cli::{EpochArguments, EventArguments, Renders, TargetArguments, WaiveArguments};
 
 /// Characters of a reason that a commit's subject keeps.
 const SUBJECT_CHARS: usize = 50;
@@ -62,7 +63,8 @@ pub fn write(
     given: &EventArguments,
 ) -> anyhow::Result<Exit> {
     let draft = Draft { reason: given.reason.clone(), evidence: given.evidence.clone(), ..draft };
-    let loaded = crate::load(&given.registry, None)?;
+    let Renders { place, tools_dir } = &given.renders;
+    let loaded = crate::said(Registry::load(&[&place.registry.join(RESULTS)])?);
     let id = ulid(after_the_others(&loaded, world.unix_ms), world.random);
     let event = compose(&loaded, kind, draft, (id, world.unix_s()))?;
     let overlay = tempfile::tempdir().context("cannot make a folder for the event")?;
@@ -70,12 +72,12 @@ pub fn write(
     let folder = path.parent().context("an event has no folder")?;
     let text = event::to_text(&event)?;
     fs::create_dir_all(folder).and_then(|()| fs::write(&path, text))?;
-    let tools = given.tools_dir.as_deref().unwrap_or(&world.tools);
-    render(tools, &given.registry, Some(overlay.path()), overlay.path())?;
+    let tools = tools_dir.as_deref().unwrap_or(&world.tools);
+    render(tools, &place.registry, Some(overlay.path()), overlay.path())?;
     let reason: String = event.reason.chars().take(SUBJECT_CHARS).collect();
     let message = format!("{}: {}\n\n{reason}", event.kind.name(), event.subject());
     let clock = Clock { unix_s: world.unix_s() };
-    let recorded = record(&given.registry, overlay.path(), &message, clock)?;
+    let recorded = record(&place.registry, overlay.path(), &message, clock)?;
     for note in &recorded.notes {
         eprintln!("note: {note}");
     }

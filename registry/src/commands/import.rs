@@ -13,7 +13,7 @@ use schema::exit::Exit;
 use schema::run::RunRecord;
 
 use super::World;
-use crate::cli::ImportArguments;
+use crate::cli::{ImportArguments, Renders};
 
 /// Reads every file and commits what was read, in one commit.
 pub fn run(world: &World, given: &ImportArguments) -> anyhow::Result<Exit> {
@@ -52,11 +52,12 @@ pub fn run(world: &World, given: &ImportArguments) -> anyhow::Result<Exit> {
         crate::print(&format!("{count} results{left}; nothing is recorded"))?;
         return Ok(Exit::Well);
     }
-    let tools = given.tools_dir.as_deref().unwrap_or(&world.tools);
-    render(tools, &given.registry, Some(overlay.path()), overlay.path())?;
+    let Renders { place, tools_dir } = &given.renders;
+    let tools = tools_dir.as_deref().unwrap_or(&world.tools);
+    render(tools, &place.registry, Some(overlay.path()), overlay.path())?;
     let message = format!("imports: {count} published results");
     let clock = Clock { unix_s: world.unix_s() };
-    let recorded = record(&given.registry, overlay.path(), &message, clock)?;
+    let recorded = record(&place.registry, overlay.path(), &message, clock)?;
     for note in &recorded.notes {
         eprintln!("note: {note}");
     }

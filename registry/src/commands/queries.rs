@@ -1,27 +1,31 @@
-//! `list`, `best`, `export` and `rules`: questions that change nothing.
+//! `list`, `show`, `best`, `export` and `rules`: questions that change nothing.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use registry::Registry;
 use registry::best::{self, Limit, Question};
 use registry::export;
+use registry::layout::RunParts;
 use registry::list::{self, Filter};
 use registry::repository::RESULTS;
 use registry::rules::{self as listed_rules};
 use registry::survey::{Survey, Trust};
+use schema::canonical::to_file_text;
 use schema::exit::Exit;
+#[cfg(feature = "parquet")]
+use {anyhow::Context, tempfile::NamedTempFile};
 
 use super::World;
-use crate::cli::{BestArguments, ExportArguments, Format, ListArguments};
+use crate::cli::{BestArguments, ExportArguments, Format, ListArguments, Sources};
 
 impl From<&ListArguments> for Filter {
     fn from(given: &ListArguments) -> Self {
         Self {
-            engine: given.engine.clone(),
+            engine: given.cells.on.engine.clone(),
             release: given.release.clone(),
-            hardware: given.hardware.clone(),
-            model: given.model.clone(),
-            scenario: given.scenario.clone(),
+            hardware: given.cells.on.hardware.clone(),
+            model: given.cells.model.clone(),
+            scenario: given.cells.scenario.clone(),
             status: given.status.clone(),
             validity: given.validity.clone(),
         }
@@ -29,12 +33,12 @@ impl From<&ListArguments> for Filter {
 }
 
 pub fn list(world: &World, given: &ListArguments) -> anyhow::Result<Exit> {
-    let results = given.registry.join(RESULTS);
-    let place = world.place(&given.registry);
-    let mut surveys = vec![Survey::of(&results, Some(&place), Trust::Stamps)?];
-    if let Some(overlay) = &given.overlay {
-        surveys.push(Survey::of(overlay, None, Trust::Stamps)?);
-    }
+    let place = world.place(&given.sources.place.registry);
+    let roots = given.sources.roots();
+    // The index is of the registry, whose folder is the first.
+    let places = std::iter::once(Some(&place)).chain(std::iter::repeat(None));
+    let surveys = roots.iter().zip(places).map(|(root, at)| Survey::of(root, at, Trust::Stamps));
+    let surveys = surveys.collect::<Result<Vec<_>, _>>()?;
     for survey in &surveys {
         let unreadable = survey.files.iter().filter(|file| file.facts.is_none());
         let unreadable = unreadable.flat_map(|file| &file.findings);
@@ -42,9 +46,9 @@ pub fn list(world: &World, given: &ListArguments) -> anyhow::Result<Exit> {
             eprintln!("{finding}");
         }
     }
-    let roots: Vec<&Path> =
-        std::iter::once(results.as_path()).chain(given.overlay.as_deref()).collect();
-    let events = Registry::load_where(&roots, |path| path.starts_with("events/"))?.events;
+    let roots: Vec<&Path> = roots.iter().map(PathBuf::as_path).collect();
+    let in_events = |path: &str| first_part(path) == "events";
+    let events = Registry::load_where(&roots, &in_events)?.events;
     let runs = list::listed(&surveys, &events, &given.into());
     let text = match (given.format, given.runs) {
         (Format::Json, true) => crate::json(&runs)?,
@@ -64,18 +68,13 @@ pub fn best(given: &BestArguments) -> anyhow::Result<Exit> {
         metric: best::named(&given.metric)?,
         limits: given.slo.iter().map(|text| Limit::parse(text)).collect::<Result<_, _>>()?,
     };
-    let results = given.registry.join(RESULTS);
-    // A path tells hardware and model; the record is asked again.
-    let wanted = |path: &str| {
-        let parts: Vec<&str> = path.split('/').collect();
-        parts[0] == "events"
-            || (parts.get(3) == Some(&given.hardware.as_str())
-                && parts.get(4) == Some(&given.model.as_str()))
+    let results = given.place.registry.join(RESULTS);
+    let parts = RunParts {
+        hardware: Some(given.hardware.clone()),
+        model: Some(given.model.clone()),
+        ..RunParts::default()
     };
-    let loaded = Registry::load_where(&[&results], wanted)?;
-    for finding in &loaded.findings {
-        eprintln!("{finding}");
-    }
+    let loaded = crate::said(Registry::load_runs(&[&results], &parts)?);
     let answer = best::best(&loaded, &question)?;
     let text = match given.format {
         Format::Json => crate::json(&answer)?,
@@ -85,10 +84,52 @@ pub fn best(given: &BestArguments) -> anyhow::Result<Exit> {
     Ok(Exit::Well)
 }
 
-pub fn export(given: &ExportArguments) -> anyhow::Result<Exit> {
-    let loaded = crate::load(&given.registry, given.overlay.as_deref())?;
-    crate::print(export::csv(&loaded).trim_end())?;
+pub fn show(run: &str, sources: &Sources) -> anyhow::Result<Exit> {
+    let roots = sources.roots();
+    let roots: Vec<&Path> = roots.iter().map(PathBuf::as_path).collect();
+    let loaded = crate::said(list::load_for_find(&roots, run)?);
+    let stored = list::find(&loaded, run)?;
+    crate::print(to_file_text(&stored.record)?.trim_end())?;
     Ok(Exit::Well)
+}
+
+pub fn export(given: &ExportArguments) -> anyhow::Result<Exit> {
+    match &given.parquet {
+        Some(file) => export_parquet(given, file)?,
+        None => crate::print(export::csv(&figures(&given.sources)?).trim_end())?,
+    }
+    Ok(Exit::Well)
+}
+
+/// Every run, as far as tables show it.
+fn figures(sources: &Sources) -> anyhow::Result<Registry> {
+    let roots = sources.roots();
+    let roots: Vec<&Path> = roots.iter().map(PathBuf::as_path).collect();
+    let in_table = |path: &str| !["kernels", "campaigns"].contains(&first_part(path));
+    Ok(crate::said(Registry::load_figures(&roots, &in_table)?))
+}
+
+fn first_part(path: &str) -> &str {
+    path.split('/').next().unwrap_or_default()
+}
+
+/// Writes the table aside and renames it, so that a file of that name is whole.
+#[cfg(feature = "parquet")]
+fn export_parquet(given: &ExportArguments, file: &Path) -> anyhow::Result<()> {
+    let loaded = figures(&given.sources)?;
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let cannot = || format!("cannot write `{}`", file.display());
+    let mut aside = NamedTempFile::new_in(folder.unwrap_or(Path::new("."))).with_context(cannot)?;
+    export::parquet(&loaded, &mut aside).with_context(cannot)?;
+    aside.persist(file).map_err(|error| error.error).with_context(cannot)?;
+    Ok(())
+}
+
+#[cfg(not(feature = "parquet"))]
+fn export_parquet(_: &ExportArguments, _: &Path) -> anyhow::Result<()> {
+    anyhow::bail!(
+        "this program was built without Parquet\nhint: `cargo build --release -p registry --features parquet`, or `--csv`"
+    )
 }
 
 pub fn rules(format: Format) -> anyhow::Result<Exit> {

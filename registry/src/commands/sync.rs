@@ -9,9 +9,9 @@ use crate::cli::SyncArguments;
 
 pub fn run(world: &World, given: &SyncArguments) -> anyhow::Result<Exit> {
     let means = Means {
-        registry: &given.registry,
+        registry: &given.renders.place.registry,
         remote: &given.remote,
-        tools: given.tools_dir.as_deref().unwrap_or(&world.tools),
+        tools: given.renders.tools_dir.as_deref().unwrap_or(&world.tools),
         clock: Clock { unix_s: world.unix_s() },
     };
     let synced = match sync(means) {

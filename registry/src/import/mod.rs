@@ -118,3 +118,5 @@ fn is_fit(c: char) -> bool {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod variants;

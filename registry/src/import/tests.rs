@@ -72,14 +72,19 @@ fn an_empty_page_is_reported_and_imports_nothing() {
 /// A page's own results: engine, version, model, ranks and scenario, with how often they occur.
 type Tally = BTreeMap<String, usize>;
 
-fn tally(page: &str) -> Option<Tally> {
+/// The text of a published page, by the beginning of its file's name.
+pub(super) fn published(page: &str) -> Option<String> {
     let fixtures = std::env::var_os("REDLINE_FIXTURES")?;
     let folder = Path::new(&fixtures).join("seeds");
     let mut files = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
     let path = files.find(|path| {
         path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(page))
     })?;
-    let text = fs::read_to_string(path).ok()?;
+    fs::read_to_string(path).ok()
+}
+
+fn tally(page: &str) -> Option<Tally> {
+    let text = published(page)?;
     let imported = import(&text, "page.md", "seed", Some(&claim())).unwrap();
     assert_eq!(imported.unread, []);
     let mut tally = Tally::new();

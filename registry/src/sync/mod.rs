@@ -177,8 +177,9 @@ fn move_to(tree: &WorkTree, branch: &str, ours: Option<Oid>, tip: Oid) -> Result
     match (moved, ours) {
         (Ok(_), _) => Ok(()),
         (Err(error), Some(ours)) => {
-            // Somebody committed meanwhile: back to where this clone was.
+            // Somebody committed meanwhile, or is about to: back to where this clone was.
             checkout(ours)?;
+            tree.no_lock_stays(branch)?;
             match error.code() {
                 ErrorCode::Modified | ErrorCode::Locked => Err(RecordError::Contention.into()),
                 _ => Err(error.into()),

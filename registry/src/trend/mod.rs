@@ -35,7 +35,7 @@ pub struct Filter {
     pub engine: Option<String>,
     pub hardware: Option<String>,
     pub model: Option<String>,
-    /// The id, without its revision.
+    /// `id`, or `id@rev`.
     pub scenario: Option<String>,
     pub metric: Option<String>,
 }
@@ -48,7 +48,8 @@ impl Filter {
         fits(&self.engine, &run.engine.name)
             && fits(&self.hardware, &run.hardware.id)
             && fits(&self.model, &run.model.id)
-            && fits(&self.scenario, &run.scenario.id)
+            && (fits(&self.scenario, &run.scenario.id)
+                || fits(&self.scenario, &format!("{}@{}", run.scenario.id, run.scenario.rev)))
     }
 }
 

@@ -210,6 +210,29 @@ fn quality_is_a_badge_and_never_an_exit_code() {
 }
 
 #[test]
+fn repeats_that_scatter_are_named_once_for_each_cell() {
+    let scratch = Scratch::new();
+    let run = |serial: u64, scenario: &str, speed: f64| {
+        let scenario = scenario.to_owned();
+        Sample { serial, seed: serial, scenario, speed, ..Sample::default() }.record()
+    };
+    let steady = [1.0, 1.01, 0.99].into_iter().zip(1..);
+    let loose = [1.0, 1.2, 0.9].into_iter().zip(11..);
+    let records: Vec<RunRecord> = steady
+        .map(|(speed, serial)| run(serial, "balanced-lite", speed))
+        .chain(loose.map(|(speed, serial)| run(serial, "thinking-lite", speed)))
+        .collect();
+    assert_eq!(scratch.record(&scratch.overlay("o", &records)).code, 0);
+    for _ in ["examined", "from the index"] {
+        let answer = scratch.results(&["check"]);
+        assert_eq!((answer.code, answer.out.contains("W09 1 run")), (0, true), "{answer:?}");
+        let named = format!("{} output throughput varies by ", records[3].id);
+        assert!(answer.out.contains(&named), "{}", answer.out);
+        assert!(answer.out.contains(" % over 3 repeats"), "{}", answer.out);
+    }
+}
+
+#[test]
 fn a_folder_without_git_is_checked_without_history() {
     let (scratch, _) = recorded();
     fs::remove_dir_all(scratch.path(".git")).unwrap();

@@ -94,8 +94,41 @@ fn bytes(scratch: &Scratch, record: &schema::run::RunRecord) -> Vec<u8> {
     fs::read(scratch.path(&place(record))).unwrap()
 }
 
+/// What git's library leaves where it is killed inside one of its own writes: a lock beside the
+/// file that it was about to replace, or an object under a name of no object.
 #[test]
-fn a_full_disk_leaves_no_trace() {
+fn what_a_killed_git_left_is_named_and_costs_nothing() {
+    for (left, named) in [
+        (".git/index.lock", true),
+        (".git/refs/heads/main.lock", true),
+        (".git/objects/tmp_object_git2_a1b2c3", false),
+        (".git/redline-results.lock", false),
+    ] {
+        let scratch = Scratch::new();
+        let old = repeats("v0.9.1", 1, 1);
+        assert_eq!(scratch.record(&scratch.overlay("first", &old)).code, 0);
+        let (state, text) = (scratch.state(), bytes(&scratch, &old[0]));
+        let overlay = scratch.overlay("second", &repeats("v0.9.2", 50, 1));
+        scratch.write(left, "half of what was to be wri");
+        let answer = scratch.record(&overlay);
+        if named {
+            let hint =
+                format!("{left}`\nhint: wait for it; delete the file if no git program runs");
+            assert_eq!((answer.code, answer.err.contains(&hint)), (4, true), "{answer:?}");
+            fs::remove_file(scratch.path(left)).unwrap();
+            assert_eq!(scratch.state(), state, "{left}");
+            assert_eq!(scratch.record(&overlay).code, 0, "{left}");
+        } else {
+            assert_eq!(answer.code, 0, "{left}: {answer:?}");
+        }
+        assert_eq!((scratch.state(), bytes(&scratch, &old[0])), (state, text), "{left}");
+        assert_eq!(scratch.results(&["check"]).code, 0, "{left}");
+        scratch.git(&["fsck", "--strict"]);
+    }
+}
+
+#[test]
+fn a_file_that_may_not_grow_leaves_no_trace() {
     let scratch = Scratch::new();
     let overlay = scratch.overlay("o", &repeats("v0.9.1", 1, 2));
     let before = scratch.state();

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that unwraps fails with a line number")]
 
 mod check;
+mod disks;
 mod events;
 mod gate;
 mod hostile;

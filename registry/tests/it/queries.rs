@@ -138,6 +138,24 @@ fn the_table_has_a_line_for_each_run() {
 }
 
 #[test]
+fn the_table_is_a_parquet_file_where_the_program_can_write_one() {
+    let scratch = recorded();
+    let file = scratch.path("../runs.parquet");
+    let answer = scratch.results(&["export", "--parquet", file.to_str().unwrap()]);
+    if cfg!(feature = "parquet") {
+        assert_eq!((answer.code, &*answer.out), (0, ""), "{answer:?}");
+        let bytes = fs::read(&file).unwrap();
+        assert!(bytes.starts_with(b"PAR1") && bytes.ends_with(b"PAR1"));
+        let nowhere = scratch.results(&["export", "--parquet", "/no-such-folder/x.parquet"]);
+        let named = nowhere.err.contains("cannot write `/no-such-folder/x.parquet`");
+        assert_eq!((nowhere.code, named), (4, true), "{nowhere:?}");
+    } else {
+        assert_eq!((answer.code, file.exists()), (2, false), "{answer:?}");
+        assert!(answer.err.contains("hint: `cargo build"), "{answer:?}");
+    }
+}
+
+#[test]
 fn rules_are_listed_from_the_constants_that_check() {
     let answer = Scratch::new().results(&["export", "--help"]);
     assert_eq!(answer.code, 0);
@@ -148,7 +166,7 @@ fn rules_are_listed_from_the_constants_that_check() {
     let rules: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let ids: Vec<&str> =
         rules.as_array().unwrap().iter().map(|rule| rule["id"].as_str().unwrap()).collect();
-    for id in ["S01", "S06", "S11", "S12", "E09"] {
+    for id in ["S01", "S06", "S11", "S12", "E09", "W09"] {
         assert!(ids.contains(&id), "{ids:?}");
     }
     assert!(audit::RULES.iter().all(|rule| ids.contains(&rule.id)));

@@ -6,7 +6,7 @@ use expect_test::expect;
 use schema::comparison::Diff;
 use schema::run::RunRecord;
 use schema::trend::Trend;
-use schema::verdict::Stage;
+use schema::verdict::{Stage, VerdictKind};
 
 fn pair(block: u32, speed: f64, failed: u64) -> [RunRecord; 2] {
     let sample = |release: &str, position: u32, speed: f64, failed: u64| Sample {
@@ -81,6 +81,35 @@ fn a_comparison_ends_with_what_it_found() {
     assert_eq!((answer.code, answer.out.contains("new-failure")), (1, true), "{answer:?}");
     assert_eq!(scratch.results(&["diff", "v0.9.1", "v0.9.9"]).code, 2);
     assert_eq!(scratch.results(&[&DIFF[..], &["--hardware", "h200-141g"]].concat()).code, 2);
+}
+
+/// Half the speed, and measured on another day: that is shown, and never gated on.
+#[test]
+fn without_a_common_campaign_nothing_is_judged() {
+    let scratch = Scratch::new();
+    let mut records = repeats("v0.9.1", 1, 5);
+    records.extend((0..5).map(|index| {
+        Sample {
+            release: "v0.9.2".into(),
+            serial: 100 + index,
+            seed: 100 + index,
+            campaign: (campaign_id(50), 0, 0),
+            speed: 0.5,
+            ..Sample::default()
+        }
+        .record()
+    }));
+    assert_eq!(scratch.record(&scratch.overlay("o", &records)).code, 0);
+    let answer = scratch.results(&DIFF);
+    assert_eq!(answer.code, 3, "{answer:?}");
+    let json = scratch.results(&[&DIFF[..], &["--format", "json"]].concat());
+    let diff: Diff = serde_json::from_str(&json.out).unwrap();
+    let judged: Vec<_> = diff.rows().filter(|row| row.gates).collect();
+    assert!(!judged.is_empty());
+    for row in diff.rows() {
+        assert_eq!(row.verdict.verdict, VerdictKind::Inconclusive, "{}", row.verdict.metric);
+        assert_eq!((row.verdict.pairs, row.verdict.p), (0, None), "{}", row.verdict.metric);
+    }
 }
 
 const SUSPECTED: &str = "inconclusive: suspected, not confirmed";

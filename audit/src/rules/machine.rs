@@ -1,0 +1,65 @@
+//! Rules over how the GPUs of a run were set up: were they the run's own, and as they are sold.
+
+use schema::run::{Gpu, Level, RunRecord};
+
+use super::claim;
+use crate::rule::{Finding, Rule, Scope};
+
+pub(super) const OWN: Rule = Rule {
+    id: "E13",
+    title: "the GPUs were whole and nobody else's",
+    why: "A process of others, or a slice of a card, takes compute and memory that the page \
+          credits to the engine.",
+    level: Level::Error,
+    level_on_cpu: Level::Error,
+    since: 5,
+    scope: Scope::MEASURED,
+    look: own,
+};
+
+pub(super) const POWER_LIMIT: Rule = Rule {
+    id: "W06",
+    title: "the power limit is the card's default",
+    why: "A card with a lower limit is slower than its name, one with a higher limit faster.",
+    level: Level::Warning,
+    level_on_cpu: Level::Warning,
+    since: 5,
+    scope: Scope::MEASURED,
+    look: power_limit,
+};
+
+fn gpus(record: &RunRecord) -> Option<&[Gpu]> {
+    record.hardware.gpu.as_deref().filter(|gpus| !gpus.is_empty())
+}
+
+fn own(record: &RunRecord) -> Finding {
+    let gpus = gpus(record)?;
+    let others = record.hardware.platform.as_ref().and_then(|p| p.other_gpu_processes);
+    let mig: Vec<Option<bool>> =
+        gpus.iter().map(|gpu| gpu.state.as_ref().and_then(|state| state.mig)).collect();
+    if others.is_none() && mig.iter().all(Option::is_none) {
+        return None;
+    }
+    let mut wrong = Vec::new();
+    if let Some(count) = others.filter(|count| *count > 0) {
+        wrong.push(format!("{count} other processes were on the GPUs"));
+    }
+    let split = mig.iter().enumerate().filter(|(_, mig)| **mig == Some(true));
+    wrong.extend(split.map(|(index, _)| format!("GPU {index} is divided (MIG)")));
+    Some(claim(wrong.is_empty(), || wrong.join("; ")))
+}
+
+fn power_limit(record: &RunRecord) -> Finding {
+    let limits = gpus(record)?.iter().enumerate().filter_map(|(index, gpu)| {
+        Some((index, gpu.power_limit_mw?, gpu.state.as_ref()?.power_limit_default_mw?))
+    });
+    let limits: Vec<_> = limits.collect();
+    let watts = |mw: u64| format!("{}.{:03} W", mw / 1_000, mw % 1_000);
+    let moved = limits.iter().filter(|(_, limit, default)| limit != default);
+    let wrong: Vec<String> = moved
+        .map(|(index, limit, default)| {
+            format!("GPU {index} has {}, its default is {}", watts(*limit), watts(*default))
+        })
+        .collect();
+    (!limits.is_empty()).then(|| claim(wrong.is_empty(), || wrong.join("; ")))
+}

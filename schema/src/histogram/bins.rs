@@ -1,0 +1,129 @@
+//! The bins of an HDR histogram, read from its plain V2 encoding without a place for every bin
+//! that has no sample. Knows the format (<https://github.com/HdrHistogram>), not how a record
+//! packs it; the library that writes it is the oracle of the tests.
+
+use super::HistogramError;
+
+/// First bytes of the plain V2 encoding.
+const COOKIE: u64 = 0x1c84_9313;
+/// Bytes before the counts: cookie, length, offset, digits, lowest, highest, ratio.
+pub(super) const HEAD: usize = 40;
+/// Bytes of the longest count.
+const COUNT_BYTES_MAX: usize = 9;
+
+/// Values that a histogram does not tell apart, and how many samples have them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bin {
+    /// Lowest and highest value, both in it.
+    pub low: u64,
+    pub high: u64,
+    pub count: u64,
+}
+
+/// What a plain encoding says of itself.
+pub(super) struct Head {
+    cookie: u64,
+    pub(super) payload_bytes: u64,
+    offset: u64,
+    pub(super) digits: u64,
+    lowest: u64,
+    pub(super) highest: u64,
+    ratio: f64,
+}
+
+impl Head {
+    /// Reads the first [`HEAD`] bytes of `plain`, which must be there.
+    pub(super) fn of(plain: &[u8]) -> Self {
+        let field = |at: usize, bytes: usize| {
+            plain[at..at + bytes].iter().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte))
+        };
+        Self {
+            cookie: field(0, 4),
+            payload_bytes: field(4, 4),
+            offset: field(8, 4),
+            digits: field(12, 4),
+            lowest: field(16, 8),
+            highest: field(24, 8),
+            ratio: f64::from_bits(field(32, 8)),
+        }
+    }
+}
+
+/// How values are put into bins: `half` bins for each power of two, twice as many for the lowest.
+struct Scale {
+    /// log2 of the unit, below which values are not told apart.
+    unit_log2: u32,
+    half_log2: u32,
+    /// Bins that the whole range takes.
+    bins: u64,
+}
+
+impl Scale {
+    /// `None` where no histogram has such a range.
+    fn of(head: &Head) -> Option<Self> {
+        if head.lowest == 0 || head.highest < head.lowest.checked_mul(2)? || head.digits > 5 {
+            return None;
+        }
+        let unit_log2 = head.lowest.ilog2();
+        let resolved = 2 * 10_u64.pow(u32::try_from(head.digits).ok()?);
+        let half_log2 = resolved.next_power_of_two().ilog2() - 1;
+        // The range of the lowest bins is doubled until it has the highest value.
+        let doublings =
+            (0..64).find(|n| (2_u128 << (half_log2 + unit_log2 + n)) > head.highest.into())?;
+        let bins = u64::from(doublings + 2) << half_log2;
+        (half_log2 + unit_log2 < 63).then_some(Self { unit_log2, half_log2, bins })
+    }
+
+    /// Lowest and highest value of the bin number `index`.
+    fn bounds(&self, index: u64) -> (u64, u64) {
+        let half = 1 << self.half_log2;
+        let doublings = (index >> self.half_log2).saturating_sub(1);
+        let place = index - doublings * half;
+        let shift = u64::from(self.unit_log2) + doublings;
+        let low = place << shift;
+        (low, low + ((1 << shift) - 1))
+    }
+}
+
+/// The bins of `plain` that have samples, from low to high.
+pub(super) fn read(plain: &[u8]) -> Result<Vec<Bin>, HistogramError> {
+    let refused = |why: &str| HistogramError::Encoding(why.to_owned());
+    let (head, mut rest) = (Head::of(plain), &plain[HEAD..]);
+    #[expect(clippy::float_cmp, reason = "any other ratio is of a histogram of other numbers")]
+    if head.cookie != COOKIE || head.offset != 0 || head.ratio != 1.0 {
+        return Err(refused("it begins otherwise"));
+    }
+    let scale = Scale::of(&head).ok_or_else(|| refused("no histogram has its range"))?;
+    let (mut bins, mut index) = (Vec::new(), 0_u64);
+    while !rest.is_empty() {
+        let (number, after) = count(rest).ok_or_else(|| refused("it is cut short"))?;
+        rest = after;
+        if number > 0 {
+            if index >= scale.bins {
+                return Err(refused("it has more bins than its range"));
+            }
+            let (low, high) = scale.bounds(index);
+            bins.push(Bin { low, high, count: number.unsigned_abs() });
+        }
+        // A negative number stands for as many bins without a sample.
+        let bins_passed = if number < 0 { number.unsigned_abs() } else { 1 };
+        index = index.checked_add(bins_passed).ok_or_else(|| refused("it never ends"))?;
+    }
+    Ok(bins)
+}
+
+/// The next number, in seven bits a byte from low to high, the ninth byte whole, its sign in the
+/// lowest bit; and what follows it.
+fn count(bytes: &[u8]) -> Option<(i64, &[u8])> {
+    let mut coded = 0_u64;
+    for (place, byte) in bytes.iter().enumerate().take(COUNT_BYTES_MAX) {
+        let last = place + 1 == COUNT_BYTES_MAX;
+        let bits = if last { *byte } else { byte & 0x7f };
+        coded |= u64::from(bits) << (7 * place);
+        if last || byte & 0x80 == 0 {
+            let number = (coded >> 1).cast_signed() ^ -((coded & 1).cast_signed());
+            return Some((number, &bytes[place + 1..]));
+        }
+    }
+    None
+}
