@@ -63,6 +63,7 @@ pub fn best(given: &BestArguments) -> anyhow::Result<Exit> {
         scenario: given.scenario.clone(),
         metric: best::named(&given.metric)?,
         limits: given.slo.iter().map(|text| Limit::parse(text)).collect::<Result<_, _>>()?,
+        published: false,
     };
     let results = given.registry.join(RESULTS);
     // A path tells hardware and model; the record is asked again.
