@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::clients::figure::Row;
 use crate::clients::tool::Tool;
+use crate::container::Runtime;
 use crate::peer::figure::Work;
 
 /// Builds a release, measures it, and records the result.
@@ -81,6 +82,14 @@ pub struct ReleaseBench {
     /// Stop at what the screen suspects: no confirmation on fresh launches.
     #[arg(long, requires = "baseline")]
     pub no_confirm: bool,
+    /// Measure this release of another engine too, interleaved on the same inputs, and show both
+    /// side by side; may be repeated.
+    #[arg(long, value_name = "ENGINE@VERSION", value_parser = crate::plan::parse_beside)]
+    #[arg(conflicts_with_all = ["baseline", "url", "worktree"])]
+    pub beside: Vec<(String, String)>,
+    /// Run engines that are packages in their container images.
+    #[arg(long, value_enum, value_name = "RUNTIME", conflicts_with = "url")]
+    pub container: Option<Runtime>,
     /// Measure one more configuration: NAME='FLAGS'; may be repeated.
     #[arg(long = "variant", value_name = "NAME=FLAGS", value_parser = crate::plan::parse_variant)]
     pub variants: Vec<(String, Vec<String>)>,
@@ -99,13 +108,13 @@ pub struct ReleaseBench {
     /// Not supported yet.
     #[arg(long)]
     pub resume: bool,
-    /// Not supported yet.
-    #[arg(long, value_name = "H")]
+    /// Start nothing that is expected to take more GPU-hours, and no launch that would exceed them.
+    #[arg(long, value_name = "H", value_parser = parse_hours)]
     pub max_gpu_hours: Option<f64>,
-    /// Print the plan and stop.
+    /// Print the plan and stop; of any target, whatever this machine is.
     #[arg(long)]
     pub dry_run: bool,
-    /// Start a plan of more than two hours without asking.
+    /// Start without asking a plan of more than two hours, or one whose hours on GPUs are unknown.
     #[arg(long)]
     pub yes: bool,
     #[command(flatten)]
@@ -253,6 +262,14 @@ pub struct CollectFlags {
     pub registry: Option<PathBuf>,
 }
 
+fn parse_hours(text: &str) -> Result<f64, String> {
+    let hours: f64 = text.parse().map_err(|_| "expected a number of hours".to_owned())?;
+    match hours.is_finite() && hours > 0.0 {
+        true => Ok(hours),
+        false => Err("expected more than no hours".to_owned()),
+    }
+}
+
 fn parse_input(text: &str) -> Result<(String, PathBuf), String> {
     match text.split_once('=') {
         Some((id, path)) if !id.is_empty() && !path.is_empty() => Ok((id.to_owned(), path.into())),
@@ -279,6 +296,11 @@ mod tests {
             &["release-bench", "v1.0.0", "--timeout-s", "0"],
             &["release-bench", "v1.0.0", "--variant", "big"],
             &["release-bench", "v1.0.0", "--input", "sharegpt-head"],
+            &["release-bench", "v1.0.0", "--beside", "vllm"],
+            &["release-bench", "v1.0.0", "--beside", "vllm@1", "--baseline", "v0.9.0"],
+            &["release-bench", "v1.0.0", "--container", "lorry"],
+            &["release-bench", "v1.0.0", "--max-gpu-hours", "-1"],
+            &["release-bench", "v1.0.0", "--max-gpu-hours", "NaN"],
             &["kernels", "v1.0.0", "--worktree"],
             &["peer-bench"],
             &["peer-bench", "llama.cpp", "--repeats", "0"],

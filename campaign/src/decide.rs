@@ -10,14 +10,14 @@ use schema::run::{Absent, HardwareFacts};
 use crate::brief::{Brief, CellBrief};
 use crate::catalog::ScenarioEntry;
 use crate::cli::ReleaseBench;
-use crate::estimate;
+use crate::estimate::{self, Of};
 use crate::hardware::{self, Machine};
 use crate::inputs::{Fetcher, Input, Obtained};
 use crate::plan::{self, Cell, Plan, Round};
 use crate::publish::Named;
 use crate::run::{Engine, ReadyCell};
 use crate::server::{Asked, ask};
-use crate::sides::{self, Origin, Wanted};
+use crate::sides::{self, Wanted};
 use crate::stop::Stop;
 use crate::target;
 use crate::world::{Ids, World};
@@ -30,7 +30,6 @@ const ELSEWHERE: &str = "remote";
 /// A campaign before its first build.
 #[derive(Debug)]
 pub struct Decided {
-    pub engine: Engine,
     pub wanted: Vec<Wanted>,
     pub plan: Plan,
     /// One for each cell of the plan.
@@ -48,10 +47,17 @@ pub struct Decided {
 }
 
 impl Decided {
-    /// A release of this campaign's engine on its hardware.
+    /// A release of an engine on this campaign's hardware.
     #[must_use]
-    pub fn named<'a>(&'a self, release: &'a str) -> Named<'a> {
-        Named { engine: &self.engine.id, release, hardware: &self.hardware.0.id }
+    pub fn named<'a>(&'a self, engine: &'a str, release: &'a str) -> Named<'a> {
+        Named { engine, release, hardware: &self.hardware.0.id }
+    }
+
+    /// Baseline and candidate, where two releases of an engine are compared.
+    #[must_use]
+    pub fn compared(&self) -> Option<(&str, Named<'_>)> {
+        let (baseline, candidate) = self.plan.compared()?;
+        Some((baseline, self.named(&self.plan.sides[0].engine, candidate)))
     }
 }
 
@@ -66,20 +72,31 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
     let wanted = wanted(world, flags, &engine)?;
     let machine = hardware::detect(&world.programs, world.cores, &world.interrupt)?;
     let targets = world.catalog.targets()?;
-    let (target_id, target) = target::choose(&targets, flags.target.as_deref(), &machine.gpus)?;
+    let asked = flags.target.as_deref();
+    let (target_id, target) = match flags.dry_run {
+        true => target::plan_for(&targets, asked, &machine.gpus)?,
+        false => target::choose(&targets, asked, &machine.gpus)?,
+    };
     let on_gpu = target::needs_device(target);
-    let hardware = hardware_facts(&machine, on_gpu, flags.url.as_deref());
+    let hardware = match target::is_here(target, &machine.gpus) {
+        true => hardware_facts(&machine, on_gpu, flags.url.as_deref()),
+        false => {
+            (HardwareFacts { id: target_id.to_owned(), ..HardwareFacts::default() }, Absent::new())
+        }
+    };
     let compares = flags.baseline.is_some();
     let policy = world.catalog.policy(POLICY)?;
-    let asked = match flags.scenarios.is_empty() {
+    let scenario_ids = match flags.scenarios.is_empty() {
         true => plan::scenarios(target, compares),
         false => flags.scenarios.clone(),
     };
-    let cells = plan::cells(target, &flags.models, &asked)?;
+    let cells = plan::cells(target, &flags.models, &scenario_ids)?;
     let scenario = |cell: &Cell| world.catalog.scenario(&cell.scenario);
     let scenarios = cells.iter().map(scenario).collect::<Result<Vec<_>, _>>()?;
     if flags.url.is_none() {
-        refuse_random(world, &engine, &cells)?;
+        for side in &wanted {
+            refuse_random(world, &side.engine, &cells)?;
+        }
     }
 
     let usual = if compares { policy.screen_pairs } else { target.repeats };
@@ -92,41 +109,65 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
     let sides = wanted.iter().map(|wanted| wanted.side.clone()).collect();
     let plan = Plan { campaign, sides, cells, slots };
 
-    let commits = wanted.iter().all(|wanted| matches!(wanted.origin, Origin::Release(_)));
+    let commits = wanted.iter().all(|wanted| wanted.origin.commits());
     let registry = flags.registry.clone().unwrap_or_else(|| world.places.root().to_owned());
-    let each = |index: usize, cell: &Cell| {
-        let entry = &scenarios[index];
-        let rev = format!("{}@{}", entry.id, entry.scenario.rev);
-        let of = (cell.model.as_str(), rev.as_str());
-        let past =
-            estimate::past_wall_us(&registry.join("results"), &engine.id, &hardware.0.id, of);
-        let each = estimate::of_run(&past, &entry.scenario, on_gpu);
-        CellBrief { model: cell.model.clone(), tp: cell.tp, scenario: rev, each }
-    };
+    let results = registry.join("results");
     let brief = Brief {
         campaign: plan.campaign.clone(),
-        engine: engine.id.clone(),
         sides: wanted.iter().map(Wanted::title).collect(),
         hardware: hardware.0.id.clone(),
         target: target_id.to_owned(),
-        cells: plan.cells.iter().enumerate().map(|(i, cell)| each(i, cell)).collect(),
-        repeats,
+        on_gpu,
+        cells: cell_briefs(&plan, &scenarios, repeats, (&results, &hardware.0.id)),
         confirm_pairs,
         inputs: input_states(world, &plan.cells, &scenarios)?,
+        quirks: quirks(&wanted),
         records: records_line(world, &plan, commits, &registry),
     };
-    Ok(Decided {
-        engine,
-        wanted,
-        plan,
-        scenarios,
-        hardware,
-        brief,
-        confirm_pairs,
-        ids,
-        commits,
-        registry,
-    })
+    Ok(Decided { wanted, plan, scenarios, hardware, brief, confirm_pairs, ids, commits, registry })
+}
+
+/// What the plan says of each cell, engine by engine.
+fn cell_briefs(
+    plan: &Plan,
+    scenarios: &[ScenarioEntry],
+    repeats: u32,
+    (results, hardware): (&Path, &str),
+) -> Vec<CellBrief> {
+    let mut sides: BTreeMap<&str, u64> = BTreeMap::new();
+    for side in &plan.sides {
+        *sides.entry(&side.engine).or_default() += 1;
+    }
+    let mut briefs = Vec::new();
+    for (cell, entry) in plan.cells.iter().zip(scenarios) {
+        for (engine, count) in &sides {
+            let (model, scenario, rev) = (&cell.model, &entry.id, entry.scenario.rev);
+            let past = estimate::past(results, Of { engine, hardware, model, scenario, rev });
+            briefs.push(CellBrief {
+                engine: (*engine).to_owned(),
+                model: model.clone(),
+                tp: cell.tp,
+                scenario: format!("{scenario}@{rev}"),
+                launches: u64::from(repeats) * count,
+                each: estimate::of_run(&past),
+            });
+        }
+    }
+    briefs
+}
+
+/// What is known of the releases that are measured, each once.
+fn quirks(wanted: &[Wanted]) -> Vec<String> {
+    let mut quirks: Vec<String> = Vec::new();
+    for Wanted { side, engine, .. } in wanted {
+        for quirk in engine.file.quirks.iter().filter(|quirk| quirk.is_of(&side.release)) {
+            let said = format!("{}: {}", engine.id, quirk.says);
+            if !quirks.contains(&said) {
+                quirks.push(said);
+            }
+        }
+    }
+    quirks
 }
 
 /// Not every engine can make weights up.
@@ -145,18 +186,10 @@ fn refuse_random(world: &World, engine: &Engine, cells: &[Cell]) -> Result<(), S
 }
 
 fn wanted(world: &World, flags: &ReleaseBench, engine: &Engine) -> Result<Vec<Wanted>, Stop> {
-    let Some(url) = &flags.url else {
-        if engine.id != "redline" {
-            let message = format!("engine `{}` is not built here", engine.id);
-            return Err(
-                Stop::wrong_use(message).with_hint("start it, then measure it: `--url URL`")
-            );
-        }
-        return sides::wanted(world, flags);
-    };
+    let Some(url) = &flags.url else { return sides::wanted(world, flags, engine) };
     let limit = Duration::from_secs(30);
     match ask(&world.tools, url, &engine.path, limit, &world.interrupt)? {
-        Asked::Ready(probe) => Ok(vec![sides::running(*probe, flags.release.as_deref())]),
+        Asked::Ready(probe) => Ok(vec![sides::running(engine, *probe, flags.release.as_deref())?]),
         Asked::NotYet(said) | Asked::Unreadable(said) => {
             Err(Stop::environment(format!("no server answers at `{url}`: {said}"))
                 .with_hint(format!("is it one that `suite/engines/{}.toml` describes?", engine.id)))
@@ -285,6 +318,7 @@ impl World {
             cache: &self.cache,
             programs: &self.programs,
             given: &self.given,
+            hub_home: &self.hub_home,
             console: self.console,
             interrupt: &self.interrupt,
         }

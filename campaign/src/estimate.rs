@@ -1,17 +1,11 @@
-//! How long a run will take: as long as such runs took before, else from its token count.
+//! How long a run will take: as long as such runs took before, else as imported results say; what
+//! was never measured is unknown.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use schema::run::{RunRecord, Status};
-use schema::scenario::{Pack, Scenario};
 
-/// Tokens per second that are assumed where nothing was measured yet.
-const ASSUMED_ON_CPU: u64 = 300;
-const ASSUMED_ON_GPU: u64 = 10_000;
-/// Mean tokens of a sampled conversation, input and output together (reference for the data set:
-/// 219.6 + 202.9 under its own filter).
-const CONVERSATION_TOKENS: u64 = 422;
 /// Launch, sampling of the requests, warm-up, output check and drain of one run.
 const OVERHEAD_US: u64 = 12_000_000;
 /// How many earlier runs are read.
@@ -21,60 +15,92 @@ const PAST_RUNS: usize = 9;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Estimate {
     /// The median of that many earlier runs.
-    Measured { us: u64, runs: usize },
-    /// A rate of tokens per second was assumed.
-    Assumed { us: u64, tokens_per_s: u64 },
+    Measured {
+        us: u64,
+        runs: usize,
+    },
+    /// The median of that many results that others published.
+    Imported {
+        us: u64,
+        runs: usize,
+    },
+    Unknown,
 }
 
 impl Estimate {
+    /// None where nothing is known.
     #[must_use]
-    pub fn us(self) -> u64 {
+    pub fn us(self) -> Option<u64> {
         match self {
-            Self::Measured { us, .. } | Self::Assumed { us, .. } => us,
+            Self::Measured { us, .. } | Self::Imported { us, .. } => Some(us),
+            Self::Unknown => None,
         }
     }
 }
 
-/// Expected time of one run, launch included.
-#[must_use]
-pub fn of_run(past_wall_us: &[u64], scenario: &Scenario, on_gpu: bool) -> Estimate {
-    let mut sorted = past_wall_us.to_vec();
-    sorted.sort_unstable();
-    if let Some(median) = sorted.get(sorted.len() / 2) {
-        return Estimate::Measured { us: median + OVERHEAD_US, runs: sorted.len() };
-    }
-    let tokens_per_s = if on_gpu { ASSUMED_ON_GPU } else { ASSUMED_ON_CPU };
-    let us = tokens(scenario).saturating_mul(1_000_000) / tokens_per_s + OVERHEAD_US;
-    Estimate::Assumed { us, tokens_per_s }
+/// Wall times of a cell in earlier runs and in imported results.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Past {
+    pub measured_us: Vec<u64>,
+    pub imported_us: Vec<u64>,
 }
 
-/// Input and output tokens that a scenario asks for, as far as its file tells.
+/// What a cell is, as far as it takes its time.
+#[derive(Debug, Clone, Copy)]
+pub struct Of<'a> {
+    pub engine: &'a str,
+    pub hardware: &'a str,
+    pub model: &'a str,
+    pub scenario: &'a str,
+    pub rev: u32,
+}
+
+/// Expected time of one run: as earlier ones took, launch included, else as imported ones did, of
+/// whose launches nothing is known.
 #[must_use]
-pub fn tokens(scenario: &Scenario) -> u64 {
-    let workload = &scenario.workload;
-    let told = [workload.prefix_tokens, workload.input_tokens, workload.output_tokens];
-    let each = match workload.output_tokens {
-        Some(_) if workload.pack != Pack::Jsonl => told.into_iter().flatten().sum(),
-        // The data tells, and only once it is tokenized.
-        _ => CONVERSATION_TOKENS,
-    };
-    workload.requests.saturating_mul(each)
+pub fn of_run(past: &Past) -> Estimate {
+    match (median(&past.measured_us), median(&past.imported_us)) {
+        (Some(us), _) => Estimate::Measured { us: us + OVERHEAD_US, runs: past.measured_us.len() },
+        (None, Some(us)) => Estimate::Imported { us, runs: past.imported_us.len() },
+        (None, None) => Estimate::Unknown,
+    }
+}
+
+fn median(past_us: &[u64]) -> Option<u64> {
+    let mut sorted = past_us.to_vec();
+    sorted.sort_unstable();
+    sorted.get(sorted.len() / 2).copied()
+}
+
+/// What the registry tells of a cell's time, of whichever release and configuration.
+#[must_use]
+pub fn past(results: &Path, of: Of<'_>) -> Past {
+    Past { measured_us: past_wall_us(results, of), imported_us: imported_wall_us(results, of) }
+}
+
+/// Wall times that others published. Their scenarios carry no revision of ours.
+fn imported_wall_us(results: &Path, of: Of<'_>) -> Vec<u64> {
+    let sources = folders(&results.join("imports"));
+    let files = sources.iter().flat_map(|source| folders(source)).flat_map(|dir| entries(&dir));
+    let walls = files.filter_map(|file| {
+        let record: RunRecord = serde_json::from_str(&fs::read_to_string(file).ok()?).ok()?;
+        let same = (record.engine.name == of.engine, record.hardware.id == of.hardware);
+        let cell = (record.model.id == of.model, record.scenario.id == of.scenario);
+        let fits = same == (true, true) && cell == (true, true) && record.status == Status::Ok;
+        if fits { record.time?.wall_us } else { None }
+    });
+    walls.collect()
 }
 
 /// Wall times of the newest earlier runs of a cell, of whichever release and configuration.
 ///
 /// What cannot be read is passed over: an estimate is no check.
-#[must_use]
-pub fn past_wall_us(
-    results: &Path,
-    engine: &str,
-    hardware: &str,
-    (model, scenario_rev): (&str, &str),
-) -> Vec<u64> {
+fn past_wall_us(results: &Path, of: Of<'_>) -> Vec<u64> {
+    let scenario_rev = format!("{}@{}", of.scenario, of.rev);
     let mut files: Vec<PathBuf> = Vec::new();
-    for release in folders(&results.join("runs").join(engine)) {
-        for config in folders(&release.join(hardware).join(model)) {
-            files.extend(entries(&config.join(scenario_rev)));
+    for release in folders(&results.join("runs").join(of.engine)) {
+        for config in folders(&release.join(of.hardware).join(of.model)) {
+            files.extend(entries(&config.join(&scenario_rev)));
         }
     }
     // Names are ULIDs, which sort by time.
@@ -99,19 +125,33 @@ fn entries(dir: &Path) -> Vec<PathBuf> {
 mod tests {
     use super::*;
 
-    fn scenario(id: &str) -> Scenario {
-        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../suite/scenarios");
-        Scenario::parse(&fs::read_to_string(dir.join(format!("{id}.toml"))).unwrap()).unwrap()
+    #[test]
+    fn earlier_runs_are_believed_before_published_ones() {
+        let past = |measured_us: &[u64], imported_us: &[u64]| Past {
+            measured_us: measured_us.to_vec(),
+            imported_us: imported_us.to_vec(),
+        };
+        let three = [30_000_000, 10_000_000, 20_000_000];
+        let us = 20_000_000;
+        let launched = Estimate::Measured { us: us + OVERHEAD_US, runs: 3 };
+        assert_eq!(of_run(&past(&three, &[1])), launched);
+        assert_eq!(of_run(&past(&[], &three)), Estimate::Imported { us, runs: 3 });
+        assert_eq!(of_run(&past(&[], &[])), Estimate::Unknown);
     }
 
     #[test]
-    fn earlier_runs_are_believed_before_any_assumption() {
-        let scenario = scenario("balanced-lite");
-        let measured = of_run(&[30_000_000, 10_000_000, 20_000_000], &scenario, false);
-        assert_eq!(measured, Estimate::Measured { us: 20_000_000 + OVERHEAD_US, runs: 3 });
-        let assumed = of_run(&[], &scenario, false);
-        let us = 32 * 256 * 1_000_000 / ASSUMED_ON_CPU + OVERHEAD_US;
-        assert_eq!(assumed, Estimate::Assumed { us, tokens_per_s: ASSUMED_ON_CPU });
+    fn published_durations_are_found_in_this_registry() {
+        let results = Path::new(env!("CARGO_MANIFEST_DIR")).join("../results");
+        let of = Of {
+            engine: "vllm",
+            hardware: "a100-80g",
+            model: "qwen3-8b",
+            scenario: "balanced",
+            rev: 1,
+        };
+        let found = past(&results, of);
+        assert_eq!((found.measured_us.len(), found.imported_us), (0, vec![779_020_000]));
+        assert_eq!(past(&results, Of { engine: "redline", ..of }), Past::default());
     }
 
     #[test]
@@ -129,17 +169,14 @@ mod tests {
         let new = wrote(&newer.record());
         wrote(&Sample { serial: 3, ..Sample::default() }.failed_record());
         wrote(&Sample { serial: 4, hardware: "other".into(), ..Sample::default() }.record());
-        let of = (newer.model.as_str(), "balanced-lite@1");
-        let past = past_wall_us(dir.path(), "redline", &newer.hardware, of);
+        let of = Of {
+            engine: "redline",
+            hardware: &newer.hardware,
+            model: &newer.model,
+            scenario: "balanced-lite",
+            rev: 1,
+        };
+        let past = past_wall_us(dir.path(), of);
         assert_eq!(past, [new.unwrap(), old.unwrap()]);
-    }
-
-    #[test]
-    fn tokens_follow_from_the_file() {
-        for (id, expected) in
-            [("thinking-lite", 8_000), ("long-input-lite", 8_000), ("sharegpt-lite", 48 * 422)]
-        {
-            assert_eq!(tokens(&scenario(id)), expected, "{id}");
-        }
     }
 }

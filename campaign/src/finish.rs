@@ -10,6 +10,7 @@ use schema::run::{Absent, RunRecord};
 use schema::verdict::Verdict;
 use serde_json::Value;
 
+use crate::beside;
 use crate::decide::Decided;
 use crate::journal::Journal;
 use crate::publish::{Registry, write_campaign};
@@ -31,10 +32,8 @@ pub fn finish(
 ) -> Result<Exit, Stop> {
     let step = |heading: &str| world.console.step(world.clock.elapsed(), heading);
     let overlay = journal.places().overlay();
-    let compared = match decided.plan.compared() {
-        Some((baseline, candidate)) => {
-            Some(registry.compare(baseline, decided.named(candidate), &overlay)?)
-        }
+    let compared = match decided.compared() {
+        Some((baseline, candidate)) => Some(registry.compare(baseline, candidate, &overlay)?),
         None => None,
     };
     let mut campaign = campaign_record(world, decided, records, (wall, compared.as_ref()));
@@ -44,23 +43,27 @@ pub fn finish(
         false => None,
     };
     let uncommitted = committed.is_none().then_some(overlay.as_path());
-    for release in &campaign.releases {
+    for (engine, release) in decided.plan.releases() {
         world.console.answer("");
-        registry.print_table(decided.named(release), uncommitted)?;
+        registry.print_table(decided.named(engine, release), uncommitted)?;
+    }
+    if let Some(table) = beside::table(&decided.plan, records) {
+        world.console.answer("");
+        world.console.answer(table.trim_end());
     }
     world.console.answer("");
     match committed {
-        Some(commit) => print_paths(world, decided, &campaign, commit.as_deref()),
+        Some(commit) => print_paths(world, decided, commit.as_deref()),
         None => {
             let shown = world.places.shown(&overlay);
             world.console.answer(&format!("records  {shown} (not committed)"));
         }
     }
-    let compared = match decided.plan.compared() {
+    let compared = match decided.compared() {
         Some((baseline, candidate)) => {
-            step(&format!("Compare {candidate} with {baseline}"));
+            step(&format!("Compare {} with {baseline}", candidate.release));
             world.console.answer("");
-            registry.diff(baseline, decided.named(candidate), uncommitted)?
+            registry.diff(baseline, candidate, uncommitted)?
         }
         _ => Exit::Well,
     };
@@ -105,7 +108,7 @@ fn campaign_record(
     let plan = &decided.plan;
     let planned = plan.slots.iter().map(|slot| PlannedRun {
         run: slot.run.clone(),
-        engine: decided.engine.id.clone(),
+        engine: plan.sides[slot.side].engine.clone(),
         release: plan.sides[slot.side].release.clone(),
         model: plan.cells[slot.cell].model.clone(),
         scenario: plan.cells[slot.cell].scenario.clone(),
@@ -160,12 +163,18 @@ fn verdicts(compared: &Diff, campaign: &str) -> Vec<Verdict> {
 
 /// The commit's message: what was measured, on what, how it went.
 fn message(decided: &Decided, records: &[RunRecord]) -> String {
-    let sides: Vec<String> = decided.plan.sides.iter().map(|side| side.title()).collect();
+    let mut engine = "";
+    let mut sides: Vec<String> = Vec::new();
+    for side in &decided.plan.sides {
+        // The engine is named where it changes.
+        let named = (side.engine != engine).then(|| format!("{} ", side.engine));
+        sides.push(format!("{}{}", named.unwrap_or_default(), side.title()));
+        engine = &side.engine;
+    }
     let bad = records.iter().filter(|record| is_bad(record)).count();
     let failed = if bad == 0 { String::new() } else { format!(", {bad} failed or invalid") };
     format!(
-        "results: {} {} on {}\n\nruns: {}{failed}; campaign {}\n",
-        decided.engine.id,
+        "results: {} on {}\n\nruns: {}{failed}; campaign {}\n",
         sides.join(" and "),
         decided.hardware.0.id,
         records.len(),
@@ -173,12 +182,12 @@ fn message(decided: &Decided, records: &[RunRecord]) -> String {
     )
 }
 
-fn print_paths(world: &World, decided: &Decided, campaign: &CampaignRecord, commit: Option<&str>) {
+fn print_paths(world: &World, decided: &Decided, commit: Option<&str>) {
     let results = decided.registry.join("results");
     let shown = |path: &Path| world.places.shown(path);
     let answer = |text: String| world.console.answer(&text);
-    for release in &campaign.releases {
-        let page = schema::path::of_page(&decided.engine.id, release, &campaign.hardware);
+    for (engine, release) in decided.plan.releases() {
+        let page = schema::path::of_page(engine, release, &decided.hardware.0.id);
         answer(format!("page     {}", shown(&results.join(page))));
     }
     answer(format!("site     {}", shown(&world.places.site().join("index.html"))));

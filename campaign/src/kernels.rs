@@ -19,7 +19,8 @@ use crate::process::{self, describe};
 use crate::publish::{self, Registry};
 use crate::record::RecordError;
 use crate::release;
-use crate::sides::{self, Origin, Wanted};
+use crate::run::Engine;
+use crate::sides::{self, Origin, REDLINE, Wanted};
 use crate::stop::Stop;
 use crate::worktree;
 use crate::world::{Ids, World};
@@ -39,13 +40,15 @@ pub fn run(world: &World, flags: &Kernels) -> Result<Exit, Stop> {
     world.tools.check()?;
     let _lock = Lock::take(&world.places.lock(), world.pid)?;
     let git = Git::open(&world.programs.git, world.places.root(), &world.interrupt)?;
+    let (path, file) = world.catalog.engine(REDLINE)?;
+    let engine = Engine { id: REDLINE.to_owned(), path, file };
     let wanted = match &flags.release {
         Some(name) => {
             let found = release::resolve(&release::read_history(&git, &[name])?, name)?;
-            let side = Side { release: found.name.clone(), variant: None, flags: Vec::new() };
-            Wanted { side, origin: Origin::Release(found) }
+            let side = Side::plain(REDLINE, &found.name);
+            Wanted { side, engine, origin: Origin::Release(found) }
         }
-        None => sides::working_tree(world, &git, None)?,
+        None => sides::working_tree(world, &git, &engine, None)?,
     };
     let commits = matches!(wanted.origin, Origin::Release(_));
     let root = flags.registry.clone().unwrap_or_else(|| world.places.root().to_owned());
@@ -127,7 +130,7 @@ fn engine_facts(world: &World, wanted: &Wanted) -> EngineFacts {
     let (commit, dirty) = match &wanted.origin {
         Origin::Release(found) => (Some(found.commit.clone()), false),
         Origin::Tree { commit, dirty, .. } => (commit.clone(), *dirty),
-        Origin::Running(_) => (None, false),
+        _ => (None, false),
     };
     let mut rustc = Command::new(&world.programs.rustc);
     let toolchain = process::text(rustc.arg("-V"), &world.interrupt).ok();

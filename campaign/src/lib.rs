@@ -4,6 +4,7 @@
 //! This package knows neither HTTP nor git objects nor templates: it runs `git`, `cargo`,
 //! `redline-bench`, `redline-results` and `redline-site`.
 
+pub mod beside;
 pub mod brief;
 pub mod build;
 pub mod catalog;
@@ -11,6 +12,7 @@ pub mod cli;
 pub mod clients;
 pub mod confirm;
 pub mod console;
+pub mod container;
 pub mod decide;
 pub mod estimate;
 pub mod failure;
@@ -21,8 +23,10 @@ pub mod git;
 pub mod gpu;
 pub mod hardware;
 pub mod inputs;
+pub mod installed;
 pub mod journal;
 pub mod kernels;
+pub mod launch;
 pub mod lock;
 pub mod peer;
 pub mod places;

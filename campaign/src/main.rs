@@ -86,6 +86,7 @@ fn world(cli: &Cli) -> Result<World, Stop> {
             .map_or(1, |n| u32::try_from(n.get()).unwrap_or(1)),
         pid: std::process::id(),
         random: random(),
+        hub_home: hub_home(),
         given: given(&cli.command),
         command: env::args().skip(1).collect(),
     })
@@ -109,6 +110,15 @@ fn cache_dir() -> Result<PathBuf, Stop> {
             .with_hint("set REDLINE_CACHE to a folder for models and data sets")
     })?;
     Ok(strategy.cache_dir().join("redline"))
+}
+
+/// Where programs that fetch models from the hub keep them.
+fn hub_home() -> PathBuf {
+    if let Some(dir) = env::var_os("HF_HOME").filter(|dir| !dir.is_empty()) {
+        return PathBuf::from(dir);
+    }
+    let strategy = etcetera::choose_base_strategy();
+    strategy.map_or_else(|_| PathBuf::new(), |base| base.cache_dir().join("huggingface"))
 }
 
 /// Names that must not enter a record.

@@ -3,11 +3,13 @@
 use schema::target::Target;
 use schema::verdict::Stage;
 
+use crate::launch::Asked;
 use crate::stop::Stop;
 
 /// One release in one configuration: what is compared with the others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Side {
+    pub engine: String,
     pub release: String,
     /// Name of the variant; none for the engine's defaults.
     pub variant: Option<String>,
@@ -16,6 +18,13 @@ pub struct Side {
 }
 
 impl Side {
+    /// A release of an engine by its defaults.
+    #[must_use]
+    pub fn plain(engine: &str, release: &str) -> Self {
+        let (engine, release) = (engine.to_owned(), release.to_owned());
+        Self { engine, release, variant: None, flags: Vec::new() }
+    }
+
     /// `v0.9.2` or `v0.9.2 (big-batch)`.
     #[must_use]
     pub fn title(&self) -> String {
@@ -27,11 +36,13 @@ impl Side {
 }
 
 /// A model under a scenario.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cell {
     pub model: String,
     pub tp: u32,
     pub scenario: String,
+    /// What its launches ask for beside it.
+    pub asked: Asked,
 }
 
 /// One launch: which side of which cell, and its place in the order.
@@ -74,7 +85,12 @@ pub fn cells(target: &Target, models: &[String], scenarios: &[String]) -> Result
     for model in target.models.iter().filter(|model| wanted(&model.id)) {
         for scenario in scenarios {
             let (model_id, scenario) = (model.id.clone(), scenario.clone());
-            let cell = Cell { model: model_id, tp: model.tp, scenario };
+            let asked = Asked {
+                seed: model.seed,
+                context_tokens: model.context_tokens,
+                memory_percent: model.memory_percent,
+            };
+            let cell = Cell { model: model_id, tp: model.tp, scenario, asked };
             if !cells.contains(&cell) {
                 cells.push(cell);
             }
@@ -107,12 +123,25 @@ impl Round {
 }
 
 impl Plan {
-    /// Baseline and candidate, where the campaign compares two releases.
+    /// Baseline and candidate, where the campaign compares two releases of an engine.
     #[must_use]
     pub fn compared(&self) -> Option<(&str, &str)> {
         let (first, second) = (self.sides.first()?, self.sides.get(1)?);
-        (first.release != second.release)
+        (first.engine == second.engine && first.release != second.release)
             .then_some((first.release.as_str(), second.release.as_str()))
+    }
+
+    /// Engine and release of every side, each once.
+    #[must_use]
+    pub fn releases(&self) -> Vec<(&str, &str)> {
+        let mut releases = Vec::new();
+        for side in &self.sides {
+            let of = (side.engine.as_str(), side.release.as_str());
+            if !releases.contains(&of) {
+                releases.push(of);
+            }
+        }
+        releases
     }
 }
 
@@ -144,6 +173,19 @@ pub fn interleave(round: &Round, mut next_id: impl FnMut() -> String) -> Vec<Slo
         }
     }
     slots
+}
+
+/// Reads `ENGINE@VERSION`.
+///
+/// # Errors
+/// It is not of that form.
+pub fn parse_beside(text: &str) -> Result<(String, String), String> {
+    match text.split_once('@') {
+        Some((engine, release)) if !engine.is_empty() && !release.is_empty() => {
+            Ok((engine.to_owned(), release.to_owned()))
+        }
+        _ => Err("expected ENGINE@VERSION, such as `redline@v0.9.2`".to_owned()),
+    }
 }
 
 /// Reads `NAME='FLAGS'`. Flags are split at spaces; quotes keep a value together.
@@ -251,7 +293,10 @@ mod tests {
         assert_eq!(scenarios(&target, true), ["a", "b", "rung"]);
         assert_eq!(cells(&target, &[], &scenarios(&target, false)).unwrap().len(), 4);
         let one = cells(&target, &["n".into()], &["b".into(), "b".into()]).unwrap();
-        assert_eq!(one, [Cell { model: "n".into(), tp: 2, scenario: "b".into() }]);
+        assert_eq!(
+            one,
+            [Cell { model: "n".into(), tp: 2, scenario: "b".into(), ..Cell::default() }]
+        );
         let error = cells(&target, &["x".into()], &["a".into()]).unwrap_err();
         assert_eq!(error.to_string(), "error: the target has no model `x`; it lists m, n");
     }

@@ -167,6 +167,22 @@ impl Group {
     }
 }
 
+impl Group {
+    /// How many processes it has now, those that wait to be forgotten aside.
+    #[must_use]
+    pub fn members(&self) -> usize {
+        let of_group = |entry: std::fs::DirEntry| {
+            let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+            // The name, in brackets, may hold anything; state, parent and group follow it.
+            let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+            let (state, group) = (fields.next()?, fields.nth(1)?);
+            (state != "Z" && group.parse() == Ok(self.id())).then_some(())
+        };
+        let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        entries.filter_map(of_group).count()
+    }
+}
+
 impl Drop for Group {
     fn drop(&mut self) {
         if self.poll().is_ok_and(|status| status.is_none()) {

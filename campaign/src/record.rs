@@ -217,6 +217,8 @@ fn explain(record: &mut RunRecord, had_probe: bool, had_measurement: bool) {
         ("artifacts", "logs and samples are not kept beyond the campaign"),
         ("engine.build.cuda_architectures", "kernels are compiled for the GPU at hand"),
         ("engine.build.source_url", "the commit names it"),
+        ("engine.commit", "a package names no commit"),
+        ("engine.toolchain", "it was not built here"),
         ("engine.build.image", "no image was used"),
         ("hardware.platform.container", "not looked for"),
         ("hardware.platform.cuda_driver", gpu_memory),
@@ -231,6 +233,10 @@ fn explain(record: &mut RunRecord, had_probe: bool, had_measurement: bool) {
         let reason = "the weights are random numbers of a fixed seed".to_owned();
         record.absent.entry("model.weights_sha256".to_owned()).or_insert(reason);
     }
+    if record.model.revision.is_some() {
+        let reason = "the revision on the hub names the files".to_owned();
+        record.absent.entry("model.weights_sha256".to_owned()).or_insert(reason);
+    }
     let launched = record.server.as_ref().is_some_and(|server| server.argv.is_some());
     let value = to_value(record);
     record.absent.retain(|path, _| is_null_at(&value, path));
@@ -241,7 +247,9 @@ fn explain(record: &mut RunRecord, had_probe: bool, had_measurement: bool) {
             "server" | "model" if !had_probe => NEVER_READY,
             "server" | "model" | "engine" => NOT_TOLD,
             "memory" if !had_probe => "the server ended before its memory was read",
-            "memory" => "the system does not tell, or the server had ended",
+            "memory" => {
+                "the system does not tell, the server had ended, or it is several processes"
+            }
             _ if !had_measurement => NOT_REACHED,
             _ => NOT_MEASURED,
         };

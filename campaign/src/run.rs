@@ -1,5 +1,6 @@
 //! One run: launch a fresh server, have one scenario measured, stop the server, make the record.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
@@ -13,14 +14,17 @@ use schema::run::{Absent, CampaignSlot, EngineFacts, HardwareFacts, ModelFacts, 
 use schema::scenario::Tier;
 
 use crate::catalog::ScenarioEntry;
+use crate::container::{Container, Runtime};
 use crate::failure::{Happening, classify};
 use crate::files;
 use crate::inputs::Obtained;
+use crate::installed::is_same;
+use crate::launch::{CommandLine, Filling, command_line, container_line};
 use crate::places::CampaignPlaces;
 use crate::plan::{Cell, Side, Slot};
 use crate::process::Group;
 use crate::record::{LaunchFacts, Parts, assemble, seal};
-use crate::server::{Asked, Filling, Readiness, Server, ask, command_line, free_port};
+use crate::server::{Asked, Readiness, Server, ask, free_port};
 use crate::stop::Stop;
 use crate::tools::{BENCH, ToolError};
 use crate::world::World;
@@ -45,10 +49,32 @@ pub struct Engine {
 pub struct BuiltSide {
     pub side: Side,
     pub facts: EngineFacts,
-    /// `None` for a server that is already running.
+    /// `None` for a server that is already running, or that the PATH has.
     pub binary: Option<PathBuf>,
     /// What the server must say that it is; `None` where nothing was launched.
     pub version: Option<String>,
+    /// What it runs in.
+    pub image: Option<Contained>,
+}
+
+impl BuiltSide {
+    /// A program of this machine.
+    #[must_use]
+    pub fn program(
+        side: Side,
+        facts: EngineFacts,
+        binary: PathBuf,
+        version: Option<String>,
+    ) -> Self {
+        Self { side, facts, binary: Some(binary), version, image: None }
+    }
+}
+
+/// A container image and what runs it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Contained {
+    pub runtime: Runtime,
+    pub image: String,
 }
 
 /// One cell with its inputs at hand.
@@ -66,7 +92,7 @@ pub struct ReadyCell {
 }
 
 /// What the runs of a campaign share.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub struct Bench<'a> {
     pub world: &'a World,
     pub engine: &'a Engine,
@@ -202,27 +228,19 @@ impl Bench<'_> {
     ) -> Result<(Server, Readiness), Stop> {
         let world = self.world;
         let limit = Duration::from_secs(self.engine.file.launch.timeout_s);
-        let mut env = self.engine.file.launch.env.clone();
+        let mut env = match side.image {
+            Some(_) => BTreeMap::new(),
+            None => self.engine.file.launch.env.clone(),
+        };
         for tries_left in (0..PORT_TRIES).rev() {
             let port = free_port()?;
-            let line = command_line(
-                &self.engine.file,
-                Filling {
-                    engine: &self.engine.id,
-                    binary: side.binary.as_deref().unwrap_or(self.engine.id.as_ref()),
-                    model: &cell.model.path,
-                    random_weights: cell.model.random_weights,
-                    tp: cell.cell.tp,
-                    port,
-                    flags: &side.side.flags,
-                },
-            );
+            let (line, removal) = self.line(slot, side, cell, port)?;
             let redact = |words: &[String]| -> Vec<String> {
                 words.iter().map(|word| world.identity.redact(word)).collect()
             };
             launch.argv = Some(redact(&line.recorded));
             let log = self.places.log(&slot.run);
-            let mut server = Server::start(&line.argv, &env, port, &log)?;
+            let mut server = Server::start(&line.argv, &env, port, &log)?.removed_by(removal);
             let readiness =
                 server.wait_ready(&world.tools, &self.engine.path, limit, &world.interrupt)?;
             let taken = matches!(readiness, Readiness::Exited(_))
@@ -237,6 +255,43 @@ impl Bench<'_> {
             }
         }
         Err(Stop::environment("no free port stayed free long enough to start a server on it"))
+    }
+
+    /// What starts the server, and what removes it where ending its process does not.
+    fn line(
+        &self,
+        slot: &Slot,
+        side: &BuiltSide,
+        cell: &ReadyCell,
+        port: u16,
+    ) -> Result<(CommandLine, Option<Vec<String>>), Stop> {
+        let file = &self.engine.file;
+        let (model, binary) = (cell.model.served(), side.binary.as_deref());
+        let binary = binary.unwrap_or(self.engine.id.as_ref());
+        let filling = Filling {
+            random_weights: cell.model.random_weights,
+            tp: cell.cell.tp,
+            asked: &cell.cell.asked,
+            flags: &side.side.flags,
+            ..Filling::measured(&self.engine.id, binary, &model, port)
+        };
+        let Some(contained) = &side.image else {
+            return Ok((command_line(file, filling)?, None));
+        };
+        let hub = self.world.hub_home.to_string_lossy();
+        let more = file.launch.env.iter().map(|(name, value)| format!("{name}={value}"));
+        let said = file.launch.image.as_ref().map_or(&[][..], |image| &image.env);
+        let more: Vec<String> = more.filter(|variable| !said.contains(variable)).collect();
+        let container = Container {
+            runtime: contained.runtime,
+            image: &contained.image,
+            name: &format!("redline-{}", slot.run.to_lowercase()),
+            hub: &hub,
+            model: cell.model.hub.is_none().then_some(&*model),
+            env: &more,
+            gpus: self.hardware.0.gpu.as_ref().is_some_and(|gpus| !gpus.is_empty()),
+        };
+        Ok((container_line(file, filling, &container)?, container.removal()))
     }
 
     /// Measures a server that somebody else started.
@@ -387,7 +442,7 @@ fn time_limit(tier: Tier) -> Duration {
 fn other_version(side: &BuiltSide, probe: &Probe) -> Option<Happening> {
     let expected = side.version.as_deref()?;
     let found = probe.version.as_deref()?;
-    (found != expected)
+    (!is_same(found, expected))
         .then(|| Happening::OtherVersion { expected: expected.to_owned(), found: found.to_owned() })
 }
 
@@ -397,7 +452,9 @@ fn model_facts(cell: &ReadyCell, launched: bool) -> ModelFacts {
     if launched {
         facts.source = Some(cell.model.source.clone());
         facts.weights = Some(if cell.model.random_weights { "random" } else { "real" }.to_owned());
-        facts.weights_sha256 = (!cell.model.random_weights).then(|| cell.model.sha256.clone());
+        facts.revision = cell.model.hub.as_ref().map(|hub| hub.revision.clone());
+        let is_hashed = !cell.model.random_weights && !cell.model.sha256.is_empty();
+        facts.weights_sha256 = is_hashed.then(|| cell.model.sha256.clone());
         facts.format = cell.model.path.extension().map(|e| e.to_string_lossy().into_owned());
     }
     facts

@@ -9,11 +9,12 @@ use schema::exit::Exit;
 use crate::cli::Serve;
 use crate::git::Git;
 use crate::inputs::Input;
+use crate::launch::{Filling, command_line};
 use crate::lock::Lock;
 use crate::plan::Side;
 use crate::process::ProcessError;
 use crate::release;
-use crate::server::{Filling, command_line};
+use crate::run::Engine;
 use crate::sides::{Origin, Wanted, build_one};
 use crate::stop::Stop;
 use crate::world::World;
@@ -31,26 +32,24 @@ pub fn run(world: &World, flags: &Serve) -> Result<Exit, Stop> {
     let git = Git::open(&world.programs.git, world.places.root(), &world.interrupt)?;
     let history = release::read_history(&git, &[&flags.release])?;
     let found = release::resolve(&history, &flags.release)?;
-    let side = Side { release: found.name.clone(), variant: None, flags: Vec::new() };
-    let built = build_one(world, "redline", &Wanted { side, origin: Origin::Release(found) })?;
+    let (path, file) = world.catalog.engine("redline")?;
+    let engine = Engine { id: "redline".to_owned(), path, file };
+    let side = Side::plain(&engine.id, &found.name);
+    let wanted = Wanted { side, engine, origin: Origin::Release(found) };
+    let built = build_one(world, &wanted)?;
     world.console.step(world.clock.elapsed(), &format!("Fetch {}", flags.model));
     let model = world.fetcher().obtain(&Input::model(&flags.model, &model_file))?;
     // Serving disturbs nobody's build; a campaign may start beside it, at its own risk.
     drop(lock);
-    let (_, engine) = world.catalog.engine("redline")?;
     let (extra, port) = split_port(&flags.flags);
-    let line = command_line(
-        &engine,
-        Filling {
-            engine: "redline",
-            binary: built.binary.as_deref().unwrap_or(Path::new("redline")),
-            model: &model.path,
-            random_weights: model.random_weights,
-            tp: 1,
-            port,
-            flags: &extra,
-        },
-    );
+    let (binary, name) = (built.binary.as_deref(), model.served());
+    let binary = binary.unwrap_or(Path::new("redline"));
+    let filling = Filling {
+        random_weights: model.random_weights,
+        flags: &extra,
+        ..Filling::measured("redline", binary, &name, port)
+    };
+    let line = command_line(&wanted.engine.file, filling)?;
     world.console.step(world.clock.elapsed(), &format!("Serve {}", flags.model));
     let Some((program, args)) = line.argv.split_first() else {
         return Err(Stop::wrong_use("the engine's file names no program to launch"));

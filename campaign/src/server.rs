@@ -9,7 +9,6 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use schema::engine::EngineFile;
 use schema::probe::Probe;
 
 use crate::files::{self, FileError};
@@ -25,52 +24,6 @@ const LOOK: Duration = Duration::from_millis(50);
 const PROBE_LIMIT: Duration = Duration::from_secs(10);
 /// How much of a log's end is read for a message.
 const TAIL_BYTES: usize = 16 * 1024;
-
-/// The command line of a server, and the form of it that enters a record.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CommandLine {
-    pub argv: Vec<String>,
-    /// With `{model}` and `{port}` in place of what they were.
-    pub recorded: Vec<String>,
-}
-
-/// What fills the placeholders of an engine's command line.
-#[derive(Debug, Clone, Copy)]
-pub struct Filling<'a> {
-    pub engine: &'a str,
-    pub binary: &'a Path,
-    pub model: &'a Path,
-    /// The engine makes up weights for the model's configuration.
-    pub random_weights: bool,
-    pub tp: u32,
-    pub port: u16,
-    pub flags: &'a [String],
-}
-
-/// Fills an engine's command line and appends the side's own flags.
-#[must_use]
-pub fn command_line(file: &EngineFile, with: Filling<'_>) -> CommandLine {
-    let tp = with.tp.to_string();
-    let fill = |text: &str, binary: &str, model: &str, port: &str| {
-        text.replace("{binary}", binary)
-            .replace("{model}", model)
-            .replace("{tp}", &tp)
-            .replace("{port}", port)
-    };
-    let (binary, model) = (with.binary.to_string_lossy(), with.model.to_string_lossy());
-    let port = with.port.to_string();
-    let template = file.launch.argv.iter();
-    let mut argv: Vec<String> =
-        template.clone().map(|text| fill(text, &binary, &model, &port)).collect();
-    let mut recorded: Vec<String> =
-        template.map(|text| fill(text, with.engine, "{model}", "{port}")).collect();
-    let random = if with.random_weights { &file.launch.random_weights[..] } else { &[] };
-    for flags in [random, with.flags] {
-        argv.extend_from_slice(flags);
-        recorded.extend_from_slice(flags);
-    }
-    CommandLine { argv, recorded }
-}
 
 /// How waiting for a server ended.
 #[derive(Debug)]
@@ -90,6 +43,8 @@ pub enum Readiness {
 #[derive(Debug)]
 pub struct Server {
     group: Group,
+    /// What removes what its process leaves behind.
+    removal: Option<Vec<String>>,
     port: u16,
     log: PathBuf,
     started: Instant,
@@ -124,7 +79,14 @@ impl Server {
         command.args(args).envs(env).stdout(out).stderr(err);
         let started = Instant::now();
         let group = Group::start(&mut command)?;
-        Ok(Self { group, port, log: log.to_owned(), started })
+        Ok(Self { group, removal: None, port, log: log.to_owned(), started })
+    }
+
+    /// The same, with what removes its container at its end.
+    #[must_use]
+    pub fn removed_by(mut self, removal: Option<Vec<String>>) -> Self {
+        self.removal = removal;
+        self
     }
 
     #[must_use]
@@ -181,9 +143,13 @@ impl Server {
         }
     }
 
-    /// Peak resident memory so far; `None` where the system does not tell.
+    /// Peak resident memory so far; `None` where the system does not tell, and for a server of
+    /// several processes, which share pages.
     #[must_use]
     pub fn rss_bytes_max(&self) -> Option<u64> {
+        if self.removal.is_some() || self.group.members() != 1 {
+            return None;
+        }
         status_bytes(&self.status()?, "VmHWM")
     }
 
@@ -196,6 +162,10 @@ impl Server {
     /// Drains and ends the server.
     pub fn stop(&mut self) {
         self.group.end(GRACE);
+        if let Some((program, args)) = self.removal.take().as_deref().and_then(<[_]>::split_first) {
+            // One that has ended by itself is gone already.
+            let _ = Command::new(program).args(args).output();
+        }
     }
 
     /// The end of what it wrote.
@@ -218,6 +188,12 @@ impl Server {
     fn listens(&self) -> bool {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
         TcpStream::connect_timeout(&address, LOOK).is_ok()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop();
     }
 }
 
@@ -317,36 +293,6 @@ fn micros(duration: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn no_path_and_no_port_enters_the_recorded_command_line() {
-        let text = include_str!("../../suite/engines/redline.toml");
-        let file = schema::engine::parse(text).unwrap();
-        let flags = ["--threads".to_owned(), "2".to_owned()];
-        let with = Filling {
-            engine: "redline",
-            binary: Path::new("/home/a/bin/redline"),
-            model: Path::new("/home/a/m.gguf"),
-            random_weights: false,
-            tp: 2,
-            port: 4711,
-            flags: &flags,
-        };
-        let line = command_line(&file, with);
-        assert_eq!(
-            line.argv.join(" "),
-            "/home/a/bin/redline serve /home/a/m.gguf --tp 2 --port 4711 --threads 2"
-        );
-        assert_eq!(
-            line.recorded.join(" "),
-            "redline serve {model} --tp 2 --port {port} --threads 2"
-        );
-        let line = command_line(&file, Filling { random_weights: true, ..with });
-        assert_eq!(
-            line.recorded.join(" "),
-            "redline serve {model} --tp 2 --port {port} --load-format random --threads 2"
-        );
-    }
 
     #[test]
     fn memory_is_read_in_bytes() {

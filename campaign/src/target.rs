@@ -69,6 +69,27 @@ pub fn choose<'a>(
         .ok_or(TargetError::NoneFits)
 }
 
+/// The same for a plan that is only looked at: the target asked for need not be this machine's.
+///
+/// # Errors
+/// The one asked for is unknown, or none fits.
+pub fn plan_for<'a>(
+    targets: &'a BTreeMap<String, Target>,
+    asked: Option<&str>,
+    gpus: &[GpuSeen],
+) -> Result<(&'a str, &'a Target), TargetError> {
+    match asked.and_then(|id| targets.get_key_value(id)) {
+        Some((id, target)) => Ok((id, target)),
+        None => choose(targets, asked, gpus),
+    }
+}
+
+/// True when the machine at hand is one of the target's.
+#[must_use]
+pub fn is_here(target: &Target, gpus: &[GpuSeen]) -> bool {
+    !needs_device(target) || fits(&target.matches, gpus)
+}
+
 /// True when the target is a class of GPUs.
 #[must_use]
 pub fn needs_device(target: &Target) -> bool {
@@ -141,7 +162,9 @@ mod tests {
             error.to_string(),
             "target `h200-141g` needs a GPU named like h200, and this machine has no GPU"
         );
-        let error = choose(&targets(), Some("b200"), &[]).unwrap_err();
+        assert_eq!(plan_for(&targets(), Some("h200-141g"), &[]).unwrap().0, "h200-141g");
+        assert!(!is_here(&targets()["h200-141g"], &[]) && is_here(&targets()["cpu"], &[]));
+        let error = plan_for(&targets(), Some("b200"), &[]).unwrap_err();
         assert!(error.to_string().contains("known are a100-80g, cpu, h20-96g, h200-141g"));
         assert_eq!(error.exit(), Exit::Unsound);
     }

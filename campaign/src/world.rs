@@ -115,6 +115,8 @@ pub struct World {
     pub cores: u32,
     pub pid: u32,
     pub random: u128,
+    /// Folder of the local cache of models from the hub, below which `hub/` lies.
+    pub hub_home: PathBuf,
     /// Paths of inputs by their ids, from the command line.
     pub given: BTreeMap<String, PathBuf>,
     /// The command as it was typed, without the program.

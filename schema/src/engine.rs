@@ -15,8 +15,17 @@ pub struct EngineFile {
     pub info: Info,
     pub cache: Cache,
     pub request: Request,
-    /// What the suite reads from `/metrics`, by the suite's name for it.
+    /// What the suite reads from the page of metrics, by the suite's name for it.
     pub metrics: BTreeMap<String, String>,
+    /// Route of that page, in Prometheus' text format; else [`METRICS`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metrics_route: Option<String>,
+    /// The Python package that it is, for an engine that is installed and not built.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub package: Option<Package>,
+    /// What a reader of its numbers should know.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub quirks: Vec<Quirk>,
     /// Figures that a program of the engine measures by itself, without a server.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub figures: BTreeMap<String, FigureTool>,
@@ -26,7 +35,19 @@ pub struct EngineFile {
     pub source: Option<Source>,
 }
 
-/// The command line. `{binary}`, `{model}`, `{tp}`, `{port}` are filled in.
+/// Where an engine's counters are, unless its file says otherwise.
+pub const METRICS: &str = "/metrics";
+
+impl EngineFile {
+    /// Route of the engine's counters.
+    #[must_use]
+    pub fn metrics_route(&self) -> &str {
+        self.metrics_route.as_deref().unwrap_or(METRICS)
+    }
+}
+
+/// The command line: `argv`, then the settings that are asked for. `{binary}`, `{model}`, `{tp}`,
+/// `{port}` are filled in.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Launch {
@@ -43,8 +64,115 @@ pub struct Launch {
     /// Flags that have it make up weights of the model's shape; none where it cannot.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub random_weights: Vec<String>,
+    /// Flags that open what the suite asks for, such as its counters, where they are closed by
+    /// default.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub observe: Vec<String>,
+    #[serde(default)]
+    pub settings: Settings,
+    /// The same in a container.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image: Option<Image>,
     /// How long a start may take before it is called a hang.
     pub timeout_s: u64,
+}
+
+/// How each thing is said that a launch may ask for; one that is not here cannot be asked for, or
+/// is said in `argv`. They follow `argv` in this order.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// Tensor-parallel ranks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tp: Option<Setting>,
+    /// The address that it listens on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<Setting>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub port: Option<Setting>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seed: Option<Setting>,
+    /// Tokens of the longest sequence.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub context: Option<Setting>,
+    /// Share of the memory that it may take, as it counts that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Setting>,
+}
+
+/// One of them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Setting {
+    /// With `{value}` in place of what is asked for.
+    pub flags: Vec<String>,
+    /// What holds without them: asking for that says nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default: Option<String>,
+}
+
+impl Setting {
+    /// The flags that say `value`.
+    #[must_use]
+    pub fn words(&self, value: &str) -> Vec<String> {
+        if self.default.as_deref() == Some(value) {
+            return Vec::new();
+        }
+        self.flags.iter().map(|flag| flag.replace("{value}", value)).collect()
+    }
+}
+
+/// A container image, and what is said inside it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Image {
+    /// With `{release}` in place of the release's name, or `{version}`, which has no `v`.
+    pub name: String,
+    /// What follows the image's name; settings come after it.
+    pub argv: Vec<String>,
+    /// `NAME=VALUE`, in the order in which they are said.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub env: Vec<String>,
+    /// Where the folder of models from the hub lies inside.
+    pub hub: String,
+}
+
+/// A Python package.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Package {
+    /// Its name, or those of its builds, the first of which is installed.
+    pub names: Vec<String>,
+}
+
+/// What an engine does otherwise than others.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Quirk {
+    pub says: String,
+    /// The first release that does so; else all before `until`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// The first release that does not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until: Option<String>,
+    /// File of the package, or page of the documentation, that shows it.
+    pub source: String,
+}
+
+impl Quirk {
+    /// True of a release, with or without `v`; of all where it is no version of numbers.
+    #[must_use]
+    pub fn is_of(&self, release: &str) -> bool {
+        let numbers = |version: &str| -> Option<Vec<u64>> {
+            let version = version.trim_start_matches('v').split(['+', '-']).next()?;
+            version.split('.').map(|part| part.parse().ok()).collect()
+        };
+        let Some(release) = numbers(release) else { return true };
+        let bound = |version: &Option<String>| version.as_deref().and_then(numbers);
+        bound(&self.from).is_none_or(|from| from <= release)
+            && bound(&self.until).is_none_or(|until| release < until)
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -59,7 +187,49 @@ pub struct Ready {
 #[serde(deny_unknown_fields)]
 pub struct Info {
     pub dialect: InfoDialect,
+    /// Where it tells its configuration; none where it does not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub route: Option<String>,
+    /// Of dialect `fields`: where its version stands.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<Told>,
+    /// Of dialect `fields`: JSON pointers (RFC 6901) into the answer by the engine's own name of
+    /// the flag; the first that leads anywhere counts. Nothing else of the answer is kept.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub flags: BTreeMap<String, Vec<String>>,
+    /// Of dialect `fields`: which of those flags say what a record asks for.
+    #[serde(default)]
+    pub facts: InfoFacts,
+}
+
+/// Where something is told.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Told {
     pub route: String,
+    /// JSON pointer.
+    pub at: String,
+}
+
+/// Flags by what they mean. One behind `!` says the opposite.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct InfoFacts {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tp: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_batch_size: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kv_dtype: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefix_cache: Option<String>,
+    /// Tokens of a page of the prefix cache.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub page_tokens: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dtype: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -70,6 +240,9 @@ pub enum InfoDialect {
     /// `/props` of `llama-server`.
     #[serde(rename = "llama.cpp")]
     LlamaCpp,
+    /// What the file's `flags` point at. A text of `name=value, name=value` in the answer is read
+    /// as the object that it spells.
+    Fields,
 }
 
 /// How the prefix cache is emptied and its hits are read.
@@ -119,6 +292,14 @@ pub struct Source {
     pub programs: Vec<String>,
 }
 
+impl Source {
+    /// Version of the distribution.
+    #[must_use]
+    pub fn version(&self) -> &str {
+        self.sdist.split_once("==").map_or("unknown", |(_, version)| version)
+    }
+}
+
 /// What a request may carry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -140,4 +321,32 @@ pub struct Request {
 /// The text is not TOML of this shape.
 pub fn parse(text: &str) -> Result<EngineFile, Box<toml::de::Error>> {
     toml::from_str(text).map_err(Box::new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quirk_holds_from_its_first_release_until_another() {
+        let quirk = |from: Option<&str>, until: Option<&str>| Quirk {
+            says: String::new(),
+            from: from.map(str::to_owned),
+            until: until.map(str::to_owned),
+            source: String::new(),
+        };
+        let old = quirk(None, Some("0.10.0"));
+        assert!(old.is_of("v0.9.2") && old.is_of("0.9.2.post1"));
+        assert!(!old.is_of("v0.10.0") && !old.is_of("0.17.1+cpu"));
+        let new = quirk(Some("0.10.0"), None);
+        assert!(new.is_of("0.10.0") && new.is_of("0.10.0.1") && !new.is_of("0.9.9"));
+        assert!(new.is_of("unknown") && quirk(None, None).is_of("0.1.0"));
+    }
+
+    #[test]
+    fn a_setting_is_said_unless_it_holds_anyway() {
+        let setting = Setting { flags: vec!["--tp={value}".into()], default: Some("1".into()) };
+        assert_eq!(setting.words("1"), [""; 0]);
+        assert_eq!(setting.words("2"), ["--tp=2"]);
+    }
 }

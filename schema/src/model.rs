@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 /// `suite/models/<id>.toml`. The id is the file's stem. Either `sources` and `sha256` are given, or
-/// `config` is.
+/// one source that is a name on the hub, or `config`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ModelFile {
@@ -30,6 +30,8 @@ pub struct ModelFile {
 pub enum Weights<'a> {
     /// A file of that SHA-256.
     File { sources: &'a [InputSource], sha256: &'a str },
+    /// What the hub has under that name, in its newest revision that the local cache holds.
+    Hub { id: &'a str },
     /// The engine makes them up, for a model of this `config.json`.
     Random { config: &'a Map<String, Value> },
 }
@@ -40,6 +42,9 @@ impl ModelFile {
     pub fn weights(&self) -> Option<Weights<'_>> {
         match (&self.sources[..], &self.sha256, &self.config) {
             (sources @ [_, ..], Some(sha256), None) => Some(Weights::File { sources, sha256 }),
+            ([source], None, None) if source.file.is_none() => {
+                source.hub.as_deref().map(|id| Weights::Hub { id })
+            }
             ([], None, Some(config)) => Some(Weights::Random { config }),
             _ => None,
         }
@@ -107,7 +112,7 @@ pub enum RepairMethod {
 pub fn parse_model(text: &str) -> Result<ModelFile, Box<toml::de::Error>> {
     let file: ModelFile = toml::from_str(text)?;
     if file.weights().is_none() {
-        let message = "either `sources` and `sha256` are needed, or `config`";
+        let message = "either `sources` and `sha256` are needed, or the name of a model on the hub, or `config`";
         return Err(Box::new(toml::de::Error::custom(message)));
     }
     Ok(file)
@@ -131,12 +136,19 @@ mod tests {
         let read = |text: &str| parse_model(&format!("{rest}{text}"));
         let file = read("sources = [{ pip = \"a==1\" }]\nsha256 = \"00\"\n").unwrap();
         assert!(matches!(file.weights(), Some(Weights::File { sha256: "00", .. })));
+        let hub = read("sources = [{ hub = \"a/b\" }]\n").unwrap();
+        assert_eq!(hub.weights(), Some(Weights::Hub { id: "a/b" }));
         let shape = read("[config]\nhidden_size = 64\n").unwrap();
         let Some(Weights::Random { config }) = shape.weights() else { panic!("{shape:?}") };
         assert_eq!(config["hidden_size"], 64);
-        for bad in ["", "sha256 = \"00\"\n", "sources = []\nsha256 = \"00\"\n"] {
+        for bad in [
+            "",
+            "sources = [{ pip = \"a==1\" }]\n",
+            "sha256 = \"00\"\n",
+            "sources = []\nsha256 = \"00\"\n",
+        ] {
             let error = read(bad).unwrap_err().to_string();
-            assert!(error.contains("`sources` and `sha256` are needed, or `config`"), "{error}");
+            assert!(error.contains("or the name of a model on the hub, or `config`"), "{error}");
         }
         let both = "sources = [{ pip = \"a==1\" }]\nsha256 = \"00\"\n[config]\nx = 1\n";
         assert!(read(both).is_err());

@@ -38,6 +38,15 @@ pub struct TargetModel {
     pub id: String,
     /// Tensor-parallel ranks.
     pub tp: u32,
+    /// What every launch of it asks for; else as the engine does by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+    /// Tokens of the longest sequence.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub context_tokens: Option<u64>,
+    /// Share of the memory, as each engine counts that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_percent: Option<u32>,
 }
 
 /// Reads a target file.

@@ -10,6 +10,7 @@ use registry::{Stored, trend};
 use schema::kernel::KernelRecord;
 use serde::Serialize;
 
+use crate::asset::ASSETS;
 use crate::catalog::{Catalog, ReleaseKey, Run};
 use crate::compare;
 use crate::link::{Place, Target};
@@ -17,14 +18,12 @@ use crate::pages::{frame, release_frame, target};
 use crate::template::{Frame, Renderer};
 use crate::view::data::DataView;
 use crate::view::diff::DiffView;
+use crate::view::explore::{self, ExploreView};
 use crate::view::kernels::KernelsView;
 use crate::view::method::MethodView;
 use crate::view::overview::OverviewView;
 use crate::view::release::{Related, ReleaseView};
 use crate::view::run::RunView;
-
-/// The one style sheet.
-const STYLE: &str = include_str!("../static/site.css");
 
 /// A site under way, in a folder beside its destination.
 struct Site<'a> {
@@ -44,7 +43,9 @@ pub fn build(catalog: &Catalog, roots: &[&Path], renderer: &Renderer, out: &Path
     remove(&folder)?;
     let runs: Vec<&Run> = catalog.runs.iter().collect();
     let site = Site { folder, catalog, renderer, runs };
-    site.file("site.css", STYLE)?;
+    for (path, text) in ASSETS {
+        site.file(path, text)?;
+    }
     let diffs = site.diffs()?;
     let kernels = site.kernels()?;
     site.releases(&diffs, &kernels)?;
@@ -62,6 +63,7 @@ pub fn build(catalog: &Catalog, roots: &[&Path], renderer: &Renderer, out: &Path
     };
     site.overview(listed(&diffs), listed(&kernels))?;
     site.method()?;
+    site.explore()?;
     site.data(roots)?;
     site.put_in_place(out)
 }
@@ -157,6 +159,12 @@ impl Site<'_> {
     fn method(&self) -> Result<()> {
         let frame = frame("Method", &[], vec![("Method".to_owned(), None)]);
         self.page("method", &Target::Method, &frame, &MethodView::new())
+    }
+
+    fn explore(&self) -> Result<()> {
+        let frame = frame("Explore", &self.runs, vec![("Explore".to_owned(), None)]);
+        self.page("explore", &Target::Explore, &frame, &ExploreView::new(self.catalog))?;
+        self.file("data/explore.json", &explore::data(self.catalog))
     }
 
     /// The list of the data, and the data.

@@ -5,6 +5,7 @@
 //! [`chart`] draws, [`template`] fills in `templates/`, and [`pages`] and [`text`] put the
 //! results together.
 
+pub mod asset;
 pub mod build;
 pub mod catalog;
 pub mod chart;

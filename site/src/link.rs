@@ -10,10 +10,11 @@ use serde::{Serialize, Serializer};
 /// Something a page can point to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Target {
-    /// One of the pages that exist once: overview, method, data.
+    /// One of the pages that exist once: overview, method, data, explorer.
     Overview,
     Method,
     Data,
+    Explore,
     /// A release on a hardware.
     Release {
         engine: String,
@@ -63,6 +64,7 @@ impl Target {
             Self::Overview => leaf.to_owned(),
             Self::Method => format!("method/{leaf}"),
             Self::Data => format!("data/{leaf}"),
+            Self::Explore => format!("explore/{leaf}"),
             Self::Release { engine, release, hardware } if place == Place::Registry => {
                 schema::path::of_page(&part(engine), &part(release), &part(hardware))
             }
@@ -95,6 +97,7 @@ impl Target {
             "overview" => Self::Overview,
             "method" => Self::Method,
             "data" => Self::Data,
+            "explore" => Self::Explore,
             "release" => Self::Release { engine: next()?, release: next()?, hardware: next()? },
             "diff" => Self::Diff {
                 engine: next()?,
@@ -118,6 +121,7 @@ impl fmt::Display for Target {
             Self::Overview => vec!["overview"],
             Self::Method => vec!["method"],
             Self::Data => vec!["data"],
+            Self::Explore => vec!["explore"],
             Self::Release { engine, release, hardware } => {
                 vec!["release", engine, release, hardware]
             }
@@ -172,7 +176,8 @@ pub fn anchor(text: &str) -> String {
     part(text).to_lowercase().replace(['.', '@', '+'], "-")
 }
 
-fn percent_encode(part: &str) -> String {
+/// `part` with everything but the plainest characters as `%XX`.
+pub(crate) fn percent_encode(part: &str) -> String {
     let mut out = String::with_capacity(part.len());
     for byte in part.bytes() {
         if byte.is_ascii_alphanumeric() || b"._-@+~".contains(&byte) {

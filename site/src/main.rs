@@ -1,5 +1,7 @@
 //! `redline-site`: renders a registry as a site, as Markdown pages, or as a table.
 
+mod preview;
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -39,6 +41,16 @@ enum Command {
         source: Source,
         #[arg(long, default_value = "target/site")]
         out: PathBuf,
+    },
+    /// Serves the HTML site on this machine, and makes it anew when records or templates change.
+    Preview {
+        #[command(flatten)]
+        source: Source,
+        #[arg(long, default_value = "target/preview")]
+        out: PathBuf,
+        /// Port on 127.0.0.1; 0 picks a free one.
+        #[arg(long, default_value_t = 0)]
+        port: u16,
     },
     /// Prints a release on a hardware as plain text.
     Table {
@@ -103,6 +115,10 @@ fn run(command: &Command) -> Result<Exit> {
             let catalog = Catalog::of(&registry);
             build::build(&catalog, &borrowed(&source.roots()), &Renderer::new()?, out)?;
             println!("{}", out.join("index.html").display());
+        }
+        Command::Preview { source, out, port } => {
+            let (registry, roots) = (source.registry.clone(), source.roots());
+            preview::Preview { registry, roots, out: out.clone(), port: *port }.serve()?;
         }
         Command::Table { source, engine, release, hardware } => {
             let registry = read(source)?;

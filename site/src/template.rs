@@ -1,6 +1,9 @@
 //! The templates and the engine that fills them in. Every file of `templates/` stands in one
 //! table; an unknown key is an error that names file, line and key.
 
+use std::path::Path;
+
+use anyhow::Context as _;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Serde, Value};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Output, State, UndefinedBehavior};
@@ -22,6 +25,8 @@ templates![
     "pages/data.md",
     "pages/diff.html",
     "pages/diff.md",
+    "pages/explore.html",
+    "pages/explore.md",
     "pages/kernels.html",
     "pages/kernels.md",
     "pages/method.html",
@@ -92,7 +97,22 @@ impl Renderer {
         Self::with(TEMPLATES)
     }
 
-    fn with(templates: &[(&'static str, &'static str)]) -> Result<Self, RenderError> {
+    /// Compiles the templates as they lie below `folder` now, not as they were built in.
+    ///
+    /// # Errors
+    /// One of them cannot be read or has a syntax error.
+    pub fn of_folder(folder: &Path) -> anyhow::Result<Self> {
+        let mut texts = Vec::new();
+        for (name, _) in TEMPLATES {
+            let file = folder.join(name);
+            let text = std::fs::read_to_string(&file)
+                .with_context(|| format!("cannot read `{}`", file.display()))?;
+            texts.push((*name, text));
+        }
+        Ok(Self::with(&texts)?)
+    }
+
+    fn with<T: AsRef<str>>(templates: &[(&'static str, T)]) -> Result<Self, RenderError> {
         let mut env = Environment::new();
         env.set_undefined_behavior(UndefinedBehavior::Strict);
         let mut syntax = SyntaxConfig::builder();
@@ -112,9 +132,14 @@ impl Renderer {
                 escape::ticks(&text, escape::html, escape::html_code)
             })
         });
+        env.add_filter("csv", |heads: Vec<String>, rows: Vec<Vec<String>>| {
+            Value::from_safe_string(csv_address(&heads, &rows))
+        });
+        env.add_filter("slug", |text: String| link::anchor(&text));
         env.add_filter("fence", |text: String| Value::from_safe_string(escape::fence(&text)));
         for (name, text) in templates {
-            env.add_template(name, text).map_err(|error| explain(error, name))?;
+            env.add_template_owned(*name, text.as_ref().to_owned())
+                .map_err(|error| explain(error, name))?;
         }
         Ok(Self { env })
     }
@@ -146,6 +171,17 @@ impl Renderer {
         let template = self.env.get_template(name).map_err(|error| explain(error, name))?;
         template.render(context).map_err(|error| explain(error, name))
     }
+}
+
+/// A table as an address that holds it whole, as comma-separated values (RFC 4180): a chart's
+/// figures can be saved without a file beside the page.
+fn csv_address(heads: &[String], rows: &[Vec<String>]) -> String {
+    let line = |cells: &[String]| {
+        let cells: Vec<String> = cells.iter().map(|cell| registry::export::quoted(cell)).collect();
+        cells.join(",") + "\r\n"
+    };
+    let text: String = std::iter::once(line(heads)).chain(rows.iter().map(|r| line(r))).collect();
+    format!("data:text/csv;charset=utf-8,{}", link::percent_encode(&text))
 }
 
 fn write_escaped(out: &mut Output, state: &mut State, value: &Value) -> Result<(), Error> {
@@ -191,7 +227,6 @@ fn explain(error: Error, name: &str) -> RenderError {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
-    use std::path::Path;
 
     use super::*;
 
@@ -246,6 +281,17 @@ mod tests {
             .expect_err("a missing key is a fault");
         assert_eq!((error.template.as_str(), error.line), ("partials/b.html", 2));
         assert!(error.to_string().contains("view.missing"), "{error}");
+    }
+
+    #[test]
+    fn a_table_is_an_address_that_holds_it() {
+        let heads = ["Scenario", "Output tokens/s"].map(str::to_owned);
+        let rows = [vec!["a,\"b\"".to_owned(), "1,234 ±1 %".to_owned()]];
+        assert_eq!(
+            csv_address(&heads, &rows),
+            "data:text/csv;charset=utf-8,Scenario%2COutput%20tokens%2Fs%0D%0A\
+             %22a%2C%22%22b%22%22%22%2C%221%2C234%20%C2%B11%20%25%22%0D%0A"
+        );
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! HTTP and git.
 
 mod bad_input;
+mod browser;
 mod client_bench;
 mod documents;
 mod failing;

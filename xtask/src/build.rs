@@ -61,7 +61,7 @@ pub fn run_results(shell: &Shell, verb: &str, rest: &[OsString]) -> Result<u8> {
 }
 
 /// Renders the site; with `--check` compares the committed pages with what they would be, with
-/// `--pages` renders those anew.
+/// `--pages` renders those anew, with `--open` serves the site and follows its sources.
 ///
 /// # Errors
 /// The program does not build.
@@ -69,6 +69,7 @@ pub fn run_site(shell: &Shell, rest: &[OsString]) -> Result<u8> {
     build(shell, &["redline-site"])?;
     match rest.split_first() {
         Some((word, rest)) if word == "--check" => run(shell, "redline-site", "check", rest),
+        Some((word, rest)) if word == "--open" => run(shell, "redline-site", "preview", rest),
         Some((word, rest)) if word == "--pages" => {
             let mut pages: Vec<OsString> = ["--out", "results"].map(OsString::from).into();
             pages.extend_from_slice(rest);

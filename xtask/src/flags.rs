@@ -35,8 +35,10 @@ Registry and site
   sync REMOTE             bring this clone and a remote together, with the pages of both
   import FILE...          record published results of others; --help lists the flags
   trend                   how figures went over releases and days, and where they changed
-  site [--check|--pages]  render the site to target/site; --check: are the committed pages
-                          fresh? --pages: render them anew
+  site [--check|--pages|--open]
+                          render the site to target/site; --check: are the committed pages
+                          fresh? --pages: render them anew; --open: serve the site on this
+                          machine and follow records and templates (--port N)
 
 Work on Redline
   ci [--extra]            everything that must pass; --extra: the slower stages

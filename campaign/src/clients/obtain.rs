@@ -62,6 +62,7 @@ fn sglang(world: &World) -> Result<(PathBuf, PathBuf), Stop> {
         sha256: SGLANG_SHA256.to_owned(),
         repair: None,
         config: None,
+        hub: None,
     };
     Ok((python, world.fetcher().obtain(&input)?.path))
 }

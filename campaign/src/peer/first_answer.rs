@@ -8,10 +8,11 @@ use nix::time::{ClockId, clock_gettime};
 use schema::probe::FirstAnswer;
 
 use crate::files::{FileError, make_dir, read_text};
+use crate::launch::{Filling, command_line};
 use crate::peer::PeerError;
 use crate::peer::side::Contender;
 use crate::process::{Group, describe};
-use crate::server::{Filling, Server, command_line, free_port};
+use crate::server::{Server, free_port};
 use crate::stop::Stop;
 use crate::tools::{BENCH, ToolError};
 use crate::world::World;
@@ -32,18 +33,9 @@ pub fn measure(
     (log, answer): (&Path, &Path),
 ) -> Result<f64, Stop> {
     let port = free_port()?;
-    let line = command_line(
-        &side.engine.file,
-        Filling {
-            engine: &side.engine.id,
-            binary: side.binary(),
-            model,
-            random_weights: false,
-            tp: 1,
-            port,
-            flags: &side.plain_flags,
-        },
-    );
+    let name = model.to_string_lossy();
+    let filling = Filling::measured(&side.engine.id, side.binary(), &name, port);
+    let line = command_line(&side.engine.file, Filling { flags: &side.plain_flags, ..filling })?;
     // Whatever ran before, the file is in the page cache.
     let read = fs::File::open(model).and_then(|mut f| std::io::copy(&mut f, &mut std::io::sink()));
     read.map_err(FileError::at("read", model))?;

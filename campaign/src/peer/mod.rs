@@ -157,7 +157,8 @@ fn cell(world: &World, model: Option<&str>) -> Result<Cell, Stop> {
             format!("`{model}` has random weights: there is no file that both could read");
         return Err(Stop::wrong_use(message));
     }
-    Ok(Cell { model: model.to_owned(), tp: 1, scenario: SCENARIO.to_owned() })
+    let (model, scenario) = (model.to_owned(), SCENARIO.to_owned());
+    Ok(Cell { model, tp: 1, scenario, ..Cell::default() })
 }
 
 /// Two sides over one model.

@@ -9,13 +9,13 @@ use serde::Serialize;
 
 use crate::files::FileError;
 use crate::inputs::cache::sha256_file;
+use crate::launch::{Filling, command_line};
 use crate::peer::build::BuildFacts;
 use crate::peer::memory::Resident;
 use crate::peer::perplexity::{self, Limit};
 use crate::peer::side::Contender;
 use crate::peer::table::{self, Row};
 use crate::peer::{Comparison, Measured};
-use crate::server::{Filling, command_line};
 use crate::stop::Stop;
 
 /// Everything that is answered.
@@ -155,10 +155,10 @@ impl EngineSide {
 
 fn engine_side(side: &Contender, build: Option<BuildFacts>) -> EngineSide {
     let recorded = |flags: &[String]| {
-        let (engine, binary, model) = (&*side.engine.id, side.binary(), "".as_ref());
-        let random_weights = false;
-        let filling = Filling { engine, binary, model, random_weights, tp: 1, port: 0, flags };
-        command_line(&side.engine.file, filling).recorded
+        let filling = Filling::measured(&side.engine.id, side.binary(), "", 0);
+        let line = command_line(&side.engine.file, Filling { flags, ..filling });
+        // Nothing is asked for that an engine's file could lack a flag for.
+        line.map(|line| line.recorded).unwrap_or_default()
     };
     let facts = &side.built.facts;
     EngineSide {

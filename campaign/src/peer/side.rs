@@ -3,17 +3,15 @@
 use std::path::Path;
 
 use schema::engine::{EngineFile, Source};
-use schema::run::EngineFacts;
+use schema::run::{BuildFacts, EngineFacts};
 
 use crate::git::Git;
 use crate::peer::build::PeerBuild;
 use crate::plan::Side;
 use crate::run::{BuiltSide, Engine};
-use crate::sides;
+use crate::sides::{self, REDLINE};
 use crate::stop::Stop;
 use crate::world::World;
-
-const REDLINE: &str = "redline";
 
 /// One side, ready to run.
 #[derive(Debug, Clone)]
@@ -40,33 +38,45 @@ impl Contender {
 pub fn redline(world: &World, threads: u32) -> Result<Contender, Stop> {
     let (path, file) = world.catalog.engine(REDLINE)?;
     let git = Git::open(&world.programs.git, world.places.root(), &world.interrupt)?;
-    let wanted = sides::working_tree(world, &git, None)?;
-    let mut built = sides::build_one(world, REDLINE, &wanted)?;
-    let plain_flags = thread_flags(&file, threads);
-    built.side.flags = [&plain_flags[..], &file.launch.load].concat();
-    Ok(Contender { engine: Engine { id: REDLINE.to_owned(), path, file }, built, plain_flags })
+    let engine = Engine { id: REDLINE.to_owned(), path, file };
+    let wanted = sides::working_tree(world, &git, &engine, None)?;
+    let mut built = sides::build_one(world, &wanted)?;
+    let plain_flags = thread_flags(&engine.file, threads);
+    built.side.flags = loaded_flags(&engine.file, threads);
+    Ok(Contender { engine, built, plain_flags })
 }
 
 /// The peer's side: the first of its programs is the server.
 #[must_use]
 pub fn peer(engine: Engine, source: &Source, build: &PeerBuild, threads: u32) -> Contender {
     let server = source.programs.first().map_or("", String::as_str);
-    let release = source.sdist.split_once("==").map_or("unknown", |(_, version)| version);
     let facts = EngineFacts {
         name: engine.id.clone(),
-        release: format!("v{release}"),
+        release: format!("v{}", source.version()),
         binary_sha256: build.facts.programs.get(server).cloned(),
         toolchain: build.facts.compiler.clone(),
         dirty: Some(false),
         features: Some(build.facts.settings.clone()),
+        build: Some(BuildFacts {
+            profile: Some("release".to_owned()),
+            source_url: Some(source.sdist.clone()),
+            patches: Some(Vec::new()),
+            ..BuildFacts::default()
+        }),
         ..EngineFacts::default()
     };
     let plain_flags = thread_flags(&engine.file, threads);
-    let flags = [&plain_flags[..], &engine.file.launch.load].concat();
-    let side = Side { release: facts.release.clone(), variant: None, flags };
+    let flags = loaded_flags(&engine.file, threads);
+    let side = Side { flags, ..Side::plain(&engine.id, &facts.release) };
     // What it says of its version is not the package's.
-    let built = BuiltSide { side, facts, binary: Some(build.dir.join(server)), version: None };
+    let built = BuiltSide::program(side, facts, build.dir.join(server), None);
     Contender { engine, built, plain_flags }
+}
+
+/// Flags of a launch that is loaded.
+#[must_use]
+pub fn loaded_flags(file: &EngineFile, threads: u32) -> Vec<String> {
+    [thread_flags(file, threads), file.launch.load.clone()].concat()
 }
 
 fn thread_flags(file: &EngineFile, threads: u32) -> Vec<String> {

@@ -19,7 +19,7 @@ use crate::plan::Cell;
 use crate::process::{self, describe};
 use crate::proof::layout::BoxPlaces;
 use crate::record::RecordError;
-use crate::run::{BuiltSide, ReadyCell};
+use crate::run::{BuiltSide, Engine, ReadyCell};
 use crate::sides::{self, Origin, Wanted};
 use crate::stop::Stop;
 use crate::tools::{BENCH, ToolError};
@@ -48,7 +48,7 @@ pub fn run(world: &World, flags: &PackFlags) -> Result<Exit, Stop> {
     let proof = world.catalog.proof(&flags.proof)?;
     let _lock = Lock::take(&world.places.lock(), world.pid)?;
     let wanted = wanted(world, flags)?;
-    let built = sides::build_one(world, ENGINE, &wanted)?;
+    let built = sides::build_one(world, &wanted)?;
     let dir = flags.out.clone().unwrap_or_else(|| world.places.proof(&flags.proof).join("box"));
     // What an earlier release left there would be carried along.
     if dir.join("box.json").exists() {
@@ -79,7 +79,9 @@ fn wanted(world: &World, flags: &PackFlags) -> Result<Wanted, Stop> {
         worktree: flags.worktree,
         ..ReleaseBench::default()
     };
-    Ok(sides::wanted(world, &as_measured)?.remove(0))
+    let (path, file) = world.catalog.engine(ENGINE)?;
+    let engine = Engine { id: ENGINE.to_owned(), path, file };
+    Ok(sides::wanted(world, &as_measured, &engine)?.remove(0))
 }
 
 fn describe_box(
@@ -191,7 +193,7 @@ fn cells(world: &World, proof: &Proof) -> Result<(Vec<Cell>, Vec<ScenarioEntry>)
     for model in &proof.models {
         for scenario in &proof.scenarios {
             let (model, tp) = (model.id.clone(), model.tp);
-            cells.push(Cell { model, tp, scenario: scenario.clone() });
+            cells.push(Cell { model, tp, scenario: scenario.clone(), ..Cell::default() });
             scenarios.push(world.catalog.scenario(scenario)?);
         }
     }

@@ -49,7 +49,8 @@ impl Prover<'_> {
                 _ => self.command(&stage.id, &self.filled(argv, model.as_deref())),
             },
             StageWork::Scenario { model, tp, scenario, run, position } => {
-                let cell = Cell { model: model.clone(), tp: *tp, scenario: scenario.clone() };
+                let (model, scenario) = (model.clone(), scenario.clone());
+                let cell = Cell { model, tp: *tp, scenario, ..Cell::default() };
                 let slot = Slot {
                     run: run.clone(),
                     side: 0,
@@ -133,12 +134,12 @@ impl Prover<'_> {
     fn side(&self) -> BuiltSide {
         let described = self.described;
         let release = described.engine.release.clone();
-        BuiltSide {
-            side: Side { release, variant: None, flags: described.flags.clone() },
-            facts: described.engine.clone(),
-            binary: Some(self.places.program("redline")),
-            version: Some(described.version.clone()),
-        }
+        let side = Side {
+            flags: described.flags.clone(),
+            ..Side::plain(&described.engine.name, &release)
+        };
+        let (facts, version) = (described.engine.clone(), described.version.clone());
+        BuiltSide::program(side, facts, self.places.program("redline"), Some(version))
     }
 
     fn ready(&self, cell: Cell) -> Result<ReadyCell, Stop> {

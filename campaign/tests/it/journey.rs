@@ -109,7 +109,9 @@ fn a_comparison_runs_five_pairs_and_the_rungs_beside_the_rest() {
         .run(&["release-bench", "v0.9.2", "--baseline", "v0.9.1", "--no-confirm", "--dry-run"])
         .expect(0, &["talk-lite@1            10 launches", "rung-lite@1            10 launches"]);
     assert!(!ended.stdout.contains("then 8 pairs"), "{}", ended.stdout);
-    scratch.run(&["release-bench", "v0.9.2", "--dry-run"]).expect(0, &["runs       2, about"]);
+    scratch
+        .run(&["release-bench", "v0.9.2", "--dry-run"])
+        .expect(0, &["runs       2, and how long"]);
 }
 
 #[test]
@@ -188,9 +190,10 @@ fn a_variant_is_a_side_of_its_own() {
 #[test]
 fn a_dry_run_only_prints_the_plan() {
     let scratch = Scratch::new();
-    scratch
-        .run(&["release-bench", "v0.9.2", "--dry-run"])
-        .expect(0, &["runs       2, about", "results, committed on the branch"]);
+    scratch.run(&["release-bench", "v0.9.2", "--dry-run"]).expect(
+        0,
+        &["runs       2, and how long they take is unknown", "results, committed on the branch"],
+    );
     assert!(!scratch.root().join("target").exists(), "a dry run writes nothing");
     assert_eq!(scratch.calls(), "");
 }

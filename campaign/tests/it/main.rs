@@ -7,6 +7,7 @@ mod early_ends;
 mod failures;
 mod journey;
 mod kernels;
+mod launch_lines;
 mod peer;
 mod proof;
 mod refusals;

@@ -29,7 +29,8 @@ fn written(cell: Cell) -> String {
 
 /// A text cell. A spreadsheet takes a leading `=`, `+`, `-` or `@` for a formula, so such a text
 /// is led by an apostrophe.
-fn quoted(text: &str) -> String {
+#[must_use]
+pub fn quoted(text: &str) -> String {
     let plain = |c: char| if c.is_control() { ' ' } else { c };
     let text: String = text.chars().map(plain).collect();
     let lead = if text.starts_with(['=', '+', '-', '@']) { "'" } else { "" };

@@ -7,7 +7,7 @@ mod parquet;
 
 #[cfg(feature = "parquet")]
 pub use self::parquet::parquet;
-pub use csv::csv;
+pub use csv::{csv, quoted};
 
 use schema::metric::METRICS;
 use schema::path::{config_name, config_slug};

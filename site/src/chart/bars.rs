@@ -2,7 +2,7 @@
 
 use super::scale::{Scale, round_up};
 use super::svg::{Anchor, Svg};
-use super::{WIDTH, fitted, x_axis};
+use super::{Mark, WIDTH, fitted, x_axis};
 
 /// One bar.
 #[derive(Debug, Clone)]
@@ -15,8 +15,7 @@ pub struct Bar {
     pub range: Option<(f64, f64)>,
     /// The value as shown.
     pub text: String,
-    /// The side that the eye should follow.
-    pub accent: bool,
+    pub mark: Mark,
 }
 
 /// Bars under one label.
@@ -79,8 +78,8 @@ fn draw_bar(svg: &mut Svg, scale: &Scale, bar: &Bar, top: f64) {
     let middle = top + BAR / 2.0;
     let mut end = scale.at(0.0);
     if let Some(value) = bar.value {
-        let class = if bar.accent { "bar accent" } else { "bar" };
-        svg.rect(class, (0.0, top + 1.5), (scale.at(value).max(1.0), BAR - 3.0));
+        let class = format!("bar {}", bar.mark.class());
+        svg.rect(&class, (0.0, top + 1.5), (scale.at(value).max(1.0), BAR - 3.0));
         end = scale.at(value);
     }
     if let Some((low, high)) = bar.range {
@@ -106,7 +105,7 @@ mod tests {
             value,
             range: value.map(|value: f64| (value * 0.9, value * 1.1)),
             text: text.into(),
-            accent: true,
+            mark: Mark::Hollow,
         };
         let bars = Bars {
             title: "t".into(),
@@ -118,7 +117,7 @@ mod tests {
             }],
         };
         let svg = bars.draw();
-        assert_eq!(svg.matches("class=\"bar").count(), 1, "{svg}");
+        assert_eq!(svg.matches("class=\"bar hollow").count(), 1, "{svg}");
         assert!(svg.contains("failed v1") && svg.contains("600G"), "{svg}");
     }
 }

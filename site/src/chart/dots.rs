@@ -2,7 +2,7 @@
 
 use super::scale::Scale;
 use super::svg::{Anchor, Svg};
-use super::{WIDTH, fitted, x_axis};
+use super::{Mark, WIDTH, fitted, x_axis};
 
 /// Repeats of one thing.
 #[derive(Debug, Clone)]
@@ -13,6 +13,7 @@ pub struct DotRow {
     /// Deviation of each repeat from the median in percent, with the text that shows on hovering,
     /// in the order in which they ran.
     pub repeats: Vec<(f64, String)>,
+    pub mark: Mark,
 }
 
 /// A dot-and-whisker chart.
@@ -55,17 +56,13 @@ fn draw_row(svg: &mut Svg, scale: &Scale, row: &DotRow, top: f64) {
     svg.text("label", (0.0, top + 13.0), Anchor::Start, &fitted(&row.label, 220.0));
     svg.text("value", (WIDTH, top + 13.0), Anchor::End, &row.value);
     let middle = top + 29.0;
-    if let [(_, title)] = row.repeats.as_slice() {
-        svg.dot("dot hollow", (scale.at(0.0), middle), 4.0, title);
-        return;
-    }
     let low = row.repeats.iter().map(|(pct, _)| *pct).fold(f64::INFINITY, f64::min);
     let high = row.repeats.iter().map(|(pct, _)| *pct).fold(f64::NEG_INFINITY, f64::max);
-    if low <= high {
+    if low < high {
         svg.line("whisker", (scale.at(low), middle), (scale.at(high), middle));
     }
     for (pct, title) in &row.repeats {
-        svg.dot("dot", (scale.at(*pct), middle), 4.0, title);
+        svg.dot(&format!("dot {}", row.mark.class()), (scale.at(*pct), middle), 4.0, title);
     }
 }
 
@@ -74,16 +71,17 @@ mod tests {
     use super::*;
 
     fn row(label: &str, repeats: &[f64]) -> DotRow {
-        let repeats = repeats.iter().map(|pct| (*pct, format!("{pct} %"))).collect();
-        DotRow { label: label.into(), value: "1,234 /s".into(), repeats }
+        let repeats: Vec<_> = repeats.iter().map(|pct| (*pct, format!("{pct} %"))).collect();
+        let mark = if repeats.len() > 1 { Mark::Color } else { Mark::Gray };
+        DotRow { label: label.into(), value: "1,234 /s".into(), repeats, mark }
     }
 
     #[test]
-    fn a_single_run_is_hollow_and_has_no_whisker() {
+    fn a_single_run_has_neither_color_nor_whisker() {
         let dots =
             Dots { title: "t".into(), description: "d".into(), rows: vec![row("a", &[0.0])] };
         let svg = dots.draw();
-        assert!(svg.contains("dot hollow") && !svg.contains("whisker"), "{svg}");
+        assert!(svg.contains("dot gray") && !svg.contains("whisker"), "{svg}");
     }
 
     #[test]
@@ -111,9 +109,9 @@ mod tests {
             <text class="label" x="0" y="17">sharegpt-lite@1</text>
             <text class="value" x="360" y="17" text-anchor="end">1,234 /s</text>
             <line class="whisker" x1="137" y1="33" x2="309" y2="33"/>
-            <circle class="dot" cx="137" cy="33" r="4"><title>-0.5 %</title></circle>
-            <circle class="dot" cx="180" cy="33" r="4"><title>0 %</title></circle>
-            <circle class="dot" cx="309" cy="33" r="4"><title>1.5 %</title></circle>
+            <circle class="dot color" cx="137" cy="33" r="4"><title>-0.5 %</title></circle>
+            <circle class="dot color" cx="180" cy="33" r="4"><title>0 %</title></circle>
+            <circle class="dot color" cx="309" cy="33" r="4"><title>1.5 %</title></circle>
             </svg>"#]]
         .assert_eq(&dots.draw());
     }

@@ -84,7 +84,7 @@ fn draw_row(svg: &mut Svg, scale: &Scale, row: &ForestRow, top: f64) {
         }
     }
     let class = match row.mark {
-        ForestMark::Worse => "dot",
+        ForestMark::Worse => "dot color",
         ForestMark::Solid => "dot plain",
         ForestMark::Hollow => "dot hollow",
     };

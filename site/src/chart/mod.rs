@@ -8,8 +8,12 @@ mod bars;
 mod cdf;
 mod dots;
 mod forest;
+mod heat;
+mod pareto;
 mod scale;
+mod sparkline;
 mod svg;
+mod trends;
 
 use serde::Serialize;
 
@@ -17,9 +21,35 @@ pub use bars::{Bar, BarGroup, Bars};
 pub use cdf::{Cdf, Curve};
 pub use dots::{DotRow, Dots};
 pub use forest::{Forest, ForestMark, ForestRow};
+pub use heat::{Heat, HeatCell, HeatRow};
+pub use pareto::{Pareto, ParetoPoint, ParetoSeries};
+pub use sparkline::Sparkline;
+pub use trends::{Break, Level, TrendPanel, TrendPoint, Trends};
 
 /// Width of every chart.
 const WIDTH: f64 = 360.0;
+
+/// What a figure rests on, which decides how its mark is drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mark {
+    /// Repeated launches, or the side that the eye should follow: in color.
+    Color,
+    /// A single run, or the other side: gray.
+    Gray,
+    /// Claimed by others and not measured here: hollow.
+    Hollow,
+}
+
+impl Mark {
+    /// The class that the style sheet knows it by.
+    fn class(self) -> &'static str {
+        match self {
+            Self::Color => "color",
+            Self::Gray => "gray",
+            Self::Hollow => "hollow",
+        }
+    }
+}
 
 /// A drawn chart with the same data as a table.
 #[derive(Debug, Clone, Serialize)]
@@ -50,6 +80,20 @@ fn x_axis(svg: &mut svg::Svg, scale: &scale::Scale, top: f64, bottom: f64, label
         svg.text("tick", (x, bottom + 14.0), anchor, &tick.label);
     }
     svg.text("axis", (WIDTH, bottom + 29.0), svg::Anchor::End, label);
+}
+
+/// Draws the labels of a horizontal scale's heights with light lines from `left` to the edge.
+fn y_axis(svg: &mut svg::Svg, scale: &scale::Scale, left: f64) {
+    for tick in &scale.ticks(4) {
+        let y = scale.at(tick.value);
+        svg.line("grid", (left, y), (WIDTH, y));
+        svg.text("tick", (left - 4.0, y + 4.0), svg::Anchor::End, &tick.label);
+    }
+}
+
+/// A count as a coordinate.
+fn coordinate_of(count: usize) -> f64 {
+    f64::from(u32::try_from(count).unwrap_or(u32::MAX))
 }
 
 /// `text` cut to what fits into `width` units at the label's size.

@@ -13,6 +13,20 @@ pub enum Anchor {
     End,
 }
 
+/// Shapes that tell series apart without their color, in the order in which they are given out.
+const SHAPES: [&[(f64, f64)]; 6] = [
+    // The circle has no corners.
+    &[],
+    &[(-1.0, -1.0), (1.0, -1.0), (1.0, 1.0), (-1.0, 1.0)],
+    &[(0.0, -1.25), (1.2, 0.9), (-1.2, 0.9)],
+    &[(0.0, -1.4), (1.4, 0.0), (0.0, 1.4), (-1.4, 0.0)],
+    &[(0.0, 1.25), (1.2, -0.9), (-1.2, -0.9)],
+    &[(-1.3, -0.6), (1.3, -0.6), (1.3, 0.6), (-1.3, 0.6)],
+];
+
+/// How many series have a color and a shape of their own.
+pub const SERIES: usize = SHAPES.len();
+
 /// A drawing under way.
 #[derive(Debug)]
 pub struct Svg {
@@ -41,12 +55,49 @@ impl Svg {
         ));
     }
 
+    /// A rectangle with a text that shows on hovering.
+    pub fn titled_rect(&mut self, class: &str, corner: (f64, f64), size: (f64, f64), title: &str) {
+        let (x, y) = (coordinate(corner.0), coordinate(corner.1));
+        let (width, height) = (coordinate(size.0), coordinate(size.1));
+        let title = escape::html(title);
+        self.push(&format!(
+            r#"<rect class="{class}" x="{x}" y="{y}" width="{width}" height="{height}"><title>{title}</title></rect>"#
+        ));
+    }
+
     /// A dot with a text that shows on hovering.
     pub fn dot(&mut self, class: &str, center: (f64, f64), radius: f64, title: &str) {
         let (x, y, r) = (coordinate(center.0), coordinate(center.1), coordinate(radius));
         let title = escape::html(title);
         self.push(&format!(
             r#"<circle class="{class}" cx="{x}" cy="{y}" r="{r}"><title>{title}</title></circle>"#
+        ));
+    }
+
+    /// The mark of the `series`th series with a text that shows on hovering.
+    pub fn mark(&mut self, class: &str, series: usize, center: (f64, f64), title: &str) {
+        const RADIUS: f64 = 4.0;
+        let corners = SHAPES[series % SERIES];
+        if corners.is_empty() {
+            return self.dot(class, center, RADIUS, title);
+        }
+        let at = |(x, y): &(f64, f64)| (center.0 + x * RADIUS, center.1 + y * RADIUS);
+        let d = path_data(&corners.iter().map(at).collect::<Vec<_>>());
+        let title = escape::html(title);
+        self.push(&format!(r#"<path class="{class}" d="{d}Z"><title>{title}</title></path>"#));
+    }
+
+    /// A filled outline through `points`.
+    pub fn area(&mut self, class: &str, points: &[(f64, f64)]) {
+        self.push(&format!(r#"<path class="{class}" d="{}Z"/>"#, path_data(points)));
+    }
+
+    /// An upright line with a text that shows on hovering.
+    pub fn rule(&mut self, class: &str, x: f64, (top, bottom): (f64, f64), title: &str) {
+        let (x, top, bottom) = (coordinate(x), coordinate(top), coordinate(bottom));
+        let title = escape::html(title);
+        self.push(&format!(
+            r#"<path class="{class}" d="M{x} {top}V{bottom}"><title>{title}</title></path>"#
         ));
     }
 
@@ -63,30 +114,29 @@ impl Svg {
 
     /// A line through `points`; points that change nothing at one decimal are left out.
     pub fn path(&mut self, class: &str, points: &[(f64, f64)]) {
-        let mut d = String::new();
-        let mut last = None;
-        for (x, y) in points {
-            let point = (coordinate(*x), coordinate(*y));
-            if last.as_ref() == Some(&point) {
-                continue;
-            }
-            let command = if last.is_none() { 'M' } else { 'L' };
-            // Writing to a string cannot fail.
-            let _ = write!(d, "{command}{} {}", point.0, point.1);
-            last = Some(point);
-        }
+        let d = path_data(points);
         self.push(&format!(r#"<path class="{class}" d="{d}"/>"#));
     }
 
-    /// The finished drawing with its title and description for those who cannot see it.
+    /// The finished chart with its title and description for those who cannot see it.
     #[must_use]
     pub fn finish(self, title: &str, description: &str) -> String {
+        self.finish_as("chart", title, description)
+    }
+
+    /// The finished drawing under a class of its own; an empty description is left out.
+    #[must_use]
+    pub fn finish_as(self, class: &str, title: &str, description: &str) -> String {
         let (width, height) = (coordinate(self.width), coordinate(self.height));
-        let (title, description) = (escape::html(title), escape::html(description));
+        let description = match description {
+            "" => String::new(),
+            text => format!("<desc>{}</desc>", escape::html(text)),
+        };
         format!(
-            "<svg class=\"chart\" role=\"img\" viewBox=\"0 0 {width} {height}\">\
-             <title>{title}</title><desc>{description}</desc>\n{}</svg>",
-            self.body
+            "<svg class=\"{class}\" role=\"img\" viewBox=\"0 0 {width} {height}\">\
+             <title>{title}</title>{description}\n{body}</svg>",
+            title = escape::html(title),
+            body = self.body
         )
     }
 
@@ -94,6 +144,23 @@ impl Svg {
         self.body.push_str(element);
         self.body.push('\n');
     }
+}
+
+/// A path through `points`, without those that change nothing at one decimal.
+fn path_data(points: &[(f64, f64)]) -> String {
+    let mut d = String::new();
+    let mut last = None;
+    for (x, y) in points {
+        let point = (coordinate(*x), coordinate(*y));
+        if last.as_ref() == Some(&point) {
+            continue;
+        }
+        let command = if last.is_none() { 'M' } else { 'L' };
+        // Writing to a string cannot fail.
+        let _ = write!(d, "{command}{} {}", point.0, point.1);
+        last = Some(point);
+    }
+    d
 }
 
 /// One decimal, without a trailing `.0`.

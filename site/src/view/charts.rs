@@ -2,10 +2,11 @@
 
 use schema::histogram::HdrHistogram;
 use schema::metric::by_name;
+use schema::run::Kind;
 
 use super::figure::{self, Figure};
 use crate::catalog::Cell;
-use crate::chart::{Bar, BarGroup, Bars, Cdf, Chart, Curve, DotRow, Dots};
+use crate::chart::{Bar, BarGroup, Bars, Cdf, Chart, Curve, DotRow, Dots, Mark};
 use crate::{format, outside};
 
 /// The distributions of a latency chart: name in the record, label, style of the curve.
@@ -18,6 +19,9 @@ const LATENCIES: [(&str, &str, char); 4] = [
 
 /// Shares at which a distribution is read for its table.
 const TABLE_SHARES: [f64; 6] = [0.1, 0.5, 0.9, 0.95, 0.99, 1.0];
+
+/// What the look of a mark says.
+const HOW_MARKS_READ: &str = "Gray: a single run. Hollow: claimed by others.";
 
 /// The charts of one model in one configuration.
 #[must_use]
@@ -43,12 +47,12 @@ fn throughput(cells: &[Cell]) -> Chart {
                 value: spread.map(|spread| spread.median),
                 range: spread.filter(|spread| spread.n > 1).map(|spread| (spread.min, spread.max)),
                 text: if spread.is_some() { shown(&figure) } else { "no figure".to_owned() },
-                accent: spread.is_some_and(|spread| spread.n > 1),
+                mark: mark_of(cell),
             }],
         });
     }
     let title = "Output tokens per second".to_owned();
-    let caption = "Median over launches, whiskers span them. Gray: a single run.".to_owned();
+    let caption = format!("Median over launches, whiskers span them. {HOW_MARKS_READ}");
     let bars = Bars {
         title: title.clone(),
         description: caption.clone(),
@@ -81,10 +85,10 @@ fn repeats(cells: &[Cell]) -> Chart {
         let listed: Vec<String> =
             repeats.iter().map(|(pct, _)| format!("{} %", format::percent(*pct))).collect();
         rows.push(vec![label.clone(), shown(&figure), listed.join(", ")]);
-        dots.push(DotRow { label, value: shown(&figure), repeats });
+        dots.push(DotRow { label, value: shown(&figure), repeats, mark: mark_of(cell) });
     }
     let title = "Launch to launch".to_owned();
-    let caption = "The same figure launch by launch. Hollow: a single run.".to_owned();
+    let caption = format!("The same figure launch by launch. {HOW_MARKS_READ}");
     let chart = Dots { title: title.clone(), description: caption.clone(), rows: dots };
     let heads = ["Scenario", "Median /s", "Launches, in order"].map(str::to_owned).to_vec();
     Chart { title, caption, svg: chart.draw(), heads, rows }
@@ -172,6 +176,16 @@ impl Pooled {
         let tail = [0.95, 0.97, 0.98, 0.99, 0.995, 0.999, 1.0];
         let shares: Vec<f64> = body.chain(tail).collect();
         self.at(&shares).into_iter().zip(shares).collect()
+    }
+}
+
+/// How the figures of `cell` are drawn: in color only where launches were repeated here.
+fn mark_of(cell: &Cell) -> Mark {
+    let claimed = cell.counted().any(|run| run.record.kind == Kind::Imported);
+    match cell.counted().nth(1) {
+        _ if claimed => Mark::Hollow,
+        Some(_) => Mark::Color,
+        None => Mark::Gray,
     }
 }
 

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::badge::Tone;
 use super::figure::Figure;
 use super::words;
-use crate::chart::{Bar, BarGroup, Bars, Chart, Forest, ForestMark, ForestRow};
+use crate::chart::{Bar, BarGroup, Bars, Chart, Forest, ForestMark, ForestRow, Mark};
 use crate::format::{self, Scale};
 use crate::link::Target;
 use crate::{order, outside};
@@ -296,16 +296,20 @@ fn throughput(pair: &Pair, cells: &[&CellDiff]) -> Option<Chart> {
         };
         // Only what was compared is colored; stored figures of different days are not.
         let compared = row.verdict.pairs > 1;
-        let bar = |release: &str, summary: Option<&Summary>, accent| Bar {
+        let bar = |release: &str, summary: Option<&Summary>, mark| Bar {
             series: outside::name(release),
             value: summary.map(|summary| summary.mean),
             range: summary.filter(|summary| summary.n > 1).map(|s| (s.min, s.max)),
             text: side(summary, Scale { unit: "/s", divisor: 1.0 }).text,
-            accent,
+            mark,
         };
         let bars = vec![
-            bar(&pair.baseline, row.baseline.as_ref(), false),
-            bar(&pair.candidate, row.candidate.as_ref(), compared),
+            bar(&pair.baseline, row.baseline.as_ref(), Mark::Gray),
+            bar(
+                &pair.candidate,
+                row.candidate.as_ref(),
+                if compared { Mark::Color } else { Mark::Gray },
+            ),
         ];
         let label = outside::name(&cell.cell.scenario);
         table.push(vec![label.clone(), bars[0].text.clone(), bars[1].text.clone()]);

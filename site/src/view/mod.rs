@@ -5,6 +5,7 @@ pub mod badge;
 pub mod charts;
 pub mod data;
 pub mod diff;
+pub mod explore;
 pub mod fact;
 pub mod figure;
 pub mod kernels;

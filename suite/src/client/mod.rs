@@ -28,3 +28,4 @@ pub mod tls;
 #[cfg(not(feature = "tls"))]
 #[path = "without_tls.rs"]
 pub mod tls;
+mod told;

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use schema::engine::{EngineFile, InfoDialect};
+use schema::engine::{EngineFile, Info, InfoDialect, Told};
 use schema::probe::{Probe, SCHEMA};
 use schema::run::{Absent, ModelFacts, ServerFacts};
 use serde_json::Value;
 
 use super::control::{ControlError, Server, read_metrics};
 use super::props::read_props;
+use super::told::read_told;
 
 /// A probe and what the suite needs beside it.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -24,20 +25,11 @@ pub struct Probed {
 /// The server does not answer or is not ready. What it does not tell is no error but absent.
 pub fn probe(server: &Server, id: &str, engine: &EngineFile) -> Result<Probed, ControlError> {
     server.get_text(&engine.ready.route)?;
-    let read = match engine.info.dialect {
-        InfoDialect::Redline => read_info,
-        InfoDialect::LlamaCpp => read_props,
-    };
-    let info = server.get_json(&engine.info.route);
-    let mut probed = Probed::default();
-    let unsaid = match &info {
-        Ok(info) => {
-            probed = read(info);
-            format!("`{}` does not say", engine.info.route)
-        }
-        Err(error) => format!("no answer to this question: {error}"),
-    };
+    let (mut probed, unsaid) = told(server, &engine.info);
     let probe = &mut probed.probe;
+    if let Some(told) = &engine.info.version {
+        probe.version = version(server, told);
+    }
     probe.schema = SCHEMA.to_owned();
     if probe.engine.is_empty() {
         probe.engine = id.to_owned();
@@ -48,6 +40,31 @@ pub fn probe(server: &Server, id: &str, engine: &EngineFile) -> Result<Probed, C
     probe.metrics = metrics(server, engine).unwrap_or_default();
     probe.absent = reasons(probe, &unsaid);
     Ok(probed)
+}
+
+/// What the server tells of its configuration, and why it does not tell the rest.
+fn told(server: &Server, info: &Info) -> (Probed, String) {
+    let Some(route) = &info.route else {
+        return (Probed::default(), "the engine has no route that tells it".to_owned());
+    };
+    match server.get_json(route) {
+        Ok(answer) => {
+            let probed = match info.dialect {
+                InfoDialect::Redline => read_info(&answer),
+                InfoDialect::LlamaCpp => read_props(&answer),
+                InfoDialect::Fields => read_told(info, &answer),
+            };
+            (probed, format!("`{route}` does not say"))
+        }
+        Err(error) => (Probed::default(), format!("no answer to this question: {error}")),
+    }
+}
+
+/// The version, without `v`.
+fn version(server: &Server, told: &Told) -> Option<String> {
+    let answer = server.get_json(&told.route).ok()?;
+    let version = answer.pointer(&told.at)?.as_str()?;
+    Some(version.trim_start_matches('v').to_owned())
 }
 
 /// Name of the first model that the server offers.
@@ -65,7 +82,7 @@ pub fn metrics(
     server: &Server,
     engine: &EngineFile,
 ) -> Result<BTreeMap<String, f64>, ControlError> {
-    Ok(read_metrics(&server.get_text("/metrics")?, &engine.metrics))
+    Ok(read_metrics(&server.get_text(engine.metrics_route())?, &engine.metrics))
 }
 
 /// Flags that say where a server runs and not how: they enter no record.

@@ -26,8 +26,6 @@ use crate::client::blocking::Caller;
 use crate::client::control::{ControlError, LIMIT, Server, read_metrics};
 use crate::clock::{monotonic_ns, thread_cpu_ns};
 
-/// Route of every engine's counters.
-const METRICS: &str = "/metrics";
 /// How long the server may take over its counters while the clock runs.
 const LOOK_LIMIT: Duration = Duration::from_secs(2);
 /// Some servers count a moment after they answered: how often, and how far apart, the last look is
@@ -136,14 +134,14 @@ impl<'a> Watch<'a> {
             return None;
         }
         let began_ns = monotonic_ns();
-        let page = self.server.ask(&mut self.caller, "GET", METRICS, limit);
+        let page = self.server.ask(&mut self.caller, "GET", self.engine.metrics_route(), limit);
         let took_us = (monotonic_ns() - began_ns) / 1000;
         self.cost.server_look_us_max = self.cost.server_look_us_max.max(took_us);
         match page {
             Ok(page) => Some(read_metrics(&page, &self.engine.metrics)),
             Err(error) => {
                 self.cost.server_looks_failed += 1;
-                self.trouble = Some(without_place(&error));
+                self.trouble = Some(without_place(self.engine.metrics_route(), &error));
                 None
             }
         }
@@ -182,13 +180,13 @@ impl<'a> Watch<'a> {
 }
 
 /// What went wrong, without the server's address: no record holds one.
-fn without_place(error: &ControlError) -> String {
+fn without_place(route: &str, error: &ControlError) -> String {
     let said = match error {
-        ControlError::Status { status, .. } => return format!("`{METRICS}` answered {status}"),
+        ControlError::Status { status, .. } => return format!("`{route}` answered {status}"),
         ControlError::Unreachable { message, .. } => message.clone(),
         other => other.to_string(),
     };
-    format!("`{METRICS}` gave no answer: {}", said.lines().next().unwrap_or_default())
+    format!("`{route}` gave no answer: {}", said.lines().next().unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -261,6 +259,7 @@ mod tests {
             url: "http://10.1.2.3:80/metrics".to_owned(),
             message: "no answer within 2 s\nhint: wait".to_owned(),
         };
-        assert_eq!(without_place(&error), "`/metrics` gave no answer: no answer within 2 s");
+        let said = without_place("/metrics", &error);
+        assert_eq!(said, "`/metrics` gave no answer: no answer within 2 s");
     }
 }

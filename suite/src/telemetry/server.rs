@@ -29,8 +29,10 @@ impl Watch<'_> {
         let (at_us, counters): (Vec<u64>, Vec<&Counters>) =
             told.map(|(at_ns, counters)| (at_ns.saturating_sub(start_ns) / 1000, counters)).unzip();
         if counters.iter().all(|counters| counters.is_empty()) {
-            let why = self.trouble.as_deref().unwrap_or("`/metrics` holds none of its metrics");
-            return reasons.none("telemetry.server", why);
+            let route = self.engine.metrics_route();
+            let none = || format!("`{route}` holds none of its metrics");
+            let why = self.trouble.clone().unwrap_or_else(none);
+            return reasons.none("telemetry.server", &why);
         }
         let told = Told { at_us, counters };
         let during = self.looks.get(1..self.looks.len().saturating_sub(1)).unwrap_or_default();
@@ -70,7 +72,7 @@ impl Watch<'_> {
         if !named(self.engine) {
             "the engine file names no such metric".to_owned()
         } else if !self.looks.iter().any(told) {
-            "`/metrics` does not hold it".to_owned()
+            format!("`{}` does not hold it", self.engine.metrics_route())
         } else {
             other.to_owned()
         }

@@ -101,19 +101,27 @@ fn times_agree_with_the_emitters_log() {
 }
 
 #[test]
-fn kernel_stamps_agree_with_the_log_however_late_the_client_is() {
-    let exchange = Exchange::of(vec![steady(|_| ())]);
-    let driven = exchange.run(1);
-    if driven.load.kernel_timestamps() != Some(true) {
-        return eprintln!("skipped: this kernel does not stamp what it receives");
-    }
-    let log = exchange.log();
-    for (index, chunk) in driven.samples[0].chunks.iter().enumerate() {
-        let written = log.iter().find(|line| line.event == Logged::Written(index as u64));
-        let written = written.expect("logged");
-        // The log's time is after the write returned, which the segment does not wait for.
-        assert!(chunk.at_ns < written.at_ns + 50 * MS, "chunk {index}");
-        assert!(chunk.at_ns + 50 * MS > written.planned_ns, "chunk {index}");
+fn kernel_stamps_agree_with_the_log_however_the_gaps_go_and_however_late_the_client_is() {
+    // As a gamma distribution of shape 1/4 has them: most are short, and a few are long.
+    let times_us = [20_000, 20_400, 21_000, 32_000, 32_100, 36_000, 60_000, 60_300];
+    let events = times_us.map(|at_us| Scripted::text(at_us, data("a")));
+    let done = Scripted::text(60_300, "data: [DONE]\n\n");
+    let irregular = Answer::events(events.into_iter().chain([done]).collect());
+    for (answer, chunks) in [(steady(|_| ()), 6), (irregular, times_us.len())] {
+        let exchange = Exchange::of(vec![answer]);
+        let driven = exchange.run(1);
+        if driven.load.kernel_timestamps() != Some(true) {
+            return eprintln!("skipped: this kernel does not stamp what it receives");
+        }
+        let log = exchange.log();
+        assert_eq!(driven.samples[0].chunks.len(), chunks);
+        for (index, chunk) in driven.samples[0].chunks.iter().enumerate() {
+            let written = log.iter().find(|line| line.event == Logged::Written(index as u64));
+            let written = written.expect("logged");
+            // The log's time is after the write returned, which the segment does not wait for.
+            assert!(chunk.at_ns < written.at_ns + 50 * MS, "chunk {index}");
+            assert!(chunk.at_ns + 50 * MS > written.planned_ns, "chunk {index}");
+        }
     }
 }
 

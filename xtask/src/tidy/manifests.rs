@@ -22,7 +22,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
 
 /// Dependencies that only these packages may name: one home for each thing.
 const HOMES: &[(&str, &[&str])] = &[
-    ("axum", &["engine"]),
+    // The site serves its own preview with it (docs/decisions/0031-browser.md).
+    ("axum", &["engine", "site"]),
     ("cudarc", &["engine"]),
     ("git2", &["registry"]),
     ("httparse", &["suite"]),

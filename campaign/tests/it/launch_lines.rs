@@ -1,0 +1,302 @@
+//! The launch lines of the pages that this suite replaces come out of the engine files, word by
+//! word. The pages themselves are compared where they are at hand.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use campaign::container::{Container, Runtime};
+use campaign::launch::{Asked, CommandLine, Filling, command_line, container_line, image_name};
+use campaign::plan::split_flags;
+use expect_test::expect;
+use schema::engine::{EngineFile, parse};
+
+const VLLM: &str = "002_91a68daabf788996.txt";
+const SGLANG: &str = "004_6333425655433de6.txt";
+const LMDEPLOY: &str = "000_b2ae4b46d7319053.txt";
+const README: &str = "001_3cde0a572bd247c1.txt";
+const LAB: &str = "003_b58ebedf0df33e6b.txt";
+
+/// A launch of a page: its first line, counted from 1.
+struct Published {
+    page: &'static str,
+    line: usize,
+    engine: &'static str,
+    /// Of the image; none for a process.
+    release: Option<&'static str>,
+    model: &'static str,
+    tp: u32,
+    /// Variables that the engine file sets and this launch does not.
+    without: &'static [&'static str],
+    flags: &'static [&'static str],
+}
+
+const fn of(page: &'static str, line: usize, model: &'static str, tp: u32) -> Published {
+    Published { page, line, engine: "", release: None, model, tp, without: &[], flags: &[] }
+}
+
+const fn vllm(line: usize, model: &'static str, tp: u32) -> Published {
+    Published { engine: "vllm", release: Some("v0.10.1"), ..of(VLLM, line, model, tp) }
+}
+
+const fn sglang(line: usize, model: &'static str, tp: u32) -> Published {
+    Published { engine: "sglang", release: Some("v0.5.1"), ..of(SGLANG, line, model, tp) }
+}
+
+const fn lmdeploy(page: &'static str, line: usize, model: &'static str, tp: u32) -> Published {
+    Published { engine: "lmdeploy", ..of(page, line, model, tp) }
+}
+
+const PUBLISHED: [Published; 18] = [
+    vllm(45, "Qwen/Qwen3-8B", 1),
+    vllm(249, "Qwen/Qwen3-32B", 2),
+    Published { without: &["HF_HOME="], ..vllm(453, "Qwen/Qwen3-30B-A3B", 2) },
+    vllm(656, "Qwen/Qwen3-235B-A22B", 8),
+    vllm(860, "openai/gpt-oss-20b", 1),
+    Published {
+        without: &["HF_HOME=", "TRANSFORMERS_OFFLINE="],
+        ..vllm(1064, "openai/gpt-oss-120b", 2)
+    },
+    sglang(39, "Qwen/Qwen3-8B", 1),
+    sglang(241, "Qwen/Qwen3-32B", 2),
+    sglang(443, "Qwen/Qwen3-30B-A3B", 2),
+    sglang(645, "Qwen/Qwen3-235B-A22B", 8),
+    sglang(847, "openai/gpt-oss-20b", 1),
+    sglang(1051, "openai/gpt-oss-120b", 2),
+    lmdeploy(LMDEPLOY, 32, "Qwen/Qwen3-8B", 1),
+    lmdeploy(LMDEPLOY, 200, "Qwen/Qwen3-32B", 2),
+    lmdeploy(LMDEPLOY, 368, "Qwen/Qwen3-30B-A3B", 2),
+    lmdeploy(LMDEPLOY, 536, "Qwen/Qwen3-235B-A22B", 8),
+    lmdeploy(README, 55, "Qwen/Qwen3-8B", 1),
+    Published {
+        engine: "vllm",
+        flags: &[
+            "--reasoning-parser=qwen3",
+            "--performance-mode=throughput",
+            "--max-model-len=32768",
+            "--max-num-seqs=512",
+        ],
+        ..of(LAB, 1, "Qwen/Qwen3.5-9B", 1)
+    },
+];
+
+fn engine(id: &str) -> EngineFile {
+    let path = format!("{}/../suite/engines/{id}.toml", env!("CARGO_MANIFEST_DIR"));
+    parse(&fs::read_to_string(path).unwrap()).unwrap()
+}
+
+/// The line as a page shows it: nothing is asked for that nobody asked for there.
+fn line(published: &Published, runtime: Runtime) -> Vec<String> {
+    let mut file = engine(published.engine);
+    let flags: Vec<String> = published.flags.iter().map(|flag| (*flag).to_owned()).collect();
+    let filling = Filling {
+        tp: published.tp,
+        host: published.release.and(Some("0.0.0.0")),
+        port: None,
+        observed: false,
+        flags: &flags,
+        ..Filling::measured(published.engine, Path::new(published.engine), published.model, 0)
+    };
+    let Some(release) = published.release else {
+        return command_line(&file, filling).unwrap().argv;
+    };
+    if let Some(image) = &mut file.launch.image {
+        let left_out =
+            |variable: &String| published.without.iter().any(|w| variable.starts_with(w));
+        image.env.retain(|variable| !left_out(variable));
+    }
+    let image = image_name(file.launch.image.as_ref().unwrap(), release);
+    let container = Container {
+        runtime,
+        image: &image,
+        name: published.engine,
+        hub: "$HF_HOME",
+        model: None,
+        env: &[],
+        gpus: true,
+    };
+    container_line(&file, filling, &container).unwrap().argv
+}
+
+/// The words of the command that begins in `line` of a page; lines that end in `\` go on.
+fn words_at(page: &str, line: usize) -> Vec<String> {
+    let first = page.lines().nth(line - 1).unwrap();
+    // One page has lost its line ends: the command stands between other words.
+    if let Some((_, rest)) = first.split_once("```bash vllm serve ") {
+        let (command, _) = rest.split_once(" ```").unwrap();
+        return split_flags(&format!("vllm serve {command}").replace('\\', "")).unwrap();
+    }
+    let mut text = String::new();
+    for line in page.lines().skip(line - 1) {
+        text += line.trim_end_matches('\\');
+        if !line.ends_with('\\') {
+            break;
+        }
+    }
+    split_flags(&text).unwrap()
+}
+
+fn pages() -> Option<PathBuf> {
+    let folder = std::env::var_os("REDLINE_FIXTURES").map(|dir| PathBuf::from(dir).join("seeds"));
+    let folder = folder.filter(|dir| dir.is_dir());
+    if folder.is_none() {
+        println!("skipped: the pages are not there; hint: set REDLINE_FIXTURES");
+    }
+    folder
+}
+
+#[test]
+fn every_published_launch_comes_out_of_its_engine_file() {
+    let Some(folder) = pages() else { return };
+    for published in &PUBLISHED {
+        let page = fs::read_to_string(folder.join(published.page)).unwrap();
+        let expected = words_at(&page, published.line);
+        assert_eq!(
+            line(published, Runtime::Docker),
+            expected,
+            "{}:{}",
+            published.page,
+            published.line
+        );
+    }
+}
+
+/// A line of a page with shell variables in it is a form, and no launch.
+#[test]
+fn no_launch_of_a_page_is_forgotten() {
+    let Some(folder) = pages() else { return };
+    for name in [VLLM, SGLANG, LMDEPLOY, README] {
+        let page = fs::read_to_string(folder.join(name)).unwrap();
+        let begins =
+            |text: &str| text.starts_with("docker run") || text.starts_with("lmdeploy serve");
+        let lines = page.lines().enumerate().filter(|(_, text)| begins(text));
+        let found: Vec<usize> = lines
+            .map(|(index, _)| index + 1)
+            .filter(|line| !words_at(&page, *line).iter().any(|word| word.contains("${")))
+            .collect();
+        let known: Vec<usize> =
+            PUBLISHED.iter().filter(|p| p.page == name).map(|p| p.line).collect();
+        assert_eq!(found, known, "{name}");
+    }
+}
+
+#[test]
+fn launches_read_as_on_the_pages() {
+    let shown = |index: usize, runtime| line(&PUBLISHED[index], runtime).join(" ");
+    expect!["docker run --runtime nvidia --gpus all -v $HF_HOME:/root/.cache/huggingface_hub --env HF_HOME=/root/.cache/huggingface_hub --env VLLM_LOGGING_LEVEL=ERROR --env TRANSFORMERS_OFFLINE=1 -p 8000:8000 --net host --ipc=host --rm --name vllm vllm/vllm-openai:v0.10.1 --model Qwen/Qwen3-8B --tensor-parallel-size 1 --host 0.0.0.0"]
+        .assert_eq(&shown(0, Runtime::Docker));
+    expect!["docker run --runtime nvidia --gpus all -v $HF_HOME:/root/.cache/huggingface_hub --env HF_HOME=/root/.cache/huggingface_hub --env TRANSFORMERS_OFFLINE=1 -p 30000:30000 --net host --ipc=host --rm --name sglang lmsysorg/sglang:v0.5.1-cu126 python3 -m sglang.launch_server --model-path Qwen/Qwen3-235B-A22B --tp 8 --host 0.0.0.0"]
+        .assert_eq(&shown(9, Runtime::Docker));
+    expect!["podman run --device nvidia.com/gpu=all -v $HF_HOME:/root/.cache/huggingface_hub --env HF_HOME=/root/.cache/huggingface_hub --env VLLM_LOGGING_LEVEL=ERROR --env TRANSFORMERS_OFFLINE=1 -p 8000:8000 --net host --ipc=host --rm --name vllm vllm/vllm-openai:v0.10.1 --model Qwen/Qwen3-8B --tensor-parallel-size 1 --host 0.0.0.0"]
+        .assert_eq(&shown(0, Runtime::Podman));
+    expect!["apptainer run --nv --bind $HF_HOME:/root/.cache/huggingface_hub --env HF_HOME=/root/.cache/huggingface_hub --env VLLM_LOGGING_LEVEL=ERROR --env TRANSFORMERS_OFFLINE=1 docker://vllm/vllm-openai:v0.10.1 --model Qwen/Qwen3-8B --tensor-parallel-size 1 --host 0.0.0.0"]
+        .assert_eq(&shown(0, Runtime::Apptainer));
+    expect!["lmdeploy serve api_server Qwen/Qwen3-8B"].assert_eq(&shown(12, Runtime::Docker));
+    expect!["lmdeploy serve api_server Qwen/Qwen3-32B --tp 2"]
+        .assert_eq(&shown(13, Runtime::Docker));
+    expect!["vllm serve Qwen/Qwen3.5-9B --reasoning-parser=qwen3 --performance-mode=throughput --max-model-len=32768 --max-num-seqs=512"]
+        .assert_eq(&shown(17, Runtime::Docker));
+}
+
+/// Everything that a launch can be asked for, as each engine says it.
+fn asked(id: &str) -> CommandLine {
+    let asked = Asked { seed: None, context_tokens: Some(8192), memory_percent: Some(85) };
+    let flags = ["--extra".to_owned()];
+    let filling = Filling {
+        tp: 2,
+        random_weights: true,
+        asked: &asked,
+        flags: &flags,
+        ..Filling::measured(id, Path::new("/opt/bin/x"), "/home/a/m", 4711)
+    };
+    command_line(&engine(id), filling).unwrap()
+}
+
+#[test]
+fn a_measured_launch_says_where_it_listens_and_what_was_asked_for() {
+    for (id, expected) in [
+        (
+            "vllm",
+            expect![
+                "vllm serve {model} --tensor-parallel-size 2 --host 127.0.0.1 --port {port} --max-model-len 8192 --gpu-memory-utilization 0.85 --load-format dummy --extra"
+            ],
+        ),
+        (
+            "sglang",
+            expect![
+                "python3 -m sglang.launch_server --model-path {model} --tp 2 --port {port} --context-length 8192 --mem-fraction-static 0.85 --load-format dummy --enable-metrics --enable-cache-report --extra"
+            ],
+        ),
+        (
+            "lmdeploy",
+            expect![
+                "lmdeploy serve api_server {model} --tp 2 --server-name 127.0.0.1 --server-port {port} --session-len 8192 --cache-max-entry-count 0.85 --enable-metrics --extra"
+            ],
+        ),
+        (
+            "tensorrt-llm",
+            expect![
+                "trtllm-serve {model} --tp_size 2 --host 127.0.0.1 --port {port} --max_seq_len 8192 --kv_cache_free_gpu_memory_fraction 0.85 --extra"
+            ],
+        ),
+    ] {
+        let line = asked(id);
+        expected.assert_eq(&line.recorded.join(" "));
+        assert_eq!(
+            line.argv.join(" ").replace("/home/a/m", "{model}").replace("4711", "{port}"),
+            line.recorded.join(" ")
+        );
+    }
+}
+
+#[test]
+fn no_path_and_no_port_enters_the_recorded_command_line() {
+    let file = engine("redline");
+    let flags = ["--threads".to_owned(), "2".to_owned()];
+    let with = Filling {
+        tp: 2,
+        flags: &flags,
+        ..Filling::measured("redline", Path::new("/home/a/bin/redline"), "/home/a/m.gguf", 4711)
+    };
+    let line = command_line(&file, with).unwrap();
+    assert_eq!(
+        line.argv.join(" "),
+        "/home/a/bin/redline serve /home/a/m.gguf --tp 2 --port 4711 --threads 2"
+    );
+    assert_eq!(line.recorded.join(" "), "redline serve {model} --tp 2 --port {port} --threads 2");
+    let line = command_line(&file, Filling { random_weights: true, ..with }).unwrap();
+    assert_eq!(
+        line.recorded.join(" "),
+        "redline serve {model} --tp 2 --port {port} --load-format random --threads 2"
+    );
+}
+
+#[test]
+fn a_container_is_recorded_without_its_name_and_its_folders() {
+    let file = engine("vllm");
+    let filling = Filling::measured("vllm", Path::new("vllm"), "/home/a/m", 4711);
+    let container = Container {
+        runtime: Runtime::Docker,
+        image: "vllm/vllm-openai:v0.10.1",
+        name: "redline-01jd",
+        hub: "/home/a/.cache/huggingface",
+        model: Some("/home/a/m"),
+        env: &[],
+        gpus: false,
+    };
+    let line = container_line(&file, filling, &container).unwrap();
+    let argv = line.argv.join(" ");
+    assert!(argv.contains("-v /home/a/m:/home/a/m:ro") && argv.contains("--name redline-01jd"));
+    assert!(argv.contains("-p 4711:4711") && argv.contains("--port 4711"), "{argv}");
+    let recorded = line.recorded.join(" ");
+    assert!(!recorded.contains("home") && !recorded.contains("01jd"), "{recorded}");
+    assert_eq!(container.removal().unwrap().join(" "), "docker rm --force redline-01jd");
+}
+
+#[test]
+fn what_an_engine_has_no_flag_for_is_refused_by_name() {
+    let asked = Asked { seed: Some(1), ..Asked::default() };
+    let filling = Filling::measured("lmdeploy", Path::new("lmdeploy"), "m", 1);
+    let error =
+        command_line(&engine("lmdeploy"), Filling { asked: &asked, ..filling }).unwrap_err();
+    assert_eq!(error.to_string(), "`suite/engines/lmdeploy.toml` says no flag for a seed");
+}

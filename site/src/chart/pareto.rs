@@ -1,0 +1,153 @@
+//! Pareto scatter: what is given up of one figure for more of another. More is better on both
+//! axes; a point that another of its series beats on both is drawn faint.
+
+use super::scale::{Scale, round_up};
+use super::svg::{Anchor, SERIES, Svg};
+use super::{Mark, WIDTH, coordinate_of, fitted, x_axis, y_axis};
+
+/// One configuration under one load.
+#[derive(Debug, Clone)]
+pub struct ParetoPoint {
+    pub x: f64,
+    pub y: f64,
+    pub mark: Mark,
+    /// What shows on hovering: the load and both figures.
+    pub text: String,
+}
+
+/// The points of one configuration. Its color and shape follow from its place in the chart.
+#[derive(Debug, Clone)]
+pub struct ParetoSeries {
+    pub label: String,
+    pub points: Vec<ParetoPoint>,
+}
+
+/// A Pareto chart.
+#[derive(Debug, Clone)]
+pub struct Pareto {
+    pub title: String,
+    pub description: String,
+    /// Names of the axes with their units.
+    pub x_label: String,
+    pub y_label: String,
+    pub series: Vec<ParetoSeries>,
+}
+
+const LEFT: f64 = 38.0;
+const LEGEND_ROW: f64 = 18.0;
+const PLOT: f64 = 220.0;
+
+impl Pareto {
+    /// Draws the chart. Points that are not finite are left out; the table beside has them.
+    #[must_use]
+    pub fn draw(&self) -> String {
+        let top = LEGEND_ROW * coordinate_of(self.series.len().div_ceil(2)) + 22.0;
+        let bottom = top + PLOT;
+        let mut svg = Svg::new(WIDTH, bottom + 34.0);
+        let largest = |of: fn(&ParetoPoint) -> f64| {
+            round_up(self.series.iter().flat_map(drawn).map(of).fold(0.0, f64::max))
+        };
+        let x = Scale::linear((0.0, largest(|point| point.x)), (LEFT, WIDTH - 8.0));
+        let y = Scale::linear((0.0, largest(|point| point.y)), (bottom, top));
+        svg.text("axis", (0.0, top - 9.0), Anchor::Start, &self.y_label);
+        y_axis(&mut svg, &y, LEFT);
+        x_axis(&mut svg, &x, top, bottom, &self.x_label);
+        for (index, series) in self.series.iter().enumerate() {
+            let left = if index % 2 == 0 { 6.0 } else { WIDTH / 2.0 + 6.0 };
+            let row = 7.0 + LEGEND_ROW * coordinate_of(index / 2);
+            let mark = series.points.first().map_or(Mark::Gray, |point| point.mark);
+            svg.mark(&class("mark", mark, index), index, (left, row), &series.label);
+            let label = fitted(&series.label, WIDTH / 2.0 - 18.0);
+            svg.text("legend", (left + 10.0, row + 4.0), Anchor::Start, &label);
+            draw_series(&mut svg, (&x, &y), series, index);
+        }
+        svg.finish(&self.title, &self.description)
+    }
+}
+
+fn drawn(series: &ParetoSeries) -> impl Iterator<Item = &ParetoPoint> {
+    series.points.iter().filter(|point| point.x.is_finite() && point.y.is_finite())
+}
+
+fn class(kind: &str, mark: Mark, series: usize) -> String {
+    match mark {
+        // Color is for what was measured more than once.
+        Mark::Color => format!("{kind} color s{}", series % SERIES),
+        Mark::Gray | Mark::Hollow => format!("{kind} {}", mark.class()),
+    }
+}
+
+fn draw_series(svg: &mut Svg, (x, y): (&Scale, &Scale), series: &ParetoSeries, index: usize) {
+    let best = frontier(series);
+    let mut steps = Vec::new();
+    for (here, next) in best.iter().zip(best.iter().skip(1).map(Some).chain([None])) {
+        steps.push((x.at(here.x), y.at(here.y)));
+        // Between two points the lower of both figures is what is known to be had.
+        steps.extend(next.map(|next| (x.at(here.x), y.at(next.y))));
+    }
+    if let (Some(first), [_, _, ..]) = (best.first(), best.as_slice()) {
+        svg.path(&class("step", first.mark, index), &steps);
+    }
+    for point in drawn(series) {
+        let faint = if best.iter().any(|kept| std::ptr::eq(*kept, point)) { "" } else { " faint" };
+        let class = class("mark", point.mark, index) + faint;
+        svg.mark(&class, index, (x.at(point.x), y.at(point.y)), &point.text);
+    }
+}
+
+/// The points that no other beats on one axis without losing on the other, from left to right.
+fn frontier(series: &ParetoSeries) -> Vec<&ParetoPoint> {
+    let mut points: Vec<&ParetoPoint> = drawn(series).collect();
+    points.sort_by(|a, b| b.x.total_cmp(&a.x).then(b.y.total_cmp(&a.y)));
+    let mut highest = f64::NEG_INFINITY;
+    points.retain(|point| {
+        let kept = point.y > highest;
+        highest = highest.max(point.y);
+        kept
+    });
+    points.reverse();
+    points
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pareto(mark: Mark, points: &[(f64, f64)]) -> Pareto {
+        let point =
+            |(x, y): &(f64, f64)| ParetoPoint { x: *x, y: *y, mark, text: format!("{x} and {y}") };
+        Pareto {
+            title: "Frontier".into(),
+            description: "d".into(),
+            x_label: "tokens/s per user".into(),
+            y_label: "tokens/s per GPU".into(),
+            series: vec![ParetoSeries {
+                label: "redline".into(),
+                points: points.iter().map(point).collect(),
+            }],
+        }
+    }
+
+    #[test]
+    fn a_dominated_point_is_faint_and_off_the_step_line() {
+        let svg = pareto(Mark::Color, &[(10.0, 900.0), (40.0, 500.0), (30.0, 400.0)]).draw();
+        let marks: Vec<&str> =
+            svg.lines().filter(|line| line.contains("mark") || line.contains("step")).collect();
+        expect_test::expect![[r#"
+            <circle class="mark color s0" cx="6" cy="7" r="4"><title>redline</title></circle>
+            <path class="step color s0" d="M116.5 62L116.5 150L352 150"/>
+            <circle class="mark color s0" cx="116.5" cy="62" r="4"><title>10 and 900</title></circle>
+            <circle class="mark color s0" cx="352" cy="150" r="4"><title>40 and 500</title></circle>
+            <circle class="mark color s0 faint" cx="273.5" cy="172" r="4"><title>30 and 400</title></circle>"#]]
+        .assert_eq(&marks.join("\n"));
+    }
+
+    #[test]
+    fn claims_have_no_color_and_wild_figures_draw_nothing_wild() {
+        let svg =
+            pareto(Mark::Hollow, &[(1e12, 0.0), (f64::NAN, 1.0), (0.0, f64::INFINITY)]).draw();
+        assert!(svg.contains("mark hollow") && !svg.contains(" s0"), "{svg}");
+        assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+        assert!(!pareto(Mark::Gray, &[]).draw().contains("NaN"));
+    }
+}

@@ -1,0 +1,250 @@
+//! Small multiples of trends: how figures went over releases, each in a panel with a scale of its
+//! own, with the range of its launches, the levels that were found, and where a series breaks.
+
+use super::scale::{Scale, Tick};
+use super::svg::{Anchor, Svg};
+use super::{Mark, WIDTH, coordinate_of, fitted};
+
+/// The launches of one release.
+#[derive(Debug, Clone)]
+pub struct TrendPoint {
+    /// Name of the release; the first and the last stand under the axis.
+    pub label: String,
+    pub value: f64,
+    /// Lower and upper end of the interval around it; `None` for a single run.
+    pub range: Option<(f64, f64)>,
+    pub mark: Mark,
+    /// What shows on hovering.
+    pub text: String,
+}
+
+/// A stretch of one level, first and last point included.
+#[derive(Debug, Clone, Copy)]
+pub struct Level {
+    pub first: usize,
+    pub last: usize,
+    pub level: f64,
+}
+
+/// Something that happened before a point.
+#[derive(Debug, Clone)]
+pub struct Break {
+    /// Index of the first point after it.
+    pub point: usize,
+    /// True for an epoch: what lies on its two sides is not comparable, and the line is cut.
+    pub epoch: bool,
+    /// True for a change of level for the worse.
+    pub worse: bool,
+    /// What shows on hovering.
+    pub text: String,
+}
+
+/// One series.
+#[derive(Debug, Clone)]
+pub struct TrendPanel {
+    /// Metric and unit, or whatever tells the panels apart.
+    pub label: String,
+    pub points: Vec<TrendPoint>,
+    pub levels: Vec<Level>,
+    pub breaks: Vec<Break>,
+}
+
+/// A chart of trends.
+#[derive(Debug, Clone)]
+pub struct Trends {
+    pub title: String,
+    pub description: String,
+    pub panels: Vec<TrendPanel>,
+}
+
+const PANEL: f64 = 118.0;
+const TOP: f64 = 24.0;
+const BOTTOM: f64 = 88.0;
+const LEFT: f64 = 36.0;
+const GUTTER: f64 = 14.0;
+
+/// A panel's height spans at least this share of its level, so that noise looks like noise.
+const SMALLEST_SPAN: f64 = 0.1;
+
+/// Where a panel lies and how its figures become places in it.
+struct Frame {
+    left: f64,
+    top: f64,
+    width: f64,
+    x: Scale,
+    y: Scale,
+}
+
+impl Trends {
+    /// Draws the chart: two panels side by side, or one over the whole width.
+    #[must_use]
+    pub fn draw(&self) -> String {
+        let columns = if self.panels.len() > 1 { 2 } else { 1 };
+        let rows = self.panels.len().div_ceil(columns);
+        let mut svg = Svg::new(WIDTH, PANEL * coordinate_of(rows.max(1)));
+        let width = (WIDTH - GUTTER * coordinate_of(columns - 1)) / coordinate_of(columns);
+        for (index, panel) in self.panels.iter().enumerate() {
+            let left = coordinate_of(index % columns) * (width + GUTTER);
+            let top = coordinate_of(index / columns) * PANEL;
+            draw_panel(&mut svg, panel, &frame(panel, left, top, width));
+        }
+        svg.finish(&self.title, &self.description)
+    }
+}
+
+fn frame(panel: &TrendPanel, left: f64, top: f64, width: f64) -> Frame {
+    let ends = panel.points.iter().flat_map(|point| {
+        let (low, high) = point.range.unwrap_or((point.value, point.value));
+        [low, point.value, high]
+    });
+    let (low, high) = ends
+        .filter(|value| value.is_finite())
+        .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
+            (low.min(value), high.max(value))
+        });
+    let (low, high) = if low <= high { (low, high) } else { (0.0, 1.0) };
+    let room = (high.abs() * SMALLEST_SPAN - (high - low)).max(0.0) / 2.0;
+    let last = coordinate_of(panel.points.len().saturating_sub(1));
+    Frame {
+        left,
+        top,
+        width,
+        x: Scale::linear((0.0, last), (left + LEFT + 5.0, left + width - 6.0)),
+        y: Scale::linear((low - room, high + room), (top + BOTTOM, top + TOP)),
+    }
+}
+
+fn draw_panel(svg: &mut Svg, panel: &TrendPanel, frame: &Frame) {
+    let right = frame.left + frame.width;
+    let label = fitted(&panel.label, frame.width);
+    svg.text("label", (frame.left, frame.top + 13.0), Anchor::Start, &label);
+    for Tick { value, label } in frame.y.ticks(3) {
+        let y = frame.y.at(value);
+        svg.line("grid", (frame.left + LEFT, y), (right, y));
+        svg.text("tick", (frame.left + LEFT - 4.0, y + 4.0), Anchor::End, &label);
+    }
+    let names = frame.top + BOTTOM + 16.0;
+    let half = (frame.width - LEFT) / 2.0;
+    if let Some(first) = panel.points.first() {
+        let at = (frame.left + LEFT, names);
+        svg.text("tick", at, Anchor::Start, &fitted(&first.label, half));
+    }
+    if let [_, .., last] = panel.points.as_slice() {
+        svg.text("tick", (right, names), Anchor::End, &fitted(&last.label, half));
+    }
+    let mut starts = vec![0];
+    starts.extend(panel.breaks.iter().filter(|b| b.epoch).map(|b| b.point.min(panel.points.len())));
+    starts.push(panel.points.len());
+    for pair in starts.windows(2) {
+        draw_stretch(svg, panel, frame, (pair[0], pair[1].max(pair[0])));
+    }
+    for level in panel.levels.iter().filter(|level| level.level.is_finite()) {
+        let y = frame.y.at(level.level);
+        let x = |index: usize| frame.x.at(coordinate_of(index));
+        svg.line("level", (x(level.first) - 4.0, y), (x(level.last) + 4.0, y));
+    }
+    for found in &panel.breaks {
+        // It happened between two points.
+        let x = frame.x.at(coordinate_of(found.point) - 0.5);
+        let class = match (found.epoch, found.worse) {
+            (true, _) => "break epoch",
+            (false, true) => "break worse",
+            (false, false) => "break",
+        };
+        svg.rule(class, x, (frame.top + TOP - 4.0, frame.top + BOTTOM), &found.text);
+    }
+    for (index, point) in panel.points.iter().enumerate().filter(|(_, p)| p.value.is_finite()) {
+        let class = format!("dot {}", point.mark.class());
+        let center = (frame.x.at(coordinate_of(index)), frame.y.at(point.value));
+        svg.dot(&class, center, 3.0, &point.text);
+    }
+}
+
+/// Line and ribbon over the points of one epoch.
+fn draw_stretch(svg: &mut Svg, panel: &TrendPanel, frame: &Frame, (start, end): (usize, usize)) {
+    let mut line = Vec::new();
+    let (mut lows, mut highs) = (Vec::new(), Vec::new());
+    for (index, point) in panel.points.iter().enumerate().take(end).skip(start) {
+        if !point.value.is_finite() {
+            continue;
+        }
+        let x = frame.x.at(coordinate_of(index));
+        line.push((x, frame.y.at(point.value)));
+        let (low, high) = point.range.unwrap_or((point.value, point.value));
+        lows.push((x, frame.y.at(low)));
+        highs.push((x, frame.y.at(high)));
+    }
+    if line.len() < 2 {
+        return;
+    }
+    highs.extend(lows.into_iter().rev());
+    svg.area("ribbon", &highs);
+    svg.path("curve", &line);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn point(label: &str, value: f64, half: f64) -> TrendPoint {
+        TrendPoint {
+            label: label.into(),
+            value,
+            range: (half > 0.0).then_some((value - half, value + half)),
+            mark: if half > 0.0 { Mark::Color } else { Mark::Gray },
+            text: format!("{label}: {value}"),
+        }
+    }
+
+    fn panel(points: Vec<TrendPoint>, breaks: Vec<Break>) -> TrendPanel {
+        TrendPanel { label: "Output tokens /s".into(), points, levels: Vec::new(), breaks }
+    }
+
+    fn trends(panels: Vec<TrendPanel>) -> Trends {
+        Trends { title: "Trends".into(), description: "d".into(), panels }
+    }
+
+    #[test]
+    fn an_epoch_cuts_the_line_and_a_change_only_marks_it() {
+        let points = ["v1", "v2", "v3", "v4"].map(|name| point(name, 100.0, 2.0)).to_vec();
+        let found = |point, epoch| Break { point, epoch, worse: !epoch, text: "why".into() };
+        let svg = trends(vec![panel(points, vec![found(1, false), found(2, true)])]).draw();
+        assert_eq!(svg.matches("class=\"curve\"").count(), 2, "{svg}");
+        assert_eq!(svg.matches("class=\"ribbon\"").count(), 2, "{svg}");
+        assert!(svg.contains("break worse") && svg.contains("break epoch"), "{svg}");
+    }
+
+    #[test]
+    fn a_panel_reads_from_its_first_release_to_its_last() {
+        let points = vec![point("v0.9.1", 100.0, 5.0), point("v0.10.0", 150.0, 0.0)];
+        let mut panel = panel(points, Vec::new());
+        panel.levels = vec![Level { first: 0, last: 1, level: 120.0 }];
+        expect_test::expect![[r#"
+            <svg class="chart" role="img" viewBox="0 0 360 118"><title>Trends</title><desc>d</desc>
+            <text class="label" x="0" y="13">Output tokens /s</text>
+            <line class="grid" x1="36" y1="82.2" x2="360" y2="82.2"/>
+            <text class="tick" x="32" y="86.2" text-anchor="end">100</text>
+            <line class="grid" x1="36" y1="58.9" x2="360" y2="58.9"/>
+            <text class="tick" x="32" y="62.9" text-anchor="end">120</text>
+            <line class="grid" x1="36" y1="35.6" x2="360" y2="35.6"/>
+            <text class="tick" x="32" y="39.6" text-anchor="end">140</text>
+            <text class="tick" x="36" y="104">v0.9.1</text>
+            <text class="tick" x="360" y="104" text-anchor="end">v0.10.0</text>
+            <path class="ribbon" d="M41 76.4L354 24L41 88Z"/>
+            <path class="curve" d="M41 82.2L354 24"/>
+            <line class="level" x1="37" y1="58.9" x2="358" y2="58.9"/>
+            <circle class="dot color" cx="41" cy="82.2" r="3"><title>v0.9.1: 100</title></circle>
+            <circle class="dot gray" cx="354" cy="24" r="3"><title>v0.10.0: 150</title></circle>
+            </svg>"#]]
+        .assert_eq(&trends(vec![panel]).draw());
+    }
+
+    #[test]
+    fn wild_figures_and_empty_panels_draw_nothing_wild() {
+        let wild = vec![point("a", f64::NAN, 0.0), point("b", 1e12, 0.0), point("c", 0.0, 0.0)];
+        let far = vec![Break { point: 9, epoch: true, worse: false, text: "t".into() }];
+        let svg = trends(vec![panel(wild, far), panel(Vec::new(), Vec::new())]).draw();
+        assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+        assert!(!trends(Vec::new()).draw().contains("NaN"));
+    }
+}

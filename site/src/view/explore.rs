@@ -1,0 +1,112 @@
+//! Every run as a line of figures, for the explorer. The page says what there is; the data lie in
+//! a file beside it, since they are as long as the registry.
+
+use std::collections::BTreeMap;
+
+use schema::metric::METRICS;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::catalog::{Catalog, Run, kind_name};
+use crate::format::Scale;
+use crate::{order, outside};
+
+/// What the explorer's page says where nothing can be drawn.
+#[derive(Debug, Clone, Serialize)]
+pub struct ExploreView {
+    pub runs: usize,
+    pub metrics: Vec<&'static str>,
+}
+
+/// What tells runs apart, in the order of a line.
+const NAMES: [&str; 6] = ["engine", "release", "hardware", "model", "scenario", "kind"];
+
+impl ExploreView {
+    /// The view of the runs that may be drawn.
+    #[must_use]
+    pub fn new(catalog: &Catalog) -> Self {
+        Self {
+            runs: drawable(catalog).count(),
+            metrics: METRICS.iter().map(|metric| metric.title).collect(),
+        }
+    }
+}
+
+/// The runs whose figures may be used.
+fn drawable<'a>(catalog: &'a Catalog<'a>) -> impl Iterator<Item = &'a Run<'a>> {
+    catalog.runs.iter().filter(|run| run.usable && run.record.metrics.is_some())
+}
+
+fn names(run: &Run) -> [String; NAMES.len()] {
+    let record = run.record;
+    [
+        outside::name(&record.engine.name),
+        outside::name(&record.engine.release),
+        outside::name(&record.hardware.id),
+        outside::name(&record.model.id),
+        outside::name(&format!("{}@{}", record.scenario.id, record.scenario.rev)),
+        kind_name(record.kind).to_owned(),
+    ]
+}
+
+/// The data as JSON: `names` has the texts of each kind, `metrics` what the figures are and by what
+/// they are divided for display, and each of `runs` is a line of indices into `names`, the run's
+/// id, its start and its figures in the metrics' stored units; null is unknown.
+#[must_use]
+pub fn data(catalog: &Catalog) -> String {
+    let mut texts: [BTreeMap<String, usize>; NAMES.len()] = Default::default();
+    for run in drawable(catalog) {
+        for (column, text) in names(run).into_iter().enumerate() {
+            texts[column].insert(text, 0);
+        }
+    }
+    let mut listed = serde_json::Map::new();
+    for (column, name) in texts.iter_mut().zip(NAMES) {
+        let mut sorted: Vec<String> = column.keys().cloned().collect();
+        sorted.sort_by(|a, b| order::natural(a, b).then_with(|| a.cmp(b)));
+        for (index, text) in sorted.iter().enumerate() {
+            column.insert(text.clone(), index);
+        }
+        listed.insert(name.to_owned(), json!(sorted));
+    }
+    let metric = |metric: &schema::metric::Metric| {
+        let scale = Scale::fit(metric.unit, 0.0);
+        let (name, title) = (metric.name, metric.title);
+        json!({ "name": name, "title": title, "unit": scale.unit, "divisor": scale.divisor })
+    };
+    let line = |run: &Run| {
+        let mut cells: Vec<Value> =
+            names(run).iter().zip(&texts).map(|(text, known)| json!(known[text])).collect();
+        let time = run.record.time.as_ref();
+        cells.push(json!(outside::name(&run.record.id)));
+        cells.push(json!(time.and_then(|time| time.started_at.as_deref()).map(outside::name)));
+        // A figure that is not finite has no form in JSON, and is none.
+        cells.extend(METRICS.iter().map(|metric| json!(metric.value(run.record))));
+        Value::Array(cells)
+    };
+    let metrics: Vec<Value> = METRICS.iter().map(metric).collect();
+    let runs: Vec<Value> = drawable(catalog).map(line).collect();
+    json!({ "names": listed, "metrics": metrics, "runs": runs }).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_run_that_counts_is_a_line_with_its_names_and_figures() {
+        let registry = crate::sample::registry(crate::sample::records());
+        let catalog = Catalog::of(&registry);
+        let parsed: Value = serde_json::from_str(&data(&catalog)).expect("JSON");
+        let runs = parsed["runs"].as_array().expect("runs");
+        assert_eq!(runs.len(), ExploreView::new(&catalog).runs);
+        assert!(runs.len() > 50, "{}", runs.len());
+        assert_eq!(parsed["names"]["release"], json!(["v0.9.1", "v0.9.2", "v0.10.0"]));
+        for run in runs {
+            let run = run.as_array().expect("a line");
+            assert_eq!(run.len(), NAMES.len() + 2 + METRICS.len());
+            let release = run[1].as_u64().and_then(|index| usize::try_from(index).ok());
+            assert!(release.is_some_and(|index| index < 3), "{run:?}");
+        }
+    }
+}

@@ -1,0 +1,37 @@
+// How pages look: at both ends of the widths, in both themes, and to assistive technology.
+import { readFile } from "node:fs/promises";
+import { createRequire } from "node:module";
+import { join } from "node:path";
+import { samples } from "./map.mjs";
+
+const axe = await readFile(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+const WIDTHS = [1280, 360];
+const THEMES = ["light", "dark"];
+
+export async function everyPage({ open, site, address, folder }) {
+  const page = await open();
+  const wrong = [];
+  for (const { path, kind } of samples(site)) {
+    await page.goto(address + path);
+    await page.evaluate(axe);
+    for (const width of WIDTHS) {
+      await page.setViewportSize({ width, height: 900 });
+      const over = await page.evaluate(() => document.scrollingElement.scrollWidth - innerWidth);
+      if (over > 0) wrong.push(`${path} at ${width} is ${over} pixels too wide`);
+      for (const colorScheme of THEMES) {
+        await page.emulateMedia({ colorScheme });
+        const found = await page.evaluate(() => axe.run(document, { resultTypes: ["violations"] }));
+        for (const { id, nodes } of found.violations) {
+          const where = nodes.slice(0, 3).map((node) => node.html.slice(0, 160));
+          wrong.push(`${path} at ${width}, ${colorScheme}: ${id}: ${where.join(" | ")}`);
+        }
+        await page.screenshot({
+          path: join(folder, `${kind}-${width}-${colorScheme}.png`),
+          fullPage: true,
+        });
+      }
+    }
+  }
+  await page.context().close();
+  if (wrong.length > 0) throw new Error(wrong.join("\n  "));
+}

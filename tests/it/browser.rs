@@ -1,0 +1,112 @@
+//! The results site in a real browser: what a reader sees, clicks and prints. The claims are those
+//! of `tests/browser`; this file serves the site and brings browser and driver together.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use tests::clone::repository;
+use tests::inputs::cache;
+use tests::program::{built, command, run};
+
+/// Names that browsers of the one kind which the driver speaks to go by.
+const BROWSERS: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "chrome"];
+
+/// Where `.ci/run` puts what `tests/browser/package-lock.json` names, below the cache.
+const PACKAGES: &str = "browser/node_modules";
+
+/// What the driver needs beside this repository.
+struct Needs {
+    browser: PathBuf,
+    packages: PathBuf,
+}
+
+/// What there is, or what is missing and how to come by it.
+fn needs() -> Result<Needs, String> {
+    let browser = BROWSERS
+        .iter()
+        .find_map(|name| on_path(name))
+        .ok_or_else(|| format!("no browser: none of `{}` is on the path", BROWSERS.join("`, `")))?;
+    // The driver's own floor.
+    let new_enough = "process.exit(Number.parseInt(process.versions.node, 10) >= 20 ? 0 : 1)";
+    let node = Command::new("node").args(["-e", new_enough]).status();
+    if !node.is_ok_and(|status| status.success()) {
+        return Err("`node` 20 or later is not on the path".to_owned());
+    }
+    let packages = cache().map(|cache| cache.join(PACKAGES));
+    let packages = packages.filter(|folder| folder.join("playwright-core").is_dir());
+    let packages = packages.ok_or_else(|| {
+        format!("playwright-core and axe-core are not in the cache, under `{PACKAGES}`")
+    })?;
+    Ok(Needs { browser, packages })
+}
+
+fn on_path(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
+}
+
+/// The site of this repository's records, served until the test ends.
+struct Served {
+    child: Child,
+    address: String,
+}
+
+impl Served {
+    fn new(out: &Path) -> Self {
+        let out = out.to_str().expect("a path that is text");
+        let mut program =
+            command(&built("redline-site"), &repository(), &["preview", "--out", out]);
+        let mut child = program.stdout(Stdio::piped()).spawn().expect("the preview starts");
+        let mut address = String::new();
+        let mut printed = BufReader::new(child.stdout.take().expect("its output"));
+        printed.read_line(&mut address).expect("an address");
+        Self { child, address: address.trim().to_owned() }
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        // It may have ended by itself; the driver has failed by then.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The driver, in a folder where it finds its packages.
+fn driver(folder: &Path, packages: &Path) -> PathBuf {
+    for entry in std::fs::read_dir(repository().join("tests/browser")).expect("the driver") {
+        let file = entry.expect("an entry").path();
+        if file.is_file() {
+            let name = file.file_name().expect("a name").to_owned();
+            std::fs::copy(&file, folder.join(name)).expect("a copy");
+        }
+    }
+    std::os::unix::fs::symlink(packages, folder.join("node_modules")).expect("a link");
+    folder.join("main.mjs")
+}
+
+#[test]
+fn extra_the_site_holds_its_promises_in_a_real_browser() {
+    let found = match needs() {
+        Ok(found) => found,
+        Err(missing) if std::env::var_os("REDLINE_BROWSER").is_some_and(|v| v == "required") => {
+            panic!("{missing}\nhint: .ci/run installs it")
+        }
+        Err(missing) => {
+            println!("skipped: {missing}\nhint: .ci/run installs it");
+            return;
+        }
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let site = Served::new(&folder.path().join("site"));
+    let main = driver(folder.path(), &found.packages);
+    // Kept for whoever wants to look.
+    let built = built("redline-site");
+    let pictures = built.ancestors().nth(2).expect("the target folder").join("browser");
+    let mut node = Command::new("node");
+    node.arg(main).arg(&site.address).arg(&pictures).arg(&found.browser);
+    let ended = run(node.current_dir(folder.path()).stdin(Stdio::null())).expect_code(0);
+    println!("{}screenshots: {}", ended.stdout, pictures.display());
+    assert!(!ended.stdout.contains("NOT OK"), "{}", ended.stdout);
+}
