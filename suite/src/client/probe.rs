@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use schema::canonical::sha256_of;
 use schema::engine::{EngineFile, Info, InfoDialect, Told};
 use schema::probe::{Probe, SCHEMA};
 use schema::run::{Absent, ModelFacts, ServerFacts};
@@ -37,9 +36,6 @@ pub fn probe(server: &Server, id: &str, engine: &EngineFile) -> Result<Probed, C
     }
     if probe.model.id.is_empty() {
         probe.model.id = served_model(server).unwrap_or_default();
-    }
-    if let (None, Some(config)) = (&probe.server.config_sha256, &probe.server.config) {
-        probe.server.config_sha256 = sha256_of(config).ok();
     }
     probe.metrics = metrics(server, engine).unwrap_or_default();
     probe.absent = reasons(probe, &unsaid);

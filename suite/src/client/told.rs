@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use schema::canonical::sha256_of;
 use schema::engine::Info;
 use schema::probe::Probe;
 use schema::run::{ModelFacts, ServerFacts};
@@ -33,6 +34,7 @@ pub(super) fn read_told(info: &Info, answer: &Value) -> Probed {
         kv_dtype: text(&facts.kv_dtype),
         prefix_cache: facts.prefix_cache.as_deref().and_then(|flag| truth(&config, flag)),
         device: device.clone(),
+        config_sha256: if config.is_empty() { None } else { sha256_of(&config).ok() },
         config: (!config.is_empty()).then(|| config.clone()),
         ..ServerFacts::default()
     };
