@@ -4,6 +4,7 @@
 mod bad_input;
 mod client_bench;
 mod documents;
+mod engines;
 mod failing;
 mod hand_edited;
 mod interrupted;
