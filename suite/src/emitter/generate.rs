@@ -87,7 +87,7 @@ impl Steady {
                 json!((0..count).map(|i| FIRST_ID + sent + i).collect::<Vec<_>>());
         }
         let mut chunk = json!({"object": "text_completion", "choices": [choice]});
-        if self.usage == UsageWhen::Every {
+        if self.usage == UsageWhen::Every || (last && self.usage == UsageWhen::Text) {
             chunk["usage"] = self.usage(sent + count, asked);
         }
         chunk
@@ -95,12 +95,15 @@ impl Steady {
 
     fn usage(&self, tokens: u64, asked: Asked) -> Value {
         let completion = tokens.saturating_add_signed(self.usage_error);
-        json!({
+        let mut usage = json!({
             "prompt_tokens": asked.prompt_tokens,
             "completion_tokens": completion,
             "total_tokens": asked.prompt_tokens + completion,
-            "prompt_tokens_details": {"cached_tokens": 0},
-        })
+        });
+        if self.details {
+            usage["prompt_tokens_details"] = json!({"cached_tokens": 0});
+        }
+        usage
     }
 
     fn event(&self, at_us: u64, data: &Value) -> Scripted {
