@@ -30,7 +30,9 @@ pub fn read(text: &str) -> Vec<Result<Found, Unread>> {
             results.push(Err(Unread { line: line_at(text, title), why }));
             continue;
         };
-        let (before, between) = (&text[..block.start], &text[read_to..block.start]);
+        // What stands before lost bytes may be of another result.
+        let lost = text[..block.start].rfind('\0').map_or(0, |at| at + 1);
+        let (before, between) = (&text[lost..block.start], &text[read_to.max(lost)..block.start]);
         results.push(found(text, &block, before, between));
         read_to = block.end;
     }
@@ -69,7 +71,7 @@ fn found(text: &str, block: &Block<'_>, before: &str, between: &str) -> Result<F
         tool: Tool::of_labels(pairs.iter().map(|(label, ..)| *label)),
         backend: backend.map(|(_, value, _)| (*value).to_owned()),
         figures,
-        served: served(text, block.start, between, asked.model.as_deref()),
+        served: served(text, before, between, asked.model.as_deref()),
         asked,
         lines,
     })

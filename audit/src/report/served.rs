@@ -44,12 +44,12 @@ const COMMAND_BYTES_MAX: usize = 4_000;
 const PRIVATE_PLACES: &[&str] =
     &["/home/", "/Users/", "/root/", "/tmp/", "/mnt/", "/var/", "/nvme"];
 
-/// What served the block at `block` of `text`; `between` is the part that no earlier block has
-/// claimed, and `model` what the block's own log asked for, where it says.
-pub fn served(text: &str, block: usize, between: &str, model: Option<&str>) -> Served {
+/// What served a block of `text`; `before` stands above it, `between` is the part of that that no
+/// earlier block has claimed, and `model` what the block's own log asked for, where it says.
+pub fn served(text: &str, before: &str, between: &str, model: Option<&str>) -> Served {
     let mut served = match parameters(between) {
         Some(flags) => Served { engine: owner(&flags), argv: Some(flags), ..Served::default() },
-        None => command_above(&text[..block]).unwrap_or_default().unless_of_another(model),
+        None => command_above(before).unwrap_or_default().unless_of_another(model),
     };
     if served.model.is_none() {
         served.model = stated_model(text);
@@ -237,7 +237,7 @@ mod tests {
 
     fn of(page: &str) -> Served {
         let block = page.find("====").unwrap();
-        served(page, block, &page[..block], None)
+        served(page, &page[..block], &page[..block], None)
     }
 
     #[test]
@@ -254,10 +254,14 @@ mod tests {
         assert_eq!(of(&next), Served::default());
     }
 
+    fn above(page: &str) -> &str {
+        page.split("====").next().unwrap()
+    }
+
     #[test]
     fn a_command_for_another_model_is_not_the_blocks_own() {
         let page = "# LMDeploy v0.9.2\n\nlmdeploy serve api_server Qwen/Qwen3-32B --tp 2\n====";
-        let of = |model| served(page, page.find("====").unwrap(), page, Some(model));
+        let of = |model| served(page, above(page), above(page), Some(model));
         assert_eq!(of("qwen3-32b").tp, Some(2));
         let other = of("Qwen/Qwen3-8B");
         assert_eq!((other.tp, other.argv, other.model), (None, None, None));
@@ -266,7 +270,7 @@ mod tests {
             (Some("lmdeploy"), Some("v0.9.2"))
         );
         let alias = page.replace("--tp 2", "--tp 2 --model-name=mine");
-        assert_eq!(served(&alias, alias.find("====").unwrap(), &alias, Some("mine")).tp, Some(2));
+        assert_eq!(served(&alias, above(&alias), above(&alias), Some("mine")).tp, Some(2));
     }
 
     #[test]
