@@ -41,7 +41,7 @@ impl Pareto {
     /// Draws the chart. Points that are not finite are left out; the table beside has them.
     #[must_use]
     pub fn draw(&self) -> String {
-        let top = LEGEND_ROW * coordinate_of(self.series.len().div_ceil(2)) + 22.0;
+        let top = LEGEND_ROW * coordinate_of(self.series.len()) + 22.0;
         let bottom = top + PLOT;
         let mut svg = Svg::new(WIDTH, bottom + 34.0);
         let largest = |of: fn(&ParetoPoint) -> f64| {
@@ -53,11 +53,10 @@ impl Pareto {
         y_axis(&mut svg, &y, LEFT);
         x_axis(&mut svg, &x, top, bottom, &self.x_label);
         for (index, series) in self.series.iter().enumerate() {
-            let left = if index % 2 == 0 { 6.0 } else { WIDTH / 2.0 + 6.0 };
-            let row = 7.0 + LEGEND_ROW * coordinate_of(index / 2);
+            let (left, row) = (6.0, 7.0 + LEGEND_ROW * coordinate_of(index));
             let mark = series.points.first().map_or(Mark::Gray, |point| point.mark);
             svg.mark(&class("mark", mark, index), index, (left, row), &series.label);
-            let label = fitted(&series.label, WIDTH / 2.0 - 18.0);
+            let label = fitted(&series.label, WIDTH - 18.0);
             svg.text("legend", (left + 10.0, row + 4.0), Anchor::Start, &label);
             draw_series(&mut svg, (&x, &y), series, index);
         }

@@ -1,6 +1,8 @@
 //! The overview: who is best, what got worse, how far each hardware's latest releases came, and
 //! the way to every page.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use registry::best::{Candidate, LEVELS};
 use registry::spread;
 use schema::metric::by_name;
@@ -235,18 +237,25 @@ fn best_row(
     })
 }
 
-/// Of candidates by scenario, the best where users ask in turn, over all rungs; where nobody was
-/// measured so, the best of the first scenario in the order of pages.
+/// Of candidates by scenario, the best where users ask in turn, over all rungs. Where nobody was
+/// measured so, the best of the scenario that most engines ran, of several the first in the order of
+/// pages: who ran alone was best of nobody.
 fn foremost(candidates: &[Candidate]) -> Option<&Candidate> {
     let on_ladder = candidates.iter().filter(|found| found.cell.scenario.starts_with("ladder"));
     let ladder = on_ladder.max_by(|a, b| a.figure.median.total_cmp(&b.figure.median));
-    let first = || {
-        let mut scenarios: Vec<&Candidate> = candidates.iter().collect();
+    let widest = || {
+        let mut engines: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        for Candidate { cell, .. } in candidates {
+            engines.entry(&cell.scenario).or_default().insert(&cell.engine);
+        }
         // Stable: within a scenario the best still comes first.
-        scenarios.sort_by(|a, b| order::scenarios(&a.cell.scenario, &b.cell.scenario));
-        scenarios.first().copied()
+        candidates.iter().min_by(|a, b| {
+            let count = |found: &Candidate| engines[found.cell.scenario.as_str()].len();
+            let in_order = || order::scenarios(&a.cell.scenario, &b.cell.scenario);
+            count(b).cmp(&count(a)).then_with(in_order)
+        })
     };
-    ladder.or_else(first)
+    ladder.or_else(widest)
 }
 
 /// A line for each release, by engine, the latest first.
