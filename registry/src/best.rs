@@ -77,6 +77,45 @@ pub struct Question {
     pub scenario: Option<String>,
     pub metric: &'static Metric,
     pub limits: Vec<Limit>,
+    /// Published figures of others, which are ranked among themselves, in place of measured ones.
+    pub published: bool,
+}
+
+/// What a service promises its users, as limits.
+#[derive(Debug, Clone, Copy)]
+pub struct Level {
+    pub name: &'static str,
+    /// A sentence for pages.
+    pub meaning: &'static str,
+    /// Name of a metric and the most that its median may be, in its unit.
+    limits: &'static [(&'static str, f64)],
+}
+
+/// The levels at which pages name the best engine, the strictest first.
+pub const LEVELS: [Level; 3] = [
+    Level {
+        name: "interactive",
+        meaning: "half of the users see a first token within a second, and then 20 tokens a second",
+        limits: &[("ttft_us_p50", 1e6), ("tpot_us_p50", 50e3)],
+    },
+    Level {
+        name: "reading",
+        meaning: "half of the users see a first token within ten seconds, and then 10 tokens a \
+                  second, which is faster than people read",
+        limits: &[("ttft_us_p50", 10e6), ("tpot_us_p50", 100e3)],
+    },
+    Level { name: "batch", meaning: "nobody waits: throughput alone counts", limits: &[] },
+];
+
+impl Level {
+    /// The level's limits.
+    #[must_use]
+    pub fn limits(&self) -> Vec<Limit> {
+        let limit = |(name, value): &(&str, f64)| {
+            Some(Limit { metric: metric::by_name(name)?, value: *value })
+        };
+        self.limits.iter().filter_map(limit).collect()
+    }
 }
 
 /// A release in a cell, with its repeats.
@@ -101,8 +140,11 @@ pub struct Answer {
     pub left_out: usize,
 }
 
-/// Ranks the cells of `registry` that answer `question`. Figures of others are not ranked beside
-/// measured ones.
+/// What repeats share: cell, prompts as text, release, published block.
+type Repeats = (Cell, bool, String, Option<String>);
+
+/// Ranks the cells of `registry` that answer `question`. Figures of others are never ranked beside
+/// measured ones, and each of their blocks stands for itself.
 ///
 /// # Errors
 /// No run is of that model on that hardware.
@@ -113,7 +155,7 @@ pub fn best(registry: &Registry, question: &Question) -> Result<Answer, BestErro
         let (model, hardware) = (question.model.clone(), question.hardware.clone());
         return Err(BestError::Nothing { model, hardware });
     }
-    let mut groups: BTreeMap<(Cell, bool, String), Vec<&RunRecord>> = BTreeMap::new();
+    let mut groups: BTreeMap<Repeats, Vec<&RunRecord>> = BTreeMap::new();
     let mut answer = Answer::default();
     for run in asked {
         let record = &run.record;
@@ -122,10 +164,11 @@ pub fn best(registry: &Registry, question: &Question) -> Result<Answer, BestErro
             continue;
         }
         let text = record.scenario.prompt_form == Some(schema::run::PromptForm::Text);
-        let key = (cell_of(record), text, record.engine.release.clone());
+        let block = question.published.then(|| record.id.clone());
+        let key = (cell_of(record), text, record.engine.release.clone(), block);
         groups.entry(key).or_default().push(record);
     }
-    for ((cell, _, release), runs) in groups {
+    for ((cell, _, release, _), runs) in groups {
         let Some(figure) = of_metric(question.metric, runs.iter().copied()) else { continue };
         if !question.limits.iter().all(|limit| limit.is_kept(&runs)) {
             answer.beyond_limits += 1;
@@ -155,7 +198,7 @@ impl Question {
     fn covers(&self, run: &RunRecord) -> bool {
         let scenario = format!("{}@{}", run.scenario.id, run.scenario.rev);
         let asked = self.scenario.as_ref();
-        run.kind != Kind::Imported
+        (run.kind == Kind::Imported) == self.published
             && run.model.id == self.model
             && run.hardware.id == self.hardware
             && asked.is_none_or(|asked| *asked == scenario || *asked == run.scenario.id)
@@ -202,4 +245,22 @@ pub fn table(answer: &Answer) -> String {
         ));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_grow_laxer_and_name_metrics_that_exist() {
+        for level in &LEVELS {
+            assert_eq!(level.limits().len(), level.limits.len(), "`{}`", level.name);
+        }
+        for two in LEVELS.windows(2) {
+            for lax in two[1].limits() {
+                let strict = two[0].limits().into_iter().find(|l| l.metric.name == lax.metric.name);
+                assert!(strict.is_some_and(|strict| strict.value <= lax.value), "{}", two[1].name);
+            }
+        }
+    }
 }

@@ -37,7 +37,7 @@ impl FileKind {
             ("campaigns", 3) if stem(".json") => Self::Campaign,
             ("events", 3) if stem(".toml") => Self::Event,
             ("imports", 4) if stem(".json") => Self::Import,
-            ("pages", 4) if stem(".md") => Self::Page,
+            ("pages", 2 | 4) if stem(".md") => Self::Page,
             ("README.md", 1) => Self::Readme,
             _ => Self::Stray,
         }
@@ -118,6 +118,8 @@ mod tests {
             ("events/2026/X.toml", FileKind::Event),
             ("imports/seed/01234567/0.json", FileKind::Import),
             ("pages/e/v1/hw.md", FileKind::Page),
+            ("pages/README.md", FileKind::Page),
+            ("pages/e/hw.md", FileKind::Stray),
             ("README.md", FileKind::Readme),
             ("notes.md", FileKind::Stray),
             ("", FileKind::Stray),

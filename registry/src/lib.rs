@@ -28,7 +28,7 @@ pub mod release;
 pub mod render;
 pub mod repository;
 pub mod rules;
-mod spread;
+pub mod spread;
 pub mod storage;
 pub mod store;
 pub mod summary;

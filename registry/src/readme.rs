@@ -21,6 +21,8 @@ campaigns/<yyyy>/<ULID>.json                                                    
 events/<yyyy>/<ULID>.toml                                                          a retraction, a note, a waiver, an epoch
 imports/<source>/<file hash>/<block>.json                                          published figures of others
 pages/<engine>/<release>/<hardware>.md                                             the rendered page of a release
+pages/<engine>/<release>/README.md                                                 the same release on all hardware
+pages/<engine>/<release>..<release>/<hardware>.md                                  what changed between two releases
 ```
 
 One run is one server launch, one scenario, one repeat.
@@ -41,33 +43,72 @@ A wrong record is never edited: an event retracts it, and it is shown struck thr
 ## Pages
 ";
 
-/// Hardware and path of each page of a release.
-type PagesByRelease<'a> = BTreeMap<ReleaseKey, Vec<(&'a str, &'a str)>>;
+/// Pages that speak of the whole registry: file and what it is called.
+const WHOLE: [(&str, &str); 3] = [
+    ("pages/README.md", "Overview"),
+    ("pages/corrections.md", "Corrections"),
+    ("pages/imports.md", "Published figures of others"),
+];
+
+/// The pages of a release: that of all hardware, then one a hardware.
+#[derive(Debug, Default)]
+struct Pages<'a> {
+    all: Option<&'a str>,
+    hardware: Vec<(&'a str, &'a str)>,
+    /// Comparisons that lead to this release: the release before, hardware, path.
+    diffs: Vec<(&'a str, &'a str, &'a str)>,
+}
 
 /// Renders `results/README.md` for these pages, given as paths below `results/`.
 #[must_use]
 pub fn render(pages: &BTreeSet<String>) -> String {
-    let mut engines: BTreeMap<&str, PagesByRelease<'_>> = BTreeMap::new();
+    let mut engines: BTreeMap<&str, BTreeMap<ReleaseKey, Pages<'_>>> = BTreeMap::new();
     for page in pages {
         let parts: Vec<&str> = page.split('/').collect();
         let [_, engine, release, file] = parts.as_slice() else { continue };
+        if *engine == "imports" {
+            continue;
+        }
         let hardware = file.trim_end_matches(".md");
+        let (before, release) = release.split_once("..").unwrap_or(("", release));
         let releases = engines.entry(engine).or_default();
-        releases.entry(ReleaseKey::of(release)).or_default().push((hardware, page));
+        let of = releases.entry(ReleaseKey::of(release)).or_default();
+        match (before, hardware) {
+            ("", "README") => of.all = Some(page),
+            ("", _) => of.hardware.push((hardware, page)),
+            _ => of.diffs.push((before, hardware, page)),
+        }
     }
     let mut text = HEAD.to_owned();
+    let whole: Vec<String> = WHOLE
+        .iter()
+        .filter(|(path, _)| pages.contains(*path))
+        .map(|(path, name)| format!("[{name}]({path})"))
+        .collect();
+    if !whole.is_empty() {
+        let _ = writeln!(text, "\n{}.", whole.join(", "));
+    }
     if engines.is_empty() {
-        text.push_str("\nNone yet.\n");
+        text.push_str("\nNo release yet.\n");
     }
     for (engine, releases) in engines {
         let _ = writeln!(text, "\n### {engine}\n");
         for (release, pages) in releases.iter().rev() {
-            let links: Vec<String> =
-                pages.iter().map(|(hardware, page)| format!("[{hardware}]({page})")).collect();
-            let _ = writeln!(text, "- {}: {}", release.name(), links.join(", "));
+            text.push_str(&line(release.name(), pages));
         }
     }
     text
+}
+
+fn line(release: &str, pages: &Pages<'_>) -> String {
+    let name = pages.all.map_or_else(|| release.to_owned(), |all| format!("[{release}]({all})"));
+    let hardware = pages.hardware.iter().map(|(hardware, page)| format!("[{hardware}]({page})"));
+    let diffs = pages
+        .diffs
+        .iter()
+        .map(|(before, hardware, page)| format!("[since {before} on {hardware}]({page})"));
+    let links: Vec<String> = hardware.chain(diffs).collect();
+    format!("- {name}: {}\n", links.join(", "))
 }
 
 #[cfg(test)]
@@ -79,15 +120,26 @@ mod tests {
         let pages = ["v0.9.2", "v0.10.0", "v0.9.1"]
             .map(|release| format!("pages/redline/{release}/cpu-x.md"))
             .into_iter()
-            .chain(["pages/vllm/v0.10.1/h200-141g.md".to_owned()])
+            .chain(
+                [
+                    "pages/vllm/v0.10.1/h200-141g.md",
+                    "pages/README.md",
+                    "pages/imports/source/0011.md",
+                    "pages/redline/v0.10.0/README.md",
+                    "pages/redline/v0.9.2..v0.10.0/cpu-x.md",
+                ]
+                .map(str::to_owned),
+            )
             .collect();
         let text = render(&pages);
         let list = text.split("## Pages\n").nth(1).unwrap();
         expect_test::expect![[r#"
 
+            [Overview](pages/README.md).
+
             ### redline
 
-            - v0.10.0: [cpu-x](pages/redline/v0.10.0/cpu-x.md)
+            - [v0.10.0](pages/redline/v0.10.0/README.md): [cpu-x](pages/redline/v0.10.0/cpu-x.md), [since v0.9.2 on cpu-x](pages/redline/v0.9.2..v0.10.0/cpu-x.md)
             - v0.9.2: [cpu-x](pages/redline/v0.9.2/cpu-x.md)
             - v0.9.1: [cpu-x](pages/redline/v0.9.1/cpu-x.md)
 
@@ -107,6 +159,6 @@ mod tests {
 
     #[test]
     fn an_empty_registry_says_so() {
-        assert!(render(&BTreeSet::new()).ends_with("None yet.\n"));
+        assert!(render(&BTreeSet::new()).ends_with("No release yet.\n"));
     }
 }

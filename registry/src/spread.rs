@@ -8,7 +8,7 @@ use std::thread;
 const BATCH: usize = 64;
 
 /// `work` over every item, in the order of the items.
-pub(crate) fn map<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+pub fn map<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
     let threads = cores.min(items.len().div_ceil(BATCH));
     if threads <= 1 {

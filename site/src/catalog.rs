@@ -97,12 +97,14 @@ impl ReleaseKey {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CellKey {
     pub model: String,
-    /// Configuration slug without its hash.
+    /// Configuration slug without its hash; of a published block, the flags that it states.
     pub config: String,
     /// `id@rev`.
     pub scenario: String,
     pub text_prompts: bool,
     pub kind: &'static str,
+    /// Id of a published block: two of them are never repeats of one another.
+    pub block: Option<String>,
 }
 
 /// The repeats of one cell, in the order of their ids, which is the order in which they ran.
@@ -141,6 +143,8 @@ pub struct Catalog<'a> {
     pub registry: &'a Registry,
     /// In the order of their ids, which is that in which they were planned.
     pub runs: Vec<Run<'a>>,
+    /// Published blocks whose every figure is that of an earlier block of the same file: id to id.
+    pub twins: BTreeMap<&'a str, &'a str>,
 }
 
 /// Reads the folders `roots`, each laid out like `results/`.
@@ -161,7 +165,8 @@ impl<'a> Catalog<'a> {
         let mut runs: Vec<Run> =
             registry.runs.iter().map(|stored| Run::new(stored, registry)).collect();
         runs.sort_by(|a, b| a.record.id.cmp(&b.record.id).then_with(|| a.path.cmp(b.path)));
-        Self { registry, runs }
+        let twins = twins(&registry.runs);
+        Self { registry, runs, twins }
     }
 
     /// Path and root of every record's file.
@@ -175,6 +180,21 @@ impl<'a> Catalog<'a> {
         runs.chain(kernels).chain(campaigns).chain(events).collect()
     }
 
+    /// The runs whose record passes `test`, in their order.
+    #[must_use]
+    pub fn runs_where(&self, test: impl Fn(&RunRecord) -> bool) -> Vec<&Run<'a>> {
+        self.runs.iter().filter(|run| test(run.record)).collect()
+    }
+
+    /// Every distinct name that `read` finds, in the order in which people count.
+    #[must_use]
+    pub fn names(&self, read: impl Fn(&RunRecord) -> String) -> Vec<String> {
+        let mut names: Vec<String> = self.runs.iter().map(|run| read(run.record)).collect();
+        names.sort_by(|a, b| order::natural(a, b));
+        names.dedup();
+        names
+    }
+
     /// Runs by release and hardware.
     #[must_use]
     pub fn releases(&self) -> BTreeMap<ReleaseKey, Vec<&Run<'a>>> {
@@ -186,6 +206,21 @@ impl<'a> Catalog<'a> {
     }
 }
 
+/// Which published blocks repeat the figures of an earlier one, digit by digit.
+fn twins(runs: &[Stored<RunRecord>]) -> BTreeMap<&str, &str> {
+    let mut seen: BTreeMap<(&str, String), &str> = BTreeMap::new();
+    let mut twins = BTreeMap::new();
+    for record in runs.iter().map(|stored| &stored.record) {
+        let (Some(source), Some(metrics)) = (&record.source, &record.metrics) else { continue };
+        let Ok(figures) = serde_json::to_string(metrics) else { continue };
+        match seen.get(&(source.sha256.as_str(), figures.clone())) {
+            Some(first) => drop(twins.insert(record.id.as_str(), *first)),
+            None => drop(seen.insert((&source.sha256, figures), &record.id)),
+        }
+    }
+    twins
+}
+
 /// The cells of `runs`, in the order in which they are shown.
 #[must_use]
 pub fn cells<'a>(runs: &[&'a Run<'a>]) -> Vec<Cell<'a>> {
@@ -194,10 +229,11 @@ pub fn cells<'a>(runs: &[&'a Run<'a>]) -> Vec<Cell<'a>> {
         let record = run.record;
         let key = CellKey {
             model: record.model.id.clone(),
-            config: config_slug(record),
-            scenario: format!("{}@{}", record.scenario.id, record.scenario.rev),
+            config: config(record),
+            scenario: scenario(record),
             text_prompts: record.scenario.prompt_form == Some(PromptForm::Text),
             kind: kind_name(record.kind),
+            block: (record.kind == Kind::Imported).then(|| record.id.clone()),
         };
         cells.entry(key).or_default().push(run);
     }
@@ -210,6 +246,67 @@ pub fn cells<'a>(runs: &[&'a Run<'a>]) -> Vec<Cell<'a>> {
     });
     cells
 }
+
+/// Of `runs`, those of each engine's latest release on each hardware.
+#[must_use]
+pub fn latest_releases<'a, 'b>(runs: &[&'a Run<'b>]) -> BTreeMap<ReleaseKey, Vec<&'a Run<'b>>> {
+    let mut groups: BTreeMap<ReleaseKey, Vec<&'a Run<'b>>> = BTreeMap::new();
+    for run in runs {
+        groups.entry(ReleaseKey::of(run.record)).or_default().push(run);
+    }
+    let mut latest: BTreeMap<(String, String), String> = BTreeMap::new();
+    for key in groups.keys() {
+        let newest = latest.entry((key.engine.clone(), key.hardware.clone())).or_default();
+        if newest.is_empty() || order::releases(&key.release, newest).is_gt() {
+            newest.clone_from(&key.release);
+        }
+    }
+    groups.retain(|key, _| {
+        latest.get(&(key.engine.clone(), key.hardware.clone())) == Some(&key.release)
+    });
+    groups
+}
+
+/// The scenario of `record` as pages name it: `id@rev`.
+#[must_use]
+pub fn scenario(record: &RunRecord) -> String {
+    format!("{}@{}", record.scenario.id, record.scenario.rev)
+}
+
+/// What tells configurations apart: the slug, or for a published block, whose server nobody asked,
+/// the parallel size and the flags that the report gives.
+#[must_use]
+pub fn config(record: &RunRecord) -> String {
+    if record.kind != Kind::Imported {
+        return config_slug(record);
+    }
+    let server = record.server.as_ref();
+    let mut words = vec![format!("tp{}", server.and_then(|server| server.tp).unwrap_or(1))];
+    let argv = server.and_then(|server| server.argv.as_deref()).unwrap_or_default();
+    let mut rest = argv.iter().skip_while(|word| !word.starts_with('-')).peekable();
+    while let Some(word) = rest.next() {
+        let flag = word.split('=').next().unwrap_or(word);
+        let value = rest.next_if(|next| !word.contains('=') && !next.starts_with('-'));
+        if !flag.starts_with("--") || ELSEWHERE.contains(&flag) {
+            continue;
+        }
+        words.push(word.clone());
+        words.extend(value.cloned());
+    }
+    words.join(" ")
+}
+
+/// Flags that a page shows in another place, and the module that a Python server is started by.
+const ELSEWHERE: [&str; 8] = [
+    "--model",
+    "--model-path",
+    "--served-model-name",
+    "--host",
+    "--port",
+    "--tp",
+    "--tensor-parallel-size",
+    "--server-port",
+];
 
 /// The word of records and pages for `kind`.
 #[must_use]

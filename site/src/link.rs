@@ -7,40 +7,80 @@ use schema::canonical::sha256_hex;
 use schema::id::is_ulid;
 use serde::{Serialize, Serializer};
 
-/// Something a page can point to.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Target {
-    /// One of the pages that exist once: overview, method, data, explorer.
-    Overview,
-    Method,
-    Data,
-    Explore,
-    /// A release on a hardware.
-    Release {
-        engine: String,
-        release: String,
-        hardware: String,
-    },
+/// Declares the kinds of targets: each with its word and what names it.
+macro_rules! targets {
+    ($($(#[$doc:meta])* $kind:ident = $word:literal { $($field:ident),* }),* $(,)?) => {
+        /// Something a page can point to.
+        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Target {
+            $($(#[$doc])* $kind { $($field: String),* },)*
+            /// A further part of a page that is too long for one; the page itself is the first.
+            Part { of: Box<Target>, number: usize },
+        }
+
+        impl Target {
+            /// The target that [`Target::words`] made `words` of.
+            fn of_words(words: &[&str]) -> Option<Self> {
+                match words {
+                    ["part", number, of @ ..] => Some(Self::Part {
+                        of: Box::new(Self::of_words(of)?),
+                        number: number.parse().ok()?,
+                    }),
+                    $([$word, $($field),*] => Some(Self::$kind {
+                        $($field: (*$field).to_owned()),*
+                    }),)*
+                    _ => None,
+                }
+            }
+
+            /// The kind and what names it.
+            fn words(&self) -> Vec<String> {
+                match self {
+                    Self::Part { of, number } => {
+                        [vec!["part".to_owned(), number.to_string()], of.words()].concat()
+                    }
+                    $(Self::$kind { $($field),* } => vec![$word.to_owned(), $($field.clone()),*],)*
+                }
+            }
+        }
+    };
+}
+
+targets! {
+    Overview = "overview" {},
+    Method = "method" {},
+    Data = "data" {},
+    Explore = "explore" {},
+    Health = "health" {},
+    Corrections = "corrections" {},
+    Imports = "imports" {},
+    /// What was read from one file of others.
+    Report = "report" { source, file },
+    Trends = "trends" {},
+    /// What gates, over the releases of an engine.
+    Trend = "trend" { engine, hardware, model },
+    Model = "model" { model },
+    Hardware = "hardware" { hardware },
+    /// A scenario, as `id@rev`.
+    Scenario = "scenario" { scenario },
+    /// Throughput against speed of one model.
+    Frontier = "frontier" { model },
+    /// A release on all hardware.
+    Release = "release" { engine, release },
+    ReleaseOn = "release-on" { engine, release, hardware },
+    /// One model of a release in one configuration, where the page of the release is too long
+    /// for it.
+    ModelOn = "model-on" { engine, release, hardware, model, config },
     /// Two consecutive releases on a hardware.
-    Diff {
-        engine: String,
-        baseline: String,
-        candidate: String,
-        hardware: String,
-    },
+    Diff = "diff" { engine, baseline, candidate, hardware },
     /// The op benches of a release on a hardware.
-    Kernels {
-        engine: String,
-        release: String,
-        hardware: String,
-    },
+    Kernels = "kernels" { engine, release, hardware },
     /// A run's own page; in `results/`, which has none, its record.
-    Run {
-        id: String,
-        record: String,
-    },
+    Run = "run" { id, record },
     /// A file of the registry, by its path there.
-    Record(String),
+    Record = "record" { path },
+    /// A file that is made with the site, by its path there.
+    File = "file" { path },
 }
 
 /// Who the page is written for.
@@ -55,89 +95,106 @@ pub enum Place {
 }
 
 impl Target {
-    /// Path of the target from the root of `place`.
+    /// Path of the target from the root of `place`; none where `place` has no such page.
     #[must_use]
-    pub fn path(&self, place: Place) -> String {
-        let leaf = if place == Place::Html { "index.html" } else { "index.md" };
-        match self {
-            Self::Overview if place == Place::Registry => "README.md".to_owned(),
-            Self::Overview => leaf.to_owned(),
-            Self::Method => format!("method/{leaf}"),
-            Self::Data => format!("data/{leaf}"),
-            Self::Explore => format!("explore/{leaf}"),
-            Self::Release { engine, release, hardware } if place == Place::Registry => {
-                schema::path::of_page(&part(engine), &part(release), &part(hardware))
-            }
-            Self::Release { engine, release, hardware } => {
-                format!("r/{}/{}/{}/{leaf}", part(engine), part(release), part(hardware))
-            }
-            Self::Diff { engine, baseline, candidate, hardware } => format!(
-                "diff/{}/{}..{}/{}/{leaf}",
-                part(engine),
-                part(baseline),
-                part(candidate),
-                part(hardware)
-            ),
-            Self::Kernels { engine, release, hardware } => {
-                format!("kernels/{}/{}/{}/{leaf}", part(engine), part(release), part(hardware))
-            }
-            Self::Run { record, .. } if place == Place::Registry => record.clone(),
-            Self::Run { id, .. } => format!("run/{}/{leaf}", part(id)),
-            Self::Record(path) if place == Place::Registry => path.clone(),
-            Self::Record(path) => format!("data/{path}"),
+    pub fn path(&self, place: Place) -> Option<String> {
+        match place {
+            Place::Registry => self.committed(),
+            Place::Html => Some(self.in_site("index.html")),
+            Place::Markdown => Some(self.in_site("index.md")),
         }
     }
 
-    /// A target as a template holds it.
-    fn parse(text: &str) -> Option<Self> {
-        let mut parts = text.split('\u{1f}');
-        let kind = parts.next()?;
-        let mut next = || parts.next().map(str::to_owned);
-        Some(match kind {
-            "overview" => Self::Overview,
-            "method" => Self::Method,
-            "data" => Self::Data,
-            "explore" => Self::Explore,
-            "release" => Self::Release { engine: next()?, release: next()?, hardware: next()? },
-            "diff" => Self::Diff {
-                engine: next()?,
-                baseline: next()?,
-                candidate: next()?,
-                hardware: next()?,
-            },
-            "kernels" => Self::Kernels { engine: next()?, release: next()?, hardware: next()? },
-            "run" => Self::Run { id: next()?, record: next()? },
-            "record" => Self::Record(next()?),
+    fn in_site(&self, leaf: &str) -> String {
+        let folder = match self {
+            Self::Overview {} => return leaf.to_owned(),
+            Self::Record { path } => return format!("data/{path}"),
+            Self::File { path } => return path.clone(),
+            Self::Part { of, number } => of.in_site(&number.to_string()),
+            Self::Method {} => "method".to_owned(),
+            Self::Data {} => "data".to_owned(),
+            Self::Explore {} => "explore".to_owned(),
+            Self::Health {} => "health".to_owned(),
+            Self::Corrections {} => "corrections".to_owned(),
+            Self::Imports {} => "imports".to_owned(),
+            Self::Report { source, file } => parts("imports", &[source, file]),
+            Self::Trends {} => "trend".to_owned(),
+            Self::Trend { engine, hardware, model } => parts("trend", &[engine, hardware, model]),
+            Self::Model { model } => parts("m", &[model]),
+            Self::Hardware { hardware } => parts("hw", &[hardware]),
+            Self::Scenario { scenario } => parts("s", &[scenario]),
+            Self::Frontier { model } => parts("frontier", &[model]),
+            Self::Release { engine, release } => parts("r", &[engine, release]),
+            Self::ReleaseOn { engine, release, hardware } => {
+                parts("r", &[engine, release, hardware])
+            }
+            Self::ModelOn { engine, release, hardware, model, config } => {
+                parts("r", &[engine, release, hardware, model, config])
+            }
+            Self::Diff { engine, baseline, candidate, hardware } => {
+                let two = format!("{}..{}", part(baseline), part(candidate));
+                format!("diff/{}/{two}/{}", part(engine), part(hardware))
+            }
+            Self::Kernels { engine, release, hardware } => {
+                parts("kernels", &[engine, release, hardware])
+            }
+            Self::Run { id, .. } => parts("run", &[id]),
+        };
+        format!("{folder}/{leaf}")
+    }
+
+    /// The committed pages are those that a reader on a code host wants: what a release is, what
+    /// changed, what was taken back, what others claim.
+    fn committed(&self) -> Option<String> {
+        Some(match self {
+            Self::Overview {} => "pages/README.md".to_owned(),
+            Self::Corrections {} => "pages/corrections.md".to_owned(),
+            Self::Imports {} => "pages/imports.md".to_owned(),
+            Self::Report { source, file } => {
+                schema::path::of_page("imports", &part(source), &part(file))
+            }
+            Self::Release { engine, release } => {
+                schema::path::of_page(&part(engine), &part(release), "README")
+            }
+            Self::ReleaseOn { engine, release, hardware } => {
+                schema::path::of_page(&part(engine), &part(release), &part(hardware))
+            }
+            Self::Diff { engine, baseline, candidate, hardware } => {
+                let two = format!("{}..{}", part(baseline), part(candidate));
+                schema::path::of_page(&part(engine), &two, &part(hardware))
+            }
+            Self::Part { of, number } => {
+                let first = of.committed()?;
+                format!("{}-{number}.md", first.strip_suffix(".md")?)
+            }
+            Self::Run { record, .. } => record.clone(),
+            Self::Record { path } => path.clone(),
             _ => return None,
         })
     }
+}
+
+/// `folder` and below it the names, each fit for a path.
+fn parts(folder: &str, names: &[&String]) -> String {
+    let mut path = folder.to_owned();
+    for name in names {
+        path.push('/');
+        path.push_str(&part(name));
+    }
+    path
 }
 
 /// The form in which a template holds a target: its kind and its parts, with unit separators
 /// between, which no part contains.
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let parts: Vec<&str> = match self {
-            Self::Overview => vec!["overview"],
-            Self::Method => vec!["method"],
-            Self::Data => vec!["data"],
-            Self::Explore => vec!["explore"],
-            Self::Release { engine, release, hardware } => {
-                vec!["release", engine, release, hardware]
-            }
-            Self::Diff { engine, baseline, candidate, hardware } => {
-                vec!["diff", engine, baseline, candidate, hardware]
-            }
-            Self::Kernels { engine, release, hardware } => {
-                vec!["kernels", engine, release, hardware]
-            }
-            Self::Run { id, record } => vec!["run", id, record],
-            Self::Record(path) => vec!["record", path],
-        };
-        let clean: Vec<String> = parts.iter().map(|part| part.replace('\u{1f}', "-")).collect();
-        f.write_str(&clean.join("\u{1f}"))
+        let clean: Vec<String> =
+            self.words().iter().map(|word| word.replace(SEPARATOR, "-")).collect();
+        f.write_str(&clean.join(SEPARATOR))
     }
 }
+
+const SEPARATOR: &str = "\u{1f}";
 
 impl Serialize for Target {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -145,12 +202,23 @@ impl Serialize for Target {
     }
 }
 
-/// The address of the target that `text` holds, as seen from `depth` folders below the root.
-#[must_use]
-pub fn resolve(text: &str, place: Place, depth: usize) -> Option<String> {
-    let path = Target::parse(text)?.path(place);
-    let encoded: Vec<String> = path.split('/').map(percent_encode).collect();
-    Some(format!("{}{}", "../".repeat(depth), encoded.join("/")))
+/// What `text` is no target of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NoTarget;
+
+/// The address of the target that `text` holds, as seen from `depth` folders below the root; none
+/// where `place` has no such page.
+///
+/// # Errors
+/// `text` is no target's.
+pub fn resolve(text: &str, place: Place, depth: usize) -> Result<Option<String>, NoTarget> {
+    let words: Vec<&str> = text.split(SEPARATOR).collect();
+    let target = Target::of_words(&words).ok_or(NoTarget)?;
+    let encode = |path: String| {
+        let encoded: Vec<String> = path.split('/').map(percent_encode).collect();
+        format!("{}{}", "../".repeat(depth), encoded.join("/"))
+    };
+    Ok(target.path(place).map(encode))
 }
 
 /// `text` as one part of a path. Whatever does not fit is replaced, and then a hash of the whole
@@ -194,7 +262,7 @@ mod tests {
     use super::*;
 
     fn release() -> Target {
-        Target::Release {
+        Target::ReleaseOn {
             engine: "redline".into(),
             release: "v0.9.2".into(),
             hardware: "cpu-x-2c".into(),
@@ -203,16 +271,23 @@ mod tests {
 
     #[test]
     fn one_target_has_an_address_in_each_place() {
-        let from = |place, depth| resolve(&release().to_string(), place, depth);
-        assert_eq!(from(Place::Html, 0).as_deref(), Some("r/redline/v0.9.2/cpu-x-2c/index.html"));
+        let from = |target: &Target, place, depth| {
+            resolve(&target.to_string(), place, depth).expect("a target")
+        };
+        let on = |place, depth| from(&release(), place, depth);
+        assert_eq!(on(Place::Html, 0).as_deref(), Some("r/redline/v0.9.2/cpu-x-2c/index.html"));
+        let markdown = on(Place::Markdown, 2);
+        assert_eq!(markdown.as_deref(), Some("../../r/redline/v0.9.2/cpu-x-2c/index.md"));
+        let committed = on(Place::Registry, 3);
+        assert_eq!(committed.as_deref(), Some("../../../pages/redline/v0.9.2/cpu-x-2c.md"));
+        let second = Target::Part { of: Box::new(release()), number: 2 };
+        let committed = from(&second, Place::Registry, 0);
+        assert_eq!(committed.as_deref(), Some("pages/redline/v0.9.2/cpu-x-2c-2.md"));
         assert_eq!(
-            from(Place::Markdown, 2).as_deref(),
-            Some("../../r/redline/v0.9.2/cpu-x-2c/index.md")
+            from(&second, Place::Html, 0).as_deref(),
+            Some("r/redline/v0.9.2/cpu-x-2c/2/index.html")
         );
-        assert_eq!(
-            from(Place::Registry, 3).as_deref(),
-            Some("../../../pages/redline/v0.9.2/cpu-x-2c.md")
-        );
+        assert_eq!(from(&Target::Health {}, Place::Registry, 0), None);
     }
 
     #[test]
@@ -228,8 +303,13 @@ mod tests {
     #[test]
     fn every_target_survives_its_text_form() {
         let run = Target::Run { id: "01J".into(), record: "runs/a/b.json".into() };
-        for target in [release(), run, Target::Overview, Target::Record("runs/x.json".into())] {
-            assert_eq!(Target::parse(&target.to_string()), Some(target));
+        let part = Target::Part { of: Box::new(release()), number: 3 };
+        let file = Target::Record { path: "runs/x.json".into() };
+        for target in [release(), run, part, Target::Overview {}, file] {
+            let text = target.to_string();
+            let words: Vec<&str> = text.split(SEPARATOR).collect();
+            assert_eq!(Target::of_words(&words), Some(target));
         }
+        assert_eq!(resolve("nothing", Place::Html, 0), Err(NoTarget));
     }
 }

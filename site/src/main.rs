@@ -176,7 +176,11 @@ fn table(catalog: &Catalog, key: &ReleaseKey) -> Result<String> {
 /// A template at fault is a bug, an unreadable disk is the environment, the rest is the input.
 fn exit_of(error: &anyhow::Error) -> u8 {
     const BUG: u8 = 101;
-    if error.chain().any(|cause| cause.is::<RenderError>()) {
+    let template = |cause: &(dyn std::error::Error + 'static)| {
+        cause.is::<RenderError>()
+            || matches!(cause.downcast_ref(), Some(pages::PagesError::Render(_)))
+    };
+    if error.chain().any(template) {
         return BUG;
     }
     let unsound =

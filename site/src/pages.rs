@@ -7,20 +7,27 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use crate::catalog::{Catalog, ReleaseKey, Run, records_sha256};
+use crate::catalog::{Catalog, ReleaseKey};
+use crate::contents::Contents;
+use crate::judged::{Judged, JudgedError};
 use crate::link::{Place, Target};
-use crate::template::{Crumb, Frame, RenderError, Renderer};
-use crate::view::limits;
-use crate::view::release::ReleaseView;
-
-/// Name and version of what made a page.
-pub const GENERATOR: &str = concat!("redline-site ", env!("CARGO_PKG_VERSION"));
+use crate::template::{RenderError, Renderer};
 
 /// The front page of a registry.
 const README: &str = "README.md";
 
-/// The pages of `catalog` and its `README.md`, by their path below the registry's root. With
-/// `only_overlay`, the pages of releases that have runs from beside the registry, and the README.
+/// Pages that could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum PagesError {
+    #[error(transparent)]
+    Render(#[from] RenderError),
+    #[error(transparent)]
+    Judged(#[from] JudgedError),
+}
+
+/// The committed pages of `catalog` and its `README.md`, by their path below the registry's root.
+/// With `only_overlay`, those that something from beside the registry stands on, and those about
+/// everything.
 ///
 /// # Errors
 /// A template is at fault.
@@ -28,19 +35,23 @@ pub fn render(
     catalog: &Catalog,
     renderer: &Renderer,
     only_overlay: bool,
-) -> Result<BTreeMap<String, String>, RenderError> {
+) -> Result<BTreeMap<String, String>, PagesError> {
+    let judged = Judged::of(catalog)?;
+    let contents = Contents::of(catalog, &judged);
+    let mut committed = contents.pages();
+    // A run's place in the registry is its record.
+    committed.retain(|page| {
+        let path = page.target.path(Place::Registry);
+        path.is_some_and(|path| path.starts_with("pages/"))
+    });
+    let paths: BTreeSet<String> =
+        committed.iter().filter_map(|page| page.target.path(Place::Registry)).collect();
+    committed.retain(|page| page.fresh || !only_overlay);
+    let rendered =
+        registry::spread::map(&committed, |page| page.render(renderer, &[Place::Registry]));
     let mut pages = BTreeMap::new();
-    let mut paths = BTreeSet::new();
-    for (key, runs) in catalog.releases() {
-        let path = target(&key).path(Place::Registry);
-        paths.insert(path.clone());
-        if only_overlay && runs.iter().all(|run| run.root == 0) {
-            continue;
-        }
-        let view = ReleaseView::new(&key, &runs, Vec::new());
-        let at = (Place::Registry, path.as_str());
-        let text = renderer.render("pages/release.md", &release_frame(&key, &runs), &view, at)?;
-        pages.insert(path, text);
+    for texts in rendered {
+        pages.extend(texts?);
     }
     pages.insert(README.to_owned(), registry::readme::render(&paths));
     Ok(pages)
@@ -108,42 +119,9 @@ fn first_difference(a: &[u8], b: &[u8]) -> usize {
 /// The page of `key`.
 #[must_use]
 pub fn target(key: &ReleaseKey) -> Target {
-    Target::Release {
+    Target::ReleaseOn {
         engine: key.engine.clone(),
         release: key.release.clone(),
         hardware: key.hardware.clone(),
-    }
-}
-
-/// The frame of a release page.
-#[must_use]
-pub fn release_frame(key: &ReleaseKey, runs: &[&Run]) -> Frame {
-    let title = format!("{} {} on {}", key.engine, key.release, key.hardware);
-    frame(
-        &title,
-        runs,
-        vec![(format!("{} {}", key.engine, key.release), None), (key.hardware.clone(), None)],
-    )
-}
-
-/// A frame for a page made from `runs`.
-#[must_use]
-pub fn frame(title: &str, runs: &[&Run], crumbs: Vec<(String, Option<Target>)>) -> Frame {
-    let hashes: BTreeSet<&str> = runs.iter().map(|run| run.record.record_sha256.as_str()).collect();
-    let crumb = |(text, target): (String, Option<Target>)| Crumb {
-        text: crate::outside::name(&text),
-        target,
-    };
-    let mut way = vec![Crumb { text: "Overview".into(), target: Some(Target::Overview) }];
-    way.extend(crumbs.into_iter().map(crumb));
-    let title = crate::outside::name(title);
-    Frame {
-        summary: format!("{title}: measured throughput and latency, with how they were measured."),
-        title,
-        crumbs: way,
-        records: hashes.len(),
-        records_sha256: records_sha256(hashes.into_iter()),
-        generator: GENERATOR.to_owned(),
-        limits: limits::of(runs),
     }
 }

@@ -2,8 +2,9 @@
 
 use schema::canonical::to_file_text;
 use schema::run::RunRecord;
+use schema::scenario::Arrival;
 
-use audit::sample::{Sample, campaign_id};
+use audit::sample::{Sample, campaign_id, reseal};
 
 use registry::{Registry, Stored};
 
@@ -52,6 +53,84 @@ pub fn records() -> Vec<RunRecord> {
     records
 }
 
+/// Engines, hardware, models and scenarios of a registry that is made up at size.
+const ENGINES: [(&str, f64); 3] = [("redline", 1.0), ("other", 0.9), ("third", 1.1)];
+const MACHINES: [(&str, f64); 2] =
+    [("cpu-example-simulated-f6m1s1-2c", 1.0), ("cpu-example-simulated-f6m2s1-8c", 3.0)];
+const SIZES: [(&str, f64); 5] = [
+    ("tiny-q4", 2.0),
+    ("small-bf16", 1.0),
+    ("medium-bf16", 0.5),
+    ("large-fp8", 0.2),
+    ("moe-fp8", 0.4),
+];
+const LOADS: [(&str, u64, f64); 6] = [
+    ("sharegpt-lite", 0, 1.0),
+    ("balanced-lite", 0, 1.2),
+    ("long-input-lite", 0, 0.5),
+    ("ladder-lite-c1", 1, 0.2),
+    ("ladder-lite-c4", 4, 0.6),
+    ("ladder-lite-c16", 16, 1.0),
+];
+const REPEATS: u32 = 3;
+
+/// At least `count` records of several engines over as many releases as it takes: each cell three
+/// times, one cell in seventeen failing or losing requests.
+#[must_use]
+pub fn many(count: usize) -> Vec<RunRecord> {
+    let mut records = Vec::with_capacity(count);
+    let mut serial = 0;
+    let mut release = 0_u32;
+    while records.len() < count {
+        release += 1;
+        for (engine, of_engine) in ENGINES {
+            for (hardware, of_hardware) in MACHINES {
+                for (model, of_model) in SIZES {
+                    let speed = of_engine * of_hardware * of_model * trend(release);
+                    for load in LOADS {
+                        for repeat in 1..=REPEATS {
+                            serial += 1;
+                            let sample = Sample {
+                                engine: engine.to_owned(),
+                                release: format!("v1.{release}.0"),
+                                hardware: hardware.to_owned(),
+                                model: model.to_owned(),
+                                scenario: load.0.to_owned(),
+                                serial,
+                                campaign: (campaign_id(u64::from(release)), repeat, 0),
+                                repeat,
+                                speed: speed * load.2 * wobble(serial),
+                                seed: serial,
+                                failed: if serial % 17 == 3 { 3 } else { 0 },
+                                ..Sample::default()
+                            };
+                            records.push(loaded(&sample, load.1));
+                        }
+                    }
+                }
+            }
+        }
+    }
+    records
+}
+
+/// A step up every few releases, and noise in between.
+fn trend(release: u32) -> f64 {
+    1.0 + f64::from(release / 4) * 0.08
+}
+
+/// The record of `sample` under a closed loop of so many users; all at once for none.
+fn loaded(sample: &Sample, users: u64) -> RunRecord {
+    if sample.serial % 170 == 5 {
+        return sample.failed_record();
+    }
+    let mut record = sample.record();
+    if users > 0 {
+        record.scenario.arrival = Some(Arrival::Closed { concurrency: users });
+    }
+    reseal(record)
+}
+
 /// The last two releases ran interleaved, the first on a day of its own.
 fn campaign(release: &str, repeat: u32) -> (String, u32, u32) {
     match release {
@@ -77,13 +156,18 @@ pub fn registry(records: Vec<RunRecord>) -> Registry {
 }
 
 /// Path and text of every file of the made-up registry.
+#[must_use]
+pub fn files() -> Vec<(String, String)> {
+    records().iter().map(file).collect()
+}
+
+/// Path and text of the file of `record`.
 ///
 /// # Panics
 /// A made-up record has no JSON form.
 #[must_use]
-pub fn files() -> Vec<(String, String)> {
-    let text = |record: &RunRecord| to_file_text(record).expect("made-up figures are numbers");
-    records().iter().map(|record| (path(record), text(record))).collect()
+pub fn file(record: &RunRecord) -> (String, String) {
+    (path(record), to_file_text(record).expect("made-up figures are numbers"))
 }
 
 fn path(record: &RunRecord) -> String {

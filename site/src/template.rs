@@ -21,26 +21,67 @@ macro_rules! templates {
 }
 
 templates![
+    "pages/across.html",
+    "pages/across.md",
+    "pages/corrections.html",
+    "pages/corrections.md",
     "pages/data.html",
     "pages/data.md",
     "pages/diff.html",
     "pages/diff.md",
     "pages/explore.html",
     "pages/explore.md",
+    "pages/frontier.html",
+    "pages/frontier.md",
+    "pages/hardware.html",
+    "pages/hardware.md",
+    "pages/health.html",
+    "pages/health.md",
+    "pages/imports.html",
+    "pages/imports.md",
     "pages/kernels.html",
     "pages/kernels.md",
     "pages/method.html",
     "pages/method.md",
+    "pages/model.html",
+    "pages/model.md",
+    "pages/model_on.html",
+    "pages/model_on.md",
     "pages/overview.html",
     "pages/overview.md",
     "pages/release.html",
     "pages/release.md",
+    "pages/report.html",
+    "pages/report.md",
     "pages/run.html",
     "pages/run.md",
+    "pages/scenario.html",
+    "pages/scenario.md",
+    "pages/trend.html",
+    "pages/trend.md",
+    "pages/trends.html",
+    "pages/trends.md",
+    "partials/beside.html",
+    "partials/beside.md",
+    "partials/campaigns.html",
+    "partials/campaigns.md",
+    "partials/failures.html",
+    "partials/failures.md",
     "partials/figure.html",
     "partials/figure.md",
+    "partials/findings.html",
+    "partials/findings.md",
     "partials/footer.md",
     "partials/layout.html",
+    "partials/matrix.html",
+    "partials/matrix.md",
+    "partials/pager.html",
+    "partials/pager.md",
+    "partials/section.html",
+    "partials/section.md",
+    "partials/summary.html",
+    "partials/verdicts.html",
+    "partials/verdicts.md",
 ];
 
 /// A page that could not be rendered: a fault of the template or of the view behind it.
@@ -71,6 +112,8 @@ pub struct Frame {
     pub records_sha256: String,
     pub records: usize,
     pub generator: String,
+    /// The policy by which releases are judged: id, revision, hash.
+    pub policy: String,
     /// What this page cannot tell its reader.
     pub limits: Vec<String>,
 }
@@ -148,28 +191,57 @@ impl Renderer {
     ///
     /// # Errors
     /// The template asks for a key that the view does not have.
-    pub fn render<V: Serialize>(
+    pub fn render(
         &self,
         name: &str,
         frame: &Frame,
-        view: &V,
+        view: &Value,
         (place, path): (Place, &str),
     ) -> Result<String, RenderError> {
         let depth = path.matches('/').count();
-        let href = Value::from_function(move |target: &str| {
-            link::resolve(target, place, depth).map(Value::from_safe_string).ok_or_else(|| {
+        let resolve = move |target: &str| {
+            link::resolve(target, place, depth).map_err(|_| {
                 Error::new(ErrorKind::InvalidOperation, format!("`{target}` is no target"))
             })
+        };
+        let href = Value::from_function(move |target: &str| {
+            resolve(target)?.map(Value::from_safe_string).ok_or_else(|| {
+                let problem = format!("`{target}` has no page here");
+                Error::new(ErrorKind::InvalidOperation, problem)
+            })
+        });
+        let link = Value::from_function(move |text: &str, target: &str| {
+            let address = resolve(target)?;
+            Ok::<_, Error>(Value::from_safe_string(linked(place, text, address.as_deref())))
         });
         let context = minijinja::context! {
             page => Value::from(Serde(frame)),
-            view => Value::from(Serde(view)),
+            view => view.clone(),
             root => "../".repeat(depth),
             registry => place == Place::Registry,
             href => href,
+            link => link,
         };
         let template = self.env.get_template(name).map_err(|error| explain(error, name))?;
         template.render(context).map_err(|error| explain(error, name))
+    }
+}
+
+/// A view as templates see it.
+#[must_use]
+pub fn value<V: Serialize>(view: &V) -> Value {
+    Value::from(Serde(view))
+}
+
+/// `text`, and a link where `place` has an address for it.
+fn linked(place: Place, text: &str, address: Option<&str>) -> String {
+    match (place, address) {
+        (Place::Html, Some(address)) => {
+            format!("<a href=\"{address}\"><bdi>{}</bdi></a>", escape::html(text))
+        }
+        (Place::Html, None) => escape::html(text),
+        (_, Some(address)) => format!("[{}]({address})", escape::markdown(text)),
+        (_, None) => escape::markdown(text),
     }
 }
 
@@ -238,6 +310,7 @@ mod tests {
             records_sha256: "0".into(),
             records: 0,
             generator: "g".into(),
+            policy: "p".into(),
             limits: Vec::new(),
         }
     }
@@ -277,7 +350,7 @@ mod tests {
         let renderer = Renderer::with(templates).expect("compiles");
         let view = std::collections::BTreeMap::from([("present", 1)]);
         let error = renderer
-            .render("pages/a.html", &frame(), &view, (Place::Html, "a.html"))
+            .render("pages/a.html", &frame(), &value(&view), (Place::Html, "a.html"))
             .expect_err("a missing key is a fault");
         assert_eq!((error.template.as_str(), error.line), ("partials/b.html", 2));
         assert!(error.to_string().contains("view.missing"), "{error}");
@@ -295,12 +368,28 @@ mod tests {
     }
 
     #[test]
+    fn a_link_is_plain_text_where_its_page_does_not_exist() {
+        let template = "{{ link(view.x, view.to) }}";
+        let templates = &[("a.html", template), ("a.md", template)];
+        let renderer = Renderer::with(templates).expect("compiles");
+        let to = link::Target::Health {}.to_string();
+        let view = value(&std::collections::BTreeMap::from([("x", "a|b"), ("to", &to)]));
+        let at =
+            |name, place| renderer.render(name, &frame(), &view, (place, "x")).expect("renders");
+        let html = r#"<a href="health/index.html"><bdi>a|b</bdi></a>"#;
+        assert_eq!(at("a.html", Place::Html), html);
+        assert_eq!(at("a.md", Place::Markdown), r"[a\|b](health/index.md)");
+        assert_eq!(at("a.md", Place::Registry), r"a\|b");
+    }
+
+    #[test]
     fn each_kind_of_page_is_escaped_in_its_own_way() {
         let templates = &[("a.html", "{{ view.x }}"), ("a.md", "{{ view.x }}")];
         let renderer = Renderer::with(templates).expect("compiles");
         let view = std::collections::BTreeMap::from([("x", "<b>|`a`_[x](y)")]);
-        let rendered =
-            |name, place| renderer.render(name, &frame(), &view, (place, "x")).expect("renders");
+        let rendered = |name, place| {
+            renderer.render(name, &frame(), &value(&view), (place, "x")).expect("renders")
+        };
         assert_eq!(rendered("a.html", Place::Html), "&lt;b&gt;|`a`_[x](y)");
         assert_eq!(rendered("a.md", Place::Registry), r"&lt;b&gt;\|\`a\`\_\[x\](y)");
     }

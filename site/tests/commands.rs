@@ -36,8 +36,11 @@ fn check_names_the_page_and_the_command_that_renews_it() {
     assert_eq!(exit, Some(2), "{said}");
     assert!(said.contains(&format!("`{page}` is missing")), "{said}");
 
-    assert_eq!(site(folder.path(), &pages), (Some(0), "4 of 4 pages changed in results\n".into()));
-    assert_eq!(site(folder.path(), &pages), (Some(0), "0 of 4 pages changed in results\n".into()));
+    assert_eq!(
+        site(folder.path(), &pages),
+        (Some(0), "14 of 14 pages changed in results\n".into())
+    );
+    assert_eq!(site(folder.path(), &pages), (Some(0), "0 of 14 pages changed in results\n".into()));
     assert_eq!(site(folder.path(), &check), (Some(0), String::new()));
 
     let text = fs::read_to_string(folder.path().join("results").join(page)).expect("a page");
@@ -48,8 +51,18 @@ fn check_names_the_page_and_the_command_that_renews_it() {
     let (exit, said) = site(folder.path(), &check);
     assert_eq!(exit, Some(2));
     expect![[r#"
-        `README.md` is not what its records render: line 37 differs
+        `README.md` is not what its records render: line 40 differs
+        `pages/README.md` is not what its records render: line 19 differs
+        `pages/redline/v0.10.0/README.md` is not what its records render: line 21 differs
+        `pages/redline/v0.10.0/cpu-example-simulated-f6m1s1-2c.md` is not what its records render: line 58 differs
+        `pages/redline/v0.9.1..v0.10.0/cpu-example-simulated-f6m1s1-2c-2.md` is missing
+        `pages/redline/v0.9.1..v0.10.0/cpu-example-simulated-f6m1s1-2c.md` is missing
         `pages/redline/v0.9.1/cpu-example-simulated-f6m1s1-2c.md` is not what its records render: line 10 differs
+        `pages/redline/v0.9.1..v0.9.2/cpu-example-simulated-f6m1s1-2c-2.md` has no records: delete it
+        `pages/redline/v0.9.1..v0.9.2/cpu-example-simulated-f6m1s1-2c.md` has no records: delete it
+        `pages/redline/v0.9.2..v0.10.0/cpu-example-simulated-f6m1s1-2c-2.md` has no records: delete it
+        `pages/redline/v0.9.2..v0.10.0/cpu-example-simulated-f6m1s1-2c.md` has no records: delete it
+        `pages/redline/v0.9.2/README.md` has no records: delete it
         `pages/redline/v0.9.2/cpu-example-simulated-f6m1s1-2c.md` has no records: delete it
           hint: `cargo xtask site --pages` renders the pages anew
     "#]].assert_eq(&said);
@@ -68,7 +81,7 @@ fn an_overlay_stands_beside_the_registry() {
     let arguments = ["pages", "--overlay", "overlay", "--only-overlay", "--out", "overlay"];
     assert_eq!(
         site(folder.path(), &arguments),
-        (Some(0), "2 of 2 pages changed in overlay\n".into())
+        (Some(0), "8 of 8 pages changed in overlay\n".into())
     );
     let readme = fs::read_to_string(folder.path().join("overlay/README.md")).expect("a README");
     assert!(readme.contains("v0.9.1") && readme.contains("v0.10.0"), "{readme}");

@@ -1,7 +1,9 @@
 //! What pages promise: their text is that of the stored cases, they are whole, their links lead
 //! somewhere, and nothing that a record says becomes markup.
 
-use std::collections::BTreeSet;
+mod html;
+
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -76,6 +78,11 @@ fn hostile() -> Registry {
             metrics.output_tokens_per_s = Some(if index % 2 == 0 { 0.0 } else { 1e12 });
             metrics.requests_per_s = Some(1e-12);
         }
+        if let (4, Some(server)) = (index, &mut record.server) {
+            let flag = |n: usize| (format!("flag-{n}"), format!("value {n}").into());
+            server.config = Some((0..5_000).map(flag).collect());
+            record.absent.extend((0..5_000).map(|n| (format!("field.{n}"), "unknown".to_owned())));
+        }
         if index == 2 {
             record.status = Status::Failed;
             record.metrics = None;
@@ -119,17 +126,29 @@ fn whole() -> Registry {
 /// Builds the site of `registry` with a file behind each record, and gives its folder.
 fn built(registry: &Registry) -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("a folder");
-    let catalog = Catalog::of(registry);
     let records = folder.path().join("results");
-    for (path, _) in catalog.files() {
+    for (path, _) in Catalog::of(registry).files() {
         let file = records.join(path);
         fs::create_dir_all(file.parent().expect("a parent")).expect("a folder");
         fs::write(file, "{}\n").expect("a file");
     }
-    let out = folder.path().join("site");
-    let renderer = Renderer::new().expect("templates compile");
-    build::build(&catalog, &[&records], &renderer, &out).expect("the site is built");
+    let out = built_from(registry, &records, folder.path());
     (folder, out)
+}
+
+/// Builds the site of `registry`, whose files lie below `records`, in `folder`.
+fn built_from(registry: &Registry, records: &Path, folder: &Path) -> PathBuf {
+    let out = folder.join("site");
+    let renderer = Renderer::new().expect("templates compile");
+    build::build(&Catalog::of(registry), &[records], &renderer, &out).expect("the site is built");
+    out
+}
+
+/// The results of this source tree, and where they lie.
+fn own() -> (Registry, PathBuf) {
+    let records = Path::new(env!("CARGO_MANIFEST_DIR")).join("../results");
+    let registry = Registry::load(&[&records]).expect("readable records");
+    (registry, records)
 }
 
 fn files(folder: &Path) -> Vec<PathBuf> {
@@ -159,7 +178,9 @@ fn a_release_page_as_markdown_and_as_text() {
     let catalog = Catalog::of(&registry);
     let renderer = Renderer::new().expect("templates compile");
     let pages = pages::render(&catalog, &renderer, false).expect("renders");
-    let (_, page) = pages.iter().find(|(path, _)| path.starts_with("pages/")).expect("a page");
+    let on = |path: &&String| path.ends_with("cpu-example-simulated-f6m1s1-2c.md");
+    let path = pages.keys().find(on).expect("a page");
+    let page = &pages[path];
     expect_file!["../cases/release.md"].assert_eq(page);
     let (key, runs) = catalog.releases().into_iter().next().expect("a release");
     let view = ReleaseView::new(&key, &runs, Vec::new());
@@ -179,27 +200,195 @@ fn every_page_is_whole_and_every_link_leads_somewhere() {
         [("whole", whole()), ("empty", empty), ("failed", failed), ("hostile", hostile())]
     {
         let (_guard, out) = built(&registry);
-        let files = files(&out);
-        let mut pages = 0;
-        for page in with_extension(&files, "html") {
-            let html = fs::read_to_string(page).expect("a page");
-            let shown = page.strip_prefix(&out).expect("below the site").display().to_string();
-            well_formed(&html).unwrap_or_else(|fault| panic!("{name}: {shown}: {fault}"));
-            assert!(html.len() < PAGE_BYTES_MAX, "{name}: {shown} has {} bytes", html.len());
-            for link in attributes(&html, "href").chain(attributes(&html, "src")) {
-                assert_leads(&out, page, &link, &format!("{name}: {shown}"));
-            }
-            pages += 1;
-        }
-        for page in with_extension(&files, "md") {
-            let text = fs::read_to_string(page).expect("a page");
-            let shown = page.strip_prefix(&out).expect("below the site").display().to_string();
-            for link in markdown_links(&without_code(&text)) {
-                assert_leads(&out, page, &link, &format!("{name}: {shown}"));
-            }
-        }
-        assert!(pages >= 3, "{name}: overview, method and data are always there");
+        assert_whole(name, &out);
     }
+    let folder = tempfile::tempdir().expect("a folder");
+    let (registry, records) = own();
+    assert_whole("own", &built_from(&registry, &records, folder.path()));
+}
+
+/// Every page of the site in `out` parses, is small, and has no link that leads nowhere.
+fn assert_whole(name: &str, out: &Path) {
+    let files = files(out);
+    let mut pages: BTreeMap<PathBuf, html::Page> = BTreeMap::new();
+    for page in with_extension(&files, "html") {
+        let text = fs::read_to_string(page).expect("a page");
+        let shown = page.strip_prefix(out).expect("below the site").display().to_string();
+        let parsed = html::parse(&text).unwrap_or_else(|e| panic!("{name}: {shown}: {e}"));
+        assert!(text.len() < PAGE_BYTES_MAX, "{name}: {shown} has {} bytes", text.len());
+        pages.insert(page.canonicalize().expect("a page"), parsed);
+    }
+    assert!(pages.len() >= 8, "{name}: overview, method, data and lists are always there");
+    let root = out.canonicalize().expect("a site");
+    for (page, parsed) in &pages {
+        let shown = format!("{name}: {}", page.strip_prefix(&root).expect("below").display());
+        for link in &parsed.links {
+            let Some((file, anchor)) = leads(&root, page, link, &shown) else { continue };
+            let Some(anchor) = anchor else { continue };
+            let known = pages.get(&file).is_some_and(|page| page.ids.contains(&anchor));
+            assert!(known, "{shown}: `{link}` has no such place");
+        }
+    }
+    for page in with_extension(&files, "md") {
+        let text = fs::read_to_string(page).expect("a page");
+        let shown = page.strip_prefix(out).expect("below the site").display().to_string();
+        let page = page.canonicalize().expect("a page");
+        for link in markdown_links(&without_code(&text)) {
+            leads(&root, &page, &link, &format!("{name}: {shown}"));
+        }
+    }
+}
+
+/// The file of the site that `link` on `page` leads to, with its anchor; none for data that the
+/// address itself holds.
+fn leads(root: &Path, page: &Path, link: &str, shown: &str) -> Option<(PathBuf, Option<String>)> {
+    // The icon that is none, and a chart's figures.
+    if link == "data:," || link.starts_with("data:text/csv;charset=utf-8,") {
+        return None;
+    }
+    assert!(!link.contains("://") && !link.starts_with("//"), "{shown} asks for `{link}`");
+    let (path, anchor) = link.split_once('#').map_or((link, None), |(path, id)| (path, Some(id)));
+    let file = match path {
+        "" => page.to_owned(),
+        path => page.parent().expect("a folder").join(path.replace("%20", " ")),
+    };
+    let file = file.canonicalize().unwrap_or_else(|_| panic!("{shown} points to `{link}`"));
+    assert!(file.starts_with(root), "{shown}: `{link}` leaves");
+    Some((file, anchor.map(str::to_owned)))
+}
+
+/// Follows `clicks` from the first page, each a part of a link's address, and gives the last page.
+fn followed(out: &Path, clicks: &[&str]) -> html::Page {
+    assert!(clicks.len() <= 2, "more than two clicks");
+    let read = |file: &Path| {
+        html::parse(&fs::read_to_string(file).expect("a page")).expect("a sound page")
+    };
+    let root = out.canonicalize().expect("a site");
+    let mut here = root.join("index.html");
+    for click in clicks {
+        let links = read(&here).links;
+        let link = links.iter().find(|link| link.contains(click));
+        let link = link.unwrap_or_else(|| panic!("{} has no `{click}`", here.display()));
+        here = leads(&root, &here, link, click).expect("a page").0;
+    }
+    read(&here)
+}
+
+#[test]
+fn five_questions_are_answered_within_two_clicks() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (registry, records) = own();
+    let own = built_from(&registry, &records, folder.path());
+    let (_guard, made_up) = built(&whole());
+    let release = "r/redline/v0.9.2/cpu-intel-xeon-f6m85s7-2c/";
+    let questions: [(&str, &Path, &[&str], &[&str]); 5] = [
+        (
+            "fastest engine for Qwen3-8B on A100?",
+            &own,
+            &["m/qwen3-8b/"],
+            &["Fastest", "lmdeploy v0.9.2", "vllm v0.10.1", "sglang v0.5.1", "claimed by others"],
+        ),
+        (
+            "did v0.10.0 get slower?",
+            &made_up,
+            &["diff/redline/v0.9.2..v0.10.0/"],
+            &["v0.9.2 to v0.10.0", "new failure", "95 % interval"],
+        ),
+        (
+            "what did they run exactly?",
+            &own,
+            &[release],
+            &["Kernel", "serve {model}", "Effective configuration", "max-batch-size"],
+        ),
+        ("can I trust this number?", &own, &[release, "run/"], &["Checks", "E06", "Client load"]),
+        (
+            "how do I run it myself?",
+            &own,
+            &[release],
+            &["cargo xtask release-bench v0.9.2", "redline-bench run --url"],
+        ),
+    ];
+    for (question, site, clicks, answers) in questions {
+        let page = followed(site, clicks);
+        for answer in answers {
+            assert!(page.text.contains(answer), "{question} {clicks:?} lacks `{answer}`");
+        }
+    }
+}
+
+#[test]
+fn engines_stand_side_by_side_and_claims_are_called_claims() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (registry, records) = own();
+    let out = built_from(&registry, &records, folder.path());
+    let page = fs::read_to_string(out.join("m/qwen3-8b/index.md")).expect("a page");
+    let table = page.split("### Output tokens").nth(1).expect("a table");
+    let table = table.split("###").next().expect("a table");
+    for (engine, sharegpt) in
+        [("lmdeploy v0.9.2", "4,740"), ("sglang v0.5.1", "4,710"), ("vllm v0.10.1", "3,440")]
+    {
+        let row = table.lines().find(|line| line.contains(engine)).expect("a row");
+        assert!(row.contains(&format!("| {sharegpt}")) && row.contains("unverified"), "{row}");
+        assert_eq!(row.matches(" | ").count(), 6, "four scenarios beside engine and flags: {row}");
+    }
+    let report = fs::read_to_string(out.join("imports/performance-lab/d88cdf37/index.md"));
+    let report = report.expect("a report");
+    assert!(report.contains("514 of 1000 requests answered"), "a claim without its failures");
+    assert!(report.contains("as block 001") && report.contains("as block 013"), "{report}");
+}
+
+#[test]
+fn feeds_badges_and_hashes_are_what_programs_expect() {
+    for registry in [whole(), Registry::default(), hostile(), own().0] {
+        let (_guard, out) = built(&registry);
+        for feed in ["releases.atom", "regressions.atom", "corrections.atom"] {
+            let text = fs::read_to_string(out.join(feed)).expect("a feed");
+            let mut reader = quick_xml::Reader::from_str(&text);
+            let (mut entries, mut updated) = (0, 0);
+            loop {
+                match reader.read_event().unwrap_or_else(|e| panic!("{feed}: {e}")) {
+                    quick_xml::events::Event::Start(tag) if tag.name().as_ref() == b"entry" => {
+                        entries += 1;
+                    }
+                    quick_xml::events::Event::Start(tag) if tag.name().as_ref() == b"updated" => {
+                        updated += 1;
+                    }
+                    quick_xml::events::Event::Eof => break,
+                    _ => {}
+                }
+            }
+            assert_eq!(updated, entries + 1, "{feed}: a time for the feed and each entry");
+            if feed == "releases.atom" {
+                assert_eq!(entries, Catalog::of(&registry).releases().len());
+            }
+        }
+        let all = files(&out.join("data"));
+        let sums = fs::read_to_string(out.join("data/SHA256SUMS")).expect("hashes");
+        for line in sums.lines() {
+            let (hash, path) = line.split_once("  ").expect("a hash and a path");
+            let bytes = fs::read(out.join("data").join(path)).expect("a record");
+            assert_eq!(hash, schema::canonical::sha256_hex(&bytes), "{path}");
+        }
+        assert_eq!(sums.lines().count(), Catalog::of(&registry).files().len());
+        assert!(all.iter().any(|file| file.ends_with("schemas/run.v1.json")));
+    }
+    let (_guard, out) = built(&whole());
+    let badge = out.join("badge/qwen3-0.6b-bf16/cpu-example-simulated-f6m1s1-2c.json");
+    let badge: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(badge).expect("a badge")).expect("JSON");
+    assert_eq!(badge["schemaVersion"], 1);
+    assert_eq!(badge["label"], "qwen3-0.6b-bf16 on cpu-example-simulated-f6m1s1-2c");
+    assert!(badge["message"].as_str().is_some_and(|text| text.contains("redline v0.")), "{badge}");
+}
+
+#[test]
+fn a_page_about_many_releases_is_cut_into_parts() {
+    let registry = sample::registry(sample::many(1_200));
+    let (_guard, out) = built(&registry);
+    assert_whole("many", &out);
+    let first = fs::read_to_string(out.join("health/index.html")).expect("a page");
+    assert!(first.contains("href=\"../health/2/index.html\""), "the list has a second part");
+    assert!(out.join("health/2/index.html").exists());
 }
 
 #[test]
@@ -300,77 +489,7 @@ fn a_site_takes_the_place_of_the_one_before() {
     assert_eq!(names, ["results", "site"], "nothing is left beside the site");
 }
 
-/// The faults that a parser of HTML would mend in silence: tags that do not pair, attributes
-/// without quotes, ids that are there twice.
-fn well_formed(html: &str) -> Result<(), String> {
-    const VOID: [&str; 4] = ["meta", "link", "br", "img"];
-    let mut open: Vec<String> = Vec::new();
-    let mut ids = BTreeSet::new();
-    let mut rest = html;
-    while let Some(start) = rest.find('<') {
-        let end = rest[start..].find('>').ok_or("a tag is not closed")? + start;
-        let tag = &rest[start + 1..end];
-        rest = &rest[end + 1..];
-        if tag.starts_with('!') {
-            continue;
-        }
-        if let Some(name) = tag.strip_prefix('/') {
-            if open.last().map(String::as_str) != Some(name) {
-                return Err(format!("`</{name}>` closes {:?}", open.last()));
-            }
-            open.pop();
-            continue;
-        }
-        let name: String = tag.chars().take_while(char::is_ascii_alphanumeric).collect();
-        let attributes = &tag[name.len()..];
-        if name.is_empty() || !attributes.matches('"').count().is_multiple_of(2) {
-            return Err(format!("`<{tag}>` is no tag"));
-        }
-        for id in self::attributes(&format!("<{tag}>"), "id") {
-            if !ids.insert(id.clone()) {
-                return Err(format!("the id `{id}` is there twice"));
-            }
-        }
-        if !tag.ends_with('/') && !VOID.contains(&name.as_str()) {
-            open.push(name);
-        }
-    }
-    if open.is_empty() { Ok(()) } else { Err(format!("{open:?} are not closed")) }
-}
-
-fn attributes(html: &str, name: &str) -> impl Iterator<Item = String> {
-    let opening = format!(" {name}=\"");
-    let values: Vec<String> = html
-        .match_indices(&opening)
-        .filter_map(|(at, _)| html[at + opening.len()..].split('"').next().map(str::to_owned))
-        .collect();
-    values.into_iter()
-}
-
 fn markdown_links(text: &str) -> Vec<String> {
     let links = text.match_indices("](").filter(|(at, _)| !text[..*at].ends_with('\\'));
     links.filter_map(|(at, _)| text[at + 2..].split(')').next().map(str::to_owned)).collect()
-}
-
-/// `link` on `page` is a file of the site, with the anchor where it names one.
-fn assert_leads(out: &Path, page: &Path, link: &str, shown: &str) {
-    // The icon that is none, and a chart's figures.
-    if link == "data:," || link.starts_with("data:text/csv;charset=utf-8,") {
-        return;
-    }
-    assert!(!link.contains("://") && !link.starts_with("//"), "{shown} asks for `{link}`");
-    let (path, anchor) = link.split_once('#').map_or((link, None), |(path, id)| (path, Some(id)));
-    let file = if path.is_empty() {
-        page.to_owned()
-    } else {
-        let path = path.replace("%20", " ");
-        page.parent().expect("a folder").join(path)
-    };
-    let file = file.canonicalize().unwrap_or_else(|_| panic!("{shown} points to `{link}`"));
-    assert!(file.starts_with(out.canonicalize().expect("a site")), "{shown}: `{link}` leaves");
-    if let Some(anchor) = anchor {
-        let html = fs::read_to_string(&file).expect("a page");
-        let known = attributes(&html, "id").any(|id| id == anchor);
-        assert!(known, "{shown}: `{link}` has no such place");
-    }
 }

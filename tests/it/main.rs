@@ -5,6 +5,7 @@ mod bad_input;
 mod browser;
 mod client_bench;
 mod documents;
+mod engines;
 mod failing;
 mod hand_edited;
 mod interrupted;

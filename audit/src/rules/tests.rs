@@ -589,6 +589,6 @@ fn what_the_rules_say_reads_well() {
 fn a_sample_is_the_same_every_time() {
     let record = Sample::default().record();
     assert_eq!(record, Sample::default().record());
-    expect!["8092cf9018ade7349f643c0eaeedeca8dc6706c73aedf1a49a6311580554c85d"]
+    expect!["b0a53f980df06ae5357af9e2f1703ef3f6ecbbbdf7c1ef3f092edefed75d3cd4"]
         .assert_eq(&record.record_sha256);
 }

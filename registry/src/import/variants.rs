@@ -5,7 +5,8 @@
 use super::tests::published;
 use super::*;
 
-/// What is told of a result: its figures, and what they are of.
+/// What is told of a result: its figures, and what they are of. Counts are no part of it: how many
+/// requests were planned is the command's to say.
 #[derive(Debug, Clone, PartialEq)]
 struct Told {
     figures: String,
@@ -19,7 +20,7 @@ struct Told {
 impl Told {
     fn of(record: &RunRecord) -> Self {
         Self {
-            figures: format!("{:?} {:?}", record.counts, record.metrics),
+            figures: format!("{:?} {:?}", record.time, record.metrics),
             engine: record.engine.name.clone(),
             release: record.engine.release.clone(),
             model: record.model.id.clone(),
@@ -28,8 +29,7 @@ impl Told {
         }
     }
 
-    /// True where it says what `whole` says, or leaves it open. Counts lose what the scenario tells
-    /// (how many requests were planned), so figures are compared by their rates and times.
+    /// True where it says what `whole` says, or leaves it open.
     fn is_no_more_than(&self, whole: &Self) -> bool {
         let open = |own: &str, whole: &str| own == whole || own == "unknown";
         open(&self.engine, &whole.engine)

@@ -36,8 +36,12 @@ pub struct Finding {
     /// The method page describes the rule.
     pub known: bool,
     pub level: &'static str,
-    /// `3 of 3 runs`.
+    /// Runs in which it was found.
+    pub count: usize,
+    /// `3 of 3`.
     pub runs: String,
+    /// What must hold.
+    pub title: String,
     pub detail: String,
 }
 
@@ -144,7 +148,9 @@ pub fn findings(runs: &[&Run]) -> Vec<Finding> {
         known: audit::rule(rule).is_some(),
         rule: outside::name(rule),
         level: if warning { "warning" } else { "error" },
+        count,
         runs: format!("{count} of {}", runs.len()),
+        title: audit::rule(rule).map_or("", |rule| rule.title).to_owned(),
         detail: outside::message(detail),
     };
     found.into_iter().map(finding).collect()

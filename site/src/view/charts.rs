@@ -39,14 +39,14 @@ fn throughput(cells: &[Cell]) -> Chart {
         let spread = metric.and_then(|metric| figure::summary(metric, cell));
         let figure = figure_of("output_tokens_per_s", cell);
         let scenario = outside::name(&cell.key.scenario);
-        rows.push(vec![scenario.clone(), shown(&figure), figure.title.clone()]);
+        rows.push(vec![scenario.clone(), figure.shown(), figure.title.clone()]);
         groups.push(BarGroup {
             label: scenario,
             bars: vec![Bar {
                 series: String::new(),
                 value: spread.map(|spread| spread.median),
                 range: spread.filter(|spread| spread.n > 1).map(|spread| (spread.min, spread.max)),
-                text: if spread.is_some() { shown(&figure) } else { "no figure".to_owned() },
+                text: if spread.is_some() { figure.shown() } else { "no figure".to_owned() },
                 mark: mark_of(cell),
             }],
         });
@@ -84,8 +84,8 @@ fn repeats(cells: &[Cell]) -> Chart {
         let repeats: Vec<(f64, String)> = values.iter().map(repeat).collect();
         let listed: Vec<String> =
             repeats.iter().map(|(pct, _)| format!("{} %", format::percent(*pct))).collect();
-        rows.push(vec![label.clone(), shown(&figure), listed.join(", ")]);
-        dots.push(DotRow { label, value: shown(&figure), repeats, mark: mark_of(cell) });
+        rows.push(vec![label.clone(), figure.shown(), listed.join(", ")]);
+        dots.push(DotRow { label, value: figure.shown(), repeats, mark: mark_of(cell) });
     }
     let title = "Launch to launch".to_owned();
     let caption = format!("The same figure launch by launch. {HOW_MARKS_READ}");
@@ -180,7 +180,8 @@ impl Pooled {
 }
 
 /// How the figures of `cell` are drawn: in color only where launches were repeated here.
-fn mark_of(cell: &Cell) -> Mark {
+#[must_use]
+pub fn mark_of(cell: &Cell) -> Mark {
     let claimed = cell.counted().any(|run| run.record.kind == Kind::Imported);
     match cell.counted().nth(1) {
         _ if claimed => Mark::Hollow,
@@ -193,13 +194,6 @@ fn figure_of(name: &str, cell: &Cell) -> Figure {
     match by_name(name) {
         Some(metric) => Figure::of(metric, format::Scale::fit(metric.unit, 0.0), cell),
         None => Figure::missing("no such metric"),
-    }
-}
-
-fn shown(figure: &Figure) -> String {
-    match &figure.spread {
-        Some(spread) => format!("{} {spread}", figure.text),
-        None => figure.text.clone(),
     }
 }
 

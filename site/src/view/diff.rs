@@ -3,13 +3,15 @@
 
 use std::collections::BTreeMap;
 
-use registry::diff::{CellDiff, Diff, Row};
+use registry::diff::{CellDiff, Diff, FlagChange, Row};
 use registry::summary::Summary;
 use schema::verdict::{Cell, Stage, VerdictKind};
 use serde::Serialize;
 
 use super::badge::Tone;
 use super::figure::Figure;
+use super::pager::PartLink;
+use super::release::Related;
 use super::words;
 use crate::chart::{Bar, BarGroup, Bars, Chart, Forest, ForestMark, ForestRow, Mark};
 use crate::format::{self, Scale};
@@ -17,7 +19,7 @@ use crate::link::Target;
 use crate::{order, outside};
 
 /// What is compared.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pair {
     pub engine: String,
     pub hardware: String,
@@ -45,6 +47,7 @@ pub struct DiffView {
     /// What the comparison says about itself.
     pub note: String,
     pub command: String,
+    pub pager: Vec<PartLink>,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -74,6 +77,19 @@ pub struct ChangedFlag {
     pub flag: String,
     pub baseline: String,
     pub candidate: String,
+}
+
+impl ChangedFlag {
+    /// A change as `registry` found it.
+    #[must_use]
+    pub fn of(found: &FlagChange) -> Self {
+        let values = |values: &[String]| outside::message(&values.join(", "));
+        Self {
+            flag: outside::name(&found.flag),
+            baseline: values(&found.baseline),
+            candidate: values(&found.candidate),
+        }
+    }
 }
 
 /// One metric of one cell.
@@ -110,8 +126,16 @@ impl Pair {
         }
     }
 
+    /// The page of this pair, by what it is called in a list.
+    #[must_use]
+    pub fn related(&self) -> Related {
+        let text =
+            format!("{} {} to {} on {}", self.engine, self.baseline, self.candidate, self.hardware);
+        Related { text: outside::name(&text), target: self.target() }
+    }
+
     fn release(&self, release: &str) -> Target {
-        Target::Release {
+        Target::ReleaseOn {
             engine: self.engine.clone(),
             release: release.to_owned(),
             hardware: self.hardware.clone(),
@@ -146,6 +170,7 @@ impl DiffView {
             candidate_only: diff.candidate_only.iter().map(name).collect(),
             note: diff.note.clone(),
             command: outside::command(&argv.map(str::to_owned)),
+            pager: Vec::new(),
         }
     }
 }
@@ -165,7 +190,15 @@ const WORST_FIRST: [VerdictKind; 7] = [
     VerdictKind::FixedFailure,
 ];
 
-fn counts(diff: &Diff) -> Vec<Count> {
+/// Place of a verdict where the worst comes first.
+#[must_use]
+pub fn rank(kind: VerdictKind) -> usize {
+    WORST_FIRST.iter().position(|known| *known == kind).unwrap_or(WORST_FIRST.len())
+}
+
+/// Each verdict with its count, the worst first.
+#[must_use]
+pub fn counts(diff: &Diff) -> Vec<Count> {
     let count = |kind: &VerdictKind| {
         let count = rows(diff).filter(|row| row.verdict.verdict == *kind).count();
         let text = format!("{count} {}", words::verdict(*kind));
@@ -174,7 +207,9 @@ fn counts(diff: &Diff) -> Vec<Count> {
     WORST_FIRST.iter().filter_map(count).collect()
 }
 
-fn conclusion(diff: &Diff) -> &'static str {
+/// One sentence: what the reader may conclude.
+#[must_use]
+pub fn conclusion(diff: &Diff) -> &'static str {
     let any = |kind| rows(diff).any(|row| row.verdict.verdict == kind);
     if diff.cells.is_empty() {
         "The two releases share no cell."
@@ -204,12 +239,7 @@ fn model(pair: &Pair, mut cells: Vec<&CellDiff>) -> DiffModel {
         let remark = |remark: &String| (scenario.clone(), outside::message(remark));
         remarks.extend(cell.remarks.iter().map(remark));
         for flag in &cell.changed {
-            let values = |values: &[String]| outside::message(&values.join(", "));
-            let flag = ChangedFlag {
-                flag: outside::name(&flag.flag),
-                baseline: values(&flag.baseline),
-                candidate: values(&flag.candidate),
-            };
+            let flag = ChangedFlag::of(flag);
             if !changed.contains(&flag) {
                 changed.push(flag);
             }
@@ -226,7 +256,9 @@ fn model(pair: &Pair, mut cells: Vec<&CellDiff>) -> DiffModel {
     }
 }
 
-fn line(row: &Row) -> DiffRow {
+/// The line of `row` in a table of verdicts.
+#[must_use]
+pub fn line(row: &Row) -> DiffRow {
     let verdict = &row.verdict;
     let means = row.baseline.iter().chain(&row.candidate).map(|summary| summary.mean);
     let scale = Scale::fit(row.unit, means.fold(0.0, f64::max));

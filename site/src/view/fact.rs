@@ -12,6 +12,9 @@ use crate::{format, outside};
 /// More distinct values than this are counted, not listed.
 const VALUES_MAX: usize = 4;
 
+/// More flags than this are counted, not listed: the record has them all.
+const FLAGS_MAX: usize = 200;
+
 /// One line of a list of facts.
 #[derive(Debug, Clone, Serialize)]
 pub struct Fact {
@@ -31,7 +34,8 @@ pub struct FactGroup {
     pub facts: Vec<Fact>,
 }
 
-type Read = fn(&RunRecord) -> Option<String>;
+/// Reads a value of a record as people read it.
+pub type Read = fn(&RunRecord) -> Option<String>;
 
 /// What `runs` say at `path`, read by `read`.
 #[must_use]
@@ -69,6 +73,24 @@ pub fn environment(runs: &[&Run]) -> Vec<FactGroup> {
         group("Engine", engine(runs)),
         group("Load generator", client(runs)),
     ]
+}
+
+/// The machine alone.
+#[must_use]
+pub fn machine_group(runs: &[&Run]) -> FactGroup {
+    FactGroup { title: "Machine".into(), facts: machine(runs) }
+}
+
+/// A hash that `runs` have at `path`, by its first twelve digits.
+#[must_use]
+pub fn hash(name: &str, runs: &[&Run], path: &str, read: Read) -> Fact {
+    let mut fact = fact(name, runs, path, read).code();
+    for value in &mut fact.values {
+        if value.len() == 64 {
+            *value = outside::short_hash(value, 12);
+        }
+    }
+    fact
 }
 
 fn machine(runs: &[&Run]) -> Vec<Fact> {
@@ -273,6 +295,11 @@ pub fn configuration(runs: &[&Run]) -> Vec<Fact> {
         }
     }
     flags.sort();
+    let more = flags.len().saturating_sub(FLAGS_MAX);
+    flags.truncate(FLAGS_MAX);
+    if more > 0 {
+        flags.push((format!("and {more} more"), vec!["in the record".to_owned()]));
+    }
     let fact = |(name, values)| Fact { name, values, reason: String::new(), code: true };
     flags.into_iter().map(fact).collect()
 }

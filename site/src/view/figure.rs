@@ -1,7 +1,7 @@
 //! One figure of a table: text, spread and the exact values behind it.
 
 use registry::summary::Summary;
-use schema::metric::{Metric, Unit};
+use schema::metric::Metric;
 use schema::run::{RunRecord, Status};
 use serde::Serialize;
 
@@ -65,25 +65,33 @@ impl Figure {
         let Some(found) = summary(metric, cell) else {
             return Self::missing(&why_missing(metric, cell));
         };
-        let unit = if metric.unit == Unit::PerSecond { "/s" } else { scale.unit };
-        let exact = |value: f64| format!("{} {unit}", format::exactly(value / scale.divisor));
-        let title = if found.n == 1 {
-            exact(found.median).trim_end().to_owned()
-        } else {
-            format!(
-                "{}, from {} to {}",
-                exact(found.median).trim_end(),
-                format::exactly(found.min / scale.divisor),
-                exact(found.max).trim_end()
-            )
-        };
-        let half = half_range(&found);
-        let share = half.filter(|_| found.median != 0.0).map(|half| half / found.median.abs());
+        Self::median(&found, scale)
+    }
+
+    /// The median over launches.
+    #[must_use]
+    pub fn median(summary: &Summary, scale: Scale) -> Self {
+        let half = half_range(summary);
+        let share = half.filter(|_| summary.median != 0.0).map(|half| half / summary.median.abs());
+        let exact = |value: f64| format::exactly(value / scale.divisor);
+        let exactly = format!("{} {}", exact(summary.median), scale.unit).trim_end().to_owned();
+        let range =
+            format!(", from {} to {} {}", exact(summary.min), exact(summary.max), scale.unit);
+        let title = if summary.n == 1 { exactly } else { exactly + range.trim_end() };
         Self {
-            text: format::rounded(found.median / scale.divisor, half.map(|h| h / scale.divisor)),
+            text: format::rounded(summary.median / scale.divisor, half.map(|h| h / scale.divisor)),
             spread: share.map(|share| format::plus_minus(share * 100.0)),
             title,
             missing: false,
+        }
+    }
+
+    /// The figure with its spread, as one text.
+    #[must_use]
+    pub fn shown(&self) -> String {
+        match &self.spread {
+            Some(spread) => format!("{} {spread}", self.text),
+            None => self.text.clone(),
         }
     }
 

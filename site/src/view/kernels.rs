@@ -5,16 +5,18 @@ use schema::kernel::{KernelBench, KernelRecord};
 use serde::Serialize;
 
 use super::figure::Figure;
+use super::pager::PartLink;
 use crate::link::Target;
 use crate::{format, order, outside};
 
-/// The page of one kernels record after another, the latest first.
+/// The pieces of one kernels record after another, the latest first.
 #[derive(Debug, Clone, Serialize)]
 pub struct KernelsView {
     pub engine: String,
     pub release: String,
     pub hardware: String,
     pub records: Vec<KernelsRecord>,
+    pub pager: Vec<PartLink>,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -56,10 +58,20 @@ impl KernelsView {
             records: records
                 .iter()
                 .rev()
-                .map(|stored| view(&stored.path, &stored.record))
+                .flat_map(|stored| pieces(view(&stored.path, &stored.record)))
                 .collect(),
+            pager: Vec::new(),
         }
     }
+}
+
+/// Rows of a piece of a record.
+const ROWS_MAX: usize = 100;
+
+/// A record cut into pieces that each fit a page.
+fn pieces(record: KernelsRecord) -> Vec<KernelsRecord> {
+    let piece = |rows: &[KernelRow]| KernelsRecord { rows: rows.to_vec(), ..record.clone() };
+    record.rows.chunks(ROWS_MAX).map(piece).collect()
 }
 
 fn view(path: &str, record: &KernelRecord) -> KernelsRecord {
@@ -73,7 +85,7 @@ fn view(path: &str, record: &KernelRecord) -> KernelsRecord {
     let gpu = record.hardware.gpu.as_ref().and_then(|gpus| gpus.first());
     KernelsRecord {
         id: outside::name(&record.id),
-        record: Target::Record(path.to_owned()),
+        record: Target::Record { path: path.to_owned() },
         started: record.time.started_at.as_deref().map_or_else(|| "-".to_owned(), outside::name),
         device: outside::name(gpu.map_or(cpu, |gpu| &gpu.name)),
         rows,

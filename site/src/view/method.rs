@@ -1,6 +1,7 @@
 //! The method page: every metric with its definition, every rule with its reason, every verdict
 //! with its meaning. Rendered from the constants that the programs themselves use.
 
+use registry::best::LEVELS;
 use registry::finding::StorageRule;
 use schema::metric::{Better, Gates, METRICS, Metric, Unit};
 use schema::run::Level;
@@ -17,6 +18,8 @@ pub struct MethodView {
     pub checks_rev: u32,
     pub storage: Vec<StorageLine>,
     pub verdicts: Vec<VerdictLine>,
+    /// Name and meaning of each service level.
+    pub levels: Vec<(&'static str, &'static str)>,
 }
 
 /// Metrics that share a definition.
@@ -150,6 +153,7 @@ impl MethodView {
             checks_rev: audit::CHECKS_REV,
             storage: registry::finding::STORAGE_RULES.iter().map(storage).collect(),
             verdicts: VERDICTS.iter().map(verdict).collect(),
+            levels: LEVELS.iter().map(|level| (level.name, level.meaning)).collect(),
         }
     }
 }

@@ -8,7 +8,7 @@ use super::fact::{self, Fact};
 use super::figure::{self, Figure, Head};
 use super::release::{failed, launches};
 use super::{charts, words};
-use crate::catalog::{Cell, Run};
+use crate::catalog::{Cell, ReleaseKey, Run};
 use crate::chart::Chart;
 use crate::link::{self, Target};
 use crate::{format, outside};
@@ -29,7 +29,12 @@ pub struct ModelView {
     pub configuration: Vec<Fact>,
     pub findings: Vec<Finding>,
     pub runs: Vec<RunRow>,
+    /// Runs beyond those listed; the table of all runs has them.
+    pub more_runs: usize,
 }
+
+/// A list of more runs than this is for a program to read.
+const RUNS_MAX: usize = 80;
 
 /// Every metric by scenario.
 #[derive(Debug, Clone, Serialize)]
@@ -75,6 +80,18 @@ pub struct RunRow {
     pub retracted: bool,
 }
 
+/// The page of one model of a release in one configuration.
+#[must_use]
+pub fn target(key: &ReleaseKey, model: &str, config: &str) -> Target {
+    Target::ModelOn {
+        engine: key.engine.clone(),
+        release: key.release.clone(),
+        hardware: key.hardware.clone(),
+        model: model.to_owned(),
+        config: config.to_owned(),
+    }
+}
+
 /// The models of `cells`, which come sorted by model and configuration.
 #[must_use]
 pub fn all(cells: &[Cell]) -> Vec<ModelView> {
@@ -85,7 +102,9 @@ pub fn all(cells: &[Cell]) -> Vec<ModelView> {
 }
 
 impl ModelView {
-    fn new(cells: &[Cell]) -> Self {
+    /// The view of `cells`, which share model and configuration.
+    #[must_use]
+    pub fn new(cells: &[Cell]) -> Self {
         let runs: Vec<&Run> = cells.iter().flat_map(|cell| cell.runs.iter().copied()).collect();
         let key = cells.first().map(|cell| cell.key.clone());
         let (model, config) = key.map(|key| (key.model, key.config)).unwrap_or_default();
@@ -100,7 +119,8 @@ impl ModelView {
             commands: Commands::new(&model, cells, &runs),
             configuration: fact::configuration(&runs),
             findings: badge::findings(&runs),
-            runs: cells.iter().flat_map(run_rows).collect(),
+            more_runs: runs.len().saturating_sub(RUNS_MAX),
+            runs: cells.iter().flat_map(run_rows).take(RUNS_MAX).collect(),
         }
     }
 }
@@ -198,7 +218,7 @@ fn run_rows(cell: &Cell) -> Vec<RunRow> {
         RunRow {
             id: outside::name(&run.record.id),
             target: Target::Run { id: run.record.id.clone(), record: run.path.to_owned() },
-            record: Target::Record(run.path.to_owned()),
+            record: Target::Record { path: run.path.to_owned() },
             scenario: outside::name(&cell.key.scenario),
             started: started.map_or_else(|| "-".to_owned(), outside::name),
             state: state(run),

@@ -1,12 +1,19 @@
-//! The overview: the latest release by hardware, and every page there is.
+//! The overview: who is best, what got worse, how far each hardware's latest releases came, and
+//! the way to every page.
 
+use registry::best::{Candidate, LEVELS};
+use registry::spread;
 use schema::metric::by_name;
+use schema::run::Status;
 use serde::Serialize;
 
 use super::badge::{self, Badge};
+use super::diff::{self, DiffRow, Pair};
 use super::figure::{self, Figure, Head};
 use super::release::{self, Related};
 use crate::catalog::{self, Catalog, Cell, ReleaseKey, Run};
+use crate::format::Scale;
+use crate::judged::{self, Judged};
 use crate::link::Target;
 use crate::{order, outside, pages};
 
@@ -17,16 +24,59 @@ const METRIC: &str = "output_tokens_per_s";
 #[derive(Debug, Clone, Serialize)]
 pub struct OverviewView {
     pub runs: usize,
+    pub best: Best,
+    /// What got worse in the latest release of an engine, and stands.
+    pub open: Vec<OpenLine>,
+    pub more_open: usize,
     pub hardware: Vec<HardwareView>,
-    pub pages: Vec<PageLine>,
+    pub releases: Vec<ReleaseLine>,
     pub diffs: Vec<Related>,
+    pub models: Vec<Related>,
+    pub scenarios: Vec<Related>,
     pub kernels: Vec<Related>,
+}
+
+/// The best engine for each model on each hardware, at each service level.
+#[derive(Debug, Clone, Serialize)]
+pub struct Best {
+    /// Name and meaning of each level.
+    pub levels: Vec<(&'static str, &'static str)>,
+    pub rows: Vec<BestRow>,
+}
+
+/// One model on one hardware.
+#[derive(Debug, Clone, Serialize)]
+pub struct BestRow {
+    pub model: Related,
+    pub hardware: Related,
+    /// Claimed by others.
+    pub claimed: bool,
+    pub measured: String,
+    pub levels: Vec<Option<BestAt>>,
+}
+
+/// The engine with the highest throughput among those that keep a level's limits.
+#[derive(Debug, Clone, Serialize)]
+pub struct BestAt {
+    pub engine: Related,
+    pub scenario: String,
+    pub figure: Figure,
+}
+
+/// A figure that got worse.
+#[derive(Debug, Clone, Serialize)]
+pub struct OpenLine {
+    pub diff: Related,
+    pub model: String,
+    pub hardware: String,
+    pub row: DiffRow,
 }
 
 /// A hardware with the latest release of each engine on it.
 #[derive(Debug, Clone, Serialize)]
 pub struct HardwareView {
     pub hardware: String,
+    pub page: Target,
     /// CPU or GPU as people call it.
     pub device: String,
     pub engines: Vec<Latest>,
@@ -39,7 +89,17 @@ pub struct Latest {
     pub release: String,
     pub target: Target,
     pub extent: String,
+    pub progress: Progress,
     pub matrix: Matrix,
+}
+
+/// How far a release came: runs that ended well, that did not, and that were planned and have no
+/// record.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Progress {
+    pub done: usize,
+    pub failed: usize,
+    pub missing: usize,
 }
 
 /// Output throughput, model x scenario.
@@ -59,57 +119,163 @@ pub struct MatrixRow {
     pub badges: Vec<Badge>,
 }
 
-/// A line of the list of pages.
+/// A line of the list of releases.
 #[derive(Debug, Clone, Serialize)]
-pub struct PageLine {
-    pub engine: String,
-    pub release: String,
-    pub hardware: String,
+pub struct ReleaseLine {
+    pub release: Related,
+    pub hardware: Vec<Related>,
     pub extent: String,
-    pub target: Target,
 }
 
+/// Lines of the list of what got worse; each comparison has its own.
+const OPEN_MAX: usize = 60;
+
 impl OverviewView {
-    /// The overview of `catalog`; `diffs` and `kernels` are the pages that the site has of them.
+    /// The overview of `catalog`; `kernels` are the pages that the site has of op benches.
     #[must_use]
-    pub fn new(catalog: &Catalog, diffs: Vec<Related>, kernels: Vec<Related>) -> Self {
-        let releases = catalog.releases();
-        let keys = latest_first(releases.keys());
-        let mut names: Vec<&str> = keys.iter().map(|key| key.hardware.as_str()).collect();
-        names.sort_by(|a, b| order::natural(a, b));
-        names.dedup();
-        let hardware = names.into_iter().map(|name| {
-            // Keys come latest first, so the first of each engine is the one to show.
-            let mut latest: Vec<&ReleaseKey> = Vec::new();
-            for key in keys.iter().filter(|key| key.hardware == name) {
-                if latest.last().is_none_or(|last| last.engine != key.engine) {
-                    latest.push(key);
-                }
-            }
-            HardwareView::new(name, latest.into_iter().map(|key| (key, &releases[key])))
-        });
+    pub fn new(catalog: &Catalog, judged: &Judged, kernels: Vec<Related>) -> Self {
+        let mut open: Vec<OpenLine> = judged.open().map(|(pair, row)| open(pair, row)).collect();
+        let more_open = open.len().saturating_sub(OPEN_MAX);
+        open.truncate(OPEN_MAX);
+        let model = |name: String| Related {
+            text: outside::name(&name),
+            target: Target::Model { model: name },
+        };
+        let scenario = |name: String| Related {
+            text: outside::name(&name),
+            target: Target::Scenario { scenario: name },
+        };
+        let mut scenarios = catalog.names(catalog::scenario);
+        scenarios.sort_by(|a, b| order::scenarios(a, b));
+        let hardware = catalog.names(|record| record.hardware.id.clone());
         Self {
             runs: catalog.runs.len(),
-            hardware: hardware.collect(),
-            pages: page_lines(catalog),
-            diffs,
+            best: best(catalog),
+            open,
+            more_open,
+            hardware: hardware.iter().map(|name| latest_on(catalog, name)).collect(),
+            releases: release_lines(catalog),
+            diffs: judged.diffs.iter().rev().map(|(pair, _)| pair.related()).collect(),
+            models: catalog
+                .names(|record| record.model.id.clone())
+                .into_iter()
+                .map(model)
+                .collect(),
+            scenarios: scenarios.into_iter().map(scenario).collect(),
             kernels,
         }
     }
 }
 
-/// A line for each release page, by engine, the latest release first.
-#[must_use]
-pub fn page_lines(catalog: &Catalog) -> Vec<PageLine> {
-    let releases = catalog.releases();
-    let line = |key: &ReleaseKey| PageLine {
-        engine: outside::name(&key.engine),
-        release: outside::name(&key.release),
-        hardware: outside::name(&key.hardware),
-        extent: extent(&releases[key]),
-        target: pages::target(key),
+fn open(pair: &Pair, row: &registry::diff::Row) -> OpenLine {
+    OpenLine {
+        diff: pair.related(),
+        model: outside::name(&row.verdict.cell.model),
+        hardware: outside::name(&pair.hardware),
+        row: diff::line(row),
+    }
+}
+
+fn best(catalog: &Catalog) -> Best {
+    let mut places: Vec<(&str, &str)> = catalog
+        .runs
+        .iter()
+        .map(|run| (run.record.model.id.as_str(), run.record.hardware.id.as_str()))
+        .collect();
+    places.sort_by(|a, b| order::natural(a.0, b.0).then_with(|| order::natural(a.1, b.1)));
+    places.dedup();
+    let rows = spread::map(&places, |(model, hardware)| {
+        let ranked = judged::best(catalog, model, hardware);
+        let row = |published| best_row(model, hardware, &ranked, published);
+        [row(false), row(true)]
+    });
+    Best {
+        levels: LEVELS.iter().map(|level| (level.name, level.meaning)).collect(),
+        rows: rows.into_iter().flatten().flatten().collect(),
+    }
+}
+
+/// None where nobody has figures.
+fn best_row(
+    model: &str,
+    hardware: &str,
+    ranked: &[judged::Ranked],
+    published: bool,
+) -> Option<BestRow> {
+    let levels: Vec<Option<&Candidate>> = ranked
+        .iter()
+        .filter(|ranked| ranked.published == published)
+        .map(|ranked| foremost(&ranked.answer.candidates))
+        .collect();
+    let measured = levels.iter().flatten().filter_map(|found| found.measured_at.as_deref()).max();
+    let at = |found: &Candidate| BestAt {
+        engine: Related {
+            text: outside::name(&format!("{} {}", found.cell.engine, found.release)),
+            target: Target::ReleaseOn {
+                engine: found.cell.engine.clone(),
+                release: found.release.clone(),
+                hardware: hardware.to_owned(),
+            },
+        },
+        scenario: outside::name(&found.cell.scenario),
+        figure: Figure::median(&found.figure, Scale { unit: "/s", divisor: 1.0 }),
     };
-    latest_first(releases.keys()).into_iter().map(line).collect()
+    levels.iter().any(Option::is_some).then(|| BestRow {
+        model: Related {
+            text: outside::name(model),
+            target: Target::Model { model: model.to_owned() },
+        },
+        hardware: Related {
+            text: outside::name(hardware),
+            target: Target::Hardware { hardware: hardware.to_owned() },
+        },
+        claimed: published,
+        measured: measured.map_or_else(|| "-".to_owned(), |at| outside::short_hash(at, 10)),
+        levels: levels.into_iter().map(|found| found.map(at)).collect(),
+    })
+}
+
+/// Of candidates by scenario, the best where users ask in turn, over all rungs; where nobody was
+/// measured so, the best of the first scenario in the order of pages.
+fn foremost(candidates: &[Candidate]) -> Option<&Candidate> {
+    let on_ladder = candidates.iter().filter(|found| found.cell.scenario.starts_with("ladder"));
+    let ladder = on_ladder.max_by(|a, b| a.figure.median.total_cmp(&b.figure.median));
+    let first = || {
+        let mut scenarios: Vec<&Candidate> = candidates.iter().collect();
+        // Stable: within a scenario the best still comes first.
+        scenarios.sort_by(|a, b| order::scenarios(&a.cell.scenario, &b.cell.scenario));
+        scenarios.first().copied()
+    };
+    ladder.or_else(first)
+}
+
+/// A line for each release, by engine, the latest first.
+#[must_use]
+pub fn release_lines(catalog: &Catalog) -> Vec<ReleaseLine> {
+    let releases = catalog.releases();
+    let keys = latest_first(releases.keys());
+    let same =
+        |a: &&ReleaseKey, b: &&ReleaseKey| (&a.engine, &a.release) == (&b.engine, &b.release);
+    let line = |group: &[&ReleaseKey]| {
+        let runs: Vec<&Run> = group.iter().flat_map(|key| releases[*key].iter().copied()).collect();
+        let first = group[0];
+        let hardware = |key: &&ReleaseKey| Related {
+            text: outside::name(&key.hardware),
+            target: pages::target(key),
+        };
+        ReleaseLine {
+            release: Related {
+                text: outside::name(&format!("{} {}", first.engine, first.release)),
+                target: Target::Release {
+                    engine: first.engine.clone(),
+                    release: first.release.clone(),
+                },
+            },
+            hardware: group.iter().map(hardware).collect(),
+            extent: extent(&runs),
+        }
+    };
+    keys.chunk_by(same).map(line).collect()
 }
 
 fn latest_first<'a>(keys: impl Iterator<Item = &'a ReleaseKey>) -> Vec<&'a ReleaseKey> {
@@ -127,30 +293,48 @@ fn extent(runs: &[&Run]) -> String {
     release::extent(runs, &catalog::cells(runs))
 }
 
-impl HardwareView {
-    fn new<'a>(
-        name: &str,
-        latest: impl Iterator<Item = (&'a ReleaseKey, &'a Vec<&'a Run<'a>>)>,
-    ) -> Self {
-        let latest: Vec<(&ReleaseKey, &Vec<&Run>)> = latest.collect();
-        let runs: Vec<&Run> = latest.iter().flat_map(|(_, runs)| runs.iter().copied()).collect();
-        let engine = |(key, runs): &(&ReleaseKey, &Vec<&Run>)| Latest {
-            engine: outside::name(&key.engine),
-            release: outside::name(&key.release),
-            target: pages::target(key),
-            extent: extent(runs),
-            matrix: Matrix::new(&catalog::cells(runs)),
-        };
-        Self {
-            hardware: outside::name(name),
-            device: super::fact::device(&runs),
-            engines: latest.iter().map(engine).collect(),
-        }
+/// The latest release of each engine on `hardware`.
+#[must_use]
+pub fn latest_on(catalog: &Catalog, hardware: &str) -> HardwareView {
+    let runs = catalog.runs_where(|record| record.hardware.id == hardware);
+    let latest = catalog::latest_releases(&runs);
+    let shown: Vec<&Run> = latest.values().flatten().copied().collect();
+    let engine = |(key, runs): (&ReleaseKey, &Vec<&Run>)| Latest {
+        engine: outside::name(&key.engine),
+        release: outside::name(&key.release),
+        target: pages::target(key),
+        extent: extent(runs),
+        progress: Progress::of(catalog, key, runs),
+        matrix: Matrix::new(&catalog::cells(runs)),
+    };
+    HardwareView {
+        hardware: outside::name(hardware),
+        page: Target::Hardware { hardware: hardware.to_owned() },
+        device: super::fact::device(&shown),
+        engines: latest.iter().map(engine).collect(),
+    }
+}
+
+impl Progress {
+    /// How far `runs`, which are those of `key`, came.
+    fn of(catalog: &Catalog, key: &ReleaseKey, runs: &[&Run]) -> Self {
+        let known = |id: &str| runs.iter().any(|run| run.record.id == id);
+        let campaigns = catalog.registry.campaigns.iter().map(|stored| &stored.record);
+        let missing = campaigns
+            .filter(|campaign| campaign.hardware == key.hardware)
+            .flat_map(|campaign| &campaign.plan)
+            .filter(|plan| plan.engine == key.engine && plan.release == key.release)
+            .filter(|plan| !known(&plan.run))
+            .count();
+        let done = runs.iter().filter(|run| run.record.status == Status::Ok).count();
+        Self { done, failed: runs.len() - done, missing }
     }
 }
 
 impl Matrix {
-    fn new(cells: &[Cell]) -> Self {
+    /// The matrix of `cells`.
+    #[must_use]
+    pub fn new(cells: &[Cell]) -> Self {
         let every: Vec<&Cell> = cells.iter().collect();
         let metric = by_name(METRIC);
         let scale = metric.map(|metric| figure::scale(metric, &every));

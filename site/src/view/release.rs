@@ -35,7 +35,10 @@ pub struct ReleaseView {
     pub notices: Vec<String>,
     pub environment: Vec<FactGroup>,
     pub table: Table,
+    /// True where the page has room for its models; else each has a page of its own.
+    pub inline: bool,
     pub models: Vec<ModelView>,
+    pub release_page: Target,
     /// Other pages about this release.
     pub related: Vec<Related>,
 }
@@ -52,9 +55,13 @@ pub struct Table {
 pub struct Row {
     pub model: String,
     pub anchor: String,
+    /// The model's own page, where this one has no room for it.
+    pub model_page: Target,
     pub config: String,
     /// Rows of the same model from this one on; zero where the model is that of the row above.
     pub span: usize,
+    /// True for the first row of a model in a configuration.
+    pub first: bool,
     /// True where the model was served in more than one configuration.
     pub variant: bool,
     pub scenario: String,
@@ -84,17 +91,33 @@ impl ReleaseView {
             extent: extent(runs, &cells),
             notices: notices(runs),
             environment: fact::environment(runs),
-            table: Table::new(&cells),
+            table: Table::new(&cells, key),
+            inline: is_inline(&cells),
             models: model::all(&cells),
+            release_page: Target::Release {
+                engine: key.engine.clone(),
+                release: key.release.clone(),
+            },
             related,
         }
     }
 }
 
+/// More cells, or more runs, than this make a page too long for a phone.
+const CELLS_INLINE: usize = 8;
+const RUNS_INLINE: usize = 60;
+
+/// True where a page has room for the charts and lists of `cells`.
+#[must_use]
+pub fn is_inline(cells: &[Cell]) -> bool {
+    cells.len() <= CELLS_INLINE
+        && cells.iter().map(|cell| cell.runs.len()).sum::<usize>() <= RUNS_INLINE
+}
+
 impl Table {
     /// The summary of `cells`.
     #[must_use]
-    pub fn new(cells: &[Cell]) -> Self {
+    pub fn new(cells: &[Cell], key: &ReleaseKey) -> Self {
         let every: Vec<&Cell> = cells.iter().collect();
         let columns: Vec<(&Metric, Scale)> = SUMMARY
             .iter()
@@ -102,7 +125,7 @@ impl Table {
             .map(|metric| (metric, figure::scale(metric, &every)))
             .collect();
         let heads = columns.iter().map(|(metric, scale)| Head::of(metric, *scale)).collect();
-        let mut rows: Vec<Row> = cells.iter().map(|cell| Row::new(cell, &columns)).collect();
+        let mut rows: Vec<Row> = cells.iter().map(|cell| Row::new(cell, key, &columns)).collect();
         let mut start = 0;
         while start < rows.len() {
             let same = rows[start..].iter().take_while(|row| row.model == rows[start].model);
@@ -113,18 +136,24 @@ impl Table {
             group.iter_mut().for_each(|row| row.variant = several);
             start += span;
         }
+        for index in 0..rows.len() {
+            let of = |row: &Row| (row.model.clone(), row.config.clone());
+            rows[index].first = index == 0 || of(&rows[index]) != of(&rows[index - 1]);
+        }
         Self { heads, rows }
     }
 }
 
 impl Row {
-    fn new(cell: &Cell, columns: &[(&Metric, Scale)]) -> Self {
+    fn new(cell: &Cell, key: &ReleaseKey, columns: &[(&Metric, Scale)]) -> Self {
         let figure = |(metric, scale): &(&Metric, Scale)| Figure::of(metric, *scale, cell);
         Self {
             model: outside::name(&cell.key.model),
             anchor: link::anchor(&format!("{}-{}", cell.key.model, cell.key.config)),
+            model_page: model::target(key, &cell.key.model, &cell.key.config),
             config: outside::name(&cell.key.config),
             span: 0,
+            first: false,
             variant: false,
             scenario: outside::name(&cell.key.scenario),
             n: launches(cell),
@@ -197,7 +226,9 @@ pub fn counted(count: usize, word: &str) -> String {
     format!("{count} {word}{plural}")
 }
 
-fn notices(runs: &[&Run]) -> Vec<String> {
+/// Sentences that a reader must see before any figure of `runs`.
+#[must_use]
+pub fn notices(runs: &[&Run]) -> Vec<String> {
     let mut notices = Vec::new();
     let has = |test: fn(&Run) -> bool| runs.iter().any(|run| test(run));
     if has(|run| run.record.kind == Kind::Imported) {

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::badge::{self, Badge};
 use super::charts;
+use super::citation::{self, Citation};
 use super::fact::{self, Fact, FactGroup};
 use super::figure::{self, Figure, Head};
 use super::model::{Commands, note, state};
@@ -42,8 +43,20 @@ pub struct RunView {
     /// What the record does not know, and why.
     pub absent: Vec<(String, String)>,
     pub record_sha256: String,
+    /// How to name the run in a text, and in a bibliography.
+    pub citation: Citation,
+    /// Where a published block was read.
+    pub published: Option<Published>,
     /// The record without its long texts.
     pub json: String,
+}
+
+/// The lines of a report that a block was read from.
+#[derive(Debug, Clone, Serialize)]
+pub struct Published {
+    pub report: Target,
+    pub file: String,
+    pub lines: String,
 }
 
 /// A metric that is not a latency.
@@ -107,7 +120,7 @@ impl RunView {
             config: outside::name(&schema::path::config_name(record)),
             scenario: outside::name(&format!("{}@{}", record.scenario.id, record.scenario.rev)),
             release_page: pages::target(&key),
-            record: Target::Record(run.path.to_owned()),
+            record: Target::Record { path: run.path.to_owned() },
             replaced_by: run.replaced_by.as_deref().map(outside::name),
             metrics: metrics(run),
             latencies: latencies(record),
@@ -119,12 +132,25 @@ impl RunView {
             absent: record
                 .absent
                 .iter()
+                .take(MAP_MAX)
                 .map(|(path, reason)| (outside::name(path), outside::message(reason)))
                 .collect(),
             record_sha256: outside::name(&record.record_sha256),
+            citation: citation::of(run),
+            published: published(run),
             json: json(record),
         }
     }
+}
+
+fn published(run: &Run) -> Option<Published> {
+    let source = run.record.source.as_ref()?;
+    let report = super::imports::report_of(run.path);
+    Some(Published {
+        report: report.map_or(Target::Imports {}, |(source, file)| Target::Report { source, file }),
+        file: outside::name(&source.file),
+        lines: format!("{} to {}", source.line_first, source.line_last),
+    })
 }
 
 /// A single run is shown as its record has it, even where it does not count.
@@ -196,11 +222,13 @@ fn check_line(check: &Check, later: bool) -> CheckLine {
     }
 }
 
-/// Longer texts of a record stay in its file.
+/// Longer texts, lists and maps of a record stay in its file.
 const TEXT_MAX: usize = 400;
+const LIST_MAX: usize = 64;
+const MAP_MAX: usize = 120;
 
-/// The record for reading: long texts, such as the bodies of histograms, are named with their
-/// size.
+/// The record for reading: long texts, such as the bodies of histograms, and long lists are named
+/// with their size.
 fn json(record: &RunRecord) -> String {
     let mut value = serde_json::to_value(record).unwrap_or(Value::Null);
     shorten(&mut value);
@@ -210,15 +238,19 @@ fn json(record: &RunRecord) -> String {
 }
 
 fn shorten(value: &mut Value) {
-    match value {
-        Value::String(text) if text.len() > TEXT_MAX => {
-            *text = format!("({} bytes, in the file)", text.len());
-        }
-        Value::Array(list) => list.iter_mut().for_each(shorten),
-        Value::Object(map) => {
+    let size = match value {
+        Value::String(text) if text.len() > TEXT_MAX => Some((text.len(), "bytes")),
+        Value::Array(list) if list.len() > LIST_MAX => Some((list.len(), "entries")),
+        Value::Object(map) if map.len() > MAP_MAX => Some((map.len(), "keys")),
+        _ => None,
+    };
+    match (size, value) {
+        (Some((size, what)), value) => *value = format!("({size} {what}, in the file)").into(),
+        (None, Value::Array(list)) => list.iter_mut().for_each(shorten),
+        (None, Value::Object(map)) => {
             map.values_mut().for_each(shorten);
             map.retain(|key, _| key.len() <= TEXT_MAX);
         }
-        Value::String(_) | Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        (None, _) => {}
     }
 }

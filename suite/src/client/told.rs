@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use schema::canonical::sha256_of;
 use schema::engine::Info;
 use schema::probe::Probe;
 use schema::run::{ModelFacts, ServerFacts};
@@ -15,8 +16,7 @@ use super::probe::Probed;
 pub(super) fn read_told(info: &Info, answer: &Value) -> Probed {
     let answer = spelled_out(answer);
     let found = |pointers: &Vec<String>| {
-        let mut values = pointers.iter().filter_map(|pointer| answer.pointer(pointer));
-        values.find(|value| !value.is_null()).cloned()
+        pointers.iter().filter_map(|pointer| answer.pointer(pointer)).find_map(plain)
     };
     let config: BTreeMap<String, Value> = info
         .flags
@@ -34,6 +34,7 @@ pub(super) fn read_told(info: &Info, answer: &Value) -> Probed {
         kv_dtype: text(&facts.kv_dtype),
         prefix_cache: facts.prefix_cache.as_deref().and_then(|flag| truth(&config, flag)),
         device: device.clone(),
+        config_sha256: if config.is_empty() { None } else { sha256_of(&config).ok() },
         config: (!config.is_empty()).then(|| config.clone()),
         ..ServerFacts::default()
     };
@@ -41,6 +42,15 @@ pub(super) fn read_told(info: &Info, answer: &Value) -> Probed {
     Probed {
         page_tokens: number(&facts.page_tokens),
         probe: Probe { device, server, model, ..Probe::default() },
+    }
+}
+
+/// A value that is no list, no object and not nothing. A type of PyTorch goes by its bare name.
+fn plain(value: &Value) -> Option<Value> {
+    match value {
+        Value::String(text) => Some(text.strip_prefix("torch.").unwrap_or(text).into()),
+        Value::Bool(_) | Value::Number(_) => Some(value.clone()),
+        Value::Null | Value::Array(_) | Value::Object(_) => None,
     }
 }
 
@@ -135,7 +145,7 @@ mod tests {
         let config = server.config.unwrap();
         assert_eq!(config["max-model-len"], json!(4096));
         assert!(!config.values().any(|value| value.to_string().contains("home")), "{config:?}");
-        assert_eq!(probed.probe.model.dtype.as_deref(), Some("torch.bfloat16"));
+        assert_eq!(probed.probe.model.dtype.as_deref(), Some("bfloat16"));
     }
 
     #[test]
@@ -144,11 +154,14 @@ mod tests {
             "parallel_config": {"tensor_parallel_size": 4},
             "cache_config": {"block_size": 16, "cache_dtype": "auto", "enable_prefix_caching": false},
             "scheduler_config": {"max_num_seqs": 256},
-            "model_config": {"model": "/home/a/m", "dtype": "bfloat16"},
+            "model_config": {"model": "/home/a/m", "dtype": "torch.bfloat16"},
+            "device_config": {"device": "cuda"},
         }});
         let probed = read_told(&info("vllm"), &answer);
         let server = probed.probe.server;
         assert_eq!((server.tp, server.max_batch_size), (Some(4), Some(256)));
+        assert_eq!(probed.probe.model.dtype.as_deref(), Some("bfloat16"));
+        assert_eq!(server.device.as_deref(), Some("cuda"));
         assert_eq!((server.prefix_cache, server.kv_dtype.as_deref()), (Some(false), Some("auto")));
         assert_eq!(probed.page_tokens, Some(16));
     }

@@ -126,7 +126,7 @@ impl Steady {
             choice["token_ids"] = json!(ids(sent..sent + count));
         }
         let mut chunk = json!({"object": "text_completion", "choices": [choice]});
-        if self.usage == UsageWhen::Every {
+        if self.usage == UsageWhen::Every || (last && self.usage == UsageWhen::Text) {
             chunk["usage"] = self.usage(sent + count, asked);
         }
         chunk
@@ -134,12 +134,15 @@ impl Steady {
 
     fn usage(&self, tokens: u64, asked: Asked) -> Value {
         let completion = tokens.saturating_add_signed(self.usage_error);
-        json!({
+        let mut usage = json!({
             "prompt_tokens": asked.prompt_tokens,
             "completion_tokens": completion,
             "total_tokens": asked.prompt_tokens + completion,
-            "prompt_tokens_details": {"cached_tokens": 0},
-        })
+        });
+        if self.details {
+            usage["prompt_tokens_details"] = json!({"cached_tokens": 0});
+        }
+        usage
     }
 
     /// An event whose data has a type is named by it.

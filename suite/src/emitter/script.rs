@@ -18,6 +18,9 @@ use serde_json::{Value, json};
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Script {
+    /// Where its author read that a server does so.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub source: String,
     /// A request takes the first of these that fits it and is not used up; one that finds none is
     /// answered with 404.
     #[serde(default)]
@@ -139,6 +142,8 @@ pub struct Steady {
     pub usage: UsageWhen,
     /// Added to every count of the server: a server that counts wrong.
     pub usage_error: i64,
+    /// Tell with the counts how much of the prompt was cached: none of it.
+    pub details: bool,
     pub shape: Shape,
     /// Give output ids with every chunk.
     pub token_ids: bool,
@@ -159,6 +164,7 @@ impl Default for Steady {
             tokens_per_chunk: 1,
             usage: UsageWhen::default(),
             usage_error: 0,
+            details: true,
             shape: Shape::default(),
             token_ids: true,
             done: true,
@@ -171,8 +177,12 @@ impl Default for Steady {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum UsageWhen {
+    /// In an event of its own, behind the last token.
     #[default]
     Last,
+    /// With the last token.
+    Text,
+    /// With every token, as a running count.
     Every,
     Never,
 }
@@ -260,6 +270,7 @@ impl Script {
             ],
             routes: routes.map(|(path, body)| (path.to_owned(), route(body))).into(),
             accept_delay_us: 0,
+            source: String::new(),
         }
     }
 }

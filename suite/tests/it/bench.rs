@@ -282,7 +282,6 @@ fn a_probe_says_what_the_server_is() {
                 "model.tokenizer_sha256": "`/server_info` does not say",
                 "model.weights_sha256": "`/server_info` does not say",
                 "server.argv": "the client sees a running server, not how it was started or fetched",
-                "server.config_sha256": "`/server_info` does not say",
                 "server.env": "the client sees a running server, not how it was started or fetched",
                 "server.max_batch_size": "`/server_info` does not say",
                 "server.prefix_cache": "`/server_info` does not say",
@@ -314,7 +313,7 @@ fn a_probe_says_what_the_server_is() {
                 "config": {
                   "tp": 1
                 },
-                "config_sha256": null,
+                "config_sha256": "ae41d33d9658519a6cdc53e58e4d803003808e0183f667a3eba6fb7a198a6ad9",
                 "device": "cpu",
                 "env": null,
                 "kv_bytes": 4096,

@@ -1,0 +1,205 @@
+//! Atom feeds (RFC 4287) of releases, regressions and corrections. Ids and times come from the
+//! records, so that the same records give the same feeds.
+
+use schema::event::rfc3339_of;
+use schema::id::ulid_unix_ms;
+use schema::verdict::Verdict;
+
+use crate::catalog::{Catalog, ReleaseKey};
+use crate::escape::html as escape;
+use crate::format;
+use crate::judged::{Judged, is_worse};
+use crate::link::{Place, Target, resolve};
+use crate::outside;
+use crate::view::corrections;
+use crate::view::words;
+
+/// Entries of a feed: readers ask for news, and the site has everything.
+const ENTRIES_MAX: usize = 200;
+
+/// When nothing has happened yet.
+const NEVER: &str = "1970-01-01T00:00:00Z";
+
+/// One entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Entry {
+    /// What stays the same as long as the entry is the same.
+    id: String,
+    title: String,
+    /// RFC 3339, UTC.
+    updated: String,
+    target: Target,
+    summary: String,
+}
+
+/// Path and text of every feed.
+#[must_use]
+pub fn all(catalog: &Catalog, judged: &Judged) -> [(&'static str, String); 3] {
+    [
+        ("releases.atom", feed("releases", "Releases", releases(catalog))),
+        ("regressions.atom", feed("regressions", "Regressions", regressions(catalog, judged))),
+        ("corrections.atom", feed("corrections", "Corrections", events(catalog))),
+    ]
+}
+
+fn releases(catalog: &Catalog) -> Vec<Entry> {
+    let entry = |(key, runs): (ReleaseKey, Vec<&crate::catalog::Run>)| {
+        let title = format!("{} {} on {}", key.engine, key.release, key.hardware);
+        let ids = runs.iter().map(|run| run.record.id.as_str());
+        Entry {
+            id: format!("release:{}/{}/{}", key.engine, key.release, key.hardware),
+            title,
+            updated: latest(ids),
+            target: crate::pages::target(&key),
+            summary: crate::view::release::extent(&runs, &crate::catalog::cells(&runs)),
+        }
+    };
+    catalog.releases().into_iter().map(entry).collect()
+}
+
+fn regressions(catalog: &Catalog, judged: &Judged) -> Vec<Entry> {
+    let mut entries = Vec::new();
+    for (pair, diff) in &judged.diffs {
+        for row in diff.rows().filter(|row| is_worse(row)) {
+            let verdict = &row.verdict;
+            let runs = catalog.runs_where(|record| {
+                record.engine.release == diff.candidate
+                    && registry::diff::cells::cell_of(record) == verdict.cell
+            });
+            entries.push(Entry {
+                id: format!(
+                    "regression:{}/{}..{}/{}",
+                    verdict.cell.key(),
+                    diff.baseline,
+                    diff.candidate,
+                    verdict.metric
+                ),
+                title: format!(
+                    "{} {}: {} {} for {} in {}",
+                    pair.engine,
+                    pair.candidate,
+                    row.title,
+                    words::verdict(verdict.verdict),
+                    verdict.cell.model,
+                    verdict.cell.scenario
+                ),
+                updated: latest(runs.iter().map(|run| run.record.id.as_str())),
+                target: pair.target(),
+                summary: effect(verdict, &pair.hardware),
+            });
+        }
+    }
+    entries
+}
+
+fn effect(verdict: &Verdict, hardware: &str) -> String {
+    let effect = verdict.effect_pct.map(|pct| format!("{} %, ", format::percent(pct)));
+    let waiver = verdict.waiver.as_deref().map(|waiver| format!(", waived: {waiver}"));
+    format!(
+        "{}{} pairs, on {hardware}{}",
+        effect.unwrap_or_default(),
+        verdict.pairs,
+        waiver.unwrap_or_default()
+    )
+}
+
+fn events(catalog: &Catalog) -> Vec<Entry> {
+    let events = catalog.registry.events.iter().map(|stored| &stored.record);
+    let entry = |event: &schema::event::Event| Entry {
+        id: format!("event:{}", event.id),
+        title: format!("{}: {}", corrections::kind(event.kind), event.subject()),
+        updated: match schema::event::unix_s_of(&event.at) {
+            Some(_) => event.at.clone(),
+            None => latest(std::iter::once(event.id.as_str())),
+        },
+        target: Target::Corrections {},
+        summary: event.reason.clone(),
+    };
+    events.map(entry).collect()
+}
+
+/// The time at which the last of `ids` was planned, which a ULID begins with.
+fn latest<'a>(ids: impl Iterator<Item = &'a str>) -> String {
+    let last = ids.filter_map(ulid_unix_ms).max();
+    let at = last.and_then(|ms| rfc3339_of(i64::try_from(ms / 1000).ok()?));
+    at.unwrap_or_else(|| NEVER.to_owned())
+}
+
+/// The feed of `entries`, the newest first. Addresses are relative: the site does not know its own.
+fn feed(name: &str, title: &str, mut entries: Vec<Entry>) -> String {
+    entries.sort_by(|a, b| b.updated.cmp(&a.updated).then_with(|| a.id.cmp(&b.id)));
+    entries.truncate(ENTRIES_MAX);
+    let updated = entries.first().map_or(NEVER, |entry| entry.updated.as_str());
+    let mut out = format!(
+        "<?xml version=\"1.0\" encoding=\"utf-8\"?>\n\
+         <feed xmlns=\"http://www.w3.org/2005/Atom\">\n\
+         <id>urn:redline:{name}</id>\n\
+         <title>Redline: {title}</title>\n\
+         <updated>{}</updated>\n\
+         <author><name>Redline</name></author>\n\
+         <link rel=\"self\" href=\"{name}.atom\"/>\n\
+         <link rel=\"alternate\" href=\"index.html\"/>\n",
+        escape(updated)
+    );
+    for entry in &entries {
+        let address = resolve(&entry.target.to_string(), Place::Html, 0).ok().flatten();
+        out.push_str(&format!(
+            "<entry>\n<id>urn:redline:{}</id>\n<title>{}</title>\n<updated>{}</updated>\n\
+             <link href=\"{}\"/>\n<summary>{}</summary>\n</entry>\n",
+            urn(&entry.id),
+            escape(&outside::name(&entry.title)),
+            escape(&entry.updated),
+            escape(&address.unwrap_or_default()),
+            escape(&outside::message(&entry.summary))
+        ));
+    }
+    out.push_str("</feed>\n");
+    out
+}
+
+/// `id` as the specific part of a URN (RFC 8141): what does not fit is replaced, with a hash of
+/// the whole behind it.
+fn urn(id: &str) -> String {
+    let fit = |c: char| c.is_ascii_alphanumeric() || "/:._-@+".contains(c);
+    if id.chars().all(fit) && id.len() <= 400 {
+        return id.to_owned();
+    }
+    let kept: String = id.chars().take(200).map(|c| if fit(c) { c } else { '-' }).collect();
+    format!("{kept}-{}", &schema::canonical::sha256_hex(id.as_bytes())[..8])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(id: &str, updated: &str) -> Entry {
+        Entry {
+            id: id.to_owned(),
+            title: "<b>&\u{202e}".to_owned(),
+            updated: updated.to_owned(),
+            target: Target::Health {},
+            summary: "]]> <script>".to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_feed_is_newest_first_and_escaped() {
+        let entries = vec![
+            entry("event:a", "2026-01-01T00:00:00Z"),
+            entry("event:<b>", "2026-02-01T00:00:00Z"),
+        ];
+        let text = feed("corrections", "Corrections", entries);
+        let (first, second) =
+            (text.find("event:-b--").expect("b"), text.find("event:a").expect("a"));
+        assert!(first < second, "{text}");
+        assert!(text.contains("<updated>2026-02-01T00:00:00Z</updated>\n<author>"), "{text}");
+        assert!(!text.contains("<script>") && !text.contains('\u{202e}'), "{text}");
+    }
+
+    #[test]
+    fn an_empty_feed_has_a_time_all_the_same() {
+        let text = feed("releases", "Releases", Vec::new());
+        assert!(text.contains("<updated>1970-01-01T00:00:00Z</updated>"), "{text}");
+        assert!(text.ends_with("</feed>\n"));
+    }
+}

@@ -1,0 +1,113 @@
+//! What `registry` says over a whole catalog, asked once for all pages: comparisons of consecutive
+//! releases, and how figures went. Nothing is judged here.
+
+use registry::best::{self, Answer, LEVELS, Question};
+use registry::diff::{Diff, DiffError, Row};
+use registry::spread;
+use registry::trend::{self, TrendError};
+use schema::metric::by_name;
+use schema::trend::Trend;
+use schema::verdict::VerdictKind;
+
+use crate::catalog::{Catalog, ReleaseKey};
+use crate::compare;
+use crate::view::diff::Pair;
+
+/// Comparisons and trends of a catalog.
+#[derive(Debug)]
+pub struct Judged {
+    /// Each pair of consecutive releases of an engine on one hardware, by engine and hardware.
+    pub diffs: Vec<(Pair, Diff)>,
+    /// Every series of what gates, by cell and metric.
+    pub trends: Vec<Trend>,
+}
+
+/// A catalog that the registry gives no answer about.
+#[derive(Debug, thiserror::Error)]
+pub enum JudgedError {
+    #[error(transparent)]
+    Diff(#[from] DiffError),
+    #[error(transparent)]
+    Trend(#[from] TrendError),
+}
+
+/// Tells which of [`LEVELS`] an answer is for, beside whether it ranks published figures.
+#[derive(Debug)]
+pub struct Ranked {
+    pub level: &'static str,
+    pub published: bool,
+    pub answer: Answer,
+}
+
+impl Judged {
+    /// Asks for everything that pages of `catalog` show.
+    ///
+    /// # Errors
+    /// A release of a pair has no runs, which the catalog itself excludes.
+    pub fn of(catalog: &Catalog) -> Result<Self, JudgedError> {
+        let pairs = compare::pairs(catalog);
+        let compared = spread::map(&pairs, |pair| -> Result<Diff, DiffError> {
+            let mut diff = compare::diff(catalog, pair)?;
+            // Pages know no day: a waiver is shown with the day on which it ends.
+            registry::diff::waivers::apply(&mut diff, catalog.registry, 0);
+            Ok(diff)
+        });
+        let diffs: Result<Vec<Diff>, DiffError> = compared.into_iter().collect();
+        let trends = trend::trends(catalog.registry, &trend::Filter::default())?;
+        Ok(Self { diffs: pairs.into_iter().zip(diffs?).collect(), trends })
+    }
+
+    /// The comparison that leads to `key` from the release before it.
+    #[must_use]
+    pub fn leading_to(&self, key: &ReleaseKey) -> Option<&(Pair, Diff)> {
+        self.diffs.iter().find(|(pair, _)| pair.sides()[1] == *key)
+    }
+
+    /// The comparisons that `key` is a side of.
+    pub fn about<'a>(&'a self, key: &'a ReleaseKey) -> impl Iterator<Item = &'a (Pair, Diff)> {
+        self.diffs.iter().filter(|(pair, _)| pair.sides().contains(key))
+    }
+
+    /// Rows that say "worse", waived or not, of the comparisons that lead to the latest release of each
+    /// engine on each hardware.
+    pub fn open(&self) -> impl Iterator<Item = (&Pair, &Row)> {
+        let latest = self.diffs.iter().enumerate().filter(|(index, (pair, _))| {
+            let next = self.diffs.get(index + 1);
+            next.is_none_or(|(other, _)| {
+                (&other.engine, &other.hardware) != (&pair.engine, &pair.hardware)
+            })
+        });
+        latest.flat_map(|(_, (pair, diff))| {
+            diff.rows().filter(|row| is_worse(row)).map(move |row| (pair, row))
+        })
+    }
+}
+
+/// True for a row that fails a release, or would without its waiver.
+#[must_use]
+pub fn is_worse(row: &Row) -> bool {
+    row.gates && matches!(row.verdict.verdict, VerdictKind::Regressed | VerdictKind::NewFailure)
+}
+
+/// What serves `model` best on `hardware`, at each level, measured figures and published ones
+/// apart. Empty where there are no runs.
+#[must_use]
+pub fn best(catalog: &Catalog, model: &str, hardware: &str) -> Vec<Ranked> {
+    let Some(metric) = by_name("output_tokens_per_s") else { return Vec::new() };
+    let mut ranked = Vec::new();
+    for published in [false, true] {
+        for level in &LEVELS {
+            let question = Question {
+                model: model.to_owned(),
+                hardware: hardware.to_owned(),
+                scenario: None,
+                metric,
+                limits: level.limits(),
+                published,
+            };
+            let Ok(answer) = best::best(catalog.registry, &question) else { continue };
+            ranked.push(Ranked { level: level.name, published, answer });
+        }
+    }
+    ranked
+}

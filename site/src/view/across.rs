@@ -1,0 +1,159 @@
+//! A release on all hardware: what it answers, what changed since the one before, what failed,
+//! what it cost to find out.
+
+use schema::campaign::CampaignRecord;
+use schema::metric::by_name;
+use schema::verdict::VerdictKind;
+use serde::Serialize;
+
+use super::by_hardware::CampaignLine;
+use super::diff::{self, ChangedFlag, Count, DiffRow, Pair};
+use super::health::{self, FailureRow};
+use super::overview::Matrix;
+use super::release::{extent, notices};
+use crate::catalog::{self, Catalog, ReleaseKey, Run};
+use crate::judged::Judged;
+use crate::link::Target;
+use crate::{format, order, outside};
+
+/// A release.
+#[derive(Debug, Clone, Serialize)]
+pub struct AcrossView {
+    pub engine: String,
+    pub release: String,
+    pub extent: String,
+    pub notices: Vec<String>,
+    pub hardware: Vec<OnHardware>,
+    pub failures: Vec<FailureRow>,
+    /// Failing cells beyond those listed; the health page has them all.
+    pub more_failures: usize,
+    pub campaigns: Vec<CampaignLine>,
+    /// Measures the release again.
+    pub again: String,
+}
+
+/// The release on one hardware.
+#[derive(Debug, Clone, Serialize)]
+pub struct OnHardware {
+    pub hardware: String,
+    pub device: String,
+    pub target: Target,
+    pub extent: String,
+    pub matrix: Matrix,
+    pub since: Option<Since>,
+}
+
+/// What changed since the release before.
+#[derive(Debug, Clone, Serialize)]
+pub struct Since {
+    pub baseline: String,
+    pub target: Target,
+    pub conclusion: String,
+    pub counts: Vec<Count>,
+    /// Rows whose verdict claims something, the worst first.
+    pub rows: Vec<DiffRow>,
+    /// Flags whose effective value differs, with the model.
+    pub changed: Vec<(String, ChangedFlag)>,
+    /// `Output tokens ±1.3 %`: what a release showed against itself in the campaigns compared.
+    pub noise: Vec<String>,
+}
+
+/// Failing cells that the page of a release lists itself.
+const FAILURES_MAX: usize = 60;
+/// Rows of the table of verdicts; the comparison's own page has them all.
+const ROWS_MAX: usize = 60;
+
+impl AcrossView {
+    /// The view of `engine` at `release`.
+    #[must_use]
+    pub fn new(catalog: &Catalog, judged: &Judged, engine: &str, release: &str) -> Self {
+        let of = |record: &schema::run::RunRecord| {
+            record.engine.name == engine && record.engine.release == release
+        };
+        let runs = catalog.runs_where(of);
+        let mut keys: Vec<(ReleaseKey, Vec<&Run>)> = catalog
+            .releases()
+            .into_iter()
+            .filter(|(key, _)| key.engine == engine && key.release == release)
+            .collect();
+        keys.sort_by(|(a, _), (b, _)| order::natural(&a.hardware, &b.hardware));
+        let mut failures: Vec<FailureRow> =
+            keys.iter().flat_map(|(key, runs)| health::failures_of(key, runs)).collect();
+        let more_failures = failures.len().saturating_sub(FAILURES_MAX);
+        failures.truncate(FAILURES_MAX);
+        let campaigns = catalog.registry.campaigns.iter();
+        let mut again = vec!["cargo", "xtask", "release-bench", release];
+        if engine != "redline" {
+            again.extend(["--engine", engine]);
+        }
+        let again: Vec<String> = again.into_iter().map(str::to_owned).collect();
+        Self {
+            engine: outside::name(engine),
+            release: outside::name(release),
+            extent: extent(&runs, &catalog::cells(&runs)),
+            notices: notices(&runs),
+            hardware: keys.iter().map(|(key, runs)| on_hardware(judged, key, runs)).collect(),
+            failures,
+            more_failures,
+            campaigns: campaigns
+                .filter(|stored| measures(&stored.record, engine, release))
+                .map(|stored| CampaignLine::new(&stored.path, &stored.record))
+                .collect(),
+            again: outside::command(&again),
+        }
+    }
+}
+
+/// True where `campaign` planned runs of the release.
+#[must_use]
+pub fn measures(campaign: &CampaignRecord, engine: &str, release: &str) -> bool {
+    campaign.plan.iter().any(|run| run.engine == engine && run.release == release)
+}
+
+fn on_hardware(judged: &Judged, key: &ReleaseKey, runs: &[&Run]) -> OnHardware {
+    let cells = catalog::cells(runs);
+    OnHardware {
+        hardware: outside::name(&key.hardware),
+        device: super::fact::device(runs),
+        target: crate::pages::target(key),
+        extent: extent(runs, &cells),
+        matrix: Matrix::new(&cells),
+        since: judged.leading_to(key).map(|(pair, diff)| since(pair, diff)),
+    }
+}
+
+fn since(pair: &Pair, found: &registry::diff::Diff) -> Since {
+    let claims = |row: &&registry::diff::Row| {
+        !matches!(
+            row.verdict.verdict,
+            VerdictKind::Unchanged | VerdictKind::Inconclusive | VerdictKind::ChangedConfig
+        )
+    };
+    let mut rows: Vec<&registry::diff::Row> = found.rows().filter(claims).collect();
+    rows.sort_by_key(|row| (diff::rank(row.verdict.verdict), !row.gates));
+    rows.truncate(ROWS_MAX);
+    let mut changed: Vec<(String, ChangedFlag)> = Vec::new();
+    for cell in &found.cells {
+        for flag in &cell.changed {
+            let entry = (outside::name(&cell.cell.model), ChangedFlag::of(flag));
+            if !changed.contains(&entry) && changed.len() < ROWS_MAX {
+                changed.push(entry);
+            }
+        }
+    }
+    let title = |name: &str| by_name(name).map_or_else(|| name.to_owned(), |m| m.title.into());
+    let noise = found.noise_pct.values().flatten();
+    Since {
+        baseline: outside::name(&pair.baseline),
+        target: pair.target(),
+        conclusion: diff::conclusion(found).to_owned(),
+        counts: diff::counts(found),
+        rows: rows.into_iter().map(diff::line).collect(),
+        changed,
+        noise: noise
+            .map(|(name, pct)| {
+                outside::name(&format!("{} {}", title(name), format::plus_minus(*pct)))
+            })
+            .collect(),
+    }
+}

@@ -1,0 +1,142 @@
+//! The page of a hardware: what runs on it, how much its campaigns cost and shook, and when it
+//! changed.
+
+use std::collections::BTreeMap;
+
+use schema::campaign::CampaignRecord;
+use schema::event::EventKind;
+use schema::metric::by_name;
+use serde::Serialize;
+
+use super::fact::{self, FactGroup};
+use super::overview::{HardwareView, latest_on};
+use super::release::Related;
+use crate::catalog::Catalog;
+use crate::link::Target;
+use crate::{format, order, outside};
+
+/// A hardware.
+#[derive(Debug, Clone, Serialize)]
+pub struct ByHardware {
+    pub hardware: String,
+    /// The latest release of each engine.
+    pub latest: HardwareView,
+    pub environment: Vec<FactGroup>,
+    pub models: Vec<Related>,
+    pub releases: Vec<Related>,
+    pub kernels: Vec<Related>,
+    pub campaigns: Vec<CampaignLine>,
+    pub epochs: Vec<EpochLine>,
+}
+
+/// What a campaign cost and how much its machine shook.
+#[derive(Debug, Clone, Serialize)]
+pub struct CampaignLine {
+    pub id: String,
+    pub record: Target,
+    pub releases: String,
+    pub command: String,
+    pub runs: String,
+    pub wall: String,
+    pub expected: String,
+    /// `Output tokens ±1.3 %`: each metric that a release showed a difference from itself in.
+    pub noise: Vec<String>,
+}
+
+/// A time at which the machine or its data changed.
+#[derive(Debug, Clone, Serialize)]
+pub struct EpochLine {
+    pub since: String,
+    pub cells: String,
+    pub reason: String,
+}
+
+impl ByHardware {
+    /// The page of `hardware`; `kernels` are the pages of op benches that the site has of it.
+    #[must_use]
+    pub fn new(catalog: &Catalog, hardware: &str, kernels: Vec<Related>) -> Self {
+        let runs = catalog.runs_where(|record| record.hardware.id == hardware);
+        let names = |read: fn(&schema::run::RunRecord) -> &str| {
+            let mut names: Vec<&str> = runs.iter().map(|run| read(run.record)).collect();
+            names.sort_by(|a, b| order::natural(a, b));
+            names.dedup();
+            names
+        };
+        let model = |name: &str| Related {
+            text: outside::name(name),
+            target: Target::Model { model: name.to_owned() },
+        };
+        let campaigns = catalog.registry.campaigns.iter().rev();
+        let events = catalog.registry.events_that_stand();
+        let epochs = events.filter(|event| event.kind == EventKind::Epoch).filter(|event| {
+            let part = event.cell.as_deref().and_then(|cell| cell.split('/').nth(1));
+            part.is_some_and(|part| part == "*" || part == hardware)
+        });
+        Self {
+            hardware: outside::name(hardware),
+            latest: latest_on(catalog, hardware),
+            environment: vec![fact::machine_group(&runs)],
+            models: names(|record| &record.model.id).into_iter().map(model).collect(),
+            releases: releases(catalog, hardware),
+            kernels,
+            campaigns: campaigns
+                .filter(|stored| stored.record.hardware == hardware)
+                .take(CAMPAIGNS_MAX)
+                .map(|stored| CampaignLine::new(&stored.path, &stored.record))
+                .collect(),
+            epochs: epochs
+                .map(|event| EpochLine {
+                    since: outside::name(event.since.as_deref().unwrap_or(&event.at)),
+                    cells: outside::message(&event.subject()),
+                    reason: outside::message(&event.reason),
+                })
+                .collect(),
+        }
+    }
+}
+
+/// The newest campaigns of a hardware that its page lists; each release page lists its own.
+const CAMPAIGNS_MAX: usize = 60;
+
+fn releases(catalog: &Catalog, hardware: &str) -> Vec<Related> {
+    let mut keys: Vec<_> =
+        catalog.releases().into_keys().filter(|key| key.hardware == hardware).collect();
+    keys.sort_by(|a, b| {
+        a.engine.cmp(&b.engine).then_with(|| order::releases(&b.release, &a.release))
+    });
+    let related = |key: &crate::catalog::ReleaseKey| Related {
+        text: outside::name(&format!("{} {}", key.engine, key.release)),
+        target: crate::pages::target(key),
+    };
+    keys.iter().map(related).collect()
+}
+
+impl CampaignLine {
+    /// The line of a campaign whose file lies at `path`.
+    #[must_use]
+    pub fn new(path: &str, campaign: &CampaignRecord) -> Self {
+        let spent = |name: &str| {
+            let us = campaign.budget.get(name).and_then(serde_json::Value::as_u64);
+            us.map_or_else(|| "-".to_owned(), format::seconds)
+        };
+        let noise: BTreeMap<&String, &f64> = campaign.noise_floor.iter().flatten().collect();
+        let title = |name: &str| by_name(name).map_or_else(|| name.to_owned(), |m| m.title.into());
+        Self {
+            id: outside::name(&campaign.id),
+            record: Target::Record { path: path.to_owned() },
+            releases: outside::name(&campaign.releases.join(", ")),
+            command: outside::command(
+                &[vec!["cargo".to_owned(), "xtask".to_owned()], campaign.command.clone()].concat(),
+            ),
+            runs: format::whole(u64::try_from(campaign.plan.len()).unwrap_or(u64::MAX)),
+            wall: spent("wall_us"),
+            expected: spent("wall_us_expected"),
+            noise: noise
+                .into_iter()
+                .map(|(name, pct)| {
+                    outside::name(&format!("{} {}", title(name), format::plus_minus(*pct)))
+                })
+                .collect(),
+        }
+    }
+}

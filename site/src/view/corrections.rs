@@ -1,0 +1,89 @@
+//! What was said about records afterwards: retractions, remarks, waivers, epochs.
+
+use schema::event::{Event, EventKind};
+use serde::Serialize;
+
+use super::pager::PartLink;
+use super::release::Related;
+use crate::catalog::Catalog;
+use crate::link::Target;
+use crate::outside;
+
+/// Events, the latest first.
+#[derive(Debug, Clone, Serialize)]
+pub struct CorrectionsView {
+    pub events: Vec<EventLine>,
+    pub pager: Vec<PartLink>,
+}
+
+/// One event.
+#[derive(Debug, Clone, Serialize)]
+pub struct EventLine {
+    pub id: String,
+    pub anchor: String,
+    pub at: String,
+    pub kind: &'static str,
+    /// What it speaks of: runs, folders, cells.
+    pub subject: String,
+    pub reason: String,
+    pub evidence: String,
+    /// When a waiver runs out.
+    pub expires: String,
+    /// The first runs that it names, and how many there are.
+    pub runs: Vec<Related>,
+    pub named: usize,
+    pub replaced_by: String,
+    /// Why the event itself no longer counts.
+    pub withdrawn: String,
+    pub record: Target,
+}
+
+/// Runs of an event that are linked; the event's file names them all.
+const RUNS_SHOWN: usize = 3;
+
+/// Every event of `catalog`, the latest first.
+#[must_use]
+pub fn lines(catalog: &Catalog) -> Vec<EventLine> {
+    let mut events: Vec<_> = catalog.registry.events.iter().collect();
+    events.sort_by(|a, b| b.record.id.cmp(&a.record.id));
+    events.iter().map(|stored| line(catalog, &stored.path, &stored.record)).collect()
+}
+
+fn line(catalog: &Catalog, path: &str, event: &Event) -> EventLine {
+    let named: Vec<_> = catalog
+        .runs
+        .iter()
+        .filter(|run| !event.targets.is_empty() && event.names(&run.record.id, run.path))
+        .collect();
+    let run = |run: &&crate::catalog::Run| Related {
+        text: outside::name(&run.record.id),
+        target: Target::Run { id: run.record.id.clone(), record: run.path.to_owned() },
+    };
+    let withdrawn = catalog.registry.retracted.get(&event.id);
+    EventLine {
+        id: outside::name(&event.id),
+        anchor: crate::link::anchor(&event.id),
+        at: outside::name(&event.at),
+        kind: kind(event.kind),
+        subject: outside::message(&event.subject()),
+        reason: outside::message(&event.reason),
+        evidence: outside::message(&event.evidence.join(", ")),
+        expires: outside::name(event.expires.as_deref().unwrap_or_default()),
+        runs: named.iter().take(RUNS_SHOWN).map(run).collect(),
+        named: named.len(),
+        replaced_by: outside::name(event.replaced_by.as_deref().unwrap_or_default()),
+        withdrawn: withdrawn.map(|by| outside::message(&by.reason)).unwrap_or_default(),
+        record: Target::Record { path: path.to_owned() },
+    }
+}
+
+/// The word of pages for a kind of event.
+#[must_use]
+pub fn kind(kind: EventKind) -> &'static str {
+    match kind {
+        EventKind::Retract => "retracted",
+        EventKind::Annotate => "remark",
+        EventKind::Waive => "waiver",
+        EventKind::Epoch => "epoch",
+    }
+}

@@ -1,0 +1,73 @@
+//! Reads a page as a browser does, and keeps what tests ask about: faults, ids, links, text.
+
+use std::collections::BTreeSet;
+
+use html5ever::tendril::TendrilSink;
+use html5ever::tokenizer::TokenizerOpts;
+use html5ever::{ParseOpts, parse_document};
+use markup5ever_rcdom::{Handle, NodeData, RcDom};
+
+/// A page that was parsed.
+#[derive(Debug, Default)]
+pub struct Page {
+    pub ids: BTreeSet<String>,
+    /// Every `href` and `src`, in order.
+    pub links: Vec<String>,
+    /// What a reader sees, tags apart.
+    pub text: String,
+}
+
+/// Parses `html` by the rules of browsers.
+///
+/// # Errors
+/// The parser mended something, or an id is there twice.
+pub fn parse(html: &str) -> Result<Page, String> {
+    let tokenizer = TokenizerOpts { exact_errors: true, ..TokenizerOpts::default() };
+    let options = ParseOpts { tokenizer, ..ParseOpts::default() };
+    let dom = parse_document(RcDom::default(), options).one(html);
+    if let Some(fault) = dom.errors.borrow().first() {
+        return Err(format!("{fault}"));
+    }
+    let mut page = Page::default();
+    // A stack of its own: a page may be deep.
+    let mut open: Vec<Handle> = vec![dom.document.clone()];
+    while let Some(node) = open.pop() {
+        match &node.data {
+            NodeData::Text { contents } => page.text.push_str(&contents.borrow()),
+            NodeData::Element { attrs, .. } => {
+                for attribute in attrs.borrow().iter() {
+                    let value = attribute.value.to_string();
+                    match &*attribute.name.local {
+                        "href" | "src" => page.links.push(value),
+                        "id" if !page.ids.insert(value.clone()) => {
+                            return Err(format!("the id `{value}` is there twice"));
+                        }
+                        _ => {}
+                    }
+                }
+            }
+            _ => {}
+        }
+        open.extend(node.children.borrow().iter().rev().cloned());
+    }
+    Ok(page)
+}
+
+#[test]
+fn what_a_browser_would_mend_is_a_fault() {
+    let page = |body: &str| {
+        let head = "<!doctype html><html lang=en><head><title>t</title></head><body>";
+        parse(&format!("{head}{body}</body></html>"))
+    };
+    let whole = page("<p id=a>x <a href=b>y</a></p><svg><path d=\"M0 0\"/></svg>");
+    let whole = whole.expect("sound");
+    assert!(whole.ids.contains("a") && whole.links == ["b"] && whole.text.contains("x y"));
+    for (body, fault) in [
+        ("<table><p>x</p></table>", "in a table"),
+        ("</div>", "end tag"),
+        ("<p id=a></p><p id=a></p>", "twice"),
+        ("<b><p></b></p>", "misnested"),
+    ] {
+        assert!(page(body).is_err(), "{fault}");
+    }
+}
