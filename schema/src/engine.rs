@@ -305,6 +305,9 @@ impl Source {
 #[serde(deny_unknown_fields)]
 pub struct Request {
     pub route: String,
+    /// What is spoken on that route, where its name does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dialect: Option<Dialect>,
     /// Prompts go as token ids, else as text.
     pub token_ids: bool,
     pub ignore_eos: bool,
@@ -313,6 +316,64 @@ pub struct Request {
     /// A running count can be asked for with `stream_options.continuous_usage_stats`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub usage_per_chunk: bool,
+}
+
+impl Request {
+    /// What is spoken on the route.
+    #[must_use]
+    pub fn dialect(&self) -> Dialect {
+        self.dialect.unwrap_or_else(|| Dialect::of_route(&self.route))
+    }
+
+    /// Prompts go as ids: they are wanted so, and the dialect has a place for them.
+    #[must_use]
+    pub fn sends_ids(&self) -> bool {
+        self.token_ids && self.dialect().takes_ids()
+    }
+
+    /// The ids of outputs come with an answer: on the native route they do unasked.
+    #[must_use]
+    pub fn gets_ids(&self) -> bool {
+        self.return_token_ids || self.dialect() == Dialect::Generate
+    }
+}
+
+/// How requests and streams of answers are written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Dialect {
+    /// OpenAI's `/v1/completions`.
+    #[default]
+    Completions,
+    /// OpenAI's `/v1/chat/completions`.
+    Chat,
+    /// SGLang's own `/generate`: all of the text so far with each event, and a running count.
+    Generate,
+    /// OpenAI's `/v1/responses`.
+    Responses,
+    /// Anthropic's `/v1/messages`.
+    Messages,
+}
+
+impl Dialect {
+    /// The dialect of a route by its last part; any other is taken for completions.
+    #[must_use]
+    pub fn of_route(route: &str) -> Self {
+        let named = [
+            ("/chat/completions", Self::Chat),
+            ("/generate", Self::Generate),
+            ("/responses", Self::Responses),
+            ("/messages", Self::Messages),
+        ];
+        let found = named.iter().find(|(end, _)| route.ends_with(end));
+        found.map_or(Self::Completions, |(_, dialect)| *dialect)
+    }
+
+    /// A prompt may be token ids.
+    #[must_use]
+    pub fn takes_ids(self) -> bool {
+        matches!(self, Self::Completions | Self::Generate)
+    }
 }
 
 /// Reads an engine file.
@@ -326,6 +387,31 @@ pub fn parse(text: &str) -> Result<EngineFile, Box<toml::de::Error>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_route_says_what_is_spoken_there_unless_the_file_does() {
+        let request = |route: &str, dialect| Request {
+            route: route.into(),
+            dialect,
+            token_ids: true,
+            ignore_eos: true,
+            return_token_ids: false,
+            usage_per_chunk: false,
+        };
+        let cases = [
+            ("/v1/completions", Dialect::Completions, true),
+            ("/v1/chat/completions", Dialect::Chat, false),
+            ("/generate", Dialect::Generate, true),
+            ("/v1/responses", Dialect::Responses, false),
+            ("/v1/messages", Dialect::Messages, false),
+            ("/proxy", Dialect::Completions, true),
+        ];
+        for (route, dialect, sends_ids) in cases {
+            let found = request(route, None);
+            assert_eq!((found.dialect(), found.sends_ids()), (dialect, sends_ids), "{route}");
+            assert_eq!(request(route, Some(Dialect::Messages)).dialect(), Dialect::Messages);
+        }
+    }
 
     #[test]
     fn a_quirk_holds_from_its_first_release_until_another() {

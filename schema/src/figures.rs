@@ -74,9 +74,23 @@ pub struct Metrics {
     pub ttft_content_us: Option<Summary>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttft_parts_us: Option<TtftParts>,
+    /// Long gaps within answers; left out where no answer has two chunks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stalls: Option<Stalls>,
     /// The run cut into spans of equal length, in order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slices: Option<Vec<Slice>>,
+}
+
+/// Gaps between two chunks of an answer that a reader notices. The longest is the maximum of
+/// `itl_chunk_us`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Stalls {
+    /// A gap longer than this is one.
+    pub over_us: u64,
+    pub gaps: u64,
+    /// Of all time from first to last chunks, the share that lies within such gaps, from 0 to 1.
+    pub time_share: f64,
 }
 
 /// The time from the scheduled send to the first token in the client's hands, in parts that add

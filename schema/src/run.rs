@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-pub use crate::figures::{Histograms, Metrics, Slice, Summary, TtftParts};
+pub use crate::figures::{Histograms, Metrics, Slice, Stalls, Summary, TtftParts};
 use crate::scenario::{Arrival, CacheProtocol, Connections, Tier, Warmup};
 pub use crate::setup::{Artifact, BuildFacts, ClientPlace, GpuState, Parallel, Patch, Platform};
 pub use crate::telemetry::Telemetry;

@@ -118,9 +118,12 @@ pub struct Output {
 
 /// Fields of a request that say what is measured, or how: they have a place of their own, or are
 /// the client's.
-const NOT_EXTRA: [&str; 10] = [
+const NOT_EXTRA: [&str; 14] = [
     "ignore_eos",
+    "input",
+    "input_ids",
     "max_completion_tokens",
+    "max_output_tokens",
     "max_tokens",
     "messages",
     "model",
@@ -129,6 +132,7 @@ const NOT_EXTRA: [&str; 10] = [
     "stream",
     "stream_options",
     "temperature",
+    "text",
 ];
 
 impl Output {

@@ -4,6 +4,7 @@
 use std::hint::black_box;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
+use schema::engine::Dialect;
 use suite::client::sample::Sample;
 use suite::client::stamp::Moment;
 use suite::client::stream::Stream;
@@ -15,30 +16,49 @@ const HEAD: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\
                     Transfer-Encoding: chunked\r\n\r\n";
 
 /// Shapes of a chunk, as servers of that name send them.
-const SHAPES: [(&str, &str); 3] = [
+const SHAPES: [(&str, Dialect, &str); 6] = [
     (
         "redline",
+        Dialect::Completions,
         r#"{"id":"cmpl-00000017","object":"text_completion","created":1700000000,"model":"m","choices":[{"index":0,"text":" hello","finish_reason":null,"token_ids":[4321]}]}"#,
     ),
     (
         "completions",
+        Dialect::Completions,
         r#"{"id":"cmpl-00000017","object":"text_completion","created":1700000000,"model":"m","system_fingerprint":"fp_0123456789abcdef0123456789abcdef","choices":[{"index":0,"text":" hello","logprobs":null,"finish_reason":null}]}"#,
     ),
     (
         "chat",
+        Dialect::Chat,
         r#"{"id":"chatcmpl-00000017","object":"chat.completion.chunk","created":1700000000,"model":"m","system_fingerprint":"fp_0123456789abcdef01234567","choices":[{"index":0,"delta":{"content":"\n hello"},"logprobs":null,"finish_reason":null}],"usage":null}"#,
+    ),
+    // A text that does not grow: what grows with it is not the parser's.
+    (
+        "generate",
+        Dialect::Generate,
+        r#"{"text":" hello","output_ids":[4321],"meta_info":{"id":"0123456789abcdef0123456789abcdef","finish_reason":null,"prompt_tokens":17,"weight_version":"default","completion_tokens":1,"cached_tokens":0}}"#,
+    ),
+    (
+        "responses",
+        Dialect::Responses,
+        r#"{"type":"response.output_text.delta","sequence_number":17,"item_id":"msg_0123456789abcdef0123456789abcdef","output_index":0,"content_index":0,"delta":" hello","logprobs":[]}"#,
+    ),
+    (
+        "messages",
+        Dialect::Messages,
+        r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":" hello"}}"#,
     ),
 ];
 
 fn events(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("parse");
     group.throughput(Throughput::Elements(EVENTS as u64));
-    for (name, json) in SHAPES {
+    for (name, dialect, json) in SHAPES {
         let event = format!("data: {json}\n\n");
         let chunk = format!("{:x}\r\n{event}\r\n", event.len());
         group.bench_function(name, |bencher| {
             let answered = || {
-                let mut stream = Stream::new(Sample::default());
+                let mut stream = Stream::new(Sample::default(), dialect);
                 stream.take(HEAD.as_bytes(), Moment::at(0));
                 stream
             };

@@ -56,7 +56,7 @@ pub struct InFlight {
     pub written: usize,
     /// The server had closed the kept-alive connection; this is the one fresh attempt.
     pub reopened: bool,
-    /// When `[DONE]` came without the body's end.
+    /// When the last event came without the body's end.
     pub closing_since_ns: Option<u64>,
 }
 

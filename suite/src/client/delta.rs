@@ -8,12 +8,16 @@ use serde_json::Value;
 
 use super::scan::scan;
 
-/// What an event says.
+/// What an event says, in any dialect.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// `[DONE]`.
+    /// The answer is complete: `[DONE]`, or what the dialect has for it.
     Done,
     Chunk(Chunk<'a>),
+    /// A piece after which nothing comes.
+    Last(Chunk<'a>),
+    /// The connection is alive; nothing is said of the answer.
+    KeepAlive,
     /// The server reports an error inside the stream.
     Error(String),
 }
@@ -125,11 +129,16 @@ struct WireDetails {
     cached_tokens: Option<u64>,
 }
 
+/// The words of an error, which is an object with a `message` or anything else.
+pub(super) fn words_of(error: &Value) -> String {
+    let message = error.get("message").unwrap_or(error);
+    message.as_str().map_or_else(|| message.to_string(), str::to_owned)
+}
+
 impl<'a> Wire<'a> {
     fn error_message(&self) -> Option<String> {
         if let Some(error) = &self.error {
-            let message = error.get("message").unwrap_or(error);
-            return Some(message.as_str().map_or_else(|| message.to_string(), str::to_owned));
+            return Some(words_of(error));
         }
         (self.object.as_deref() == Some("error"))
             .then(|| self.message.as_deref().unwrap_or("error without a message").to_owned())

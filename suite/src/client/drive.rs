@@ -28,7 +28,7 @@ const OPENING_MAX: usize = 128;
 const OPENING_LIMIT_NS: u64 = 10_000_000_000;
 /// Sends between two looks for answers, so that sending many does not delay the first's stamps.
 const SENDS_PER_TURN: usize = 32;
-/// How long a body may stay open after `[DONE]` before the connection is given up.
+/// How long a body may stay open after its last event before the connection is given up.
 const CLOSING_LIMIT_NS: u64 = 100_000_000;
 /// How often what is not driven by events is looked after.
 const SWEEP_NS: u64 = 50_000_000;
@@ -307,7 +307,7 @@ impl Driver<'_> {
         let sample = self.sample(due, self.connections[slot].freed_ns);
         self.connections[slot].request = Some(InFlight {
             index: due.index,
-            stream: Stream::new(sample),
+            stream: Stream::new(sample, self.orders.dialect),
             written: 0,
             reopened: false,
             closing_since_ns: None,

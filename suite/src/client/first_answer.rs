@@ -4,12 +4,14 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use schema::engine::{Dialect, Request};
 use schema::probe::FirstAnswer;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::blocking::{CallError, Caller};
 use super::control::Server;
 use super::http::HttpError;
+use super::payload::asked;
 
 /// Between two questions. Much less than any start takes, and little work for the machine.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -26,16 +28,16 @@ pub enum FirstAnswerError {
     Http(#[from] HttpError),
 }
 
-/// Asks `route` for one token until it is answered, for at most `limit`.
+/// Asks on the route of `request` for one token until it is answered, for at most `limit`.
 ///
 /// # Errors
 /// No answer in time, or one that waiting does not mend.
 pub fn first_answer(
     server: &Server,
-    route: &str,
+    request: &Request,
     limit: Duration,
 ) -> Result<FirstAnswer, FirstAnswerError> {
-    let bytes = question(&server.authority, route);
+    let bytes = question(&server.authority, request);
     let deadline = Instant::now() + limit;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -44,7 +46,7 @@ pub fn first_answer(
             Ok((200, reply)) => return Ok(FirstAnswer { first_byte_ns: reply.first_byte_ns }),
             Ok((LOADING, reply)) => words(&reply.body),
             Ok((status, reply)) => {
-                let (route, body) = (route.to_owned(), words(&reply.body));
+                let (route, body) = (request.route.clone(), words(&reply.body));
                 return Err(FirstAnswerError::Refused { route, status, body });
             }
             Err(CallError::Http(error)) => return Err(error.into()),
@@ -64,14 +66,13 @@ fn words(body: &[u8]) -> String {
 
 /// One token after a short prompt. The model has no name here: servers with one model need none,
 /// and asking for it would take time of its own.
-fn question(authority: &str, route: &str) -> Vec<u8> {
-    let prompt = "Hello";
-    let body = if route.ends_with("/chat/completions") {
-        json!({"messages": [{"role": "user", "content": prompt}], "max_tokens": 1})
-    } else {
-        json!({"prompt": prompt, "max_tokens": 1, "temperature": 0})
-    };
-    let body = body.to_string();
+fn question(authority: &str, request: &Request) -> Vec<u8> {
+    let (route, dialect) = (&request.route, request.dialect());
+    let mut body = asked(dialect, json!("Hello"), 1);
+    if dialect == Dialect::Completions {
+        body.insert("temperature".into(), json!(0));
+    }
+    let body = Value::Object(body).to_string();
     let head = format!(
         "POST {route} HTTP/1.1\r\nHost: {authority}\r\nContent-Type: application/json\r\n\
          Connection: close\r\nContent-Length: {}\r\n\r\n",

@@ -7,6 +7,7 @@ pub mod blocking;
 pub mod connection;
 pub mod control;
 pub mod delta;
+mod dialect;
 pub mod drive;
 pub mod first_answer;
 pub mod http;

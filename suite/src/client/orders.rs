@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
 
 use nix::errno::Errno;
+use schema::engine::Dialect;
 use schema::scenario::{Arrival, Connections};
 
 use super::limits::{FILES_SPARE, allow_files, allow_ports, port_held_us};
@@ -23,6 +24,8 @@ pub struct Orders<'a> {
     /// How connections are secured, where they are.
     pub tls: Option<&'a Tls>,
     pub payloads: &'a [Payload],
+    /// What their answers are written in.
+    pub dialect: Dialect,
     pub arrival: &'a Arrival,
     pub connections: Connections,
     /// Longest time without any event while requests are open.

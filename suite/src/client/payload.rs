@@ -1,6 +1,6 @@
 //! A request as the bytes that go over the wire, written before the clock starts.
 
-use schema::engine::Request;
+use schema::engine::{Dialect, Request};
 use schema::manifest::ManifestRequest;
 use schema::scenario::Output;
 use serde_json::{Map, Value, json};
@@ -30,6 +30,19 @@ pub struct Payload {
     pub after: Option<usize>,
 }
 
+/// Fields that OpenAI's routes have beside the others, and SGLang's native route among those that
+/// say how to sample.
+const SAMPLING: [&str; 8] = [
+    "frequency_penalty",
+    "min_p",
+    "presence_penalty",
+    "repetition_penalty",
+    "stop",
+    "stop_token_ids",
+    "top_k",
+    "top_p",
+];
+
 /// Writes the request of `entry` for an engine that takes `takes`.
 #[must_use]
 pub fn payload(
@@ -38,50 +51,107 @@ pub fn payload(
     output: &Output,
     entry: &ManifestRequest,
 ) -> Payload {
-    let mut body = Map::new();
-    body.insert("model".into(), json!(endpoint.model));
-    if endpoint.path.ends_with("/chat/completions") {
-        let text = entry.text.as_deref().unwrap_or_default();
-        body.insert("messages".into(), json!([{"role": "user", "content": text}]));
-    } else {
-        let text = entry.text.as_ref().map(|text| json!(text));
-        body.insert("prompt".into(), text.unwrap_or_else(|| json!(entry.prompt)));
-    }
-    body.insert("max_tokens".into(), json!(entry.output_tokens));
+    let dialect = takes.dialect();
+    let prompt = match &entry.text {
+        Some(text) => json!(text),
+        None if dialect.takes_ids() => json!(entry.prompt),
+        // Other dialects have no place for ids: such a prompt was drawn as text.
+        None => json!(""),
+    };
+    let mut body = asked(dialect, prompt, entry.output_tokens);
+    let mut sampling = Map::new();
     if let Some(temperature) = output.temperature {
-        body.insert("temperature".into(), json!(temperature));
+        sampling.insert("temperature".into(), json!(temperature));
+    }
+    if takes.ignore_eos && output.ignore_eos {
+        sampling.insert("ignore_eos".into(), json!(true));
     }
     body.insert("stream".into(), json!(true));
+    match dialect {
+        Dialect::Completions | Dialect::Chat => {
+            body.insert("model".into(), json!(endpoint.model));
+            body.extend(sampling);
+            body.extend(told(takes));
+            body.extend(output.extra_body.clone());
+        }
+        Dialect::Responses | Dialect::Messages => {
+            body.insert("model".into(), json!(endpoint.model));
+            body.extend(sampling);
+            body.extend(output.extra_body.clone());
+        }
+        Dialect::Generate => sample_natively(&mut body, sampling, output),
+    }
+    body.sort_keys();
+    let body = Value::Object(body).to_string();
+    Payload {
+        bytes: [head(endpoint, dialect, body.len()).as_bytes(), body.as_bytes()].concat(),
+        send_us: entry.send_us,
+        after: entry.after.and_then(|before| usize::try_from(before).ok()),
+    }
+}
+
+/// The fields that ask for at most `tokens` tokens after `prompt`, which is text or ids.
+pub(super) fn asked(dialect: Dialect, prompt: Value, tokens: u64) -> Map<String, Value> {
+    let said = |prompt: &Value| json!([{"role": "user", "content": prompt}]);
+    let (key, prompt, length, tokens) = match dialect {
+        Dialect::Completions => ("prompt", prompt, "max_tokens", json!(tokens)),
+        Dialect::Chat | Dialect::Messages => {
+            ("messages", said(&prompt), "max_tokens", json!(tokens))
+        }
+        Dialect::Responses => ("input", prompt, "max_output_tokens", json!(tokens)),
+        Dialect::Generate => {
+            let key = if prompt.is_string() { "text" } else { "input_ids" };
+            (key, prompt, "sampling_params", json!({"max_new_tokens": tokens}))
+        }
+    };
+    Map::from_iter([(key.to_owned(), prompt), (length.to_owned(), tokens)])
+}
+
+/// What OpenAI's routes are asked to tell with their chunks.
+fn told(takes: &Request) -> Map<String, Value> {
+    let mut told = Map::new();
     let mut usage = json!({"include_usage": true});
     if takes.usage_per_chunk {
         usage["continuous_usage_stats"] = json!(true);
     }
-    body.insert("stream_options".into(), usage);
-    if takes.ignore_eos && output.ignore_eos {
-        body.insert("ignore_eos".into(), json!(true));
-    }
+    told.insert("stream_options".into(), usage);
     if takes.return_token_ids {
-        body.insert("return_token_ids".into(), json!(true));
+        told.insert("return_token_ids".into(), json!(true));
     }
-    body.extend(output.extra_body.clone());
-    body.sort_keys();
-    let body = Value::Object(body).to_string();
-    let key = endpoint.key.as_ref();
-    let authorization =
-        key.map_or_else(String::new, |key| format!("Authorization: {}\r\n", key.authorization()));
-    let head = format!(
+    told
+}
+
+/// Puts what says how to sample where SGLang's native route wants it; the other fields stand
+/// beside it. Of two values for one thing the client's own holds.
+fn sample_natively(body: &mut Map<String, Value>, own: Map<String, Value>, output: &Output) {
+    let (mut sampling, beside): (Map<_, _>, Map<_, _>) =
+        output.extra_body.clone().into_iter().partition(|(key, _)| SAMPLING.contains(&&**key));
+    let length = body.remove("sampling_params");
+    body.extend(beside);
+    let lists = [body.remove("sampling_params"), Some(Value::Object(own)), length];
+    for list in lists.into_iter().flatten() {
+        if let Value::Object(list) = list {
+            sampling.extend(list);
+        }
+    }
+    sampling.sort_keys();
+    body.insert("sampling_params".into(), Value::Object(sampling));
+}
+
+fn head(endpoint: &Endpoint, dialect: Dialect, length: usize) -> String {
+    let mut more = String::new();
+    if let Some(key) = &endpoint.key {
+        more += &format!("Authorization: {}\r\n", key.authorization());
+    }
+    if dialect == Dialect::Messages {
+        // The one version of this protocol that there is; its servers may ask for it.
+        more += "anthropic-version: 2023-06-01\r\n";
+    }
+    format!(
         "POST {} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n\
-         Accept: text/event-stream\r\n{}Content-Length: {}\r\n\r\n",
-        endpoint.path,
-        endpoint.authority,
-        authorization,
-        body.len()
-    );
-    Payload {
-        bytes: [head.as_bytes(), body.as_bytes()].concat(),
-        send_us: entry.send_us,
-        after: entry.after.and_then(|before| usize::try_from(before).ok()),
-    }
+         Accept: text/event-stream\r\n{more}Content-Length: {length}\r\n\r\n",
+        endpoint.path, endpoint.authority,
+    )
 }
 
 #[cfg(test)]
@@ -98,6 +168,7 @@ mod tests {
         };
         let takes = Request {
             route: path.into(),
+            dialect: None,
             token_ids: takes_all,
             ignore_eos: takes_all,
             return_token_ids: takes_all,
@@ -144,5 +215,47 @@ mod tests {
         let body: Value = serde_json::from_str(written.lines().last().unwrap()).unwrap();
         assert_eq!((&body["top_p"], &body["min_p"]), (&json!(0.9), &json!(0.1)));
         assert!(body.get("temperature").is_none() && body.get("ignore_eos").is_none(), "{body}");
+    }
+
+    #[test]
+    fn each_dialect_has_its_own_words_for_prompt_and_length() {
+        let extra_body = [
+            ("top_p".to_owned(), json!(0.9)),
+            ("sampling_params".to_owned(), json!({"max_new_tokens": 99, "min_new_tokens": 1})),
+        ];
+        let output = Output { ignore_eos: true, temperature: Some(0.0), ..Output::default() };
+        let more = Output { extra_body: extra_body.into(), ..output.clone() };
+        let cases = [
+            (
+                "/generate",
+                None,
+                &more,
+                r#"{"input_ids":[1,2,3],"sampling_params":{"ignore_eos":true,"max_new_tokens":5,"min_new_tokens":1,"temperature":0.0,"top_p":0.9},"stream":true}"#,
+            ),
+            (
+                "/generate",
+                Some("hi"),
+                &Output::default(),
+                r#"{"sampling_params":{"max_new_tokens":5},"stream":true,"text":"hi"}"#,
+            ),
+            (
+                "/v1/responses",
+                Some("hi"),
+                &output,
+                r#"{"ignore_eos":true,"input":"hi","max_output_tokens":5,"model":"tiny","stream":true,"temperature":0.0}"#,
+            ),
+            (
+                "/v1/messages",
+                Some("hi"),
+                &output,
+                r#"{"ignore_eos":true,"max_tokens":5,"messages":[{"role":"user","content":"hi"}],"model":"tiny","stream":true,"temperature":0.0}"#,
+            ),
+        ];
+        for (path, text, output, expected) in cases {
+            let written = written(path, true, text, output);
+            assert_eq!(written.lines().last(), Some(expected), "{path}");
+            let versioned = written.contains("\nanthropic-version: 2023-06-01\n");
+            assert_eq!(versioned, path == "/v1/messages", "{path}");
+        }
     }
 }

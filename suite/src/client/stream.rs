@@ -1,7 +1,10 @@
 //! One request's answer as it arrives: response head, events, tokens, end. Fed with bytes and the
 //! time they came; does no I/O itself.
 
+use schema::engine::Dialect;
+
 use super::delta::{Chunk, Event, parse};
+use super::dialect::{Reader, SoFar};
 use super::http::{ResponseDecoder, preview};
 use super::sample::{ChunkStamp, FailureKind, Sample};
 use super::sse::SseParser;
@@ -37,7 +40,7 @@ pub struct Brought {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     Open,
-    /// `[DONE]` came, the body's own end has not yet.
+    /// The last event came, such as `[DONE]`; the body's own end has not yet.
     Closing,
     Ended {
         /// The connection may carry another request.
@@ -46,9 +49,11 @@ pub enum Standing {
 }
 
 impl Stream {
+    /// Of an answer that is written in `dialect`.
     #[must_use]
-    pub fn new(sample: Sample) -> Self {
-        Self { sample, decoder: ResponseDecoder::default(), reader: EventReader::default() }
+    pub fn new(sample: Sample, dialect: Dialect) -> Self {
+        let reader = EventReader { dialect: Reader::of(dialect), ..EventReader::default() };
+        Self { sample, decoder: ResponseDecoder::default(), reader }
     }
 
     /// True before the first byte of the response.
@@ -106,7 +111,7 @@ impl Stream {
         }
     }
 
-    /// Ends an answer whose `[DONE]` came but whose body the server never closed.
+    /// Ends an answer whose last event came but whose body the server never closed.
     pub fn conclude_after_done(&mut self) {
         self.conclude();
     }
@@ -162,6 +167,7 @@ fn error_in(document: &[u8]) -> Option<String> {
 /// Turns body bytes into the sample's chunks.
 #[derive(Debug, Default)]
 struct EventReader {
+    dialect: Reader,
     parser: SseParser,
     /// The body's opening bytes, where it is no stream or before its first event.
     document: Vec<u8>,
@@ -199,8 +205,14 @@ impl EventReader {
     fn event(&mut self, data: &[u8], at: Moment, sample: &mut Sample) {
         self.events += 1;
         self.brought.events += 1;
-        match parse(data) {
+        let so_far = SoFar { text: &sample.text, tokens: self.counted.unwrap_or(0) };
+        match self.dialect.read(data, so_far) {
             Ok(Event::Done) => self.done = true,
+            Ok(Event::KeepAlive) => {}
+            Ok(Event::Last(chunk)) => {
+                self.done = true;
+                self.chunk(chunk, at, sample);
+            }
             Ok(Event::Error(message)) => sample.fail(FailureKind::ErrorEvent, message),
             Ok(Event::Chunk(chunk)) => self.chunk(chunk, at, sample),
             Err(error) => {

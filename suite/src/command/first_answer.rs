@@ -49,7 +49,7 @@ pub fn execute(flags: &FirstAnswerFlags) -> anyhow::Result<Exit> {
     let engine = Engine::open(&flags.engine)?;
     let server = Server::at(&flags.url, &flags.trust.trust())?;
     let limit = Duration::from_secs(flags.timeout_s);
-    match first_answer(&server, &engine.file.request.route, limit) {
+    match first_answer(&server, &engine.file.request, limit) {
         Ok(found) => {
             println!("{}", serde_json::to_string(&found)?);
             Ok(Exit::Well)

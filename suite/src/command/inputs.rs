@@ -78,12 +78,7 @@ impl Engine {
 
     /// How prompts go to this engine: as ids where it takes them on a route that has prompts.
     pub fn prompt_form(&self) -> PromptForm {
-        let request = &self.file.request;
-        if request.token_ids && !request.route.ends_with("/chat/completions") {
-            PromptForm::TokenIds
-        } else {
-            PromptForm::Text
-        }
+        if self.file.request.sends_ids() { PromptForm::TokenIds } else { PromptForm::Text }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The closing table of a run: what a person wants to know, in 80 columns.
 
 use schema::measurement::Measurement;
-use schema::run::{Counts, Metrics, Summary, TtftParts};
+use schema::run::{Counts, Metrics, Stalls, Summary, TtftParts};
 
 use super::looks::looks;
 
@@ -123,7 +123,16 @@ fn latencies(metrics: &Metrics) -> Vec<String> {
         lines.push("? too few samples to bound this percentile with 99 % confidence".to_owned());
     }
     lines.extend(bounds(metrics));
+    lines.extend(metrics.stalls.as_ref().map(stalled));
     lines
+}
+
+fn stalled(stalls: &Stalls) -> String {
+    let limit_ms = stalls.over_us / 1000;
+    let (gaps, percent) = (grouped(stalls.gaps), stalls.time_share * 100.0);
+    format!(
+        "{gaps} gaps over {limit_ms} ms, {percent:.2} % of the time between first and last chunks"
+    )
 }
 
 /// What TTFT and E2E surely do not exceed in 99 of 100 requests.
@@ -248,6 +257,7 @@ mod tests {
                     server: part(201_250_000),
                     parse: part(7),
                 }),
+                stalls: Some(Stalls { over_us: 200_000, gaps: 123_456, time_share: 0.034_567 }),
                 ..Metrics::default()
             }),
             validity: Validity {
@@ -262,6 +272,8 @@ mod tests {
         };
         let found = table(&measurement);
         assert!(found.lines().all(|line| line.chars().count() <= WIDTH), "{found}");
+        let stalls = "123,456 gaps over 200 ms, 3.46 % of the time between first and last chunks";
+        assert!(found.lines().any(|line| line == stalls), "{found}");
         expect![[r#"
             requests       998 answered, 2 failed of 1,000
             tokens in      2,258,583

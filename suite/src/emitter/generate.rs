@@ -1,7 +1,11 @@
-//! Turns a rule into events: a regular stream of tokens as an engine would send it.
+//! Turns a rule into events: a regular stream of tokens as an engine would send it. The words of
+//! protocols other than OpenAI's chunks are those of `dialects`.
+
+use std::ops::Range;
 
 use serde_json::{Value, json};
 
+use super::dialects;
 use super::script::{Scripted, Shape, Steady, UsageWhen};
 
 /// The id of the i-th token that is emitted.
@@ -21,17 +25,23 @@ impl Asked {
     #[must_use]
     pub fn read(body: &[u8]) -> Self {
         let body: Value = serde_json::from_slice(body).unwrap_or_default();
-        let prompt = &body["prompt"];
         let words = |text: &str| text.split_whitespace().count();
+        let prompts = ["prompt", "input_ids", "text", "input"].map(|key| &body[key]);
+        let prompt = prompts.into_iter().find(|prompt| !prompt.is_null()).unwrap_or(&Value::Null);
         let prompt_tokens = prompt
             .as_array()
             .map(Vec::len)
             .or_else(|| prompt.as_str().map(words))
             .unwrap_or_default();
-        let length = body["max_tokens"].as_u64().or_else(|| body["max_completion_tokens"].as_u64());
+        let lengths = [
+            &body["max_tokens"],
+            &body["max_completion_tokens"],
+            &body["max_output_tokens"],
+            &body["sampling_params"]["max_new_tokens"],
+        ];
         Self {
             prompt_tokens: prompt_tokens as u64,
-            max_tokens: length.unwrap_or(0),
+            max_tokens: lengths.into_iter().find_map(Value::as_u64).unwrap_or(0),
             tag: prompt[0].as_u64(),
         }
     }
@@ -42,11 +52,8 @@ impl Steady {
     #[must_use]
     pub fn events(&self, asked: Asked) -> Vec<Scripted> {
         let total = self.tokens.unwrap_or(asked.max_tokens);
-        let mut events = Vec::new();
-        if self.shape != Shape::Completions {
-            let role = json!({"index": 0, "delta": {"role": "assistant", "content": ""}});
-            events.push(self.event(0, &json!({"choices": [role]})));
-        }
+        let mut events: Vec<_> =
+            self.opening(asked).iter().map(|data| self.event(0, data)).collect();
         let (mut sent, mut at_us) = (0, self.first_us);
         while sent < total {
             let count = self.tokens_per_chunk.clamp(1, total - sent);
@@ -56,18 +63,43 @@ impl Steady {
             at_us += self.gap_us;
         }
         let end_us = at_us.saturating_sub(self.gap_us) + self.usage_delay_us;
-        if self.usage == UsageWhen::Last {
-            let usage = json!({"choices": [], "usage": self.usage(total, asked)});
-            events.push(self.event(end_us, &usage));
-        }
-        if self.done {
-            events.push(self.text(end_us, "[DONE]"));
+        let closing = self.closing(total, asked);
+        events.extend(closing.iter().map(|data| self.event(end_us, data)));
+        if self.done && !matches!(self.shape, Shape::Responses | Shape::Messages) {
+            events.push(self.text(end_us, "data: [DONE]"));
         }
         events
     }
 
+    /// What comes before the first token.
+    fn opening(&self, asked: Asked) -> Vec<Value> {
+        match self.shape {
+            Shape::Completions | Shape::Generate => Vec::new(),
+            Shape::Responses => dialects::response_opening(),
+            Shape::Messages => dialects::message_opening(asked.prompt_tokens),
+            _ => {
+                let role = json!({"index": 0, "delta": {"role": "assistant", "content": ""}});
+                vec![json!({"choices": [role]})]
+            }
+        }
+    }
+
+    /// What comes after the last one, `[DONE]` aside.
+    fn closing(&self, total: u64, asked: Asked) -> Vec<Value> {
+        let usage = (self.usage != UsageWhen::Never).then(|| self.usage(total, asked));
+        match self.shape {
+            Shape::Generate => Vec::new(),
+            Shape::Responses => dialects::response_closing(usage.as_ref(), self.done),
+            Shape::Messages => dialects::message_closing(usage.as_ref(), self.done),
+            _ if self.usage == UsageWhen::Last => vec![json!({"choices": [], "usage": usage})],
+            _ => Vec::new(),
+        }
+    }
+
     fn chunk(&self, sent: u64, count: u64, last: bool, asked: Asked) -> Value {
-        let text = " t".repeat(usize::try_from(count).unwrap_or(0));
+        let words = |count: u64| " t".repeat(usize::try_from(count).unwrap_or(0));
+        let ids = |ids: Range<u64>| ids.map(|i| FIRST_ID + i).collect::<Vec<_>>();
+        let text = words(count);
         let mut choice = match self.shape {
             Shape::Completions => json!({"index": 0, "text": text}),
             Shape::Chat => json!({"index": 0, "delta": {"content": text}}),
@@ -80,11 +112,18 @@ impl Steady {
                 let call = json!({"index": 0, "function": {"arguments": text}});
                 json!({"index": 0, "delta": {"tool_calls": [call]}})
             }
+            Shape::Generate => {
+                let so_far = sent + count;
+                let usage = (self.usage != UsageWhen::Never).then(|| self.usage(so_far, asked));
+                let ids = self.token_ids.then(|| ids(0..so_far));
+                return dialects::generated(&words(so_far), ids, usage.as_ref(), last);
+            }
+            Shape::Responses => return dialects::response_delta(&text),
+            Shape::Messages => return dialects::message_delta(&text),
         };
         choice["finish_reason"] = if last { json!("length") } else { Value::Null };
         if self.token_ids {
-            choice["token_ids"] =
-                json!((0..count).map(|i| FIRST_ID + sent + i).collect::<Vec<_>>());
+            choice["token_ids"] = json!(ids(sent..sent + count));
         }
         let mut chunk = json!({"object": "text_completion", "choices": [choice]});
         if self.usage == UsageWhen::Every || (last && self.usage == UsageWhen::Text) {
@@ -106,12 +145,15 @@ impl Steady {
         usage
     }
 
+    /// An event whose data has a type is named by it.
     fn event(&self, at_us: u64, data: &Value) -> Scripted {
-        self.text(at_us, &data.to_string())
+        let end = if self.crlf { "\r\n" } else { "\n" };
+        let name = data["type"].as_str().map(|kind| format!("event: {kind}{end}"));
+        self.text(at_us, &format!("{}data: {data}", name.unwrap_or_default()))
     }
 
-    fn text(&self, at_us: u64, data: &str) -> Scripted {
+    fn text(&self, at_us: u64, lines: &str) -> Scripted {
         let end = if self.crlf { "\r\n\r\n" } else { "\n\n" };
-        Scripted { at_us, text: Some(format!("data: {data}{end}")), ..Scripted::default() }
+        Scripted::text(at_us, format!("{lines}{end}"))
     }
 }

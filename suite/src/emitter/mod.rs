@@ -5,6 +5,7 @@
 //! Played from a script it has one thread a connection: its times are the kernel's sleep and
 //! nothing else. Paced, it has one thread for thousands of streams.
 
+mod dialects;
 pub mod generate;
 pub mod log;
 pub mod paced;

@@ -147,6 +147,7 @@ pub struct Steady {
     pub shape: Shape,
     /// Give output ids with every chunk.
     pub token_ids: bool,
+    /// Close the stream with its last event: `[DONE]`, or what the shape has for it.
     pub done: bool,
     /// Wait before the trailing usage.
     pub usage_delay_us: u64,
@@ -202,6 +203,12 @@ pub enum Shape {
     BothReasonings,
     /// Chat whose tokens are the arguments of a tool call.
     ToolCall,
+    /// SGLang's native route: all of text and ids so far, and counts, with each chunk.
+    Generate,
+    /// OpenAI's Responses; its usage comes with the closing event.
+    Responses,
+    /// Anthropic's Messages.
+    Messages,
 }
 
 fn ok() -> u16 {
@@ -236,7 +243,7 @@ impl Script {
 
 impl Script {
     /// A server as every client hopes for: ready, one model, a cache that empties, and a steady
-    /// stream of as many tokens as a request asks for.
+    /// stream of as many tokens as a request asks for, in the words of its route.
     #[must_use]
     pub fn steady() -> Self {
         let route = |body: Value| Route { status: ok(), body, later: Vec::new() };
@@ -249,8 +256,18 @@ impl Script {
             ("/reset_prefix_cache", json!({"freed_pages": 0})),
             ("/metrics", json!("")),
         ];
+        let answer = |path: Option<&str>, shape| Answer {
+            when: When { path: path.map(str::to_owned), ..When::default() },
+            times: 0,
+            ..Answer::steady(Steady { shape, ..Steady::default() })
+        };
         Self {
-            requests: vec![Answer { times: 0, ..Answer::steady(Steady::default()) }],
+            requests: vec![
+                answer(Some("/generate"), Shape::Generate),
+                answer(Some("/v1/responses"), Shape::Responses),
+                answer(Some("/v1/messages"), Shape::Messages),
+                answer(None, Shape::Completions),
+            ],
             routes: routes.map(|(path, body)| (path.to_owned(), route(body))).into(),
             accept_delay_us: 0,
             source: String::new(),

@@ -6,6 +6,7 @@ pub mod credit;
 pub mod distribution;
 pub mod rates;
 pub mod slo;
+pub mod stall;
 pub mod summary;
 pub mod tally;
 pub mod verdict;

@@ -4,6 +4,7 @@ use schema::run::{Counts, Metrics, Time};
 
 use super::distribution::{Distributions, itl_token_summary, request_summary, summary};
 use super::slo::{Slo, goodput};
+use super::stall::stalls;
 use super::summary::{float, summarize_requests};
 use super::tally::Answered;
 use super::window::{Wall, peak_per_second, slices, steady, token_times, tokens_within};
@@ -77,6 +78,7 @@ pub fn metrics(
             "no answer holds words beside reasoning and tool calls",
         ),
         ttft_parts_us: all.parts(),
+        stalls: stalls(&all.itl_chunk),
         slices: Some(slices(answered, &times, wall)),
     }
 }

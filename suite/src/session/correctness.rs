@@ -114,7 +114,7 @@ impl Assignment<'_> {
     }
 
     fn request(&self, prompt: Vec<u32>, output_tokens: u64, text: Option<&str>) -> ManifestRequest {
-        let as_text = !self.engine.request.token_ids;
+        let as_text = !self.engine.request.sends_ids();
         let text = text.filter(|_| as_text).map(str::to_owned);
         ManifestRequest { prompt, text, output_tokens, ..ManifestRequest::default() }
     }
@@ -125,7 +125,7 @@ impl Assignment<'_> {
         let Some(reference) = self.reference else {
             return Ok(reasons.none(PATH, "no reference outputs were given"));
         };
-        if !self.engine.request.token_ids || !self.engine.request.return_token_ids {
+        if !self.engine.request.sends_ids() || !self.engine.request.gets_ids() {
             return Ok(reasons.none(PATH, "the engine does not take and give ids"));
         }
         let cases = reference.cases.iter().take(PROMPTS.len());

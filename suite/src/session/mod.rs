@@ -161,6 +161,7 @@ impl Assignment<'_> {
             address: self.server.address,
             tls: self.server.tls.as_ref(),
             payloads,
+            dialect: self.engine.request.dialect(),
             arrival,
             connections: Connections::Warm,
             no_progress_ns: self.no_progress_ns,

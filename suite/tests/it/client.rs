@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::harness::{self, Exchange, payloads, stop_never};
+use schema::engine::Dialect;
 use schema::scenario::{Arrival, Connections};
 use suite::client::drive::{DriveError, Observer, Orders, Tally, drive};
 use suite::client::payload::Payload;
@@ -422,6 +423,7 @@ fn a_server_that_goes_away_fails_the_requests_that_come_too_late() {
         address: exchange.address,
         tls: None,
         payloads: &payloads,
+        dialect: Dialect::Completions,
         arrival: &Arrival::Closed { concurrency: 1 },
         connections: Connections::Cold,
         no_progress_ns: 60_000 * MS,
@@ -457,6 +459,7 @@ fn ports_that_ended_connections_hold_are_counted_before_the_run() {
             address: exchange.address,
             tls: None,
             payloads: &payloads,
+            dialect: Dialect::Completions,
             arrival: &arrival,
             connections,
             no_progress_ns: 60_000 * MS,
@@ -520,6 +523,7 @@ fn a_run_that_is_told_to_stop_stops() {
         address: exchange.address,
         tls: None,
         payloads: &payloads,
+        dialect: Dialect::Completions,
         arrival: &Arrival::AllAtOnce,
         connections: Connections::Warm,
         no_progress_ns: u64::MAX,

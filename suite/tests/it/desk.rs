@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 use schema::measurement::Measurement;
 use schema::run::{RunRecord, unexplained_nulls};
 use serde_json::{Value, json};
-use suite::emitter::script::{Answer, Script, Steady};
+use suite::emitter::script::{Answer, Script};
 use tempfile::TempDir;
 
 use crate::harness::Exchange;
@@ -122,7 +122,8 @@ pub fn url(exchange: &Exchange) -> String {
     format!("http://{}", exchange.address)
 }
 
-/// A server that answers what the first of `first` that fits says, else a steady stream.
+/// A server that answers what the first of `first` that fits says, else a steady stream in the
+/// words of the route.
 pub fn server(first: Vec<Answer>) -> Exchange {
     let mut script = Script::steady();
     let route = |body: Value| serde_json::from_value(json!({"body": body})).expect("a route");
@@ -136,9 +137,10 @@ pub fn server(first: Vec<Answer>) -> Exchange {
     let metrics =
         "redline_prefix_cache_query_tokens_total 32\nredline_prefix_cache_hit_tokens_total 0\n";
     script.routes.insert("/metrics".into(), route(json!(metrics)));
-    let steady = Steady { first_us: 10_000, gap_us: 2_000, ..Steady::default() };
-    script.requests = first;
-    script.requests.push(Answer { times: 0, ..Answer::steady(steady) });
+    for steady in script.requests.iter_mut().filter_map(|answer| answer.steady.as_mut()) {
+        (steady.first_us, steady.gap_us) = (10_000, 2_000);
+    }
+    script.requests.splice(0..0, first);
     Exchange::playing(script)
 }
 

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
+use schema::engine::Dialect;
 use schema::scenario::{Arrival, Connections};
 use suite::client::drive::{Driven, Orders, Unobserved, drive};
 use suite::client::payload::Payload;
@@ -20,6 +21,8 @@ pub struct Exchange {
     pub address: SocketAddr,
     /// How the client secures its connections.
     pub tls: Option<Tls>,
+    /// What the client takes the answers for.
+    pub dialect: Dialect,
     pub arrival: Arrival,
     pub connections: Connections,
     pub no_progress_ns: u64,
@@ -53,6 +56,7 @@ impl Exchange {
         Self {
             address: emitter.address,
             tls: None,
+            dialect: Dialect::Completions,
             arrival: Arrival::AllAtOnce,
             connections: Connections::Warm,
             no_progress_ns: 60_000_000_000,
@@ -70,6 +74,7 @@ impl Exchange {
             address: self.address,
             tls: self.tls.as_ref(),
             payloads,
+            dialect: self.dialect,
             arrival: &self.arrival,
             connections: self.connections,
             no_progress_ns: self.no_progress_ns,

@@ -5,6 +5,7 @@ mod audit;
 mod bench;
 mod client;
 mod desk;
+mod dialects;
 mod export;
 mod first_answer;
 mod harness;

@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use schema::emitted::Emitted;
+use schema::engine::Dialect;
 use schema::scenario::{Arrival, Connections};
 use serde_json::Value;
 use suite::client::drive::{Driven, Orders, Unobserved, drive};
@@ -42,6 +43,7 @@ fn exchange(payloads: &[Payload], pace: Pace) -> (Driven, Vec<Emitted>) {
             address,
             tls: None,
             payloads,
+            dialect: Dialect::Completions,
             arrival: &Arrival::AllAtOnce,
             connections: Connections::Warm,
             no_progress_ns: 60_000_000_000,
@@ -94,6 +96,7 @@ fn a_client_that_goes_away_leaves_the_others_alone() {
             address,
             tls: None,
             payloads: &payloads,
+            dialect: Dialect::Completions,
             arrival: &Arrival::AllAtOnce,
             connections: Connections::Warm,
             no_progress_ns: 60_000_000_000,

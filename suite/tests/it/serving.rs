@@ -7,7 +7,7 @@ use schema::measurement::Measurement;
 use schema::run::{CacheState, ValidityVerdict};
 use schema::scenario::Arrival;
 use serde_json::{Value, json};
-use suite::emitter::script::{Answer, Framing, Scripted, Steady, When};
+use suite::emitter::script::{Answer, Framing, Scripted, Shape, Steady, When};
 
 use crate::desk::{Desk, server, stderr, url};
 use crate::harness::Exchange;
@@ -179,7 +179,7 @@ fn a_request_carries_what_the_flags_ask_and_the_key() {
         path: Some("/v1/chat/completions".to_owned()),
         ..When::default()
     };
-    let shape = suite::emitter::script::Shape::Chat;
+    let shape = Shape::Chat;
     let asked = Answer { when, times: 0, ..Answer::steady(Steady { shape, ..Steady::default() }) };
     let mut script = suite::emitter::script::Script::steady();
     script.requests = vec![asked];
@@ -223,7 +223,55 @@ fn results_are_added_where_the_tool_adds_them() {
     assert_eq!((&found["tp"], &found["backend"]), (&json!("2"), &json!("vllm")));
     let text = fs::read_to_string(desk.path("results/s.jsonl")).expect("written");
     let found: Value = serde_json::from_str(text.lines().last().expect("a line")).expect("JSON");
-    assert_eq!((&found["tag"], &found["backend"]), (&json!("x"), &json!("sglang-oai")));
+    assert_eq!((&found["tag"], &found["backend"]), (&json!("x"), &json!("sglang")));
+}
+
+#[test]
+fn sglangs_own_route_is_asked_as_its_tool_asks_and_any_other_by_its_name() {
+    let native = ["\"sampling_params\":{\"ignore_eos\":true,\"max_new_tokens\":", "\"text\":"];
+    let ids = ["\"top_p\":0.5}", "\"input_ids\":["];
+    type Case = (&'static str, &'static [&'static str], &'static str, Shape, [&'static str; 2]);
+    let cases: [Case; 4] = [
+        ("sglang", &[], "/generate", Shape::Generate, native),
+        ("sglang", &["--tokenize-prompt", "--top-p", "0.5"], "/generate", Shape::Generate, ids),
+        (
+            "sglang-oai-chat",
+            &["--endpoint", "/v1/messages"],
+            "/v1/messages",
+            Shape::Messages,
+            ["\"max_tokens\":", "\"messages\":["],
+        ),
+        (
+            "sglang-oai",
+            &["--endpoint", "/v1/responses"],
+            "/v1/responses",
+            Shape::Responses,
+            ["\"max_output_tokens\":", "\"input\":"],
+        ),
+    ];
+    for (backend, flags, route, shape, [length, prompt]) in cases {
+        let path = Some(route.to_owned());
+        let asked = |text: &str| When {
+            path: path.clone(),
+            body_contains: Some(text.to_owned()),
+            ..When::default()
+        };
+        let answer = |text: &str| Answer {
+            when: asked(text),
+            times: 0,
+            ..Answer::steady(Steady { shape, ..Steady::default() })
+        };
+        for text in [length, prompt] {
+            let mut script = suite::emitter::script::Script::steady();
+            script.requests = vec![answer(text)];
+            let desk = Desk::new();
+            let output = serving(&desk, &Exchange::playing(script), &of_rows(backend, flags));
+            assert_eq!(output.status.code(), Some(0), "{route}, {text}: {}", stderr(&output));
+            let counts = own(&desk).counts.expect("counts");
+            assert_eq!(counts.requests_ok, Some(8), "{route}");
+            assert_eq!(counts.output_tokens_reported, counts.output_tokens_requested, "{route}");
+        }
+    }
 }
 
 #[test]
@@ -258,7 +306,10 @@ fn what_is_not_followed_is_refused_by_name_before_anything_is_written() {
         (&["--dataset-path", "rows.json"], "makes its own prompts"),
         (&["--dataset-name", "custom", "--dataset-path", "x"], "hint: give `--disable-shuffle`"),
         (&["--random-range-ratio", "1.0"], "`workload.range_ratio` must be from 0 to below 1"),
-        (&["--backend", "openai-chat", "--tokenize-prompt"], "which no chat takes"),
+        (
+            &["--backend", "openai-chat", "--tokenize-prompt"],
+            "ids, which `/v1/chat/completions` does not take",
+        ),
         (&["--flush-cache"], "hint: give `--engine FILE`"),
         (&["--extra-body", "[1]"], "not a JSON object"),
         (&["--extra-body", r#"{"max_tokens": 1}"#], "`output.extra_body` has `max_tokens`"),

@@ -30,7 +30,7 @@ use crate::workload::tokenizer::Tokenizer;
 use results::Places;
 use scenario::{Wanted, wanted};
 
-/// A server of which nothing is known but that it speaks OpenAI's routes.
+/// A server of which nothing is known but the routes of its backend.
 const PLAIN: &str = include_str!("openai.toml");
 /// Between two looks for a server that is not ready.
 const LOOK: Duration = Duration::from_millis(500);
@@ -162,21 +162,25 @@ fn server(
     Ok(Server::at(&url, &flags.trust.trust())?.with_key(key))
 }
 
-/// The engine of the file that is given, else any that speaks OpenAI's routes; asked on the route of
-/// the backend, with prompts as text as the tools send them.
+/// The engine of the file that is given, else any that has the backend's route; asked there, with prompts as text as the tools send them.
 fn engine(flags: &ServingFlags, wanted: &Wanted) -> anyhow::Result<Engine> {
-    let backend = wanted.backend.spoken();
+    let backend = wanted.backend;
     let mut engine = match &flags.server.engine {
         Some(path) => Engine::open(path)?,
         None => Engine { id: backend.name(), file: parse(PLAIN).context("a file of our own")? },
     };
-    ensure!(
-        !flags.workload.tokenize_prompt || backend.route() == "/v1/completions",
-        "`--tokenize-prompt` sends ids, which no chat takes\nhint: leave it out, or take the \
-         backend without `-chat`"
-    );
     let request = &mut engine.file.request;
     request.route = flags.server.endpoint.clone().unwrap_or_else(|| backend.route().to_owned());
+    if flags.server.endpoint.is_none() {
+        // What the file says is of its own route; that of the backend speaks for itself.
+        request.dialect = None;
+    }
+    ensure!(
+        !flags.workload.tokenize_prompt || request.dialect().takes_ids(),
+        "`--tokenize-prompt` sends ids, which `{}` does not take\nhint: leave it out, or take a \
+         backend of completions, without `-chat`",
+        request.route
+    );
     request.token_ids = flags.workload.tokenize_prompt;
     if flags.sending.flush_cache && flags.server.engine.is_none() {
         let route = backend.flush_route().context(
@@ -218,7 +222,7 @@ fn model(flags: &ServingFlags, server: &Server) -> anyhow::Result<String> {
 
 fn asked(flags: &ServingFlags, wanted: &Wanted, model: &str) -> Asked {
     Asked {
-        backend: Some(wanted.backend.spoken().name()),
+        backend: Some(wanted.backend.name()),
         model: Some(model.to_owned()),
         tokenizer: Some(flags.server.tokenizer.clone().unwrap_or_else(|| model.to_owned())),
         workload: Some(wanted.scenario.workload.clone()),
@@ -233,12 +237,6 @@ fn asked(flags: &ServingFlags, wanted: &Wanted, model: &str) -> Asked {
 
 /// What a reader should know before the run.
 fn notes(wanted: &Wanted, id: &str, manifest: &schema::manifest::Manifest) {
-    if wanted.backend != wanted.backend.spoken() {
-        eprintln!(
-            "note: SGLang's native route is not spoken; the same requests go to its `{}`",
-            wanted.backend.route()
-        );
-    }
     if wanted.scenario.output.temperature.is_none() {
         eprintln!("note: no temperature is sent, as in vLLM's tool: the server's own holds");
     }

@@ -145,20 +145,12 @@ impl Backend {
         }
     }
 
-    /// What is asked in its place: SGLang's native route is not spoken, and its server has
-    /// OpenAI's beside it.
-    pub fn spoken(self) -> Self {
-        match self {
-            Self::Sglang | Self::SglangNative => Self::SglangOai,
-            other => other,
-        }
-    }
-
     pub fn route(self) -> &'static str {
         match self {
             Self::VllmChat | Self::OpenaiChat | Self::SglangOaiChat | Self::LmdeployChat => {
                 "/v1/chat/completions"
             }
+            Self::Sglang | Self::SglangNative => "/generate",
             _ => "/v1/completions",
         }
     }
