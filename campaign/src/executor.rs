@@ -1,6 +1,8 @@
 //! Where jobs run: on this machine, or where the user's own scheduler puts them. Knows what a
 //! scheduler must be told and what it may answer; nothing of what a job does.
 
+pub mod slurm;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -35,9 +37,16 @@ pub struct Handle(pub String);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobState {
     /// Waits; the reason is the scheduler's.
-    Queued { reason: String },
-    Running { node: String },
-    Ended { end: JobEnd, node: Option<String> },
+    Queued {
+        reason: String,
+    },
+    Running {
+        node: String,
+    },
+    Ended {
+        end: JobEnd,
+        node: Option<String>,
+    },
     /// The scheduler does not know it, and can no longer have it.
     Unknown,
 }

@@ -15,6 +15,7 @@ pub mod console;
 pub mod container;
 pub mod decide;
 pub mod estimate;
+pub mod executor;
 pub mod failure;
 pub mod fetch;
 pub mod files;

@@ -24,8 +24,18 @@ impl Clone {
     #[must_use]
     #[track_caller]
     pub fn of_this_repository(options: &[&str]) -> Self {
+        Self::of(&repository(), options)
+    }
+
+    /// Clones HEAD of the repository at `root`.
+    ///
+    /// # Panics
+    /// Git cannot clone.
+    #[must_use]
+    #[track_caller]
+    pub fn of(root: &Path, options: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let source = format!("file://{}", repository().display());
+        let source = format!("file://{}", root.display());
         let mut words = vec!["clone", "--quiet"];
         words.extend(options);
         words.extend([source.as_str(), "redline"]);
@@ -157,8 +167,12 @@ pub fn already_built_path(folder: &Path) -> OsString {
     path_with(folder, &[("cargo", "exit 0")])
 }
 
-/// The present `PATH` behind a folder of small shell scripts.
-fn path_with(folder: &Path, scripts: &[(&str, &str)]) -> OsString {
+/// The present `PATH` behind a folder of small shell scripts, made in `folder`.
+///
+/// # Panics
+/// The folder cannot be written.
+#[must_use]
+pub fn path_with(folder: &Path, scripts: &[(&str, &str)]) -> OsString {
     use std::os::unix::fs::PermissionsExt;
     let programs = folder.join("programs");
     std::fs::create_dir_all(&programs).expect("writable");

@@ -12,3 +12,4 @@ mod peer;
 mod proof;
 mod refusals;
 mod scratch;
+mod slurm;
