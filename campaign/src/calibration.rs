@@ -99,6 +99,9 @@ pub fn facts(before: Probed, after: Probed) -> BTreeMap<String, Value> {
     .into()
 }
 
+/// What a machine does at a rate, the rate's unit, and the rate.
+type Figure = (&'static str, &'static str, fn(&Probed) -> f64);
+
 /// A figure that is not as it was.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unlike {
@@ -127,7 +130,7 @@ impl History {
         if self.probes.len() < HISTORY_MIN {
             return Vec::new();
         }
-        let figures: [(&'static str, &str, fn(&Probed) -> f64); 2] = [
+        let figures: [Figure; 2] = [
             ("multiplies and adds at", "GFLOP/s", |probed| probed.gflops),
             ("reads memory at", "GB/s", |probed| probed.memory_gbps),
         ];

@@ -62,7 +62,7 @@ pub fn unfit(
         }
     }
     if let Ok(disk) = statvfs(dir) {
-        let free = disk.blocks_available() as u64 * disk.fragment_size() as u64;
+        let free = disk.blocks_available() * disk.fragment_size();
         if free < FREE_BYTES_MIN {
             let (free, wanted) = (free >> 20, FREE_BYTES_MIN >> 20);
             let said = format!("{free} MiB are free where the job's folder lies, of {wanted} MiB");
