@@ -14,7 +14,6 @@ use crate::estimate::{self, Of};
 use crate::hardware::{self, Machine};
 use crate::inputs::{Fetcher, Input, Obtained};
 use crate::plan::{self, Cell, Plan, Round};
-use crate::publish::Named;
 use crate::run::{Engine, ReadyCell};
 use crate::server::{Asked, ask};
 use crate::sides::{self, Wanted};
@@ -44,21 +43,6 @@ pub struct Decided {
     pub commits: bool,
     /// The repository that holds `results/`.
     pub registry: PathBuf,
-}
-
-impl Decided {
-    /// A release of an engine on this campaign's hardware.
-    #[must_use]
-    pub fn named<'a>(&'a self, engine: &'a str, release: &'a str) -> Named<'a> {
-        Named { engine, release, hardware: &self.hardware.0.id }
-    }
-
-    /// Baseline and candidate, where two releases of an engine are compared.
-    #[must_use]
-    pub fn compared(&self) -> Option<(&str, Named<'_>)> {
-        let (baseline, candidate) = self.plan.compared()?;
-        Some((baseline, self.named(&self.plan.sides[0].engine, candidate)))
-    }
 }
 
 /// Decides what `flags` ask for.

@@ -1,6 +1,7 @@
 //! Where jobs run: on this machine, or where the user's own scheduler puts them. Knows what a
 //! scheduler must be told and what it may answer; nothing of what a job does.
 
+pub mod local;
 pub mod slurm;
 
 use std::collections::BTreeMap;
@@ -8,6 +9,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::stop::Stop;
+
+/// The executor that is this machine itself.
+pub const LOCAL: &str = "local";
 
 /// What a scheduler must know of a job: one list of blocks on one allocation.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,6 +88,17 @@ impl JobEnd {
 pub trait Executor {
     /// `local`, `slurm`: as records and `--executor` say it.
     fn name(&self) -> &'static str;
+
+    /// True where jobs run on the controller's own machine: one after the other, since two would
+    /// spoil each other's numbers, and no longer than somebody waits for them.
+    fn is_here(&self) -> bool {
+        false
+    }
+
+    /// How long to wait between two looks.
+    fn pause(&self) -> Duration {
+        Duration::from_secs(2)
+    }
 
     /// Whether jobs can be submitted here: tools are found and the scheduler answers.
     ///
