@@ -12,6 +12,8 @@ use crate::stop::Stop;
 
 /// The executor that is this machine itself.
 pub const LOCAL: &str = "local";
+/// The executor that is the user's own Slurm.
+pub const SLURM: &str = "slurm";
 
 /// What a scheduler must know of a job: one list of blocks on one allocation.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -17,7 +17,8 @@ use crate::console::about;
 use crate::decide::{Decided, decide, ready_cells};
 use crate::drive::{Drive, jobs_of};
 use crate::executor::local::Local;
-use crate::executor::{Executor, LOCAL};
+use crate::executor::slurm::Slurm;
+use crate::executor::{Executor, LOCAL, SLURM};
 use crate::finish::finish;
 use crate::journal::{Journal, Line};
 use crate::lock::Lock;
@@ -37,9 +38,7 @@ const ASK_BEYOND: Duration = Duration::from_secs(2 * 3600);
 /// # Errors
 /// Wrong use, an unfit machine, or an interruption; an engine's failure is no error.
 pub fn run(world: &World, flags: &ReleaseBench) -> Result<Exit, Stop> {
-    if flags.executor != LOCAL {
-        return Err(unknown_executor(&flags.executor));
-    }
+    check_executor(flags)?;
     world.tools.check()?;
     let _lock = match flags.dry_run {
         true => None,
@@ -47,6 +46,9 @@ pub fn run(world: &World, flags: &ReleaseBench) -> Result<Exit, Stop> {
     };
     if flags.resume {
         return go_on(world, flags);
+    }
+    if flags.executor == SLURM && !flags.dry_run {
+        slurm(world, &flags.slurm_options)?.preflight()?;
     }
     let decided = decide(world, flags)?;
     world.console.answer(decided.brief.render().trim_end());
@@ -188,13 +190,28 @@ fn registry<'a>(world: &'a World, dir: &'a Path) -> Registry<'a> {
 fn executor(world: &World, ready: &Ready) -> Result<Box<dyn Executor>, Stop> {
     let jobs = world.places.campaign(&ready.plan.campaign).jobs();
     match ready.executor.as_str() {
-        LOCAL => Ok(Box::new(Local::new(&jobs))),
-        other => Err(unknown_executor(other)),
+        SLURM => Ok(Box::new(slurm(world, &ready.slurm_options)?)),
+        _ => Ok(Box::new(Local::new(&jobs))),
     }
 }
 
-fn unknown_executor(id: &str) -> Stop {
-    Stop::wrong_use(format!("executor `{id}` is unknown; known is {LOCAL}"))
+fn slurm(world: &World, options: &[String]) -> Result<Slurm, Stop> {
+    Slurm::new(options, world.slurm_env.clone(), world.interrupt.clone())
+}
+
+/// What cannot go together.
+fn check_executor(flags: &ReleaseBench) -> Result<(), Stop> {
+    let slurm = flags.executor == SLURM;
+    let message = match flags.executor.as_str() {
+        _ if slurm && flags.url.is_some() => {
+            "`--url` measures a server that runs already; no scheduler is needed".to_owned()
+        }
+        SLURM => return Ok(()),
+        LOCAL if flags.slurm_options.is_empty() || flags.resume => return Ok(()),
+        LOCAL => "`--slurm-option` is for `--executor slurm`".to_owned(),
+        other => format!("executor `{other}` is unknown; known are {LOCAL}, {SLURM}"),
+    };
+    Err(Stop::wrong_use(message))
 }
 
 #[cfg(test)]

@@ -8,13 +8,14 @@ mod script;
 mod states;
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use answers::Report;
 pub use ask::client_environment;
 use ask::{SlurmError, Tools};
 use options::Options;
 
-use super::{Executor, Handle, JobSpec, JobState};
+use super::{Executor, Handle, JobSpec, JobState, SLURM};
 use crate::process::Interrupt;
 use crate::stop::Stop;
 
@@ -113,7 +114,12 @@ impl Slurm {
 
 impl Executor for Slurm {
     fn name(&self) -> &'static str {
-        "slurm"
+        SLURM
+    }
+
+    /// Every look is a question to a controller that serves the whole site.
+    fn pause(&self) -> Duration {
+        Duration::from_secs(5)
     }
 
     fn preflight(&self) -> Result<(), Stop> {

@@ -18,6 +18,7 @@ const OURS: &[(&str, &str)] = &[
     ("nodes", "a job has one node"),
     ("no-requeue", "the campaign itself starts a job again, on another node"),
     ("ntasks", "a job has one task"),
+    ("open-mode", "what a job says is kept in its folder"),
     ("output", "what a job says is kept in its folder"),
     ("oversubscribe", "a node that others use measures them too"),
     ("parsable", "the answer is read"),

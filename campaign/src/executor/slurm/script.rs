@@ -8,6 +8,7 @@ use super::ask::SlurmError;
 use super::options::Options;
 use crate::executor::JobSpec;
 use crate::files::write_whole;
+use crate::job::JobPlaces;
 
 /// Writes the script into the job's folder, where a person finds it beside its log.
 ///
@@ -59,8 +60,10 @@ pub fn submission(
     words.push("--export=ALL".to_owned());
     words.push(format!("--job-name={}", job.key));
     words.push(format!("--chdir={}", path(&job.dir)?));
-    // Below `--chdir`: a path may hold characters that are patterns here.
-    words.push("--output=slurm-%j.log".to_owned());
+    // Below `--chdir`, since a path may hold characters that are patterns here; a second copy of the
+    // job says what it says behind the first.
+    words.push(format!("--output={}", JobPlaces::LOG));
+    words.push("--open-mode=append".to_owned());
     words.push(format!("--time={}", job.wall_max.as_secs().div_ceil(60).max(1)));
     if job.gpus > 0 {
         words.push(format!("--gpus-per-node={}", job.gpus));
@@ -120,8 +123,8 @@ mod tests {
         assert_eq!(
             words(&job(), &Options::default()),
             "--parsable --no-requeue --nodes=1 --ntasks=1 --exclusive --mem=0 --export=ALL \
-             --job-name=redline-0123456789ab-1 --chdir=/shared/100% of it --output=slurm-%j.log \
-             --time=2 /s.sh"
+             --job-name=redline-0123456789ab-1 --chdir=/shared/100% of it --output=node.log \
+             --open-mode=append --time=2 /s.sh"
         );
         let job = JobSpec { gpus: 8, excluded_nodes: vec!["n4".into(), "n9".into()], ..job() };
         let options = Options { words: vec!["--partition=p".into()], excluded: Some("m1".into()) };
