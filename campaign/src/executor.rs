@@ -111,7 +111,7 @@ pub trait Executor {
     /// Hands a job to the scheduler. Who does not know whether that worked asks [`Self::find`].
     ///
     /// # Errors
-    /// The scheduler refuses it.
+    /// The scheduler refuses it (exit code 2), or does not answer (4).
     fn submit(&self, job: &JobSpec) -> Result<Handle, Stop>;
 
     /// The latest job of this key, where the scheduler has one, running or ended.

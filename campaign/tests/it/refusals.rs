@@ -89,6 +89,20 @@ fn unknown_pieces_are_named_with_the_known_ones() {
 }
 
 #[test]
+fn what_no_scheduler_could_be_told_is_refused() {
+    let scratch = Scratch::new();
+    for (args, needle) in [
+        (["--slurm-option=--partition=p", "--yes"], "`--slurm-option` is for `--executor slurm`"),
+        (["--executor=slurm", "--slurm-option=-p"], "`-p` is no long option of sbatch"),
+        (["--executor=slurm", "--slurm-option=--array=1-9"], "a job is one list of blocks"),
+        (["--executor=slurm", "--url=http://x"], "no scheduler is needed"),
+    ] {
+        let args: Vec<&str> = ["release-bench", "v0.9.2"].into_iter().chain(args).collect();
+        scratch.run(&args).expect(2, &[needle]);
+    }
+}
+
+#[test]
 fn a_checkout_with_changes_is_not_overwritten() {
     let scratch = Scratch::new();
     let args = ["release-bench", "v0.9.2", "--repeats", "1"];
