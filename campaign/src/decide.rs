@@ -11,6 +11,7 @@ use crate::brief::{Brief, CellBrief};
 use crate::catalog::ScenarioEntry;
 use crate::cli::ReleaseBench;
 use crate::estimate::{self, Of};
+use crate::executor::LOCAL;
 use crate::hardware::{self, Machine};
 use crate::inputs::{Fetcher, Input, Obtained};
 use crate::plan::{self, Cell, Plan, Round};
@@ -57,7 +58,8 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
     let machine = hardware::detect(&world.programs, world.cores, &world.interrupt)?;
     let targets = world.catalog.targets()?;
     let asked = flags.target.as_deref();
-    let (target_id, target) = match flags.dry_run {
+    // A plan is of any machine, and nodes elsewhere are not this one.
+    let (target_id, target) = match flags.dry_run || flags.executor != LOCAL {
         true => target::plan_for(&targets, asked, &machine.gpus)?,
         false => target::choose(&targets, asked, &machine.gpus)?,
     };

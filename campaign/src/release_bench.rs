@@ -37,9 +37,6 @@ const ASK_BEYOND: Duration = Duration::from_secs(2 * 3600);
 /// # Errors
 /// Wrong use, an unfit machine, or an interruption; an engine's failure is no error.
 pub fn run(world: &World, flags: &ReleaseBench) -> Result<Exit, Stop> {
-    if flags.executor != LOCAL {
-        return Err(unknown_executor(&flags.executor));
-    }
     world.tools.check()?;
     let _lock = match flags.dry_run {
         true => None,
@@ -48,15 +45,20 @@ pub fn run(world: &World, flags: &ReleaseBench) -> Result<Exit, Stop> {
     if flags.resume {
         return go_on(world, flags);
     }
+    let executor = |campaign: &str| executor(world, &flags.executor, campaign);
+    // Before anything is resolved: an executor that is not known is wrong use of the command.
+    executor("")?;
     let decided = decide(world, flags)?;
     world.console.answer(decided.brief.render().trim_end());
     if flags.dry_run {
         return Ok(Exit::Well);
     }
+    let executor = executor(&decided.plan.campaign)?;
+    executor.preflight()?;
     confirm(&decided.brief, flags, &world.interrupt)?;
     let mut journal = Journal::new(world.places.campaign(&decided.plan.campaign));
     prepare(world, flags, &decided, &mut journal)
-        .and_then(|ready| carry_out(world, ready, decided.ids, &mut journal))
+        .and_then(|ready| carry_out(world, &*executor, (ready, decided.ids), &mut journal))
         .map_err(|stop| journal.ended_early(stop, &world.places, &world.interrupt))
 }
 
@@ -71,7 +73,9 @@ fn go_on(world: &World, flags: &ReleaseBench) -> Result<Exit, Stop> {
     let mut ready = journal.state.ready.clone().ok_or_else(|| resume::nothing(flags))?;
     ready.max_gpu_hours = flags.max_gpu_hours.or(ready.max_gpu_hours);
     let ids = Ids::new(world.clock.unix_ms(), world.random);
-    carry_out(world, ready, ids, &mut journal)
+    let executor = executor(world, &ready.executor, &campaign)?;
+    executor.preflight()?;
+    carry_out(world, &*executor, (ready, ids), &mut journal)
         .map_err(|stop| journal.ended_early(stop, &world.places, &world.interrupt))
 }
 
@@ -145,17 +149,16 @@ fn prepare(
 /// Both stages, from wherever the journal says that they are, and what is done with their records.
 fn carry_out(
     world: &World,
-    mut ready: Ready,
-    mut ids: Ids,
+    executor: &dyn Executor,
+    (mut ready, mut ids): (Ready, Ids),
     journal: &mut Journal,
 ) -> Result<Exit, Stop> {
-    let executor = executor(world, &ready)?;
     let overlay = journal.places().overlay();
     if !journal.state.stages.contains(&None) {
         let jobs = jobs_of(&ready.plan.campaign, &ready.plan.slots);
         journal.note(Line::Planned { stage: None, jobs })?;
     }
-    Drive::new(world, &*executor, &ready, journal).carry_out(None)?;
+    Drive::new(world, executor, &ready, journal).carry_out(None)?;
     if let Some(record) = collect::records(&overlay)?.first() {
         // A node elsewhere knows better what it is.
         record.hardware.id.clone_into(&mut ready.hardware.0.id);
@@ -173,7 +176,7 @@ fn carry_out(
             let jobs = jobs_of(&ready.plan.campaign, &slots);
             journal.note(Line::Planned { stage, jobs })?;
         }
-        Drive::new(world, &*executor, &ready, journal).carry_out(stage)?;
+        Drive::new(world, executor, &ready, journal).carry_out(stage)?;
     }
     let exit = finish(world, &ready, &registry, &collect::records(&overlay)?, journal)?;
     journal.note(Line::Finished)?;
@@ -184,17 +187,15 @@ fn registry<'a>(world: &'a World, dir: &'a Path) -> Registry<'a> {
     Registry { tools: &world.tools, dir, interrupt: &world.interrupt }
 }
 
-/// What runs the campaign's jobs.
-fn executor(world: &World, ready: &Ready) -> Result<Box<dyn Executor>, Stop> {
-    let jobs = world.places.campaign(&ready.plan.campaign).jobs();
-    match ready.executor.as_str() {
-        LOCAL => Ok(Box::new(Local::new(&jobs))),
-        other => Err(unknown_executor(other)),
+/// What runs a campaign's jobs.
+fn executor(world: &World, id: &str, campaign: &str) -> Result<Box<dyn Executor>, Stop> {
+    match id {
+        LOCAL => Ok(Box::new(Local::new(&world.places.campaign(campaign).jobs()))),
+        other => {
+            let message = format!("executor `{other}` is unknown; known is {LOCAL}");
+            Err(Stop::wrong_use(message))
+        }
     }
-}
-
-fn unknown_executor(id: &str) -> Stop {
-    Stop::wrong_use(format!("executor `{id}` is unknown; known is {LOCAL}"))
 }
 
 #[cfg(test)]

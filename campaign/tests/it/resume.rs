@@ -194,6 +194,16 @@ fn a_second_writer_is_refused() {
     scratch.is_complete();
 }
 
+/// Two would share the cores, though nobody holds the lock any more.
+#[test]
+fn no_campaign_begins_beside_a_job_that_was_left_running() {
+    let scratch = Scratch::new();
+    kill_9(scratch.start_until_state("running"));
+    scratch.run(TWO).expect(4, &["still runs (process ", "`--resume` goes on with its campaign"]);
+    scratch.run(RESUME).expect(0, &[]);
+    scratch.is_complete();
+}
+
 #[test]
 fn only_the_campaign_that_is_asked_for_goes_on() {
     let scratch = Scratch::new();
