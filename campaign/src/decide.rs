@@ -58,9 +58,8 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
     let machine = hardware::detect(&world.programs, world.cores, &world.interrupt)?;
     let targets = world.catalog.targets()?;
     let asked = flags.target.as_deref();
-    // What nodes elsewhere are is known once they are there.
-    let elsewhere = flags.dry_run || flags.executor != LOCAL;
-    let (target_id, target) = match elsewhere {
+    // A plan is of any machine, and nodes elsewhere are not this one.
+    let (target_id, target) = match flags.dry_run || flags.executor != LOCAL {
         true => target::plan_for(&targets, asked, &machine.gpus)?,
         false => target::choose(&targets, asked, &machine.gpus)?,
     };

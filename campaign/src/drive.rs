@@ -119,7 +119,10 @@ impl<'a> Drive<'a> {
         telling.follow(key, &steps::read(&places.steps())?);
         telling.passing(&places);
         match state {
-            JobState::Queued { .. } => Ok(()),
+            JobState::Queued { reason } => {
+                telling.waits(key, &reason);
+                Ok(())
+            }
             JobState::Running { node } => self.running(job, node),
             JobState::Ended { end, node } => self.settle(job, &places, (&end, node), telling),
             JobState::Unknown => {

@@ -89,6 +89,7 @@ fn ready() -> Ready {
         plan,
         sides,
         cells: vec![ReadyCell { cell, scenario, model, dataset: None, tokenizer, plan: None }],
+        inputs: vec![Vec::new()],
         hardware: (hardware, Absent::new()),
         on_gpu: true,
         confirm_pairs: None,
@@ -297,4 +298,39 @@ fn what_no_node_can_do_stops_the_campaign_with_what_is_done() {
         assert_eq!((stop.exit(), stop.to_string().as_str()), (exit, message));
         assert_eq!(came.records.len(), 2, "what was done is taken");
     }
+}
+
+#[test]
+fn jobs_that_run_at_once_share_the_hours_that_are_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let (world, mut ready) = (world(dir.path()), ready());
+    let second = ready.cells[0].clone();
+    ready.cells.push(second);
+    ready.inputs.push(Vec::new());
+    const HOUR_US: u64 = 3_600_000_000;
+    ready.each_us = vec![vec![HOUR_US, HOUR_US], vec![3 * HOUR_US, 3 * HOUR_US]];
+    ready.max_gpu_hours = Some(20.0);
+    let mut ids = Ids::new(1_700_000_000_000, 1);
+    let slots = interleave(&Round::first(2, 2, 1), || ids.next_id());
+    let jobs = jobs_of(&ready.plan.campaign, &slots);
+    let mut journal = Journal::new(world.places.campaign(&ready.plan.campaign));
+    journal.note(Line::Planned { stage: None, jobs: jobs.clone() }).unwrap();
+    let executor = Scripted {
+        world: &world,
+        ready: &ready,
+        attempts: RefCell::default(),
+        submitted: RefCell::default(),
+    };
+    let share = |journal: &Journal, job: &PlannedJob| {
+        submit::budget(&world, &ready, &journal.state, (job, &executor)).unwrap()
+    };
+    assert_eq!(share(&journal, &jobs[0]), Some(5.0), "2 of 8 expected hours");
+    assert_eq!(share(&journal, &jobs[1]), Some(15.0));
+    let first = submit::job(&ready, &jobs[0], &executor, Some(5.0));
+    submit::places(&world, &ready, &first.key).write_job(&first).unwrap();
+    let submitted = Line::Submitted { job: first.key.clone(), handle: Handle("0".to_owned()) };
+    journal.note(submitted).unwrap();
+    assert_eq!(share(&journal, &jobs[1]), Some(15.0), "5 are another job's");
+    journal.note(Line::Collected { job: first.key, runs: Vec::new(), wall_us: HOUR_US }).unwrap();
+    assert_eq!(share(&journal, &jobs[1]), Some(19.0), "and it has used one of them");
 }

@@ -147,6 +147,8 @@ fn ready_of(world: &World, campaign: &str, found: &[(PathBuf, Job)], registry: &
             slots,
         },
         sides: job.sides.clone(),
+        // Nothing of it is launched any more.
+        inputs: vec![Vec::new(); ready_cells.len()],
         cells: ready_cells,
         hardware: job.hardware.clone().unwrap_or_default(),
         on_gpu: job.on_gpu,

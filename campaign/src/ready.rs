@@ -10,6 +10,7 @@ use crate::brief::CellBrief;
 use crate::cli::ReleaseBench;
 use crate::decide::Decided;
 use crate::files::{self, read_text, write_whole};
+use crate::fitness;
 use crate::job::JobSide;
 use crate::places::CampaignPlaces;
 use crate::plan::Plan;
@@ -36,6 +37,8 @@ pub struct Ready {
     pub sides: Vec<JobSide>,
     /// One for each cell of the plan.
     pub cells: Vec<ReadyCell>,
+    /// The files that launches of each cell read, and their sizes; a folder's is 0.
+    pub inputs: Vec<Vec<(PathBuf, u64)>>,
     /// As it was seen, or is expected, when the campaign began.
     pub hardware: (HardwareFacts, Absent),
     /// A rank takes a GPU.
@@ -86,6 +89,7 @@ impl Ready {
                 .map(|(wanted, built)| JobSide { engine: wanted.engine.clone(), built })
                 .collect(),
             cells,
+            inputs: Vec::new(),
             hardware: decided.hardware.clone(),
             on_gpu: decided.brief.on_gpu,
             confirm_pairs: decided.confirm_pairs,
@@ -99,8 +103,8 @@ impl Ready {
         }
     }
 
-    /// Copies the suite's files that launches read into the campaign's folder, and names them
-    /// there.
+    /// Copies the suite's files that launches read into the campaign's folder, names them there,
+    /// and measures every file.
     ///
     /// # Errors
     /// A file cannot be read or written.
@@ -112,6 +116,7 @@ impl Ready {
         for cell in &mut self.cells {
             cell.scenario.path = keep(&cell.scenario.path, &dir.join("scenarios"))?;
         }
+        self.inputs = self.cells.iter().map(|cell| fitness::inputs(cell, &self.sides)).collect();
         Ok(())
     }
 

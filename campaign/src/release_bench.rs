@@ -47,18 +47,21 @@ pub fn run(world: &World, flags: &ReleaseBench) -> Result<Exit, Stop> {
     if flags.resume {
         return go_on(world, flags);
     }
-    if flags.executor == SLURM && !flags.dry_run {
-        slurm(world, &flags.slurm_options)?.preflight()?;
-    }
+    let executor =
+        |campaign: &str| executor(world, (&flags.executor, &flags.slurm_options), campaign);
+    // Before anything is resolved: an executor that is not known is wrong use of the command.
+    executor("")?;
     let decided = decide(world, flags)?;
     world.console.answer(decided.brief.render().trim_end());
     if flags.dry_run {
         return Ok(Exit::Well);
     }
+    let executor = executor(&decided.plan.campaign)?;
+    executor.preflight()?;
     confirm(&decided.brief, flags, &world.interrupt)?;
     let mut journal = Journal::new(world.places.campaign(&decided.plan.campaign));
     prepare(world, flags, &decided, &mut journal)
-        .and_then(|ready| carry_out(world, ready, decided.ids, &mut journal))
+        .and_then(|ready| carry_out(world, &*executor, (ready, decided.ids), &mut journal))
         .map_err(|stop| journal.ended_early(stop, &world.places, &world.interrupt))
 }
 
@@ -73,7 +76,9 @@ fn go_on(world: &World, flags: &ReleaseBench) -> Result<Exit, Stop> {
     let mut ready = journal.state.ready.clone().ok_or_else(|| resume::nothing(flags))?;
     ready.max_gpu_hours = flags.max_gpu_hours.or(ready.max_gpu_hours);
     let ids = Ids::new(world.clock.unix_ms(), world.random);
-    carry_out(world, ready, ids, &mut journal)
+    let executor = executor(world, (&ready.executor, &ready.slurm_options), &campaign)?;
+    executor.preflight()?;
+    carry_out(world, &*executor, (ready, ids), &mut journal)
         .map_err(|stop| journal.ended_early(stop, &world.places, &world.interrupt))
 }
 
@@ -147,17 +152,16 @@ fn prepare(
 /// Both stages, from wherever the journal says that they are, and what is done with their records.
 fn carry_out(
     world: &World,
-    mut ready: Ready,
-    mut ids: Ids,
+    executor: &dyn Executor,
+    (mut ready, mut ids): (Ready, Ids),
     journal: &mut Journal,
 ) -> Result<Exit, Stop> {
-    let executor = executor(world, &ready)?;
     let overlay = journal.places().overlay();
     if !journal.state.stages.contains(&None) {
         let jobs = jobs_of(&ready.plan.campaign, &ready.plan.slots);
         journal.note(Line::Planned { stage: None, jobs })?;
     }
-    Drive::new(world, &*executor, &ready, journal).carry_out(None)?;
+    Drive::new(world, executor, &ready, journal).carry_out(None)?;
     if let Some(record) = collect::records(&overlay)?.first() {
         // A node elsewhere knows better what it is.
         record.hardware.id.clone_into(&mut ready.hardware.0.id);
@@ -175,7 +179,7 @@ fn carry_out(
             let jobs = jobs_of(&ready.plan.campaign, &slots);
             journal.note(Line::Planned { stage, jobs })?;
         }
-        Drive::new(world, &*executor, &ready, journal).carry_out(stage)?;
+        Drive::new(world, executor, &ready, journal).carry_out(stage)?;
     }
     let exit = finish(world, &ready, &registry, &collect::records(&overlay)?, journal)?;
     journal.note(Line::Finished)?;
@@ -186,30 +190,35 @@ fn registry<'a>(world: &'a World, dir: &'a Path) -> Registry<'a> {
     Registry { tools: &world.tools, dir, interrupt: &world.interrupt }
 }
 
-/// What runs the campaign's jobs.
-fn executor(world: &World, ready: &Ready) -> Result<Box<dyn Executor>, Stop> {
-    let jobs = world.places.campaign(&ready.plan.campaign).jobs();
-    match ready.executor.as_str() {
-        SLURM => Ok(Box::new(slurm(world, &ready.slurm_options)?)),
-        _ => Ok(Box::new(Local::new(&jobs))),
+/// What runs a campaign's jobs: an executor and the user's options for it.
+fn executor(
+    world: &World,
+    (id, options): (&str, &[String]),
+    campaign: &str,
+) -> Result<Box<dyn Executor>, Stop> {
+    match id {
+        LOCAL => Ok(Box::new(Local::new(&world.places.campaign(campaign).jobs()))),
+        SLURM => {
+            let (env, interrupt) = (world.slurm_env.clone(), world.interrupt.clone());
+            Ok(Box::new(Slurm::new(options, env, interrupt)?))
+        }
+        other => {
+            let message = format!("executor `{other}` is unknown; known are {LOCAL}, {SLURM}");
+            Err(Stop::wrong_use(message))
+        }
     }
 }
 
-fn slurm(world: &World, options: &[String]) -> Result<Slurm, Stop> {
-    Slurm::new(options, world.slurm_env.clone(), world.interrupt.clone())
-}
-
-/// What cannot go together.
+/// What does not go together.
 fn check_executor(flags: &ReleaseBench) -> Result<(), Stop> {
-    let slurm = flags.executor == SLURM;
     let message = match flags.executor.as_str() {
-        _ if slurm && flags.url.is_some() => {
-            "`--url` measures a server that runs already; no scheduler is needed".to_owned()
+        SLURM if flags.url.is_some() => {
+            "`--url` measures a server that runs already; no scheduler is needed"
         }
-        SLURM => return Ok(()),
-        LOCAL if flags.slurm_options.is_empty() || flags.resume => return Ok(()),
-        LOCAL => "`--slurm-option` is for `--executor slurm`".to_owned(),
-        other => format!("executor `{other}` is unknown; known are {LOCAL}, {SLURM}"),
+        LOCAL if !flags.slurm_options.is_empty() && !flags.resume => {
+            "`--slurm-option` is for `--executor slurm`"
+        }
+        _ => return Ok(()),
     };
     Err(Stop::wrong_use(message))
 }

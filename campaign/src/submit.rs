@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use crate::brief::gpu_hours;
 use crate::executor::{Executor, JobSpec};
-use crate::fitness;
 use crate::job::{Job, JobPlaces};
 use crate::journal::{Entry, PlannedJob, Reached, State};
 use crate::ready::Ready;
@@ -32,14 +31,14 @@ pub fn job(
     executor: &dyn Executor,
     budget: Option<f64>,
 ) -> Job {
-    let job = Job {
+    Job {
         key: planned.key.clone(),
         campaign: ready.plan.campaign.clone(),
         executor: executor.name().to_owned(),
         sides: ready.sides.clone(),
         cell: ready.cells[planned.cell].clone(),
         slots: planned.slots.clone(),
-        inputs: Vec::new(),
+        inputs: ready.inputs[planned.cell].clone(),
         hardware: ready.url.as_ref().map(|_| ready.hardware.clone()),
         on_gpu: ready.on_gpu,
         hardware_id: (executor.is_here() || ready.on_gpu).then(|| ready.hardware.0.id.clone()),
@@ -48,8 +47,7 @@ pub fn job(
         watched: false,
         gpu_hours_max: budget,
         expected_us: ready.each_us[planned.cell].clone(),
-    };
-    Job { inputs: fitness::inputs(&job), ..job }
+    }
 }
 
 /// What the scheduler of a job is told.

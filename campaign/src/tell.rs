@@ -21,6 +21,8 @@ pub struct Telling<'a> {
     told: BTreeMap<String, usize>,
     /// The run under whose heading notes are written.
     last: String,
+    /// Why a job waits, by its key.
+    waits: BTreeMap<String, String>,
     /// The last passing line.
     passed: String,
 }
@@ -39,7 +41,14 @@ impl<'a> Telling<'a> {
             (slot.run.clone(), text)
         };
         let headings = slots.iter().enumerate().map(heading).collect();
-        Self { world, headings, told: BTreeMap::new(), last: String::new(), passed: String::new() }
+        Self {
+            world,
+            headings,
+            told: BTreeMap::new(),
+            last: String::new(),
+            waits: BTreeMap::new(),
+            passed: String::new(),
+        }
     }
 
     /// Passes over what was told before this process was there: all but the run that is under way.
@@ -66,6 +75,13 @@ impl<'a> Telling<'a> {
                 }
                 Step::Began | Step::BlockBegun { .. } | Step::BlockDone { .. } => {}
             }
+        }
+    }
+
+    /// Tells why a job does not run yet, once for each reason.
+    pub fn waits(&mut self, key: &str, reason: &str) {
+        if self.waits.insert(key.to_owned(), reason.to_owned()).as_deref() != Some(reason) {
+            self.world.console.note(&format!("job `{key}` waits: {reason}"));
         }
     }
 

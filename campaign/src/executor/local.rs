@@ -81,7 +81,24 @@ impl Executor for Local {
         Duration::from_millis(20)
     }
 
+    /// A job of another campaign, whose controller is gone, would share the cores.
     fn preflight(&self) -> Result<(), Stop> {
+        let below = |dir: &Path| fs::read_dir(dir).into_iter().flatten().flatten();
+        let campaigns = self.jobs.ancestors().nth(2).unwrap_or(Path::new("."));
+        let others = below(campaigns).map(|entry| entry.path().join("jobs"));
+        for jobs in others.filter(|jobs| *jobs != self.jobs) {
+            for job in below(&jobs) {
+                let text = fs::read_to_string(process_file(&job.path())).unwrap_or_default();
+                let Some(process) = read_process(&text).filter(|found| found.is_alive()) else {
+                    continue;
+                };
+                let (key, pid) = (job.file_name(), process.pid);
+                let message = format!("job `{}` still runs (process {pid})", key.display());
+                return Err(Stop::environment(message).with_hint(format!(
+                    "`--resume` goes on with its campaign; `kill {pid}` ends it"
+                )));
+            }
+        }
         Ok(())
     }
 
@@ -193,13 +210,17 @@ fn to_text(process: Process) -> String {
 
 /// Reads `KEY PID TICKS`.
 fn parse(handle: &Handle) -> Result<(&str, Process), Stop> {
-    let mut words = handle.0.split(' ');
-    let mut next = || words.next();
-    let read = (next(), next().and_then(|w| w.parse().ok()), next().and_then(|w| w.parse().ok()));
-    match read {
-        (Some(key), Some(pid), Some(start_ticks)) => Ok((key, Process { pid, start_ticks })),
-        _ => Err(Stop::wrong_use(format!("`{}` is no process of this machine", handle.0))),
+    let split = handle.0.split_once(' ');
+    match split.and_then(|(key, text)| Some((key, read_process(text)?))) {
+        Some(read) => Ok(read),
+        None => Err(Stop::wrong_use(format!("`{}` is no process of this machine", handle.0))),
     }
+}
+
+/// Reads `PID TICKS`.
+fn read_process(text: &str) -> Option<Process> {
+    let (pid, start_ticks) = text.trim().split_once(' ')?;
+    Some(Process { pid: pid.parse().ok()?, start_ticks: start_ticks.parse().ok()? })
 }
 
 fn lost(key: &str) -> Stop {

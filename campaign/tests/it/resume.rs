@@ -194,6 +194,16 @@ fn a_second_writer_is_refused() {
     scratch.is_complete();
 }
 
+/// Two would share the cores, though nobody holds the lock any more.
+#[test]
+fn no_campaign_begins_beside_a_job_that_was_left_running() {
+    let scratch = Scratch::new();
+    kill_9(scratch.start_until_state("running"));
+    scratch.run(TWO).expect(4, &["still runs (process ", "`--resume` goes on with its campaign"]);
+    scratch.run(RESUME).expect(0, &[]);
+    scratch.is_complete();
+}
+
 #[test]
 fn only_the_campaign_that_is_asked_for_goes_on() {
     let scratch = Scratch::new();
@@ -204,4 +214,23 @@ fn only_the_campaign_that_is_asked_for_goes_on() {
     scratch.run(&other).expect(2, &["no campaign of `v0.9.2`"]);
     scratch.run(&["release-bench", "--resume"]).expect(0, &[]);
     scratch.is_complete();
+}
+
+#[test]
+fn a_node_on_which_something_is_missing_measures_nothing() {
+    let scratch = Scratch::new();
+    let ended = scratch.run_with(TWO, &[("BENCH_FAKE", "absent")]);
+    ended.expect(4, &["`redline-bench` does not run on this node", "`--resume` goes on with it"]);
+    assert!(scratch.pids("server.pids").is_empty());
+    let model = files_below(&scratch.cache()).into_iter().find(|path| path.ends_with("model.gguf"));
+    let model = model.unwrap();
+    let kept = fs::read(&model).unwrap();
+    fs::remove_file(&model).unwrap();
+    scratch.run(RESUME).expect(4, &["model.gguf` is not on this node"]);
+    fs::write(&model, "weights").unwrap();
+    scratch.run(RESUME).expect(4, &["has 7 bytes on this node, expected 23"]);
+    fs::write(&model, kept).unwrap();
+    scratch.run(RESUME).expect(0, &["Run 2 of 2"]);
+    scratch.is_complete();
+    assert_eq!(scratch.launches(), 2);
 }
