@@ -84,6 +84,7 @@ fn a_sound_record_passes_every_rule() {
         (sound(), "cpu"),
         (told(), "told"),
         (seen(), "seen"),
+        (probed(), "probed"),
         (sound_on_gpu(), "gpu"),
         (published(), "published"),
     ];
@@ -129,6 +130,8 @@ const BREAKING: &[Breaking] = &[
         r.hardware.platform.as_mut().unwrap().other_gpu_processes = Some(1);
     }),
     ("E13", sound_on_gpu, |r| gpu_state(r).mig = Some(true)),
+    ("E14", seen, |r| gpu(r).ecc_uncorrected = Some(2)),
+    ("E14", seen, |r| gpu(r).throttled.as_mut().unwrap().hardware_share = 0.004),
     ("E15", sound, |r| r.client.as_mut().unwrap().cpu_share_p95 = Some(0.81)),
     ("E16", sound_on_gpu, |r| r.time.as_mut().unwrap().window_us = Some(299_000_000)),
     ("E17", sound, |r| r.correctness.as_mut().unwrap().prompts = Some(0)),
@@ -227,6 +230,9 @@ const BREAKING: &[Breaking] = &[
     ("W04", || RunRecord { kind: Kind::Measured, ..queued() }, |_| {}),
     ("W05", seen, |r| gpu(r).throttled.as_mut().unwrap().thermal_share = 0.02),
     ("W06", sound_on_gpu, |r| gpu_state(r).power_limit_default_mw = Some(699_000)),
+    ("W07", probed, |r| {
+        r.calibration.as_mut().unwrap().insert("memory_gbps_after".into(), 30.68.into());
+    }),
     ("W10", sound, |r| r.counts.as_mut().unwrap().output_tokens_requested = Some(4_101)),
     ("W11", sound_on_gpu, |r| {
         r.metrics.as_mut().unwrap().e2e_us.as_mut().unwrap().p99 =
@@ -254,6 +260,7 @@ fn seen() -> RunRecord {
         worked,
         energy_mj: Some(energy_mj),
         throttled: Some(Throttled::default()),
+        ecc_uncorrected: Some(0),
         ..GpuTelemetry::default()
     };
     record.metrics.as_mut().unwrap().joules_per_output_token = Some(0.5);
@@ -276,6 +283,21 @@ fn seen() -> RunRecord {
         gpus: Some(vec![gpu(true, 500 * tokens), gpu(false, 9)]),
         ..Telemetry::default()
     });
+    record
+}
+
+/// A sound run of a block that stands between probes.
+fn probed() -> RunRecord {
+    let mut record = sound();
+    let read = [
+        ("gflops_before", 212.5),
+        ("gflops_after", 211.0),
+        ("memory_gbps_before", 31.0),
+        ("memory_gbps_after", 31.2),
+    ];
+    let read = read.map(|(name, figure)| (name.to_owned(), figure.into()));
+    record.absent.remove("calibration");
+    record.calibration = Some(read.into());
     record
 }
 
@@ -537,6 +559,8 @@ fn what_the_rules_say_reads_well() {
         E12 60 of 4096 prompt tokens came from the cache, the workload predicts 0
         E13 1 other processes were on the GPUs
         E13 GPU 0 is divided (MIG)
+        E14 GPU 0 had 2 errors of memory that stayed
+        E14 the hardware slowed GPU 0 at 0.4 % of the looks
         E15 the client was busy: it used 81 % of a core
         E16 299.0 s of steady state, 300 s are asked for
         E17 the outputs of this run were not checked
@@ -574,6 +598,7 @@ fn what_the_rules_say_reads_well() {
         W04 TTFT is 57 % of E2E: read it as queue time
         W05 a GPU was slowed at 2 % of the looks
         W06 GPU 0 has 700.000 W, its default is 699.000 W
+        W07 31.0 GB/s before, 30.7 after
         W10 4096 output tokens reported, 4101 requested
         W11 32 samples: p99 needs 662
         W12 mean ITL is 1.160 times the time per token: so many tokens a chunk
@@ -589,6 +614,6 @@ fn what_the_rules_say_reads_well() {
 fn a_sample_is_the_same_every_time() {
     let record = Sample::default().record();
     assert_eq!(record, Sample::default().record());
-    expect!["b0a53f980df06ae5357af9e2f1703ef3f6ecbbbdf7c1ef3f092edefed75d3cd4"]
+    expect!["8b5e91e4beccb44075611ac913472e2ff069e5393fb446422116c4c9e3530b2a"]
         .assert_eq(&record.record_sha256);
 }
