@@ -5,8 +5,9 @@
 //! changed configuration and a new failure are seen in any record.
 //!
 //! Reading order: [`cells`] (runs to pairs), [`estimate`] (pairs to figures), [`judge`] (figures to
-//! verdicts, pure), [`campaigns`] (which pairs are judged together).
+//! verdicts, pure), [`campaigns`] (which pairs are judged together), [`broad`] (all cells at once).
 
+pub mod broad;
 pub mod campaigns;
 pub mod cells;
 pub mod commits;
@@ -116,6 +117,7 @@ pub fn diff(
         note: note(&policy),
         policy: policy.quoted,
         commits: None,
+        broad: broad::of(&cells, &policy.file),
         noise_pct: noise.into_iter().map(|(id, noise)| (id, in_percent(noise))).collect(),
         cells,
         baseline_only,
