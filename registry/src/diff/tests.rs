@@ -148,6 +148,31 @@ fn a_shift_that_no_cell_can_prove_shows_over_all_of_them() {
 }
 
 #[test]
+fn a_baseline_that_reads_otherwise_than_before_is_told_and_moves_no_verdict() {
+    let earlier = |speed: f64| -> Vec<RunRecord> {
+        let run = |serial: u64| Sample {
+            serial,
+            seed: serial,
+            campaign: (campaign_id(3), 0, 0),
+            speed,
+            ..Sample::default()
+        };
+        (100..103).map(|serial| run(serial).record()).collect()
+    };
+    let remarks = |speed: f64| {
+        let diff = compare_all([interleaved(5, 1.0), earlier(speed)].concat());
+        assert_eq!(row_of(&diff, "output_tokens_per_s").verdict.verdict, VerdictKind::Unchanged);
+        let of_drift = |remark: &String| remark.contains("itself reads");
+        diff.cells[0].remarks.iter().find(|remark| of_drift(remark)).cloned()
+    };
+    let said = remarks(1.12).unwrap();
+    let (start, end) = ("v0.9.1 itself reads -", "the machine changed, or what else runs on it");
+    assert!(said.starts_with(start) && said.ends_with(end), "{said}");
+    assert!(said.contains(&format!("since campaign `{}`", campaign_id(3))), "{said}");
+    assert_eq!(remarks(1.01), None, "less than a change of release would have to be");
+}
+
+#[test]
 fn what_only_informs_is_never_judged() {
     let diff = compare_all(two_stages(0.8, 0.8));
     for metric in ["ttft_us_p50", "tpot_us_p99", "e2e_us_mean"] {
