@@ -45,8 +45,8 @@ pub enum Command {
     Epoch(EpochArguments),
     /// Compare two releases, cell by cell
     Diff(DiffArguments),
-    /// Record published results of others: console blocks in pages and logs, result files of vLLM,
-    /// SGLang, LMDeploy, guidellm and AIPerf
+    /// Record published results of others: console blocks in pages and logs, and result files of
+    /// the tools that `redline-bench audit` reads
     Import(ImportArguments),
     /// Show how figures went over releases and days, and where they changed
     Trend(TrendArguments),

@@ -15,6 +15,7 @@ pub mod examine;
 pub mod export;
 pub mod finding;
 pub mod folder;
+pub mod groups;
 pub mod history;
 pub mod import;
 pub mod index;
