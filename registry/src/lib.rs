@@ -18,6 +18,7 @@ pub mod folder;
 pub mod history;
 pub mod import;
 pub mod index;
+pub mod lab;
 pub mod landing;
 pub mod layout;
 pub mod list;
