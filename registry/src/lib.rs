@@ -19,6 +19,7 @@ pub mod groups;
 pub mod history;
 pub mod import;
 pub mod index;
+pub mod lab;
 pub mod landing;
 pub mod layout;
 pub mod list;

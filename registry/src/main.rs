@@ -88,6 +88,7 @@ fn run(world: &World, command: &Command) -> anyhow::Result<Exit> {
         Command::Diff(arguments) => run_diff(world, arguments),
         Command::Import(given) => import::run(world, given),
         Command::Trend(arguments) => run_trend(arguments),
+        Command::Lab(given) => commands::lab::run(given),
         Command::List(given) => queries::list(world, given),
         Command::Best(given) => queries::best(given),
         Command::Export(given) => queries::export(given),
