@@ -158,8 +158,12 @@ pub fn already_built_path(folder: &Path) -> OsString {
     path_with(folder, &[("cargo", "exit 0")])
 }
 
-/// The present `PATH` behind a folder of small shell scripts.
-fn path_with(folder: &Path, scripts: &[(&str, &str)]) -> OsString {
+/// The present `PATH` behind a folder of small shell scripts, made in `folder`: name and script.
+///
+/// # Panics
+/// The folder cannot be written.
+#[must_use]
+pub fn path_with(folder: &Path, scripts: &[(&str, &str)]) -> OsString {
     use std::os::unix::fs::PermissionsExt;
     let programs = folder.join("programs");
     std::fs::create_dir_all(&programs).expect("writable");
