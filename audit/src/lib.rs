@@ -20,7 +20,7 @@ pub use rules::RULES;
 
 /// Revision of the rules. It grows when a rule is added; a rule that a stored record was judged
 /// by is never changed, a better one gets an id of its own.
-pub const CHECKS_REV: u32 = 5;
+pub const CHECKS_REV: u32 = 6;
 
 /// The findings of today's rules over `record`, in the order of [`RULES`]. A rule that does not
 /// apply to the record, or whose inputs the record does not know, gives no finding.

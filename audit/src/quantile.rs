@@ -1,7 +1,45 @@
-//! Quantiles: what a stored histogram says about an exact percentile, and how many samples a
-//! percentile needs before it means anything.
+//! Quantiles: the exact percentile of samples, what a stored histogram says about it, and how many
+//! samples a percentile needs before it means anything.
 
 use schema::histogram::{Bin, HdrHistogram, HistogramError};
+
+/// The value below which `share` of `sorted` samples lie: at rank `share * (n - 1)`, linear between
+/// its neighbours, as every benchmark client of the field has it (NumPy's default). None of
+/// nothing.
+#[must_use]
+#[expect(clippy::cast_precision_loss, reason = "times and counts of a run are far below 2^53")]
+pub fn percentile(sorted: &[u64], share: f64) -> Option<f64> {
+    between(sorted.len(), share, |index| sorted[index] as f64)
+}
+
+/// The same of rates, shares and other small numbers, in any order.
+#[must_use]
+pub fn percentile_f64(values: &[f64], share: f64) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    between(sorted.len(), share, |index| sorted[index])
+}
+
+/// The middle of values in any order, or the mean of the two in the middle; none of nothing.
+#[must_use]
+pub fn median(values: &[f64]) -> Option<f64> {
+    percentile_f64(values, 0.5)
+}
+
+/// Linear between the order statistics `at` the two neighbours of the rank.
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the rank lies between zero and the last index"
+)]
+fn between(count: usize, share: f64, at: impl Fn(usize) -> f64) -> Option<f64> {
+    let last = count.checked_sub(1)?;
+    let rank = share * last as f64;
+    let below = rank.floor() as usize;
+    let above = (below + 1).min(last);
+    Some(at(below) + (at(above) - at(below)) * rank.fract())
+}
 
 /// The bins of a decoded histogram, from low to high.
 #[derive(Debug)]
@@ -91,6 +129,20 @@ pub fn samples_needed(share: f64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn percentiles_equal_numpys() {
+        // numpy.percentile([15, 20, 35, 40, 50], q) = 20.0 (25), 35.0 (50), 46.0 (90), 49.6 (99).
+        let samples = [15, 20, 35, 40, 50];
+        for (share, expected) in [(0.25, 20.0), (0.5, 35.0), (0.9, 46.0), (0.99, 49.6), (1.0, 50.0)]
+        {
+            let found = percentile(&samples, share).expect("samples");
+            assert!((found - expected).abs() < 1e-9, "{share}");
+        }
+        assert_eq!(percentile_f64(&[0.75, 0.25], 0.5), Some(0.5));
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
+        assert_eq!((percentile(&[], 0.5), percentile_f64(&[], 0.5)), (None, None));
+    }
 
     #[test]
     fn sample_floors_are_those_of_the_early_stopping_table() {

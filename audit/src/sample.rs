@@ -15,6 +15,8 @@ use schema::scenario::{Arrival, Tier, Warmup, WarmupSource};
 use schema::verdict::Stage;
 use serde_json::Value;
 
+use crate::quantile::percentile;
+
 /// Tokens of every prompt and of every answer.
 const TOKENS: u64 = 128;
 /// Requests of the scenario.
@@ -391,11 +393,7 @@ fn summary(samples: &[u64]) -> Summary {
     let mean = sorted.iter().sum::<u64>() as f64 / count;
     let square = |sample: &u64| (*sample as f64 - mean).powi(2);
     let std = (sorted.iter().map(square).sum::<f64>() / count).sqrt();
-    let percentile = |share: f64| {
-        let rank = share * (sorted.len() - 1) as f64;
-        let (below, above) = (sorted[rank.floor() as usize], sorted[rank.ceil() as usize]);
-        Some((below as f64 + (above - below) as f64 * rank.fract()).round() as u64)
-    };
+    let percentile = |share: f64| Some(percentile(&sorted, share)?.round() as u64);
     Summary {
         mean: Some(mean.round() as u64),
         std: Some(std.round() as u64),

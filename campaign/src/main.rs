@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::env;
 use std::ffi::OsString;
 use std::fs;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -93,7 +92,7 @@ fn world(cli: &Cli) -> Result<World, Stop> {
             .map_or(1, |n| u32::try_from(n.get()).unwrap_or(1)),
         pid: std::process::id(),
         program: env::current_exe().unwrap_or_default(),
-        random: random(),
+        random: random()?,
         hub_home: hub_home(),
         given: given(&cli.command),
         command: env::args().skip(1).collect(),
@@ -153,13 +152,11 @@ fn slurm_env() -> BTreeMap<String, String> {
 }
 
 /// Bits for the identifiers of one campaign.
-fn random() -> u128 {
+fn random() -> Result<u128, Stop> {
     let mut bytes = [0; 16];
-    let read = fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
-    match read {
-        Ok(()) => u128::from_le_bytes(bytes),
-        Err(_) => u128::from(std::process::id()),
-    }
+    getrandom::fill(&mut bytes)
+        .map_err(|error| Stop::environment(format!("the system gives no random bits: {error}")))?;
+    Ok(u128::from_le_bytes(bytes))
 }
 
 fn given(verb: &Verb) -> BTreeMap<String, PathBuf> {

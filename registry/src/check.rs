@@ -6,17 +6,16 @@ use std::fmt::{self, Write as _};
 use std::path::Path;
 
 use schema::exit::Exit;
-use schema::run::Level;
+use schema::run::RunRecord;
 use serde::Serialize;
-use statrs::statistics::Statistics;
 
-use crate::examine::RunFacts;
 use crate::finding::{Finding, ID, LAYOUT, plain};
-use crate::folder::StoreError;
+use crate::folder::{Listing, StoreError};
+use crate::groups::{self, GROUP_RULES, Known};
 use crate::history;
 use crate::repository::{RESULTS, RepositoryError, WorkTree};
 use crate::rules::level_name;
-use crate::storage;
+use crate::storage::{self, Parsed};
 use crate::store::Registry;
 use crate::survey::{Place, Survey, Surveyed, Trust};
 
@@ -88,7 +87,12 @@ impl Report {
 /// Files or the repository cannot be read.
 pub fn check(dir: &Path, place: Option<&Place>, unix_ms: u64) -> Result<Report, CheckError> {
     let survey = Survey::of(&dir.join(RESULTS), place, Trust::Bytes)?;
-    let mut report = report(&survey, unix_ms);
+    let listing = Listing { root: dir.join(RESULTS), ..Listing::default() };
+    let read = |path: &str| match storage::read(path, &listing.read(path).ok()?).ok()? {
+        Parsed::Run(record) => Some(*record),
+        _ => None,
+    };
+    let mut report = report(&survey, &read, unix_ms);
     match WorkTree::open(dir) {
         Ok(tree) => report.storage.extend(history::breaches(&tree, &survey.files)?),
         Err(RepositoryError::NotOne(_)) => {
@@ -100,9 +104,9 @@ pub fn check(dir: &Path, place: Option<&Place>, unix_ms: u64) -> Result<Report, 
     Ok(report)
 }
 
-/// What a survey found, without history. `unix_ms` is now, in milliseconds since 1970.
-#[must_use]
-pub fn report(survey: &Survey, unix_ms: u64) -> Report {
+/// What a survey found, without history. `read` gives a whole run by its path, and `unix_ms` is now,
+/// in milliseconds since 1970.
+fn report(survey: &Survey, read: &dyn Fn(&str) -> Option<RunRecord>, unix_ms: u64) -> Report {
     let mut report = Report { storage: survey.findings.clone(), ..Report::default() };
     let mut ids = Vec::new();
     for file in &survey.files {
@@ -117,120 +121,31 @@ pub fn report(survey: &Survey, unix_ms: u64) -> Report {
     }
     report.storage.extend(storage::repeated_ids(ids.into_iter(), ID));
     report.storage.sort();
-    report.quality = badges(&survey.files);
+    report.quality = badges(&survey.files, read);
     report
 }
 
-/// The quality rules that runs break: stored findings, those of later rules, and figures that two
-/// runs share. In the order of rules, then paths.
-fn badges(files: &[Surveyed]) -> Vec<Badge> {
+/// The quality rules that runs break: stored findings, those of later rules, and those over several
+/// runs. In the order of rules, then paths.
+fn badges(files: &[Surveyed], read: &dyn Fn(&str) -> Option<RunRecord>) -> Vec<Badge> {
     let runs = files.iter().filter_map(|file| {
         let facts = file.facts.as_ref()?;
         Some(Known { path: &file.path, id: facts.id.as_deref()?, run: facts.run.as_ref()? })
     });
     let runs: Vec<Known<'_>> = runs.collect();
-    let mut badges = twins(&runs);
-    badges.extend(scattered(&runs));
+    let mut badges = groups::badges(&runs, read);
     for known in &runs {
         badges.extend(known.run.broken.iter().map(|broken| Badge {
             rule: broken.rule.clone(),
+            path: known.path.to_owned(),
+            run: known.id.to_owned(),
             level: level_name(broken.level),
             detail: broken.detail.clone(),
             later: broken.later,
-            ..known.badge(TWINS)
         }));
     }
     badges.sort();
     badges
-}
-
-/// A run as far as badges need it.
-struct Known<'a> {
-    path: &'a str,
-    id: &'a str,
-    run: &'a RunFacts,
-}
-
-impl Known<'_> {
-    fn badge(&self, rule: GroupRule) -> Badge {
-        Badge {
-            rule: rule.id.to_owned(),
-            path: self.path.to_owned(),
-            run: self.id.to_owned(),
-            level: level_name(rule.level),
-            detail: None,
-            later: false,
-        }
-    }
-}
-
-/// A quality rule over several runs, which a record by itself cannot keep or break.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct GroupRule {
-    pub id: &'static str,
-    /// The claim that must hold.
-    pub title: &'static str,
-    pub level: Level,
-}
-
-/// A block that was pasted under two headings looks like a repeat without any spread.
-pub const TWINS: GroupRule =
-    GroupRule { id: "E09", title: "no two runs have the very same figures", level: Level::Error };
-
-/// Repeats of a campaign that scatter say that something else than the release moved them.
-pub const SCATTERED: GroupRule = GroupRule {
-    id: "W09",
-    title: "repeats in a campaign scatter by at most 5 %",
-    level: Level::Warning,
-};
-
-/// Every rule over several runs.
-pub const GROUP_RULES: &[GroupRule] = &[TWINS, SCATTERED];
-
-/// Fewest repeats whose spread is looked at.
-const REPEATS_MIN: usize = 3;
-/// Largest coefficient of variation of the output throughput of repeats.
-const VARIATION_MAX: f64 = 0.05;
-
-/// One badge for each campaign and cell whose repeats scatter, at the first of them.
-fn scattered(runs: &[Known<'_>]) -> Vec<Badge> {
-    let mut groups: BTreeMap<[&str; 7], Vec<(&Known<'_>, f64)>> = BTreeMap::new();
-    for known in runs {
-        let run = known.run;
-        let (Some(campaign), Some(rate)) = (run.campaign.as_deref(), run.output_tokens_per_s)
-        else {
-            continue;
-        };
-        let cell = [&run.engine, &run.release, &run.hardware, &run.model, &run.config];
-        let [engine, release, hardware, model, config] = cell.map(String::as_str);
-        let key = [campaign, engine, release, hardware, model, config, run.scenario.as_str()];
-        groups.entry(key).or_default().push((known, rate));
-    }
-    let badge = |repeats: Vec<(&Known<'_>, f64)>| {
-        let rates = || repeats.iter().map(|(_, rate)| *rate);
-        let variation = rates().std_dev() / rates().mean();
-        (repeats.len() >= REPEATS_MIN && variation > VARIATION_MAX).then(|| {
-            let (percent, count) = (variation * 100.0, repeats.len());
-            let detail = format!("output throughput varies by {percent:.1} % over {count} repeats");
-            Badge { detail: Some(detail), ..repeats[0].0.badge(SCATTERED) }
-        })
-    };
-    groups.into_values().filter_map(badge).collect()
-}
-
-fn twins(runs: &[Known<'_>]) -> Vec<Badge> {
-    let mut first: BTreeMap<&str, &str> = BTreeMap::new();
-    let mut found = Vec::new();
-    for known in runs {
-        let Some(figures) = known.run.figures_sha256.as_deref() else { continue };
-        if let Some(other) = first.get(figures) {
-            let detail = Some(format!("every figure is that of `{other}`"));
-            found.push(Badge { detail, ..known.badge(TWINS) });
-        } else {
-            first.insert(figures, known.path);
-        }
-    }
-    found
 }
 
 impl fmt::Display for Report {

@@ -45,11 +45,13 @@ pub enum Command {
     Epoch(EpochArguments),
     /// Compare two releases, cell by cell
     Diff(DiffArguments),
-    /// Record published results of others: console blocks in pages and logs, result files of vLLM,
-    /// SGLang, LMDeploy, guidellm and AIPerf
+    /// Record published results of others: console blocks in pages and logs, and result files of
+    /// the tools that `redline-bench audit` reads
     Import(ImportArguments),
     /// Show how figures went over releases and days, and where they changed
     Trend(TrendArguments),
+    /// Say what a lab has found, or what it launches next
+    Lab(LabArguments),
     /// List the runs, those that were retracted as well
     List(ListArguments),
     /// Rank what serves a model on a hardware, by a metric and within limits
@@ -290,6 +292,22 @@ pub struct DiffArguments {
     pub on: On,
     #[arg(long, value_enum, default_value_t = DiffFormat::Text)]
     pub format: DiffFormat,
+}
+
+#[derive(Debug, Args)]
+pub struct LabArguments {
+    /// A lab, such as suite/labs/cpu-smollm2.toml
+    pub file: PathBuf,
+    /// Id of the campaign that launched it
+    #[arg(long)]
+    pub campaign: String,
+    /// Launches that the lab may make; else as its file says
+    #[arg(long)]
+    pub runs_max: Option<u32>,
+    #[command(flatten)]
+    pub sources: Sources,
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub format: Format,
 }
 
 #[derive(Debug, Args)]

@@ -4,7 +4,7 @@ mod cli;
 mod commands;
 
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -54,7 +54,7 @@ fn world() -> anyhow::Result<World> {
         Err(_) => u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis())?,
     };
     let mut random = [0; 16];
-    fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut random))?;
+    getrandom::fill(&mut random).context("the system gives no random bits")?;
     let program = std::env::current_exe()?;
     Ok(World {
         unix_ms,
@@ -88,6 +88,7 @@ fn run(world: &World, command: &Command) -> anyhow::Result<Exit> {
         Command::Diff(arguments) => run_diff(world, arguments),
         Command::Import(given) => import::run(world, given),
         Command::Trend(arguments) => run_trend(arguments),
+        Command::Lab(given) => commands::lab::run(given),
         Command::List(given) => queries::list(world, given),
         Command::Best(given) => queries::best(given),
         Command::Export(given) => queries::export(given),

@@ -3,8 +3,8 @@
 use schema::run::Level;
 use serde::Serialize;
 
-use crate::check::GROUP_RULES;
 use crate::finding::STORAGE_RULES;
+use crate::groups::GROUP_RULES;
 use crate::list::columns;
 
 /// One rule, for reading.
@@ -33,8 +33,8 @@ pub fn rules() -> Vec<RuleLine> {
     let over_several = GROUP_RULES.iter().map(|rule| RuleLine {
         id: rule.id,
         level: level_name(rule.level),
-        since: Some(1),
-        applies_to: "all runs of a registry".to_owned(),
+        since: Some(rule.since),
+        applies_to: rule.scope.to_owned(),
         title: rule.title,
     });
     let quality = audit::RULES.iter().map(|rule| RuleLine {

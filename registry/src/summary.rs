@@ -1,6 +1,7 @@
 //! The spread of a figure over the repeats of one cell. The one place for it: pages and diffs use
 //! it alike.
 
+use audit::quantile::median;
 pub use schema::comparison::Summary;
 use schema::metric::Metric;
 use schema::run::RunRecord;
@@ -13,7 +14,7 @@ pub fn of(values: &[f64]) -> Option<Summary> {
     sorted.sort_by(f64::total_cmp);
     let (min, max) = (*sorted.first()?, *sorted.last()?);
     let n = sorted.len();
-    let median = f64::midpoint(sorted[(n - 1) / 2], sorted[n / 2]);
+    let median = median(values)?;
     let mean = sorted.iter().sum::<f64>() / n as f64;
     let squares: f64 = sorted.iter().map(|value| (value - mean).powi(2)).sum();
     let cv = (n > 1 && mean != 0.0).then(|| (squares / (n - 1) as f64).sqrt() / mean.abs());

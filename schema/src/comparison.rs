@@ -31,12 +31,32 @@ pub struct Diff {
     pub noise_pct: BTreeMap<String, BTreeMap<String, f64>>,
     /// Cells that both releases have runs in, in order.
     pub cells: Vec<CellDiff>,
+    /// What each metric did over all cells of a machine.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub broad: Vec<Broad>,
     /// Cells in which the candidate was not run.
     pub baseline_only: Vec<Cell>,
     /// Cells in which the baseline was not run.
     pub candidate_only: Vec<Cell>,
     /// Retracted runs that were left out.
     pub retracted: usize,
+}
+
+/// One metric over all cells of an engine on a hardware that were measured side by side, each cell
+/// counted once. It informs and is no verdict.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Broad {
+    pub engine: String,
+    pub hardware: String,
+    pub metric: String,
+    pub title: String,
+    pub cells: u32,
+    /// Geometric mean over the cells of candidate / baseline, minus one, in percent.
+    pub effect_pct: f64,
+    /// 95 % t interval over the cells, in percent.
+    pub interval_pct: Option<(f64, f64)>,
+    /// Two-sided p of no shift.
+    pub p: Option<f64>,
 }
 
 /// The commits that lead from the baseline to the candidate.

@@ -16,6 +16,7 @@ pub mod figures;
 pub mod histogram;
 pub mod id;
 pub mod kernel;
+pub mod lab;
 pub mod manifest;
 pub mod measurement;
 pub mod metric;

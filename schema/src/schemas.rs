@@ -12,6 +12,7 @@ pub fn all() -> Vec<(&'static str, Schema)> {
         ("engine", schema_for!(crate::engine::EngineFile)),
         ("event.v1", schema_for!(crate::event::Event)),
         ("kernel.v1", schema_for!(crate::kernel::KernelRecord)),
+        ("lab", schema_for!(crate::lab::LabFile)),
         ("manifest.v1", schema_for!(crate::manifest::Manifest)),
         ("measurement.v1", schema_for!(crate::measurement::Measurement)),
         ("model", schema_for!(crate::model::ModelFile)),

@@ -108,6 +108,13 @@ pub struct GpuTelemetry {
     /// Of all processes.
     pub memory_used_bytes_max: Option<u64>,
     pub throttled: Option<Throttled>,
+    /// Errors of its memory that could not be corrected, from just before the clock started to
+    /// just after it stopped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ecc_uncorrected: Option<u64>,
+    /// Packets that had to be sent again between it and the processor, over the same time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pcie_replays: Option<u64>,
 }
 
 /// Where the energy of a GPU comes from.

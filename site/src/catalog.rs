@@ -273,15 +273,21 @@ pub fn scenario(record: &RunRecord) -> String {
     format!("{}@{}", record.scenario.id, record.scenario.rev)
 }
 
-/// What tells configurations apart: the slug, or for a published block, whose server nobody asked,
-/// the parallel size and the flags that the report gives.
+/// What tells configurations apart, as one text.
 #[must_use]
 pub fn config(record: &RunRecord) -> String {
+    config_parts(record).join(" ")
+}
+
+/// What tells configurations apart: the slug, or for a published block, whose server nobody asked,
+/// the parallel size and the flags that the report gives, each with its value.
+#[must_use]
+pub fn config_parts(record: &RunRecord) -> Vec<String> {
     if record.kind != Kind::Imported {
-        return config_slug(record);
+        return vec![config_slug(record)];
     }
     let server = record.server.as_ref();
-    let mut words = vec![format!("tp{}", server.and_then(|server| server.tp).unwrap_or(1))];
+    let mut parts = vec![format!("tp{}", server.and_then(|server| server.tp).unwrap_or(1))];
     let argv = server.and_then(|server| server.argv.as_deref()).unwrap_or_default();
     let mut rest = argv.iter().skip_while(|word| !word.starts_with('-')).peekable();
     while let Some(word) = rest.next() {
@@ -290,10 +296,9 @@ pub fn config(record: &RunRecord) -> String {
         if !flag.starts_with("--") || ELSEWHERE.contains(&flag) {
             continue;
         }
-        words.push(word.clone());
-        words.extend(value.cloned());
+        parts.push(value.map_or_else(|| word.clone(), |value| format!("{word} {value}")));
     }
-    words.join(" ")
+    parts
 }
 
 /// Flags that a page shows in another place, and the module that a Python server is started by.

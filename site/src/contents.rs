@@ -24,6 +24,7 @@ use crate::view::{
 };
 
 mod lists;
+mod trends;
 
 /// Rows of a comparison that one page has room for.
 const DIFF_ROWS: usize = 150;
@@ -384,7 +385,7 @@ impl<'a> Contents<'a> {
                 crumbs,
                 sources(),
                 move || {
-                    let trends = lists::trend_pages(self.judged, |cell| cell.model == name);
+                    let trends = trends::lines(self.judged, |cell| cell.model == name);
                     value(&ByModel::new(self.catalog, &name, trends))
                 },
             ));
@@ -406,7 +407,8 @@ impl<'a> Contents<'a> {
             let name = hardware.clone();
             pages.push(self.page(("hardware", target), &hardware, crumbs, sources, move || {
                 let kernels = self.kernel_pages(|key| key.hardware == name);
-                value(&ByHardware::new(self.catalog, &name, kernels))
+                let trends = trends::lines(self.judged, |cell| cell.hardware == name);
+                value(&ByHardware::new(self.catalog, &name, kernels, trends))
             }));
         }
         pages

@@ -43,6 +43,13 @@ pub fn of(id: &str, rev: u32) -> Option<String> {
     (file.rev == rev).then_some(file.question)
 }
 
+/// True where the suite has a scenario by the name of `scenario`, which is `id@rev`, at any revision.
+#[must_use]
+pub fn is_known(scenario: &str) -> bool {
+    let id = scenario.split('@').next().unwrap_or(scenario);
+    SCENARIOS.iter().any(|(known, _)| *known == id)
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;

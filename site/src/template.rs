@@ -80,6 +80,8 @@ templates![
     "partials/section.html",
     "partials/section.md",
     "partials/summary.html",
+    "partials/trends.html",
+    "partials/trends.md",
     "partials/verdicts.html",
     "partials/verdicts.md",
 ];

@@ -1,5 +1,5 @@
-// What a page gains by JavaScript: a theme of the reader's own, sorting, and filters and
-// comparisons that live in the address. Everything can be read without it. It asks nothing of the
+// What a page gains by JavaScript: a theme of the reader's own, sorting, charts that stand alone, and
+// filters and comparisons that live in the address. Everything can be read without it. It asks nothing of the
 // network, and keeps nothing but the theme.
 "use strict";
 
@@ -161,8 +161,28 @@ const redline = (() => {
     show();
   }
 
+  /** Leaves of the page `figure` alone, for a frame on another page. */
+  function embed(figure) {
+    const address = `${location.pathname}#${figure.id}`;
+    const source = element("a", { href: address, target: "_top", textContent: document.title });
+    const main = element("main", { className: "embedded" }, figure, element("p", {}, source));
+    document.body.replaceChildren(main);
+  }
+
+  function offerEmbedding() {
+    for (const figure of document.querySelectorAll("figure[id]")) {
+      const address = `?embed=${encodeURIComponent(figure.id)}`;
+      const link = element("a", { href: address, textContent: "Alone, for a frame" });
+      figure.querySelector("details > p:last-child")?.append(" ", link);
+    }
+  }
+
   document.addEventListener("DOMContentLoaded", () => {
-    themeButton();
+    offerEmbedding();
+    const wanted = new URLSearchParams(location.search).get("embed");
+    const figure = wanted && document.getElementById(wanted);
+    if (figure) embed(figure);
+    else themeButton();
     document.querySelectorAll("table.sortable").forEach((table, index) => {
       prepare(table);
       const key = table.id || `t${index + 1}`;

@@ -53,8 +53,8 @@ fn check_names_the_page_and_the_command_that_renews_it() {
     expect![[r#"
         `README.md` is not what its records render: line 40 differs
         `pages/README.md` is not what its records render: line 19 differs
-        `pages/redline/v0.10.0/README.md` is not what its records render: line 21 differs
-        `pages/redline/v0.10.0/cpu-example-simulated-f6m1s1-2c.md` is not what its records render: line 58 differs
+        `pages/redline/v0.10.0/README.md` is not what its records render: line 23 differs
+        `pages/redline/v0.10.0/cpu-example-simulated-f6m1s1-2c.md` is not what its records render: line 60 differs
         `pages/redline/v0.9.1..v0.10.0/cpu-example-simulated-f6m1s1-2c-2.md` is missing
         `pages/redline/v0.9.1..v0.10.0/cpu-example-simulated-f6m1s1-2c.md` is missing
         `pages/redline/v0.9.1/cpu-example-simulated-f6m1s1-2c.md` is not what its records render: line 10 differs

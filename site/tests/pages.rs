@@ -76,7 +76,7 @@ fn hostile() -> Registry {
         }
         if let Some(metrics) = &mut record.metrics {
             metrics.output_tokens_per_s = Some(if index % 2 == 0 { 0.0 } else { 1e12 });
-            metrics.requests_per_s = Some(1e-12);
+            metrics.requests_per_s = Some(if index % 3 == 0 { f64::NAN } else { 1e-12 });
         }
         if let (4, Some(server)) = (index, &mut record.server) {
             let flag = |n: usize| (format!("flag-{n}"), format!("value {n}").into());
@@ -328,9 +328,14 @@ fn engines_stand_side_by_side_and_claims_are_called_claims() {
         [("lmdeploy v0.9.2", "4,740"), ("sglang v0.5.1", "4,710"), ("vllm v0.10.1", "3,440")]
     {
         let row = table.lines().find(|line| line.contains(engine)).expect("a row");
-        assert!(row.contains(&format!("| {sharegpt}")) && row.contains("unverified"), "{row}");
-        assert_eq!(row.matches(" | ").count(), 6, "four scenarios beside engine and flags: {row}");
+        assert!(row.contains(&format!("| {sharegpt}")), "{row}");
+        assert_eq!(row.matches(" | ").count(), 5, "four scenarios between engine and notes: {row}");
     }
+    // What holds for every row is said once.
+    assert!(
+        page.contains("All of them with `tp1`") && page.contains("Every row: imported, unverified")
+    );
+    assert!(page.contains("Read from [llm_benchmark"), "a claim leads to its report");
     let report = fs::read_to_string(out.join("imports/performance-lab/d88cdf37/index.md"));
     let report = report.expect("a report");
     assert!(report.contains("514 of 1000 requests answered"), "a claim without its failures");
@@ -343,21 +348,7 @@ fn feeds_badges_and_hashes_are_what_programs_expect() {
         let (_guard, out) = built(&registry);
         for feed in ["releases.atom", "regressions.atom", "corrections.atom"] {
             let text = fs::read_to_string(out.join(feed)).expect("a feed");
-            let mut reader = quick_xml::Reader::from_str(&text);
-            let (mut entries, mut updated) = (0, 0);
-            loop {
-                match reader.read_event().unwrap_or_else(|e| panic!("{feed}: {e}")) {
-                    quick_xml::events::Event::Start(tag) if tag.name().as_ref() == b"entry" => {
-                        entries += 1;
-                    }
-                    quick_xml::events::Event::Start(tag) if tag.name().as_ref() == b"updated" => {
-                        updated += 1;
-                    }
-                    quick_xml::events::Event::Eof => break,
-                    _ => {}
-                }
-            }
-            assert_eq!(updated, entries + 1, "{feed}: a time for the feed and each entry");
+            let entries = valid_feed(&text).unwrap_or_else(|e| panic!("{feed}: {e}"));
             if feed == "releases.atom" {
                 assert_eq!(entries, Catalog::of(&registry).releases().len());
             }
@@ -379,6 +370,56 @@ fn feeds_badges_and_hashes_are_what_programs_expect() {
     assert_eq!(badge["schemaVersion"], 1);
     assert_eq!(badge["label"], "qwen3-0.6b-bf16 on cpu-example-simulated-f6m1s1-2c");
     assert!(badge["message"].as_str().is_some_and(|text| text.contains("redline v0.")), "{badge}");
+}
+
+/// Entries of an Atom feed (RFC 4287), or what is wrong with it: the feed and each entry have one
+/// id, title and time, entries lead somewhere and say something, and no id comes twice.
+fn valid_feed(text: &str) -> Result<usize, String> {
+    use quick_xml::events::Event;
+    let mut reader = quick_xml::Reader::from_str(text);
+    let mut path: Vec<String> = Vec::new();
+    let mut seen: Vec<BTreeMap<String, String>> = vec![BTreeMap::new()];
+    loop {
+        match reader.read_event().map_err(|error| error.to_string())? {
+            Event::Start(tag) => {
+                path.push(String::from_utf8_lossy(tag.name().as_ref()).into_owned());
+                if path.join("/") == "feed/entry" {
+                    seen.push(BTreeMap::new());
+                }
+            }
+            Event::End(_) => drop(path.pop()),
+            Event::Text(text) => {
+                let name = path.last().cloned().unwrap_or_default();
+                let text = String::from_utf8_lossy(&text).trim().to_owned();
+                let last = seen.last_mut().expect("the feed itself");
+                *last.entry(name).or_default() += &text;
+            }
+            Event::Empty(tag) if tag.name().as_ref() == b"link" => {
+                let link = String::from_utf8_lossy(&tag).into_owned();
+                *seen.last_mut().expect("the feed itself").entry("link".into()).or_default() +=
+                    &link;
+            }
+            Event::Eof => break,
+            _ => {}
+        }
+    }
+    let mut ids = std::collections::BTreeSet::new();
+    for (index, element) in seen.iter().enumerate() {
+        let needed = ["id", "title", "updated", "link"].into_iter();
+        for name in needed.chain((index > 0).then_some("summary")) {
+            if element.get(name).is_none_or(String::is_empty) {
+                return Err(format!("element {index} has no `{name}`: {element:?}"));
+            }
+        }
+        let (id, updated) = (&element["id"], &element["updated"]);
+        if !id.starts_with("urn:redline:") || !ids.insert(id.clone()) {
+            return Err(format!("`{id}` is no id of its own"));
+        }
+        if updated.len() < 20 || !updated.ends_with('Z') || updated.as_bytes()[10] != b'T' {
+            return Err(format!("`{updated}` is no time"));
+        }
+    }
+    Ok(seen.len() - 1)
 }
 
 #[test]
@@ -431,6 +472,10 @@ fn nothing_that_a_record_says_becomes_markup() {
                 "{} has `{bad}`",
                 page.display()
             );
+        }
+        let shown = prose.to_lowercase();
+        for wild in [">nan<", "| nan", " inf ", ">inf<", "nan %"] {
+            assert!(!shown.contains(wild), "{} has `{wild}`", page.display());
         }
         for bad in ['\u{202e}', '\u{1b}', '\u{0}'] {
             assert!(!text.contains(bad), "{} has {bad:?}", page.display());

@@ -131,25 +131,68 @@ export async function nothing_is_missing_without_scripts({ open, site, address }
   await Promise.all([bare.context().close(), whole.context().close()]);
 }
 
-export async function a_page_prints_on_white_without_what_cannot_be_clicked({
+/** The width of A4 between the margins that browsers leave, in CSS pixels. */
+const PAPER_WIDTH = 718;
+
+export async function every_kind_of_page_prints_on_white_within_the_paper({
   open,
   site,
   address,
   folder,
 }) {
-  const page = await open({ colorScheme: "dark" });
-  const release = samples(site).find(({ kind }) => kind.startsWith("r"));
-  await page.goto(address + release.path);
-  const pdf = join(folder, "release.pdf");
-  await page.pdf({ path: pdf, format: "A4" });
-  assert((await stat(pdf)).size > 20_000, "the paper is not empty");
-  await page.emulateMedia({ media: "print" });
-  assert.equal(
-    await page.evaluate(() => getComputedStyle(document.body).backgroundColor),
-    "rgb(255, 255, 255)",
-  );
-  assert(!(await page.locator("body > header nav").isVisible()));
-  assert(await page.locator("main table").first().isVisible());
+  const viewport = { width: PAPER_WIDTH, height: 1000 };
+  const page = await open({ colorScheme: "dark", viewport });
+  for (const { path, kind } of samples(site)) {
+    await page.emulateMedia({ media: "print" });
+    await page.goto(address + path);
+    const found = await page.evaluate(() => ({
+      paper: getComputedStyle(document.body).backgroundColor,
+      over: document.scrollingElement.scrollWidth - innerWidth,
+      folded: [...document.querySelectorAll("main > details, section > details")].filter(
+        (fold) => fold.lastElementChild.getBoundingClientRect().height === 0,
+      ).length,
+    }));
+    assert.deepEqual(found, { paper: "rgb(255, 255, 255)", over: 0, folded: 0 }, path);
+    assert(!(await page.locator("body > header nav").isVisible()), path);
+    assert(await page.locator("main h1").isVisible(), path);
+    const pdf = join(folder, `${kind}.pdf`);
+    await page.pdf({ path: pdf, format: "A4", margin: { left: "10mm", right: "10mm" } });
+    assert((await stat(pdf)).size > 10_000, `${path}: the paper is not empty`);
+  }
+  await page.context().close();
+}
+
+export async function a_chart_stands_alone_in_a_frame_of_another_page({ open, site, address }) {
+  const charted = site.find(({ html }) => html.includes("<figure id="));
+  const page = await open();
+  await page.goto(address + charted.path);
+  const figure = page.locator("figure").first();
+  await figure.locator("summary").click();
+  const alone = await figure.getByText("Alone, for a frame").evaluate((link) => link.href);
+  const other = await open();
+  await other.setContent(`<iframe src="${alone}" width="400" height="500"></iframe>`);
+  const frame = other.frameLocator("iframe");
+  await frame.locator("figure svg").waitFor();
+  assert.equal(await frame.locator("figure").count(), 1);
+  assert.equal(await frame.locator("body > header, body > footer, h1").count(), 0);
+  const source = await frame.locator("a[target=_top]").evaluate((link) => link.href);
+  assert(source.startsWith(address + charted.path.replace("index.html", "")), source);
+  await page.goto(source);
+  assert(await page.locator(`figure[id="${new URL(source).hash.slice(1)}"]`).isVisible());
+  await Promise.all([page.context().close(), other.context().close()]);
+}
+
+export async function a_point_of_a_trend_leads_to_its_run({ open, site, address }) {
+  const trend = site.find(({ html }) => /<a href="[^"]*run\/[^"]*" tabindex="-1"/.test(html));
+  if (!trend) return "no series has two releases";
+  const page = await open();
+  await page.goto(address + trend.path);
+  const point = page.locator("svg a").first();
+  const name = await point.getAttribute("aria-label");
+  await point.click();
+  await page.waitForURL(/\/run\//);
+  const release = name.split(":")[0];
+  assert((await page.locator("main").textContent()).includes(release), name);
   await page.context().close();
 }
 

@@ -129,23 +129,23 @@ fn a_server_of_someone_else_that_dies_in_mid_run_is_a_crash() {
     let clone = Clone::of_this_repository(&[]);
     let before = clone.state();
     let server = Scripted::answering(&[steady(0, 5000)]);
-    let child = start(&clone, ONE_BY_ONE, &["--url", server.url()], None);
-    server.wait_for_request(ANSWERED);
+    let mut child = start(&clone, ONE_BY_ONE, &["--url", server.url()], None);
+    server.wait_for_request(ANSWERED, &mut child);
     drop(server);
     let run = failed_run(&clone, wait(child, Duration::from_secs(180)), &before);
     assert_failure(&run, FailureClass::Crash, "no longer answers");
 }
 
-/// The engine that the campaign launched, once most of a scenario's requests are under way in it.
-fn busy_engine(clone: &Clone) -> Pid {
+/// The engine that `campaign` launched, once most of a scenario's requests are under way in it.
+fn busy_engine(clone: &Clone, campaign: &mut Child) -> Pid {
     let client = reqwest::blocking::Client::builder().no_proxy().build().expect("a client");
-    let (id, port) = until("the engine", || {
+    let (id, port) = until("the engine", campaign, || {
         let (id, line) =
             clone.processes().into_iter().find(|(_, line)| line.contains(" serve "))?;
         let port = line.split_once("--port ")?.1.split(' ').next()?.to_owned();
         Some((id, port))
     });
-    until("requests in the engine", || {
+    until("requests in the engine", campaign, || {
         let page =
             client.get(format!("http://127.0.0.1:{port}/metrics")).send().ok()?.text().ok()?;
         let running =
@@ -162,8 +162,8 @@ fn signalled(clone: &Clone, signal: Signal) -> RunRecord {
     let before = clone.state();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let more = ["--worktree", "--timeout-s", "3"];
-    let child = start(clone, "balanced-lite", &more, Some(folder.path()));
-    kill(busy_engine(clone), signal).expect("it runs");
+    let mut child = start(clone, "balanced-lite", &more, Some(folder.path()));
+    kill(busy_engine(clone, &mut child), signal).expect("it runs");
     failed_run(clone, wait(child, Duration::from_secs(90)), &before)
 }
 
@@ -199,8 +199,8 @@ fn a_second_campaign_is_refused_and_the_first_goes_on() {
     let clone = Clone::of_this_repository(&[]);
     let before = clone.state();
     let server = Scripted::answering(&[steady(0, 5000)]);
-    let first = start(&clone, ONE_BY_ONE, &["--url", server.url()], None);
-    server.wait_for_request(3);
+    let mut first = start(&clone, ONE_BY_ONE, &["--url", server.url()], None);
+    server.wait_for_request(3, &mut first);
     let second = start(&clone, ONE_BY_ONE, &["--url", server.url()], None);
     let refused = wait(second, Duration::from_secs(30)).expect_code(4);
     let holder = format!(

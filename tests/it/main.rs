@@ -13,4 +13,5 @@ mod interrupted;
 mod proof;
 mod registry;
 mod serving;
+mod stages;
 mod whole_way;

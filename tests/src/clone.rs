@@ -168,7 +168,7 @@ pub fn already_built_path(folder: &Path) -> OsString {
     path_with(folder, &[("cargo", "exit 0")])
 }
 
-/// The present `PATH` behind a folder of small shell scripts, made in `folder`.
+/// The present `PATH` behind a folder of small shell scripts, made in `folder`: name and script.
 ///
 /// # Panics
 /// The folder cannot be written.

@@ -1,6 +1,7 @@
 //! Running the programs that cargo built, and reading what they say.
 
 use std::ffi::OsStr;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -102,16 +103,27 @@ pub fn wait(mut child: Child, limit: Duration) -> Ended {
     Ended::of(&child.wait_with_output().expect("the child has ended"))
 }
 
-/// Looks until `seen` finds something, at most three minutes: the machine may be busy with other tests.
+/// Looks until `seen` finds something, as long as `child` runs, and three minutes at most: the
+/// machine may be busy with other tests.
 ///
 /// # Panics
-/// It never did.
+/// It never did; what the child left to read on standard error is shown.
 #[track_caller]
-pub fn until<T>(what: &str, mut seen: impl FnMut() -> Option<T>) -> T {
+pub fn until<T>(what: &str, child: &mut Child, mut seen: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
+        // Asked for first: what it did before it ended can still be found.
+        let ended = child.try_wait().expect("a child can be waited for");
         if let Some(found) = seen() {
             return found;
+        }
+        if let Some(status) = ended {
+            let mut said = String::new();
+            if let Some(mut stderr) = child.stderr.take() {
+                // As far as it is text.
+                let _ = stderr.read_to_string(&mut said);
+            }
+            panic!("{status} before {what} was seen:\n{said}");
         }
         assert!(start.elapsed() < Duration::from_secs(180), "waited in vain for {what}");
         std::thread::sleep(Duration::from_millis(20));

@@ -1,6 +1,7 @@
 //! A scripted server: `redline-emitter`, told what to answer, on a port of its own.
 
 use std::path::PathBuf;
+use std::process::Child;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -50,18 +51,18 @@ impl Scripted {
         &self.server.url
     }
 
-    /// Waits for the `n`-th request, from 0, warm-up included.
+    /// Waits for the `n`-th request of `client`, from 0, warm-up included.
     ///
     /// # Panics
     /// It does not come.
     #[track_caller]
-    pub fn wait_for_request(&self, n: u64) {
+    pub fn wait_for_request(&self, n: u64, client: &mut Child) {
         let log: PathBuf = self.folder.path().join("log");
         let number = |line: &str| {
             let line: Value = serde_json::from_str(line).ok()?;
             line["request"].as_u64()
         };
-        until("a request", || {
+        until("a request", client, || {
             let text = std::fs::read_to_string(&log).ok()?;
             text.lines().filter_map(number).find(|found| *found >= n)
         });

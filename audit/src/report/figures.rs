@@ -237,10 +237,14 @@ impl Found {
         (argv.is_some() || tp.is_some()).then_some(facts)
     }
 
-    /// The arrival where the report tells it: a rate alone does not tell how gaps are drawn.
+    /// The arrival where the report tells it: a result's rate alone does not tell how gaps are
+    /// drawn, a profile's does.
     fn arrival(&self) -> Option<Arrival> {
-        let all = self.figures.get(REQUEST_RATE)? == f64::INFINITY;
         let cap = self.figures.count("max_concurrency");
+        if let Some(requests_per_s) = self.asked.rate.filter(|rate| *rate > 0.0) {
+            return Some(Arrival::Constant { requests_per_s, concurrency_max: cap });
+        }
+        let all = self.figures.get(REQUEST_RATE)? == f64::INFINITY;
         let arrival = cap.map_or(Arrival::AllAtOnce, |most| Arrival::Closed { concurrency: most });
         all.then_some(arrival)
     }

@@ -6,7 +6,7 @@ use super::figures::Figures;
 use super::served::Served;
 use super::tool::Tool;
 use super::workload::Asked;
-use super::{Found, Unread, nested};
+use super::{Found, Unread, nested, summaries};
 
 /// Keys that vLLM has for what SGLang, and the rules here, call otherwise.
 const ALIASES: &[(&str, &str)] =
@@ -17,7 +17,8 @@ pub fn read(text: &str) -> Vec<Result<Found, Unread>> {
     let lines = 1 + text.trim_end().matches('\n').count() as u64;
     if let Ok(object) = parse(text) {
         let lines = (1, lines);
-        return nested::read(&object, lines).unwrap_or_else(|| vec![found(&object, lines)]);
+        let nested = nested::read(&object, lines).or_else(|| summaries::read(&object, lines));
+        return nested.unwrap_or_else(|| vec![found(&object, lines)]);
     }
     (1..)
         .zip(text.lines())
@@ -78,6 +79,7 @@ fn found(object: &Map<String, Value>, lines: (u64, u64)) -> Result<Found, Unread
             requests: count("num_prompts"),
             tokens: lengths.filter(|_| fixed),
             model: text("model_id"),
+            rate: None,
         },
         lines,
     })

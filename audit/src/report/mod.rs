@@ -7,6 +7,7 @@ mod figures;
 mod json;
 mod nested;
 mod served;
+mod summaries;
 mod tool;
 mod workload;
 
@@ -53,7 +54,8 @@ struct Found {
 /// Console blocks are those titled `Serving Benchmark Result` (LMDeploy's and SGLang's scripts,
 /// vLLM, and GPUStack's rendering of guidellm), wherever they stand, also several on a line. A
 /// text that begins with `{` is read as results of vLLM or SGLang, one or one per line, or as the
-/// report of guidellm, AIPerf or llm-d; one with the head of LMDeploy's CSV as that.
+/// report of guidellm, AIPerf, llm-d, inference-perf, inference-benchmarker, trtllm-bench or
+/// MLCommons' endpoints; one with the head of LMDeploy's CSV as that.
 #[must_use]
 pub fn read(file: &str, text: &str) -> Reading {
     // What editors of other systems add says nothing, and no line is counted otherwise without it.

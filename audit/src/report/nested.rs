@@ -21,7 +21,11 @@ pub fn read(object: &Map<String, Value>, lines: (u64, u64)) -> Option<Vec<Result
     Some(results.into_iter().map(|(tool, read)| found(tool, read, lines)).collect())
 }
 
-fn found(tool: Tool, read: Result<Figures, String>, lines: (u64, u64)) -> Result<Found, Unread> {
+pub(super) fn found(
+    tool: Tool,
+    read: Result<Figures, String>,
+    lines: (u64, u64),
+) -> Result<Found, Unread> {
     let complete = read.and_then(|figures| figures.complete().map(|()| figures));
     let figures = complete.map_err(|why| Unread { line: lines.0, why })?;
     Ok(Found {
@@ -35,7 +39,7 @@ fn found(tool: Tool, read: Result<Figures, String>, lines: (u64, u64)) -> Result
 }
 
 /// Takes the number at `pointer` as `name`, where there is one.
-fn take(
+pub(super) fn take(
     figures: &mut Figures,
     name: &str,
     scale: f64,
@@ -47,10 +51,10 @@ fn take(
 }
 
 /// Names of statistics here, and under `report` by the tool.
-type Statistics = [(&'static str, &'static str); 6];
+type Statistics = [(&'static str, &'static str)];
 
 /// Takes the statistics of one quantity, in milliseconds after `scale`.
-fn statistics(
+pub(super) fn statistics(
     figures: &mut Figures,
     quantity: &str,
     scale: f64,
@@ -63,7 +67,7 @@ fn statistics(
     })
 }
 
-const OF_GUIDELLM: Statistics = [
+const OF_GUIDELLM: &Statistics = &[
     ("mean", "/mean"),
     ("std", "/std_dev"),
     ("p50", "/percentiles/p50"),
@@ -87,14 +91,14 @@ fn guidellm(report: &Value) -> Result<Figures, String> {
         // A mean times a count, which is whole but for its rounding.
         sum.map_or(Ok(()), |sum| figures.take(name, sum.round()))?;
     }
-    let names = &OF_GUIDELLM;
+    let names = OF_GUIDELLM;
     statistics(&mut figures, "e2e_latency", 1e3, of("request_latency"), names)?;
     statistics(&mut figures, "ttft", 1.0, of("time_to_first_token_ms"), names)?;
     statistics(&mut figures, "itl", 1.0, of("inter_token_latency_ms"), names)?;
     Ok(figures)
 }
 
-const OF_AIPERF: Statistics = [
+const OF_AIPERF: &Statistics = &[
     ("mean", "/avg"),
     ("std", "/std"),
     ("p50", "/p50"),
@@ -118,7 +122,7 @@ fn aiperf(object: &Map<String, Value>) -> Result<Figures, String> {
         let taken = value.map_or(Ok(()), |value| figures.take(name, value));
         taken.map_err(|why| format!("`{theirs}`: {why}"))?;
     }
-    let names = &OF_AIPERF;
+    let names = OF_AIPERF;
     statistics(&mut figures, "e2e_latency", 1.0, object.get("request_latency"), names)?;
     statistics(&mut figures, "ttft", 1.0, object.get("time_to_first_token"), names)?;
     // One mean of each request, which is its time per token.
@@ -127,7 +131,7 @@ fn aiperf(object: &Map<String, Value>) -> Result<Figures, String> {
     Ok(figures)
 }
 
-const OF_LLM_D: Statistics = [
+const OF_LLM_D: &Statistics = &[
     ("mean", "/mean"),
     ("std", "/stddev"),
     ("p50", "/p50"),
@@ -164,7 +168,7 @@ fn llm_d(object: &Map<String, Value>, report: &Value) -> Result<Figures, String>
     ] {
         let all = report["latency"].get(theirs).filter(|all| all.is_object());
         let scale = all.map_or(Ok(1.0), |all| scale_to_ms(theirs, &all["units"]))?;
-        statistics(&mut figures, name, scale, all, &OF_LLM_D)?;
+        statistics(&mut figures, name, scale, all, OF_LLM_D)?;
     }
     Ok(figures)
 }

@@ -223,7 +223,7 @@ fn is_version(word: &str) -> bool {
 }
 
 /// A word without the paths of somebody's machine.
-fn public(word: &str) -> String {
+pub(super) fn public(word: &str) -> String {
     if PRIVATE_PLACES.iter().any(|place| word.contains(place)) {
         "{path}".to_owned()
     } else {

@@ -176,3 +176,75 @@ fn a_report_is_read_in_its_own_units() {
     let odd = text.replace("\"ms\"", "\"us\"");
     assert!(read("report.json", &odd).unread[0].why.contains("neither s nor ms"));
 }
+
+/// A run of 1,000 answers of 11 tokens each: 0.1 s to the first, 10 ms to each other; 2 s in all.
+#[test]
+fn files_of_four_more_tools_are_read_in_their_own_words_and_units() {
+    let inference_perf = r#"{"benchmark_time_seconds": 2.0, "load_summary": {"count": 1000},
+        "successes": {"count": 1000,
+            "latency": {"request_latency": {"mean": 0.2, "median": 0.2},
+                        "time_to_first_token": {"mean": 0.1, "median": 0.1},
+                        "time_per_output_token": {"mean": 0.01},
+                        "inter_token_latency": {"mean": 0.01, "median": 0.0, "p99": 0.02}},
+            "throughput": {"requests_per_sec": 500.0, "input_tokens_per_sec": 10000.0,
+                           "output_tokens_per_sec": 5500.0},
+            "prompt_tokens": {"total": 20000.0}, "output_len": {"mean": 11.0},
+            "output_tokens": {"total": 11200.0}},
+        "failures": {"count": 0}}"#;
+    let benchmarker = r#"{"config": {}, "results": [{"id": "throughput", "total_tokens": 11000,
+        "duration_ms": 2000, "token_throughput_secs": 5500.0, "successful_requests": 1000,
+        "failed_requests": 0, "request_rate": 500.0, "total_tokens_sent": 20000,
+        "time_to_first_token_ms": {"avg": 100.0, "p50": 100.0},
+        "inter_token_latency_ms": {"avg": 10.0, "p50": 10.0},
+        "e2e_latency_ms": {"avg": 200.0, "p50": 200.0}}]}"#;
+    let trtllm = r#"{"engine": {"model": "org/Model-1B", "version": "1.2.1"},
+        "world_info": {"tp_size": 2},
+        "request_info": {"num_requests": 1000, "avg_num_concurrent_requests": 100.0,
+                         "avg_input_length": 20.0, "avg_output_length": 11.0},
+        "performance": {"total_latency_ms": 2000.0, "request_throughput_req_s": 500.0,
+            "system_output_throughput_tok_s": 5500.0, "system_total_throughput_tok_s": 15500.0,
+            "request_latency_percentiles_ms": {"average": 200.0, "p50": 200.0, "maximum": 200.0}},
+        "streaming_metrics": {"tpot_percentiles": {"average": 10.0},
+            "ttft_percentiles": {"average": 100.0, "p50": 100.0}}}"#;
+    let endpoints = r#"{"version": "1", "n_samples_issued": 1000, "n_samples_completed": 1000,
+        "n_samples_failed": 0, "duration_ns": 2000000000, "qps": 500.0, "tps": 5500.0,
+        "ttft": {"avg": 100000000, "median": 100000000, "percentiles": {"99": 100000000}},
+        "tpot": {"avg": 10000000, "median": 10000000, "percentiles": {"99.0": 10000000}},
+        "latency": {"avg": 200000000, "median": 200000000},
+        "output_sequence_lengths": {"total": 11000, "avg": 11.0}}"#;
+    for (tool, text) in [
+        ("inference-perf", inference_perf),
+        ("inference-benchmarker", benchmarker),
+        ("trtllm-bench", trtllm),
+        ("mlcommons-endpoints", endpoints),
+    ] {
+        assert_eq!(broken(text), Vec::<String>::new(), "{tool}");
+        let record = read("report.json", text).records.remove(0);
+        assert_eq!(record.source.as_ref().unwrap().tool, tool);
+        assert_eq!(record.time.as_ref().unwrap().wall_us, Some(2_000_000), "{tool}");
+        let counts = record.counts.as_ref().unwrap();
+        assert_eq!(
+            (counts.requests_ok, counts.output_tokens_reported),
+            (Some(1_000), Some(11_000))
+        );
+        let metrics = record.metrics.as_ref().unwrap();
+        let mean = |summary: &Option<schema::run::Summary>| summary.as_ref().unwrap().mean;
+        let [ttft, tpot, e2e] = [&metrics.ttft_us, &metrics.tpot_us, &metrics.e2e_us].map(mean);
+        assert_eq!((ttft, tpot, e2e), (Some(100_000), Some(10_000), Some(200_000)), "{tool}");
+        assert_eq!(metrics.output_tokens_per_s, Some(5_500.0), "{tool}");
+    }
+    let served = read("report.json", trtllm).records.remove(0);
+    assert_eq!((&*served.engine.name, &*served.engine.release), ("tensorrt-llm", "v1.2.1"));
+    assert_eq!(served.server.and_then(|server| server.tp), Some(2));
+    // What a figure is instead of what its name says is found in their words too.
+    let tpot = r#""tpot_percentiles": {"average": 10.0}"#;
+    let with_first = trtllm.replace(tpot, &tpot.replace("10.0", "18.18"));
+    assert!(broken(&with_first)[0].starts_with("E23 TPOT includes TTFT"));
+    // Older reports of inference-perf do not tell the time, which their rates are over.
+    let older = inference_perf.replace("\"benchmark_time_seconds\": 2.0, ", "");
+    assert_eq!(read("a", &older).records[0].time.as_ref().unwrap().wall_us, Some(2_000_000));
+    // Rates over a window without the tail are not held against the duration.
+    let cut = endpoints
+        .replace("\"qps\": 500.0", "\"legacy_loadgen_window_duration_ns\": 1, \"qps\": 9.0");
+    assert_eq!(read("a", &cut).records[0].metrics.as_ref().unwrap().requests_per_s, None);
+}

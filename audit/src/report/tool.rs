@@ -20,6 +20,14 @@ pub enum Tool {
     Aiperf,
     /// llm-d's report, which many tools' results are turned into.
     LlmD,
+    /// Kubernetes' inference-perf: `summary_lifecycle_metrics.json` and those of stages.
+    InferencePerf,
+    /// Hugging Face's inference-benchmarker.
+    InferenceBenchmarker,
+    /// TensorRT-LLM's `trtllm-bench`.
+    TrtllmBench,
+    /// MLCommons' endpoints: `result_summary.json`.
+    Endpoints,
 }
 
 impl Tool {
@@ -46,6 +54,10 @@ impl Tool {
             Self::Guidellm => "guidellm",
             Self::Aiperf => "aiperf",
             Self::LlmD => "llm-d",
+            Self::InferencePerf => "inference-perf",
+            Self::InferenceBenchmarker => "inference-benchmarker",
+            Self::TrtllmBench => "trtllm-bench",
+            Self::Endpoints => "mlcommons-endpoints",
         }
     }
 
@@ -57,14 +69,17 @@ impl Tool {
             Self::Sglang | Self::Guidellm => None,
             // Usage or the tokenizer's, as it was told; whatever the tool behind it has.
             Self::Aiperf | Self::LlmD => None,
+            // Its own tokenizer's or usage, by a flag; or whatever its client or engine counts.
+            Self::InferencePerf | Self::InferenceBenchmarker => None,
+            Self::TrtllmBench | Self::Endpoints => None,
             Self::Vllm => Some(TokenSource::Usage),
         }
     }
 
-    /// True where inter-token latency has one sample per chunk; else it has one mean per request,
-    /// weighted by its tokens.
+    /// True where inter-token latency has one sample per chunk; else it has one per token, or one
+    /// mean per request, weighted by its tokens.
     pub fn gaps_are_chunks(self) -> bool {
-        self != Self::Guidellm
+        !matches!(self, Self::Guidellm | Self::InferencePerf)
     }
 
     /// What the tool means by its figures, for whoever compares them.
@@ -74,6 +89,11 @@ impl Tool {
                 ("chunk", "request", "linear")
             }
             Self::LlmD => ("unknown", "unknown", "unknown"),
+            Self::InferencePerf => ("token", "request", "linear"),
+            Self::InferenceBenchmarker => ("none", "request", "linear"),
+            // The sample at rank n * p, rounded down.
+            Self::TrtllmBench => ("none", "request", "floor"),
+            Self::Endpoints => ("none", "request", "histogram"),
             Self::Guidellm => ("request-mean", "token", "cdf"),
         };
         let tpot_includes_ttft = self == Self::Guidellm;

@@ -12,6 +12,8 @@ pub struct Asked {
     /// Tokens of every prompt, and of every answer, where all have one length.
     pub tokens: Option<(u64, u64)>,
     pub model: Option<String>,
+    /// Requests that arrived in a second, evenly.
+    pub rate: Option<f64>,
 }
 
 /// The standard scenarios whose prompts and answers all have one length.
@@ -61,6 +63,7 @@ fn from_command(text: &str) -> Option<Asked> {
         requests: number("--num-prompts"),
         tokens: lengths.filter(|_| ratio == Some(1.0)),
         model: quoted_argument(&text[at..], "model"),
+        rate: None,
     })
 }
 
@@ -102,5 +105,6 @@ fn profile(yaml: &str) -> Asked {
         requests: number("total_requests"),
         tokens: number("dataset_input_tokens").zip(number("dataset_output_tokens")),
         model: None,
+        rate: value("request_rate").and_then(|rate| rate.parse().ok()),
     }
 }

@@ -1,8 +1,10 @@
-//! Rules over how the GPUs of a run were set up: were they the run's own, and as they are sold.
+//! Rules over the machine of a run: were its GPUs the run's own and as they are sold, and did it
+//! stay as it was.
 
 use schema::run::{Gpu, Level, RunRecord};
+use serde_json::Value;
 
-use super::claim;
+use super::{claim, within};
 use crate::rule::{Finding, Rule, Scope};
 
 pub(super) const OWN: Rule = Rule {
@@ -26,6 +28,23 @@ pub(super) const POWER_LIMIT: Rule = Rule {
     since: 5,
     scope: Scope::MEASURED,
     look: power_limit,
+};
+
+/// Share by which a probe may read another figure after a block than before it.
+pub const DRIFT_SHARE_MAX: f64 = 0.01;
+
+/// The probes around a block: `gflops_before` and `gflops_after`, and so on.
+const PROBES: [(&str, &str); 2] = [("gflops", "Gflop/s"), ("memory_gbps", "GB/s")];
+
+pub(super) const STEADY: Rule = Rule {
+    id: "W07",
+    title: "probes after the block read what they read before it, within 1 %",
+    why: "A machine that became faster or slower meanwhile moves the figures of its runs as well.",
+    level: Level::Warning,
+    level_on_cpu: Level::Warning,
+    since: 6,
+    scope: Scope::MEASURED,
+    look: steady,
 };
 
 fn gpus(record: &RunRecord) -> Option<&[Gpu]> {
@@ -62,4 +81,19 @@ fn power_limit(record: &RunRecord) -> Finding {
         })
         .collect();
     (!limits.is_empty()).then(|| claim(wrong.is_empty(), || wrong.join("; ")))
+}
+
+fn steady(record: &RunRecord) -> Finding {
+    let read = record.calibration.as_ref()?;
+    let at = |probe: &str, when: &str| read.get(&format!("{probe}_{when}")).and_then(Value::as_f64);
+    let probed = PROBES
+        .into_iter()
+        .filter_map(|(probe, unit)| Some((unit, at(probe, "before")?, at(probe, "after")?)));
+    let probed: Vec<_> = probed.collect();
+    let moved =
+        probed.iter().filter(|(_, before, after)| !within(*after, *before, DRIFT_SHARE_MAX));
+    let wrong: Vec<String> = moved
+        .map(|(unit, before, after)| format!("{before:.1} {unit} before, {after:.1} after"))
+        .collect();
+    (!probed.is_empty()).then(|| claim(wrong.is_empty(), || wrong.join("; ")))
 }

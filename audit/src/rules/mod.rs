@@ -1,11 +1,8 @@
 //! The rules, in the order in which they are listed and stored.
 //!
 //! `E01` (path equals key), `E03` (hash) and `E09` (the same figures under two runs) need the
-//! files or the other records, so they are the registry's. Ids that are missing here belong to
-//! evidence that records do not hold yet, such as memory errors (`E14`) and probes around a block
-//! (`W07`); or to several records at one time: `W09` (repeats that scatter) is the registry's as
-//! well, and `W08` (another configuration than the release before) is a verdict of a comparison,
-//! `changed-config`.
+//! files or the other records, so they are the registry's; as are `W08` (another configuration
+//! than the release before) and `W09` (repeats that scatter).
 
 mod client;
 mod counts;
@@ -40,6 +37,7 @@ pub const RULES: &[Rule] = &[
     facts::HARDWARE,
     facts::PREFIX_HITS,
     machine::OWN,
+    telemetry::UNDISTURBED,
     client::BUSY,
     client::WINDOW,
     client::CORRECTNESS,
@@ -67,6 +65,7 @@ pub const RULES: &[Rule] = &[
     identities::QUEUE_TIME,
     telemetry::THROTTLED,
     machine::POWER_LIMIT,
+    machine::STEADY,
     counts::REQUESTED,
     figures::SAMPLES,
     published::CHUNK_TOKENS,

@@ -21,6 +21,17 @@ const ENERGY_SHARE: f64 = 1e-6;
 /// Shares are stored to four places each.
 const SHARES_ROUNDING: f64 = 0.001;
 
+pub(super) const UNDISTURBED: Rule = Rule {
+    id: "E14",
+    title: "no GPU lost data in its memory, and the hardware slowed none down",
+    why: "A GPU with memory that fails, or with too little power, measures its own defect.",
+    level: Level::Error,
+    level_on_cpu: Level::Error,
+    since: 6,
+    scope: Scope::MEASURED,
+    look: undisturbed,
+};
+
 pub(super) const COUNTED: Rule = Rule {
     id: "E33",
     title: "the server counted the output tokens that its answers hold",
@@ -94,6 +105,27 @@ pub fn held_down(telemetry: &Telemetry) -> Option<f64> {
 
 fn worked(telemetry: &Telemetry) -> impl Iterator<Item = &GpuTelemetry> {
     telemetry.gpus.iter().flatten().filter(|gpu| gpu.worked)
+}
+
+fn undisturbed(record: &RunRecord) -> Finding {
+    let gpus = record.telemetry.as_ref()?.gpus.as_deref()?.iter().enumerate();
+    let slowed = |gpu: &GpuTelemetry| gpu.throttled.as_ref().map(|held| held.hardware_share);
+    let told: Vec<_> = gpus
+        .filter(|(_, gpu)| gpu.worked)
+        .map(|(index, gpu)| (index, gpu.ecc_uncorrected, slowed(gpu)))
+        .filter(|(_, errors, slowed)| errors.is_some() || slowed.is_some())
+        .collect();
+    let mut wrong = Vec::new();
+    for (index, errors, slowed) in &told {
+        if let Some(errors) = errors.filter(|errors| *errors > 0) {
+            wrong.push(format!("GPU {index} had {errors} errors of memory that stayed"));
+        }
+        if let Some(share) = slowed.filter(|share| *share > 0.0) {
+            let percent = share * 100.0;
+            wrong.push(format!("the hardware slowed GPU {index} at {percent:.1} % of the looks"));
+        }
+    }
+    (!told.is_empty()).then(|| claim(wrong.is_empty(), || wrong.join("; ")))
 }
 
 /// Only where every request was answered: what the others produced, only the server knows.

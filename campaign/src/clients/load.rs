@@ -1,5 +1,6 @@
 //! What a client is asked to do, and what the emitter's log says that truly happened. Pure.
 
+use audit::quantile::percentile;
 use schema::emitted::Emitted;
 use serde::Serialize;
 
@@ -60,23 +61,9 @@ impl Spread {
         Self {
             mean_us: Some(mean / 1e3),
             std_us: Some((squares / count).sqrt() / 1e3),
-            p99_us: Some(percentile(&samples_ns, 0.99) / 1e3),
+            p99_us: percentile(&samples_ns, 0.99).map(|ns| ns / 1e3),
         }
     }
-}
-
-/// Of sorted samples, of which there is one at least.
-#[must_use]
-#[expect(
-    clippy::cast_precision_loss,
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a rank is not negative and far below 2^53"
-)]
-pub fn percentile(sorted: &[u64], share: f64) -> f64 {
-    let rank = share * (sorted.len() - 1) as f64;
-    let (below, above) = (sorted[rank.floor() as usize], sorted[rank.ceil() as usize]);
-    below as f64 + (above as f64 - below as f64) * rank.fract()
 }
 
 /// What truly happened.
@@ -110,7 +97,6 @@ mod tests {
         let spread = Spread::of((1..=101).rev().map(|i| i * 1000).collect());
         assert_eq!((spread.mean_us, spread.p99_us), (Some(51.0), Some(100.0)));
         assert!((spread.std_us.unwrap() - 29.154_759).abs() < 1e-5);
-        assert_eq!(percentile(&[10, 20], 0.5), 15.0);
         assert_eq!(Spread::of(Vec::new()), Spread::default());
     }
 

@@ -3,9 +3,11 @@
 
 use std::collections::BTreeMap;
 
+use audit::quantile::percentile;
+
 use crate::clients::desk::{Desk, Taken};
 use crate::clients::figure::{self, Figure, Row};
-use crate::clients::load::{Load, Truth, percentile};
+use crate::clients::load::{Load, Truth};
 use crate::clients::tool::{Tool, stamp_errors_ns};
 use crate::clients::{conversations, parse};
 use crate::stop::Stop;
@@ -162,16 +164,16 @@ fn spread(desk: &Desk<'_>, tool: Tool) -> Result<Values, Stop> {
 fn stamps(desk: &Desk<'_>) -> Result<Values, Stop> {
     let taken = desk.take(Tool::Redline, &STAMPS)?;
     let (mut recorded, mut had) = stamp_errors_ns(desk, &taken.truth.answers)?;
-    if recorded.is_empty() {
-        return Err(Stop::environment("no sample could be found again in the emitter's log"));
-    }
     recorded.sort_unstable();
     had.sort_unstable();
-    let us = |sorted: &[u64], share| percentile(sorted, share) / 1e3;
+    let us = |sorted: &[u64], share| {
+        let none = || Stop::environment("no sample could be found again in the emitter's log");
+        percentile(sorted, share).map(|ns| ns / 1e3).ok_or_else(none)
+    };
     Ok([
-        value(figure::STAMP_ERROR_P99, us(&recorded, 0.99)),
-        value(figure::STAMP_ERROR_P999, us(&recorded, 0.999)),
-        value(figure::USER_STAMP_ERROR_P99, us(&had, 0.99)),
+        value(figure::STAMP_ERROR_P99, us(&recorded, 0.99)?),
+        value(figure::STAMP_ERROR_P999, us(&recorded, 0.999)?),
+        value(figure::USER_STAMP_ERROR_P99, us(&had, 0.99)?),
     ]
     .into())
 }

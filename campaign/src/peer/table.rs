@@ -1,5 +1,6 @@
 //! The arithmetic of the comparison, and the table that a person reads. Pure.
 
+use audit::quantile::{median, percentile_f64};
 use serde::Serialize;
 
 use crate::peer::figure::{Figure, Sample};
@@ -28,19 +29,8 @@ impl Repeats {
     /// `None` without values.
     #[must_use]
     pub fn of(values: Vec<f64>) -> Option<Self> {
-        let mut sorted = values.clone();
-        sorted.sort_by(f64::total_cmp);
-        let (min, max) = (*sorted.first()?, *sorted.last()?);
-        Some(Self { median: median(&sorted), min, max, values })
-    }
-}
-
-/// The middle of sorted values, or the mean of the two in the middle.
-fn median(sorted: &[f64]) -> f64 {
-    let half = sorted.len() / 2;
-    match sorted.len() % 2 {
-        0 => f64::midpoint(sorted[half - 1], sorted[half]),
-        _ => sorted[half],
+        let (min, max) = (percentile_f64(&values, 0.0)?, percentile_f64(&values, 1.0)?);
+        Some(Self { median: median(&values)?, min, max, values })
     }
 }
 

@@ -3,6 +3,7 @@
 
 pub mod events;
 pub mod import;
+pub mod lab;
 pub mod queries;
 pub mod sync;
 

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use schema::comparison::{CellDiff, Diff, Row};
 use schema::verdict::VerdictKind;
 
-use super::words::{cells, commits, counts, facts, heads, missing, rows, title, word};
+use super::words::{broad, cells, commits, counts, facts, heads, missing, rows, title, word};
 use crate::finding::plain;
 
 /// The first line, by which a comment that is to be replaced is found again.
@@ -20,6 +20,9 @@ pub fn markdown(diff: &Diff) -> String {
         format!("{MARKER}\n## {} -> {}\n\n", name(&diff.baseline), name(&diff.candidate));
     let _ = writeln!(text, "{}\n", counts(diff));
     notable(&mut text, diff);
+    for line in broad(diff) {
+        let _ = writeln!(text, "{}\n", name(&line));
+    }
     if let Some((head, lines)) = diff.commits.as_ref().map(commits) {
         let _ = writeln!(text, "<details><summary>{}</summary>\n", name(&head));
         for (id, subject) in lines {

@@ -5,11 +5,14 @@
 //! changed configuration and a new failure are seen in any record.
 //!
 //! Reading order: [`cells`] (runs to pairs), [`estimate`] (pairs to figures), [`judge`] (figures to
-//! verdicts, pure), [`campaigns`] (which pairs are judged together).
+//! verdicts, pure), [`campaigns`] (which pairs are judged together), [`broad`] (all cells at once),
+//! [`drift`] (a baseline against itself).
 
+pub mod broad;
 pub mod campaigns;
 pub mod cells;
 pub mod commits;
+pub mod drift;
 pub mod estimate;
 pub mod flags;
 pub mod judge;
@@ -116,6 +119,7 @@ pub fn diff(
         note: note(&policy),
         policy: policy.quoted,
         commits: None,
+        broad: broad::of(&cells, &policy.file),
         noise_pct: noise.into_iter().map(|(id, noise)| (id, in_percent(noise))).collect(),
         cells,
         baseline_only,
@@ -215,6 +219,8 @@ impl<'a> Compared<'a> {
             let older = older.join("`, `");
             remarks.push(format!("compared before in `{older}`; the newest campaign is judged"));
         }
+        let judged = self.pairs.as_ref().map(|pairs| pairs.campaign.as_str());
+        remarks.extend(judged.and_then(|judged| drift::of(&self.runs, judged)));
         if self.torn > 0 {
             let torn = self.torn;
             remarks.push(format!("{torn} blocks left out: their runs are of different machines"));

@@ -113,6 +113,66 @@ fn two_stages_that_agree_make_a_verdict() {
 }
 
 #[test]
+fn a_shift_that_no_cell_can_prove_shows_over_all_of_them() {
+    let cells = |count: u32| -> Vec<RunRecord> {
+        let cell = |index: u32| {
+            let scenario = format!("ladder-lite-c{}", 1 << index);
+            // A tenth of a percent apart, around a loss of 1.5 %.
+            let runs = blocks(index * 10, 5, 0.985 + 0.001 * f64::from(index % 3), None);
+            runs.into_iter().map(move |mut run| {
+                run.scenario.id.clone_from(&scenario);
+                reseal(run)
+            })
+        };
+        (0..count).flat_map(cell).collect()
+    };
+    let diff = compare_all(cells(4));
+    let output = |cell: &CellDiff| {
+        let row = cell.rows.iter().find(|row| row.verdict.metric == "output_tokens_per_s");
+        row.unwrap().verdict.clone()
+    };
+    for verdict in diff.cells.iter().map(output) {
+        assert_ne!(verdict.verdict, VerdictKind::Regressed, "the floor is 2 %: {verdict:?}");
+        assert!(!verdict.suspected, "{verdict:?}");
+    }
+    let shift = diff.broad.iter().find(|shift| shift.metric == "output_tokens_per_s").unwrap();
+    assert_eq!((shift.cells, shift.engine.as_str()), (4, "redline"));
+    let (low, high) = shift.interval_pct.unwrap();
+    assert!(-2.0 < low && high < -1.0 && shift.p.unwrap() < 0.01, "{shift:?}");
+    let said = format!("Over all 4 cells of redline on {}: Output tokens -1.", shift.hardware);
+    for text in [text::text(&diff), markdown::markdown(&diff)] {
+        assert!(text.contains(&said), "{text}");
+    }
+    assert_ne!(diff.exit(), Exit::Worse, "it informs");
+    assert_eq!(compare_all(cells(2)).broad, [], "two cells are no breadth");
+}
+
+#[test]
+fn a_baseline_that_reads_otherwise_than_before_is_told_and_moves_no_verdict() {
+    let earlier = |speed: f64| -> Vec<RunRecord> {
+        let run = |serial: u64| Sample {
+            serial,
+            seed: serial,
+            campaign: (campaign_id(3), 0, 0),
+            speed,
+            ..Sample::default()
+        };
+        (100..103).map(|serial| run(serial).record()).collect()
+    };
+    let remarks = |speed: f64| {
+        let diff = compare_all([interleaved(5, 1.0), earlier(speed)].concat());
+        assert_eq!(row_of(&diff, "output_tokens_per_s").verdict.verdict, VerdictKind::Unchanged);
+        let of_drift = |remark: &String| remark.contains("itself reads");
+        diff.cells[0].remarks.iter().find(|remark| of_drift(remark)).cloned()
+    };
+    let said = remarks(1.12).unwrap();
+    let (start, end) = ("v0.9.1 itself reads -", "the machine changed, or what else runs on it");
+    assert!(said.starts_with(start) && said.ends_with(end), "{said}");
+    assert!(said.contains(&format!("since campaign `{}`", campaign_id(3))), "{said}");
+    assert_eq!(remarks(1.01), None, "less than a change of release would have to be");
+}
+
+#[test]
 fn what_only_informs_is_never_judged() {
     let diff = compare_all(two_stages(0.8, 0.8));
     for metric in ["ttft_us_p50", "tpot_us_p99", "e2e_us_mean"] {

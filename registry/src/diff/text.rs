@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use schema::comparison::Diff;
 
-use super::words::{cells, commits, counts, facts, heads, missing, rows, title};
+use super::words::{broad, cells, commits, counts, facts, heads, missing, rows, title};
 use crate::finding::plain;
 use crate::list::columns;
 
@@ -19,6 +19,9 @@ pub fn text(diff: &Diff) -> String {
         for (id, subject) in lines {
             let _ = writeln!(text, "  {} {}", plain(&id), plain(&subject));
         }
+    }
+    for line in broad(diff) {
+        let _ = writeln!(text, "{}", plain(&line));
     }
     for cell in &diff.cells {
         let _ = writeln!(text, "\n{}", plain(&title(&cell.cell)));

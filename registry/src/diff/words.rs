@@ -1,6 +1,6 @@
 //! The words of a comparison that all its outputs share. Display only.
 
-use schema::comparison::{CellDiff, Commits, Diff, FlagChange, Row, Summary};
+use schema::comparison::{Broad, CellDiff, Commits, Diff, FlagChange, Row, Summary};
 use schema::metric::Unit;
 use schema::verdict::{Cell, Stage, Verdict, VerdictKind};
 
@@ -36,6 +36,20 @@ pub fn counts(diff: &Diff) -> String {
     };
     let counts: Vec<String> = kinds.iter().filter_map(count).collect();
     if counts.is_empty() { "nothing was compared".to_owned() } else { counts.join(", ") }
+}
+
+/// What each metric that gates did over all cells of a machine, a line for each.
+#[must_use]
+pub fn broad(diff: &Diff) -> Vec<String> {
+    let line = |shift: &Broad| {
+        let Broad { engine, hardware, title, cells, effect_pct, .. } = shift;
+        let within = shift
+            .interval_pct
+            .map_or_else(String::new, |bounds| format!(" (95 % interval {})", interval(bounds)));
+        let effect = percent(*effect_pct);
+        format!("Over all {cells} cells of {engine} on {hardware}: {title} {effect}{within}")
+    };
+    diff.broad.iter().map(line).collect()
 }
 
 /// What is to be known of a cell before its figures are read.

@@ -233,6 +233,38 @@ fn repeats_that_scatter_are_named_once_for_each_cell() {
 }
 
 #[test]
+fn a_default_that_moved_is_named_and_a_flag_that_the_command_says_is_not() {
+    let scratch = Scratch::new();
+    let run = |serial: u64, release: &str, model: &str, flags: &[(&str, u64)], argv: &[&str]| {
+        let flags = flags.iter().map(|(flag, value)| ((*flag).to_owned(), (*value).into()));
+        let (release, model, flags) = (release.to_owned(), model.to_owned(), flags.collect());
+        let sample = Sample { serial, seed: serial, release, model, flags, ..Sample::default() };
+        let mut record = sample.record();
+        let server = record.server.as_mut().unwrap();
+        server.argv.as_mut().unwrap().extend(argv.iter().map(|argument| (*argument).to_owned()));
+        reseal(record)
+    };
+    let moved = [("max-batch-size", 256), ("new-flag", 1)];
+    let records = [
+        run(1, "v0.9.2", "moved", &[], &[]),
+        run(2, "v0.10.0", "moved", &moved, &[]),
+        run(3, "v0.10.0", "moved", &moved, &[]),
+        run(4, "v0.11.0", "moved", &moved, &[]),
+        run(11, "v0.9.2", "said", &[], &[]),
+        run(12, "v0.10.0", "said", &moved, &["--max-batch-size=256"]),
+        run(21, "v0.9.2", "grown", &[], &[]),
+        run(22, "v0.10.0", "grown", &[("new-flag", 1)], &[]),
+    ];
+    assert_eq!(scratch.record(&scratch.overlay("o", &records)).code, 0);
+    for _ in ["examined", "from the index"] {
+        let answer = scratch.results(&["check"]);
+        assert_eq!((answer.code, answer.out.contains("W08 1 run")), (0, true), "{answer:?}");
+        let named = format!("{} `max-batch-size` is 256, was 128 in v0.9.2\n", records[1].id);
+        assert!(answer.out.contains(&named), "{}", answer.out);
+    }
+}
+
+#[test]
 fn a_folder_without_git_is_checked_without_history() {
     let (scratch, _) = recorded();
     fs::remove_dir_all(scratch.path(".git")).unwrap();

@@ -9,6 +9,7 @@ mod gate;
 mod hostile;
 mod import;
 mod killed;
+mod lab;
 mod queries;
 mod read;
 mod record;

@@ -2,7 +2,7 @@
 
 use super::scale::{Scale, round_up};
 use super::svg::{Anchor, Svg};
-use super::{Mark, WIDTH, fitted, x_axis};
+use super::{Mark, WIDTH, coordinate_of, fitted, x_axis};
 
 /// One bar.
 #[derive(Debug, Clone)]
@@ -37,6 +37,8 @@ pub struct Bars {
 
 const LABEL: f64 = 18.0;
 const BAR: f64 = 17.0;
+/// Height of a line with the name of a bar's series.
+const SERIES: f64 = 15.0;
 const GAP: f64 = 8.0;
 const TOP: f64 = 2.0;
 
@@ -47,8 +49,9 @@ impl Bars {
     /// Draws the chart.
     #[must_use]
     pub fn draw(&self) -> String {
-        let heights = self.groups.iter().map(group_height);
-        let bottom = TOP + heights.sum::<f64>();
+        let row = self.row();
+        let height = |group: &BarGroup| LABEL + coordinate_of(group.bars.len()) * row.height + GAP;
+        let bottom = TOP + self.groups.iter().map(height).sum::<f64>();
         let mut svg = Svg::new(WIDTH, bottom + 34.0);
         let bars = self.groups.iter().flat_map(|group| &group.bars);
         let largest =
@@ -60,21 +63,52 @@ impl Bars {
         for group in &self.groups {
             svg.rect("halo", (0.0, top + 1.0), (WIDTH, LABEL - 2.0));
             svg.text("label", (0.0, top + 13.0), Anchor::Start, &fitted(&group.label, WIDTH));
-            for (bar, y) in group.bars.iter().zip(0_u32..) {
-                draw_bar(&mut svg, &scale, bar, top + LABEL + f64::from(y) * BAR);
+            for (index, bar) in group.bars.iter().enumerate() {
+                draw_bar(
+                    &mut svg,
+                    &scale,
+                    bar,
+                    row,
+                    top + LABEL + coordinate_of(index) * row.height,
+                );
             }
-            top += group_height(group);
+            top += height(group);
         }
         svg.finish(&self.title, &self.description)
     }
+
+    /// One form for all bars of a chart: names that are too long to stand behind the longest bar
+    /// stand above theirs.
+    fn row(&self) -> Row {
+        let bars = self.groups.iter().flat_map(|group| &group.bars);
+        let longest = bars.map(|bar| behind(bar).chars().count()).max().unwrap_or(0);
+        let above = super::width_of(longest) > VALUE_ROOM;
+        Row { above, height: if above { SERIES + BAR } else { BAR } }
+    }
 }
 
-fn group_height(group: &BarGroup) -> f64 {
-    let bars = u32::try_from(group.bars.len()).unwrap_or(u32::MAX);
-    LABEL + f64::from(bars) * BAR + GAP
+/// How a bar and the name of its series are laid out.
+#[derive(Debug, Clone, Copy)]
+struct Row {
+    /// The name stands above its bar.
+    above: bool,
+    height: f64,
 }
 
-fn draw_bar(svg: &mut Svg, scale: &Scale, bar: &Bar, top: f64) {
+/// What stands behind a bar: its value and the series.
+fn behind(bar: &Bar) -> String {
+    [bar.text.as_str(), bar.series.as_str()].join(" ").trim().to_owned()
+}
+
+fn draw_bar(svg: &mut Svg, scale: &Scale, bar: &Bar, row: Row, top: f64) {
+    let mut top = top;
+    let mut text = behind(bar);
+    if row.above {
+        svg.rect("halo", (0.0, top), (WIDTH, SERIES));
+        svg.text("axis", (0.0, top + 12.0), Anchor::Start, &fitted(&bar.series, WIDTH));
+        text.clone_from(&bar.text);
+        top += SERIES;
+    }
     let middle = top + BAR / 2.0;
     let mut end = scale.at(0.0);
     if let Some(value) = bar.value {
@@ -90,8 +124,7 @@ fn draw_bar(svg: &mut Svg, scale: &Scale, bar: &Bar, top: f64) {
         }
         end = end.max(high);
     }
-    let text = [bar.text.as_str(), bar.series.as_str()].join(" ");
-    svg.text("value", (end + 6.0, middle + 4.0), Anchor::Start, text.trim());
+    svg.text("value", (end + 6.0, middle + 4.0), Anchor::Start, &text);
 }
 
 #[cfg(test)]
@@ -119,5 +152,27 @@ mod tests {
         let svg = bars.draw();
         assert_eq!(svg.matches("class=\"bar hollow").count(), 1, "{svg}");
         assert!(svg.contains("failed v1") && svg.contains("600G"), "{svg}");
+    }
+
+    #[test]
+    fn a_name_that_is_too_long_to_stand_behind_its_bar_stands_above_it() {
+        let bar = |series: &str| Bar {
+            series: series.into(),
+            value: Some(4740.0),
+            range: None,
+            text: "4,740".into(),
+            mark: Mark::Hollow,
+        };
+        let long = "an engine v0.10.1, with a flag that says much and another that says more";
+        let bars = Bars {
+            title: "t".into(),
+            description: "d".into(),
+            unit: "tokens/s".into(),
+            groups: vec![BarGroup { label: "a".into(), bars: vec![bar("v1"), bar(long)] }],
+        };
+        let svg = bars.draw();
+        assert!(svg.contains(">4,740</text>") && svg.contains(">v1</text>"), "{svg}");
+        let cut = svg.lines().find(|line| line.contains("an engine")).expect("a name");
+        assert!(cut.contains('…') && cut.contains("x=\"0\""), "{cut}");
     }
 }

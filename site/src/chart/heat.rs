@@ -1,20 +1,22 @@
-//! Heat table: one figure by two names, shaded by how near it comes to the best of its kind.
+//! Heat table: how much something changed by two names, shaded by direction and size. What nobody
+//! claims stays bare.
 
 use super::svg::{Anchor, Svg};
-use super::{WIDTH, coordinate_of, fitted};
+use super::{WIDTH, coordinate_of, fitted, width_of};
 
-/// One figure.
+/// One change.
 #[derive(Debug, Clone)]
 pub struct HeatCell {
-    /// The figure as shown, or a dash.
+    /// The change as shown, or a dash.
     pub text: String,
-    /// What shows on hovering: the exact value, or why there is none.
+    /// What shows on hovering: the verdict with its interval, or why there is none.
     pub title: String,
-    /// Share of the best, 0 to 1. `None` leaves the cell bare: no figure, or a single run.
-    pub shade: Option<f64>,
+    /// How much better in percent, negative for worse. `None` leaves the cell bare: nothing is
+    /// claimed.
+    pub better_pct: Option<f64>,
 }
 
-/// Figures under one label, one for each head.
+/// Changes under one label, one for each head.
 #[derive(Debug, Clone)]
 pub struct HeatRow {
     pub label: String,
@@ -33,42 +35,70 @@ pub struct Heat {
 const LABEL: f64 = 18.0;
 const CELL: f64 = 22.0;
 const GAP: f64 = 6.0;
-const HEAD: f64 = 18.0;
+const HEAD: f64 = 32.0;
 
-/// Steps of shade that an eye tells apart.
-const SHADES: [f64; 4] = [0.25, 0.5, 0.75, 0.9];
+/// Columns that stand side by side; more of them follow below.
+const COLUMNS: usize = 4;
+
+/// Percents at which a shade deepens: steps that an eye tells apart.
+const SHADES: [f64; 4] = [1.0, 3.0, 10.0, 30.0];
 
 impl Heat {
     /// Draws the chart. Labels stand above their row, so that they may be long.
     #[must_use]
     pub fn draw(&self) -> String {
-        let row_height = LABEL + CELL + GAP;
-        let mut svg = Svg::new(WIDTH, HEAD + row_height * coordinate_of(self.rows.len()));
-        let width = WIDTH / coordinate_of(self.heads.len().max(1));
-        for (index, head) in self.heads.iter().enumerate() {
-            let middle = (coordinate_of(index) + 0.5) * width;
-            svg.text("axis", (middle, 12.0), Anchor::Middle, &fitted(head, width - 4.0));
-        }
-        for (index, row) in self.rows.iter().enumerate() {
-            let top = HEAD + row_height * coordinate_of(index);
-            svg.text("label", (0.0, top + 13.0), Anchor::Start, &fitted(&row.label, WIDTH));
-            for (column, cell) in row.cells.iter().take(self.heads.len()).enumerate() {
-                let left = coordinate_of(column) * width;
-                let corner = (left + 1.0, top + LABEL);
-                svg.titled_rect(&shade(cell), corner, (width - 2.0, CELL), &cell.title);
-                let middle = (left + width / 2.0, top + LABEL + 15.0);
-                svg.text("value", middle, Anchor::Middle, &fitted(&cell.text, width));
+        let bands = self.heads.len().div_ceil(COLUMNS);
+        let band = HEAD + (LABEL + CELL + GAP) * coordinate_of(self.rows.len());
+        let mut svg = Svg::new(WIDTH, band * coordinate_of(bands.max(1)));
+        let width = WIDTH / coordinate_of(self.heads.len().clamp(1, COLUMNS));
+        for (index, heads) in self.heads.chunks(COLUMNS).enumerate() {
+            let top = band * coordinate_of(index);
+            draw_heads(&mut svg, heads, top, width);
+            for (row, y) in self.rows.iter().zip(0_u32..) {
+                let top = top + HEAD + (LABEL + CELL + GAP) * f64::from(y);
+                let cells = row.cells.iter().skip(index * COLUMNS).take(heads.len());
+                svg.text("label", (0.0, top + 13.0), Anchor::Start, &fitted(&row.label, WIDTH));
+                draw_cells(&mut svg, cells, top + LABEL, width);
             }
         }
         svg.finish(&self.title, &self.description)
     }
 }
 
+/// A head that is too wide breaks after the last hyphen that fits.
+fn draw_heads(svg: &mut Svg, heads: &[String], top: f64, width: f64) {
+    for (column, head) in heads.iter().enumerate() {
+        let middle = (coordinate_of(column) + 0.5) * width;
+        let fits = |end: &usize| width_of(head[..*end].chars().count()) < width;
+        let breaks = head.match_indices('-').map(|(at, _)| at + 1).filter(fits).last();
+        let whole = fits(&head.len()) || breaks.is_none();
+        let (above, below) = match breaks.filter(|_| !whole) {
+            Some(at) => head.split_at(at),
+            None => ("", head.as_str()),
+        };
+        for (text, y) in [(above, 11.0), (below, 25.0)] {
+            if !text.is_empty() {
+                svg.text("axis", (middle, top + y), Anchor::Middle, &fitted(text, width));
+            }
+        }
+    }
+}
+
+fn draw_cells<'a>(svg: &mut Svg, cells: impl Iterator<Item = &'a HeatCell>, top: f64, width: f64) {
+    for (cell, column) in cells.zip(0_u32..) {
+        let left = f64::from(column) * width;
+        svg.titled_rect(&shade(cell), (left + 1.0, top), (width - 2.0, CELL), &cell.title);
+        let middle = (left + width / 2.0, top + 15.0);
+        svg.text("value", middle, Anchor::Middle, &fitted(&cell.text, width));
+    }
+}
+
 fn shade(cell: &HeatCell) -> String {
-    match cell.shade.filter(|share| share.is_finite()) {
-        Some(share) => {
-            let step = SHADES.iter().filter(|limit| share >= **limit).count();
-            format!("heat h{step}")
+    match cell.better_pct.filter(|pct| pct.is_finite()) {
+        Some(pct) => {
+            let step = SHADES.iter().filter(|limit| pct.abs() >= **limit).count();
+            let side = if pct < 0.0 { "worse" } else { "better" };
+            format!("heat {side} h{step}")
         }
         None => "heat bare".to_owned(),
     }
@@ -78,42 +108,54 @@ fn shade(cell: &HeatCell) -> String {
 mod tests {
     use super::*;
 
+    fn cell(text: &str, better_pct: Option<f64>) -> HeatCell {
+        HeatCell { text: text.into(), title: format!("{text} exactly"), better_pct }
+    }
+
     #[test]
-    fn a_cell_without_a_figure_is_bare_and_says_why() {
-        let cell = |text: &str, shade| HeatCell {
-            text: text.into(),
-            title: format!("{text} exactly"),
-            shade,
-        };
+    fn what_is_not_claimed_is_bare_and_says_why() {
         let heat = Heat {
-            title: "Share of the best".into(),
+            title: "Since v1".into(),
             description: "d".into(),
-            heads: vec!["balanced".into(), "thinking".into()],
+            heads: vec!["balanced-lite@1".into(), "a-scenario-with-a-long-name".into()],
             rows: vec![HeatRow {
-                label: "vllm".into(),
-                cells: vec![cell("0.93", Some(0.93)), cell("-", None)],
+                label: "qwen3-8b".into(),
+                cells: vec![cell("+4.0 %", Some(4.0)), cell("−2.0 %", None)],
             }],
         };
         expect_test::expect![[r#"
-            <svg class="chart" role="img" viewBox="0 0 360 64"><title>Share of the best</title><desc>d</desc>
-            <text class="axis" x="90" y="12" text-anchor="middle">balanced</text>
-            <text class="axis" x="270" y="12" text-anchor="middle">thinking</text>
-            <text class="label" x="0" y="31">vllm</text>
-            <rect class="heat h4" x="1" y="36" width="178" height="22"><title>0.93 exactly</title></rect>
-            <text class="value" x="90" y="51" text-anchor="middle">0.93</text>
-            <rect class="heat bare" x="181" y="36" width="178" height="22"><title>- exactly</title></rect>
-            <text class="value" x="270" y="51" text-anchor="middle">-</text>
+            <svg class="chart" role="img" viewBox="0 0 360 78"><title>Since v1</title><desc>d</desc>
+            <text class="axis" x="90" y="25" text-anchor="middle">balanced-lite@1</text>
+            <text class="axis" x="270" y="25" text-anchor="middle">a-scenario-with-a-long-name</text>
+            <text class="label" x="0" y="45">qwen3-8b</text>
+            <rect class="heat better h2" x="1" y="50" width="178" height="22"><title>+4.0 % exactly</title></rect>
+            <text class="value" x="90" y="65" text-anchor="middle">+4.0 %</text>
+            <rect class="heat bare" x="181" y="50" width="178" height="22"><title>−2.0 % exactly</title></rect>
+            <text class="value" x="270" y="65" text-anchor="middle">−2.0 %</text>
             </svg>"#]]
         .assert_eq(&heat.draw());
     }
 
     #[test]
-    fn a_wild_share_stays_within_the_shades() {
-        for (share, expected) in
-            [(f64::NAN, "heat bare"), (1e12, "heat h4"), (-1.0, "heat h0"), (0.5, "heat h2")]
-        {
-            let cell = HeatCell { text: "x".into(), title: "x".into(), shade: Some(share) };
-            assert_eq!(shade(&cell), expected, "{share}");
+    fn more_columns_than_fit_follow_below_and_long_heads_break() {
+        let heads: Vec<String> = (1..=6).map(|n| format!("long-input-lite@{n}")).collect();
+        let cells = heads.iter().map(|head| cell(head, None)).collect();
+        let rows = vec![HeatRow { label: "m".into(), cells }];
+        let svg = Heat { title: "t".into(), description: "d".into(), heads, rows }.draw();
+        assert_eq!(svg.matches(">m</text>").count(), 2, "the label stands in each band: {svg}");
+        assert!(svg.contains(">long-input-</text>") && svg.contains(">lite@6</text>"), "{svg}");
+    }
+
+    #[test]
+    fn a_wild_change_stays_within_the_shades() {
+        for (pct, expected) in [
+            (f64::NAN, "heat bare"),
+            (1e12, "heat better h4"),
+            (-1e12, "heat worse h4"),
+            (0.0, "heat better h0"),
+            (-3.5, "heat worse h2"),
+        ] {
+            assert_eq!(shade(&cell("x", Some(pct))), expected, "{pct}");
         }
     }
 }

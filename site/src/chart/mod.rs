@@ -96,12 +96,15 @@ fn coordinate_of(count: usize) -> f64 {
     f64::from(u32::try_from(count).unwrap_or(u32::MAX))
 }
 
+/// Width of so many characters at the label's size.
+fn width_of(characters: usize) -> f64 {
+    // The mean over common sans-serif fonts.
+    coordinate_of(characters) * 6.4
+}
+
 /// `text` cut to what fits into `width` units at the label's size.
 fn fitted(text: &str, width: f64) -> String {
-    // A label's character is 6.4 units wide on average; the mean over common sans-serif fonts.
-    let fit = (0..text.chars().count())
-        .take_while(|n| f64::from(u32::try_from(*n).unwrap_or(u32::MAX)) * 6.4 < width)
-        .count();
+    let fit = (0..text.chars().count()).take_while(|n| width_of(*n) < width).count();
     if fit >= text.chars().count() {
         return text.to_owned();
     }

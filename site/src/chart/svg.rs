@@ -33,12 +33,14 @@ pub struct Svg {
     body: String,
     width: f64,
     height: f64,
+    /// Something in it leads elsewhere.
+    linked: bool,
 }
 
 impl Svg {
     #[must_use]
     pub fn new(width: f64, height: f64) -> Self {
-        Self { body: String::new(), width, height }
+        Self { body: String::new(), width, height, linked: false }
     }
 
     pub fn line(&mut self, class: &str, from: (f64, f64), to: (f64, f64)) {
@@ -67,10 +69,23 @@ impl Svg {
 
     /// A dot with a text that shows on hovering.
     pub fn dot(&mut self, class: &str, center: (f64, f64), radius: f64, title: &str) {
-        let (x, y, r) = (coordinate(center.0), coordinate(center.1), coordinate(radius));
-        let title = escape::html(title);
+        self.push(&circle(class, center, radius, title));
+    }
+
+    /// A dot that leads to `address`. The table beside the chart has the same link, so that the tab
+    /// key passes this one by.
+    pub fn linked_dot(
+        &mut self,
+        class: &str,
+        center: (f64, f64),
+        radius: f64,
+        (title, address): (&str, &str),
+    ) {
+        self.linked = true;
+        let name = escape::html(title);
+        let circle = circle(class, center, radius, title);
         self.push(&format!(
-            r#"<circle class="{class}" cx="{x}" cy="{y}" r="{r}"><title>{title}</title></circle>"#
+            r#"<a href="{address}" tabindex="-1" aria-label="{name}">{circle}</a>"#
         ));
     }
 
@@ -133,8 +148,10 @@ impl Svg {
             text => format!("<desc>{}</desc>", escape::html(text)),
         };
         format!(
-            "<svg class=\"{class}\" role=\"img\" viewBox=\"0 0 {width} {height}\">\
+            "<svg class=\"{class}\" role=\"{role}\" viewBox=\"0 0 {width} {height}\">\
              <title>{title}</title>{description}\n{body}</svg>",
+            // What is an image to a screen reader has no links.
+            role = if self.linked { "group" } else { "img" },
             title = escape::html(title),
             body = self.body
         )
@@ -144,6 +161,12 @@ impl Svg {
         self.body.push_str(element);
         self.body.push('\n');
     }
+}
+
+fn circle(class: &str, center: (f64, f64), radius: f64, title: &str) -> String {
+    let (x, y, r) = (coordinate(center.0), coordinate(center.1), coordinate(radius));
+    let title = escape::html(title);
+    format!(r#"<circle class="{class}" cx="{x}" cy="{y}" r="{r}"><title>{title}</title></circle>"#)
 }
 
 /// A path through `points`, without those that change nothing at one decimal.

@@ -16,6 +16,8 @@ pub struct TrendPoint {
     pub mark: Mark,
     /// What shows on hovering.
     pub text: String,
+    /// Where the point leads, as an address fit for markup.
+    pub address: Option<String>,
 }
 
 /// A stretch of one level, first and last point included.
@@ -156,7 +158,10 @@ fn draw_panel(svg: &mut Svg, panel: &TrendPanel, frame: &Frame) {
     for (index, point) in panel.points.iter().enumerate().filter(|(_, p)| p.value.is_finite()) {
         let class = format!("dot {}", point.mark.class());
         let center = (frame.x.at(coordinate_of(index)), frame.y.at(point.value));
-        svg.dot(&class, center, 3.0, &point.text);
+        match &point.address {
+            Some(address) => svg.linked_dot(&class, center, 3.0, (&point.text, address)),
+            None => svg.dot(&class, center, 3.0, &point.text),
+        }
     }
 }
 
@@ -193,6 +198,7 @@ mod tests {
             range: (half > 0.0).then_some((value - half, value + half)),
             mark: if half > 0.0 { Mark::Color } else { Mark::Gray },
             text: format!("{label}: {value}"),
+            address: None,
         }
     }
 
@@ -237,6 +243,16 @@ mod tests {
             <circle class="dot gray" cx="354" cy="24" r="3"><title>v0.10.0: 150</title></circle>
             </svg>"#]]
         .assert_eq(&trends(vec![panel]).draw());
+    }
+
+    #[test]
+    fn a_point_leads_to_its_run_and_the_tab_key_passes_it_by() {
+        let mut led = point("v1", 100.0, 2.0);
+        led.address = Some("../run/1/index.html".into());
+        let svg = trends(vec![panel(vec![led, point("v2", 90.0, 1.0)], Vec::new())]).draw();
+        let link = r#"<a href="../run/1/index.html" tabindex="-1" aria-label="v1: 100"><circle"#;
+        assert!(svg.contains(link), "{svg}");
+        assert!(svg.starts_with(r#"<svg class="chart" role="group""#), "links are no image: {svg}");
     }
 
     #[test]

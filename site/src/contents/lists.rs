@@ -1,13 +1,7 @@
-//! The pages that are lists, each cut into parts: scenarios, trends, health, corrections, imports.
-
-use std::collections::BTreeMap;
-
-use schema::trend::Trend;
-use schema::verdict::Cell;
+//! The pages that are lists, each cut into parts: scenarios, health, corrections, imports.
 
 use super::{Contents, Page, Sources};
 use crate::catalog;
-use crate::judged::Judged;
 use crate::link::Target;
 use crate::template::value;
 use crate::view::by_scenario::ByScenario;
@@ -15,42 +9,9 @@ use crate::view::corrections::{self, CorrectionsView};
 use crate::view::health::{self, HealthView};
 use crate::view::imports::{self, ImportsView, ReportView};
 use crate::view::pager::{Part, split};
-use crate::view::release::Related;
-use crate::view::trend::{TrendLine, TrendView, TrendsView};
 
 /// Rows of a part, of about a kilobyte each.
-const ROWS: usize = 60;
-
-/// What trends are grouped by: engine, hardware, model.
-type TrendKey<'a> = (&'a str, &'a str, &'a str);
-
-fn trends(judged: &Judged) -> BTreeMap<TrendKey<'_>, Vec<&Trend>> {
-    let mut groups: BTreeMap<TrendKey, Vec<&Trend>> = BTreeMap::new();
-    for trend in &judged.trends {
-        let cell = &trend.cell;
-        groups.entry((&cell.engine, &cell.hardware, &cell.model)).or_default().push(trend);
-    }
-    groups
-}
-
-fn trend_target(cell: &Cell) -> Target {
-    Target::Trend {
-        engine: cell.engine.clone(),
-        hardware: cell.hardware.clone(),
-        model: cell.model.clone(),
-    }
-}
-
-/// The pages of trends whose cells pass `test`.
-pub(super) fn trend_pages(judged: &Judged, test: impl Fn(&Cell) -> bool) -> Vec<Related> {
-    let groups = trends(judged).into_values().filter(|group| test(&group[0].cell));
-    let page = |group: Vec<&Trend>| {
-        let mut page = TrendLine::new(&group, trend_target(&group[0].cell)).page;
-        page.text = format!("Over releases: {}", page.text);
-        page
-    };
-    groups.map(page).collect()
-}
+pub(super) const ROWS: usize = 60;
 
 impl<'a> Contents<'a> {
     /// Every page that is a list.
@@ -77,44 +38,6 @@ impl<'a> Contents<'a> {
                 let at = ("scenario", target);
                 pages.push(self.page(at, &scenario, crumbs, sources, move || value(&view)));
             }
-        }
-        pages
-    }
-
-    fn trends(&'a self) -> Vec<Page<'a>> {
-        let mut pages = Vec::new();
-        let mut lines = Vec::new();
-        let whole = "Trends".to_owned();
-        for ((engine, hardware, model), group) in trends(self.judged) {
-            let target = trend_target(&group[0].cell);
-            lines.push(TrendLine::new(&group, target.clone()));
-            let runs = self.catalog.runs_where(|record| {
-                (record.engine.name.as_str(), record.hardware.id.as_str()) == (engine, hardware)
-                    && record.model.id == model
-            });
-            let sources = Sources::runs(runs).with(self.events());
-            let title = format!("{engine} serving {model} on {hardware}");
-            let crumbs = vec![(whole.clone(), Some(Target::Trends {})), (title.clone(), None)];
-            // A part holds whole cells, since a chart is one cell's.
-            let cells: Vec<Vec<&Trend>> =
-                group.chunk_by(|a, b| a.cell == b.cell).map(<[_]>::to_vec).collect();
-            let points = group.iter().map(|trend| trend.points.len()).max().unwrap_or(1);
-            let most = (CELLS_POINTS / points.max(1)).clamp(1, 6);
-            for Part { target, rows, pager } in split(&target, cells, most) {
-                let at = ("trend", target);
-                let (crumbs, sources) = (crumbs.clone(), sources.clone());
-                pages.push(self.page(at, &title, crumbs, sources, move || {
-                    let mut view = TrendView::new(&rows.concat());
-                    view.pager.clone_from(&pager);
-                    value(&view)
-                }));
-            }
-        }
-        for Part { target, rows, pager } in split(&Target::Trends {}, lines, ROWS) {
-            let view = TrendsView { lines: rows, pager };
-            let crumbs = vec![(whole.clone(), None)];
-            let at = ("trends", target);
-            pages.push(self.page(at, &whole, crumbs, self.everything(), move || value(&view)));
         }
         pages
     }
@@ -172,6 +95,3 @@ impl<'a> Contents<'a> {
         pages
     }
 }
-
-/// Points of a part of a page of trends, over its cells.
-const CELLS_POINTS: usize = 60;

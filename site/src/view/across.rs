@@ -3,15 +3,18 @@
 
 use schema::campaign::CampaignRecord;
 use schema::metric::by_name;
+use schema::run::Kind;
 use schema::verdict::VerdictKind;
 use serde::Serialize;
 
 use super::by_hardware::CampaignLine;
 use super::diff::{self, ChangedFlag, Count, DiffRow, Pair};
 use super::health::{self, FailureRow};
+use super::heat;
 use super::overview::Matrix;
 use super::release::{extent, notices};
 use crate::catalog::{self, Catalog, ReleaseKey, Run};
+use crate::chart::Chart;
 use crate::judged::Judged;
 use crate::link::Target;
 use crate::{format, order, outside};
@@ -28,8 +31,8 @@ pub struct AcrossView {
     /// Failing cells beyond those listed; the health page has them all.
     pub more_failures: usize,
     pub campaigns: Vec<CampaignLine>,
-    /// Measures the release again.
-    pub again: String,
+    /// Measures the release again; none where others published all that there is of it.
+    pub again: Option<String>,
 }
 
 /// The release on one hardware.
@@ -50,6 +53,8 @@ pub struct Since {
     pub target: Target,
     pub conclusion: String,
     pub counts: Vec<Count>,
+    /// Output throughput of each model in each scenario against the release before.
+    pub heat: Option<Chart>,
     /// Rows whose verdict claims something, the worst first.
     pub rows: Vec<DiffRow>,
     /// Flags whose effective value differs, with the model.
@@ -99,7 +104,10 @@ impl AcrossView {
                 .filter(|stored| measures(&stored.record, engine, release))
                 .map(|stored| CampaignLine::new(&stored.path, &stored.record))
                 .collect(),
-            again: outside::command(&again),
+            again: runs
+                .iter()
+                .any(|run| run.record.kind != Kind::Imported)
+                .then(|| outside::command(&again)),
         }
     }
 }
@@ -146,8 +154,9 @@ fn since(pair: &Pair, found: &registry::diff::Diff) -> Since {
     Since {
         baseline: outside::name(&pair.baseline),
         target: pair.target(),
-        conclusion: diff::conclusion(found).to_owned(),
+        conclusion: diff::conclusion(found),
         counts: diff::counts(found),
+        heat: heat::of(pair, found),
         rows: rows.into_iter().map(diff::line).collect(),
         changed,
         noise: noise

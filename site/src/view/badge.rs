@@ -22,7 +22,7 @@ pub enum Tone {
 }
 
 /// A few words in a box, with a sentence for whoever asks.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Badge {
     pub text: String,
     pub title: String,
@@ -156,10 +156,45 @@ pub fn findings(runs: &[&Run]) -> Vec<Finding> {
     found.into_iter().map(finding).collect()
 }
 
+/// Takes the badges that all of `rows` have out of them, to be said once; of a single row none.
+pub fn take_common<'a>(rows: impl Iterator<Item = &'a mut Vec<Badge>>) -> Vec<Badge> {
+    let mut rows: Vec<&mut Vec<Badge>> = rows.collect();
+    let [first, rest @ ..] = rows.as_slice() else { return Vec::new() };
+    if rest.is_empty() {
+        return Vec::new();
+    }
+    let everywhere = |badge: &&Badge| rest.iter().all(|row| row.contains(badge));
+    let common: Vec<Badge> = first.iter().filter(everywhere).cloned().collect();
+    for row in &mut rows {
+        row.retain(|badge| !common.contains(badge));
+    }
+    common
+}
+
 fn badge(tone: Tone, text: &str, title: &str) -> Badge {
     Badge { text: outside::name(text), title: outside::message(title), tone }
 }
 
 fn of(count: usize, all: usize, word: &str) -> String {
     if count == all { word.to_owned() } else { format!("{count} of {all} {word}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_all_rows_say_is_said_once() {
+        let badges = |texts: &[&str]| -> Vec<Badge> {
+            texts.iter().map(|text| badge(Tone::Soft, text, "why")).collect()
+        };
+        let mut rows = [badges(&["imported", "W04"]), badges(&["W11", "imported"])];
+        assert_eq!(take_common(rows.iter_mut()), badges(&["imported"]));
+        assert_eq!(rows, [badges(&["W04"]), badges(&["W11"])]);
+        let mut alone = [badges(&["imported"])];
+        assert!(take_common(alone.iter_mut()).is_empty() && alone[0].len() == 1);
+        // The same rule with another finding is not the same thing said twice.
+        let mut rows = [badges(&["W04"]), vec![badge(Tone::Soft, "W04", "another")]];
+        assert!(take_common(rows.iter_mut()).is_empty());
+    }
 }

@@ -4,13 +4,13 @@ use schema::metric::{Metric, by_name};
 use schema::run::Kind;
 use serde::Serialize;
 
-use super::badge::{self, Badge};
-use super::charts::mark_of;
-use super::fact;
+use super::badge::{self, Badge, Finding};
+use super::config::Shared;
 use super::figure::{self, Figure, Head};
 use super::release::Related;
+use super::{bars, fact, grid};
 use crate::catalog::{self, Catalog, Cell, Run};
-use crate::chart::{Bar, BarGroup, Bars, Chart};
+use crate::chart::Chart;
 use crate::format::Scale;
 use crate::judged;
 use crate::link::Target;
@@ -27,10 +27,20 @@ pub struct Beside {
     pub device: String,
     /// Some of the figures are claimed by others.
     pub claimed: bool,
+    /// Where the claims were read.
+    pub reports: Vec<Related>,
     pub fastest: Vec<Fastest>,
     pub scenarios: Vec<Related>,
+    /// What of the configuration is the same in every row, and so stands in none.
+    pub shared: Vec<String>,
+    /// Some row has more of a configuration than that.
+    pub distinct: bool,
+    /// Badges of every row.
+    pub common: Vec<Badge>,
     pub tables: Vec<Table>,
-    pub chart: Option<Chart>,
+    pub charts: Vec<Chart>,
+    /// What the rules find in the runs behind the tables.
+    pub findings: Vec<Finding>,
 }
 
 /// One metric, engines by scenarios.
@@ -65,43 +75,60 @@ pub struct Fastest {
     pub others: usize,
 }
 
-/// An engine in one configuration, with a place for each scenario.
-struct Line<'a, 'b> {
-    first: &'a Cell<'b>,
-    cells: Vec<Option<&'a Cell<'b>>>,
-}
-
 impl Beside {
     /// The engines that served `model` on `hardware`.
     #[must_use]
     pub fn new(catalog: &Catalog, model: &str, hardware: &str) -> Self {
         let runs = latest(catalog, model, hardware);
         let cells = catalog::cells(&runs);
-        let every: Vec<&Cell> = cells.iter().collect();
-        let mut scenarios: Vec<&str> =
-            cells.iter().map(|cell| cell.key.scenario.as_str()).collect();
-        scenarios.sort_by(|a, b| order::scenarios(a, b));
-        scenarios.dedup();
-        let lines = lines(&cells, &scenarios);
+        let scenarios = grid::scenarios(&cells);
+        let rows = laid(&cells, &scenarios);
+        let firsts: Vec<&Run> =
+            rows.iter().filter_map(|row| row.first.runs.first().copied()).collect();
+        let shared = Shared::of(&firsts);
+        let (tables, common) = tables(&rows, &shared);
         let scenario = |name: &&str| Related {
             text: outside::name(name),
             target: Target::Scenario { scenario: (*name).to_owned() },
         };
+        let series = |row: &grid::Row| {
+            let config = own_config(row.first, &shared);
+            let parts = [engine(row.first), config];
+            outside::name(parts.join(", ").trim_end_matches(", "))
+        };
+        let named: Vec<(String, &grid::Row)> = rows.iter().map(|row| (series(row), row)).collect();
         Self {
             hardware: outside::name(hardware),
             hardware_page: Target::Hardware { hardware: hardware.to_owned() },
             device: fact::device(&runs),
             claimed: runs.iter().any(|run| run.record.kind == Kind::Imported),
-            fastest: fastest(catalog, model, hardware),
+            reports: reports(&runs),
+            fastest: fastest(catalog, model, hardware, &shared),
             scenarios: scenarios.iter().map(scenario).collect(),
-            tables: METRICS
-                .iter()
-                .filter_map(|name| by_name(name))
-                .map(|metric| table(metric, &lines, &every))
-                .collect(),
-            chart: chart(&lines, &scenarios),
+            distinct: tables.iter().flat_map(|table| &table.rows).any(|row| !row.config.is_empty()),
+            shared: shared.shown(),
+            common,
+            tables,
+            charts: bars::charts(&named, &scenarios),
+            findings: badge::findings(&runs),
         }
     }
+}
+
+/// The reports that any of `runs` was read from.
+fn reports(runs: &[&Run]) -> Vec<Related> {
+    let mut found: Vec<(String, String)> = runs
+        .iter()
+        .filter(|run| run.record.kind == Kind::Imported)
+        .filter_map(|run| super::imports::report_of(run.path))
+        .collect();
+    found.sort();
+    found.dedup();
+    let related = |(source, file): (String, String)| Related {
+        text: outside::name(&format!("{source} {file}")),
+        target: Target::Report { source, file },
+    };
+    found.into_iter().map(related).collect()
 }
 
 /// The runs of each engine's latest release; of published blocks, those that repeat no other.
@@ -113,34 +140,18 @@ fn latest<'a, 'b>(catalog: &'a Catalog<'b>, model: &str, hardware: &str) -> Vec<
     latest
 }
 
-fn lines<'a, 'b>(cells: &'a [Cell<'b>], scenarios: &[&str]) -> Vec<Line<'a, 'b>> {
-    let mut lines: Vec<Line> = Vec::new();
-    for cell in cells {
-        let Some(column) = scenarios.iter().position(|name| *name == cell.key.scenario) else {
-            continue;
-        };
-        let name = |cell: &Cell| (engine(cell), cell.key.config.clone(), cell.key.kind);
-        let free = |line: &&mut Line<'a, 'b>| {
-            line.cells[column].is_none() && name(line.first) == name(cell)
-        };
-        match lines.iter_mut().find(free) {
-            Some(line) => line.cells[column] = Some(cell),
-            None => {
-                let mut places = vec![None; scenarios.len()];
-                places[column] = Some(cell);
-                lines.push(Line { first: cell, cells: places });
-            }
-        }
-    }
-    lines.sort_by(|a, b| {
-        // What was measured here comes before what others claim.
-        (a.first.key.kind == "imported", engine(a.first), &a.first.key.config).cmp(&(
-            b.first.key.kind == "imported",
-            engine(b.first),
-            &b.first.key.config,
-        ))
-    });
-    lines
+/// The rows of engines and configurations: what was measured here before what others claim.
+fn laid<'a, 'b>(cells: &'a [Cell<'b>], scenarios: &[&str]) -> Vec<grid::Row<'a, 'b>> {
+    let name = |cell: &Cell| {
+        (cell.key.kind == "imported", engine(cell), cell.key.config.clone(), cell.key.kind)
+    };
+    let mut rows = grid::rows(cells, scenarios, name);
+    rows.sort_by_key(|row| name(row.first));
+    rows
+}
+
+fn own_config(cell: &Cell, shared: &Shared) -> String {
+    cell.runs.first().map(|run| shared.rest(run)).unwrap_or_default()
 }
 
 fn engine(cell: &Cell) -> String {
@@ -158,30 +169,31 @@ fn release_page(cell: &Cell) -> Related {
     Related { text, target }
 }
 
-fn table(metric: &'static Metric, lines: &[Line], every: &[&Cell]) -> Table {
-    let scale = figure::scale(metric, every);
-    let figure = |cell: &Option<&Cell>| {
-        cell.map_or_else(|| Figure::missing("not run"), |cell| Figure::of(metric, scale, cell))
+/// The tables of [`METRICS`], and the badges that every row has.
+fn tables(rows: &[grid::Row], shared: &Shared) -> (Vec<Table>, Vec<Badge>) {
+    let mut badges: Vec<Vec<Badge>> = rows.iter().map(grid::Row::badges).collect();
+    let common = badge::take_common(badges.iter_mut());
+    let every: Vec<&Cell> =
+        rows.iter().flat_map(|row| row.cells.iter().flatten().copied()).collect();
+    let table = |metric: &'static Metric| {
+        let scale = figure::scale(metric, &every);
+        let figure = |cell: &Option<&Cell>| {
+            cell.map_or_else(|| Figure::missing("not run"), |cell| Figure::of(metric, scale, cell))
+        };
+        let row = |(row, badges): (&grid::Row, &Vec<Badge>)| Row {
+            engine: release_page(row.first),
+            config: own_config(row.first, shared),
+            claimed: row.first.key.kind == "imported",
+            figures: row.cells.iter().map(figure).collect(),
+            badges: badges.clone(),
+        };
+        let rows = rows.iter().zip(&badges).map(row).collect();
+        Table { head: Head::of(metric, scale), rows }
     };
-    let row = |line: &Line| {
-        let mut badges: Vec<Badge> = Vec::new();
-        for badge in line.cells.iter().flatten().flat_map(|cell| badge::of_cell(cell)) {
-            if !badges.iter().any(|known| known.text == badge.text) {
-                badges.push(badge);
-            }
-        }
-        Row {
-            engine: release_page(line.first),
-            config: outside::name(&line.first.key.config),
-            claimed: line.first.key.kind == "imported",
-            figures: line.cells.iter().map(figure).collect(),
-            badges,
-        }
-    };
-    Table { head: Head::of(metric, scale), rows: lines.iter().map(row).collect() }
+    (METRICS.iter().filter_map(|name| by_name(name)).map(table).collect(), common)
 }
 
-fn fastest(catalog: &Catalog, model: &str, hardware: &str) -> Vec<Fastest> {
+fn fastest(catalog: &Catalog, model: &str, hardware: &str, shared: &Shared) -> Vec<Fastest> {
     let mut found = Vec::new();
     for ranked in judged::best(catalog, model, hardware) {
         if ranked.level != "batch" {
@@ -204,9 +216,7 @@ fn fastest(catalog: &Catalog, model: &str, hardware: &str) -> Vec<Fastest> {
                     text: outside::name(&format!("{} {}", key.engine, key.release)),
                     target: crate::pages::target(&key),
                 },
-                config: run
-                    .map(|run| outside::name(&catalog::config(run.record)))
-                    .unwrap_or_default(),
+                config: run.map(|run| shared.rest(run)).unwrap_or_default(),
                 figure: Figure::median(&first.figure, scale),
                 launches: first.figure.n,
                 measured: first
@@ -222,47 +232,3 @@ fn fastest(catalog: &Catalog, model: &str, hardware: &str) -> Vec<Fastest> {
         .sort_by(|a, b| order::scenarios(&a.scenario, &b.scenario).then(a.claimed.cmp(&b.claimed)));
     found
 }
-
-fn chart(lines: &[Line], scenarios: &[&str]) -> Option<Chart> {
-    let metric = by_name(METRICS[0])?;
-    let scale = Scale::fit(metric.unit, 0.0);
-    let mut groups = Vec::new();
-    let mut rows = Vec::new();
-    for (column, scenario) in scenarios.iter().enumerate() {
-        let mut bars = Vec::new();
-        for line in lines {
-            let Some(cell) = line.cells[column] else { continue };
-            let figure = Figure::of(metric, scale, cell);
-            let spread = figure::summary(metric, cell);
-            let series = outside::name(&format!("{}, {}", engine(cell), cell.key.config));
-            rows.push(vec![
-                outside::name(scenario),
-                series.clone(),
-                figure.shown(),
-                figure.title.clone(),
-            ]);
-            bars.push(Bar {
-                series,
-                value: spread.map(|spread| spread.median),
-                range: spread.filter(|spread| spread.n > 1).map(|s| (s.min, s.max)),
-                text: if spread.is_some() { figure.shown() } else { "no figure".to_owned() },
-                mark: mark_of(cell),
-            });
-        }
-        groups.push(BarGroup { label: outside::name(scenario), bars });
-    }
-    if rows.is_empty() || rows.len() > BARS_MAX {
-        return None;
-    }
-    let title = "Output tokens per second".to_owned();
-    let caption =
-        "Median over launches, whiskers span them. Gray: a single run. Hollow: claimed by others."
-            .to_owned();
-    let unit = "tokens/s".to_owned();
-    let bars = Bars { title: title.clone(), description: caption.clone(), unit, groups };
-    let heads = ["Scenario", "Engine", "Output tokens/s", "Exactly"].map(str::to_owned).to_vec();
-    Some(Chart { title, caption, svg: bars.draw(), heads, rows })
-}
-
-/// A chart of more bars than this is no longer read; the tables have them all.
-const BARS_MAX: usize = 40;

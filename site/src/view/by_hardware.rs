@@ -11,6 +11,7 @@ use serde::Serialize;
 use super::fact::{self, FactGroup};
 use super::overview::{HardwareView, latest_on};
 use super::release::Related;
+use super::trends::{LINES_MAX, TrendLine};
 use crate::catalog::Catalog;
 use crate::link::Target;
 use crate::{format, order, outside};
@@ -25,6 +26,9 @@ pub struct ByHardware {
     pub models: Vec<Related>,
     pub releases: Vec<Related>,
     pub kernels: Vec<Related>,
+    /// How what gates went over releases.
+    pub trends: Vec<TrendLine>,
+    pub more_trends: usize,
     pub campaigns: Vec<CampaignLine>,
     pub epochs: Vec<EpochLine>,
 }
@@ -52,9 +56,17 @@ pub struct EpochLine {
 }
 
 impl ByHardware {
-    /// The page of `hardware`; `kernels` are the pages of op benches that the site has of it.
+    /// The page of `hardware`; `kernels` are the pages of op benches that the site has of it, and
+    /// `trends` its series.
     #[must_use]
-    pub fn new(catalog: &Catalog, hardware: &str, kernels: Vec<Related>) -> Self {
+    pub fn new(
+        catalog: &Catalog,
+        hardware: &str,
+        kernels: Vec<Related>,
+        mut trends: Vec<TrendLine>,
+    ) -> Self {
+        let more_trends = trends.len().saturating_sub(LINES_MAX);
+        trends.truncate(LINES_MAX);
         let runs = catalog.runs_where(|record| record.hardware.id == hardware);
         let names = |read: fn(&schema::run::RunRecord) -> &str| {
             let mut names: Vec<&str> = runs.iter().map(|run| read(run.record)).collect();
@@ -79,6 +91,8 @@ impl ByHardware {
             models: names(|record| &record.model.id).into_iter().map(model).collect(),
             releases: releases(catalog, hardware),
             kernels,
+            trends,
+            more_trends,
             campaigns: campaigns
                 .filter(|stored| stored.record.hardware == hardware)
                 .take(CAMPAIGNS_MAX)

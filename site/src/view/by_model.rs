@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::beside::Beside;
 use super::fact::{self, Fact};
 use super::release::{Related, extent};
+use super::trends::{LINES_MAX, TrendLine};
 use crate::catalog::{self, Catalog};
 use crate::link::Target;
 use crate::outside;
@@ -17,28 +18,34 @@ pub struct ByModel {
     pub facts: Vec<Fact>,
     pub hardware: Vec<Beside>,
     pub related: Vec<Related>,
+    /// How what gates went over releases.
+    pub trends: Vec<TrendLine>,
+    pub more_trends: usize,
 }
 
 impl ByModel {
     /// The page of `model`.
     #[must_use]
-    pub fn new(catalog: &Catalog, model: &str, trends: Vec<Related>) -> Self {
+    pub fn new(catalog: &Catalog, model: &str, mut trends: Vec<TrendLine>) -> Self {
         let runs = catalog.runs_where(|record| record.model.id == model);
         let mut hardware: Vec<&str> =
             runs.iter().map(|run| run.record.hardware.id.as_str()).collect();
         hardware.sort_by(|a, b| crate::order::natural(a, b));
         hardware.dedup();
-        let mut related = vec![Related {
+        let related = vec![Related {
             text: "Throughput against speed, and your price".to_owned(),
             target: Target::Frontier { model: model.to_owned() },
         }];
-        related.extend(trends);
+        let more_trends = trends.len().saturating_sub(LINES_MAX);
+        trends.truncate(LINES_MAX);
         Self {
             model: outside::name(model),
             extent: extent(&runs, &catalog::cells(&runs)),
             facts: fact::model(&runs),
             hardware: hardware.iter().map(|id| Beside::new(catalog, model, id)).collect(),
             related,
+            trends,
+            more_trends,
         }
     }
 }

@@ -164,7 +164,7 @@ impl DiffView {
             baseline_page: pair.release(&pair.baseline),
             candidate_page: pair.release(&pair.candidate),
             counts: counts(diff),
-            conclusion: conclusion(diff).to_owned(),
+            conclusion: conclusion(diff),
             models: models.into_values().map(|cells| model(pair, cells)).collect(),
             baseline_only: diff.baseline_only.iter().map(name).collect(),
             candidate_only: diff.candidate_only.iter().map(name).collect(),
@@ -209,19 +209,29 @@ pub fn counts(diff: &Diff) -> Vec<Count> {
 
 /// One sentence: what the reader may conclude.
 #[must_use]
-pub fn conclusion(diff: &Diff) -> &'static str {
+pub fn conclusion(diff: &Diff) -> String {
     let any = |kind| rows(diff).any(|row| row.verdict.verdict == kind);
-    if diff.cells.is_empty() {
+    let gating = rows(diff).filter(|row| row.gates).count();
+    let undecided = |row: &&Row| {
+        let kind = row.verdict.verdict;
+        row.gates && matches!(kind, VerdictKind::Inconclusive | VerdictKind::ChangedConfig)
+    };
+    let open = rows(diff).filter(undecided).count();
+    let known = if diff.cells.is_empty() {
         "The two releases share no cell."
     } else if any(VerdictKind::Regressed) {
         "Something got slower, and screen and confirmation agree on it."
     } else if any(VerdictKind::NewFailure) {
         "Something that ran before fails now."
-    } else if any(VerdictKind::Unchanged) || any(VerdictKind::Improved) {
-        "Nothing that gates got worse."
-    } else {
+    } else if open == gating {
         "No figure is judged better or worse: the differences below are estimates."
+    } else {
+        "Nothing that gates is known to be worse."
+    };
+    if open == 0 || open == gating {
+        return known.to_owned();
     }
+    format!("{known} Of {gating} figures that gate, {open} are undecided.")
 }
 
 fn model(pair: &Pair, mut cells: Vec<&CellDiff>) -> DiffModel {

@@ -15,6 +15,9 @@ const VALUES_MAX: usize = 4;
 /// More flags than this are counted, not listed: the record has them all.
 const FLAGS_MAX: usize = 200;
 
+/// Longest text of all flags together: a page has room for no more.
+const FLAGS_TEXT_MAX: usize = 16_000;
+
 /// One line of a list of facts.
 #[derive(Debug, Clone, Serialize)]
 pub struct Fact {
@@ -295,8 +298,14 @@ pub fn configuration(runs: &[&Run]) -> Vec<Fact> {
         }
     }
     flags.sort();
-    let more = flags.len().saturating_sub(FLAGS_MAX);
-    flags.truncate(FLAGS_MAX);
+    let mut text = 0;
+    let fits = |(flag, values): &&(String, Vec<String>)| {
+        text += flag.len() + values.iter().map(String::len).sum::<usize>();
+        text <= FLAGS_TEXT_MAX
+    };
+    let shown = flags.iter().take(FLAGS_MAX).take_while(fits).count();
+    let more = flags.len() - shown;
+    flags.truncate(shown);
     if more > 0 {
         flags.push((format!("and {more} more"), vec!["in the record".to_owned()]));
     }

@@ -36,10 +36,11 @@ pub fn half_range(summary: &Summary) -> Option<f64> {
     (summary.n > 1).then_some((summary.max - summary.min) / 2.0)
 }
 
-/// The spread of `metric` over the runs of `cell` that count.
+/// The spread of `metric` over the runs of `cell` that count; none where one of them is no number.
 #[must_use]
 pub fn summary(metric: &Metric, cell: &Cell) -> Option<Summary> {
-    registry::summary::of_metric(metric, cell.counted().map(|run| run.record))
+    let found = registry::summary::of_metric(metric, cell.counted().map(|run| run.record))?;
+    (found.min.is_finite() && found.max.is_finite()).then_some(found)
 }
 
 /// The scale that fits `metric` over all of `cells`, so that one column has one unit.
@@ -119,6 +120,9 @@ impl Figure {
     /// One value as it was measured, without repeats to round it by.
     #[must_use]
     pub fn single(value: f64, scale: Scale) -> Self {
+        if !value.is_finite() {
+            return Self::missing("no number");
+        }
         Self {
             text: format::rounded(value / scale.divisor, None),
             spread: None,
@@ -179,6 +183,9 @@ fn why_missing(metric: &Metric, cell: &Cell) -> String {
     }
     if !last.usable && record.metrics.is_some() {
         return format!("invalid: {}", record.validity.reasons.join("; "));
+    }
+    if metric.value(record).is_some_and(|value| !value.is_finite()) {
+        return "no number".to_owned();
     }
     absent(record, &path_of(metric)).unwrap_or("not recorded").to_owned()
 }

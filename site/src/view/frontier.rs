@@ -1,7 +1,7 @@
 //! Throughput against the speed that each user sees, for one model, and what a million tokens cost
 //! at a price that the reader brings.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use registry::summary::{self, Summary};
 use schema::metric::by_name;
@@ -9,9 +9,10 @@ use schema::run::{Kind, RunRecord};
 use serde::Serialize;
 
 use super::charts::mark_of;
+use super::config::Shared;
 use super::figure::Figure;
 use super::release::{Related, launches};
-use crate::catalog::{self, Catalog, Cell, ReleaseKey};
+use crate::catalog::{self, Catalog, Cell, ReleaseKey, Run};
 use crate::chart::{Chart, Pareto, ParetoPoint, ParetoSeries};
 use crate::format::{self, Scale};
 use crate::link::Target;
@@ -30,7 +31,13 @@ pub struct FrontierView {
 pub struct Load {
     pub name: String,
     pub anchor: String,
-    pub chart: Option<Chart>,
+    /// True for a ladder, whose rows are of different loads.
+    pub rungs: bool,
+    pub charts: Vec<Chart>,
+    /// What of the configuration is the same in every row, and so stands in none.
+    pub shared: Vec<String>,
+    /// Some row has more of a configuration than that.
+    pub distinct: bool,
     pub rows: Vec<FrontierRow>,
 }
 
@@ -75,11 +82,18 @@ impl FrontierView {
         let load = |name: String| {
             let cells = loads.remove(&name).unwrap_or_default();
             let placed = placed(&cells);
+            let firsts: Vec<&Run> =
+                placed.iter().filter_map(|placed| placed.cell.runs.first().copied()).collect();
+            let shared = Shared::of(&firsts);
+            let rows = rows(&placed, &shared);
             Load {
                 anchor: crate::link::anchor(&name),
                 name: outside::name(&name),
-                chart: chart(&name, &placed),
-                rows: rows(&placed),
+                rungs: placed.iter().any(|placed| placed.cell.key.scenario != name),
+                charts: charts(&name, &placed, &shared),
+                shared: shared.shown(),
+                distinct: rows.iter().any(|row| !row.config.is_empty()),
+                rows,
             }
         };
         Self {
@@ -146,50 +160,113 @@ fn placed<'a, 'b>(cells: &'a [(ReleaseKey, Cell<'b>)]) -> Vec<Placed<'a, 'b>> {
     placed
 }
 
-fn rows(placed: &[Placed]) -> Vec<FrontierRow> {
+fn rows(placed: &[Placed], shared: &Shared) -> Vec<FrontierRow> {
     let best = |here: &Placed| !placed.iter().any(|there| there.beats(here));
-    placed.iter().map(|here| row(here, best(here))).collect()
+    placed.iter().map(|here| row(here, shared, best(here))).collect()
 }
 
 /// More series than this have no colors and shapes of their own.
 const SERIES_MAX: usize = 6;
 
-fn chart(name: &str, placed: &[Placed]) -> Option<Chart> {
-    let mut series: Vec<ParetoSeries> = Vec::new();
-    let mut table = Vec::new();
+/// The points of one configuration, and the table's rows about them.
+struct Drawn<'a> {
+    field: (&'a str, bool),
+    series: ParetoSeries,
+    rows: Vec<Vec<String>>,
+}
+
+/// One chart where all series can be told apart, else one for each hardware, measured and claimed
+/// figures apart.
+fn charts(name: &str, placed: &[Placed], shared: &Shared) -> Vec<Chart> {
+    let drawn = series(placed, shared);
+    if drawn.len() <= SERIES_MAX {
+        return chart(name, &drawn.iter().collect::<Vec<_>>()).into_iter().collect();
+    }
+    let fields: BTreeSet<_> = drawn.iter().map(|drawn| drawn.field).collect();
+    let of = |(hardware, claimed): (&str, bool)| {
+        let own: Vec<&Drawn> = drawn.iter().filter(|d| d.field == (hardware, claimed)).collect();
+        let claimed = if claimed { ", claimed" } else { "" };
+        chart(&format!("{name} on {hardware}{claimed}"), &own)
+    };
+    fields.into_iter().filter_map(of).collect()
+}
+
+/// The series of `placed`: one for each engine in each configuration on each hardware.
+fn series<'a>(placed: &'a [Placed], shared: &Shared) -> Vec<Drawn<'a>> {
+    let several = placed.iter().any(|other| other.key.hardware != placed[0].key.hardware);
+    let same = |a: &Placed, b: &Placed| {
+        a.key == b.key && (&a.cell.key.config, a.field()) == (&b.cell.key.config, b.field())
+    };
+    let mut drawn: Vec<(&Placed, Drawn)> = Vec::new();
     for placed in placed {
         let Placed { key, cell, .. } = placed;
-        let label =
-            format!("{} {} on {}, {}", key.engine, key.release, key.hardware, cell.key.config);
-        let label = outside::name(&label);
+        let mut label = format!("{} {}", key.engine, key.release);
+        if several {
+            label.push_str(&format!(" on {}", key.hardware));
+        }
+        let config = own_config(cell, shared);
+        if !config.is_empty() {
+            label.push_str(&format!(", {config}"));
+        }
+        let label = outside::message(&label);
         let (x, y) = (placed.speed.median, placed.throughput.median);
         let shown = |value| format::rounded(value, None);
         let scenario = outside::name(&cell.key.scenario);
-        table.push(vec![label.clone(), scenario.clone(), shown(x), shown(y)]);
+        let row = vec![label.clone(), scenario.clone(), shown(x), shown(y)];
         let text = format!("{label}, {scenario}: {} and {} tokens/s", shown(x), shown(y));
         let point = ParetoPoint { x, y, mark: mark_of(cell), text };
-        match series.iter_mut().find(|known| known.label == label) {
-            Some(known) => known.points.push(point),
-            None => series.push(ParetoSeries { label, points: vec![point] }),
+        match drawn.iter_mut().find(|(known, _)| same(known, placed)) {
+            Some((_, known)) => {
+                known.series.points.push(point);
+                known.rows.push(row);
+            }
+            None => {
+                let series = ParetoSeries { label, points: vec![point] };
+                drawn.push((placed, Drawn { field: placed.field(), series, rows: vec![row] }));
+            }
         }
     }
-    if series.is_empty() || series.len() > SERIES_MAX {
+    drawn.into_iter().map(|(_, drawn)| drawn).collect()
+}
+
+fn own_config(cell: &Cell, shared: &Shared) -> String {
+    cell.runs.first().map(|run| shared.rest(run)).unwrap_or_default()
+}
+
+/// The chart of `drawn`; of too many series those that reach the highest throughput, with the names
+/// of the others.
+fn chart(name: &str, drawn: &[&Drawn]) -> Option<Chart> {
+    let highest = |drawn: &Drawn| drawn.series.points.iter().map(|p| p.y).fold(0.0, f64::max);
+    let mut best = drawn.to_vec();
+    best.sort_by(|a, b| highest(b).total_cmp(&highest(a)));
+    let others = best.split_off(best.len().min(SERIES_MAX));
+    if best.is_empty() {
         return None;
     }
     let title = format!("Throughput against speed, {}", outside::name(name));
-    let caption = "Up and to the right is better; faint points are beaten in both by another of \
-                   their kind. Gray: a single run. Hollow: claimed by others."
+    let mut caption = "Up and to the right is better; faint points are beaten in both by another \
+                       of their kind. Gray: a single run. Hollow: claimed by others."
         .to_owned();
+    if !others.is_empty() {
+        let names: Vec<&str> = others.iter().map(|drawn| drawn.series.label.as_str()).collect();
+        let text = format!(
+            "Drawn are the {} that reach the highest throughput; in the table alone: {}.",
+            best.len(),
+            names.join("; ")
+        );
+        caption = format!("{caption} {}", outside::message(&text));
+    }
     let pareto = Pareto {
         title: title.clone(),
         description: caption.clone(),
         x_label: "tokens/s that the median user sees".into(),
         y_label: "tokens/s of one GPU, or of a machine without".into(),
-        series,
+        series: best.iter().map(|drawn| drawn.series.clone()).collect(),
     };
     let heads = ["Engine", "Load", "Speed, tokens/s", "Throughput, tokens/s"];
     let heads = heads.map(str::to_owned).to_vec();
-    Some(Chart { title, caption, svg: pareto.draw(), heads, rows: table })
+    let rows = drawn.iter().flat_map(|drawn| drawn.rows.clone()).collect();
+    Some(Chart { title, caption, svg: pareto.draw(), heads, rows })
 }
 
 /// True where the first of speed and throughput is better in one and not worse in the other.
@@ -197,7 +274,7 @@ fn beats(a: (f64, f64), b: (f64, f64)) -> bool {
     a.0 >= b.0 && a.1 >= b.1 && a != b
 }
 
-fn row(placed: &Placed, best: bool) -> FrontierRow {
+fn row(placed: &Placed, shared: &Shared, best: bool) -> FrontierRow {
     let Placed { key, cell, speed, throughput } = placed;
     let per_s = Scale { unit: "/s", divisor: 1.0 };
     let hours: Vec<f64> = cell
@@ -223,7 +300,7 @@ fn row(placed: &Placed, best: bool) -> FrontierRow {
             target: Target::Hardware { hardware: key.hardware.clone() },
         },
         scenario: outside::name(&cell.key.scenario),
-        config: outside::name(&cell.key.config),
+        config: own_config(cell, shared),
         claimed: cell.runs.iter().any(|run| run.record.kind == Kind::Imported),
         n: launches(cell),
         speed: Figure::median(speed, per_s),
@@ -269,6 +346,28 @@ mod tests {
         ] {
             assert_eq!(load(scenario), expected);
         }
+    }
+
+    #[test]
+    fn of_too_many_series_the_best_are_drawn_and_the_others_named() {
+        let series = |index: u32| Drawn {
+            field: ("hw", false),
+            series: ParetoSeries {
+                label: format!("engine {index}"),
+                points: vec![ParetoPoint {
+                    x: 1.0,
+                    y: f64::from(index),
+                    mark: crate::chart::Mark::Gray,
+                    text: String::new(),
+                }],
+            },
+            rows: vec![vec![format!("engine {index}")]],
+        };
+        let drawn: Vec<Drawn> = (1..=8).map(series).collect();
+        let chart = chart("x", &drawn.iter().collect::<Vec<_>>()).expect("a chart");
+        assert!(chart.caption.ends_with("in the table alone: engine 2; engine 1."), "{chart:?}");
+        assert!(chart.svg.contains(">engine 8</text>") && !chart.svg.contains(">engine 2</text>"));
+        assert_eq!(chart.rows.len(), 8, "nothing is hidden");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 use registry::best::LEVELS;
 use registry::finding::StorageRule;
+use registry::groups::{GROUP_RULES, GroupRule};
 use schema::metric::{Better, Gates, METRICS, Metric, Unit};
 use schema::run::Level;
 use schema::verdict::VerdictKind;
@@ -142,6 +143,16 @@ impl MethodView {
             level: level(rule.level, rule.level_on_cpu),
             scope: rule.scope.words(),
         };
+        let over_several = |rule: &GroupRule| RuleLine {
+            id: rule.id,
+            title: rule.title,
+            why: rule.why,
+            level: level(rule.level, rule.level),
+            scope: rule.scope.to_owned(),
+        };
+        let mut rules: Vec<RuleLine> =
+            audit::RULES.iter().map(rule).chain(GROUP_RULES.iter().map(over_several)).collect();
+        rules.sort_by_key(|rule| rule.id);
         let storage = |rule: &StorageRule| StorageLine { id: rule.id, title: rule.title };
         let verdict = |(kind, meaning): &(VerdictKind, &'static str)| VerdictLine {
             verdict: words::verdict(*kind),
@@ -149,7 +160,7 @@ impl MethodView {
         };
         Self {
             metrics: FAMILIES.iter().map(family).collect(),
-            rules: audit::RULES.iter().map(rule).collect(),
+            rules,
             checks_rev: audit::CHECKS_REV,
             storage: registry::finding::STORAGE_RULES.iter().map(storage).collect(),
             verdicts: VERDICTS.iter().map(verdict).collect(),

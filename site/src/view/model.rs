@@ -1,6 +1,7 @@
 //! One model of a release page: charts, every metric, commands, configuration, runs.
 
 use schema::metric::{Gates, METRICS};
+use schema::run::Kind;
 use serde::Serialize;
 
 use super::badge::{self, Badge, Finding};
@@ -11,7 +12,7 @@ use super::{charts, words};
 use crate::catalog::{Cell, ReleaseKey, Run};
 use crate::chart::Chart;
 use crate::link::{self, Target};
-use crate::{format, outside};
+use crate::{format, outside, questions};
 
 /// One model in one configuration.
 #[derive(Debug, Clone, Serialize)]
@@ -60,8 +61,8 @@ pub struct Commands {
     /// Why there is no serve command.
     pub serve_absent: String,
     pub bench: Vec<String>,
-    /// Runs the same cells again on another machine.
-    pub again: String,
+    /// Runs the same cells again on another machine; none of what others published.
+    pub again: Option<String>,
 }
 
 /// A line of the list of runs.
@@ -175,12 +176,22 @@ impl Commands {
         let first = runs.first().map(|run| &run.record.engine);
         let (engine, release) =
             first.map(|engine| (engine.name.clone(), engine.release.clone())).unwrap_or_default();
-        let bench = |cell: &Cell| bench_command(&engine, &cell.key.scenario);
-        let bench = cells.iter().map(bench).collect();
+        let published = runs.iter().any(|run| run.record.kind == Kind::Imported);
+        // What others sent is not known request by request; a scenario by the same name is the
+        // nearest to it that can be sent.
+        let sent = |cell: &&Cell| !published || questions::is_known(&cell.key.scenario);
+        let mut bench: Vec<String> = Vec::new();
+        for cell in cells.iter().filter(sent) {
+            let command = bench_command(&engine, &cell.key.scenario);
+            if !bench.contains(&command) {
+                bench.push(command);
+            }
+        }
         let again =
             ["cargo", "xtask", "release-bench", &release, "--engine", &engine, "--model", model];
         let again: Vec<String> = again.into_iter().map(str::to_owned).collect();
-        Self { serve: commands, serve_absent: reason, bench, again: outside::command(&again) }
+        let again = (!published).then(|| outside::command(&again));
+        Self { serve: commands, serve_absent: reason, bench, again }
     }
 }
 

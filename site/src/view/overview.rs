@@ -12,6 +12,7 @@ use serde::Serialize;
 use super::badge::{self, Badge};
 use super::diff::{self, DiffRow, Pair};
 use super::figure::{self, Figure, Head};
+use super::grid;
 use super::release::{self, Related};
 use crate::catalog::{self, Catalog, Cell, ReleaseKey, Run};
 use crate::format::Scale;
@@ -109,6 +110,8 @@ pub struct Progress {
 pub struct Matrix {
     pub head: Head,
     pub scenarios: Vec<String>,
+    /// Badges of every row.
+    pub common: Vec<Badge>,
     pub rows: Vec<MatrixRow>,
 }
 
@@ -117,7 +120,7 @@ pub struct MatrixRow {
     pub model: String,
     pub config: String,
     pub figures: Vec<Figure>,
-    /// Badges over the row's cells, each text once.
+    /// Badges over the row's cells that not every row has, each text once.
     pub badges: Vec<Badge>,
 }
 
@@ -347,30 +350,20 @@ impl Matrix {
         let every: Vec<&Cell> = cells.iter().collect();
         let metric = by_name(METRIC);
         let scale = metric.map(|metric| figure::scale(metric, &every));
-        let mut scenarios: Vec<&str> =
-            cells.iter().map(|cell| cell.key.scenario.as_str()).collect();
-        scenarios.sort_by(|a, b| order::scenarios(a, b));
-        scenarios.dedup();
-        let figure = |cell: Option<&Cell>| match (cell, metric, scale) {
+        let scenarios = grid::scenarios(cells);
+        let figure = |cell: &Option<&Cell>| match (cell, metric, scale) {
             (Some(cell), Some(metric), Some(scale)) => Figure::of(metric, scale, cell),
             _ => Figure::missing("not run"),
         };
-        let rows = cells
-            .chunk_by(|a, b| (&a.key.model, &a.key.config) == (&b.key.model, &b.key.config))
-            .map(|group| {
-                let cell = |name: &&str| group.iter().find(|cell| cell.key.scenario == *name);
-                let mut badges: Vec<Badge> = Vec::new();
-                for badge in group.iter().flat_map(badge::of_cell) {
-                    if !badges.iter().any(|known| known.text == badge.text) {
-                        badges.push(badge);
-                    }
-                }
-                MatrixRow {
-                    model: outside::name(&group[0].key.model),
-                    config: outside::name(&group[0].key.config),
-                    figures: scenarios.iter().map(|name| figure(cell(name))).collect(),
-                    badges,
-                }
+        let laid =
+            grid::rows(cells, &scenarios, |cell| (cell.key.model.clone(), cell.key.config.clone()));
+        let mut rows: Vec<MatrixRow> = laid
+            .iter()
+            .map(|row| MatrixRow {
+                model: outside::name(&row.first.key.model),
+                config: outside::name(&row.first.key.config),
+                figures: row.cells.iter().map(figure).collect(),
+                badges: row.badges(),
             })
             .collect();
         let head = metric.zip(scale).map(|(metric, scale)| Head::of(metric, scale));
@@ -378,6 +371,7 @@ impl Matrix {
         Self {
             head: head.unwrap_or_else(none),
             scenarios: scenarios.into_iter().map(outside::name).collect(),
+            common: badge::take_common(rows.iter_mut().map(|row| &mut row.badges)),
             rows,
         }
     }

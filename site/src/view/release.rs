@@ -47,6 +47,8 @@ pub struct ReleaseView {
 #[derive(Debug, Clone, Serialize)]
 pub struct Table {
     pub heads: Vec<Head>,
+    /// Badges of every row.
+    pub common: Vec<Badge>,
     pub rows: Vec<Row>,
 }
 
@@ -140,7 +142,8 @@ impl Table {
             let of = |row: &Row| (row.model.clone(), row.config.clone());
             rows[index].first = index == 0 || of(&rows[index]) != of(&rows[index - 1]);
         }
-        Self { heads, rows }
+        let common = badge::take_common(rows.iter_mut().map(|row| &mut row.badges));
+        Self { heads, common, rows }
     }
 }
 

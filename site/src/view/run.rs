@@ -158,7 +158,7 @@ fn metrics(run: &Run) -> Vec<MetricLine> {
     let plain =
         METRICS.iter().filter(|metric| !metric.title.contains(' ') || !is_latency(metric.name));
     let line = |metric: &schema::metric::Metric| {
-        let value = metric.value(run.record);
+        let value = metric.value(run.record).filter(|value| value.is_finite());
         let scale = format::Scale::fit(metric.unit, value.unwrap_or(0.0));
         let figure = match value {
             Some(value) => Figure::single(value, scale),

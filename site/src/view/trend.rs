@@ -1,14 +1,21 @@
 //! How what gates went over the releases of an engine, for one model on one hardware. Series,
 //! levels and their changes come from `registry`.
 
-use schema::trend::{Change, Trend};
+use registry::diff::cells::cell_of;
+use registry::summary::{self, Summary};
+use schema::metric::by_name;
+use schema::run::RunRecord;
+use schema::trend::{Change, Point, Segment, Trend};
+use schema::verdict::Cell;
 use serde::Serialize;
 
 use super::figure::{Figure, Head};
+use super::pager::PartLink;
 use super::release::Related;
+use crate::catalog::Catalog;
 use crate::chart::{Break, Chart, Level, Mark, TrendPanel, TrendPoint, Trends};
 use crate::format::{self, Scale};
-use crate::link::Target;
+use crate::link::{self, Place, Target};
 use crate::outside;
 
 /// The series of one engine, hardware and model.
@@ -17,20 +24,18 @@ pub struct TrendView {
     pub engine: String,
     pub hardware: Related,
     pub model: Related,
-    /// One chart a scenario and configuration, a panel a metric.
-    pub charts: Vec<Chart>,
-    pub series: Vec<Series>,
-    pub pager: Vec<super::pager::PartLink>,
+    pub cells: Vec<CellView>,
+    pub pager: Vec<PartLink>,
 }
 
-/// One metric of one cell.
+/// What gates in one scenario and configuration: a chart with a panel a metric, a column each.
 #[derive(Debug, Clone, Serialize)]
-pub struct Series {
+pub struct CellView {
     pub anchor: String,
     pub scenario: String,
     pub config: String,
-    pub head: Head,
-    pub floor: String,
+    pub chart: Chart,
+    pub heads: Vec<Head>,
     pub points: Vec<PointLine>,
     pub changes: Vec<ChangeLine>,
 }
@@ -39,45 +44,41 @@ pub struct Series {
 #[derive(Debug, Clone, Serialize)]
 pub struct PointLine {
     pub release: Related,
+    /// The first of its runs.
+    pub run: Related,
     pub campaign: String,
     pub launches: usize,
-    pub figure: Figure,
-    /// Level of the stretch that the point lies in.
-    pub level: String,
-    /// Why the series breaks before this point.
+    pub figures: Vec<Figure>,
+    /// Why the series break before this point.
     pub epoch: String,
 }
 
 /// A change of level.
 #[derive(Debug, Clone, Serialize)]
 pub struct ChangeLine {
+    pub metric: String,
     pub release: String,
     pub after: String,
     pub step: String,
+    pub floor: String,
     pub worse: bool,
 }
 
-/// The line of a list of trends.
-#[derive(Debug, Clone, Serialize)]
-pub struct TrendsView {
-    pub lines: Vec<TrendLine>,
-    pub pager: Vec<super::pager::PartLink>,
-}
-
-/// An engine, hardware and model that have series.
-#[derive(Debug, Clone, Serialize)]
-pub struct TrendLine {
-    pub page: Related,
-    pub series: usize,
-    pub changes: usize,
-    pub worse: usize,
+/// One metric of a cell, with the launches behind each of its points.
+struct Series<'a> {
+    trend: &'a Trend,
+    scale: Scale,
+    launches: Vec<Option<Summary>>,
 }
 
 impl TrendView {
-    /// The view of `trends`, which share engine, hardware and model.
+    /// The view of `trends`, which share engine, hardware and model, for a page at `target`.
     #[must_use]
-    pub fn new(trends: &[&Trend]) -> Self {
+    pub fn new(catalog: &Catalog, trends: &[&Trend], target: &Target) -> Self {
         let cell = trends.first().map(|trend| trend.cell.clone()).unwrap_or_default();
+        let path = target.path(Place::Html).unwrap_or_default();
+        let depth = path.matches('/').count();
+        let cells = trends.chunk_by(|a, b| a.cell == b.cell);
         Self {
             engine: outside::name(&cell.engine),
             hardware: Related {
@@ -88,75 +89,212 @@ impl TrendView {
                 text: outside::name(&cell.model),
                 target: Target::Model { model: cell.model.clone() },
             },
-            charts: trends.chunk_by(|a, b| a.cell == b.cell).map(chart).collect(),
-            series: trends.iter().map(|trend| Series::new(trend)).collect(),
+            cells: cells.map(|trends| CellView::new(catalog, trends, depth)).collect(),
             pager: Vec::new(),
         }
     }
 }
 
-impl TrendLine {
-    /// The line of `trends`, whose page is `target`.
-    #[must_use]
-    pub fn new(trends: &[&Trend], target: Target) -> Self {
-        let changes = || trends.iter().flat_map(|trend| &trend.changes);
-        let cell = trends.first().map(|trend| &trend.cell);
-        let text = cell.map(|c| format!("{} serving {} on {}", c.engine, c.model, c.hardware));
+/// Where the page of a trend shows `cell`.
+#[must_use]
+pub fn anchor(cell: &Cell) -> String {
+    link::anchor(&format!("{}-{}", cell.config, cell.scenario))
+}
+
+impl CellView {
+    fn new(catalog: &Catalog, trends: &[&Trend], depth: usize) -> Self {
+        let cell = trends.first().map(|trend| trend.cell.clone()).unwrap_or_default();
+        let runs = runs_of(catalog, &cell);
+        let series: Vec<Series> = trends.iter().map(|trend| Series::new(trend, &runs)).collect();
+        let points = point_lines(catalog, &cell, &series);
+        let changes = |series: &Series| {
+            let line = |change: &Change| ChangeLine {
+                metric: outside::name(&series.trend.title),
+                release: outside::name(&change.release),
+                after: outside::name(&change.after),
+                step: format!("{} %", format::percent(change.step_pct)),
+                floor: format!("{} %", series.trend.floor_pct),
+                worse: change.worse,
+            };
+            series.trend.changes.iter().map(line).collect::<Vec<_>>()
+        };
         Self {
-            page: Related { text: outside::name(&text.unwrap_or_default()), target },
-            series: trends.len(),
-            changes: changes().count(),
-            worse: changes().filter(|change| change.worse).count(),
+            anchor: anchor(&cell),
+            scenario: outside::name(&cell.scenario),
+            config: outside::name(&cell.config),
+            chart: chart(catalog, &cell, &series, &points, depth),
+            heads: series.iter().map(Series::head).collect(),
+            changes: series.iter().flat_map(changes).collect(),
+            points,
         }
     }
 }
 
-/// The panels of `trends`, which are those of one cell.
-fn chart(trends: &[&Trend]) -> Chart {
-    let cell = trends.first().map(|trend| trend.cell.clone()).unwrap_or_default();
-    let title = outside::name(&format!("{}, {}", cell.scenario, cell.config));
-    let caption = "Median over the launches of each release and campaign. Lines are levels; a \
-                   dashed line is an epoch or a change of level. Gray: a single launch."
-        .to_owned();
-    let mut rows = Vec::new();
-    for trend in trends {
-        for line in Series::new(trend).points {
-            rows.push(vec![
-                outside::name(&trend.title),
-                line.release.text,
-                line.figure.text,
-                line.figure.title,
-            ]);
+/// The runs of `cell` that series are made of, in the order of their ids.
+fn runs_of<'a>(catalog: &Catalog<'a>, cell: &Cell) -> Vec<&'a RunRecord> {
+    let runs = catalog.runs.iter().filter(|run| run.usable).map(|run| run.record);
+    let same = |run: &&RunRecord| {
+        (&run.engine.name, &run.hardware.id, &run.model.id)
+            == (&cell.engine, &cell.hardware, &cell.model)
+            && cell_of(run) == *cell
+    };
+    runs.filter(same).collect()
+}
+
+impl<'a> Series<'a> {
+    fn new(trend: &'a Trend, runs: &[&RunRecord]) -> Self {
+        let largest = trend.points.iter().map(|point| point.value).fold(0.0, f64::max);
+        Self {
+            trend,
+            scale: Scale::fit(trend.unit, largest),
+            launches: trend.points.iter().map(|point| launches(trend, point, runs)).collect(),
         }
     }
+
+    fn head(&self) -> Head {
+        Head {
+            title: outside::name(&self.trend.title),
+            unit: self.scale.unit.into(),
+            name: self.trend.metric.clone(),
+        }
+    }
+
+    /// The figure of the point that `run` is the first run of.
+    fn figure(&self, run: &str) -> Figure {
+        let Some(index) = self.trend.points.iter().position(|point| point.run == run) else {
+            return Figure::missing("no launch of this release knows it");
+        };
+        let mut figure = match &self.launches[index] {
+            Some(found) => Figure::median(found, self.scale),
+            None => Figure::single(self.trend.points[index].value, self.scale),
+        };
+        let holds = |segment: &&Segment| (segment.first..=segment.last).contains(&index);
+        if let Some(segment) = self.trend.segments.iter().find(holds) {
+            let level = format::rounded(segment.level / self.scale.divisor, None);
+            figure.title = format!("{}; level {level} {}", figure.title, self.scale.unit);
+        }
+        figure
+    }
+}
+
+/// The launches behind `point`: as many of its release and campaign as it counts, from its first.
+fn launches(trend: &Trend, point: &Point, runs: &[&RunRecord]) -> Option<Summary> {
+    let metric = by_name(&trend.metric)?;
+    let values = runs
+        .iter()
+        .filter(|run| run.engine.release == point.release && run.id >= point.run)
+        .filter(|run| run.campaign.as_ref().map(|slot| &slot.id) == point.campaign.as_ref())
+        .filter_map(|run| metric.value(run).filter(|value| *value > 0.0));
+    summary::of(&values.take(point.launches).collect::<Vec<_>>())
+}
+
+/// A line for each release and campaign that any of `series` has a point of.
+fn point_lines(catalog: &Catalog, cell: &Cell, series: &[Series]) -> Vec<PointLine> {
+    let mut known: Vec<&Point> = Vec::new();
+    let longest = series.iter().max_by_key(|series| series.trend.points.len());
+    for point in longest.into_iter().chain(series).flat_map(|series| &series.trend.points) {
+        if !known.iter().any(|other| other.run == point.run) {
+            known.push(point);
+        }
+    }
+    let epoch = |point: &Point| {
+        series.iter().find_map(|Series { trend, .. }| {
+            let index = trend.points.iter().position(|other| other.run == point.run)?;
+            trend.segments.iter().find(|segment| segment.first == index)?.epoch.clone()
+        })
+    };
+    let line = |point: &&Point| PointLine {
+        release: Related {
+            text: outside::name(&point.release),
+            target: Target::ReleaseOn {
+                engine: cell.engine.clone(),
+                release: point.release.clone(),
+                hardware: cell.hardware.clone(),
+            },
+        },
+        run: Related { text: outside::name(&point.run), target: run_target(catalog, &point.run) },
+        campaign: outside::name(point.campaign.as_deref().unwrap_or("-")),
+        launches: point.launches,
+        figures: series.iter().map(|series| series.figure(&point.run)).collect(),
+        epoch: outside::message(&epoch(point).unwrap_or_default()),
+    };
+    known.iter().map(line).collect()
+}
+
+fn run_target(catalog: &Catalog, id: &str) -> Target {
+    let record = catalog.runs.iter().find(|run| run.record.id == id).map(|run| run.path);
+    Target::Run { id: id.to_owned(), record: record.unwrap_or_default().to_owned() }
+}
+
+/// The panels of `series`, which are those of one cell, for a page so many folders deep.
+fn chart(
+    catalog: &Catalog,
+    cell: &Cell,
+    series: &[Series],
+    points: &[PointLine],
+    depth: usize,
+) -> Chart {
+    let title = outside::name(&format!("{}, {}", cell.scenario, cell.config));
+    let caption = "Median over launches, in a ribbon that spans them.".to_owned();
     let drawn = Trends {
         title: title.clone(),
         description: caption.clone(),
-        panels: trends.iter().map(|trend| panel(trend)).collect(),
+        panels: series.iter().map(|series| panel(catalog, series, depth)).collect(),
     };
-    let heads = ["Metric", "Release", "Median", "Exactly"].map(str::to_owned).to_vec();
-    Chart { title, caption, svg: drawn.draw(), heads, rows }
+    let mut heads = vec!["Release".to_owned(), "n".to_owned()];
+    heads.extend(series.iter().map(|series| {
+        let Head { title, unit, .. } = series.head();
+        format!("{title} {unit}")
+    }));
+    let row = |line: &PointLine| {
+        let mut row = vec![line.release.text.clone(), line.launches.to_string()];
+        row.extend(line.figures.iter().map(Figure::shown));
+        row
+    };
+    Chart { title, caption, svg: drawn.draw(), heads, rows: points.iter().map(row).collect() }
 }
 
-fn panel(trend: &Trend) -> TrendPanel {
-    let largest = trend.points.iter().map(|point| point.value).fold(0.0, f64::max);
-    let scale = Scale::fit(trend.unit, largest);
-    let point = |point: &schema::trend::Point| TrendPoint {
-        label: outside::name(&point.release),
-        value: point.value / scale.divisor,
-        range: None,
-        mark: if point.launches > 1 { Mark::Color } else { Mark::Gray },
-        text: outside::name(&format!(
-            "{}: {} {}, {} launches",
-            point.release,
-            format::rounded(point.value / scale.divisor, None),
-            scale.unit,
-            point.launches
-        )),
+fn panel(catalog: &Catalog, series: &Series, depth: usize) -> TrendPanel {
+    let Series { trend, scale, launches } = series;
+    let point = |(point, launches): (&Point, &Option<Summary>)| {
+        let target = run_target(catalog, &point.run).to_string();
+        let several = launches.as_ref().filter(|found| found.n > 1);
+        TrendPoint {
+            label: outside::name(&point.release),
+            value: point.value / scale.divisor,
+            range: several.map(|found| (found.min / scale.divisor, found.max / scale.divisor)),
+            mark: if point.launches > 1 { Mark::Color } else { Mark::Gray },
+            text: outside::name(&format!(
+                "{}: {} {}, {}",
+                point.release,
+                format::rounded(point.value / scale.divisor, None),
+                scale.unit,
+                if point.launches == 1 {
+                    "a single launch".to_owned()
+                } else {
+                    format!("{} launches", point.launches)
+                }
+            )),
+            address: link::resolve(&target, Place::Html, depth).ok().flatten(),
+        }
     };
-    let epoch = |segment: &schema::trend::Segment| {
-        let reason = segment.epoch.as_deref()?;
-        let text = outside::message(reason);
+    let level = |segment: &Segment| Level {
+        first: segment.first,
+        last: segment.last,
+        level: segment.level / scale.divisor,
+    };
+    TrendPanel {
+        label: outside::name(&format!("{} {}", trend.title, scale.unit)),
+        points: trend.points.iter().zip(launches).map(point).collect(),
+        levels: trend.segments.iter().map(level).collect(),
+        breaks: breaks(trend),
+    }
+}
+
+/// Epochs and changes of level, each with what it says.
+fn breaks(trend: &Trend) -> Vec<Break> {
+    let epoch = |segment: &Segment| {
+        let text = outside::message(segment.epoch.as_deref()?);
         Some(Break { point: segment.first, epoch: true, worse: false, text })
     };
     let change = |change: &Change| Break {
@@ -170,70 +308,5 @@ fn panel(trend: &Trend) -> TrendPanel {
             change.after
         )),
     };
-    let level = |segment: &schema::trend::Segment| Level {
-        first: segment.first,
-        last: segment.last,
-        level: segment.level / scale.divisor,
-    };
-    TrendPanel {
-        label: outside::name(&format!("{} {}", trend.title, scale.unit)),
-        points: trend.points.iter().map(point).collect(),
-        levels: trend.segments.iter().map(level).collect(),
-        breaks: trend
-            .segments
-            .iter()
-            .filter_map(epoch)
-            .chain(trend.changes.iter().map(change))
-            .collect(),
-    }
-}
-
-impl Series {
-    fn new(trend: &Trend) -> Self {
-        let largest = trend.points.iter().map(|point| point.value).fold(0.0, f64::max);
-        let scale = Scale::fit(trend.unit, largest);
-        let cell = &trend.cell;
-        let point = |(index, point): (usize, &schema::trend::Point)| {
-            let segment = trend.segments.iter().find(|s| (s.first..=s.last).contains(&index));
-            let level = segment.map(|s| format::rounded(s.level / scale.divisor, None));
-            let epoch = segment.filter(|s| s.first == index).and_then(|s| s.epoch.as_deref());
-            PointLine {
-                release: Related {
-                    text: outside::name(&point.release),
-                    target: Target::ReleaseOn {
-                        engine: cell.engine.clone(),
-                        release: point.release.clone(),
-                        hardware: cell.hardware.clone(),
-                    },
-                },
-                campaign: outside::name(point.campaign.as_deref().unwrap_or("-")),
-                launches: point.launches,
-                figure: Figure::single(point.value, scale),
-                level: level.unwrap_or_default(),
-                epoch: outside::message(epoch.unwrap_or_default()),
-            }
-        };
-        let change = |change: &Change| ChangeLine {
-            release: outside::name(&change.release),
-            after: outside::name(&change.after),
-            step: format!("{} %", format::percent(change.step_pct)),
-            worse: change.worse,
-        };
-        Self {
-            anchor: crate::link::anchor(&format!(
-                "{}-{}-{}",
-                cell.config, cell.scenario, trend.metric
-            )),
-            scenario: outside::name(&cell.scenario),
-            config: outside::name(&cell.config),
-            head: Head {
-                title: outside::name(&trend.title),
-                unit: scale.unit.into(),
-                name: trend.metric.clone(),
-            },
-            floor: format!("{} %", trend.floor_pct),
-            points: trend.points.iter().enumerate().map(point).collect(),
-            changes: trend.changes.iter().map(change).collect(),
-        }
-    }
+    trend.segments.iter().filter_map(epoch).chain(trend.changes.iter().map(change)).collect()
 }

@@ -12,9 +12,11 @@ use serde::Serialize;
 
 /// Judge published results of other tools.
 ///
-/// Reads console blocks (`Serving Benchmark Result`) in logs and pages, the JSON of vLLM, SGLang,
-/// guidellm, AIPerf and llm-d, and LMDeploy's CSV. Each result is held against what its own figures imply: an error is a figure that cannot
-/// be what its name says, a warning is something to know before comparing it.
+/// Reads console blocks (`Serving Benchmark Result`) in logs and pages, LMDeploy's CSV, and the
+/// JSON of vLLM, SGLang, guidellm, AIPerf, llm-d, inference-perf, inference-benchmarker,
+/// trtllm-bench and MLCommons' endpoints. Each result is held against what its own figures imply:
+/// an error is a figure that cannot be what its name says, a warning is something to know before
+/// comparing it.
 ///
 /// Exit codes: 0 no error; 1 some result has one; 2 something could not be read; 4 no such file.
 #[derive(Debug, Args)]

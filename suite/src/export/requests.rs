@@ -1,8 +1,9 @@
 //! Times and tokens of each request out of a file of samples, and what tools make of many.
 
+use audit::quantile::percentile_f64;
 use schema::samples::Sample;
 
-use crate::measure::summary::{float, percentile_f64};
+use crate::measure::summary::float;
 
 /// One request in seconds and tokens. What its sample does not tell is none.
 #[derive(Clone, Debug, Default, PartialEq)]

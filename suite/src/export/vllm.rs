@@ -3,13 +3,13 @@
 use std::fmt;
 use std::str::FromStr;
 
+use audit::quantile::percentile_f64;
 use schema::run::{Metrics, Summary};
 use schema::scenario::Arrival;
 use serde_json::{Map, Value, json};
 
 use super::figures::{Figures, ms, statistic};
 use super::requests::{Request, Requests};
-use crate::measure::summary::percentile_f64;
 
 /// A quantity that the tool gives percentiles of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

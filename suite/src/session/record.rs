@@ -1,5 +1,6 @@
 //! The groups of a record out of what was observed.
 
+use audit::quantile::{percentile, percentile_f64};
 use schema::measurement::{Measurement, SCHEMA};
 use schema::run::{
     ClientFacts, Counts, Failure, FailureClass, Histograms, Metrics, Phase, PromptForm,
@@ -14,7 +15,7 @@ use crate::measure::Reasons;
 use crate::measure::distribution::Distributions;
 use crate::measure::rates::{lengths, metrics};
 use crate::measure::slo::met;
-use crate::measure::summary::{float, percentile, percentile_f64};
+use crate::measure::summary::float;
 use crate::measure::tally::{Answered, answered, counts};
 use crate::measure::verdict::{Evidence, Judged, verdict};
 use crate::measure::window::Wall;
@@ -220,7 +221,7 @@ fn client_facts(driven: &Driven, all: &Distributions, reasons: &mut Reasons) -> 
     let mut lags: Vec<u64> = driven.samples.iter().filter_map(Sample::schedule_lag_ns).collect();
     lags.sort_unstable();
     debug_assert!(lags.len() >= all.schedule_lag.len(), "every answer was sent");
-    let lag_ns = (!lags.is_empty()).then(|| percentile(&lags, 0.99));
+    let lag_ns = percentile(&lags, 0.99);
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,

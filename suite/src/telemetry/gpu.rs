@@ -31,6 +31,10 @@ pub struct GpuReading {
     pub util_percent: Option<u64>,
     pub memory_used_bytes: Option<u64>,
     pub throttle: Option<Throttle>,
+    /// Since the driver was loaded.
+    pub ecc_uncorrected: Option<u64>,
+    /// Since the GPU was reset.
+    pub pcie_replays: Option<u64>,
 }
 
 /// What holds the clocks down.
@@ -87,6 +91,7 @@ fn one(index: usize, readings: &Readings, reasons: &mut Reasons) -> GpuTelemetry
     let most = |read: fn(&GpuReading) -> Option<u64>| {
         readings.iter().filter_map(|(_, reading)| read(reading)).max()
     };
+    let counted = |read: fn(&GpuReading) -> Option<u64>| grown(readings, read);
     let energy = energy(readings);
     let throttles: Vec<Throttle> =
         during.iter().filter_map(|(_, reading)| reading.throttle).collect();
@@ -113,13 +118,24 @@ fn one(index: usize, readings: &Readings, reasons: &mut Reasons) -> GpuTelemetry
             UNTOLD,
         ),
         throttled: reasons.explain(&path("throttled"), throttled(&throttles), UNTOLD),
+        ecc_uncorrected: reasons.explain(
+            &path("ecc_uncorrected"),
+            counted(|r| r.ecc_uncorrected),
+            UNTOLD,
+        ),
+        pcie_replays: reasons.explain(&path("pcie_replays"), counted(|r| r.pcie_replays), UNTOLD),
     }
+}
+
+/// What a counter grew by from the first look to the last; none where it was set back.
+fn grown(readings: &Readings, read: fn(&GpuReading) -> Option<u64>) -> Option<u64> {
+    let (first, last) = (&readings.first()?.1, &readings.last()?.1);
+    read(last)?.checked_sub(read(first)?)
 }
 
 /// By the GPU's own counter where it has one, else by its power from look to look.
 fn energy(readings: &Readings) -> Option<(u64, EnergySource)> {
-    let (first, last) = (readings.first()?.1, readings.last()?.1);
-    if let Some(grown) = last.energy_mj.zip(first.energy_mj).and_then(|(l, f)| l.checked_sub(f)) {
+    if let Some(grown) = grown(readings, |reading| reading.energy_mj) {
         return Some((grown, EnergySource::Counter));
     }
     let power: Option<Vec<(u64, u64)>> =
@@ -201,6 +217,7 @@ mod tests {
             util_percent: Some(98),
             memory_used_bytes: Some(70 << 30),
             throttle: Some(Throttle::default()),
+            ..GpuReading::default()
         }
     }
 
@@ -250,6 +267,23 @@ mod tests {
         assert_eq!((throttled.power_share, throttled.thermal_share), (0.5, 0.25));
         assert_eq!((throttled.hardware_share, throttled.sync_share), (0.0, 0.0));
         assert_eq!(gpus[1].throttled, None);
+    }
+
+    #[test]
+    fn errors_are_those_of_the_run_and_a_driver_without_counters_has_a_reason() {
+        let counting = |errors, replays| GpuReading {
+            ecc_uncorrected: Some(errors),
+            pcie_replays: Some(replays),
+            ..at_work(500, None)
+        };
+        let looks = looks(&[counting(3, 9), counting(3, 9), counting(5, 4)]);
+        let mut reasons = Reasons::default();
+        let gpus = facts(&looks, &mut reasons);
+        assert_eq!((gpus[0].ecc_uncorrected, gpus[0].pcie_replays), (Some(2), None));
+        for path in ["telemetry.gpus.0.pcie_replays", "telemetry.gpus.1.ecc_uncorrected"] {
+            assert_eq!(reasons.0[path], "the driver does not tell");
+        }
+        assert!(!reasons.0.contains_key("telemetry.gpus.0.ecc_uncorrected"));
     }
 
     #[test]

@@ -220,6 +220,8 @@ mod tests {
             util_percent: Some(99),
             memory_used_bytes: Some(79 << 30),
             throttle: Some(Throttle::default()),
+            ecc_uncorrected: Some(0),
+            pcie_replays: Some(second),
         };
         let count = 12_345.0 * series::float(second);
         let value = |name: &&str| if name.starts_with("kv_pages") { 4000.0 } else { count };

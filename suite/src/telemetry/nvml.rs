@@ -4,7 +4,7 @@
 use nvml_wrapper::Nvml;
 use nvml_wrapper::bitmasks::device::ThrottleReasons;
 use nvml_wrapper::device::Device;
-use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
+use nvml_wrapper::enum_wrappers::device::{Clock, EccCounter, MemoryError, TemperatureSensor};
 use nvml_wrapper::enums::device::SampleValue;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::structs::device::FieldId;
@@ -49,6 +49,10 @@ fn read(device: &Device<'_>) -> GpuReading {
         util_percent: device.utilization_rates().ok().map(|rates| u64::from(rates.gpu)),
         memory_used_bytes: device.memory_info().ok().map(|memory| memory.used),
         throttle: device.current_throttle_reasons().ok().map(throttle),
+        ecc_uncorrected: device
+            .total_ecc_errors(MemoryError::Uncorrected, EccCounter::Volatile)
+            .ok(),
+        pcie_replays: device.pcie_replay_counter().ok().map(u64::from),
     }
 }
 

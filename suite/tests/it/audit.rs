@@ -115,6 +115,7 @@ fn the_page_whose_client_missed_chunks_is_told_why() {
     assert_eq!(with("E23", "only the first chunk was counted in most answers"), [22, 23]);
     assert_eq!(with("E23", "TPOT includes TTFT"), [1]);
     assert_eq!(with("E25", "survivorship: 514 of 1000 requests succeeded"), [3]);
+    assert_eq!(with("W03", "1.00 arrived"), [20, 21], "a request a second, by their profile");
     let kept: Vec<usize> = (0..24).filter(|number| keeps(&results[*number], "E23")).collect();
     assert_eq!(kept, [10], "the one with 256 sequences keeps the identity");
     let gaps: Vec<usize> = (0..24).filter(|number| keeps(&results[*number], "E24")).collect();

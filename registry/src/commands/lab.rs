@@ -1,0 +1,45 @@
+//! `lab`: what a lab has found, or launches next.
+
+use std::fs;
+
+use anyhow::Context as _;
+use registry::Registry;
+use registry::diff::policy;
+use registry::lab::{self, LabTooSmall, next};
+use schema::exit::Exit;
+use schema::lab::parse;
+use schema::run::RunRecord;
+
+use crate::cli::{Format, LabArguments};
+
+/// The answer comes from the records of the lab's campaign and from nothing else.
+pub fn run(given: &LabArguments) -> anyhow::Result<Exit> {
+    let file = given.file.display();
+    let text = fs::read_to_string(&given.file).with_context(|| format!("cannot read `{file}`"))?;
+    let lab = parse(&text).with_context(|| format!("`{file}` is no lab"))?;
+    let policy = policy::standard().file;
+    let runs_max = given.runs_max.or(lab.budget.runs).unwrap_or(u32::MAX);
+    let least = lab::runs_min(&lab, &policy);
+    if runs_max < least {
+        return Err(LabTooSmall { runs_max, least }.into());
+    }
+    let loaded = load(given)?;
+    let of_lab = |run: &&RunRecord| {
+        run.campaign.as_ref().is_some_and(|campaign| campaign.id == given.campaign)
+    };
+    let runs = loaded.standing().map(|run| &run.record).filter(of_lab);
+    let next = next(&lab, &policy, runs_max, runs);
+    crate::print(&match given.format {
+        Format::Json => crate::json(&next)?,
+        _ => lab::text::text(&lab, &next),
+    })?;
+    Ok(Exit::Well)
+}
+
+/// All runs, without what only their pages show.
+fn load(given: &LabArguments) -> anyhow::Result<Registry> {
+    let roots = given.sources.roots();
+    let roots: Vec<_> = roots.iter().map(std::path::PathBuf::as_path).collect();
+    let wanted = |path: &str| matches!(path.split('/').next(), Some("runs" | "events"));
+    Ok(crate::said(Registry::load_figures(&roots, &wanted)?))
+}

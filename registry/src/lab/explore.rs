@@ -1,0 +1,301 @@
+//! From a lab's file to its conclusion: which rounds are launched, who drops out, who is confirmed.
+
+use schema::lab::{Candidate, Combine, LabFile, LabStage, Round};
+use schema::metric::{Better, by_name};
+use schema::policy::PolicyFile;
+use serde::Serialize;
+
+use super::arm::{Arm, Found, Row, Rules, halve};
+use super::candidates::{alone, grid, together};
+use super::outcome::Outcomes;
+use crate::diff::estimate::log_of;
+use crate::diff::judge::holm;
+
+/// Baseline, best and runner-up.
+const FINALISTS: usize = 3;
+
+/// What a lab found.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Conclusion {
+    /// The baseline where nothing was confirmed to be better; none where it does not keep the
+    /// bounds, or failed, and nothing else was confirmed.
+    pub recommended: Option<Candidate>,
+    /// What the last stage found of the best and the runner-up, against the baseline.
+    pub confirmed: Vec<Confirmed>,
+    /// Every candidate in every stage before that.
+    pub rows: Vec<Row>,
+    /// Launches.
+    pub runs: u32,
+}
+
+/// A candidate on fresh launches.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Confirmed {
+    #[serde(flatten)]
+    pub row: Row,
+    /// One-sided p of no gain, adjusted by Holm.
+    pub p_adjusted: f64,
+    pub is_gain: bool,
+}
+
+/// A budget after which nothing could be said.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error(
+    "a budget of {runs_max} launches concludes nothing: {least} judge every option once and confirm two\n\
+     hint: allow {least}, or leave out options or profiles"
+)]
+pub struct LabTooSmall {
+    pub runs_max: u32,
+    pub least: u32,
+}
+
+/// The fewest launches after which a lab can conclude anything: every engine and every option of the
+/// one with most of them is judged once, and two are confirmed.
+#[must_use]
+pub fn runs_min(lab: &LabFile, policy: &PolicyFile) -> u32 {
+    let profiles = count(lab.profiles.len());
+    let engines = count(lab.engines.len());
+    let of = |engine| count(first_candidates(lab, engine).len());
+    let options = (0..lab.engines.len()).map(of).max().unwrap_or(0);
+    let judged = [engines - 1, options].into_iter().filter(|others| *others > 0);
+    let screens: u32 = judged.map(|others| others.saturating_add(1)).sum();
+    let finals = count(FINALISTS).saturating_mul(policy.confirm_pairs);
+    screens.saturating_mul(policy.pairs_min).saturating_add(finals).saturating_mul(profiles)
+}
+
+fn count(items: usize) -> u32 {
+    u32::try_from(items).unwrap_or(u32::MAX)
+}
+
+/// What an engine's options are tried as, at first.
+fn first_candidates(lab: &LabFile, engine: usize) -> Vec<Candidate> {
+    match lab.combine {
+        Combine::OneAtATime | Combine::Staged => alone(lab, engine),
+        Combine::Grid => grid(lab, engine),
+    }
+}
+
+/// Explores within `runs_max` launches. `measure` gives the outcomes of a round's candidates, in
+/// their order; the same outcomes give the same rounds and the same conclusion.
+///
+/// # Errors
+/// As `measure`, at once.
+pub fn explore<E>(
+    lab: &LabFile,
+    policy: &PolicyFile,
+    runs_max: u32,
+    measure: impl FnMut(&Round) -> Result<Vec<Outcomes>, E>,
+) -> Result<Conclusion, E> {
+    let metric = by_name(&lab.objective.metric);
+    let rules = Rules {
+        objective: &lab.objective,
+        profiles: &lab.profiles,
+        policy,
+        better: metric.map_or(Better::Higher, |metric| metric.better),
+        floor: log_of(metric.map_or(0.0, |metric| metric.floor_pct)),
+    };
+    let left = runs_max;
+    let baseline = Arm::new(LabFile::plain(0));
+    let (runs, block, rows) = (0, 0, Vec::new());
+    let mut lab = Exploration { lab, rules, left, runs, block, baseline, rows, measure };
+    let engine = lab.engines()?;
+    let pool = lab.options(engine)?;
+    lab.conclude(engine, pool)
+}
+
+struct Exploration<'a, M> {
+    lab: &'a LabFile,
+    rules: Rules<'a>,
+    /// Launches that may still be made.
+    left: u32,
+    runs: u32,
+    /// Number of the next block.
+    block: u32,
+    /// The first engine by its own flags, beside itself: what it keeps and whether it runs.
+    baseline: Arm,
+    rows: Vec<Row>,
+    measure: M,
+}
+
+impl<E, M: FnMut(&Round) -> Result<Vec<Outcomes>, E>> Exploration<'_, M> {
+    /// The engine that is best by its own flags.
+    fn engines(&mut self) -> Result<usize, E> {
+        let others = (1..self.lab.engines.len()).map(LabFile::plain).collect();
+        let arms = self.screen(LabStage::Engines, &LabFile::plain(0), others)?;
+        Ok(best(&arms).map_or(0, |arm| arm.candidate.engine))
+    }
+
+    /// What may be recommended of an engine, beside the engine by its own flags.
+    fn options(&mut self, engine: usize) -> Result<Vec<Arm>, E> {
+        let reference = LabFile::plain(engine);
+        let candidates = first_candidates(self.lab, engine);
+        let mut arms = self.screen(LabStage::Options, &reference, candidates)?;
+        if self.lab.combine == Combine::Staged {
+            let mut helped: Vec<&Arm> = arms.iter().filter(|arm| is_gain(arm)).collect();
+            helped.sort_by(|a, b| b.mean().total_cmp(&a.mean()));
+            let helped: Vec<Candidate> = helped.iter().map(|arm| arm.candidate.clone()).collect();
+            let pairs = together(&helped);
+            arms.extend(self.screen(LabStage::Combinations, &reference, pairs)?);
+        }
+        Ok(arms)
+    }
+
+    /// Launches candidates beside a reference until something is known of each, or they drop out.
+    fn screen(
+        &mut self,
+        stage: LabStage,
+        reference: &Candidate,
+        candidates: Vec<Candidate>,
+    ) -> Result<Vec<Arm>, E> {
+        let policy = self.rules.policy;
+        let mut arms: Vec<Arm> = candidates.into_iter().map(Arm::new).collect();
+        let mut done = 0;
+        for repeats in [policy.pairs_min, policy.screen_pairs, policy.confirm_pairs] {
+            let open: Vec<usize> =
+                (0..arms.len()).filter(|index| arms[*index].found.is_none()).collect();
+            let mut asked = vec![reference.clone()];
+            asked.extend(open.iter().map(|index| arms[*index].candidate.clone()));
+            let more = repeats.saturating_sub(done);
+            if open.is_empty() || more == 0 {
+                continue;
+            }
+            if !self.may_launch(asked.len(), more) {
+                if done == 0 {
+                    let reason = "the budget was spent before".to_owned();
+                    arms.iter_mut().for_each(|arm| {
+                        arm.found = Some(Found::NotExplored { reason: reason.clone() });
+                    });
+                }
+                break;
+            }
+            let found = self.round(stage, asked, more)?;
+            for (index, outcomes) in open.into_iter().zip(&found[1..]) {
+                arms[index].take(outcomes, &found[0], &self.rules);
+            }
+            halve(&mut arms);
+            done = repeats;
+        }
+        self.rows.extend(arms.iter().map(|arm| arm.row(stage, policy)));
+        Ok(arms)
+    }
+
+    /// Whether a round leaves enough for the last one.
+    fn may_launch(&self, candidates: usize, repeats: u32) -> bool {
+        let finals = self.launches(FINALISTS, self.rules.policy.confirm_pairs);
+        self.launches(candidates, repeats).saturating_add(finals) <= self.left
+    }
+
+    fn launches(&self, candidates: usize, repeats: u32) -> u32 {
+        count(candidates.saturating_mul(self.lab.profiles.len())).saturating_mul(repeats)
+    }
+
+    fn round(
+        &mut self,
+        stage: LabStage,
+        candidates: Vec<Candidate>,
+        repeats: u32,
+    ) -> Result<Vec<Outcomes>, E> {
+        let launches = self.launches(candidates.len(), repeats);
+        let round = Round { stage, candidates, repeats, block: self.block };
+        self.block += repeats * count(self.lab.profiles.len());
+        self.left = self.left.saturating_sub(launches);
+        self.runs += launches;
+        let found = (self.measure)(&round)?;
+        if round.candidates[0] == self.baseline.candidate && !is_unfit(&self.baseline) {
+            self.baseline.take(&found[0], &found[0], &self.rules);
+        }
+        Ok(found)
+    }
+
+    /// Launches the best anew beside the baseline, and recommends.
+    fn conclude(mut self, engine: usize, pool: Vec<Arm>) -> Result<Conclusion, E> {
+        let mut finalists = finalists(pool, self.least(), self.rules.floor);
+        if engine != 0 && finalists.len() < FINALISTS - 1 {
+            finalists.push(LabFile::plain(engine));
+        }
+        let baseline = LabFile::plain(0);
+        if finalists.is_empty() {
+            let recommended = (!is_unfit(&self.baseline)).then_some(baseline);
+            let (rows, runs) = (self.rows, self.runs);
+            return Ok(Conclusion { recommended, confirmed: Vec::new(), rows, runs });
+        }
+        let mut asked = vec![baseline.clone()];
+        asked.extend(finalists.iter().cloned());
+        let found = self.round(LabStage::Confirm, asked, self.rules.policy.confirm_pairs)?;
+        let mut arms: Vec<Arm> = finalists.into_iter().map(Arm::new).collect();
+        for (arm, outcomes) in arms.iter_mut().zip(&found[1..]) {
+            arm.take(outcomes, &found[0], &self.rules);
+        }
+        // Half, since an effect that was selected for its size comes out smaller.
+        let confirmed = confirmed(&arms, &self.rules, self.least() / 2.0);
+        let recommended = recommended(&arms, &confirmed, self.rules.floor)
+            .or_else(|| (!is_unfit(&self.baseline)).then_some(baseline));
+        Ok(Conclusion { recommended, confirmed, rows: self.rows, runs: self.runs })
+    }
+
+    /// The smallest gain that is worth confirming: any, where the baseline does not keep the bounds.
+    fn least(&self) -> f64 {
+        match self.baseline.found {
+            Some(Found::OutOfBounds { .. }) => f64::NEG_INFINITY,
+            _ => self.rules.floor,
+        }
+    }
+}
+
+/// Whether it failed or does not keep the bounds.
+fn is_unfit(arm: &Arm) -> bool {
+    matches!(arm.found, Some(Found::Failed(_) | Found::OutOfBounds { .. }))
+}
+
+fn is_gain(arm: &Arm) -> bool {
+    arm.found == Some(Found::Gain)
+}
+
+/// The arm with the highest gain.
+fn best(arms: &[Arm]) -> Option<&Arm> {
+    arms.iter().filter(|arm| is_gain(arm)).max_by(|a, b| a.mean().total_cmp(&b.mean()))
+}
+
+/// The best and the runner-up of what is worth confirming: measured within the bounds, and better by
+/// `least`. Of those that are as good as the best, by half the floor, the one of fewest options.
+fn finalists(mut pool: Vec<Arm>, least: f64, floor: f64) -> Vec<Candidate> {
+    pool.retain(|arm| {
+        let is_open =
+            matches!(arm.found, None | Some(Found::Gain | Found::NoGain | Found::Dropped));
+        is_open && arm.mean() >= least && arm.mean().is_finite()
+    });
+    pool.sort_by(|a, b| b.mean().total_cmp(&a.mean()));
+    let Some(top) = pool.first().map(Arm::mean) else { return Vec::new() };
+    let as_good = pool.iter().take_while(|arm| arm.mean() >= top - floor / 2.0).enumerate();
+    let simplest = as_good.min_by_key(|(_, arm)| arm.candidate.options.len());
+    let first = pool.remove(simplest.map_or(0, |(index, _)| index));
+    let others = pool.into_iter().map(|arm| arm.candidate);
+    std::iter::once(first.candidate).chain(others).take(FINALISTS - 1).collect()
+}
+
+/// What of the last round stands: gains by `least` that chance does not explain. Where any is enough,
+/// the bounds alone decide.
+fn confirmed(arms: &[Arm], rules: &Rules<'_>, least: f64) -> Vec<Confirmed> {
+    let policy = rules.policy;
+    let p: Vec<f64> =
+        arms.iter().map(|arm| arm.score.fit().map_or(1.0, |fit| fit.p_above(0.0))).collect();
+    let judged = arms.iter().zip(holm(&p));
+    judged
+        .map(|(arm, p_adjusted)| {
+            let is_open = matches!(arm.found, None | Some(Found::Gain | Found::NoGain));
+            let by_chance = least.is_finite() && p_adjusted >= policy.alpha;
+            let is_gain = is_open && !by_chance && arm.mean() >= least;
+            Confirmed { row: arm.row(LabStage::Confirm, policy), p_adjusted, is_gain }
+        })
+        .collect()
+}
+
+/// The best of what was confirmed; the first unless another is better by half the floor.
+fn recommended(arms: &[Arm], confirmed: &[Confirmed], floor: f64) -> Option<Candidate> {
+    let mut stands: Vec<&Arm> =
+        arms.iter().zip(confirmed).filter(|(_, found)| found.is_gain).map(|(arm, _)| arm).collect();
+    let first = *stands.first()?;
+    stands.sort_by(|a, b| b.mean().total_cmp(&a.mean()));
+    let better = stands.first().filter(|arm| arm.mean() >= first.mean() + floor / 2.0);
+    Some(better.unwrap_or(&first).candidate.clone())
+}

@@ -1,0 +1,352 @@
+//! Labs over a made-up engine whose best configuration is known: how often it is the one that is
+//! recommended (docs/METHOD.md).
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+
+use audit::sample::{Sample, campaign_id, reseal};
+use expect_test::expect;
+use registry::diff::policy;
+use registry::lab::{Conclusion, Failure, Found, Launch, Outcomes, explore, runs_min};
+use schema::canonical::to_file_text;
+use schema::lab::{Candidate, LabFile, LabStage, Round, parse};
+use schema::path::of_run;
+use schema::run::RunRecord;
+
+use crate::scratch::{Scratch, write};
+use crate::simulation::Random;
+
+/// Labs of each kind.
+const LABS: u32 = 100;
+/// Standard deviation of a launch, in log units.
+const NOISE: f64 = 0.01;
+/// How far the machine's speed wanders from one launch to the next, in log units.
+const DRIFT: f64 = 0.002;
+/// More than any of these labs wants.
+const PLENTY: u32 = 10_000;
+
+/// A lab whose option `N` of axis `a-N` is faster by the N of it.
+fn lab(gains_pct: &[u32], combine: &str) -> LabFile {
+    let axes: Vec<String> = (0..)
+        .zip(gains_pct)
+        .map(|(index, gain)| {
+            format!(
+                "[[axes]]\nname = \"a{index}\"\nengine = \"scripted\"\n\
+                 options = [{{ name = \"{gain}\", flags = [\"--a{index}\"] }}]\n"
+            )
+        })
+        .collect();
+    let head = format!(
+        "question = \"Which?\"\nrev = 1\ntarget = \"cpu\"\nmodel = \"m\"\n\
+         profiles = [\"p\", \"q\"]\nobjective = {{ metric = \"total_tokens_per_s\" }}\n\
+         engines = [{{ id = \"scripted\", version = \"v1\" }}]\ncombine = \"{combine}\"\n\
+         budget = {{ runs = {PLENTY} }}\n"
+    );
+    parse(&(head + &axes.concat())).unwrap()
+}
+
+/// The true gain of a candidate in log units: gains multiply.
+fn truth(candidate: &Candidate) -> f64 {
+    candidate.options.values().map(|gain| (gain.parse::<f64>().unwrap() / 100.0).ln_1p()).sum()
+}
+
+/// A machine whose speed wanders, and launches with noise of their own.
+struct Machine {
+    random: Random,
+    drift: f64,
+}
+
+impl Machine {
+    fn round(&mut self, lab: &LabFile, round: &Round) -> Vec<Outcomes> {
+        let empty = Outcomes(vec![Vec::new(); lab.profiles.len()]);
+        let mut found = vec![empty; round.candidates.len()];
+        for repeat in 0..round.repeats {
+            for profile in 0..lab.profiles.len() {
+                let mut order: Vec<usize> = (0..round.candidates.len()).collect();
+                if repeat % 2 == 1 {
+                    order.reverse();
+                }
+                for index in order {
+                    self.drift += DRIFT * self.random.normal();
+                    let noise = self.drift + NOISE * self.random.normal();
+                    let value = (truth(&round.candidates[index]) + noise).exp() * 1_000.0;
+                    let bounded = BTreeMap::new();
+                    found[index].0[profile].push(Launch::Measured { value, bounded });
+                }
+            }
+        }
+        found
+    }
+}
+
+fn simulated(lab: &LabFile, seed: u64, runs_max: u32) -> Conclusion {
+    let mut machine = Machine { random: Random(seed), drift: 0.0 };
+    let measure = |round: &Round| Ok::<_, Infallible>(machine.round(lab, round));
+    let Ok(found) = explore(lab, &policy::standard().file, runs_max, measure);
+    found
+}
+
+/// How many of the labs end at a configuration that is within 2 % of the best.
+fn good(gains_pct: &[u32], combine: &str) -> (u32, u32) {
+    let lab = lab(gains_pct, combine);
+    let best: f64 = match combine {
+        "one-at-a-time" => f64::from(*gains_pct.iter().max().unwrap()) / 100.0,
+        _ => gains_pct.iter().map(|gain| 1.0 + f64::from(*gain) / 100.0).product::<f64>() - 1.0,
+    };
+    let least = best.ln_1p() + (1.0_f64 - 0.02).ln();
+    let mut runs = 0;
+    let good = (0..LABS).filter(|seed| {
+        let found = simulated(&lab, u64::from(*seed), PLENTY);
+        runs += found.runs;
+        truth(&found.recommended.unwrap()) >= least
+    });
+    let good = u32::try_from(good.count()).unwrap();
+    println!("{combine} of {gains_pct:?}: {good} of {LABS} within 2 %, {} launches", runs / LABS);
+    (good, runs / LABS)
+}
+
+#[test]
+fn what_is_recommended_is_within_two_percent_of_the_best() {
+    let gains = [0, 3, 5, 10];
+    for combine in ["one-at-a-time", "staged", "grid"] {
+        let (good, _) = good(&gains, combine);
+        assert!(good >= 95, "{combine}: {good}");
+    }
+    let (good, _) = good(&[0, 0, 10, 0, 3, 0, 0, 5, 0], "staged");
+    assert!(good >= 95, "{good}");
+}
+
+#[test]
+fn where_no_option_matters_the_baseline_is_recommended() {
+    for combine in ["one-at-a-time", "staged", "grid"] {
+        let lab = lab(&[0, 0, 0, 0], combine);
+        let recommended = |seed: &u32| simulated(&lab, u64::from(*seed), PLENTY).recommended;
+        let kept = (0..LABS).filter(|seed| recommended(seed) == Some(LabFile::plain(0))).count();
+        println!("{combine}: {kept} of {LABS} at the baseline");
+        assert!(kept >= 95, "{combine}: {kept}");
+    }
+}
+
+#[test]
+fn halving_spares_launches_of_what_does_not_help() {
+    let gains = [0, 0, 0, 0, 0, 0, 0, 10];
+    let (_, runs) = good(&gains, "one-at-a-time");
+    // Every candidate as often as a finalist, and the finalists.
+    let all = 2 * (9 + 3) * policy::standard().file.confirm_pairs;
+    assert!(runs < all * 3 / 4, "{runs} of {all}");
+}
+
+#[test]
+fn the_same_outcomes_give_the_same_conclusion() {
+    let lab = lab(&[0, 3, 5, 10], "staged");
+    assert_eq!(simulated(&lab, 7, PLENTY), simulated(&lab, 7, PLENTY));
+    assert_ne!(simulated(&lab, 7, PLENTY), simulated(&lab, 8, PLENTY));
+}
+
+#[test]
+fn a_failed_option_is_a_row_with_its_reason_and_never_recommended() {
+    let lab = lab(&[10, 3], "staged");
+    let mut machine = Machine { random: Random(1), drift: 0.0 };
+    let measure = |round: &Round| {
+        let mut found = machine.round(&lab, round);
+        for (candidate, outcomes) in round.candidates.iter().zip(&mut found) {
+            if candidate.options.contains_key("a0") {
+                let reason = "out of memory".to_owned();
+                let failure = Failure { reason, survived: Some(0.514) };
+                outcomes.0[1] = vec![Launch::Failed(failure)];
+            }
+        }
+        Ok::<_, Infallible>(found)
+    };
+    let Ok(found) = explore(&lab, &policy::standard().file, PLENTY, measure);
+    let recommended = found.recommended.unwrap();
+    assert_eq!(recommended.variant().as_deref(), Some("a1-3"));
+    let row = found.rows.iter().find(|row| row.candidate.options.contains_key("a0")).unwrap();
+    let Found::Failed(failure) = &row.found else { panic!("{row:?}") };
+    assert_eq!((failure.reason.as_str(), failure.survived), ("out of memory", Some(0.514)));
+    assert_eq!(row.effect, None, "a failed option has no number beside the others");
+}
+
+/// The made-up engine with a bounded metric that `of` gives for a candidate.
+fn bounded(of: fn(&Candidate) -> f64) -> Conclusion {
+    let mut lab = lab(&[10, 3], "staged");
+    lab.objective.bounds.insert("ttft_us_p99".to_owned(), 1e6);
+    let mut machine = Machine { random: Random(1), drift: 0.0 };
+    let measure = |round: &Round| {
+        let mut found = machine.round(&lab, round);
+        for (candidate, outcomes) in round.candidates.iter().zip(&mut found) {
+            for launch in outcomes.0.iter_mut().flatten() {
+                let Launch::Measured { bounded, .. } = launch else { continue };
+                bounded.insert("ttft_us_p99".to_owned(), of(candidate));
+            }
+        }
+        Ok::<_, Infallible>(found)
+    };
+    let Ok(found) = explore(&lab, &policy::standard().file, PLENTY, measure);
+    found
+}
+
+#[test]
+fn what_does_not_keep_the_bounds_is_not_recommended() {
+    let fast_is_late = bounded(|it| if it.options.contains_key("a0") { 2e6 } else { 5e5 });
+    assert_eq!(fast_is_late.recommended.unwrap().variant().as_deref(), Some("a1-3"));
+    assert!(fast_is_late.rows.iter().any(|row| matches!(&row.found,
+        Found::OutOfBounds { metric, profile, median: 2e6 }
+            if metric == "ttft_us_p99" && profile == "p")));
+    let baseline_is_late = bounded(|it| if it.options.contains_key("a1") { 5e5 } else { 2e6 });
+    assert_eq!(baseline_is_late.recommended.unwrap().variant().as_deref(), Some("a1-3"));
+    assert_eq!(bounded(|_| 2e6).recommended, None, "nothing keeps the bound");
+}
+
+#[test]
+fn a_budget_keeps_launches_for_the_last_round_and_says_what_was_not_explored() {
+    let lab = lab(&[10, 3, 5], "staged");
+    let policy = policy::standard().file;
+    let least = runs_min(&lab, &policy);
+    // Four at three launches and three at eight, under two profiles.
+    assert_eq!(least, 2 * (4 * 3 + 3 * 8));
+    let found = simulated(&lab, 1, least);
+    assert!(found.runs <= least && !found.confirmed.is_empty(), "{found:?}");
+    let unexplored = |stage| {
+        let of = found.rows.iter().filter(move |row| row.stage == stage);
+        of.filter(|row| matches!(row.found, Found::NotExplored { .. })).count()
+    };
+    assert_eq!((unexplored(LabStage::Options), unexplored(LabStage::Combinations)), (0, 4));
+}
+
+#[test]
+fn every_lab_file_is_sound() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../suite");
+    let exists = |kind: &str, id: &str| folder.join(format!("{kind}/{id}.toml")).exists();
+    let mut count = 0;
+    for entry in std::fs::read_dir(folder.join("labs")).unwrap() {
+        let path = entry.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let lab = parse(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        assert!(text.starts_with("question = "), "{}: the question comes first", path.display());
+        assert!(exists("targets", &lab.target) && exists("models", &lab.model), "{path:?}");
+        assert!(lab.profiles.iter().all(|id| exists("scenarios", id)), "{path:?}");
+        assert!(lab.engines.iter().all(|engine| exists("engines", &engine.id)), "{path:?}");
+        count += 1;
+    }
+    assert!(count > 0);
+}
+
+const LAB: &str = r#"question = "Which?"
+rev = 1
+target = "cpu"
+model = "smollm2-135m-instruct-q4_1"
+profiles = ["lab-sharegpt-lite", "lab-throughput-lite"]
+objective = { metric = "total_tokens_per_s" }
+engines = [{ id = "redline", version = "v0.9.2", flags = ["--threads", "2"] }]
+combine = "staged"
+budget = { runs = 200 }
+
+[[axes]]
+name = "batch"
+engine = "redline"
+options = [{ name = "4", flags = ["--max-batch-size", "4"] }]
+
+[[axes]]
+name = "kv"
+engine = "redline"
+options = [{ name = "f16", flags = ["--kv-dtype", "f16"] }, { name = "fp8", flags = ["--kv-dtype=fp8"] }]
+"#;
+
+/// The records of a round on an engine that a batch of 4 makes slower, keys of 16 bits faster, and
+/// keys of 8 bits unable to start.
+fn launched(round: &Round, serial: &mut u64) -> Vec<RunRecord> {
+    let mut records = Vec::new();
+    for block in round.block..round.block + 2 * round.repeats {
+        for (position, candidate) in (0..).zip(&round.candidates) {
+            let has = |axis: &str, option: &str| {
+                candidate.options.get(axis).is_some_and(|name| name == option)
+            };
+            *serial += 1;
+            let slow = if has("batch", "4") { 0.9 } else { 1.0 };
+            let fast = if has("kv", "f16") { 1.1 } else { 1.0 };
+            let sample = Sample {
+                serial: *serial,
+                seed: *serial,
+                campaign: (campaign_id(1), block, position),
+                speed: slow * fast,
+                ..Sample::default()
+            };
+            let mut record =
+                if has("kv", "fp8") { sample.failed_record() } else { sample.record() };
+            if let Some(server) = &mut record.server {
+                server.variant = candidate.variant();
+            }
+            records.push(reseal(record));
+        }
+    }
+    records
+}
+
+#[test]
+fn a_lab_is_asked_for_its_next_round_until_it_concludes() {
+    let scratch = Scratch::new();
+    scratch.write("lab.toml", LAB);
+    let overlay = scratch.overlay("o", &[]);
+    let (file, campaign) = (scratch.path("lab.toml"), campaign_id(1));
+    let ask = |format: &str| {
+        let named = ["lab", file.to_str().unwrap(), "--campaign", &campaign, "--format", format];
+        let answer =
+            scratch.results(&[&named[..], &["--overlay", overlay.to_str().unwrap()]].concat());
+        assert_eq!(answer.code, 0, "{}", answer.err);
+        answer.out
+    };
+    expect![[r#"
+        next: options, 8 launches 3 times
+          redline v0.9.2
+          redline v0.9.2, batch 4
+          redline v0.9.2, kv f16
+          redline v0.9.2, kv fp8
+    "#]]
+    .assert_eq(&ask("text"));
+    let mut serial = 0;
+    let mut stages = Vec::new();
+    loop {
+        let next: serde_json::Value = serde_json::from_str(&ask("json")).unwrap();
+        let Some(round) = next.get("round") else { break };
+        let round: Round = serde_json::from_value(round.clone()).unwrap();
+        stages.push(round.stage);
+        for record in launched(&round, &mut serial) {
+            write(&overlay.join(of_run(&record).unwrap()), &to_file_text(&record).unwrap());
+        }
+    }
+    assert_eq!(stages, [LabStage::Options, LabStage::Confirm]);
+    expect![[r#"
+        recommended: redline v0.9.2, kv f16
+          flags: --threads 2 --kv-dtype f16
+          after 56 launches
+        STAGE    CANDIDATE                GAIN     INTERVAL         PAIRS  FOUND
+        options  redline v0.9.2, batch 4  -10.1 %  -10.6 to -9.6 %  3      no gain
+        options  redline v0.9.2, kv f16   +10.0 %  +9.4 to +10.6 %  3      gain
+        options  redline v0.9.2, kv fp8   -        -                -      failed: the server ended before it was ready
+        confirm  redline v0.9.2, kv f16   +9.9 %   +9.6 to +10.2 %  8      confirmed
+    "#]].assert_eq(&ask("text"));
+}
+
+#[test]
+fn a_lab_that_cannot_be_answered_is_refused_with_what_to_do() {
+    let scratch = Scratch::new();
+    scratch.write("small.toml", &LAB.replace("runs = 200", "runs = 20"));
+    scratch.write("other.toml", &LAB.replace("total_tokens_per_s", "speed"));
+    for (name, code, error) in [
+        (
+            "small.toml",
+            2,
+            "error: a budget of 20 launches concludes nothing: 72 judge every option once and \
+             confirm two\nhint: allow 72, or leave out options or profiles",
+        ),
+        ("other.toml", 2, "is no lab: no metric `speed`; known are requests_per_s"),
+        ("none.toml", 4, "No such file or directory"),
+    ] {
+        let file = scratch.path(name);
+        let answer =
+            scratch.results(&["lab", file.to_str().unwrap(), "--campaign", &campaign_id(1)]);
+        assert_eq!(answer.code, code, "{name}: {}", answer.err);
+        assert!(answer.err.contains(error), "{name}: {}", answer.err);
+    }
+}

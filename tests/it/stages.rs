@@ -1,0 +1,141 @@
+//! A gate from the command line to its exit code: what a screen suspects is launched again, and
+//! only what the second launches bear out fails a release. Every program is the real one but the
+//! server, which stands in for two releases of the engine and is slower where it is told to be.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use schema::campaign::CampaignRecord;
+use schema::run::RunRecord;
+use schema::verdict::{Stage, VerdictKind};
+use serde_json::json;
+use tests::clone::{Clone, path_with};
+use tests::inputs::{CONVERSATIONS, MODEL, cached, files_under};
+use tests::program::{Ended, built, command, run, wait};
+
+/// One user at a time, whose latencies gate: answers of 64 tokens.
+const SLOWER: &str = "ladder-lite-c1";
+/// Answers of 750 tokens.
+const AS_FAST: &str = "thinking-lite";
+/// Enough where an effect is large.
+const SCREEN_PAIRS: usize = 3;
+const CONFIRM_PAIRS: usize = 8;
+
+/// Both releases of the engine, with times of their own between the tokens of short answers.
+fn stand_in(folder: &Path, version: &str, gap_us: u64) {
+    let steady = |gap_us: u64| json!({"first_us": 4_000, "gap_us": gap_us});
+    let info = json!({
+        "engine": "redline", "version": version, "device": "cpu", "device_name": "none",
+        "config": {"tp": {"value": 1, "source": "default"}},
+        "config_sha256": "0".repeat(64),
+        "kv": {"pages": 8, "page_tokens": 16, "bytes": 4096, "dtype": "f32"},
+        "model": {"id": "stand-in", "weights": "random"},
+    });
+    let script = json!({
+        "requests": [
+            {"when": {"body_contains": "\"max_tokens\":64,"}, "times": 0, "steady": steady(gap_us)},
+            {"times": 0, "steady": steady(1_000)},
+        ],
+        "routes": {
+            "/health": {"body": {"status": "ok"}},
+            "/server_info": {"body": info},
+            "/v1/models": {"body": {"data": [{"id": "stand-in"}]}},
+            "/reset_prefix_cache": {"body": {"freed_pages": 0}},
+            "/metrics": {"body": ""},
+        },
+    });
+    let script_path = folder.join(format!("{version}.json"));
+    std::fs::write(&script_path, script.to_string()).expect("writable");
+    let serves = format!(
+        "#!/bin/sh\nport=\nfor word in \"$@\"; do\n  case $before in --port) port=$word ;; esac\n  \
+         before=$word\ndone\nexec '{}' --detach --script '{}' --listen 127.0.0.1:$port\n",
+        built("redline-emitter").display(),
+        script_path.display()
+    );
+    std::fs::write(folder.join(format!("redline-{version}")), serves).expect("writable");
+}
+
+/// `release-bench v0.9.2 --baseline v0.9.1` into a registry of its own, with a `cargo` that builds
+/// the stand-in of the release whose tree it is called in.
+fn gate(clone: &Clone, folder: &Path, registry: &Path) -> Ended {
+    let builds = format!(
+        "mkdir -p \"$CARGO_TARGET_DIR/release\"\n\
+         exec cp '{}/redline-'\"${{PWD##*/v}}\" \"$CARGO_TARGET_DIR/release/redline\"",
+        folder.display()
+    );
+    let words = ["release-bench", "v0.9.2", "--baseline", "v0.9.1", "--repeats", "3", "--yes"];
+    let cells = ["--scenario", SLOWER, "--scenario", AS_FAST];
+    let into = ["--registry", registry.to_str().expect("UTF-8")];
+    let words = [&words[..], &cells, &into].concat();
+    let mut command: Command = clone.program("redline-campaign", &words);
+    command.env("PATH", path_with(folder, &[("cargo", &builds)]));
+    command.env("CARGO_TARGET_DIR", folder.join("target"));
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    wait(command.spawn().expect("it starts"), Duration::from_secs(400))
+}
+
+fn read<T: serde::de::DeserializeOwned>(folder: &Path) -> Vec<T> {
+    let files = files_under(folder).into_iter();
+    let read = |path| std::fs::read_to_string(path).expect("readable");
+    files.map(|path| serde_json::from_str(&read(path)).expect("a record")).collect()
+}
+
+fn scenario(run: &RunRecord) -> String {
+    format!("{}@{}", run.scenario.id, run.scenario.rev)
+}
+
+fn stage(run: &RunRecord) -> Option<Stage> {
+    run.campaign.as_ref().and_then(|slot| slot.stage)
+}
+
+#[test]
+fn what_a_screen_suspects_is_launched_again_and_fails_the_release_when_it_is_borne_out() {
+    let (Some(_), Some(_)) = (cached(MODEL), cached(CONVERSATIONS)) else { return };
+    let clone = Clone::of_this_repository(&[]);
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for (version, gap_us) in [("0.9.1", 1_000), ("0.9.2", 2_000)] {
+        stand_in(folder.path(), version, gap_us);
+    }
+    let registry = folder.path().join("registry");
+    std::fs::create_dir(&registry).expect("writable");
+    run(&mut command(Path::new("git"), &registry, &["init", "--quiet"])).expect_code(0);
+
+    let ended = gate(&clone, folder.path(), &registry).expect_code(1);
+    assert!(ended.stdout.contains("regressed"), "{}", ended.stdout);
+
+    let campaigns: Vec<CampaignRecord> = read(&registry.join("results/campaigns"));
+    let [campaign] = &campaigns[..] else { panic!("one campaign was asked for: {campaigns:?}") };
+    let of = |metric: &str| {
+        let of = |verdict: &&schema::verdict::Verdict| {
+            verdict.metric == metric && verdict.cell.scenario.starts_with(SLOWER)
+        };
+        campaign.verdicts.iter().find(of).unwrap_or_else(|| panic!("no verdict on `{metric}`"))
+    };
+    let slower = of("tpot_us_p50");
+    assert_eq!((slower.verdict, slower.stage), (VerdictKind::Regressed, Stage::Confirm));
+    assert_eq!((slower.pairs as usize, slower.suspected), (CONFIRM_PAIRS, true));
+    let regressed = campaign.verdicts.iter().filter(|verdict| verdict.fails());
+    let cells: BTreeSet<&str> = regressed.map(|verdict| &*verdict.cell.scenario).collect();
+    assert_eq!(cells.into_iter().collect::<Vec<_>>(), [slower.cell.scenario.as_str()]);
+
+    // Only what was suspected was launched again, each side once in every pair.
+    let runs: Vec<RunRecord> = read(&registry.join("results/runs"));
+    let launched = |of: Option<Stage>, id: &str| {
+        runs.iter().filter(|run| stage(run) == of && run.scenario.id == id).count()
+    };
+    assert_eq!(launched(None, SLOWER), 2 * SCREEN_PAIRS);
+    assert_eq!(launched(None, AS_FAST), 2 * SCREEN_PAIRS);
+    assert_eq!(launched(Some(Stage::Confirm), SLOWER), 2 * CONFIRM_PAIRS);
+    let again = runs.iter().filter(|run| stage(run) == Some(Stage::Confirm)).map(scenario);
+    let suspected = campaign.verdicts.iter().filter(|verdict| verdict.suspected);
+    let suspected = suspected.map(|verdict| verdict.cell.scenario.clone());
+    assert_eq!(again.collect::<BTreeSet<_>>(), suspected.collect::<BTreeSet<_>>());
+
+    // Whoever asks the registry later is told the same.
+    let at = ["--registry", registry.to_str().expect("UTF-8")];
+    clone.run("redline-results", &[&["check"], &at[..]].concat()).expect_code(0);
+    let asked = clone.run("redline-results", &[&["diff", "v0.9.1", "v0.9.2"], &at[..]].concat());
+    assert!(asked.expect_code(1).stdout.contains("regressed"));
+}
