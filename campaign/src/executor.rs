@@ -1,11 +1,16 @@
 //! Where jobs run: on this machine, or where the user's own scheduler puts them. Knows what a
 //! scheduler must be told and what it may answer; nothing of what a job does.
 
+pub mod local;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::stop::Stop;
+
+/// The executor that is this machine itself.
+pub const LOCAL: &str = "local";
 
 /// What a scheduler must know of a job: one list of blocks on one allocation.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,9 +40,16 @@ pub struct Handle(pub String);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobState {
     /// Waits; the reason is the scheduler's.
-    Queued { reason: String },
-    Running { node: String },
-    Ended { end: JobEnd, node: Option<String> },
+    Queued {
+        reason: String,
+    },
+    Running {
+        node: String,
+    },
+    Ended {
+        end: JobEnd,
+        node: Option<String>,
+    },
     /// The scheduler does not know it, and can no longer have it.
     Unknown,
 }
@@ -75,6 +87,17 @@ impl JobEnd {
 pub trait Executor {
     /// `local`, `slurm`: as records and `--executor` say it.
     fn name(&self) -> &'static str;
+
+    /// True where jobs run on the controller's own machine: one after the other, since two would
+    /// spoil each other's numbers, and no longer than somebody waits for them.
+    fn is_here(&self) -> bool {
+        false
+    }
+
+    /// How long to wait between two looks.
+    fn pause(&self) -> Duration {
+        Duration::from_secs(2)
+    }
 
     /// Whether jobs can be submitted here: tools are found and the scheduler answers.
     ///

@@ -17,7 +17,7 @@ use campaign::redact::Identity;
 use campaign::stop::Stop;
 use campaign::tools::Tools;
 use campaign::world::{Clock, Programs, World};
-use campaign::{clients, fetch, kernels, peer, proof, release_bench, serve};
+use campaign::{clients, fetch, ingest, kernels, node, peer, proof, release_bench, serve};
 use clap::Parser;
 use etcetera::BaseStrategy;
 use schema::exit::Exit;
@@ -47,11 +47,13 @@ fn main() -> ExitCode {
 fn run(cli: &Cli, world: &World) -> Result<Exit, Stop> {
     match &cli.command {
         Verb::ReleaseBench(flags) => release_bench::run(world, flags),
+        Verb::Ingest(flags) => ingest::run(world, flags),
         Verb::Fetch(flags) => fetch::run(world, flags),
         Verb::Serve(flags) => serve::run(world, flags),
         Verb::Kernels(flags) => kernels::run(world, flags),
         Verb::PeerBench(flags) => peer::run(world, flags),
         Verb::ClientBench(flags) => clients::run(world, flags),
+        Verb::Node(flags) => node::run(world, flags),
         Verb::GpuProof { step } => proof::run(world, step),
     }
 }
@@ -62,9 +64,11 @@ fn world(cli: &Cli) -> Result<World, Stop> {
         signal_hook::flag::register(signal, interrupt.flag())
             .map_err(|error| Stop::environment(format!("cannot watch for signals: {error}")))?;
     }
-    let root = match &cli.root {
-        Some(dir) => dir.clone(),
-        None => find_root(&env::current_dir().unwrap_or_default())?,
+    let root = match (&cli.root, &cli.command) {
+        (Some(dir), _) => dir.clone(),
+        // A job names everything that it needs.
+        (None, Verb::Node(flags)) => flags.dir.clone(),
+        (None, _) => find_root(&env::current_dir().unwrap_or_default())?,
     };
     let root = root.canonicalize().unwrap_or(root);
     let tools_dir =
@@ -84,6 +88,7 @@ fn world(cli: &Cli) -> Result<World, Stop> {
         cores: std::thread::available_parallelism()
             .map_or(1, |n| u32::try_from(n.get()).unwrap_or(1)),
         pid: std::process::id(),
+        program: env::current_exe().unwrap_or_default(),
         random: random()?,
         hub_home: hub_home(),
         given: given(&cli.command),
@@ -149,7 +154,7 @@ fn given(verb: &Verb) -> BTreeMap<String, PathBuf> {
         Verb::ReleaseBench(flags) => &flags.inputs,
         Verb::Fetch(flags) => &flags.inputs,
         Verb::Serve(flags) => &flags.inputs,
-        Verb::Kernels(_) | Verb::ClientBench(_) => &none,
+        Verb::Kernels(_) | Verb::ClientBench(_) | Verb::Node(_) | Verb::Ingest(_) => &none,
         Verb::PeerBench(flags) => &flags.inputs,
         Verb::GpuProof { step: GpuProof::Pack(flags) } => &flags.inputs,
         Verb::GpuProof { .. } => &none,

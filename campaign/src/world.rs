@@ -114,6 +114,8 @@ pub struct World {
     pub server_env: BTreeMap<String, String>,
     pub cores: u32,
     pub pid: u32,
+    /// This program.
+    pub program: PathBuf,
     pub random: u128,
     /// Folder of the local cache of models from the hub, below which `hub/` lies.
     pub hub_home: PathBuf,

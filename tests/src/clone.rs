@@ -111,7 +111,8 @@ impl Clone {
     #[track_caller]
     pub fn uncommitted_runs(&self) -> Vec<(PathBuf, RunRecord)> {
         let files = files_under(&self.root().join("target/campaigns"));
-        let runs = files.into_iter().filter(|path| path.to_string_lossy().contains("/runs/"));
+        let runs =
+            files.into_iter().filter(|path| path.to_string_lossy().contains("/results/runs/"));
         let read = |path: PathBuf| {
             let text = std::fs::read_to_string(&path).expect("readable");
             let run = serde_json::from_str(&text).expect("a record");

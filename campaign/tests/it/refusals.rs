@@ -80,7 +80,7 @@ fn unknown_pieces_are_named_with_the_known_ones() {
         (["--scenario", "nap"], "scenario `nap` is unknown; known are rung-lite, talk-lite"),
         (["--engine", "other"], "engine `other` is unknown; known are redline"),
         (["--target", "b200"], "target `b200` is unknown; known are cpu"),
-        (["--executor", "slurm"], "executor `slurm` is not supported yet"),
+        (["--executor", "cloud"], "executor `cloud` is unknown; known is local"),
         (["--baseline", "v0.9.2"], "baseline and candidate are both v0.9.2"),
     ] {
         let args: Vec<&str> = ["release-bench", "v0.9.2"].into_iter().chain(args).collect();
