@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::clients::figure::Row;
 use crate::clients::tool::Tool;
 use crate::container::Runtime;
+use crate::executor::LOCAL;
 use crate::peer::figure::Work;
 
 /// Builds a release, measures it, and records the result.
@@ -107,9 +108,12 @@ pub struct ReleaseBench {
     /// The repository that holds `results/`; else this clone.
     #[arg(long, value_name = "DIR")]
     pub registry: Option<PathBuf>,
-    /// Where the runs are executed; only `local` for now.
-    #[arg(long, value_name = "ID", default_value = "local")]
+    /// Where jobs run: `local`, or `slurm`, for nodes of the cluster that this machine submits to.
+    #[arg(long, value_name = "ID", default_value = LOCAL)]
     pub executor: String,
+    /// One more long option for `sbatch`, such as `--slurm-option=--partition=h200`; may be repeated.
+    #[arg(long = "slurm-option", value_name = "OPTION", allow_hyphen_values = true)]
+    pub slurm_options: Vec<String>,
     /// Go on with the latest campaign of this release that did not come to its end: what is done is
     /// not done again.
     #[arg(long, conflicts_with = "dry_run")]

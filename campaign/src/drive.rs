@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use schema::exit::Exit;
 use schema::verdict::Stage;
 
 use crate::collect::{check, collect};
@@ -153,10 +154,15 @@ impl<'a> Drive<'a> {
         let submitted = job.reached >= Reached::Submitted;
         let handle = match (&job.handle, submitted) {
             (Some(handle), true) => Some(handle.clone()),
-            _ => self.executor.find(key)?,
+            _ => {
+                let found = self.executor.find(key);
+                let Some(found) = self.patiently(found)? else { return Ok(()) };
+                found
+            }
         };
         if let Some(handle) = handle {
-            let lives = match self.executor.poll(&handle)? {
+            let Some(state) = self.poll(&handle)? else { return Ok(()) };
+            let lives = match state {
                 JobState::Queued { .. } | JobState::Running { .. } => true,
                 JobState::Ended { .. } | JobState::Unknown => places.read_done()?.is_some(),
             };
@@ -176,7 +182,9 @@ impl<'a> Drive<'a> {
         let told = Job { watched: self.world.console.is_live(), ..told };
         places.write_job(&told)?;
         telling.skip(key, &steps::read(&places.steps())?);
-        let handle = self.executor.submit(&submit::spec(self.world, &told, planned, places))?;
+        let submitted = self.executor.submit(&submit::spec(self.world, &told, planned, places));
+        // Where the answer was lost and not the job, it is found at the next look.
+        let Some(handle) = self.patiently(submitted)? else { return Ok(()) };
         self.journal.note(Line::Submitted { job: key.clone(), handle })?;
         self.known.insert(key.clone());
         Ok(())
@@ -184,12 +192,22 @@ impl<'a> Drive<'a> {
 
     /// How far a job is; none where the scheduler may yet answer.
     fn poll(&mut self, handle: &Handle) -> Result<Option<JobState>, Stop> {
-        match self.executor.poll(handle) {
-            Ok(state) => {
+        let polled = self.executor.poll(handle);
+        self.patiently(polled)
+    }
+
+    /// An answer; none where the scheduler may yet give one. A refusal is an answer.
+    fn patiently<T>(&mut self, asked: Result<T, Stop>) -> Result<Option<T>, Stop> {
+        let may_yet_answer = |stop: &Stop| {
+            let silent = stop.exit() == Exit::Environment && !self.world.interrupt.raised();
+            silent && !self.executor.is_here() && self.silences < SILENCES
+        };
+        match asked {
+            Ok(answer) => {
                 self.silences = 0;
-                Ok(Some(state))
+                Ok(Some(answer))
             }
-            Err(stop) if self.silences < SILENCES => {
+            Err(stop) if may_yet_answer(&stop) => {
                 self.silences += 1;
                 let said = stop.told().0;
                 self.world.console.note(&format!("the scheduler does not answer: {said}"));

@@ -40,6 +40,7 @@ fn world(root: &Path) -> World {
         interrupt: Interrupt::default(),
         identity: Identity::default(),
         server_env: BTreeMap::new(),
+        slurm_env: BTreeMap::new(),
         cores: 1,
         pid: std::process::id(),
         program: "redline-campaign".into(),
@@ -84,6 +85,7 @@ fn ready() -> Ready {
     Ready {
         command: Vec::new(),
         executor: "scripted".to_owned(),
+        slurm_options: Vec::new(),
         plan,
         sides,
         cells: vec![ReadyCell { cell, scenario, model, dataset: None, tokenizer, plan: None }],

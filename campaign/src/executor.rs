@@ -2,6 +2,7 @@
 //! scheduler must be told and what it may answer; nothing of what a job does.
 
 pub mod local;
+pub mod slurm;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,6 +12,8 @@ use crate::stop::Stop;
 
 /// The executor that is this machine itself.
 pub const LOCAL: &str = "local";
+/// The executor that is the user's own Slurm.
+pub const SLURM: &str = "slurm";
 
 /// What a scheduler must know of a job: one list of blocks on one allocation.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -108,7 +111,7 @@ pub trait Executor {
     /// Hands a job to the scheduler. Who does not know whether that worked asks [`Self::find`].
     ///
     /// # Errors
-    /// The scheduler refuses it.
+    /// The scheduler refuses it (exit code 2), or does not answer (4).
     fn submit(&self, job: &JobSpec) -> Result<Handle, Stop>;
 
     /// The latest job of this key, where the scheduler has one, running or ended.

@@ -139,6 +139,7 @@ fn ready_of(world: &World, campaign: &str, found: &[(PathBuf, Job)], registry: &
     Ready {
         command: world.command.clone(),
         executor: job.executor.clone(),
+        slurm_options: Vec::new(),
         plan: Plan {
             campaign: campaign.to_owned(),
             sides: job.sides.iter().map(|side| side.built.side.clone()).collect(),

@@ -155,6 +155,9 @@ pub struct JobPlaces {
 }
 
 impl JobPlaces {
+    /// The name of [`Self::log`] in its folder.
+    pub const LOG: &'static str = "node.log";
+
     #[must_use]
     pub fn at(dir: &Path) -> Self {
         Self { dir: dir.to_owned() }
@@ -179,7 +182,7 @@ impl JobPlaces {
     /// What the node's program writes to a terminal elsewhere.
     #[must_use]
     pub fn log(&self) -> PathBuf {
-        self.dir.join("node.log")
+        self.dir.join(Self::LOG)
     }
 
     #[must_use]

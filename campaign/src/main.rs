@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::env;
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -10,6 +11,7 @@ use std::time::Instant;
 use campaign::catalog::Catalog;
 use campaign::cli::{Cli, GpuProof, Inputs, Verb};
 use campaign::console::Console;
+use campaign::executor::slurm;
 use campaign::inputs::cache::Cache;
 use campaign::places::Places;
 use campaign::process::Interrupt;
@@ -85,6 +87,7 @@ fn world(cli: &Cli) -> Result<World, Stop> {
         interrupt,
         identity: identity(),
         server_env: server_env(),
+        slurm_env: slurm_env(),
         cores: std::thread::available_parallelism()
             .map_or(1, |n| u32::try_from(n.get()).unwrap_or(1)),
         pid: std::process::id(),
@@ -138,6 +141,14 @@ fn identity() -> Identity {
 fn server_env() -> BTreeMap<String, String> {
     let set = |name: &&str| Some(((*name).to_owned(), env::var(name).ok()?));
     SERVER_VARIABLES.iter().filter_map(set).collect()
+}
+
+/// Values that are not text are none of those that are looked for.
+fn slurm_env() -> BTreeMap<String, String> {
+    let text = |(name, value): (OsString, OsString)| {
+        Some((name.into_string().ok()?, value.into_string().ok()?))
+    };
+    slurm::client_environment(env::vars_os().filter_map(text))
 }
 
 /// Bits for the identifiers of one campaign.

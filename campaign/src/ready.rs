@@ -28,6 +28,9 @@ pub struct Ready {
     /// The command as it was typed, without the program.
     pub command: Vec<String>,
     pub executor: String,
+    /// More options for `sbatch`.
+    #[serde(default)]
+    pub slurm_options: Vec<String>,
     /// Every launch that is known from the start.
     pub plan: Plan,
     /// One for each side of the plan.
@@ -80,6 +83,7 @@ impl Ready {
         Self {
             command: world.command.clone(),
             executor: flags.executor.clone(),
+            slurm_options: flags.slurm_options.clone(),
             plan: decided.plan.clone(),
             sides: sides
                 .map(|(wanted, built)| JobSide { engine: wanted.engine.clone(), built })

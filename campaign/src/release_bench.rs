@@ -17,7 +17,8 @@ use crate::console::about;
 use crate::decide::{Decided, decide, ready_cells};
 use crate::drive::{Drive, jobs_of};
 use crate::executor::local::Local;
-use crate::executor::{Executor, LOCAL};
+use crate::executor::slurm::Slurm;
+use crate::executor::{Executor, LOCAL, SLURM};
 use crate::finish::finish;
 use crate::journal::{Journal, Line};
 use crate::lock::Lock;
@@ -37,6 +38,7 @@ const ASK_BEYOND: Duration = Duration::from_secs(2 * 3600);
 /// # Errors
 /// Wrong use, an unfit machine, or an interruption; an engine's failure is no error.
 pub fn run(world: &World, flags: &ReleaseBench) -> Result<Exit, Stop> {
+    check_executor(flags)?;
     world.tools.check()?;
     let _lock = match flags.dry_run {
         true => None,
@@ -45,7 +47,8 @@ pub fn run(world: &World, flags: &ReleaseBench) -> Result<Exit, Stop> {
     if flags.resume {
         return go_on(world, flags);
     }
-    let executor = |campaign: &str| executor(world, &flags.executor, campaign);
+    let executor =
+        |campaign: &str| executor(world, (&flags.executor, &flags.slurm_options), campaign);
     // Before anything is resolved: an executor that is not known is wrong use of the command.
     executor("")?;
     let decided = decide(world, flags)?;
@@ -73,7 +76,7 @@ fn go_on(world: &World, flags: &ReleaseBench) -> Result<Exit, Stop> {
     let mut ready = journal.state.ready.clone().ok_or_else(|| resume::nothing(flags))?;
     ready.max_gpu_hours = flags.max_gpu_hours.or(ready.max_gpu_hours);
     let ids = Ids::new(world.clock.unix_ms(), world.random);
-    let executor = executor(world, &ready.executor, &campaign)?;
+    let executor = executor(world, (&ready.executor, &ready.slurm_options), &campaign)?;
     executor.preflight()?;
     carry_out(world, &*executor, (ready, ids), &mut journal)
         .map_err(|stop| journal.ended_early(stop, &world.places, &world.interrupt))
@@ -187,15 +190,37 @@ fn registry<'a>(world: &'a World, dir: &'a Path) -> Registry<'a> {
     Registry { tools: &world.tools, dir, interrupt: &world.interrupt }
 }
 
-/// What runs a campaign's jobs.
-fn executor(world: &World, id: &str, campaign: &str) -> Result<Box<dyn Executor>, Stop> {
+/// What runs a campaign's jobs: an executor and the user's options for it.
+fn executor(
+    world: &World,
+    (id, options): (&str, &[String]),
+    campaign: &str,
+) -> Result<Box<dyn Executor>, Stop> {
     match id {
         LOCAL => Ok(Box::new(Local::new(&world.places.campaign(campaign).jobs()))),
+        SLURM => {
+            let (env, interrupt) = (world.slurm_env.clone(), world.interrupt.clone());
+            Ok(Box::new(Slurm::new(options, env, interrupt)?))
+        }
         other => {
-            let message = format!("executor `{other}` is unknown; known is {LOCAL}");
+            let message = format!("executor `{other}` is unknown; known are {LOCAL}, {SLURM}");
             Err(Stop::wrong_use(message))
         }
     }
+}
+
+/// What does not go together.
+fn check_executor(flags: &ReleaseBench) -> Result<(), Stop> {
+    let message = match flags.executor.as_str() {
+        SLURM if flags.url.is_some() => {
+            "`--url` measures a server that runs already; no scheduler is needed"
+        }
+        LOCAL if !flags.slurm_options.is_empty() && !flags.resume => {
+            "`--slurm-option` is for `--executor slurm`"
+        }
+        _ => return Ok(()),
+    };
+    Err(Stop::wrong_use(message))
 }
 
 #[cfg(test)]

@@ -24,8 +24,18 @@ impl Clone {
     #[must_use]
     #[track_caller]
     pub fn of_this_repository(options: &[&str]) -> Self {
+        Self::of(&repository(), options)
+    }
+
+    /// Clones HEAD of the repository at `root`.
+    ///
+    /// # Panics
+    /// Git cannot clone.
+    #[must_use]
+    #[track_caller]
+    pub fn of(root: &Path, options: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let source = format!("file://{}", repository().display());
+        let source = format!("file://{}", root.display());
         let mut words = vec!["clone", "--quiet"];
         words.extend(options);
         words.extend([source.as_str(), "redline"]);
@@ -158,7 +168,11 @@ pub fn already_built_path(folder: &Path) -> OsString {
     path_with(folder, &[("cargo", "exit 0")])
 }
 
+<<<<<<< HEAD
 /// The present `PATH` behind a folder of small shell scripts, made in `folder`: name and script.
+=======
+/// The present `PATH` behind a folder of small shell scripts, made in `folder`.
+>>>>>>> slurm
 ///
 /// # Panics
 /// The folder cannot be written.

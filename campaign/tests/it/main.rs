@@ -14,3 +14,4 @@ mod proof;
 mod refusals;
 mod resume;
 mod scratch;
+mod slurm;
