@@ -168,11 +168,7 @@ pub fn already_built_path(folder: &Path) -> OsString {
     path_with(folder, &[("cargo", "exit 0")])
 }
 
-<<<<<<< HEAD
 /// The present `PATH` behind a folder of small shell scripts, made in `folder`: name and script.
-=======
-/// The present `PATH` behind a folder of small shell scripts, made in `folder`.
->>>>>>> slurm
 ///
 /// # Panics
 /// The folder cannot be written.
