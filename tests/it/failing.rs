@@ -11,7 +11,7 @@ use schema::run::{Failure, FailureClass, Phase, RunRecord, Status, ValidityVerdi
 use serde_json::{Value, json};
 use tests::clone::{Clone, already_built_path};
 use tests::inputs::{CONVERSATIONS, MODEL, cached};
-use tests::program::{Ended, until, wait};
+use tests::program::{Ended, wait, while_running};
 use tests::scripted::Scripted;
 
 /// A scenario of ten requests, one after the other, after two for warming up.
@@ -139,13 +139,13 @@ fn a_server_of_someone_else_that_dies_in_mid_run_is_a_crash() {
 /// The engine that `campaign` launched, once most of a scenario's requests are under way in it.
 fn busy_engine(clone: &Clone, campaign: &mut Child) -> Pid {
     let client = reqwest::blocking::Client::builder().no_proxy().build().expect("a client");
-    let (id, port) = until("the engine", campaign, || {
+    let (id, port) = while_running(campaign, "the engine", || {
         let (id, line) =
             clone.processes().into_iter().find(|(_, line)| line.contains(" serve "))?;
         let port = line.split_once("--port ")?.1.split(' ').next()?.to_owned();
         Some((id, port))
     });
-    until("requests in the engine", campaign, || {
+    while_running(campaign, "requests in the engine", || {
         let page =
             client.get(format!("http://127.0.0.1:{port}/metrics")).send().ok()?.text().ok()?;
         let running =

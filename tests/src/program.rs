@@ -103,21 +103,34 @@ pub fn wait(mut child: Child, limit: Duration) -> Ended {
     Ended::of(&child.wait_with_output().expect("the child has ended"))
 }
 
-/// Looks until `seen` finds something, as long as `child` runs, and three minutes at most: the
-/// machine may be busy with other tests.
+/// Looks until `seen` finds something, three minutes at most: the machine may be busy with other
+/// tests.
+///
+/// # Panics
+/// It never did.
+#[track_caller]
+pub fn until<T>(what: &str, mut seen: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = seen() {
+            return found;
+        }
+        assert!(start.elapsed() < Duration::from_secs(180), "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// As [`until`], and only as long as `child` runs.
 ///
 /// # Panics
 /// It never did; what the child left to read on standard error is shown.
 #[track_caller]
-pub fn until<T>(what: &str, child: &mut Child, mut seen: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
+pub fn while_running<T>(child: &mut Child, what: &str, mut seen: impl FnMut() -> Option<T>) -> T {
+    until(what, || {
         // Asked for first: what it did before it ended can still be found.
         let ended = child.try_wait().expect("a child can be waited for");
-        if let Some(found) = seen() {
-            return found;
-        }
-        if let Some(status) = ended {
+        let found = seen();
+        if let (None, Some(status)) = (&found, ended) {
             let mut said = String::new();
             if let Some(mut stderr) = child.stderr.take() {
                 // As far as it is text.
@@ -125,7 +138,6 @@ pub fn until<T>(what: &str, child: &mut Child, mut seen: impl FnMut() -> Option<
             }
             panic!("{status} before {what} was seen:\n{said}");
         }
-        assert!(start.elapsed() < Duration::from_secs(180), "waited in vain for {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+        found
+    })
 }

@@ -6,7 +6,7 @@ use std::process::Child;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::program::{built, command, until};
+use crate::program::{built, command, while_running};
 use crate::server::Server;
 
 /// A running emitter; ended when dropped.
@@ -62,7 +62,7 @@ impl Scripted {
             let line: Value = serde_json::from_str(line).ok()?;
             line["request"].as_u64()
         };
-        until("a request", client, || {
+        while_running(client, "a request", || {
             let text = std::fs::read_to_string(&log).ok()?;
             text.lines().filter_map(number).find(|found| *found >= n)
         });
