@@ -12,6 +12,7 @@ use schema::policy::PolicyFile;
 use schema::proof::Proof;
 use schema::scenario::Scenario;
 use schema::target::Target;
+use serde::{Deserialize, Serialize};
 
 use crate::files::{self, FileError};
 use crate::stop::Ends;
@@ -46,7 +47,7 @@ impl Ends for CatalogError {
 }
 
 /// A scenario with the facts of its file.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ScenarioEntry {
     pub id: String,
     pub path: PathBuf,

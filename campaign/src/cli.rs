@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::clients::figure::Row;
 use crate::clients::tool::Tool;
 use crate::container::Runtime;
+use crate::executor::LOCAL;
 use crate::peer::figure::Work;
 
 /// Builds a release, measures it, and records the result.
@@ -27,6 +28,8 @@ pub struct Cli {
 pub enum Verb {
     /// Build a release, serve each model, run the scenarios, record and publish the results.
     ReleaseBench(Box<ReleaseBench>),
+    /// Finish a campaign from the folders of its jobs alone: verify, record, commit, render.
+    Ingest(Ingest),
     /// Fetch models and data sets into the cache.
     Fetch(Fetch),
     /// Build a release and serve a model with it in the foreground.
@@ -38,6 +41,9 @@ pub enum Verb {
     /// Measure the load generator beside others and a raw-socket client, against an emitter that
     /// keeps its own log, and print the table.
     ClientBench(ClientBench),
+    /// Carry out a job of a campaign: what its controller has put into a folder.
+    #[command(hide = true)]
+    Node(NodeFlags),
     /// Show what a release does on a machine without network and compiler, in stages.
     GpuProof {
         #[command(subcommand)]
@@ -102,11 +108,15 @@ pub struct ReleaseBench {
     /// The repository that holds `results/`; else this clone.
     #[arg(long, value_name = "DIR")]
     pub registry: Option<PathBuf>,
-    /// Where the runs are executed; only `local` for now.
-    #[arg(long, value_name = "ID", default_value = "local")]
+    /// Where jobs run: `local`, or `slurm`, for nodes of the cluster that this machine submits to.
+    #[arg(long, value_name = "ID", default_value = LOCAL)]
     pub executor: String,
-    /// Not supported yet.
-    #[arg(long)]
+    /// One more long option for `sbatch`, such as `--slurm-option=--partition=h200`; may be repeated.
+    #[arg(long = "slurm-option", value_name = "OPTION", allow_hyphen_values = true)]
+    pub slurm_options: Vec<String>,
+    /// Go on with the latest campaign of this release that did not come to its end: what is done is
+    /// not done again.
+    #[arg(long, conflicts_with = "dry_run")]
     pub resume: bool,
     /// Start nothing that is expected to take more GPU-hours, and no launch that would exceed them.
     #[arg(long, value_name = "H", value_parser = parse_hours)]
@@ -119,6 +129,26 @@ pub struct ReleaseBench {
     pub yes: bool,
     #[command(flatten)]
     pub inputs: Inputs,
+}
+
+#[derive(Debug, Args)]
+pub struct NodeFlags {
+    /// The job's folder.
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+    /// Begin when `go` is read on standard input, and end where that never comes.
+    #[arg(long)]
+    pub when_told: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Ingest {
+    /// A campaign's folder, or one with the folders of its jobs.
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+    /// The repository that holds `results/`; else this clone.
+    #[arg(long, value_name = "DIR")]
+    pub registry: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

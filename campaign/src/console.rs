@@ -4,22 +4,28 @@
 use std::io::{IsTerminal, Write, stderr, stdout};
 use std::time::Duration;
 
+/// Goes to the beginning of the terminal's line and empties it.
+const CLEAR: &str = "\r\x1b[K";
+/// As much of a passing line as fits into any terminal.
+const PASSING_CHARS: usize = 69;
+
 /// Writes headings and notes.
 #[derive(Debug, Clone, Copy)]
 pub struct Console {
     quiet: bool,
+    followed: bool,
 }
 
 impl Console {
     #[must_use]
     pub fn new() -> Self {
-        Self { quiet: false }
+        Self { quiet: false, followed: false }
     }
 
     /// Writes nothing; for tests.
     #[must_use]
     pub fn silent() -> Self {
-        Self { quiet: true }
+        Self { quiet: true, followed: false }
     }
 
     /// True when somebody watches standard error.
@@ -28,8 +34,39 @@ impl Console {
         !self.quiet && stderr().is_terminal()
     }
 
+    /// The same where somebody else shows the last of what is written to whoever watches.
+    #[must_use]
+    pub fn followed(self) -> Self {
+        Self { followed: true, ..self }
+    }
+
+    /// How the load generator is to show how far it is.
+    #[must_use]
+    pub fn progress(&self) -> &'static str {
+        match (self.is_live(), self.followed) {
+            (true, _) => "auto",
+            (false, true) => "plain",
+            (false, false) => "none",
+        }
+    }
+
+    /// A line that the next one takes the place of; only for whoever watches.
+    pub fn passing(&self, text: &str) {
+        if self.is_live() {
+            let text: String = text.trim().chars().take(PASSING_CHARS).collect();
+            eprint!("{CLEAR}         {text}");
+        }
+    }
+
+    fn clear(&self) {
+        if self.is_live() {
+            eprint!("{CLEAR}");
+        }
+    }
+
     /// `[ 1:05] Build v0.9.2`.
     pub fn step(&self, elapsed: Duration, heading: &str) {
+        self.clear();
         if !self.quiet {
             eprintln!("[{:>6}] {heading}", clock_text(elapsed));
         }
@@ -43,6 +80,7 @@ impl Console {
 
     /// A line below the last heading.
     pub fn note(&self, text: &str) {
+        self.clear();
         if !self.quiet {
             eprintln!("         {text}");
         }

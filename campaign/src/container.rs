@@ -3,9 +3,11 @@
 
 use clap::ValueEnum;
 use schema::engine::Image;
+use serde::{Deserialize, Serialize};
 
 /// Which runtime.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Runtime {
     Docker,
     Podman,
@@ -21,6 +23,12 @@ impl Runtime {
             Self::Podman => "podman",
             Self::Apptainer => "apptainer",
         }
+    }
+
+    /// What removes a container, where there may be one without a process that waits for it.
+    #[must_use]
+    pub fn removal(self, name: &str) -> Option<Vec<String>> {
+        (self != Self::Apptainer).then(|| owned(&[self.program(), "rm", "--force", name]))
     }
 }
 
@@ -93,9 +101,14 @@ impl Container<'_> {
     /// What removes it, should it outlive the program that started it.
     #[must_use]
     pub fn removal(&self) -> Option<Vec<String>> {
-        let removes = self.runtime != Runtime::Apptainer;
-        removes.then(|| owned(&[self.runtime.program(), "rm", "--force", self.name]))
+        self.runtime.removal(self.name)
     }
+}
+
+/// What the container of a run is called.
+#[must_use]
+pub fn name(run: &str) -> String {
+    format!("redline-{}", run.to_lowercase())
 }
 
 fn owned(words: &[&str]) -> Vec<String> {

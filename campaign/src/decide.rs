@@ -11,10 +11,10 @@ use crate::brief::{Brief, CellBrief};
 use crate::catalog::ScenarioEntry;
 use crate::cli::ReleaseBench;
 use crate::estimate::{self, Of};
+use crate::executor::LOCAL;
 use crate::hardware::{self, Machine};
 use crate::inputs::{Fetcher, Input, Obtained};
 use crate::plan::{self, Cell, Plan, Round};
-use crate::publish::Named;
 use crate::run::{Engine, ReadyCell};
 use crate::server::{Asked, ask};
 use crate::sides::{self, Wanted};
@@ -46,21 +46,6 @@ pub struct Decided {
     pub registry: PathBuf,
 }
 
-impl Decided {
-    /// A release of an engine on this campaign's hardware.
-    #[must_use]
-    pub fn named<'a>(&'a self, engine: &'a str, release: &'a str) -> Named<'a> {
-        Named { engine, release, hardware: &self.hardware.0.id }
-    }
-
-    /// Baseline and candidate, where two releases of an engine are compared.
-    #[must_use]
-    pub fn compared(&self) -> Option<(&str, Named<'_>)> {
-        let (baseline, candidate) = self.plan.compared()?;
-        Some((baseline, self.named(&self.plan.sides[0].engine, candidate)))
-    }
-}
-
 /// Decides what `flags` ask for.
 ///
 /// # Errors
@@ -73,7 +58,8 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
     let machine = hardware::detect(&world.programs, world.cores, &world.interrupt)?;
     let targets = world.catalog.targets()?;
     let asked = flags.target.as_deref();
-    let (target_id, target) = match flags.dry_run {
+    // A plan is of any machine, and nodes elsewhere are not this one.
+    let (target_id, target) = match flags.dry_run || flags.executor != LOCAL {
         true => target::plan_for(&targets, asked, &machine.gpus)?,
         false => target::choose(&targets, asked, &machine.gpus)?,
     };

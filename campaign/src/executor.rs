@@ -1,11 +1,19 @@
 //! Where jobs run: on this machine, or where the user's own scheduler puts them. Knows what a
 //! scheduler must be told and what it may answer; nothing of what a job does.
 
+pub mod local;
+pub mod slurm;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::stop::Stop;
+
+/// The executor that is this machine itself.
+pub const LOCAL: &str = "local";
+/// The executor that is the user's own Slurm.
+pub const SLURM: &str = "slurm";
 
 /// What a scheduler must know of a job: one list of blocks on one allocation.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,9 +43,16 @@ pub struct Handle(pub String);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobState {
     /// Waits; the reason is the scheduler's.
-    Queued { reason: String },
-    Running { node: String },
-    Ended { end: JobEnd, node: Option<String> },
+    Queued {
+        reason: String,
+    },
+    Running {
+        node: String,
+    },
+    Ended {
+        end: JobEnd,
+        node: Option<String>,
+    },
     /// The scheduler does not know it, and can no longer have it.
     Unknown,
 }
@@ -76,6 +91,17 @@ pub trait Executor {
     /// `local`, `slurm`: as records and `--executor` say it.
     fn name(&self) -> &'static str;
 
+    /// True where jobs run on the controller's own machine: one after the other, since two would
+    /// spoil each other's numbers, and no longer than somebody waits for them.
+    fn is_here(&self) -> bool {
+        false
+    }
+
+    /// How long to wait between two looks.
+    fn pause(&self) -> Duration {
+        Duration::from_secs(2)
+    }
+
     /// Whether jobs can be submitted here: tools are found and the scheduler answers.
     ///
     /// # Errors
@@ -85,7 +111,7 @@ pub trait Executor {
     /// Hands a job to the scheduler. Who does not know whether that worked asks [`Self::find`].
     ///
     /// # Errors
-    /// The scheduler refuses it.
+    /// The scheduler refuses it (exit code 2), or does not answer (4).
     fn submit(&self, job: &JobSpec) -> Result<Handle, Stop>;
 
     /// The latest job of this key, where the scheduler has one, running or ended.

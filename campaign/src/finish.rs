@@ -1,7 +1,7 @@
 //! The end of a campaign whose runs are done: its own record, the pages, the commit, the table.
 
+use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::Duration;
 
 use schema::campaign::{CampaignRecord, CampaignStatus, PlannedRun, SCHEMA};
 use schema::comparison::Diff;
@@ -11,9 +11,10 @@ use schema::verdict::Verdict;
 use serde_json::Value;
 
 use crate::beside;
-use crate::decide::Decided;
-use crate::journal::Journal;
+use crate::journal::{Journal, Line, State};
+use crate::plan::Slot;
 use crate::publish::{Registry, write_campaign};
+use crate::ready::Ready;
 use crate::record::is_bad;
 use crate::stop::Stop;
 use crate::world::World;
@@ -24,42 +25,41 @@ use crate::world::World;
 /// A record is refused, or a tool fails.
 pub fn finish(
     world: &World,
-    decided: &Decided,
+    ready: &Ready,
     registry: &Registry<'_>,
     records: &[RunRecord],
-    wall: Duration,
     journal: &mut Journal,
 ) -> Result<Exit, Stop> {
     let step = |heading: &str| world.console.step(world.clock.elapsed(), heading);
     let overlay = journal.places().overlay();
-    let compared = match decided.compared() {
+    let compared = match ready.compared() {
         Some((baseline, candidate)) => Some(registry.compare(baseline, candidate, &overlay)?),
         None => None,
     };
-    let mut campaign = campaign_record(world, decided, records, (wall, compared.as_ref()));
+    let mut campaign = campaign_record(world, ready, records, (&journal.state, compared.as_ref()));
     write_campaign(&overlay, &mut campaign)?;
-    let committed = match decided.commits {
-        true => Some(commit(world, decided, registry, records, journal)?),
+    let committed = match ready.commits {
+        true => Some(commit(world, ready, registry, records, journal)?),
         false => None,
     };
     let uncommitted = committed.is_none().then_some(overlay.as_path());
-    for (engine, release) in decided.plan.releases() {
+    for (engine, release) in ready.plan.releases() {
         world.console.answer("");
-        registry.print_table(decided.named(engine, release), uncommitted)?;
+        registry.print_table(ready.named(engine, release), uncommitted)?;
     }
-    if let Some(table) = beside::table(&decided.plan, records) {
+    if let Some(table) = beside::table(&ready.plan, records) {
         world.console.answer("");
         world.console.answer(table.trim_end());
     }
     world.console.answer("");
     match committed {
-        Some(commit) => print_paths(world, decided, commit.as_deref()),
+        Some(commit) => print_paths(world, ready, commit.as_deref()),
         None => {
             let shown = world.places.shown(&overlay);
             world.console.answer(&format!("records  {shown} (not committed)"));
         }
     }
-    let compared = match decided.compared() {
+    let compared = match ready.compared() {
         Some((baseline, candidate)) => {
             step(&format!("Compare {} with {baseline}", candidate.release));
             world.console.answer("");
@@ -81,7 +81,7 @@ pub fn finish(
 /// Renders the pages, commits everything and builds the site. Returns the commit.
 fn commit(
     world: &World,
-    decided: &Decided,
+    ready: &Ready,
     registry: &Registry<'_>,
     records: &[RunRecord],
     journal: &mut Journal,
@@ -91,8 +91,14 @@ fn commit(
     step("Render pages");
     registry.render_pages(&overlay)?;
     step("Commit the records");
-    let commit = registry.record(&overlay, &message(decided, records))?;
-    journal.committed = true;
+    // What is in the registry already is not added again, should the word of it be lost.
+    let commit = match journal.state.committed.clone() {
+        Some(commit) => commit,
+        None => registry.record(&overlay, &message(ready, records))?,
+    };
+    if journal.state.committed.is_none() {
+        journal.note(Line::Committed { commit: commit.clone() })?;
+    }
     step("Build the site");
     registry.build_site(&world.places.site())?;
     Ok(commit)
@@ -101,12 +107,15 @@ fn commit(
 /// The campaign's record, not yet signed.
 fn campaign_record(
     world: &World,
-    decided: &Decided,
+    ready: &Ready,
     records: &[RunRecord],
-    (wall, compared): (Duration, Option<&Diff>),
+    (state, compared): (&State, Option<&Diff>),
 ) -> CampaignRecord {
-    let plan = &decided.plan;
-    let planned = plan.slots.iter().map(|slot| PlannedRun {
+    let plan = &ready.plan;
+    // A run that was tried again is planned once.
+    let slots = state.jobs.iter().flat_map(|job| &job.planned.slots);
+    let slots: BTreeMap<&str, &Slot> = slots.map(|slot| (slot.run.as_str(), slot)).collect();
+    let planned = slots.into_values().map(|slot| PlannedRun {
         run: slot.run.clone(),
         engine: plan.sides[slot.side].engine.clone(),
         release: plan.sides[slot.side].release.clone(),
@@ -122,8 +131,9 @@ fn campaign_record(
             releases.push(side.release.clone());
         }
     }
-    let wall_us = u64::try_from(wall.as_micros()).unwrap_or(u64::MAX);
-    let budget = [("wall_us_expected", decided.brief.expected_us()), ("wall_us", wall_us)];
+    // Of all launches: machines that worked at once took their times.
+    let wall_us: u64 = state.jobs.iter().map(|job| job.wall_us).sum();
+    let budget = [("wall_us_expected", ready.expected_us), ("wall_us", wall_us)];
     let noise_floor = compared.and_then(|diff| diff.noise_pct.get(&plan.campaign)).cloned();
     let noise_floor = noise_floor.filter(|noise| !noise.is_empty());
     let mut absent = Absent::new();
@@ -138,15 +148,15 @@ fn campaign_record(
         schema: SCHEMA.to_owned(),
         id: plan.campaign.clone(),
         record_sha256: String::new(),
-        command: world.command.iter().map(|word| world.identity.redact(word)).collect(),
+        command: ready.command.iter().map(|word| world.identity.redact(word)).collect(),
         releases,
-        hardware: decided.hardware.0.id.clone(),
+        hardware: ready.hardware.0.id.clone(),
         plan: planned.collect(),
         policy: compared.map(|diff| diff.policy.clone()),
         noise_floor,
         verdicts: compared.map(|diff| verdicts(diff, &plan.campaign)).unwrap_or_default(),
         budget: budget.map(|(key, us)| (key.to_owned(), Value::from(us))).into(),
-        status: match records.iter().any(is_bad) {
+        status: match records.iter().any(is_bad) || records.len() < state.runs_planned().len() {
             true => CampaignStatus::Partial,
             false => CampaignStatus::Complete,
         },
@@ -162,10 +172,10 @@ fn verdicts(compared: &Diff, campaign: &str) -> Vec<Verdict> {
 }
 
 /// The commit's message: what was measured, on what, how it went.
-fn message(decided: &Decided, records: &[RunRecord]) -> String {
+fn message(ready: &Ready, records: &[RunRecord]) -> String {
     let mut engine = "";
     let mut sides: Vec<String> = Vec::new();
-    for side in &decided.plan.sides {
+    for side in &ready.plan.sides {
         // The engine is named where it changes.
         let named = (side.engine != engine).then(|| format!("{} ", side.engine));
         sides.push(format!("{}{}", named.unwrap_or_default(), side.title()));
@@ -176,18 +186,18 @@ fn message(decided: &Decided, records: &[RunRecord]) -> String {
     format!(
         "results: {} on {}\n\nruns: {}{failed}; campaign {}\n",
         sides.join(" and "),
-        decided.hardware.0.id,
+        ready.hardware.0.id,
         records.len(),
-        decided.plan.campaign,
+        ready.plan.campaign,
     )
 }
 
-fn print_paths(world: &World, decided: &Decided, commit: Option<&str>) {
-    let results = decided.registry.join("results");
+fn print_paths(world: &World, ready: &Ready, commit: Option<&str>) {
+    let results = ready.registry.join("results");
     let shown = |path: &Path| world.places.shown(path);
     let answer = |text: String| world.console.answer(&text);
-    for (engine, release) in decided.plan.releases() {
-        let page = schema::path::of_page(engine, release, &decided.hardware.0.id);
+    for (engine, release) in ready.plan.releases() {
+        let page = schema::path::of_page(engine, release, &ready.hardware.0.id);
         answer(format!("page     {}", shown(&results.join(page))));
     }
     answer(format!("site     {}", shown(&world.places.site().join("index.html"))));

@@ -19,6 +19,10 @@ pub const QUESTIONS: [&str; 2] = [
 /// The question for the processes that compute on any GPU, one a line.
 pub const PROCESSES: &str = "--query-compute-apps=pid";
 
+/// The question for memory errors since the driver was loaded that no code could correct, one GPU a
+/// line.
+pub const ECC_ERRORS: &str = "--query-gpu=ecc.errors.uncorrected.volatile.total";
+
 /// A GPU as `nvidia-smi` describes it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GpuSeen {
@@ -140,6 +144,12 @@ fn parse_state(mut fields: impl Iterator<Item = Option<String>>) -> Option<GpuSt
 pub fn count_processes(csv: &str) -> Option<u32> {
     let lines = csv.lines().map(str::trim).filter(|line| !line.is_empty());
     lines.map(|line| line.parse::<u32>().ok().map(|_| 1)).sum()
+}
+
+/// Adds the answers to [`ECC_ERRORS`]; `None` where no GPU has such a counter.
+#[must_use]
+pub fn count_errors(csv: &str) -> Option<u64> {
+    csv.lines().filter_map(|line| line.trim().parse::<u64>().ok()).reduce(|a, b| a + b)
 }
 
 /// `h200-141g`: the name without maker and form factor, and the memory in GiB, rounded up as it

@@ -81,11 +81,7 @@ pub fn detect(
 ) -> Result<Machine, ProcessError> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let kernel = read("/proc/sys/kernel/osrelease").trim().to_owned();
-    let ask = |question: &str| -> Result<String, ProcessError> {
-        let mut query = Command::new(&programs.nvidia_smi);
-        query.arg(question).arg("--format=csv,noheader,nounits");
-        process::text(&mut query, interrupt)
-    };
+    let ask = |question: &str| ask_driver(programs, question, interrupt);
     let mut gpus = Vec::new();
     for question in gpu::QUESTIONS {
         match ask(question) {
@@ -114,6 +110,20 @@ pub fn detect(
         gpus,
         gpu_processes,
     })
+}
+
+/// What the driver's program answers to one of `gpu`'s questions.
+///
+/// # Errors
+/// There is no driver, it does not know the question, or the wait was interrupted.
+pub fn ask_driver(
+    programs: &Programs,
+    question: &str,
+    interrupt: &Interrupt,
+) -> Result<String, ProcessError> {
+    let mut query = Command::new(&programs.nvidia_smi);
+    query.arg(question).arg("--format=csv,noheader,nounits");
+    process::text(&mut query, interrupt)
 }
 
 impl Machine {

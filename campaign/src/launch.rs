@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use schema::engine::{EngineFile, Image, Setting};
+use serde::{Deserialize, Serialize};
 
 use crate::container::Container;
 
@@ -16,7 +17,7 @@ pub struct CommandLine {
 }
 
 /// What a launch asks for beyond its model; what is not asked for is left to the engine.
-#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Asked {
     pub seed: Option<u64>,
     /// Tokens of the longest sequence.

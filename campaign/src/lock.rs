@@ -4,11 +4,16 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use schema::exit::Exit;
 
 use crate::files::{FileError, make_dir};
 use crate::stop::Ends;
+
+/// How long the lock of a process that is gone may stay held.
+const LEFT_BEHIND: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
@@ -44,6 +49,7 @@ impl Lock {
     /// Another process holds the lock, or the file cannot be written.
     pub fn take(path: &Path, pid: u32) -> Result<Self, LockError> {
         make_dir(path.parent().unwrap_or(Path::new(".")))?;
+        let began = Instant::now();
         loop {
             let mut file = OpenOptions::new()
                 .read(true)
@@ -58,7 +64,15 @@ impl Lock {
                     let mut text = String::new();
                     // The number only helps the message: without it the lock is held all the same.
                     let _ = file.read_to_string(&mut text);
-                    return Err(LockError::Held { pid: text.trim().parse().ok() });
+                    let pid: Option<u32> = text.trim().parse().ok();
+                    // A holder that was killed as it started a program leaves its lock with that
+                    // one, until it has begun.
+                    let gone = pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists());
+                    if gone && began.elapsed() < LEFT_BEHIND {
+                        thread::sleep(Duration::from_millis(10));
+                        continue;
+                    }
+                    return Err(LockError::Held { pid });
                 }
                 Err(TryLockError::Error(source)) => {
                     return Err(FileError::at("lock", path)(source).into());
@@ -101,9 +115,11 @@ mod tests {
     fn the_second_is_told_who_holds_the_lock() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("target/release-bench.lock");
-        let first = Lock::take(&path, 41).unwrap();
+        let own = std::process::id();
+        let first = Lock::take(&path, own).unwrap();
         let second = Lock::take(&path, 42).unwrap_err();
-        assert_eq!(second.to_string(), "another release-bench runs in this clone (process 41)");
+        let holder = format!("another release-bench runs in this clone (process {own})");
+        assert_eq!(second.to_string(), holder);
         assert_eq!(second.exit(), Exit::Environment);
         drop(first);
         assert!(!path.exists());

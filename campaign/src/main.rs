@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::env;
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -10,6 +11,7 @@ use std::time::Instant;
 use campaign::catalog::Catalog;
 use campaign::cli::{Cli, GpuProof, Inputs, Verb};
 use campaign::console::Console;
+use campaign::executor::slurm;
 use campaign::inputs::cache::Cache;
 use campaign::places::Places;
 use campaign::process::Interrupt;
@@ -17,7 +19,7 @@ use campaign::redact::Identity;
 use campaign::stop::Stop;
 use campaign::tools::Tools;
 use campaign::world::{Clock, Programs, World};
-use campaign::{clients, fetch, kernels, peer, proof, release_bench, serve};
+use campaign::{clients, fetch, ingest, kernels, node, peer, proof, release_bench, serve};
 use clap::Parser;
 use etcetera::BaseStrategy;
 use schema::exit::Exit;
@@ -47,11 +49,13 @@ fn main() -> ExitCode {
 fn run(cli: &Cli, world: &World) -> Result<Exit, Stop> {
     match &cli.command {
         Verb::ReleaseBench(flags) => release_bench::run(world, flags),
+        Verb::Ingest(flags) => ingest::run(world, flags),
         Verb::Fetch(flags) => fetch::run(world, flags),
         Verb::Serve(flags) => serve::run(world, flags),
         Verb::Kernels(flags) => kernels::run(world, flags),
         Verb::PeerBench(flags) => peer::run(world, flags),
         Verb::ClientBench(flags) => clients::run(world, flags),
+        Verb::Node(flags) => node::run(world, flags),
         Verb::GpuProof { step } => proof::run(world, step),
     }
 }
@@ -62,9 +66,11 @@ fn world(cli: &Cli) -> Result<World, Stop> {
         signal_hook::flag::register(signal, interrupt.flag())
             .map_err(|error| Stop::environment(format!("cannot watch for signals: {error}")))?;
     }
-    let root = match &cli.root {
-        Some(dir) => dir.clone(),
-        None => find_root(&env::current_dir().unwrap_or_default())?,
+    let root = match (&cli.root, &cli.command) {
+        (Some(dir), _) => dir.clone(),
+        // A job names everything that it needs.
+        (None, Verb::Node(flags)) => flags.dir.clone(),
+        (None, _) => find_root(&env::current_dir().unwrap_or_default())?,
     };
     let root = root.canonicalize().unwrap_or(root);
     let tools_dir =
@@ -81,9 +87,11 @@ fn world(cli: &Cli) -> Result<World, Stop> {
         interrupt,
         identity: identity(),
         server_env: server_env(),
+        slurm_env: slurm_env(),
         cores: std::thread::available_parallelism()
             .map_or(1, |n| u32::try_from(n.get()).unwrap_or(1)),
         pid: std::process::id(),
+        program: env::current_exe().unwrap_or_default(),
         random: random()?,
         hub_home: hub_home(),
         given: given(&cli.command),
@@ -135,6 +143,14 @@ fn server_env() -> BTreeMap<String, String> {
     SERVER_VARIABLES.iter().filter_map(set).collect()
 }
 
+/// Values that are not text are none of those that are looked for.
+fn slurm_env() -> BTreeMap<String, String> {
+    let text = |(name, value): (OsString, OsString)| {
+        Some((name.into_string().ok()?, value.into_string().ok()?))
+    };
+    slurm::client_environment(env::vars_os().filter_map(text))
+}
+
 /// Bits for the identifiers of one campaign.
 fn random() -> Result<u128, Stop> {
     let mut bytes = [0; 16];
@@ -149,7 +165,7 @@ fn given(verb: &Verb) -> BTreeMap<String, PathBuf> {
         Verb::ReleaseBench(flags) => &flags.inputs,
         Verb::Fetch(flags) => &flags.inputs,
         Verb::Serve(flags) => &flags.inputs,
-        Verb::Kernels(_) | Verb::ClientBench(_) => &none,
+        Verb::Kernels(_) | Verb::ClientBench(_) | Verb::Node(_) | Verb::Ingest(_) => &none,
         Verb::PeerBench(flags) => &flags.inputs,
         Verb::GpuProof { step: GpuProof::Pack(flags) } => &flags.inputs,
         Verb::GpuProof { .. } => &none,

@@ -51,9 +51,15 @@ impl Places {
         self.root.join("target/site")
     }
 
+    /// A folder for each campaign.
+    #[must_use]
+    pub fn campaigns(&self) -> PathBuf {
+        self.root.join("target/campaigns")
+    }
+
     #[must_use]
     pub fn campaign(&self, id: &str) -> CampaignPlaces {
-        CampaignPlaces { dir: self.root.join("target/campaigns").join(id) }
+        CampaignPlaces { dir: self.campaigns().join(id) }
     }
 
     /// Logs and measurements of one `peer-bench`.
@@ -98,6 +104,12 @@ impl CampaignPlaces {
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// A folder for each job.
+    #[must_use]
+    pub fn jobs(&self) -> PathBuf {
+        self.dir.join("jobs")
     }
 
     /// The new records, laid out like `results/`.

@@ -2,12 +2,13 @@
 
 use schema::target::Target;
 use schema::verdict::Stage;
+use serde::{Deserialize, Serialize};
 
 use crate::launch::Asked;
 use crate::stop::Stop;
 
 /// One release in one configuration: what is compared with the others.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Side {
     pub engine: String,
     pub release: String,
@@ -36,7 +37,7 @@ impl Side {
 }
 
 /// A model under a scenario.
-#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Cell {
     pub model: String,
     pub tp: u32,
@@ -46,7 +47,7 @@ pub struct Cell {
 }
 
 /// One launch: which side of which cell, and its place in the order.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Slot {
     /// ULID of the run.
     pub run: String,
@@ -62,7 +63,7 @@ pub struct Slot {
 }
 
 /// Everything that will run.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     pub campaign: String,
     pub sides: Vec<Side>,

@@ -212,17 +212,32 @@ impl Written {
 /// # Errors
 /// It cannot be started, or the wait was interrupted.
 pub fn capture(command: &mut Command, interrupt: &Interrupt) -> Result<Written, ProcessError> {
+    let written = capture_until(command, None, interrupt)?;
+    Ok(written.expect("without a deadline the wait is for the end"))
+}
+
+/// The same, at most until `deadline`; none if it had to be ended then.
+///
+/// # Errors
+/// It cannot be started, or the wait was interrupted.
+pub fn capture_until(
+    command: &mut Command,
+    deadline: Option<Instant>,
+    interrupt: &Interrupt,
+) -> Result<Option<Written>, ProcessError> {
     interrupt.check()?;
     let mut group = Group::start(command.stdout(Stdio::piped()).stderr(Stdio::piped()))?;
     // Both pipes are drained while the child runs: a full pipe would stop it.
     let stdout = group.child.stdout.take().map(drain);
     let stderr = group.child.stderr.take().map(drain);
-    let status = group.wait(None, interrupt)?;
+    let Some(status) = group.wait(deadline, interrupt)? else {
+        group.end(GRACE);
+        return Ok(None);
+    };
     let text = |reader: Option<thread::JoinHandle<String>>| {
         reader.and_then(|reader| reader.join().ok()).unwrap_or_default()
     };
-    let status = status.unwrap_or_else(|| ExitStatus::from_raw(0));
-    Ok(Written { status, stdout: text(stdout), stderr: text(stderr) })
+    Ok(Some(Written { status, stdout: text(stdout), stderr: text(stderr) }))
 }
 
 /// Runs `command` and returns its standard output.

@@ -23,7 +23,8 @@ const NOT_MEASURED: &str = "the load generator did not measure it";
 /// Flags that say where one launch lay, not how it was configured: the hash of the configuration
 /// does not cover them either.
 const PLACES: &[&str] = &["api-key-file", "host", "model", "model-name", "port", "profile"];
-const STARTED_BY_OTHERS: &str = "the server was started by someone else";
+/// Why a record knows little of a server that this program did not launch.
+pub const STARTED_BY_OTHERS: &str = "the server was started by someone else";
 
 /// A record that cannot be written as it is.
 #[derive(Debug, thiserror::Error)]

@@ -12,9 +12,10 @@ use schema::measurement::Measurement;
 use schema::probe::Probe;
 use schema::run::{Absent, CampaignSlot, EngineFacts, HardwareFacts, ModelFacts, RunRecord};
 use schema::scenario::Tier;
+use serde::{Deserialize, Serialize};
 
 use crate::catalog::ScenarioEntry;
-use crate::container::{Container, Runtime};
+use crate::container::{self, Container, Runtime};
 use crate::failure::{Happening, classify};
 use crate::files;
 use crate::inputs::Obtained;
@@ -37,7 +38,7 @@ const LOOK: Duration = Duration::from_millis(200);
 const PORT_TRIES: u32 = 3;
 
 /// The engine under test.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Engine {
     pub id: String,
     pub path: PathBuf,
@@ -45,7 +46,7 @@ pub struct Engine {
 }
 
 /// One side, built.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BuiltSide {
     pub side: Side,
     pub facts: EngineFacts,
@@ -71,14 +72,14 @@ impl BuiltSide {
 }
 
 /// A container image and what runs it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Contained {
     pub runtime: Runtime,
     pub image: String,
 }
 
 /// One cell with its inputs at hand.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ReadyCell {
     pub cell: Cell,
     pub scenario: ScenarioEntry,
@@ -97,6 +98,8 @@ pub struct Bench<'a> {
     pub world: &'a World,
     pub engine: &'a Engine,
     pub campaign: &'a str,
+    /// Where the run is executed, as its record says it.
+    pub executor: &'a str,
     pub places: &'a CampaignPlaces,
     pub hardware: &'a (HardwareFacts, Absent),
     /// Measure this server instead of launching one.
@@ -140,6 +143,31 @@ impl Bench<'_> {
         cell: &ReadyCell,
         look: &mut dyn FnMut(&Server) -> Result<(), Stop>,
     ) -> Result<RunRecord, Stop> {
+        let mut record = self.measured(slot, side, cell, look)?;
+        seal(&mut record)?;
+        Ok(record)
+    }
+
+    /// As [`Self::run`], but that the record is neither judged nor signed: more is to enter it.
+    ///
+    /// # Errors
+    /// As [`Self::run`].
+    pub fn run_unsealed(
+        &self,
+        slot: &Slot,
+        side: &BuiltSide,
+        cell: &ReadyCell,
+    ) -> Result<RunRecord, Stop> {
+        self.measured(slot, side, cell, &mut |_| Ok(()))
+    }
+
+    fn measured(
+        &self,
+        slot: &Slot,
+        side: &BuiltSide,
+        cell: &ReadyCell,
+        look: &mut dyn FnMut(&Server) -> Result<(), Stop>,
+    ) -> Result<RunRecord, Stop> {
         let started_at = self.world.clock.rfc3339();
         let outcome = match self.url {
             Some(url) => self.measure_running(url, slot, side, cell)?,
@@ -150,14 +178,14 @@ impl Bench<'_> {
             .happening
             .as_ref()
             .map(|happening| classify(happening, phase, &outcome.log_tail, &self.world.identity));
-        let mut record = assemble(Parts {
+        Ok(assemble(Parts {
             id: &slot.run,
             slot: CampaignSlot {
                 id: self.campaign.to_owned(),
                 block: slot.block,
                 position: slot.position,
                 repeat: slot.repeat,
-                executor: "local".to_owned(),
+                executor: self.executor.to_owned(),
                 stage: slot.stage,
             },
             engine: side.facts.clone(),
@@ -173,9 +201,7 @@ impl Bench<'_> {
             started_at,
             finished_at: self.world.clock.rfc3339(),
             identity: &self.world.identity,
-        });
-        seal(&mut record)?;
-        Ok(record)
+        }))
     }
 
     fn launch_and_measure(
@@ -285,7 +311,7 @@ impl Bench<'_> {
         let container = Container {
             runtime: contained.runtime,
             image: &contained.image,
-            name: &format!("redline-{}", slot.run.to_lowercase()),
+            name: &container::name(&slot.run),
             hub: &hub,
             model: cell.model.hub.is_none().then_some(&*model),
             env: &more,
@@ -347,7 +373,7 @@ impl Bench<'_> {
         }
         command.arg("--tokenizer").arg(&cell.tokenizer);
         command.arg("--out").arg(&out);
-        command.args(["--progress", if world.console.is_live() { "auto" } else { "none" }]);
+        command.args(["--progress", world.console.progress()]);
         if let Some(seconds) = self.timeout_s {
             command.args(["--timeout-s", &seconds.to_string()]);
         }
@@ -430,7 +456,8 @@ fn read_measurement(
 }
 
 /// A backstop only: the load generator has limits of its own for requests that hang.
-fn time_limit(tier: Tier) -> Duration {
+#[must_use]
+pub fn time_limit(tier: Tier) -> Duration {
     Duration::from_secs(match tier {
         Tier::Lite => 20 * 60,
         Tier::Quarter => 2 * 3600,
@@ -447,7 +474,8 @@ fn other_version(side: &BuiltSide, probe: &Probe) -> Option<Happening> {
 }
 
 /// What is known of the model without asking the server.
-fn model_facts(cell: &ReadyCell, launched: bool) -> ModelFacts {
+#[must_use]
+pub fn model_facts(cell: &ReadyCell, launched: bool) -> ModelFacts {
     let mut facts = ModelFacts { id: cell.cell.model.clone(), ..ModelFacts::default() };
     if launched {
         facts.source = Some(cell.model.source.clone());

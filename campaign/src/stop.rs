@@ -29,6 +29,18 @@ impl Stop {
         self.exit
     }
 
+    /// Its cause in one sentence, and the hint.
+    #[must_use]
+    pub fn told(&self) -> (String, Option<String>) {
+        let mut said = self.cause.to_string();
+        let mut cause = self.cause.source();
+        while let Some(error) = cause {
+            said.push_str(&format!(": {error}"));
+            cause = error.source();
+        }
+        (said, self.hint.clone())
+    }
+
     /// Replaces the hint.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
@@ -62,12 +74,7 @@ impl Stop {
 /// `error: cause: its cause`, then the hint on a line of its own.
 impl fmt::Display for Stop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "error: {}", self.cause)?;
-        let mut cause = self.cause.source();
-        while let Some(error) = cause {
-            write!(f, ": {error}")?;
-            cause = error.source();
-        }
+        write!(f, "error: {}", self.told().0)?;
         match &self.hint {
             Some(hint) => write!(f, "\nhint: {hint}"),
             None => Ok(()),

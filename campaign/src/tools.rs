@@ -78,6 +78,11 @@ impl Tools {
         Ok(())
     }
 
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// Where a program lies.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {

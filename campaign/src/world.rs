@@ -112,8 +112,12 @@ pub struct World {
     pub identity: Identity,
     /// Variables that change how a server runs, as they are set; they enter the record.
     pub server_env: BTreeMap<String, String>,
+    /// Variables by which Slurm's tools find their cluster.
+    pub slurm_env: BTreeMap<String, String>,
     pub cores: u32,
     pub pid: u32,
+    /// This program.
+    pub program: PathBuf,
     pub random: u128,
     /// Folder of the local cache of models from the hub, below which `hub/` lies.
     pub hub_home: PathBuf,

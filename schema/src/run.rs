@@ -124,6 +124,8 @@ pub enum FailureClass {
     BadOutput,
     Unsupported,
     Infrastructure,
+    /// The scheduler wanted the node for another job, as often as it was tried.
+    Preempted,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -11,7 +11,7 @@ use expect_test::expect_file;
 use registry::Registry;
 use registry::store::Retraction;
 use schema::kernel::{KernelBench, KernelRecord};
-use schema::run::{RunRecord, Status, ValidityVerdict};
+use schema::run::{Failure, FailureClass, Phase, RunRecord, Status, ValidityVerdict};
 use site::catalog::{Catalog, cells};
 use site::template::Renderer;
 use site::view::release::ReleaseView;
@@ -430,6 +430,32 @@ fn a_page_about_many_releases_is_cut_into_parts() {
     let first = fs::read_to_string(out.join("health/index.html")).expect("a page");
     assert!(first.contains("href=\"../health/2/index.html\""), "the list has a second part");
     assert!(out.join("health/2/index.html").exists());
+}
+
+#[test]
+fn every_class_of_failure_is_shown_among_what_does_not_run() {
+    let classes = [
+        (FailureClass::Oom, "1 out of memory"),
+        (FailureClass::Crash, "1 crash"),
+        (FailureClass::Hang, "1 hang"),
+        (FailureClass::Timeout, "1 timeout"),
+        (FailureClass::BadOutput, "1 bad output"),
+        (FailureClass::Unsupported, "1 unsupported"),
+        (FailureClass::Infrastructure, "1 infrastructure"),
+        (FailureClass::Preempted, "1 preempted"),
+    ];
+    let sampled = sample::records().remove(0);
+    let failed = (0..).zip(classes).map(|(index, (class, said))| RunRecord {
+        id: format!("01KDVDQ9F8000000000004300{index}"),
+        status: Status::Failed,
+        failure: Some(Failure { class, phase: Phase::Load, message: format!("it was {said}") }),
+        ..sampled.clone()
+    });
+    let (_guard, out) = built(&sample::registry(failed.collect()));
+    let page = fs::read_to_string(out.join("health/index.html")).expect("a page");
+    for (_, said) in classes {
+        assert!(page.contains(said), "`{said}` is not on the page");
+    }
 }
 
 #[test]

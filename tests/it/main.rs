@@ -4,6 +4,7 @@
 mod bad_input;
 mod browser;
 mod client_bench;
+mod cluster;
 mod documents;
 mod engines;
 mod failing;

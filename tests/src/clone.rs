@@ -24,8 +24,18 @@ impl Clone {
     #[must_use]
     #[track_caller]
     pub fn of_this_repository(options: &[&str]) -> Self {
+        Self::of(&repository(), options)
+    }
+
+    /// Clones HEAD of the repository at `root`.
+    ///
+    /// # Panics
+    /// Git cannot clone.
+    #[must_use]
+    #[track_caller]
+    pub fn of(root: &Path, options: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let source = format!("file://{}", repository().display());
+        let source = format!("file://{}", root.display());
         let mut words = vec!["clone", "--quiet"];
         words.extend(options);
         words.extend([source.as_str(), "redline"]);
@@ -111,7 +121,8 @@ impl Clone {
     #[track_caller]
     pub fn uncommitted_runs(&self) -> Vec<(PathBuf, RunRecord)> {
         let files = files_under(&self.root().join("target/campaigns"));
-        let runs = files.into_iter().filter(|path| path.to_string_lossy().contains("/runs/"));
+        let runs =
+            files.into_iter().filter(|path| path.to_string_lossy().contains("/results/runs/"));
         let read = |path: PathBuf| {
             let text = std::fs::read_to_string(&path).expect("readable");
             let run = serde_json::from_str(&text).expect("a record");
@@ -157,7 +168,11 @@ pub fn already_built_path(folder: &Path) -> OsString {
     path_with(folder, &[("cargo", "exit 0")])
 }
 
+<<<<<<< HEAD
 /// The present `PATH` behind a folder of small shell scripts, made in `folder`: name and script.
+=======
+/// The present `PATH` behind a folder of small shell scripts, made in `folder`.
+>>>>>>> slurm
 ///
 /// # Panics
 /// The folder cannot be written.

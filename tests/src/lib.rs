@@ -6,3 +6,4 @@ pub mod inputs;
 pub mod program;
 pub mod scripted;
 pub mod server;
+pub mod slurm;

@@ -54,6 +54,11 @@ impl Cache {
         Self { dir: dir.to_owned() }
     }
 
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// Where a file of that hash and name lies or would lie.
     #[must_use]
     pub fn place(&self, sha256: &str, name: &str) -> PathBuf {

@@ -4,10 +4,12 @@
 use std::fs;
 use std::path::Path;
 
+use serde::{Deserialize, Serialize};
+
 use crate::inputs::{CONFIG, Fetcher, GIVEN, InputError, Obtained};
 
 /// A model by its name and revision.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HubModel {
     pub id: String,
     /// The commit that the local cache calls its main one.

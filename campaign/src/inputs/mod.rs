@@ -13,6 +13,7 @@ use schema::canonical::sha256_hex;
 use schema::engine::Source;
 use schema::exit::Exit;
 use schema::model::{DatasetFile, InputSource, ModelFile, Repair, Weights};
+use serde::{Deserialize, Serialize};
 
 use crate::console::Console;
 use crate::files::{self, FileError};
@@ -106,7 +107,7 @@ impl Input {
 }
 
 /// Where an input was had.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Obtained {
     pub path: PathBuf,
     pub sha256: String,

@@ -23,6 +23,7 @@ use schema::run::{Absent, HardwareFacts, RunRecord, Status, ValidityVerdict};
 use crate::catalog::CatalogError;
 use crate::cli::PeerBench;
 use crate::decide::ready_cells;
+use crate::executor;
 use crate::hardware;
 use crate::inputs::Input;
 use crate::lock::Lock;
@@ -248,6 +249,7 @@ impl Comparison<'_> {
             world: self.world,
             engine: &side.engine,
             campaign: self.id,
+            executor: executor::LOCAL,
             places: &self.places,
             hardware: &self.hardware,
             url: None,

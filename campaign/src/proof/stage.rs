@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use schema::proof::{Outcome, ProofBox, Stage, StageWork};
 use schema::run::{Absent, HardwareFacts, RunRecord};
 
+use crate::executor;
 use crate::files::{self, FileError};
 use crate::inputs::cache::sha256_file;
 use crate::inputs::{CONFIG, GIVEN, Obtained, TOKENIZER};
@@ -119,6 +120,7 @@ impl Prover<'_> {
             world,
             engine: &engine,
             campaign: &self.described.campaign,
+            executor: executor::LOCAL,
             places: &places,
             hardware: self.hardware,
             url: None,

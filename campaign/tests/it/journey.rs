@@ -40,6 +40,11 @@ fn a_release_is_built_measured_and_recorded() {
         assert_eq!(record.engine.dirty, Some(false));
         let argv = record.server.as_ref().and_then(|server| server.argv.clone()).unwrap();
         assert_eq!(argv.join(" "), "redline serve {model} --tp 1 --port {port}");
+        let probed = record.calibration.as_ref().unwrap();
+        let fields: Vec<&str> = probed.keys().map(String::as_str).collect();
+        let both = ["gflops_after", "gflops_before", "memory_gbps_after", "memory_gbps_before"];
+        assert_eq!(fields, both);
+        assert!(probed.values().all(|value| value.as_f64() > Some(0.0)), "{probed:?}");
         assert!(record.memory.as_ref().is_some_and(|memory| memory.rss_bytes_max > Some(0)));
     }
     let repeats: Vec<u32> =
@@ -209,6 +214,8 @@ fn a_running_server_is_measured_without_launching_one() {
         record.absent.get("server.argv").map(String::as_str),
         Some("the server was started by someone else")
     );
+    assert_eq!(record.calibration, None);
+    assert!(record.absent["calibration"].contains("running already"), "{:?}", record.absent);
     assert!(scratch.pids("server.pids").is_empty());
 }
 

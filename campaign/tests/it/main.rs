@@ -5,10 +5,13 @@
 
 mod early_ends;
 mod failures;
+mod ingest;
 mod journey;
 mod kernels;
 mod launch_lines;
 mod peer;
 mod proof;
 mod refusals;
+mod resume;
 mod scratch;
+mod slurm;

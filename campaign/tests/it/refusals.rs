@@ -80,8 +80,22 @@ fn unknown_pieces_are_named_with_the_known_ones() {
         (["--scenario", "nap"], "scenario `nap` is unknown; known are rung-lite, talk-lite"),
         (["--engine", "other"], "engine `other` is unknown; known are redline"),
         (["--target", "b200"], "target `b200` is unknown; known are cpu"),
-        (["--executor", "slurm"], "executor `slurm` is not supported yet"),
+        (["--executor", "cloud"], "executor `cloud` is unknown; known are local, slurm"),
         (["--baseline", "v0.9.2"], "baseline and candidate are both v0.9.2"),
+    ] {
+        let args: Vec<&str> = ["release-bench", "v0.9.2"].into_iter().chain(args).collect();
+        scratch.run(&args).expect(2, &[needle]);
+    }
+}
+
+#[test]
+fn what_no_scheduler_could_be_told_is_refused() {
+    let scratch = Scratch::new();
+    for (args, needle) in [
+        (["--slurm-option=--partition=p", "--yes"], "`--slurm-option` is for `--executor slurm`"),
+        (["--executor=slurm", "--slurm-option=-p"], "`-p` is no long option of sbatch"),
+        (["--executor=slurm", "--slurm-option=--array=1-9"], "a job is one list of blocks"),
+        (["--executor=slurm", "--url=http://x"], "no scheduler is needed"),
     ] {
         let args: Vec<&str> = ["release-bench", "v0.9.2"].into_iter().chain(args).collect();
         scratch.run(&args).expect(2, &[needle]);

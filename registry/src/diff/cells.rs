@@ -54,8 +54,8 @@ fn is_usable(run: &RunRecord) -> bool {
 /// True for a run that says nothing about the engine.
 fn is_lost(run: &RunRecord) -> bool {
     let class = run.failure.as_ref().map(|failure| failure.class);
-    run.status == Status::Skipped
-        || (run.status == Status::Failed && class == Some(FailureClass::Infrastructure))
+    let of_nobody = matches!(class, Some(FailureClass::Infrastructure | FailureClass::Preempted));
+    run.status == Status::Skipped || (run.status == Status::Failed && of_nobody)
 }
 
 fn is_failed(run: &RunRecord) -> bool {

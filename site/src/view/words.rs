@@ -33,6 +33,7 @@ pub fn class(class: FailureClass) -> &'static str {
         FailureClass::BadOutput => "bad output",
         FailureClass::Unsupported => "unsupported",
         FailureClass::Infrastructure => "infrastructure",
+        FailureClass::Preempted => "preempted",
     }
 }
 

@@ -1,0 +1,228 @@
+//! Jobs on this machine: each a process group of its own, which whoever started it may leave, and
+//! find again by the job's key. Knows processes; nothing of what a job does.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
+
+use super::{Executor, Handle, JobEnd, JobSpec, JobState, LOCAL};
+use crate::files::{FileError, make_dir, read_text, write_whole};
+use crate::job::JobPlaces;
+use crate::process::ProcessError;
+use crate::stop::Stop;
+
+/// What a node is told on its standard input once it can be found again.
+pub const GO: &str = "go";
+/// The variable that everything a job starts has in its environment.
+pub const MARK: &str = "REDLINE_JOB";
+
+/// How long a job may take to end after SIGTERM.
+const GRACE: Duration = Duration::from_secs(20);
+
+/// A process that no later one of the same number is taken for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Process {
+    pid: u32,
+    /// Clock ticks from the start of the machine to its own.
+    start_ticks: u64,
+}
+
+impl Process {
+    /// The process of this number now; `None` where there is none, or it waits to be forgotten.
+    fn of(pid: u32) -> Option<Self> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The name, in brackets, may hold anything; the state follows it, as the third field.
+        let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+        let state = fields.next()?;
+        let start_ticks = fields.nth(18)?.parse().ok()?;
+        (state != "Z").then_some(Self { pid, start_ticks })
+    }
+
+    fn is_alive(self) -> bool {
+        Self::of(self.pid) == Some(self)
+    }
+}
+
+/// The folder in which each job has one of its key's name.
+#[derive(Debug)]
+pub struct Local {
+    jobs: PathBuf,
+}
+
+impl Local {
+    #[must_use]
+    pub fn new(jobs: &Path) -> Self {
+        Self { jobs: jobs.to_owned() }
+    }
+
+    fn dir(&self, key: &str) -> PathBuf {
+        self.jobs.join(key)
+    }
+}
+
+impl Executor for Local {
+    fn name(&self) -> &'static str {
+        LOCAL
+    }
+
+    fn is_here(&self) -> bool {
+        true
+    }
+
+    fn pause(&self) -> Duration {
+        Duration::from_millis(20)
+    }
+
+    /// A job of another campaign, whose controller is gone, would share the cores.
+    fn preflight(&self) -> Result<(), Stop> {
+        let below = |dir: &Path| fs::read_dir(dir).into_iter().flatten().flatten();
+        let campaigns = self.jobs.ancestors().nth(2).unwrap_or(Path::new("."));
+        let others = below(campaigns).map(|entry| entry.path().join("jobs"));
+        for jobs in others.filter(|jobs| *jobs != self.jobs) {
+            for job in below(&jobs) {
+                let text = fs::read_to_string(process_file(&job.path())).unwrap_or_default();
+                let Some(process) = read_process(&text).filter(|found| found.is_alive()) else {
+                    continue;
+                };
+                let (key, pid) = (job.file_name(), process.pid);
+                let message = format!("job `{}` still runs (process {pid})", key.display());
+                return Err(Stop::environment(message).with_hint(format!(
+                    "`--resume` goes on with its campaign; `kill {pid}` ends it"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// The process waits until its number is written down, and ends by itself where it never is: a
+    /// job that nobody can find again is none.
+    fn submit(&self, job: &JobSpec) -> Result<Handle, Stop> {
+        make_dir(&job.dir)?;
+        let log = JobPlaces::at(&job.dir).log();
+        let open = File::options().create(true).append(true).open(&log);
+        let out = open.map_err(FileError::at("write", &log))?;
+        let err = out.try_clone().map_err(FileError::at("write", &log))?;
+        let (program, args) = job
+            .argv
+            .split_first()
+            .ok_or_else(|| Stop::wrong_use(format!("job `{}` names no program", job.key)))?;
+        let mut command = Command::new(program);
+        command.args(args).arg("--when-told").envs(&job.env).env(MARK, &job.key);
+        command.stdin(Stdio::piped()).stdout(out).stderr(err).process_group(0);
+        let start = |source| ProcessError::Start { program: program.clone(), source };
+        let mut child = command.spawn().map_err(start)?;
+        let process = Process::of(child.id()).ok_or_else(|| lost(&job.key))?;
+        let text = to_text(process);
+        write_whole(&process_file(&job.dir), text.as_bytes())?;
+        if let Some(mut stdin) = child.stdin.take() {
+            // One that has ended meanwhile is found to have ended.
+            let _ = writeln!(stdin, "{GO}");
+        }
+        // A child that nobody waits for is never forgotten.
+        thread::spawn(move || child.wait());
+        Ok(Handle(format!("{} {text}", job.key)))
+    }
+
+    fn find(&self, key: &str) -> Result<Option<Handle>, Stop> {
+        let path = process_file(&self.dir(key));
+        if !path.is_file() {
+            return Ok(None);
+        }
+        Ok(Some(Handle(format!("{key} {}", read_text(&path)?.trim()))))
+    }
+
+    fn poll(&self, handle: &Handle) -> Result<JobState, Stop> {
+        let (key, process) = parse(handle)?;
+        if process.is_alive() {
+            return Ok(JobState::Running { node: "this machine".to_owned() });
+        }
+        // Written before the process ended, whatever it is that ended it.
+        let end = match JobPlaces::at(&self.dir(key)).done().is_file() {
+            true => JobEnd::Well,
+            false => {
+                sweep(key);
+                JobEnd::LostNode { said: "its process is gone".to_owned() }
+            }
+        };
+        Ok(JobState::Ended { end, node: None })
+    }
+
+    fn cancel(&self, handle: &Handle) -> Result<(), Stop> {
+        let (_, process) = parse(handle)?;
+        if process.is_alive() {
+            signal(process.pid, Signal::SIGTERM);
+            // It ends what it has started first, which may take as long as its servers drain.
+            thread::spawn(move || {
+                thread::sleep(GRACE);
+                if process.is_alive() {
+                    signal(process.pid, Signal::SIGKILL);
+                }
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Ends what a job that is gone has left running: what it started has its mark, in a group of its
+/// own.
+pub fn sweep(key: &str) {
+    let mark = format!("{MARK}={key}");
+    let marked = |pid: &u32| {
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
+    };
+    let own = std::process::id();
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    for pid in numbers.filter(|pid| *pid != own).filter(marked) {
+        kill(pid);
+    }
+}
+
+fn kill(pid: u32) {
+    if let Ok(id) = i32::try_from(pid) {
+        // Whoever is gone already is what is hoped for.
+        let _ = nix::sys::signal::kill(Pid::from_raw(id), Signal::SIGKILL);
+    }
+}
+
+fn signal(group: u32, signal: Signal) {
+    if let Ok(id) = i32::try_from(group) {
+        let _ = killpg(Pid::from_raw(id), signal);
+    }
+}
+
+fn process_file(dir: &Path) -> PathBuf {
+    dir.join("process")
+}
+
+fn to_text(process: Process) -> String {
+    format!("{} {}", process.pid, process.start_ticks)
+}
+
+/// Reads `KEY PID TICKS`.
+fn parse(handle: &Handle) -> Result<(&str, Process), Stop> {
+    let split = handle.0.split_once(' ');
+    match split.and_then(|(key, text)| Some((key, read_process(text)?))) {
+        Some(read) => Ok(read),
+        None => Err(Stop::wrong_use(format!("`{}` is no process of this machine", handle.0))),
+    }
+}
+
+/// Reads `PID TICKS`.
+fn read_process(text: &str) -> Option<Process> {
+    let (pid, start_ticks) = text.trim().split_once(' ')?;
+    Some(Process { pid: pid.parse().ok()?, start_ticks: start_ticks.parse().ok()? })
+}
+
+fn lost(key: &str) -> Stop {
+    Stop::environment(format!("job `{key}` ended as it was started"))
+}

@@ -1,0 +1,135 @@
+//! What is submitted: a script that becomes the job's program, and the words that `sbatch` is
+//! given beside it.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use super::ask::SlurmError;
+use super::options::Options;
+use crate::executor::JobSpec;
+use crate::files::write_whole;
+use crate::job::JobPlaces;
+
+/// Writes the script into the job's folder, where a person finds it beside its log.
+///
+/// # Errors
+/// The folder cannot be written, or a variable's name is none.
+pub fn write(job: &JobSpec) -> Result<PathBuf, SlurmError> {
+    let path = job.dir.join("slurm.sh");
+    write_whole(&path, text(job)?.as_bytes())?;
+    Ok(path)
+}
+
+/// Variables stand here and not in `--export`, which takes the login environment as soon as it is
+/// given a name, and breaks at commas. `exec`, so that the program itself is told to end.
+fn text(job: &JobSpec) -> Result<String, SlurmError> {
+    let mut text = format!("#!/bin/sh\n# {}: what sbatch was given.\n", job.key);
+    for (name, value) in &job.env {
+        let letters = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+        if !letters || name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) {
+            return Err(SlurmError::WrongUse(format!("`{name}` is no name of a variable")));
+        }
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "export {name}={}", quoted(value));
+    }
+    let words: Vec<String> = job.argv.iter().map(|word| quoted(word)).collect();
+    let _ = writeln!(text, "exec {}", words.join(" "));
+    Ok(text)
+}
+
+/// The arguments of `sbatch`: a whole node with all of its memory, for one program.
+///
+/// # Errors
+/// A path is not text.
+pub fn submission(
+    job: &JobSpec,
+    options: &Options,
+    script: &Path,
+) -> Result<Vec<String>, SlurmError> {
+    let path = |path: &Path| {
+        let message = || SlurmError::WrongUse(format!("`{}` is not UTF-8", path.display()));
+        path.to_str().map(str::to_owned).ok_or_else(message)
+    };
+    // Not requeued: the campaign starts a lost job again under another key, in another folder and
+    // on another node, and a copy that the scheduler starts would run beside it.
+    let mut words: Vec<String> =
+        ["--parsable", "--no-requeue", "--nodes=1", "--ntasks=1", "--exclusive", "--mem=0"]
+            .map(str::to_owned)
+            .into();
+    // All that sbatch itself sees, which is little.
+    words.push("--export=ALL".to_owned());
+    words.push(format!("--job-name={}", job.key));
+    words.push(format!("--chdir={}", path(&job.dir)?));
+    // Below `--chdir`, since a path may hold characters that are patterns here; a second copy of the
+    // job says what it says behind the first.
+    words.push(format!("--output={}", JobPlaces::LOG));
+    words.push("--open-mode=append".to_owned());
+    words.push(format!("--time={}", job.wall_max.as_secs().div_ceil(60).max(1)));
+    if job.gpus > 0 {
+        words.push(format!("--gpus-per-node={}", job.gpus));
+    }
+    let excluded: Vec<&str> =
+        options.excluded.iter().chain(&job.excluded_nodes).map(String::as_str).collect();
+    if !excluded.is_empty() {
+        words.push(format!("--exclude={}", excluded.join(",")));
+    }
+    words.extend(options.words.iter().cloned());
+    words.push(path(script)?);
+    Ok(words)
+}
+
+/// One word to the shell, whatever it holds.
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::process::Command;
+    use std::time::Duration;
+
+    use super::*;
+
+    fn job() -> JobSpec {
+        JobSpec {
+            key: "redline-0123456789ab-1".to_owned(),
+            dir: "/shared/100% of it".into(),
+            argv: vec!["printenv".to_owned(), "PLAIN".to_owned()],
+            env: BTreeMap::from([("PLAIN".to_owned(), "a, b 'c' $HOME `d`\n\"e\\".to_owned())]),
+            wall_max: Duration::from_secs(61),
+            gpus: 0,
+            excluded_nodes: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn values_reach_the_program_whatever_they_hold() {
+        let folder = tempfile::tempdir().unwrap();
+        let job = JobSpec { dir: folder.path().to_owned(), ..job() };
+        let script = write(&job).unwrap();
+        let output = Command::new("/bin/sh").arg(script).output().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(said.strip_suffix('\n'), Some(job.env["PLAIN"].as_str()));
+        let odd = JobSpec { env: BTreeMap::from([("A B".to_owned(), String::new())]), ..job };
+        assert_eq!(write(&odd).unwrap_err().to_string(), "`A B` is no name of a variable");
+    }
+
+    #[test]
+    fn a_job_asks_for_a_whole_node_and_leaves_out_those_that_failed() {
+        let words = |job: &JobSpec, options: &Options| {
+            submission(job, options, Path::new("/s.sh")).unwrap().join(" ")
+        };
+        assert_eq!(
+            words(&job(), &Options::default()),
+            "--parsable --no-requeue --nodes=1 --ntasks=1 --exclusive --mem=0 --export=ALL \
+             --job-name=redline-0123456789ab-1 --chdir=/shared/100% of it --output=node.log \
+             --open-mode=append --time=2 /s.sh"
+        );
+        let job = JobSpec { gpus: 8, excluded_nodes: vec!["n4".into(), "n9".into()], ..job() };
+        let options = Options { words: vec!["--partition=p".into()], excluded: Some("m1".into()) };
+        let said = words(&job, &options);
+        let end = "--time=2 --gpus-per-node=8 --exclude=m1,n4,n9 --partition=p /s.sh";
+        assert!(said.ends_with(end), "{said}");
+    }
+}

@@ -1,0 +1,134 @@
+//! The processes of a cluster, each found again and ended by its own id.
+
+use std::fs;
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::unistd::{Pid, getsid};
+
+use crate::program::until;
+
+/// Set for a node's daemon, and so for the steps that it starts: which node it is.
+pub const NODE: &str = "REDLINE_TEST_NODE";
+
+/// A program of the cluster that runs in the foreground, and leads a process group of its own.
+#[derive(Debug)]
+pub struct Daemon {
+    child: Child,
+}
+
+impl Daemon {
+    /// Starts `program`; what it says goes to `log/PROGRAM.out`.
+    ///
+    /// # Panics
+    /// It cannot be started.
+    #[track_caller]
+    pub fn start(root: &Path, program: &str, words: &[&str], env: &[(&str, &str)]) -> Self {
+        let log = root.join("log").join(format!("{program}.out"));
+        let log = fs::OpenOptions::new().create(true).append(true).open(log).expect("writable");
+        let mut command = Command::new(find(program).expect("it was looked for"));
+        command.args(words).current_dir(root).process_group(0).stdin(Stdio::null());
+        command.env("SLURM_CONF", super::conf::path(root)).envs(env.iter().copied());
+        command.stdout(log.try_clone().expect("a second handle")).stderr(log);
+        let child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        Self { child }
+    }
+
+    /// Whether it still runs.
+    pub fn runs(&mut self) -> bool {
+        self.child.try_wait().is_ok_and(|status| status.is_none())
+    }
+
+    /// Ends it at once, with what it started in its group.
+    pub fn end(&mut self) {
+        if self.runs() {
+            let id = i32::try_from(self.child.id()).expect("process ids are small");
+            // Nobody left is what is hoped for.
+            let _ = killpg(Pid::from_raw(id), Signal::SIGKILL);
+            let _ = self.child.wait();
+        }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// By which the daemons of one cluster trust each other.
+///
+/// # Panics
+/// It does not start.
+#[track_caller]
+pub fn munge(root: &Path) -> Daemon {
+    let mut key = [0; 1024];
+    let random = fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut key));
+    random.expect("random bytes");
+    let folder = root.join("munge");
+    super::conf::write_secret(&folder.join("key"), &key);
+    let word = |flag: &str, name: &str| format!("--{flag}={}", folder.join(name).display());
+    let words = [
+        // The folders above belong to the system.
+        "--force".to_owned(),
+        "--foreground".to_owned(),
+        word("key-file", "key"),
+        word("socket", "sock"),
+        word("pid-file", "pid"),
+        word("log-file", "log"),
+        word("seed-file", "seed"),
+    ];
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let mut daemon = Daemon::start(root, "munged", &words, &[]);
+    until("munge's socket", || {
+        assert!(daemon.runs(), "munged ended; its log is `{}`", folder.join("log").display());
+        folder.join("sock").exists().then_some(())
+    });
+    daemon
+}
+
+/// Kills the steps of a cluster, or those of one of its nodes, with their jobs. A step has left its
+/// daemon's group and leads a session, which everything that it starts stays in.
+pub fn kill_steps(conf: &Path, node: Option<&str>) {
+    let ours = format!("SLURM_CONF={}", conf.display());
+    let of_node = node.map(|node| format!("{NODE}={node}"));
+    let is_step = |id: i32| {
+        let named = fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
+        let env = fs::read(format!("/proc/{id}/environ")).unwrap_or_default();
+        let has = |wanted: &String| env.split(|byte| *byte == 0).any(|v| v == wanted.as_bytes());
+        named.starts_with(b"slurmstepd") && has(&ours) && of_node.iter().all(has)
+    };
+    let steps: Vec<i32> = processes().into_iter().filter(|id| is_step(*id)).collect();
+    let session = |id: i32| getsid(Some(Pid::from_raw(id))).ok();
+    let own = getsid(None).ok();
+    let sessions: Vec<_> =
+        steps.iter().filter_map(|id| session(*id)).filter(|id| Some(*id) != own).collect();
+    for id in processes() {
+        if session(id).is_some_and(|of| sessions.contains(&of)) {
+            // It may have ended since.
+            let _ = kill(Pid::from_raw(id), Signal::SIGKILL);
+        }
+    }
+}
+
+fn processes() -> Vec<i32> {
+    let entries = fs::read_dir("/proc").expect("a proc file system").flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// A program on the path, or where daemons are.
+#[must_use]
+pub fn find(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let daemons = ["/usr/sbin", "/sbin"].map(PathBuf::from);
+    std::env::split_paths(&path).chain(daemons).map(|dir| dir.join(name)).find(|p| p.is_file())
+}
+
+/// Those of `programs` that are not there.
+#[must_use]
+pub fn missing<'a>(programs: &[&'a str]) -> Vec<&'a str> {
+    programs.iter().copied().filter(|name| find(name).is_none()).collect()
+}
