@@ -183,7 +183,8 @@ mod tests {
 
     #[test]
     fn an_open_connection_is_found_in_the_kernels_own_table() {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        // An address of this machine that no other test connects to.
+        let listener = std::net::TcpListener::bind("127.77.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let Ok(table) = tcp() else { return };
         assert_eq!(USUAL.held(&table, address, false), 0);
