@@ -70,7 +70,7 @@ fn draw_heads(svg: &mut Svg, heads: &[String], top: f64, width: f64) {
     for (column, head) in heads.iter().enumerate() {
         let middle = (coordinate_of(column) + 0.5) * width;
         let fits = |end: &usize| width_of(head[..*end].chars().count()) < width;
-        let breaks = head.match_indices('-').map(|(at, _)| at + 1).filter(fits).last();
+        let breaks = head.match_indices('-').map(|(at, _)| at + 1).rfind(fits);
         let whole = fits(&head.len()) || breaks.is_none();
         let (above, below) = match breaks.filter(|_| !whole) {
             Some(at) => head.split_at(at),
