@@ -12,9 +12,17 @@ macro_rules! scenarios {
 }
 
 scenarios![
+    "balanced",
     "balanced-lite",
     "balanced-quarter",
-    "balanced",
+    "lab-generation-heavy",
+    "lab-generation-heavy-lite",
+    "lab-long-context",
+    "lab-long-context-lite",
+    "lab-sharegpt",
+    "lab-sharegpt-lite",
+    "lab-throughput",
+    "lab-throughput-lite",
     "ladder-c1",
     "ladder-c16",
     "ladder-c256",
@@ -23,15 +31,15 @@ scenarios![
     "ladder-lite-c1",
     "ladder-lite-c16",
     "ladder-lite-c4",
+    "long-input",
     "long-input-lite",
     "long-input-quarter",
-    "long-input",
+    "sharegpt",
     "sharegpt-lite",
     "sharegpt-quarter",
-    "sharegpt",
+    "thinking",
     "thinking-lite",
     "thinking-quarter",
-    "thinking",
 ];
 
 /// The question that scenario `id` answers at `rev`; none for a scenario that is not the suite's,

@@ -23,7 +23,7 @@ const DRAWN: [(&str, &str); 3] = [
 /// A chart of more bars than this is no longer read; the tables have them all.
 const BARS_MAX: usize = 40;
 
-/// A chart for each metric of [`DRAWN`] that some of `rows` knows; none where there are too many
+/// A chart for each metric that is drawn and that some of `rows` knows; none where there are too many
 /// bars. Each row comes with its name.
 #[must_use]
 pub fn charts(rows: &[(String, &Row)], scenarios: &[&str]) -> Vec<Chart> {

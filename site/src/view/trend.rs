@@ -222,7 +222,9 @@ fn point_lines(catalog: &Catalog, cell: &Cell, series: &[Series]) -> Vec<PointLi
 }
 
 fn run_target(catalog: &Catalog, id: &str) -> Target {
-    let record = catalog.runs.iter().find(|run| run.record.id == id).map(|run| run.path);
+    // A catalog's runs are in the order of their ids.
+    let found = catalog.runs.binary_search_by(|run| run.record.id.as_str().cmp(id));
+    let record = found.ok().map(|index| catalog.runs[index].path);
     Target::Run { id: id.to_owned(), record: record.unwrap_or_default().to_owned() }
 }
 
