@@ -232,6 +232,8 @@ fn extra_a_controller_that_is_away_is_no_answer_and_a_job_outlives_its_crash() {
     // A start that it has not saved yet it does not remember: it would end the job as one that it
     // knows nothing of.
     let running = std::time::SystemTime::now();
+    let changed = format!("JobId={}", handle.0);
+    cluster.asked("scontrol", &["update", &changed, "Comment=to be saved"]);
     until("the controller's memory", || {
         let saved = fs::metadata(cluster.root().join("state/job_state")).ok()?;
         (saved.modified().ok()? > running).then_some(())
