@@ -37,7 +37,7 @@ impl Accounting {
             ports.database
         );
         write_secret(&root.join("slurmdbd.conf"), text.as_bytes());
-        Self { daemon: Daemon::start(root, "slurmdbd", &["-D"], &[]), _database: database }
+        Self { daemon: Daemon::start(root, "slurmdbd", &["-D"]), _database: database }
     }
 
     /// # Panics
@@ -66,7 +66,7 @@ fn database(root: &Path, port: u16) -> Daemon {
     let pid = format!("--pid-file={}", root.join("run/database.pid").display());
     let small = ["--no-defaults", "--innodb-buffer-pool-size=32M", "--bind-address=127.0.0.1"];
     let words = [&small[..], &[&data, &socket, &user, &port, &pid]].concat();
-    let mut daemon = Daemon::start(root, "mariadbd", &words, &[]);
+    let mut daemon = Daemon::start(root, "mariadbd", &words);
     let grants = "create user if not exists slurm@localhost identified by 'slurm'; \
                   create user if not exists slurm@'127.0.0.1' identified by 'slurm'; \
                   grant all on slurm.* to slurm@localhost; \

@@ -34,6 +34,11 @@ pub fn path(root: &Path) -> PathBuf {
     root.join("slurm.conf")
 }
 
+/// What a node's daemon and its steps write to.
+pub fn log(root: &Path, node: &str) -> PathBuf {
+    root.join("log").join(format!("slurmd-{node}.log"))
+}
+
 /// Who runs the daemons and the jobs: whoever runs the test.
 pub fn user() -> String {
     said(Command::new("id").arg("-un"))

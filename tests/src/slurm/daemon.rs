@@ -11,9 +11,6 @@ use nix::unistd::{Pid, getsid};
 
 use crate::program::until;
 
-/// Set for a node's daemon, and so for the steps that it starts: which node it is.
-pub const NODE: &str = "REDLINE_TEST_NODE";
-
 /// A program of the cluster that runs in the foreground, and leads a process group of its own.
 #[derive(Debug)]
 pub struct Daemon {
@@ -26,12 +23,12 @@ impl Daemon {
     /// # Panics
     /// It cannot be started.
     #[track_caller]
-    pub fn start(root: &Path, program: &str, words: &[&str], env: &[(&str, &str)]) -> Self {
+    pub fn start(root: &Path, program: &str, words: &[&str]) -> Self {
         let log = root.join("log").join(format!("{program}.out"));
         let log = fs::OpenOptions::new().create(true).append(true).open(log).expect("writable");
         let mut command = Command::new(find(program).expect("it was looked for"));
         command.args(words).current_dir(root).process_group(0).stdin(Stdio::null());
-        command.env("SLURM_CONF", super::conf::path(root)).envs(env.iter().copied());
+        command.env("SLURM_CONF", super::conf::path(root));
         command.stdout(log.try_clone().expect("a second handle")).stderr(log);
         let child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
         Self { child }
@@ -82,7 +79,7 @@ pub fn munge(root: &Path) -> Daemon {
         word("seed-file", "seed"),
     ];
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let mut daemon = Daemon::start(root, "munged", &words, &[]);
+    let mut daemon = Daemon::start(root, "munged", &words);
     until("munge's socket", || {
         assert!(daemon.runs(), "munged ended; its log is `{}`", folder.join("log").display());
         folder.join("sock").exists().then_some(())
@@ -90,28 +87,37 @@ pub fn munge(root: &Path) -> Daemon {
     daemon
 }
 
-/// Kills the steps of a cluster, or those of one of its nodes, with their jobs. A step has left its
-/// daemon's group and leads a session, which everything that it starts stays in.
-pub fn kill_steps(conf: &Path, node: Option<&str>) {
-    let ours = format!("SLURM_CONF={}", conf.display());
-    let of_node = node.map(|node| format!("{NODE}={node}"));
-    let is_step = |id: i32| {
-        let named = fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
-        let env = fs::read(format!("/proc/{id}/environ")).unwrap_or_default();
-        let has = |wanted: &String| env.split(|byte| *byte == 0).any(|v| v == wanted.as_bytes());
-        named.starts_with(b"slurmstepd") && has(&ours) && of_node.iter().all(has)
-    };
-    let steps: Vec<i32> = processes().into_iter().filter(|id| is_step(*id)).collect();
-    let session = |id: i32| getsid(Some(Pid::from_raw(id))).ok();
-    let own = getsid(None).ok();
-    let sessions: Vec<_> =
-        steps.iter().filter_map(|id| session(*id)).filter(|id| Some(*id) != own).collect();
-    for id in processes() {
-        if session(id).is_some_and(|of| sessions.contains(&of)) {
-            // It may have ended since.
-            let _ = kill(Pid::from_raw(id), Signal::SIGKILL);
+/// Kills the steps of nodes, with their jobs, until none is left. A step has left its daemon's
+/// group and leads a session, which everything that it starts stays in. It is known by its node's
+/// log, which it keeps open: its title is written over its environment.
+pub fn kill_steps(root: &Path, nodes: &[&str]) {
+    let logs: Vec<PathBuf> = nodes.iter().map(|node| super::conf::log(root, node)).collect();
+    until("the end of the nodes' steps", || {
+        let steps: Vec<i32> = processes().into_iter().filter(|id| is_step(*id, &logs)).collect();
+        let sessions: Vec<Pid> = steps.iter().filter_map(|id| session(*id)).collect();
+        for id in processes() {
+            if session(id).is_some_and(|of| sessions.contains(&of)) {
+                // It may have ended since.
+                let _ = kill(Pid::from_raw(id), Signal::SIGKILL);
+            }
         }
-    }
+        steps.is_empty().then_some(())
+    });
+}
+
+/// Whether a process writes one of `logs` for a step, rather than as a node's daemon.
+fn is_step(id: i32, logs: &[PathBuf]) -> bool {
+    let named = fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
+    let open = fs::read_dir(format!("/proc/{id}/fd")).into_iter().flatten().flatten();
+    let mut open = open.filter_map(|entry| fs::read_link(entry.path()).ok());
+    let program = named.split(|byte| b": \0".contains(byte)).next().unwrap_or_default();
+    program.ends_with(b"slurmstepd") && open.any(|file| logs.contains(&file))
+}
+
+/// The session of a process that still runs; none that this one is in.
+fn session(id: i32) -> Option<Pid> {
+    let of = getsid(Some(Pid::from_raw(id))).ok()?;
+    (Some(of) != getsid(None).ok()).then_some(of)
 }
 
 fn processes() -> Vec<i32> {

@@ -128,7 +128,7 @@ impl Cluster {
     /// It does not answer.
     #[track_caller]
     pub fn start_controller(&mut self) {
-        self.controller = Some(Daemon::start(self.root(), "slurmctld", &["-D"], &[]));
+        self.controller = Some(Daemon::start(self.root(), "slurmctld", &["-D"]));
         until("the controller's answer", || {
             let asked = run(&mut self.tool("scontrol", &["ping"]));
             (asked.code == Some(0)).then_some(())
@@ -146,15 +146,14 @@ impl Cluster {
     /// The program cannot be started.
     #[track_caller]
     pub fn start_node(&mut self, node: &'static str) {
-        let name = [(daemon::NODE, node)];
-        self.nodes.insert(node, Daemon::start(self.root(), "slurmd", &["-D", "-N", node], &name));
+        self.nodes.insert(node, Daemon::start(self.root(), "slurmd", &["-D", "-N", node]));
     }
 
     /// Takes a node away with everything that ran on it, as a loss of power does. Left to
     /// themselves a job and the step that watches it would outlive their node's daemon.
     pub fn kill_node(&mut self, node: &str) {
         self.nodes.remove(node);
-        daemon::kill_steps(&self.conf(), Some(node));
+        daemon::kill_steps(self.root(), &[node]);
     }
 }
 
@@ -162,7 +161,7 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         self.nodes.clear();
         self.controller = None;
-        daemon::kill_steps(&self.conf(), None);
+        daemon::kill_steps(self.root(), &NODES);
         self.accounting = None;
         self.munge.end();
     }
