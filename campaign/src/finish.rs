@@ -156,6 +156,7 @@ fn campaign_record(
         noise_floor,
         verdicts: compared.map(|diff| verdicts(diff, &plan.campaign)).unwrap_or_default(),
         budget: budget.map(|(key, us)| (key.to_owned(), Value::from(us))).into(),
+        lab: None,
         status: match records.iter().any(is_bad) || records.len() < state.runs_planned().len() {
             true => CampaignStatus::Partial,
             false => CampaignStatus::Complete,

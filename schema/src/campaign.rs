@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::lab::LabFile;
 use crate::run::Absent;
 use crate::verdict::{Stage, Verdict};
 
@@ -31,8 +32,24 @@ pub struct CampaignRecord {
     pub verdicts: Vec<Verdict>,
     /// What was expected and what was used: `wall_us_expected`, `wall_us`.
     pub budget: BTreeMap<String, Value>,
+    /// What it was launched to answer, where that was more than which release is faster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lab: Option<Box<CampaignLab>>,
     pub status: CampaignStatus,
     pub absent: Absent,
+}
+
+/// The lab that a campaign answers, whole: with the campaign's runs and its policy it gives the same
+/// rounds and the same conclusion for ever.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CampaignLab {
+    /// Stem of the file under `suite/labs/`.
+    pub id: String,
+    /// Of the file's bytes.
+    pub sha256: String,
+    pub file: LabFile,
+    /// Launches that it was allowed.
+    pub runs_max: u32,
 }
 
 /// One run of the plan.
