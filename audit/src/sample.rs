@@ -110,6 +110,7 @@ impl Sample {
             correctness: Some(Correctness {
                 prompts: Some(8),
                 tokens_sha256: Some(sha256_hex(b"tokens")),
+                ids_source: None,
                 reference: None,
                 agreement: Some(1.0),
             }),

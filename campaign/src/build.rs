@@ -66,10 +66,8 @@ pub fn build(
     let mut cargo = Command::new(&programs.cargo);
     cargo
         .args(["build", "--release", "--locked", "--workspace", "--bin", "redline"])
-        .current_dir(tree)
-        .env("CARGO_TARGET_DIR", places.cargo_target())
         .env("REDLINE_COMMIT", commit);
-    clean_flags(&mut cargo);
+    let target = call_in(&mut cargo, places, tree);
     let status = process::show(&mut cargo, interrupt)?;
     if !status.success() {
         let (release, status) = (release.to_owned(), describe(status));
@@ -77,15 +75,27 @@ pub fn build(
     }
     let mut rustc = Command::new(&programs.rustc);
     let toolchain = process::text(rustc.arg("-V").current_dir(tree), interrupt).ok();
-    let (binary, sha256) = keep(places, &places.cargo_target().join("release/redline"))?;
+    let (binary, sha256) = keep(places, &target.join("release/redline"))?;
     Ok(Built { binary, sha256, toolchain: toolchain.map(|text| text.trim().to_owned()) })
 }
 
-/// Takes out of cargo's environment what would make one release two.
-pub fn clean_flags(cargo: &mut Command) {
+/// Has `cargo` work in `tree`, a release's or the user's own, and gives the folder that it leaves
+/// programs in. Those of a release stay out of the user's build folder, where a `redline` of another
+/// version would lie in place of the user's; what they are made of is shared with it, so that
+/// dependencies compile once.
+pub fn call_in(cargo: &mut Command, places: &Places, tree: &Path) -> PathBuf {
     for name in FLAG_VARIABLES {
         cargo.env_remove(name);
     }
+    cargo.current_dir(tree);
+    let target = if tree == places.root() {
+        places.cargo_target().to_owned()
+    } else {
+        cargo.env("CARGO_BUILD_BUILD_DIR", places.cargo_target());
+        places.release_target()
+    };
+    cargo.env("CARGO_TARGET_DIR", &target);
+    target
 }
 
 /// Copies a built binary to where it stays, so that the next build cannot replace it.

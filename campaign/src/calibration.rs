@@ -8,6 +8,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use audit::quantile::median;
 use schema::canonical::sha256_hex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -136,7 +137,8 @@ impl History {
         ];
         let mut said = Vec::new();
         for (figure, unit, of) in figures {
-            let share = of(&now) / median(self.probes.iter().map(of).collect()) - 1.0;
+            let before: Vec<f64> = self.probes.iter().map(of).collect();
+            let share = median(&before).map_or(0.0, |usual| of(&now) / usual - 1.0);
             if share.abs() > TOLERANCE {
                 let (rate, percent, count) = (of(&now), share * 100.0, self.probes.len());
                 let text = format!(
@@ -164,11 +166,6 @@ impl History {
 
 fn place(dir: &Path, host: &str) -> std::path::PathBuf {
     dir.join("nodes").join(format!("{}.json", &sha256_hex(host.as_bytes())[..16]))
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use audit::quantile::percentile;
 use schema::run::{RunRecord, Status};
 
 /// Launch, sampling of the requests, warm-up, output check and drain of one run.
@@ -66,10 +67,15 @@ pub fn of_run(past: &Past) -> Estimate {
     }
 }
 
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "it lies between times of runs"
+)]
 fn median(past_us: &[u64]) -> Option<u64> {
     let mut sorted = past_us.to_vec();
     sorted.sort_unstable();
-    sorted.get(sorted.len() / 2).copied()
+    percentile(&sorted, 0.5).map(|us| us.round() as u64)
 }
 
 /// What the registry tells of a cell's time, of whichever release and configuration.
@@ -136,6 +142,8 @@ mod tests {
         let launched = Estimate::Measured { us: us + OVERHEAD_US, runs: 3 };
         assert_eq!(of_run(&past(&three, &[1])), launched);
         assert_eq!(of_run(&past(&[], &three)), Estimate::Imported { us, runs: 3 });
+        let between = Estimate::Imported { us: 15_000_000, runs: 2 };
+        assert_eq!(of_run(&past(&[], &three[1..])), between);
         assert_eq!(of_run(&past(&[], &[])), Estimate::Unknown);
     }
 

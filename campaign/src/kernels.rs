@@ -115,10 +115,8 @@ fn bench(world: &World, git: &Git, wanted: &Wanted, home: &Path) -> Result<(), S
     cargo
         .args(["bench", "--locked", "-p", "engine", "--bench", "*", "--"])
         .args(CRITERION)
-        .current_dir(tree)
-        .env("CARGO_TARGET_DIR", world.places.cargo_target())
         .env("CRITERION_HOME", home);
-    crate::build::clean_flags(&mut cargo);
+    crate::build::call_in(&mut cargo, &world.places, &tree);
     let status = process::show(&mut cargo, &world.interrupt)?;
     if status.success() {
         return Ok(());

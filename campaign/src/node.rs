@@ -294,7 +294,8 @@ fn clock_step_ms(before_ms: u64, after_ms: u64, took: Duration) -> Option<i64> {
 /// A record whose times of day are wrong, though its durations are not.
 fn degrade(record: &mut RunRecord, step_ms: i64) {
     let reason = format!(
-        "the wall clock was set by {step_ms:+} ms during the run; durations are of another clock"
+        "clock-step: the wall clock was set by {step_ms:+} ms during the run; durations are of \
+         another clock"
     );
     record.validity.verdict = record.validity.verdict.max(ValidityVerdict::Degraded);
     record.validity.reasons.push(reason);
@@ -317,7 +318,8 @@ mod tests {
         let mut record = RunRecord::default();
         degrade(&mut record, -1_059_000);
         assert_eq!(record.validity.verdict, ValidityVerdict::Degraded);
-        assert!(record.validity.reasons[0].contains("-1059000 ms"), "{:?}", record.validity);
+        let said = &record.validity.reasons[0];
+        assert!(said.starts_with("clock-step: ") && said.contains("-1059000 ms"), "{said}");
         record.validity.verdict = ValidityVerdict::Invalid;
         degrade(&mut record, 2_000);
         assert_eq!(record.validity.verdict, ValidityVerdict::Invalid, "no better than it was");

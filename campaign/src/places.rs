@@ -23,10 +23,16 @@ impl Places {
         &self.root
     }
 
-    /// Shared by every build, so that dependencies compile once.
+    /// Where the user's own builds lie, these tools among them.
     #[must_use]
     pub fn cargo_target(&self) -> &Path {
         &self.cargo_target
+    }
+
+    /// Where the programs of releases are built, since the user's own have the same names.
+    #[must_use]
+    pub fn release_target(&self) -> PathBuf {
+        self.root.join("target/releases/built")
     }
 
     #[must_use]

@@ -393,10 +393,24 @@ pub struct Correctness {
     pub prompts: Option<u64>,
     /// SHA-256 over all output ids; equal within one binary, instruction set and type.
     pub tokens_sha256: Option<String>,
+    /// Whose ids they are; `None` in records from before it was told, whose ids the engine gave.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ids_source: Option<IdsSource>,
     /// What the agreement is measured against.
     pub reference: Option<String>,
     /// Share of output tokens equal to the reference's.
     pub agreement: Option<f64>,
+}
+
+/// Whose the output ids of a digest are. Digests of different sources are never equal by right.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum IdsSource {
+    /// The engine's.
+    Given,
+    /// Those that the text of the answers makes in our own tokenizer: other ids of the same text
+    /// are not seen.
+    Retokenized,
 }
 
 /// Where an imported record was read.

@@ -64,6 +64,11 @@ pub struct Verdict {
     /// Of a confirmation: one-sided p, adjusted by Holm over the campaign's candidates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p_adjusted: Option<f64>,
+    /// Cliff's delta, from -1 to 1: over all couples of a baseline's and a candidate's launch, the
+    /// share in which the candidate's figure is the larger less the share in which it is the
+    /// smaller. It is shown, and part of no verdict.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cliffs_delta: Option<f64>,
     /// The metric's own floor: nothing smaller is called a change.
     pub floor_pct: f64,
     /// What a release showed against itself in this campaign; nothing smaller is called a change.

@@ -54,6 +54,13 @@ pub fn percent(value: f64) -> String {
     text.replace('-', "\u{2212}")
 }
 
+/// A share between -1 and 1 with its sign, to two decimals.
+#[must_use]
+pub fn signed_share(value: f64) -> String {
+    // The minus sign of typography is as wide as the plus.
+    if value == 0.0 { "0".to_owned() } else { format!("{value:+.2}").replace('-', "\u{2212}") }
+}
+
 /// `±1.3 %`.
 #[must_use]
 pub fn plus_minus(percent: f64) -> String {

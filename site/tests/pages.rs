@@ -459,6 +459,30 @@ fn every_class_of_failure_is_shown_among_what_does_not_run() {
 }
 
 #[test]
+fn a_clock_that_was_set_during_a_run_is_shown_though_the_run_ended_well() {
+    let said = "clock-step: the wall clock was set by -1059000 ms during the run; durations are of \
+                another clock";
+    let mut records = sample::records();
+    let record = records.iter_mut().find(|record| record.engine.release == "v0.10.0");
+    let record = record.expect("the latest release");
+    record.validity.verdict = ValidityVerdict::Degraded;
+    record.validity.reasons = vec![said.to_owned()];
+    let id = record.id.clone();
+    let (_guard, out) = built(&sample::registry(records));
+    let page = fs::read_to_string(out.join("health/index.html")).expect("a page");
+    let section = page.split("id=\"doubts\"").nth(1).expect("what is to be said of them");
+    let row = section.split("</tbody>").next().expect("a table");
+    for part in ["<code>clock-step</code>", "set by -1059000 ms", "1 of ", &id] {
+        assert!(row.contains(part), "`{part}` is not in {row}");
+    }
+    assert_eq!(
+        row.matches("<tr><th scope=\"row\">").count(),
+        1,
+        "one reason of one release: {row}"
+    );
+}
+
+#[test]
 fn nothing_that_a_record_says_becomes_markup() {
     let (_guard, out) = built(&hostile());
     let files = files(&out);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tests::clone::{Clone, path_with};
 use tests::inputs::{CONVERSATIONS, cached, files_under};
-use tests::program::{Ended, built, run, until, wait};
+use tests::program::{Ended, built, run, system, until, wait};
 use tests::slurm::Cluster;
 
 /// Model of the campaigns: one that answers at once, or another that `REDLINE_CLUSTER_MODEL` names,
@@ -22,9 +22,24 @@ fn model() -> String {
 /// SHA-256 of the tokenizer of the tiny model.
 const TOKENIZER: &str = "aeb13307a71acd8fe81861d94ad54ab689df773318809eed3cbe794b4492dae4";
 
-/// The four standard scenarios, three times each, for both releases.
-const SCENARIOS: [&str; 4] = ["sharegpt-lite", "balanced-lite", "thinking-lite", "long-input-lite"];
-const RUNS: usize = 2 * 4 * 3;
+/// What a campaign asks of both releases.
+#[derive(Debug, Clone, Copy)]
+struct Extent {
+    scenarios: &'static [&'static str],
+    repeats: &'static str,
+    runs: usize,
+}
+
+/// The four standard scenarios, three times each.
+const WHOLE: Extent = Extent {
+    scenarios: &["sharegpt-lite", "balanced-lite", "thinking-lite", "long-input-lite"],
+    repeats: "3",
+    runs: 2 * 4 * 3,
+};
+
+/// A job for each of two nodes.
+const SHORT: Extent =
+    Extent { scenarios: &["balanced-lite", "long-input-lite"], repeats: "2", runs: 2 * 2 * 2 };
 
 /// Two releases of the engine that was built with the tests, which differ in nothing but the
 /// version that they state.
@@ -78,13 +93,20 @@ struct Campaign<'a> {
     clone: Clone,
     path: OsString,
     releases: &'a Releases,
+    extent: Extent,
 }
 
 impl<'a> Campaign<'a> {
-    fn new(cluster: &'a Cluster, releases: &'a Releases, source: &Clone) -> Self {
+    fn new(
+        cluster: &'a Cluster,
+        (releases, source): (&'a Releases, &Clone),
+        extent: Extent,
+    ) -> Self {
         let clone = Clone::of(&source.root(), &[]);
-        let path = path_with(&clone.root().join("target"), &[("cargo", &releases.cargo())]);
-        Self { cluster, clone, path, releases }
+        let target = clone.root().join("target");
+        let sacct = noted(&target.join("sacct.log"), "sacct");
+        let path = path_with(&target, &[("cargo", &releases.cargo()), ("sacct", &sacct)]);
+        Self { cluster, clone, path, releases, extent }
     }
 
     /// Starts it, or goes on with it; two of the nodes are to be used.
@@ -92,9 +114,9 @@ impl<'a> Campaign<'a> {
         let [baseline, candidate] = &self.releases.names;
         let model = model();
         let mut words = vec!["release-bench", candidate, "--baseline", baseline, "--no-confirm"];
-        words.extend(["--executor", "slurm", "--slurm-option=--exclude=node3", "--repeats", "3"]);
-        words.extend(["--target", "cpu", "--model", &model]);
-        words.extend(SCENARIOS.iter().flat_map(|scenario| ["--scenario", scenario]));
+        words.extend(["--executor", "slurm", "--slurm-option=--exclude=node3"]);
+        words.extend(["--repeats", self.extent.repeats, "--target", "cpu", "--model", &model]);
+        words.extend(self.extent.scenarios.iter().flat_map(|scenario| ["--scenario", scenario]));
         words.extend(more);
         let mut command = self.clone.program("redline-campaign", &words);
         command.env("SLURM_CONF", self.cluster.conf()).env("PATH", &self.path);
@@ -110,6 +132,27 @@ impl<'a> Campaign<'a> {
             text.contains("run-begun")
         };
         files.iter().filter(|path| path.ends_with("steps.jsonl") && begun(path)).count()
+    }
+
+    /// Its jobs as the scheduler numbers them, one for each submission.
+    fn submitted(&self) -> Vec<String> {
+        let files = files_under(&self.clone.root().join("target/campaigns"));
+        let journal = files.iter().find(|path| path.ends_with("journal.jsonl")).expect("a journal");
+        let text = std::fs::read_to_string(journal).expect("readable");
+        let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let handle = |line: Value| Some(line["handle"].as_str()?.to_owned());
+        lines.filter(|line| line["state"] == "submitted").filter_map(handle).collect()
+    }
+
+    /// Jobs that have said how they ended.
+    fn ended(&self) -> usize {
+        let files = files_under(&self.clone.root().join("target/campaigns"));
+        files.iter().filter(|path| path.ends_with("DONE")).count()
+    }
+
+    /// What accounting was asked, each with what it said.
+    fn accounted(&self) -> String {
+        std::fs::read_to_string(self.clone.root().join("target/sacct.log")).unwrap_or_default()
     }
 
     /// What it has put into the registry: for each place in the plan, everything that a clock, a
@@ -137,6 +180,15 @@ impl<'a> Campaign<'a> {
 
 /// For each place in the plan, facts by their paths.
 type Records = BTreeMap<String, BTreeMap<String, Value>>;
+/// A program that does what `program` does, and notes in `log` what it was asked and said.
+fn noted(log: &Path, program: &str) -> String {
+    let Some(real) = system(program) else { return "exit 127".to_owned() };
+    let (log, real) = (log.display(), real.display());
+    format!(
+        "said=$('{real}' \"$@\"); code=$?\nprintf 'asked %s\\n%s\\n' \"$*\" \"$said\" >> '{log}'\n\
+         printf '%s\\n' \"$said\"\nexit $code"
+    )
+}
 
 /// Parts of a record that two runs of the same thing need not share.
 const VARIES: [&str; 17] = [
@@ -228,25 +280,64 @@ fn extra_a_dead_node_and_a_dead_controller_change_nothing_in_the_registry() {
     let releases = Releases::new();
     let source = with_releases(&releases);
 
-    let quiet = Campaign::new(&cluster, &releases, &source);
+    let quiet = Campaign::new(&cluster, (&releases, &source), WHOLE);
     finished(quiet.start(&[]));
     let expected = quiet.records();
-    assert_eq!(expected.len(), RUNS);
+    assert_eq!(expected.len(), WHOLE.runs);
     drop(quiet);
 
-    let disturbed = Campaign::new(&cluster, &releases, &source);
+    let disturbed = Campaign::new(&cluster, (&releases, &source), WHOLE);
     let controller = disturbed.start(&[]);
     until("runs on both nodes", || (disturbed.measuring() == 2).then_some(()));
     kill(controller);
     let Campaign { clone, path, .. } = disturbed;
     cluster.kill_node("node2");
-    let disturbed = Campaign { cluster: &cluster, clone, path, releases: &releases };
+    let extent = WHOLE;
+    let disturbed = Campaign { cluster: &cluster, clone, path, releases: &releases, extent };
     finished(disturbed.start(&["--resume"])).expect_said("the node was lost: NodeDown");
 
     let found = disturbed.records();
     assert_eq!(differences(&expected, &found), [] as [String; 0]);
-    assert_eq!(found.len(), RUNS, "nothing is there beside them");
+    assert_eq!(found.len(), WHOLE.runs, "nothing is there beside them");
     assert_eq!(disturbed.clone.processes(), [], "a process is left");
     assert!(!disturbed.clone.root().join("target/release-bench.lock").exists());
     disturbed.clone.run("redline-results", &["check"]).expect_code(0);
+}
+
+#[test]
+fn extra_jobs_that_the_scheduler_has_forgotten_are_known_by_its_accounts() {
+    let (Some(_), Some(_)) = (cached(TOKENIZER), cached(CONVERSATIONS)) else { return };
+    let Some(cluster) = Cluster::with_accounting() else { return };
+    let releases = Releases::new();
+    let source = with_releases(&releases);
+
+    let campaign = Campaign::new(&cluster, (&releases, &source), SHORT);
+    let controller = campaign.start(&[]);
+    until("runs on both nodes", || (campaign.measuring() == 2).then_some(()));
+    kill(controller);
+    until("the end of both jobs", || (campaign.ended() == 2).then_some(()));
+    let jobs = campaign.submitted();
+    assert_eq!(jobs.len(), 2, "one on each node: {jobs:?}");
+    until("the scheduler to forget both", || {
+        let listed = run(&mut cluster.tool("squeue", &["--noheader", "--states=all"]));
+        (listed.code == Some(0) && listed.stdout.trim().is_empty()).then_some(())
+    });
+    let asked = campaign.accounted().len();
+
+    finished(campaign.start(&["--resume"]));
+    let accounted = campaign.accounted();
+    for job in &jobs {
+        let shown = run(&mut cluster.tool("scontrol", &["show", "job", job]));
+        assert_ne!(shown.code, Some(0), "the scheduler still knows {job}: {}", shown.stdout);
+        let of_job = accounted[asked..].split("asked ");
+        let said = of_job.filter(|question| question.contains(&format!("--jobs={job}\n")));
+        let said: Vec<&str> = said.collect();
+        assert!(!said.is_empty(), "nobody asked for {job}:\n{accounted}");
+        let completed = format!("\n{job}|COMPLETED|0:0|");
+        assert!(said.iter().all(|answer| answer.contains(&completed)), "{said:?}");
+    }
+    assert_eq!(campaign.submitted(), jobs, "nothing was submitted again");
+    assert_eq!(campaign.records().len(), SHORT.runs);
+    assert_eq!(campaign.clone.processes(), [], "a process is left");
+    campaign.clone.run("redline-results", &["check"]).expect_code(0);
 }

@@ -5,7 +5,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use schema::run::{CacheState, RunRecord, Status, TokenSource};
+use schema::run::{CacheState, IdsSource, RunRecord, Status, TokenSource};
 use serde_json::Value;
 use tests::clone::Clone;
 use tests::inputs::{CONVERSATIONS, MODEL, cached};
@@ -120,6 +120,13 @@ fn source(run: &RunRecord) -> Option<TokenSource> {
     run.counts.as_ref().and_then(|counts| counts.token_source)
 }
 
+/// Whose ids the digest of the outputs is made of.
+fn outputs(run: &RunRecord) -> Option<IdsSource> {
+    let correctness = run.correctness.as_ref()?;
+    correctness.tokens_sha256.as_ref()?;
+    correctness.ids_source
+}
+
 #[test]
 fn vllm_0_10_tells_its_configuration_as_text() {
     let Some(run) = stand_in("vllm", "0.10.1", "vllm-0.10.json").measured() else { return };
@@ -133,7 +140,7 @@ fn vllm_0_10_tells_its_configuration_as_text() {
     assert!(reason(&run, "server.max_batch_size").contains("/server_info"), "{:?}", run.absent);
     assert_eq!(cache(&run), CacheState::Cold, "it was emptied");
     assert_eq!(source(&run), Some(TokenSource::Usage));
-    assert!(reason(&run, "correctness.tokens_sha256").contains("ids"), "ids are not told");
+    assert_eq!(outputs(&run), Some(IdsSource::Retokenized), "ids are not told");
     assert_eq!(counted(&run), Some(0), "the counter is found, and stands still");
 }
 
@@ -150,8 +157,7 @@ fn vllm_0_17_tells_its_configuration_by_parts_and_its_ids() {
     );
     assert_eq!(server.config_sha256.as_deref().map(str::len), Some(64));
     assert_eq!((server.kv_dtype.as_deref(), cache(&run)), (Some("auto"), CacheState::Cold));
-    let correctness = run.correctness.as_ref().expect("the outputs were checked");
-    assert!(correctness.tokens_sha256.is_some(), "ids are told");
+    assert_eq!(outputs(&run), Some(IdsSource::Given), "ids are told");
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod cluster;
 mod documents;
 mod engines;
 mod failing;
+mod full_disk;
 mod hand_edited;
 mod interrupted;
 mod proof;

@@ -2,6 +2,7 @@
 //! absent. It knows processes, files and exit codes, and nothing of the inside of any program.
 
 pub mod clone;
+pub mod disk;
 pub mod inputs;
 pub mod program;
 pub mod scripted;

@@ -23,6 +23,14 @@ pub fn built(name: &str) -> PathBuf {
     program
 }
 
+/// A program of the system, on the path or where daemons are.
+#[must_use]
+pub fn system(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let daemons = ["/usr/sbin", "/sbin"].map(PathBuf::from);
+    std::env::split_paths(&path).chain(daemons).map(|dir| dir.join(name)).find(|p| p.is_file())
+}
+
 /// How a program ended.
 #[derive(Debug)]
 pub struct Ended {

@@ -26,10 +26,9 @@ pub fn median_us(desk: &Desk<'_>) -> Result<f64, Stop> {
     cargo
         .args(["bench", "--quiet", "--locked", "-p", "suite", "--bench", "parse", "--"])
         .args(["--noplot", "--warm-up-time", "1", "--measurement-time", "3", "completions"])
-        .current_dir(desk.world.places.root())
-        .env("CARGO_TARGET_DIR", desk.world.places.cargo_target())
         .env("CRITERION_HOME", &home);
-    crate::build::clean_flags(&mut cargo);
+    let places = &desk.world.places;
+    crate::build::call_in(&mut cargo, places, places.root());
     let status = show(&mut cargo, &desk.world.interrupt)?;
     if !status.success() {
         return Err(Stop::environment(format!("`cargo bench` ended with {}", describe(status))));

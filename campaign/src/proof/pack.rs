@@ -139,10 +139,8 @@ fn build_tests(world: &World, wanted: &Wanted) -> Result<PathBuf, Stop> {
     let mut cargo = Command::new(&world.programs.cargo);
     cargo
         .args(["test", "--no-run", "--release", "--locked", "--workspace", "--lib"])
-        .arg("--message-format=json-render-diagnostics")
-        .current_dir(tree)
-        .env("CARGO_TARGET_DIR", world.places.cargo_target());
-    build::clean_flags(&mut cargo);
+        .arg("--message-format=json-render-diagnostics");
+    build::call_in(&mut cargo, &world.places, &tree);
     let written = process::capture(&mut cargo, &world.interrupt)?;
     if !written.status.success() {
         eprint!("{}", written.stderr);

@@ -57,6 +57,26 @@ fn a_release_is_built_measured_and_recorded() {
 }
 
 #[test]
+fn a_release_is_built_beside_the_users_programs_and_of_the_same_parts() {
+    let scratch = Scratch::new();
+    let elsewhere = scratch.fixtures().join("cargo");
+    for (target, env) in
+        [(scratch.root().join("target"), None), (elsewhere.clone(), Some(&elsewhere))]
+    {
+        let own = target.join("release/redline");
+        fs::create_dir_all(own.parent().unwrap()).unwrap();
+        fs::write(&own, "the user's own").unwrap();
+        let env: Vec<(&str, &str)> =
+            env.iter().map(|dir| ("CARGO_TARGET_DIR", dir.to_str().unwrap())).collect();
+        scratch.run_with(&["release-bench", "v0.9.2", "--repeats", "1"], &env).expect(0, &[]);
+        assert_eq!(fs::read_to_string(&own).unwrap(), "the user's own", "{env:?}");
+        let parts = fs::read_dir(target.join("release/deps")).unwrap();
+        let names = parts.map(|part| part.unwrap().file_name().into_string().unwrap());
+        assert!(names.into_iter().any(|name| name.starts_with("redline-")), "{env:?}");
+    }
+}
+
+#[test]
 fn a_second_campaign_fetches_nothing_again() {
     let scratch = Scratch::new();
     scratch.run(&["release-bench", "v0.9.2"]).expect(0, &[]);

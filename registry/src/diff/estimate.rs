@@ -80,6 +80,16 @@ pub struct Estimate {
     /// Two-sided p of no effect.
     pub p: Option<f64>,
     pub mde_pct: Option<f64>,
+    /// `None` where a side has fewer than two values.
+    pub cliffs_delta: Option<f64>,
+}
+
+impl Estimate {
+    /// An effect, and nothing that tells how sure it is.
+    #[must_use]
+    pub const fn alone(pairs: u32, effect_pct: f64) -> Self {
+        Self { pairs, effect_pct, interval_pct: None, p: None, mde_pct: None, cliffs_delta: None }
+    }
 }
 
 /// A log ratio in percent of change.
@@ -104,7 +114,7 @@ pub fn paired(log_ratios: &[f64], policy: &PolicyFile) -> Option<Estimate> {
     let mean = log_ratios.iter().sum::<f64>() / log_ratios.len() as f64;
     let pairs = u32::try_from(log_ratios.len()).ok()?;
     let effect_pct = percent(mean);
-    let alone = Estimate { pairs, effect_pct, interval_pct: None, p: None, mde_pct: None };
+    let alone = Estimate::alone(pairs, effect_pct);
     let Some(fit) = Fit::of(log_ratios) else { return Some(alone) };
     let (low, high) = fit.interval(policy.confidence);
     Some(Estimate {
@@ -132,6 +142,22 @@ pub fn log_ratio(baseline: &[f64], candidate: &[f64]) -> Option<f64> {
         positive.then(|| values.iter().map(|value| value.ln()).sum::<f64>() / values.len() as f64)
     };
     Some(mean_log(candidate)? - mean_log(baseline)?)
+}
+
+/// Cliff's delta ("Dominance statistics: ordinal analyses to answer ordinal questions", 1993): over
+/// all couples of a baseline's and a candidate's value, the share in which the candidate's is the
+/// larger less the share in which it is the smaller. `None` where a side has fewer than two values,
+/// or one that is no number: it compares sets.
+#[must_use]
+#[expect(clippy::cast_precision_loss, reason = "a cell has few repeats")]
+pub fn cliffs_delta(baseline: &[f64], candidate: &[f64]) -> Option<f64> {
+    let is_set = |values: &[f64]| values.len() > 1 && !values.iter().any(|value| value.is_nan());
+    if !is_set(baseline) || !is_set(candidate) {
+        return None;
+    }
+    let couples = baseline.iter().flat_map(|old| candidate.iter().map(move |new| (old, new)));
+    let sum: i64 = couples.map(|(old, new)| i64::from(new > old) - i64::from(new < old)).sum();
+    Some(sum as f64 / (baseline.len() * candidate.len()) as f64)
 }
 
 /// Half the width of the interval, in log units, that a release shows against itself in as many
@@ -204,6 +230,24 @@ mod tests {
         let back = paired(&logs.map(|log| -log)).unwrap();
         let product = (1.0 + there.effect_pct / 100.0) * (1.0 + back.effect_pct / 100.0);
         assert!(near(product, 1.0) && near(there.p.unwrap(), back.p.unwrap()));
+    }
+
+    #[test]
+    fn cliffs_delta_against_values_worked_out_by_hand() {
+        let same = [1.0, 2.0, 3.0];
+        for (what, baseline, candidate, expected) in [
+            ("apart", &same[..], &[4.0, 5.0][..], Some(1.0)),
+            ("apart, the other way", &[4.0, 5.0], &same, Some(-1.0)),
+            // Of nine couples three are equal, three above and three below.
+            ("against itself", &same, &same, Some(0.0)),
+            // Of six couples four are above, one is below, one is equal.
+            ("in one another", &same, &[2.0, 3.5], Some(0.5)),
+            ("one launch is no set", &same, &[2.0], None),
+            ("nothing to compare", &[], &same, None),
+            ("no number", &same, &[2.0, f64::NAN], None),
+        ] {
+            assert_eq!(cliffs_delta(baseline, candidate), expected, "{what}");
+        }
     }
 
     #[test]

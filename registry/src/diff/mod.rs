@@ -148,7 +148,7 @@ fn note(policy: &Standard) -> String {
     format!(
         "Judged by policy {}@{}: a figure is called better or worse after a screen of {} pairs and \
          a confirmation of {} on fresh launches, both interleaved. Figures of different campaigns \
-         are shown and never judged. `sees` is the smallest effect that the pairs would have found.",
+         are shown and never judged. `sees` is the smallest effect that the pairs would have found, `delta` is Cliff's.",
         quoted.id, quoted.rev, file.screen_pairs, file.confirm_pairs
     )
 }
@@ -322,27 +322,23 @@ fn figure(
     if sides.0.is_none() && sides.1.is_none() {
         return None;
     }
+    let values = |runs: &[&RunRecord]| -> Vec<f64> {
+        runs.iter().filter_map(|run| metric.value(run)).collect()
+    };
+    let values = (values(&used.0), values(&used.1));
     let estimate = match &cell.pairs {
         _ if !cell.same_workload => None,
         Some(pairs) => {
             let ratios = campaigns::log_ratios(metric, pairs.blocks.of(judgement.stage));
             estimate::paired(&ratios, &policy.file)
         }
-        None => stored(metric, &used),
+        // An effect alone, of runs that were not made side by side.
+        None => estimate::unpaired(&values.0, &values.1)
+            .map(|effect_pct| Estimate::alone(0, effect_pct)),
     };
+    let cliffs_delta = estimate::cliffs_delta(&values.0, &values.1);
+    let estimate = estimate.map(|estimate| Estimate { cliffs_delta, ..estimate });
     Some(row(cell, metric, sides, estimate, (judgement, noise)))
-}
-
-/// Effect alone, of runs that were not made side by side.
-fn stored(
-    metric: &Metric,
-    (baseline, candidate): &(Vec<&RunRecord>, Vec<&RunRecord>),
-) -> Option<Estimate> {
-    let values = |runs: &[&RunRecord]| -> Vec<f64> {
-        runs.iter().filter_map(|run| metric.value(run)).collect()
-    };
-    let effect_pct = estimate::unpaired(&values(baseline), &values(candidate))?;
-    Some(Estimate { pairs: 0, effect_pct, interval_pct: None, p: None, mde_pct: None })
 }
 
 /// A verdict that no statistics went into.
@@ -375,6 +371,7 @@ fn row(
             interval_pct: estimate.and_then(|estimate| estimate.interval_pct),
             p: estimate.and_then(|estimate| estimate.p),
             p_adjusted: judgement.p_adjusted,
+            cliffs_delta: estimate.and_then(|estimate| estimate.cliffs_delta),
             floor_pct: metric.floor_pct,
             noise_pct: noise.map(estimate::percent),
             mde_pct: estimate.and_then(|estimate| estimate.mde_pct),

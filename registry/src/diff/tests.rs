@@ -416,12 +416,12 @@ fn the_text_says_what_it_knows_and_what_it_does_not() {
 
         redline on cpu-example-simulated-f6m1s1-2c: smollm2-135m-instruct-q4_1, cpu-f32-tp1, balanced-lite@1
           5 pairs, interleaved in campaign 01KDVDNJS80000000000000009
-          metric         v0.9.1                    v0.9.2                    effect  95 % interval   sees   verdict
-          Output tokens  1330.6/s (CV 0.8 %, n 5)  1262.8/s (CV 0.8 %, n 5)  -5.1 %  -5.8 to -4.4 %  1.0 %  inconclusive: suspected, not confirmed
-          TPOT p50       19.77 ms (CV 0.8 %, n 5)  20.79 ms (CV 0.6 %, n 5)  +5.2 %  +4.4 to +5.9 %  1.0 %  informs
+          metric         v0.9.1                    v0.9.2                    effect  95 % interval   delta  sees   verdict
+          Output tokens  1330.6/s (CV 0.8 %, n 5)  1262.8/s (CV 0.8 %, n 5)  -5.1 %  -5.8 to -4.4 %  -1.00  1.0 %  inconclusive: suspected, not confirmed
+          TPOT p50       19.77 ms (CV 0.8 %, n 5)  20.79 ms (CV 0.6 %, n 5)  +5.2 %  +4.4 to +5.9 %  +1.00  1.0 %  informs
           again: cargo xtask release-bench v0.9.2 --baseline v0.9.1 --model smollm2-135m-instruct-q4_1 --scenario balanced-lite
 
-        Judged by policy release@1: a figure is called better or worse after a screen of 5 pairs and a confirmation of 8 on fresh launches, both interleaved. Figures of different campaigns are shown and never judged. `sees` is the smallest effect that the pairs would have found.
+        Judged by policy release@1: a figure is called better or worse after a screen of 5 pairs and a confirmation of 8 on fresh launches, both interleaved. Figures of different campaigns are shown and never judged. `sees` is the smallest effect that the pairs would have found, `delta` is Cliff's.
     "#]].assert_eq(&text::text(&diff));
     expect![[r#"
         <!-- redline diff -->
@@ -437,15 +437,15 @@ fn the_text_says_what_it_knows_and_what_it_does_not() {
 
         - 5 pairs, interleaved in campaign 01KDVDNJS80000000000000009
 
-        | metric | v0.9.1 | v0.9.2 | effect | 95 % interval | sees | verdict |
-        | --- | ---: | ---: | ---: | ---: | ---: | --- |
-        | Output tokens | 1330.6/s (CV 0.8 %, n 5) | 1262.8/s (CV 0.8 %, n 5) | -5.1 % | -5.8 to -4.4 % | 1.0 % | inconclusive: suspected, not confirmed |
-        | TPOT p50 | 19.77 ms (CV 0.8 %, n 5) | 20.79 ms (CV 0.6 %, n 5) | +5.2 % | +4.4 to +5.9 % | 1.0 % | informs |
+        | metric | v0.9.1 | v0.9.2 | effect | 95 % interval | delta | sees | verdict |
+        | --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |
+        | Output tokens | 1330.6/s (CV 0.8 %, n 5) | 1262.8/s (CV 0.8 %, n 5) | -5.1 % | -5.8 to -4.4 % | -1.00 | 1.0 % | inconclusive: suspected, not confirmed |
+        | TPOT p50 | 19.77 ms (CV 0.8 %, n 5) | 20.79 ms (CV 0.6 %, n 5) | +5.2 % | +4.4 to +5.9 % | +1.00 | 1.0 % | informs |
 
         Again: `cargo xtask release-bench v0.9.2 --baseline v0.9.1 --model smollm2-135m-instruct-q4_1 --scenario balanced-lite`
 
         </details>
 
-        Judged by policy release@1: a figure is called better or worse after a screen of 5 pairs and a confirmation of 8 on fresh launches, both interleaved. Figures of different campaigns are shown and never judged. `sees` is the smallest effect that the pairs would have found.
+        Judged by policy release@1: a figure is called better or worse after a screen of 5 pairs and a confirmation of 8 on fresh launches, both interleaved. Figures of different campaigns are shown and never judged. `sees` is the smallest effect that the pairs would have found, `delta` is Cliff's.
     "#]].assert_eq(&markdown::markdown(&diff));
 }

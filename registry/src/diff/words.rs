@@ -117,9 +117,9 @@ pub fn commits(commits: &Commits) -> (String, Vec<(String, String)>) {
 /// The heads of a cell's table.
 #[must_use]
 pub fn heads(diff: &Diff) -> Vec<String> {
-    let heads =
-        ["metric", &diff.baseline, &diff.candidate, "effect", "95 % interval", "sees", "verdict"];
-    heads.map(str::to_owned).to_vec()
+    let sides = ["metric", &diff.baseline, &diff.candidate];
+    let found = ["effect", "95 % interval", "delta", "sees", "verdict"];
+    sides.into_iter().chain(found).map(str::to_owned).collect()
 }
 
 /// The cells of a row of it.
@@ -132,6 +132,7 @@ pub fn cells(row: &Row) -> Vec<String> {
         spread(row.candidate.as_ref(), row.unit),
         verdict.effect_pct.map_or("-".to_owned(), percent),
         verdict.interval_pct.map_or("-".to_owned(), interval),
+        verdict.cliffs_delta.map_or("-".to_owned(), |delta| format!("{delta:+.2}")),
         verdict.mde_pct.map_or("-".to_owned(), |mde| format!("{mde:.1} %")),
         word(row),
     ]

@@ -43,12 +43,15 @@ impl<'a> Contents<'a> {
     }
 
     fn health(&'a self) -> Vec<Page<'a>> {
-        let (latest, failures) = health::of(self.catalog);
+        let (latest, doubts, failures) = health::of(self.catalog);
         let failing = failures.len();
         let page = |(index, part): (usize, Part<health::FailureRow>)| {
             let Part { target, rows, pager } = part;
-            let latest = if index == 0 { latest.clone() } else { Vec::new() };
-            let view = HealthView { latest, failures: rows, failing, pager };
+            let (latest, doubts) = match index {
+                0 => (latest.clone(), doubts.clone()),
+                _ => (Vec::new(), Vec::new()),
+            };
+            let view = HealthView { latest, doubts, failures: rows, failing, pager };
             let crumbs = vec![("Health".to_owned(), None)];
             let at = ("health", target);
             self.page(at, "Health", crumbs, self.everything(), move || value(&view))

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use registry::diff::{CellDiff, Diff, FlagChange, Row};
 use registry::summary::Summary;
+use schema::comparison::Broad;
 use schema::verdict::{Cell, Stage, VerdictKind};
 use serde::Serialize;
 
@@ -40,6 +41,8 @@ pub struct DiffView {
     pub counts: Vec<Count>,
     /// One sentence: what the reader may conclude.
     pub conclusion: String,
+    /// What each metric that gates did over all cells; it informs.
+    pub broad: Vec<BroadRow>,
     pub models: Vec<DiffModel>,
     /// Cells that only one of the two was run in.
     pub baseline_only: Vec<String>,
@@ -54,6 +57,28 @@ pub struct DiffView {
 pub struct Count {
     pub text: String,
     pub tone: Tone,
+}
+
+/// One metric over all cells that were measured side by side, each counted once.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct BroadRow {
+    pub metric: String,
+    pub cells: u32,
+    pub effect: String,
+    pub interval: String,
+}
+
+impl BroadRow {
+    /// A shift as `registry` found it.
+    #[must_use]
+    pub fn of(found: &Broad) -> Self {
+        Self {
+            metric: found.title.clone(),
+            cells: found.cells,
+            effect: percent(Some(found.effect_pct)),
+            interval: interval(found.interval_pct),
+        }
+    }
 }
 
 /// The cells of one model in one configuration.
@@ -102,6 +127,8 @@ pub struct DiffRow {
     pub candidate: Figure,
     pub effect: String,
     pub interval: String,
+    /// Cliff's delta over the launches of both sides.
+    pub delta: String,
     pub pairs: u32,
     pub floor: String,
     /// The smallest effect that these pairs would have found.
@@ -165,6 +192,7 @@ impl DiffView {
             candidate_page: pair.release(&pair.candidate),
             counts: counts(diff),
             conclusion: conclusion(diff),
+            broad: diff.broad.iter().map(BroadRow::of).collect(),
             models: models.into_values().map(|cells| model(pair, cells)).collect(),
             baseline_only: diff.baseline_only.iter().map(name).collect(),
             candidate_only: diff.candidate_only.iter().map(name).collect(),
@@ -212,11 +240,10 @@ pub fn counts(diff: &Diff) -> Vec<Count> {
 pub fn conclusion(diff: &Diff) -> String {
     let any = |kind| rows(diff).any(|row| row.verdict.verdict == kind);
     let gating = rows(diff).filter(|row| row.gates).count();
-    let undecided = |row: &&Row| {
-        let kind = row.verdict.verdict;
-        row.gates && matches!(kind, VerdictKind::Inconclusive | VerdictKind::ChangedConfig)
-    };
-    let open = rows(diff).filter(undecided).count();
+    let of_kind = |kind| rows(diff).filter(|row| row.gates && row.verdict.verdict == kind).count();
+    let undecided = of_kind(VerdictKind::Inconclusive);
+    let changed = of_kind(VerdictKind::ChangedConfig);
+    let open = undecided + changed;
     let known = if diff.cells.is_empty() {
         "The two releases share no cell."
     } else if any(VerdictKind::Regressed) {
@@ -228,10 +255,16 @@ pub fn conclusion(diff: &Diff) -> String {
     } else {
         "Nothing that gates is known to be worse."
     };
-    if open == 0 || open == gating {
+    if open == 0 || undecided == gating {
         return known.to_owned();
     }
-    format!("{known} Of {gating} figures that gate, {open} are undecided.")
+    let counts = [(undecided, "undecided"), (changed, "of a changed configuration")];
+    let counts = counts.iter().filter(|(count, _)| *count > 0);
+    let words = |(count, what): &(usize, &str)| {
+        format!("{count} {} {what}", if *count == 1 { "is" } else { "are" })
+    };
+    let counts: Vec<String> = counts.map(words).collect();
+    format!("{known} Of {gating} figures that gate, {}.", counts.join(" and "))
 }
 
 fn model(pair: &Pair, mut cells: Vec<&CellDiff>) -> DiffModel {
@@ -266,18 +299,21 @@ fn model(pair: &Pair, mut cells: Vec<&CellDiff>) -> DiffModel {
     }
 }
 
+fn percent(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| format!("{} %", format::percent(value)))
+}
+
+fn interval(bounds: Option<(f64, f64)>) -> String {
+    let words = |(low, high)| format!("{} to {} %", format::percent(low), format::percent(high));
+    bounds.map_or_else(|| "-".to_owned(), words)
+}
+
 /// The line of `row` in a table of verdicts.
 #[must_use]
 pub fn line(row: &Row) -> DiffRow {
     let verdict = &row.verdict;
     let means = row.baseline.iter().chain(&row.candidate).map(|summary| summary.mean);
     let scale = Scale::fit(row.unit, means.fold(0.0, f64::max));
-    let percent = |value: Option<f64>| {
-        value.map_or_else(|| "-".to_owned(), |value| format!("{} %", format::percent(value)))
-    };
-    let interval = |(low, high): (f64, f64)| {
-        format!("{} to {} %", format::percent(low), format::percent(high))
-    };
     let detectable = |pct: f64| format!("{} %", format::half_width(pct));
     DiffRow {
         scenario: outside::name(&verdict.cell.scenario),
@@ -286,7 +322,8 @@ pub fn line(row: &Row) -> DiffRow {
         baseline: side(row.baseline.as_ref(), scale),
         candidate: side(row.candidate.as_ref(), scale),
         effect: percent(verdict.effect_pct),
-        interval: verdict.interval_pct.map_or_else(|| "-".to_owned(), interval),
+        interval: interval(verdict.interval_pct),
+        delta: verdict.cliffs_delta.map_or_else(|| "-".to_owned(), format::signed_share),
         pairs: verdict.pairs,
         floor: format!("{} %", verdict.floor_pct),
         detectable: verdict.mde_pct.map_or_else(|| "-".to_owned(), detectable),
@@ -408,4 +445,78 @@ fn forest(gating: &[&Row]) -> Option<Chart> {
     let forest = Forest { title: title.clone(), description: caption.clone(), rows };
     let heads = ["Metric", "Effect", "95 % interval", "Verdict"].map(str::to_owned).to_vec();
     Some(Chart { title, caption, svg: forest.draw(), heads, rows: table })
+}
+
+#[cfg(test)]
+mod tests {
+    use audit::sample::{Sample, campaign_id, reseal};
+    use schema::run::RunRecord;
+    use serde_json::Value;
+
+    use super::*;
+    use crate::sample;
+
+    /// Three pairs in each of these scenarios; the candidate's flags are as given in the first.
+    fn compared(scenarios: &[&str], flags: &BTreeMap<String, Value>) -> DiffView {
+        let mut records: Vec<RunRecord> = Vec::new();
+        for (place, scenario) in scenarios.iter().enumerate() {
+            for block in 0..3_u32 {
+                for (position, release) in ["v0.9.1", "v0.9.2"].into_iter().enumerate() {
+                    let candidate = position == 1;
+                    let serial = records.len() as u64 + 1;
+                    let sample = Sample {
+                        release: release.to_owned(),
+                        scenario: (*scenario).to_owned(),
+                        serial,
+                        seed: serial,
+                        campaign: (campaign_id(1), block, u32::try_from(position).unwrap()),
+                        speed: (1.0 + 0.001 * f64::from(block)) * if candidate { 0.9 } else { 1.0 },
+                        flags: if candidate && place == 0 {
+                            flags.clone()
+                        } else {
+                            BTreeMap::new()
+                        },
+                        ..Sample::default()
+                    };
+                    records.push(reseal(sample.record()));
+                }
+            }
+        }
+        let pair = Pair {
+            engine: "redline".into(),
+            hardware: Sample::default().hardware,
+            baseline: "v0.9.1".into(),
+            candidate: "v0.9.2".into(),
+        };
+        let registry = sample::registry(records);
+        let filter = registry::diff::Filter::default();
+        let diff = registry::diff::diff(&registry, "v0.9.1", "v0.9.2", &filter).unwrap();
+        DiffView::new(&pair, &diff)
+    }
+
+    #[test]
+    fn the_shift_over_all_cells_and_how_far_two_sets_of_launches_lie_apart_are_shown() {
+        let view = compared(&["sharegpt-lite", "balanced-lite", "thinking-lite"], &BTreeMap::new());
+        let output = view.broad.iter().find(|row| row.metric == "Output tokens").unwrap();
+        assert_eq!(output.cells, 3);
+        assert!(output.effect.starts_with("\u{2212}10."), "{output:?}");
+        assert!(output.interval.contains(" to "), "{output:?}");
+        let row = view.models[0].gating.iter().find(|row| row.metric == "Output tokens").unwrap();
+        assert_eq!(row.delta, "\u{2212}1.00", "no launch of one is as fast as any of the other");
+        assert!(compared(&["sharegpt-lite"], &BTreeMap::new()).broad.is_empty());
+    }
+
+    #[test]
+    fn a_changed_configuration_is_not_counted_as_undecided() {
+        let flags = BTreeMap::from([("max-batch-size".to_owned(), Value::from(256))]);
+        let some = compared(&["sharegpt-lite", "balanced-lite"], &flags).conclusion;
+        assert!(some.contains(" are of a changed configuration"), "{some}");
+        let all = compared(&["sharegpt-lite"], &flags).conclusion;
+        assert!(
+            all.contains(" are of a changed configuration") && !all.contains("undecided"),
+            "{all}"
+        );
+        let none = compared(&["sharegpt-lite"], &BTreeMap::new()).conclusion;
+        assert!(!none.contains("configuration"), "{none}");
+    }
 }

@@ -1,6 +1,6 @@
 //! Facts that the runs behind a page share, and the groups in which they are shown.
 
-use schema::run::{Gpu, RunRecord};
+use schema::run::{Gpu, IdsSource, RunRecord};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -233,8 +233,12 @@ pub fn evidence(runs: &[&Run]) -> Vec<Fact> {
             Some(format!("{share} % with {reference}, {} prompts", correctness.prompts?))
         }),
         fact("Digest", runs, "correctness.tokens_sha256", |r| {
-            let digest = r.correctness.as_ref()?.tokens_sha256.as_ref()?;
-            Some(outside::short_hash(digest, 12))
+            let correctness = r.correctness.as_ref()?;
+            let digest = outside::short_hash(correctness.tokens_sha256.as_ref()?, 12);
+            Some(match correctness.ids_source {
+                Some(IdsSource::Retokenized) => format!("{digest} (of the text, tokenized again)"),
+                Some(IdsSource::Given) | None => digest,
+            })
         })
         .code(),
     ]

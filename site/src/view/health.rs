@@ -19,6 +19,9 @@ use crate::{order, outside};
 pub struct HealthView {
     /// The latest release of each engine on each hardware; on the first part alone.
     pub latest: Vec<HealthRow>,
+    /// What else is to be said of their launches, such as a clock that was set meanwhile; on the
+    /// first part alone.
+    pub doubts: Vec<DoubtRow>,
     pub failures: Vec<FailureRow>,
     /// Cells with failures, over all parts.
     pub failing: usize,
@@ -36,8 +39,24 @@ pub struct HealthRow {
     /// `3 out of memory, 1 crash`; empty where all went well.
     pub classes: String,
     pub partial: usize,
+    pub degraded: usize,
     pub invalid: usize,
     pub retracted: usize,
+}
+
+/// A reason for which launches of a release are DEGRADED or INVALID.
+#[derive(Debug, Clone, Serialize)]
+pub struct DoubtRow {
+    pub engine: Related,
+    pub hardware: Related,
+    /// The id by which the sentences begin; `-` for one that has none.
+    pub reason: String,
+    /// `2 of 12`.
+    pub extent: String,
+    /// The last of the runs that say so.
+    pub run: Related,
+    /// Its sentence.
+    pub note: String,
 }
 
 /// A cell in which launches failed or lost requests.
@@ -54,12 +73,14 @@ pub struct FailureRow {
     pub note: String,
 }
 
-/// The latest health, and every cell with failures, the newest release first.
+/// The latest health with what is to be said of it, and every cell with failures, the newest
+/// release first.
 #[must_use]
-pub fn of(catalog: &Catalog) -> (Vec<HealthRow>, Vec<FailureRow>) {
+pub fn of(catalog: &Catalog) -> (Vec<HealthRow>, Vec<DoubtRow>, Vec<FailureRow>) {
     let runs = catalog.runs_where(|record| record.kind != schema::run::Kind::Imported);
-    let mut latest = Vec::new();
+    let (mut latest, mut doubts) = (Vec::new(), Vec::new());
     for (key, runs) in catalog::latest_releases(&runs) {
+        doubts.extend(doubts_of(&key, &runs));
         let mut models: BTreeMap<&str, Vec<&Run>> = BTreeMap::new();
         for run in runs {
             models.entry(&run.record.model.id).or_default().push(run);
@@ -73,7 +94,53 @@ pub fn of(catalog: &Catalog) -> (Vec<HealthRow>, Vec<FailureRow>) {
     for (key, runs) in &releases {
         failures.extend(failures_of(key, runs));
     }
-    (latest, failures)
+    (latest, doubts, failures)
+}
+
+/// The reasons of a release's launches, by id. Those of a run that is VALID are notes, and those of
+/// one that failed stand among the failures.
+fn doubts_of(key: &ReleaseKey, runs: &[&Run]) -> Vec<DoubtRow> {
+    let mut reasons: BTreeMap<&str, Vec<(&Run, &str)>> = BTreeMap::new();
+    let judged = runs.iter().filter(|run| run.record.status == Status::Ok);
+    for run in judged.clone().filter(|run| run.record.validity.verdict != ValidityVerdict::Valid) {
+        for reason in &run.record.validity.reasons {
+            let (id, sentence) = words::reason(reason);
+            reasons.entry(id).or_default().push((run, sentence));
+        }
+    }
+    let row = |(id, said): (&str, Vec<(&Run, &str)>)| {
+        let (last, sentence) = said.last()?;
+        Some(DoubtRow {
+            engine: release(key),
+            hardware: hardware(key),
+            reason: outside::name(id),
+            extent: format!("{} of {}", said.len(), judged.clone().count()),
+            run: permalink(last),
+            note: outside::message(sentence),
+        })
+    };
+    reasons.into_iter().filter_map(row).collect()
+}
+
+fn release(key: &ReleaseKey) -> Related {
+    Related {
+        text: outside::name(&format!("{} {}", key.engine, key.release)),
+        target: crate::pages::target(key),
+    }
+}
+
+fn hardware(key: &ReleaseKey) -> Related {
+    Related {
+        text: outside::name(&key.hardware),
+        target: Target::Hardware { hardware: key.hardware.clone() },
+    }
+}
+
+fn permalink(run: &Run) -> Related {
+    Related {
+        text: outside::name(&run.record.id),
+        target: Target::Run { id: run.record.id.clone(), record: run.path.to_owned() },
+    }
 }
 
 /// The cells of a release in which launches failed or lost requests.
@@ -89,18 +156,12 @@ pub fn failures_of(key: &ReleaseKey, runs: &[&Run]) -> Vec<FailureRow> {
             false => "failed",
         };
         rows.push(FailureRow {
-            engine: Related {
-                text: outside::name(&format!("{} {}", key.engine, key.release)),
-                target: crate::pages::target(key),
-            },
+            engine: release(key),
             model: outside::name(&cell.key.model),
             hardware: outside::name(&key.hardware),
             scenario: outside::name(&cell.key.scenario),
             extent: format!("{} of {} {word}", wrong.len(), cell.runs.len()),
-            run: Related {
-                text: outside::name(&last.record.id),
-                target: Target::Run { id: last.record.id.clone(), record: last.path.to_owned() },
-            },
+            run: permalink(last),
             note: match note(last) {
                 note if note.is_empty() => lost(last),
                 note => note,
@@ -129,25 +190,22 @@ fn row(key: &ReleaseKey, model: &str, runs: &[&Run]) -> HealthRow {
     }
     let classes: Vec<String> =
         classes.iter().map(|(class, count)| format!("{count} {class}")).collect();
-    let invalid = runs.iter().filter(|run| run.record.validity.verdict == ValidityVerdict::Invalid);
+    let of_verdict = |verdict: ValidityVerdict| {
+        runs.iter().filter(|run| run.record.validity.verdict == verdict).count()
+    };
     HealthRow {
-        engine: Related {
-            text: outside::name(&format!("{} {}", key.engine, key.release)),
-            target: crate::pages::target(key),
-        },
+        engine: release(key),
         model: Related {
             text: outside::name(model),
             target: Target::Model { model: model.to_owned() },
         },
-        hardware: Related {
-            text: outside::name(&key.hardware),
-            target: Target::Hardware { hardware: key.hardware.clone() },
-        },
+        hardware: hardware(key),
         runs: runs.len(),
         ok: with(Status::Ok).count(),
         classes: classes.join(", "),
         partial: with(Status::Partial).count(),
-        invalid: invalid.count(),
+        degraded: of_verdict(ValidityVerdict::Degraded),
+        invalid: of_verdict(ValidityVerdict::Invalid),
         retracted: runs.iter().filter(|run| run.retracted.is_some()).count(),
     }
 }

@@ -23,6 +23,16 @@ pub fn validity(verdict: ValidityVerdict) -> &'static str {
     }
 }
 
+/// A reason of a record's validity as its id and its sentence; the id is `-` where it has none.
+#[must_use]
+pub fn reason(text: &str) -> (&str, &str) {
+    let is_id = |id: &str| {
+        !id.is_empty()
+            && id.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+    };
+    text.split_once(": ").filter(|(id, _)| is_id(id)).unwrap_or(("-", text))
+}
+
 #[must_use]
 pub fn class(class: FailureClass) -> &'static str {
     match class {

@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 use schema::canonical::sha256_of;
 use schema::manifest::ManifestRequest;
 use schema::measurement::Measurement;
-use schema::run::{Correctness, FailureClass, Status};
+use schema::run::{Correctness, FailureClass, IdsSource, Status};
 use serde::Deserialize;
 
 use super::Assignment;
 use crate::client::drive::DriveError;
+use crate::client::sample::Sample;
 use crate::measure::Reasons;
-use crate::workload::tokenizer::TokenizerError;
+use crate::workload::tokenizer::{Tokenizer, TokenizerError};
 
 /// Prompts of four kinds: fact, code, science with a sign beyond ASCII, digits.
 const PROMPTS: [&str; 4] = [
@@ -89,16 +90,16 @@ impl Assignment<'_> {
             let reason = format!("a fixed prompt failed: {}: {}", failure.kind, failure.message);
             return Ok(reasons.none("correctness", &reason));
         }
-        let ids: Vec<&[u32]> = samples.iter().map(|sample| sample.ids.as_slice()).collect();
-        let given = ids.iter().all(|ids| !ids.is_empty());
-        let digest = if given { sha256_of(&ids).ok() } else { None };
+        let output = output_ids(&samples, self.tokenizer);
+        let digest = output.as_ref().and_then(|(ids, _)| sha256_of(ids).ok());
         let agreement = self.agreement(reasons)?;
         Ok(Some(Correctness {
             prompts: Some(samples.len() as u64),
+            ids_source: output.filter(|_| digest.is_some()).map(|(_, source)| source),
             tokens_sha256: reasons.explain(
                 "correctness.tokens_sha256",
                 digest,
-                "the engine does not give the ids of its outputs",
+                "the engine gives neither ids of its outputs nor a text that makes any",
             ),
             reference: agreement.and(self.reference).map(|found| found.reference.clone()),
             agreement,
@@ -146,4 +147,17 @@ impl Assignment<'_> {
         #[expect(clippy::cast_precision_loss, reason = "a few hundred tokens")]
         Ok(Some(equal as f64 / wanted.len() as f64))
     }
+}
+
+/// The ids of every answer: the engine's where it gives them, else those that the text makes.
+/// `None` where an answer has neither.
+fn output_ids(samples: &[Sample], tokenizer: &Tokenizer) -> Option<(Vec<Vec<u32>>, IdsSource)> {
+    let whole = |ids: &Vec<Vec<u32>>| ids.iter().all(|ids| !ids.is_empty());
+    let given: Vec<Vec<u32>> = samples.iter().map(|sample| sample.ids.clone()).collect();
+    if whole(&given) {
+        return Some((given, IdsSource::Given));
+    }
+    let retokenized: Result<Vec<Vec<u32>>, TokenizerError> =
+        samples.iter().map(|sample| tokenizer.encode_plain(&sample.text)).collect();
+    Some((retokenized.ok().filter(whole)?, IdsSource::Retokenized))
 }

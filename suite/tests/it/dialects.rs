@@ -4,7 +4,7 @@
 use std::fs;
 
 use schema::engine::Dialect;
-use schema::run::{TokenSource, ValidityVerdict};
+use schema::run::{IdsSource, TokenSource, ValidityVerdict};
 use suite::client::delta::Usage;
 use suite::client::sample::{FailureKind, Sample};
 use suite::client::stamp::Moment;
@@ -265,6 +265,11 @@ fn a_run_asks_and_reads_by_the_route_of_the_engine_file() {
         let reasons = counts.finish_reasons.expect("told");
         assert_eq!(reasons.keys().collect::<Vec<_>>(), [finish], "{route}");
         let correctness = found.correctness.expect("asked");
-        assert_eq!(correctness.tokens_sha256.is_some(), dialect == Dialect::Generate, "{route}");
+        let source = match dialect {
+            Dialect::Generate => IdsSource::Given,
+            _ => IdsSource::Retokenized,
+        };
+        assert_eq!(correctness.ids_source, Some(source), "{route}");
+        assert_eq!(correctness.tokens_sha256.as_deref().map(str::len), Some(64), "{route}");
     }
 }

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use super::conf::{Ports, user, write_secret};
-use super::daemon::{Daemon, find};
-use crate::program::{run, until};
+use super::daemon::Daemon;
+use crate::program::{run, system, until};
 
 /// What it needs beside a cluster, and the packages that bring it.
 pub const PROGRAMS: [&str; 5] =
@@ -44,7 +44,7 @@ impl Accounting {
     /// It ends, or does not answer.
     #[track_caller]
     pub fn wait_until_it_answers(&mut self, conf: &Path) {
-        let program = find("sacctmgr").expect("it was looked for");
+        let program = system("sacctmgr").expect("it was looked for");
         until("slurmdbd's answer", || {
             assert!(self.daemon.runs(), "slurmdbd ended");
             let mut asked = Command::new(&program);
@@ -59,7 +59,7 @@ fn database(root: &Path, port: u16) -> Daemon {
     let data = format!("--datadir={}", root.join("database").display());
     let socket = format!("--socket={}", root.join("run/database").display());
     let user = format!("--user={}", user());
-    let mut install = Command::new(find("mariadb-install-db").expect("it was looked for"));
+    let mut install = Command::new(system("mariadb-install-db").expect("it was looked for"));
     install.args(["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"]);
     run(install.args([&data, &user]).stdin(Stdio::null())).expect_code(0);
     let port = format!("--port={port}");
@@ -73,7 +73,7 @@ fn database(root: &Path, port: u16) -> Daemon {
                   grant all on slurm.* to slurm@'127.0.0.1';";
     until("the database's answer", || {
         assert!(daemon.runs(), "mariadbd ended");
-        let mut asked = Command::new(find("mariadb").expect("it was looked for"));
+        let mut asked = Command::new(system("mariadb").expect("it was looked for"));
         asked.args(["--no-defaults", &socket, "--user=root", "--execute", grants]);
         (run(&mut asked).code == Some(0)).then_some(())
     });

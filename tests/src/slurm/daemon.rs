@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::{Pid, getsid};
 
-use crate::program::until;
+use crate::program::{system, until};
 
 /// A program of the cluster that runs in the foreground, and leads a process group of its own.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ impl Daemon {
     pub fn start(root: &Path, program: &str, words: &[&str]) -> Self {
         let log = root.join("log").join(format!("{program}.out"));
         let log = fs::OpenOptions::new().create(true).append(true).open(log).expect("writable");
-        let mut command = Command::new(find(program).expect("it was looked for"));
+        let mut command = Command::new(system(program).expect("it was looked for"));
         command.args(words).current_dir(root).process_group(0).stdin(Stdio::null());
         command.env("SLURM_CONF", super::conf::path(root));
         command.stdout(log.try_clone().expect("a second handle")).stderr(log);
@@ -125,16 +125,8 @@ fn processes() -> Vec<i32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// A program on the path, or where daemons are.
-#[must_use]
-pub fn find(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let daemons = ["/usr/sbin", "/sbin"].map(PathBuf::from);
-    std::env::split_paths(&path).chain(daemons).map(|dir| dir.join(name)).find(|p| p.is_file())
-}
-
 /// Those of `programs` that are not there.
 #[must_use]
 pub fn missing<'a>(programs: &[&'a str]) -> Vec<&'a str> {
-    programs.iter().copied().filter(|name| find(name).is_none()).collect()
+    programs.iter().copied().filter(|name| system(name).is_none()).collect()
 }

@@ -14,7 +14,7 @@ use std::process::Command;
 use daemon::{Daemon, missing};
 use tempfile::TempDir;
 
-use crate::program::{Ended, run, until};
+use crate::program::{Ended, run, system, until};
 use accounting::Accounting;
 
 /// The nodes of every cluster.
@@ -97,7 +97,7 @@ impl Cluster {
     /// One of Slurm's tools, asked of this cluster.
     #[must_use]
     pub fn tool(&self, name: &str, words: &[&str]) -> Command {
-        let mut command = Command::new(daemon::find(name).expect("it was looked for"));
+        let mut command = Command::new(system(name).expect("it was looked for"));
         command.args(words).env("SLURM_CONF", self.conf());
         command
     }
