@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
+use schema::id::is_ulid;
+
 use crate::release::ReleaseKey;
 
 /// The part that is the same for every registry.
@@ -23,6 +25,7 @@ imports/<source>/<file hash>/<block>.json                                       
 pages/<engine>/<release>/<hardware>.md                                             the rendered page of a release
 pages/<engine>/<release>/README.md                                                 the same release on all hardware
 pages/<engine>/<release>..<release>/<hardware>.md                                  what changed between two releases
+pages/labs/<lab>/<ULID>.md                                                         what a lab recommends, and why
 ```
 
 One run is one server launch, one scenario, one repeat.
@@ -50,6 +53,9 @@ const WHOLE: [(&str, &str); 3] = [
     ("pages/imports.md", "Published figures of others"),
 ];
 
+/// The folder of the pages of labs, in the place of an engine.
+pub const LABS: &str = "labs";
+
 /// The pages of a release: that of all hardware, then one a hardware.
 #[derive(Debug, Default)]
 struct Pages<'a> {
@@ -63,10 +69,17 @@ struct Pages<'a> {
 #[must_use]
 pub fn render(pages: &BTreeSet<String>) -> String {
     let mut engines: BTreeMap<&str, BTreeMap<ReleaseKey, Pages<'_>>> = BTreeMap::new();
+    let mut labs: Vec<(&str, &str, &str)> = Vec::new();
     for page in pages {
         let parts: Vec<&str> = page.split('/').collect();
         let [_, engine, release, file] = parts.as_slice() else { continue };
         if *engine == "imports" {
+            continue;
+        }
+        if *engine == LABS {
+            let campaign = file.trim_end_matches(".md");
+            // Further parts of a page are found on the page.
+            labs.extend(is_ulid(campaign).then_some((*release, campaign, page.as_str())));
             continue;
         }
         let hardware = file.trim_end_matches(".md");
@@ -87,6 +100,13 @@ pub fn render(pages: &BTreeSet<String>) -> String {
         .collect();
     if !whole.is_empty() {
         let _ = writeln!(text, "\n{}.", whole.join(", "));
+    }
+    if !labs.is_empty() {
+        text.push_str("\n### Labs\n\n");
+    }
+    // A campaign's id begins with its time: the latest of each lab first.
+    for (lab, campaign, path) in labs.into_iter().rev() {
+        let _ = writeln!(text, "- [{lab} {campaign}]({path})");
     }
     if engines.is_empty() {
         text.push_str("\nNo release yet.\n");
@@ -127,6 +147,9 @@ mod tests {
                     "pages/imports/source/0011.md",
                     "pages/redline/v0.10.0/README.md",
                     "pages/redline/v0.9.2..v0.10.0/cpu-x.md",
+                    "pages/labs/cpu-smollm2/01KDVDQ9F80000000000000001.md",
+                    "pages/labs/cpu-smollm2/01KDVDQ9F80000000000000002.md",
+                    "pages/labs/cpu-smollm2/01KDVDQ9F80000000000000002-2.md",
                 ]
                 .map(str::to_owned),
             )
@@ -136,6 +159,11 @@ mod tests {
         expect_test::expect![[r#"
 
             [Overview](pages/README.md).
+
+            ### Labs
+
+            - [cpu-smollm2 01KDVDQ9F80000000000000002](pages/labs/cpu-smollm2/01KDVDQ9F80000000000000002.md)
+            - [cpu-smollm2 01KDVDQ9F80000000000000001](pages/labs/cpu-smollm2/01KDVDQ9F80000000000000001.md)
 
             ### redline
 

@@ -23,6 +23,7 @@ use crate::view::{
     model::ModelView, overview::OverviewView, release::ReleaseView, run::RunView,
 };
 
+mod labs;
 mod lists;
 mod trends;
 
@@ -134,6 +135,7 @@ impl<'a> Contents<'a> {
         pages.extend(self.releases_on());
         pages.extend(self.diffs());
         pages.extend(self.kernels());
+        pages.extend(self.labs());
         pages.extend(self.subjects());
         pages.extend(self.lists());
         pages.extend(self.catalog.runs.iter().map(|run| self.run(run)));
@@ -386,7 +388,9 @@ impl<'a> Contents<'a> {
                 sources(),
                 move || {
                     let trends = trends::lines(self.judged, |cell| cell.model == name);
-                    value(&ByModel::new(self.catalog, &name, trends))
+                    let labs = self.lab_pages(|lab| lab.asked.file.model == name);
+                    let labs = labs.into_iter().chain(self.claims_of(&name)).collect();
+                    value(&ByModel::new(self.catalog, &name, trends, labs))
                 },
             ));
             let name = model.clone();
@@ -408,7 +412,9 @@ impl<'a> Contents<'a> {
             pages.push(self.page(("hardware", target), &hardware, crumbs, sources, move || {
                 let kernels = self.kernel_pages(|key| key.hardware == name);
                 let trends = trends::lines(self.judged, |cell| cell.hardware == name);
-                value(&ByHardware::new(self.catalog, &name, kernels, trends))
+                let mut view = ByHardware::new(self.catalog, &name, kernels, trends);
+                view.labs = self.lab_pages(|lab| lab.campaign.hardware == name);
+                value(&view)
             }));
         }
         pages

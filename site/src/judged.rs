@@ -2,7 +2,8 @@
 //! releases, and how figures went. Nothing is judged here.
 
 use registry::best::{self, Answer, LEVELS, Question};
-use registry::diff::{Diff, DiffError, Row};
+use registry::diff::{Diff, DiffError, Row, policy};
+use registry::lab::{self, Replay};
 use registry::spread;
 use registry::trend::{self, TrendError};
 use schema::metric::by_name;
@@ -20,6 +21,8 @@ pub struct Judged {
     pub diffs: Vec<(Pair, Diff)>,
     /// Every series of what gates, by cell and metric.
     pub trends: Vec<Trend>,
+    /// Each campaign that is a lab, by its place in the registry, the latest first.
+    pub labs: Vec<(usize, Replay)>,
 }
 
 /// A catalog that the registry gives no answer about.
@@ -54,7 +57,8 @@ impl Judged {
         });
         let diffs: Result<Vec<Diff>, DiffError> = compared.into_iter().collect();
         let trends = trend::trends(catalog.registry, &trend::Filter::default())?;
-        Ok(Self { diffs: pairs.into_iter().zip(diffs?).collect(), trends })
+        let diffs = pairs.into_iter().zip(diffs?).collect();
+        Ok(Self { diffs, trends, labs: labs(catalog) })
     }
 
     /// The comparison that leads to `key` from the release before it.
@@ -81,6 +85,24 @@ impl Judged {
             diff.rows().filter(|row| is_worse(row)).map(move |row| (pair, row))
         })
     }
+}
+
+/// What the runs of each lab come to. One that asks for no engine or no profile is none.
+fn labs(catalog: &Catalog) -> Vec<(usize, Replay)> {
+    let policy = policy::standard().file;
+    let mut found = Vec::new();
+    for (index, stored) in catalog.registry.campaigns.iter().enumerate().rev() {
+        let campaign = &stored.record;
+        let Some(asked) = &campaign.lab else { continue };
+        if asked.file.engines.is_empty() || asked.file.profiles.is_empty() {
+            continue;
+        }
+        let runs = catalog.registry.standing().map(|run| &run.record).filter(|run| {
+            run.campaign.as_ref().is_some_and(|campaign_of| campaign_of.id == campaign.id)
+        });
+        found.push((index, lab::replay(&asked.file, &policy, asked.runs_max, runs)));
+    }
+    found
 }
 
 /// True for a row that fails a release, or would without its waiver.

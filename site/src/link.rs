@@ -73,6 +73,10 @@ targets! {
     ModelOn = "model-on" { engine, release, hardware, model, config },
     /// Two consecutive releases on a hardware.
     Diff = "diff" { engine, baseline, candidate, hardware },
+    /// A lab, by its name and its campaign.
+    Lab = "lab" { lab, campaign },
+    /// What was read from one file of others, as a lab would show it.
+    Claims = "claims" { source, file },
     /// The op benches of a release on a hardware.
     Kernels = "kernels" { engine, release, hardware },
     /// A run's own page; in `results/`, which has none, its record.
@@ -135,6 +139,10 @@ impl Target {
                 let two = format!("{}..{}", part(baseline), part(candidate));
                 format!("diff/{}/{two}/{}", part(engine), part(hardware))
             }
+            Self::Lab { lab, campaign } => parts("lab", &[lab, campaign]),
+            Self::Claims { source, file } => {
+                format!("{}/options", parts("imports", &[source, file]))
+            }
             Self::Kernels { engine, release, hardware } => {
                 parts("kernels", &[engine, release, hardware])
             }
@@ -162,6 +170,13 @@ impl Target {
             Self::Diff { engine, baseline, candidate, hardware } => {
                 let two = format!("{}..{}", part(baseline), part(candidate));
                 schema::path::of_page(&part(engine), &two, &part(hardware))
+            }
+            Self::Lab { lab, campaign } => {
+                schema::path::of_page(registry::readme::LABS, &part(lab), &part(campaign))
+            }
+            Self::Claims { source, file } => {
+                let leaf = format!("{}-options", part(file));
+                schema::path::of_page("imports", &part(source), &leaf)
             }
             Self::Part { of, number } => {
                 let first = of.committed()?;

@@ -1,5 +1,5 @@
-//! What each scenario of the suite asks: the first key of its file, as it was when this program
-//! was built. Knows ids, not records.
+//! What each scenario of the suite asks, the first key of its file, and which lab asks about a
+//! model; both as they were when this program was built. Knows ids, not records.
 
 use schema::scenario::Scenario;
 
@@ -42,6 +42,21 @@ scenarios![
     "thinking-quarter",
 ];
 
+/// Every lab of the suite: its id and its file.
+const LABS: &[(&str, &str)] = &[
+    ("cpu-smollm2", include_str!("../../suite/labs/cpu-smollm2.toml")),
+    ("h100-qwen3.5-9b", include_str!("../../suite/labs/h100-qwen3.5-9b.toml")),
+];
+
+/// The lab of the suite that asks about `model` on `target`.
+#[must_use]
+pub fn lab_of(model: &str, target: &str) -> Option<&'static str> {
+    let asks = |text: &str| {
+        schema::lab::parse(text).is_ok_and(|lab| lab.model == model && lab.target == target)
+    };
+    LABS.iter().find(|(_, text)| asks(text)).map(|(id, _)| *id)
+}
+
 /// The question that scenario `id` answers at `rev`; none for a scenario that is not the suite's,
 /// or a revision that its file no longer has.
 #[must_use]
@@ -65,15 +80,28 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn every_scenario_of_the_suite_has_its_question() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../suite/scenarios");
-        let entries = std::fs::read_dir(folder).expect("the suite's scenarios");
-        let on_disk: BTreeSet<String> = entries
+    /// Names of the files of a folder of the suite.
+    fn stems(folder: &str) -> BTreeSet<String> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../suite").join(folder);
+        let entries = std::fs::read_dir(folder).expect("a folder of the suite");
+        entries
             .map(|entry| entry.expect("an entry").path())
             .filter(|path| path.extension().is_some_and(|extension| extension == "toml"))
             .map(|path| path.file_stem().expect("a name").to_string_lossy().into_owned())
-            .collect();
+            .collect()
+    }
+
+    #[test]
+    fn every_lab_of_the_suite_is_known() {
+        let known: BTreeSet<String> = LABS.iter().map(|(id, _)| (*id).to_owned()).collect();
+        assert_eq!(known, stems("labs"), "the table in questions.rs and suite/labs must agree");
+        assert_eq!(lab_of("qwen3.5-9b", "h100-80g"), Some("h100-qwen3.5-9b"));
+        assert_eq!(lab_of("qwen3.5-9b", "cpu"), None);
+    }
+
+    #[test]
+    fn every_scenario_of_the_suite_has_its_question() {
+        let on_disk = stems("scenarios");
         let known: BTreeSet<String> = SCENARIOS.iter().map(|(id, _)| (*id).to_owned()).collect();
         assert_eq!(known, on_disk, "the table in questions.rs and suite/scenarios must agree");
         for id in on_disk {

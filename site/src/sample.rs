@@ -1,5 +1,7 @@
 //! A made-up registry for tests and for looking at the pages without one.
 
+pub mod lab;
+
 use schema::canonical::to_file_text;
 use schema::run::RunRecord;
 use schema::scenario::Arrival;

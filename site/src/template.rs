@@ -23,6 +23,8 @@ macro_rules! templates {
 templates![
     "pages/across.html",
     "pages/across.md",
+    "pages/claims.html",
+    "pages/claims.md",
     "pages/corrections.html",
     "pages/corrections.md",
     "pages/data.html",
@@ -41,6 +43,8 @@ templates![
     "pages/imports.md",
     "pages/kernels.html",
     "pages/kernels.md",
+    "pages/lab.html",
+    "pages/lab.md",
     "pages/method.html",
     "pages/method.md",
     "pages/model.html",

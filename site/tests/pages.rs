@@ -2,6 +2,7 @@
 //! somewhere, and nothing that a record says becomes markup.
 
 mod html;
+mod labs;
 
 use std::collections::BTreeMap;
 use std::fs;

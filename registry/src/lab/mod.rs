@@ -12,5 +12,5 @@ pub mod text;
 pub use arm::{Found, Row};
 pub use explore::{Conclusion, Confirmed, LabTooSmall, explore, runs_min};
 pub use outcome::{Failure, Launch, Outcomes};
-pub use replay::{Next, next};
+pub use replay::{Launches, Next, Replay, next, replay};
 pub use score::{Effect, Score};

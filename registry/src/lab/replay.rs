@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use schema::lab::{Candidate, LabFile, Round};
+use schema::lab::{Candidate, LabFile, LabStage, Round};
 use schema::metric::by_name;
 use schema::policy::PolicyFile;
 use schema::run::{RunRecord, Status, ValidityVerdict};
@@ -20,7 +20,24 @@ pub enum Next {
     Conclusion(Conclusion),
 }
 
-/// Replays the records of a lab's campaign up to the first round that is not whole.
+/// A lab's records, replayed.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Replay {
+    pub next: Next,
+    /// By stage and candidate, in the order in which they were asked for.
+    pub launches: Vec<Launches>,
+}
+
+/// The launches of a candidate in a stage.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Launches {
+    pub stage: LabStage,
+    pub candidate: Candidate,
+    /// Ids of their records under each profile, repeat by repeat.
+    pub runs: Vec<Vec<String>>,
+}
+
+/// What a lab does next, as [`replay`] finds it.
 #[must_use]
 pub fn next<'a>(
     lab: &LabFile,
@@ -28,6 +45,17 @@ pub fn next<'a>(
     runs_max: u32,
     runs: impl IntoIterator<Item = &'a RunRecord>,
 ) -> Next {
+    replay(lab, policy, runs_max, runs).next
+}
+
+/// Replays the records of a lab's campaign up to the first round that is not whole.
+#[must_use]
+pub fn replay<'a>(
+    lab: &LabFile,
+    policy: &PolicyFile,
+    runs_max: u32,
+    runs: impl IntoIterator<Item = &'a RunRecord>,
+) -> Replay {
     let mut slots: BTreeMap<Slot<'a>, &RunRecord> = BTreeMap::new();
     for run in runs {
         if let Some(slot) = &run.campaign {
@@ -35,15 +63,43 @@ pub fn next<'a>(
             slots.insert((slot.block, &run.engine.name, variant), run);
         }
     }
+    let mut launches = Vec::new();
     let measured = |round: &Round| {
+        note(&mut launches, lab, round, &slots);
         let of = |candidate| outcomes(lab, round, candidate, &slots).ok_or_else(|| round.clone());
         round.candidates.iter().map(of).collect::<Result<Vec<_>, _>>()
     };
-    explore(lab, policy, runs_max, measured).map_or_else(Next::Round, Next::Conclusion)
+    let next = explore(lab, policy, runs_max, measured);
+    Replay { next: next.map_or_else(Next::Round, Next::Conclusion), launches }
 }
 
 /// Block, engine and variant: one launch.
 type Slot<'a> = (u32, &'a str, Option<&'a str>);
+
+/// Adds the launches of a round that have a record.
+fn note(
+    launches: &mut Vec<Launches>,
+    lab: &LabFile,
+    round: &Round,
+    slots: &BTreeMap<Slot<'_>, &RunRecord>,
+) {
+    let profiles = lab.profiles.len();
+    for candidate in &round.candidates {
+        let Some(engine) = lab.engines.get(candidate.engine) else { continue };
+        let variant = candidate.variant();
+        let same = |of: &Launches| of.stage == round.stage && of.candidate == *candidate;
+        let index = launches.iter().position(same).unwrap_or_else(|| {
+            let runs = vec![Vec::new(); profiles];
+            launches.push(Launches { stage: round.stage, candidate: candidate.clone(), runs });
+            launches.len() - 1
+        });
+        let of_round = (0..round.repeats).flat_map(|_| 0..profiles);
+        for (block, profile) in (round.block..).zip(of_round) {
+            let run = slots.get(&(block, engine.id.as_str(), variant.as_deref()));
+            launches[index].runs[profile].extend(run.map(|run| run.id.clone()));
+        }
+    }
+}
 
 /// What became of a candidate in a round; none while launches are missing. After a failure the rest
 /// need not have been launched.

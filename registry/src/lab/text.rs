@@ -61,7 +61,8 @@ fn line(lab: &LabFile, row: &Row, found: String) -> Vec<String> {
 }
 
 /// `redline v0.9.2, kv f16, threads 1`.
-fn title(lab: &LabFile, candidate: &Candidate) -> String {
+#[must_use]
+pub fn title(lab: &LabFile, candidate: &Candidate) -> String {
     let engine = &lab.engines[candidate.engine];
     let mut title = format!("{} {}", engine.id, engine.version);
     for (axis, option) in &candidate.options {

@@ -1,7 +1,7 @@
 //! Labs over a made-up engine whose best configuration is known: how often it is the one that is
 //! recommended (docs/METHOD.md).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 
 use audit::sample::{Sample, campaign_id, reseal};
@@ -230,6 +230,74 @@ fn every_lab_file_is_sound() {
         count += 1;
     }
     assert!(count > 0);
+}
+
+/// The page that the suite's lab of Qwen3.5 9B asks again, with repeats.
+const PAGE: &str = "003_b58ebedf0df33e6b.txt";
+
+/// What stands behind each "Backend Parameters:" of a page, word by word.
+fn backend_parameters(page: &str) -> BTreeSet<Vec<String>> {
+    let fenced = page.split("Backend Parameters: ```bash ").skip(1);
+    let words = |rest: &str| {
+        let line = rest.split("```").next().unwrap();
+        line.split_whitespace().map(str::to_owned).collect::<Vec<String>>()
+    };
+    fenced.map(words).collect()
+}
+
+/// Every candidate of an engine: none or one option of each of its axes.
+fn every_candidate(lab: &LabFile, engine: usize) -> Vec<Candidate> {
+    let mut all = vec![LabFile::plain(engine)];
+    for axis in lab.axes.iter().filter(|axis| axis.engine == lab.engines[engine].id) {
+        for index in 0..all.len() {
+            for option in &axis.options {
+                let mut with = all[index].clone();
+                with.options.insert(axis.name.clone(), option.name.clone());
+                all.push(with);
+            }
+        }
+    }
+    all
+}
+
+/// A server takes its flags in any order; the page itself gives them in several.
+fn sorted(mut words: Vec<String>) -> Vec<String> {
+    words.sort();
+    words
+}
+
+#[test]
+fn the_lab_of_a_published_page_has_every_configuration_of_it_word_by_word() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let text = std::fs::read_to_string(root.join("suite/labs/h100-qwen3.5-9b.toml")).unwrap();
+    let lab = parse(&text).unwrap();
+    let offered: BTreeSet<(String, Vec<String>)> = (0..lab.engines.len())
+        .flat_map(|engine| every_candidate(&lab, engine))
+        .map(|candidate| {
+            let engine = lab.engines[candidate.engine].id.clone();
+            (engine, sorted(lab.flags(&candidate)))
+        })
+        .collect();
+    let blocks = root.join("results/imports/performance-lab/d88cdf37");
+    let mut published = BTreeSet::new();
+    for entry in std::fs::read_dir(blocks).unwrap() {
+        let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
+        let run: RunRecord = serde_json::from_str(&text).unwrap();
+        let flags = run.server.and_then(|server| server.argv).unwrap();
+        let engine = lab.engines.iter().find(|engine| engine.id == run.engine.name).unwrap();
+        assert_eq!(engine.version, run.engine.release);
+        assert_eq!((&run.model.id, &run.hardware.id), (&lab.model, &lab.target));
+        let asked = (run.engine.name, sorted(flags.clone()));
+        assert!(offered.contains(&asked), "no candidate of the lab is {asked:?}");
+        published.insert(flags);
+    }
+    assert_eq!(published.len(), 15, "24 blocks of 15 configurations");
+    let Some(fixtures) = std::env::var_os("REDLINE_FIXTURES") else {
+        eprintln!("REDLINE_FIXTURES is unset: the page itself was not compared");
+        return;
+    };
+    let page = std::path::Path::new(&fixtures).join("seeds").join(PAGE);
+    assert_eq!(backend_parameters(&std::fs::read_to_string(page).unwrap()), published);
 }
 
 const LAB: &str = r#"question = "Which?"

@@ -21,6 +21,7 @@ impl<'a> Contents<'a> {
         pages.extend(self.health());
         pages.extend(self.corrections());
         pages.extend(self.imports());
+        pages.extend(self.claims());
         pages
     }
 

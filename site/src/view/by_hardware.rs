@@ -26,6 +26,7 @@ pub struct ByHardware {
     pub models: Vec<Related>,
     pub releases: Vec<Related>,
     pub kernels: Vec<Related>,
+    pub labs: Vec<Related>,
     /// How what gates went over releases.
     pub trends: Vec<TrendLine>,
     pub more_trends: usize,
@@ -91,6 +92,7 @@ impl ByHardware {
             models: names(|record| &record.model.id).into_iter().map(model).collect(),
             releases: releases(catalog, hardware),
             kernels,
+            labs: Vec::new(),
             trends,
             more_trends,
             campaigns: campaigns

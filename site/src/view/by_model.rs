@@ -24,18 +24,24 @@ pub struct ByModel {
 }
 
 impl ByModel {
-    /// The page of `model`.
+    /// The page of `model`; `labs` are the pages that the site has of labs about it.
     #[must_use]
-    pub fn new(catalog: &Catalog, model: &str, mut trends: Vec<TrendLine>) -> Self {
+    pub fn new(
+        catalog: &Catalog,
+        model: &str,
+        mut trends: Vec<TrendLine>,
+        labs: Vec<Related>,
+    ) -> Self {
         let runs = catalog.runs_where(|record| record.model.id == model);
         let mut hardware: Vec<&str> =
             runs.iter().map(|run| run.record.hardware.id.as_str()).collect();
         hardware.sort_by(|a, b| crate::order::natural(a, b));
         hardware.dedup();
-        let related = vec![Related {
+        let mut related = vec![Related {
             text: "Throughput against speed, and your price".to_owned(),
             target: Target::Frontier { model: model.to_owned() },
         }];
+        related.extend(labs);
         let more_trends = trends.len().saturating_sub(LINES_MAX);
         trends.truncate(LINES_MAX);
         Self {

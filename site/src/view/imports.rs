@@ -8,6 +8,7 @@ use schema::run::{Kind, RunRecord};
 use serde::Serialize;
 
 use super::badge::{self, Finding};
+use super::claims;
 use super::figure::{self, Figure, Head};
 use super::pager::PartLink;
 use super::release::{Related, counted, extent};
@@ -28,6 +29,8 @@ pub struct ImportsView {
     pub findings: Vec<Finding>,
     /// Models that the blocks are about, whose pages put engines side by side.
     pub models: Vec<Related>,
+    /// Reports that were made like a lab, option by profile.
+    pub options: Vec<Related>,
     /// Blocks with the figures of another, digit by digit.
     pub repeated: usize,
 }
@@ -47,6 +50,8 @@ pub struct ReportLine {
 #[derive(Debug, Clone, Serialize)]
 pub struct ReportView {
     pub source: String,
+    /// The same blocks by options, where the report was made like a lab.
+    pub options: Option<Related>,
     pub file: String,
     pub sha256: String,
     pub tool: String,
@@ -132,6 +137,7 @@ impl ImportsView {
             reports: reports.iter().map(ReportLine::new).collect(),
             findings,
             models: models.iter().map(model).collect(),
+            options: reports.iter().filter(|r| claims::is_lab(r)).map(claims::related).collect(),
             repeated: catalog.twins.len(),
         }
     }
@@ -185,6 +191,7 @@ impl ReportView {
         let version = first.and_then(|source| source.tool_version.as_deref());
         let view = Self {
             source: outside::name(&report.source),
+            options: claims::is_lab(report).then(|| claims::related(report)),
             file: first.map(|source| outside::name(&source.file)).unwrap_or_default(),
             sha256: first.map(|source| outside::name(&source.sha256)).unwrap_or_default(),
             tool: first

@@ -1,7 +1,7 @@
 //! One model of a release page: charts, every metric, commands, configuration, runs.
 
 use schema::metric::{Gates, METRICS};
-use schema::run::Kind;
+use schema::run::{Kind, ServerFacts};
 use serde::Serialize;
 
 use super::badge::{self, Badge, Finding};
@@ -162,13 +162,7 @@ impl Commands {
         let reason = fact::fact("", runs, "server.argv", |_| None).reason;
         let mut commands: Vec<String> = Vec::new();
         for run in runs {
-            let server = run.record.server.as_ref();
-            let Some(argv) = server.and_then(|server| server.argv.as_ref()) else { continue };
-            let env = server.and_then(|server| server.env.as_ref()).into_iter().flatten();
-            let mut line: String = env
-                .map(|(key, value)| format!("{}={} ", outside::name(key), outside::name(value)))
-                .collect();
-            line.push_str(&outside::command(argv));
+            let Some(line) = run.record.server.as_ref().and_then(serve_line) else { continue };
             if !commands.contains(&line) && commands.len() < 4 {
                 commands.push(line);
             }
@@ -193,6 +187,19 @@ impl Commands {
         let again = (!published).then(|| outside::command(&again));
         Self { serve: commands, serve_absent: reason, bench, again }
     }
+}
+
+/// The command by which a server was started, with what was set in its environment; none where
+/// nobody recorded it.
+#[must_use]
+pub fn serve_line(server: &ServerFacts) -> Option<String> {
+    let argv = server.argv.as_ref()?;
+    let env = server.env.iter().flatten();
+    let mut line: String = env
+        .map(|(key, value)| format!("{}={} ", outside::name(key), outside::name(value)))
+        .collect();
+    line.push_str(&outside::command(argv));
+    Some(line)
 }
 
 /// The load generator's command for a scenario against a server that is up.

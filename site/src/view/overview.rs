@@ -13,6 +13,7 @@ use super::badge::{self, Badge};
 use super::diff::{self, DiffRow, Pair};
 use super::figure::{self, Figure, Head};
 use super::grid;
+use super::lab::{self, LabLine};
 use super::release::{self, Related};
 use crate::catalog::{self, Catalog, Cell, ReleaseKey, Run};
 use crate::format::Scale;
@@ -34,6 +35,7 @@ pub struct OverviewView {
     pub hardware: Vec<HardwareView>,
     pub releases: Vec<ReleaseLine>,
     pub diffs: Vec<Related>,
+    pub labs: Vec<LabLine>,
     pub models: Vec<Related>,
     pub scenarios: Vec<Related>,
     pub kernels: Vec<Related>,
@@ -161,6 +163,7 @@ impl OverviewView {
             hardware: hardware.iter().map(|name| latest_on(catalog, name)).collect(),
             releases: release_lines(catalog),
             diffs: judged.diffs.iter().rev().map(|(pair, _)| pair.related()).collect(),
+            labs: lab::all(catalog, judged).iter().map(lab::Lab::line).collect(),
             models: catalog
                 .names(|record| record.model.id.clone())
                 .into_iter()

@@ -27,6 +27,9 @@ const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{
 const CONTROL: u32 = 3;
 const USER_DEFINED: u32 = 4;
 
+/// The tokenizer of a checkpoint, beside its weights.
+const IN_A_CHECKPOINT: &str = "tokenizer.json";
+
 /// Text to token ids and back.
 #[derive(Debug)]
 pub struct Tokenizer {
@@ -61,7 +64,8 @@ pub enum TokenizerError {
 }
 
 impl Tokenizer {
-    /// Opens `path`: a GGUF file if its name ends so, else a `tokenizer.json`.
+    /// Opens `path`: a GGUF file if its name ends so, a checkpoint's folder, which has a
+    /// `tokenizer.json`, else such a file itself.
     ///
     /// # Errors
     /// The file cannot be read, or its tokenizer is of a kind that the suite does not know.
@@ -72,6 +76,9 @@ impl Tokenizer {
             let facts = read_tokenizer(input)
                 .map_err(|source| TokenizerError::Gguf { path: path.to_owned(), source })?;
             return Self::from_gguf(&facts);
+        }
+        if path.is_dir() {
+            return Self::open(&path.join(IN_A_CHECKPOINT));
         }
         let bytes = std::fs::read(path).map_err(read)?;
         let inner = tokenizers::Tokenizer::from_bytes(&bytes).map_err(|error| {
@@ -262,6 +269,22 @@ mod tests {
             tokens: tokens.map(String::from).to_vec(),
             ..GgufTokenizer::default()
         }
+    }
+
+    #[test]
+    fn a_checkpoints_folder_brings_its_tokenizer() {
+        let folder = tempfile::tempdir().unwrap();
+        let missing = Tokenizer::open(folder.path()).unwrap_err().to_string();
+        assert!(missing.contains("cannot read") && missing.contains("tokenizer.json"), "{missing}");
+        let text = r#"{"version":"1.0","truncation":null,"padding":null,"added_tokens":[],
+            "normalizer":null,"pre_tokenizer":{"type":"Whitespace"},"post_processor":null,
+            "decoder":null,"model":{"type":"WordLevel","vocab":{"a":0,"b":1},"unk_token":"a"}}"#;
+        let file = folder.path().join("tokenizer.json");
+        std::fs::write(&file, text).unwrap();
+        let [of_folder, of_file] =
+            [folder.path(), &file].map(|path| Tokenizer::open(path).unwrap());
+        assert_eq!(of_folder.encode("b a").unwrap(), [1, 0]);
+        assert_eq!(of_folder.sha256, of_file.sha256);
     }
 
     #[test]

@@ -1,0 +1,286 @@
+//! A lab: what it recommends, how sure that is, what every option came to and how to repeat it.
+//! What was found is `registry`'s, replayed from the runs; this module only words it.
+
+mod conclusion;
+mod section;
+mod words;
+
+use std::collections::BTreeMap;
+
+use registry::lab::{Conclusion, Launches, Next, Replay, text};
+use registry::summary;
+use schema::campaign::{CampaignLab, CampaignRecord};
+use schema::lab::{Candidate, LabFile, LabStage};
+use schema::metric::{Metric, by_name};
+use schema::run::RunRecord;
+use serde::Serialize;
+
+use super::fact::{self, Fact, FactGroup};
+use super::figure::Figure;
+use super::pager::PartLink;
+use super::release::Related;
+use crate::catalog::{self, Catalog, Run};
+use crate::format::{self, Scale};
+use crate::judged::Judged;
+use crate::link::Target;
+use crate::outside;
+pub use conclusion::ConclusionView;
+pub use section::Section;
+
+/// A lab with its runs.
+#[derive(Debug)]
+pub struct Lab<'a> {
+    path: &'a str,
+    /// Index of the folder that the campaign was read from.
+    root: usize,
+    pub campaign: &'a CampaignRecord,
+    pub asked: &'a CampaignLab,
+    replay: &'a Replay,
+    /// Runs of the campaign, in their order; those that were taken back as well.
+    pub runs: Vec<&'a Run<'a>>,
+    by_id: BTreeMap<&'a str, &'a Run<'a>>,
+}
+
+/// The page of a lab.
+#[derive(Debug, Clone, Serialize)]
+pub struct LabView {
+    pub lab: String,
+    pub question: String,
+    pub model: Place,
+    pub hardware: Place,
+    /// What a reader must know before the conclusion, or why there is none.
+    pub notices: Vec<String>,
+    /// None on a further part, and while the lab has none.
+    pub conclusion: Option<ConclusionView>,
+    /// Other pages about the same model.
+    pub related: Vec<Related>,
+    pub method: Vec<String>,
+    pub sections: Vec<Section>,
+    pub unexplored: Vec<String>,
+    pub environment: Vec<FactGroup>,
+    pub campaign: Related,
+    /// The command that asks the same again.
+    pub repeat: String,
+    /// False on a further part, which has sections alone.
+    pub is_first: bool,
+    pub pager: Vec<PartLink>,
+}
+
+/// A name, and its page where the site has one.
+#[derive(Debug, Clone, Serialize)]
+pub struct Place {
+    pub text: String,
+    pub page: Option<Target>,
+}
+
+/// A line of a list of labs.
+#[derive(Debug, Clone, Serialize)]
+pub struct LabLine {
+    pub lab: Related,
+    pub model: String,
+    pub hardware: String,
+    pub found: String,
+    pub gain: String,
+}
+
+/// The labs of `catalog`, the latest first.
+#[must_use]
+pub fn all<'a>(catalog: &'a Catalog<'a>, judged: &'a Judged) -> Vec<Lab<'a>> {
+    let campaigns = &catalog.registry.campaigns;
+    let labs = judged.labs.iter().filter_map(|(index, replay)| {
+        let stored = campaigns.get(*index)?;
+        let campaign = &stored.record;
+        let asked = campaign.lab.as_deref()?;
+        let of = |record: &RunRecord| {
+            record.campaign.as_ref().is_some_and(|slot| slot.id == campaign.id)
+        };
+        let runs = catalog.runs_where(of);
+        let by_id = runs.iter().map(|run| (run.record.id.as_str(), *run)).collect();
+        Some(Lab { path: &stored.path, root: stored.root, campaign, asked, replay, runs, by_id })
+    });
+    labs.collect()
+}
+
+impl<'a> Lab<'a> {
+    /// The page of this lab.
+    #[must_use]
+    pub fn target(&self) -> Target {
+        Target::Lab { lab: self.asked.id.clone(), campaign: self.campaign.id.clone() }
+    }
+
+    /// The line of this lab in a list.
+    #[must_use]
+    pub fn line(&self) -> LabLine {
+        let best = self.concluded().and_then(|found| {
+            let candidate = found.recommended.as_ref()?;
+            Some((candidate, conclusion::confirmed(found, candidate)))
+        });
+        let (found, gain) = match (self.concluded(), best) {
+            (None, _) => ("no conclusion yet".to_owned(), "-".to_owned()),
+            (_, None) => {
+                ("nothing: no candidate runs within the bounds".to_owned(), "-".to_owned())
+            }
+            (_, Some((candidate, confirmed))) => {
+                let effect = confirmed.and_then(|confirmed| confirmed.row.effect);
+                (self.title(candidate), words::gain(effect.as_ref()))
+            }
+        };
+        LabLine {
+            lab: Related { text: self.name(), target: self.target() },
+            model: outside::name(&self.asked.file.model),
+            hardware: outside::name(&self.campaign.hardware),
+            found,
+            gain,
+        }
+    }
+
+    /// `Lab cpu-smollm2`.
+    #[must_use]
+    pub fn name(&self) -> String {
+        outside::name(&format!("Lab {}", self.asked.id))
+    }
+
+    /// True where something behind it comes from beside the registry.
+    #[must_use]
+    pub fn is_fresh(&self) -> bool {
+        self.root != 0
+    }
+
+    fn file(&self) -> &'a LabFile {
+        &self.asked.file
+    }
+
+    fn concluded(&self) -> Option<&'a Conclusion> {
+        match &self.replay.next {
+            Next::Conclusion(found) => Some(found),
+            Next::Round(_) => None,
+        }
+    }
+
+    fn metric(&self) -> Option<&'static Metric> {
+        by_name(&self.file().objective.metric)
+    }
+
+    /// A candidate, for people.
+    fn title(&self, candidate: &Candidate) -> String {
+        outside::name(&text::title(self.file(), candidate))
+    }
+
+    fn launches(&self, stage: LabStage, candidate: &Candidate) -> Option<&'a Launches> {
+        let same = |of: &&Launches| of.stage == stage && of.candidate == *candidate;
+        self.replay.launches.iter().find(same)
+    }
+
+    /// The runs behind a cell.
+    fn runs_of(&self, launches: Option<&Launches>, profile: usize) -> Vec<&'a Run<'a>> {
+        let ids = launches.and_then(|launches| launches.runs.get(profile)).into_iter().flatten();
+        ids.filter_map(|id| self.by_id.get(id.as_str()).copied()).collect()
+    }
+
+    /// What a candidate's launches measured, as comparisons show it.
+    fn figure(&self, metric: &Metric, runs: &[&Run], scale: Scale) -> Figure {
+        match summary::of_metric(metric, runs.iter().map(|run| run.record)) {
+            Some(found) if found.mean.is_finite() => Figure::mean(&found, scale),
+            _ => Figure::missing("nothing was measured"),
+        }
+    }
+
+    /// A profile by its scenario, which has a page where it was run.
+    fn profile(&self, index: usize) -> Place {
+        let id = self.file().profiles.get(index).map_or("", String::as_str);
+        let run = self.runs.iter().find(|run| run.record.scenario.id == id);
+        let scenario = run.map(|run| catalog::scenario(run.record));
+        Place {
+            text: outside::name(scenario.as_deref().unwrap_or(id)),
+            page: scenario.map(|scenario| Target::Scenario { scenario }),
+        }
+    }
+}
+
+impl LabView {
+    /// The view of `lab` without its sections, and the sections, page by page.
+    #[must_use]
+    pub fn new(lab: &Lab, related: Vec<Related>) -> (Self, Vec<Vec<Section>>) {
+        let model = lab.file().model.clone();
+        let hardware = lab.campaign.hardware.clone();
+        let argv = ["cargo", "xtask", "lab", &lab.asked.id].map(str::to_owned);
+        let ran = |test: &dyn Fn(&RunRecord) -> bool| lab.runs.iter().any(|run| test(run.record));
+        let view = Self {
+            lab: outside::name(&lab.asked.id),
+            question: outside::message(&lab.file().question),
+            model: Place {
+                text: outside::name(&model),
+                page: ran(&|record| record.model.id == model)
+                    .then(|| Target::Model { model: model.clone() }),
+            },
+            hardware: Place {
+                text: outside::name(&hardware),
+                page: ran(&|record| record.hardware.id == hardware)
+                    .then(|| Target::Hardware { hardware: hardware.clone() }),
+            },
+            notices: words::notices(lab),
+            conclusion: ConclusionView::new(lab),
+            related,
+            method: words::method(lab),
+            sections: Vec::new(),
+            unexplored: words::unexplored(lab),
+            environment: environment(lab),
+            campaign: Related {
+                text: outside::name(&lab.campaign.id),
+                target: Target::Record { path: lab.path.to_owned() },
+            },
+            repeat: outside::command(&argv),
+            is_first: true,
+            pager: Vec::new(),
+        };
+        (view, section::paged(section::all(lab), lab.file().profiles.len()))
+    }
+
+    /// A further part: sections alone.
+    #[must_use]
+    pub fn part(&self, sections: Vec<Section>, pager: Vec<PartLink>, is_first: bool) -> Self {
+        let mut view = Self { sections, pager, is_first, ..self.clone() };
+        if !is_first {
+            view.conclusion = None;
+        }
+        view
+    }
+}
+
+/// The question and what it was asked of, then machine, engines and client.
+fn environment(lab: &Lab) -> Vec<FactGroup> {
+    let known = |name: &str, values: Vec<String>, code| Fact {
+        name: name.into(),
+        values,
+        reason: "not recorded".into(),
+        code,
+    };
+    let file = lab.file();
+    let engines = file.engines.iter();
+    let launches =
+        format!("{} of at most {}", lab.runs.len(), format::whole(u64::from(lab.asked.runs_max)));
+    let spent = lab.campaign.budget.get("wall_us").and_then(serde_json::Value::as_u64);
+    let policy = lab.campaign.policy.iter();
+    let facts = vec![
+        known("File", vec![outside::name(&format!("suite/labs/{}.toml", lab.asked.id))], true),
+        known("Revision", vec![file.rev.to_string()], false),
+        known("SHA-256", vec![outside::short_hash(&lab.asked.sha256, 12)], true),
+        known("Target", vec![outside::name(&file.target)], true),
+        known(
+            "Engines",
+            engines
+                .map(|engine| outside::name(&format!("{} {}", engine.id, engine.version)))
+                .collect(),
+            false,
+        ),
+        known("Launches", vec![launches], false),
+        known("Took", spent.map(format::seconds).into_iter().collect(), false),
+        known(
+            "Policy",
+            policy.map(|policy| outside::name(&format!("{}@{}", policy.id, policy.rev))).collect(),
+            true,
+        ),
+    ];
+    let lab_group = FactGroup { title: "Lab".into(), facts };
+    std::iter::once(lab_group).chain(fact::environment(&lab.runs)).collect()
+}
