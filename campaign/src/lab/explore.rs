@@ -124,7 +124,7 @@ impl<'a> Explore<'a> {
     /// Plans the next block of a round, or all of them where blocks need not wait for each other.
     /// False where none is left.
     fn plan(&mut self, round: &Round) -> Result<bool, Stop> {
-        let profiles = lab(ready(self.journal)).asked.file.profiles.len() as u32;
+        let profiles = self.profiles();
         let planned: BTreeSet<u32> = self.slots_planned().map(|slot| slot.block).collect();
         let failed = self.failed(round)?;
         let mut slots = Vec::new();
@@ -152,7 +152,7 @@ impl<'a> Explore<'a> {
         (repeat, profile): (u32, u32),
         failed: &BTreeSet<usize>,
     ) -> Result<Vec<Slot>, Stop> {
-        let profiles = lab(ready(self.journal)).asked.file.profiles.len() as u32;
+        let profiles = self.profiles();
         let mut order = Vec::new();
         for candidate in &round.candidates {
             order.push(self.side(candidate)?);
@@ -189,6 +189,11 @@ impl<'a> Explore<'a> {
         let index = known.plan.sides.len();
         self.journal.note(Line::Side { of, side })?;
         Ok(index)
+    }
+
+    fn profiles(&self) -> u32 {
+        let profiles = lab(ready(self.journal)).asked.file.profiles.len();
+        u32::try_from(profiles).unwrap_or(u32::MAX)
     }
 
     /// Launches of a side in a cell that were planned, each once.
