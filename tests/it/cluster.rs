@@ -13,8 +13,11 @@ use tests::inputs::{CONVERSATIONS, cached, files_under};
 use tests::program::{Ended, built, run, until, wait};
 use tests::slurm::Cluster;
 
-/// A model that answers at once.
-const MODEL: &str = "tiny-random";
+/// Model of the campaigns: one that answers at once, or another that `REDLINE_CLUSTER_MODEL` names,
+/// which takes as long as it takes.
+fn model() -> String {
+    std::env::var("REDLINE_CLUSTER_MODEL").unwrap_or_else(|_| "tiny-random".to_owned())
+}
 
 /// SHA-256 of the tokenizer of the tiny model.
 const TOKENIZER: &str = "aeb13307a71acd8fe81861d94ad54ab689df773318809eed3cbe794b4492dae4";
@@ -87,9 +90,10 @@ impl<'a> Campaign<'a> {
     /// Starts it, or goes on with it; two of the nodes are to be used.
     fn start(&self, more: &[&str]) -> Child {
         let [baseline, candidate] = &self.releases.names;
+        let model = model();
         let mut words = vec!["release-bench", candidate, "--baseline", baseline, "--no-confirm"];
         words.extend(["--executor", "slurm", "--slurm-option=--exclude=node3", "--repeats", "3"]);
-        words.extend(["--target", "cpu", "--model", MODEL]);
+        words.extend(["--target", "cpu", "--model", &model]);
         words.extend(SCENARIOS.iter().flat_map(|scenario| ["--scenario", scenario]));
         words.extend(more);
         let mut command = self.clone.program("redline-campaign", &words);
@@ -174,7 +178,7 @@ fn with_releases(releases: &Releases) -> Clone {
     let clone = Clone::of_this_repository(&[]);
     let target = clone.root().join("suite/targets/cpu.toml");
     let text = std::fs::read_to_string(&target).expect("readable");
-    let tiny = text.replace("smollm2-135m-instruct-q4_1", MODEL);
+    let tiny = text.replace("smollm2-135m-instruct-q4_1", &model());
     std::fs::write(target, tiny).expect("writable");
     releases.commit(&clone);
     clone
@@ -183,7 +187,7 @@ fn with_releases(releases: &Releases) -> Clone {
 /// Waits for a campaign's end. What it says of the releases is of the clock, and so of chance.
 #[track_caller]
 fn finished(child: Child) -> Ended {
-    let ended = wait(child, Duration::from_secs(280));
+    let ended = wait(child, Duration::from_mins(60));
     let judged = [0, 1, 3].map(Some).contains(&ended.code);
     assert!(judged, "{:?}\n{}\n{}", ended.code, ended.stdout, ended.stderr);
     ended

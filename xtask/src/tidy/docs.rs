@@ -11,6 +11,9 @@ const README_LINES_MAX: usize = 80;
 /// Documents whose paths in back-ticks must exist.
 const MAPS: &[&str] = &["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/STYLE.md"];
 
+/// Documents whose claims name the tests that hold them, in the same line as a file of tests.
+const CLAIMS: &[&str] = &["docs/METHOD.md", "docs/SECURITY.md"];
+
 pub fn check(files: &[File]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in files {
@@ -24,6 +27,10 @@ pub fn check(files: &[File]) -> Vec<Finding> {
         }
         if MAPS.iter().any(|map| file.path == Path::new(map)) {
             findings.extend(dead_paths(file, text, files));
+        }
+        if CLAIMS.iter().any(|claims| file.path == Path::new(claims)) {
+            findings.extend(dead_paths(file, text, files));
+            findings.extend(dead_tests(file, text, files));
         }
     }
     findings
@@ -69,6 +76,31 @@ fn dead_paths(file: &File, text: &str, files: &[File]) -> Vec<Finding> {
     findings
 }
 
+/// Tests that a line names and no file has.
+fn dead_tests(file: &File, text: &str, files: &[File]) -> Vec<Finding> {
+    let is_name = |word: &str| {
+        let plain = word.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
+        plain && word.contains('_')
+    };
+    let rust: Vec<&str> =
+        files.iter().filter(|f| f.is_rust()).filter_map(|f| f.text.as_deref()).collect();
+    let exists = |name: &str| {
+        let definition = format!("fn {name}(");
+        rust.iter().any(|text| text.contains(&definition))
+    };
+    let mut findings = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let words: Vec<&str> = line.split('`').skip(1).step_by(2).collect();
+        if line.starts_with('|') && line.contains(".rs`: `") {
+            let dead = words.into_iter().filter(|word| is_name(word) && !exists(word));
+            findings.extend(
+                dead.map(|word| file.finding(index + 1, format!("no test is called `{word}`"))),
+            );
+        }
+    }
+    findings
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::{file, messages};
@@ -84,6 +116,13 @@ mod tests {
             messages(&check(&files)),
             ["ARCHITECTURE.md:1: `engine/src/gone.rs` does not exist"]
         );
+    }
+
+    #[test]
+    fn a_test_that_is_gone_is_named() {
+        let page = "| a_word `of_some_kind` |\n\n| x | `a/x.rs`: `is_there`, `is_gone` |\n";
+        let files = [file("docs/METHOD.md", page), file("a/x.rs", "fn is_there() {}\n")];
+        assert_eq!(messages(&check(&files)), ["docs/METHOD.md:3: no test is called `is_gone`"]);
     }
 
     #[test]
