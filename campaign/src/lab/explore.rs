@@ -58,7 +58,7 @@ impl<'a> Explore<'a> {
     ///
     /// # Errors
     /// Interrupted, or a job cannot be carried out, or the registry's tool fails.
-    pub fn to_the_end(&mut self) -> Result<(), Stop> {
+    pub fn carry_out(&mut self) -> Result<(), Stop> {
         // What a process before this one has planned.
         self.drive()?;
         while let Some(round) = self.next()? {

@@ -128,7 +128,7 @@ fn carry_out(
     ids: Ids,
     journal: &mut Journal,
 ) -> Result<Exit, Stop> {
-    Explore::new(world, executor, journal, ids).to_the_end()?;
+    Explore::new(world, executor, journal, ids).carry_out()?;
     let mut ready = explore::ready(journal).clone();
     let records = crate::collect::records(&journal.places().overlay())?;
     if let Some(record) = records.first() {
