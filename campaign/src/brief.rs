@@ -139,20 +139,25 @@ impl Brief {
             _ => String::new(),
         };
         let engine = if several { format!("{}: ", cell.engine) } else { String::new() };
-        let (each, basis) = match cell.each {
-            Estimate::Measured { us, runs: 1 } => (about(us), "as an earlier run took".to_owned()),
-            Estimate::Measured { us, runs } => {
-                (about(us), format!("median of {runs} earlier runs"))
-            }
-            Estimate::Imported { us, runs: 1 } => {
-                (about(us), "as published by others, launch not counted".to_owned())
-            }
-            Estimate::Imported { us, runs } => {
-                (about(us), format!("median of {runs} published by others, launch not counted"))
-            }
-            Estimate::Unknown => ("unknown".to_owned(), "no earlier record".to_owned()),
-        };
+        let each = cell.each.us().map_or("unknown".to_owned(), about);
+        let basis = basis(cell.each);
         format!("{:<22} {engine}{launches}, {each} each{hours} ({basis})", cell.scenario)
+    }
+}
+
+/// What an estimate rests on.
+#[must_use]
+pub fn basis(each: Estimate) -> String {
+    match each {
+        Estimate::Measured { runs: 1, .. } => "as an earlier run took".to_owned(),
+        Estimate::Measured { runs, .. } => format!("median of {runs} earlier runs"),
+        Estimate::Imported { runs: 1, .. } => {
+            "as published by others, launch not counted".to_owned()
+        }
+        Estimate::Imported { runs, .. } => {
+            format!("median of {runs} published by others, launch not counted")
+        }
+        Estimate::Unknown => "no earlier record".to_owned(),
     }
 }
 

@@ -30,6 +30,9 @@ pub enum Verb {
     ReleaseBench(Box<ReleaseBench>),
     /// Finish a campaign from the folders of its jobs alone: verify, record, commit, render.
     Ingest(Ingest),
+    /// Find out which options of a server are worth it, for which load: what is launched next follows
+    /// from what was found.
+    Lab(Lab),
     /// Fetch models and data sets into the cache.
     Fetch(Fetch),
     /// Build a release and serve a model with it in the foreground.
@@ -125,6 +128,44 @@ pub struct ReleaseBench {
     #[arg(long)]
     pub dry_run: bool,
     /// Start without asking a plan of more than two hours, or one whose hours on GPUs are unknown.
+    #[arg(long)]
+    pub yes: bool,
+    #[command(flatten)]
+    pub inputs: Inputs,
+}
+
+#[derive(Debug, Args)]
+pub struct Lab {
+    /// A file of `suite/labs/`, or the path of one.
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// Make no more launches, in place of what the file's budget says.
+    #[arg(long, value_name = "N", conflicts_with = "resume")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_runs: Option<u32>,
+    /// Take no more hours of launches, in place of what the file's budget says.
+    #[arg(long, value_name = "H", conflicts_with = "resume", value_parser = parse_hours)]
+    pub max_hours: Option<f64>,
+    /// Call a run hung when its server sends nothing for this long; else after two minutes.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub timeout_s: Option<u32>,
+    /// The repository that holds `results/`; else this clone.
+    #[arg(long, value_name = "DIR")]
+    pub registry: Option<PathBuf>,
+    /// Where jobs run: `local`, or `slurm`, for nodes of the cluster that this machine submits to.
+    #[arg(long, value_name = "ID", default_value = LOCAL)]
+    pub executor: String,
+    /// One more long option for `sbatch`, such as `--slurm-option=--partition=h200`; may be repeated.
+    #[arg(long = "slurm-option", value_name = "OPTION", allow_hyphen_values = true)]
+    pub slurm_options: Vec<String>,
+    /// Go on with the latest lab of this name that did not come to its end: what is done is not done
+    /// again.
+    #[arg(long, conflicts_with = "dry_run")]
+    pub resume: bool,
+    /// Print the plan and stop.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Start without asking a lab that may take more than two hours.
     #[arg(long)]
     pub yes: bool,
     #[command(flatten)]
@@ -331,6 +372,11 @@ mod tests {
             &["release-bench", "v1.0.0", "--container", "lorry"],
             &["release-bench", "v1.0.0", "--max-gpu-hours", "-1"],
             &["release-bench", "v1.0.0", "--max-gpu-hours", "NaN"],
+            &["lab"],
+            &["lab", "x", "--max-runs", "0"],
+            &["lab", "x", "--max-hours", "-1"],
+            &["lab", "x", "--resume", "--dry-run"],
+            &["lab", "x", "--resume", "--max-runs", "9"],
             &["kernels", "v1.0.0", "--worktree"],
             &["peer-bench"],
             &["peer-bench", "llama.cpp", "--repeats", "0"],

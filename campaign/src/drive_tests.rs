@@ -100,6 +100,7 @@ fn ready() -> Ready {
         url: None,
         timeout_s: None,
         max_gpu_hours: None,
+        lab: None,
     }
 }
 

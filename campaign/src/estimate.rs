@@ -6,11 +6,20 @@ use std::path::{Path, PathBuf};
 
 use audit::quantile::percentile;
 use schema::run::{RunRecord, Status};
+use schema::scenario::{Scenario, Workload};
 
 /// Launch, sampling of the requests, warm-up, output check and drain of one run.
 const OVERHEAD_US: u64 = 12_000_000;
 /// How many earlier runs are read.
 const PAST_RUNS: usize = 9;
+
+/// The same but for the sampling, where all launches share what was drawn.
+const LAUNCH_US: u64 = 5_000_000;
+/// Tokens a second that are assumed where nothing is known, of prompts and answers together.
+const TOKENS_PER_S: u64 = 1_000;
+const TOKENS_PER_S_ON_GPU: u64 = 10_000;
+/// Prompt and answer of a conversation, as those of the standard data set have on average.
+const CONVERSATION_TOKENS: u64 = 500;
 
 /// An expectation and what it rests on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +43,16 @@ impl Estimate {
     pub fn us(self) -> Option<u64> {
         match self {
             Self::Measured { us, .. } | Self::Imported { us, .. } => Some(us),
+            Self::Unknown => None,
+        }
+    }
+
+    /// The same where all launches share the requests that were drawn once.
+    #[must_use]
+    pub fn us_when_drawn(self) -> Option<u64> {
+        match self {
+            Self::Measured { us, .. } => Some(us.saturating_sub(OVERHEAD_US) + LAUNCH_US),
+            Self::Imported { us, .. } => Some(us + LAUNCH_US),
             Self::Unknown => None,
         }
     }
@@ -67,6 +86,26 @@ pub fn of_run(past: &Past) -> Estimate {
     }
 }
 
+/// What one run is assumed to take where nothing is known of its like: launch and warm-up, the time
+/// until its last request is sent, and its tokens at [`tokens_per_s_assumed`].
+#[must_use]
+pub fn assumed_us(scenario: &Scenario, on_gpu: bool) -> u64 {
+    let Workload { requests, input_tokens, output_tokens, prefix_tokens, .. } = scenario.workload;
+    let each = match (input_tokens, output_tokens) {
+        (Some(input), Some(output)) => input + output + prefix_tokens.unwrap_or(0),
+        _ => CONVERSATION_TOKENS,
+    };
+    let tokens_us =
+        requests.saturating_mul(each).saturating_mul(1_000_000) / tokens_per_s_assumed(on_gpu);
+    LAUNCH_US.saturating_add(scenario.arrival.span_us(requests)).saturating_add(tokens_us)
+}
+
+/// Tokens a second that an engine is assumed to read and write where nothing is known of it.
+#[must_use]
+pub fn tokens_per_s_assumed(on_gpu: bool) -> u64 {
+    if on_gpu { TOKENS_PER_S_ON_GPU } else { TOKENS_PER_S }
+}
+
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -98,7 +137,7 @@ fn imported_wall_us(results: &Path, of: Of<'_>) -> Vec<u64> {
     walls.collect()
 }
 
-/// Wall times of the newest earlier runs of a cell, of whichever release and configuration.
+/// Wall times of the newest earlier runs took of a cell, of whichever release and configuration.
 ///
 /// What cannot be read is passed over: an estimate is no check.
 fn past_wall_us(results: &Path, of: Of<'_>) -> Vec<u64> {
@@ -145,6 +184,19 @@ mod tests {
         let between = Estimate::Imported { us: 15_000_000, runs: 2 };
         assert_eq!(of_run(&past(&[], &three[1..])), between);
         assert_eq!(of_run(&past(&[], &[])), Estimate::Unknown);
+    }
+
+    #[test]
+    fn what_is_unknown_is_assumed_from_the_scenario() {
+        let catalog =
+            crate::catalog::Catalog::new(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../suite"));
+        let assumed =
+            |id, on_gpu| assumed_us(&catalog.scenario(id).unwrap().scenario, on_gpu) - LAUNCH_US;
+        // Sixteen requests within 15/16 of a second, of 256 + 32 tokens each.
+        assert_eq!(assumed("lab-throughput-lite", false), 937_500 + 4_608_000);
+        assert_eq!(assumed("lab-sharegpt", true), 999_000 + 50_000_000);
+        let known = Estimate::Measured { us: 20_000_000, runs: 1 };
+        assert_eq!(known.us_when_drawn(), Some(13_000_000));
     }
 
     #[test]

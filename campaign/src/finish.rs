@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use crate::beside;
 use crate::journal::{Journal, Line, State};
+use crate::lab;
 use crate::plan::Slot;
 use crate::publish::{Registry, write_campaign};
 use crate::ready::Ready;
@@ -42,6 +43,11 @@ pub fn finish(
         true => Some(commit(world, ready, registry, records, journal)?),
         false => None,
     };
+    if let Some(lab) = &ready.lab {
+        let exit = lab::tell(world, (ready, lab), registry, journal)?;
+        print_paths(world, ready, committed.flatten().as_deref());
+        return Ok(exit);
+    }
     let uncommitted = committed.is_none().then_some(overlay.as_path());
     for (engine, release) in ready.plan.releases() {
         world.console.answer("");
@@ -137,7 +143,9 @@ fn campaign_record(
     let noise_floor = compared.and_then(|diff| diff.noise_pct.get(&plan.campaign)).cloned();
     let noise_floor = noise_floor.filter(|noise| !noise.is_empty());
     let mut absent = Absent::new();
-    if compared.is_none() {
+    let of_lab = ready.lab.as_ref().map(|lab| lab.outline.policy.clone());
+    let policy = compared.map(|diff| diff.policy.clone()).or(of_lab);
+    if policy.is_none() {
         absent.insert("policy".to_owned(), "nothing was compared".to_owned());
     }
     if noise_floor.is_none() {
@@ -152,11 +160,11 @@ fn campaign_record(
         releases,
         hardware: ready.hardware.0.id.clone(),
         plan: planned.collect(),
-        policy: compared.map(|diff| diff.policy.clone()),
+        policy,
         noise_floor,
         verdicts: compared.map(|diff| verdicts(diff, &plan.campaign)).unwrap_or_default(),
         budget: budget.map(|(key, us)| (key.to_owned(), Value::from(us))).into(),
-        lab: None,
+        lab: ready.lab.as_ref().map(|lab| Box::new(lab.asked.clone())),
         status: match records.iter().any(is_bad) || records.len() < state.runs_planned().len() {
             true => CampaignStatus::Partial,
             false => CampaignStatus::Complete,
@@ -184,9 +192,12 @@ fn message(ready: &Ready, records: &[RunRecord]) -> String {
     }
     let bad = records.iter().filter(|record| is_bad(record)).count();
     let failed = if bad == 0 { String::new() } else { format!(", {bad} failed or invalid") };
+    let measured = match &ready.lab {
+        Some(lab) => format!("lab {}", lab.asked.id),
+        None => sides.join(" and "),
+    };
     format!(
-        "results: {} on {}\n\nruns: {}{failed}; campaign {}\n",
-        sides.join(" and "),
+        "results: {measured} on {}\n\nruns: {}{failed}; campaign {}\n",
         ready.hardware.0.id,
         records.len(),
         ready.plan.campaign,

@@ -160,6 +160,7 @@ fn ready_of(world: &World, campaign: &str, found: &[(PathBuf, Job)], registry: &
         url: job.url.clone(),
         timeout_s: job.timeout_s,
         max_gpu_hours: None,
+        lab: None,
     }
 }
 

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::executor::Handle;
 use crate::lines::{Lines, LinesError};
 use crate::places::{CampaignPlaces, Places};
-use crate::plan::Slot;
+use crate::plan::{Side, Slot};
 use crate::process::Interrupt;
 use crate::ready::Ready;
 use crate::stop::Stop;
@@ -35,6 +35,15 @@ pub struct PlannedJob {
 pub enum Line {
     /// The first line, and the only one of its kind.
     Campaign(Box<Ready>),
+    /// One more side, launched as the one at `of` is but for its name and flags.
+    Side {
+        of: usize,
+        side: Side,
+    },
+    /// A lab may make no more launches than this.
+    Allowed {
+        runs_max: u32,
+    },
     /// The jobs of a stage, or the next attempt at one.
     Planned {
         stage: Option<Stage>,
@@ -110,6 +119,16 @@ impl State {
     fn apply(&mut self, line: Line) {
         match line {
             Line::Campaign(ready) => self.ready = Some(*ready),
+            Line::Side { of, side } => {
+                if let Some(ready) = &mut self.ready {
+                    ready.add_side(of, side);
+                }
+            }
+            Line::Allowed { runs_max } => {
+                if let Some(lab) = self.ready.as_mut().and_then(|ready| ready.lab.as_mut()) {
+                    lab.asked.runs_max = runs_max;
+                }
+            }
             Line::Planned { stage, jobs } => {
                 if !self.stages.contains(&stage) {
                     self.stages.push(stage);

@@ -1,4 +1,4 @@
-//! One release-bench: resolve and build a release, fetch its inputs, launch its server for every
+//! One release-bench or lab: resolve and build a release, fetch its inputs, launch its server for every
 //! planned run, have it measured, and hand the records to the registry.
 //!
 //! This package knows neither HTTP nor git objects nor templates: it runs `git`, `cargo`,
@@ -34,6 +34,7 @@ pub mod installed;
 pub mod job;
 pub mod journal;
 pub mod kernels;
+pub mod lab;
 pub mod launch;
 pub mod lines;
 pub mod lock;

@@ -19,7 +19,7 @@ use campaign::redact::Identity;
 use campaign::stop::Stop;
 use campaign::tools::Tools;
 use campaign::world::{Clock, Programs, World};
-use campaign::{clients, fetch, ingest, kernels, node, peer, proof, release_bench, serve};
+use campaign::{clients, fetch, ingest, kernels, lab, node, peer, proof, release_bench, serve};
 use clap::Parser;
 use etcetera::BaseStrategy;
 use schema::exit::Exit;
@@ -50,6 +50,7 @@ fn run(cli: &Cli, world: &World) -> Result<Exit, Stop> {
     match &cli.command {
         Verb::ReleaseBench(flags) => release_bench::run(world, flags),
         Verb::Ingest(flags) => ingest::run(world, flags),
+        Verb::Lab(flags) => lab::run(world, flags),
         Verb::Fetch(flags) => fetch::run(world, flags),
         Verb::Serve(flags) => serve::run(world, flags),
         Verb::Kernels(flags) => kernels::run(world, flags),
@@ -164,6 +165,7 @@ fn given(verb: &Verb) -> BTreeMap<String, PathBuf> {
     let inputs = match verb {
         Verb::ReleaseBench(flags) => &flags.inputs,
         Verb::Fetch(flags) => &flags.inputs,
+        Verb::Lab(flags) => &flags.inputs,
         Verb::Serve(flags) => &flags.inputs,
         Verb::Kernels(_) | Verb::ClientBench(_) | Verb::Node(_) | Verb::Ingest(_) => &none,
         Verb::PeerBench(flags) => &flags.inputs,

@@ -136,6 +136,12 @@ impl CampaignPlaces {
         self.dir.join("measurements").join(format!("{run}.json"))
     }
 
+    /// The requests that a scenario draws, for all launches.
+    #[must_use]
+    pub fn plan(&self, scenario: &str) -> PathBuf {
+        self.dir.join("plans").join(format!("{scenario}.json"))
+    }
+
     #[must_use]
     pub fn criterion(&self) -> PathBuf {
         self.dir.join("criterion")

@@ -193,6 +193,8 @@ fn ended_well(name: &'static str, verb: &'static str, status: ExitStatus) -> Res
     if status.success() { Ok(()) } else { Err(ended(name, verb, status)) }
 }
 
-fn ended(name: &'static str, verb: &'static str, status: ExitStatus) -> Stop {
+/// A tool that has said why it failed.
+#[must_use]
+pub fn ended(name: &'static str, verb: &'static str, status: ExitStatus) -> Stop {
     ToolError::Ended { name, verb, status }.into()
 }

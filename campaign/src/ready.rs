@@ -12,8 +12,9 @@ use crate::decide::Decided;
 use crate::files::{self, read_text, write_whole};
 use crate::fitness;
 use crate::job::JobSide;
+use crate::lab::ReadyLab;
 use crate::places::CampaignPlaces;
-use crate::plan::Plan;
+use crate::plan::{Plan, Side};
 use crate::publish::Named;
 use crate::run::{BuiltSide, ReadyCell};
 use crate::stop::Stop;
@@ -56,6 +57,9 @@ pub struct Ready {
     pub url: Option<String>,
     pub timeout_s: Option<u32>,
     pub max_gpu_hours: Option<f64>,
+    /// What is launched round by round; none where the plan says it all.
+    #[serde(default)]
+    pub lab: Option<Box<ReadyLab>>,
 }
 
 impl Ready {
@@ -100,6 +104,7 @@ impl Ready {
             url: flags.url.clone(),
             timeout_s: flags.timeout_s,
             max_gpu_hours: flags.max_gpu_hours,
+            lab: None,
         }
     }
 
@@ -116,8 +121,22 @@ impl Ready {
         for cell in &mut self.cells {
             cell.scenario.path = keep(&cell.scenario.path, &dir.join("scenarios"))?;
         }
+        if let Some(lab) = &mut self.lab {
+            lab.path = keep(&lab.path, &dir.join("labs"))?;
+        }
         self.inputs = self.cells.iter().map(|cell| fitness::inputs(cell, &self.sides)).collect();
         Ok(())
+    }
+
+    /// Adds a side that is launched as the one at `of` is, but for its name and flags.
+    pub fn add_side(&mut self, of: usize, side: Side) {
+        let mut added = self.sides[of].clone();
+        added.built.side = side.clone();
+        self.sides.push(added);
+        self.plan.sides.push(side);
+        for each_us in &mut self.each_us {
+            each_us.push(each_us[of]);
+        }
     }
 
     /// A release of an engine on this campaign's hardware.

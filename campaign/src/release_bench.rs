@@ -31,7 +31,7 @@ use crate::stop::Stop;
 use crate::world::{Ids, World};
 
 /// Beyond this much expected time the user is asked first.
-const ASK_BEYOND: Duration = Duration::from_secs(2 * 3600);
+pub const ASK_BEYOND: Duration = Duration::from_secs(2 * 3600);
 
 /// Runs `release-bench`.
 ///
@@ -104,9 +104,17 @@ fn confirm(brief: &Brief, flags: &ReleaseBench, interrupt: &Interrupt) -> Result
     if unknown > 0 {
         expected.push_str(&format!(", and what {unknown} launches take, which is unknown"));
     }
+    consent(&expected, "fewer `--scenario` and `--repeats`", interrupt)
+}
+
+/// Asks whoever sits at the terminal; `fewer` is what would take less.
+///
+/// # Errors
+/// Nobody is there, or does not want it.
+pub fn consent(expected: &str, fewer: &str, interrupt: &Interrupt) -> Result<(), Stop> {
     if !stdin().is_terminal() {
         return Err(Stop::wrong_use(format!("this would take {expected}"))
-            .with_hint("say `--yes` to start it, or fewer `--scenario` and `--repeats`"));
+            .with_hint(format!("say `--yes` to start it, or {fewer}")));
     }
     eprint!("This will take {expected}. Start? [y/N] ");
     match read_answer(interrupt)?.trim() {
@@ -186,12 +194,17 @@ fn carry_out(
     Ok(exit)
 }
 
-fn registry<'a>(world: &'a World, dir: &'a Path) -> Registry<'a> {
+/// The registry that a campaign writes to.
+#[must_use]
+pub fn registry<'a>(world: &'a World, dir: &'a Path) -> Registry<'a> {
     Registry { tools: &world.tools, dir, interrupt: &world.interrupt }
 }
 
 /// What runs a campaign's jobs: an executor and the user's options for it.
-fn executor(
+///
+/// # Errors
+/// It is unknown, or an option is not for it.
+pub fn executor(
     world: &World,
     (id, options): (&str, &[String]),
     campaign: &str,
@@ -210,7 +223,10 @@ fn executor(
 }
 
 /// What does not go together.
-fn check_executor(flags: &ReleaseBench) -> Result<(), Stop> {
+///
+/// # Errors
+/// It does not.
+pub fn check_executor(flags: &ReleaseBench) -> Result<(), Stop> {
     let message = match flags.executor.as_str() {
         SLURM if flags.url.is_some() => {
             "`--url` measures a server that runs already; no scheduler is needed"

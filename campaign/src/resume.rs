@@ -14,6 +14,15 @@ use crate::world::World;
 /// # Errors
 /// There is none, or a journal cannot be read.
 pub fn find(world: &World, flags: &ReleaseBench) -> Result<String, Stop> {
+    let is_meant = |ready: &Ready| ready.lab.is_none() && is_asked(ready, flags, &world.command);
+    latest(world, is_meant)?.ok_or_else(|| nothing(flags))
+}
+
+/// The latest campaign that fits and did not come to its end.
+///
+/// # Errors
+/// A journal cannot be read.
+pub fn latest(world: &World, fits: impl Fn(&Ready) -> bool) -> Result<Option<String>, Stop> {
     let entries = fs::read_dir(world.places.campaigns()).into_iter().flatten().flatten();
     let mut ids: Vec<String> =
         entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
@@ -21,12 +30,11 @@ pub fn find(world: &World, flags: &ReleaseBench) -> Result<String, Stop> {
     ids.sort_by(|a, b| b.cmp(a));
     for id in ids {
         let state = Journal::look(&world.places.campaign(&id))?;
-        let fits = |ready: &Ready| is_asked(ready, flags, &world.command);
-        if !state.finished && state.ready.as_ref().is_some_and(fits) {
-            return Ok(id);
+        if !state.finished && state.ready.as_ref().is_some_and(&fits) {
+            return Ok(Some(id));
         }
     }
-    Err(nothing(flags))
+    Ok(None)
 }
 
 /// There is nothing to go on with.

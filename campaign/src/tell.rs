@@ -36,7 +36,11 @@ impl<'a> Telling<'a> {
         let slots: Vec<&Slot> = first.flat_map(|job| &job.planned.slots).collect();
         let heading = |(index, slot): (usize, &&Slot)| {
             let cell = &ready.cells[slot.cell].scenario.id;
-            let (title, repeat, total) = (title(ready, slot.side), slot.repeat, slots.len());
+            let (title, repeat) = (title(ready, slot.side), slot.repeat);
+            let total = match &ready.lab {
+                Some(lab) => format!("at most {}", lab.runs_most()),
+                None => slots.len().to_string(),
+            };
             let text = format!("{verb} {} of {total}: {title}, {cell}, repeat {repeat}", index + 1);
             (slot.run.clone(), text)
         };

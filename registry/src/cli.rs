@@ -299,8 +299,11 @@ pub struct LabArguments {
     /// A lab, such as suite/labs/cpu-smollm2.toml
     pub file: PathBuf,
     /// Id of the campaign that launched it
-    #[arg(long)]
-    pub campaign: String,
+    #[arg(long, required_unless_present = "outline")]
+    pub campaign: Option<String>,
+    /// Say what it may come to, of launches and rounds, and nothing of what was launched
+    #[arg(long, conflicts_with = "campaign")]
+    pub outline: bool,
     /// Launches that the lab may make; else as its file says
     #[arg(long)]
     pub runs_max: Option<u32>,

@@ -72,6 +72,28 @@ impl Arrival {
         }
     }
 
+    /// Time from the first of so many requests to the last, as far as rates say it; none where it is
+    /// up to answers or data.
+    #[must_use]
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "requests are far below 2^53, and rates are checked to be above zero"
+    )]
+    pub fn span_us(&self, requests: u64) -> u64 {
+        let requests_per_s = match self {
+            Self::AllAtOnce | Self::Closed { .. } | Self::Trace { .. } => return 0,
+            Self::Constant { requests_per_s, .. }
+            | Self::Poisson { requests_per_s, .. }
+            | Self::Gamma { requests_per_s, .. } => *requests_per_s,
+            Self::Ramp { from_requests_per_s, to_requests_per_s, .. } => {
+                f64::midpoint(*from_requests_per_s, *to_requests_per_s)
+            }
+        };
+        (requests.saturating_sub(1) as f64 / requests_per_s * 1e6) as u64
+    }
+
     pub(crate) fn check(&self) -> Result<(), ScenarioError> {
         let cap = match self {
             Self::Closed { .. } => "arrival.concurrency",

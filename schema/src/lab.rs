@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::campaign::Policy;
 use crate::canonical::sha256_of;
 use crate::metric;
 
@@ -131,6 +132,26 @@ pub struct Round {
     pub repeats: u32,
     /// Number of its first block in the campaign.
     pub block: u32,
+    /// Launches that were asked for before it.
+    pub runs: u32,
+}
+
+/// What a lab may come to, as far as that is known before its first launch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LabOutline {
+    /// Launches where everything is decided at once and nothing helps.
+    pub runs_least: u32,
+    /// Launches with which every option is judged once and two are confirmed: a smaller budget
+    /// concludes nothing.
+    pub runs_enough: u32,
+    /// Launches where nothing can be decided before the last repeat, and everything helps.
+    pub runs_most: u32,
+    /// Launches of the last round at most, which are kept back for it.
+    pub runs_last: u32,
+    pub rounds_least: u32,
+    pub rounds_most: u32,
+    /// What says how often candidates are launched, and when they are called better.
+    pub policy: Policy,
 }
 
 impl LabFile {
@@ -179,12 +200,14 @@ const VARIANT_BYTES_MAX: usize = 40;
 const HASH_BYTES: usize = 8;
 
 /// `--threads` of `--threads`, `--threads=4`; none of a value.
-fn flag_name(word: &str) -> Option<&str> {
+#[must_use]
+pub fn flag_name(word: &str) -> Option<&str> {
     word.starts_with('-').then(|| word.split('=').next().unwrap_or(word))
 }
 
 /// `flags` without those of these names and their values.
-fn without(flags: &[String], names: &[&str]) -> Vec<String> {
+#[must_use]
+pub fn without(flags: &[String], names: &[&str]) -> Vec<String> {
     let mut left = Vec::new();
     let mut skips = false;
     for word in flags {

@@ -20,6 +20,9 @@ pub struct ModelFile {
     /// are served, so that speed can be measured where the checkpoint cannot be had.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub config: Option<Map<String, Value>>,
+    /// Tokens of the longest sequence that it was made for, where `config` does not say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context_tokens: Option<u64>,
     pub licence: String,
     /// `embedded`, or a file stem under `suite/datasets/`.
     pub tokenizer: String,
@@ -37,6 +40,13 @@ pub enum Weights<'a> {
 }
 
 impl ModelFile {
+    /// Tokens of the longest sequence that it was made for; none where the file does not say.
+    #[must_use]
+    pub fn context_tokens(&self) -> Option<u64> {
+        let of_config = || self.config.as_ref()?.get("max_position_embeddings")?.as_u64();
+        self.context_tokens.or_else(of_config)
+    }
+
     /// Where the weights come from; none where the file says neither or both.
     #[must_use]
     pub fn weights(&self) -> Option<Weights<'_>> {
@@ -138,7 +148,10 @@ mod tests {
         assert!(matches!(file.weights(), Some(Weights::File { sha256: "00", .. })));
         let hub = read("sources = [{ hub = \"a/b\" }]\n").unwrap();
         assert_eq!(hub.weights(), Some(Weights::Hub { id: "a/b" }));
-        let shape = read("[config]\nhidden_size = 64\n").unwrap();
+        let shape = read("[config]\nhidden_size = 64\nmax_position_embeddings = 512\n").unwrap();
+        assert_eq!((hub.context_tokens(), shape.context_tokens()), (None, Some(512)));
+        let said = read("sources = [{ hub = \"a/b\" }]\ncontext_tokens = 8192\n").unwrap();
+        assert_eq!(said.context_tokens(), Some(8192));
         let Some(Weights::Random { config }) = shape.weights() else { panic!("{shape:?}") };
         assert_eq!(config["hidden_size"], 64);
         for bad in [

@@ -166,6 +166,23 @@ impl Workload {
         self.check_groups()
     }
 
+    /// Tokens of the longest sequence, prompt and answer together; none where the data say it.
+    #[must_use]
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "lengths are far below 2^53, and a ratio is checked to be from 0 to 1"
+    )]
+    pub fn tokens_max(&self) -> Option<u64> {
+        let tokens = self.input_tokens? + self.output_tokens?;
+        let above = match self.pack {
+            Pack::RandomVllm => self.range_ratio.unwrap_or(0.0) * tokens as f64,
+            _ => 0.0,
+        };
+        Some(tokens + above.ceil() as u64 + self.prefix_tokens.unwrap_or(0))
+    }
+
     /// LMDeploy's tool and SGLang's refuse to ask conversations for less than four tokens.
     fn check_answers(&self) -> Result<(), ScenarioError> {
         let tokens = self.output_tokens.unwrap_or(4);
@@ -245,6 +262,21 @@ mod tests {
             let found = workload(&format!("requests = 6\nseed = 1\n{keys}")).err();
             assert_eq!(found.unwrap_or_default(), expected, "{keys}");
         }
+    }
+
+    #[test]
+    fn the_longest_sequence_is_known_where_lengths_are_drawn() {
+        let longest = |text: &str| {
+            let rest = "requests = 6\nseed = 1\n";
+            toml::from_str::<Workload>(&format!("{rest}{text}")).unwrap().tokens_max()
+        };
+        let random = "input_tokens = 100\noutput_tokens = 11\nrange_ratio = 0.5\n";
+        assert_eq!(
+            longest(&format!("pack = 'random@lmdeploy'\ndataset = 'd'\n{random}")),
+            Some(111)
+        );
+        assert_eq!(longest(&format!("pack = 'random@vllm'\n{random}")), Some(167));
+        assert_eq!(longest("pack = 'sharegpt@lmdeploy'\ndataset = 'd'"), None);
     }
 
     #[test]

@@ -11,6 +11,8 @@ usage: cargo xtask COMMAND
 Measure
   release-bench VERSION   build that release, measure it, commit its records, render its pages
                           (--help lists the flags; --dry-run prints the plan)
+  lab NAME                find out which options of a server are worth it, for which load
+                          (--dry-run prints the plan, --resume goes on with one)
   ingest DIR              finish a campaign from the folders of its jobs alone
   diff A B                compare two releases from their records
   kernels                 run the op benches and write a kernels record
@@ -94,6 +96,7 @@ pub fn parse(arguments: &[OsString]) -> Result<Command, lexopt::Error> {
     let command = match verb.to_str() {
         Some("help" | "-h" | "--help") => Command::Help,
         Some("release-bench") => Command::Campaign { verb: "release-bench", rest },
+        Some("lab") => Command::Campaign { verb: "lab", rest },
         Some("ingest") => Command::Campaign { verb: "ingest", rest },
         Some("kernels") => Command::Campaign { verb: "kernels", rest },
         Some("peer-bench") => Command::Campaign { verb: "peer-bench", rest },

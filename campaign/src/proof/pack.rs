@@ -205,7 +205,10 @@ pub fn tokenizer_of(world: &World, model: &str) -> Result<String, Stop> {
 }
 
 /// Has the load generator save a plan; models that share a tokenizer share it.
-fn draw(world: &World, cell: &ReadyCell, to: &Path) -> Result<(), Stop> {
+///
+/// # Errors
+/// It cannot draw the requests.
+pub fn draw(world: &World, cell: &ReadyCell, to: &Path) -> Result<(), Stop> {
     if to.exists() {
         return Ok(());
     }

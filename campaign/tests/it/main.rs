@@ -8,6 +8,7 @@ mod failures;
 mod ingest;
 mod journey;
 mod kernels;
+mod lab;
 mod launch_lines;
 mod peer;
 mod proof;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use schema::canonical::sha256_hex;
 use schema::measurement::Measurement;
 use schema::probe::Probe;
-use schema::run::RunRecord;
+use schema::run::{Metrics, RunRecord};
 use tempfile::TempDir;
 use zip::write::SimpleFileOptions;
 
@@ -258,6 +258,19 @@ impl Scratch {
     pub fn write_probe(&self, probe: &Probe) {
         let text = serde_json::to_string(probe).unwrap();
         fs::write(self.fixtures().join("probe.json"), text).unwrap();
+    }
+
+    /// What the load generator finds of a server of this speed.
+    pub fn write_speed(&self, speed: &str, total_tokens_per_s: f64) {
+        let metrics =
+            Metrics { total_tokens_per_s: Some(total_tokens_per_s), ..Metrics::default() };
+        let measurement = Measurement {
+            schema: "measurement.v1".into(),
+            metrics: Some(metrics),
+            ..Measurement::default()
+        };
+        let text = serde_json::to_string(&measurement).unwrap();
+        fs::write(self.fixtures().join(format!("measurement-{speed}.json")), text).unwrap();
     }
 
     pub fn write_wheel(&self, package: &str, member: &str, bytes: &[u8]) {

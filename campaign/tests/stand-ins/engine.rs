@@ -57,6 +57,12 @@ fn main() {
         }
         _ => {}
     }
+    if args.iter().any(|arg| arg == "--broken") {
+        eprintln!("error: `--broken` is not supported");
+        exit(2);
+    }
+    let speed = if args.iter().any(|arg| arg == "--fast") { "fast" } else { "plain" };
+    std::fs::write(format!("{fixtures}/speed"), speed).expect("speed");
     let port: u16 = after("--port").parse().expect("port");
     let listener = TcpListener::bind(("127.0.0.1", port)).expect("bind");
     eprintln!("ready http://127.0.0.1:{port}");

@@ -17,7 +17,15 @@ pub fn run(given: &LabArguments) -> anyhow::Result<Exit> {
     let file = given.file.display();
     let text = fs::read_to_string(&given.file).with_context(|| format!("cannot read `{file}`"))?;
     let lab = parse(&text).with_context(|| format!("`{file}` is no lab"))?;
-    let policy = policy::standard().file;
+    let policy::Standard { file: policy, quoted } = policy::standard();
+    if given.outline {
+        let outline = lab::outline(&lab, &policy, &quoted);
+        crate::print(&match given.format {
+            Format::Json => crate::json(&outline)?,
+            _ => lab::text::outlined(&outline),
+        })?;
+        return Ok(Exit::Well);
+    }
     let runs_max = given.runs_max.or(lab.budget.runs).unwrap_or(u32::MAX);
     let least = lab::runs_min(&lab, &policy);
     if runs_max < least {
@@ -25,7 +33,7 @@ pub fn run(given: &LabArguments) -> anyhow::Result<Exit> {
     }
     let loaded = load(given)?;
     let of_lab = |run: &&RunRecord| {
-        run.campaign.as_ref().is_some_and(|campaign| campaign.id == given.campaign)
+        run.campaign.as_ref().map(|campaign| &campaign.id) == given.campaign.as_ref()
     };
     let runs = loaded.standing().map(|run| &run.record).filter(of_lab);
     let next = next(&lab, &policy, runs_max, runs);

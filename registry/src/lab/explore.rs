@@ -12,7 +12,7 @@ use crate::diff::estimate::log_of;
 use crate::diff::judge::holm;
 
 /// Baseline, best and runner-up.
-const FINALISTS: usize = 3;
+pub(super) const FINALISTS: usize = 3;
 
 /// What a lab found.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -63,12 +63,12 @@ pub fn runs_min(lab: &LabFile, policy: &PolicyFile) -> u32 {
     screens.saturating_mul(policy.pairs_min).saturating_add(finals).saturating_mul(profiles)
 }
 
-fn count(items: usize) -> u32 {
+pub(super) fn count(items: usize) -> u32 {
     u32::try_from(items).unwrap_or(u32::MAX)
 }
 
 /// What an engine's options are tried as, at first.
-fn first_candidates(lab: &LabFile, engine: usize) -> Vec<Candidate> {
+pub(super) fn first_candidates(lab: &LabFile, engine: usize) -> Vec<Candidate> {
     match lab.combine {
         Combine::OneAtATime | Combine::Staged => alone(lab, engine),
         Combine::Grid => grid(lab, engine),
@@ -196,7 +196,7 @@ impl<E, M: FnMut(&Round) -> Result<Vec<Outcomes>, E>> Exploration<'_, M> {
         repeats: u32,
     ) -> Result<Vec<Outcomes>, E> {
         let launches = self.launches(candidates.len(), repeats);
-        let round = Round { stage, candidates, repeats, block: self.block };
+        let round = Round { stage, candidates, repeats, block: self.block, runs: self.runs };
         self.block += repeats * count(self.lab.profiles.len());
         self.left = self.left.saturating_sub(launches);
         self.runs += launches;

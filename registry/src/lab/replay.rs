@@ -147,7 +147,11 @@ fn is_believed(run: &RunRecord) -> bool {
 fn failure(run: &RunRecord) -> Failure {
     let first_line = |text: &str| text.lines().next().unwrap_or_default().to_owned();
     let reason = match &run.failure {
-        Some(failure) => first_line(&failure.message),
+        // What happened, and below it the server's own words, of which the last say most.
+        Some(failure) => match failure.message.lines().skip(1).last() {
+            Some(said) => format!("{}: {}", first_line(&failure.message), said.trim()),
+            None => first_line(&failure.message),
+        },
         None if !is_believed(run) => first_line(&run.validity.reasons.join("; ")),
         None => "not every request was answered".to_owned(),
     };

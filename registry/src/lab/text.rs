@@ -1,6 +1,6 @@
 //! What a lab found, or does next, for people at a terminal.
 
-use schema::lab::{Candidate, LabFile, LabStage};
+use schema::lab::{Candidate, LabFile, LabOutline, LabStage};
 
 use super::arm::{Found, Row};
 use super::explore::Conclusion;
@@ -24,6 +24,16 @@ pub fn text(lab: &LabFile, next: &Next) -> String {
         }
         Next::Conclusion(conclusion) => concluded(lab, conclusion),
     }
+}
+
+/// A few lines: what a lab may come to.
+#[must_use]
+pub fn outlined(outline: &LabOutline) -> String {
+    let LabOutline { runs_least, runs_enough, runs_most, rounds_least, rounds_most, .. } = outline;
+    format!(
+        "rounds: {rounds_least} to {rounds_most}\nlaunches: {runs_least} to {runs_most}; a budget \
+         below {runs_enough} concludes nothing"
+    )
 }
 
 fn concluded(lab: &LabFile, conclusion: &Conclusion) -> String {

@@ -1,0 +1,196 @@
+//! What no lab could be launched with, said before anything is built: flags that an engine's launch
+//! would not take, and profiles that are longer than the model.
+
+use std::collections::BTreeSet;
+
+use schema::engine::EngineFile;
+use schema::lab::{LabFile, flag_name};
+
+use crate::decide::Decided;
+use crate::launch::Asked;
+use crate::stop::Stop;
+use crate::world::World;
+
+/// Refuses a lab that cannot be launched as it is.
+///
+/// # Errors
+/// Which flag or profile, and why.
+pub fn refuse(world: &World, lab: &LabFile, decided: &Decided) -> Result<(), Stop> {
+    for (engine, wanted) in lab.engines.iter().zip(&decided.wanted) {
+        let asked = decided.plan.cells.first().map(|cell| &cell.asked);
+        check_flags(lab, &engine.id, (&wanted.engine.file, asked))?;
+    }
+    let model = world.catalog.model(&lab.model)?.context_tokens();
+    for (cell, entry) in decided.plan.cells.iter().zip(&decided.scenarios) {
+        let limits = model.into_iter().chain(cell.asked.context_tokens);
+        let Some(longest) = entry.scenario.workload.tokens_max() else { continue };
+        if let Some(limit) = limits.min().filter(|limit| longest > *limit) {
+            let (profile, model) = (&entry.id, &lab.model);
+            let message = format!(
+                "profile `{profile}` has sequences of {longest} tokens, and `{model}` takes {limit}"
+            );
+            return Err(Stop::wrong_use(message)
+                .with_hint("leave the profile out, or name a model of a longer context"));
+        }
+    }
+    Ok(())
+}
+
+/// Who says some flags, and which.
+type Said<'a> = (String, &'a [String]);
+
+fn check_flags(
+    lab: &LabFile,
+    engine: &str,
+    (file, asked): (&EngineFile, Option<&Asked>),
+) -> Result<(), Stop> {
+    let own = set_by_launch(file, asked);
+    let of_engine = lab.engines.iter().filter(|other| other.id == engine);
+    let mut axes: Vec<Vec<Said<'_>>> = of_engine
+        .filter(|engine| !engine.flags.is_empty())
+        .map(|engine| vec![(format!("engine `{}`", engine.id), engine.flags.as_slice())])
+        .collect();
+    // An option takes the place of an engine's flag of the same name, and not of its opposite.
+    for axis in lab.axes.iter().filter(|axis| axis.engine == engine) {
+        let said = axis.options.iter().map(|option| {
+            let who = format!("option `{}` of axis `{}`", option.name, axis.name);
+            (who, option.flags.as_slice())
+        });
+        axes.push(said.collect());
+    }
+    for (who, flags) in axes.iter().flatten() {
+        check_words(who, flags)?;
+        let mut names = flags.iter().filter_map(|word| flag_name(word));
+        if let Some(name) = names.find(|name| own.contains(name)) {
+            let message = format!("{who} says `{name}`, which each launch of `{engine}` says");
+            return Err(Stop::wrong_use(message).with_hint("leave it out"));
+        }
+    }
+    for (index, axis) in axes.iter().enumerate() {
+        let others = || axes[index + 1..].iter().flatten();
+        for (first, second) in axis.iter().flat_map(|said| others().map(move |o| (said, o))) {
+            if let Some((name, denied)) = contradiction(first.1, second.1) {
+                let message = format!(
+                    "{} and {} contradict each other: `{name}`, `{denied}`",
+                    first.0, second.0
+                );
+                return Err(Stop::wrong_use(message)
+                    .with_hint("options of one axis exclude each other: make them one axis"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Flags alone: they begin with one, say none twice, and none beside its opposite.
+fn check_words(who: &str, flags: &[String]) -> Result<(), Stop> {
+    if let Some(word) = flags.first().filter(|word| flag_name(word).is_none()) {
+        return Err(Stop::wrong_use(format!("{who} begins with `{word}`, which is no flag")));
+    }
+    let mut seen = BTreeSet::new();
+    if let Some(name) = flags.iter().filter_map(|word| flag_name(word)).find(|n| !seen.insert(*n)) {
+        return Err(Stop::wrong_use(format!("{who} says `{name}` twice")));
+    }
+    match contradiction(flags, flags) {
+        Some((name, denied)) => {
+            Err(Stop::wrong_use(format!("{who} says both `{name}` and `{denied}`")))
+        }
+        None => Ok(()),
+    }
+}
+
+/// A flag of the one whose opposite the other says.
+fn contradiction<'a>(first: &'a [String], second: &[String]) -> Option<(&'a str, String)> {
+    let said: BTreeSet<&str> = second.iter().filter_map(|word| flag_name(word)).collect();
+    let mut names = first.iter().filter_map(|word| flag_name(word));
+    names.find_map(|name| {
+        let denied = opposite(name);
+        said.contains(denied.as_str()).then_some((name, denied))
+    })
+}
+
+/// `--no-x` of `--x`, and the other way round.
+#[must_use]
+pub fn opposite(name: &str) -> String {
+    match name.strip_prefix("--no-") {
+        Some(rest) => format!("--{rest}"),
+        None => format!("--no-{}", name.trim_start_matches('-')),
+    }
+}
+
+/// Names of the flags that a launch says whatever its lab does.
+fn set_by_launch<'a>(file: &'a EngineFile, asked: Option<&Asked>) -> BTreeSet<&'a str> {
+    let launch = &file.launch;
+    let settings = &launch.settings;
+    let is_asked = |has: fn(&Asked) -> bool| asked.is_some_and(has);
+    let said = [
+        (&settings.tp, true),
+        (&settings.host, true),
+        (&settings.port, true),
+        (&settings.seed, is_asked(|asked| asked.seed.is_some())),
+        (&settings.context, is_asked(|asked| asked.context_tokens.is_some())),
+        (&settings.memory, is_asked(|asked| asked.memory_percent.is_some())),
+    ];
+    let said =
+        said.into_iter().filter(|(_, said)| *said).filter_map(|(setting, _)| setting.as_ref());
+    let words = launch.argv.iter().chain(&launch.observe).chain(&launch.random_weights);
+    let words = words.chain(said.flat_map(|setting| &setting.flags));
+    words.filter_map(|word| flag_name(word)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(axes: &str, engine_flags: &str) -> String {
+        let engine = "\
+            title = \"E\"\n[launch]\nargv = [\"e\", \"--port\", \"{port}\", \"-m\", \"{model}\"]\n\
+            observe = [\"--metrics\"]\ntimeout_s = 1\n[launch.settings]\n\
+            context = { flags = [\"--ctx\", \"{value}\"] }\n[ready]\nroute = \"/\"\n\
+            [info]\ndialect = \"fields\"\n[cache]\n[request]\nroute = \"/v1/completions\"\n\
+            token_ids = true\nignore_eos = true\nreturn_token_ids = false\n[metrics]\n";
+        let file = schema::engine::parse(engine).unwrap();
+        let lab = schema::lab::parse(&format!(
+            "question = \"?\"\nrev = 1\ntarget = \"cpu\"\nmodel = \"m\"\nprofiles = [\"p\"]\n\
+             objective = {{ metric = \"total_tokens_per_s\" }}\ncombine = \"grid\"\n\
+             budget = {{ runs = 1 }}\n\
+             engines = [{{ id = \"e\", version = \"1\", flags = {engine_flags} }}]\n{axes}"
+        ))
+        .unwrap();
+        let asked = Asked { context_tokens: Some(8), ..Asked::default() };
+        let found = check_flags(&lab, "e", (&file, Some(&asked)));
+        found.map_err(|stop| stop.to_string()).err().unwrap_or_default()
+    }
+
+    fn axis(name: &str, flags: &str) -> String {
+        format!(
+            "[[axes]]\nname = \"{name}\"\nengine = \"e\"\n\
+             options = [{{ name = \"o\", flags = [{flags}] }}]\n"
+        )
+    }
+
+    #[test]
+    fn flags_that_a_launch_would_not_take_are_refused() {
+        for (axes, said) in [
+            (axis("a", "\"--port\", \"1\""), "option `o` of axis `a` says `--port`, which each"),
+            (axis("a", "\"-m=x\""), "says `-m`, which each launch of `e` says"),
+            (axis("a", "\"--metrics\""), "says `--metrics`, which each"),
+            (axis("a", "\"--ctx\", \"9\""), "says `--ctx`, which each"),
+            (axis("a", "\"x\", \"--y\""), "begins with `x`, which is no flag"),
+            (axis("a", "\"--x=1\", \"--x=2\""), "says `--x` twice"),
+            (axis("a", "\"--x\", \"--no-x\""), "says both `--x` and `--no-x`"),
+            (
+                axis("a", "\"--x\"") + &axis("b", "\"--no-x\""),
+                "option `o` of axis `a` and option `o` of axis `b` contradict each other: `--x`",
+            ),
+            (axis("a", "\"--no-q\""), "engine `e` and option `o` of axis `a` contradict"),
+        ] {
+            let found = refused(&axes, "[\"--q\", \"1\"]");
+            assert!(found.contains(said), "{axes}: {found}");
+        }
+        assert_eq!(
+            refused(&(axis("a", "\"--q\", \"2\"") + &axis("b", "\"--x\"")), "[\"--q\"]"),
+            ""
+        );
+    }
+}

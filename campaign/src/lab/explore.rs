@@ -1,0 +1,228 @@
+//! The rounds of a lab, one after the other, until the registry asks for none: blocks are launched
+//! in turns, and a candidate whose server fails is not launched again in its round.
+
+use std::collections::BTreeSet;
+
+use schema::lab::{Candidate, LabStage, Round};
+use schema::run::Status;
+use schema::verdict::Stage;
+
+use super::asked::ReadyLab;
+use super::budget::{lowered, measured_us};
+use super::question::{self, Next};
+use crate::collect;
+use crate::console::about;
+use crate::drive::{Drive, jobs_of};
+use crate::executor::Executor;
+use crate::journal::{Journal, Line};
+use crate::plan::Slot;
+use crate::ready::Ready;
+use crate::release_bench::registry;
+use crate::stop::Stop;
+use crate::world::{Ids, World};
+
+/// A lab that is carried out.
+pub struct Explore<'a> {
+    world: &'a World,
+    executor: &'a dyn Executor,
+    journal: &'a mut Journal,
+    /// For runs that are yet to be planned.
+    ids: Ids,
+}
+
+/// What the journal of a campaign begins with.
+///
+/// # Panics
+/// Nothing of the campaign was written down yet.
+#[must_use]
+pub fn ready(journal: &Journal) -> &Ready {
+    journal.state.ready.as_ref().expect("a campaign is written down before it is carried out")
+}
+
+fn lab(ready: &Ready) -> &ReadyLab {
+    ready.lab.as_deref().expect("a campaign with rounds is a lab's")
+}
+
+impl<'a> Explore<'a> {
+    #[must_use]
+    pub fn new(
+        world: &'a World,
+        executor: &'a dyn Executor,
+        journal: &'a mut Journal,
+        ids: Ids,
+    ) -> Self {
+        Self { world, executor, journal, ids }
+    }
+
+    /// Launches round after round until something can be concluded.
+    ///
+    /// # Errors
+    /// Interrupted, or a job cannot be carried out, or the registry's tool fails.
+    pub fn carry_out(&mut self) -> Result<(), Stop> {
+        // What a process before this one has planned.
+        self.drive()?;
+        while let Some(round) = self.next()? {
+            if let Some(runs_max) = lowered(lab(ready(self.journal)), &self.journal.state, &round) {
+                let note = format!("launches take longer than expected: {runs_max} may be made");
+                self.world.console.note(&note);
+                self.journal.note(Line::Allowed { runs_max })?;
+                continue;
+            }
+            self.announce(&round);
+            let before = self.journal.state.jobs.len();
+            while self.plan(&round)? {
+                self.drive()?;
+            }
+            if self.journal.state.jobs.len() == before {
+                let block = round.block;
+                let message =
+                    format!("the registry asks again for the launches from block {block}");
+                return Err(Stop::wrong_use(message)
+                    .with_hint("were records of this lab retracted? begin it anew"));
+            }
+        }
+        Ok(())
+    }
+
+    fn drive(&mut self) -> Result<(), Stop> {
+        let ready = ready(self.journal).clone();
+        Drive::new(self.world, self.executor, &ready, self.journal).carry_out(None)
+    }
+
+    /// The round that is launched next; none where something can be concluded.
+    fn next(&self) -> Result<Option<Round>, Stop> {
+        let ready = ready(self.journal);
+        let registry = registry(self.world, &ready.registry);
+        let overlay = self.journal.places().overlay();
+        match question::next(&registry, lab(ready), (&ready.plan.campaign, &overlay))? {
+            Next::Round(round) => Ok(Some(round)),
+            Next::Conclusion(_) => Ok(None),
+        }
+    }
+
+    fn announce(&self, round: &Round) {
+        let lab = lab(ready(self.journal));
+        let launches =
+            round.candidates.len() * lab.asked.file.profiles.len() * round.repeats as usize;
+        let each = measured_us(&self.journal.state).unwrap_or(lab.each_us);
+        let title = match round.stage {
+            LabStage::Engines => "Which engine",
+            LabStage::Options => "Which options",
+            LabStage::Combinations => "Which combinations",
+            LabStage::Confirm => "Confirm on fresh launches",
+        };
+        let heading = format!(
+            "{title}: {} candidates, {launches} launches, {}; {} of at most {} are done",
+            round.candidates.len(),
+            about(each.saturating_mul(launches as u64)),
+            round.runs,
+            lab.runs_most(),
+        );
+        self.world.console.step(self.world.clock.elapsed(), &heading);
+    }
+
+    /// Plans the next block of a round, or all of them where blocks need not wait for each other.
+    /// False where none is left.
+    fn plan(&mut self, round: &Round) -> Result<bool, Stop> {
+        let profiles = self.profiles();
+        let planned: BTreeSet<u32> = self.slots_planned().map(|slot| slot.block).collect();
+        let failed = self.failed(round)?;
+        let mut slots = Vec::new();
+        for index in 0..round.repeats * profiles {
+            if planned.contains(&(round.block + index)) {
+                continue;
+            }
+            slots.extend(self.block(round, (index / profiles, index % profiles), &failed)?);
+            if self.executor.is_here() && !slots.is_empty() {
+                break;
+            }
+        }
+        if slots.is_empty() {
+            return Ok(false);
+        }
+        let jobs = jobs_of(&ready(self.journal).plan.campaign, &slots);
+        self.journal.note(Line::Planned { stage: None, jobs })?;
+        Ok(true)
+    }
+
+    /// One launch of each candidate that has not failed, each time in another order.
+    fn block(
+        &mut self,
+        round: &Round,
+        (repeat, profile): (u32, u32),
+        failed: &BTreeSet<usize>,
+    ) -> Result<Vec<Slot>, Stop> {
+        let profiles = self.profiles();
+        let mut order = Vec::new();
+        for candidate in &round.candidates {
+            order.push(self.side(candidate)?);
+        }
+        let first = (repeat + profile) as usize % order.len().max(1);
+        order.rotate_left(first);
+        order.retain(|side| !failed.contains(side));
+        let (block, cell) = (round.block + repeat * profiles + profile, profile as usize);
+        let stage = (round.stage == LabStage::Confirm).then_some(Stage::Confirm);
+        let mut slots = Vec::new();
+        for (position, side) in (0..).zip(order) {
+            let repeat = 1 + self.launches(side, cell);
+            slots.push(Slot {
+                run: self.ids.next_id(),
+                side,
+                cell,
+                block,
+                position,
+                repeat,
+                stage,
+            });
+        }
+        Ok(slots)
+    }
+
+    /// The side that a candidate is; one that was not launched yet is written down.
+    fn side(&mut self, candidate: &Candidate) -> Result<usize, Stop> {
+        let known = ready(self.journal);
+        let of = candidate.engine;
+        let side = lab(known).side(candidate, &known.plan.sides[of]);
+        if let Some(index) = known.plan.sides.iter().position(|other| *other == side) {
+            return Ok(index);
+        }
+        let index = known.plan.sides.len();
+        self.journal.note(Line::Side { of, side })?;
+        Ok(index)
+    }
+
+    fn profiles(&self) -> u32 {
+        let profiles = lab(ready(self.journal)).asked.file.profiles.len();
+        u32::try_from(profiles).unwrap_or(u32::MAX)
+    }
+
+    /// Launches of a side in a cell that were planned, each once.
+    fn launches(&self, side: usize, cell: usize) -> u32 {
+        let slots = self.slots_planned().filter(|slot| (slot.side, slot.cell) == (side, cell));
+        let blocks: BTreeSet<u32> = slots.map(|slot| slot.block).collect();
+        u32::try_from(blocks.len()).unwrap_or(u32::MAX)
+    }
+
+    fn slots_planned(&self) -> impl Iterator<Item = &Slot> {
+        self.journal.state.jobs.iter().flat_map(|job| &job.planned.slots)
+    }
+
+    /// Sides of which a server has failed in this round: nothing that it would do after that counts.
+    fn failed(&self, round: &Round) -> Result<BTreeSet<usize>, Stop> {
+        let mut failed = BTreeSet::new();
+        let sides = &ready(self.journal).plan.sides;
+        for record in collect::records(&self.journal.places().overlay())? {
+            let block = record.campaign.as_ref().map(|slot| slot.block);
+            if record.status != Status::Failed || block < Some(round.block) {
+                continue;
+            }
+            let variant = record.server.as_ref().and_then(|server| server.variant.clone());
+            failed.extend(
+                sides
+                    .iter()
+                    .position(|side| side.engine == record.engine.name && side.variant == variant),
+            );
+        }
+        Ok(failed)
+    }
+}

@@ -1,0 +1,143 @@
+//! A lab: one campaign whose launches are decided round by round, until the registry can recommend a
+//! configuration. Decides nothing about figures: which round comes next, and what a lab found, is the
+//! registry's to say.
+
+mod asked;
+mod brief;
+mod budget;
+mod check;
+mod conclude;
+mod explore;
+mod question;
+
+use std::time::Duration;
+
+use schema::exit::Exit;
+
+pub use asked::ReadyLab;
+pub use conclude::tell;
+
+use crate::cli::Lab;
+use crate::console::about;
+use crate::decide::{Decided, decide, ready_cells};
+use crate::executor::Executor;
+use crate::finish;
+use crate::journal::{Journal, Line};
+use crate::lock::Lock;
+use crate::proof::pack::draw;
+use crate::ready::Ready;
+use crate::release_bench::{ASK_BEYOND, check_executor, consent, executor, registry};
+use crate::resume;
+use crate::sides;
+use crate::stop::Stop;
+use crate::world::{Ids, World};
+use explore::Explore;
+
+/// Runs `lab`.
+///
+/// # Errors
+/// Wrong use, an unfit machine, or an interruption; an engine's failure is no error.
+pub fn run(world: &World, flags: &Lab) -> Result<Exit, Stop> {
+    world.tools.check()?;
+    let _lock = match flags.dry_run {
+        true => None,
+        false => Some(Lock::take(&world.places.lock(), world.pid)?),
+    };
+    if flags.resume {
+        return go_on(world, flags);
+    }
+    let executor =
+        |campaign: &str| executor(world, (&flags.executor, &flags.slurm_options), campaign);
+    executor("")?;
+    let file = asked::read(world, &flags.name)?;
+    let bench = file.campaign(flags);
+    check_executor(&bench)?;
+    let mut decided = decide(world, &bench)?;
+    check::refuse(world, &file.lab, &decided)?;
+    let outline = question::outline(&registry(world, &decided.registry), &file.path)?;
+    let lab = file.ready(flags, outline, &mut decided)?;
+    world.console.answer(brief::render(&lab, &decided, file.budget(flags)).trim_end());
+    if flags.dry_run {
+        return Ok(Exit::Well);
+    }
+    let executor = executor(&decided.plan.campaign)?;
+    executor.preflight()?;
+    let most = u64::from(lab.runs_most()).saturating_mul(lab.each_us);
+    if !flags.yes && Duration::from_micros(most) > ASK_BEYOND {
+        consent(&about(most), "fewer `--max-runs` or `--max-hours`", &world.interrupt)?;
+    }
+    let mut journal = Journal::new(world.places.campaign(&decided.plan.campaign));
+    prepare(world, &bench, (&decided, lab), &mut journal)
+        .and_then(|()| carry_out(world, &*executor, decided.ids, &mut journal))
+        .map_err(|stop| journal.ended_early(stop, &world.places, &world.interrupt))
+}
+
+/// Goes on with a lab that did not come to its end.
+fn go_on(world: &World, flags: &Lab) -> Result<Exit, Stop> {
+    let id = asked::id(&flags.name);
+    let is_asked = |ready: &Ready| ready.lab.as_ref().is_some_and(|lab| lab.asked.id == id);
+    let campaign = resume::latest(world, is_asked)?.ok_or_else(|| {
+        Stop::wrong_use(format!("no lab `{id}` was begun that is not finished"))
+            .with_hint("leave `--resume` out to begin one")
+    })?;
+    let (mut journal, torn) = Journal::open(world.places.campaign(&campaign))?;
+    world.console.step(world.clock.elapsed(), &format!("Go on with lab {id}, campaign {campaign}"));
+    if torn {
+        world.console.note("the last line of its journal was cut short, and is dropped");
+    }
+    let ready = explore::ready(&journal);
+    let executor = executor(world, (&ready.executor, &ready.slurm_options), &campaign)?;
+    executor.preflight()?;
+    let ids = Ids::new(world.clock.unix_ms(), world.random);
+    carry_out(world, &*executor, ids, &mut journal)
+        .map_err(|stop| journal.ended_early(stop, &world.places, &world.interrupt))
+}
+
+/// Builds and fetches what was decided, draws the requests once for all launches, and writes down
+/// what the lab needs from there on.
+fn prepare(
+    world: &World,
+    bench: &crate::cli::ReleaseBench,
+    (decided, lab): (&Decided, ReadyLab),
+    journal: &mut Journal,
+) -> Result<(), Stop> {
+    let step = |heading: &str| world.console.step(world.clock.elapsed(), heading);
+    step("Check that the registry can take records");
+    registry(world, &decided.registry).preflight()?;
+    let built = sides::build_all(world, &decided.wanted)?;
+    step("Fetch inputs");
+    let mut cells = ready_cells(world, &decided.plan.cells, &decided.scenarios)?;
+    step("Draw the requests");
+    for cell in &mut cells {
+        let plan = journal.places().plan(&cell.scenario.id);
+        draw(world, cell, &plan)?;
+        cell.plan = Some(plan);
+    }
+    let mut ready = Ready::new(world, bench, decided, built, cells);
+    ready.expected_us = u64::from(lab.runs_most()).saturating_mul(lab.each_us);
+    ready.lab = Some(Box::new(lab));
+    ready.freeze(journal.places())?;
+    Ok(journal.note(Line::Campaign(Box::new(ready)))?)
+}
+
+/// Rounds until a conclusion, from wherever the journal says that they are; then what is done with
+/// their records.
+fn carry_out(
+    world: &World,
+    executor: &dyn Executor,
+    ids: Ids,
+    journal: &mut Journal,
+) -> Result<Exit, Stop> {
+    Explore::new(world, executor, journal, ids).carry_out()?;
+    let mut ready = explore::ready(journal).clone();
+    let records = crate::collect::records(&journal.places().overlay())?;
+    if let Some(record) = records.first() {
+        // A node elsewhere knows better what it is.
+        record.hardware.id.clone_into(&mut ready.hardware.0.id);
+    }
+    let directory = ready.registry.clone();
+    let registry = registry(world, &directory);
+    let exit = finish::finish(world, &ready, &registry, &records, journal)?;
+    journal.note(Line::Finished)?;
+    Ok(exit)
+}
