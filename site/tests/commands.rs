@@ -51,7 +51,7 @@ fn check_names_the_page_and_the_command_that_renews_it() {
     let (exit, said) = site(folder.path(), &check);
     assert_eq!(exit, Some(2));
     expect![[r#"
-        `README.md` is not what its records render: line 40 differs
+        `README.md` is not what its records render: line 41 differs
         `pages/README.md` is not what its records render: line 19 differs
         `pages/redline/v0.10.0/README.md` is not what its records render: line 23 differs
         `pages/redline/v0.10.0/cpu-example-simulated-f6m1s1-2c.md` is not what its records render: line 60 differs

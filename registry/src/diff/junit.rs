@@ -32,9 +32,9 @@ fn status(row: &Row) -> TestCaseStatus {
         VerdictKind::Inconclusive | VerdictKind::ChangedConfig => TestCaseStatus::skipped(),
         _ => TestCaseStatus::success(),
     };
-    let [_, before, after, effect, interval, sees, _] = &cells(row)[..] else { return status };
+    let [_, before, after, effect, interval, delta, sees, _] = cells(row);
     let figures = format!(
-        "{}: {before} became {after}, {effect} (95 % interval {interval}, sees {sees})",
+        "{}: {before} became {after}, {effect} (95 % interval {interval}, delta {delta}, sees {sees})",
         word(row)
     );
     status.set_type(verdict_name(row.verdict.verdict));

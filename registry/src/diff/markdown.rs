@@ -49,7 +49,7 @@ fn notable(text: &mut String, diff: &Diff) {
     let mut lines = Vec::new();
     for cell in &diff.cells {
         for row in cell.rows.iter().filter(is_notable) {
-            let [metric, before, after, effect, interval, ..] = &cells(row)[..] else { continue };
+            let [metric, before, after, effect, interval, ..] = &cells(row);
             let of = format!("{} {}", cell.cell.model, cell.cell.scenario);
             let words = [&of, metric, before, after, effect, interval, &word(row)];
             lines.push(words.map(|word| name(word)).to_vec());

@@ -28,8 +28,8 @@ pub fn text(diff: &Diff) -> String {
         for line in facts(cell) {
             let _ = writeln!(text, "  {}", plain(&line));
         }
-        let mut lines = vec![heads(diff)];
-        lines.extend(rows(cell).into_iter().map(cells));
+        let mut lines = vec![heads(diff).to_vec()];
+        lines.extend(rows(cell).into_iter().map(|row| cells(row).to_vec()));
         for line in columns(&lines).lines() {
             let _ = writeln!(text, "  {line}");
         }

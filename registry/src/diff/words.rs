@@ -116,17 +116,17 @@ pub fn commits(commits: &Commits) -> (String, Vec<(String, String)>) {
 
 /// The heads of a cell's table.
 #[must_use]
-pub fn heads(diff: &Diff) -> Vec<String> {
-    let sides = ["metric", &diff.baseline, &diff.candidate];
-    let found = ["effect", "95 % interval", "delta", "sees", "verdict"];
-    sides.into_iter().chain(found).map(str::to_owned).collect()
+pub fn heads(diff: &Diff) -> [String; 8] {
+    let (baseline, candidate) = (diff.baseline.as_str(), diff.candidate.as_str());
+    ["metric", baseline, candidate, "effect", "95 % interval", "delta", "sees", "verdict"]
+        .map(str::to_owned)
 }
 
 /// The cells of a row of it.
 #[must_use]
-pub fn cells(row: &Row) -> Vec<String> {
+pub fn cells(row: &Row) -> [String; 8] {
     let verdict = &row.verdict;
-    vec![
+    [
         row.title.clone(),
         spread(row.baseline.as_ref(), row.unit),
         spread(row.candidate.as_ref(), row.unit),
