@@ -4,8 +4,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
-use clap_complete::Shell;
+use clap::{Parser, Subcommand};
 
 use crate::bench::{self, BenchFlags, Subject};
 use crate::clock::Clock;
@@ -13,7 +12,6 @@ use crate::config::{Config, Flags, Machine};
 use crate::device::cuda::driver::Cubins;
 use crate::device::{cpu, cuda};
 use crate::launch::{self, Launch, LaunchError, Prepare};
-use crate::manual;
 use crate::perplexity::{self, PerplexityFlags};
 use crate::say::say;
 
@@ -48,13 +46,6 @@ enum Command {
         model: String,
         #[command(flatten)]
         flags: PerplexityFlags,
-    },
-    /// Prints what has a shell complete this program's words
-    Completions { shell: Shell },
-    /// Writes this program's man pages
-    Man {
-        /// Made where it is missing
-        folder: PathBuf,
     },
 }
 
@@ -94,12 +85,6 @@ impl Cli {
             }
             Command::Perplexity { model, flags } => {
                 Ok(perplexity::run(&model, hub_cache.as_deref(), &flags)?)
-            }
-            Command::Completions { shell } => Ok(manual::completions(Self::command(), shell)),
-            Command::Man { folder } => {
-                let written = manual::write_pages(Self::command(), &folder);
-                written.map_err(|source| LaunchError::Man { folder, source })?;
-                Ok(String::new())
             }
             Command::Serve { model, flags } => {
                 let (processor, gpus) = (cpu::processor_name(), cuda::usable());

@@ -85,8 +85,6 @@ pub enum LaunchError {
     Config(#[from] ConfigError),
     #[error("failed to listen on {addresses:?}")]
     Listen { addresses: Vec<SocketAddr>, source: io::Error },
-    #[error("failed to write man pages into `{folder}`", folder = .folder.display())]
-    Man { folder: PathBuf, source: io::Error },
     #[error("failed to start")]
     Start(#[source] io::Error),
     #[error(
@@ -112,11 +110,7 @@ impl LaunchError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Config(_) => 2,
-            Self::Listen { .. }
-            | Self::Man { .. }
-            | Self::Start(_)
-            | Self::NoGpu
-            | Self::FewGpus { .. } => 4,
+            Self::Listen { .. } | Self::Start(_) | Self::NoGpu | Self::FewGpus { .. } => 4,
             Self::Bench(error) => error.exit_code(),
             Self::Perplexity(error) => error.exit_code(),
             Self::Serve(error) => match error {

@@ -14,7 +14,6 @@ pub mod fixture;
 pub mod http;
 pub mod launch;
 pub mod listen;
-pub mod manual;
 pub mod metrics;
 pub mod model;
 pub mod perplexity;
