@@ -12,7 +12,7 @@ use suite::command::{
 /// A scenario says what is asked and when, an engine file how this kind of server is asked, a data
 /// set and a tokenizer give the prompts. All four are files: nothing is fetched, nothing is assumed.
 #[derive(Debug, Parser)]
-#[command(version, after_long_help = EXAMPLE)]
+#[command(name = "redline-bench", version, after_long_help = EXAMPLE)]
 struct Flags {
     #[command(subcommand)]
     command: Command,
