@@ -61,6 +61,23 @@ pub struct Inputs {
     pub given: Vec<(String, PathBuf)>,
 }
 
+/// Where launches are made, and where their records go.
+#[derive(Debug, Clone, Args, Default)]
+pub struct Execution {
+    /// Call a run hung when its server sends nothing for this long; else after two minutes.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub timeout_s: Option<u32>,
+    /// The repository that holds `results/`; else this clone.
+    #[arg(long, value_name = "DIR")]
+    pub registry: Option<PathBuf>,
+    /// Where jobs run: `local`, or `slurm`, for nodes of the cluster that this machine submits to.
+    #[arg(long, value_name = "ID", default_value = LOCAL)]
+    pub executor: String,
+    /// One more long option for `sbatch`, such as `--slurm-option=--partition=h200`; may be repeated.
+    #[arg(long = "slurm-option", value_name = "OPTION", allow_hyphen_values = true)]
+    pub slurm_options: Vec<String>,
+}
+
 #[derive(Debug, Args, Default)]
 pub struct ReleaseBench {
     /// Such as `v0.9.2`; not needed with `--worktree` or `--url`.
@@ -81,9 +98,6 @@ pub struct ReleaseBench {
     /// Fresh launches per scenario; else as the target says, or the policy with `--baseline`.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub repeats: Option<u32>,
-    /// Call a run hung when its server sends nothing for this long; else after two minutes.
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=86_400))]
-    pub timeout_s: Option<u32>,
     /// Measure this release too, interleaved, and judge: a screen over the target's scenarios and
     /// its ladder, then fresh launches of the cells that differ.
     #[arg(long, value_name = "VERSION")]
@@ -108,15 +122,8 @@ pub struct ReleaseBench {
     /// Measure a server that is already running; its records stay under `target/`.
     #[arg(long, value_name = "URL", conflicts_with_all = ["baseline", "variants"])]
     pub url: Option<String>,
-    /// The repository that holds `results/`; else this clone.
-    #[arg(long, value_name = "DIR")]
-    pub registry: Option<PathBuf>,
-    /// Where jobs run: `local`, or `slurm`, for nodes of the cluster that this machine submits to.
-    #[arg(long, value_name = "ID", default_value = LOCAL)]
-    pub executor: String,
-    /// One more long option for `sbatch`, such as `--slurm-option=--partition=h200`; may be repeated.
-    #[arg(long = "slurm-option", value_name = "OPTION", allow_hyphen_values = true)]
-    pub slurm_options: Vec<String>,
+    #[command(flatten)]
+    pub execution: Execution,
     /// Go on with the latest campaign of this release that did not come to its end: what is done is
     /// not done again.
     #[arg(long, conflicts_with = "dry_run")]
@@ -146,18 +153,8 @@ pub struct Lab {
     /// Take no more hours of launches, in place of what the file's budget says.
     #[arg(long, value_name = "H", conflicts_with = "resume", value_parser = parse_hours)]
     pub max_hours: Option<f64>,
-    /// Call a run hung when its server sends nothing for this long; else after two minutes.
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=86_400))]
-    pub timeout_s: Option<u32>,
-    /// The repository that holds `results/`; else this clone.
-    #[arg(long, value_name = "DIR")]
-    pub registry: Option<PathBuf>,
-    /// Where jobs run: `local`, or `slurm`, for nodes of the cluster that this machine submits to.
-    #[arg(long, value_name = "ID", default_value = LOCAL)]
-    pub executor: String,
-    /// One more long option for `sbatch`, such as `--slurm-option=--partition=h200`; may be repeated.
-    #[arg(long = "slurm-option", value_name = "OPTION", allow_hyphen_values = true)]
-    pub slurm_options: Vec<String>,
+    #[command(flatten)]
+    pub execution: Execution,
     /// Go on with the latest lab of this name that did not come to its end: what is done is not done
     /// again.
     #[arg(long, conflicts_with = "dry_run")]

@@ -59,7 +59,7 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
     let targets = world.catalog.targets()?;
     let asked = flags.target.as_deref();
     // A plan is of any machine, and nodes elsewhere are not this one.
-    let (target_id, target) = match flags.dry_run || flags.executor != LOCAL {
+    let (target_id, target) = match flags.dry_run || flags.execution.executor != LOCAL {
         true => target::plan_for(&targets, asked, &machine.gpus)?,
         false => target::choose(&targets, asked, &machine.gpus)?,
     };
@@ -96,7 +96,8 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
     let plan = Plan { campaign, sides, cells, slots };
 
     let commits = wanted.iter().all(|wanted| wanted.origin.commits());
-    let registry = flags.registry.clone().unwrap_or_else(|| world.places.root().to_owned());
+    let registry =
+        flags.execution.registry.clone().unwrap_or_else(|| world.places.root().to_owned());
     let results = registry.join("results");
     let brief = Brief {
         campaign: plan.campaign.clone(),

@@ -10,11 +10,10 @@ use schema::scenario::{Scenario, Workload};
 
 /// Launch, sampling of the requests, warm-up, output check and drain of one run.
 const OVERHEAD_US: u64 = 12_000_000;
-/// How many earlier runs are read.
-const PAST_RUNS: usize = 9;
-
 /// The same but for the sampling, where all launches share what was drawn.
 const LAUNCH_US: u64 = 5_000_000;
+/// How many earlier runs are read.
+const PAST_RUNS: usize = 9;
 /// Tokens a second that are assumed where nothing is known, of prompts and answers together.
 const TOKENS_PER_S: u64 = 1_000;
 const TOKENS_PER_S_ON_GPU: u64 = 10_000;
@@ -137,7 +136,7 @@ fn imported_wall_us(results: &Path, of: Of<'_>) -> Vec<u64> {
     walls.collect()
 }
 
-/// Wall times of the newest earlier runs took of a cell, of whichever release and configuration.
+/// Wall times of the newest earlier runs of a cell, of whichever release and configuration.
 ///
 /// What cannot be read is passed over: an estimate is no check.
 fn past_wall_us(results: &Path, of: Of<'_>) -> Vec<u64> {

@@ -86,8 +86,8 @@ impl Ready {
         };
         Self {
             command: world.command.clone(),
-            executor: flags.executor.clone(),
-            slurm_options: flags.slurm_options.clone(),
+            executor: flags.execution.executor.clone(),
+            slurm_options: flags.execution.slurm_options.clone(),
             plan: decided.plan.clone(),
             sides: sides
                 .map(|(wanted, built)| JobSide { engine: wanted.engine.clone(), built })
@@ -102,7 +102,7 @@ impl Ready {
             expected_us: decided.brief.expected_us(),
             each_us: decided.plan.cells.iter().map(sides_of).collect(),
             url: flags.url.clone(),
-            timeout_s: flags.timeout_s,
+            timeout_s: flags.execution.timeout_s,
             max_gpu_hours: flags.max_gpu_hours,
             lab: None,
         }

@@ -47,8 +47,9 @@ pub fn run(world: &World, flags: &ReleaseBench) -> Result<Exit, Stop> {
     if flags.resume {
         return go_on(world, flags);
     }
-    let executor =
-        |campaign: &str| executor(world, (&flags.executor, &flags.slurm_options), campaign);
+    let executor = |campaign: &str| {
+        executor(world, (&flags.execution.executor, &flags.execution.slurm_options), campaign)
+    };
     // Before anything is resolved: an executor that is not known is wrong use of the command.
     executor("")?;
     let decided = decide(world, flags)?;
@@ -68,11 +69,7 @@ pub fn run(world: &World, flags: &ReleaseBench) -> Result<Exit, Stop> {
 /// Goes on with a campaign that did not come to its end.
 fn go_on(world: &World, flags: &ReleaseBench) -> Result<Exit, Stop> {
     let campaign = resume::find(world, flags)?;
-    let (mut journal, torn) = Journal::open(world.places.campaign(&campaign))?;
-    world.console.step(world.clock.elapsed(), &format!("Go on with campaign {campaign}"));
-    if torn {
-        world.console.note("the last line of its journal was cut short, and is dropped");
-    }
+    let mut journal = resume::reopen(world, &campaign, &format!("campaign {campaign}"))?;
     let mut ready = journal.state.ready.clone().ok_or_else(|| resume::nothing(flags))?;
     ready.max_gpu_hours = flags.max_gpu_hours.or(ready.max_gpu_hours);
     let ids = Ids::new(world.clock.unix_ms(), world.random);
@@ -227,11 +224,11 @@ pub fn executor(
 /// # Errors
 /// It does not.
 pub fn check_executor(flags: &ReleaseBench) -> Result<(), Stop> {
-    let message = match flags.executor.as_str() {
+    let message = match flags.execution.executor.as_str() {
         SLURM if flags.url.is_some() => {
             "`--url` measures a server that runs already; no scheduler is needed"
         }
-        LOCAL if !flags.slurm_options.is_empty() && !flags.resume => {
+        LOCAL if !flags.execution.slurm_options.is_empty() && !flags.resume => {
             "`--slurm-option` is for `--executor slurm`"
         }
         _ => return Ok(()),

@@ -37,6 +37,19 @@ pub fn latest(world: &World, fits: impl Fn(&Ready) -> bool) -> Result<Option<Str
     Ok(None)
 }
 
+/// Opens the journal of a campaign to go on with it, and says so; `title` is what is gone on with.
+///
+/// # Errors
+/// It cannot be read, or somebody else writes it.
+pub fn reopen(world: &World, campaign: &str, title: &str) -> Result<Journal, Stop> {
+    let (journal, torn) = Journal::open(world.places.campaign(campaign))?;
+    world.console.step(world.clock.elapsed(), &format!("Go on with {title}"));
+    if torn {
+        world.console.note("the last line of its journal was cut short, and is dropped");
+    }
+    Ok(journal)
+}
+
 /// There is nothing to go on with.
 #[must_use]
 pub fn nothing(flags: &ReleaseBench) -> Stop {

@@ -82,10 +82,7 @@ impl AskedLab {
             target: Some(lab.target.clone()),
             models: vec![lab.model.clone()],
             scenarios: lab.profiles.clone(),
-            timeout_s: flags.timeout_s,
-            registry: flags.registry.clone(),
-            executor: flags.executor.clone(),
-            slurm_options: flags.slurm_options.clone(),
+            execution: flags.execution.clone(),
             dry_run: flags.dry_run,
             ..ReleaseBench::default()
         }

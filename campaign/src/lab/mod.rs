@@ -46,8 +46,9 @@ pub fn run(world: &World, flags: &Lab) -> Result<Exit, Stop> {
     if flags.resume {
         return go_on(world, flags);
     }
-    let executor =
-        |campaign: &str| executor(world, (&flags.executor, &flags.slurm_options), campaign);
+    let executor = |campaign: &str| {
+        executor(world, (&flags.execution.executor, &flags.execution.slurm_options), campaign)
+    };
     executor("")?;
     let file = asked::read(world, &flags.name)?;
     let bench = file.campaign(flags);
@@ -80,11 +81,8 @@ fn go_on(world: &World, flags: &Lab) -> Result<Exit, Stop> {
         Stop::wrong_use(format!("no lab `{id}` was begun that is not finished"))
             .with_hint("leave `--resume` out to begin one")
     })?;
-    let (mut journal, torn) = Journal::open(world.places.campaign(&campaign))?;
-    world.console.step(world.clock.elapsed(), &format!("Go on with lab {id}, campaign {campaign}"));
-    if torn {
-        world.console.note("the last line of its journal was cut short, and is dropped");
-    }
+    let title = format!("lab {id}, campaign {campaign}");
+    let mut journal = resume::reopen(world, &campaign, &title)?;
     let ready = explore::ready(&journal);
     let executor = executor(world, (&ready.executor, &ready.slurm_options), &campaign)?;
     executor.preflight()?;
