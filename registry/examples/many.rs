@@ -13,7 +13,6 @@ use audit::sample::{Sample, campaign_id};
 use schema::campaign::{CampaignRecord, PlannedRun};
 use schema::canonical::{record_sha256, to_file_text};
 use schema::path::{of_campaign, of_run};
-use schema::run::RunRecord;
 
 const HARDWARE: [&str; 5] =
     ["a100-80g", "h100-80g", "h200-141g", "h800-80g", "cpu-example-simulated-f6m1s1-2c"];
@@ -74,7 +73,7 @@ fn write_release(results: &Path, release: u64, records: u64, seed: u64) -> anyho
     for index in 0..records {
         let record = sample(&campaign, release, index, seed).record();
         write(&results.join(of_run(&record)?), &to_file_text(&record)?)?;
-        plan.push(planned(&record));
+        plan.push(PlannedRun::of(&record));
     }
     let mut record = CampaignRecord {
         schema: schema::campaign::SCHEMA.to_owned(),
@@ -108,20 +107,6 @@ fn sample(campaign: &str, release: u64, index: u64, seed: u64) -> Sample {
         ),
         repeat: u32::try_from(repeat + 1).unwrap_or(1),
         ..Sample::default()
-    }
-}
-
-fn planned(record: &RunRecord) -> PlannedRun {
-    let slot = record.campaign.as_ref();
-    PlannedRun {
-        run: record.id.clone(),
-        engine: record.engine.name.clone(),
-        release: record.engine.release.clone(),
-        model: record.model.id.clone(),
-        scenario: record.scenario.id.clone(),
-        block: slot.map_or(0, |slot| slot.block),
-        position: slot.map_or(0, |slot| slot.position),
-        stage: None,
     }
 }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::lab::LabFile;
-use crate::run::Absent;
+use crate::run::{Absent, RunRecord};
 use crate::verdict::{Stage, Verdict};
 
 /// The schema name that a campaign record carries.
@@ -66,6 +66,25 @@ pub struct PlannedRun {
     /// `confirm` for a launch that confirms what a screen found.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage: Option<Stage>,
+}
+
+impl PlannedRun {
+    /// The place in its campaign's plan that a record says it had; that of a run of no campaign is
+    /// the first.
+    #[must_use]
+    pub fn of(record: &RunRecord) -> Self {
+        let slot = record.campaign.as_ref();
+        Self {
+            run: record.id.clone(),
+            engine: record.engine.name.clone(),
+            release: record.engine.release.clone(),
+            model: record.model.id.clone(),
+            scenario: record.scenario.id.clone(),
+            block: slot.map_or(0, |slot| slot.block),
+            position: slot.map_or(0, |slot| slot.position),
+            stage: slot.and_then(|slot| slot.stage),
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -40,7 +40,7 @@ pub fn lab(file: &LabFile, runs_max: u32, fate: impl Fn(&Candidate) -> Fate) -> 
         let launched = launched(file, &round, records.len(), &fate);
         records.extend(launched);
     }
-    let planned = records.iter().map(planned).collect();
+    let planned = records.iter().map(PlannedRun::of).collect();
     let mut campaign = CampaignRecord {
         schema: SCHEMA.to_owned(),
         id: campaign_id(SERIAL),
@@ -109,18 +109,4 @@ fn launched(
         }
     }
     records
-}
-
-fn planned(record: &RunRecord) -> PlannedRun {
-    let slot = record.campaign.as_ref();
-    PlannedRun {
-        run: record.id.clone(),
-        engine: record.engine.name.clone(),
-        release: record.engine.release.clone(),
-        model: record.model.id.clone(),
-        scenario: record.scenario.id.clone(),
-        block: slot.map_or(0, |slot| slot.block),
-        position: slot.map_or(0, |slot| slot.position),
-        stage: None,
-    }
 }

@@ -62,7 +62,7 @@ fn dead_paths(file: &File, text: &str, files: &[File]) -> Vec<Finding> {
     };
     let mut findings = Vec::new();
     for (index, line) in text.lines().enumerate() {
-        for word in line.split('`').skip(1).step_by(2) {
+        for word in back_ticked(line) {
             let path = word.trim_end_matches('/');
             let plain = path.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-".contains(&b));
             let top = path.split('/').next().unwrap_or_default();
@@ -74,6 +74,11 @@ fn dead_paths(file: &File, text: &str, files: &[File]) -> Vec<Finding> {
         }
     }
     findings
+}
+
+/// The words of a line that stand in back-ticks.
+fn back_ticked(line: &str) -> impl Iterator<Item = &str> {
+    line.split('`').skip(1).step_by(2)
 }
 
 /// Tests that a line names and no file has.
@@ -90,9 +95,8 @@ fn dead_tests(file: &File, text: &str, files: &[File]) -> Vec<Finding> {
     };
     let mut findings = Vec::new();
     for (index, line) in text.lines().enumerate() {
-        let words: Vec<&str> = line.split('`').skip(1).step_by(2).collect();
         if line.starts_with('|') && line.contains(".rs`: `") {
-            let dead = words.into_iter().filter(|word| is_name(word) && !exists(word));
+            let dead = back_ticked(line).filter(|word| is_name(word) && !exists(word));
             findings.extend(
                 dead.map(|word| file.finding(index + 1, format!("no test is called `{word}`"))),
             );
