@@ -44,6 +44,8 @@ pub enum Verb {
     /// Measure the load generator beside others and a raw-socket client, against an emitter that
     /// keeps its own log, and print the table.
     ClientBench(ClientBench),
+    /// Keep the working tree's server under load, and see whether it holds more and more.
+    Soak(Soak),
     /// Carry out a job of a campaign: what its controller has put into a folder.
     #[command(hide = true)]
     Node(NodeFlags),
@@ -247,6 +249,20 @@ pub struct PeerBench {
     /// Print one JSON document instead of the table.
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub inputs: Inputs,
+}
+
+/// One load follows the other, each answered in full. Between two of them the server's memory,
+/// descriptors and threads are read; those of the last quarter are held against the second's.
+#[derive(Debug, Args)]
+pub struct Soak {
+    /// For how long.
+    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub minutes: u32,
+    /// A file of `suite/models/`; else the first model of the target `cpu`.
+    #[arg(long, value_name = "ID")]
+    pub model: Option<String>,
     #[command(flatten)]
     pub inputs: Inputs,
 }

@@ -55,6 +55,7 @@ pub mod run;
 pub mod serve;
 pub mod server;
 pub mod sides;
+pub mod soak;
 pub mod steps;
 pub mod stop;
 pub mod submit;

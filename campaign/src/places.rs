@@ -74,6 +74,12 @@ impl Places {
         CampaignPlaces { dir: self.root.join("target/peer-bench").join(id) }
     }
 
+    /// What one `soak` works with.
+    #[must_use]
+    pub fn soak(&self, id: &str) -> CampaignPlaces {
+        CampaignPlaces { dir: self.root.join("target/soak").join(id) }
+    }
+
     /// What `client-bench` works with and keeps.
     #[must_use]
     pub fn client_bench(&self) -> PathBuf {

@@ -1,7 +1,7 @@
 //! The records of a registry, grouped as pages need them. Reads through `registry`; knows
 //! nothing of how they are shown.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use registry::diff::cells::Side;
@@ -145,6 +145,8 @@ pub struct Catalog<'a> {
     pub runs: Vec<Run<'a>>,
     /// Published blocks whose every figure is that of an earlier block of the same file: id to id.
     pub twins: BTreeMap<&'a str, &'a str>,
+    /// Ids of the campaigns that labs are.
+    labs: BTreeSet<&'a str>,
 }
 
 /// Reads the folders `roots`, each laid out like `results/`.
@@ -166,7 +168,10 @@ impl<'a> Catalog<'a> {
             registry.runs.iter().map(|stored| Run::new(stored, registry)).collect();
         runs.sort_by(|a, b| a.record.id.cmp(&b.record.id).then_with(|| a.path.cmp(b.path)));
         let twins = twins(&registry.runs);
-        Self { registry, runs, twins }
+        let campaigns = registry.campaigns.iter().map(|stored| &stored.record);
+        let labs = campaigns.filter(|campaign| campaign.lab.is_some());
+        let labs = labs.map(|campaign| campaign.id.as_str()).collect();
+        Self { registry, runs, twins, labs }
     }
 
     /// Path and root of every record's file.
@@ -184,6 +189,15 @@ impl<'a> Catalog<'a> {
     #[must_use]
     pub fn runs_where(&self, test: impl Fn(&RunRecord) -> bool) -> Vec<&Run<'a>> {
         self.runs.iter().filter(|run| test(run.record)).collect()
+    }
+
+    /// Whether a run is one of those by which engines are held against each other: no block that
+    /// another repeats, and no option that a lab tried, which stands on the lab's own page.
+    #[must_use]
+    pub fn is_contender(&self, run: &RunRecord) -> bool {
+        let of_lab = |id: &str| self.labs.contains(id);
+        !self.twins.contains_key(run.id.as_str())
+            && !run.campaign.as_ref().is_some_and(|campaign| of_lab(&campaign.id))
     }
 
     /// Every distinct name that `read` finds, in the order in which people count.

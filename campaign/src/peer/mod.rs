@@ -147,7 +147,10 @@ fn peers(world: &World) -> Result<Vec<String>, Stop> {
 }
 
 /// One model under the scenario that is served.
-fn cell(world: &World, model: Option<&str>) -> Result<Cell, Stop> {
+///
+/// # Errors
+/// There is no such model, or it has random weights.
+pub fn cell(world: &World, model: Option<&str>) -> Result<Cell, Stop> {
     let targets = world.catalog.targets()?;
     let first = targets.get(TARGET).and_then(|target| target.models.first());
     let model = model.or(first.map(|model| model.id.as_str())).ok_or_else(|| {
@@ -287,8 +290,9 @@ impl Comparison<'_> {
     }
 }
 
-/// Why a run gave no figures to compare.
-fn failed(engine: &str, record: &RunRecord) -> PeerError {
+/// Why a run gave no figures.
+#[must_use]
+pub fn failed(engine: &str, record: &RunRecord) -> PeerError {
     let said = record.failure.as_ref().map(|failure| failure.message.as_str());
     let (what, log) = said
         .and_then(|said| said.split_once('\n'))

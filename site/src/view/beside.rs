@@ -131,13 +131,13 @@ fn reports(runs: &[&Run]) -> Vec<Related> {
     found.into_iter().map(related).collect()
 }
 
-/// The runs of each engine's latest release; of published blocks, those that repeat no other.
+/// The runs of each engine's latest release that engines are compared by.
 fn latest<'a, 'b>(catalog: &'a Catalog<'b>, model: &str, hardware: &str) -> Vec<&'a Run<'b>> {
-    let runs =
-        catalog.runs_where(|record| record.model.id == model && record.hardware.id == hardware);
-    let mut latest: Vec<&Run> = catalog::latest_releases(&runs).into_values().flatten().collect();
-    latest.retain(|run| !catalog.twins.contains_key(run.record.id.as_str()));
-    latest
+    let runs = catalog.runs_where(|record| {
+        let here = record.model.id == model && record.hardware.id == hardware;
+        here && catalog.is_contender(record)
+    });
+    catalog::latest_releases(&runs).into_values().flatten().collect()
 }
 
 /// The rows of engines and configurations: what was measured here before what others claim.

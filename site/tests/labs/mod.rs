@@ -236,7 +236,7 @@ fn a_large_lab_with_hostile_names_is_cut_into_whole_pages() {
     file.question = attack.to_owned();
     file.profiles.extend(["lab-long-context-lite", "lab-generation-heavy-lite"].map(str::to_owned));
     file.axes.clear();
-    for axis in 0..12 {
+    for axis in 0..48 {
         let option = |option| schema::lab::LabOption {
             name: format!("{option}"),
             flags: vec![format!("--flag-{axis}={attack}{option}")],
@@ -257,7 +257,7 @@ fn a_large_lab_with_hostile_names_is_cut_into_whole_pages() {
     let (_guard, out) = built(&registry);
     assert_whole("hostile lab", &out);
     let folder = out.join("lab/made-up").join(&registry.campaigns[0].record.id);
-    assert!(folder.join("2/index.html").exists(), "12 options under four profiles fill two pages");
+    assert!(folder.join("2/index.html").exists(), "48 options under four profiles fill two pages");
     let text = std::fs::read_to_string(folder.join("index.html")).expect("a page");
     assert!(!text.contains("<script>alert"), "a name became markup");
     let mut empty = gain();

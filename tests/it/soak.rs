@@ -1,0 +1,29 @@
+//! A server that is asked again and again holds no more than at first.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use tests::clone::{Clone, path_with};
+use tests::inputs::{CONVERSATIONS, MODEL, cached};
+use tests::program::{built, wait};
+
+#[test]
+fn extra_a_minute_of_load_leaves_a_server_as_it_was() {
+    let (Some(_), Some(_)) = (cached(MODEL), cached(CONVERSATIONS)) else { return };
+    let clone = Clone::of_this_repository(&[]);
+    let target = clone.root().join("target");
+    // The working tree is the one that these tests were built from.
+    let cargo = format!(
+        "mkdir -p \"$CARGO_TARGET_DIR/release\"\ncp '{}' \"$CARGO_TARGET_DIR/release/redline\"",
+        built("redline").display()
+    );
+    let path = path_with(&target, &[("cargo", &cargo)]);
+    let mut soak = clone.program("redline-campaign", &["soak", "--minutes", "1"]);
+    soak.env("PATH", path).env("CARGO_TARGET_DIR", &target);
+    let soak = soak.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    let ended = wait(soak, Duration::from_mins(10)).expect_code(0);
+    assert!(ended.stdout.contains("holds no more"), "{}\n{}", ended.stdout, ended.stderr);
+    let loads = ended.stderr.lines().filter(|line| line.contains("] load ")).count();
+    assert!(loads >= 8, "{}", ended.stderr);
+    assert_eq!(clone.processes(), [], "a process is left");
+}
