@@ -19,7 +19,9 @@ use campaign::redact::Identity;
 use campaign::stop::Stop;
 use campaign::tools::Tools;
 use campaign::world::{Clock, Programs, World};
-use campaign::{clients, fetch, ingest, kernels, lab, node, peer, proof, release_bench, serve, soak};
+use campaign::{
+    clients, fetch, ingest, kernels, lab, node, peer, proof, release_bench, serve, soak,
+};
 use clap::Parser;
 use etcetera::BaseStrategy;
 use schema::exit::Exit;
