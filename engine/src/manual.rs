@@ -2,7 +2,7 @@
 //! Part of the program alone: whoever uses the library has a command line of their own.
 
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -30,8 +30,11 @@ impl Manual {
         match self {
             Self::Completions { shell } => {
                 let name = program.get_name().to_owned();
-                clap_complete::generate(shell, &mut program, name, &mut io::stdout());
-                ExitCode::SUCCESS
+                let mut script = Vec::new();
+                clap_complete::generate(shell, &mut program, name, &mut script);
+                // Whoever reads may stop early.
+                let told = io::stdout().write_all(&script);
+                told.map_or(ExitCode::from(ENVIRONMENT), |()| ExitCode::SUCCESS)
             }
             Self::Man { folder } => match write_pages(program, &folder) {
                 Ok(()) => ExitCode::SUCCESS,
