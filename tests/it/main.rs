@@ -17,4 +17,5 @@ mod registry;
 mod serving;
 mod soak;
 mod stages;
+mod upgrade;
 mod whole_way;
