@@ -37,7 +37,7 @@ pub fn tell(
     let of = (ready.plan.campaign.as_str(), overlay.as_path());
     world.console.answer("");
     let answer = question::next(registry, lab, of)?;
-    world.console.answer(answer.text.trim_end());
+    world.console.answer(&answer.text);
     world.console.answer("");
     let recommended = match answer.next {
         Next::Conclusion(found) => found.recommended,
