@@ -34,7 +34,6 @@ const SILENCES: u32 = 10;
 const LOG_LINES: usize = 12;
 
 /// A campaign whose jobs are carried out.
-#[expect(missing_debug_implementations, reason = "an executor need not have one")]
 pub struct Drive<'a> {
     pub world: &'a World,
     pub executor: &'a dyn Executor,
@@ -352,5 +351,4 @@ impl<'a> Drive<'a> {
 }
 
 #[cfg(test)]
-#[path = "drive_tests.rs"]
 mod tests;

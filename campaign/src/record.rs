@@ -289,5 +289,4 @@ fn is_null_at(value: &Value, path: &str) -> bool {
 }
 
 #[cfg(test)]
-#[path = "record_tests.rs"]
 mod tests;

@@ -2,8 +2,11 @@
 //! and compared. The only package that knows git.
 //!
 //! Reading order: [`layout`] (what lies where), [`storage`] (rules over one file), [`store`] (a
-//! whole registry as data), [`survey`] and [`index`] (a large one quickly), [`record`] (adding to it), [`check`] and [`history`] (is it sound),
-//! [`events`] (what was said about records afterwards), [`summary`] and [`diff`] (what it says).
+//! whole registry as data), [`survey`] and [`index`] (a large one quickly), [`record`] and
+//! [`commit`] (adding to it), [`sync`] (two clones become one line), [`check`] and `history` (is it
+//! sound), [`events`] (what was said about records afterwards), [`summary`], [`diff`], [`trend`],
+//! [`best`] and [`lab`] (what it says), [`import`] and [`export`] (figures of others, and ours for
+//! them).
 
 pub mod best;
 pub mod check;
@@ -14,16 +17,16 @@ pub mod events;
 pub mod examine;
 pub mod export;
 pub mod finding;
-pub mod folder;
+mod folder;
 pub mod groups;
-pub mod history;
+mod history;
 pub mod import;
 pub mod index;
 pub mod lab;
-pub mod landing;
+mod landing;
 pub mod layout;
 pub mod list;
-pub mod lock;
+mod lock;
 pub mod readme;
 pub mod record;
 pub mod release;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tests::clone::{Clone, path_with};
 use tests::inputs::{CONVERSATIONS, cached, files_under};
-use tests::program::{Ended, built, run, system, until, wait};
+use tests::program::{Ended, built, run, system, until, wait, while_running};
 use tests::slurm::Cluster;
 
 /// Model of the campaigns: one that answers at once, or another that `REDLINE_CLUSTER_MODEL` names,
@@ -289,8 +289,10 @@ fn extra_a_dead_node_and_a_dead_controller_change_nothing_in_the_registry() {
     drop(quiet);
 
     let disturbed = Campaign::new(&cluster, (&releases, &source), WHOLE);
-    let controller = disturbed.start(&[]);
-    until("runs on both nodes", || (disturbed.measuring() == 2).then_some(()));
+    let mut controller = disturbed.start(&[]);
+    while_running(&mut controller, "runs on both nodes", || {
+        (disturbed.measuring() == 2).then_some(())
+    });
     kill(controller);
     let Campaign { clone, path, .. } = disturbed;
     cluster.kill_node("node2");
@@ -314,8 +316,10 @@ fn extra_jobs_that_the_scheduler_has_forgotten_are_known_by_its_accounts() {
     let source = with_releases(&releases);
 
     let campaign = Campaign::new(&cluster, (&releases, &source), SHORT);
-    let controller = campaign.start(&[]);
-    until("runs on both nodes", || (campaign.measuring() == 2).then_some(()));
+    let mut controller = campaign.start(&[]);
+    while_running(&mut controller, "runs on both nodes", || {
+        (campaign.measuring() == 2).then_some(())
+    });
     kill(controller);
     until("the end of both jobs", || (campaign.ended() == 2).then_some(()));
     let jobs = campaign.submitted();

@@ -1,7 +1,10 @@
 //! What the documents promise on the command line exists.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
 use tests::clone::repository;
-use tests::program::{built, command, run};
+use tests::program::{Ended, built, command, run, system};
 
 const PROGRAMS: [&str; 7] = [
     "redline",
@@ -52,6 +55,136 @@ fn every_program_explains_itself() {
         let ended = run(&mut command(&built(program), &repository(), &["--help"])).expect_code(0);
         assert!(ended.stdout.to_lowercase().contains("usage"), "{program}:\n{}", ended.stdout);
     }
+}
+
+/// A command as a document shows it.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Shown {
+    /// `xtask`, or one of [`PROGRAMS`].
+    program: String,
+    verb: String,
+    /// The word behind the verb, which may be a verb of it.
+    next: Option<String>,
+    flags: BTreeSet<String>,
+}
+
+impl Shown {
+    /// Reads a line of code or a word in back-ticks; none where it is no command of ours.
+    fn read(code: &str) -> Option<Self> {
+        let code = code.trim().strip_prefix("cargo ").unwrap_or(code.trim());
+        let code = code.split(" # ").next()?;
+        let mut words = code.split(|c: char| c.is_whitespace() || "[]|(),;".contains(c));
+        let program = words.next().filter(|word| *word == "xtask" || PROGRAMS.contains(word))?;
+        let plain = |word: &&str| {
+            word.bytes().all(|b| b.is_ascii_lowercase() || b == b'-') && !word.starts_with('-')
+        };
+        let mut words = words.filter(|word| !word.is_empty()).peekable();
+        let verb = words.next().filter(plain)?.to_owned();
+        let next = words.peek().copied().filter(plain).map(str::to_owned);
+        // What comes after `--` alone is for the program that this one starts.
+        let own = words.take_while(|word| *word != "--");
+        let flags = own.filter(|word| word.starts_with('-') && word.len() > 1);
+        let flags = flags.filter_map(|flag| flag.split('=').next()).map(str::to_owned).collect();
+        Some(Self { program: program.to_owned(), verb, next, flags })
+    }
+
+    /// Every help that may tell of it; none where no program has the verb.
+    fn helps(&self) -> Vec<String> {
+        let mut helps = Vec::new();
+        let mut programs = vec![self.program.as_str()];
+        if self.program == "xtask" {
+            let own = help("xtask", &[]).stdout;
+            if !lists(&own, &self.verb) {
+                return helps;
+            }
+            helps.push(own);
+            programs = vec!["redline-campaign", "redline-results"];
+        }
+        let verb = [self.verb.as_str()];
+        let both: Vec<&str> = verb.into_iter().chain(self.next.as_deref()).collect();
+        for program in programs {
+            for verbs in [&verb[..], &both] {
+                let ended = help(program, verbs);
+                helps.extend((ended.code == Some(0)).then_some(ended.stdout));
+            }
+        }
+        helps
+    }
+}
+
+/// Whether a help has a line for `verb`.
+fn lists(help: &str, verb: &str) -> bool {
+    let lines = help.lines().filter_map(|line| line.strip_prefix("  ")?.split("  ").next());
+    lines.flat_map(words).any(|word| word == verb)
+}
+
+fn help(program: &str, verbs: &[&str]) -> Ended {
+    let words = [verbs, &["--help"]].concat();
+    run(&mut command(&built(program), &repository(), &words))
+}
+
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !c.is_ascii_alphanumeric() && c != '-')
+}
+
+/// The commands of a document: words in back-ticks, and lines that are fenced or set in by four.
+fn commands(text: &str) -> BTreeSet<Shown> {
+    let mut fenced = false;
+    let mut found = BTreeSet::new();
+    for line in text.lines() {
+        fenced ^= line.starts_with("```");
+        if fenced || line.starts_with("    ") {
+            found.extend(Shown::read(line));
+        } else {
+            found.extend(line.split('`').skip(1).step_by(2).filter_map(Shown::read));
+        }
+    }
+    found
+}
+
+/// Tracked Markdown that speaks of today's tree; what is rendered from records does not.
+fn documents() -> Vec<String> {
+    let git = system("git").expect("git");
+    let listed = run(&mut command(&git, &repository(), &["ls-files", "*.md"])).expect_code(0);
+    let others = ["results", "templates", "site/cases", "CHANGELOG.md"];
+    let ours = |path: &&str| !others.iter().any(|other| Path::new(path).starts_with(other));
+    listed.stdout.lines().filter(ours).map(str::to_owned).collect()
+}
+
+#[test]
+fn every_command_in_a_document_exists_with_its_flags() {
+    let mut shown: BTreeMap<Shown, String> = BTreeMap::new();
+    for path in documents() {
+        let text = std::fs::read_to_string(repository().join(&path)).expect("readable");
+        shown.extend(commands(&text).into_iter().map(|command| (command, path.clone())));
+    }
+    assert!(shown.len() > 50, "the documents show more commands than {}", shown.len());
+    let mut wrong = Vec::new();
+    for (command, path) in &shown {
+        let helps = command.helps();
+        let known: BTreeSet<&str> = helps.iter().flat_map(|help| words(help)).collect();
+        if helps.is_empty() {
+            wrong.push(format!("{path}: `{} {}`", command.program, command.verb));
+        }
+        let unknown = command.flags.iter().filter(|flag| !known.contains(flag.as_str()));
+        wrong.extend(unknown.map(|flag| {
+            format!("{path}: `{} {}` has no flag `{flag}`", command.program, command.verb)
+        }));
+    }
+    assert_eq!(wrong, [] as [String; 0]);
+}
+
+#[test]
+fn a_command_is_read_with_its_flags() {
+    let read = |code| Shown::read(code).expect("a command");
+    let shown = read("cargo xtask gpu-proof pack --proof=x [--worktree] -- --own # why --not");
+    assert_eq!((shown.program.as_str(), shown.verb.as_str()), ("xtask", "gpu-proof"));
+    assert_eq!(shown.next.as_deref(), Some("pack"));
+    assert_eq!(shown.flags.iter().collect::<Vec<_>>(), ["--proof", "--worktree"]);
+    assert_eq!(read("redline bench MODEL -p 512").flags.len(), 1);
+    assert_eq!(Shown::read("redline-bench"), None);
+    assert_eq!(Shown::read("cargo xtask --help"), None);
+    assert_eq!(Shown::read("cargo test --release"), None);
 }
 
 #[test]

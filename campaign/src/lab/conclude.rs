@@ -36,9 +36,10 @@ pub fn tell(
     let overlay = journal.places().overlay();
     let of = (ready.plan.campaign.as_str(), overlay.as_path());
     world.console.answer("");
-    world.console.answer(question::said(registry, lab, of)?.trim_end());
+    let answer = question::next(registry, lab, of)?;
+    world.console.answer(&answer.text);
     world.console.answer("");
-    let recommended = match question::next(registry, lab, of)? {
+    let recommended = match answer.next {
         Next::Conclusion(found) => found.recommended,
         Next::Round(_) => {
             world.console.note("the lab did not come to its end: nothing is recommended yet");

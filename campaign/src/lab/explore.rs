@@ -94,7 +94,7 @@ impl<'a> Explore<'a> {
         let ready = ready(self.journal);
         let registry = registry(self.world, &ready.registry);
         let overlay = self.journal.places().overlay();
-        match question::next(&registry, lab(ready), (&ready.plan.campaign, &overlay))? {
+        match question::next(&registry, lab(ready), (&ready.plan.campaign, &overlay))?.next {
             Next::Round(round) => Ok(Some(round)),
             Next::Conclusion(_) => Ok(None),
         }

@@ -14,7 +14,15 @@ use crate::tools::{RESULTS, ToolError};
 
 const VERB: &str = "lab";
 
-/// What a lab does next.
+/// What a lab does next, or has found.
+#[derive(Debug, Deserialize)]
+pub struct Answer {
+    /// The same for people.
+    pub text: String,
+    #[serde(flatten)]
+    pub next: Next,
+}
+
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Next {
@@ -45,33 +53,12 @@ pub fn next(
     registry: &Registry<'_>,
     lab: &ReadyLab,
     (campaign, overlay): (&str, &Path),
-) -> Result<Next, Stop> {
-    read(registry, |command| of_campaign(command, registry, lab, (campaign, overlay)))
-}
-
-/// What a lab has found, for people.
-///
-/// # Errors
-/// The registry's tool fails.
-pub fn said(registry: &Registry<'_>, lab: &ReadyLab, of: (&str, &Path)) -> Result<String, Stop> {
-    let mut command = registry.tools.results(VERB);
-    of_campaign(&mut command, registry, lab, of);
-    let answer = process::capture(&mut command, registry.interrupt)?;
-    match answer.status.success() {
-        true => Ok(answer.stdout),
-        false => Err(refused(&answer)),
-    }
-}
-
-fn of_campaign<'a>(
-    command: &'a mut std::process::Command,
-    registry: &Registry<'_>,
-    lab: &ReadyLab,
-    (campaign, overlay): (&str, &Path),
-) -> &'a mut std::process::Command {
-    command.arg(&lab.path).args(["--campaign", campaign]);
-    command.args(["--runs-max", &lab.asked.runs_max.to_string()]);
-    command.arg("--registry").arg(registry.dir).arg("--overlay").arg(overlay)
+) -> Result<Answer, Stop> {
+    read(registry, |command| {
+        command.arg(&lab.path).args(["--campaign", campaign]);
+        command.args(["--runs-max", &lab.asked.runs_max.to_string()]);
+        command.arg("--registry").arg(registry.dir).arg("--overlay").arg(overlay)
+    })
 }
 
 fn read<T: DeserializeOwned>(
@@ -82,7 +69,8 @@ fn read<T: DeserializeOwned>(
     tell(&mut command).args(["--format", "json"]);
     let answer = process::capture(&mut command, registry.interrupt)?;
     if !answer.status.success() {
-        return Err(refused(&answer));
+        eprint!("{}", answer.stderr);
+        return Err(ended(RESULTS, VERB, answer.status));
     }
     let unreadable = |error: serde_json::Error| ToolError::Answer {
         name: RESULTS,
@@ -90,9 +78,4 @@ fn read<T: DeserializeOwned>(
         detail: error.to_string(),
     };
     Ok(serde_json::from_str(&answer.stdout).map_err(unreadable)?)
-}
-
-fn refused(answer: &process::Written) -> Stop {
-    eprint!("{}", answer.stderr);
-    ended(RESULTS, VERB, answer.status)
 }

@@ -5,10 +5,11 @@ use std::fs;
 use anyhow::Context as _;
 use registry::Registry;
 use registry::diff::policy;
-use registry::lab::{self, LabTooSmall, next};
+use registry::lab::{self, LabTooSmall, Next, next};
 use schema::exit::Exit;
 use schema::lab::parse;
 use schema::run::RunRecord;
+use serde::Serialize;
 
 use crate::cli::{Format, LabArguments};
 
@@ -37,11 +38,20 @@ pub fn run(given: &LabArguments) -> anyhow::Result<Exit> {
     };
     let runs = loaded.standing().map(|run| &run.record).filter(of_lab);
     let next = next(&lab, &policy, runs_max, runs);
+    let text = lab::text::text(&lab, &next);
     crate::print(&match given.format {
-        Format::Json => crate::json(&next)?,
-        _ => lab::text::text(&lab, &next),
+        Format::Json => crate::json(&Answer { next: &next, text })?,
+        _ => text,
     })?;
     Ok(Exit::Well)
+}
+
+/// The answer for programs, with what people are told: who acts on it and shows it asks once.
+#[derive(Serialize)]
+struct Answer<'a> {
+    #[serde(flatten)]
+    next: &'a Next,
+    text: String,
 }
 
 /// All runs, without what only their pages show.

@@ -376,6 +376,7 @@ fn a_lab_is_asked_for_its_next_round_until_it_concludes() {
     let mut stages = Vec::new();
     loop {
         let next: serde_json::Value = serde_json::from_str(&ask("json")).unwrap();
+        assert_eq!(next["text"], ask("text").trim_end(), "programs are told what people are");
         let Some(round) = next.get("round") else { break };
         let round: Round = serde_json::from_value(round.clone()).unwrap();
         stages.push(round.stage);

@@ -68,8 +68,8 @@ impl FrontierView {
     /// The frontiers of `model`: the latest release of each engine on each hardware.
     #[must_use]
     pub fn new(catalog: &Catalog, model: &str) -> Self {
-        let runs = catalog
-            .runs_where(|record| record.model.id == model && catalog.is_contender(record));
+        let runs =
+            catalog.runs_where(|record| record.model.id == model && catalog.is_contender(record));
         let mut loads: BTreeMap<String, Vec<(ReleaseKey, Cell)>> = BTreeMap::new();
         for (key, runs) in catalog::latest_releases(&runs) {
             for cell in catalog::cells(&runs) {

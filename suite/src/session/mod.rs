@@ -15,7 +15,7 @@ use schema::measurement::Measurement;
 use schema::run::{Failure, Phase, ScenarioFacts};
 use schema::scenario::{Arrival, CacheState, Connections, Scenario};
 
-pub use correctness::{Reference, ReferenceError};
+pub use correctness::Reference;
 pub use record::unfinished;
 
 use crate::client::control::Server;

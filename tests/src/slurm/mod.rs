@@ -125,14 +125,16 @@ impl Cluster {
     /// Starts the controller, with what it had saved.
     ///
     /// # Panics
-    /// It does not answer.
+    /// It ends, or does not answer.
     #[track_caller]
     pub fn start_controller(&mut self) {
-        self.controller = Some(Daemon::start(self.root(), "slurmctld", &["-D"]));
+        let mut controller = Daemon::start(self.root(), "slurmctld", &["-D"]);
         until("the controller's answer", || {
+            assert!(controller.runs(), "slurmctld ended");
             let asked = run(&mut self.tool("scontrol", &["ping"]));
             (asked.code == Some(0)).then_some(())
         });
+        self.controller = Some(controller);
     }
 
     /// Ends the controller as a crash does: it saves nothing.

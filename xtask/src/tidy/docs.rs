@@ -1,23 +1,27 @@
-//! The documents: the landing page's length, paths that exist, an index that is complete.
+//! The documents: the landing page's length, paths and links that exist, tests that are called so,
+//! an index that is complete.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Component, Path, PathBuf};
 
 use super::{File, Finding};
 
 /// The landing page fits two screens.
 const README_LINES_MAX: usize = 80;
 
-/// Documents whose paths in back-ticks must exist.
-const MAPS: &[&str] = &["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/STYLE.md"];
+/// Markdown that does not speak of today's tree: rendered from records, true of a release, or what
+/// a test expects.
+const NO_DOCUMENTS: &[&str] = &["CHANGELOG.md", "results", "site/cases", "templates"];
 
 /// Documents whose claims name the tests that hold them, in the same line as a file of tests.
 const CLAIMS: &[&str] = &["docs/METHOD.md", "docs/SECURITY.md"];
 
 pub fn check(files: &[File]) -> Vec<Finding> {
+    let tree = tree(files);
     let mut findings = Vec::new();
-    for file in files {
+    for file in files.iter().filter(|file| is_document(file)) {
         let Some(text) = &file.text else { continue };
+        findings.extend(dead_paths(file, text, &tree));
         if file.path == Path::new("README.md") && text.lines().count() > README_LINES_MAX {
             findings
                 .push(file.finding(README_LINES_MAX + 1, "the landing page has 80 lines at most"));
@@ -25,11 +29,7 @@ pub fn check(files: &[File]) -> Vec<Finding> {
         if file.path == Path::new("docs/README.md") {
             findings.extend(missing_in_index(file, text, files));
         }
-        if MAPS.iter().any(|map| file.path == Path::new(map)) {
-            findings.extend(dead_paths(file, text, files));
-        }
         if CLAIMS.iter().any(|claims| file.path == Path::new(claims)) {
-            findings.extend(dead_paths(file, text, files));
             findings.extend(dead_tests(file, text, files));
         }
     }
@@ -49,31 +49,62 @@ fn missing_in_index(index: &File, text: &str, files: &[File]) -> Vec<Finding> {
         .collect()
 }
 
-/// Back-ticked words that look like paths of the tree and are none.
-fn dead_paths(file: &File, text: &str, files: &[File]) -> Vec<Finding> {
-    let tops: BTreeSet<_> = files
-        .iter()
-        .filter_map(|file| file.path.components().next())
-        .map(|top| top.as_os_str().to_owned())
-        .collect();
-    // What lies under `results/` is added by campaigns, to a registry that may still be empty.
-    let exists = |path: &str| {
-        path.starts_with("results/") || files.iter().any(|file| file.path.starts_with(path))
-    };
+fn is_document(file: &File) -> bool {
+    file.path.extension().is_some_and(|e| e == "md") && !NO_DOCUMENTS.iter().any(|n| file.under(n))
+}
+
+/// Every file and folder.
+fn tree(files: &[File]) -> BTreeSet<&Path> {
+    files.iter().flat_map(|file| file.path.ancestors()).collect()
+}
+
+/// Links, and back-ticked words that look like paths of the tree, that lead nowhere. A path begins
+/// at the root or beside its document.
+fn dead_paths(file: &File, text: &str, tree: &BTreeSet<&Path>) -> Vec<Finding> {
+    let folder = file.path.parent().unwrap_or(Path::new(""));
     let mut findings = Vec::new();
     for (index, line) in text.lines().enumerate() {
-        for word in back_ticked(line) {
-            let path = word.trim_end_matches('/');
-            let plain = path.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-".contains(&b));
-            let top = path.split('/').next().unwrap_or_default();
-            let looks_like_path =
-                plain && path.contains('/') && tops.contains(Path::new(top).as_os_str());
-            if looks_like_path && !exists(path) {
-                findings.push(file.finding(index + 1, format!("`{word}` does not exist")));
-            }
-        }
+        let links = links(line).filter(|link| !tree.contains(&*normal(&folder.join(link))));
+        let words = back_ticked(line).filter(|word| is_dead(word, folder, tree));
+        findings.extend(
+            links
+                .chain(words)
+                .map(|path| file.finding(index + 1, format!("`{path}` does not exist"))),
+        );
     }
     findings
+}
+
+/// Whether a word begins as a path of the tree does, and is none.
+fn is_dead(word: &str, folder: &Path, tree: &BTreeSet<&Path>) -> bool {
+    let path = Path::new(word.trim_end_matches('/'));
+    let plain = word.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-".contains(&b));
+    let mut parts = path.components();
+    let (Some(top), Some(_)) = (parts.next(), parts.next()) else { return false };
+    let bases = [Path::new(""), folder];
+    let begins = bases.iter().any(|base| tree.contains(&*base.join(top)));
+    // What lies under `results/` is added by campaigns, to a registry that may still be empty.
+    let may_be_absent = path.starts_with("results");
+    plain && begins && !may_be_absent && !bases.iter().any(|base| tree.contains(&*base.join(path)))
+}
+
+/// What a line links to in the tree.
+fn links(line: &str) -> impl Iterator<Item = &str> {
+    let targets = line.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    let paths = targets.filter_map(|target| target.split('#').next());
+    paths.filter(|path| !path.is_empty() && !path.contains("://"))
+}
+
+/// The same place without steps up.
+fn normal(path: &Path) -> PathBuf {
+    let mut normal = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => drop(normal.pop()),
+            part => normal.push(part),
+        }
+    }
+    normal
 }
 
 /// The words of a line that stand in back-ticks.
@@ -119,6 +150,25 @@ mod tests {
         assert_eq!(
             messages(&check(&files)),
             ["ARCHITECTURE.md:1: `engine/src/gone.rs` does not exist"]
+        );
+    }
+
+    #[test]
+    fn paths_may_begin_beside_their_document_and_links_have_to() {
+        let page = "`src/a.rs` `engine/src/a.rs` `/health` `target/x` [d](../docs/D.md#x)\n\
+                    `src/b.rs` [d](docs/D.md) [out](https://example.org/x)\n";
+        let files = [
+            file("engine/README.md", page),
+            file("engine/src/a.rs", ""),
+            file("docs/D.md", ""),
+            file("results/pages/old.md", "`engine/src/b.rs`"),
+        ];
+        assert_eq!(
+            messages(&check(&files)),
+            [
+                "engine/README.md:2: `docs/D.md` does not exist",
+                "engine/README.md:2: `src/b.rs` does not exist"
+            ]
         );
     }
 

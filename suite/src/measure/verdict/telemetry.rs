@@ -3,32 +3,26 @@
 use audit::rules::{
     STEAL_SHARE_MAX, STEAL_WALL_US_MIN, THROTTLED_SHARE_MAX, counts_stray, held_down,
 };
-use schema::run::{Telemetry, ValidityVerdict};
+use schema::run::Telemetry;
 
 use super::{Findings, Judged, Reason};
 
-pub(super) const SERVER_COUNT: Reason = Reason {
-    id: "server-count",
-    verdict: ValidityVerdict::Degraded,
-    when: "the server's counter of output tokens grew by 1 % and 16 tokens more or less than its \
-           answers hold: others used it, or it counts otherwise",
-};
-pub(super) const STEAL: Reason = Reason {
-    id: "steal",
-    verdict: ValidityVerdict::Degraded,
-    when: "the hypervisor gave others more than 2 % of the cores' time (in a run of 1 s or more)",
-};
-pub(super) const THROTTLED: Reason = Reason {
-    id: "throttled",
-    verdict: ValidityVerdict::Degraded,
-    when: "heat or the hardware held a GPU's clocks down at more than 1 % of the looks",
-};
-pub(super) const POWER_LIMITED: Reason = Reason {
-    id: "power-limited",
-    // A note: the limit is a setting of the machine, and stands in the record.
-    verdict: ValidityVerdict::Valid,
-    when: "a GPU was at its power limit at more than 1 % of the looks",
-};
+pub(super) const SERVER_COUNT: Reason = Reason::degraded(
+    "server-count",
+    "the server's counter of output tokens grew by 1 % and 16 tokens more or less than its \
+     answers hold: others used it, or it counts otherwise",
+);
+pub(super) const STEAL: Reason = Reason::degraded(
+    "steal",
+    "the hypervisor gave others more than 2 % of the cores' time (in a run of 1 s or more)",
+);
+pub(super) const THROTTLED: Reason = Reason::degraded(
+    "throttled",
+    "heat or the hardware held a GPU's clocks down at more than 1 % of the looks",
+);
+// The limit is a setting of the machine, and stands in the record.
+pub(super) const POWER_LIMITED: Reason =
+    Reason::note("power-limited", "a GPU was at its power limit at more than 1 % of the looks");
 
 impl Findings {
     pub(super) fn telemetry(&mut self, run: &Judged<'_>) {
