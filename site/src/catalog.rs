@@ -195,9 +195,11 @@ impl<'a> Catalog<'a> {
     /// another repeats, and no option that a lab tried, which stands on the lab's own page.
     #[must_use]
     pub fn is_contender(&self, run: &RunRecord) -> bool {
-        let of_lab = |id: &str| self.labs.contains(id);
-        !self.twins.contains_key(run.id.as_str())
-            && !run.campaign.as_ref().is_some_and(|campaign| of_lab(&campaign.id))
+        !self.twins.contains_key(run.id.as_str()) && !self.is_of_lab(run)
+    }
+
+    fn is_of_lab(&self, run: &RunRecord) -> bool {
+        run.campaign.as_ref().is_some_and(|campaign| self.labs.contains(campaign.id.as_str()))
     }
 
     /// Every distinct name that `read` finds, in the order in which people count.
@@ -209,14 +211,28 @@ impl<'a> Catalog<'a> {
         names
     }
 
-    /// Runs by release and hardware.
+    /// Runs by release and hardware, without those of labs, whose options stand on their own pages.
+    /// A release that nothing else measured has those of its own flags.
     #[must_use]
     pub fn releases(&self) -> BTreeMap<ReleaseKey, Vec<&Run<'a>>> {
         let mut releases: BTreeMap<ReleaseKey, Vec<&Run<'a>>> = BTreeMap::new();
         for run in &self.runs {
             releases.entry(ReleaseKey::of(run.record)).or_default().push(run);
         }
+        for runs in releases.values_mut() {
+            let of_own_flags =
+                |run: &RunRecord| run.server.as_ref().is_none_or(|server| server.variant.is_none());
+            prefer(runs, |run| !self.is_of_lab(run) || of_own_flags(run));
+            prefer(runs, |run| !self.is_of_lab(run));
+        }
         releases
+    }
+}
+
+/// Leaves the runs that pass `test`, where some do.
+fn prefer(runs: &mut Vec<&Run>, test: impl Fn(&RunRecord) -> bool) {
+    if runs.iter().any(|run| test(run.record)) {
+        runs.retain(|run| test(run.record));
     }
 }
 

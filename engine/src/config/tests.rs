@@ -131,10 +131,10 @@ fn defaults_are_those_of_the_device_that_computes() {
         (config.max_prefill_token_num.value, config.max_batch_size.value)
     };
     let defaults = |line: &str| on(1, line);
-    assert_eq!(on(2, "--tp 2"), (8192, 512));
+    assert_eq!(on(2, "--tp 2"), (8192, 1024));
     assert_eq!(on(0, ""), (512, 128));
-    assert_eq!(defaults(""), (8192, 512));
-    assert_eq!(defaults("--device cuda --kv-dtype fp8"), (8192, 512));
+    assert_eq!(defaults(""), (8192, 1024));
+    assert_eq!(defaults("--device cuda --kv-dtype fp8"), (8192, 1024));
     for of_cpu in ["--device cpu", "--tp 2", "--dtype f32", "--kv-dtype f16"] {
         assert_eq!(defaults(of_cpu), (512, 128), "{of_cpu}");
     }

@@ -72,16 +72,13 @@ impl AcrossView {
     /// The view of `engine` at `release`.
     #[must_use]
     pub fn new(catalog: &Catalog, judged: &Judged, engine: &str, release: &str) -> Self {
-        let of = |record: &schema::run::RunRecord| {
-            record.engine.name == engine && record.engine.release == release
-        };
-        let runs = catalog.runs_where(of);
         let mut keys: Vec<(ReleaseKey, Vec<&Run>)> = catalog
             .releases()
             .into_iter()
             .filter(|(key, _)| key.engine == engine && key.release == release)
             .collect();
         keys.sort_by(|(a, _), (b, _)| order::natural(&a.hardware, &b.hardware));
+        let runs: Vec<&Run> = keys.iter().flat_map(|(_, runs)| runs).copied().collect();
         let mut failures: Vec<FailureRow> =
             keys.iter().flat_map(|(key, runs)| health::failures_of(key, runs)).collect();
         let more_failures = failures.len().saturating_sub(FAILURES_MAX);

@@ -311,7 +311,8 @@ fn extent(runs: &[&Run]) -> String {
 /// The latest release of each engine on `hardware`.
 #[must_use]
 pub fn latest_on(catalog: &Catalog, hardware: &str) -> HardwareView {
-    let runs = catalog.runs_where(|record| record.hardware.id == hardware);
+    let here = catalog.releases().into_iter().filter(|(key, _)| key.hardware == hardware);
+    let runs: Vec<&Run> = here.flat_map(|(_, runs)| runs).collect();
     let latest = catalog::latest_releases(&runs);
     let shown: Vec<&Run> = latest.values().flatten().copied().collect();
     let engine = |(key, runs): (&ReleaseKey, &Vec<&Run>)| Latest {

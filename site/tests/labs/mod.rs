@@ -1,12 +1,14 @@
 //! What the page of a lab promises: the conclusion comes first and is the registry's, failures are
 //! reasons and no numbers, and without whole runs there is no conclusion.
 
+use audit::sample::Sample;
 use registry::Registry;
 use registry::store::Retraction;
 use schema::lab::{Candidate, LabFile};
 use site::catalog::Catalog;
 use site::pages;
 use site::sample::lab::{Fate, lab};
+use site::sample::registry;
 use site::template::Renderer;
 
 use super::{assert_whole, built, built_from, own};
@@ -226,6 +228,29 @@ fn a_lab_is_found_from_the_overview_its_model_and_its_hardware() {
         let text = std::fs::read_to_string(out.join(page)).expect("a page");
         assert!(text.contains("lab/made-up/"), "{page} does not lead to the lab");
         assert!(text.contains("redline v0.9.2, kv f16"), "{page} does not say what it found");
+    }
+}
+
+#[test]
+fn a_releases_page_leaves_its_options_to_the_lab() {
+    let pages = |registry: &Registry| {
+        let catalog = Catalog::of(registry);
+        let renderer = Renderer::new().expect("templates compile");
+        let pages = pages::render(&catalog, &renderer, false).expect("renders");
+        let release = |path: &str| path.starts_with("pages/redline/v0.9.2/");
+        pages.into_iter().filter(|(path, _)| release(path)).map(|(_, page)| page).collect()
+    };
+    let only: Vec<String> = pages(&gain());
+    assert!(!only.is_empty(), "nothing else was measured");
+
+    let own = Sample { release: "v0.9.2".to_owned(), ..Sample::default() }.record();
+    let mut both = gain();
+    both.runs.extend(registry(vec![own]).runs);
+    let both: Vec<String> = pages(&both);
+    assert_eq!(both.len(), 2, "of the release, and of it on its hardware");
+    for page in both {
+        assert!(page.contains("1 run of 1 model in 1 scenario"), "{page}");
+        assert!(!page.contains("-kv-f16") && !page.contains("lab-"), "{page}");
     }
 }
 
