@@ -7,7 +7,6 @@ use schema::run::{Kind, Level, RunRecord, Status, ValidityVerdict};
 use serde::{Deserialize, Serialize};
 
 use crate::finding::Finding;
-use crate::list::{status_name, validity_name};
 use crate::storage::{self, Parsed};
 
 /// A file that could be read.
@@ -101,8 +100,8 @@ pub fn run_facts(record: &RunRecord) -> RunFacts {
         model: record.model.id.clone(),
         config: config_slug(record),
         scenario: format!("{}@{}", record.scenario.id, record.scenario.rev),
-        status: status_name(record.status).to_owned(),
-        validity: validity_name(record.validity.verdict).to_owned(),
+        status: record.status.name().to_owned(),
+        validity: record.validity.verdict.name().to_owned(),
         figures_sha256: figures.and_then(|figures| {
             let text = serde_json::to_vec(&figures).ok()?;
             Some(sha256_hex(&text))

@@ -28,6 +28,7 @@ pub struct GroupRule {
     pub scope: &'static str,
 }
 
+/// Holds where no run repeats the figures of another.
 pub const TWINS: GroupRule = GroupRule {
     id: "E09",
     title: "no two runs have the very same figures",
@@ -37,6 +38,7 @@ pub const TWINS: GroupRule = GroupRule {
     scope: "all runs of a registry",
 };
 
+/// Holds where a release moved no default.
 pub const RECONFIGURED: GroupRule = GroupRule {
     id: "W08",
     title: "a server is configured as in the release before, but for what its command says",
@@ -46,6 +48,7 @@ pub const RECONFIGURED: GroupRule = GroupRule {
     scope: "runs of one model on one hardware, release by release",
 };
 
+/// Holds where repeats agree.
 pub const SCATTERED: GroupRule = GroupRule {
     id: "W09",
     title: "repeats in a campaign scatter by at most 5 %",

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use schema::event::Event;
-use schema::run::{RunRecord, Status, ValidityVerdict};
+use schema::run::RunRecord;
 use serde::Serialize;
 
 use crate::events::retractions;
@@ -202,27 +202,6 @@ pub fn table_of_runs(runs: &[Listed]) -> String {
         ]
     }));
     columns(&lines)
-}
-
-/// The word of a status, as records write it.
-#[must_use]
-pub fn status_name(status: Status) -> &'static str {
-    match status {
-        Status::Ok => "ok",
-        Status::Partial => "partial",
-        Status::Failed => "failed",
-        Status::Skipped => "skipped",
-    }
-}
-
-/// The word of a verdict on the client, as records write it.
-#[must_use]
-pub fn validity_name(verdict: ValidityVerdict) -> &'static str {
-    match verdict {
-        ValidityVerdict::Valid => "valid",
-        ValidityVerdict::Degraded => "degraded",
-        ValidityVerdict::Invalid => "invalid",
-    }
 }
 
 fn worse<'a>(left: &'a str, right: &'a str) -> &'a str {

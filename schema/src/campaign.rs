@@ -13,6 +13,8 @@ use crate::verdict::{Stage, Verdict};
 /// The schema name that a campaign record carries.
 pub const SCHEMA: &str = "campaign.v1";
 
+/// `campaign.v1`: a campaign as it was planned, and what became of it; its runs have records of
+/// their own.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CampaignRecord {
     /// Always `campaign.v1`.
@@ -87,6 +89,7 @@ impl PlannedRun {
     }
 }
 
+/// The policy that a comparison is made by: its file's id, revision and hash.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Policy {
     pub id: String,
@@ -94,6 +97,7 @@ pub struct Policy {
     pub sha256: String,
 }
 
+/// Whether every run of a campaign has figures.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum CampaignStatus {

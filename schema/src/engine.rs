@@ -175,6 +175,7 @@ impl Quirk {
     }
 }
 
+/// How a starting server is asked whether it serves.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Ready {
@@ -232,6 +233,7 @@ pub struct InfoFacts {
     pub device: Option<String>,
 }
 
+/// In whose words a server tells its version and configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum InfoDialect {

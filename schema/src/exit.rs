@@ -16,6 +16,7 @@ pub enum Exit {
 }
 
 impl Exit {
+    /// The number that the process ends with.
     #[must_use]
     pub fn code(self) -> u8 {
         self as u8

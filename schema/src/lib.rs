@@ -37,4 +37,5 @@ pub mod telemetry;
 pub mod trend;
 pub mod verdict;
 pub mod version;
+mod words;
 pub mod workload;

@@ -100,6 +100,7 @@ pub struct InputSource {
     pub member: Option<String>,
 }
 
+/// How a file that was published broken is mended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Repair {
@@ -108,6 +109,7 @@ pub struct Repair {
     pub sha256: String,
 }
 
+/// What is broken, and what is done about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum RepairMethod {

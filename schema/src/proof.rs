@@ -85,6 +85,7 @@ pub struct Stage {
     pub work: StageWork,
 }
 
+/// What a stage does: a program's command, or a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum StageWork {
@@ -121,6 +122,7 @@ pub struct StageReport {
 /// The schema name of a report.
 pub const STAGE_SCHEMA: &str = "proof-stage.v1";
 
+/// How a stage ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {

@@ -95,6 +95,7 @@ pub struct Validity {
     pub reasons: Vec<String>,
 }
 
+/// May the figures be believed? The order is from yes to no.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
@@ -114,6 +115,7 @@ pub struct Failure {
     pub message: String,
 }
 
+/// What went wrong, as far as it can be told from outside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum FailureClass {
@@ -128,6 +130,7 @@ pub enum FailureClass {
     Preempted,
 }
 
+/// How far the run had come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
@@ -212,6 +215,7 @@ pub struct ServerFacts {
     pub defaults_sha256: Option<String>,
 }
 
+/// The model that was served, by its files; what cannot be seen has a reason under `absent`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ModelFacts {
     pub id: String,
@@ -263,6 +267,7 @@ pub enum PromptForm {
     Text,
 }
 
+/// The machine that the server ran on.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HardwareFacts {
     /// `h200-141g`, or `cpu-<vendor>-<brand slug>-f<family>m<model>s<stepping>-<n>c`.
@@ -280,6 +285,7 @@ pub struct HardwareFacts {
     pub platform: Option<Platform>,
 }
 
+/// One GPU of it, as its driver tells.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Gpu {
     pub name: String,
@@ -342,6 +348,7 @@ pub struct CacheFacts {
     pub primed_tokens: Option<u64>,
 }
 
+/// What the prefix cache held of the measured prompts when the clock started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum CacheState {
@@ -351,6 +358,7 @@ pub enum CacheState {
     Unknown,
 }
 
+/// Requests, and the tokens of those that were answered.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Counts {
     pub requests_planned: Option<u64>,
@@ -381,6 +389,7 @@ pub enum TokenSource {
     Requested,
 }
 
+/// The most memory that the server held.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Memory {
     pub rss_bytes_max: Option<u64>,
@@ -436,6 +445,7 @@ pub struct Check {
     pub detail: Option<String>,
 }
 
+/// How much a finding weighs: an error makes figures wrong, a warning asks for care.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {

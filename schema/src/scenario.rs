@@ -96,6 +96,7 @@ pub struct Warmup {
     pub output_tokens_max: Option<u64>,
 }
 
+/// Where the prompts that warm up come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum WarmupSource {

@@ -38,6 +38,7 @@ pub struct SearchTrial {
     pub runs: Vec<SearchRun>,
 }
 
+/// One run at a rate, and how many of its requests met every limit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SearchRun {
     /// The measurement, in the same folder.

@@ -21,6 +21,7 @@ pub struct Target {
     pub models: Vec<TargetModel>,
 }
 
+/// How a machine is known to belong to a target.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TargetMatch {
@@ -31,6 +32,7 @@ pub struct TargetMatch {
     pub memory_gib_min: f64,
 }
 
+/// A model of a target, and how each engine is to serve it there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TargetModel {

@@ -262,7 +262,7 @@ pub fn cells<'a>(runs: &[&'a Run<'a>]) -> Vec<Cell<'a>> {
             config: config(record),
             scenario: scenario(record),
             text_prompts: record.scenario.prompt_form == Some(PromptForm::Text),
-            kind: kind_name(record.kind),
+            kind: record.kind.name(),
             block: (record.kind == Kind::Imported).then(|| record.id.clone()),
         };
         cells.entry(key).or_default().push(run);
@@ -342,16 +342,6 @@ const ELSEWHERE: [&str; 8] = [
     "--tensor-parallel-size",
     "--server-port",
 ];
-
-/// The word of records and pages for `kind`.
-#[must_use]
-pub fn kind_name(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Measured => "measured",
-        Kind::Imported => "imported",
-        Kind::Simulated => "simulated",
-    }
-}
 
 /// SHA-256 over the sorted record hashes, one a line: names the data behind a page.
 #[must_use]

@@ -46,6 +46,7 @@ impl Tool {
         }
     }
 
+    /// The word for it in records and messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::Lmdeploy => "lmdeploy",

@@ -12,16 +12,19 @@ pub const CPU_SHARE_MAX: f64 = 0.8;
 /// Lag of the client's loop, 99th percentile, and as a share of the median time per token. The
 /// share minds only where times are not taken from the kernel's receive stamps.
 pub const LOOP_LAG_US_MAX: u64 = 5_000;
+/// See [`LOOP_LAG_US_MAX`].
 pub const LOOP_LAG_SHARE_OF_TPOT: f64 = 0.02;
 
 /// How long arrived bytes may wait for the client, 99th percentile: longer than the first is always
 /// too long, longer than the second where it is this share of the median time per token.
 pub const KERNEL_GAP_US: (u64, u64) = (5_000, 1_000);
+/// See [`KERNEL_GAP_US`].
 pub const KERNEL_GAP_SHARE_OF_TPOT: f64 = 0.1;
 /// Share of reads that may bring several chunks which came apart: they have one stamp.
 pub const LATE_READ_SHARE_MAX: f64 = 0.02;
 /// Sends later than this, 99th percentile, and than this share of the median TTFT are late.
 pub const SCHEDULE_LAG_US_MAX: u64 = 5_000;
+/// See [`SCHEDULE_LAG_US_MAX`].
 pub const SCHEDULE_LAG_SHARE_OF_TTFT: f64 = 0.02;
 /// Where requests are answered at this share of the rate at which they arrive, the arrival sets the
 /// throughput.
@@ -29,6 +32,7 @@ pub const ARRIVAL_SHARE: f64 = 0.95;
 
 /// Shortest steady window, in microseconds: full scenarios under an endless queue, and all others.
 pub const WINDOW_US_MIN_FULL: u64 = 300_000_000;
+/// See [`WINDOW_US_MIN_FULL`].
 pub const WINDOW_US_MIN: u64 = 60_000_000;
 
 pub(super) const BUSY: Rule = Rule {

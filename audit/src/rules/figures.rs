@@ -10,6 +10,7 @@ use crate::rule::{Finding, Rule, Scope};
 /// Share by which a rate may differ from its counts over the wall time; published figures of
 /// others are rounded more coarsely.
 pub const RATE_SHARE: f64 = 0.001;
+/// See [`RATE_SHARE`].
 pub const RATE_SHARE_IMPORTED: f64 = 0.02;
 
 /// Published rates have two decimals; half of the last one is more than their share in slow runs.

@@ -8,6 +8,7 @@ use crate::rule::{Finding, Rule, Scope};
 
 /// The server may count this share of tokens more or fewer than its answers hold, and this many.
 pub const SERVER_COUNT_SHARE: f64 = 0.01;
+/// See [`SERVER_COUNT_SHARE`]; in tokens.
 pub const SERVER_COUNT_TOKENS: f64 = 16.0;
 /// Share of all cores' time that the hypervisor may give to others.
 pub const STEAL_SHARE_MAX: f64 = 0.02;

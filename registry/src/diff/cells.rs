@@ -28,6 +28,7 @@ impl<'a> Side<'a> {
         self.all.iter().copied().filter(|run| is_usable(run)).collect()
     }
 
+    /// What of this side gave no figures.
     #[must_use]
     pub fn counts(&self) -> SideCounts {
         let mut counts = SideCounts::default();

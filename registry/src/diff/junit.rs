@@ -5,7 +5,7 @@ use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
 use schema::comparison::{Diff, Row};
 use schema::verdict::VerdictKind;
 
-use super::words::{cells, title, verdict_name, word};
+use super::words::{cells, title, word};
 
 /// The comparison as XML.
 ///
@@ -37,7 +37,7 @@ fn status(row: &Row) -> TestCaseStatus {
         "{}: {before} became {after}, {effect} (95 % interval {interval}, delta {delta}, sees {sees})",
         word(row)
     );
-    status.set_type(verdict_name(row.verdict.verdict));
+    status.set_type(row.verdict.verdict.name());
     status.set_message(figures);
     status
 }

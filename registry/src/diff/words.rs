@@ -32,7 +32,7 @@ pub fn counts(diff: &Diff) -> String {
         let waived = of_kind().filter(|verdict| verdict.waiver.is_some()).count();
         let waived = if waived > 0 { format!(" ({waived} waived)") } else { String::new() };
         let count = of_kind().count();
-        (count > 0).then(|| format!("{count} {}{waived}", verdict_name(*kind)))
+        (count > 0).then(|| format!("{count} {}{waived}", kind.name()))
     };
     let counts: Vec<String> = kinds.iter().filter_map(count).collect();
     if counts.is_empty() { "nothing was compared".to_owned() } else { counts.join(", ") }
@@ -149,7 +149,7 @@ pub fn rows(cell: &CellDiff) -> Vec<&Row> {
 #[must_use]
 pub fn word(row: &Row) -> String {
     let Verdict { verdict, stage, suspected, waiver, .. } = &row.verdict;
-    let name = verdict_name(*verdict);
+    let name = verdict.name();
     if !row.gates && *verdict == VerdictKind::Inconclusive {
         return "informs".to_owned();
     }
@@ -195,19 +195,5 @@ pub fn value(value: f64, unit: Unit) -> String {
         Unit::Microseconds => format!("{value:.0} us"),
         Unit::Bytes => format!("{:.1} MiB", value / f64::from(1 << 20)),
         Unit::Count => format!("{value:.1}"),
-    }
-}
-
-/// The word of a verdict, as records write it.
-#[must_use]
-pub fn verdict_name(kind: VerdictKind) -> &'static str {
-    match kind {
-        VerdictKind::Regressed => "regressed",
-        VerdictKind::Improved => "improved",
-        VerdictKind::Unchanged => "unchanged",
-        VerdictKind::Inconclusive => "inconclusive",
-        VerdictKind::ChangedConfig => "changed-config",
-        VerdictKind::NewFailure => "new-failure",
-        VerdictKind::FixedFailure => "fixed-failure",
     }
 }

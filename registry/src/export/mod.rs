@@ -11,9 +11,8 @@ pub use csv::{csv, quoted};
 
 use schema::metric::METRICS;
 use schema::path::{config_name, config_slug};
-use schema::run::{Kind, RunRecord};
+use schema::run::RunRecord;
 
-use crate::list::{status_name, validity_name};
 use crate::store::{Registry, Stored};
 
 /// What the cells of a column are.
@@ -79,9 +78,9 @@ fn row(run: &Stored<RunRecord>, retracted: bool) -> Vec<Cell> {
     let keys: [Cell; KEYS.len()] = [
         text(&run.path),
         text(&record.id),
-        text(kind_name(record.kind)),
-        text(status_name(record.status)),
-        text(validity_name(record.validity.verdict)),
+        text(record.kind.name()),
+        text(record.status.name()),
+        text(record.validity.verdict.name()),
         Cell::Flag(retracted),
         text(&record.engine.name),
         text(&record.engine.release),
@@ -99,14 +98,6 @@ fn row(run: &Stored<RunRecord>, retracted: bool) -> Vec<Cell> {
     let figures = METRICS.iter().map(|metric| metric.value(record));
     let figures = figures.map(|value| value.map_or(Cell::Missing, Cell::Number));
     keys.into_iter().chain(figures).chain([text(&record.record_sha256)]).collect()
-}
-
-fn kind_name(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Measured => "measured",
-        Kind::Imported => "imported",
-        Kind::Simulated => "simulated",
-    }
 }
 
 #[cfg(test)]

@@ -8,14 +8,6 @@ use audit::sample::{Sample, campaign_id, reseal};
 use schema::canonical::to_file_text;
 use schema::run::RunRecord;
 
-/// A registry with three committed records.
-fn recorded() -> (Scratch, Vec<RunRecord>) {
-    let scratch = Scratch::new();
-    let records = repeats("v0.9.1", 1, 3);
-    assert_eq!(scratch.record(&scratch.overlay("o", &records)).code, 0);
-    (scratch, records)
-}
-
 fn edit(scratch: &Scratch, path: &str) {
     let text = fs::read_to_string(scratch.path(path)).unwrap();
     fs::write(scratch.path(path), text.replace("\"cores\": 2", "\"cores\": 64")).unwrap();
@@ -37,7 +29,7 @@ fn unsound(scratch: &Scratch, parts: &[&str]) -> Answer {
 
 #[test]
 fn a_sound_registry_is_sound() {
-    let (scratch, _) = recorded();
+    let (scratch, _) = Scratch::recorded();
     let answer = scratch.results(&["check"]);
     assert_eq!((answer.code, answer.out.as_str()), (0, "results: 3 runs\nstorage: sound\n"));
     assert_eq!(Scratch::unborn().results(&["check"]).out, "results: no records\nstorage: sound\n");
@@ -45,7 +37,7 @@ fn a_sound_registry_is_sound() {
 
 #[test]
 fn an_edit_is_found_committed_or_not() {
-    let (scratch, records) = recorded();
+    let (scratch, records) = Scratch::recorded();
     let path = place(&records[1]);
     edit(&scratch, &path);
     let what = "`hardware.cores` 2 to 64";
@@ -66,7 +58,7 @@ fn an_edit_is_found_committed_or_not() {
 
 #[test]
 fn an_edit_with_its_hash_and_findings_made_anew_is_found() {
-    let (scratch, records) = recorded();
+    let (scratch, records) = Scratch::recorded();
     let mut record = records[0].clone();
     record.hardware.cores = Some(64);
     let record = reseal(record);
@@ -78,7 +70,7 @@ fn an_edit_with_its_hash_and_findings_made_anew_is_found() {
 
 #[test]
 fn an_edit_that_was_staged_and_put_back_in_the_folder_is_found() {
-    let (scratch, records) = recorded();
+    let (scratch, records) = Scratch::recorded();
     let path = place(&records[0]);
     let text = fs::read_to_string(scratch.path(&path)).unwrap();
     edit(&scratch, &path);
@@ -89,14 +81,14 @@ fn an_edit_that_was_staged_and_put_back_in_the_folder_is_found() {
 
 #[test]
 fn a_deleted_or_moved_record_is_found() {
-    let (scratch, records) = recorded();
+    let (scratch, records) = Scratch::recorded();
     let path = place(&records[2]);
     fs::remove_file(scratch.path(&path)).unwrap();
     unsound(&scratch, &["deleted from the working tree", "git restore"]);
     commit(&scratch);
     unsound(&scratch, &["deleted since", "git checkout"]);
 
-    let (scratch, records) = recorded();
+    let (scratch, records) = Scratch::recorded();
     let path = place(&records[2]);
     let to = path.replace("v0.9.1", "v0.9.3");
     fs::create_dir_all(scratch.path(&to).parent().unwrap()).unwrap();
@@ -107,7 +99,7 @@ fn a_deleted_or_moved_record_is_found() {
 
 #[test]
 fn history_is_followed_through_merges() {
-    let (scratch, records) = recorded();
+    let (scratch, records) = Scratch::recorded();
     scratch.git(&["switch", "--quiet", "--create", "other"]);
     let other = repeats("v0.9.2", 50, 2);
     assert_eq!(scratch.record(&scratch.overlay("b", &other)).code, 0);
@@ -123,7 +115,7 @@ fn history_is_followed_through_merges() {
 
 #[test]
 fn a_shallow_clone_is_checked_as_far_as_it_goes() {
-    let (scratch, _) = recorded();
+    let (scratch, _) = Scratch::recorded();
     scratch.write("more.txt", "x");
     scratch.git(&["add", "."]);
     commit(&scratch);
@@ -139,7 +131,7 @@ fn a_shallow_clone_is_checked_as_far_as_it_goes() {
 
 #[test]
 fn strays_links_repeated_ids_and_hostile_files_are_found_at_once() {
-    let (scratch, records) = recorded();
+    let (scratch, records) = Scratch::recorded();
     let folder = place(&records[0]).rsplit_once('/').unwrap().0.to_owned();
     scratch.write(&format!("{folder}/notes.txt"), "x");
     scratch.write("results/remark.txt", "x");
@@ -180,7 +172,7 @@ fn strays_links_repeated_ids_and_hostile_files_are_found_at_once() {
 
 #[test]
 fn json_tells_the_same() {
-    let (scratch, records) = recorded();
+    let (scratch, records) = Scratch::recorded();
     edit(&scratch, &place(&records[1]));
     let answer = scratch.results(&["check", "--format", "json"]);
     assert_eq!(answer.code, 2);
@@ -266,7 +258,7 @@ fn a_default_that_moved_is_named_and_a_flag_that_the_command_says_is_not() {
 
 #[test]
 fn a_folder_without_git_is_checked_without_history() {
-    let (scratch, _) = recorded();
+    let (scratch, _) = Scratch::recorded();
     fs::remove_dir_all(scratch.path(".git")).unwrap();
     let answer = scratch.results(&["check"]);
     assert_eq!(
@@ -278,7 +270,7 @@ fn a_folder_without_git_is_checked_without_history() {
 
 #[test]
 fn records_on_a_detached_head_are_checked() {
-    let (scratch, records) = recorded();
+    let (scratch, records) = Scratch::recorded();
     scratch.git(&["checkout", "--quiet", "--detach"]);
     assert_eq!(scratch.results(&["check"]).code, 0);
     edit(&scratch, &place(&records[0]));

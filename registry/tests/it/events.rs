@@ -3,17 +3,9 @@
 
 use std::fs;
 
-use crate::scratch::{Answer, Scratch, place, repeats};
-use schema::run::RunRecord;
+use crate::scratch::{Answer, Scratch, place};
 
 const CELL: &str = "redline/cpu-example-simulated-f6m1s1-2c/*/cpu-f32-tp1/balanced-lite@1";
-
-fn recorded() -> (Scratch, Vec<RunRecord>) {
-    let scratch = Scratch::new();
-    let records = repeats("v0.9.1", 1, 3);
-    assert_eq!(scratch.record(&scratch.overlay("o", &records)).code, 0);
-    (scratch, records)
-}
 
 /// The text of the only event.
 fn event_of(scratch: &Scratch) -> String {
@@ -29,7 +21,7 @@ fn well(answer: &Answer) {
 
 #[test]
 fn a_retracted_run_stays_on_disk_and_in_the_list() {
-    let (scratch, records) = recorded();
+    let (scratch, records) = Scratch::recorded();
     let before = scratch.files();
     let id = &records[1].id;
     well(&scratch.rendering(&["retract", id, "--reason", "The clocks were not locked."]));
@@ -52,7 +44,7 @@ fn a_retracted_run_stays_on_disk_and_in_the_list() {
 
 #[test]
 fn a_retraction_is_taken_back_by_retracting_it() {
-    let (scratch, records) = recorded();
+    let (scratch, records) = Scratch::recorded();
     well(&scratch.rendering(&["retract", &records[0].id, "--reason", "A mistake."]));
     let paths = scratch.files();
     let event = paths.iter().find(|path| path.starts_with("results/events/")).unwrap();
@@ -64,12 +56,12 @@ fn a_retraction_is_taken_back_by_retracting_it() {
 
 #[test]
 fn a_remark_a_waiver_and_an_epoch_are_written() {
-    let (scratch, _) = recorded();
+    let (scratch, _) = Scratch::recorded();
     let folder = "results/runs/redline/v0.9.1/";
     well(&scratch.rendering(&["annotate", folder, "--reason", "Two cores only."]));
     assert!(event_of(&scratch).contains("targets = [\"runs/redline/v0.9.1/\"]"));
 
-    let (scratch, _) = recorded();
+    let (scratch, _) = Scratch::recorded();
     let waive = ["waive", CELL, "--metric", "tpot_us_p50", "--until", "9998-01-31"];
     well(&scratch.rendering(&[&waive[..], &["--reason", "Known, and being worked on."]].concat()));
     let event = event_of(&scratch);
@@ -77,7 +69,7 @@ fn a_remark_a_waiver_and_an_epoch_are_written() {
     assert!(event.contains("metric = \"tpot_us_p50\""), "{event}");
     well(&scratch.results(&["check"]));
 
-    let (scratch, _) = recorded();
+    let (scratch, _) = Scratch::recorded();
     let cell = "*/cpu-example-simulated-f6m1s1-2c/*/*/*";
     let since = ["epoch", cell, "--since", "2026-01-31", "--reason", "A new kernel."];
     well(&scratch.rendering(&since));
@@ -86,7 +78,7 @@ fn a_remark_a_waiver_and_an_epoch_are_written() {
 
 #[test]
 fn what_names_nothing_is_refused_and_nothing_is_written() {
-    let (scratch, records) = recorded();
+    let (scratch, records) = Scratch::recorded();
     let head = scratch.git(&["rev-parse", "HEAD"]);
     let reason = ["--reason", "Wrong."];
     let waive = ["--metric", "tpot_us_p50", "--until", "9998-01-31"];
@@ -113,7 +105,7 @@ fn what_names_nothing_is_refused_and_nothing_is_written() {
 
 #[test]
 fn without_the_program_that_renders_nothing_is_written() {
-    let (scratch, records) = recorded();
+    let (scratch, records) = Scratch::recorded();
     let nowhere = scratch.path("nowhere");
     let tools = ["--tools-dir", nowhere.to_str().unwrap()];
     let retract = ["retract", &records[0].id, "--reason", "Wrong."];
@@ -124,7 +116,7 @@ fn without_the_program_that_renders_nothing_is_written() {
 
 #[test]
 fn an_event_that_lacks_what_its_kind_needs_is_unsound() {
-    let (scratch, _) = recorded();
+    let (scratch, _) = Scratch::recorded();
     let id = audit::sample::campaign_id(500);
     scratch.write(
         &format!("results/events/2026/{id}.toml"),

@@ -8,21 +8,7 @@ use schema::canonical::{to_canonical, to_file_text};
 use schema::path::{of_event, of_run};
 use serde_json::Value;
 
-/// A small generator of known quality (SplitMix64), so that a failure can be seen again.
-struct Chance(u64);
-
-impl Chance {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        usize::try_from(self.next() % end.max(1) as u64).unwrap()
-    }
-}
+use crate::simulation::Random;
 
 fn breaches(path: &str, bytes: &[u8]) -> Vec<Finding> {
     examine(path, bytes).1.into_iter().filter(|finding| finding.breach).collect()
@@ -36,7 +22,7 @@ fn sound() -> (String, String) {
 }
 
 /// One of the ways in which a file goes wrong.
-fn spoil(text: &[u8], chance: &mut Chance) -> Vec<u8> {
+fn spoil(text: &[u8], chance: &mut Random) -> Vec<u8> {
     let mut bytes = text.to_vec();
     let at = chance.below(bytes.len());
     match chance.below(7) {
@@ -83,7 +69,7 @@ fn a_spoilt_record_never_passes_for_another() {
     let said = meaning(text.as_bytes());
     let mut caught = 0;
     for seed in 0..4_000 {
-        let mut chance = Chance(seed);
+        let mut chance = Random(seed);
         let mut bytes = text.as_bytes().to_vec();
         for _ in 0..=chance.below(3) {
             bytes = spoil(&bytes, &mut chance);
@@ -111,7 +97,7 @@ fn a_spoilt_event_is_an_answer() {
     );
     assert_eq!(breaches(&path, text.as_bytes()), []);
     for seed in 0..2_000 {
-        let mut chance = Chance(seed);
+        let mut chance = Random(seed);
         let bytes = spoil(text.as_bytes(), &mut chance);
         // Any answer will do; a crash will not.
         let _ = breaches(&path, &bytes);

@@ -44,6 +44,14 @@ impl Scratch {
         scratch
     }
 
+    /// A registry with three committed records.
+    pub fn recorded() -> (Self, Vec<RunRecord>) {
+        let scratch = Self::new();
+        let records = repeats("v0.9.1", 1, 3);
+        assert_eq!(scratch.record(&scratch.overlay("o", &records)).code, 0);
+        (scratch, records)
+    }
+
     /// A repository without a commit.
     pub fn unborn() -> Self {
         let scratch = Self { dir: tempfile::tempdir().unwrap() };

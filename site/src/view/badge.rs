@@ -76,7 +76,7 @@ pub fn of_runs(runs: &[&Run]) -> Vec<Badge> {
         let found: Vec<&&Run> =
             runs.iter().filter(|run| run.record.validity.verdict == verdict).collect();
         if let Some(first) = found.first() {
-            let text = of(found.len(), runs.len(), words::validity(verdict));
+            let text = of(found.len(), runs.len(), verdict.name());
             badges.push(badge(tone, &text, &first.record.validity.reasons.join("; ")));
         }
     }
@@ -114,7 +114,7 @@ fn failures(runs: &[&Run], badges: &mut Vec<Badge>) {
             ),
             None => "no reason was recorded".to_owned(),
         };
-        let word = words::status(first.record.status);
+        let word = first.record.status.name();
         badges.push(badge(Tone::Loud, &of(failed.len(), runs.len(), word), &why));
     }
     let requests: u64 =

@@ -29,7 +29,7 @@ pub fn of(run: &Run) -> Citation {
     let started = record.time.as_ref().and_then(|time| time.started_at.as_deref());
     let day = started.map(|at| outside::short_hash(at, 10));
     let when = day.clone().map(|day| format!(", {day}")).unwrap_or_default();
-    let kind = match catalog::kind_name(record.kind) {
+    let kind = match record.kind.name() {
         "imported" => "published by others, unverified",
         kind => kind,
     };

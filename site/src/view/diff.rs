@@ -53,6 +53,7 @@ pub struct DiffView {
     pub pager: Vec<PartLink>,
 }
 
+/// How many verdicts are of one kind.
 #[derive(Debug, Clone, Serialize)]
 pub struct Count {
     pub text: String,

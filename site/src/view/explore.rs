@@ -7,7 +7,7 @@ use schema::metric::METRICS;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::catalog::{Catalog, Run, kind_name};
+use crate::catalog::{Catalog, Run};
 use crate::format::Scale;
 use crate::{order, outside};
 
@@ -45,7 +45,7 @@ fn names(run: &Run) -> [String; NAMES.len()] {
         outside::name(&record.hardware.id),
         outside::name(&record.model.id),
         outside::name(&format!("{}@{}", record.scenario.id, record.scenario.rev)),
-        kind_name(record.kind).to_owned(),
+        record.kind.name().to_owned(),
     ]
 }
 

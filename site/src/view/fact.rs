@@ -171,7 +171,7 @@ fn client(runs: &[&Run]) -> Vec<Fact> {
 #[must_use]
 pub fn run(runs: &[&Run]) -> Vec<Fact> {
     vec![
-        fact("Kind", runs, "kind", |r| Some(crate::catalog::kind_name(r.kind).to_owned())),
+        fact("Kind", runs, "kind", |r| Some(r.kind.name().to_owned())),
         fact("Started", runs, "time", |r| r.time.as_ref()?.started_at.clone()),
         fact("Wall time", runs, "time", |r| r.time.as_ref()?.wall_us.map(format::seconds)),
         fact("Steady state", runs, "time.window_us", |r| {

@@ -19,6 +19,7 @@ pub struct KernelsView {
     pub pager: Vec<PartLink>,
 }
 
+/// A record of op benches, and its rows.
 #[derive(Debug, Clone, Serialize)]
 pub struct KernelsRecord {
     pub id: String,

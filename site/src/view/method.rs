@@ -35,6 +35,7 @@ pub struct MetricFamily {
     pub floor: String,
 }
 
+/// A quality rule, as `audit` has it.
 #[derive(Debug, Clone, Serialize)]
 pub struct RuleLine {
     pub id: &'static str,
@@ -44,12 +45,14 @@ pub struct RuleLine {
     pub scope: String,
 }
 
+/// A storage rule, as `registry` has it.
 #[derive(Debug, Clone, Serialize)]
 pub struct StorageLine {
     pub id: &'static str,
     pub title: &'static str,
 }
 
+/// A verdict of a comparison and when it is given.
 #[derive(Debug, Clone, Serialize)]
 pub struct VerdictLine {
     pub verdict: &'static str,

@@ -46,6 +46,7 @@ pub struct Detail {
     pub failed: Vec<Figure>,
 }
 
+/// A metric, and its figure under each scenario.
 #[derive(Debug, Clone, Serialize)]
 pub struct DetailRow {
     pub head: Head,
@@ -256,10 +257,10 @@ fn run_rows(cell: &Cell) -> Vec<RunRow> {
 #[must_use]
 pub fn state(run: &Run) -> String {
     if run.record.metrics.is_none() {
-        return words::status(run.record.status).to_owned();
+        return run.record.status.name().to_owned();
     }
     let record = run.record;
-    format!("{}, {}", words::status(record.status), words::validity(record.validity.verdict))
+    format!("{}, {}", record.status.name(), record.validity.verdict.name())
 }
 
 /// The sentence that explains a run's state.

@@ -117,6 +117,7 @@ pub struct Matrix {
     pub rows: Vec<MatrixRow>,
 }
 
+/// A model in one configuration, and its figure under each scenario.
 #[derive(Debug, Clone, Serialize)]
 pub struct MatrixRow {
     pub model: String,

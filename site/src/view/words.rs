@@ -1,27 +1,8 @@
 //! The words of records as pages write them.
 
-use schema::run::{FailureClass, Phase, PromptForm, Status, ValidityVerdict};
+use schema::run::{FailureClass, Phase, PromptForm};
 use schema::scenario::{Arrival, Tier};
 use schema::verdict::VerdictKind;
-
-#[must_use]
-pub fn status(status: Status) -> &'static str {
-    match status {
-        Status::Ok => "ok",
-        Status::Partial => "partial",
-        Status::Failed => "failed",
-        Status::Skipped => "skipped",
-    }
-}
-
-#[must_use]
-pub fn validity(verdict: ValidityVerdict) -> &'static str {
-    match verdict {
-        ValidityVerdict::Valid => "valid",
-        ValidityVerdict::Degraded => "degraded",
-        ValidityVerdict::Invalid => "invalid",
-    }
-}
 
 /// A reason of a record's validity as its id and its sentence; the id is `-` where it has none.
 #[must_use]
@@ -33,6 +14,7 @@ pub fn reason(text: &str) -> (&str, &str) {
     text.split_once(": ").filter(|(id, _)| is_id(id)).unwrap_or(("-", text))
 }
 
+/// What went wrong, in words of their own.
 #[must_use]
 pub fn class(class: FailureClass) -> &'static str {
     match class {
@@ -47,6 +29,7 @@ pub fn class(class: FailureClass) -> &'static str {
     }
 }
 
+/// What the run was doing.
 #[must_use]
 pub fn phase(phase: Phase) -> &'static str {
     match phase {
@@ -57,6 +40,7 @@ pub fn phase(phase: Phase) -> &'static str {
     }
 }
 
+/// What was sent as a prompt.
 #[must_use]
 pub fn prompt_form(form: PromptForm) -> &'static str {
     match form {
@@ -65,6 +49,7 @@ pub fn prompt_form(form: PromptForm) -> &'static str {
     }
 }
 
+/// How much a scenario asks for.
 #[must_use]
 pub fn tier(tier: Tier) -> &'static str {
     match tier {
@@ -103,15 +88,13 @@ fn cap(arrival: &Arrival) -> String {
     cap.map(|cap| format!(", at most {cap} at a time")).unwrap_or_default()
 }
 
+/// As records write it, in words of their own.
 #[must_use]
 pub fn verdict(verdict: VerdictKind) -> &'static str {
     match verdict {
-        VerdictKind::Regressed => "regressed",
-        VerdictKind::Improved => "improved",
-        VerdictKind::Unchanged => "unchanged",
-        VerdictKind::Inconclusive => "inconclusive",
         VerdictKind::ChangedConfig => "changed config",
         VerdictKind::NewFailure => "new failure",
         VerdictKind::FixedFailure => "fixed failure",
+        one_word => one_word.name(),
     }
 }

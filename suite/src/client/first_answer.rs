@@ -18,6 +18,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// What a server that still loads answers with.
 const LOADING: u16 = 503;
 
+/// Why a server gave no first answer.
 #[derive(Debug, thiserror::Error)]
 pub enum FirstAnswerError {
     #[error("no answer from `{authority}` within {} s: {last}", .limit.as_secs_f64())]

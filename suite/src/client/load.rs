@@ -101,11 +101,13 @@ impl ClientLoad {
         &self.shares
     }
 
+    /// How long a turn of the loop kept it from its events; none where it never turned.
     #[must_use]
     pub fn loop_lag_us_p99(&self) -> Option<u64> {
         quantile_us(&self.turns_ns)
     }
 
+    /// From the kernel's receive stamp to the read; none without stamps.
     #[must_use]
     pub fn kernel_to_user_us_p99(&self) -> Option<u64> {
         quantile_us(&self.kernel_to_user_ns)
@@ -117,12 +119,14 @@ impl ClientLoad {
         (self.reads > 0).then_some(self.reads_unstamped * 1000 <= self.reads)
     }
 
+    /// Share of reads that brought more than one chunk with a token; none without reads.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "reads are far below 2^53")]
     pub fn coalesced_read_share(&self) -> Option<f64> {
         (self.reads > 0).then(|| self.reads_coalesced as f64 / self.reads as f64)
     }
 
+    /// Share of reads whose chunks may have come 1 ms before them; none without reads.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "reads are far below 2^53")]
     pub fn late_read_share(&self) -> Option<f64> {

@@ -167,6 +167,7 @@ impl Sample {
         self.text.shrink_to_fit();
     }
 
+    /// Whether the request was answered to its end.
     #[must_use]
     pub fn is_ok(&self) -> bool {
         self.failure.is_none()

@@ -17,6 +17,7 @@ pub struct Line {
     pub planned_ns: u64,
 }
 
+/// What the emitter saw or did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Logged {
@@ -35,6 +36,7 @@ pub enum Logged {
 pub struct Log<W>(Mutex<W>);
 
 impl<W: Write> Log<W> {
+    /// Lines go to `output`, one at a time.
     pub fn new(output: W) -> Self {
         Self(Mutex::new(output))
     }

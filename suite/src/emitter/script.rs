@@ -117,6 +117,7 @@ pub struct Scripted {
     pub action: Option<Action>,
 }
 
+/// What is done to the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Action {
@@ -174,6 +175,7 @@ impl Default for Steady {
     }
 }
 
+/// Where the answer tells its numbers of tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum UsageWhen {

@@ -36,11 +36,13 @@ impl Request<'_> {
 pub struct Requests<'a>(pub Vec<Request<'a>>);
 
 impl<'a> Requests<'a> {
+    /// Times from the first scheduled send on, in seconds.
     pub fn of(samples: &'a [Sample]) -> Self {
         let origin_ns = samples.iter().map(|sample| sample.scheduled_at_ns).min().unwrap_or(0);
         Self(samples.iter().map(|sample| request(sample, origin_ns)).collect())
     }
 
+    /// Those that were answered to their end.
     pub fn answered(&self) -> impl Iterator<Item = &Request<'a>> {
         self.0.iter().filter(|request| request.answered)
     }

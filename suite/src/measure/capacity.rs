@@ -37,6 +37,7 @@ pub struct Repeat {
     pub planned: u64,
 }
 
+/// Whether a rate keeps the limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     Met,

@@ -34,6 +34,7 @@ impl Wall {
         Some(Self { start_ns, end_ns })
     }
 
+    /// From the first scheduled send to the last token.
     #[must_use]
     pub fn length_ns(&self) -> u64 {
         self.end_ns.saturating_sub(self.start_ns)

@@ -35,6 +35,7 @@ pub struct Reference {
     pub cases: Vec<ReferenceCase>,
 }
 
+/// A prompt and the ids that greedy decoding gives for it.
 #[derive(Clone, Debug, Deserialize)]
 pub struct ReferenceCase {
     pub prompt: Vec<u32>,

@@ -75,12 +75,16 @@ fn dead_paths(file: &File, text: &str, tree: &BTreeSet<&Path>) -> Vec<Finding> {
     findings
 }
 
-/// Whether a word begins as a path of the tree does, and is none.
+/// Whether a word begins as a path of the tree does, and is none; or names a file of code that
+/// nobody has.
 fn is_dead(word: &str, folder: &Path, tree: &BTreeSet<&Path>) -> bool {
     let path = Path::new(word.trim_end_matches('/'));
     let plain = word.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-".contains(&b));
     let mut parts = path.components();
-    let (Some(top), Some(_)) = (parts.next(), parts.next()) else { return false };
+    let (Some(top), Some(_)) = (parts.next(), parts.next()) else {
+        let is_code = plain && word.len() > 3 && path.extension().is_some_and(|e| e == "rs");
+        return is_code && !tree.iter().any(|file| file.ends_with(path));
+    };
     let bases = [Path::new(""), folder];
     let begins = bases.iter().any(|base| tree.contains(&*base.join(top)));
     // What lies under `results/` is added by campaigns, to a registry that may still be empty.
@@ -155,8 +159,8 @@ mod tests {
 
     #[test]
     fn paths_may_begin_beside_their_document_and_links_have_to() {
-        let page = "`src/a.rs` `engine/src/a.rs` `/health` `target/x` [d](../docs/D.md#x)\n\
-                    `src/b.rs` [d](docs/D.md) [out](https://example.org/x)\n";
+        let page = "`src/a.rs` `a.rs` `engine/src/a.rs` `/health` `target/x` [d](../docs/D.md#x)\n\
+                    `src/b.rs` `b.rs` [d](docs/D.md) [out](https://example.org/x)\n";
         let files = [
             file("engine/README.md", page),
             file("engine/src/a.rs", ""),
@@ -167,7 +171,8 @@ mod tests {
             messages(&check(&files)),
             [
                 "engine/README.md:2: `docs/D.md` does not exist",
-                "engine/README.md:2: `src/b.rs` does not exist"
+                "engine/README.md:2: `src/b.rs` does not exist",
+                "engine/README.md:2: `b.rs` does not exist"
             ]
         );
     }

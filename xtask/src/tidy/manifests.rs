@@ -1,5 +1,6 @@
-//! Who may depend on whom, and under which licences.
+//! Who may depend on whom, on nothing in vain, and under which licences.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::Result;
@@ -51,7 +52,32 @@ const LICENCES: &[&str] = &[
 
 pub fn check(files: &[File]) -> Vec<Finding> {
     let manifests = files.iter().filter(|file| file.path.ends_with("Cargo.toml"));
-    manifests.flat_map(check_manifest).collect()
+    manifests
+        .flat_map(|file| check_manifest(file).into_iter().chain(check_use(file, files)))
+        .collect()
+}
+
+/// Dependencies that no file of their package names.
+fn check_use(file: &File, files: &[File]) -> Vec<Finding> {
+    let (Some(text), Some(package)) = (&file.text, package_of(file)) else { return Vec::new() };
+    let code = files.iter().filter(|file| file.is_rust() && file.under(&package));
+    let code = code.filter_map(|file| file.text.as_deref());
+    let is_edge = |c: char| !(c.is_alphanumeric() || c == '_');
+    let words: BTreeSet<&str> = code.flat_map(|text| text.split(is_edge)).collect();
+    let mut findings = Vec::new();
+    let mut in_dependencies = false;
+    for (index, line) in text.lines().enumerate() {
+        if line.starts_with('[') {
+            in_dependencies = line.ends_with("dependencies]");
+        }
+        // Notes, and lists over several lines, begin otherwise.
+        let name = line.split(['.', ' ', '=']).next().unwrap_or_default();
+        let is_name = name.starts_with(|c: char| c.is_ascii_alphanumeric());
+        if in_dependencies && is_name && !words.contains(&*name.replace('-', "_")) {
+            findings.push(file.finding(index + 1, format!("nothing uses `{name}`: leave it out")));
+        }
+    }
+    findings
 }
 
 fn check_manifest(file: &File) -> Vec<Finding> {
@@ -137,9 +163,9 @@ mod tests {
     #[test]
     fn the_engine_depends_on_no_member() {
         let text = "[dependencies]\nschema.workspace = true\n[lints]\nworkspace = true\n";
-        let found = messages(&check(&[file("engine/Cargo.toml", text)]));
+        let files = [file("engine/Cargo.toml", text), file("engine/src/lib.rs", "use schema;\n")];
         assert_eq!(
-            found,
+            messages(&check(&files)),
             ["engine/Cargo.toml:2: `engine` must not depend on `schema`: see ARCHITECTURE.md"]
         );
     }
@@ -147,8 +173,22 @@ mod tests {
     #[test]
     fn a_dependency_stays_in_its_home() {
         let text = "[dependencies]\ngit2.workspace = true\n[lints]\nworkspace = true\n";
-        let found = messages(&check(&[file("campaign/Cargo.toml", text)]));
-        assert_eq!(found, ["campaign/Cargo.toml:2: `git2` belongs to `registry` alone"]);
+        let files = [file("campaign/Cargo.toml", text), file("campaign/src/lib.rs", "use git2;\n")];
+        assert_eq!(
+            messages(&check(&files)),
+            ["campaign/Cargo.toml:2: `git2` belongs to `registry` alone"]
+        );
+    }
+
+    #[test]
+    fn a_dependency_that_nothing_names_is_left_out() {
+        let text = "[dependencies]\na-b.workspace = true\n[dev-dependencies]\nc = \"1\"\n\
+                    [lints]\nworkspace = true\n";
+        let files = [file("suite/Cargo.toml", text), file("suite/src/lib.rs", "use a_b::C;\n")];
+        assert_eq!(
+            messages(&check(&files)),
+            ["suite/Cargo.toml:4: nothing uses `c`: leave it out"]
+        );
     }
 
     #[test]

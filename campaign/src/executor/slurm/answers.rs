@@ -137,7 +137,7 @@ fn unreadable(tool: &'static str, answer: &str, expected: &'static str) -> Slurm
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     /// As Slurm 22.05 prints a job that was told to end with 7, cut behind what is read.
@@ -153,7 +153,13 @@ mod tests {
         Reason=Resources Dependency=(null) Requeue=0 Restarts=0 ExitCode=0:0 ReqNodeList=(null) \
         ExcNodeList=(null) NodeList= NumNodes=1-1 \n";
 
-    fn report(state: &str, reason: Option<&str>, ended: (i32, i32), node: Option<&str>) -> Report {
+    /// What Slurm says of a job, in short.
+    pub(in super::super) fn report(
+        state: &str,
+        reason: Option<&str>,
+        ended: (i32, i32),
+        node: Option<&str>,
+    ) -> Report {
         let ended = Ended { code: ended.0, signal: ended.1 };
         let owned = |text: &str| text.to_owned();
         Report { state: owned(state), reason: reason.map(owned), ended, node: node.map(owned) }

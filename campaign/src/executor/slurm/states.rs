@@ -113,13 +113,8 @@ fn failure(ended: Ended, reason: Option<&str>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::answers::tests::report;
     use super::*;
-
-    fn report(state: &str, reason: Option<&str>, ended: (i32, i32), node: Option<&str>) -> Report {
-        let ended = Ended { code: ended.0, signal: ended.1 };
-        let owned = |text: &str| text.to_owned();
-        Report { state: owned(state), reason: reason.map(owned), ended, node: node.map(owned) }
-    }
 
     fn seen(report: Report) -> JobState {
         state_of(report, None).unwrap()

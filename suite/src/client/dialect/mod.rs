@@ -30,6 +30,7 @@ pub(super) enum Reader {
 }
 
 impl Reader {
+    /// The reader of a stream that begins.
     pub fn of(dialect: Dialect) -> Self {
         match dialect {
             Dialect::Completions | Dialect::Chat => Self::OpenAi,

@@ -33,6 +33,7 @@ pub enum Backend {
     LmdeployChat,
 }
 
+/// Data sets by the names that the tools have for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DatasetName {
     Sharegpt,
@@ -115,6 +116,7 @@ const LMDEPLOY: Habits = Habits {
 };
 
 impl Tool {
+    /// What the tool does where no flag says otherwise.
     pub fn habits(self) -> &'static Habits {
         match self {
             Self::Vllm => &VLLM,
@@ -137,6 +139,7 @@ impl Backend {
         }
     }
 
+    /// The port that the tool asks by default.
     pub fn port(self) -> u16 {
         match self.tool() {
             Tool::Vllm => 8000,
@@ -145,6 +148,7 @@ impl Backend {
         }
     }
 
+    /// The route that the tool asks on.
     pub fn route(self) -> &'static str {
         match self {
             Self::VllmChat | Self::OpenaiChat | Self::SglangOaiChat | Self::LmdeployChat => {
