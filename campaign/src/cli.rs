@@ -37,7 +37,7 @@ pub enum Verb {
     Fetch(Fetch),
     /// Build a release and serve a model with it in the foreground.
     Serve(Serve),
-    /// Run the engine's op benches and record them.
+    /// Run the engine's op benches, and a model beside the machine's limits, and record them.
     Kernels(Kernels),
     /// Measure the working tree beside another engine, over the same file, and print the table.
     PeerBench(PeerBench),
@@ -220,6 +220,10 @@ pub struct Kernels {
     /// The working tree, as without VERSION.
     #[arg(long)]
     pub worktree: bool,
+    /// A file of `suite/models/`, which is measured beside the machine's limits; else the first
+    /// model of the target `cpu`.
+    #[arg(long, value_name = "ID")]
+    pub model: Option<String>,
     /// The repository that holds `results/`; else this clone.
     #[arg(long, value_name = "DIR")]
     pub registry: Option<PathBuf>,

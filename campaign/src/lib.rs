@@ -16,6 +16,7 @@ pub mod confirm;
 pub mod console;
 pub mod container;
 pub mod decide;
+pub mod document;
 pub mod drive;
 pub mod ending;
 pub mod estimate;

@@ -5,6 +5,7 @@
 //! whole registry as data), [`survey`] and [`index`] (a large one quickly), [`record`] (adding to it), [`check`] and [`history`] (is it sound),
 //! [`events`] (what was said about records afterwards), [`summary`] and [`diff`] (what it says).
 
+pub mod beside;
 pub mod best;
 pub mod check;
 pub mod commit;

@@ -12,6 +12,7 @@ pub mod catalog;
 pub mod chart;
 pub mod compare;
 pub mod contents;
+pub mod document;
 pub mod escape;
 pub mod feeds;
 pub mod format;

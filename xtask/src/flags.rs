@@ -15,7 +15,8 @@ Measure
                           (--dry-run prints the plan, --resume goes on with one)
   ingest DIR              finish a campaign from the folders of its jobs alone
   diff A B                compare two releases from their records
-  kernels                 run the op benches and write a kernels record
+  kernels                 run the op benches, and a model beside the limits of the machine, and
+                          write a kernels record
   peer-bench ENGINE       measure the working tree beside another engine, such as llama.cpp
   client-bench            measure the load generator beside others, against an emitter that keeps
                           its own log (--row NAME: only that row; --document: into docs/METHOD.md)
