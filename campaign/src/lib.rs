@@ -53,6 +53,7 @@ pub mod release;
 pub mod release_bench;
 pub mod resume;
 pub mod run;
+pub mod scale;
 pub mod serve;
 pub mod server;
 pub mod sides;
