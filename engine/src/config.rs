@@ -343,9 +343,9 @@ fn canonical(value: &Value) -> Value {
     }
 }
 
-/// Sequences per step by card, as published for the releases before 0.10.0.
-const MAX_BATCH_SIZES: [(&str, usize); 4] =
-    [("a100", 256), ("a800", 256), ("h100", 512), ("h800", 512)];
+/// Sequences per step by card, as published for 0.10.0 and later.
+const MAX_BATCH_SIZES: [(&str, usize); 6] =
+    [("a100", 512), ("a800", 512), ("h20", 1024), ("h100", 1024), ("h800", 1024), ("h200", 1280)];
 
 /// The entry whose name is the longest that the device's contains, so that a card is not taken for
 /// a shorter-named sister.

@@ -3,17 +3,27 @@
 use std::process::ExitCode;
 use std::thread;
 
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches, Subcommand};
 use engine::cli::{Cli, Surroundings};
 use engine::clock::Clock;
 use engine::launch;
 use engine::weights::hub_cache;
 
+use crate::manual::Manual;
+
+mod manual;
+
 fn main() -> ExitCode {
+    let program = Manual::augment_subcommands(Cli::command());
+    let asked = program.clone().get_matches();
+    if let Ok(manual) = Manual::from_arg_matches(&asked) {
+        return manual.answer(program);
+    }
+    let cli = Cli::from_arg_matches(&asked).unwrap_or_else(|error| error.exit());
     let surroundings = Surroundings {
         clock: Clock::start(),
         cores: thread::available_parallelism().map_or(1, usize::from),
         hub_cache: hub_cache(|name| std::env::var(name).ok()),
     };
-    Cli::parse().run(surroundings, launch::prepare)
+    cli.run(surroundings, launch::prepare)
 }

@@ -55,23 +55,25 @@ fn every_program_explains_itself() {
 }
 
 #[test]
-fn shells_and_man_know_every_command_of_the_load_generator() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let pages = folder.path().join("man");
-    let call = |words: &[&str]| run(&mut command(&built("redline-bench"), &repository(), words));
-    call(&["man", &pages.display().to_string()]).expect_code(0);
-    for page in ["redline-bench.1", "redline-bench-run.1"] {
-        let text = std::fs::read_to_string(pages.join(page)).expect("a page");
-        assert!(text.contains(".SH SYNOPSIS"), "{page}:\n{text}");
+fn shells_and_man_know_every_command_of_what_is_installed() {
+    for (program, one) in [("redline", "serve"), ("redline-bench", "sweep")] {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let pages = folder.path().join("man");
+        let call = |words: &[&str]| run(&mut command(&built(program), &repository(), words));
+        call(&["man", &pages.display().to_string()]).expect_code(0);
+        for page in [format!("{program}.1"), format!("{program}-{one}.1")] {
+            let text = std::fs::read_to_string(pages.join(&page)).expect("a page");
+            assert!(text.contains(".SH SYNOPSIS"), "{page}:\n{text}");
+        }
+        for shell in ["bash", "zsh", "fish"] {
+            let script = call(&["completions", shell]).expect_code(0).stdout;
+            assert!(script.contains(program) && script.contains(one), "{shell}:\n{script}");
+        }
+        let taken = folder.path().join("file");
+        std::fs::write(&taken, "").expect("writable");
+        let refused = call(&["man", &taken.display().to_string()]).expect_code(4);
+        assert!(refused.stderr.contains("man pages into"), "{}", refused.stderr);
     }
-    for shell in ["bash", "zsh", "fish"] {
-        let script = call(&["completions", shell]).expect_code(0).stdout;
-        assert!(script.contains("redline-bench") && script.contains("sweep"), "{shell}:\n{script}");
-    }
-    let taken = folder.path().join("file");
-    std::fs::write(&taken, "").expect("writable");
-    let refused = call(&["man", &taken.display().to_string()]).expect_code(4);
-    assert!(refused.stderr.contains("man pages into"), "{}", refused.stderr);
 }
 
 #[test]

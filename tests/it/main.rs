@@ -18,4 +18,5 @@ mod scale_bench;
 mod serving;
 mod soak;
 mod stages;
+mod upgrade;
 mod whole_way;

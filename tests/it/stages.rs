@@ -11,9 +11,10 @@ use schema::campaign::CampaignRecord;
 use schema::run::RunRecord;
 use schema::verdict::{Stage, VerdictKind};
 use serde_json::json;
-use tests::clone::{Clone, path_with};
+use tests::clone::Clone;
 use tests::inputs::{CONVERSATIONS, MODEL, cached, files_under};
-use tests::program::{Ended, built, command, run, wait};
+use tests::program::{Ended, command, run, wait};
+use tests::scripted;
 
 /// One user at a time, whose latencies gate: answers of 64 tokens.
 const SLOWER: &str = "ladder-lite-c1";
@@ -23,54 +24,25 @@ const AS_FAST: &str = "thinking-lite";
 const SCREEN_PAIRS: usize = 3;
 const CONFIRM_PAIRS: usize = 8;
 
-/// Both releases of the engine, with times of their own between the tokens of short answers.
+/// A release of the engine, with a time of its own between the tokens of short answers.
 fn stand_in(folder: &Path, version: &str, gap_us: u64) {
     let steady = |gap_us: u64| json!({"first_us": 4_000, "gap_us": gap_us});
-    let info = json!({
-        "engine": "redline", "version": version, "device": "cpu", "device_name": "none",
-        "config": {"tp": {"value": 1, "source": "default"}},
-        "config_sha256": "0".repeat(64),
-        "kv": {"pages": 8, "page_tokens": 16, "bytes": 4096, "dtype": "f32"},
-        "model": {"id": "stand-in", "weights": "random"},
-    });
-    let script = json!({
-        "requests": [
-            {"when": {"body_contains": "\"max_tokens\":64,"}, "times": 0, "steady": steady(gap_us)},
-            {"times": 0, "steady": steady(1_000)},
-        ],
-        "routes": {
-            "/health": {"body": {"status": "ok"}},
-            "/server_info": {"body": info},
-            "/v1/models": {"body": {"data": [{"id": "stand-in"}]}},
-            "/reset_prefix_cache": {"body": {"freed_pages": 0}},
-            "/metrics": {"body": ""},
-        },
-    });
-    let script_path = folder.join(format!("{version}.json"));
-    std::fs::write(&script_path, script.to_string()).expect("writable");
-    let serves = format!(
-        "#!/bin/sh\nport=\nfor word in \"$@\"; do\n  case $before in --port) port=$word ;; esac\n  \
-         before=$word\ndone\nexec '{}' --detach --script '{}' --listen 127.0.0.1:$port\n",
-        built("redline-emitter").display(),
-        script_path.display()
-    );
-    std::fs::write(folder.join(format!("redline-{version}")), serves).expect("writable");
+    let short = json!({"body_contains": "\"max_tokens\":64,"});
+    let answers = [
+        json!({"when": short, "times": 0, "steady": steady(gap_us)}),
+        json!({"times": 0, "steady": steady(1_000)}),
+    ];
+    scripted::release(folder, version, &answers);
 }
 
-/// `release-bench v0.9.2 --baseline v0.9.1` into a registry of its own, with a `cargo` that builds
-/// the stand-in of the release whose tree it is called in.
+/// `release-bench v0.9.2 --baseline v0.9.1` of the stand-ins, into a registry of its own.
 fn gate(clone: &Clone, folder: &Path, registry: &Path) -> Ended {
-    let builds = format!(
-        "mkdir -p \"$CARGO_TARGET_DIR/release\"\n\
-         exec cp '{}/redline-'\"${{PWD##*/v}}\" \"$CARGO_TARGET_DIR/release/redline\"",
-        folder.display()
-    );
     let words = ["release-bench", "v0.9.2", "--baseline", "v0.9.1", "--repeats", "3", "--yes"];
     let cells = ["--scenario", SLOWER, "--scenario", AS_FAST];
     let into = ["--registry", registry.to_str().expect("UTF-8")];
     let words = [&words[..], &cells, &into].concat();
     let mut command: Command = clone.program("redline-campaign", &words);
-    command.env("PATH", path_with(folder, &[("cargo", &builds)]));
+    command.env("PATH", scripted::path_of_releases(folder));
     command.env("CARGO_TARGET_DIR", folder.join("target"));
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     wait(command.spawn().expect("it starts"), Duration::from_secs(400))

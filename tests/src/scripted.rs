@@ -1,11 +1,14 @@
-//! A scripted server: `redline-emitter`, told what to answer, on a port of its own.
+//! Scripted servers: `redline-emitter`, told what to answer, on a port of its own or in the place of
+//! releases of the engine.
 
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::process::Child;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::clone::path_with;
 use crate::program::{built, command, while_running};
 use crate::server::Server;
 
@@ -26,20 +29,7 @@ impl Scripted {
     #[track_caller]
     pub fn answering(answers: &[Value]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let info = json!({
-            "engine": "redline", "version": "0.0.1", "device": "cpu", "device_name": "none",
-            "config": {"tp": {"value": 1, "source": "default"}},
-            "config_sha256": "0".repeat(64),
-            "kv": {"pages": 8, "page_tokens": 16, "bytes": 4096, "dtype": "f32"},
-            "model": {"id": "scripted", "weights": "random"},
-        });
-        let script = json!({"requests": answers, "routes": {
-            "/health": {"body": {"status": "ok"}},
-            "/server_info": {"body": info},
-            "/v1/models": {"body": {"data": [{"id": "scripted"}]}},
-            "/reset_prefix_cache": {"body": {"freed_pages": 0}},
-            "/metrics": {"body": ""},
-        }});
+        let script = script("0.0.1", "scripted", answers);
         std::fs::write(folder.path().join("script.json"), script.to_string()).expect("writable");
         let words = ["--detach", "--script", "script.json", "--log", "log"];
         let server = Server::start(&mut command(&built("redline-emitter"), folder.path(), &words));
@@ -67,4 +57,52 @@ impl Scripted {
             text.lines().filter_map(number).find(|found| *found >= n)
         });
     }
+}
+
+/// What a ready Redline of `version` tells of itself, and `answers` to requests.
+fn script(version: &str, model: &str, answers: &[Value]) -> Value {
+    let info = json!({
+        "engine": "redline", "version": version, "device": "cpu", "device_name": "none",
+        "config": {"tp": {"value": 1, "source": "default"}},
+        "config_sha256": "0".repeat(64),
+        "kv": {"pages": 8, "page_tokens": 16, "bytes": 4096, "dtype": "f32"},
+        "model": {"id": model, "weights": "random"},
+    });
+    json!({"requests": answers, "routes": {
+        "/health": {"body": {"status": "ok"}},
+        "/server_info": {"body": info},
+        "/v1/models": {"body": {"data": [{"id": model}]}},
+        "/reset_prefix_cache": {"body": {"freed_pages": 0}},
+        "/metrics": {"body": ""},
+    }})
+}
+
+/// Puts a program that stands in for the engine of `version` into `folder`; it takes the engine's
+/// flags, and answers requests as `answers` say.
+///
+/// # Panics
+/// The folder cannot be written.
+pub fn release(folder: &Path, version: &str, answers: &[Value]) {
+    let script_path = folder.join(format!("{version}.json"));
+    let script = script(version, "stand-in", answers);
+    std::fs::write(&script_path, script.to_string()).expect("writable");
+    let serves = format!(
+        "#!/bin/sh\nport=\nfor word in \"$@\"; do\n  case $before in --port) port=$word ;; esac\n  \
+         before=$word\ndone\nexec '{}' --detach --script '{}' --listen 127.0.0.1:$port\n",
+        built("redline-emitter").display(),
+        script_path.display()
+    );
+    std::fs::write(folder.join(format!("redline-{version}")), serves).expect("writable");
+}
+
+/// A `PATH` with a `cargo` that builds the program of `folder` which stands in for the release in
+/// whose tree it is called.
+#[must_use]
+pub fn path_of_releases(folder: &Path) -> OsString {
+    let builds = format!(
+        "mkdir -p \"$CARGO_TARGET_DIR/release\"\n\
+         exec cp '{}/redline-'\"${{PWD##*/v}}\" \"$CARGO_TARGET_DIR/release/redline\"",
+        folder.display()
+    );
+    path_with(folder, &[("cargo", &builds)])
 }

@@ -78,15 +78,21 @@ pub fn refuse_small(
 }
 
 /// Launches that a lab may make in all, where those so far took longer than was expected: what its
-/// hours leave, and the last round in any case. None where it may make as many as before. Never more
-/// than before: a round that was left out for lack of launches would be wanted again.
+/// hours leave, and in any case the last round and what it takes to conclude something, since what
+/// was spent so far would be lost. None where it may make as many as before. Never more than before:
+/// a round that was left out for lack of launches would be wanted again.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "microseconds of a lab are far below 2^53")]
 pub fn lowered(lab: &ReadyLab, state: &State, round: &Round) -> Option<u32> {
     let left_us = lab.hours_max? * HOUR_US - spent_us(state) as f64;
     let affordable = launches_in(left_us.max(0.0), measured_us(state)?);
-    let allowed = round.runs.saturating_add(affordable.max(lab.outline.runs_last));
+    let allowed = still_allowed(&lab.outline, round.runs, affordable);
     (allowed < lab.asked.runs_max).then_some(allowed)
+}
+
+/// Launches in all, where so many were made and so many more can be afforded.
+fn still_allowed(outline: &LabOutline, made: u32, affordable: u32) -> u32 {
+    made.saturating_add(affordable.max(outline.runs_last)).max(outline.runs_enough)
 }
 
 /// Time of all launches so far.
@@ -125,6 +131,13 @@ mod tests {
         assert_eq!(budget(None, Some(1.0)), 180);
         assert_eq!((budget(Some(90), Some(1.0)), budget(Some(200), Some(1.0))), (90, 180));
         assert_eq!(budget(Some(90), None), 90);
+    }
+
+    #[test]
+    fn a_lab_that_began_may_always_conclude() {
+        assert_eq!(still_allowed(&outline(), 24, 200), 224);
+        assert_eq!(still_allowed(&outline(), 24, 10), 100, "what concludes something");
+        assert_eq!(still_allowed(&outline(), 90, 10), 130, "the last round");
     }
 
     #[test]

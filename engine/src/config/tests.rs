@@ -187,12 +187,12 @@ fn the_hash_minds_what_is_computed_and_not_where() {
 #[test]
 fn the_longest_matching_name_decides_the_batch() {
     for (device, expected) in [
-        ("NVIDIA A100-SXM4-80GB", 256),
-        ("NVIDIA A800 80GB PCIe", 256),
-        ("NVIDIA H100 80GB HBM3", 512),
-        ("NVIDIA H800", 512),
-        ("NVIDIA H200", 128),
-        ("NVIDIA H20", 128),
+        ("NVIDIA A100-SXM4-80GB", 512),
+        ("NVIDIA A800 80GB PCIe", 512),
+        ("NVIDIA H100 80GB HBM3", 1024),
+        ("NVIDIA H800", 1024),
+        ("NVIDIA H200", 1280),
+        ("NVIDIA H20", 1024),
         ("some processor", 128),
     ] {
         assert_eq!(default_max_batch_size(device), expected, "{device}");
