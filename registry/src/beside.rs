@@ -85,10 +85,9 @@ mod tests {
         .record()
     }
 
-    fn ratio(ours: &[RunRecord], theirs: &[RunRecord]) -> Option<Ratio> {
-        let (ours, theirs): (Vec<_>, Vec<_>) = (ours.iter().collect(), theirs.iter().collect());
+    fn ratio(ours: &[&RunRecord], theirs: &[&RunRecord]) -> Option<Ratio> {
         let metric = by_name("output_tokens_per_s").expect("a metric");
-        InTurns::newest(&ours, &theirs)?.ratio(metric, &policy::standard().file)
+        InTurns::newest(ours, theirs)?.ratio(metric, &policy::standard().file)
     }
 
     #[test]
@@ -96,31 +95,26 @@ mod tests {
         // The machine is twice as fast in the second block; the older campaign says otherwise.
         let ours = [run("ours", 1, 0, 9.0), run("ours", 2, 0, 3.0), run("ours", 2, 1, 6.0)];
         let theirs = [run("theirs", 1, 0, 1.0), run("theirs", 2, 0, 1.0), run("theirs", 2, 1, 2.0)];
+        let (ours, theirs) = (ours.each_ref(), theirs.each_ref());
         let found = ratio(&ours, &theirs).expect("a ratio");
         let (low, high) = found.interval.expect("an interval");
         assert_eq!(found.pairs, 2);
         assert!((found.mean - 3.0).abs() < 0.01, "{found:?}");
         assert!(low <= found.mean && found.mean <= high && high - low < 1.0, "{found:?}");
-        let (ours, theirs): (Vec<_>, Vec<_>) = (ours.iter().collect(), theirs.iter().collect());
         let in_turns = InTurns::newest(&ours, &theirs).expect("blocks");
         assert_eq!(in_turns.campaign, campaign_id(2));
-        assert_eq!(
-            ours.iter().map(|run| in_turns.holds(run)).collect::<Vec<_>>(),
-            [false, true, true]
-        );
+        assert_eq!(ours.map(|run| in_turns.holds(run)), [false, true, true]);
     }
 
     #[test]
     fn what_did_not_run_in_one_block_or_was_asked_otherwise_is_no_pair() {
         let ours = run("ours", 1, 0, 2.0);
-        assert_eq!(ratio(&[ours.clone()], &[run("theirs", 2, 0, 1.0)]), None);
-        assert_eq!(ratio(&[ours.clone()], &[run("theirs", 1, 1, 1.0)]), None);
+        assert_eq!(ratio(&[&ours], &[&run("theirs", 2, 0, 1.0)]), None);
+        assert_eq!(ratio(&[&ours], &[&run("theirs", 1, 1, 1.0)]), None);
         let mut other = run("theirs", 1, 0, 1.0);
-        assert_eq!(
-            ratio(&[ours.clone()], &[other.clone()]).map(|found| found.interval),
-            Some(None)
-        );
+        let single = ratio(&[&ours], &[&other]).map(|found| found.interval);
+        assert_eq!(single, Some(None), "one pair has no interval");
         other.scenario.manifest_sha256 = Some("another".into());
-        assert_eq!(ratio(&[ours], &[other]), None);
+        assert_eq!(ratio(&[&ours], &[&other]), None);
     }
 }
