@@ -37,13 +37,16 @@ pub enum Verb {
     Fetch(Fetch),
     /// Build a release and serve a model with it in the foreground.
     Serve(Serve),
-    /// Run the engine's op benches and record them.
+    /// Run the engine's op benches, and a model beside the machine's limits, and record them.
     Kernels(Kernels),
     /// Measure the working tree beside another engine, over the same file, and print the table.
     PeerBench(PeerBench),
     /// Measure the load generator beside others and a raw-socket client, against an emitter that
     /// keeps its own log, and print the table.
     ClientBench(ClientBench),
+    /// Time the registry's tools and the site over a registry that is made up at size, and print the
+    /// table.
+    ScaleBench(ScaleBench),
     /// Keep the working tree's server under load, and see whether it holds more and more.
     Soak(Soak),
     /// Carry out a job of a campaign: what its controller has put into a folder.
@@ -220,6 +223,10 @@ pub struct Kernels {
     /// The working tree, as without VERSION.
     #[arg(long)]
     pub worktree: bool,
+    /// A file of `suite/models/`, which is measured beside the machine's limits; else the first
+    /// model of the target `cpu`.
+    #[arg(long, value_name = "ID")]
+    pub model: Option<String>,
     /// The repository that holds `results/`; else this clone.
     #[arg(long, value_name = "DIR")]
     pub registry: Option<PathBuf>,
@@ -295,6 +302,24 @@ pub struct ClientBench {
     /// Print one JSON document instead of the table.
     #[arg(long)]
     pub json: bool,
+}
+
+/// The registry is a repository under `target/` that is gone afterwards; the site is made of a tenth
+/// of its records.
+#[derive(Debug, Args)]
+pub struct ScaleBench {
+    /// Records of the registry. What is wanted is wanted of as many as there are by default.
+    #[arg(long, value_name = "N", default_value_t = crate::scale::WANTED_OF, value_parser = clap::value_parser!(u64).range(20..=1_000_000))]
+    pub records: u64,
+    /// How often each command is timed.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub repeats: u32,
+    /// Make the registry in this folder, which must not be there yet, and leave it.
+    #[arg(long, value_name = "DIR")]
+    pub keep: Option<PathBuf>,
+    /// Write the table into `docs/METHOD.md` too.
+    #[arg(long)]
+    pub document: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -399,6 +424,8 @@ mod tests {
             &["client-bench", "--row", "beauty"],
             &["client-bench", "--kept", "--row", "paced"],
             &["client-bench", "--repeats", "0"],
+            &["scale-bench", "--records", "19"],
+            &["scale-bench", "--repeats", "0"],
         ] {
             let words = ["redline-campaign"].iter().chain(args);
             assert!(Cli::try_parse_from(words).is_err(), "{args:?} was taken");

@@ -1,14 +1,16 @@
-//! `kernels`: runs the engine's criterion benches and turns what criterion left into one record.
+//! `kernels`: runs the engine's criterion benches, and its bench of a model beside the machine's
+//! limits, and turns what they left into one record.
 
 pub mod criterion;
+pub mod model_bench;
 
 use std::path::Path;
 use std::process::Command;
 
 use schema::canonical::record_sha256;
 use schema::exit::Exit;
-use schema::kernel::{KernelBench, KernelRecord, SCHEMA};
-use schema::run::{Absent, EngineFacts, Time, unexplained_nulls};
+use schema::kernel::{BenchLimits, KernelBench, KernelRecord, ModelBench, SCHEMA};
+use schema::run::{EngineFacts, Time, unexplained_nulls};
 
 use crate::cli::Kernels;
 use crate::git::Git;
@@ -62,6 +64,7 @@ pub fn run(world: &World, flags: &Kernels) -> Result<Exit, Stop> {
     let started_at = world.clock.rfc3339();
     let started = world.clock.elapsed();
     let home = places.criterion();
+    let model_bench = model_bench(world, &wanted, flags)?;
     bench(world, &git, &wanted, &home)?;
     let wall = world.clock.elapsed().saturating_sub(started);
     let benches = criterion::read(&home)?;
@@ -77,9 +80,13 @@ pub fn run(world: &World, flags: &Kernels) -> Result<Exit, Stop> {
         id,
         engine: engine_facts(world, &wanted),
         time,
+        model_bench,
         ..KernelRecord::default()
     };
     (record.hardware, record.absent) = machine.facts(&machine.id(false));
+    if record.model_bench.is_none() {
+        record.absent.insert("model_bench".to_owned(), "`redline bench` gave none".to_owned());
+    }
     fill(&mut record, benches)?;
     let place = schema::path::of_kernels(&record).map_err(RecordError::from)?;
     let path = publish::write(&places.overlay(), &place, &record)?;
@@ -97,6 +104,24 @@ pub fn run(world: &World, flags: &Kernels) -> Result<Exit, Stop> {
     answer(format!("record   {}", world.places.shown(&root.join("results").join(place))));
     answer(format!("commit   {}", commit.as_deref().unwrap_or("none")));
     Ok(Exit::Well)
+}
+
+/// What the release measures of a model. One that cannot is no reason to go without its op benches:
+/// that is noted, unless the model was asked for by name.
+fn model_bench(
+    world: &World,
+    wanted: &Wanted,
+    flags: &Kernels,
+) -> Result<Option<ModelBench>, Stop> {
+    match model_bench::measure(world, wanted, flags.model.as_deref()) {
+        Ok(found) => Ok(Some(found)),
+        Err(stop) if flags.model.is_some() => Err(stop),
+        Err(stop) => {
+            world.interrupt.check()?;
+            world.console.note(&format!("no model beside the machine's limits: {stop}"));
+            Ok(None)
+        }
+    }
 }
 
 /// Runs `cargo bench` with criterion's files in a folder of this run alone, so that no earlier
@@ -153,23 +178,45 @@ pub fn fill(record: &mut KernelRecord, benches: Vec<KernelBench>) -> Result<(), 
             .with_hint("does `cargo bench -p engine` run any bench?"));
     }
     record.benches = benches;
+    if let Some(ModelBench { limits, .. }) = &record.model_bench {
+        for bench in &mut record.benches {
+            bench.limit_share = bench.limit_share.or_else(|| limit_share(bench, limits));
+        }
+    }
     let value = serde_json::to_value(&*record).unwrap_or_default();
     for path in unexplained_nulls(&value) {
-        let reason = reason(&path, &record.absent);
+        let reason = reason(&path, record);
         record.absent.insert(path, reason);
     }
     record.record_sha256 = record_sha256(record).map_err(RecordError::from)?;
     Ok(())
 }
 
-fn reason(path: &str, known: &Absent) -> String {
+/// Share of the arithmetic limit of an op that mostly multiplies; none of others, which only move
+/// what may lie in caches.
+#[expect(clippy::cast_precision_loss, reason = "operations of one call are far below 2^53")]
+fn limit_share(bench: &KernelBench, limits: &BenchLimits) -> Option<f64> {
+    let per_s = match bench.op.as_str() {
+        "matmul" | "attention" => limits.f32_flops_per_s,
+        "matmul_int8" => limits.int8_ops_per_s,
+        "matmul_bf16" => limits.bf16_flops_per_s?,
+        _ => return None,
+    };
+    let reached = bench.flops? as f64 / (bench.median_ns / 1e9);
+    Some(reached / per_s).filter(|share| share.is_finite())
+}
+
+fn reason(path: &str, record: &KernelRecord) -> String {
     let last = path.rsplit('.').next().unwrap_or_default();
     let reason = match (path.split('.').next().unwrap_or_default(), last) {
-        ("benches", "limit_share") => "the machine's limit was not measured beside the bench",
+        ("benches", "limit_share") if record.model_bench.is_some() => {
+            "no limit was measured of what it does, or the bench does not state how much that is"
+        }
+        ("benches", "limit_share") => "the machine's limits were not measured beside the bench",
         ("benches", _) => "the bench does not state it",
         ("engine", "binary_sha256") => "every op has a bench binary of its own",
         ("time", _) => "benches have no load",
-        _ => known.get(path).map_or("not known", String::as_str),
+        _ => record.absent.get(path).map_or("not known", String::as_str),
     };
     reason.to_owned()
 }

@@ -70,6 +70,7 @@ mod unmeasured;
 
 // From finished runs to a commit and pages.
 mod beside;
+mod document;
 mod finish;
 pub mod ingest;
 mod publish;
@@ -80,5 +81,6 @@ pub mod kernels;
 pub mod lab;
 pub mod peer;
 pub mod proof;
+pub mod scale;
 pub mod serve;
 pub mod soak;

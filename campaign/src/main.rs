@@ -20,7 +20,7 @@ use campaign::stop::Stop;
 use campaign::tools::Tools;
 use campaign::world::{Clock, Programs, World};
 use campaign::{
-    clients, fetch, ingest, kernels, lab, node, peer, proof, release_bench, serve, soak,
+    clients, fetch, ingest, kernels, lab, node, peer, proof, release_bench, scale, serve, soak,
 };
 use clap::Parser;
 use etcetera::BaseStrategy;
@@ -58,6 +58,7 @@ fn run(cli: &Cli, world: &World) -> Result<Exit, Stop> {
         Verb::Kernels(flags) => kernels::run(world, flags),
         Verb::PeerBench(flags) => peer::run(world, flags),
         Verb::ClientBench(flags) => clients::run(world, flags),
+        Verb::ScaleBench(flags) => scale::run(world, flags),
         Verb::Soak(flags) => soak::run(world, flags),
         Verb::Node(flags) => node::run(world, flags),
         Verb::GpuProof { step } => proof::run(world, step),
@@ -170,7 +171,8 @@ fn given(verb: &Verb) -> BTreeMap<String, PathBuf> {
         Verb::Fetch(flags) => &flags.inputs,
         Verb::Lab(flags) => &flags.inputs,
         Verb::Serve(flags) => &flags.inputs,
-        Verb::Kernels(_) | Verb::ClientBench(_) | Verb::Node(_) | Verb::Ingest(_) => &none,
+        Verb::Kernels(_) | Verb::ClientBench(_) | Verb::ScaleBench(_) => &none,
+        Verb::Node(_) | Verb::Ingest(_) => &none,
         Verb::PeerBench(flags) => &flags.inputs,
         Verb::Soak(flags) => &flags.inputs,
         Verb::GpuProof { step: GpuProof::Pack(flags) } => &flags.inputs,

@@ -86,6 +86,12 @@ impl Places {
         self.root.join("target/client-bench")
     }
 
+    /// What `scale-bench` works with.
+    #[must_use]
+    pub fn scale_bench(&self) -> PathBuf {
+        self.root.join("target/scale-bench")
+    }
+
     /// What `gpu-proof` packs and collects.
     #[must_use]
     pub fn proof(&self, name: &str) -> PathBuf {

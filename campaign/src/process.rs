@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::signal::{Signal, killpg};
+use nix::sys::time::TimeValLike;
 use nix::unistd::Pid;
 use schema::exit::Exit;
 
@@ -30,6 +32,8 @@ pub enum ProcessError {
     Wait { program: String, source: io::Error },
     #[error("`{program}` ended with {}{}", describe(*.status), after_colon(.stderr))]
     Failed { program: String, status: ExitStatus, stderr: String },
+    #[error("the system does not tell what children cost")]
+    Untold,
 }
 
 impl Ends for ProcessError {
@@ -238,6 +242,18 @@ pub fn capture_until(
         reader.and_then(|reader| reader.join().ok()).unwrap_or_default()
     };
     Ok(Some(Written { status, stdout: text(stdout), stderr: text(stderr) }))
+}
+
+/// Processor time of all children that have ended, in microseconds: user and system, with what their
+/// own children took.
+///
+/// # Errors
+/// The system does not tell.
+#[expect(clippy::cast_precision_loss, reason = "processor time is far below 2^53 us")]
+pub fn children_us() -> Result<f64, ProcessError> {
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN).map_err(|_| ProcessError::Untold)?;
+    let spent = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
+    Ok(spent as f64)
 }
 
 /// Runs `command` and returns its standard output.

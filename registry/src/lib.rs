@@ -8,6 +8,7 @@
 //! [`best`] and [`lab`] (what it says), [`import`] and [`export`] (figures of others, and ours for
 //! them).
 
+pub mod beside;
 pub mod best;
 pub mod check;
 pub mod commit;

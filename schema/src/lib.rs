@@ -8,6 +8,7 @@ pub mod arrival;
 pub mod campaign;
 pub mod canonical;
 pub mod comparison;
+pub mod document;
 pub mod emitted;
 pub mod engine;
 pub mod event;

@@ -12,6 +12,7 @@ pub mod catalog;
 mod chart;
 pub mod compare;
 mod contents;
+pub mod document;
 mod escape;
 mod feeds;
 mod format;

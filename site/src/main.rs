@@ -12,7 +12,7 @@ use schema::exit::Exit;
 use site::catalog::{Catalog, CatalogError, ReleaseKey};
 use site::template::{RenderError, Renderer};
 use site::view::release::ReleaseView;
-use site::{build, catalog, outside, pages, text};
+use site::{build, catalog, document, outside, pages, text};
 
 /// Renders a registry: pages are a pure function of its records.
 #[derive(Debug, Parser)]
@@ -34,6 +34,8 @@ enum Command {
         /// Only the pages of releases that the overlay has runs of.
         #[arg(long, requires = "overlay")]
         only_overlay: bool,
+        #[command(flatten)]
+        part: Part,
     },
     /// Writes the HTML site, in place of whatever lies there.
     Build {
@@ -67,7 +69,16 @@ enum Command {
     Check {
         #[command(flatten)]
         source: Source,
+        #[command(flatten)]
+        part: Part,
     },
+}
+
+#[derive(Debug, Args)]
+struct Part {
+    /// A document beside `results/` that holds what this registry measured, between two lines.
+    #[arg(long, value_name = "FILE")]
+    document: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -103,12 +114,18 @@ fn main() -> ExitCode {
 
 fn run(command: &Command) -> Result<Exit> {
     match command {
-        Command::Pages { source, out, only_overlay } => {
+        Command::Pages { source, out, only_overlay, part } => {
             let registry = read(source)?;
             let catalog = Catalog::of(&registry);
-            let pages = pages::render(&catalog, &Renderer::new()?, *only_overlay)?;
+            let renderer = Renderer::new()?;
+            let pages = pages::render(&catalog, &renderer, *only_overlay)?;
             let written = pages::write(&pages, out)?;
             println!("{written} of {} pages changed in {}", pages.len(), out.display());
+            if let Some(file) = &part.document
+                && document::write(file, &document::measured(&catalog, &renderer)?)?
+            {
+                println!("{} changed", file.display());
+            }
         }
         Command::Build { source, out } => {
             let registry = read(source)?;
@@ -130,10 +147,14 @@ fn run(command: &Command) -> Result<Exit> {
             };
             print!("{}", table(&catalog, &key)?);
         }
-        Command::Check { source } => {
+        Command::Check { source, part } => {
             let registry = read(source)?;
             let catalog = Catalog::of(&registry);
-            let stale = pages::stale(&catalog, &Renderer::new()?, &source.results())?;
+            let renderer = Renderer::new()?;
+            let mut stale = pages::stale(&catalog, &renderer, &source.results())?;
+            if let Some(file) = &part.document {
+                stale.extend(document::stale(file, &document::measured(&catalog, &renderer)?)?);
+            }
             for problem in &stale {
                 println!("{problem}");
             }

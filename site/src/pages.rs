@@ -111,7 +111,8 @@ pub fn stale(catalog: &Catalog, renderer: &Renderer, folder: &Path) -> Result<Ve
     Ok(problems)
 }
 
-fn first_difference(a: &[u8], b: &[u8]) -> usize {
+/// The line in which `a` and `b` begin to differ, from 1.
+pub(crate) fn first_difference(a: &[u8], b: &[u8]) -> usize {
     let same = a.iter().zip(b).take_while(|(a, b)| a == b);
     same.filter(|(byte, _)| **byte == b'\n').count() + 1
 }

@@ -21,6 +21,7 @@ macro_rules! templates {
 }
 
 templates![
+    "documents/measured.md",
     "pages/across.html",
     "pages/across.md",
     "pages/claims.html",
@@ -108,7 +109,7 @@ fn key_clause(key: &Option<String>) -> String {
 }
 
 /// What a page's frame needs beside its view.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct Frame {
     pub title: String,
     /// One sentence for search results and previews.

@@ -14,6 +14,7 @@ mod hand_edited;
 mod interrupted;
 mod proof;
 mod registry;
+mod scale_bench;
 mod serving;
 mod soak;
 mod stages;

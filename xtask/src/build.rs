@@ -68,19 +68,53 @@ pub fn run_results(shell: &Shell, verb: &str, rest: &[OsString]) -> Result<u8> {
 pub fn run_site(shell: &Shell, rest: &[OsString]) -> Result<u8> {
     build(shell, &["redline-site"])?;
     match rest.split_first() {
-        Some((word, rest)) if word == "--check" => run(shell, "redline-site", "check", rest),
+        Some((word, rest)) if word == "--check" => {
+            run(shell, "redline-site", "check", &with_document(Vec::new(), rest))
+        }
         Some((word, rest)) if word == "--open" => run(shell, "redline-site", "preview", rest),
         Some((word, rest)) if word == "--pages" => {
-            let mut pages: Vec<OsString> = ["--out", "results"].map(OsString::from).into();
-            pages.extend_from_slice(rest);
-            run(shell, "redline-site", "pages", &pages)
+            let pages = ["--out", "results"].map(OsString::from).into();
+            run(shell, "redline-site", "pages", &with_document(pages, rest))
         }
         _ => run(shell, "redline-site", "build", rest),
     }
+}
+
+/// `words` and `rest`, and the document that holds what this tree's registry measured, where no other
+/// registry is named.
+fn with_document(mut words: Vec<OsString>, rest: &[OsString]) -> Vec<OsString> {
+    let names_another = |word: &OsString| {
+        let word = word.to_string_lossy();
+        ["--registry", "--overlay", "--out"].iter().any(|flag| word.starts_with(flag))
+    };
+    if !rest.iter().any(names_another) {
+        words.extend(["--document", "docs/METHOD.md"].map(OsString::from));
+    }
+    words.extend_from_slice(rest);
+    words
 }
 
 fn run(shell: &Shell, program: &str, verb: &str, rest: &[OsString]) -> Result<u8> {
     let mut arguments = vec![OsString::from(verb)];
     arguments.extend_from_slice(rest);
     shell.exit_code(&shell.built(program), &arguments)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_document_belongs_to_this_trees_registry_alone() {
+        let given = |line: &str| {
+            let rest: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
+            let words = with_document(Vec::new(), &rest);
+            assert!(words.ends_with(&rest));
+            words.len() > rest.len()
+        };
+        assert!(given(""));
+        for line in ["--registry elsewhere", "--registry=elsewhere", "--overlay o --only-overlay"] {
+            assert!(!given(line), "{line}");
+        }
+    }
 }

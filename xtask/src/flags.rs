@@ -15,10 +15,13 @@ Measure
                           (--dry-run prints the plan, --resume goes on with one)
   ingest DIR              finish a campaign from the folders of its jobs alone
   diff A B                compare two releases from their records
-  kernels                 run the op benches and write a kernels record
+  kernels                 run the op benches, and a model beside the limits of the machine, and
+                          write a kernels record
   peer-bench ENGINE       measure the working tree beside another engine, such as llama.cpp
   client-bench            measure the load generator beside others, against an emitter that keeps
                           its own log (--row NAME: only that row; --document: into docs/METHOD.md)
+  scale-bench             time the registry's tools and the site over a registry made up at size
+                          (--records N; --document: into docs/METHOD.md)
   soak                    keep the working tree's server under load, and see whether it holds more
                           and more (--minutes N; else an hour)
   gpu-proof pack VERSION  put a release into a folder that shows it on a machine with a GPU, without
@@ -103,6 +106,7 @@ pub fn parse(arguments: &[OsString]) -> Result<Command, lexopt::Error> {
         Some("kernels") => Command::Campaign { verb: "kernels", rest },
         Some("peer-bench") => Command::Campaign { verb: "peer-bench", rest },
         Some("client-bench") => Command::Campaign { verb: "client-bench", rest },
+        Some("scale-bench") => Command::Campaign { verb: "scale-bench", rest },
         Some("soak") => Command::Campaign { verb: "soak", rest },
         Some("gpu-proof") => Command::Campaign { verb: "gpu-proof", rest },
         Some("serve") => Command::Campaign { verb: "serve", rest },

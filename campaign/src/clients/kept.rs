@@ -73,6 +73,17 @@ impl RowResult {
         Repeats::of(self.values.get(figure)?.get(tool)?.clone())
     }
 
+    /// When, where and of which commit it is, as a sentence.
+    #[must_use]
+    pub fn provenance(&self) -> String {
+        let commit = self.commit.as_deref();
+        let commit = commit.map_or("an unknown commit", |id| id.get(..10).unwrap_or(id));
+        let changes = if self.dirty { " with changes" } else { "" };
+        let day = self.measured_at.get(..10).unwrap_or("an unknown day");
+        let (cpu, kernel) = (&self.cpu, &self.kernel);
+        format!("Measured on {day} at {commit}{changes}: {cpu}, Linux {kernel}.")
+    }
+
     /// Adds the values of one repeat.
     pub fn add(&mut self, tool: &str, values: BTreeMap<&'static str, f64>) {
         for (figure, value) in values {

@@ -23,7 +23,8 @@ use crate::clients::desk::Desk;
 use crate::clients::figure::Row;
 use crate::clients::kept::{Kept, RowResult};
 use crate::clients::tool::Tool;
-use crate::files::{read_text, write_whole};
+use crate::document;
+use crate::files::read_text;
 use crate::git::Git;
 use crate::hardware;
 use crate::lock::Lock;
@@ -33,9 +34,9 @@ use crate::world::World;
 
 pub use obtain::Peers;
 
-/// Where the table stands.
-const DOCUMENT: &str = "docs/METHOD.md";
 const KEPT: &str = "figures.json";
+/// What the document says of who wrote the table.
+const COMMAND: &str = "cargo xtask client-bench --document";
 
 #[derive(Debug, thiserror::Error)]
 pub enum ClientsError {
@@ -85,11 +86,7 @@ pub fn run(world: &World, flags: &ClientBench) -> Result<Exit, Stop> {
     let kept = Kept::open(&path)?;
     let table = table::render(&kept);
     if flags.document {
-        let place = world.places.root().join(DOCUMENT);
-        let inserted = table::insert(&read_text(&place)?, &table).map_err(|why| {
-            Stop::wrong_use(format!("the table has no place in `{DOCUMENT}`: {why}"))
-        })?;
-        write_whole(&place, inserted.as_bytes())?;
+        document::write(world, COMMAND, &table)?;
     }
     world.console.answer(&if flags.json { read_text(&path)? } else { table });
     Ok(if wanted_are_kept(&kept) { Exit::Well } else { Exit::Worse })
@@ -161,7 +158,10 @@ fn measure_row(
 }
 
 /// Where and when: a row without values.
-fn place(world: &World) -> Result<RowResult, Stop> {
+///
+/// # Errors
+/// Git or the system does not tell.
+pub fn place(world: &World) -> Result<RowResult, Stop> {
     let git = Git::open(&world.programs.git, world.places.root(), &world.interrupt)?;
     let commit = git.try_text(&["rev-parse", "HEAD"])?.map(|text| text.trim().to_owned());
     let dirty = !git.text(&["status", "--porcelain"])?.trim().is_empty();

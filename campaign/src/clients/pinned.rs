@@ -6,11 +6,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
-use nix::sys::resource::{UsageWho, getrusage};
-use nix::sys::time::TimeValLike;
 use nix::unistd::Pid;
 
-use crate::process::{Group, Interrupt, ProcessError};
+use crate::process::{Group, Interrupt, ProcessError, children_us};
 use crate::server::status_bytes;
 use crate::stop::Stop;
 
@@ -75,15 +73,6 @@ pub fn run_on(
     };
     let wall_s = started.elapsed().as_secs_f64();
     Ok((status, Cost { cpu_us: children_us()? - before_us, wall_s, peak_bytes }))
-}
-
-/// Processor time of all children that have ended.
-#[expect(clippy::cast_precision_loss, reason = "processor time is far below 2^53 us")]
-fn children_us() -> Result<f64, Stop> {
-    let usage = getrusage(UsageWho::RUSAGE_CHILDREN)
-        .map_err(|_| Stop::environment("the system does not tell what children cost"))?;
-    let spent = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
-    Ok(spent as f64)
 }
 
 /// Waits until `found` finds something.

@@ -5,10 +5,7 @@ use std::collections::BTreeSet;
 use crate::clients::figure::{Figure, Row};
 use crate::clients::kept::{Kept, RowResult};
 use crate::clients::tool::Tool;
-
-/// Lines of the document between which the table stands.
-const BEGIN: &str = "<!-- The table below is written by `cargo xtask client-bench --document`. -->";
-const END: &str = "<!-- End of the table. -->";
+use crate::peer::table::Repeats;
 
 /// The rows that were measured, as Markdown, with where they come from.
 #[must_use]
@@ -34,20 +31,28 @@ fn line(figure: &Figure, result: &RowResult) -> String {
     });
     let cell = |tool: Tool| {
         let Some(repeats) = result.repeats(figure.id, tool.id()) else { return String::new() };
-        let (median, least, most) = (repeats.median, number(repeats.min), number(repeats.max));
-        let missed = tool == Tool::Redline && figure.reach.is_some_and(|r| !r.is_kept_by(median));
-        let mark = if missed { " (missed)" } else { "" };
-        match least == most {
-            true => format!("{least}{mark}"),
-            false => format!("{}{mark} [{least} to {most}]", number(median)),
-        }
+        let kept = figure.reach.is_none_or(|reach| reach.is_kept_by(repeats.median));
+        spread(&repeats, figure.digits, tool != Tool::Redline || kept)
     };
     let cells = Tool::ALL.map(cell);
     format!("| {} | {} | {} |\n", figure.title, wanted.unwrap_or_default(), cells.join(" | "))
 }
 
+/// Median and range of repeats, and whether what is wanted was `kept`.
+#[must_use]
+pub fn spread(repeats: &Repeats, digits: usize, kept: bool) -> String {
+    let [median, least, most] =
+        [repeats.median, repeats.min, repeats.max].map(|value| grouped(value, digits));
+    let mark = if kept { "" } else { " (missed)" };
+    match least == most {
+        true => format!("{least}{mark}"),
+        false => format!("{median}{mark} [{least} to {most}]"),
+    }
+}
+
 /// `1,234.5`; an exact zero has no sign.
-fn grouped(value: f64, digits: usize) -> String {
+#[must_use]
+pub fn grouped(value: f64, digits: usize) -> String {
     let text = format!("{:.digits$}", value.abs());
     let (whole, rest) = text.split_at(text.find('.').unwrap_or(text.len()));
     let mut grouped = String::new();
@@ -67,14 +72,7 @@ fn provenance(kept: &Kept) -> String {
     let mut places = BTreeSet::new();
     let mut lines = BTreeSet::new();
     for (row, result) in &kept.rows {
-        let commit = result
-            .commit
-            .as_deref()
-            .map_or("an unknown commit", |commit| commit.get(..10).unwrap_or(commit));
-        let changes = if result.dirty { " with changes" } else { "" };
-        let day = result.measured_at.get(..10).unwrap_or("an unknown day");
-        let (cpu, kernel) = (&result.cpu, &result.kernel);
-        places.insert(format!("Measured on {day} at {commit}{changes}: {cpu}, Linux {kernel}.\n"));
+        places.insert(format!("{}\n", result.provenance()));
         for (tool, reason) in &result.absent {
             let row = clap::ValueEnum::to_possible_value(row);
             let row = row.as_ref().map_or("", |value| value.get_name());
@@ -82,17 +80,6 @@ fn provenance(kept: &Kept) -> String {
         }
     }
     places.into_iter().chain(lines).collect()
-}
-
-/// `document` with the table in its place.
-///
-/// # Errors
-/// It has no such place.
-pub fn insert(document: &str, table: &str) -> Result<String, String> {
-    let missing = || format!("there are no lines `{BEGIN}` and `{END}`");
-    let (before, rest) = document.split_once(BEGIN).ok_or_else(missing)?;
-    let (_, after) = rest.split_once(END).ok_or_else(missing)?;
-    Ok(format!("{before}{BEGIN}\n\n{}\n{END}{after}", table.trim_end().to_owned() + "\n"))
 }
 
 #[cfg(test)]
@@ -140,15 +127,6 @@ mod tests {
             Not had: aiperf, `saturated`: left out.
         "#]]
         .assert_eq(&render(&kept()));
-    }
-
-    #[test]
-    fn a_document_gets_the_table_between_its_marks_and_nothing_else_changes() {
-        let document = format!("# A\n\n{BEGIN}\nold\n{END}\n\nmore\n");
-        let first = insert(&document, "| new |\n").unwrap();
-        assert_eq!(first, format!("# A\n\n{BEGIN}\n\n| new |\n\n{END}\n\nmore\n"));
-        assert_eq!(insert(&first, "| new |\n").unwrap(), first);
-        assert!(insert("# A\n", "x").unwrap_err().contains("no lines"));
     }
 
     #[test]

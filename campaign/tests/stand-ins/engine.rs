@@ -86,7 +86,14 @@ fn bench(mode: &str) {
         exit(9);
     }
     let rate = if IS_PEER { 100 } else { 200 };
-    println!(r#"{{"prefill":[{{"tokens_per_s":{rate}}}],"decode":[{{"tokens_per_s":{rate}}}]}}"#);
+    println!(
+        r#"{{"model":"/a/path/model.gguf","device":"cpu","threads":2,"dtype":"int8",
+            "prefill":[{{"tokens":512,"tokens_per_s":{rate},"limit_share":0.5}}],
+            "decode":[{{"batch":1,"context":128,"tokens_per_s":{rate},"limit_share":null}}],
+            "limits":{{"int8_ops_per_s":4e12,"bf16_flops_per_s":null,"f32_flops_per_s":1e12,
+                "read_bytes_per_s":4e10}},
+            "absent":{{"decode.limit_share":"unknown"}}}}"#
+    );
 }
 
 /// The same, for how well it predicts a text, which has to be there.

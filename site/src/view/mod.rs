@@ -26,6 +26,7 @@ pub mod imports;
 pub mod kernels;
 pub mod lab;
 pub mod limits;
+pub mod measured;
 pub mod method;
 pub mod model;
 pub mod overview;

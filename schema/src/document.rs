@@ -1,0 +1,46 @@
+//! Documents that hold what a program writes, between two lines that name its command. Text only: it
+//! opens no file.
+
+/// The last line of a part.
+const END: &str = "<!-- End of the table. -->";
+
+/// The first line of the part that `command` writes.
+fn begin(command: &str) -> String {
+    format!("<!-- The table below is written by `{command}`. -->")
+}
+
+/// `document` with `text` as the part that `command` writes.
+///
+/// # Errors
+/// It has no such part.
+pub fn insert(document: &str, command: &str, text: &str) -> Result<String, String> {
+    let begin = begin(command);
+    let missing = || format!("there are no lines `{begin}` and `{END}`");
+    let (before, rest) = document.split_once(&begin).ok_or_else(missing)?;
+    let (_, after) = rest.split_once(END).ok_or_else(missing)?;
+    Ok(format!("{before}{begin}\n\n{}\n\n{END}{after}", text.trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_is_replaced_and_nothing_else_changes() {
+        let [one, two] = ["make one", "make two"].map(begin);
+        let document = format!("# A\n\n{one}\nold\n{END}\n\nmore\n\n{two}\n{END}\n");
+        let first = insert(&document, "make one", "| new |\n").unwrap();
+        let expected = format!("# A\n\n{one}\n\n| new |\n\n{END}\n\nmore\n\n{two}\n{END}\n");
+        assert_eq!(first, expected);
+        assert_eq!(insert(&first, "make one", "| new |\n").unwrap(), first);
+        let second = insert(&first, "make two", "x").unwrap();
+        assert_eq!(second, expected.replace(&format!("{two}\n"), &format!("{two}\n\nx\n\n")));
+    }
+
+    #[test]
+    fn a_document_without_the_part_is_refused_with_the_lines_that_it_lacks() {
+        let lacks = insert("# A\n", "make one", "x").unwrap_err();
+        assert!(lacks.contains("is written by `make one`") && lacks.contains(END), "{lacks}");
+        assert!(insert(&begin("make one"), "make one", "x").is_err());
+    }
+}

@@ -1,0 +1,60 @@
+//! The document that tells, between two lines, what a registry's machines measured. It lies in a
+//! folder beside `results/`, such as `docs/`; the rest of it is somebody else's.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow};
+
+use crate::catalog::Catalog;
+use crate::link::Place;
+use crate::pages::first_difference;
+use crate::template::{Frame, RenderError, Renderer, value};
+use crate::view::measured::MeasuredView;
+
+/// What the document says of who writes its part.
+const COMMAND: &str = "cargo xtask site --pages";
+
+/// The part: a pure function of the records of `catalog`.
+///
+/// # Errors
+/// The template is at fault.
+pub fn measured(catalog: &Catalog, renderer: &Renderer) -> Result<String, RenderError> {
+    let view = value(&MeasuredView::new(catalog));
+    renderer.render("documents/measured.md", &Frame::default(), &view, (Place::Registry, ""))
+}
+
+/// Puts `part` into `document`; tells whether that changed it.
+///
+/// # Errors
+/// The document has no place for it, or cannot be read or written.
+pub fn write(document: &Path, part: &str) -> Result<bool> {
+    let (found, wanted) = both(document, part)?;
+    if found == wanted {
+        return Ok(false);
+    }
+    std::fs::write(document, wanted)
+        .with_context(|| format!("cannot write `{}`", document.display()))?;
+    Ok(true)
+}
+
+/// What is wrong with `document`, in one line, where its part is not `part`.
+///
+/// # Errors
+/// The document has no place for it, or cannot be read.
+pub fn stale(document: &Path, part: &str) -> Result<Option<String>> {
+    let (found, wanted) = both(document, part)?;
+    let line = first_difference(found.as_bytes(), wanted.as_bytes());
+    let name = document.display();
+    Ok((found != wanted)
+        .then(|| format!("`{name}` is not what its records render: line {line} differs")))
+}
+
+/// The document as it is, and as it should be.
+fn both(document: &Path, part: &str) -> Result<(String, String)> {
+    let name = document.display();
+    let found =
+        std::fs::read_to_string(document).with_context(|| format!("cannot read `{name}`"))?;
+    let wanted = schema::document::insert(&found, COMMAND, part)
+        .map_err(|why| anyhow!("what was measured has no place in `{name}`: {why}"))?;
+    Ok((found, wanted))
+}
