@@ -17,6 +17,7 @@ pub mod listen;
 pub mod metrics;
 pub mod model;
 pub mod perplexity;
+pub mod random;
 pub mod sample;
 pub mod say;
 pub mod schedule;
