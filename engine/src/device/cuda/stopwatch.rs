@@ -24,6 +24,8 @@ pub struct Timing {
 }
 
 impl Timing {
+    /// What `samples` runs say of one call.
+    ///
     /// # Panics
     /// There is no sample.
     fn of(mut samples: Vec<f64>) -> Self {
@@ -43,6 +45,8 @@ fn median(samples: &mut [f64]) -> f64 {
 }
 
 impl Stopwatch {
+    /// A stopwatch in the driver's stream.
+    ///
     /// # Errors
     /// The device failed.
     pub fn new(driver: &Arc<dyn Driver>) -> Result<Self, StepError> {

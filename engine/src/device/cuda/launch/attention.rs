@@ -31,6 +31,7 @@ const NONE: u32 = u32::MAX;
 /// The multiprocessors of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Processors {
+    /// How many the GPU has.
     pub count: usize,
     /// Shared memory of one: 164 KiB on sm_80, 228 KiB on sm_90.
     pub shared_bytes: usize,
@@ -40,13 +41,16 @@ pub struct Processors {
 
 #[cfg(test)]
 impl Processors {
+    /// sm_80.
     pub const A100: Self = Self { count: 108, shared_bytes: 164 << 10, has_warpgroups: false };
+    /// sm_90.
     pub const H200: Self = Self { count: 132, shared_bytes: 228 << 10, has_warpgroups: true };
 }
 
 /// Type of keys and values in their pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PageType {
+    /// Two bytes.
     Bf16,
     /// Eight bits, with a scale for each head's keys and values.
     E4m3,
@@ -80,7 +84,9 @@ pub fn entry(page_type: PageType, head_dim: usize) -> Option<&'static str> {
 #[derive(Debug, Clone, Copy, PartialEq, NoUninit)]
 #[repr(C)]
 pub struct AttentionArguments {
+    /// Query heads.
     pub heads: u32,
+    /// Key heads, and as many value heads.
     pub kv_heads: u32,
     /// Tokens of a page: two to this power.
     pub page_bits: u32,
@@ -88,6 +94,7 @@ pub struct AttentionArguments {
     pub page_stride: u32,
     /// 0 where there is no window.
     pub window: u32,
+    /// Factor of the scores.
     pub scale: f32,
 }
 
@@ -95,8 +102,11 @@ pub struct AttentionArguments {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, NoUninit)]
 #[repr(C)]
 pub struct MergeArguments {
+    /// Query heads.
     pub heads: u32,
+    /// Key heads, and as many value heads.
     pub kv_heads: u32,
+    /// Elements of a head.
     pub head_dim: u32,
 }
 
@@ -105,6 +115,7 @@ pub struct MergeArguments {
 pub struct Span<'a> {
     /// First row in the step.
     pub row: usize,
+    /// At least one.
     pub rows: usize,
     /// Absolute position of the first row.
     pub position: usize,

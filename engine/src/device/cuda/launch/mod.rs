@@ -29,6 +29,7 @@ const BLOCK_MAX: usize = 1024;
 /// The shape of one kernel launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Launch {
+    /// Blocks in each dimension.
     pub grid: [u32; 3],
     /// Threads, whole warps.
     pub block: u32,
@@ -116,26 +117,35 @@ impl Launch {
 #[derive(Debug, Clone, Copy, PartialEq, NoUninit)]
 #[repr(C)]
 pub struct RopeArguments {
+    /// Query heads.
     pub heads: u32,
+    /// Key heads, and as many value heads.
     pub kv_heads: u32,
+    /// Elements of a head.
     pub head_dim: u32,
     /// Pairs of elements that are turned.
     pub pairs: u32,
+    /// Tokens of a page.
     pub page_tokens: u32,
     /// From one page of the layer to the next, in `[page tokens, D]`.
     pub page_stride: u32,
+    /// Added to the mean square of a head.
     pub epsilon: f32,
 }
 
-/// How `sample` reads what one row is sampled by.
+/// How `sample` reads [`DrawParams`](crate::sample::DrawParams) of one row.
 #[derive(Debug, Clone, Copy, PartialEq, NoUninit)]
 #[repr(C)]
 pub struct SamplingArguments {
+    /// 0 takes the likeliest token.
     pub temperature: f32,
+    /// 1 keeps all.
     pub top_p: f32,
+    /// 0 keeps all.
     pub min_p: f32,
     /// 0 keeps all.
     pub top_k: u32,
+    /// Which stream of random numbers the token is drawn by.
     pub seed: u64,
     /// Tokens that the sequence has drawn before.
     pub index: u64,

@@ -23,6 +23,7 @@ const BLOCKS_PER_PROCESSOR: usize = 2;
 /// Type of weights in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MatrixType {
+    /// Two bytes.
     Bf16,
     /// Eight bits, with an f32 scale for each 128 x 128.
     E4m3,
@@ -70,8 +71,11 @@ impl MatrixType {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, NoUninit)]
 #[repr(C)]
 pub struct MatmulArguments {
+    /// Rows of the left factor.
     pub tokens: u32,
+    /// Output columns.
     pub n: u32,
+    /// Contraction.
     pub k: u32,
     /// Steps of one split.
     pub steps: u32,
@@ -80,6 +84,7 @@ pub struct MatmulArguments {
 /// How one shape of weights is multiplied, the same for every number of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MatmulPlan {
+    /// A block for each stretch of columns and each split.
     pub launch: Launch,
     /// Parts that K is divided into. More than one leave sums in f32, `[splits, T, N]`, that
     /// `matmul_merge` adds up.

@@ -13,14 +13,10 @@ const QWEN3_5_NET: DeltaNetShape =
 
 /// One operation at one size.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[expect(missing_docs, reason = "what is said of a case names its sizes")]
 pub enum Case {
     /// Rows times `[n, k]`.
-    Product {
-        matrix_type: MatrixType,
-        rows: usize,
-        n: usize,
-        k: usize,
-    },
+    Product { matrix_type: MatrixType, rows: usize, n: usize, k: usize },
     /// Rows times the `[n, k]` of `chosen` experts each.
     Experts {
         matrix_type: MatrixType,
@@ -40,19 +36,11 @@ pub enum Case {
         context: usize,
     },
     /// `rows` rows of each sequence.
-    DeltaNet {
-        shape: DeltaNetShape,
-        sequences: usize,
-        rows: usize,
-    },
-    AddRmsNorm {
-        rows: usize,
-        cols: usize,
-    },
-    SiluMul {
-        rows: usize,
-        cols: usize,
-    },
+    DeltaNet { shape: DeltaNetShape, sequences: usize, rows: usize },
+    /// `rows` rows of `cols`.
+    AddRmsNorm { rows: usize, cols: usize },
+    /// `rows` rows of `cols` gates, and as many of what they let through.
+    SiluMul { rows: usize, cols: usize },
 }
 
 /// What one call has to do.
@@ -60,6 +48,7 @@ pub enum Case {
 pub struct Work {
     /// Read and written at least.
     pub bytes: u64,
+    /// Floating point operations: a multiplication and an addition are two.
     pub flops: u64,
 }
 
