@@ -57,6 +57,7 @@ pub struct BenchFlags {
 
 /// Why there is no measurement.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message says what happened, and to what")]
 pub enum BenchError {
     #[error(transparent)]
     Load(#[from] LoadError),
@@ -140,7 +141,9 @@ impl Limits {
 /// What to measure, and where hub ids are looked up.
 #[derive(Debug, Clone, Copy)]
 pub struct Subject<'a> {
+    /// Folder, .gguf file or hub id; single kernels need none.
     pub model: Option<&'a str>,
+    /// Where hub ids are looked up.
     pub hub_cache: Option<&'a Path>,
 }
 

@@ -52,6 +52,7 @@ enum Command {
 /// What a command may know of the world.
 #[derive(Debug, Clone)]
 pub struct Surroundings {
+    /// Started where the process was.
     pub clock: Clock,
     /// Processors that this process may use.
     pub cores: usize,

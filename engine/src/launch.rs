@@ -48,16 +48,19 @@ pub fn version() -> &'static str {
 /// One server to be.
 #[derive(Debug, Clone)]
 pub struct Launch {
+    /// Flags, profile and defaults, brought together.
     pub config: Config,
     /// Folder, .gguf file or hub id.
     pub model: String,
     /// Where hub ids are looked up.
     pub hub_cache: Option<PathBuf>,
+    /// Started where the process was.
     pub clock: Clock,
 }
 
 /// A model that cannot be served as the flags say.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message says what happened, and to what")]
 pub enum PrepareError {
     #[error(transparent)]
     Load(#[from] LoadError),
@@ -80,6 +83,7 @@ pub enum PrepareError {
 
 /// Why `redline serve` ended with an error.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message says what happened, and to what")]
 pub enum LaunchError {
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -321,6 +325,7 @@ fn device_choice(kind: &str) -> DeviceChoice {
 
 /// Why matrices cannot be multiplied in a type.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message says what happened, and to what")]
 pub enum DtypeError {
     #[error("`--dtype int4` is not supported by this release; supported: auto, f32, bf16, int8")]
     Int4,

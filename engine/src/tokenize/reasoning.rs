@@ -24,7 +24,9 @@ pub enum Reasoning {
 /// A piece of an answer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SplitText {
+    /// What the model thought, without markup.
     pub reasoning: String,
+    /// What it answered.
     pub content: String,
 }
 
