@@ -208,7 +208,7 @@ pub enum KvType {
 }
 
 impl KvType {
-    /// Name in messages, records and on the wire.
+    /// Name in messages and records.
     pub fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",

@@ -46,7 +46,7 @@ pub struct KvFacts {
     pub pages: usize,
     /// Tokens of a page.
     pub page_tokens: usize,
-    /// What all pages take when they are full.
+    /// Bytes that all pages take when they are full.
     pub bytes: u64,
     /// Type of keys and values.
     pub dtype: &'static str,

@@ -76,7 +76,7 @@ impl WeightType {
         }
     }
 
-    /// Name in messages, records and on the wire.
+    /// Name in messages and records.
     pub fn name(self) -> &'static str {
         self.facts().0
     }

@@ -16,10 +16,13 @@ pub struct Stopwatch {
 /// Times of one call, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Timing {
+    /// The middle one, which counts where speeds are compared.
     pub median_ns: f64,
     /// Median absolute deviation.
     pub mad_ns: f64,
+    /// The shortest, which counts where limits are found.
     pub least_ns: f64,
+    /// How many times there are.
     pub samples: usize,
 }
 

@@ -22,7 +22,7 @@ const TAPS_MAX: usize = 8;
 #[derive(Debug, Clone, Copy, PartialEq, NoUninit)]
 #[repr(C)]
 pub struct DeltaNetArguments {
-    /// As in [`DeltaNetShape`], as are all but the last two.
+    /// Heads of queries, and as many of keys.
     pub key_heads: u32,
     /// A multiple of `key_heads`.
     pub value_heads: u32,
