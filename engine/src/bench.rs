@@ -17,7 +17,7 @@ use crate::config::{DeviceChoice, LoadFormat, PAGE_TOKENS};
 use crate::device::cpu::{Isa, limits};
 use crate::device::cuda;
 use crate::device::cuda::driver::Cubins;
-use crate::launch::{PrepareError, random_seed};
+use crate::launch::{NO_GPU, PrepareError, random_seed};
 use crate::model::{self, LoadError, LoadOptions, StepError};
 use crate::weights::{ModelFiles, ModelSource};
 use kernels::{Attention, Kernels, Product};
@@ -63,10 +63,7 @@ pub enum BenchError {
     Load(#[from] LoadError),
     #[error(transparent)]
     Step(#[from] StepError),
-    #[error(
-        "`--device cuda` needs a GPU of compute capability 8.0 or later with its driver, and there is \
-         none; hint: `--device cpu`"
-    )]
+    #[error("{}", NO_GPU)]
     NoGpu,
     #[error(
         "`--kernels` measures those of a GPU; hint: `--device cuda`, or `cargo xtask kernels` for those \
