@@ -24,8 +24,7 @@ pub use cubins::{CUBINS, Cubins, keep, kernels_sha256};
 pub use memory::{Memory, Pinned, Signal};
 
 use super::buffer::Number;
-use super::launch::Launch;
-use super::launch::attention::Processors;
+use super::launch::{Launch, Processors};
 use crate::device::Rank;
 use crate::model::StepError;
 

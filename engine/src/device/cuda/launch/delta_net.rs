@@ -18,7 +18,7 @@ const CHUNK_DIM_MAX: usize = 128;
 /// Tokens that a convolution sees at most, its own included.
 const TAPS_MAX: usize = 8;
 
-/// How the kernels' last argument lies in memory.
+/// How the kernels' last argument lies in memory: a [`DeltaNetShape`], and how places lie.
 #[derive(Debug, Clone, Copy, PartialEq, NoUninit)]
 #[repr(C)]
 pub struct DeltaNetArguments {

@@ -9,8 +9,6 @@ pub mod tiles;
 
 use bytemuck::NoUninit;
 
-use attention::Processors;
-
 /// Elements that a thread moves at a time: 16 bytes of bf16.
 const VECTOR: usize = 8;
 /// Threads of a warp.
@@ -25,6 +23,40 @@ const SAMPLE_BLOCK: usize = 512;
 const READ_BLOCK: usize = 512;
 /// Threads of the largest block.
 const BLOCK_MAX: usize = 1024;
+/// Shared memory that the system keeps of each block.
+const SYSTEM_BYTES: usize = 1024;
+
+/// The multiprocessors of a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Processors {
+    /// How many the GPU has.
+    pub count: usize,
+    /// Shared memory of one: 164 KiB on sm_80, 228 KiB on sm_90.
+    pub shared_bytes: usize,
+    /// Whether warpgroups multiply from shared memory, as on sm_90 alone.
+    pub has_warpgroups: bool,
+}
+
+impl Processors {
+    /// Blocks that run at once, each with so many bytes of shared memory of its own; no more than
+    /// `most` on one multiprocessor.
+    ///
+    /// # Panics
+    /// A multiprocessor has less shared memory than a block.
+    fn resident_blocks(self, shared_bytes: usize, most: usize) -> usize {
+        let fit = self.shared_bytes / (shared_bytes + SYSTEM_BYTES);
+        assert!(fit > 0, "{shared_bytes} bytes of shared memory are more than a processor has");
+        self.count * fit.min(most)
+    }
+}
+
+#[cfg(test)]
+impl Processors {
+    /// sm_80.
+    pub const A100: Self = Self { count: 108, shared_bytes: 164 << 10, has_warpgroups: false };
+    /// sm_90.
+    pub const H200: Self = Self { count: 132, shared_bytes: 228 << 10, has_warpgroups: true };
+}
 
 /// The shape of one kernel launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

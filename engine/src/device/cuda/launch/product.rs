@@ -2,8 +2,7 @@
 
 use bytemuck::NoUninit;
 
-use super::Launch;
-use super::attention::Processors;
+use super::{Launch, Processors};
 
 /// Rows of activations that one product takes.
 pub const ROWS_MAX: usize = 16;
@@ -15,8 +14,6 @@ const STEP_BYTES: usize = 128;
 const WARPS: usize = 4;
 /// Steps of each warp that shared memory holds.
 const STAGES: usize = 3;
-/// Shared memory that the system keeps of each block.
-const SYSTEM_BYTES: usize = 1024;
 /// Blocks that a multiprocessor runs at once if its memory allows, for which the kernels are compiled.
 const BLOCKS_PER_PROCESSOR: usize = 2;
 
@@ -103,7 +100,8 @@ impl MatmulPlan {
         let columns = column_blocks(n);
         let steps = matrix_type.steps(k);
         let splits_max = (steps / (WARPS * STAGES)).max(1);
-        let splits = (resident_blocks(processors) / columns).clamp(1, splits_max);
+        let resident = processors.resident_blocks(shared_bytes(), BLOCKS_PER_PROCESSOR);
+        let splits = (resident / columns).clamp(1, splits_max);
         let steps_of_one = steps.div_ceil(splits);
         let splits = steps.div_ceil(steps_of_one);
         Self { launch: product([columns, splits, 1]), splits, steps: steps_of_one }
@@ -133,12 +131,6 @@ fn column_blocks(n: usize) -> usize {
 
 fn shared_bytes() -> usize {
     WARPS * STAGES * COLUMNS * STEP_BYTES
-}
-
-fn resident_blocks(processors: Processors) -> usize {
-    let fit = processors.shared_bytes / (shared_bytes() + SYSTEM_BYTES);
-    assert!(fit > 0, "{} bytes of shared memory are more than a processor has", shared_bytes());
-    processors.count * fit.min(BLOCKS_PER_PROCESSOR)
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! What the table measures: operations at sizes that published models have, as plain data.
 
 use crate::device::cuda::launch::product::MatrixType;
+use crate::device::cuda::weights::bytes;
 use crate::device::{AttentionShape, DeltaNetShape, KvType};
 
 /// Heads of Qwen3-8B, of gpt-oss-20b, and of Qwen3.5-9B.
@@ -115,11 +116,8 @@ fn dtype(matrix_type: MatrixType) -> &'static str {
 
 /// Bytes of `[n, k]` with its scales.
 fn weight_bytes(matrix_type: MatrixType, n: usize, k: usize) -> usize {
-    match matrix_type {
-        MatrixType::Bf16 => 2 * n * k,
-        MatrixType::E4m3 => n * k + 4 * n.div_ceil(128) * k.div_ceil(128),
-        MatrixType::Mxfp4 => n * k / 2 + n * k / 32,
-    }
+    let (weights, scales) = bytes(matrix_type, n, k);
+    weights + scales
 }
 
 impl Case {
