@@ -13,8 +13,7 @@ pub fn mix(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// A uniform number in [0, 1) for the token at `index` of a sequence with this seed: its stream is
-/// chosen by the seed, its place there by the index.
+/// A uniform number in [0, 1): the one at `index` of the stream that `seed` chooses.
 pub fn uniform(seed: u64, index: u64) -> f64 {
     let start = mix(seed.wrapping_add(GOLDEN_GAMMA));
     let bits = mix(start.wrapping_add(index.wrapping_add(1).wrapping_mul(GOLDEN_GAMMA)));

@@ -35,13 +35,13 @@ pub enum Value {
     Signed(i64),
     /// Of 32 or 64 bits.
     Float(f64),
-    /// A byte that is 0 or 1.
+    /// A byte, false where it is 0.
     Bool(bool),
     /// In UTF-8.
     Text(String),
     /// An array of texts.
     Texts(Vec<String>),
-    /// An array of integers, whichever their type.
+    /// An array of integers, whichever their type; an empty one of any but texts.
     Integers(Vec<i64>),
     /// An array of anything else.
     Array(Vec<Value>),
