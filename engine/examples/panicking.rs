@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use engine::cli::{Cli, Surroundings};
 use engine::clock::Clock;
+use engine::device::cuda::driver::Cubins;
 use engine::launch::{self, Launch, PrepareError};
 use engine::model::{Landed, Model, ModelInfo, StepBatch, StepError};
 use engine::server::Loaded;
@@ -45,6 +46,11 @@ fn prepare(launch: &Launch) -> Result<Loaded, PrepareError> {
 }
 
 fn main() -> ExitCode {
-    let surroundings = Surroundings { clock: Clock::start(), cores: 1, hub_cache: None };
+    let surroundings = Surroundings {
+        clock: Clock::start(),
+        cores: 1,
+        hub_cache: None,
+        cubins: Cubins::default(),
+    };
     Cli::parse().run(surroundings, prepare)
 }

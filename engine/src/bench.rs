@@ -17,7 +17,7 @@ use crate::config::{DeviceChoice, LoadFormat, PAGE_TOKENS};
 use crate::device::cpu::{Isa, limits};
 use crate::device::cuda;
 use crate::device::cuda::driver::Cubins;
-use crate::launch::{PrepareError, random_seed};
+use crate::launch::{NO_GPU, PrepareError, random_seed};
 use crate::model::{self, LoadError, LoadOptions, StepError};
 use crate::weights::{ModelFiles, ModelSource};
 use kernels::{Attention, Kernels, Product};
@@ -57,15 +57,13 @@ pub struct BenchFlags {
 
 /// Why there is no measurement.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message says what happened, and to what")]
 pub enum BenchError {
     #[error(transparent)]
     Load(#[from] LoadError),
     #[error(transparent)]
     Step(#[from] StepError),
-    #[error(
-        "`--device cuda` needs a GPU of compute capability 8.0 or later with its driver, and there is \
-         none; hint: `--device cpu`"
-    )]
+    #[error("{}", NO_GPU)]
     NoGpu,
     #[error(
         "`--kernels` measures those of a GPU; hint: `--device cuda`, or `cargo xtask kernels` for those \
@@ -140,7 +138,9 @@ impl Limits {
 /// What to measure, and where hub ids are looked up.
 #[derive(Debug, Clone, Copy)]
 pub struct Subject<'a> {
+    /// Folder, .gguf file or hub id; single kernels need none.
     pub model: Option<&'a str>,
+    /// Where hub ids are looked up.
     pub hub_cache: Option<&'a Path>,
 }
 

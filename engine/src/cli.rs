@@ -52,11 +52,14 @@ enum Command {
 /// What a command may know of the world.
 #[derive(Debug, Clone)]
 pub struct Surroundings {
+    /// Started where the process was.
     pub clock: Clock,
     /// Processors that this process may use.
     pub cores: usize,
     /// Where hub ids are looked up.
     pub hub_cache: Option<PathBuf>,
+    /// Where the kernels' machine code is, and where it is kept.
+    pub cubins: Cubins,
 }
 
 impl Cli {
@@ -77,11 +80,11 @@ impl Cli {
     }
 
     fn answer(self, surroundings: Surroundings, prepare: Prepare) -> Result<String, LaunchError> {
-        let Surroundings { clock, cores, hub_cache } = surroundings;
+        let Surroundings { clock, cores, hub_cache, cubins } = surroundings;
         match self.command {
             Command::Bench { model, flags } => {
                 let subject = Subject { model: model.as_deref(), hub_cache: hub_cache.as_deref() };
-                Ok(bench::run(subject, &flags, &Cubins::of_environment(), clock)?)
+                Ok(bench::run(subject, &flags, &cubins, clock)?)
             }
             Command::Perplexity { model, flags } => {
                 Ok(perplexity::run(&model, hub_cache.as_deref(), &flags)?)
@@ -91,7 +94,7 @@ impl Cli {
                 let gpus: Vec<&str> = gpus.iter().map(|gpu| &*gpu.name).collect();
                 let machine = Machine { cores, processor: &processor, gpus: &gpus };
                 let config = Config::resolve(*flags, &machine)?;
-                serve(Launch { config, model, hub_cache, clock }, prepare)?;
+                serve(Launch { config, model, hub_cache, cubins, clock }, prepare)?;
                 Ok(String::new())
             }
         }

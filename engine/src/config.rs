@@ -15,6 +15,8 @@ use serde::Serialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+use crate::weights::hex;
+
 /// Tokens of a page of the KV cache.
 pub const PAGE_TOKENS: usize = 16;
 /// Chunks of prompts end on multiples of this: part of what makes results repeatable.
@@ -36,8 +38,11 @@ const UNHASHED: [&str; 5] = ["api-key-file", "host", "model-name", "port", "prof
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
+    /// What holds where nothing was said.
     Default,
+    /// The command line.
     Flag,
+    /// The file that `--profile` names.
     Profile,
     /// The checkpoint.
     Model,
@@ -46,7 +51,9 @@ pub enum Source {
 /// A value and where it comes from.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Setting<T> {
+    /// What holds.
     pub value: T,
+    /// Who said so.
     pub source: Source,
 }
 
@@ -69,6 +76,7 @@ impl Setting<bool> {
 
 /// Flags that cannot be served as they are.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message says what happened, and to what")]
 pub enum ConfigError {
     #[error("`--{flag} {value}` is not supported by this release; supported: {supported}")]
     Unsupported { flag: &'static str, value: String, supported: &'static str },
@@ -89,6 +97,7 @@ pub enum ConfigError {
 
 /// All flags with their values; those that the model decides are none until it is loaded.
 #[derive(Debug, Clone, PartialEq)]
+#[expect(missing_docs, reason = "`Flags` says what each flag is")]
 pub struct Config {
     pub tp: Setting<usize>,
     pub device: Setting<DeviceChoice>,
@@ -114,6 +123,7 @@ pub struct Config {
 pub struct Machine<'a> {
     /// Processors that this process may use.
     pub cores: usize,
+    /// The processor's name, as the system has it.
     pub processor: &'a str,
     /// The GPUs that would be used, by their names, one a rank.
     pub gpus: &'a [&'a str],
@@ -330,7 +340,7 @@ pub fn config_sha256(effective: &BTreeMap<&'static str, Setting<Value>>) -> Stri
         .collect();
     // Sorted keys, no spaces, shortest numbers: for these values that is the canonical form.
     let json = serde_json::to_string(&values).expect("plain values are JSON");
-    Sha256::digest(json).iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(Sha256::digest(json).as_ref())
 }
 
 /// Whole numbers have no fraction in the canonical form.

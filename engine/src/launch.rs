@@ -37,6 +37,10 @@ const RANDOM_WEIGHTS_SEED: u64 = 1;
 /// Commit that this binary was built from, given by its builder in the environment.
 pub const COMMIT: Option<&str> = option_env!("REDLINE_COMMIT");
 
+/// What is said where `--device cuda` finds nothing to compute on.
+pub(crate) const NO_GPU: &str = "`--device cuda` needs a GPU of compute capability 8.0 or later with its \
+                                 driver, and there is none; hint: `--device cpu`";
+
 /// Version and commit, as `--version` prints them.
 pub fn version() -> &'static str {
     static VERSION: LazyLock<String> = LazyLock::new(|| {
@@ -48,16 +52,21 @@ pub fn version() -> &'static str {
 /// One server to be.
 #[derive(Debug, Clone)]
 pub struct Launch {
+    /// Flags, profile and defaults, brought together.
     pub config: Config,
     /// Folder, .gguf file or hub id.
     pub model: String,
     /// Where hub ids are looked up.
     pub hub_cache: Option<PathBuf>,
+    /// Where the kernels' machine code is, and where it is kept.
+    pub cubins: Cubins,
+    /// Started where the process was.
     pub clock: Clock,
 }
 
 /// A model that cannot be served as the flags say.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message says what happened, and to what")]
 pub enum PrepareError {
     #[error(transparent)]
     Load(#[from] LoadError),
@@ -80,6 +89,7 @@ pub enum PrepareError {
 
 /// Why `redline serve` ended with an error.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message says what happened, and to what")]
 pub enum LaunchError {
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -87,10 +97,7 @@ pub enum LaunchError {
     Listen { addresses: Vec<SocketAddr>, source: io::Error },
     #[error("failed to start")]
     Start(#[source] io::Error),
-    #[error(
-        "`--device cuda` needs a GPU of compute capability 8.0 or later with its driver, and there is \
-         none; hint: `--device cpu`"
-    )]
+    #[error("{}", NO_GPU)]
     NoGpu,
     #[error(
         "`--tp {wanted}` takes a GPU for each rank, and there are {found} of compute capability 8.0 or \
@@ -191,7 +198,7 @@ pub fn prepare(launch: &Launch) -> Result<Loaded, PrepareError> {
     let mut config = launch.config.clone();
     let start_us = launch.clock.elapsed_us();
     let source = ModelSource::find(&launch.model, launch.hub_cache.as_deref())?;
-    let (mut loaded, tokenizer) = load(&source, &options(&config)?)?;
+    let (mut loaded, tokenizer) = load(&source, &options(&config, &launch.cubins)?)?;
     let weights_load_us = launch.clock.elapsed_us() - start_us;
     for gpu in &loaded.device.idle_gpus {
         say(format_args!("`{}` stays idle: the CPU computes what was asked for", gpu.name));
@@ -272,14 +279,14 @@ fn load(
     })
 }
 
-fn options(config: &Config) -> Result<LoadOptions, DtypeError> {
+fn options(config: &Config, cubins: &Cubins) -> Result<LoadOptions, DtypeError> {
     Ok(LoadOptions {
         device: match config.device.value {
             DeviceChoice::Auto => model::DeviceChoice::Auto,
             DeviceChoice::Cuda => model::DeviceChoice::Cuda,
             DeviceChoice::Cpu => model::DeviceChoice::Cpu,
         },
-        cubins: Cubins::of_environment(),
+        cubins: cubins.clone(),
         tp: NonZeroUsize::new(config.tp.value),
         threads: NonZeroUsize::new(config.threads.value),
         kv: match config.kv_dtype.value {
@@ -321,6 +328,7 @@ fn device_choice(kind: &str) -> DeviceChoice {
 
 /// Why matrices cannot be multiplied in a type.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message says what happened, and to what")]
 pub enum DtypeError {
     #[error("`--dtype int4` is not supported by this release; supported: auto, f32, bf16, int8")]
     Int4,

@@ -4,6 +4,8 @@
 //! a `device`, `sample` picks the tokens, `http` speaks to the world. `schedule` and `model` never
 //! see each other; only `http` knows the wire.
 
+#![warn(missing_docs)]
+
 pub mod bench;
 mod capacity;
 pub mod cli;
@@ -17,6 +19,7 @@ pub mod listen;
 pub mod metrics;
 pub mod model;
 pub mod perplexity;
+pub mod random;
 pub mod sample;
 pub mod say;
 pub mod schedule;

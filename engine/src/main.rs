@@ -6,6 +6,7 @@ use std::thread;
 use clap::{CommandFactory, FromArgMatches, Subcommand};
 use engine::cli::{Cli, Surroundings};
 use engine::clock::Clock;
+use engine::device::cuda::driver::Cubins;
 use engine::launch;
 use engine::weights::hub_cache;
 
@@ -20,10 +21,12 @@ fn main() -> ExitCode {
         return manual.answer(program);
     }
     let cli = Cli::from_arg_matches(&asked).unwrap_or_else(|error| error.exit());
+    let variable = |name: &str| std::env::var(name).ok();
     let surroundings = Surroundings {
         clock: Clock::start(),
         cores: thread::available_parallelism().map_or(1, usize::from),
-        hub_cache: hub_cache(|name| std::env::var(name).ok()),
+        hub_cache: hub_cache(variable),
+        cubins: Cubins::of_environment(variable),
     };
     cli.run(surroundings, launch::prepare)
 }

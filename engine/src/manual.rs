@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use clap::{Command, Subcommand};
 use clap_complete::Shell;
+use engine::say::say;
 
 /// Exit code where the system refuses what was asked for.
 const ENVIRONMENT: u8 = 4;
@@ -40,7 +41,7 @@ impl Manual {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(error) => {
                     let folder = folder.display();
-                    eprintln!("error: failed to write man pages into `{folder}`: {error}");
+                    say(format_args!("error: failed to write man pages into `{folder}`: {error}"));
                     ExitCode::from(ENVIRONMENT)
                 }
             },

@@ -39,6 +39,7 @@ impl Outcome {
 
 /// Everything that `/metrics` shows. Sequences are counted, so that `n` choices count `n` times.
 #[derive(Debug)]
+#[expect(missing_docs, reason = "the page says what each is, beside its name")]
 pub struct Metrics {
     pub requests_running: AtomicU64,
     pub requests_waiting: AtomicU64,

@@ -44,6 +44,7 @@ pub struct PerplexityFlags {
 
 /// Why there is no figure.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message says what happened, and to what")]
 pub enum PerplexityError {
     #[error(transparent)]
     Load(#[from] LoadError),

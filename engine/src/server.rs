@@ -32,16 +32,21 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 pub struct Loaded {
     /// Its KV cache is allocated as `limits` says.
     pub model: Box<dyn Model>,
+    /// The model's tokenizer and its chat template.
     pub text: Arc<dyn Text>,
+    /// What the scheduler may use.
     pub limits: Limits,
     /// The name that requests give.
     pub model_name: String,
+    /// What `/server_info` answers, `startup_us` excepted.
     pub info: ServerInfo,
+    /// Of the weights, which may still be computed.
     pub weights_sha256: Digest,
 }
 
 /// Why a server ended that nobody asked to.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message says what happened, and to what")]
 pub enum ServeError<E> {
     #[error("failed to load the model")]
     Load(#[source] E),

@@ -14,6 +14,7 @@ use crate::tokenize::{self, ChatInput, Reasoning, Tokenizer};
 pub struct Chat<'a> {
     /// List of objects with `role` and `content`.
     pub messages: &'a Value,
+    /// Whether it ends with what the model's answer begins with.
     pub add_generation_prompt: bool,
     /// Object of further variables of the model's template, or none.
     pub variables: Option<&'a Value>,
@@ -23,6 +24,7 @@ pub struct Chat<'a> {
 
 /// A tokenizer cannot do what was asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "each message says what happened, and to what")]
 pub enum TextError {
     #[error("{0}")]
     Tokenize(String),
@@ -92,6 +94,7 @@ pub struct CheckpointText {
 }
 
 impl CheckpointText {
+    /// The text of a model with `tokenizer`, or without any.
     pub fn new(tokenizer: Option<Tokenizer>) -> Self {
         Self { tokenizer, grammars: OnceLock::new() }
     }

@@ -9,6 +9,7 @@ use super::ConfigError;
 /// Where to compute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
+#[expect(missing_docs, reason = "`--help` would print what is said of a value")]
 pub enum DeviceChoice {
     Auto,
     Cpu,
@@ -18,6 +19,7 @@ pub enum DeviceChoice {
 /// Type of the matrix products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
+#[expect(missing_docs, reason = "`--help` would print what is said of a value")]
 pub enum DtypeChoice {
     Auto,
     F32,
@@ -29,6 +31,7 @@ pub enum DtypeChoice {
 /// Type of the KV cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
+#[expect(missing_docs, reason = "`--help` would print what is said of a value")]
 pub enum KvDtypeChoice {
     Auto,
     F32,
@@ -41,6 +44,7 @@ pub enum KvDtypeChoice {
 /// Where the numbers of the weights come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
+#[expect(missing_docs, reason = "`--help` would print what is said of a value")]
 pub enum LoadFormat {
     Auto,
     /// Seeded random weights of the shapes that the configuration names.

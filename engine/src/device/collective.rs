@@ -18,6 +18,7 @@ pub const ANOTHER_ENDED: &str = "another rank has ended";
 pub struct Rank {
     /// Below `count`.
     pub index: usize,
+    /// Ranks of the group, at least one.
     pub count: usize,
 }
 
@@ -34,6 +35,7 @@ impl Rank {
 /// One rank's way to the others, for numbers that are where `X` says. Every rank calls the same
 /// operations in the same order.
 pub trait Collective<X: ?Sized = [f32]>: Send + fmt::Debug {
+    /// Which of the ranks this is.
     fn rank(&self) -> Rank;
 
     /// `x` = the sum of all ranks' `x`, which are of one length.

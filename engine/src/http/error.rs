@@ -13,19 +13,33 @@ use crate::worker::WorkerGone;
 /// What went wrong, as far as a client can act on it. Codes are stable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
+    /// The body is not a JSON object.
     InvalidJson,
+    /// A field has a value that cannot be taken.
     InvalidField,
+    /// A field that has to be there is not.
     MissingField,
+    /// A field asks for what this release does not do.
     UnsupportedField,
+    /// Prompt and output together are longer than a sequence may be.
     ContextLengthExceeded,
+    /// The sequence would not fit the KV cache, were it alone there.
     KvCacheExceeded,
+    /// The server wants a key, and another was shown or none.
     InvalidApiKey,
+    /// Another model is served here.
     ModelNotFound,
+    /// There is no such route.
     NotFound,
+    /// The route does not take the method.
     MethodNotAllowed,
+    /// The body is longer than any request has to be.
     BodyTooLarge,
+    /// The model is being loaded: the same request may do later.
     Loading,
+    /// The server is about to end, and takes nothing new.
     Draining,
+    /// The fault is here, and not the client's.
     EngineFailed,
 }
 
@@ -73,14 +87,17 @@ impl ErrorKind {
     }
 }
 
-/// An error on its way to a client. `source` stays in the log.
+/// An error on its way to a client, who never sees its `source`.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct ApiError {
+    /// Decides about status, code and metric.
     pub kind: ErrorKind,
+    /// What the client reads.
     pub message: String,
     /// The request field at fault.
     pub param: Option<String>,
+    /// What caused it, where something did.
     #[source]
     pub source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }

@@ -15,34 +15,49 @@ use crate::weights::Digest;
 /// The answer, but for the digest that may still be on its way.
 #[derive(Debug, Clone, Serialize)]
 pub struct ServerInfo {
+    /// `redline`.
     pub engine: &'static str,
+    /// As in `Cargo.toml`.
     pub version: &'static str,
     /// Commit that the binary was built from, where its builder said.
     pub commit: Option<&'static str>,
+    /// `cpu` or `cuda`.
     pub device: &'static str,
+    /// The processor's name, or the GPU's.
     pub device_name: String,
+    /// Every flag by its name.
     pub config: BTreeMap<&'static str, Setting<Value>>,
+    /// As [`config_sha256`](crate::config::config_sha256) has it of them.
     pub config_sha256: String,
+    /// What prompts and outputs are kept in.
     pub kv: KvFacts,
+    /// What is served.
     pub model: ModelFacts,
     /// From the start of the process until requests are taken.
     pub startup_us: u64,
+    /// From the first look for files until weights and tokenizer were there.
     pub weights_load_us: u64,
 }
 
 /// The KV cache.
 #[derive(Debug, Clone, Serialize)]
 pub struct KvFacts {
+    /// Pages of the cache.
     pub pages: usize,
+    /// Tokens of a page.
     pub page_tokens: usize,
+    /// Bytes that all pages take when they are full.
     pub bytes: u64,
+    /// Type of keys and values.
     pub dtype: &'static str,
 }
 
 /// The model and where it comes from.
 #[derive(Debug, Clone, Serialize)]
 pub struct ModelFacts {
+    /// Hub id, or the name of the folder or file.
     pub id: String,
+    /// As the checkpoint names it.
     pub architecture: String,
     /// Filled in when asked for; none if the files could not be read again.
     pub weights_sha256: Option<String>,
@@ -52,9 +67,11 @@ pub struct ModelFacts {
     pub format: &'static str,
     /// Commit of the hub's repository.
     pub revision: Option<String>,
+    /// As [`Tokenizer::sha256`](crate::tokenize::Tokenizer::sha256); none where there is no tokenizer.
     pub tokenizer_sha256: Option<String>,
     /// Type of the matrix products.
     pub dtype: &'static str,
+    /// Number of weights, embeddings counted once when tied.
     pub parameters: u64,
     /// Longest sequence that the checkpoint was made for.
     pub max_seq_len: usize,

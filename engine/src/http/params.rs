@@ -254,8 +254,8 @@ fn take_logit_bias(fields: &mut Fields, vocab_size: usize) -> Result<BTreeMap<u3
 }
 
 fn take_stop(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
-    let wanted = "a string, or a list of at most 16 strings, none of them empty";
     let Some(value) = fields.take("stop") else { return Ok(Vec::new()) };
+    let wanted = format!("a string, or a list of at most {STOPS_MAX} strings, none of them empty");
     let items = match &value {
         Value::Array(items) => items.as_slice(),
         single => std::slice::from_ref(single),
@@ -264,7 +264,7 @@ fn take_stop(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
     let strings: Option<Vec<_>> = strings.map(|text| text.map(str::to_owned)).collect();
     strings
         .filter(|strings| strings.len() <= STOPS_MAX)
-        .ok_or_else(|| wrong_type("stop", wanted, &value))
+        .ok_or_else(|| wrong_type("stop", &wanted, &value))
 }
 
 /// The number of rivals to report with each token of a completion.

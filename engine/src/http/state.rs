@@ -18,7 +18,9 @@ use crate::worker::Handle;
 /// How far the engine is.
 #[derive(Debug, Clone)]
 pub enum Phase {
+    /// The model is not there yet.
     Loading,
+    /// Requests are taken.
     Ready(Arc<Ready>),
     /// It will not come back; the reason is fit for a client.
     Failed(String),
@@ -27,13 +29,19 @@ pub enum Phase {
 /// All that is known once the model is loaded.
 #[derive(Debug)]
 pub struct Ready {
+    /// The way to the worker.
     pub handle: Handle,
+    /// The model's tokenizer and its chat template.
     pub text: Arc<dyn Text>,
+    /// What requests may ask for at most.
     pub limits: Limits,
+    /// Ids are below this.
     pub vocab_size: usize,
     /// The name that requests give.
     pub model_name: String,
+    /// What `/server_info` answers.
     pub info: ServerInfo,
+    /// Of the weights, which may still be computed.
     pub weights_sha256: weights::Digest,
 }
 

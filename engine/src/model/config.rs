@@ -58,6 +58,8 @@ pub fn architecture(config: &ConfigSource) -> Result<&str, LoadError> {
 }
 
 impl<'a> Settings<'a> {
+    /// The settings of `config`, under whichever names its files have.
+    ///
     /// # Errors
     /// A GGUF file names no architecture.
     pub fn of(config: &'a ConfigSource) -> Result<Self, LoadError> {
@@ -99,6 +101,8 @@ impl<'a> Settings<'a> {
         }
     }
 
+    /// The whole number under the key, none where the key is missing.
+    ///
     /// # Errors
     /// The key is there and holds no size.
     pub fn optional_size(self, json_key: &str, gguf_key: &str) -> Result<Option<usize>, LoadError> {
@@ -116,6 +120,8 @@ impl<'a> Settings<'a> {
         }
     }
 
+    /// The size under the key.
+    ///
     /// # Errors
     /// The key is missing or holds no size from 1 to 2^24.
     pub fn size(self, json_key: &str, gguf_key: &str) -> Result<usize, LoadError> {
@@ -128,6 +134,8 @@ impl<'a> Settings<'a> {
         Ok(size)
     }
 
+    /// The number under the key, none where the key is missing.
+    ///
     /// # Errors
     /// The key is there and holds no number.
     pub fn optional_number(self, json_key: &str, gguf_key: &str) -> Result<Option<f64>, LoadError> {
@@ -186,6 +194,8 @@ impl<'a> Settings<'a> {
 }
 
 impl DecoderConfig {
+    /// The sizes that all architectures have.
+    ///
     /// # Errors
     /// A size is missing, zero or absurd, or the heads do not fit one another.
     pub fn read(settings: Settings<'_>) -> Result<Self, LoadError> {

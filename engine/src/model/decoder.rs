@@ -6,10 +6,10 @@ use std::ops::Range;
 
 use super::block::{BlockContext, FeedForward, LayerCounts, Mixer, Scratch, Step};
 use super::config::architecture;
-use super::loader::{Loader, Part};
 use super::rope::RopePrecision;
 use super::shard::Heads;
 use super::spec::{DecoderSpec, LayerSpec, MixerSpec, Names};
+use super::tensors::{Part, Tensors};
 use super::{
     Landed, LoadError, LogitRows, Model, ModelInfo, Segment, SegmentState, StepBatch, StepError,
     StepToken,
@@ -83,30 +83,30 @@ impl<D: Device> Decoder<D> {
     ) -> Result<Self, LoadError> {
         let (config, names) = (&spec.config, &spec.names);
         let (hidden, vocab) = (config.hidden, config.vocab_size);
-        let mut loader = Loader::new(&mut device, checkpoint, spec.norm_offset);
-        let own_vocab = loader.rank().share(vocab);
+        let mut tensors = Tensors::new(&mut device, checkpoint, spec.norm_offset);
+        let own_vocab = tensors.rank().share(vocab);
         let rows = |name| Part { own: vec![own_vocab.clone()], ..Part::plain(name, vocab) };
-        let embedding = loader.matrix(&[rows(names.embedding)], 0, hidden)?;
-        let embedded = loader.parameters();
-        let table = loader.take_largest();
+        let embedding = tensors.matrix(&[rows(names.embedding)], 0, hidden)?;
+        let embedded = tensors.parameters();
+        let table = tensors.take_largest();
         let mut counts = LayerCounts::default();
         let mut layers = Vec::with_capacity(spec.layers.len());
         for (layer, spec) in spec.layers.iter().enumerate() {
             let context = BlockContext { layer, hidden, norm_epsilon: config.norm_epsilon };
-            layers.push(Layer::load(&mut loader, names, spec, context, &mut counts)?);
+            layers.push(Layer::load(&mut tensors, names, spec, context, &mut counts)?);
         }
-        let in_layers = loader.parameters() - embedded;
-        let largest_matrix = loader.take_largest().or(table).expect("the embedding is a matrix");
-        let final_norm = loader.norm(names.final_norm, 0, hidden)?;
+        let in_layers = tensors.parameters() - embedded;
+        let largest_matrix = tensors.take_largest().or(table).expect("the embedding is a matrix");
+        let final_norm = tensors.norm(names.final_norm, 0, hidden)?;
         let head =
-            if spec.tied { None } else { Some(loader.matrix(&[rows(names.head)], 0, hidden)?) };
-        let kv_shape = kv_shape(spec, loader.rank(), counts.kv, kv_type);
-        let state_shape = state_shape(spec, loader.rank(), counts.state);
+            if spec.tied { None } else { Some(tensors.matrix(&[rows(names.head)], 0, hidden)?) };
+        let kv_shape = kv_shape(spec, tensors.rank(), counts.kv, kv_type);
+        let state_shape = state_shape(spec, tensors.rank(), counts.state);
         let info = ModelInfo {
             architecture: architecture(checkpoint.config())?.to_owned(),
             vocab_size: vocab,
             max_seq_len: config.max_seq_len,
-            parameters: loader.parameters(),
+            parameters: tensors.parameters(),
             active_layer_parameters: in_layers - spec.idle_expert_weights(),
             has_experts: spec.idle_expert_weights() > 0,
             compute_dtype: device.compute_dtype(),
@@ -195,7 +195,7 @@ impl<D: Device> Decoder<D> {
 
 impl<D: Device> Layer<D> {
     fn load(
-        loader: &mut Loader<'_, D>,
+        tensors: &mut Tensors<'_, D>,
         names: &Names,
         spec: &LayerSpec,
         context: BlockContext,
@@ -203,10 +203,10 @@ impl<D: Device> Layer<D> {
     ) -> Result<Self, LoadError> {
         let BlockContext { layer, hidden, .. } = context;
         Ok(Self {
-            mixer_norm: loader.norm(names.mixer_norm, layer, hidden)?,
-            mixer: Mixer::load(loader, &spec.mixer, context, counts)?,
-            feed_forward_norm: loader.norm(names.feed_forward_norm, layer, hidden)?,
-            feed_forward: FeedForward::load(loader, &spec.feed_forward, context)?,
+            mixer_norm: tensors.norm(names.mixer_norm, layer, hidden)?,
+            mixer: Mixer::load(tensors, &spec.mixer, context, counts)?,
+            feed_forward_norm: tensors.norm(names.feed_forward_norm, layer, hidden)?,
+            feed_forward: FeedForward::load(tensors, &spec.feed_forward, context)?,
         })
     }
 }

@@ -25,6 +25,7 @@ use crate::weights::{Checkpoint, ConfigSource, Digest, LoadError, ModelSource};
 pub enum DeviceChoice {
     /// The first GPU that computes what is asked for, else the CPU.
     Auto,
+    /// This machine's processor.
     #[default]
     Cpu,
     /// The first GPU.
@@ -37,9 +38,13 @@ pub enum KvChoice {
     /// f16 on the CPU: half the memory, and the reference outputs still hold. bf16 on a GPU.
     #[default]
     Auto,
+    /// Four bytes an element; on the CPU alone.
     F32,
+    /// Two bytes; on the CPU alone.
     F16,
+    /// Two bytes; on a GPU alone.
     Bf16,
+    /// One byte, e4m3; on a GPU alone.
     Fp8,
 }
 
@@ -89,11 +94,13 @@ impl RopeChoice {
 /// How to load a model.
 #[derive(Debug, Clone, Default)]
 pub struct LoadOptions {
+    /// Where to compute.
     pub device: DeviceChoice,
     /// Ranks that share the model; one where not given.
     pub tp: Option<NonZeroUsize>,
     /// Threads of the CPU device, of all ranks together; all processors that this process may use where not given.
     pub threads: Option<NonZeroUsize>,
+    /// What keys and values are kept in.
     pub kv: KvChoice,
     /// Makes random weights of the configuration's shape from this seed instead of reading them.
     pub random_seed: Option<u64>,
@@ -101,6 +108,7 @@ pub struct LoadOptions {
     pub arithmetic: Arithmetic,
     /// Instruction set of the CPU device; the best where not given.
     pub isa: Option<Isa>,
+    /// How frequencies are rounded.
     pub rope: RopeChoice,
     /// Where the kernels' machine code is, and where it is kept.
     pub cubins: Cubins,
@@ -111,7 +119,9 @@ pub struct LoadOptions {
 pub struct DeviceInfo {
     /// `cpu` or `cuda`.
     pub kind: &'static str,
+    /// The processor's name, or the GPU's.
     pub name: String,
+    /// Threads of the CPU that compute, of all ranks together; of GPUs the number of ranks.
     pub threads: usize,
     /// Instruction set of the kernels.
     pub isa: &'static str,
@@ -124,7 +134,9 @@ pub struct DeviceInfo {
 /// A model on its device, and what its server has to say of it.
 #[derive(Debug)]
 pub struct Loaded {
+    /// Its KV cache is not allocated yet.
     pub model: Box<dyn Model>,
+    /// Where it is.
     pub device: DeviceInfo,
     /// SHA-256 of the weight files, computed in the background.
     pub weights_sha256: Digest,
@@ -137,6 +149,7 @@ pub struct Loaded {
 }
 
 impl Loaded {
+    /// As [`Model::info`].
     pub fn info(&self) -> &ModelInfo {
         self.model.info()
     }

@@ -9,11 +9,11 @@ mod block;
 mod config;
 mod decoder;
 mod load;
-mod loader;
 mod parallel;
 mod rope;
 mod shard;
 mod spec;
+mod tensors;
 
 #[cfg(test)]
 mod tests;
@@ -66,8 +66,11 @@ pub struct ModelInfo {
 /// A weight matrix `[N, K]`, and what it is stored in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MatrixShape {
+    /// Output columns: stored rows.
     pub n: usize,
+    /// Contraction: elements of a row.
     pub k: usize,
+    /// Type of the elements as they were stored.
     pub weight_type: WeightType,
 }
 
@@ -99,6 +102,7 @@ pub struct Segment {
 /// A segment at position 0 begins from zero, another from what `place` holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SegmentState {
+    /// Read before the first row and written after the last.
     pub place: u32,
     /// The place to copy to `place` before the first row.
     pub load: Option<u32>,
@@ -125,6 +129,7 @@ pub enum LogitRows {
 pub struct StepBatch {
     /// `[T]` tokens of all segments, one after another.
     pub tokens: Vec<StepToken>,
+    /// Whose tokens they are; their `rows` add up to T.
     pub segments: Vec<Segment>,
 }
 
@@ -218,6 +223,7 @@ pub struct Landed<'a> {
 
 /// A loaded model with its KV cache on one device.
 pub trait Model: Send + fmt::Debug {
+    /// Facts that hold for its life.
     fn info(&self) -> &ModelInfo;
 
     /// Sets the KV cache to `pages` pages of `page_tokens` tokens. Called once before any step;
@@ -279,6 +285,8 @@ pub trait Model: Send + fmt::Debug {
 #[derive(Debug, thiserror::Error)]
 #[error("the device failed in {operation}: {message}")]
 pub struct StepError {
+    /// What was asked of the device.
     pub operation: &'static str,
+    /// What it answered; may end with a hint.
     pub message: String,
 }

@@ -2,7 +2,8 @@
 //!
 //! Kernels that draw on a device do the same.
 
-use super::{NoFiniteLogit, Sampler, cut, rng};
+use super::{NoFiniteLogit, Sampler, cut};
+use crate::random;
 
 /// How a token is drawn from a row of logits that nothing changes any more.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -15,6 +16,7 @@ pub struct DrawParams {
     pub min_p: f32,
     /// Number of candidates kept; 0 keeps all.
     pub top_k: u32,
+    /// Which stream of random numbers the token is drawn by.
     pub seed: u64,
     /// Which of the seed's numbers: as many tokens the sequence has drawn before.
     pub index: u64,
@@ -32,7 +34,7 @@ impl Sampler {
         }
         cut::keep_candidates(&mut self.candidates, logits, likeliest, params);
         let total: f64 = self.candidates.iter().map(|(_, weight)| f64::from(*weight)).sum();
-        let mut left = rng::uniform(params.seed, params.index) * total;
+        let mut left = random::uniform(params.seed, params.index) * total;
         for (token, weight) in &self.candidates {
             left -= f64::from(*weight);
             if left < 0.0 {

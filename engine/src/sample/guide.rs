@@ -72,6 +72,7 @@ impl GrammarError {
 /// The bytes of one token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenBytes {
+    /// As they stand in running text, which may cut a character.
     pub bytes: Vec<u8>,
     /// Whether it stands for no text, and is thus in no grammar.
     pub is_special: bool,
@@ -150,7 +151,12 @@ pub enum Opening {
     /// With the first token.
     AtOnce,
     /// With the first token, unless that is `open`: then after `close`.
-    Unless { open: u32, close: u32 },
+    Unless {
+        /// Begins the model's reasoning.
+        open: u32,
+        /// Ends it.
+        close: u32,
+    },
     /// After these tokens.
     After(Vec<u32>),
 }

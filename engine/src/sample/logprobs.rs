@@ -4,14 +4,18 @@
 /// A token and its natural log-probability.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Candidate {
+    /// Its id.
     pub token: u32,
+    /// At least -9999.
     pub logprob: f32,
 }
 
 /// The chosen token and the likeliest ones, likeliest first.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenLogprobs {
+    /// The token that the output, or the prompt, has.
     pub chosen: Candidate,
+    /// As many as were asked for; the chosen one may be among them.
     pub top: Vec<Candidate>,
 }
 

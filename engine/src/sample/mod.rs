@@ -8,7 +8,6 @@ mod cut;
 mod draw;
 mod guide;
 mod logprobs;
-mod rng;
 #[cfg(test)]
 mod tests;
 
@@ -37,6 +36,7 @@ pub struct Sampling {
     pub frequency_penalty: f32,
     /// Added to the logits of these tokens.
     pub logit_bias: BTreeMap<u32, f32>,
+    /// Which stream of random numbers tokens are drawn by.
     pub seed: u64,
 }
 

@@ -27,14 +27,17 @@ impl<T> BySequence<T> {
         self.len
     }
 
+    /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
+    /// What is kept of the sequence, if anything is.
     pub fn get(&self, id: SeqId) -> Option<&T> {
         self.window.get(self.place(id)?)?.as_deref()
     }
 
+    /// As [`BySequence::get`], to change it.
     pub fn get_mut(&mut self, id: SeqId) -> Option<&mut T> {
         let place = self.place(id)?;
         self.window.get_mut(place)?.as_deref_mut()
@@ -58,6 +61,7 @@ impl<T> BySequence<T> {
         former.map(|value| *value)
     }
 
+    /// Gives what is kept of the sequence, and keeps it no longer.
     pub fn remove(&mut self, id: SeqId) -> Option<T> {
         let place = self.place(id)?;
         let value = self.window.get_mut(place)?.take()?;

@@ -63,6 +63,7 @@ pub struct Limits {
 /// Places for recurrent state: one for each running sequence, the others for snapshots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StateLimits {
+    /// All of them, at least one.
     pub places: usize,
     /// Snapshots are taken at absolute multiples of this, in tokens; whole pages and chunks.
     pub interval: usize,
@@ -99,6 +100,7 @@ impl Limits {
 
 /// Why a sequence can never run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "each message says what happened, and to what")]
 pub enum Refusal {
     #[error(
         "the prompt has {prompt_tokens} tokens and {output_tokens} more are asked for, but a \
@@ -112,9 +114,11 @@ pub enum Refusal {
 /// One sequence's rows in a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slot {
+    /// Whose rows they are.
     pub id: SeqId,
     /// Position of the first row.
     pub position: usize,
+    /// At least one.
     pub rows: usize,
     /// Whether the rows are part of a prompt, or of one computed anew after a preemption.
     pub prefill: bool,
@@ -130,6 +134,7 @@ pub struct Slot {
 /// place holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotState {
+    /// Read before the first row and written after the last.
     pub place: StateId,
     /// The snapshot to copy to `place` before the first row.
     pub load: Option<StateId>,
@@ -140,6 +145,7 @@ pub struct SlotState {
 /// What one step computes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
+    /// Those that decode first, then chunks of prompts; within both the oldest first.
     pub slots: Vec<Slot>,
     /// Sequences that lost their pages to older ones while this plan was made.
     pub preempted: Vec<SeqId>,

@@ -19,6 +19,7 @@ pub struct Totals {
     pub query_tokens: u64,
     /// Those of them that were found.
     pub hit_tokens: u64,
+    /// How often a running sequence gave its pages up.
     pub preemptions: u64,
 }
 

@@ -23,6 +23,7 @@ const NAME: &str = "chat";
 
 /// A template that cannot be rendered.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message says what happened, and to what")]
 pub enum TemplateError {
     /// The template itself refused the messages: the client's mistake.
     #[error("the chat template refused the messages: {message}")]
@@ -51,6 +52,7 @@ pub struct ChatInput<'a> {
     pub messages: &'a serde_json::Value,
     /// Array of tool definitions, or none.
     pub tools: Option<&'a serde_json::Value>,
+    /// Whether it ends with what the model's answer begins with.
     pub add_generation_prompt: bool,
     /// Object of further variables, such as `enable_thinking`, or none.
     pub variables: Option<&'a serde_json::Value>,

@@ -29,6 +29,7 @@ pub(crate) use pieces::byte_level_table;
 
 /// Text that cannot be turned into ids, or ids that are no tokens.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message says what happened, and to what")]
 pub enum TokenizeError {
     #[error("failed to tokenize the text: {reason}")]
     Encode { reason: String },
@@ -197,6 +198,7 @@ impl Tokenizer {
         &self.end_ids
     }
 
+    /// The id that a sequence begins with, of models that have such.
     pub fn bos_id(&self) -> Option<u32> {
         self.bos_id
     }

@@ -24,7 +24,9 @@ pub enum Reasoning {
 /// A piece of an answer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SplitText {
+    /// What the model thought, without markup.
     pub reasoning: String,
+    /// What it answered.
     pub content: String,
 }
 
@@ -185,13 +187,12 @@ mod tests {
     fn split(reasoning: Reasoning, prompt: &str, pieces: &[&str]) -> (String, String) {
         let mut splitter = Splitter::new(reasoning, prompt);
         let (mut thought, mut said) = (String::new(), String::new());
-        let finish = |splitter: &mut Splitter| splitter.finish();
         for piece in pieces {
             let parts = splitter.push(piece);
             thought += &parts.reasoning;
             said += &parts.content;
         }
-        let parts = finish(&mut splitter);
+        let parts = splitter.finish();
         (thought + &parts.reasoning, said + &parts.content)
     }
 

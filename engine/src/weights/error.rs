@@ -7,6 +7,7 @@ use crate::model::StepError;
 
 /// A model that cannot be loaded. Every message says which file, and what to do where that is known.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message says what happened, and to what")]
 pub enum LoadError {
     #[error("failed to read `{path}`")]
     Read { path: PathBuf, source: io::Error },

@@ -10,8 +10,11 @@ use super::blocks;
 /// ggml's block layouts (`ggml-common.h`), little endian; `blocks` says what their bytes mean.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum WeightType {
+    /// Four bytes, IEEE 754.
     F32,
+    /// Two bytes, IEEE 754.
     F16,
+    /// The upper two bytes of an f32.
     Bf16,
     /// Blocks of 32: f32 scale, 32 eight-bit floats of four exponent and three fraction bits. No
     /// file holds this; a checkpoint makes it of codes and of a grid of scales.
@@ -37,6 +40,7 @@ pub enum WeightType {
 }
 
 impl WeightType {
+    /// Every type, in the order of declaration.
     pub const ALL: [Self; 13] = [
         Self::F32,
         Self::F16,
@@ -72,6 +76,7 @@ impl WeightType {
         }
     }
 
+    /// Name in messages and records.
     pub fn name(self) -> &'static str {
         self.facts().0
     }
@@ -86,6 +91,7 @@ impl WeightType {
         self.facts().1
     }
 
+    /// Bytes of a block, its scales included.
     pub fn block_bytes(self) -> usize {
         self.facts().2
     }

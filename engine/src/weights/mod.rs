@@ -54,6 +54,7 @@ impl StoredTensor {
         &self.range
     }
 
+    /// Slowest dimension first: a matrix is `[N, K]`.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
@@ -73,13 +74,17 @@ impl StoredTensor {
 pub enum ConfigSource {
     /// `config.json` of the Hugging Face layout.
     Json {
+        /// Where it was read.
         path: PathBuf,
+        /// The whole of it.
         json: serde_json::Value,
     },
+    /// What a GGUF file says before its tensors.
     Gguf(gguf::Metadata),
 }
 
 impl ConfigSource {
+    /// The file that it was read from.
     pub fn path(&self) -> &Path {
         match self {
             Self::Json { path, .. } => path,
@@ -91,9 +96,11 @@ impl ConfigSource {
 /// A tensor's shape, type and bytes.
 #[derive(Debug)]
 pub struct TensorData<'a> {
+    /// What the bytes mean.
     pub weight_type: WeightType,
     /// Slowest dimension first.
     pub shape: Vec<usize>,
+    /// Whole blocks, row after row.
     pub bytes: Cow<'a, [u8]>,
 }
 
@@ -170,6 +177,7 @@ impl Checkpoint {
         &self.path
     }
 
+    /// The configuration, not interpreted.
     pub fn config(&self) -> &ConfigSource {
         &self.config
     }
@@ -179,6 +187,7 @@ impl Checkpoint {
         self.digest.clone()
     }
 
+    /// Whether the weights are made up and not read.
     pub fn is_random(&self) -> bool {
         matches!(self.numbers, Numbers::Random { .. })
     }

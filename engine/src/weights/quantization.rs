@@ -89,7 +89,11 @@ pub(super) fn scaled(
     let is_blocks =
         cols.is_multiple_of(unit) && (block[1].is_multiple_of(unit) || block[1] >= cols);
     let grid_cols = cols.div_ceil(block[1]);
-    let bytes = if is_blocks { codes.len() / unit * 36 } else { 4 * codes.len() };
+    let bytes = if is_blocks {
+        codes.len() / unit * WeightType::F8E4M3.block_bytes()
+    } else {
+        4 * codes.len()
+    };
     let mut out = Vec::with_capacity(bytes);
     for (n, row) in codes.chunks_exact(cols).enumerate() {
         let scales = &scales[n / block[0] * grid_cols..][..grid_cols];

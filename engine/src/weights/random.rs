@@ -7,14 +7,12 @@ use std::thread;
 use half::{bf16, f16};
 
 use super::{TensorData, WeightType};
+use crate::random::{GOLDEN_GAMMA, mix};
 
 /// Standard deviation of the initialization that published configurations state.
 const DEVIATION: f32 = 0.02;
 /// Half the width of a uniform distribution per deviation.
 const SQRT_3: f32 = 1.732_050_8;
-
-/// What a turn adds to the counter.
-const GOLDEN_GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// What the uniform numbers of a tensor in bf16 are multiplied by.
 pub const BF16_FACTOR: f32 = DEVIATION * SQRT_3;
@@ -26,7 +24,7 @@ pub fn stream_start(seed: u64, name: &str) -> u64 {
     name.bytes().fold(start, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// SplitMix64 (Steele, Lea, Flood 2014): a counter through a mixing function.
+/// The counter of a tensor's stream.
 struct Stream(u64);
 
 impl Stream {
@@ -41,10 +39,7 @@ impl Stream {
 
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(GOLDEN_GAMMA);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        mix(self.0)
     }
 
     /// Uniform in [-1, 1).

@@ -12,6 +12,7 @@ pub struct ModelSource {
     pub id: String,
     /// Commit of the hub's repository, where the model comes from the hub cache.
     pub revision: Option<String>,
+    /// Where they are.
     pub files: ModelFiles,
 }
 
@@ -20,6 +21,7 @@ pub struct ModelSource {
 pub enum ModelFiles {
     /// `config.json`, safetensors, `tokenizer.json`.
     Folder(PathBuf),
+    /// A .gguf file, which holds all of these.
     Gguf(PathBuf),
 }
 

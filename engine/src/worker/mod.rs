@@ -34,6 +34,7 @@ use desk::Desk;
 pub struct Request {
     /// At least one token; every id below the vocabulary's size.
     pub prompt: Vec<u32>,
+    /// How its tokens are chosen.
     pub sampling: Sampling,
     /// 0 computes the prompt and samples nothing.
     pub max_tokens: usize,
@@ -60,19 +61,26 @@ pub struct Request {
 /// What the front end asks.
 #[derive(Debug)]
 pub enum Command {
+    /// Begin these sequences, of which none was begun before.
     Submit(Vec<(SeqId, Request)>),
+    /// Nobody waits for these any more; those that have ended already are passed over.
     Abort(Vec<SeqId>),
+    /// Forget all cached prefixes and answer with the number of pages freed.
     ResetPrefixCache(oneshot::Sender<usize>),
 }
 
 /// Why a sequence ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finish {
+    /// By a token with which the model ends an answer.
     EndToken,
     /// The structure that was asked for is complete.
     Complete,
+    /// By this token of the request's `stop_tokens`.
     StopToken(u32),
+    /// By this string of the request's `stop`.
     StopString(String),
+    /// It has `max_tokens` tokens.
     Length,
     /// The engine cannot go on with this sequence.
     Failed(String),
@@ -81,20 +89,25 @@ pub enum Finish {
 /// A sampled token.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenOutput {
+    /// Its id.
     pub token: u32,
+    /// Where they were asked for.
     pub logprobs: Option<TokenLogprobs>,
 }
 
 /// What one step did for one sequence.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Output {
+    /// Whose step it was.
     pub id: SeqId,
+    /// None where nothing is sampled, or the engine cannot go on with the sequence.
     pub token: Option<TokenOutput>,
     /// With the first output, where they were asked for: the prompt's log-probabilities, from its
     /// second token on.
     pub prompt: Option<Vec<TokenLogprobs>>,
     /// Text that became certain; empty while a character or a stop string may be unfinished.
     pub text: String,
+    /// Why this is the last output, if it is.
     pub finish: Option<Finish>,
     /// Prompt tokens that the prefix cache spared.
     pub cached_tokens: usize,

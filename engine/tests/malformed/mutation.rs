@@ -1,11 +1,13 @@
 //! Inputs changed at random, the same on every run.
 
+use engine::random::{GOLDEN_GAMMA, mix};
+
 /// Numbers that lengths, counts and offsets are checked against.
 const EXTREMES: [u64; 8] = [0, 1, 255, 1 << 31, (1 << 32) + 1, 1 << 62, u64::MAX - 31, u64::MAX];
 
 /// One input, changed anew by each call.
 pub struct Mutations {
-    /// SplitMix64.
+    /// Counts on by one number after another.
     state: u64,
     original: Vec<u8>,
     changed: Vec<u8>,
@@ -17,11 +19,8 @@ impl Mutations {
     }
 
     fn number(&mut self, below: usize) -> usize {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % below.max(1) as u64) as usize
+        self.state = self.state.wrapping_add(GOLDEN_GAMMA);
+        (mix(self.state) % below.max(1) as u64) as usize
     }
 
     /// The input with one to three changes.

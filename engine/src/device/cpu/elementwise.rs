@@ -9,7 +9,7 @@ use super::pool::Pool;
 use super::shared::Shared;
 
 /// Elements below which an operation is quicker on the calling thread alone.
-const PARALLEL_ELEMENTS: usize = 16_384;
+pub(super) const PARALLEL_ELEMENTS: usize = 16_384;
 
 /// Elements of an item, so that what it wrote is still in the cache when it is read again.
 const ITEM_ELEMENTS: usize = 16_384;

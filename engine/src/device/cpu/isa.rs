@@ -63,10 +63,12 @@ impl Isa {
         found
     }
 
+    /// The first of [`Isa::detected`].
     pub fn best() -> Self {
         Self::detected()[0]
     }
 
+    /// Name in messages, records and the names of benches.
     pub fn name(self) -> &'static str {
         match self.kind {
             #[cfg(target_arch = "x86_64")]

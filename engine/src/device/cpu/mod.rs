@@ -112,10 +112,12 @@ impl Cpu {
         Self { arithmetic, ..self }
     }
 
+    /// The instruction set of its kernels.
     pub fn isa(&self) -> Isa {
         self.isa
     }
 
+    /// Threads that compute, that of the caller included.
     pub fn threads(&self) -> usize {
         self.pool.threads()
     }

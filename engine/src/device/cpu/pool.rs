@@ -104,6 +104,7 @@ impl Pool {
         Self { shared, workers, next: (0..threads).map(|_| Next::default()).collect() }
     }
 
+    /// Threads that work, that of the caller included.
     pub fn threads(&self) -> usize {
         self.workers.len() + 1
     }

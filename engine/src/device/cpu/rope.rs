@@ -5,7 +5,7 @@
 
 #![expect(unsafe_code, reason = "threads write disjoint heads of one buffer and of one page")]
 
-use super::elementwise::{Norm, norm_rows};
+use super::elementwise::{Norm, PARALLEL_ELEMENTS, norm_rows};
 use super::isa::{Isa, Kernel};
 use super::kv::{Kv, Layout, Plan, Span};
 use super::lanes::{LANES, Lanes};
@@ -14,8 +14,6 @@ use super::shared::Shared;
 use super::tile::Element;
 use crate::device::{AttentionLayer, AttentionShape, HeadNorms};
 
-/// Elements below which the calling thread alone is quicker.
-const PARALLEL_ELEMENTS: usize = 16_384;
 /// Largest head size.
 const HEAD_DIM_MAX: usize = 512;
 

@@ -59,6 +59,7 @@ pub struct Cuda {
 }
 
 impl Cuda {
+    /// The device of `driver`'s GPU, with a model to itself.
     pub fn new(driver: Arc<dyn Driver>) -> Self {
         Self {
             group: None,

@@ -28,6 +28,8 @@ struct OfAttention {
 }
 
 impl Layers {
+    /// Puts what the kernels read of `layer` side by side.
+    ///
     /// # Errors
     /// The device is full.
     pub fn add_attention(
@@ -57,6 +59,8 @@ impl Layers {
         Ok(())
     }
 
+    /// Puts what the kernels read of `layer` side by side.
+    ///
     /// # Errors
     /// The device is full.
     pub fn add_delta_net(

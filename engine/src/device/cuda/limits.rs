@@ -30,12 +30,14 @@ pub struct Sizes {
 }
 
 impl Sizes {
+    /// What `redline bench` takes.
     pub const FULL: Self = Self { read_bytes: 4 << 30, product: 8192 };
 }
 
 /// Limits of one GPU.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Limits {
+    /// Of a kernel that does nothing but read.
     pub read_bytes_per_s: f64,
     /// Of a product of bf16 summed in f32, by whatever was fastest.
     pub bf16_flops_per_s: f64,

@@ -39,7 +39,9 @@ pub const CAPABILITY_MIN: (u32, u32) = (8, 0);
 /// A GPU that the driver lists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gpu {
+    /// As the driver has it.
     pub name: String,
+    /// All of its memory, whether free or not.
     pub memory_bytes: u64,
     /// 9.0 of Hopper.
     pub capability: (u32, u32),

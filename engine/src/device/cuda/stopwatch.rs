@@ -16,14 +16,19 @@ pub struct Stopwatch {
 /// Times of one call, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Timing {
+    /// The middle one, which counts where speeds are compared.
     pub median_ns: f64,
     /// Median absolute deviation.
     pub mad_ns: f64,
+    /// The shortest, which counts where limits are found.
     pub least_ns: f64,
+    /// How many times there are.
     pub samples: usize,
 }
 
 impl Timing {
+    /// What `samples` runs say of one call.
+    ///
     /// # Panics
     /// There is no sample.
     fn of(mut samples: Vec<f64>) -> Self {
@@ -43,6 +48,8 @@ fn median(samples: &mut [f64]) -> f64 {
 }
 
 impl Stopwatch {
+    /// A stopwatch in the driver's stream.
+    ///
     /// # Errors
     /// The device failed.
     pub fn new(driver: &Arc<dyn Driver>) -> Result<Self, StepError> {

@@ -47,6 +47,8 @@ impl Stream {
         &self.driver
     }
 
+    /// As `Driver::launch`.
+    ///
     /// # Errors
     /// The device failed.
     pub fn launch(

@@ -135,7 +135,8 @@ impl Matrix {
     }
 }
 
-fn bytes(matrix_type: MatrixType, n: usize, k: usize) -> (usize, usize) {
+/// Bytes of weights `[n, k]`, and of their scales.
+pub fn bytes(matrix_type: MatrixType, n: usize, k: usize) -> (usize, usize) {
     match matrix_type {
         MatrixType::Bf16 => (2 * n * k, 0),
         MatrixType::E4m3 => (n * k, size_of::<f32>() * n.div_ceil(SCALED) * k.div_ceil(SCALED)),

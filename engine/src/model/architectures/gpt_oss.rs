@@ -2,7 +2,7 @@
 //! MXFP4 with a clamped activation. Source: OpenAI 2025, model card of gpt-oss-120b and gpt-oss-20b.
 
 use super::qwen3_moe::{GGUF_EXPERTS, GGUF_ROUTER};
-use super::{Architecture, llama};
+use super::{Architecture, llama, qwen3_moe};
 use crate::device::Gate;
 use crate::model::config::Settings;
 use crate::model::rope::RopeScaling;
@@ -53,11 +53,6 @@ fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
 
 fn moe(settings: Settings<'_>) -> Result<MoeSpec, LoadError> {
     let experts = settings.size("num_local_experts", "expert_count")?;
-    let chosen = settings.size("num_experts_per_tok", "expert_used_count")?;
-    if chosen > experts {
-        let reason = format!("{chosen} of {experts} experts cannot be chosen");
-        return Err(settings.wrong("num_experts_per_tok", "expert_used_count", reason));
-    }
     let alpha = settings.optional_number("swiglu_alpha", "")?.unwrap_or(1.702);
     let limit = settings.optional_number("swiglu_limit", "")?.unwrap_or(7.0);
     let is_gguf = settings.is_gguf();
@@ -65,7 +60,7 @@ fn moe(settings: Settings<'_>) -> Result<MoeSpec, LoadError> {
         router: if is_gguf { GGUF_ROUTER } else { "model.layers.{layer}.mlp.router" },
         router_bias: true,
         experts,
-        chosen,
+        chosen: qwen3_moe::chosen(settings, experts)?,
         intermediate: settings.size("intermediate_size", "expert_feed_forward_length")?,
         gate: Gate::TopSoftmax,
         activation: Activation::ClampedSwiglu { alpha: alpha as f32, limit: limit as f32 },

@@ -14,6 +14,7 @@ pub struct Architecture {
     pub gguf: Option<&'static str>,
     /// Published models, for the README.
     pub models: &'static str,
+    /// The layers of a checkpoint of this architecture; fails where its configuration makes no sense.
     pub describe: fn(&Checkpoint) -> Result<DecoderSpec, LoadError>,
 }
 

@@ -54,17 +54,12 @@ fn moe(settings: Settings<'_>) -> Result<MoeSpec, LoadError> {
     let key =
         if settings.json("num_experts").is_some() { "num_experts" } else { "num_local_experts" };
     let experts = settings.size(key, "expert_count")?;
-    let chosen = settings.size("num_experts_per_tok", "expert_used_count")?;
-    if chosen > experts {
-        let reason = format!("{chosen} of {experts} experts cannot be chosen");
-        return Err(settings.wrong("num_experts_per_tok", "expert_used_count", reason));
-    }
     let is_gguf = settings.is_gguf();
     Ok(MoeSpec {
         router: if is_gguf { GGUF_ROUTER } else { "model.layers.{layer}.mlp.gate" },
         router_bias: false,
         experts,
-        chosen,
+        chosen: chosen(settings, experts)?,
         intermediate: settings.size("moe_intermediate_size", "expert_feed_forward_length")?,
         // GGUF files do not say; llama.cpp normalizes for this architecture.
         gate: Gate::SoftmaxTop { normalized: is_gguf || settings.flag("norm_topk_prob", false)? },
@@ -75,6 +70,20 @@ fn moe(settings: Settings<'_>) -> Result<MoeSpec, LoadError> {
             ExpertStorage::Each(HUGGING_FACE_EXPERTS)
         },
     })
+}
+
+/// Of `experts` those that a row goes to.
+///
+/// # Errors
+/// The setting is missing, or there are not as many.
+pub fn chosen(settings: Settings<'_>, experts: usize) -> Result<usize, LoadError> {
+    let (json_key, gguf_key) = ("num_experts_per_tok", "expert_used_count");
+    let chosen = settings.size(json_key, gguf_key)?;
+    if chosen > experts {
+        let reason = format!("{chosen} of {experts} experts cannot be chosen");
+        return Err(settings.wrong(json_key, gguf_key, reason));
+    }
+    Ok(chosen)
 }
 
 /// One window for all layers, where config.json switches it on.

@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use super::{BlockContext, Step};
 use crate::device::{AttentionLayer, Device, HeadNorms, RowOrder};
-use crate::model::loader::{Linear, Loader, Part, in_layer};
 use crate::model::shard::{self, Heads};
 use crate::model::spec::AttentionSpec;
+use crate::model::tensors::{Linear, Part, Tensors, in_layer};
 use crate::model::{LoadError, StepError};
 
 /// Projections around an attention layer.
@@ -21,14 +21,14 @@ pub struct Attention<D: Device> {
 
 impl<D: Device> Attention<D> {
     pub(super) fn load(
-        loader: &mut Loader<'_, D>,
+        tensors: &mut Tensors<'_, D>,
         spec: &AttentionSpec,
         context: BlockContext,
         kv_layer: usize,
     ) -> Result<Self, LoadError> {
         let (names, whole) = (&spec.names, &spec.shape);
-        let Some((own, shape)) = Heads::of_attention(loader.rank(), whole) else {
-            return Err(loader.indivisible("attention heads", whole.heads));
+        let Some((own, shape)) = Heads::of_attention(tensors.rank(), whole) else {
+            return Err(tensors.indivisible("attention heads", whole.heads));
         };
         let columns = |heads: &Range<usize>| shard::columns(0, heads, whole.head_dim);
         let (query, kv) = (columns(&own.query), columns(&own.kv));
@@ -43,7 +43,7 @@ impl<D: Device> Attention<D> {
         let queries = if spec.gated { paired(false) } else { spec.rotated };
         let gate = if spec.gated {
             let gate = part(names.query, query_cols, &query, paired(true));
-            Some(loader.linear(&[gate], layer, hidden)?)
+            Some(tensors.linear(&[gate], layer, hidden)?)
         } else {
             None
         };
@@ -54,23 +54,23 @@ impl<D: Device> Attention<D> {
         ];
         let output = Part { bias: spec.output_bias, ..Part::plain(names.output, hidden) };
         let head_norms = if spec.head_norms {
-            let query = loader.norm(names.query_norm, layer, head_dim)?;
-            let key = loader.norm(names.key_norm, layer, head_dim)?;
+            let query = tensors.norm(names.query_norm, layer, head_dim)?;
+            let key = tensors.norm(names.key_norm, layer, head_dim)?;
             Some(HeadNorms { query, key, epsilon })
         } else {
             None
         };
         let sinks = if spec.sinks {
-            let sinks = loader.values(&in_layer(names.sinks, layer), &[whole.heads])?;
-            Some(loader.own_vector(&sinks[own.query.clone()])?)
+            let sinks = tensors.values(&in_layer(names.sinks, layer), &[whole.heads])?;
+            Some(tensors.own_vector(&sinks[own.query.clone()])?)
         } else {
             None
         };
-        let scales = match loader.kv_scales((names.key, names.value), layer, whole.kv_heads)? {
+        let scales = match tensors.kv_scales((names.key, names.value), layer, whole.kv_heads)? {
             Some(scales) => {
                 let own: Vec<f32> =
                     scales.iter().flat_map(|all| &all[own.kv.clone()]).copied().collect();
-                Some(loader.own_vector(&own)?)
+                Some(tensors.own_vector(&own)?)
             }
             None => None,
         };
@@ -81,12 +81,12 @@ impl<D: Device> Attention<D> {
             scales,
             ..AttentionLayer::new(shape, kv_layer)
         };
-        loader.device.prepare_attention(&attention).map_err(LoadError::Device)?;
+        tensors.device.prepare_attention(&attention).map_err(LoadError::Device)?;
         Ok(Self {
-            qkv: loader.linear(&qkv, layer, hidden)?,
+            qkv: tensors.linear(&qkv, layer, hidden)?,
             gate,
             layer: attention,
-            output: loader.partial(&output, layer, query_cols, std::slice::from_ref(&query))?,
+            output: tensors.partial(&output, layer, query_cols, std::slice::from_ref(&query))?,
         })
     }
 

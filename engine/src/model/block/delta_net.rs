@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use super::{BlockContext, Step};
 use crate::device::{DeltaNetLayer, DeltaNetShape, Device};
-use crate::model::loader::{Linear, Loader, Part, in_layer};
 use crate::model::shard::{self, Heads};
 use crate::model::spec::{DeltaNetForm, DeltaNetSpec};
+use crate::model::tensors::{Linear, Part, Tensors, in_layer};
 use crate::model::{LoadError, StepError};
 
 /// Projections around a gated DeltaNet layer.
@@ -19,14 +19,14 @@ pub struct DeltaNet<D: Device> {
 
 impl<D: Device> DeltaNet<D> {
     pub(super) fn load(
-        loader: &mut Loader<'_, D>,
+        tensors: &mut Tensors<'_, D>,
         spec: &DeltaNetSpec,
         context: BlockContext,
         state_layer: usize,
     ) -> Result<Self, LoadError> {
         let (names, whole) = (&spec.names, &spec.shape);
-        let Some((own, shape)) = Heads::of_delta_net(loader.rank(), whole) else {
-            return Err(loader.indivisible("value heads", whole.value_heads));
+        let Some((own, shape)) = Heads::of_delta_net(tensors.rank(), whole) else {
+            return Err(tensors.indivisible("value heads", whole.value_heads));
         };
         let BlockContext { layer, hidden, norm_epsilon: epsilon } = context;
         let (values, heads) = (whole.value_heads * whole.value_dim, whole.value_heads);
@@ -42,26 +42,26 @@ impl<D: Device> DeltaNet<D> {
         ];
         let output = Part::plain(names.output, hidden);
         let mut of_heads = |name| -> Result<Vec<f32>, LoadError> {
-            let values = loader.values(&in_layer(name, layer), &[heads])?;
+            let values = tensors.values(&in_layer(name, layer), &[heads])?;
             Ok(own_heads.iter().flat_map(|own| values[own.clone()].iter().copied()).collect())
         };
         let (mut rate, bias) = (of_heads(names.decay_rate)?, of_heads(names.decay_bias)?);
         if spec.form == DeltaNetForm::HuggingFace {
             rate.iter_mut().for_each(|log| *log = -log.exp());
         }
-        let conv = by_tap(loader, spec, layer, &convolved)?;
-        let projections = loader.linear(&projections, layer, hidden)?;
+        let conv = by_tap(tensors, spec, layer, &convolved)?;
+        let projections = tensors.linear(&projections, layer, hidden)?;
         let delta_net = DeltaNetLayer {
             shape,
             index: state_layer,
-            conv: loader.own_vector(&conv)?,
-            rate: loader.own_vector(&rate)?,
-            bias: loader.own_vector(&bias)?,
-            norm: loader.vector(&format!("{}.weight", names.norm), layer, shape.value_dim)?,
+            conv: tensors.own_vector(&conv)?,
+            rate: tensors.own_vector(&rate)?,
+            bias: tensors.own_vector(&bias)?,
+            norm: tensors.vector(&format!("{}.weight", names.norm), layer, shape.value_dim)?,
             epsilon,
         };
-        loader.device.prepare_delta_net(&delta_net).map_err(LoadError::Device)?;
-        let output = loader.partial(&output, layer, values, &own_values)?;
+        tensors.device.prepare_delta_net(&delta_net).map_err(LoadError::Device)?;
+        let output = tensors.partial(&output, layer, values, &own_values)?;
         Ok(Self { projections, layer: delta_net, output })
     }
 
@@ -113,7 +113,7 @@ fn stored(spec: &DeltaNetSpec, first: usize, own: &Range<usize>, dim: usize) -> 
 /// The convolution's weights `[taps, own channels]`; files keep them as `[channels, 1, taps]`, GGUF
 /// files without the 1.
 fn by_tap<D: Device>(
-    loader: &mut Loader<'_, D>,
+    tensors: &mut Tensors<'_, D>,
     spec: &DeltaNetSpec,
     layer: usize,
     own: &[Range<usize>],
@@ -121,8 +121,8 @@ fn by_tap<D: Device>(
     let (channels, taps) = (spec.shape.conv_cols(), spec.shape.taps);
     let name = format!("{}.weight", in_layer(spec.names.conv, layer));
     let stored = match spec.form {
-        DeltaNetForm::HuggingFace => loader.values(&name, &[channels, 1, taps])?,
-        DeltaNetForm::Gguf => loader.values(&name, &[channels, taps])?,
+        DeltaNetForm::HuggingFace => tensors.values(&name, &[channels, 1, taps])?,
+        DeltaNetForm::Gguf => tensors.values(&name, &[channels, taps])?,
     };
     let of_tap = |tap| own.iter().cloned().flatten().map(move |channel| (channel, tap));
     let elements = (0..taps).flat_map(of_tap);

@@ -2,9 +2,9 @@
 
 use super::{BlockContext, Step};
 use crate::device::Device;
-use crate::model::loader::{Linear, Loader, Part};
 use crate::model::shard;
 use crate::model::spec::{Activation, DenseSpec};
+use crate::model::tensors::{Linear, Part, Tensors};
 use crate::model::{LoadError, StepError};
 
 /// Gate and up as one product, then down.
@@ -18,16 +18,16 @@ pub struct Dense<D: Device> {
 
 impl<D: Device> Dense<D> {
     pub(super) fn load(
-        loader: &mut Loader<'_, D>,
+        tensors: &mut Tensors<'_, D>,
         spec: &DenseSpec,
         context: BlockContext,
     ) -> Result<Self, LoadError> {
         let BlockContext { layer, hidden, .. } = context;
         let (names, intermediate) = (&spec.names, spec.intermediate);
-        let unit = loader.cut_unit(names.down, layer, [hidden, intermediate]);
-        let own = shard::share_in_units(loader.rank(), intermediate, unit);
+        let unit = tensors.cut_unit(names.down, layer, [hidden, intermediate]);
+        let own = shard::share_in_units(tensors.rank(), intermediate, unit);
         if own.is_empty() {
-            return Err(loader.indivisible("blocks of feed-forward columns", intermediate / unit));
+            return Err(tensors.indivisible("blocks of feed-forward columns", intermediate / unit));
         }
         let part = |name, n| Part { bias: spec.bias, ..Part::plain(name, n) };
         let gate_up = [names.gate, names.up];
@@ -35,8 +35,8 @@ impl<D: Device> Dense<D> {
             gate_up.map(|name| Part { own: vec![own.clone()], ..part(name, intermediate) });
         Ok(Self {
             intermediate: own.len(),
-            gate_up: loader.linear(&gate_up, layer, hidden)?,
-            down: loader.partial(
+            gate_up: tensors.linear(&gate_up, layer, hidden)?,
+            down: tensors.partial(
                 &part(names.down, hidden),
                 layer,
                 intermediate,

@@ -7,8 +7,8 @@ mod delta_net;
 mod dense;
 mod moe;
 
-use super::loader::{Linear, Loader};
 use super::spec::{Activation, FeedForwardSpec, MixerSpec};
+use super::tensors::{Linear, Tensors};
 use super::{LoadError, StepError};
 use crate::device::Device;
 
@@ -50,6 +50,8 @@ pub struct Scratch<D: Device> {
 }
 
 impl<D: Device> Scratch<D> {
+    /// Buffers without rows, which grow with the first steps.
+    ///
     /// # Errors
     /// The device is full.
     pub fn new(device: &mut D) -> Result<Self, StepError> {
@@ -78,30 +80,34 @@ pub struct Step<'a, D: Device> {
 }
 
 impl<D: Device> Mixer<D> {
+    /// Reads the rank's share of the block, and counts it in `counts`.
+    ///
     /// Loads the mixer of a layer and counts it.
     ///
     /// # Errors
     /// A tensor is missing or does not fit, or the device is full.
     pub fn load(
-        loader: &mut Loader<'_, D>,
+        tensors: &mut Tensors<'_, D>,
         spec: &MixerSpec,
         context: BlockContext,
         counts: &mut LayerCounts,
     ) -> Result<Self, LoadError> {
         match spec {
             MixerSpec::Attention(spec) => {
-                let loaded = Attention::load(loader, spec, context, counts.kv)?;
+                let loaded = Attention::load(tensors, spec, context, counts.kv)?;
                 counts.kv += 1;
                 Ok(Self::Attention(loaded))
             }
             MixerSpec::DeltaNet(spec) => {
-                let loaded = DeltaNet::load(loader, spec, context, counts.state)?;
+                let loaded = DeltaNet::load(tensors, spec, context, counts.state)?;
                 counts.state += 1;
                 Ok(Self::DeltaNet(loaded))
             }
         }
     }
 
+    /// `delta` = what the block adds to the stream, of which `x` is the norm.
+    ///
     /// # Errors
     /// The device failed.
     pub fn run(
@@ -118,19 +124,23 @@ impl<D: Device> Mixer<D> {
 }
 
 impl<D: Device> FeedForward<D> {
+    /// Reads the rank's share of the block.
+    ///
     /// # Errors
     /// A tensor is missing or does not fit, or the device is full.
     pub fn load(
-        loader: &mut Loader<'_, D>,
+        tensors: &mut Tensors<'_, D>,
         spec: &FeedForwardSpec,
         context: BlockContext,
     ) -> Result<Self, LoadError> {
         Ok(match spec {
-            FeedForwardSpec::Dense(spec) => Self::Dense(Dense::load(loader, spec, context)?),
-            FeedForwardSpec::Moe(spec) => Self::Moe(Box::new(Moe::load(loader, spec, context)?)),
+            FeedForwardSpec::Dense(spec) => Self::Dense(Dense::load(tensors, spec, context)?),
+            FeedForwardSpec::Moe(spec) => Self::Moe(Box::new(Moe::load(tensors, spec, context)?)),
         })
     }
 
+    /// `delta` = what the block adds to the stream, of which `x` is the norm.
+    ///
     /// # Errors
     /// The device failed.
     pub fn run(

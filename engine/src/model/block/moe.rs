@@ -9,8 +9,8 @@ use std::ops::Range;
 
 use super::{BlockContext, Step};
 use crate::device::{Device, Gate, RowOrder};
-use crate::model::loader::{Linear, Loader, Part, Rows, in_layer};
 use crate::model::spec::{Activation, DenseNames, ExpertStorage, MoeSpec};
+use crate::model::tensors::{Linear, Part, Rows, Tensors, in_layer};
 use crate::model::{LoadError, StepError};
 
 /// Projections of one kind, one for each expert.
@@ -39,14 +39,14 @@ pub struct Moe<D: Device> {
 
 impl<D: Device> Moe<D> {
     pub(super) fn load(
-        loader: &mut Loader<'_, D>,
+        tensors: &mut Tensors<'_, D>,
         spec: &MoeSpec,
         context: BlockContext,
     ) -> Result<Self, LoadError> {
         let router = Part { bias: spec.router_bias, ..Part::plain(spec.router, spec.experts) };
-        let router = loader.linear(&[router], context.layer, context.hidden)?;
-        let own = loader.rank().share(spec.experts);
-        let mut reader = ExpertReader { loader, spec, context, own: own.clone() };
+        let router = tensors.linear(&[router], context.layer, context.hidden)?;
+        let own = tensors.rank().share(spec.experts);
+        let mut reader = ExpertReader { tensors, spec, context, own: own.clone() };
         let (gate_up, down) = match spec.storage {
             ExpertStorage::Each(names) => reader.each(names)?,
             ExpertStorage::Stacked { names, bias } => reader.stacked(names, bias)?,
@@ -106,7 +106,7 @@ type BothExperts<D> = (Experts<D>, Experts<D>);
 
 /// Reads the experts of one layer.
 struct ExpertReader<'a, 'b, D: Device> {
-    loader: &'a mut Loader<'b, D>,
+    tensors: &'a mut Tensors<'b, D>,
     spec: &'a MoeSpec,
     context: BlockContext,
     /// Experts to read.
@@ -119,15 +119,15 @@ impl<D: Device> ExpertReader<'_, '_, D> {
         let (mut gate_up, mut down) = (Vec::new(), Vec::new());
         let intermediate = self.spec.intermediate;
         let elsewhere = self.spec.experts - self.own.len();
-        self.loader.count_elsewhere(elsewhere * 3 * intermediate * hidden);
+        self.tensors.count_elsewhere(elsewhere * 3 * intermediate * hidden);
         for expert in self.own.clone() {
             let own = |name: &str| name.replace("{expert}", &expert.to_string());
             let (gate, up) = (own(names.gate), own(names.up));
             let parts = [Part::plain(&gate, intermediate), Part::plain(&up, intermediate)];
-            gate_up.push(self.loader.matrix(&parts, layer, hidden)?);
+            gate_up.push(self.tensors.matrix(&parts, layer, hidden)?);
             let part = own(names.down);
             let parts = [Part::plain(&part, hidden)];
-            down.push(self.loader.matrix(&parts, layer, intermediate)?);
+            down.push(self.tensors.matrix(&parts, layer, intermediate)?);
         }
         Ok((self.experts(gate_up, Vec::new())?, self.experts(down, Vec::new())?))
     }
@@ -137,26 +137,26 @@ impl<D: Device> ExpertReader<'_, '_, D> {
         let MoeSpec { experts, intermediate, .. } = *self.spec;
         let weight = |name: &str| format!("{}.weight", in_layer(name, self.context.layer));
         let up_shape = [experts, intermediate, hidden];
-        let gate = self.loader.tensor(&weight(names.gate), &up_shape)?;
-        let up = self.loader.tensor(&weight(names.up), &up_shape)?;
-        let down = self.loader.tensor(&weight(names.down), &[experts, hidden, intermediate])?;
+        let gate = self.tensors.tensor(&weight(names.gate), &up_shape)?;
+        let up = self.tensors.tensor(&weight(names.up), &up_shape)?;
+        let down = self.tensors.tensor(&weight(names.down), &[experts, hidden, intermediate])?;
         let mut gate_up_matrices = Vec::with_capacity(self.own.len());
         let mut down_matrices = Vec::with_capacity(self.own.len());
         for expert in self.own.clone() {
             let rows = [Rows::of_stack(&gate, expert), Rows::of_stack(&up, expert)];
-            gate_up_matrices.push(self.loader.own_matrix(&rows, hidden)?);
+            gate_up_matrices.push(self.tensors.own_matrix(&rows, hidden)?);
             let rows = [Rows::of_stack(&down, expert)];
-            down_matrices.push(self.loader.own_matrix(&rows, intermediate)?);
+            down_matrices.push(self.tensors.own_matrix(&rows, intermediate)?);
         }
         let (mut gate_up_biases, mut down_biases) = (Vec::new(), Vec::new());
         if bias {
             let gate = self.biases(&format!("{}.bias", names.gate), intermediate)?;
             let up = self.biases(&format!("{}.bias", names.up), intermediate)?;
             for (gate, up) in gate.chunks(intermediate).zip(up.chunks(intermediate)) {
-                gate_up_biases.push(self.loader.own_vector(&[gate, up].concat())?);
+                gate_up_biases.push(self.tensors.own_vector(&[gate, up].concat())?);
             }
             for down in self.biases(&format!("{}.bias", names.down), hidden)?.chunks(hidden) {
-                down_biases.push(self.loader.own_vector(down)?);
+                down_biases.push(self.tensors.own_vector(down)?);
             }
         }
         let gate_up = self.experts(gate_up_matrices, gate_up_biases)?;
@@ -180,17 +180,17 @@ impl<D: Device> ExpertReader<'_, '_, D> {
     ) -> Result<Experts<D>, LoadError> {
         let experts = self.spec.experts;
         let own = in_layer(name, self.context.layer);
-        let stack = self.loader.mx_stack(&own, [experts, n, k])?;
+        let stack = self.tensors.mx_stack(&own, [experts, n, k])?;
         let mut matrices = Vec::with_capacity(self.own.len());
         for expert in self.own.clone() {
             let (weight_type, bytes) = stack.matrix(expert);
             let rows = Rows { weight_type, n, bytes: bytes.into(), order };
-            matrices.push(self.loader.own_matrix(&[rows], k)?);
+            matrices.push(self.tensors.own_matrix(&[rows], k)?);
         }
         let mut biases = Vec::with_capacity(self.own.len());
         for stored in self.biases(&format!("{name}_bias"), n)?.chunks(n) {
             let ordered: Vec<f32> = (0..n).map(|n| stored[order.stored_row(n)]).collect();
-            biases.push(self.loader.own_vector(&ordered)?);
+            biases.push(self.tensors.own_vector(&ordered)?);
         }
         self.experts(matrices, biases)
     }
@@ -202,14 +202,14 @@ impl<D: Device> ExpertReader<'_, '_, D> {
         biases: Vec<D::Vector>,
     ) -> Result<Experts<D>, LoadError> {
         let (matrices, biases) =
-            self.loader.device.stack(matrices, biases).map_err(LoadError::Device)?;
+            self.tensors.device.stack(matrices, biases).map_err(LoadError::Device)?;
         Ok(Experts { matrices, biases })
     }
 
     /// The biases `[own E, n]` of the experts to read.
     fn biases(&mut self, name: &str, n: usize) -> Result<Vec<f32>, LoadError> {
         let shape = [self.spec.experts, n];
-        let mut all = self.loader.values(&in_layer(name, self.context.layer), &shape)?;
+        let mut all = self.tensors.values(&in_layer(name, self.context.layer), &shape)?;
         Ok(all.drain(self.own.start * n..self.own.end * n).collect())
     }
 }

@@ -29,13 +29,21 @@ const ELEMENTS_MAX: u64 = 1 << 24;
 /// A metadata value.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
+    /// Of 8, 16, 32 or 64 bits.
     Unsigned(u64),
+    /// Of 8, 16, 32 or 64 bits.
     Signed(i64),
+    /// Of 32 or 64 bits.
     Float(f64),
+    /// A byte, false where it is 0.
     Bool(bool),
+    /// In UTF-8.
     Text(String),
+    /// An array of texts.
     Texts(Vec<String>),
+    /// An array of integers, whichever their type; an empty one of any but texts.
     Integers(Vec<i64>),
+    /// An array of anything else.
     Array(Vec<Value>),
 }
 
@@ -49,25 +57,33 @@ pub struct Metadata {
 /// What a GGUF file says before its data.
 #[derive(Debug)]
 pub struct Header {
+    /// Keys and values.
     pub metadata: Metadata,
+    /// By name; their ranges lie within the file.
     pub tensors: BTreeMap<String, StoredTensor>,
 }
 
 impl Metadata {
+    /// The file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
+    /// The value under `key`, if there is one.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.values.get(key)
     }
 
+    /// The number under `key`.
+    ///
     /// # Errors
     /// The key is missing, or is not a non-negative integer.
     pub fn integer(&self, key: &str) -> Result<usize, LoadError> {
         self.optional_integer(key)?.ok_or_else(|| self.missing(key))
     }
 
+    /// The number under `key`, none where the key is missing.
+    ///
     /// # Errors
     /// The key is there but is not a non-negative integer.
     pub fn optional_integer(&self, key: &str) -> Result<Option<usize>, LoadError> {
@@ -80,12 +96,16 @@ impl Metadata {
         found.map(Some).ok_or_else(|| self.wrong(key, "a non-negative integer"))
     }
 
+    /// The number under `key`.
+    ///
     /// # Errors
     /// The key is missing, or is not a number.
     pub fn float(&self, key: &str) -> Result<f64, LoadError> {
         self.optional_float(key)?.ok_or_else(|| self.missing(key))
     }
 
+    /// The number under `key`, none where the key is missing.
+    ///
     /// # Errors
     /// The key is there but is not a number.
     pub fn optional_float(&self, key: &str) -> Result<Option<f64>, LoadError> {
@@ -96,6 +116,8 @@ impl Metadata {
         }
     }
 
+    /// The text under `key`.
+    ///
     /// # Errors
     /// The key is missing, or is not a text.
     pub fn text(&self, key: &str) -> Result<&str, LoadError> {
@@ -106,6 +128,8 @@ impl Metadata {
         }
     }
 
+    /// The texts under `key`.
+    ///
     /// # Errors
     /// The key is missing, or is not an array of texts.
     pub fn texts(&self, key: &str) -> Result<&[String], LoadError> {
@@ -128,6 +152,7 @@ impl Metadata {
         }
     }
 
+    /// The truth value under `key`; none where there is no such value.
     pub fn flag(&self, key: &str) -> Option<bool> {
         match self.get(key) {
             Some(Value::Bool(flag)) => Some(*flag),

@@ -23,6 +23,7 @@ const VERSION: u32 = 3;
 const ALIGNMENT: usize = 32;
 
 impl Writer {
+    /// Adds a metadata value.
     pub fn value(&mut self, key: impl Into<String>, value: Value) -> &mut Self {
         self.values.push((key.into(), value));
         self

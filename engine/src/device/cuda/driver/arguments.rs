@@ -19,15 +19,19 @@ pub struct Arguments {
 }
 
 impl Arguments {
+    /// None yet.
     pub fn new() -> Self {
         Self { starts: Vec::with_capacity(12), ..Self::default() }
     }
 
+    /// Adds an address, which [`Arguments::addresses`] lists.
     pub fn address(mut self, address: Address) -> Self {
         self.addresses |= 1 << self.starts.len();
         self.value(address.0)
     }
 
+    /// Adds a number, or a structure that lies in memory as the kernel reads it.
+    ///
     /// # Panics
     /// There are more than any kernel takes.
     pub fn value<T: NoUninit>(mut self, value: T) -> Self {

@@ -13,8 +13,11 @@ use crate::model::StepError;
 /// A matrix in memory, column after column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Columns {
+    /// Type of an element.
     pub number: Number,
+    /// Elements of a column.
     pub rows: usize,
+    /// Columns, at least one.
     pub cols: usize,
     /// Elements from one column to the next.
     pub stride: usize,
@@ -35,17 +38,24 @@ impl Columns {
 /// One side of a product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Side {
+    /// As it lies in memory.
     pub matrix: Columns,
+    /// Whether it is turned over before it is multiplied.
     pub is_transposed: bool,
 }
 
 /// `d = alpha * a * b + beta * d`, summed in f32.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ColumnProduct {
+    /// The left factor.
     pub a: Side,
+    /// The right factor.
     pub b: Side,
+    /// The result, never turned over.
     pub d: Columns,
+    /// Factor of the product.
     pub alpha: f32,
+    /// Factor of what the result held before; 0 does not read it.
     pub beta: f32,
 }
 
@@ -75,8 +85,11 @@ pub struct Algorithm(pub [u64; 8]);
 /// Where a product finds its matrices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Operands {
+    /// The left factor.
     pub a: Address,
+    /// The right factor.
     pub b: Address,
+    /// The result.
     pub d: Address,
     /// [`WORKSPACE_BYTES`] that no other product uses meanwhile.
     pub workspace: Address,

@@ -1,7 +1,6 @@
 //! The kernels' sources, and where their machine code comes from: a folder that was prepared, the
 //! user's cache, or the compiler that comes with the driver's libraries.
 
-use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -32,9 +31,9 @@ pub struct Cubins {
 
 impl Cubins {
     /// As the environment says: `REDLINE_CUBINS`, `REDLINE_PORTABLE_KERNELS`, and the user's cache
-    /// folder (XDG Base Directory).
-    pub fn of_environment() -> Self {
-        let named = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    /// folder (XDG Base Directory). `variable` looks a name up there.
+    pub fn of_environment(variable: impl Fn(&str) -> Option<String>) -> Self {
+        let named = |name| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let cache = || named("XDG_CACHE_HOME").or_else(|| Some(named("HOME")?.join(".cache")));
         Self {
             prepared: named(CUBINS),

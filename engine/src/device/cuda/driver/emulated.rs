@@ -19,8 +19,7 @@ use super::{
     Address, Algorithm, Arguments, Blas, ColumnProduct, Driver, Event, Facts, MemoryBytes,
     Operands, Record, out_of_memory,
 };
-use crate::device::cuda::launch::Launch;
-use crate::device::cuda::launch::attention::Processors;
+use crate::device::cuda::launch::{Launch, Processors};
 use crate::model::StepError;
 use group::Meeting;
 use library::Libraries;

@@ -25,8 +25,7 @@ use self::blas::CublasLt;
 use super::cubins::{Cubins, Source};
 use super::{Address, Arguments, Blas, Driver, Event, Facts, MemoryBytes, Record, out_of_memory};
 use crate::device::cuda::CAPABILITY_MIN;
-use crate::device::cuda::launch::Launch;
-use crate::device::cuda::launch::attention::Processors;
+use crate::device::cuda::launch::{Launch, Processors};
 use crate::model::StepError;
 
 /// One GPU with the kernels.

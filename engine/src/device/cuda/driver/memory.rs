@@ -19,6 +19,8 @@ pub struct Memory {
 }
 
 impl Memory {
+    /// `bytes` bytes of unspecified content, at a multiple of 256.
+    ///
     /// # Errors
     /// The device has not that much memory.
     pub fn new(driver: &Arc<dyn Driver>, bytes: usize) -> Result<Self, StepError> {
@@ -26,10 +28,12 @@ impl Memory {
         Ok(Self { driver: Arc::clone(driver), address, bytes })
     }
 
+    /// Where it begins.
     pub fn address(&self) -> Address {
         self.address
     }
 
+    /// How long it is.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -53,6 +57,8 @@ pub struct Pinned {
 unsafe impl Send for Pinned {}
 
 impl Pinned {
+    /// `bytes` zeros.
+    ///
     /// # Errors
     /// The system has not that much memory.
     pub fn new(driver: &Arc<dyn Driver>, bytes: usize) -> Result<Self, StepError> {
@@ -60,6 +66,7 @@ impl Pinned {
         Ok(Self { driver: Arc::clone(driver), start, bytes })
     }
 
+    /// How many bytes it has.
     pub fn size(&self) -> usize {
         self.bytes
     }
@@ -70,6 +77,7 @@ impl Pinned {
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
     }
 
+    /// The content, to change it before [`Pinned::upload`].
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above, and nobody else has it.
         unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
@@ -113,6 +121,8 @@ impl Drop for Pinned {
 pub struct Signal(Pinned);
 
 impl Signal {
+    /// A signal that is not raised.
+    ///
     /// # Errors
     /// The system has no memory.
     pub fn new(driver: &Arc<dyn Driver>) -> Result<Self, StepError> {
@@ -124,10 +134,12 @@ impl Signal {
         Address(self.0.start.as_ptr() as u64)
     }
 
+    /// Raises it for good.
     pub fn raise(&self) {
         self.word().store(1, Ordering::Release);
     }
 
+    /// Whether anybody has raised it.
     pub fn is_raised(&self) -> bool {
         self.word().load(Ordering::Acquire) != 0
     }

@@ -24,8 +24,7 @@ pub use cubins::{CUBINS, Cubins, keep, kernels_sha256};
 pub use memory::{Memory, Pinned, Signal};
 
 use super::buffer::Number;
-use super::launch::Launch;
-use super::launch::attention::Processors;
+use super::launch::{Launch, Processors};
 use crate::device::Rank;
 use crate::model::StepError;
 
@@ -34,6 +33,7 @@ use crate::model::StepError;
 pub struct Address(pub u64);
 
 impl Address {
+    /// Nowhere.
     pub const NULL: Self = Self(0);
 
     /// The address `bytes` behind this one.
@@ -45,7 +45,9 @@ impl Address {
 /// What a GPU is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
+    /// As the driver has it.
     pub name: String,
+    /// What grids are laid out for.
     pub processors: Processors,
     /// Compute capability, 9.0 of Hopper.
     pub capability: (u32, u32),
@@ -54,7 +56,9 @@ pub struct Facts {
 /// Bytes of the device's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryBytes {
+    /// What nobody has now.
     pub free: u64,
+    /// All of it, whether free or not.
     pub total: u64,
 }
 
@@ -84,8 +88,10 @@ pub struct Record(pub(super) u64);
 /// Every operation fails only if the device does, or has no memory left. What a kernel does to the
 /// memory of the device is not checked here; it reaches no memory of this program.
 pub trait Driver: Send + Sync + fmt::Debug {
+    /// What the GPU is.
     fn facts(&self) -> &Facts;
 
+    /// How much memory there is now.
     fn memory(&self) -> Result<MemoryBytes, StepError>;
 
     /// Memory of unspecified content, at a multiple of 256.
@@ -97,6 +103,8 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// Zeroed memory of this program that the device copies from and to by itself.
     fn allocate_pinned(&self, bytes: usize) -> Result<NonNull<u8>, StepError>;
 
+    /// Gives back what [`Driver::allocate_pinned`] gave.
+    ///
     /// # Safety
     /// [`Driver::allocate_pinned`] gave it as so many bytes, and nobody uses it any more.
     unsafe fn release_pinned(&self, start: NonNull<u8>, bytes: usize);
@@ -119,6 +127,7 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// Begins to fill with zeros.
     fn zero(&self, at: Address, bytes: usize) -> Result<(), StepError>;
 
+    /// Begins the kernel `entry`.
     fn launch(&self, entry: &str, launch: Launch, arguments: &Arguments) -> Result<(), StepError>;
 
     /// An event that the stream has passed already.
@@ -142,11 +151,13 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// From here on launches are recorded instead of begun; nothing else may be begun.
     fn begin_record(&self) -> Result<(), StepError>;
 
+    /// Ends what [`Driver::begin_record`] began.
     fn end_record(&self) -> Result<Record, StepError>;
 
     /// Begins what was recorded.
     fn replay(&self, record: Record) -> Result<(), StepError>;
 
+    /// Forgets a record; launches of it that have begun still end.
     fn release_record(&self, record: Record);
 
     /// The library of dense products, where one is installed.
@@ -161,6 +172,7 @@ pub trait Driver: Send + Sync + fmt::Debug {
 /// Every operation fails only if the device does, or another rank has ended. What has begun when a
 /// rank ends is let go, and leaves anything.
 pub trait Communicator: Send + fmt::Debug {
+    /// Which of the ranks this is.
     fn rank(&self) -> Rank;
 
     /// The `count` numbers at `x` = the sum of all ranks'.
@@ -192,7 +204,9 @@ pub trait Communicator: Send + fmt::Debug {
 /// A GPU of a group, as its driver gives it.
 #[derive(Debug)]
 pub struct Member {
+    /// The GPU itself.
     pub driver: Arc<dyn Driver>,
+    /// Its way to the others.
     pub communicator: Box<dyn Communicator>,
     /// Whether its kernels read and write the memory of all other members.
     pub reaches_others: bool,

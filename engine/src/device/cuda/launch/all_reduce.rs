@@ -27,6 +27,7 @@ pub fn capacity(ranks: usize) -> usize {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, NoUninit)]
 #[repr(C)]
 pub struct PeersArgument {
+    /// Of each rank the [`exchange_bytes`] that it has for the others.
     pub exchanges: [u64; RANKS_MAX],
 }
 

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 
 use bytemuck::{NoUninit, Zeroable};
 
-use super::Launch;
+use super::{Launch, Processors};
 use crate::device::AttentionShape;
 
 /// Positions of a tile, and lines of the largest item.
@@ -19,8 +19,8 @@ const TILE: usize = 64;
 const TILES_MIN: usize = 4;
 /// Blocks that a multiprocessor runs at once if its memory allows, for which the kernels are compiled.
 const BLOCKS_PER_PROCESSOR: usize = 2;
-/// Shared memory of a block beside the dynamic: what `attention` declares, and the system's own.
-const OTHER_SHARED_BYTES: usize = 512 + 1024;
+/// Shared memory that `attention` declares, beside the dynamic.
+const DECLARED_BYTES: usize = 512;
 /// Threads of a block.
 const THREADS: usize = 128;
 /// Words of the plan before the items.
@@ -28,25 +28,10 @@ const HEAD_WORDS: usize = 8;
 /// `Item::part` of what is not split.
 const NONE: u32 = u32::MAX;
 
-/// The multiprocessors of a GPU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Processors {
-    pub count: usize,
-    /// Shared memory of one: 164 KiB on sm_80, 228 KiB on sm_90.
-    pub shared_bytes: usize,
-    /// Whether warpgroups multiply from shared memory, as on sm_90 alone.
-    pub has_warpgroups: bool,
-}
-
-#[cfg(test)]
-impl Processors {
-    pub const A100: Self = Self { count: 108, shared_bytes: 164 << 10, has_warpgroups: false };
-    pub const H200: Self = Self { count: 132, shared_bytes: 228 << 10, has_warpgroups: true };
-}
-
 /// Type of keys and values in their pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PageType {
+    /// Two bytes.
     Bf16,
     /// Eight bits, with a scale for each head's keys and values.
     E4m3,
@@ -80,7 +65,9 @@ pub fn entry(page_type: PageType, head_dim: usize) -> Option<&'static str> {
 #[derive(Debug, Clone, Copy, PartialEq, NoUninit)]
 #[repr(C)]
 pub struct AttentionArguments {
+    /// Query heads.
     pub heads: u32,
+    /// Key heads, and as many value heads.
     pub kv_heads: u32,
     /// Tokens of a page: two to this power.
     pub page_bits: u32,
@@ -88,6 +75,7 @@ pub struct AttentionArguments {
     pub page_stride: u32,
     /// 0 where there is no window.
     pub window: u32,
+    /// Factor of the scores.
     pub scale: f32,
 }
 
@@ -95,8 +83,11 @@ pub struct AttentionArguments {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, NoUninit)]
 #[repr(C)]
 pub struct MergeArguments {
+    /// Query heads.
     pub heads: u32,
+    /// Key heads, and as many value heads.
     pub kv_heads: u32,
+    /// Elements of a head.
     pub head_dim: u32,
 }
 
@@ -105,6 +96,7 @@ pub struct MergeArguments {
 pub struct Span<'a> {
     /// First row in the step.
     pub row: usize,
+    /// At least one.
     pub rows: usize,
     /// Absolute position of the first row.
     pub position: usize,
@@ -273,10 +265,9 @@ impl Launch {
         let (wide, tile) = (TILE * head_dim * 2, TILE * head_dim * page_type.bytes());
         let is_widened = processors.has_warpgroups && page_type == PageType::E4m3;
         let shared_bytes = wide + 4 * tile + if is_widened { 2 * wide } else { 0 };
-        let fit = processors.shared_bytes / (shared_bytes + OTHER_SHARED_BYTES);
-        assert!(fit > 0, "{shared_bytes} bytes of shared memory are more than a processor has");
-        let grid = [processors.count * fit.min(BLOCKS_PER_PROCESSOR), 1, 1];
-        Self { shared_bytes: shared_bytes as u32, ..Self::new(grid, THREADS) }
+        let own_bytes = shared_bytes + DECLARED_BYTES;
+        let blocks = processors.resident_blocks(own_bytes, BLOCKS_PER_PROCESSOR);
+        Self { shared_bytes: shared_bytes as u32, ..Self::new([blocks, 1, 1], THREADS) }
     }
 
     /// `attention_merge`: blocks without shared memory.

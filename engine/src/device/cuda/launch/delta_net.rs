@@ -18,17 +18,23 @@ const CHUNK_DIM_MAX: usize = 128;
 /// Tokens that a convolution sees at most, its own included.
 const TAPS_MAX: usize = 8;
 
-/// How the kernels' last argument lies in memory.
+/// How the kernels' last argument lies in memory: a [`DeltaNetShape`], and how places lie.
 #[derive(Debug, Clone, Copy, PartialEq, NoUninit)]
 #[repr(C)]
 pub struct DeltaNetArguments {
+    /// Heads of queries, and as many of keys.
     pub key_heads: u32,
+    /// A multiple of `key_heads`.
     pub value_heads: u32,
+    /// Elements of a key.
     pub key_dim: u32,
+    /// Elements of a value.
     pub value_dim: u32,
+    /// Tokens that the convolution sees.
     pub taps: u32,
     /// From one place to the next, in f32.
     pub place_stride: u32,
+    /// Added to the mean square.
     pub epsilon: f32,
 }
 
@@ -38,9 +44,11 @@ pub struct DeltaNetArguments {
 pub struct StateSpan {
     /// First row in the step.
     pub row: u32,
+    /// At least one.
     pub rows: u32,
     /// Absolute position of the first row.
     pub position: u32,
+    /// Read before the first row and written after the last.
     pub place: u32,
     /// Another place to read from, or [`StateSpan::NOWHERE`].
     pub load: u32,

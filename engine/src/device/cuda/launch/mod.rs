@@ -9,8 +9,6 @@ pub mod tiles;
 
 use bytemuck::NoUninit;
 
-use attention::Processors;
-
 /// Elements that a thread moves at a time: 16 bytes of bf16.
 const VECTOR: usize = 8;
 /// Threads of a warp.
@@ -25,10 +23,45 @@ const SAMPLE_BLOCK: usize = 512;
 const READ_BLOCK: usize = 512;
 /// Threads of the largest block.
 const BLOCK_MAX: usize = 1024;
+/// Shared memory that the system keeps of each block.
+const SYSTEM_BYTES: usize = 1024;
+
+/// The multiprocessors of a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Processors {
+    /// How many the GPU has.
+    pub count: usize,
+    /// Shared memory of one: 164 KiB on sm_80, 228 KiB on sm_90.
+    pub shared_bytes: usize,
+    /// Whether warpgroups multiply from shared memory, as on sm_90 alone.
+    pub has_warpgroups: bool,
+}
+
+impl Processors {
+    /// Blocks that run at once, each with so many bytes of shared memory of its own; no more than
+    /// `most` on one multiprocessor.
+    ///
+    /// # Panics
+    /// A multiprocessor has less shared memory than a block.
+    fn resident_blocks(self, shared_bytes: usize, most: usize) -> usize {
+        let fit = self.shared_bytes / (shared_bytes + SYSTEM_BYTES);
+        assert!(fit > 0, "{shared_bytes} bytes of shared memory are more than a processor has");
+        self.count * fit.min(most)
+    }
+}
+
+#[cfg(test)]
+impl Processors {
+    /// sm_80.
+    pub const A100: Self = Self { count: 108, shared_bytes: 164 << 10, has_warpgroups: false };
+    /// sm_90.
+    pub const H200: Self = Self { count: 132, shared_bytes: 228 << 10, has_warpgroups: true };
+}
 
 /// The shape of one kernel launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Launch {
+    /// Blocks in each dimension.
     pub grid: [u32; 3],
     /// Threads, whole warps.
     pub block: u32,
@@ -116,26 +149,35 @@ impl Launch {
 #[derive(Debug, Clone, Copy, PartialEq, NoUninit)]
 #[repr(C)]
 pub struct RopeArguments {
+    /// Query heads.
     pub heads: u32,
+    /// Key heads, and as many value heads.
     pub kv_heads: u32,
+    /// Elements of a head.
     pub head_dim: u32,
     /// Pairs of elements that are turned.
     pub pairs: u32,
+    /// Tokens of a page.
     pub page_tokens: u32,
     /// From one page of the layer to the next, in `[page tokens, D]`.
     pub page_stride: u32,
+    /// Added to the mean square of a head.
     pub epsilon: f32,
 }
 
-/// How `sample` reads what one row is sampled by.
+/// How `sample` reads [`DrawParams`](crate::sample::DrawParams) of one row.
 #[derive(Debug, Clone, Copy, PartialEq, NoUninit)]
 #[repr(C)]
 pub struct SamplingArguments {
+    /// 0 takes the likeliest token.
     pub temperature: f32,
+    /// 1 keeps all.
     pub top_p: f32,
+    /// 0 keeps all.
     pub min_p: f32,
     /// 0 keeps all.
     pub top_k: u32,
+    /// Which stream of random numbers the token is drawn by.
     pub seed: u64,
     /// Tokens that the sequence has drawn before.
     pub index: u64,

@@ -2,8 +2,7 @@
 
 use bytemuck::NoUninit;
 
-use super::Launch;
-use super::attention::Processors;
+use super::{Launch, Processors};
 
 /// Rows of activations that one product takes.
 pub const ROWS_MAX: usize = 16;
@@ -15,14 +14,13 @@ const STEP_BYTES: usize = 128;
 const WARPS: usize = 4;
 /// Steps of each warp that shared memory holds.
 const STAGES: usize = 3;
-/// Shared memory that the system keeps of each block.
-const SYSTEM_BYTES: usize = 1024;
 /// Blocks that a multiprocessor runs at once if its memory allows, for which the kernels are compiled.
 const BLOCKS_PER_PROCESSOR: usize = 2;
 
 /// Type of weights in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MatrixType {
+    /// Two bytes.
     Bf16,
     /// Eight bits, with an f32 scale for each 128 x 128.
     E4m3,
@@ -70,8 +68,11 @@ impl MatrixType {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, NoUninit)]
 #[repr(C)]
 pub struct MatmulArguments {
+    /// Rows of the left factor.
     pub tokens: u32,
+    /// Output columns.
     pub n: u32,
+    /// Contraction.
     pub k: u32,
     /// Steps of one split.
     pub steps: u32,
@@ -80,6 +81,7 @@ pub struct MatmulArguments {
 /// How one shape of weights is multiplied, the same for every number of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MatmulPlan {
+    /// A block for each stretch of columns and each split.
     pub launch: Launch,
     /// Parts that K is divided into. More than one leave sums in f32, `[splits, T, N]`, that
     /// `matmul_merge` adds up.
@@ -98,7 +100,8 @@ impl MatmulPlan {
         let columns = column_blocks(n);
         let steps = matrix_type.steps(k);
         let splits_max = (steps / (WARPS * STAGES)).max(1);
-        let splits = (resident_blocks(processors) / columns).clamp(1, splits_max);
+        let resident = processors.resident_blocks(shared_bytes(), BLOCKS_PER_PROCESSOR);
+        let splits = (resident / columns).clamp(1, splits_max);
         let steps_of_one = steps.div_ceil(splits);
         let splits = steps.div_ceil(steps_of_one);
         Self { launch: product([columns, splits, 1]), splits, steps: steps_of_one }
@@ -128,12 +131,6 @@ fn column_blocks(n: usize) -> usize {
 
 fn shared_bytes() -> usize {
     WARPS * STAGES * COLUMNS * STEP_BYTES
-}
-
-fn resident_blocks(processors: Processors) -> usize {
-    let fit = processors.shared_bytes / (shared_bytes() + SYSTEM_BYTES);
-    assert!(fit > 0, "{} bytes of shared memory are more than a processor has", shared_bytes());
-    processors.count * fit.min(BLOCKS_PER_PROCESSOR)
 }
 
 #[cfg(test)]

@@ -4,9 +4,8 @@
 //! A file `NAME_sm90.cu` has the entries of `NAME.cu` for GPUs of compute capability 9.0, launched
 //! alike.
 
-use super::attention::Processors;
 use super::product::MatrixType;
-use super::{LANES, Launch};
+use super::{LANES, Launch, Processors};
 
 /// Rows and columns of a tile.
 const TILE: usize = 128;
@@ -20,8 +19,6 @@ const TILE_BYTES: usize = TILE * STEP * 2;
 const WIDENED: usize = 2;
 /// Warps of a block.
 const WARPS: usize = 8;
-/// Shared memory that the system keeps of each block.
-const SYSTEM_BYTES: usize = 1024;
 
 impl MatrixType {
     /// The kernel that multiplies many rows by one matrix, if there is one.
@@ -80,10 +77,9 @@ impl Launch {
     /// A processor has too little shared memory.
     pub fn grouped_matmul(processors: Processors, matrix_type: MatrixType) -> Self {
         let shared_bytes = matrix_type.tile_shared_bytes();
-        let fit = processors.shared_bytes / (shared_bytes + SYSTEM_BYTES);
-        assert!(fit > 0, "{shared_bytes} bytes of shared memory are more than a processor has");
-        let grid = [processors.count * fit.min(matrix_type.blocks_per_processor()), 1, 1];
-        Self { shared_bytes: shared_bytes as u32, ..Self::new(grid, WARPS * LANES) }
+        let most = matrix_type.blocks_per_processor();
+        let blocks = processors.resident_blocks(shared_bytes, most);
+        Self { shared_bytes: shared_bytes as u32, ..Self::new([blocks, 1, 1], WARPS * LANES) }
     }
 }
 

@@ -1,6 +1,7 @@
 //! What the table measures: operations at sizes that published models have, as plain data.
 
 use crate::device::cuda::launch::product::MatrixType;
+use crate::device::cuda::weights::bytes;
 use crate::device::{AttentionShape, DeltaNetShape, KvType};
 
 /// Heads of Qwen3-8B, of gpt-oss-20b, and of Qwen3.5-9B.
@@ -13,14 +14,10 @@ const QWEN3_5_NET: DeltaNetShape =
 
 /// One operation at one size.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[expect(missing_docs, reason = "what is said of a case names its sizes")]
 pub enum Case {
     /// Rows times `[n, k]`.
-    Product {
-        matrix_type: MatrixType,
-        rows: usize,
-        n: usize,
-        k: usize,
-    },
+    Product { matrix_type: MatrixType, rows: usize, n: usize, k: usize },
     /// Rows times the `[n, k]` of `chosen` experts each.
     Experts {
         matrix_type: MatrixType,
@@ -40,19 +37,11 @@ pub enum Case {
         context: usize,
     },
     /// `rows` rows of each sequence.
-    DeltaNet {
-        shape: DeltaNetShape,
-        sequences: usize,
-        rows: usize,
-    },
-    AddRmsNorm {
-        rows: usize,
-        cols: usize,
-    },
-    SiluMul {
-        rows: usize,
-        cols: usize,
-    },
+    DeltaNet { shape: DeltaNetShape, sequences: usize, rows: usize },
+    /// `rows` rows of `cols`.
+    AddRmsNorm { rows: usize, cols: usize },
+    /// `rows` rows of `cols` gates, and as many of what they let through.
+    SiluMul { rows: usize, cols: usize },
 }
 
 /// What one call has to do.
@@ -60,6 +49,7 @@ pub enum Case {
 pub struct Work {
     /// Read and written at least.
     pub bytes: u64,
+    /// Floating point operations: a multiplication and an addition are two.
     pub flops: u64,
 }
 
@@ -126,11 +116,8 @@ fn dtype(matrix_type: MatrixType) -> &'static str {
 
 /// Bytes of `[n, k]` with its scales.
 fn weight_bytes(matrix_type: MatrixType, n: usize, k: usize) -> usize {
-    match matrix_type {
-        MatrixType::Bf16 => 2 * n * k,
-        MatrixType::E4m3 => n * k + 4 * n.div_ceil(128) * k.div_ceil(128),
-        MatrixType::Mxfp4 => n * k / 2 + n * k / 32,
-    }
+    let (weights, scales) = bytes(matrix_type, n, k);
+    weights + scales
 }
 
 impl Case {

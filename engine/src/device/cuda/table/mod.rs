@@ -38,9 +38,13 @@ pub const LAYERS_BYTES: usize = 256 << 20;
 /// One case, measured.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Measured {
+    /// What was measured.
     pub case: Case,
+    /// Times of one call.
     pub timing: Timing,
+    /// What one call reads and writes at least.
     pub bytes: u64,
+    /// Floating point operations of one call.
     pub flops: u64,
     /// Of the nearer limit.
     pub limit_share: f64,
@@ -49,9 +53,11 @@ pub struct Measured {
 /// A GPU under a stopwatch.
 #[derive(Debug)]
 pub struct Table<'a> {
+    /// The GPU.
     pub driver: &'a Arc<dyn Driver>,
     /// Folder of the fastest ways of products.
     pub kept: Option<PathBuf>,
+    /// What [`Measured::limit_share`] is a share of.
     pub limits: Limits,
     /// As [`LAYERS_BYTES`].
     pub layers_bytes: usize,

@@ -2,8 +2,9 @@
 
 use super::pages::Pages;
 use super::*;
+use crate::device::cuda::launch::Processors;
 use crate::device::cuda::launch::attention::{
-    AttentionArguments, AttentionPlan, MergeArguments, PageType, Processors, Span, entry,
+    AttentionArguments, AttentionPlan, MergeArguments, PageType, Span, entry,
 };
 use crate::device::{AttentionLayer, AttentionShape};
 

@@ -1,7 +1,7 @@
 //! What limits are measured with.
 
 use super::*;
-use crate::device::cuda::launch::attention::Processors;
+use crate::device::cuda::launch::Processors;
 
 #[test]
 fn memory_is_read_to_its_last_piece_and_each_once() {

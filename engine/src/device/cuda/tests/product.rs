@@ -2,7 +2,7 @@
 
 use super::weights::{ExpertCase, weights, with_weights};
 use super::*;
-use crate::device::cuda::launch::attention::Processors;
+use crate::device::cuda::launch::Processors;
 use crate::device::cuda::launch::product::{MatmulArguments, MatmulPlan, MatrixType, ROWS_MAX};
 
 /// What summing in f32 costs.

@@ -3,7 +3,7 @@
 use super::product::F32_SUMS;
 use super::weights::{ExpertCase, Weights, weights, with_weights};
 use super::*;
-use crate::device::cuda::launch::attention::Processors;
+use crate::device::cuda::launch::Processors;
 use crate::device::cuda::launch::product::MatrixType;
 
 /// Two or four blocks that run at once.

@@ -17,7 +17,7 @@ fn open(portable: bool) -> Option<Arc<dyn Driver>> {
         eprintln!("skipped: this machine has no GPU");
         return None;
     }
-    let cubins = Cubins { portable, ..Cubins::of_environment() };
+    let cubins = Cubins { portable, ..Cubins::of_environment(|name| std::env::var(name).ok()) };
     Some(Gpu::open(0, &cubins).unwrap_or_else(|error| panic!("{error}")))
 }
 
@@ -60,7 +60,7 @@ fn check_shared(name: &str, ranks: usize) {
         eprintln!("skipped: {ranks} GPUs and NCCL are not there");
         return;
     }
-    let members = Gpu::open_group(ranks, &Cubins::of_environment());
+    let members = Gpu::open_group(ranks, &Cubins::of_environment(|name| std::env::var(name).ok()));
     let members = members.unwrap_or_else(|error| panic!("{error}"));
     let mut model = ranks::shared(&reference.folder, Cuda::group(members).unwrap(), KvType::Bf16);
     conforms(&mut model, &reference, &[Condition::Whole, Condition::Batched], TIMES_SHARED);

@@ -47,9 +47,9 @@ pub struct Linear<D: Device> {
     pub bias: Option<D::Vector>,
 }
 
-/// Reads tensors onto the device and counts them.
+/// The tensors of a checkpoint, read onto the device by name and counted.
 #[derive(Debug)]
-pub struct Loader<'a, D: Device> {
+pub struct Tensors<'a, D: Device> {
     pub device: &'a mut D,
     checkpoint: &'a Checkpoint,
     /// As [`super::spec::DecoderSpec::norm_offset`].
@@ -58,7 +58,7 @@ pub struct Loader<'a, D: Device> {
     largest: Option<MatrixShape>,
 }
 
-impl<'a, D: Device> Loader<'a, D> {
+impl<'a, D: Device> Tensors<'a, D> {
     pub fn new(device: &'a mut D, checkpoint: &'a Checkpoint, norm_offset: f32) -> Self {
         Self { device, checkpoint, norm_offset, parameters: 0, largest: None }
     }
@@ -107,7 +107,7 @@ impl<'a, D: Device> Loader<'a, D> {
     /// The weights `{name}.weight` of a norm over the stream or over heads.
     ///
     /// # Errors
-    /// As [`Loader::vector`].
+    /// As [`Tensors::vector`].
     pub fn norm(&mut self, name: &str, layer: usize, len: usize) -> Result<D::Vector, LoadError> {
         let mut values = self.values(&format!("{}.weight", in_layer(name, layer)), &[len])?;
         values.iter_mut().for_each(|value| *value += self.norm_offset);
@@ -157,7 +157,7 @@ impl<'a, D: Device> Loader<'a, D> {
     /// of a sum over all ranks, of which the first has the bias.
     ///
     /// # Errors
-    /// As [`Loader::linear`], or a block of weights lies across the border of two ranks.
+    /// As [`Tensors::linear`], or a block of weights lies across the border of two ranks.
     pub fn partial(
         &mut self,
         part: &Part<'_>,
@@ -227,7 +227,7 @@ impl<'a, D: Device> Loader<'a, D> {
     /// The parts under one another, of K inputs each, without biases.
     ///
     /// # Errors
-    /// As [`Loader::linear`].
+    /// As [`Tensors::linear`].
     pub fn matrix(
         &mut self,
         parts: &[Part<'_>],
@@ -251,7 +251,7 @@ impl<'a, D: Device> Loader<'a, D> {
         self.own_matrix(&rows, k)
     }
 
-    /// As [`Loader::matrix`], of random numbers that the device makes by itself; none where the
+    /// As [`Tensors::matrix`], of random numbers that the device makes by itself; none where the
     /// checkpoint has others, or the device makes none.
     fn made_up(
         &mut self,
@@ -274,7 +274,7 @@ impl<'a, D: Device> Loader<'a, D> {
         self.made_up_rows(&rows, k, weights)
     }
 
-    /// As [`Loader::made_up`], of columns `cols` of a tensor of `k`.
+    /// As [`Tensors::made_up`], of columns `cols` of a tensor of `k`.
     fn made_up_columns(
         &mut self,
         name: &str,
@@ -383,6 +383,8 @@ impl<'a, D: Device> Loader<'a, D> {
         self.largest = self.largest.into_iter().chain([shape]).max_by_key(elements);
     }
 
+    /// `values`, read already, as a vector on the device.
+    ///
     /// # Errors
     /// The device is full.
     pub fn own_vector(&mut self, values: &[f32]) -> Result<D::Vector, LoadError> {
