@@ -27,6 +27,7 @@ pub mod plan;
 pub mod policy;
 pub mod probe;
 pub mod proof;
+pub mod random;
 pub mod run;
 pub mod samples;
 pub mod scenario;
