@@ -5,11 +5,9 @@ use audit::sample::{LAB, Sample};
 use registry::Registry;
 use registry::store::Retraction;
 use schema::lab::{Axis, Candidate, LabEngine, LabFile, LabOption};
-use site::catalog::Catalog;
-use site::pages;
 use site::sample::lab::{Fate, lab};
 use site::sample::registry;
-use site::template::Renderer;
+use site::{Catalog, Renderer, pages};
 
 use super::{assert_whole, built, built_from, own};
 
