@@ -36,7 +36,7 @@ pub(super) fn command(desk: &Desk<'_>, load: &Load, address: &str) -> Result<Com
 ///
 /// # Errors
 /// The folder is not writable.
-pub fn write_inputs(dir: &Path, load: &Load) -> Result<(), Stop> {
+fn write_inputs(dir: &Path, load: &Load) -> Result<(), Stop> {
     let arrival = match load.requests_per_s {
         None => r#"{ kind = "all-at-once" }"#.to_owned(),
         Some(rate) => format!(r#"{{ kind = "constant", requests_per_s = {rate}.0 }}"#),
