@@ -1,5 +1,6 @@
 //! From what was seen of a run to its record. Pure: no clock, no files.
 
+use schema::absent::unexplained_facts;
 use schema::canonical::CanonicalError;
 use schema::exit::Exit;
 use schema::measurement::Measurement;
@@ -9,7 +10,7 @@ use schema::run::{
     Absent, CampaignSlot, EngineFacts, Failure, HardwareFacts, Kind, Memory, ModelFacts, RunRecord,
     SCHEMA, ScenarioFacts, ServerFacts, Status, Time, Validity, ValidityVerdict, unexplained_nulls,
 };
-use schema::setup::{ClientPlace, unexplained_facts};
+use schema::setup::ClientPlace;
 use serde_json::Value;
 
 use crate::catalog::ScenarioEntry;
