@@ -24,14 +24,17 @@ pub struct Distributions {
     pub itl_token_ns: Option<Vec<u64>>,
     /// Actual send to the last chunk that carries a token.
     pub e2e_ns: Vec<u64>,
+    /// The same from the scheduled send.
     pub e2e_scheduled_ns: Vec<u64>,
+    /// What each connection took to open, with the handshake of TLS.
     pub connect_ns: Vec<u64>,
     /// Waits behind a cap on concurrency, where there is one.
     pub queue_ns: Vec<u64>,
     /// From the scheduled send to the client's taking it up, less that wait.
     pub schedule_lag_ns: Vec<u64>,
-    /// Actual send to the first event, and to the first chunk of the answer after any reasoning.
+    /// Actual send to the first event, such as a chunk with a role alone.
     pub ttft_event_ns: Vec<u64>,
+    /// Actual send to the first chunk of the answer after any reasoning.
     pub ttft_content_ns: Vec<u64>,
     /// What the time to the first token is made of.
     pub ttft_parts: Vec<TtftParts>,
