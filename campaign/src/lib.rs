@@ -45,6 +45,7 @@ mod sides;
 
 // What that needs: programs and inputs.
 mod build;
+mod checkpoint;
 pub mod container;
 mod fetch;
 mod inputs;
