@@ -5,6 +5,8 @@
 //! documents list them from the same constants. Storage (paths, hashes, history) is not judged
 //! here but in `registry`, because it needs the files.
 
+#![warn(missing_docs)]
+
 pub mod quantile;
 pub mod report;
 pub mod rule;

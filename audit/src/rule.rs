@@ -16,11 +16,13 @@ pub struct Rule {
     pub title: &'static str,
     /// Why it matters: a sentence for pages.
     pub why: &'static str,
+    /// How much it weighs.
     pub level: Level,
     /// The level on machines without a GPU, where client and server share the cores.
     pub level_on_cpu: Level,
     /// First revision of the rules that has this rule.
     pub since: u32,
+    /// The records that it judges.
     pub scope: Scope,
     pub(crate) look: fn(&RunRecord) -> Finding,
 }
@@ -42,8 +44,11 @@ impl Rule {
 /// The records that a rule judges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scope {
+    /// How their figures came about.
     pub kinds: &'static [Kind],
+    /// How their runs ended.
     pub statuses: &'static [Status],
+    /// How much their scenarios ask for.
     pub tiers: &'static [Tier],
 }
 

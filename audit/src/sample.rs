@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use schema::canonical::sha256_hex;
 use schema::histogram::HdrHistogram;
 use schema::id::ulid;
+use schema::random::SplitMix64;
 use schema::run::{
     CacheFacts, CacheState, CampaignSlot, ClientFacts, Correctness, Counts, EngineFacts, Failure,
     FailureClass, HardwareFacts, Histograms, Kind, Memory, Metrics, ModelFacts, Phase, PromptForm,
@@ -23,6 +24,28 @@ const TOKENS: u64 = 128;
 const REQUESTS: u64 = 32;
 /// 2026-01-01T00:00:00Z: ids of samples count seconds from here.
 const EPOCH_MS: u64 = 1_767_225_600_000;
+
+/// The file of a made-up lab: what slows, what helps and what does not start is up to each test.
+pub const LAB: &str = r#"question = "Which options are worth it?"
+rev = 1
+target = "cpu"
+model = "smollm2-135m-instruct-q4_1"
+profiles = ["lab-sharegpt-lite", "lab-throughput-lite"]
+objective = { metric = "total_tokens_per_s" }
+engines = [{ id = "redline", version = "v0.9.2", flags = ["--threads", "2"] }]
+combine = "staged"
+budget = { runs = 400 }
+
+[[axes]]
+name = "batch"
+engine = "redline"
+options = [{ name = "4", flags = ["--max-batch-size", "4"] }]
+
+[[axes]]
+name = "kv"
+engine = "redline"
+options = [{ name = "f16", flags = ["--kv-dtype", "f16"] }, { name = "fp8", flags = ["--kv-dtype=fp8"] }]
+"#;
 
 /// What a made-up run is to look like.
 #[derive(Debug, Clone, PartialEq)]
@@ -286,9 +309,9 @@ impl Sample {
     }
 
     fn requests(&self, ok: u64) -> Vec<Request> {
-        let mut noise = Noise(self.seed);
+        let mut noise = SplitMix64(self.seed);
         let mut scaled = |base: u64, spread: u64| {
-            ((base + noise.next() % spread) as f64 / self.speed).round() as u64
+            ((base + noise.draw() % spread) as f64 / self.speed).round() as u64
         };
         (0..ok)
             .map(|index| Request {
@@ -319,18 +342,6 @@ impl Request {
 
     fn e2e_us(&self) -> u64 {
         self.ttft_us + self.streaming_us()
-    }
-}
-
-/// SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014).
-struct Noise(u64);
-
-impl Noise {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
     }
 }
 

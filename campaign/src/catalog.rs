@@ -62,6 +62,7 @@ pub struct Catalog {
 }
 
 impl Catalog {
+    /// The suite that lies in the folder `suite`.
     #[must_use]
     pub fn new(suite: &Path) -> Self {
         Self { dir: suite.to_owned() }

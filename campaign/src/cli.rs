@@ -1,6 +1,7 @@
 //! The command line, as `cargo xtask` hands it on.
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, Subcommand};
 
@@ -16,12 +17,46 @@ use crate::peer::figure::Work;
 pub struct Cli {
     /// The clone to work in; else the one around the current folder.
     #[arg(long, global = true, value_name = "DIR")]
-    pub root: Option<PathBuf>,
+    root: Option<PathBuf>,
     /// Where the suite's other binaries lie; else beside this one.
     #[arg(long, global = true, value_name = "DIR")]
     pub tools_dir: Option<PathBuf>,
     #[command(subcommand)]
-    pub command: Verb,
+    pub(crate) command: Verb,
+}
+
+impl Cli {
+    /// The clone to work in, where the command line names one. A job names everything that it
+    /// needs, so that its own folder will do.
+    #[must_use]
+    pub fn root(&self) -> Option<&Path> {
+        match (&self.root, &self.command) {
+            (Some(dir), _) => Some(dir),
+            (None, Verb::Node(flags)) => Some(&flags.dir),
+            (None, _) => None,
+        }
+    }
+
+    /// The files that stand for inputs, by the inputs' ids.
+    #[must_use]
+    pub fn given(&self) -> BTreeMap<String, PathBuf> {
+        let inputs = match &self.command {
+            Verb::ReleaseBench(flags) => &flags.inputs,
+            Verb::Fetch(flags) => &flags.inputs,
+            Verb::Lab(flags) => &flags.inputs,
+            Verb::Serve(flags) => &flags.inputs,
+            Verb::PeerBench(flags) => &flags.inputs,
+            Verb::Soak(flags) => &flags.inputs,
+            Verb::GpuProof { step: GpuProof::Pack(flags) } => &flags.inputs,
+            Verb::Kernels(_)
+            | Verb::ClientBench(_)
+            | Verb::ScaleBench(_)
+            | Verb::Node(_)
+            | Verb::Ingest(_)
+            | Verb::GpuProof { .. } => return BTreeMap::new(),
+        };
+        inputs.given.iter().cloned().collect()
+    }
 }
 
 #[derive(Debug, Subcommand)]

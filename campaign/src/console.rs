@@ -17,6 +17,7 @@ pub struct Console {
 }
 
 impl Console {
+    /// Writes everything.
     #[must_use]
     pub fn new() -> Self {
         Self { quiet: false, followed: false }

@@ -9,8 +9,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Runtime {
+    /// A service of the machine, which root runs.
     Docker,
+    /// Without a service.
     Podman,
+    /// A process of the user, as on clusters.
     Apptainer,
 }
 
@@ -35,6 +38,7 @@ impl Runtime {
 /// One container.
 #[derive(Debug, Clone, Copy)]
 pub struct Container<'a> {
+    /// What runs it.
     pub runtime: Runtime,
     /// The image of the release.
     pub image: &'a str,
@@ -46,6 +50,7 @@ pub struct Container<'a> {
     pub model: Option<&'a str>,
     /// More of the environment, each as `NAME=VALUE`.
     pub env: &'a [String],
+    /// It sees the machine's GPUs.
     pub gpus: bool,
 }
 

@@ -1,7 +1,7 @@
 //! Where jobs run: on this machine, or where the user's own scheduler puts them. Knows what a
 //! scheduler must be told and what it may answer; nothing of what a job does.
 
-pub mod local;
+pub(crate) mod local;
 pub mod slurm;
 
 use std::collections::BTreeMap;
@@ -44,13 +44,19 @@ pub struct Handle(pub String);
 pub enum JobState {
     /// Waits; the reason is the scheduler's.
     Queued {
+        /// In the scheduler's own words.
         reason: String,
     },
+    /// Runs, or has been given its node and is about to.
     Running {
+        /// The node's name, as the scheduler has it.
         node: String,
     },
+    /// Is over.
     Ended {
+        /// Why.
         end: JobEnd,
+        /// The node that it ran on, where it ran and the scheduler still knows.
         node: Option<String>,
     },
     /// The scheduler does not know it, and can no longer have it.
@@ -63,19 +69,28 @@ pub enum JobEnd {
     /// By itself, with exit code 0.
     Well,
     /// By itself, with another exit code or a signal.
-    Failed { said: String },
+    Failed {
+        /// What the scheduler says of it.
+        said: String,
+    },
     /// Of the time that it was given.
     TimedOut,
     /// Of the memory that it was given.
     OutOfMemory,
     /// The node went away under it, or never became ready.
-    LostNode { said: String },
+    LostNode {
+        /// What the scheduler says of it.
+        said: String,
+    },
     /// The scheduler wanted the node for another.
     Preempted,
     /// Somebody cancelled it.
     Cancelled,
     /// No node of this scheduler could ever run it.
-    Impossible { said: String },
+    Impossible {
+        /// What the scheduler says of it.
+        said: String,
+    },
 }
 
 impl JobEnd {

@@ -11,6 +11,7 @@ use crate::container::Container;
 /// The command line of a server, and the form of it that enters a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommandLine {
+    /// Program and arguments.
     pub argv: Vec<String>,
     /// With `{model}` and `{port}` in place of what they were.
     pub recorded: Vec<String>,
@@ -19,6 +20,7 @@ pub struct CommandLine {
 /// What a launch asks for beyond its model; what is not asked for is left to the engine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Asked {
+    /// Of the made-up weights and of whatever else the engine draws.
     pub seed: Option<u64>,
     /// Tokens of the longest sequence.
     pub context_tokens: Option<u64>,
@@ -29,20 +31,25 @@ pub struct Asked {
 /// What fills the placeholders of an engine's command line.
 #[derive(Debug, Clone, Copy)]
 pub struct Filling<'a> {
+    /// Its id, a file of `suite/engines/`.
     pub engine: &'a str,
+    /// The program.
     pub binary: &'a Path,
     /// A path, or the name of a model of the hub.
     pub model: &'a str,
     /// The engine makes up weights for the model's configuration.
     pub random_weights: bool,
+    /// Tensor-parallel ranks.
     pub tp: u32,
     /// None for the engine's own.
     pub host: Option<&'a str>,
     /// None for the engine's own.
     pub port: Option<u16>,
+    /// What else is asked for.
     pub asked: &'a Asked,
     /// It is to be asked for its counters and its configuration.
     pub observed: bool,
+    /// More flags, as they are.
     pub flags: &'a [String],
 }
 
@@ -70,10 +77,20 @@ const NOTHING: Asked = Asked { seed: None, context_tokens: None, memory_percent:
 /// What an engine's file has no word for.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LaunchError {
+    /// For what is asked for.
     #[error("`suite/engines/{engine}.toml` says no flag for {what}")]
-    NoFlag { engine: String, what: &'static str },
+    NoFlag {
+        /// Its id.
+        engine: String,
+        /// What was asked for, in words.
+        what: &'static str,
+    },
+    /// No image to run in a container.
     #[error("`suite/engines/{engine}.toml` names no container image")]
-    NoImage { engine: String },
+    NoImage {
+        /// Its id.
+        engine: String,
+    },
 }
 
 impl crate::stop::Ends for LaunchError {

@@ -5,21 +5,27 @@
 //! `redline-bench`, `redline-results` and `redline-site`. Modules stand in reading order, and the
 //! first line of each says what it is: `release_bench` is the way from a command to a commit,
 //! `drive` carries jobs out, `node` is what a job does.
+//!
+//! A program needs two things of it: a [`World`], which it gathers, and [`run`]. What tests of its
+//! own look at beside is public too: how a server is started ([`launch`], [`container`]), and how
+//! jobs get to their nodes ([`executor`]).
+
+#![warn(missing_docs)]
 
 // What every command works with.
-pub mod catalog;
-pub mod cli;
-pub mod console;
+mod catalog;
+mod cli;
+mod console;
 mod files;
 mod git;
 mod lines;
 mod lock;
-pub mod places;
-pub mod process;
-pub mod redact;
-pub mod stop;
-pub mod tools;
-pub mod world;
+mod places;
+mod process;
+mod redact;
+mod stop;
+mod tools;
+mod world;
 
 // The machine at hand.
 mod calibration;
@@ -33,15 +39,16 @@ mod brief;
 mod decide;
 mod estimate;
 pub mod launch;
-pub mod plan;
+mod plan;
 mod release;
 mod sides;
 
 // What that needs: programs and inputs.
 mod build;
+mod checkpoint;
 pub mod container;
-pub mod fetch;
-pub mod inputs;
+mod fetch;
+mod inputs;
 mod installed;
 mod worktree;
 
@@ -54,14 +61,14 @@ pub mod executor;
 mod job;
 mod journal;
 mod ready;
-pub mod release_bench;
+mod release_bench;
 mod resume;
 mod submit;
 mod tell;
 
 // A job on its node, launch by launch.
 mod failure;
-pub mod node;
+mod node;
 mod record;
 mod run;
 mod server;
@@ -72,15 +79,51 @@ mod unmeasured;
 mod beside;
 mod document;
 mod finish;
-pub mod ingest;
+mod ingest;
 mod publish;
 
 // The other campaigns, and what is no campaign.
-pub mod clients;
-pub mod kernels;
-pub mod lab;
-pub mod peer;
-pub mod proof;
-pub mod scale;
-pub mod serve;
-pub mod soak;
+mod clients;
+mod kernels;
+mod lab;
+mod peer;
+mod proof;
+mod scale;
+mod serve;
+mod soak;
+
+pub use catalog::Catalog;
+pub use cli::Cli;
+pub use console::Console;
+pub use inputs::cache::Cache;
+pub use places::Places;
+pub use plan::split_flags;
+pub use process::Interrupt;
+pub use redact::Identity;
+pub use stop::Stop;
+pub use tools::Tools;
+pub use world::{Clock, Programs, World};
+
+use cli::Verb;
+use schema::exit::Exit;
+
+/// Carries out what `cli` asks for.
+///
+/// # Errors
+/// What cannot be done, to what, and what helps; it says with which code the program ends.
+pub fn run(world: &World, cli: &Cli) -> Result<Exit, Stop> {
+    match &cli.command {
+        Verb::ReleaseBench(flags) => release_bench::run(world, flags),
+        Verb::Ingest(flags) => ingest::run(world, flags),
+        Verb::Lab(flags) => lab::run(world, flags),
+        Verb::Fetch(flags) => fetch::run(world, flags),
+        Verb::Serve(flags) => serve::run(world, flags),
+        Verb::Kernels(flags) => kernels::run(world, flags),
+        Verb::PeerBench(flags) => peer::run(world, flags),
+        Verb::ClientBench(flags) => clients::run(world, flags),
+        Verb::ScaleBench(flags) => scale::run(world, flags),
+        Verb::Soak(flags) => soak::run(world, flags),
+        Verb::Node(flags) => node::run(world, flags),
+        Verb::GpuProof { step } => proof::run(world, step),
+    }
+}

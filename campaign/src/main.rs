@@ -8,23 +8,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
-use campaign::catalog::Catalog;
-use campaign::cli::{Cli, GpuProof, Inputs, Verb};
-use campaign::console::Console;
 use campaign::executor::slurm;
-use campaign::inputs::cache::Cache;
-use campaign::places::Places;
-use campaign::process::Interrupt;
-use campaign::redact::Identity;
-use campaign::stop::Stop;
-use campaign::tools::Tools;
-use campaign::world::{Clock, Programs, World};
 use campaign::{
-    clients, fetch, ingest, kernels, lab, node, peer, proof, release_bench, scale, serve, soak,
+    Cache, Catalog, Cli, Clock, Console, Identity, Interrupt, Places, Programs, Stop, Tools, World,
 };
 use clap::Parser;
 use etcetera::BaseStrategy;
-use schema::exit::Exit;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use time::OffsetDateTime;
 
@@ -40,29 +29,12 @@ const SERVER_VARIABLES: &[&str] = &[
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let ended = world(&cli).and_then(|world| run(&cli, &world));
+    let ended = world(&cli).and_then(|world| campaign::run(&world, &cli));
     let exit = ended.unwrap_or_else(|stop| {
         eprintln!("{stop}");
         stop.exit()
     });
     ExitCode::from(exit.code())
-}
-
-fn run(cli: &Cli, world: &World) -> Result<Exit, Stop> {
-    match &cli.command {
-        Verb::ReleaseBench(flags) => release_bench::run(world, flags),
-        Verb::Ingest(flags) => ingest::run(world, flags),
-        Verb::Lab(flags) => lab::run(world, flags),
-        Verb::Fetch(flags) => fetch::run(world, flags),
-        Verb::Serve(flags) => serve::run(world, flags),
-        Verb::Kernels(flags) => kernels::run(world, flags),
-        Verb::PeerBench(flags) => peer::run(world, flags),
-        Verb::ClientBench(flags) => clients::run(world, flags),
-        Verb::ScaleBench(flags) => scale::run(world, flags),
-        Verb::Soak(flags) => soak::run(world, flags),
-        Verb::Node(flags) => node::run(world, flags),
-        Verb::GpuProof { step } => proof::run(world, step),
-    }
 }
 
 fn world(cli: &Cli) -> Result<World, Stop> {
@@ -71,11 +43,9 @@ fn world(cli: &Cli) -> Result<World, Stop> {
         signal_hook::flag::register(signal, interrupt.flag())
             .map_err(|error| Stop::environment(format!("cannot watch for signals: {error}")))?;
     }
-    let root = match (&cli.root, &cli.command) {
-        (Some(dir), _) => dir.clone(),
-        // A job names everything that it needs.
-        (None, Verb::Node(flags)) => flags.dir.clone(),
-        (None, _) => find_root(&env::current_dir().unwrap_or_default())?,
+    let root = match cli.root() {
+        Some(dir) => dir.to_owned(),
+        None => find_root(&env::current_dir().unwrap_or_default())?,
     };
     let root = root.canonicalize().unwrap_or(root);
     let tools_dir =
@@ -99,7 +69,7 @@ fn world(cli: &Cli) -> Result<World, Stop> {
         program: env::current_exe().unwrap_or_default(),
         random: random()?,
         hub_home: hub_home(),
-        given: given(&cli.command),
+        given: cli.given(),
         command: env::args().skip(1).collect(),
     })
 }
@@ -162,21 +132,4 @@ fn random() -> Result<u128, Stop> {
     getrandom::fill(&mut bytes)
         .map_err(|error| Stop::environment(format!("the system gives no random bits: {error}")))?;
     Ok(u128::from_le_bytes(bytes))
-}
-
-fn given(verb: &Verb) -> BTreeMap<String, PathBuf> {
-    let none = Inputs::default();
-    let inputs = match verb {
-        Verb::ReleaseBench(flags) => &flags.inputs,
-        Verb::Fetch(flags) => &flags.inputs,
-        Verb::Lab(flags) => &flags.inputs,
-        Verb::Serve(flags) => &flags.inputs,
-        Verb::Kernels(_) | Verb::ClientBench(_) | Verb::ScaleBench(_) => &none,
-        Verb::Node(_) | Verb::Ingest(_) => &none,
-        Verb::PeerBench(flags) => &flags.inputs,
-        Verb::Soak(flags) => &flags.inputs,
-        Verb::GpuProof { step: GpuProof::Pack(flags) } => &flags.inputs,
-        Verb::GpuProof { .. } => &none,
-    };
-    inputs.given.iter().cloned().collect()
 }

@@ -18,6 +18,7 @@ impl Places {
         Self { root: root.to_owned(), cargo_target }
     }
 
+    /// The clone.
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
@@ -35,6 +36,7 @@ impl Places {
         self.root.join("target/releases/built")
     }
 
+    /// What keeps a second campaign in the same clone waiting.
     #[must_use]
     pub fn lock(&self) -> PathBuf {
         self.root.join("target/release-bench.lock")
@@ -52,6 +54,7 @@ impl Places {
         self.root.join("target/releases/bin").join(sha256).join(name)
     }
 
+    /// The HTML site.
     #[must_use]
     pub fn site(&self) -> PathBuf {
         self.root.join("target/site")
@@ -63,6 +66,7 @@ impl Places {
         self.root.join("target/campaigns")
     }
 
+    /// The folder of one of them, by its id.
     #[must_use]
     pub fn campaign(&self, id: &str) -> CampaignPlaces {
         CampaignPlaces { dir: self.campaigns().join(id) }

@@ -62,11 +62,14 @@ impl Interrupt {
         Arc::clone(&self.0)
     }
 
+    /// Whether a signal has set it.
     #[must_use]
     pub fn raised(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
+    /// The same for `?`.
+    ///
     /// # Errors
     /// The flag is set.
     pub fn check(&self) -> Result<(), ProcessError> {

@@ -1,5 +1,6 @@
 //! From what was seen of a run to its record. Pure: no clock, no files.
 
+use schema::absent::unexplained_facts;
 use schema::canonical::CanonicalError;
 use schema::exit::Exit;
 use schema::measurement::Measurement;
@@ -9,7 +10,7 @@ use schema::run::{
     Absent, CampaignSlot, EngineFacts, Failure, HardwareFacts, Kind, Memory, ModelFacts, RunRecord,
     SCHEMA, ScenarioFacts, ServerFacts, Status, Time, Validity, ValidityVerdict, unexplained_nulls,
 };
-use schema::setup::{ClientPlace, unexplained_facts};
+use schema::setup::ClientPlace;
 use serde_json::Value;
 
 use crate::catalog::ScenarioEntry;
@@ -107,6 +108,10 @@ pub fn assemble(parts: Parts<'_>) -> RunRecord {
     }
     fill_scenario(&mut record.scenario, parts.scenario, parts.dataset_sha256);
     let launched = record.server.as_ref().is_some_and(|server| server.argv.is_some());
+    let gpus_used = if launched { gpus_used(&record) } else { None };
+    if let (Some(server), Some(_)) = (&mut record.server, gpus_used) {
+        server.parallel.get_or_insert_default().gpus_used = gpus_used;
+    }
     if let Some(client) = &mut record.client {
         let sockets_max = client.streams_max;
         let place = ClientPlace { sockets_max, stream: Some(true), ..ClientPlace::default() };
@@ -179,6 +184,15 @@ fn model_facts(told: ModelFacts, known: ModelFacts) -> ModelFacts {
         tokenizer_sha256: told.tokenizer_sha256,
         ..known
     }
+}
+
+/// GPUs of this machine that worked while the clock ran; none where nobody looked at them.
+fn gpus_used(record: &RunRecord) -> Option<u32> {
+    if record.hardware.gpu.as_ref()?.is_empty() {
+        return Some(0);
+    }
+    let gpus = record.telemetry.as_ref()?.gpus.as_ref()?;
+    u32::try_from(gpus.iter().filter(|gpu| gpu.worked).count()).ok()
 }
 
 fn fill_scenario(facts: &mut ScenarioFacts, entry: &ScenarioEntry, dataset_sha256: Option<&str>) {

@@ -8,7 +8,9 @@ const MESSAGE_LINES: usize = 12;
 /// The names that must not be told.
 #[derive(Debug, Clone, Default)]
 pub struct Identity {
+    /// What the machine is called.
     pub host: Option<String>,
+    /// Who runs the program.
     pub user: Option<String>,
 }
 

@@ -15,6 +15,7 @@ use schema::scenario::Tier;
 use serde::{Deserialize, Serialize};
 
 use crate::catalog::ScenarioEntry;
+use crate::checkpoint;
 use crate::container::{self, Container, Runtime};
 use crate::failure::{Happening, classify};
 use crate::files;
@@ -484,6 +485,9 @@ pub fn model_facts(cell: &ReadyCell, launched: bool) -> ModelFacts {
         let is_hashed = !cell.model.random_weights && !cell.model.sha256.is_empty();
         facts.weights_sha256 = is_hashed.then(|| cell.model.sha256.clone());
         facts.format = cell.model.path.extension().map(|e| e.to_string_lossy().into_owned());
+        let told = checkpoint::read(&cell.model.path);
+        facts.quantization = told.quantization;
+        facts.chat_template_sha256 = told.chat_template_sha256;
     }
     facts
 }

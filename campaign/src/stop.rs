@@ -24,6 +24,7 @@ pub struct Stop {
 }
 
 impl Stop {
+    /// With which code the program ends.
     #[must_use]
     pub fn exit(&self) -> Exit {
         self.exit

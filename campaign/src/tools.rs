@@ -52,6 +52,7 @@ pub struct Tools {
 }
 
 impl Tools {
+    /// The tools that lie in the folder `dir`.
     #[must_use]
     pub fn new(dir: &Path) -> Self {
         Self { dir: dir.to_owned() }
@@ -78,6 +79,7 @@ impl Tools {
         Ok(())
     }
 
+    /// The folder.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir

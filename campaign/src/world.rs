@@ -18,14 +18,23 @@ use crate::tools::Tools;
 /// Names or paths of the programs that are run.
 #[derive(Debug, Clone)]
 pub struct Programs {
+    /// Version control.
     pub git: PathBuf,
+    /// Builds releases.
     pub cargo: PathBuf,
+    /// The compiler, asked for its version.
     pub rustc: PathBuf,
+    /// Fetches inputs with its `pip`, and runs clients of others.
     pub python3: PathBuf,
+    /// Fetches inputs.
     pub npm: PathBuf,
+    /// Unpacks sources, and packs results.
     pub tar: PathBuf,
+    /// Configures the build of a peer.
     pub cmake: PathBuf,
+    /// Builds it.
     pub ninja: PathBuf,
+    /// Tells what GPUs there are.
     pub nvidia_smi: PathBuf,
 }
 
@@ -53,11 +62,13 @@ pub struct Clock {
 }
 
 impl Clock {
+    /// A stopwatch that runs since `started`, and the wall clock `wall`.
     #[must_use]
     pub fn new(started: Instant, wall: fn() -> OffsetDateTime) -> Self {
         Self { started, wall }
     }
 
+    /// Since the start.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
         self.started.elapsed()
@@ -99,25 +110,39 @@ impl Ids {
     }
 }
 
+/// Everything from outside that a command works with. Below `main` nothing else reads the
+/// environment, a clock or the system's random bits.
 #[derive(Debug, Clone)]
 pub struct World {
+    /// Where everything lies in the clone.
     pub places: Places,
+    /// Programs of others.
     pub programs: Programs,
+    /// The suite's own programs.
     pub tools: Tools,
+    /// The suite's files.
     pub catalog: Catalog,
+    /// Verified inputs.
     pub cache: Cache,
+    /// Wall clock and stopwatch.
     pub clock: Clock,
+    /// What the user sees.
     pub console: Console,
+    /// Set where the user wants an end.
     pub interrupt: Interrupt,
+    /// Names that must not enter a record.
     pub identity: Identity,
     /// Variables that change how a server runs, as they are set; they enter the record.
     pub server_env: BTreeMap<String, String>,
     /// Variables by which Slurm's tools find their cluster.
     pub slurm_env: BTreeMap<String, String>,
+    /// Processor cores that this process may use.
     pub cores: u32,
+    /// Of this process.
     pub pid: u32,
     /// This program.
     pub program: PathBuf,
+    /// Bits of the system, from which the ids of one campaign are counted up.
     pub random: u128,
     /// Folder of the local cache of models from the hub, below which `hub/` lies.
     pub hub_home: PathBuf,

@@ -19,6 +19,7 @@ pub struct InTurns<'a> {
 /// One engine's figure over the other's.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Ratio {
+    /// Blocks in which both have a figure.
     pub pairs: u32,
     /// Geometric mean over the pairs.
     pub mean: f64,

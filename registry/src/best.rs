@@ -16,23 +16,38 @@ use crate::summary::{Summary, of_metric};
 /// A question that cannot be asked.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum BestError {
+    /// No metric is called so.
     #[error("no metric `{name}`\nhint: one of {known}")]
-    NoMetric { name: String, known: String },
+    NoMetric {
+        /// As it was given.
+        name: String,
+        /// Names that are, with commas between them.
+        known: String,
+    },
+    /// A text is no `METRIC=VALUE`.
     #[error(
         "`{0}` is not a limit\nhint: write METRIC=VALUE in the metric's unit, such as tpot_us_p50=50000"
     )]
     NotALimit(String),
+    /// There is no run to answer it with.
     #[error(
         "no run of `{model}` on `{hardware}`\nhint: `redline-results list` shows what there is"
     )]
-    Nothing { model: String, hardware: String },
+    Nothing {
+        /// As it was asked for.
+        model: String,
+        /// As it was asked for.
+        hardware: String,
+    },
 }
 
 /// A limit that the median over repeats has to keep: at most the value where lower is better, at
 /// least it where higher is.
 #[derive(Debug, Clone, Copy)]
 pub struct Limit {
+    /// What is limited.
     pub metric: &'static Metric,
+    /// In the metric's unit.
     pub value: f64,
 }
 
@@ -71,11 +86,15 @@ pub fn named(name: &str) -> Result<&'static Metric, BestError> {
 /// What is asked.
 #[derive(Debug, Clone)]
 pub struct Question {
+    /// The model's id.
     pub model: String,
+    /// The hardware's id.
     pub hardware: String,
     /// `id`, or `id@rev`; all of them where it is not given.
     pub scenario: Option<String>,
+    /// What the best is best in.
     pub metric: &'static Metric,
+    /// What the median of each candidate has to keep.
     pub limits: Vec<Limit>,
     /// Published figures of others, which are ranked among themselves, in place of measured ones.
     pub published: bool,
@@ -84,6 +103,7 @@ pub struct Question {
 /// What a service promises its users, as limits.
 #[derive(Debug, Clone, Copy)]
 pub struct Level {
+    /// What pages call it.
     pub name: &'static str,
     /// A sentence for pages.
     pub meaning: &'static str,
@@ -121,18 +141,24 @@ impl Level {
 /// A release in a cell, with its repeats.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Candidate {
+    /// The cell.
     pub cell: Cell,
+    /// The version of the cell's engine.
     pub release: String,
+    /// Name of the metric that was asked for.
     pub metric: &'static str,
+    /// Over the repeats, in the metric's unit.
     pub figure: Summary,
     /// Start of the last of its runs, RFC 3339.
     pub measured_at: Option<String>,
+    /// Ids of the repeats.
     pub runs: Vec<String>,
 }
 
 /// The answer: candidates by scenario, the best of each first.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Answer {
+    /// Those that keep the limits.
     pub candidates: Vec<Candidate>,
     /// Releases in cells that do not keep the limits.
     pub beyond_limits: usize,

@@ -22,8 +22,10 @@ use crate::survey::{Place, Survey, Surveyed, Trust};
 /// A registry that cannot be checked.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckError {
+    /// A file or folder cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// Its history cannot be read.
     #[error(transparent)]
     Repository(#[from] RepositoryError),
 }
@@ -55,12 +57,15 @@ pub struct Report {
 /// A quality rule that a run breaks.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Badge {
+    /// Id of the rule.
     pub rule: String,
     /// Path of the run, below `results/`.
     pub path: String,
+    /// Id of the run.
     pub run: String,
     /// `error` or `warning`.
     pub level: &'static str,
+    /// What was seen, in words.
     pub detail: Option<String>,
     /// True when the rule came after the run was judged.
     pub later: bool,

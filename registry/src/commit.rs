@@ -20,7 +20,9 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// A file to be committed below `results/`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Addition {
+    /// Below the repository's root.
     pub path: String,
+    /// The file's content.
     pub bytes: Vec<u8>,
     /// A page or `README.md`, which may replace an older one.
     pub derived: bool,

@@ -16,21 +16,28 @@ pub struct Facts {
     pub kind: String,
     /// The record's id; pages have none.
     pub id: Option<String>,
+    /// Of runs and imports alone.
     pub run: Option<RunFacts>,
 }
 
 /// What lists and checks ask of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunFacts {
+    /// The engine's id.
     pub engine: String,
+    /// The engine's version.
     pub release: String,
+    /// The hardware's id.
     pub hardware: String,
+    /// The model's id.
     pub model: String,
     /// Configuration slug without its hash.
     pub config: String,
     /// `id@rev`.
     pub scenario: String,
+    /// How it ended, by the word of its record.
     pub status: String,
+    /// The verdict on its client, by the word of its record.
     pub validity: String,
     /// Hash of all its figures; `None` for a run without any.
     pub figures_sha256: Option<String>,
@@ -45,8 +52,11 @@ pub struct RunFacts {
 /// A quality rule that a run breaks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Broken {
+    /// Id of the rule.
     pub rule: String,
+    /// How much it weighs.
     pub level: Level,
+    /// What was seen, in words.
     pub detail: Option<String>,
     /// True when the rule came after the run was judged.
     pub later: bool,

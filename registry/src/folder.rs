@@ -17,7 +17,9 @@ use crate::storage::RECORD_BYTES_MAX;
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read `{}`", path.display())]
 pub struct StoreError {
+    /// The folder, or the file in it.
     pub path: PathBuf,
+    /// The cause.
     #[source]
     pub source: io::Error,
 }

@@ -16,11 +16,13 @@ use crate::rules::level_name;
 /// A quality rule over several runs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GroupRule {
+    /// Its own among all quality rules: `E..` or `W..`.
     pub id: &'static str,
     /// The claim that must hold.
     pub title: &'static str,
     /// Why it matters: a sentence for pages.
     pub why: &'static str,
+    /// How much it weighs.
     pub level: Level,
     /// First revision of the rules that has this rule.
     pub since: u32,
@@ -73,7 +75,9 @@ const NAMED: usize = 4;
 pub struct Known<'a> {
     /// Below `results/`.
     pub path: &'a str,
+    /// Its record's.
     pub id: &'a str,
+    /// What is known of it.
     pub run: &'a RunFacts,
 }
 

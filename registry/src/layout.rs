@@ -3,10 +3,15 @@
 /// What a file below `results/` is, by its path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FileKind {
+    /// A run that was measured here.
     Run,
+    /// A machine's kernels.
     Kernels,
+    /// A campaign.
     Campaign,
+    /// An event.
     Event,
+    /// A published figure of others.
     Import,
     /// Derived: rendered anew from the records.
     Page,
@@ -66,8 +71,11 @@ pub fn in_record_folder(path: &str) -> bool {
 /// means all of them. What it admits is asked again of the record where it matters.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RunParts {
+    /// The engine's id.
     pub engine: Option<String>,
+    /// The hardware's id.
     pub hardware: Option<String>,
+    /// The model's id.
     pub model: Option<String>,
     /// `id`, or `id@rev`.
     pub scenario: Option<String>,

@@ -2,11 +2,13 @@
 //! and compared. The only package that knows git.
 //!
 //! Reading order: [`layout`] (what lies where), [`storage`] (rules over one file), [`store`] (a
-//! whole registry as data), [`survey`] and [`index`] (a large one quickly), [`record`] and
+//! whole registry as data), [`survey`] with its `index` (a large one quickly), [`record`] and
 //! [`commit`] (adding to it), [`sync`] (two clones become one line), [`check`] and `history` (is it
 //! sound), [`events`] (what was said about records afterwards), [`summary`], [`diff`], [`trend`],
 //! [`best`] and [`lab`] (what it says), [`import`] and [`export`] (figures of others, and ours for
 //! them).
+
+#![warn(missing_docs)]
 
 pub mod beside;
 pub mod best;
@@ -22,7 +24,7 @@ mod folder;
 pub mod groups;
 mod history;
 pub mod import;
-pub mod index;
+mod index;
 pub mod lab;
 mod landing;
 pub mod layout;

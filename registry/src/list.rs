@@ -20,10 +20,17 @@ use crate::survey::Survey;
 /// A run that cannot be named.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum FindError {
+    /// No id begins so.
     #[error("no run has an id that begins with `{0}`\nhint: `redline-results list` shows them")]
     None(String),
+    /// Several ids do.
     #[error("{count} runs have an id that begins with `{start}`\nhint: give more of it")]
-    Several { start: String, count: usize },
+    Several {
+        /// As it was given.
+        start: String,
+        /// How many.
+        count: usize,
+    },
 }
 
 /// What has to be read to find the run whose id begins with `start`: runs with such a name, and
@@ -63,18 +70,25 @@ pub fn find<'a>(registry: &'a Registry, start: &str) -> Result<&'a Stored<RunRec
 pub struct Row {
     #[serde(skip)]
     order: ReleaseKey,
+    /// The engine's id.
     pub engine: String,
+    /// The engine's version.
     pub release: String,
+    /// The hardware's id.
     pub hardware: String,
+    /// The model's id.
     pub model: String,
+    /// Configuration slug without its hash.
     pub config: String,
     /// `id@rev`.
     pub scenario: String,
+    /// Runs.
     pub repeats: usize,
     /// Status to number of runs.
     pub status: BTreeMap<String, usize>,
     /// The worst verdict on the client.
     pub validity: String,
+    /// Those of them that were taken back.
     pub retracted: usize,
     /// Ids of the runs.
     pub runs: Vec<String>,
@@ -83,14 +97,19 @@ pub struct Row {
 /// Which runs are listed; nothing given means all of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
+    /// The engine's id.
     pub engine: Option<String>,
     /// With or without its `v`.
     pub release: Option<String>,
+    /// The hardware's id.
     pub hardware: Option<String>,
+    /// The model's id.
     pub model: Option<String>,
     /// `id`, or `id@rev`.
     pub scenario: Option<String>,
+    /// How they ended, by the word of their records.
     pub status: Option<String>,
+    /// The verdict on their client, by the word of their records.
     pub validity: Option<String>,
 }
 
@@ -114,9 +133,11 @@ impl Filter {
 /// A run as lists show it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Listed {
+    /// Its record's.
     pub id: String,
     /// Below `results/`.
     pub path: String,
+    /// What is known of it.
     #[serde(flatten)]
     pub run: RunFacts,
     /// Why it was retracted; it is listed all the same.

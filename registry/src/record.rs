@@ -23,26 +23,42 @@ use crate::storage::{self, Parsed};
 /// An overlay that was not taken.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
+    /// Storage rules are broken; these.
     #[error("{} of the overlay's files are unsound, nothing was recorded", breaches(_0))]
     Unsound(Vec<Finding>),
+    /// A later program has been here: these of the registry's paths are its.
     #[error("{} of the registry's records were written by a later version of this program, such as `results/{}`\nhint: record with that version: this one cannot tell what it would break", _0.len(), _0.first().map_or("", String::as_str))]
     Later(Vec<String>),
+    /// The overlay has nothing to record.
     #[error("`{}` holds no record and no page\nhint: lay it out like results/", _0.display())]
     Empty(PathBuf),
+    /// A path below `results/` is taken.
     #[error("`results/{0}` is committed with other content\nhint: a record is never replaced")]
     Replaces(String),
+    /// Others kept committing.
     #[error("HEAD or the index kept changing while the commit was made\nhint: try again")]
     Contention,
+    /// A file of the overlay cannot be read.
     #[error("cannot read `{}`", path.display())]
-    File { path: PathBuf, source: io::Error },
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// A folder cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// A file cannot be put into the working tree.
     #[error(transparent)]
     Landing(#[from] LandingError),
+    /// Another command is recording.
     #[error(transparent)]
     Lock(#[from] LockError),
+    /// The repository cannot take a commit.
     #[error(transparent)]
     Repository(#[from] RepositoryError),
+    /// `libgit2` failed.
     #[error("git failed")]
     Git(#[from] git2::Error),
 }
@@ -73,11 +89,13 @@ impl RecordError {
 pub struct Recorded {
     /// The new commit; HEAD where everything was there already.
     pub commit: Option<String>,
+    /// The branch that was checked out.
     pub branch: String,
     /// New paths, below the repository's root.
     pub paths: Vec<String>,
     /// Paths that HEAD held already, byte for byte.
     pub known: usize,
+    /// What whoever recorded it should know.
     pub notes: Vec<String>,
     /// Remarks about the overlay's files.
     pub remarks: Vec<Finding>,

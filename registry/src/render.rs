@@ -10,12 +10,25 @@ const SITE: &str = "redline-site";
 /// Pages that could not be rendered.
 #[derive(Debug, thiserror::Error)]
 pub enum RenderError {
+    /// The program that renders is not in the folder.
     #[error("`{SITE}` is not in `{}`\nhint: start this as `cargo xtask`, which builds both", _0.display())]
     Missing(PathBuf),
+    /// It cannot be started.
     #[error("cannot start `{}`", program.display())]
-    Start { program: PathBuf, source: std::io::Error },
+    Start {
+        /// Where it lies.
+        program: PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// It failed.
     #[error("`{SITE} pages` ended with {status}: {said}")]
-    Ended { status: std::process::ExitStatus, said: String },
+    Ended {
+        /// With what.
+        status: std::process::ExitStatus,
+        /// What it wrote to standard error.
+        said: String,
+    },
 }
 
 /// Renders every page and the `README.md` of the registry in `dir`, and of `overlay` where there

@@ -22,32 +22,62 @@ const LOCK_PAUSE: Duration = Duration::from_millis(50);
 /// A repository that cannot hold a registry, or cannot take a commit now.
 #[derive(Debug, thiserror::Error)]
 pub enum RepositoryError {
+    /// There is none.
     #[error("`{}` is not a git repository\nhint: `git init` makes one, `--registry` names another", _0.display())]
     NotOne(PathBuf),
+    /// A folder inside one is named in place of its root.
     #[error("`{}` lies inside a git repository\nhint: name its root, `{}`", given.display(), root.display())]
-    NotRoot { given: PathBuf, root: PathBuf },
+    NotRoot {
+        /// The folder.
+        given: PathBuf,
+        /// The repository's root.
+        root: PathBuf,
+    },
+    /// It has no working tree.
     #[error("`{}` is a bare repository\nhint: records are committed on a checked-out branch", _0.display())]
     Bare(PathBuf),
+    /// No branch is checked out.
     #[error("HEAD is detached\nhint: check out a branch: `git switch BRANCH`")]
     Detached,
+    /// A merge or the like has not come to its end.
     #[error("{0} is under way\nhint: finish or abort it first")]
     UnderWay(&'static str),
+    /// Git's own lock is held.
     #[error("another git program holds `{}`\nhint: wait for it; delete the file if no git program runs", _0.display())]
     Locked(PathBuf),
+    /// Rendering would overwrite somebody's changes.
     #[error("{} with changes that are not committed: `{}`\nhint: commit them, or restore them with `git restore`", if paths.len() == 1 { "a rendered file" } else { "rendered files" }, paths.join("`, `"))]
-    RenderedChanged { paths: Vec<String> },
+    RenderedChanged {
+        /// Below the root.
+        paths: Vec<String>,
+    },
+    /// `results` is not a folder of its own.
     #[error("`{}` is a symbolic link or no folder, and records are not written through it", _0.display())]
     NoFolder(PathBuf),
+    /// Commits are to be signed, which these are not.
     #[error(
         "the repository asks for signed commits (`commit.gpgsign`), and records are committed unsigned\nhint: `git config commit.gpgsign false` in a clone of the registry's own, or keep it in another repository: `--registry DIR`"
     )]
     Signed,
+    /// An attribute asks git to change what it stores.
     #[error(
         "git would not store `{path}` as it is: `{demand}`\nhint: records are kept byte for byte; give `results/** -filter -text` in .gitattributes"
     )]
-    Converted { path: String, demand: String },
+    Converted {
+        /// Below the root.
+        path: String,
+        /// The attribute.
+        demand: String,
+    },
+    /// A file of the repository cannot be read.
     #[error("cannot read `{}`", path.display())]
-    File { path: PathBuf, source: io::Error },
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// `libgit2` failed.
     #[error("git failed")]
     Git(#[from] git2::Error),
 }

@@ -10,11 +10,13 @@ use crate::list::columns;
 /// One rule, for reading.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RuleLine {
+    /// `S..`, `E..` or `W..`.
     pub id: &'static str,
     /// `storage` makes a registry unsound; `error` and `warning` are badges on a run.
     pub level: &'static str,
     /// First revision of the quality rules that has it; storage rules have none.
     pub since: Option<u32>,
+    /// What it judges, in words.
     pub applies_to: String,
     /// The claim that must hold.
     pub title: &'static str,

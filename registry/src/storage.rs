@@ -23,9 +23,13 @@ pub const RECORD_BYTES_MAX: usize = 4 << 20;
 /// A record of any kind.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Parsed {
+    /// A run, or an imported figure.
     Run(Box<RunRecord>),
+    /// A machine's kernels.
     Kernels(Box<KernelRecord>),
+    /// A campaign.
     Campaign(CampaignRecord),
+    /// An event.
     Event(Event),
     /// A page or the `README.md`: text that is rendered anew.
     Derived,

@@ -20,18 +20,24 @@ use crate::storage::{self, Parsed};
 /// A record and the path of its file, below `results/`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stored<T> {
+    /// With `/` between its parts.
     pub path: String,
     /// Index of the folder it was read from, in the order given to [`Registry::load`].
     pub root: usize,
+    /// What the file says.
     pub record: T,
 }
 
 /// Everything in a registry, each list in the order of its paths.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Registry {
+    /// Those that were measured, and imported figures.
     pub runs: Vec<Stored<RunRecord>>,
+    /// Machines' kernels.
     pub kernels: Vec<Stored<KernelRecord>>,
+    /// Campaigns.
     pub campaigns: Vec<Stored<CampaignRecord>>,
+    /// What was said of records afterwards.
     pub events: Vec<Stored<Event>>,
     /// Paths of the generated pages, below `results/`.
     pub pages: BTreeSet<String>,

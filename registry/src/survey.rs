@@ -32,17 +32,22 @@ pub struct Place {
 /// A file and what it amounts to.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Surveyed {
+    /// Below the folder.
     pub path: String,
+    /// By which a later survey sees whether it has changed.
     pub stamp: Stamp,
+    /// Id of its bytes in git.
     pub blob: Oid,
     /// `None` for a file that is no readable record and no page.
     pub facts: Option<Facts>,
+    /// What is wrong with it.
     pub findings: Vec<Finding>,
 }
 
 /// The files of a folder laid out like `results/`, in the order of their paths.
 #[derive(Debug, Default)]
 pub struct Survey {
+    /// Sound or not.
     pub files: Vec<Surveyed>,
     /// What cannot be followed.
     pub findings: Vec<Finding>,

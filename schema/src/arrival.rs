@@ -13,42 +13,56 @@ use crate::scenario::{ScenarioError, positive};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Arrival {
+    /// All at the start.
     AllAtOnce,
     /// At most `concurrency` requests at a time, the next when one ends.
     Closed {
+        /// Users.
         concurrency: u64,
     },
     /// One request every `1 / requests_per_s`.
     Constant {
+        /// The mean rate.
         requests_per_s: f64,
         #[serde(default, skip_serializing_if = "Option::is_none")]
+        /// Requests at one time, at most; the others wait.
         concurrency_max: Option<u64>,
     },
     /// Independent users: gaps are exponential.
     Poisson {
+        /// The mean rate.
         requests_per_s: f64,
         #[serde(default, skip_serializing_if = "Option::is_none")]
+        /// Requests at one time, at most; the others wait.
         concurrency_max: Option<u64>,
     },
     /// Gaps are gamma variates of this shape: below 1 in bursts, at 1 Poisson, above more even.
     Gamma {
+        /// The mean rate.
         requests_per_s: f64,
+        /// Of the gamma distribution.
         shape: f64,
         #[serde(default, skip_serializing_if = "Option::is_none")]
+        /// Requests at one time, at most; the others wait.
         concurrency_max: Option<u64>,
     },
     /// Evenly, at a rate that goes from the one to the other in a straight line over the run.
     Ramp {
+        /// The rate at the start.
         from_requests_per_s: f64,
+        /// The rate at the end.
         to_requests_per_s: f64,
         #[serde(default, skip_serializing_if = "Option::is_none")]
+        /// Requests at one time, at most; the others wait.
         concurrency_max: Option<u64>,
     },
     /// At the data set's own times, `speed` times as fast.
     Trace {
         #[serde(default = "one")]
+        /// 2 for twice as fast.
         speed: f64,
         #[serde(default, skip_serializing_if = "Option::is_none")]
+        /// Requests at one time, at most; the others wait.
         concurrency_max: Option<u64>,
     },
 }

@@ -19,25 +19,32 @@ pub const SCHEMA: &str = "campaign.v1";
 pub struct CampaignRecord {
     /// Always `campaign.v1`.
     pub schema: String,
+    /// ULID.
     pub id: String,
+    /// SHA-256 over the canonical JSON of the record without this field.
     pub record_sha256: String,
     /// The command as it was typed, without paths.
     pub command: Vec<String>,
     /// The releases that ran interleaved, baseline first; one entry without a baseline.
     pub releases: Vec<String>,
+    /// Id of the machine.
     pub hardware: String,
     /// In the order in which the runs were launched.
     pub plan: Vec<PlannedRun>,
+    /// By which it was judged; null where nothing was.
     pub policy: Option<Policy>,
     /// Metric to half-width in percent of the A/A blocks.
     pub noise_floor: Option<BTreeMap<String, f64>>,
+    /// In the order of cells and metrics.
     pub verdicts: Vec<Verdict>,
     /// What was expected and what was used: `wall_us_expected`, `wall_us`.
     pub budget: BTreeMap<String, Value>,
     /// What it was launched to answer, where that was more than which release is faster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lab: Option<Box<CampaignLab>>,
+    /// How it ended.
     pub status: CampaignStatus,
+    /// Why each null is one.
     pub absent: Absent,
 }
 
@@ -49,6 +56,7 @@ pub struct CampaignLab {
     pub id: String,
     /// Of the file's bytes.
     pub sha256: String,
+    /// What it says.
     pub file: LabFile,
     /// Launches that it was allowed.
     pub runs_max: u32,
@@ -59,11 +67,17 @@ pub struct CampaignLab {
 pub struct PlannedRun {
     /// ULID of the run's record.
     pub run: String,
+    /// The engine's id.
     pub engine: String,
+    /// Its version.
     pub release: String,
+    /// The model's id.
     pub model: String,
+    /// The scenario's id.
     pub scenario: String,
+    /// From 0; its runs are next to each other in time.
     pub block: u32,
+    /// From 0, in the order of launches.
     pub position: u32,
     /// `confirm` for a launch that confirms what a screen found.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -92,8 +106,11 @@ impl PlannedRun {
 /// The policy that a comparison is made by: its file's id, revision and hash.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Policy {
+    /// Stem of the file under `suite/policies/`.
     pub id: String,
+    /// Revision of that file.
     pub rev: u32,
+    /// Of its content.
     pub sha256: String,
 }
 
@@ -101,6 +118,7 @@ pub struct Policy {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum CampaignStatus {
+    /// Every run has figures.
     #[default]
     Complete,
     /// Some runs failed; their records say how.

@@ -19,7 +19,9 @@ pub const SCHEMA: &str = "diff.v1";
 pub struct Diff {
     /// Always `diff.v1`.
     pub schema: String,
+    /// The release that is compared with.
     pub baseline: String,
+    /// The release that is judged.
     pub candidate: String,
     /// What every output says about its figures.
     pub note: String,
@@ -46,10 +48,15 @@ pub struct Diff {
 /// counted once. It informs and is no verdict.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Broad {
+    /// The engine's id.
     pub engine: String,
+    /// The hardware's id.
     pub hardware: String,
+    /// The metric's name.
     pub metric: String,
+    /// As pages write it.
     pub title: String,
+    /// How many there are.
     pub cells: u32,
     /// Geometric mean over the cells of candidate / baseline, minus one, in percent.
     pub effect_pct: f64,
@@ -62,7 +69,9 @@ pub struct Broad {
 /// The commits that lead from the baseline to the candidate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Commits {
+    /// Of the release that is compared with.
     pub baseline: String,
+    /// Of the release that is judged.
     pub candidate: String,
     /// Those that touch what the engine is built from, the newest first.
     pub changes: Vec<Commit>,
@@ -71,6 +80,7 @@ pub struct Commits {
 /// One commit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Commit {
+    /// Its hash, shortened.
     pub id: String,
     /// First line of its message.
     pub subject: String,
@@ -79,12 +89,15 @@ pub struct Commit {
 /// One cell of a comparison.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CellDiff {
+    /// Which.
     pub cell: Cell,
     /// Campaigns in which both releases ran side by side; empty when they never did.
     pub campaigns: Vec<String>,
     /// The newest of them, whose pairs are judged.
     pub judged: Option<String>,
+    /// Of the release that is compared with.
     pub baseline_runs: SideCounts,
+    /// Of the release that is judged.
     pub candidate_runs: SideCounts,
     /// Flags that both sides know and that differ.
     pub changed: Vec<FlagChange>,
@@ -92,6 +105,7 @@ pub struct CellDiff {
     pub remarks: Vec<String>,
     /// The command that measures both releases in this cell again.
     pub command: Vec<String>,
+    /// One for each metric that either side knows.
     pub rows: Vec<Row>,
 }
 
@@ -113,22 +127,30 @@ pub struct SideCounts {
 /// A flag whose value differs between the sides.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FlagChange {
+    /// Without dashes in front.
     pub flag: String,
     /// The values that the baseline's runs had, as JSON.
     pub baseline: Vec<String>,
+    /// The values that the candidate's runs had, as JSON.
     pub candidate: Vec<String>,
 }
 
 /// One metric of a cell.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Row {
+    /// As pages write the metric's name.
     pub title: String,
+    /// Of the figures.
     pub unit: Unit,
+    /// Which way.
     pub better: Better,
     /// True where the metric gates a release in this cell.
     pub gates: bool,
+    /// Null where no run of it knows the figure.
     pub baseline: Option<Summary>,
+    /// Null where no run of it knows the figure.
     pub candidate: Option<Summary>,
+    /// What is said of it.
     pub verdict: Verdict,
 }
 
@@ -137,9 +159,13 @@ pub struct Row {
 pub struct Summary {
     /// Number of repeats that know the figure.
     pub n: usize,
+    /// Over the repeats, in the metric's unit.
     pub median: f64,
+    /// The least of them.
     pub min: f64,
+    /// The greatest of them.
     pub max: f64,
+    /// Their mean.
     pub mean: f64,
     /// Sample standard deviation over the mean; `None` for one repeat or a mean of zero.
     pub cv: Option<f64>,

@@ -1,8 +1,9 @@
-//! What the paced emitter did, a JSON document a line for each request: the truth that a client's
-//! figures are held against. Plain data; knows no socket.
+//! What the emitters say, and what the paced one did, a JSON document a line for each request: the
+//! truth that a client's figures are held against. Plain data; knows no socket.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
 
 /// One request and its answer. Times are nanoseconds of the machine's monotonic clock.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -37,6 +38,21 @@ impl Emitted {
     pub fn is_whole(&self) -> bool {
         self.first_ns.is_some() && self.gaps_ns.len() as u64 + 1 == self.max_tokens
     }
+}
+
+/// A `tokenizer.json` that knows `t`, which each token of an emitter says, and for prompts `w0`,
+/// `w1` and so on, as many as `words`.
+#[must_use]
+pub fn tokenizer(words: usize) -> Value {
+    let words = (0..words).map(|number| (format!("w{number}"), json!(number + 2)));
+    let known = [("[UNK]".to_owned(), json!(0)), ("t".to_owned(), json!(1))];
+    let vocabulary: Map<String, Value> = known.into_iter().chain(words).collect();
+    json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
+        "normalizer": null, "pre_tokenizer": {"type": "Whitespace"}, "post_processor": null,
+        "decoder": null,
+        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "[UNK]"},
+    })
 }
 
 #[cfg(test)]

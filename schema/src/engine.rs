@@ -9,11 +9,17 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EngineFile {
+    /// As pages write its name.
     pub title: String,
+    /// How it is started.
     pub launch: Launch,
+    /// How it says that it can serve.
     pub ready: Ready,
+    /// How it tells version and configuration.
     pub info: Info,
+    /// How its prefix cache is emptied.
     pub cache: Cache,
+    /// What it takes.
     pub request: Request,
     /// What the suite reads from the page of metrics, by the suite's name for it.
     pub metrics: BTreeMap<String, String>,
@@ -51,7 +57,9 @@ impl EngineFile {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Launch {
+    /// Program and arguments, with `{binary}`, `{model}` and the like for what differs.
     pub argv: Vec<String>,
+    /// Variables that it needs.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
     /// Flags that set the number of threads, with `{threads}` for it.
@@ -68,6 +76,7 @@ pub struct Launch {
     /// default.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub observe: Vec<String>,
+    /// What may be asked for beside the model.
     #[serde(default)]
     pub settings: Settings,
     /// The same in a container.
@@ -88,8 +97,10 @@ pub struct Settings {
     /// The address that it listens on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<Setting>,
+    /// The port that it listens on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<Setting>,
+    /// Of the made-up weights and of whatever else it draws.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<Setting>,
     /// Tokens of the longest sequence.
@@ -149,6 +160,7 @@ pub struct Package {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Quirk {
+    /// In one sentence.
     pub says: String,
     /// The first release that does so; else all before `until`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -187,6 +199,7 @@ pub struct Ready {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Info {
+    /// How the answer is read.
     pub dialect: InfoDialect,
     /// Where it tells its configuration; none where it does not.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -207,6 +220,7 @@ pub struct Info {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Told {
+    /// Where it is asked for.
     pub route: String,
     /// JSON pointer.
     pub at: String,
@@ -216,19 +230,25 @@ pub struct Told {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct InfoFacts {
+    /// Tensor-parallel ranks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tp: Option<String>,
+    /// Sequences in one step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_batch_size: Option<String>,
+    /// Type of keys and values.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kv_dtype: Option<String>,
+    /// Whether it has one; behind `!` where the flag says that it has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prefix_cache: Option<String>,
     /// Tokens of a page of the prefix cache.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub page_tokens: Option<String>,
+    /// Type that is computed in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dtype: Option<String>,
+    /// What computes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
 }
@@ -284,7 +304,9 @@ pub struct Source {
     pub sdist: String,
     /// Name of that file.
     pub file: String,
+    /// Of that file.
     pub sha256: String,
+    /// Of the source, for whoever reads this file: no program acts on it.
     pub licence: String,
     /// Folder inside it that CMake configures.
     pub folder: String,
@@ -306,12 +328,14 @@ impl Source {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Request {
+    /// Where requests go.
     pub route: String,
     /// What is spoken on that route, where its name does not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dialect: Option<Dialect>,
     /// Prompts go as token ids, else as text.
     pub token_ids: bool,
+    /// It takes a field of that name.
     pub ignore_eos: bool,
     /// Output ids can be asked for with `return_token_ids`.
     pub return_token_ids: bool,

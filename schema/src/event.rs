@@ -20,6 +20,7 @@ pub struct Event {
     pub schema: String,
     /// ULID; the file's stem.
     pub id: String,
+    /// What is said.
     pub kind: EventKind,
     /// RFC 3339, UTC.
     pub at: String,
@@ -29,6 +30,7 @@ pub struct Event {
     pub targets: Vec<String>,
     /// A sentence, shown wherever the event shows.
     pub reason: String,
+    /// Where that can be seen: addresses or files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub evidence: Vec<String>,
     /// Id of the run that takes the place of a retracted one.
@@ -61,6 +63,7 @@ pub enum EventKind {
     /// The record was wrong: it is shown struck through and never compared. An event that is
     /// retracted no longer counts.
     Retract,
+    /// A remark, which changes nothing.
     Annotate,
     /// A regression is accepted until `expires`.
     Waive,

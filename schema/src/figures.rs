@@ -10,15 +10,25 @@ use crate::histogram::HdrHistogram;
 /// Distributions, for plots and for computing percentiles again within a bin's width.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Histograms {
+    /// Actual send to the first chunk that carries a token.
     pub ttft_us: Option<HdrHistogram>,
+    /// The same from the scheduled send.
     pub ttft_scheduled_us: Option<HdrHistogram>,
+    /// Per token after the first, one sample a request.
     pub tpot_us: Option<HdrHistogram>,
+    /// From one chunk that carries a token to the next.
     pub itl_chunk_us: Option<HdrHistogram>,
+    /// The same per token.
     pub itl_token_us: Option<HdrHistogram>,
+    /// Actual send to the last chunk that carries a token.
     pub e2e_us: Option<HdrHistogram>,
+    /// The same from the scheduled send.
     pub e2e_scheduled_us: Option<HdrHistogram>,
+    /// Waits behind a cap on concurrency.
     pub queue_us: Option<HdrHistogram>,
+    /// What connections took to open.
     pub connect_us: Option<HdrHistogram>,
+    /// The client's own delay.
     pub schedule_lag_us: Option<HdrHistogram>,
 }
 
@@ -44,26 +54,40 @@ impl Histograms {
 /// Rates over `time.wall_us`, exact percentiles over all samples.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Metrics {
+    /// Answered.
     pub requests_per_s: Option<f64>,
+    /// Of answered requests.
     pub input_tokens_per_s: Option<f64>,
+    /// Of answered requests.
     pub output_tokens_per_s: Option<f64>,
+    /// Of prompts and answers.
     pub total_tokens_per_s: Option<f64>,
+    /// Over the tensor-parallel ranks; null without a GPU.
     pub output_tokens_per_s_per_gpu: Option<f64>,
+    /// Within `time.window_us`.
     pub output_tokens_per_s_steady: Option<f64>,
     /// Most output tokens in any sliding second.
     pub output_tokens_per_s_peak: Option<f64>,
+    /// Requests that were under way, over the time of the run.
     pub concurrency_mean: Option<f64>,
     /// Service level to requests per second that met it.
     pub goodput_per_s: Option<BTreeMap<String, f64>>,
+    /// Of all GPUs that worked.
     pub joules_per_output_token: Option<f64>,
+    /// Actual send to the first chunk that carries a token.
     pub ttft_us: Option<Summary>,
+    /// Per token after the first, one sample a request.
     pub tpot_us: Option<Summary>,
+    /// From one chunk that carries a token to the next.
     pub itl_chunk_us: Option<Summary>,
+    /// The same per token.
     pub itl_token_us: Option<Summary>,
+    /// Actual send to the last chunk that carries a token.
     pub e2e_us: Option<Summary>,
     /// The same as TTFT and E2E from the scheduled send: what waits behind a cap waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttft_scheduled_us: Option<Summary>,
+    /// See `ttft_scheduled_us`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub e2e_scheduled_us: Option<Summary>,
     /// Actual send to the first event of the stream, such as a chunk with a role alone.
@@ -72,6 +96,7 @@ pub struct Metrics {
     /// Actual send to the first chunk of the answer itself, after any reasoning.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttft_content_us: Option<Summary>,
+    /// What the time to the first token is made of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttft_parts_us: Option<TtftParts>,
     /// Long gaps within answers; left out where no answer has two chunks.
@@ -88,6 +113,7 @@ pub struct Metrics {
 pub struct Stalls {
     /// A gap longer than this is one.
     pub over_us: u64,
+    /// How many there were.
     pub gaps: u64,
     /// Of all time from first to last chunks, the share that lies within such gaps, from 0 to 1.
     pub time_share: f64,
@@ -136,9 +162,11 @@ pub struct Slice {
     pub start_us: u64,
     /// The last one may be shorter than the others.
     pub length_us: u64,
+    /// Requests whose first byte went out.
     pub requests_sent: u64,
     /// Requests whose last token came.
     pub requests_ended: u64,
+    /// Tokens that came.
     pub output_tokens: u64,
     /// Of the requests sent in this span; none where none was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -163,19 +191,28 @@ impl Metrics {
 /// population's.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Summary {
+    /// Of all samples.
     pub mean: Option<u64>,
+    /// Standard deviation.
     pub std: Option<u64>,
+    /// The median.
     pub p50: Option<u64>,
+    /// 90th percentile.
     pub p90: Option<u64>,
+    /// 95th percentile.
     pub p95: Option<u64>,
+    /// 99th percentile.
     pub p99: Option<u64>,
+    /// The largest.
     pub max: Option<u64>,
     /// What the percentile of that name is at most, with 99 % confidence; none where the samples
     /// are too few to say (MLPerf Inference's early-stopping rule).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p90_upper: Option<u64>,
+    /// See `p90_upper`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p95_upper: Option<u64>,
+    /// See `p90_upper`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p99_upper: Option<u64>,
 }

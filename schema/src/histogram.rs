@@ -30,20 +30,26 @@ const TEXT_MAX: usize = 1 << 20;
 pub struct HdrHistogram {
     /// Base64 of the deflated V2 encoding of <https://github.com/HdrHistogram>.
     pub hdr_v2: String,
+    /// From 1 to 5: how finely large values are told apart.
     pub significant_digits: u8,
 }
 
 /// A histogram that cannot be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum HistogramError {
+    /// A value is beyond what a histogram holds.
     #[error("a sample of {0} us is beyond the {VALUE_MAX} us that a histogram holds")]
     TooLarge(u64),
+    /// So many bytes are more than any histogram of a record has.
     #[error("histogram text of {0} bytes is longer than {TEXT_MAX}")]
     TooLong(usize),
+    /// The text is no base64.
     #[error("histogram is not base64")]
     Base64(#[source] base64::DecodeError),
+    /// Its bytes are no histogram.
     #[error("histogram is not a deflated HDR V2 encoding: {0}")]
     Encoding(String),
+    /// It says of itself what its bytes do not.
     #[error("histogram claims {0}")]
     Claims(&'static str),
 }

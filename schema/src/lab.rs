@@ -16,6 +16,7 @@ use crate::metric;
 pub struct LabFile {
     /// What this file answers.
     pub question: String,
+    /// Its revision.
     pub rev: u32,
     /// File stem under `suite/targets/`: the machine that it is for.
     pub target: String,
@@ -23,12 +24,16 @@ pub struct LabFile {
     pub model: String,
     /// Scenario ids. All count alike.
     pub profiles: Vec<String>,
+    /// What is to become better.
     pub objective: Objective,
     /// Each with the flags that it has in every launch. The first one's are the baseline.
     pub engines: Vec<LabEngine>,
+    /// What is tried.
     #[serde(default)]
     pub axes: Vec<Axis>,
+    /// How that comes together.
     pub combine: Combine,
+    /// What it may spend.
     pub budget: LabBudget,
 }
 
@@ -48,8 +53,11 @@ pub struct Objective {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LabEngine {
+    /// A file of `suite/engines/`.
     pub id: String,
+    /// A release of it.
     pub version: String,
+    /// That it has in every launch.
     #[serde(default)]
     pub flags: Vec<String>,
 }
@@ -62,6 +70,7 @@ pub struct Axis {
     pub name: String,
     /// Id of one of the lab's engines.
     pub engine: String,
+    /// Its settings beside the default one.
     pub options: Vec<LabOption>,
 }
 
@@ -71,6 +80,7 @@ pub struct Axis {
 pub struct LabOption {
     /// Lower-case letters, digits and hyphens.
     pub name: String,
+    /// What it adds to the command line.
     pub flags: Vec<String>,
 }
 
@@ -92,6 +102,7 @@ pub enum Combine {
 pub struct LabBudget {
     /// Launches.
     pub runs: Option<u32>,
+    /// Of launches.
     pub hours: Option<f64>,
 }
 
@@ -126,9 +137,11 @@ pub enum LabStage {
 /// a round has one block for each repeat and profile, repeat by repeat.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Round {
+    /// Why.
     pub stage: LabStage,
     /// The first is what the others are compared with.
     pub candidates: Vec<Candidate>,
+    /// Launches of each candidate under each profile.
     pub repeats: u32,
     /// Number of its first block in the campaign.
     pub block: u32,
@@ -148,7 +161,9 @@ pub struct LabOutline {
     pub runs_most: u32,
     /// Launches of the last round at most, which are kept back for it.
     pub runs_last: u32,
+    /// Rounds where everything is decided at once and nothing helps.
     pub rounds_least: u32,
+    /// Rounds where nothing can be decided before the last repeat, and everything helps.
     pub rounds_most: u32,
     /// What says how often candidates are launched, and when they are called better.
     pub policy: Policy,
@@ -234,8 +249,10 @@ pub fn parse(text: &str) -> Result<LabFile, LabError> {
 /// A lab file that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
+    /// It is not TOML of this shape.
     #[error(transparent)]
     Toml(#[from] Box<toml::de::Error>),
+    /// It asks what cannot be answered; why, in words.
     #[error("{0}")]
     Senseless(String),
 }

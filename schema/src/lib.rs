@@ -4,6 +4,9 @@
 //! No I/O and no clock. A reader ignores keys it does not know; a writer never renames one
 //! (`README.md`). Units are in the names, times are integers in microseconds.
 
+#![warn(missing_docs)]
+
+pub mod absent;
 pub mod arrival;
 pub mod campaign;
 pub mod canonical;
@@ -27,6 +30,7 @@ pub mod plan;
 pub mod policy;
 pub mod probe;
 pub mod proof;
+pub mod random;
 pub mod run;
 pub mod samples;
 pub mod scenario;

@@ -14,11 +14,15 @@ pub struct Manifest {
     pub schema: String,
     /// `id@rev`.
     pub scenario: String,
+    /// That it was drawn with.
     pub seed: u64,
+    /// How prompts go over the wire.
     pub prompt_form: PromptForm,
     /// None where the pack makes its own prompts.
     pub dataset_sha256: Option<String>,
+    /// Of the tokenizer that it was drawn with.
     pub tokenizer_sha256: String,
+    /// In the order in which they are sent.
     pub requests: Vec<ManifestRequest>,
 }
 
@@ -36,6 +40,7 @@ pub struct ManifestRequest {
     /// Prompt text, where the form is text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
+    /// Length that is asked for.
     pub output_tokens: u64,
 }
 

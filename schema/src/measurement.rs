@@ -13,19 +13,32 @@ use crate::run::{
 pub struct Measurement {
     /// Always `measurement.v1`.
     pub schema: String,
+    /// How the run ended.
     pub status: Status,
+    /// Whether the client may be believed.
     pub validity: Validity,
+    /// Why there are no figures, or not all.
     pub failure: Option<Failure>,
+    /// When, and for how long.
     pub time: Option<Time>,
+    /// What was asked.
     pub scenario: ScenarioFacts,
+    /// What asked.
     pub client: Option<ClientFacts>,
+    /// The server's prefix cache.
     pub cache: Option<CacheFacts>,
+    /// Requests and tokens.
     pub counts: Option<Counts>,
+    /// Distributions of times.
     pub histograms: Option<Histograms>,
+    /// Rates and percentiles.
     pub metrics: Option<Metrics>,
+    /// What server, machine and GPUs told while the clock ran.
     #[serde(default)]
     pub telemetry: Option<Telemetry>,
+    /// Whether the outputs were right.
     pub correctness: Option<Correctness>,
+    /// Why each null is one.
     pub absent: Absent,
 }
 

@@ -10,7 +10,9 @@ use crate::scenario::Arrival;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Better {
+    /// The more the better.
     Higher,
+    /// The less the better.
     Lower,
 }
 
@@ -19,6 +21,7 @@ pub enum Better {
 pub enum Gates {
     /// It informs.
     Never,
+    /// Everywhere.
     Always,
     /// Only where a fixed number of users ask in turn: where all requests arrive at once, a latency
     /// is mostly time in the queue.
@@ -29,9 +32,13 @@ pub enum Gates {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
+    /// So many a second.
     PerSecond,
+    /// A time.
     Microseconds,
+    /// Memory.
     Bytes,
+    /// So many.
     Count,
 }
 
@@ -42,8 +49,11 @@ pub struct Metric {
     pub name: &'static str,
     /// Heading on pages, without the unit.
     pub title: &'static str,
+    /// Of its values.
     pub unit: Unit,
+    /// Which way.
     pub better: Better,
+    /// Where.
     pub gates: Gates,
     /// Smallest effect in percent that is ever called a change (`reference`: docs/METHOD.md).
     pub floor_pct: f64,

@@ -23,6 +23,7 @@ pub struct ModelFile {
     /// Tokens of the longest sequence that it was made for, where `config` does not say it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_tokens: Option<u64>,
+    /// Of the weights, for whoever reads this file: no program acts on it.
     pub licence: String,
     /// `embedded`, or a file stem under `suite/datasets/`.
     pub tokenizer: String,
@@ -32,11 +33,22 @@ pub struct ModelFile {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Weights<'a> {
     /// A file of that SHA-256.
-    File { sources: &'a [InputSource], sha256: &'a str },
+    File {
+        /// Tried in order.
+        sources: &'a [InputSource],
+        /// Of the file.
+        sha256: &'a str,
+    },
     /// What the hub has under that name, in its newest revision that the local cache holds.
-    Hub { id: &'a str },
+    Hub {
+        /// Its name there.
+        id: &'a str,
+    },
     /// The engine makes them up, for a model of this `config.json`.
-    Random { config: &'a Map<String, Value> },
+    Random {
+        /// What `config.json` says.
+        config: &'a Map<String, Value>,
+    },
 }
 
 impl ModelFile {
@@ -65,9 +77,11 @@ impl ModelFile {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DatasetFile {
+    /// Tried in order; the first that can be had is used.
     pub sources: Vec<InputSource>,
     /// SHA-256 of the file as it comes from its package.
     pub sha256: String,
+    /// Of the data, for whoever reads this file: no program acts on it.
     pub licence: String,
     /// What must be mended before the file can be read.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -104,6 +118,7 @@ pub struct InputSource {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Repair {
+    /// What is done.
     pub method: RepairMethod,
     /// SHA-256 of the mended file.
     pub sha256: String,

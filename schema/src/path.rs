@@ -8,8 +8,15 @@ use crate::run::{Kind, RunRecord};
 /// A record whose fields cannot make a path.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum PathError {
+    /// A part would not be one.
     #[error("`{field}` is `{value}`, which cannot be a part of a path")]
-    Part { field: &'static str, value: String },
+    Part {
+        /// The record's field.
+        field: &'static str,
+        /// What stands there.
+        value: String,
+    },
+    /// The record does not know a part of its path.
     #[error("`{0}` is unknown, and the path needs it")]
     Unknown(&'static str),
 }

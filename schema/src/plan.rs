@@ -11,12 +11,15 @@ use crate::scenario::Scenario;
 pub struct PlanFile {
     /// Always `plan.v1`.
     pub schema: String,
+    /// The scenario's id.
     pub scenario_id: String,
     /// SHA-256 of the scenario's file.
     pub scenario_sha256: String,
+    /// What its file says.
     pub scenario: Scenario,
     /// The manifest's hash, by which a reader sees that nothing was changed.
     pub manifest_sha256: String,
+    /// Every request.
     pub manifest: Manifest,
     /// Prompts that no measured request shares.
     pub warmup: Vec<ManifestRequest>,

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 pub struct PolicyFile {
     /// What this file answers.
     pub question: String,
+    /// Its revision.
     pub rev: u32,
     /// Pairs of launches that look for candidates, where the user asks for no other number.
     pub screen_pairs: u32,
@@ -55,10 +56,17 @@ pub fn parse(text: &str) -> Result<PolicyFile, PolicyError> {
 /// A policy file that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PolicyError {
+    /// It is not TOML of this shape.
     #[error(transparent)]
     Toml(#[from] Box<toml::de::Error>),
+    /// A number makes no sense.
     #[error("`{key}` is not {range}")]
-    Range { key: &'static str, range: &'static str },
+    Range {
+        /// The key.
+        key: &'static str,
+        /// What would, in words.
+        range: &'static str,
+    },
 }
 
 #[cfg(test)]

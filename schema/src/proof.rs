@@ -13,6 +13,7 @@ use crate::target::{TargetMatch, TargetModel};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Proof {
+    /// What this file answers.
     pub question: String,
     /// The machine that it is for; the empty one takes any.
     #[serde(rename = "match")]
@@ -22,6 +23,7 @@ pub struct Proof {
     pub flags: Vec<String>,
     /// What a stage may take; then it is ended and has failed.
     pub stage_limit_s: u64,
+    /// What is served.
     pub models: Vec<TargetModel>,
     /// Scenario ids: each is a stage for each model.
     pub scenarios: Vec<String>,
@@ -63,13 +65,18 @@ pub struct ProofBox {
     pub proof: String,
     /// ULID of the campaign that its records belong to.
     pub campaign: String,
+    /// The machine that it is for.
     #[serde(rename = "match")]
     pub matches: TargetMatch,
+    /// What is shown.
     pub engine: EngineFacts,
     /// What the server must say that it is.
     pub version: String,
+    /// Of the server, beside those of every launch.
     pub flags: Vec<String>,
+    /// What a stage may take.
     pub stage_limit_s: u64,
+    /// In their order.
     pub stages: Vec<Stage>,
 }
 
@@ -81,6 +88,7 @@ pub const BOX_SCHEMA: &str = "proof-box.v1";
 pub struct Stage {
     /// Name of its folder and of its report.
     pub id: String,
+    /// What is done.
     #[serde(flatten)]
     pub work: StageWork,
 }
@@ -89,15 +97,22 @@ pub struct Stage {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum StageWork {
+    /// A program is run.
     Command {
+        /// Program and arguments, with what is to be filled in.
         argv: Vec<String>,
+        /// A program of the machine without which the stage is skipped.
         needs: Option<String>,
         /// What `{model}` is, for a command of each model.
         model: Option<String>,
     },
+    /// A server is launched and measured.
     Scenario {
+        /// The model's id.
         model: String,
+        /// Tensor-parallel ranks.
         tp: u32,
+        /// The scenario's id.
         scenario: String,
         /// ULID of the run: a stage that is done again makes the same record.
         run: String,
@@ -111,11 +126,15 @@ pub enum StageWork {
 pub struct StageReport {
     /// Always `proof-stage.v1`.
     pub schema: String,
+    /// Its id.
     pub stage: String,
+    /// How it ended.
     pub outcome: Outcome,
     /// Why it failed or was skipped, or what a scenario measured.
     pub detail: Option<String>,
+    /// RFC 3339, UTC.
     pub started_at: String,
+    /// How long it took.
     pub wall_us: u64,
 }
 
@@ -126,8 +145,11 @@ pub const STAGE_SCHEMA: &str = "proof-stage.v1";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
+    /// As it should.
     Done,
+    /// Otherwise.
     Failed,
+    /// It was not begun.
     Skipped,
 }
 

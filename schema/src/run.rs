@@ -4,23 +4,23 @@
 //! under `absent` (dotted paths; a path covers everything below it). Zero is never "unknown".
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+pub use crate::absent::{Absent, OPTIONAL, unexplained_nulls};
 pub use crate::figures::{Histograms, Metrics, Slice, Stalls, Summary, TtftParts};
 use crate::scenario::{Arrival, CacheProtocol, Connections, Tier, Warmup};
-pub use crate::setup::{Artifact, BuildFacts, ClientPlace, GpuState, Parallel, Patch, Platform};
+pub use crate::setup::{
+    Artifact, BuildFacts, ClientPlace, EngineFacts, Gpu, GpuState, HardwareFacts, ModelFacts,
+    Parallel, Patch, Platform, ServerFacts,
+};
 pub use crate::telemetry::Telemetry;
 use crate::verdict::Stage;
 
 /// The schema name that a run record carries.
 pub const SCHEMA: &str = "run.v1";
-
-/// Reasons for what a record does not know: dotted path to sentence.
-pub type Absent = BTreeMap<String, String>;
 
 /// One run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -31,35 +31,56 @@ pub struct RunRecord {
     pub id: String,
     /// SHA-256 over the canonical JSON of the record without this field.
     pub record_sha256: String,
+    /// Where its numbers come from.
     pub kind: Kind,
+    /// How it ended.
     pub status: Status,
+    /// Whether its client may be believed.
     pub validity: Validity,
+    /// Why it has no figures, or not all; null where nothing failed.
     pub failure: Option<Failure>,
+    /// Its place among other runs; null for an import.
     pub campaign: Option<CampaignSlot>,
+    /// When, and for how long.
     pub time: Option<Time>,
+    /// The program under test.
     pub engine: EngineFacts,
+    /// How that was launched.
     pub server: Option<ServerFacts>,
+    /// What was served.
     pub model: ModelFacts,
+    /// What was asked.
     pub scenario: ScenarioFacts,
+    /// The machine.
     pub hardware: HardwareFacts,
+    /// What asked.
     pub client: Option<ClientFacts>,
+    /// The server's prefix cache.
     pub cache: Option<CacheFacts>,
+    /// Requests and tokens.
     pub counts: Option<Counts>,
+    /// Distributions of times.
     pub histograms: Option<Histograms>,
+    /// Rates and percentiles.
     pub metrics: Option<Metrics>,
+    /// The server's memory.
     pub memory: Option<Memory>,
     /// What server, machine and GPUs told while the clock ran.
     pub telemetry: Option<Telemetry>,
     /// Fixed probe runs before and after a block: evidence that the machine did not drift.
     pub calibration: Option<BTreeMap<String, Value>>,
+    /// Whether the outputs were right.
     pub correctness: Option<Correctness>,
+    /// Where an import was read; null for any other.
     pub source: Option<Source>,
     /// Files of the run that are kept elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifacts: Option<Vec<Artifact>>,
     /// Revision of the quality rules that produced `checks`.
     pub checks_rev: u32,
+    /// Findings, in the order of the rules.
     pub checks: Vec<Check>,
+    /// Why each null is one.
     pub absent: Absent,
 }
 
@@ -67,9 +88,12 @@ pub struct RunRecord {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
+    /// By this suite, on a machine that it saw.
     #[default]
     Measured,
+    /// From a report of others.
     Imported,
+    /// Made up.
     Simulated,
 }
 
@@ -84,6 +108,7 @@ pub enum Status {
     Partial,
     /// No usable figures; `failure` says why.
     Failed,
+    /// It was not launched.
     Skipped,
 }
 
@@ -91,7 +116,9 @@ pub enum Status {
 /// of the load generator begins with its id and a colon.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Validity {
+    /// The worst that a reason says.
     pub verdict: ValidityVerdict,
+    /// Why it is not valid; empty where it is.
     pub reasons: Vec<String>,
 }
 
@@ -101,17 +128,23 @@ pub struct Validity {
 )]
 #[serde(rename_all = "lowercase")]
 pub enum ValidityVerdict {
+    /// Yes.
     #[default]
     Valid,
+    /// With care: the reasons say with which.
     Degraded,
+    /// No.
     Invalid,
 }
 
 /// Why and where a run failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Failure {
+    /// What went wrong.
     pub class: FailureClass,
+    /// When.
     pub phase: Phase,
+    /// What was seen, without names of machine and user.
     pub message: String,
 }
 
@@ -119,12 +152,19 @@ pub struct Failure {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum FailureClass {
+    /// Out of memory.
     Oom,
+    /// The server ended by itself.
     Crash,
+    /// It lived and made no progress.
     Hang,
+    /// It took longer than it was given.
     Timeout,
+    /// It answered something that is no answer.
     BadOutput,
+    /// It said that it cannot do what was asked.
     Unsupported,
+    /// The machine or its network failed it.
     Infrastructure,
     /// The scheduler wanted the node for another job, as often as it was tried.
     Preempted,
@@ -134,19 +174,28 @@ pub enum FailureClass {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
+    /// The program was made.
     Build,
+    /// The server started, until it was ready.
     Load,
+    /// Before the clock started.
     Warmup,
+    /// While the clock ran.
     Measure,
 }
 
 /// The run's place in its campaign: pair `block`, `position` within it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CampaignSlot {
+    /// ULID of the campaign.
     pub id: String,
+    /// From 0; its runs are next to each other in time.
     pub block: u32,
+    /// From 0, in the order of launches.
     pub position: u32,
+    /// From 1.
     pub repeat: u32,
+    /// What put it on its node: `local`, `slurm`.
     pub executor: String,
     /// `confirm` for a launch that confirms what a screen found.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -164,97 +213,41 @@ pub struct Time {
     pub wall_us: Option<u64>,
     /// The steady state: running requests at 90 % of their maximum or more; null under 10 s.
     pub window_us: Option<u64>,
+    /// From the start to the steady state; null where there is none.
     pub ramp_us: Option<u64>,
+    /// From its end to the last token; null where there is none.
     pub drain_us: Option<u64>,
-}
-
-/// The program under test.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct EngineFacts {
-    pub name: String,
-    /// Version as people write it, with `v`; ends in `-dev` for a working tree.
-    pub release: String,
-    pub commit: Option<String>,
-    pub dirty: Option<bool>,
-    pub binary_sha256: Option<String>,
-    pub features: Option<Vec<String>>,
-    pub toolchain: Option<String>,
-    pub image_digest: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub build: Option<BuildFacts>,
-}
-
-/// The server launch; `config` is read from the running server, not from `argv`.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct ServerFacts {
-    /// Arguments with paths and ports replaced by `{model}`, `{port}`: no path enters a record.
-    pub argv: Option<Vec<String>>,
-    pub env: Option<BTreeMap<String, String>>,
-    /// Flag to resolved value.
-    pub config: Option<BTreeMap<String, Value>>,
-    pub config_sha256: Option<String>,
-    pub variant: Option<String>,
-    pub tp: Option<u32>,
-    pub device: Option<String>,
-    pub max_batch_size: Option<u64>,
-    pub kv_bytes: Option<u64>,
-    pub kv_dtype: Option<String>,
-    pub prefix_cache: Option<bool>,
-    /// Process start to ready.
-    pub startup_us: Option<u64>,
-    pub weights_load_us: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub parallel: Option<Parallel>,
-    /// Policy by which requests are chosen for a step.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub scheduler: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cuda_graphs: Option<bool>,
-    /// Of the configuration that the same program has without flags.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub defaults_sha256: Option<String>,
-}
-
-/// The model that was served, by its files; what cannot be seen has a reason under `absent`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct ModelFacts {
-    pub id: String,
-    /// Package and version, hub id, or `path`.
-    pub source: Option<String>,
-    pub revision: Option<String>,
-    /// `real` or `random`.
-    pub weights: Option<String>,
-    pub weights_sha256: Option<String>,
-    pub format: Option<String>,
-    pub dtype: Option<String>,
-    pub parameters: Option<u64>,
-    pub tokenizer_sha256: Option<String>,
-    /// Scheme of the weights: `q4_1`, `fp8-block`, `mxfp4`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub quantization: Option<String>,
-    /// Parameters that one token meets, in mixtures of experts.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub parameters_active: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub chat_template_sha256: Option<String>,
 }
 
 /// What was asked and when.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ScenarioFacts {
+    /// Stem of the file under `suite/scenarios/`, or of a point of it.
     pub id: String,
+    /// Revision of that file.
     pub rev: u32,
+    /// How much it asks for.
     pub tier: Tier,
+    /// Of that file.
     pub file_sha256: Option<String>,
+    /// Of every request, as they were drawn.
     pub manifest_sha256: Option<String>,
+    /// How prompts went over the wire.
     pub prompt_form: Option<PromptForm>,
+    /// Of the file that they were drawn from.
     pub dataset_sha256: Option<String>,
+    /// That they were drawn with.
     pub seed: Option<u64>,
+    /// How many were drawn.
     pub requests: Option<u64>,
+    /// When they were sent.
     pub arrival: Option<Arrival>,
+    /// What was sent before.
     pub warmup: Option<Warmup>,
+    /// Whether they were kept; left out where they were.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connections: Option<Connections>,
+    /// What the prefix cache was to hold; left out where nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<CacheProtocol>,
 }
@@ -263,51 +256,28 @@ pub struct ScenarioFacts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PromptForm {
+    /// As ids.
     TokenIds,
+    /// As text, which the server tokenizes.
     Text,
-}
-
-/// The machine that the server ran on.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct HardwareFacts {
-    /// `h200-141g`, or `cpu-<vendor>-<brand slug>-f<family>m<model>s<stepping>-<n>c`.
-    pub id: String,
-    /// True when an importer states the hardware and this program did not see it.
-    pub claimed: bool,
-    pub evidence: Option<String>,
-    pub gpu: Option<Vec<Gpu>>,
-    pub cpu_model: Option<String>,
-    pub cpu_features: Option<Vec<String>>,
-    pub cores: Option<u32>,
-    pub ram_bytes: Option<u64>,
-    pub kernel: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub platform: Option<Platform>,
-}
-
-/// One GPU of it, as its driver tells.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Gpu {
-    pub name: String,
-    pub memory_bytes: Option<u64>,
-    pub driver: Option<String>,
-    pub vbios: Option<String>,
-    pub power_limit_mw: Option<u64>,
-    pub clocks_locked: Option<bool>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub state: Option<GpuState>,
 }
 
 /// Evidence that the client did not set the number.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ClientFacts {
+    /// The program.
     pub name: Option<String>,
+    /// Its version.
     pub version: Option<String>,
+    /// What it was built from.
     pub commit: Option<String>,
     /// Share of one core that the client's loop used, 95th percentile over 100 ms slices.
     pub cpu_share_p95: Option<f64>,
+    /// By how much its loop came late to what was due.
     pub loop_lag_us_p99: Option<u64>,
+    /// Whether times of arrival are the kernel's; else they are its own.
     pub kernel_timestamps: Option<bool>,
+    /// From the kernel's stamp to the client's having the bytes.
     pub kernel_to_user_us_p99: Option<u64>,
     /// Share of reads that brought more than one event.
     pub coalesced_read_share: Option<f64>,
@@ -315,8 +285,11 @@ pub struct ClientFacts {
     /// the kernel's stamp of the last stands for all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub late_read_share: Option<f64>,
+    /// From the scheduled send to its taking the request up, less waits for a cap.
     pub schedule_lag_us_p99: Option<u64>,
+    /// Most answers under way at one time.
     pub streams_max: Option<u64>,
+    /// Where it sat.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub place: Option<ClientPlace>,
     /// How the connections are secured, where they are.
@@ -329,6 +302,7 @@ pub struct ClientFacts {
 pub struct TlsFacts {
     /// `TLSv1_3`, `TLSv1_2`.
     pub version: String,
+    /// As IANA names the suite.
     pub cipher: String,
     /// The server's certificate was checked; false where the user asked for that.
     pub certificate_checked: bool,
@@ -337,9 +311,13 @@ pub struct TlsFacts {
 /// State of the server's prefix cache, and what it did during the run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CacheFacts {
+    /// What it held of the measured prompts.
     pub state: CacheState,
+    /// Whether it was emptied before the run.
     pub emptied: Option<bool>,
+    /// Prompt tokens that were looked up during the run, as the server counts them.
     pub query_tokens: Option<u64>,
+    /// Those of them that it held.
     pub hit_tokens: Option<u64>,
     /// Hits that the manifest's own repeated prefixes predict, and what was primed.
     pub expected_hit_tokens: Option<u64>,
@@ -352,8 +330,11 @@ pub struct CacheFacts {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum CacheState {
+    /// Nothing.
     Cold,
+    /// The beginning of each.
     Primed,
+    /// Nobody looked, or the server does not tell.
     #[default]
     Unknown,
 }
@@ -361,17 +342,27 @@ pub enum CacheState {
 /// Requests, and the tokens of those that were answered.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Counts {
+    /// In the manifest.
     pub requests_planned: Option<u64>,
+    /// Answered in full.
     pub requests_ok: Option<u64>,
+    /// Not answered, or not in full.
     pub requests_failed: Option<u64>,
     /// Class of failure to number of requests.
     pub failures: Option<BTreeMap<String, u64>>,
+    /// Reason in the server's words to number of answers.
     pub finish_reasons: Option<BTreeMap<String, u64>>,
+    /// Of the prompts.
     pub input_tokens: Option<u64>,
+    /// As `max_tokens` asks.
     pub output_tokens_requested: Option<u64>,
+    /// As the server's usage has it.
     pub output_tokens_reported: Option<u64>,
+    /// As our own tokenizer makes of the text.
     pub output_tokens_retokenized: Option<u64>,
+    /// Chunks that carried a token.
     pub output_chunks: Option<u64>,
+    /// Which of these is credited, the least trusted of all answers.
     pub token_source: Option<TokenSource>,
     /// Where the number of tokens in each chunk comes from, the least trusted of all answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -382,23 +373,31 @@ pub struct Counts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum TokenSource {
+    /// The server's usage at the end.
     Usage,
+    /// The server's running usage.
     UsagePerChunk,
+    /// Our own tokenizer.
     Retokenized,
+    /// One for each chunk.
     Chunks,
+    /// What was asked for.
     Requested,
 }
 
 /// The most memory that the server held.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Memory {
+    /// Resident, of its process.
     pub rss_bytes_max: Option<u64>,
+    /// On all GPUs together, by whomever.
     pub gpu_bytes_max: Option<u64>,
 }
 
 /// A check that the outputs were right: greedy tokens over fixed prompts.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Correctness {
+    /// Fixed prompts that were asked.
     pub prompts: Option<u64>,
     /// SHA-256 over all output ids; equal within one binary, instruction set and type.
     pub tokens_sha256: Option<String>,
@@ -425,11 +424,17 @@ pub enum IdsSource {
 /// Where an imported record was read.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Source {
+    /// What wrote the report.
     pub tool: String,
+    /// Its version, where the report says it.
     pub tool_version: Option<String>,
+    /// Name of the file, without folders.
     pub file: String,
+    /// From 1.
     pub line_first: u64,
+    /// The last line that was read for it.
     pub line_last: u64,
+    /// Of the file.
     pub sha256: String,
     /// The tool's definitions: what `n` is, whether TPOT contains TTFT, which percentile rule.
     pub definitions: BTreeMap<String, Value>,
@@ -440,8 +445,11 @@ pub struct Source {
 pub struct Check {
     /// Stable id such as `E06`.
     pub rule: String,
+    /// How much it weighs.
     pub level: Level,
+    /// The rule holds.
     pub ok: bool,
+    /// What was seen where it does not.
     pub detail: Option<String>,
 }
 
@@ -449,94 +457,19 @@ pub struct Check {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
+    /// The figures must not be taken as they stand.
     Error,
+    /// A reader has to know.
     Warning,
-}
-
-/// Fields that may be null or left out without a reason under `absent`.
-pub const OPTIONAL: &[&str] = &[
-    "failure",
-    "source",
-    "server.variant",
-    "engine.image_digest",
-    "model.revision",
-    "hardware.evidence",
-    "correctness.reference",
-];
-
-/// Dotted paths of a record's nulls that neither `absent` nor [`OPTIONAL`] explains, in order.
-#[must_use]
-pub fn unexplained_nulls(record: &Value) -> Vec<String> {
-    let absent = record.get("absent").and_then(Value::as_object);
-    let explained = |path: &str| {
-        OPTIONAL.contains(&path) || absent.is_some_and(|reasons| reasons.contains_key(path))
-    };
-    let mut found = Vec::new();
-    collect_nulls(record, &mut String::new(), &explained, &mut found);
-    found
-}
-
-/// `path` is that of `value`, and is again afterwards.
-fn collect_nulls(
-    value: &Value,
-    path: &mut String,
-    explained: &dyn Fn(&str) -> bool,
-    found: &mut Vec<String>,
-) {
-    if explained(path) || path == "checks" {
-        return;
-    }
-    let length = path.len();
-    let mut enter = |part: std::fmt::Arguments<'_>, below: &Value| {
-        let dot = if length == 0 { "" } else { "." };
-        // Writing to a string cannot fail.
-        let _ = write!(path, "{dot}{part}");
-        collect_nulls(below, path, explained, found);
-        path.truncate(length);
-    };
-    match value {
-        Value::Null => found.push(path.clone()),
-        Value::Object(map) => {
-            map.iter().for_each(|(key, below)| enter(format_args!("{key}"), below));
-        }
-        Value::Array(list) => {
-            list.iter()
-                .enumerate()
-                .for_each(|(index, below)| enter(format_args!("{index}"), below));
-        }
-        Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn value(record: &RunRecord) -> Value {
-        serde_json::to_value(record).expect("a record is JSON")
-    }
-
-    #[test]
-    fn a_null_without_a_reason_is_named_by_its_path() {
-        let mut record = RunRecord { schema: SCHEMA.into(), ..RunRecord::default() };
-        record.counts = Some(Counts::default());
-        let nulls = unexplained_nulls(&value(&record));
-        assert!(nulls.contains(&"counts.requests_ok".to_owned()));
-        assert!(nulls.contains(&"metrics".to_owned()));
-        assert!(!nulls.contains(&"failure".to_owned()), "failure may be null without a reason");
-    }
-
-    #[test]
-    fn a_reason_covers_everything_below_its_path() {
-        let mut record = RunRecord { counts: Some(Counts::default()), ..RunRecord::default() };
-        record.absent.insert("counts".into(), "the server never became ready".into());
-        let nulls = unexplained_nulls(&value(&record));
-        assert!(nulls.iter().all(|path| !path.starts_with("counts")));
-    }
-
     #[test]
     fn a_reader_ignores_keys_it_does_not_know() {
-        let mut json = value(&RunRecord::default());
+        let mut json = serde_json::to_value(RunRecord::default()).expect("JSON");
         json["later"] = Value::from(1);
         json["time"] = serde_json::json!({"wall_us": 5, "later": true});
         let read: RunRecord = serde_json::from_value(json).expect("readable");

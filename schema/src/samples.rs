@@ -17,8 +17,11 @@ pub const SCHEMA: &str = "samples.v1";
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Line {
+    /// The first.
     Head(Head),
+    /// One for each request.
     Sample(Box<Sample>),
+    /// The last, unless the run was cut off.
     End(End),
 }
 
@@ -29,6 +32,7 @@ pub struct Head {
     pub schema: String,
     /// `id@rev`.
     pub scenario: String,
+    /// Of every request, as they were drawn.
     pub manifest_sha256: Option<String>,
     /// RFC 3339, UTC.
     pub started_at: Option<String>,
@@ -36,6 +40,7 @@ pub struct Head {
     /// the machine noted is joined with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin_ns: Option<u64>,
+    /// In the manifest.
     pub requests: u64,
 }
 
@@ -45,6 +50,7 @@ pub struct Head {
 pub struct Sample {
     /// Its position in the manifest.
     pub request: u64,
+    /// When it was to be sent.
     pub scheduled_at_ns: u64,
     /// Behind the cap on concurrency.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -53,6 +59,7 @@ pub struct Sample {
     pub taken_at_ns: Option<u64>,
     /// First byte written, and last.
     pub sent_at_ns: Option<u64>,
+    /// See `sent_at_ns`.
     pub written_at_ns: Option<u64>,
     /// How long its connection took to open.
     pub connect_ns: Option<u64>,
@@ -61,6 +68,7 @@ pub struct Sample {
     pub tls_ns: Option<u64>,
     /// First event of any kind, and first chunk of the answer after any reasoning.
     pub first_event_at_ns: Option<u64>,
+    /// See `first_event_at_ns`.
     pub first_content_at_ns: Option<u64>,
     /// When the first token was parsed.
     pub parsed_at_ns: Option<u64>,
@@ -76,9 +84,13 @@ pub struct Sample {
     pub chunk_tokens: Vec<Option<u32>>,
     /// The server's own counts.
     pub prompt_tokens: Option<u64>,
+    /// See `prompt_tokens`.
     pub completion_tokens: Option<u64>,
+    /// Of the prompt's, those that the prefix cache had.
     pub cached_tokens: Option<u64>,
+    /// Why the answer ended, in the server's words.
     pub finish_reason: Option<String>,
+    /// Why there is no whole answer; null where there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
 }
@@ -88,6 +100,7 @@ pub struct Sample {
 pub struct Failure {
     /// Class, as `counts.failures` of a record has it.
     pub kind: String,
+    /// What was seen.
     pub message: String,
 }
 

@@ -14,16 +14,24 @@ pub use crate::workload::{Pack, Workload};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
+    /// What this file answers.
     pub question: String,
     /// Once a record cites `id@rev`, that revision is never edited.
     pub rev: u32,
+    /// What is asked.
     pub workload: Workload,
+    /// What is asked before the clock starts.
     pub warmup: Warmup,
+    /// When.
     pub arrival: Arrival,
+    /// How answers are asked for.
     pub output: Output,
+    /// How much it asks for.
     pub tier: Tier,
+    /// Whether requests share connections.
     #[serde(default, skip_serializing_if = "Connections::is_default")]
     pub connections: Connections,
+    /// What the prefix cache holds when the clock starts.
     #[serde(default, skip_serializing_if = "CacheProtocol::is_default")]
     pub cache: CacheProtocol,
 }
@@ -89,7 +97,9 @@ impl CacheProtocol {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Warmup {
+    /// How many.
     pub requests: u64,
+    /// Where their prompts come from.
     pub from: WarmupSource,
     /// Longest answer asked for; as long as those of the measured requests where there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -108,6 +118,7 @@ pub enum WarmupSource {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Output {
+    /// Answers go on to the length that is asked for.
     pub ignore_eos: bool,
     /// None leaves it to the server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -149,33 +160,65 @@ impl Output {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Tier {
+    /// As published.
     #[default]
     Full,
+    /// A quarter of the requests, for a short look at a GPU.
     Quarter,
+    /// Fewer and shorter requests, for machines without a GPU.
     Lite,
 }
 
 /// A scenario file that does not say what it must.
 #[derive(Debug, thiserror::Error)]
 pub enum ScenarioError {
+    /// It is not TOML of this shape.
     #[error("not a scenario: {0}")]
     Toml(#[from] Box<toml::de::Error>),
+    /// The workload lacks something.
     #[error("`{pack}` needs `workload.{key}`")]
-    Missing { pack: &'static str, key: &'static str },
+    Missing {
+        /// What would need it.
+        pack: &'static str,
+        /// The key.
+        key: &'static str,
+    },
+    /// The workload has something that would be without effect.
     #[error("`workload.{key}` has no meaning for `{pack}`")]
-    Superfluous { pack: &'static str, key: &'static str },
+    Superfluous {
+        /// What does not read it.
+        pack: &'static str,
+        /// The key.
+        key: &'static str,
+    },
+    /// Requests are to be sent at times that there are not.
     #[error(
         "`arrival.kind` is `trace`, and `{pack}` has no times\nhint: `trace@mooncake` and `jsonl` \
          have"
     )]
-    NoTimes { pack: &'static str },
+    NoTimes {
+        /// Where they would come from.
+        pack: &'static str,
+    },
+    /// A field of the body is not to be given.
     #[error(
         "`output.extra_body` has `{key}`, which the plan or the client decides\nhint: prompts and \
          lengths are those of `workload`; `output` has `ignore_eos` and `temperature`"
     )]
-    NotExtra { key: String },
+    NotExtra {
+        /// Its name.
+        key: String,
+    },
+    /// A number makes no sense.
     #[error("`{key}` must be {wanted}, found {found}")]
-    Range { key: &'static str, wanted: &'static str, found: String },
+    Range {
+        /// The key.
+        key: &'static str,
+        /// What would, in words.
+        wanted: &'static str,
+        /// The number.
+        found: String,
+    },
 }
 
 impl Scenario {

@@ -14,6 +14,7 @@ pub struct SearchResult {
     pub slos: Vec<String>,
     /// Share of the requests that must keep all limits.
     pub attainment: f64,
+    /// Of what is said of a rate.
     pub confidence: f64,
     /// The rates below are no further apart than this share.
     pub precision: f64,
@@ -28,6 +29,7 @@ pub struct SearchResult {
 /// The runs at one rate.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SearchTrial {
+    /// The rate.
     pub requests_per_s: f64,
     /// `met`, `missed` or `undecided`.
     pub standing: String,
@@ -35,6 +37,7 @@ pub struct SearchTrial {
     pub share_min: f64,
     /// And at most this.
     pub share_max: f64,
+    /// In the order in which they were made.
     pub runs: Vec<SearchRun>,
 }
 
@@ -43,7 +46,9 @@ pub struct SearchTrial {
 pub struct SearchRun {
     /// The measurement, in the same folder.
     pub file: String,
+    /// Requests that kept all limits.
     pub requests_met: u64,
+    /// Requests of the manifest.
     pub requests_planned: u64,
 }
 

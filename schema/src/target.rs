@@ -18,6 +18,7 @@ pub struct Target {
     pub gate_scenarios: Vec<String>,
     /// Launches per scenario.
     pub repeats: u32,
+    /// What is served there, and how.
     pub models: Vec<TargetModel>,
 }
 
@@ -28,6 +29,7 @@ pub struct TargetMatch {
     /// Lower-case parts of a GPU's name, any of which will do; empty for a CPU.
     #[serde(default)]
     pub device_name: Vec<String>,
+    /// A GPU's memory, at least.
     #[serde(default)]
     pub memory_gib_min: f64,
 }

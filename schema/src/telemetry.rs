@@ -11,8 +11,11 @@ use serde::{Deserialize, Serialize};
 pub struct Telemetry {
     /// Between two looks; null where only before and after were looked at.
     pub interval_us: Option<u64>,
+    /// What looking took from the run.
     pub cost: LookCost,
+    /// The server's own counters; null where it does not tell them.
     pub server: Option<ServerTelemetry>,
+    /// The machine that the load generator ran on.
     pub host: Option<HostTelemetry>,
     /// Every GPU of the machine that the load generator ran on.
     pub gpus: Option<Vec<GpuTelemetry>>,
@@ -36,6 +39,7 @@ impl Telemetry {
 /// What looking cost.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LookCost {
+    /// How many.
     pub looks: u64,
     /// Looks at which the server's counters were asked for in vain.
     pub server_looks_failed: u64,
@@ -48,17 +52,25 @@ pub struct LookCost {
 /// The server's own counters, in the suite's words.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ServerTelemetry {
+    /// Requests in its steps.
     pub requests_running: Option<Spread>,
+    /// Requests that wait for a place in one.
     pub requests_waiting: Option<Spread>,
+    /// Pages of the KV cache that hold something.
     pub kv_pages_used: Option<Spread>,
     /// Pages that there are.
     pub kv_pages: Option<u64>,
     /// Counters: what they grew by over the run.
     pub prompt_tokens: Option<u64>,
+    /// See `prompt_tokens`.
     pub output_tokens: Option<u64>,
+    /// See `prompt_tokens`.
     pub prefix_query_tokens: Option<u64>,
+    /// See `prompt_tokens`.
     pub prefix_hit_tokens: Option<u64>,
+    /// See `prompt_tokens`.
     pub preemptions: Option<u64>,
+    /// The same over time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub series: Option<Series>,
 }
@@ -72,13 +84,17 @@ pub struct HostTelemetry {
     pub cpu_user_share: Option<f64>,
     /// With interrupts.
     pub cpu_system_share: Option<f64>,
+    /// Idle, for want of a disk.
     pub cpu_iowait_share: Option<f64>,
     /// Taken by the hypervisor for others.
     pub cpu_steal_share: Option<f64>,
     /// Memory that could not be had without swapping.
     pub memory_used_bytes_max: Option<u64>,
+    /// The system's load average over one minute, at most.
     pub load_1m_max: Option<f64>,
+    /// What tasks waited for; null where the system does not tell.
     pub pressure: Option<Pressure>,
+    /// The same over time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub series: Option<Series>,
 }
@@ -86,8 +102,11 @@ pub struct HostTelemetry {
 /// Pressure stall information: for how long of the run some task waited for a resource.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Pressure {
+    /// A core.
     pub cpu_us: u64,
+    /// Memory.
     pub memory_us: u64,
+    /// A disk.
     pub io_us: u64,
 }
 
@@ -96,17 +115,25 @@ pub struct Pressure {
 pub struct GpuTelemetry {
     /// It was at work at one look or more.
     pub worked: bool,
+    /// Drawn.
     pub power_mw: Option<Spread>,
     /// From just before the clock started to just after it stopped.
     pub energy_mj: Option<u64>,
+    /// Where that comes from.
     pub energy_source: Option<EnergySource>,
+    /// Clock of the processors.
     pub sm_mhz: Option<Spread>,
+    /// Clock of the memory.
     pub memory_mhz: Option<Spread>,
+    /// Temperature of the chip, degrees Celsius.
     pub gpu_c_max: Option<u64>,
+    /// Temperature of the memory, degrees Celsius.
     pub memory_c_max: Option<u64>,
+    /// Share of time in which a kernel ran.
     pub util_percent: Option<Spread>,
     /// Of all processes.
     pub memory_used_bytes_max: Option<u64>,
+    /// What held its clocks down.
     pub throttled: Option<Throttled>,
     /// Errors of its memory that could not be corrected, from just before the clock started to
     /// just after it stopped.
@@ -143,10 +170,15 @@ pub struct Throttled {
 /// Values of one quantity over all looks. The unit is that of the field.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Spread {
+    /// Of all looks.
     pub mean: f64,
+    /// 5th percentile.
     pub p5: u64,
+    /// The median.
     pub p50: u64,
+    /// 95th percentile.
     pub p95: u64,
+    /// The largest.
     pub max: u64,
 }
 

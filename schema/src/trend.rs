@@ -15,10 +15,15 @@ pub const SCHEMA: &str = "trend.v1";
 pub struct Trend {
     /// Always `trend.v1`.
     pub schema: String,
+    /// Where.
     pub cell: Cell,
+    /// Its name.
     pub metric: String,
+    /// As pages write it.
     pub title: String,
+    /// Of values and levels.
     pub unit: Unit,
+    /// Which way.
     pub better: Better,
     /// Smallest step in percent that is called a change.
     pub floor_pct: f64,
@@ -26,17 +31,20 @@ pub struct Trend {
     pub points: Vec<Point>,
     /// They cover all points, one after the other.
     pub segments: Vec<Segment>,
+    /// In order.
     pub changes: Vec<Change>,
 }
 
 /// The launches of one release in one campaign.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Point {
+    /// Which.
     pub release: String,
     /// None for runs that belong to no campaign.
     pub campaign: Option<String>,
     /// Id of the first of its runs, which tells when it was planned.
     pub run: String,
+    /// How many.
     pub launches: usize,
     /// Median over the launches, in the metric's unit.
     pub value: f64,
@@ -61,9 +69,11 @@ pub struct Segment {
 pub struct Change {
     /// Index of the first point of the new level.
     pub point: usize,
+    /// The first at the new level.
     pub release: String,
     /// The release of the point before it.
     pub after: String,
+    /// New level over old, minus one, in percent.
     pub step_pct: f64,
     /// True where the new level is the worse one.
     pub worse: bool,

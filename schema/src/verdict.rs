@@ -8,8 +8,11 @@ use serde::{Deserialize, Serialize};
     Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 pub struct Cell {
+    /// The engine's id.
     pub engine: String,
+    /// The hardware's id.
     pub hardware: String,
+    /// The model's id.
     pub model: String,
     /// Configuration slug without its hash.
     pub config: String,
@@ -48,10 +51,13 @@ pub fn is_cell_pattern(pattern: &str) -> bool {
 /// One metric of one cell, baseline against candidate.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Verdict {
+    /// Where.
     pub cell: Cell,
+    /// Its name.
     pub metric: String,
     /// Mean over the runs of the baseline, in the metric's unit.
     pub baseline: Option<f64>,
+    /// The same of the candidate.
     pub candidate: Option<f64>,
     /// Pairs of launches behind the interval.
     pub pairs: u32,
@@ -76,7 +82,9 @@ pub struct Verdict {
     pub noise_pct: Option<f64>,
     /// Smallest effect that these pairs would have found with 80 % power.
     pub mde_pct: Option<f64>,
+    /// What is said.
     pub verdict: VerdictKind,
+    /// How far the judgement went.
     pub stage: Stage,
     /// True where the screen found a change; a confirmation bears it out or does not.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -94,16 +102,23 @@ impl Verdict {
     }
 }
 
+/// What is said of a metric of a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum VerdictKind {
+    /// Worse by the floor or more, and not by chance.
     Regressed,
+    /// Better by the floor or more, and not by chance.
     Improved,
     /// The 90 % interval lies inside the floor.
     Unchanged,
+    /// The launches cannot tell.
     Inconclusive,
+    /// The sides ran with other flags.
     ChangedConfig,
+    /// Requests failed that did not before.
     NewFailure,
+    /// Requests no longer fail.
     FixedFailure,
 }
 
@@ -113,6 +128,8 @@ pub enum VerdictKind {
 pub enum Stage {
     /// Effect and interval only; nothing is claimed from them.
     Estimate,
+    /// The first pairs, in every cell.
     Screen,
+    /// Fresh launches of a cell with a suspect.
     Confirm,
 }

@@ -9,11 +9,14 @@ use crate::scenario::{ScenarioError, positive};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Workload {
+    /// How requests are drawn.
     pub pack: Pack,
     /// File stem under `suite/datasets/`; none where the pack makes its own prompts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dataset: Option<String>,
+    /// How many.
     pub requests: u64,
+    /// With which the pack draws.
     pub seed: u64,
     /// Length of a prompt, or the bound or mean of it; behind its prefix where it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]

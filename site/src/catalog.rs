@@ -76,8 +76,11 @@ impl<'a> Run<'a> {
 /// What a page is about.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ReleaseKey {
+    /// The engine's id.
     pub engine: String,
+    /// Its version, such as `v0.9.2`.
     pub release: String,
+    /// The hardware's id.
     pub hardware: String,
 }
 
@@ -127,8 +130,10 @@ impl<'a> Cell<'a> {
 /// A registry that pages cannot be made from.
 #[derive(Debug, thiserror::Error)]
 pub enum CatalogError {
+    /// It cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// These rules of the registry do not hold.
     #[error("the registry is unsound:\n{}\n  hint: `cargo xtask check` judges all of it", lines(.0))]
     Unsound(Vec<Finding>),
 }
@@ -140,6 +145,7 @@ fn lines(findings: &[Finding]) -> String {
 /// Everything in a registry, in the order of pages.
 #[derive(Debug)]
 pub struct Catalog<'a> {
+    /// What it is a catalog of.
     pub registry: &'a Registry,
     /// In the order of their ids, which is that in which they were planned.
     pub runs: Vec<Run<'a>>,
@@ -350,4 +356,26 @@ pub fn records_sha256<'a>(hashes: impl Iterator<Item = &'a str>) -> String {
     hashes.sort_unstable();
     hashes.dedup();
     sha256_hex(hashes.join("\n").as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample;
+
+    #[test]
+    fn a_cell_never_mixes_whole_runs_with_partial_ones() {
+        let registry = sample::registry(sample::records());
+        let catalog = Catalog::of(&registry);
+        let runs: Vec<_> = catalog.runs.iter().collect();
+        let partial = |run: &&Run| run.record.status == Status::Partial;
+        let mut seen = 0;
+        for cell in cells(&runs) {
+            if cell.runs.iter().any(partial) {
+                seen += 1;
+                assert!(cell.counted().all(|run| run.usable), "{:?}", cell.key);
+            }
+        }
+        assert!(seen > 0, "the made-up registry has a partial run");
+    }
 }

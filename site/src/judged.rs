@@ -67,11 +67,6 @@ impl Judged {
         self.diffs.iter().find(|(pair, _)| pair.sides()[1] == *key)
     }
 
-    /// The comparisons that `key` is a side of.
-    pub fn about<'a>(&'a self, key: &'a ReleaseKey) -> impl Iterator<Item = &'a (Pair, Diff)> {
-        self.diffs.iter().filter(|(pair, _)| pair.sides().contains(key))
-    }
-
     /// Rows that say "worse", waived or not, of the comparisons that lead to the latest release of each
     /// engine on each hardware.
     pub fn open(&self) -> impl Iterator<Item = (&Pair, &Row)> {

@@ -1,16 +1,18 @@
 //! Records to views to pages: the results site, the committed Markdown pages, and the table for
 //! the terminal. Computes display only; medians, spreads and verdicts come from `registry`.
 //!
-//! In reading order: [`catalog`] groups the records, [`view`] turns them into display terms,
-//! `chart` draws, `judged` asks `registry` what it says, `contents` lists every page,
-//! [`template`] fills in `templates/`, and [`pages`], [`build`] and [`text`] put the results
-//! together.
+//! In reading order: `catalog` groups the records, `view` turns them into display terms, `chart`
+//! draws, `judged` asks `registry` what it says, `contents` lists every page, `template` fills in
+//! `templates/`, and [`pages`], [`document`], [`build`] and [`text`] put the results together, of a
+//! [`Catalog`] and, but for the text, by a [`Renderer`].
+
+#![warn(missing_docs)]
 
 pub mod asset;
 pub mod build;
-pub mod catalog;
+mod catalog;
 mod chart;
-pub mod compare;
+mod compare;
 mod contents;
 pub mod document;
 mod escape;
@@ -19,12 +21,15 @@ mod format;
 mod judged;
 mod link;
 mod order;
-pub mod outside;
+mod outside;
 pub mod pages;
 mod questions;
 #[doc(hidden)]
 pub mod sample;
 mod shields;
-pub mod template;
+mod template;
 pub mod text;
-pub mod view;
+mod view;
+
+pub use catalog::{Catalog, CatalogError, ReleaseKey, read};
+pub use template::{RenderError, Renderer};

@@ -5,14 +5,12 @@ mod preview;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 use registry::Registry;
 use schema::exit::Exit;
-use site::catalog::{Catalog, CatalogError, ReleaseKey};
-use site::template::{RenderError, Renderer};
-use site::view::release::ReleaseView;
-use site::{build, catalog, document, outside, pages, text};
+use site::{Catalog, CatalogError, ReleaseKey, RenderError, Renderer};
+use site::{build, document, pages, text};
 
 /// Renders a registry: pages are a pure function of its records.
 #[derive(Debug, Parser)]
@@ -145,7 +143,7 @@ fn run(command: &Command) -> Result<Exit> {
                 release: release.clone(),
                 hardware: hardware.clone(),
             };
-            print!("{}", table(&catalog, &key)?);
+            print!("{}", text::release(&catalog, &key)?);
         }
         Command::Check { source, part } => {
             let registry = read(source)?;
@@ -168,30 +166,11 @@ fn run(command: &Command) -> Result<Exit> {
 }
 
 fn read(source: &Source) -> Result<Registry> {
-    Ok(catalog::read(&borrowed(&source.roots()))?)
+    Ok(site::read(&borrowed(&source.roots()))?)
 }
 
 fn borrowed(roots: &[PathBuf]) -> Vec<&Path> {
     roots.iter().map(PathBuf::as_path).collect()
-}
-
-fn table(catalog: &Catalog, key: &ReleaseKey) -> Result<String> {
-    let releases = catalog.releases();
-    let Some(runs) = releases.get(key) else {
-        let known: Vec<String> = releases
-            .keys()
-            .map(|key| format!("{} {} on {}", key.engine, key.release, key.hardware))
-            .collect();
-        let known = if known.is_empty() { "nothing".to_owned() } else { known.join(", ") };
-        return Err(anyhow!(
-            "no runs of `{} {}` on `{}`\n  hint: the registry has {}",
-            key.engine,
-            key.release,
-            key.hardware,
-            outside::message(&known)
-        ));
-    };
-    Ok(text::release(&ReleaseView::new(key, runs, Vec::new())))
 }
 
 /// A template at fault is a bug, an unreadable disk is the environment, the rest is the input.

@@ -19,8 +19,10 @@ const README: &str = "README.md";
 /// Pages that could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum PagesError {
+    /// A template is at fault.
     #[error(transparent)]
     Render(#[from] RenderError),
+    /// The registry cannot be judged.
     #[error(transparent)]
     Judged(#[from] JudgedError),
 }

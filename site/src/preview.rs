@@ -14,8 +14,7 @@ use axum::http::{StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use site::asset::ASSETS;
-use site::catalog::{self, Catalog};
-use site::{build, template};
+use site::{Catalog, Renderer, build};
 use tokio::sync::watch;
 
 /// How often the sources are looked at.
@@ -107,11 +106,11 @@ impl Preview {
 
     fn make(&self) -> Result<()> {
         let roots: Vec<&Path> = self.roots.iter().map(PathBuf::as_path).collect();
-        let registry = catalog::read(&roots)?;
+        let registry = site::read(&roots)?;
         let templates = self.registry.join("templates");
         let renderer = match templates.is_dir() {
-            true => template::Renderer::of_folder(&templates)?,
-            false => template::Renderer::new()?,
+            true => Renderer::of_folder(&templates)?,
+            false => Renderer::new()?,
         };
         build::build(&Catalog::of(&registry), &roots, &renderer, &self.out)?;
         for (name, text) in ASSETS {

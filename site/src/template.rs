@@ -95,10 +95,13 @@ templates![
 #[derive(Debug, thiserror::Error)]
 #[error("`templates/{template}`, line {line}: {problem}{}", key_clause(key))]
 pub struct RenderError {
+    /// Its path below `templates/`.
     pub template: String,
+    /// From one.
     pub line: usize,
     /// The expression that failed, as it stands in the template.
     pub key: Option<String>,
+    /// What is wrong, in one sentence.
     pub problem: String,
     #[source]
     source: Error,

@@ -1,12 +1,37 @@
 //! The text table for the terminal: the third form of a release's view.
 
+use anyhow::{Result, anyhow};
+
+use crate::catalog::{Catalog, ReleaseKey};
+use crate::outside;
 use crate::view::figure::Figure;
 use crate::view::model::{Detail, ModelView};
 use crate::view::release::ReleaseView;
 
-/// `view` as plain text, ending in a line feed.
-#[must_use]
-pub fn release(view: &ReleaseView) -> String {
+/// The release `key` as plain text, ending in a line feed.
+///
+/// # Errors
+/// There are no runs of it.
+pub fn release(catalog: &Catalog, key: &ReleaseKey) -> Result<String> {
+    let releases = catalog.releases();
+    if let Some(runs) = releases.get(key) {
+        return Ok(text(&ReleaseView::new(key, runs, Vec::new())));
+    }
+    let known: Vec<String> = releases
+        .keys()
+        .map(|key| format!("{} {} on {}", key.engine, key.release, key.hardware))
+        .collect();
+    let known = if known.is_empty() { "nothing".to_owned() } else { known.join(", ") };
+    Err(anyhow!(
+        "no runs of `{} {}` on `{}`\n  hint: the registry has {}",
+        key.engine,
+        key.release,
+        key.hardware,
+        outside::message(&known)
+    ))
+}
+
+fn text(view: &ReleaseView) -> String {
     let mut out =
         format!("{} {} on {}\n{}\n", view.engine, view.release, view.hardware, view.extent);
     for notice in &view.notices {

@@ -9,9 +9,7 @@ use schema::kernel::{
     ProductBench,
 };
 use schema::run::RunRecord;
-use site::catalog::Catalog;
-use site::template::Renderer;
-use site::{document, sample};
+use site::{Catalog, Renderer, document, sample};
 
 /// Two engines in blocks of campaign 2: the machine is a little slower from block to block.
 fn in_turns(scenario: &str) -> Vec<RunRecord> {

@@ -2,6 +2,8 @@
 //! (`client`), what the times mean (`measure`), what is seen beside it (`telemetry`), and a
 //! scripted server to test all that (`emitter`).
 
+#![warn(missing_docs)]
+
 pub mod client;
 pub mod clock;
 pub mod command;

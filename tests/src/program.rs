@@ -36,7 +36,9 @@ pub fn system(name: &str) -> Option<PathBuf> {
 pub struct Ended {
     /// Exit code; none when a signal ended it.
     pub code: Option<i32>,
+    /// What it wrote there, as text.
     pub stdout: String,
+    /// What it wrote there, as text.
     pub stderr: String,
 }
 

@@ -36,6 +36,7 @@ impl Scripted {
         Self { server, folder }
     }
 
+    /// Where it listens, as `http://HOST:PORT`.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.server.url

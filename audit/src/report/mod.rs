@@ -34,6 +34,7 @@ pub struct Reading {
 pub struct Unread {
     /// Counted from 1.
     pub line: u64,
+    /// What was expected there, and what stands there.
     pub why: String,
 }
 

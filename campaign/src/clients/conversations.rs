@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use schema::random::SplitMix64;
 use serde_json::json;
 
 use crate::clients::desk::Desk;
@@ -66,7 +67,7 @@ fn file_of_conversations(dir: &Path) -> Result<PathBuf, Stop> {
 }
 
 fn write_conversations(mut out: impl Write, entries: u64) -> std::io::Result<()> {
-    let mut random = SplitMix(SEED);
+    let mut random = Draws(SplitMix64(SEED));
     for number in 0..entries {
         let turns = random.between(TURNS.0, TURNS.1);
         let turn = |at: u64| {
@@ -82,35 +83,26 @@ fn write_conversations(mut out: impl Write, entries: u64) -> std::io::Result<()>
     out.flush()
 }
 
-/// SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014).
-struct SplitMix(u64);
+/// What is drawn for an entry.
+struct Draws(SplitMix64);
 
-impl SplitMix {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
-    }
-
+impl Draws {
     fn between(&mut self, low: u64, high: u64) -> u64 {
-        low + self.next() % (high - low + 1)
+        low + self.0.draw() % (high - low + 1)
     }
 
     #[expect(
-        clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "a share below one, and a power of two below a thousand"
+        reason = "a power of two below a thousand"
     )]
     fn text(&mut self) -> String {
-        let share = (self.next() >> 11) as f64 / (1_u64 << 53) as f64;
-        let words = (WORDS_LOG2.0 + share * (WORDS_LOG2.1 - WORDS_LOG2.0)).exp2() as u64;
+        let words = (WORDS_LOG2.0 + self.0.share() * (WORDS_LOG2.1 - WORDS_LOG2.0)).exp2() as u64;
         let mut text = String::new();
         for word in 0..words {
             let syllables = self.between(1, 3);
             for _ in 0..syllables {
-                let at = usize::try_from(self.next() % SYLLABLES.len() as u64).unwrap_or(0);
+                let at = usize::try_from(self.0.draw() % SYLLABLES.len() as u64).unwrap_or(0);
                 text.push_str(SYLLABLES[at]);
             }
             text.push_str(if word % 12 == 11 { ".\n" } else { " " });

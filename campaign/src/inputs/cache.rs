@@ -49,11 +49,13 @@ pub struct Cache {
 }
 
 impl Cache {
+    /// The cache in the folder `dir`, which need not be there yet.
     #[must_use]
     pub fn new(dir: &Path) -> Self {
         Self { dir: dir.to_owned() }
     }
 
+    /// The folder.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir

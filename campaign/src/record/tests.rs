@@ -4,7 +4,8 @@ use std::path::Path;
 
 use audit::sample::Sample;
 use schema::measurement::Measurement;
-use schema::run::{FailureClass, Phase};
+use schema::run::{FailureClass, Gpu, Phase};
+use schema::telemetry::{GpuTelemetry, Telemetry};
 use serde_json::json;
 
 use super::*;
@@ -114,6 +115,25 @@ fn a_server_that_never_became_ready_leaves_reasons() {
 }
 
 #[test]
+fn gpus_that_worked_are_counted_and_not_guessed() {
+    let gpu = |worked| GpuTelemetry { worked, ..GpuTelemetry::default() };
+    let looked =
+        Telemetry { gpus: Some(vec![gpu(true), gpu(false), gpu(true)]), ..Telemetry::default() };
+    let used = |gpus: usize, telemetry: Option<Telemetry>| {
+        let (mut measurement, probe, _) = told();
+        measurement.telemetry = telemetry;
+        let (scenario, identity) = (scenario(), Identity::default());
+        let mut parts = parts(&scenario, &identity);
+        parts.hardware.0.gpu = Some(vec![Gpu::default(); gpus]);
+        let parts = Parts { measurement: Some(measurement), probe: Some(probe), ..parts };
+        assemble(parts).server.unwrap().parallel.map(|parallel| parallel.gpus_used)
+    };
+    assert_eq!(used(0, None), Some(Some(0)), "a machine without any");
+    assert_eq!(used(3, Some(looked)), Some(Some(2)));
+    assert_eq!(used(3, None), None, "nobody looked");
+}
+
+#[test]
 fn a_run_that_was_cut_short_keeps_what_was_measured() {
     let (mut measurement, probe, _) = told();
     measurement.validity.reasons.push("the client was busy".into());
@@ -165,12 +185,9 @@ fn a_reason_for_what_is_there_after_all_is_dropped() {
 #[test]
 fn memory_of_the_gpus_is_what_the_load_generator_saw() {
     let (mut measurement, probe, _) = told();
-    let gpu = schema::telemetry::GpuTelemetry {
-        worked: true,
-        memory_used_bytes_max: Some(70 << 30),
-        ..Default::default()
-    };
-    let telemetry = schema::run::Telemetry { gpus: Some(vec![gpu]), ..Default::default() };
+    let gpu =
+        GpuTelemetry { worked: true, memory_used_bytes_max: Some(70 << 30), ..Default::default() };
+    let telemetry = Telemetry { gpus: Some(vec![gpu]), ..Default::default() };
     measurement.telemetry = Some(telemetry);
     let (scenario, identity) = (scenario(), Identity::default());
     let record = assemble(Parts {

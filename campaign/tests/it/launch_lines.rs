@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use campaign::container::{Container, Runtime};
 use campaign::launch::{Asked, CommandLine, Filling, command_line, container_line, image_name};
-use campaign::plan::split_flags;
+use campaign::split_flags;
 use expect_test::expect;
 use schema::engine::{EngineFile, parse};
 

@@ -15,7 +15,9 @@ use super::judge::{Evidence, Judgement, judge};
 /// The pairs of a cell that are judged: those of the newest campaign that interleaved both.
 #[derive(Debug)]
 pub struct Pairs<'a> {
+    /// Its id.
     pub campaign: String,
+    /// Its blocks in that cell.
     pub blocks: Blocks<'a>,
     /// False where the sides were asked other requests, or ran with other flags.
     pub comparable: bool,
@@ -47,7 +49,9 @@ pub fn noise(cells: &[&Pairs<'_>], policy: &PolicyFile) -> Noise {
 /// A judgement, and the noise that it minded, in log units.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Judged {
+    /// What became of the metric.
     pub judgement: Judgement,
+    /// None where a release was not launched often enough to show any.
     pub noise: Option<f64>,
 }
 

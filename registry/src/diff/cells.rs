@@ -10,7 +10,9 @@ use schema::verdict::{Cell, Stage};
 /// The runs of both releases in one cell.
 #[derive(Debug, Default)]
 pub struct CellRuns<'a> {
+    /// Those of the release that is compared with.
     pub baseline: Side<'a>,
+    /// Those of the release that is judged.
     pub candidate: Side<'a>,
 }
 
@@ -129,13 +131,16 @@ fn side<'b, 'a>(cell: &'b mut CellRuns<'a>, baseline: bool) -> &'b mut Side<'a> 
 /// One interleaved block of a campaign: runs of both releases, launched side by side.
 #[derive(Debug, Clone, Default)]
 pub struct Block<'a> {
+    /// Those of the release that is compared with.
     pub baseline: Vec<&'a RunRecord>,
+    /// Those of the release that is judged.
     pub candidate: Vec<&'a RunRecord>,
 }
 
 /// The blocks of one campaign in one cell, in the order in which they were launched.
 #[derive(Debug, Clone, Default)]
 pub struct Blocks<'a> {
+    /// The first launches, in which every cell takes part.
     pub screen: Vec<Block<'a>>,
     /// Fresh launches after the screen, which confirm or refute what it found.
     pub confirm: Vec<Block<'a>>,

@@ -74,11 +74,15 @@ impl Fit {
 /// An effect in percent, candidate over baseline. `None` where the pairs are too few.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Estimate {
+    /// Blocks that it rests on.
     pub pairs: u32,
+    /// Geometric mean over the pairs.
     pub effect_pct: f64,
+    /// Of the policy's confidence, two-sided.
     pub interval_pct: Option<(f64, f64)>,
     /// Two-sided p of no effect.
     pub p: Option<f64>,
+    /// The smallest effect that as many pairs with this scatter could have told.
     pub mde_pct: Option<f64>,
     /// `None` where a side has fewer than two values.
     pub cliffs_delta: Option<f64>,

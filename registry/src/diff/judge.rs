@@ -27,7 +27,9 @@ pub struct Evidence {
 /// What became of it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Judgement {
+    /// What the verdict says.
     pub kind: VerdictKind,
+    /// How far the comparison got.
     pub stage: Stage,
     /// True where the screen found a change.
     pub suspected: bool,

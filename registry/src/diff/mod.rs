@@ -49,8 +49,17 @@ const FAILURES: &str = "requests_failed";
 /// A comparison that cannot be made.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum DiffError {
+    /// There is no run of a release.
     #[error("no run of release `{name}`{of}\nhint: the registry has {known}")]
-    UnknownRelease { name: String, of: String, known: String },
+    UnknownRelease {
+        /// As it was given.
+        name: String,
+        /// Of which engine and on which hardware, where that was asked for.
+        of: String,
+        /// Releases that the registry has, with commas between them.
+        known: String,
+    },
+    /// Both sides are one release.
     #[error("`{0}` is compared with itself")]
     Same(String),
 }
@@ -58,7 +67,9 @@ pub enum DiffError {
 /// Which cells are compared; nothing given means all of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
+    /// Those of this engine.
     pub engine: Option<String>,
+    /// Those on this hardware.
     pub hardware: Option<String>,
 }
 

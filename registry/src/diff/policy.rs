@@ -14,6 +14,7 @@ const ID: &str = "release";
 /// A policy and how it is quoted.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Standard {
+    /// Its numbers.
     pub file: PolicyFile,
     /// Its hash covers the floors of all metrics too.
     pub quoted: Policy,

@@ -16,7 +16,9 @@ use crate::store::{Registry, Stored};
 pub struct Retraction {
     /// Id of the event.
     pub event: String,
+    /// In the words of whoever retracted it.
     pub reason: String,
+    /// Id of the record that takes its place.
     pub replaced_by: Option<String>,
 }
 
@@ -35,6 +37,7 @@ impl Retraction {
 pub struct Epoch<'a> {
     /// Seconds since 1970: runs from here on are a series of their own.
     pub since_unix_s: i64,
+    /// What says so.
     pub event: &'a Event,
 }
 

@@ -11,26 +11,45 @@ use crate::store::Registry;
 /// An event that would say nothing, or not what was meant.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum EventError {
+    /// Nothing is called so.
     #[error(
         "nothing has an id that begins with `{0}`\nhint: `redline-results list` shows runs; a folder below results/ ends in `/`"
     )]
     NoTarget(String),
+    /// The beginning of an id fits several.
     #[error("{count} ids begin with `{start}`\nhint: give more of it")]
-    Several { start: String, count: usize },
+    Several {
+        /// As it was given.
+        start: String,
+        /// How many.
+        count: usize,
+    },
+    /// No run lies in a folder.
     #[error("no run lies below `{0}`\nhint: name a folder as `runs/redline/v0.9.1/`")]
     EmptyFolder(String),
+    /// A text names no cell.
     #[error(
         "`{0}` is not a cell\nhint: write `ENGINE/HARDWARE/MODEL/CONFIG/SCENARIO@REV`, with `*` for any"
     )]
     NotACell(String),
+    /// A cell holds no run.
     #[error("no run is in a cell `{0}`\nhint: `redline-results list` shows the parts of each cell")]
     NoCell(String),
+    /// No metric is called so, or it does not gate.
     #[error("no metric `{name}`\nhint: the gated ones are {gated}")]
-    NoMetric { name: String, gated: String },
+    NoMetric {
+        /// As it was given.
+        name: String,
+        /// Names of those that gate, with commas between them.
+        gated: String,
+    },
+    /// A text is no day and no time.
     #[error("`{0}` is not a time\nhint: write `2026-01-31` or `2026-01-31T12:00:00Z`, in UTC")]
     NotATime(String),
+    /// A waiver would be over before it began.
     #[error("`{0}` is past\nhint: a waiver lasts until a day to come")]
     Past(String),
+    /// What is said lacks what its kind needs.
     #[error("the event is not sound: {0}")]
     Unsound(String),
 }
@@ -38,14 +57,21 @@ pub enum EventError {
 /// What a user says about records; ids may be given by their beginnings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Draft {
+    /// Ids, or folders below `results/`, of what it is about.
     pub targets: Vec<String>,
+    /// Why, for whoever reads it later.
     pub reason: String,
+    /// Where that can be seen: addresses or files.
     pub evidence: Vec<String>,
+    /// Id of the record that takes the place of what is retracted.
     pub replaced_by: Option<String>,
     /// Day or time at which a waiver ends.
     pub until: Option<String>,
+    /// The cells that a waiver or an epoch is of, as a pattern.
     pub cell: Option<String>,
+    /// The metric that a waiver is of.
     pub metric: Option<String>,
+    /// The release that a waiver is of.
     pub release: Option<String>,
     /// Day or time at which an epoch begins.
     pub since: Option<String>,

@@ -18,19 +18,28 @@ use crate::store::{Registry, Stored};
 /// What the cells of a column are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CellKind {
+    /// Words.
     Text,
+    /// Yes or no.
     Flag,
+    /// A whole number from zero.
     Integer,
+    /// Any number.
     Number,
 }
 
 /// A cell. One that is missing has its reason in the record.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Cell {
+    /// The record does not know.
     Missing,
+    /// Words.
     Text(String),
+    /// Yes or no.
     Flag(bool),
+    /// A whole number.
     Integer(u32),
+    /// Any number, in the unit that the column's name ends in.
     Number(f64),
 }
 

@@ -9,6 +9,7 @@ use schema::run::RunRecord;
 /// Hardware that an importer states, since pages do not show theirs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
+    /// The hardware's id.
     pub hardware: String,
     /// What the claim rests on.
     pub evidence: String,
@@ -19,18 +20,27 @@ pub struct Claim {
 pub struct Imported {
     /// Paths below `results/` and their records, in the order of the file.
     pub records: Vec<(PathBuf, RunRecord)>,
+    /// What looks like a result and cannot be read.
     pub unread: Vec<Unread>,
 }
 
 /// An import that has no place in a registry.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ImportError {
+    /// The source cannot be a folder's name.
     #[error("`{0}` cannot be the name of a source: lower-case letters, digits, `-`, `_` and `.`")]
     Source(String),
+    /// The hardware cannot be a part of a path.
     #[error("`{0}` cannot be the id of a hardware: lower-case letters, digits, `-` and `.`")]
     Hardware(String),
+    /// A figure is not a number.
     #[error("a record of `{file}` has no JSON form: {why}")]
-    Seal { file: String, why: String },
+    Seal {
+        /// As it was given.
+        file: String,
+        /// In words.
+        why: String,
+    },
 }
 
 /// Reads the results in `text`. `file` is its name without folders, `source` the folder that they

@@ -23,15 +23,20 @@ pub enum Found {
     Dropped,
     /// Its launches differ too much to say.
     Undecided,
+    /// One of its launches has no figure.
     Failed(Failure),
     /// The median of a bounded metric under a profile.
     OutOfBounds {
+        /// Name of the metric that is bounded.
         metric: String,
+        /// Id of the scenario.
         profile: String,
+        /// In the metric's unit.
         median: f64,
     },
     /// Nothing was launched, or nothing to compare it with was measured.
     NotExplored {
+        /// In words.
         reason: String,
     },
 }
@@ -39,12 +44,15 @@ pub enum Found {
 /// A line of a lab: a candidate in a stage.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
+    /// The stage.
     pub stage: LabStage,
+    /// The candidate.
     pub candidate: Candidate,
     /// Over all profiles, against the first candidate of its rounds.
     pub effect: Option<Effect>,
     /// Under each profile.
     pub profiles: Vec<Option<Effect>>,
+    /// What is said of it.
     #[serde(flatten)]
     pub found: Found,
 }

@@ -31,10 +31,12 @@ pub struct Conclusion {
 /// A candidate on fresh launches.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Confirmed {
+    /// What is said of it there.
     #[serde(flatten)]
     pub row: Row,
     /// One-sided p of no gain, adjusted by Holm.
     pub p_adjusted: f64,
+    /// Its gain is no less than the floor, and not by chance.
     pub is_gain: bool,
 }
 
@@ -45,7 +47,9 @@ pub struct Confirmed {
      hint: allow {least}, or leave out options or profiles"
 )]
 pub struct LabTooSmall {
+    /// Launches that are allowed.
     pub runs_max: u32,
+    /// Launches that would do.
     pub least: u32,
 }
 

@@ -9,15 +9,19 @@ use serde::Serialize;
 pub enum Launch {
     /// The objective's metric, above zero, and those that the objective bounds.
     Measured {
+        /// In the metric's unit.
         value: f64,
+        /// Names of metrics to their figures, in their units.
         bounded: BTreeMap<String, f64>,
     },
+    /// It has none.
     Failed(Failure),
 }
 
 /// Why a launch has no figure that stands beside others.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Failure {
+    /// In words.
     pub reason: String,
     /// Share of the requests that were answered.
     pub survived: Option<f64>,

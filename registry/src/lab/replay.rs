@@ -17,12 +17,14 @@ use super::outcome::{Failure, Launch, Outcomes};
 pub enum Next {
     /// Launches are missing.
     Round(Round),
+    /// Nothing is missing.
     Conclusion(Conclusion),
 }
 
 /// A lab's records, replayed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Replay {
+    /// What is to be launched, or what was found.
     pub next: Next,
     /// By stage and candidate, in the order in which they were asked for.
     pub launches: Vec<Launches>,
@@ -31,7 +33,9 @@ pub struct Replay {
 /// The launches of a candidate in a stage.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Launches {
+    /// The stage.
     pub stage: LabStage,
+    /// The candidate.
     pub candidate: Candidate,
     /// Ids of their records under each profile, repeat by repeat.
     pub runs: Vec<Vec<String>>,

@@ -15,9 +15,11 @@ pub struct Score {
 /// An effect in percent with its two-sided interval.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct Effect {
+    /// Launches of each side that it rests on.
     pub pairs: usize,
     /// Above zero where the candidate is better.
     pub gain_pct: f64,
+    /// Of the policy's confidence.
     pub interval_pct: (f64, f64),
 }
 

@@ -31,40 +31,59 @@ const RENDERED: &str = "Render the pages anew\n\nThey show the records of both s
 /// Two histories that were not brought together.
 #[derive(Debug, thiserror::Error)]
 pub enum SyncError {
+    /// Somebody's work lies in the way.
     #[error(
         "`{0}` has changes that are not committed\nhint: commit or stash them, then sync again"
     )]
     Changes(String),
+    /// A commit that would have to be moved is not of records alone.
     #[error(
         "commit {commit} is only here and changes `{path}`, and only records are moved\nhint: bring it there yourself, such as by `git pull --rebase`, then sync again"
     )]
-    Foreign { commit: String, path: String },
+    Foreign {
+        /// Its hash, shortened.
+        commit: String,
+        /// A path that it changes.
+        path: String,
+    },
+    /// A commit that would have to be moved is a merge.
     #[error(
         "commit {0} is only here and joins two histories\nhint: bring it there yourself, such as by `git pull --rebase`, then sync again"
     )]
     Merge(String),
+    /// The histories begin apart.
     #[error(
         "this branch and `{0}` have no commit in common\nhint: clone the registry and record there"
     )]
     Unrelated(String),
+    /// Storage rules are broken there; these.
     #[error("{} of the remote's records are unsound, nothing was taken", _0.len())]
     Unsound(Vec<Finding>),
+    /// Others were quicker, time and again.
     #[error("others pushed to `{0}` each time\nhint: sync again")]
     Outrun(String),
+    /// The remote cannot be reached.
     #[error(transparent)]
     Network(#[from] NetworkError),
+    /// The pages cannot be rendered.
     #[error(transparent)]
     Render(#[from] RenderError),
+    /// What came in cannot be laid down.
     #[error(transparent)]
     Record(#[from] RecordError),
+    /// The repository cannot take a commit.
     #[error(transparent)]
     Repository(#[from] RepositoryError),
+    /// Another command is recording.
     #[error(transparent)]
     Lock(#[from] LockError),
+    /// A folder cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// There is no place for the pages while they are made.
     #[error("cannot make a folder for the pages")]
     Folder(#[source] std::io::Error),
+    /// `libgit2` failed.
     #[error("git failed")]
     Git(#[from] git2::Error),
 }
@@ -87,6 +106,7 @@ impl SyncError {
 /// What a sync did.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Synced {
+    /// The branch that was checked out.
     pub branch: String,
     /// The commit at which both stand.
     pub commit: Option<String>,
@@ -96,7 +116,9 @@ pub struct Synced {
     pub commits_moved: usize,
     /// Pages that were not what the records render.
     pub pages_rendered: usize,
+    /// The remote took something.
     pub pushed: bool,
+    /// What whoever synced should know.
     pub notes: Vec<String>,
 }
 
@@ -109,6 +131,7 @@ pub struct Means<'a> {
     pub remote: &'a str,
     /// Folder with the program that renders pages.
     pub tools: &'a Path,
+    /// Who commits when.
     pub clock: Clock,
 }
 

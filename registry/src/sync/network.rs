@@ -11,10 +11,20 @@ const FETCHED: &str = "refs/redline/fetched";
 /// A remote that cannot be reached, or does not take what is pushed.
 #[derive(Debug, thiserror::Error)]
 pub enum NetworkError {
+    /// `git` cannot be started.
     #[error("cannot start `git`\nhint: sync uses the git program for the network")]
     Start(#[source] std::io::Error),
+    /// `git` failed.
     #[error("`git {verb}` of `{remote}` failed: {said}")]
-    Failed { verb: &'static str, remote: String, said: String },
+    Failed {
+        /// What it was asked for.
+        verb: &'static str,
+        /// Of whom.
+        remote: String,
+        /// What it wrote to standard error.
+        said: String,
+    },
+    /// The fetched branch is not there, or no commit.
     #[error("what was fetched from `{0}` cannot be read")]
     Fetched(String, #[source] git2::Error),
 }

@@ -25,18 +25,28 @@ use crate::summary;
 /// A trend that cannot be shown.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum TrendError {
+    /// No metric is called so.
     #[error("no metric is called `{name}`\nhint: there are {known}")]
-    Metric { name: String, known: String },
+    Metric {
+        /// As it was given.
+        name: String,
+        /// Names that are, with commas between them.
+        known: String,
+    },
 }
 
 /// Which series are shown; nothing given means all cells and all metrics that gate.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
+    /// The engine's id.
     pub engine: Option<String>,
+    /// The hardware's id.
     pub hardware: Option<String>,
+    /// The model's id.
     pub model: Option<String>,
     /// `id`, or `id@rev`.
     pub scenario: Option<String>,
+    /// Name of the metric.
     pub metric: Option<String>,
 }
 

@@ -69,7 +69,7 @@ fn a_spoilt_record_never_passes_for_another() {
     let said = meaning(text.as_bytes());
     let mut caught = 0;
     for seed in 0..4_000 {
-        let mut chance = Random(seed);
+        let mut chance = Random::new(seed);
         let mut bytes = text.as_bytes().to_vec();
         for _ in 0..=chance.below(3) {
             bytes = spoil(&bytes, &mut chance);
@@ -97,7 +97,7 @@ fn a_spoilt_event_is_an_answer() {
     );
     assert_eq!(breaches(&path, text.as_bytes()), []);
     for seed in 0..2_000 {
-        let mut chance = Random(seed);
+        let mut chance = Random::new(seed);
         let bytes = spoil(text.as_bytes(), &mut chance);
         // Any answer will do; a crash will not.
         let _ = breaches(&path, &bytes);

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 
-use audit::sample::{Sample, campaign_id, reseal};
+use audit::sample::{LAB, Sample, campaign_id, reseal};
 use expect_test::expect;
 use registry::diff::policy;
 use registry::lab::{Conclusion, Failure, Found, Launch, Outcomes, explore, runs_min};
@@ -80,7 +80,7 @@ impl Machine {
 }
 
 fn simulated(lab: &LabFile, seed: u64, runs_max: u32) -> Conclusion {
-    let mut machine = Machine { random: Random(seed), drift: 0.0 };
+    let mut machine = Machine { random: Random::new(seed), drift: 0.0 };
     let measure = |round: &Round| Ok::<_, Infallible>(machine.round(lab, round));
     let Ok(found) = explore(lab, &policy::standard().file, runs_max, measure);
     found
@@ -146,7 +146,7 @@ fn the_same_outcomes_give_the_same_conclusion() {
 #[test]
 fn a_failed_option_is_a_row_with_its_reason_and_never_recommended() {
     let lab = lab(&[10, 3], "staged");
-    let mut machine = Machine { random: Random(1), drift: 0.0 };
+    let mut machine = Machine { random: Random::new(1), drift: 0.0 };
     let measure = |round: &Round| {
         let mut found = machine.round(&lab, round);
         for (candidate, outcomes) in round.candidates.iter().zip(&mut found) {
@@ -171,7 +171,7 @@ fn a_failed_option_is_a_row_with_its_reason_and_never_recommended() {
 fn bounded(of: fn(&Candidate) -> f64) -> Conclusion {
     let mut lab = lab(&[10, 3], "staged");
     lab.objective.bounds.insert("ttft_us_p99".to_owned(), 1e6);
-    let mut machine = Machine { random: Random(1), drift: 0.0 };
+    let mut machine = Machine { random: Random::new(1), drift: 0.0 };
     let measure = |round: &Round| {
         let mut found = machine.round(&lab, round);
         for (candidate, outcomes) in round.candidates.iter().zip(&mut found) {
@@ -300,27 +300,6 @@ fn the_lab_of_a_published_page_has_every_configuration_of_it_word_by_word() {
     assert_eq!(backend_parameters(&std::fs::read_to_string(page).unwrap()), published);
 }
 
-const LAB: &str = r#"question = "Which?"
-rev = 1
-target = "cpu"
-model = "smollm2-135m-instruct-q4_1"
-profiles = ["lab-sharegpt-lite", "lab-throughput-lite"]
-objective = { metric = "total_tokens_per_s" }
-engines = [{ id = "redline", version = "v0.9.2", flags = ["--threads", "2"] }]
-combine = "staged"
-budget = { runs = 200 }
-
-[[axes]]
-name = "batch"
-engine = "redline"
-options = [{ name = "4", flags = ["--max-batch-size", "4"] }]
-
-[[axes]]
-name = "kv"
-engine = "redline"
-options = [{ name = "f16", flags = ["--kv-dtype", "f16"] }, { name = "fp8", flags = ["--kv-dtype=fp8"] }]
-"#;
-
 /// The records of a round on an engine that a batch of 4 makes slower, keys of 16 bits faster, and
 /// keys of 8 bits unable to start.
 fn launched(round: &Round, serial: &mut u64) -> Vec<RunRecord> {
@@ -400,7 +379,7 @@ fn a_lab_is_asked_for_its_next_round_until_it_concludes() {
 #[test]
 fn a_lab_that_cannot_be_answered_is_refused_with_what_to_do() {
     let scratch = Scratch::new();
-    scratch.write("small.toml", &LAB.replace("runs = 200", "runs = 20"));
+    scratch.write("small.toml", &LAB.replace("runs = 400", "runs = 20"));
     scratch.write("other.toml", &LAB.replace("total_tokens_per_s", "speed"));
     for (name, code, error) in [
         (

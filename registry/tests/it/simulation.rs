@@ -11,6 +11,7 @@ use registry::diff::estimate::noise;
 use registry::diff::judge::{Evidence, judge};
 use registry::diff::policy;
 use schema::policy::PolicyFile;
+use schema::random::SplitMix64;
 use schema::verdict::VerdictKind;
 
 /// Cells and metrics of a release that gate.
@@ -21,23 +22,20 @@ const FLOOR: f64 = 0.02;
 /// that adds up; between neighbours it is small.
 const DRIFT: f64 = 0.002;
 
-/// SplitMix64 (Steele, Lea and Flood, 2014), and normal numbers by Box and Muller's method.
-pub struct Random(pub u64);
+/// Numbers from a seed, normal ones by Box and Muller's method.
+pub struct Random(SplitMix64);
 
 impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
+    pub fn new(seed: u64) -> Self {
+        Self(SplitMix64(seed))
     }
 
     pub fn below(&mut self, end: usize) -> usize {
-        usize::try_from(self.next() % end.max(1) as u64).unwrap()
+        usize::try_from(self.0.draw() % end.max(1) as u64).unwrap()
     }
 
     pub fn uniform(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+        self.0.share()
     }
 
     pub fn normal(&mut self) -> f64 {
@@ -116,7 +114,7 @@ fn a_release_that_changed_nothing_is_rarely_called_worse() {
     let cvs = [0.01, 0.02, 0.03, 0.04];
     let truths: Vec<Truth> =
         cvs.iter().cycle().take(CELLS).map(|cv| Truth { cv: *cv, harm: 0.0 }).collect();
-    let mut random = Random(20_260_101);
+    let mut random = Random::new(20_260_101);
     let count = (0..2_000).filter(|_| campaign(&mut random, &truths, &policy).0 > 0).count();
     let false_alarms = share(count, 2_000);
     println!("false alarms: {false_alarms}");
@@ -129,7 +127,7 @@ fn a_cell_that_got_slower_is_found_among_all_the_others() {
     for (cv, slower, at_least) in [(0.02, 0.05, 0.80), (0.01, 0.03, 0.90)] {
         let mut truths = vec![Truth { cv, harm: 0.0 }; CELLS];
         truths[0].harm = -f64::ln_1p(-slower);
-        let mut random = Random(7);
+        let mut random = Random::new(7);
         let found = (0..600).filter(|_| campaign(&mut random, &truths, &policy).1).count();
         let power = share(found, 600);
         println!("-{slower} at {cv}: {power}");

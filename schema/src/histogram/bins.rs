@@ -16,7 +16,9 @@ const COUNT_BYTES_MAX: usize = 9;
 pub struct Bin {
     /// Lowest and highest value, both in it.
     pub low: u64,
+    /// The largest value that counts as in it.
     pub high: u64,
+    /// How many there are.
     pub count: u64,
 }
 

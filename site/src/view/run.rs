@@ -68,15 +68,12 @@ pub struct MetricLine {
     pub stored: String,
 }
 
-/// One latency: mean, deviation, percentiles.
+/// One latency: mean, standard deviation, p50, p90, p95, p99 and greatest, in this order.
 #[derive(Debug, Clone, Serialize)]
 pub struct LatencyLine {
     pub name: String,
     pub figures: Vec<Figure>,
 }
-
-/// The statistics of a [`LatencyLine`], in its order.
-pub const STATISTICS: [&str; 7] = ["mean", "std", "p50", "p90", "p95", "p99", "max"];
 
 /// One rule's finding.
 #[derive(Debug, Clone, Serialize)]

@@ -1,53 +1,28 @@
 //! What the page of a lab promises: the conclusion comes first and is the registry's, failures are
 //! reasons and no numbers, and without whole runs there is no conclusion.
 
-use audit::sample::Sample;
+use audit::sample::{LAB, Sample};
 use registry::Registry;
 use registry::store::Retraction;
-use schema::lab::{Candidate, LabFile};
-use site::catalog::Catalog;
-use site::pages;
+use schema::lab::{Axis, Candidate, LabEngine, LabFile, LabOption};
 use site::sample::lab::{Fate, lab};
 use site::sample::registry;
-use site::template::Renderer;
+use site::{Catalog, Renderer, pages};
 
 use super::{assert_whole, built, built_from, own};
 
 /// More than any of these labs wants.
 const PLENTY: u32 = 10_000;
 
-const FILE: &str = r#"
-question = "Which options are worth it?"
-rev = 1
-target = "cpu"
-model = "smollm2-135m-instruct-q4_1"
-profiles = ["lab-sharegpt-lite", "lab-throughput-lite"]
-objective = { metric = "total_tokens_per_s" }
-combine = "staged"
-budget = { runs = 400 }
-engines = [
-  { id = "redline", version = "v0.9.2", flags = ["--threads", "2"] },
-  { id = "other", version = "v2.0.0" },
-]
-
-[[axes]]
-name = "batch"
-engine = "redline"
-options = [{ name = "4", flags = ["--max-batch-size", "4"] }]
-
-[[axes]]
-name = "kv"
-engine = "redline"
-options = [{ name = "f16", flags = ["--kv-dtype", "f16"] }, { name = "fp8", flags = ["--kv-dtype=fp8"] }]
-
-[[axes]]
-name = "mode"
-engine = "redline"
-options = [{ name = "fast", flags = ["--fast"] }]
-"#;
-
+/// The made-up lab, with another engine and one more axis.
 fn file() -> LabFile {
-    schema::lab::parse(FILE).expect("a lab")
+    let mut file = schema::lab::parse(LAB).expect("a lab");
+    let (id, version) = ("other".to_owned(), "v2.0.0".to_owned());
+    file.engines.push(LabEngine { id, version, flags: Vec::new() });
+    let fast = LabOption { name: "fast".to_owned(), flags: vec!["--fast".to_owned()] };
+    let (name, engine) = ("mode".to_owned(), "redline".to_owned());
+    file.axes.push(Axis { name, engine, options: vec![fast] });
+    file
 }
 
 fn has(candidate: &Candidate, axis: &str, option: &str) -> bool {
@@ -262,11 +237,11 @@ fn a_large_lab_with_hostile_names_is_cut_into_whole_pages() {
     file.profiles.extend(["lab-long-context-lite", "lab-generation-heavy-lite"].map(str::to_owned));
     file.axes.clear();
     for axis in 0..48 {
-        let option = |option| schema::lab::LabOption {
+        let option = |option| LabOption {
             name: format!("{option}"),
             flags: vec![format!("--flag-{axis}={attack}{option}")],
         };
-        file.axes.push(schema::lab::Axis {
+        file.axes.push(Axis {
             name: format!("axis-{axis}"),
             engine: "redline".into(),
             options: vec![option(axis)],

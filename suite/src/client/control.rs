@@ -51,10 +51,20 @@ impl fmt::Debug for Key {
 /// A file without a usable key.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
+    /// It cannot be read.
     #[error("cannot read key file `{path}`")]
-    Read { path: PathBuf, source: std::io::Error },
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// It holds something else.
     #[error("key file `{path}` must hold one line of visible ASCII characters")]
-    Text { path: PathBuf },
+    Text {
+        /// The file.
+        path: PathBuf,
+    },
 }
 
 impl Key {
@@ -86,19 +96,44 @@ impl Key {
 /// A question without an answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
+    /// The address is none.
     #[error(
         "`{url}` is not the address of a server\nhint: give it as `http://HOST:PORT` or \
          `https://HOST:PORT`"
     )]
-    Url { url: String },
+    Url {
+        /// As it was given.
+        url: String,
+    },
+    /// The connection cannot be secured.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// Nobody answers.
     #[error("no server answers at `{url}`: {message}")]
-    Unreachable { url: String, message: String },
+    Unreachable {
+        /// Where.
+        url: String,
+        /// Why, in words.
+        message: String,
+    },
+    /// The server answers that it will not.
     #[error("`{route}` answered {status}: {body}")]
-    Status { route: String, status: u16, body: String },
+    Status {
+        /// What was asked.
+        route: String,
+        /// Of HTTP.
+        status: u16,
+        /// What it says.
+        body: String,
+    },
+    /// The answer is not JSON.
     #[error("`{route}` did not answer with JSON")]
-    Json { route: String, source: serde_json::Error },
+    Json {
+        /// What was asked.
+        route: String,
+        /// The cause.
+        source: serde_json::Error,
+    },
 }
 
 impl Server {

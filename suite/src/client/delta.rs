@@ -13,6 +13,7 @@ use super::scan::scan;
 pub enum Event<'a> {
     /// The answer is complete: `[DONE]`, or what the dialect has for it.
     Done,
+    /// A piece, after which more may come.
     Chunk(Chunk<'a>),
     /// A piece after which nothing comes.
     Last(Chunk<'a>),
@@ -33,17 +34,22 @@ pub struct Chunk<'a> {
     pub tool_call: Option<String>,
     /// Output ids, where the engine gives them.
     pub ids: Option<Vec<u32>>,
+    /// Why the answer ends, in the server's words.
     pub finish_reason: Option<Cow<'a, str>>,
     /// False for the trailing chunk that only carries usage.
     pub has_choice: bool,
+    /// The server's count, where this piece has one.
     pub usage: Option<Usage>,
 }
 
 /// The server's own count, of the request so far or of the whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
+    /// Of the prompt.
     pub prompt_tokens: u64,
+    /// Of the answer, those of reasoning among them.
     pub completion_tokens: u64,
+    /// Of the prompt, those that the prefix cache had; none where the server does not tell.
     pub cached_tokens: Option<u64>,
 }
 

@@ -3,25 +3,25 @@
 //! `measure`'s.
 
 mod alarm;
-pub mod blocking;
-pub mod connection;
+pub(crate) mod blocking;
+mod connection;
 pub mod control;
 pub mod delta;
 mod dialect;
 pub mod drive;
-pub mod first_answer;
-pub mod http;
+pub(crate) mod first_answer;
+mod http;
 pub mod limits;
-pub mod load;
+mod load;
 mod looks;
 mod orders;
 pub mod payload;
-pub mod probe;
-pub mod props;
+pub(crate) mod probe;
+mod props;
 pub mod sample;
 mod scan;
-pub mod schedule;
-pub mod sse;
+mod schedule;
+mod sse;
 pub mod stamp;
 pub mod stream;
 #[cfg(feature = "tls")]

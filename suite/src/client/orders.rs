@@ -20,30 +20,40 @@ pub(super) const AHEAD: usize = 64;
 /// How a list of payloads is sent.
 #[derive(Debug)]
 pub struct Orders<'a> {
+    /// Where the server listens.
     pub address: SocketAddr,
     /// How connections are secured, where they are.
     pub tls: Option<&'a Tls>,
+    /// What is sent, in this order.
     pub payloads: &'a [Payload],
     /// What their answers are written in.
     pub dialect: Dialect,
+    /// When each is sent.
     pub arrival: &'a Arrival,
+    /// Whether connections are kept from one request to the next.
     pub connections: Connections,
     /// Longest time without any event while requests are open.
     pub no_progress_ns: u64,
     /// Set from outside to stop.
     pub stop: &'a AtomicBool,
+    /// Ask the kernel when bytes arrive; else the times are this program's own.
     pub kernel_timestamps: bool,
 }
 
 /// Where a run stands, for whoever shows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
+    /// Requests of the run.
     pub planned: u64,
+    /// Requests that are over, answered or not.
     pub done: u64,
+    /// Of those, the ones without an answer.
     pub failed: u64,
     /// Requests that are sent and not answered yet.
     pub in_flight: u64,
+    /// Output tokens so far, as far as the server tells, else one a chunk.
     pub tokens: u64,
+    /// Since the clock started.
     pub elapsed_ns: u64,
 }
 
@@ -54,6 +64,7 @@ pub struct Driven {
     pub samples: Vec<Sample>,
     /// When the clock started.
     pub start_ns: u64,
+    /// What the work cost this program.
     pub load: ClientLoad,
     /// No event came for longer than the limit.
     pub hung: bool,
@@ -71,25 +82,54 @@ impl Driven {
 /// A run that could not be made at all.
 #[derive(Debug, thiserror::Error)]
 pub enum DriveError {
+    /// The system allows fewer open files.
     #[error(
         "{needed} open files are needed and {limit} allowed\nhint: raise the limit (`ulimit -n`)"
     )]
-    Files { needed: u64, limit: u64 },
+    Files {
+        /// One for each connection, and a few.
+        needed: u64,
+        /// Allowed.
+        limit: u64,
+    },
+    /// The system has fewer ports than connections will hold at one time.
     #[error(
         "{needed} ports are needed at one time to connect to `{address}` from, and {limit} are \
          free; {held} more are held by other connections to it, open or ended\nhint: widen \
          net.ipv4.ip_local_port_range, send fewer at once (`concurrency_max`), or keep \
          connections (`connections = \"warm\"`)"
     )]
-    Ports { address: SocketAddr, needed: u64, limit: u64, held: u64 },
+    Ports {
+        /// Of the server.
+        address: SocketAddr,
+        /// At one time.
+        needed: u64,
+        /// Free.
+        limit: u64,
+        /// Held by others.
+        held: u64,
+    },
+    /// The run used up the ports.
     #[error(
         "no port is left to connect to `{address}` from: an ended connection holds its port for \
          {held_s} s\nhint: widen net.ipv4.ip_local_port_range, send fewer requests a second, or \
          keep connections (`connections = \"warm\"`)"
     )]
-    NoPort { address: SocketAddr, held_s: u64 },
+    NoPort {
+        /// Of the server.
+        address: SocketAddr,
+        /// Seconds for which the system holds the port of an ended connection.
+        held_s: u64,
+    },
+    /// A call of the system failed.
     #[error("the system refuses {what}")]
-    System { what: &'static str, source: Errno },
+    System {
+        /// What it was to do.
+        what: &'static str,
+        /// The cause.
+        source: Errno,
+    },
+    /// Somebody wanted an end.
     #[error("interrupted")]
     Interrupted,
 }

@@ -16,6 +16,7 @@ pub struct Endpoint {
     pub path: String,
     /// The model's name as the server knows it.
     pub model: String,
+    /// What is sent to be let in.
     pub key: Option<Key>,
 }
 

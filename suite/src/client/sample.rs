@@ -35,12 +35,15 @@ pub struct Sample {
     pub end_ns: u64,
     /// Output ids, where the engine gave them.
     pub ids: Vec<u32>,
+    /// The answer, with any reasoning before it.
     pub text: String,
     /// The server's last count.
     pub usage: Option<Usage>,
     /// The server counted in every chunk that carried a token.
     pub usage_per_chunk: bool,
+    /// Why the answer ended, in the server's words.
     pub finish_reason: Option<String>,
+    /// Why there is no whole answer; none where there is one.
     pub failure: Option<RequestFailure>,
 }
 
@@ -53,6 +56,7 @@ pub struct ChunkStamp {
     pub lag_ns: u32,
     /// Tokens in it, where ids or usage tell.
     pub tokens: Option<u32>,
+    /// Bytes of text in it, in UTF-8.
     pub text_bytes: u32,
 }
 
@@ -61,6 +65,7 @@ pub struct ChunkStamp {
 pub struct TtftParts {
     /// Behind the cap on concurrency.
     pub queue_ns: u64,
+    /// From the scheduled send to the client's taking the request up, less the wait for the cap.
     pub schedule_lag_ns: u64,
     /// For a connection, where none was open; without the handshake of TLS.
     pub connect_ns: u64,
@@ -77,7 +82,9 @@ pub struct TtftParts {
 /// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestFailure {
+    /// Its class.
     pub kind: FailureKind,
+    /// What was seen, in words.
     pub message: String,
 }
 

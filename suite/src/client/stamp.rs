@@ -25,6 +25,7 @@ const ADJACENT_NS: u64 = 5_000;
 pub struct Read {
     /// Zero at the end of the connection.
     pub bytes: usize,
+    /// When they came.
     pub moment: Moment,
     /// From the kernel's stamp to this program, where there is a credible stamp.
     pub kernel_to_user_ns: Option<u64>,

@@ -16,6 +16,7 @@ const DOCUMENT_MAX: usize = 16 << 10;
 /// An answer under way.
 #[derive(Debug)]
 pub struct Stream {
+    /// What is known of it so far.
     pub sample: Sample,
     decoder: ResponseDecoder,
     reader: EventReader,
@@ -39,9 +40,11 @@ pub struct Brought {
 /// Where an answer stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
+    /// More is to come.
     Open,
     /// The last event came, such as `[DONE]`; the body's own end has not yet.
     Closing,
+    /// It is over, whole or failed.
     Ended {
         /// The connection may carry another request.
         reusable: bool,

@@ -31,15 +31,27 @@ const RECORD_MAX: usize = 16 << 10;
 /// TLS that cannot be had.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
+    /// A file of certificate authorities is none.
     #[error("cannot read certificates from `{path}`: {message}")]
-    CaFile { path: PathBuf, message: String },
+    CaFile {
+        /// The file.
+        path: PathBuf,
+        /// Why, in words.
+        message: String,
+    },
+    /// Nobody is there to trust.
     #[error(
         "this machine has no list of certificate authorities that are trusted\n\
          hint: `--ca-file` names a file of them"
     )]
     NoAuthorities,
+    /// No certificate could be for such a host.
     #[error("`{host}` cannot be the name in a certificate")]
-    Name { host: String },
+    Name {
+        /// As it was given.
+        host: String,
+    },
+    /// The library does not take these settings.
     #[error("no TLS: {0}")]
     Setup(#[from] Error),
 }
@@ -145,6 +157,7 @@ fn authorities(trust: &Trust) -> Result<RootCertStore, TlsError> {
 pub struct Blocking(StreamOwned<ClientConnection, TcpStream>);
 
 impl Blocking {
+    /// What it goes over.
     #[must_use]
     pub fn socket(&self) -> &TcpStream {
         self.0.get_ref()
@@ -176,12 +189,16 @@ pub struct Session {
 /// Why a secured connection is of no more use.
 #[derive(Debug, thiserror::Error)]
 pub enum Broken {
+    /// The socket failed.
     #[error("{}", .0.desc())]
     System(#[from] Errno),
+    /// The server does not keep to TLS, or is not who it should be.
     #[error("{}", explain(.0))]
     Tls(#[from] Error),
+    /// The server ended the connection while hands were shaken.
     #[error("it ended the TLS handshake\nhint: its address may begin with `http://`")]
     Ended,
+    /// The server spoke first.
     #[error("the server sent data before it was asked")]
     Unasked,
 }

@@ -12,11 +12,15 @@ use super::control::Trust;
 /// TLS that cannot be had.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
+    /// This program cannot.
     #[error(
         "`https://{host}` needs TLS, which this program was built without\n\
          hint: build it with its default features (`tls`)"
     )]
-    LeftOut { host: String },
+    LeftOut {
+        /// As it was given.
+        host: String,
+    },
 }
 
 /// There is none.
@@ -30,10 +34,12 @@ impl Tls {
         Err(TlsError::LeftOut { host: host.to_owned() })
     }
 
+    /// As of `tls`.
     pub fn facts(&self) -> Option<TlsFacts> {
         match *self {}
     }
 
+    /// As of `tls`.
     pub fn session(&self) -> Session {
         match *self {}
     }
@@ -50,6 +56,7 @@ impl Tls {
 pub enum Blocking {}
 
 impl Blocking {
+    /// As of `tls`.
     pub fn socket(&self) -> &TcpStream {
         match *self {}
     }

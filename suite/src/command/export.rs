@@ -74,6 +74,7 @@ impl FromStr for ExportTo {
 /// A measurement as it lies on disk, and its samples.
 #[derive(Debug)]
 pub struct Saved {
+    /// What was measured.
     pub measurement: Measurement,
     samples: Vec<Sample>,
 }

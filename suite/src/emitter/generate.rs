@@ -14,7 +14,9 @@ const FIRST_ID: u64 = 100;
 /// What the emitter reads from a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
+    /// Tokens of the prompt, or its words where it is text.
     pub prompt_tokens: u64,
+    /// Output tokens that are asked for.
     pub max_tokens: u64,
     /// The prompt's first token id, where it is of ids.
     pub tag: Option<u64>,

@@ -11,7 +11,9 @@ use serde::{Deserialize, Serialize};
 pub struct Line {
     /// Position of the request among those that are no routes.
     pub request: u64,
+    /// What it is about.
     pub event: Logged,
+    /// When it happened.
     pub at_ns: u64,
     /// When the script wanted it.
     pub planned_ns: u64,

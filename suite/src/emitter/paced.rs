@@ -56,6 +56,7 @@ impl FromStr for Pace {
 /// A paced emitter that listens and does not serve yet.
 #[derive(Debug)]
 pub struct PacedEmitter {
+    /// Where it listens.
     pub address: SocketAddr,
     pace: Pace,
     routes: Script,

@@ -37,6 +37,7 @@ pub struct Script {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Route {
+    /// Of HTTP.
     #[serde(default = "ok")]
     pub status: u16,
     /// JSON, or plain text where it is a string.
@@ -61,20 +62,25 @@ impl Route {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Answer {
+    /// Which requests it is for.
     #[serde(default)]
     pub when: When,
     /// How many requests it answers; 0 for any number.
     #[serde(default = "once")]
     pub times: u64,
+    /// Of HTTP.
     #[serde(default = "ok")]
     pub status: u16,
+    /// Names to values, beside those that the framing needs.
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
+    /// How the body's end is told.
     #[serde(default)]
     pub framing: Framing,
     /// When the head is written, from the arrival of the whole request.
     #[serde(default)]
     pub head_us: u64,
+    /// The body, piece by piece.
     #[serde(default)]
     pub events: Vec<Scripted>,
     /// Events made by rule instead of by list.
@@ -87,7 +93,9 @@ pub struct Answer {
 pub struct When {
     /// The n-th request that is no route, from 0.
     pub index: Option<u64>,
+    /// The path of the route.
     pub path: Option<String>,
+    /// Text of the request's body, as it was written.
     pub body_contains: Option<String>,
     /// Text of the request's head, as it was written.
     pub head_contains: Option<String>,
@@ -97,8 +105,10 @@ pub struct When {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Framing {
+    /// Chunks of HTTP/1.1.
     #[default]
     Chunked,
+    /// `Content-Length`.
     Length,
     /// The end of the connection is the end of the body.
     Close,
@@ -110,10 +120,14 @@ pub enum Framing {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scripted {
+    /// When.
     #[serde(default)]
     pub at_us: u64,
+    /// Bytes that are text.
     pub text: Option<String>,
+    /// Bytes that are not.
     pub base64: Option<String>,
+    /// What is done after any bytes.
     pub action: Option<Action>,
 }
 
@@ -139,12 +153,15 @@ pub struct Steady {
     pub first_us: u64,
     /// Between two chunks.
     pub gap_us: u64,
+    /// Tokens in each chunk but the last, which has what is left.
     pub tokens_per_chunk: u64,
+    /// Where the counts stand.
     pub usage: UsageWhen,
     /// Added to every count of the server: a server that counts wrong.
     pub usage_error: i64,
     /// Tell with the counts how much of the prompt was cached: none of it.
     pub details: bool,
+    /// Which route's chunks.
     pub shape: Shape,
     /// Give output ids with every chunk.
     pub token_ids: bool,
@@ -186,6 +203,7 @@ pub enum UsageWhen {
     Text,
     /// With every token, as a running count.
     Every,
+    /// Nowhere.
     Never,
 }
 
@@ -193,6 +211,7 @@ pub enum UsageWhen {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Shape {
+    /// OpenAI's completions.
     #[default]
     Completions,
     /// Chat, with a chunk at once that carries only the role.
@@ -224,10 +243,22 @@ fn once() -> u64 {
 /// A script that cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ScriptError {
+    /// The file cannot be read.
     #[error("cannot read script `{path}`")]
-    Read { path: PathBuf, source: std::io::Error },
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// Its text is no script.
     #[error("`{path}` is not a script")]
-    Json { path: PathBuf, source: serde_json::Error },
+    Json {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: serde_json::Error,
+    },
 }
 
 impl Script {

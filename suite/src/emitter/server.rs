@@ -27,6 +27,7 @@ const STACK_BYTES: usize = 128 << 10;
 /// A running emitter.
 #[derive(Debug)]
 pub struct Emitter {
+    /// Where it listens.
     pub address: SocketAddr,
     stop: Arc<AtomicBool>,
 }

@@ -10,7 +10,9 @@ use crate::client::sample::{ChunkStamp, Sample};
 /// A request's tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Credit {
+    /// Of the whole answer.
     pub tokens: u64,
+    /// How they are known.
     pub source: TokenSource,
     /// Tokens of each chunk.
     pub per_chunk: Vec<u64>,
@@ -23,6 +25,7 @@ pub struct Credit {
 /// What our own tokenizer makes of an answer's text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Retokenized {
+    /// Of the whole text.
     pub tokens: u64,
     /// Tokens that end in each chunk, where it is asked for.
     pub per_chunk: Option<Vec<u64>>,

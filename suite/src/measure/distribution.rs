@@ -12,27 +12,30 @@ use crate::client::sample::TtftParts;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Distributions {
     /// Actual send to the first chunk that carries a token.
-    pub ttft: Vec<u64>,
+    pub ttft_ns: Vec<u64>,
     /// The same from the scheduled send.
-    pub ttft_scheduled: Vec<u64>,
+    pub ttft_scheduled_ns: Vec<u64>,
     /// `(e2e - ttft) / (n - 1)` of requests with more than one token.
-    pub tpot: Vec<u64>,
+    pub tpot_ns: Vec<u64>,
     /// Gap between two chunks that carry tokens.
-    pub itl_chunk: Vec<u64>,
+    pub itl_chunk_ns: Vec<u64>,
     /// A chunk of k tokens gives k samples of gap / k. None where the tokens of some chunk are
     /// not known.
-    pub itl_token: Option<Vec<u64>>,
+    pub itl_token_ns: Option<Vec<u64>>,
     /// Actual send to the last chunk that carries a token.
-    pub e2e: Vec<u64>,
-    pub e2e_scheduled: Vec<u64>,
-    pub connect: Vec<u64>,
+    pub e2e_ns: Vec<u64>,
+    /// The same from the scheduled send.
+    pub e2e_scheduled_ns: Vec<u64>,
+    /// What each connection took to open, with the handshake of TLS.
+    pub connect_ns: Vec<u64>,
     /// Waits behind a cap on concurrency, where there is one.
-    pub queue: Vec<u64>,
+    pub queue_ns: Vec<u64>,
     /// From the scheduled send to the client's taking it up, less that wait.
-    pub schedule_lag: Vec<u64>,
-    /// Actual send to the first event, and to the first chunk of the answer after any reasoning.
-    pub ttft_event: Vec<u64>,
-    pub ttft_content: Vec<u64>,
+    pub schedule_lag_ns: Vec<u64>,
+    /// Actual send to the first event, such as a chunk with a role alone.
+    pub ttft_event_ns: Vec<u64>,
+    /// Actual send to the first chunk of the answer after any reasoning.
+    pub ttft_content_ns: Vec<u64>,
     /// What the time to the first token is made of.
     pub ttft_parts: Vec<TtftParts>,
 }
@@ -42,7 +45,7 @@ impl Distributions {
     #[must_use]
     pub fn of(answered: &[Answered<'_>]) -> Self {
         let known = answered.iter().all(|request| request.credit.chunk_source.is_some());
-        let mut all = Self { itl_token: known.then(Vec::new), ..Self::default() };
+        let mut all = Self { itl_token_ns: known.then(Vec::new), ..Self::default() };
         for request in answered {
             all.take(request);
         }
@@ -54,18 +57,18 @@ impl Distributions {
         let (Some(sent), Some((first, last))) = (sample.sent_ns, sample.span()) else { return };
         let ttft = first.at_ns.saturating_sub(sent);
         let e2e = last.at_ns.saturating_sub(sent);
-        self.ttft.push(ttft);
-        self.ttft_scheduled.push(first.at_ns.saturating_sub(sample.scheduled_ns));
-        self.e2e.push(e2e);
-        self.e2e_scheduled.push(last.at_ns.saturating_sub(sample.scheduled_ns));
-        self.queue.extend(sample.queue_ns);
-        self.schedule_lag.extend(sample.schedule_lag_ns());
-        self.connect.extend(sample.connect_ns);
-        self.ttft_event.extend(sample.first_event_ns.map(|at| at.saturating_sub(sent)));
-        self.ttft_content.extend(sample.first_content_ns.map(|at| at.saturating_sub(sent)));
+        self.ttft_ns.push(ttft);
+        self.ttft_scheduled_ns.push(first.at_ns.saturating_sub(sample.scheduled_ns));
+        self.e2e_ns.push(e2e);
+        self.e2e_scheduled_ns.push(last.at_ns.saturating_sub(sample.scheduled_ns));
+        self.queue_ns.extend(sample.queue_ns);
+        self.schedule_lag_ns.extend(sample.schedule_lag_ns());
+        self.connect_ns.extend(sample.connect_ns);
+        self.ttft_event_ns.extend(sample.first_event_ns.map(|at| at.saturating_sub(sent)));
+        self.ttft_content_ns.extend(sample.first_content_ns.map(|at| at.saturating_sub(sent)));
         self.ttft_parts.extend(sample.ttft_parts());
         if request.credit.tokens > 1 {
-            self.tpot.push((e2e - ttft) / (request.credit.tokens - 1));
+            self.tpot_ns.push((e2e - ttft) / (request.credit.tokens - 1));
         }
         self.take_gaps(request);
     }
@@ -74,10 +77,10 @@ impl Distributions {
         let pairs = request.sample.chunks.windows(2);
         let gaps: Vec<u64> =
             pairs.map(|pair| pair[1].at_ns.saturating_sub(pair[0].at_ns)).collect();
-        if let Some(itl_token) = &mut self.itl_token {
-            itl_token.extend(token_gaps(&gaps, &request.credit.per_chunk));
+        if let Some(itl_token_ns) = &mut self.itl_token_ns {
+            itl_token_ns.extend(token_gaps(&gaps, &request.credit.per_chunk));
         }
-        self.itl_chunk.extend(gaps);
+        self.itl_chunk_ns.extend(gaps);
     }
 
     /// The summaries of the parts of TTFT; none without an answer.
@@ -105,20 +108,20 @@ impl Distributions {
         let histogram = |samples: &[u64]| {
             HdrHistogram::from_samples(samples.iter().map(|ns| to_us(*ns))).map(Some)
         };
-        let itl_token = self.itl_token.as_deref().map(histogram).transpose()?.flatten();
-        let queue = Some(&self.queue).filter(|queue| !queue.is_empty());
+        let itl_token = self.itl_token_ns.as_deref().map(histogram).transpose()?.flatten();
+        let queue = Some(&self.queue_ns).filter(|queue| !queue.is_empty());
         let queue = queue.map(|queue| histogram(queue)).transpose()?.flatten();
         Ok(Histograms {
-            ttft_us: histogram(&self.ttft)?,
-            ttft_scheduled_us: histogram(&self.ttft_scheduled)?,
-            tpot_us: histogram(&self.tpot)?,
-            itl_chunk_us: histogram(&self.itl_chunk)?,
+            ttft_us: histogram(&self.ttft_ns)?,
+            ttft_scheduled_us: histogram(&self.ttft_scheduled_ns)?,
+            tpot_us: histogram(&self.tpot_ns)?,
+            itl_chunk_us: histogram(&self.itl_chunk_ns)?,
             itl_token_us: reasons.explain("histograms.itl_token_us", itl_token, TOKENS_UNKNOWN),
-            e2e_us: histogram(&self.e2e)?,
-            e2e_scheduled_us: histogram(&self.e2e_scheduled)?,
+            e2e_us: histogram(&self.e2e_ns)?,
+            e2e_scheduled_us: histogram(&self.e2e_scheduled_ns)?,
             queue_us: reasons.explain("histograms.queue_us", queue, NO_QUEUE),
-            connect_us: histogram(&self.connect)?,
-            schedule_lag_us: histogram(&self.schedule_lag)?,
+            connect_us: histogram(&self.connect_ns)?,
+            schedule_lag_us: histogram(&self.schedule_lag_ns)?,
         })
     }
 }
@@ -165,7 +168,7 @@ pub fn summary(name: &str, samples: &[u64], reasons: &mut Reasons) -> Option<Sum
 /// The summary of the gaps per token, which may be unknown for another reason.
 #[must_use]
 pub fn itl_token_summary(all: &Distributions, reasons: &mut Reasons) -> Option<Summary> {
-    match &all.itl_token {
+    match &all.itl_token_ns {
         Some(samples) => summary("itl_token_us", samples, reasons),
         None => reasons.none("metrics.itl_token_us", TOKENS_UNKNOWN),
     }
@@ -213,18 +216,18 @@ mod tests {
     fn times_follow_their_definitions() {
         let found = of(&[sample(&[(3000, 1), (5000, 4), (6000, 1)]), sample(&[(2000, 1)])]);
         let expected = Distributions {
-            ttft: vec![2000, 1000],
-            ttft_scheduled: vec![2100, 1100],
-            tpot: vec![600],
-            itl_chunk: vec![2000, 1000],
-            itl_token: Some(vec![500, 500, 500, 500, 1000]),
-            e2e: vec![5000, 1000],
-            e2e_scheduled: vec![5100, 1100],
-            connect: vec![50, 50],
-            queue: vec![],
-            schedule_lag: vec![100, 100],
-            ttft_event: vec![500, 500],
-            ttft_content: vec![],
+            ttft_ns: vec![2000, 1000],
+            ttft_scheduled_ns: vec![2100, 1100],
+            tpot_ns: vec![600],
+            itl_chunk_ns: vec![2000, 1000],
+            itl_token_ns: Some(vec![500, 500, 500, 500, 1000]),
+            e2e_ns: vec![5000, 1000],
+            e2e_scheduled_ns: vec![5100, 1100],
+            connect_ns: vec![50, 50],
+            queue_ns: vec![],
+            schedule_lag_ns: vec![100, 100],
+            ttft_event_ns: vec![500, 500],
+            ttft_content_ns: vec![],
             ttft_parts: [1990, 990]
                 .map(|server_ns| TtftParts {
                     schedule_lag_ns: 100,
@@ -259,7 +262,7 @@ mod tests {
         unknown.usage =
             Some(crate::client::delta::Usage { completion_tokens: 5, ..Default::default() });
         let found = of(&[sample(&[(2000, 1)]), unknown]);
-        assert_eq!(found.itl_token, None);
+        assert_eq!(found.itl_token_ns, None);
         let mut reasons = Reasons::default();
         let histograms = found.histograms(&mut reasons).unwrap();
         assert_eq!(histograms.itl_token_us, None);

@@ -1,16 +1,16 @@
 //! What the client's times mean: counts, distributions, rates, and whether they may be believed.
 //! Pure: no clock, no server, no file.
 
-pub mod capacity;
+pub(crate) mod capacity;
 pub mod credit;
 pub mod distribution;
-pub mod rates;
-pub mod slo;
-pub mod stall;
+pub(crate) mod rates;
+pub(crate) mod slo;
+mod stall;
 pub mod summary;
 pub mod tally;
 pub mod verdict;
-pub mod window;
+pub(crate) mod window;
 
 use schema::run::Absent;
 

@@ -34,7 +34,7 @@ pub fn metrics(
     let steady_rate = steady(answered)
         .map(|window| float(tokens_within(&times, &window)) * 1e9 / float(window.length_ns()));
     let peak = (wall.length_ns() >= SECOND_NS).then(|| float(peak_per_second(&times)));
-    let busy: u64 = all.e2e.iter().sum();
+    let busy: u64 = all.e2e_ns.iter().sum();
     let per_gpu = output.zip(gpus).map(|(output, gpus)| output / f64::from(gpus.max(1)));
     Metrics {
         requests_per_s: rate(counts.requests_ok),
@@ -64,21 +64,21 @@ pub fn metrics(
         ),
         // The energy is told by what looks on: see `telemetry`.
         joules_per_output_token: None,
-        ttft_us: request_summary("ttft_us", &all.ttft, reasons),
-        tpot_us: request_summary("tpot_us", &all.tpot, reasons),
-        itl_chunk_us: summary("itl_chunk_us", &all.itl_chunk, reasons),
+        ttft_us: request_summary("ttft_us", &all.ttft_ns, reasons),
+        tpot_us: request_summary("tpot_us", &all.tpot_ns, reasons),
+        itl_chunk_us: summary("itl_chunk_us", &all.itl_chunk_ns, reasons),
         itl_token_us: itl_token_summary(all, reasons),
-        e2e_us: request_summary("e2e_us", &all.e2e, reasons),
-        ttft_scheduled_us: summarize_requests(all.ttft_scheduled.clone()),
-        e2e_scheduled_us: summarize_requests(all.e2e_scheduled.clone()),
-        ttft_event_us: summarize_requests(all.ttft_event.clone()),
+        e2e_us: request_summary("e2e_us", &all.e2e_ns, reasons),
+        ttft_scheduled_us: summarize_requests(all.ttft_scheduled_ns.clone()),
+        e2e_scheduled_us: summarize_requests(all.e2e_scheduled_ns.clone()),
+        ttft_event_us: summarize_requests(all.ttft_event_ns.clone()),
         ttft_content_us: reasons.explain(
             "metrics.ttft_content_us",
-            summarize_requests(all.ttft_content.clone()),
+            summarize_requests(all.ttft_content_ns.clone()),
             "no answer holds words beside reasoning and tool calls",
         ),
         ttft_parts_us: all.parts(),
-        stalls: stalls(&all.itl_chunk),
+        stalls: stalls(&all.itl_chunk_ns),
         slices: Some(slices(answered, &times, wall)),
     }
 }

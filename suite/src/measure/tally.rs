@@ -13,10 +13,15 @@ use crate::workload::tokenizer::Tokenizer;
 /// A request that was answered, with its tokens.
 #[derive(Clone, Debug)]
 pub struct Answered<'a> {
+    /// Its times.
     pub sample: &'a Sample,
+    /// Its output tokens.
     pub credit: Credit,
+    /// As the manifest has them.
     pub prompt_tokens: u64,
+    /// Output tokens that were asked for.
     pub requested: u64,
+    /// Tokens that our own tokenizer makes of the answer; none where it was not asked.
     pub retokenized: Option<u64>,
 }
 

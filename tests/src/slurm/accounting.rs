@@ -10,6 +10,7 @@ use crate::program::{run, system, until};
 /// What it needs beside a cluster, and the packages that bring it.
 pub const PROGRAMS: [&str; 5] =
     ["slurmdbd", "sacctmgr", "mariadbd", "mariadb", "mariadb-install-db"];
+/// See [`PROGRAMS`].
 pub const PACKAGES: &str = "slurmdbd slurm-wlm-mysql-plugin mariadb-server";
 
 /// Running; ended with its folder's cluster.

@@ -13,9 +13,13 @@ use crate::program::run;
 /// A port for each that listens.
 #[derive(Debug)]
 pub struct Ports {
+    /// Of `slurmctld`.
     pub controller: u16,
+    /// Of each node's `slurmd`.
     pub nodes: [u16; 3],
+    /// Of `slurmdbd`.
     pub accounting: u16,
+    /// Of the database behind that.
     pub database: u16,
 }
 
@@ -30,6 +34,7 @@ impl Ports {
     }
 }
 
+/// The cluster's configuration.
 pub fn path(root: &Path) -> PathBuf {
     root.join("slurm.conf")
 }

@@ -17,7 +17,6 @@ use crate::files::read_text;
 use crate::stop::Stop;
 
 pub use redline::stamp_errors_ns;
-pub use redline::write_inputs;
 
 /// A client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]

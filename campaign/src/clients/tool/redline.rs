@@ -9,7 +9,6 @@ use schema::emitted::Emitted;
 use schema::measurement::Measurement;
 use schema::run::Summary;
 use schema::samples::{Line, Sample};
-use serde_json::{Map, json};
 
 use crate::clients::ClientsError;
 use crate::clients::desk::{Desk, read_lines};
@@ -36,7 +35,7 @@ pub(super) fn command(desk: &Desk<'_>, load: &Load, address: &str) -> Result<Com
 ///
 /// # Errors
 /// The folder is not writable.
-pub fn write_inputs(dir: &Path, load: &Load) -> Result<(), Stop> {
+fn write_inputs(dir: &Path, load: &Load) -> Result<(), Stop> {
     let arrival = match load.requests_per_s {
         None => r#"{ kind = "all-at-once" }"#.to_owned(),
         Some(rate) => format!(r#"{{ kind = "constant", requests_per_s = {rate}.0 }}"#),
@@ -69,16 +68,7 @@ pub fn write_inputs(dir: &Path, load: &Load) -> Result<(), Stop> {
 
 /// A tokenizer that knows the emitter's one word and a few more.
 pub(super) fn tokenizer() -> String {
-    let words = (0..WORDS).map(|number| (format!("w{number}"), json!(number + 2)));
-    let known = [("[UNK]".to_owned(), json!(0)), ("t".to_owned(), json!(1))];
-    let vocabulary: Map<_, _> = known.into_iter().chain(words).collect();
-    json!({
-        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
-        "normalizer": null, "pre_tokenizer": {"type": "Whitespace"}, "post_processor": null,
-        "decoder": null,
-        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "[UNK]"},
-    })
-    .to_string()
+    schema::emitted::tokenizer(WORDS).to_string()
 }
 
 pub(super) fn read(desk: &Desk<'_>, load: &Load) -> Result<Reported, String> {

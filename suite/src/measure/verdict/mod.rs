@@ -16,7 +16,9 @@ use schema::scenario::{CacheState, Tier};
 /// A reason not to take a figure as it stands.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Reason {
+    /// What a record names it by.
     pub id: &'static str,
+    /// What a run is called that has it.
     pub verdict: ValidityVerdict,
     /// What is the matter, and from which figure on.
     pub when: &'static str,
@@ -89,6 +91,7 @@ pub struct Evidence {
     pub decode_ns: Option<(u64, u64)>,
     /// Most requests that may run at one time.
     pub concurrency_max: Option<u64>,
+    /// How much the scenario asks for.
     pub tier: Tier,
     /// The state of the prefix cache that the scenario asks for.
     pub cache_asked: CacheState,
@@ -103,13 +106,17 @@ struct Findings {
 /// The groups of a record that are judged.
 #[derive(Clone, Copy, Debug)]
 pub struct Judged<'a> {
+    /// Requests and tokens.
     pub counts: &'a Counts,
     /// None where nothing was answered.
     pub metrics: Option<&'a Metrics>,
+    /// How the client did.
     pub client: &'a ClientFacts,
+    /// What the prefix cache held and gave.
     pub cache: &'a CacheFacts,
     /// None where nothing was looked at.
     pub telemetry: Option<&'a Telemetry>,
+    /// What stands in no group.
     pub evidence: &'a Evidence,
 }
 

@@ -34,6 +34,7 @@ const SHARED_MAX: usize = 16;
 /// Everything that will be sent.
 #[derive(Clone, Debug)]
 pub struct Plan {
+    /// What is measured.
     pub manifest: Manifest,
     /// Prompts that no measured request shares.
     pub warmup: Vec<ManifestRequest>,
@@ -42,26 +43,53 @@ pub struct Plan {
 /// A plan that cannot be drawn.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
+    /// The data set cannot be used.
     #[error(transparent)]
     Dataset(#[from] DatasetError),
+    /// The tokenizer cannot be used, or refuses a text.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
+    /// The data set is too small.
     #[error("the data set gives {found} requests of the {wanted} that the scenario asks for")]
-    TooFew { found: usize, wanted: u64 },
+    TooFew {
+        /// Requests that it gives.
+        found: usize,
+        /// Requests that the scenario asks for.
+        wanted: u64,
+    },
+    /// Too few requests may warm up.
     #[error(
         "only {found} of the {wanted} requests that warm up begin unlike every measured one\n\
          hint: ask for fewer, `warmup.requests`"
     )]
-    NoWarmup { found: usize, wanted: u64 },
+    NoWarmup {
+        /// Requests that may.
+        found: usize,
+        /// Requests that the scenario asks for.
+        wanted: u64,
+    },
+    /// A request would ask for nothing.
     #[error(
         "request {index} would have {what} of no tokens\nhint: raise `workload.range_ratio` or the \
          length"
     )]
-    Empty { index: usize, what: &'static str },
+    Empty {
+        /// Its place in the list.
+        index: usize,
+        /// Its prompt or its answer.
+        what: &'static str,
+    },
+    /// The seed is not one of the tool's whose way of drawing is followed.
     #[error("`workload.seed` {0} is beyond the 32 bits that NumPy's generator takes")]
     Seed(u64),
+    /// There is nothing to draw from.
     #[error("`{pack}` draws from a data set, and none was given\nhint: give `{dataset}`")]
-    NoDataset { pack: &'static str, dataset: String },
+    NoDataset {
+        /// The way of drawing.
+        pack: &'static str,
+        /// The data set that the scenario names.
+        dataset: String,
+    },
 }
 
 /// Draws the requests of `scenario`, whose id is `id`, and fixes when each is sent.
