@@ -70,6 +70,10 @@ pub struct Sample {
     pub failed: u64,
     /// Flags that differ from the defaults.
     pub flags: BTreeMap<String, Value>,
+    /// Further words of the server's command.
+    pub argv: Vec<String>,
+    /// Of the weights as they are computed with.
+    pub dtype: String,
 }
 
 impl Default for Sample {
@@ -88,6 +92,8 @@ impl Default for Sample {
             seed: 1,
             failed: 0,
             flags: BTreeMap::new(),
+            argv: Vec::new(),
+            dtype: "f32".to_owned(),
         }
     }
 }
@@ -187,8 +193,9 @@ impl Sample {
         ]);
         config.extend(self.flags.clone());
         let config_sha256 = schema::canonical::sha256_of(&config).ok();
+        let argv = ["serve", "{model}", "--port", "{port}"].map(str::to_owned).into_iter();
         ServerFacts {
-            argv: Some(["serve", "{model}", "--port", "{port}"].map(str::to_owned).to_vec()),
+            argv: Some(argv.chain(self.argv.iter().cloned()).collect()),
             env: Some(BTreeMap::new()),
             config: Some(config),
             config_sha256,
@@ -213,7 +220,7 @@ impl Sample {
             weights: Some("real".to_owned()),
             weights_sha256: Some(sha256_hex(self.model.as_bytes())),
             format: Some("gguf".to_owned()),
-            dtype: Some("f32".to_owned()),
+            dtype: Some(self.dtype.clone()),
             parameters: Some(134_515_008),
             tokenizer_sha256: Some(sha256_hex(b"tokenizer")),
             ..ModelFacts::default()

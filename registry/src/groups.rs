@@ -148,34 +148,15 @@ fn reconfigured(runs: &[Known<'_>], read: &dyn Fn(&str) -> Option<RunRecord>) ->
             let all = |side: &Configured<'_>| -> Vec<RunRecord> {
                 side.values().filter_map(|known| read(known.path)).collect()
             };
-            let moved = beyond_argv(&all(old), &all(new));
+            let (was, is) = (all(old), all(new));
+            let [was, is] = [&was, &is].map(|runs| runs.iter().collect::<Vec<_>>());
+            let moved = flags::differing(&was, &is).moved;
             if let Some(known) = new.values().next().filter(|_| !moved.is_empty()) {
                 found.push(known.badge(RECONFIGURED, named(&moved, before.name())));
             }
         }
     }
     found
-}
-
-/// The flags that changed and that no command of either side names.
-fn beyond_argv(old: &[RunRecord], new: &[RunRecord]) -> Vec<FlagChange> {
-    let named: Vec<String> = old
-        .iter()
-        .chain(new)
-        .filter_map(|run| run.server.as_ref()?.argv.as_ref())
-        .flatten()
-        .filter(|argument| argument.starts_with("--"))
-        .map(|argument| flag_name(argument.split('=').next().unwrap_or_default()))
-        .collect();
-    let mut changes =
-        flags::changed(&old.iter().collect::<Vec<_>>(), &new.iter().collect::<Vec<_>>());
-    changes.retain(|change| !named.contains(&flag_name(&change.flag)));
-    changes
-}
-
-/// `--max-num-seqs` and `max_num_seqs` are one flag.
-fn flag_name(text: &str) -> String {
-    text.trim_start_matches('-').replace('_', "-")
 }
 
 fn named(changes: &[FlagChange], before: &str) -> String {

@@ -162,6 +162,23 @@ impl Registry {
         self.runs.iter().filter(|run| !self.retracted.contains_key(&run.record.id))
     }
 
+    /// Ids of the campaigns that labs are. What they tried stands on their own pages: it belongs to
+    /// no comparison of releases and to no series.
+    #[must_use]
+    pub fn labs(&self) -> BTreeSet<&str> {
+        let campaigns = self.campaigns.iter().map(|stored| &stored.record);
+        campaigns.filter(|campaign| campaign.lab.is_some()).map(|lab| lab.id.as_str()).collect()
+    }
+
+    /// The runs that still stand and that no lab made: those of releases.
+    pub fn of_releases(&self) -> impl Iterator<Item = &Stored<RunRecord>> {
+        let labs = self.labs();
+        self.standing().filter(move |run| {
+            let campaign = run.record.campaign.as_ref();
+            campaign.is_none_or(|campaign| !labs.contains(campaign.id.as_str()))
+        })
+    }
+
     /// Engine and release of every run.
     #[must_use]
     pub fn releases(&self) -> BTreeSet<(&str, &str)> {

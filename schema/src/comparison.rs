@@ -99,8 +99,13 @@ pub struct CellDiff {
     pub baseline_runs: SideCounts,
     /// Of the release that is judged.
     pub candidate_runs: SideCounts,
-    /// Flags that both sides know and that differ.
+    /// Flags that both sides know, that differ, and that a command of either side names: such a cell
+    /// is not judged.
     pub changed: Vec<FlagChange>,
+    /// Flags that both sides know, that differ, and that no command names: defaults that the release
+    /// moved. Such a cell is judged, and what it gained or lost may be theirs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub moved: Vec<FlagChange>,
     /// What a reader has to know about the figures.
     pub remarks: Vec<String>,
     /// The command that measures both releases in this cell again.

@@ -4,14 +4,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use registry::diff::cells::Side;
+use registry::diff::cells::{Cells, Side};
 use registry::finding::Finding;
 use registry::store::StoreError;
-use registry::{Registry, Stored};
+use registry::{Registry, Stored, trend};
 use schema::canonical::sha256_hex;
 use schema::event::EventKind;
 use schema::path::config_slug;
 use schema::run::{Check, Kind, PromptForm, RunRecord, Status, ValidityVerdict};
+use schema::verdict;
 
 use crate::order;
 
@@ -153,6 +154,8 @@ pub struct Catalog<'a> {
     pub twins: BTreeMap<&'a str, &'a str>,
     /// Ids of the campaigns that labs are.
     labs: BTreeSet<&'a str>,
+    /// The cells of series.
+    cells: Cells<'a>,
 }
 
 /// Reads the folders `roots`, each laid out like `results/`.
@@ -174,10 +177,7 @@ impl<'a> Catalog<'a> {
             registry.runs.iter().map(|stored| Run::new(stored, registry)).collect();
         runs.sort_by(|a, b| a.record.id.cmp(&b.record.id).then_with(|| a.path.cmp(b.path)));
         let twins = twins(&registry.runs);
-        let campaigns = registry.campaigns.iter().map(|stored| &stored.record);
-        let labs = campaigns.filter(|campaign| campaign.lab.is_some());
-        let labs = labs.map(|campaign| campaign.id.as_str()).collect();
-        Self { registry, runs, twins, labs }
+        Self { registry, runs, twins, labs: registry.labs(), cells: trend::cells(registry) }
     }
 
     /// Path and root of every record's file.
@@ -206,6 +206,18 @@ impl<'a> Catalog<'a> {
 
     fn is_of_lab(&self, run: &RunRecord) -> bool {
         run.campaign.as_ref().is_some_and(|campaign| self.labs.contains(campaign.id.as_str()))
+    }
+
+    /// The usable runs that a series of `cell` is made of, in their order.
+    #[must_use]
+    pub fn runs_of_series(&self, cell: &verdict::Cell) -> Vec<&'a RunRecord> {
+        let of_machine = |run: &&RunRecord| {
+            (&run.engine.name, &run.hardware.id, &run.model.id)
+                == (&cell.engine, &cell.hardware, &cell.model)
+        };
+        let runs = self.runs.iter().filter(|run| run.usable).map(|run| run.record);
+        let runs = runs.filter(of_machine).filter(|run| !self.is_of_lab(run));
+        runs.filter(|run| self.cells.cell(run) == *cell).collect()
     }
 
     /// Every distinct name that `read` finds, in the order in which people count.

@@ -1,4 +1,4 @@
-//! Sorts the runs of two releases into cells, and the runs of a cell into pairs.
+//! Sorts runs into cells, and the runs of two releases in a cell into pairs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,6 +6,8 @@ use schema::comparison::SideCounts;
 use schema::path::config_slug;
 use schema::run::{FailureClass, Kind, RunRecord, Status, ValidityVerdict};
 use schema::verdict::{Cell, Stage};
+
+use crate::release::ReleaseKey;
 
 /// The runs of both releases in one cell.
 #[derive(Debug, Default)]
@@ -69,7 +71,7 @@ fn requests_failed(run: &RunRecord) -> u64 {
     run.counts.as_ref().and_then(|counts| counts.requests_failed).unwrap_or(0)
 }
 
-/// The cell of a run.
+/// The cell of a run by itself.
 #[must_use]
 pub fn cell_of(run: &RunRecord) -> Cell {
     Cell {
@@ -81,28 +83,86 @@ pub fn cell_of(run: &RunRecord) -> Cell {
     }
 }
 
-/// Sorts runs into the cells of two releases. Imports are shown elsewhere and never compared. A
+/// Everything that a server was asked: engine, hardware, model, command and variant.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Asked<'a> {
+    engine: &'a str,
+    hardware: &'a str,
+    model: &'a str,
+    argv: &'a [String],
+    env: Option<&'a BTreeMap<String, String>>,
+    variant: Option<&'a str>,
+}
+
+impl<'a> Asked<'a> {
+    /// None where the server died before it told its configuration, or nobody knows its command.
+    fn of(run: &'a RunRecord) -> Option<Self> {
+        let server = run.server.as_ref().filter(|server| server.config_sha256.is_some())?;
+        Some(Self {
+            engine: &run.engine.name,
+            hardware: &run.hardware.id,
+            model: &run.model.id,
+            argv: server.argv.as_ref()?,
+            env: server.env.as_ref(),
+            variant: server.variant.as_deref(),
+        })
+    }
+}
+
+/// The cells of many runs. Runs that asked the same of an engine are in one cell, also where a
+/// release moved a default and names its configuration by it; the newest release names the cell.
+#[derive(Debug, Default)]
+pub struct Cells<'a> {
+    configs: BTreeMap<Asked<'a>, (ReleaseKey, String)>,
+}
+
+impl<'a> Cells<'a> {
+    /// The cells of `runs`.
+    #[must_use]
+    pub fn of(runs: impl Iterator<Item = &'a RunRecord>) -> Self {
+        let mut configs: BTreeMap<Asked<'a>, (ReleaseKey, String)> = BTreeMap::new();
+        for run in runs {
+            let Some(asked) = Asked::of(run) else { continue };
+            let named = (ReleaseKey::of(&run.engine.release), config_slug(run));
+            let newest = configs.entry(asked).or_insert_with(|| named.clone());
+            if *newest < named {
+                *newest = named;
+            }
+        }
+        Self { configs }
+    }
+
+    /// The cell of one of them.
+    #[must_use]
+    pub fn cell(&self, run: &RunRecord) -> Cell {
+        let mut cell = cell_of(run);
+        if let Some((_, config)) = Asked::of(run).and_then(|asked| self.configs.get(&asked)) {
+            cell.config.clone_from(config);
+        }
+        cell
+    }
+}
+
+/// Sorts the runs of two releases into cells. Imports are shown elsewhere and never compared. A
 /// run whose server died before it told its configuration counts in every cell of its engine,
 /// hardware, model and scenario.
 #[must_use]
 pub fn sort<'a>(
     runs: impl Iterator<Item = &'a RunRecord>,
     baseline: &str,
-    candidate: &str,
 ) -> BTreeMap<Cell, CellRuns<'a>> {
+    let runs: Vec<_> = runs.filter(|run| run.kind != Kind::Imported).collect();
+    let named = Cells::of(runs.iter().copied());
     let mut cells: BTreeMap<Cell, CellRuns<'a>> = BTreeMap::new();
     let mut unread = Vec::new();
-    for run in runs.filter(|run| run.kind != Kind::Imported) {
-        let release = run.engine.release.as_str();
-        if release != baseline && release != candidate {
-            continue;
-        }
+    for run in runs {
         // It died before it told its configuration.
         if run.server.as_ref().is_none_or(|server| server.config_sha256.is_none()) {
             unread.push(run);
             continue;
         }
-        side(cells.entry(cell_of(run)).or_default(), release == baseline).all.push(run);
+        let is_baseline = run.engine.release == baseline;
+        side(cells.entry(named.cell(run)).or_default(), is_baseline).all.push(run);
     }
     for run in unread {
         let mut cell = cell_of(run);

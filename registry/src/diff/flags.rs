@@ -1,5 +1,6 @@
 //! Whether two sides ran with the same configuration: by the flags that both of them know, so that
-//! a flag added later is not a change.
+//! a flag added later is not a change; and who changed it, whoever gave the command or the release
+//! that moved a default.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,6 +23,35 @@ pub fn changed(baseline: &[&RunRecord], candidate: &[&RunRecord]) -> Vec<FlagCha
             })
         })
         .collect()
+}
+
+/// The flags that differ, by who set them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Differing {
+    /// Those that a command of either side names.
+    pub asked: Vec<FlagChange>,
+    /// The others: defaults that moved from release to release.
+    pub moved: Vec<FlagChange>,
+}
+
+/// What [`changed`] finds, by who set it.
+#[must_use]
+pub fn differing(baseline: &[&RunRecord], candidate: &[&RunRecord]) -> Differing {
+    let commands = baseline.iter().chain(candidate);
+    let named: BTreeSet<String> = commands
+        .filter_map(|run| run.server.as_ref()?.argv.as_ref())
+        .flatten()
+        .filter(|argument| argument.starts_with("--"))
+        .map(|argument| flag_name(argument.split('=').next().unwrap_or_default()))
+        .collect();
+    let changes = changed(baseline, candidate).into_iter();
+    let (asked, moved) = changes.partition(|change| named.contains(&flag_name(&change.flag)));
+    Differing { asked, moved }
+}
+
+/// `--max-num-seqs` and `max_num_seqs` are one flag.
+fn flag_name(text: &str) -> String {
+    text.trim_start_matches('-').replace('_', "-")
 }
 
 /// Each flag with the values that it has over the runs.

@@ -37,6 +37,7 @@ use crate::summary::{self, Summary};
 use campaigns::{Judged, Noise, Pairs};
 use cells::CellRuns;
 use estimate::Estimate;
+use flags::Differing;
 use judge::Judgement;
 use policy::Standard;
 
@@ -101,13 +102,15 @@ pub fn diff(
     if baseline == candidate {
         return Err(DiffError::Same(baseline));
     }
-    let standing = || registry.standing().map(|run| &run.record).filter(|run| filter.covers(run));
-    let of_both = |run: &&RunRecord| [&baseline, &candidate].contains(&&run.engine.release);
-    let known = registry.runs.iter().map(|run| &run.record).filter(|run| filter.covers(run));
-    let retracted = known.filter(of_both).count() - standing().filter(of_both).count();
+    let of_both = |run: &&RunRecord| {
+        filter.covers(run) && [&baseline, &candidate].contains(&&run.engine.release)
+    };
+    let gone = registry.runs.iter().filter(|run| registry.retracted.contains_key(&run.record.id));
+    let retracted = gone.map(|run| &run.record).filter(of_both).count();
+    let standing = registry.of_releases().map(|run| &run.record).filter(of_both);
     let (mut baseline_only, mut candidate_only) = (Vec::new(), Vec::new());
     let mut compared = Vec::new();
-    for (cell, runs) in cells::sort(standing(), &baseline, &candidate) {
+    for (cell, runs) in cells::sort(standing, &baseline) {
         match (runs.baseline.all.is_empty(), runs.candidate.all.is_empty()) {
             (true, _) => candidate_only.push(cell),
             (_, true) => baseline_only.push(cell),
@@ -173,7 +176,7 @@ struct Compared<'a> {
     pairs: Option<Pairs<'a>>,
     /// Blocks whose runs are of different machines.
     torn: usize,
-    changed: Vec<FlagChange>,
+    differing: Differing,
     /// False where the sides were not asked the same requests.
     same_workload: bool,
 }
@@ -196,12 +199,12 @@ impl<'a> Compared<'a> {
                 )
             }
         };
-        let changed = flags::changed(&baseline, &candidate);
+        let differing = flags::differing(&baseline, &candidate);
         let both = baseline.into_iter().chain(candidate);
         let same_workload = cells::workloads(both).len() <= 1;
-        let comparable = same_workload && changed.is_empty();
+        let comparable = same_workload && differing.asked.is_empty();
         let pairs = newest.map(|(campaign, blocks)| Pairs { campaign, blocks, comparable });
-        Self { cell, runs, campaigns, pairs, torn, changed, same_workload }
+        Self { cell, runs, campaigns, pairs, torn, differing, same_workload }
     }
 
     /// The runs behind a figure: those of the pairs where there are any, so that another day's runs
@@ -247,9 +250,17 @@ impl<'a> Compared<'a> {
                 remarks.push(format!("{side}: {} runs lost to the machine", counts.lost));
             }
         }
-        if !self.changed.is_empty() {
-            let names: Vec<&str> = self.changed.iter().map(|change| change.flag.as_str()).collect();
-            remarks.push(format!("the configuration differs in `{}`", names.join("`, `")));
+        let names = |changes: &[FlagChange]| -> String {
+            let names: Vec<String> = changes.iter().map(|c| format!("`{}`", c.flag)).collect();
+            names.join(", ")
+        };
+        let Differing { asked, moved } = &self.differing;
+        if !asked.is_empty() {
+            remarks.push(format!("the configuration differs in {}", names(asked)));
+        }
+        if !moved.is_empty() {
+            let moved = names(moved);
+            remarks.push(format!("the defaults of {moved} moved: the effect may be theirs"));
         }
         remarks
     }
@@ -291,7 +302,8 @@ fn judged(
             judged: campaign,
             baseline_runs: cell.runs.baseline.counts(),
             candidate_runs: cell.runs.candidate.counts(),
-            changed: cell.changed.clone(),
+            changed: cell.differing.asked.clone(),
+            moved: cell.differing.moved.clone(),
             remarks: cell.remarks(),
             command: cell.command(releases),
         }
@@ -321,7 +333,7 @@ fn figure(
     judged: Option<Judged>,
     policy: &Standard,
 ) -> Option<Row> {
-    let kind = match cell.changed.is_empty() {
+    let kind = match cell.differing.asked.is_empty() {
         true => VerdictKind::Inconclusive,
         false => VerdictKind::ChangedConfig,
     };

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use audit::sample::{Sample, campaign_id, reseal};
 use expect_test::expect;
+use schema::campaign::{CampaignLab, CampaignRecord};
 use schema::exit::Exit;
 use schema::run::{FailureClass, Kind, PromptForm, RunRecord, ValidityVerdict};
 use schema::scenario::Arrival;
@@ -266,15 +267,89 @@ fn pairs_leave_older_runs_out_of_the_means() {
 }
 
 #[test]
-fn a_changed_default_is_named_and_nothing_is_credited_to_the_engine() {
-    let flags = BTreeMap::from([("max-batch-size".to_owned(), serde_json::Value::from(256))]);
-    let new =
-        Sample { release: "v0.9.2".into(), serial: 2, speed: 2.0, flags, ..Sample::default() };
+fn a_flag_that_was_asked_for_is_named_and_nothing_is_credited_to_the_engine() {
+    let new = Sample {
+        release: "v0.9.2".into(),
+        serial: 2,
+        speed: 2.0,
+        flags: BTreeMap::from([("max-batch-size".to_owned(), serde_json::Value::from(256))]),
+        argv: vec!["--max_batch_size=256".into()],
+        ..Sample::default()
+    };
     let diff = compare_all(vec![Sample::default().record(), new.record()]);
     let cell = &diff.cells[0];
-    assert_eq!(cell.changed[0].flag, "max-batch-size");
+    assert_eq!((cell.changed[0].flag.as_str(), cell.moved.len()), ("max-batch-size", 0));
     assert!(cell.rows.iter().all(|row| row.verdict.verdict == VerdictKind::ChangedConfig));
     assert_eq!(diff.exit(), Exit::Inconclusive);
+}
+
+/// A release that moved defaults, one of which names the configuration.
+#[test]
+fn a_default_that_the_release_moved_is_named_and_judged() {
+    for (speed, kind, exit) in
+        [(1.5, VerdictKind::Improved, Exit::Well), (0.8, VerdictKind::Regressed, Exit::Worse)]
+    {
+        let mut runs = two_stages(speed, speed);
+        for run in runs.iter_mut().filter(|run| run.engine.release == "v0.9.2") {
+            run.model.dtype = Some("int8".into());
+            let server = run.server.as_mut().unwrap();
+            server.config.as_mut().unwrap().insert("max-batch-size".into(), 256.into());
+        }
+        let diff = compare_all(runs.into_iter().map(reseal).collect());
+        assert_eq!((diff.baseline_only.len(), diff.candidate_only.len()), (0, 0));
+        let [cell] = &diff.cells[..] else { panic!("{} cells", diff.cells.len()) };
+        assert_eq!(cell.cell.config, "cpu-int8-tp1", "the newer release names the cell");
+        assert_eq!((cell.moved[0].flag.as_str(), cell.changed.len()), ("max-batch-size", 0));
+        assert_eq!(row_of(&diff, "output_tokens_per_s").verdict.verdict, kind);
+        assert_eq!(diff.exit(), exit);
+        let facts = words::facts(cell).join("\n");
+        assert!(facts.contains("--max-batch-size: 128 became 256 by default"), "{facts}");
+        assert!(facts.contains("the defaults of `max-batch-size` moved"), "{facts}");
+    }
+}
+
+#[test]
+fn another_command_that_names_another_configuration_is_another_cell() {
+    let new = Sample {
+        release: "v0.9.2".into(),
+        serial: 2,
+        dtype: "bf16".into(),
+        argv: vec!["--dtype".into(), "bf16".into()],
+        ..Sample::default()
+    };
+    let diff = compare_all(vec![Sample::default().record(), new.record()]);
+    assert_eq!((diff.cells.len(), diff.baseline_only.len(), diff.candidate_only.len()), (0, 1, 1));
+}
+
+#[test]
+fn what_a_lab_tried_is_part_of_no_comparison() {
+    let mut registry = registry(interleaved(2, 1.0));
+    let tried = Sample {
+        serial: 100,
+        campaign: (campaign_id(50), 0, 0),
+        argv: vec!["--kv-dtype".into(), "f16".into()],
+        dtype: "f16".into(),
+        ..Sample::default()
+    };
+    let path = "runs/lab".to_owned();
+    registry.runs.push(Stored { path, root: 0, record: tried.record() });
+    let compare = |registry: &Registry| {
+        diff(registry, "v0.9.1", "v0.9.2", &Filter::default()).unwrap().baseline_only.len()
+    };
+    assert_eq!(compare(&registry), 1, "runs of a campaign of releases are");
+    let lab = CampaignLab {
+        id: "kv".into(),
+        sha256: String::new(),
+        file: schema::lab::parse(audit::sample::LAB).unwrap(),
+        runs_max: 9,
+    };
+    let record = CampaignRecord {
+        id: campaign_id(50),
+        lab: Some(Box::new(lab)),
+        ..CampaignRecord::default()
+    };
+    registry.campaigns.push(Stored { path: "campaigns/lab".into(), root: 0, record });
+    assert_eq!(compare(&registry), 0);
 }
 
 #[test]

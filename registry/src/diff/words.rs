@@ -69,10 +69,12 @@ pub fn facts(cell: &CellDiff) -> Vec<String> {
         facts.push(format!("{pairs}{confirm}, interleaved in campaign {campaign}"));
     }
     facts.extend(cell.remarks.iter().cloned());
-    facts.extend(cell.changed.iter().map(|change| {
+    let flag = |change: &FlagChange, how: &str| {
         let FlagChange { flag, baseline, candidate } = change;
-        format!("--{flag}: {} became {}", baseline.join(" or "), candidate.join(" or "))
-    }));
+        format!("--{flag}: {} became {}{how}", baseline.join(" or "), candidate.join(" or "))
+    };
+    facts.extend(cell.changed.iter().map(|change| flag(change, "")));
+    facts.extend(cell.moved.iter().map(|change| flag(change, " by default")));
     facts
 }
 

@@ -11,11 +11,11 @@ use std::collections::BTreeMap;
 
 use schema::id::ulid_unix_ms;
 use schema::metric::{Better, METRICS, Metric, by_name};
-use schema::run::RunRecord;
+use schema::run::{Kind, RunRecord};
 use schema::trend::{Change, Point, SCHEMA, Segment, Trend};
 use schema::verdict::Cell;
 
-use crate::diff::cells::{Side, cell_of};
+use crate::diff::cells::{Cells, Side};
 use crate::diff::estimate::percent;
 use crate::events::Epoch;
 use crate::release::ReleaseKey;
@@ -63,8 +63,8 @@ impl Filter {
     }
 }
 
-/// Every series of the registry that `filter` covers, in the order of cells and metrics. Imports
-/// and retracted runs are left out, as are series of a single point.
+/// Every series of the registry that `filter` covers, in the order of cells and metrics. Imports,
+/// retracted runs and those of labs are left out, as are series of a single point.
 ///
 /// # Errors
 /// The filter names an unknown metric.
@@ -76,10 +76,10 @@ pub fn trends(registry: &Registry, filter: &Filter) -> Result<Vec<Trend>, TrendE
             known: METRICS.iter().map(|metric| metric.name).collect::<Vec<_>>().join(", "),
         })?),
     };
-    let runs = registry.standing().map(|run| &run.record).filter(|run| filter.covers(run));
+    let named = cells(registry);
     let mut cells: BTreeMap<Cell, Side<'_>> = BTreeMap::new();
-    for run in runs.filter(|run| run.kind != schema::run::Kind::Imported) {
-        cells.entry(cell_of(run)).or_default().all.push(run);
+    for run in measured(registry).filter(|run| filter.covers(run)) {
+        cells.entry(named.cell(run)).or_default().all.push(run);
     }
     let mut found = Vec::new();
     for (cell, side) in cells {
@@ -93,6 +93,18 @@ pub fn trends(registry: &Registry, filter: &Filter) -> Result<Vec<Trend>, TrendE
         found.extend(wanted.filter_map(|metric| trend(&cell, metric, &runs, &epochs)));
     }
     Ok(found)
+}
+
+/// The cells by which the registry's series are sorted.
+#[must_use]
+pub fn cells(registry: &Registry) -> Cells<'_> {
+    Cells::of(measured(registry))
+}
+
+/// The runs that series are made of.
+fn measured(registry: &Registry) -> impl Iterator<Item = &RunRecord> {
+    let runs = registry.of_releases().map(|run| &run.record);
+    runs.filter(|run| run.kind != Kind::Imported)
 }
 
 /// One series; `None` for fewer than two points.

@@ -120,3 +120,16 @@ fn the_text_marks_what_changed() {
         Medians over the launches of a release in a campaign. Points of different campaigns were not measured side by side: a change of level says where to look, and is no verdict.
     "#]].assert_eq(&text::text(&trends(&registry, &filter).unwrap()));
 }
+
+#[test]
+fn a_series_goes_on_where_a_release_moved_a_default() {
+    let mut registry = registry(&STEP);
+    for run in &mut registry.runs {
+        if run.record.engine.release.as_str() >= "v0.4.0" {
+            run.record.model.dtype = Some("int8".into());
+        }
+    }
+    let trend = throughput(&registry);
+    assert_eq!((trend.points.len(), &*trend.cell.config), (8, "cpu-int8-tp1"));
+    assert_eq!(trend.changes[0].release, "v0.4.0");
+}

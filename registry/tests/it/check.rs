@@ -229,12 +229,9 @@ fn a_default_that_moved_is_named_and_a_flag_that_the_command_says_is_not() {
     let scratch = Scratch::new();
     let run = |serial: u64, release: &str, model: &str, flags: &[(&str, u64)], argv: &[&str]| {
         let flags = flags.iter().map(|(flag, value)| ((*flag).to_owned(), (*value).into()));
+        let argv = argv.iter().map(|argument| (*argument).to_owned()).collect();
         let (release, model, flags) = (release.to_owned(), model.to_owned(), flags.collect());
-        let sample = Sample { serial, seed: serial, release, model, flags, ..Sample::default() };
-        let mut record = sample.record();
-        let server = record.server.as_mut().unwrap();
-        server.argv.as_mut().unwrap().extend(argv.iter().map(|argument| (*argument).to_owned()));
-        reseal(record)
+        Sample { serial, seed: serial, release, model, flags, argv, ..Sample::default() }.record()
     };
     let moved = [("max-batch-size", 256), ("new-flag", 1)];
     let records = [

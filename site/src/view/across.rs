@@ -139,7 +139,7 @@ fn since(pair: &Pair, found: &registry::diff::Diff) -> Since {
     rows.truncate(ROWS_MAX);
     let mut changed: Vec<(String, ChangedFlag)> = Vec::new();
     for cell in &found.cells {
-        for flag in &cell.changed {
+        for flag in cell.changed.iter().chain(&cell.moved) {
             let entry = (outside::name(&cell.cell.model), ChangedFlag::of(flag));
             if !changed.contains(&entry) && changed.len() < ROWS_MAX {
                 changed.push(entry);

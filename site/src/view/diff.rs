@@ -90,8 +90,10 @@ pub struct DiffModel {
     pub charts: Vec<Chart>,
     /// What a reader has to know, by scenario.
     pub remarks: Vec<(String, String)>,
-    /// Flags that differ.
+    /// Flags that differ because they were asked for.
     pub changed: Vec<ChangedFlag>,
+    /// Defaults that the candidate moved.
+    pub moved: Vec<ChangedFlag>,
     /// Metrics that gate, then those that inform.
     pub gating: Vec<DiffRow>,
     pub informing: Vec<DiffRow>,
@@ -274,7 +276,6 @@ fn model(pair: &Pair, mut cells: Vec<&CellDiff>) -> DiffModel {
     let mut gating = Vec::new();
     let mut informing = Vec::new();
     let mut remarks = Vec::new();
-    let mut changed: Vec<ChangedFlag> = Vec::new();
     for cell in &cells {
         for row in &cell.rows {
             if row.gates { gating.push(row) } else { informing.push(row) }
@@ -282,22 +283,28 @@ fn model(pair: &Pair, mut cells: Vec<&CellDiff>) -> DiffModel {
         let scenario = outside::name(&cell.cell.scenario);
         let remark = |remark: &String| (scenario.clone(), outside::message(remark));
         remarks.extend(cell.remarks.iter().map(remark));
-        for flag in &cell.changed {
-            let flag = ChangedFlag::of(flag);
-            if !changed.contains(&flag) {
-                changed.push(flag);
-            }
-        }
     }
     DiffModel {
         model: outside::name(&first.model),
         config: outside::name(&first.config),
         charts: [throughput(pair, &cells), forest(&gating)].into_iter().flatten().collect(),
         remarks,
-        changed,
+        changed: flags(cells.iter().flat_map(|cell| &cell.changed)),
+        moved: flags(cells.iter().flat_map(|cell| &cell.moved)),
         gating: gating.into_iter().map(line).collect(),
         informing: informing.into_iter().map(line).collect(),
     }
+}
+
+/// Each of `found` once.
+fn flags<'a>(found: impl Iterator<Item = &'a FlagChange>) -> Vec<ChangedFlag> {
+    let mut flags: Vec<ChangedFlag> = Vec::new();
+    for flag in found.map(ChangedFlag::of) {
+        if !flags.contains(&flag) {
+            flags.push(flag);
+        }
+    }
+    flags
 }
 
 fn percent(value: Option<f64>) -> String {
@@ -457,13 +464,21 @@ mod tests {
     use super::*;
     use crate::sample;
 
-    /// Three pairs in each of these scenarios; the candidate's flags are as given in the first.
-    fn compared(scenarios: &[&str], flags: &BTreeMap<String, Value>) -> DiffView {
+    /// How the candidate is configured in the first scenario, and the words that ask for it.
+    #[derive(Default)]
+    struct Changed {
+        flags: BTreeMap<String, Value>,
+        argv: Vec<String>,
+    }
+
+    /// Three pairs in each of these scenarios.
+    fn compared(scenarios: &[&str], changed: &Changed) -> DiffView {
         let mut records: Vec<RunRecord> = Vec::new();
         for (place, scenario) in scenarios.iter().enumerate() {
             for block in 0..3_u32 {
                 for (position, release) in ["v0.9.1", "v0.9.2"].into_iter().enumerate() {
                     let candidate = position == 1;
+                    let configured = candidate && place == 0;
                     let serial = records.len() as u64 + 1;
                     let sample = Sample {
                         release: release.to_owned(),
@@ -472,11 +487,8 @@ mod tests {
                         seed: serial,
                         campaign: (campaign_id(1), block, u32::try_from(position).unwrap()),
                         speed: (1.0 + 0.001 * f64::from(block)) * if candidate { 0.9 } else { 1.0 },
-                        flags: if candidate && place == 0 {
-                            flags.clone()
-                        } else {
-                            BTreeMap::new()
-                        },
+                        flags: if configured { changed.flags.clone() } else { BTreeMap::new() },
+                        argv: if configured { changed.argv.clone() } else { Vec::new() },
                         ..Sample::default()
                     };
                     records.push(reseal(sample.record()));
@@ -497,27 +509,49 @@ mod tests {
 
     #[test]
     fn the_shift_over_all_cells_and_how_far_two_sets_of_launches_lie_apart_are_shown() {
-        let view = compared(&["sharegpt-lite", "balanced-lite", "thinking-lite"], &BTreeMap::new());
+        let view =
+            compared(&["sharegpt-lite", "balanced-lite", "thinking-lite"], &Changed::default());
         let output = view.broad.iter().find(|row| row.metric == "Output tokens").unwrap();
         assert_eq!(output.cells, 3);
         assert!(output.effect.starts_with("\u{2212}10."), "{output:?}");
         assert!(output.interval.contains(" to "), "{output:?}");
         let row = view.models[0].gating.iter().find(|row| row.metric == "Output tokens").unwrap();
         assert_eq!(row.delta, "\u{2212}1.00", "no launch of one is as fast as any of the other");
-        assert!(compared(&["sharegpt-lite"], &BTreeMap::new()).broad.is_empty());
+        assert!(compared(&["sharegpt-lite"], &Changed::default()).broad.is_empty());
     }
 
     #[test]
     fn a_changed_configuration_is_not_counted_as_undecided() {
         let flags = BTreeMap::from([("max-batch-size".to_owned(), Value::from(256))]);
-        let some = compared(&["sharegpt-lite", "balanced-lite"], &flags).conclusion;
+        let asked = Changed { flags: flags.clone(), argv: vec!["--max-batch-size".into()] };
+        let some = compared(&["sharegpt-lite", "balanced-lite"], &asked).conclusion;
         assert!(some.contains(" are of a changed configuration"), "{some}");
-        let all = compared(&["sharegpt-lite"], &flags).conclusion;
+        let all = compared(&["sharegpt-lite"], &asked).conclusion;
         assert!(
             all.contains(" are of a changed configuration") && !all.contains("undecided"),
             "{all}"
         );
-        let none = compared(&["sharegpt-lite"], &BTreeMap::new()).conclusion;
+        let none = compared(&["sharegpt-lite"], &Changed::default()).conclusion;
         assert!(!none.contains("configuration"), "{none}");
+    }
+
+    #[test]
+    fn a_default_that_moved_stands_apart_from_a_flag_that_was_asked_for() {
+        let flags = BTreeMap::from([("max-batch-size".to_owned(), Value::from(256))]);
+        let moved = compared(&["balanced-lite"], &Changed { flags: flags.clone(), argv: vec![] });
+        let names =
+            |flags: &[ChangedFlag]| flags.iter().map(|f| f.flag.clone()).collect::<Vec<_>>();
+        let model = &moved.models[0];
+        assert_eq!(
+            (names(&model.moved), names(&model.changed)),
+            (vec!["max-batch-size".into()], vec![])
+        );
+        assert!(!moved.conclusion.contains("changed configuration"), "{}", moved.conclusion);
+        let asked = Changed { flags, argv: vec!["--max-batch-size".into()] };
+        let model = &compared(&["balanced-lite"], &asked).models[0];
+        assert_eq!(
+            (names(&model.moved), names(&model.changed)),
+            (vec![], vec!["max-batch-size".into()])
+        );
     }
 }

@@ -1,7 +1,6 @@
 //! How what gates went over the releases of an engine, for one model on one hardware. Series,
 //! levels and their changes come from `registry`.
 
-use registry::diff::cells::cell_of;
 use registry::summary::{self, Summary};
 use schema::metric::by_name;
 use schema::run::RunRecord;
@@ -104,7 +103,7 @@ pub fn anchor(cell: &Cell) -> String {
 impl CellView {
     fn new(catalog: &Catalog, trends: &[&Trend], depth: usize) -> Self {
         let cell = trends.first().map(|trend| trend.cell.clone()).unwrap_or_default();
-        let runs = runs_of(catalog, &cell);
+        let runs = catalog.runs_of_series(&cell);
         let series: Vec<Series> = trends.iter().map(|trend| Series::new(trend, &runs)).collect();
         let points = point_lines(catalog, &cell, &series);
         let changes = |series: &Series| {
@@ -128,17 +127,6 @@ impl CellView {
             points,
         }
     }
-}
-
-/// The runs of `cell` that series are made of, in the order of their ids.
-fn runs_of<'a>(catalog: &Catalog<'a>, cell: &Cell) -> Vec<&'a RunRecord> {
-    let runs = catalog.runs.iter().filter(|run| run.usable).map(|run| run.record);
-    let same = |run: &&RunRecord| {
-        (&run.engine.name, &run.hardware.id, &run.model.id)
-            == (&cell.engine, &cell.hardware, &cell.model)
-            && cell_of(run) == *cell
-    };
-    runs.filter(same).collect()
 }
 
 impl<'a> Series<'a> {
