@@ -89,11 +89,13 @@ impl<D: Device> Decoder<D> {
         let embedding = tensors.matrix(&[rows(names.embedding)], 0, hidden)?;
         let embedded = tensors.parameters();
         let table = tensors.take_largest();
+        checkpoint.release();
         let mut counts = LayerCounts::default();
         let mut layers = Vec::with_capacity(spec.layers.len());
         for (layer, spec) in spec.layers.iter().enumerate() {
             let context = BlockContext { layer, hidden, norm_epsilon: config.norm_epsilon };
             layers.push(Layer::load(&mut tensors, names, spec, context, &mut counts)?);
+            checkpoint.release();
         }
         let in_layers = tensors.parameters() - embedded;
         let largest_matrix = tensors.take_largest().or(table).expect("the embedding is a matrix");

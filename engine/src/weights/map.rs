@@ -1,5 +1,5 @@
 //! Read-only memory maps of weight files: the one place outside `device` that may be unsafe.
-#![expect(unsafe_code, reason = "mapping a file is unsafe by nature; see the one block below")]
+#![expect(unsafe_code, reason = "mapping a file is unsafe by nature; each block says why it may")]
 
 use std::fs::File;
 use std::ops::Deref;
@@ -27,6 +27,14 @@ impl Map {
         // that nobody rewrites in place, and the map is dropped once they are packed.
         let map = unsafe { memmap2::Mmap::map(&file) }.map_err(failed)?;
         Ok(Self(map))
+    }
+
+    /// Gives back the memory of all that was read so far. What is read again comes from the file,
+    /// which the system still holds where it has room.
+    pub fn release(&self) {
+        // SAFETY: nothing was ever written to the map, so that its pages are those of the file and
+        // come back as they were. A system that does not take the advice keeps the memory.
+        let _ = unsafe { self.0.unchecked_advise(memmap2::UncheckedAdvice::DontNeed) };
     }
 }
 

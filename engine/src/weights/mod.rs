@@ -182,6 +182,14 @@ impl Checkpoint {
         &self.config
     }
 
+    /// Gives back the memory of what was read so far, so that a model never stands in memory twice:
+    /// as its files have it, and as the device packed it. It can be read again.
+    pub fn release(&self) {
+        if let Numbers::Files(maps) = &self.numbers {
+            maps.iter().for_each(Map::release);
+        }
+    }
+
     /// SHA-256 of the weights, being computed in the background.
     pub fn digest(&self) -> Digest {
         self.digest.clone()

@@ -162,6 +162,30 @@ proptest! {
     }
 }
 
+/// KiB of `path` that this process has in memory, by its map.
+#[cfg(target_os = "linux")]
+fn resident_kib(path: &Path) -> u64 {
+    let maps = fs::read_to_string("/proc/self/smaps").unwrap();
+    let own = maps.lines().skip_while(|line| !line.ends_with(path.to_str().unwrap()));
+    let line = own.skip(1).find(|line| line.starts_with("Rss:")).expect("the file is mapped");
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn what_was_read_of_a_file_is_given_back_and_can_be_read_again() {
+    const BYTES: usize = 1 << 20;
+    let content: Vec<u8> = (0..BYTES).map(|at| (at / 4096) as u8).collect();
+    let folder = folder(&[("weights", &content)]);
+    let path = folder.path().join("weights");
+    let map = Map::open(&path).unwrap();
+    assert!(map[..] == content[..]);
+    assert_eq!(resident_kib(&path), BYTES as u64 / 1024);
+    map.release();
+    assert_eq!(resident_kib(&path), 0);
+    assert!(map[..] == content[..]);
+}
+
 /// A name and a content.
 type File<'a> = (&'a str, &'a [u8]);
 
