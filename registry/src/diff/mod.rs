@@ -250,17 +250,10 @@ impl<'a> Compared<'a> {
                 remarks.push(format!("{side}: {} runs lost to the machine", counts.lost));
             }
         }
-        let names = |changes: &[FlagChange]| -> String {
-            let names: Vec<String> = changes.iter().map(|c| format!("`{}`", c.flag)).collect();
-            names.join(", ")
-        };
-        let Differing { asked, moved } = &self.differing;
+        let asked = &self.differing.asked;
         if !asked.is_empty() {
-            remarks.push(format!("the configuration differs in {}", names(asked)));
-        }
-        if !moved.is_empty() {
-            let moved = names(moved);
-            remarks.push(format!("the defaults of {moved} moved: the effect may be theirs"));
+            let names: Vec<&str> = asked.iter().map(|change| change.flag.as_str()).collect();
+            remarks.push(format!("the configuration differs in `{}`", names.join("`, `")));
         }
         remarks
     }

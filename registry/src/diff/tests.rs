@@ -303,8 +303,8 @@ fn a_default_that_the_release_moved_is_named_and_judged() {
         assert_eq!(row_of(&diff, "output_tokens_per_s").verdict.verdict, kind);
         assert_eq!(diff.exit(), exit);
         let facts = words::facts(cell).join("\n");
-        assert!(facts.contains("--max-batch-size: 128 became 256 by default"), "{facts}");
-        assert!(facts.contains("the defaults of `max-batch-size` moved"), "{facts}");
+        let moved = "--max-batch-size: 128 became 256 by default, and may be the cause";
+        assert!(facts.contains(moved), "{facts}");
     }
 }
 

@@ -74,7 +74,7 @@ pub fn facts(cell: &CellDiff) -> Vec<String> {
         format!("--{flag}: {} became {}{how}", baseline.join(" or "), candidate.join(" or "))
     };
     facts.extend(cell.changed.iter().map(|change| flag(change, "")));
-    facts.extend(cell.moved.iter().map(|change| flag(change, " by default")));
+    facts.extend(cell.moved.iter().map(|change| flag(change, " by default, and may be the cause")));
     facts
 }
 
