@@ -315,6 +315,23 @@ fn five_questions_are_answered_within_two_clicks() {
 }
 
 #[test]
+fn a_comparison_counts_what_was_tested_and_a_waived_row_is_no_alarm() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (registry, records) = own();
+    let out = built_from(&registry, &records, folder.path());
+    let page = out.join("diff/redline/v0.9.2..v0.10.0/cpu-amd-epyc-f26m2s1-2c/index.md");
+    let page = fs::read_to_string(page).expect("a page");
+    let (gating, informing) = page.split_once("### What only informs").expect("both tables");
+    for verdict in ["regressed", "inconclusive", "improved"] {
+        let rows = gating.lines().filter(|line| line.contains(&format!("| {verdict}"))).count();
+        let counted = page.contains(&format!("- {rows} {verdict}\n"));
+        assert_eq!(counted, rows > 0, "{rows} rows are {verdict}");
+    }
+    assert!(informing.contains("| informs (estimate) |") && !informing.contains("| inconclusive"));
+    assert!(gating.contains("waived: ") && gating.contains("What got worse is waived"));
+}
+
+#[test]
 fn engines_stand_side_by_side_and_claims_are_called_claims() {
     let folder = tempfile::tempdir().expect("a folder");
     let (registry, records) = own();

@@ -227,11 +227,17 @@ pub fn rank(kind: VerdictKind) -> usize {
     WORST_FIRST.iter().position(|known| *known == kind).unwrap_or(WORST_FIRST.len())
 }
 
+/// A figure that only informs was put to no test, so that "inconclusive" says nothing of it.
+fn untested(row: &Row) -> bool {
+    !row.gates && row.verdict.verdict == VerdictKind::Inconclusive
+}
+
 /// Each verdict with its count, the worst first.
 #[must_use]
 pub fn counts(diff: &Diff) -> Vec<Count> {
     let count = |kind: &VerdictKind| {
-        let count = rows(diff).filter(|row| row.verdict.verdict == *kind).count();
+        let of_kind = |row: &&Row| row.verdict.verdict == *kind && !untested(row);
+        let count = rows(diff).filter(of_kind).count();
         let text = format!("{count} {}", words::verdict(*kind));
         (count > 0).then(|| Count { text, tone: tone(*kind) })
     };
@@ -242,6 +248,8 @@ pub fn counts(diff: &Diff) -> Vec<Count> {
 #[must_use]
 pub fn conclusion(diff: &Diff) -> String {
     let any = |kind| rows(diff).any(|row| row.verdict.verdict == kind);
+    let unwaived =
+        |row: &Row| row.verdict.verdict == VerdictKind::Regressed && row.verdict.waiver.is_none();
     let gating = rows(diff).filter(|row| row.gates).count();
     let of_kind = |kind| rows(diff).filter(|row| row.gates && row.verdict.verdict == kind).count();
     let undecided = of_kind(VerdictKind::Inconclusive);
@@ -249,10 +257,12 @@ pub fn conclusion(diff: &Diff) -> String {
     let open = undecided + changed;
     let known = if diff.cells.is_empty() {
         "The two releases share no cell."
-    } else if any(VerdictKind::Regressed) {
-        "Something got slower, and screen and confirmation agree on it."
+    } else if rows(diff).any(unwaived) {
+        "Something got worse, and screen and confirmation agree on it."
     } else if any(VerdictKind::NewFailure) {
         "Something that ran before fails now."
+    } else if any(VerdictKind::Regressed) {
+        "What got worse is waived, for the reason and until the day that stand beside it."
     } else if open == gating {
         "No figure is judged better or worse: the differences below are estimates."
     } else {
@@ -335,7 +345,7 @@ pub fn line(row: &Row) -> DiffRow {
         pairs: verdict.pairs,
         floor: format!("{} %", verdict.floor_pct),
         detectable: verdict.mde_pct.map_or_else(|| "-".to_owned(), detectable),
-        verdict: words::verdict(verdict.verdict),
+        verdict: if untested(row) { "informs" } else { words::verdict(verdict.verdict) },
         direction: direction(verdict.verdict),
         stage: match verdict.stage {
             Stage::Estimate => "estimate",
