@@ -315,7 +315,7 @@ fn five_questions_are_answered_within_two_clicks() {
 }
 
 #[test]
-fn a_comparison_counts_what_was_tested_and_a_waived_row_is_no_alarm() {
+fn a_comparison_counts_what_gates_and_a_waived_row_is_no_alarm() {
     let folder = tempfile::tempdir().expect("a folder");
     let (registry, records) = own();
     let out = built_from(&registry, &records, folder.path());
@@ -329,6 +329,9 @@ fn a_comparison_counts_what_was_tested_and_a_waived_row_is_no_alarm() {
     }
     assert!(informing.contains("| informs (estimate) |") && !informing.contains("| inconclusive"));
     assert!(gating.contains("waived: ") && gating.contains("What got worse is waived"));
+    let across = fs::read_to_string(out.join("r/redline/v0.10.0/index.md")).expect("a page");
+    let noise = across.lines().find(|line| line.starts_with("Noise, ")).expect("a line");
+    assert!(noise.contains(": Output tokens ±") && !noise.contains("E2E"), "{noise}");
 }
 
 #[test]

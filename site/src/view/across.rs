@@ -2,7 +2,6 @@
 //! what it cost to find out.
 
 use schema::campaign::CampaignRecord;
-use schema::metric::by_name;
 use schema::run::Kind;
 use schema::verdict::VerdictKind;
 use serde::Serialize;
@@ -13,11 +12,12 @@ use super::health::{self, FailureRow};
 use super::heat;
 use super::overview::Matrix;
 use super::release::{extent, notices};
+use super::words;
 use crate::catalog::{self, Catalog, ReleaseKey, Run};
 use crate::chart::Chart;
 use crate::judged::Judged;
 use crate::link::Target;
-use crate::{format, order, outside};
+use crate::{order, outside};
 
 /// A release.
 #[derive(Debug, Clone, Serialize)]
@@ -146,8 +146,6 @@ fn since(pair: &Pair, found: &registry::diff::Diff) -> Since {
             }
         }
     }
-    let title = |name: &str| by_name(name).map_or_else(|| name.to_owned(), |m| m.title.into());
-    let noise = found.noise_pct.values().flatten();
     Since {
         baseline: outside::name(&pair.baseline),
         target: pair.target(),
@@ -156,10 +154,6 @@ fn since(pair: &Pair, found: &registry::diff::Diff) -> Since {
         heat: heat::of(pair, found),
         rows: rows.into_iter().map(diff::line).collect(),
         changed,
-        noise: noise
-            .map(|(name, pct)| {
-                outside::name(&format!("{} {}", title(name), format::plus_minus(*pct)))
-            })
-            .collect(),
+        noise: words::noise(found.noise_pct.values().flatten()),
     }
 }

@@ -1,17 +1,15 @@
 //! The page of a hardware: what runs on it, how much its campaigns cost and shook, and when it
 //! changed.
 
-use std::collections::BTreeMap;
-
 use schema::campaign::CampaignRecord;
 use schema::event::EventKind;
-use schema::metric::by_name;
 use serde::Serialize;
 
 use super::fact::{self, FactGroup};
 use super::overview::{HardwareView, latest_on};
 use super::release::Related;
 use super::trends::{LINES_MAX, TrendLine};
+use super::words;
 use crate::catalog::Catalog;
 use crate::link::Target;
 use crate::{format, order, outside};
@@ -135,8 +133,6 @@ impl CampaignLine {
             let us = campaign.budget.get(name).and_then(serde_json::Value::as_u64);
             us.map_or_else(|| "-".to_owned(), format::seconds)
         };
-        let noise: BTreeMap<&String, &f64> = campaign.noise_floor.iter().flatten().collect();
-        let title = |name: &str| by_name(name).map_or_else(|| name.to_owned(), |m| m.title.into());
         Self {
             id: outside::name(&campaign.id),
             record: Target::Record { path: path.to_owned() },
@@ -147,12 +143,7 @@ impl CampaignLine {
             runs: format::whole(u64::try_from(campaign.plan.len()).unwrap_or(u64::MAX)),
             wall: spent("wall_us"),
             expected: spent("wall_us_expected"),
-            noise: noise
-                .into_iter()
-                .map(|(name, pct)| {
-                    outside::name(&format!("{} {}", title(name), format::plus_minus(*pct)))
-                })
-                .collect(),
+            noise: words::noise(campaign.noise_floor.iter().flatten()),
         }
     }
 }

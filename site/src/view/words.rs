@@ -1,8 +1,11 @@
 //! The words of records as pages write them.
 
+use schema::metric::{Gates, METRICS};
 use schema::run::{FailureClass, Phase, PromptForm};
 use schema::scenario::{Arrival, Tier};
 use schema::verdict::VerdictKind;
+
+use crate::format;
 
 /// A reason of a record's validity as its id and its sentence; the id is `-` where it has none.
 #[must_use]
@@ -86,6 +89,21 @@ pub fn arrival(arrival: &Arrival) -> String {
 fn cap(arrival: &Arrival) -> String {
     let cap = arrival.concurrency_max();
     cap.map(|cap| format!(", at most {cap} at a time")).unwrap_or_default()
+}
+
+/// `Output tokens ±8.1 %`: how far a release lies from itself, in percent by the name of a metric, for
+/// those that gate.
+#[must_use]
+pub fn noise<'a>(found: impl Iterator<Item = (&'a String, &'a f64)>) -> Vec<String> {
+    let found: Vec<(&String, &f64)> = found.collect();
+    let gating = METRICS.iter().filter(|metric| metric.gates != Gates::Never);
+    let of = |name: &'static str| found.iter().filter(move |(known, _)| *known == name);
+    gating
+        .flat_map(|metric| {
+            of(metric.name)
+                .map(|(_, pct)| format!("{} {}", metric.title, format::plus_minus(**pct)))
+        })
+        .collect()
 }
 
 /// As records write it, in words of their own.

@@ -61,11 +61,16 @@ pub struct KernelRow {
     pub least_shape: String,
 }
 
-/// The latest release's latest record on each hardware.
+/// The latest release's latest record on each hardware, of those that measured a limit.
 #[must_use]
 pub fn all(catalog: &Catalog) -> Vec<Roofline> {
+    let with_limit = |stored: &&Stored<KernelRecord>| {
+        let record = &stored.record;
+        let any = record.benches.iter().any(|bench| bench.limit_share.is_some());
+        record.engine.name == OWN && (any || record.model_bench.is_some())
+    };
     let records: Vec<&Stored<KernelRecord>> =
-        catalog.registry.kernels.iter().filter(|stored| stored.record.engine.name == OWN).collect();
+        catalog.registry.kernels.iter().filter(with_limit).collect();
     let hardware = distinct(records.iter().map(|stored| stored.record.hardware.id.as_str()));
     let latest = |hardware: &str| {
         let here = records.iter().filter(|stored| stored.record.hardware.id == hardware);
