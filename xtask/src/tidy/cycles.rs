@@ -1,0 +1,263 @@
+//! Import cycles between source files: strongly connected components of `use` between the files of
+//! a crate.
+//!
+//! A name is followed through re-exports to the file that defines it. A module and its own
+//! submodules count as one thing: `super::` and a parent's use of its children close no cycle.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use super::{File, Finding};
+
+/// Files that may import each other, one list per cycle, because the split would separate one thing.
+const ALLOWED: &[&[&str]] = &[];
+
+/// Path of a module from the root of its crate: `["client", "http"]`.
+type Module = Vec<String>;
+
+/// The modules of one crate, by their paths.
+#[derive(Debug, Default)]
+struct Crate<'a> {
+    files: BTreeMap<Module, &'a File>,
+    /// Re-exported name to the path that it stands for.
+    reexports: BTreeMap<Module, Module>,
+}
+
+/// Reports every import cycle that is not allowed, at the first of its files.
+pub fn check(files: &[File]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for krate in crates(files).values() {
+        for cycle in krate.cycles() {
+            let paths: Vec<String> =
+                cycle.iter().map(|module| krate.files[module].path.display().to_string()).collect();
+            if !ALLOWED.iter().any(|allowed| paths.iter().all(|path| allowed.contains(&&**path))) {
+                let message =
+                    format!("import cycle: {}; move what both need below them", paths.join(", "));
+                findings.push(krate.files[&cycle[0]].finding(0, message));
+            }
+        }
+    }
+    findings
+}
+
+/// The crates of the tree by the folder of their `src`; tests, benches and binaries beside a library
+/// are left out.
+fn crates(files: &[File]) -> BTreeMap<&Path, Crate<'_>> {
+    let mut crates: BTreeMap<&Path, Crate<'_>> = BTreeMap::new();
+    for file in files.iter().filter(|file| file.is_rust()) {
+        let source = file.path.ancestors().filter(|path| path.ends_with("src")).last();
+        let Some((source, module)) =
+            source.and_then(|source| Some((source, module(file, source)?)))
+        else {
+            continue;
+        };
+        crates.entry(source).or_default().files.insert(module, file);
+    }
+    for krate in crates.values_mut() {
+        krate.find_reexports();
+    }
+    crates
+}
+
+/// The module path of a file; none for tests and for binaries in `src/bin`.
+fn module(file: &File, source: &Path) -> Option<Module> {
+    let inside = file.path.strip_prefix(source).ok()?.with_extension("");
+    let mut parts: Module =
+        inside.components().map(|part| part.as_os_str().to_string_lossy().into_owned()).collect();
+    if parts.iter().any(|part| part == "tests" || part == "bin") {
+        return None;
+    }
+    if parts.last().is_some_and(|last| matches!(&**last, "mod" | "lib")) {
+        parts.pop();
+    }
+    Some(parts)
+}
+
+impl Crate<'_> {
+    fn find_reexports(&mut self) {
+        let mut reexports = BTreeMap::new();
+        for (module, file) in &self.files {
+            for (path, name) in uses(file, true) {
+                if let Some(target) = self.absolute(module, &path) {
+                    let mut exported = module.clone();
+                    exported.push(name);
+                    reexports.insert(exported, target);
+                }
+            }
+        }
+        self.reexports = reexports;
+    }
+
+    /// A `use` path from the root of the crate; none for paths of other crates.
+    fn absolute(&self, module: &[String], path: &[String]) -> Option<Module> {
+        let supers = path.iter().take_while(|part| *part == "super").count();
+        let (base, rest) = match path.first()?.as_str() {
+            "crate" => (&[][..], &path[1..]),
+            "self" => (module, &path[1..]),
+            "super" => (&module[..module.len().checked_sub(supers)?], &path[supers..]),
+            first => {
+                let mut child = module.to_vec();
+                child.push(first.to_owned());
+                (self.files.contains_key(&child).then_some(module)?, path)
+            }
+        };
+        Some([base, rest].concat())
+    }
+
+    /// The module whose file defines `path`.
+    fn home(&self, path: &[String], depth: usize) -> Module {
+        // Re-exports of re-exports are followed; a glob of itself would be followed for ever.
+        for n in 1..=path.len() {
+            if let Some(target) = self.reexports.get(&path[..n])
+                && !self.files.contains_key(&path[..n])
+                && depth < 8
+            {
+                return self.home(&[target, &path[n..]].concat(), depth + 1);
+            }
+        }
+        let longest = (0..=path.len()).rev().find(|n| self.files.contains_key(&path[..*n]));
+        path[..longest.unwrap_or(0)].to_vec()
+    }
+
+    /// The modules that each module imports from.
+    fn imports(&self) -> BTreeMap<&Module, BTreeSet<Module>> {
+        let of = |module: &Module, file: &File| {
+            let paths = uses(file, false).into_iter();
+            let homes =
+                paths.filter_map(|(path, _)| Some(self.home(&self.absolute(module, &path)?, 0)));
+            homes.filter(|home| !home.starts_with(module) && !module.starts_with(home)).collect()
+        };
+        self.files.iter().map(|(module, file)| (module, of(module, file))).collect()
+    }
+
+    /// Strongly connected components of more than one module. A module is in the component of another
+    /// if each reaches the other; crates are small enough for the plain search.
+    fn cycles(&self) -> Vec<Vec<Module>> {
+        let imports = self.imports();
+        let reached: BTreeMap<&Module, BTreeSet<&Module>> =
+            imports.keys().map(|module| (*module, reachable(module, &imports))).collect();
+        let mut seen = BTreeSet::new();
+        let mut cycles = Vec::new();
+        for module in
+            self.files.keys().filter(|module| !self.files[*module].path.ends_with("main.rs"))
+        {
+            let cycle: Vec<Module> = reached[module]
+                .iter()
+                .filter(|other| reached.get(**other).is_some_and(|back| back.contains(module)))
+                .map(|other| (*other).clone())
+                .collect();
+            if cycle.len() > 1 && seen.insert(cycle.clone()) {
+                cycles.push(cycle);
+            }
+        }
+        cycles
+    }
+}
+
+/// Every module that `from` imports, directly or through others.
+fn reachable<'a>(
+    from: &Module,
+    imports: &'a BTreeMap<&Module, BTreeSet<Module>>,
+) -> BTreeSet<&'a Module> {
+    let mut reached = BTreeSet::new();
+    let mut open: Vec<&Module> = imports[from].iter().collect();
+    while let Some(module) = open.pop() {
+        if reached.insert(module) {
+            open.extend(imports.get(module).into_iter().flatten());
+        }
+    }
+    reached
+}
+
+/// The `use` declarations of a file outside its tests, as path and name: re-exports (`pub use`) or all
+/// others.
+fn uses(file: &File, reexports: bool) -> Vec<(Vec<String>, String)> {
+    let text = file.text.as_deref().unwrap_or_default();
+    let code = text.split("\n#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    let lines: String =
+        super::source::code_lines(code).map(|(_, line)| format!("{line} ")).collect();
+    let mut found = Vec::new();
+    for declaration in lines.split(';') {
+        let Some(at) = declaration.rfind("use ") else { continue };
+        let (before, path) = (declaration[..at].trim_end(), &declaration[at + 4..]);
+        // A word before it that is no visibility makes it a part of something else, such as a string.
+        let is_public =
+            before.ends_with("pub") || (before.ends_with(')') && before.contains("pub("));
+        let begins = before.is_empty() || is_public || before.ends_with(['}', ']', '{']);
+        if begins && is_public == reexports {
+            expand(path, &mut found);
+        }
+    }
+    found
+}
+
+/// The paths of a `use` tree, each with the name that it gets.
+fn expand(tree: &str, found: &mut Vec<(Vec<String>, String)>) {
+    let Some((prefix, rest)) = tree.split_once('{') else {
+        let (path, alias) = tree.split_once(" as ").unwrap_or((tree, ""));
+        let parts: Vec<String> = path.split("::").map(|part| part.trim().to_owned()).collect();
+        let last = parts.last().cloned().unwrap_or_default();
+        let name = if alias.is_empty() { last } else { alias.trim().to_owned() };
+        return found.push((parts, name));
+    };
+    let inner = rest.rsplit_once('}').map_or(rest, |(inner, _)| inner);
+    let (mut depth, mut start) = (0_usize, 0);
+    for (at, c) in inner.char_indices().chain([(inner.len(), ',')]) {
+        match c {
+            '{' => depth += 1,
+            '}' => depth = depth.saturating_sub(1),
+            ',' if depth == 0 => {
+                let item = inner[start..at].trim();
+                if !item.is_empty() {
+                    expand(&format!("{}{item}", prefix.trim_start()), found);
+                }
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{file, messages};
+    use super::*;
+
+    #[test]
+    fn two_files_that_import_each_other_are_named_once() {
+        let files = [
+            file("a/src/lib.rs", "//! x\nmod one;\nmod two;\n"),
+            file("a/src/one.rs", "use crate::two::B;\npub struct A;\n"),
+            file("a/src/two.rs", "use super::{one::A};\npub struct B;\n"),
+        ];
+        assert_eq!(
+            messages(&check(&files)),
+            [
+                "a/src/one.rs:1: import cycle: a/src/one.rs, a/src/two.rs; move what both need below them"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_name_is_followed_through_its_re_export() {
+        let files = [
+            file("a/src/lib.rs", "pub use two::B;\n"),
+            file("a/src/one.rs", "use crate::B;\n"),
+            file("a/src/two.rs", "use crate::one::A;\n"),
+        ];
+        assert_eq!(check(&files).len(), 1);
+    }
+
+    #[test]
+    fn parents_tests_comments_and_other_crates_close_no_cycle() {
+        let files = [
+            file("a/src/lib.rs", "use deep::C;\npub struct A;\n"),
+            file("a/src/deep/mod.rs", "use leaf::L;\n"),
+            file("a/src/deep/leaf.rs", "use super::C;\nuse crate::A;\n// use crate::other::O;\n"),
+            file("a/src/other.rs", "use crate::deep::leaf::L;\n"),
+            file("a/src/deep/tests.rs", "use crate::other::O;\n"),
+            file("b/src/lib.rs", "use a::A;\n"),
+        ];
+        assert_eq!(messages(&check(&files)), <[&str; 0]>::default());
+    }
+}

@@ -1,0 +1,129 @@
+//! Which package of the workspace may depend on which: the dependencies of ARCHITECTURE.md point
+//! downwards only.
+//!
+//! Licences and the homes of other crates are in `deny.toml`; `cargo xtask ci` also runs
+//! `cargo-shear`, which finds dependencies without a use.
+
+use serde::Deserialize;
+
+use super::{File, Finding};
+
+/// Packages of the workspace, each with those that it may depend on. Development dependencies are
+/// free: tests look at a package from outside.
+const ALLOWED: &[(&str, &[&str])] = &[
+    ("schema", &[]),
+    ("reports", &["schema"]),
+    ("judge", &["reports", "schema"]),
+    ("store", &["judge", "schema"]),
+    ("engine-core", &[]),
+    ("engine-weights", &["engine-core"]),
+    ("engine-cpu", &["engine-core", "engine-weights"]),
+    ("engine-cuda", &["engine-core", "engine-weights"]),
+    ("engine-model", &["engine-core", "engine-weights"]),
+    ("engine-schedule", &["engine-core"]),
+    (
+        "engine",
+        &[
+            "engine-core",
+            "engine-weights",
+            "engine-cpu",
+            "engine-cuda",
+            "engine-model",
+            "engine-schedule",
+        ],
+    ),
+    ("suite", &["judge", "reports", "schema"]),
+    ("registry", &["judge", "reports", "schema", "store"]),
+    ("site", &["judge", "reports", "schema", "store"]),
+    ("campaign", &["judge", "reports", "schema", "store"]),
+    ("bench", &["campaign", "judge", "reports", "schema"]),
+    ("xtask", &[]),
+    ("tests", &["schema"]),
+];
+
+/// The parts of a manifest that are checked.
+#[derive(Debug, Deserialize)]
+struct Manifest {
+    package: Option<Package>,
+    #[serde(default)]
+    dependencies: toml::Table,
+    lints: Option<Lints>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Package {
+    name: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Lints {
+    #[serde(default)]
+    workspace: bool,
+}
+
+/// Reports dependencies that point upwards, packages that the table does not know, and packages
+/// without the workspace's lints.
+pub fn check(files: &[File]) -> Vec<Finding> {
+    let manifests = files.iter().filter(|file| {
+        file.path.file_name().is_some_and(|name| name == "Cargo.toml") && !file.under("engine/fuzz")
+    });
+    manifests.flat_map(check_manifest).collect()
+}
+
+fn check_manifest(file: &File) -> Vec<Finding> {
+    let text = file.text.as_deref().unwrap_or_default();
+    let manifest: Manifest = match toml::from_str(text) {
+        Ok(manifest) => manifest,
+        Err(error) => return vec![file.finding(0, format!("no manifest: {error}"))],
+    };
+    let Some(Package { name: package }) = &manifest.package else { return Vec::new() };
+    let mut findings = Vec::new();
+    if !manifest.lints.is_some_and(|lints| lints.workspace) {
+        findings.push(file.finding(0, "add `[lints]` with `workspace = true`"));
+    }
+    let Some((_, allowed)) = ALLOWED.iter().find(|(name, _)| name == package) else {
+        let message =
+            format!("say in `xtask/src/tidy/dependencies.rs` what `{package}` may depend on");
+        findings.push(file.finding(0, message));
+        return findings;
+    };
+    for name in manifest.dependencies.keys() {
+        let is_member = ALLOWED.iter().any(|(member, _)| member == name);
+        if is_member && !allowed.contains(&&**name) {
+            let line = text.lines().position(|line| line.starts_with(&**name)).map_or(0, |n| n + 1);
+            let message = format!("`{package}` must not depend on `{name}`: see ARCHITECTURE.md");
+            findings.push(file.finding(line, message));
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{file, messages};
+    use super::*;
+
+    #[test]
+    fn a_dependency_that_points_upwards_is_named_by_line() {
+        let text = "[package]\nname = \"engine-cuda\"\n[dependencies]\nengine-core.workspace = true\n\
+                    engine-cpu.workspace = true\n[lints]\nworkspace = true\n";
+        assert_eq!(
+            messages(&check(&[file("engine/cuda/Cargo.toml", text)])),
+            ["engine/cuda/Cargo.toml:5: `engine-cuda` must not depend on `engine-cpu`: see \
+              ARCHITECTURE.md"]
+        );
+    }
+
+    #[test]
+    fn dependencies_of_tests_are_free() {
+        let text = "[package]\nname = \"engine\"\n[dev-dependencies]\nschema.workspace = true\n\
+                    [lints]\nworkspace = true\n";
+        assert_eq!(check(&[file("engine/Cargo.toml", text)]), []);
+    }
+
+    #[test]
+    fn an_unknown_package_and_one_without_lints_are_named() {
+        let found = check(&[file("new/Cargo.toml", "[package]\nname = \"new\"\n")]);
+        assert_eq!(found.len(), 2, "{found:?}");
+    }
+}
