@@ -9,6 +9,7 @@ mod docs;
 mod layers;
 mod source;
 mod tree;
+mod vocabulary;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -61,8 +62,15 @@ impl File {
 type Rule = fn(&[File]) -> Vec<Finding>;
 
 /// Every rule.
-const RULES: &[Rule] =
-    &[dependencies::check, layers::check, cycles::check, source::check, tree::check, docs::check];
+const RULES: &[Rule] = &[
+    dependencies::check,
+    layers::check,
+    cycles::check,
+    source::check,
+    tree::check,
+    docs::check,
+    vocabulary::check,
+];
 
 /// Applies every rule to the working tree; exit code 2 when any is broken.
 ///
