@@ -1,6 +1,8 @@
 //! Inputs that a machine may lack: reference outputs, the default model and conversations.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use crate::skip::skip;
 
 /// SHA-256 of the default model's file.
 pub const MODEL: &str = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53";
@@ -18,10 +20,24 @@ pub fn cache() -> Option<PathBuf> {
     absent("REDLINE_CACHE", variable("REDLINE_CACHE"))
 }
 
-/// The folder of reference outputs, if the run has one.
+/// A committed fixture, by its path in `tests/fixtures`.
+///
+/// Programs that a bundle carries to another machine find the folder below their working directory.
 #[must_use]
-pub fn fixtures() -> Option<PathBuf> {
-    absent("REDLINE_FIXTURES", variable("REDLINE_FIXTURES"))
+pub fn fixture(path: &str) -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(path);
+    if here.exists() { here } else { Path::new("tests/fixtures").join(path) }
+}
+
+/// The folder of published pages that Redline's pages succeed, if `REDLINE_PUBLISHED_PAGES` names one:
+/// they are other people's text and not part of the tree.
+#[must_use]
+pub fn published_pages() -> Option<PathBuf> {
+    let folder = variable("REDLINE_PUBLISHED_PAGES");
+    if folder.is_none() {
+        skip("the published pages", "set REDLINE_PUBLISHED_PAGES to their folder");
+    }
+    folder
 }
 
 /// A fetched file by its hash, or none after saying that the test has nothing to work on.
@@ -34,7 +50,7 @@ pub fn cached(sha256: &str) -> Option<PathBuf> {
     absent(sha256, file)
 }
 
-fn is_input(path: &std::path::Path) -> bool {
+fn is_input(path: &Path) -> bool {
     path.is_file() && path.extension().is_some_and(|e| e == "gguf" || e == "json")
 }
 
@@ -44,14 +60,14 @@ fn variable(name: &str) -> Option<PathBuf> {
 
 fn absent(what: &str, path: Option<PathBuf>) -> Option<PathBuf> {
     if path.is_none() {
-        println!("skipped: `{what}` is not there; hint: cargo xtask fetch, then cargo xtask ci");
+        skip(&format!("`{what}`"), "cargo xtask fetch, then cargo xtask ci");
     }
     path
 }
 
 /// Every file below a folder, in order; none where the folder does not exist.
 #[must_use]
-pub fn files_under(folder: &std::path::Path) -> Vec<PathBuf> {
+pub fn files_under(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
     let mut files = Vec::new();
     for path in entries.filter_map(Result::ok).map(|entry| entry.path()) {

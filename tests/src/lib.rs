@@ -9,4 +9,5 @@ pub mod inputs;
 pub mod program;
 pub mod scripted;
 pub mod server;
+pub mod skip;
 pub mod slurm;
