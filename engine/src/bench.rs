@@ -12,14 +12,14 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use crate::clock::Clock;
 use crate::config::{DeviceChoice, LoadFormat, PAGE_TOKENS};
-use crate::device::cpu::{Isa, limits};
-use crate::device::cuda;
-use crate::device::cuda::driver::Cubins;
 use crate::launch::{NO_GPU, PrepareError, random_seed};
-use crate::model::{self, LoadError, LoadOptions, StepError};
-use crate::weights::{ModelFiles, ModelSource};
+use crate::load::{LoadError, LoadOptions};
+use engine_core::DeviceError;
+use engine_core::clock::Clock;
+use engine_cpu::{Isa, limits};
+use engine_cuda::driver::Cubins;
+use engine_weights::{ModelFiles, ModelSource};
 use kernels::{Attention, Kernels, Product};
 use steps::{Decode, Prefill, Speeds, Timed, median_seconds, pages_each};
 
@@ -62,7 +62,7 @@ pub enum BenchError {
     #[error(transparent)]
     Load(#[from] LoadError),
     #[error(transparent)]
-    Step(#[from] StepError),
+    Step(#[from] DeviceError),
     #[error("{}", NO_GPU)]
     NoGpu,
     #[error(
@@ -116,7 +116,7 @@ struct Limits {
 }
 
 impl Limits {
-    fn measure(isa: Isa, threads: usize, clock: Clock) -> Result<Self, StepError> {
+    fn measure(isa: Isa, threads: usize, clock: Clock) -> Result<Self, DeviceError> {
         Ok(Self {
             int8_ops_per_s: limits::int8_ops_per_s(isa, threads, clock),
             bf16_flops_per_s: limits::bf16_flops_per_s(isa, threads, clock),

@@ -7,13 +7,12 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::bench::{self, BenchFlags, Subject};
-use crate::clock::Clock;
 use crate::config::{Config, Flags, Machine};
-use crate::device::cuda::driver::Cubins;
-use crate::device::{cpu, cuda};
 use crate::launch::{self, Launch, LaunchError, Prepare};
 use crate::perplexity::{self, PerplexityFlags};
 use crate::say::say;
+use engine_core::clock::Clock;
+use engine_cuda::driver::Cubins;
 
 /// Serves large language models over an OpenAI-compatible API.
 #[derive(Debug, Parser)]

@@ -12,24 +12,25 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::bench::BenchError;
 use crate::capacity::{self, FreeMemory};
-use crate::clock::Clock;
 use crate::config::{
     Config, ConfigError, DeviceChoice, DtypeChoice, KvDtypeChoice, LoadFormat, Setting, Source,
     config_sha256,
 };
-use crate::device::cpu::{self, Arithmetic, Isa};
-use crate::device::cuda;
-use crate::device::cuda::driver::Cubins;
 use crate::http::{KvFacts, ModelFacts, ServerInfo};
 use crate::listen::listen;
-use crate::model::{self, LoadError, LoadOptions, ModelInfo, StepError};
+use crate::load::{LoadError, LoadOptions};
 use crate::perplexity::PerplexityError;
 use crate::say::say;
-use crate::schedule::Limits;
 use crate::server::{Loaded, ServeError, Server};
 use crate::text::CheckpointText;
 use crate::tokenize::Tokenizer;
-use crate::weights::{Checkpoint, ModelSource};
+use engine_core::DeviceError;
+use engine_core::clock::Clock;
+use engine_cpu::{Arithmetic, Isa};
+use engine_cuda::driver::Cubins;
+use engine_model::ModelInfo;
+use engine_schedule::Limits;
+use engine_weights::{Checkpoint, ModelSource};
 
 /// Seed of made-up weights; two launches must have the same.
 const RANDOM_WEIGHTS_SEED: u64 = 1;
@@ -73,9 +74,9 @@ pub enum PrepareError {
     #[error(transparent)]
     Dtype(#[from] DtypeError),
     #[error("failed to allocate the KV cache")]
-    Kv(#[source] StepError),
+    Kv(#[source] DeviceError),
     #[error("failed to rehearse the largest step")]
-    Rehearsal(#[source] StepError),
+    Rehearsal(#[source] DeviceError),
     #[error(
         "`--max-seq-len {asked}` is more than the {made_for} tokens that the model was made for"
     )]

@@ -12,13 +12,13 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use crate::config::{DtypeChoice, PAGE_TOKENS};
-use crate::device::cpu::Isa;
 use crate::launch::{DtypeError, PrepareError, arithmetic};
-use crate::model::{
-    self, LoadError, LoadOptions, LogitRows, Model, Segment, SegmentState, StepBatch, StepError,
-};
+use crate::load::{LoadError, LoadOptions};
 use crate::tokenize::{TokenizeError, Tokenizer};
-use crate::weights::{Checkpoint, ModelSource};
+use engine_core::{DeviceError, LogitRows, Segment, SegmentState, StepBatch};
+use engine_cpu::Isa;
+use engine_model::Model;
+use engine_weights::{Checkpoint, ModelSource};
 
 /// What to measure.
 #[derive(Debug, Clone, clap::Args)]
@@ -49,7 +49,7 @@ pub enum PerplexityError {
     #[error(transparent)]
     Load(#[from] LoadError),
     #[error(transparent)]
-    Step(#[from] StepError),
+    Step(#[from] DeviceError),
     #[error(transparent)]
     Tokenize(#[from] TokenizeError),
     #[error("failed to read the text `{path}`")]
@@ -141,7 +141,7 @@ pub fn run(
 }
 
 /// Sum of `-ln p` over the second half of `window`, each token given all before it.
-fn surprise(model: &mut dyn Model, window: &[u32], bos: Option<u32>) -> Result<f64, StepError> {
+fn surprise(model: &mut dyn Model, window: &[u32], bos: Option<u32>) -> Result<f64, DeviceError> {
     let mut tokens = window.to_vec();
     if let Some(bos) = bos {
         tokens[0] = bos;

@@ -8,12 +8,11 @@ use tokio::sync::watch;
 
 use super::error::{ApiError, ErrorKind};
 use super::info::ServerInfo;
-use crate::clock::Clock;
 use crate::metrics::Metrics;
-use crate::schedule::Limits;
 use crate::text::Text;
-use crate::weights;
 use crate::worker::Handle;
+use engine_core::clock::Clock;
+use engine_schedule::Limits;
 
 /// How far the engine is.
 #[derive(Debug, Clone)]

@@ -6,11 +6,11 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::fixture::tiny_llama_gguf;
-use crate::weights::gguf::{Value as Meta, Writer};
+use engine_weights::fixture::tiny_llama_gguf;
+use engine_weights::gguf::{Value as Meta, Writer};
 
-fn from_gguf(bytes: &[u8]) -> Result<Option<Tokenizer>, LoadError> {
-    let header = crate::weights::gguf::parse(Path::new("tiny.gguf"), bytes).unwrap();
+fn from_gguf(bytes: &[u8]) -> Result<Option<Tokenizer>, TokenizerError> {
+    let header = engine_weights::gguf::parse(Path::new("tiny.gguf"), bytes).unwrap();
     Tokenizer::load(&ConfigSource::Gguf(header.metadata))
 }
 
@@ -105,7 +105,7 @@ fn tokenizers_that_cannot_be_used_are_named() {
 #[test]
 fn a_folder_with_the_rebuilt_tokenizer_has_the_same_ids_and_digest() {
     let bytes = tiny_llama_gguf(1);
-    let header = crate::weights::gguf::parse(Path::new("tiny.gguf"), &bytes).unwrap();
+    let header = engine_weights::gguf::parse(Path::new("tiny.gguf"), &bytes).unwrap();
     let parts = gguf::parts(&header.metadata).unwrap().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let write =

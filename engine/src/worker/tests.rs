@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::*;
-use crate::device::cpu::Arithmetic;
-use crate::model::{self, KvChoice, LoadOptions, RopeChoice};
-use crate::schedule::StateLimits;
+use crate::load::{KvChoice, LoadOptions, RopeChoice};
 use crate::text::CheckpointText;
-use crate::weights::ModelSource;
+use engine_cpu::Arithmetic;
+use engine_schedule::StateLimits;
+use engine_weights::ModelSource;
 
 /// Largest difference of a log-probability to the reference's.
 const TOLERANCE: f32 = 1e-3;
