@@ -89,7 +89,7 @@ impl Cli {
                 Ok(perplexity::run(&model, hub_cache.as_deref(), &flags)?)
             }
             Command::Serve { model, flags } => {
-                let (processor, gpus) = (cpu::processor_name(), cuda::usable());
+                let (processor, gpus) = (engine_cpu::processor_name(), engine_cuda::usable());
                 let gpus: Vec<&str> = gpus.iter().map(|gpu| &*gpu.name).collect();
                 let machine = Machine { cores, processor: &processor, gpus: &gpus };
                 let config = Config::resolve(*flags, &machine)?;

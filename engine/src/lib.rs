@@ -10,6 +10,10 @@ pub mod bench;
 mod capacity;
 pub mod cli;
 pub mod config;
+#[cfg(test)]
+#[expect(dead_code, reason = "groups of GPUs are for the tests of models")]
+#[path = "../cuda/emulated/mod.rs"]
+mod emulated;
 pub mod guide;
 pub mod http;
 pub mod launch;

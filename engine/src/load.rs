@@ -11,10 +11,11 @@ use engine_cuda::Cuda;
 use engine_cuda::driver::gpu::Gpu;
 use engine_cuda::driver::{Cubins, Driver};
 use engine_model::{
-    Decoder, LoadError as ModelError, Model, ModelInfo, Parallel, RopePrecision, on_ranks,
+    Decoder, LoadError as ModelError, Model, ModelInfo, Parallel, RopeChoice, on_ranks,
 };
-use engine_weights::{Checkpoint, CheckpointError, ConfigSource, Digest, ModelSource};
+use engine_weights::{Checkpoint, CheckpointError, Digest, ModelSource};
 
+use crate::config::DeviceChoice;
 use crate::tokenize::TokenizerError;
 
 /// A model or its tokenizer that cannot be loaded.
@@ -61,18 +62,6 @@ impl LoadError {
     }
 }
 
-/// Which device to compute on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum DeviceChoice {
-    /// The first GPU that computes what is asked for, else the CPU.
-    Auto,
-    /// This machine's processor.
-    #[default]
-    Cpu,
-    /// The first GPU.
-    Cuda,
-}
-
 /// Type of the KV cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum KvChoice {
@@ -106,29 +95,6 @@ impl KvChoice {
             Self::Fp8 => Some(KvType::Fp8),
             Self::F32 | Self::F16 => None,
         }
-    }
-}
-
-/// Which rotary frequencies to use (docs/decisions/0006-rope-frequencies.md).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum RopeChoice {
-    /// What checkpoints are trained and served with.
-    #[default]
-    Exact,
-    /// Rounded where config.json says that the checkpoint is in bf16, as converting a whole model
-    /// rounds them: what reference outputs are made with.
-    AsConverted,
-}
-
-impl RopeChoice {
-    fn precision(self, config: &ConfigSource) -> RopePrecision {
-        let (Self::AsConverted, ConfigSource::Json { json, .. }) = (self, config) else {
-            return RopePrecision::F32;
-        };
-        let named = ["torch_dtype", "dtype"];
-        let configs = [json, &json["text_config"]];
-        let is_bf16 = configs.iter().any(|c| named.iter().any(|name| c[*name] == "bfloat16"));
-        if is_bf16 { RopePrecision::Bf16 } else { RopePrecision::F32 }
     }
 }
 
@@ -280,8 +246,7 @@ fn load_part(
         return Err(LoadError::unsupported(checkpoint, options.unsuited().unwrap_or_default()));
     };
     let device = device.keeping(options.cubins.choices.clone());
-    let rope = options.rope.precision(checkpoint.config());
-    Ok(Decoder::load(device, checkpoint, kv_type, rope)?)
+    Ok(Decoder::load(device, checkpoint, kv_type, options.rope)?)
 }
 
 fn on_cuda(checkpoint: &Checkpoint, options: &LoadOptions) -> Result<OnDevice, LoadError> {
@@ -331,8 +296,7 @@ fn on_cpu(checkpoint: &Checkpoint, options: &LoadOptions) -> Result<OnDevice, Lo
     let Some(kv_type) = options.kv.on_cpu() else {
         return Err(LoadError::unsupported(checkpoint, "the KV cache of the CPU is in f32 or f16"));
     };
-    let rope = options.rope.precision(checkpoint.config());
-    let load = |device| Decoder::load(device, checkpoint, kv_type, rope);
+    let load = |device| Decoder::load(device, checkpoint, kv_type, options.rope);
     let model: Box<dyn Model> = if ranks == 1 {
         Box::new(load(Cpu::new(isa, threads).with(options.arithmetic))?)
     } else {
@@ -343,4 +307,25 @@ fn on_cpu(checkpoint: &Checkpoint, options: &LoadOptions) -> Result<OnDevice, Lo
         Box::new(Parallel::new(on_ranks(ways, |way| load(device(way)))?))
     };
     Ok((model, info, engine_cpu::free_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use engine_weights::fixture::tiny_llama_gguf;
+
+    use super::*;
+
+    #[test]
+    fn random_weights_are_told_from_those_of_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tiny.gguf");
+        std::fs::write(&path, tiny_llama_gguf(1)).unwrap();
+        let source = ModelSource::find(path.to_str().unwrap(), None).unwrap();
+        let [real, random] = [None, Some(1)].map(|random_seed| {
+            load(&source, &LoadOptions { random_seed, ..LoadOptions::default() }).unwrap()
+        });
+        assert_eq!((real.weights, random.weights), ("real", "random"));
+        assert_ne!(real.weights_sha256.wait(), random.weights_sha256.wait());
+        assert!(real.free_bytes > 0, "free memory is known");
+    }
 }

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use crate::config::{DtypeChoice, PAGE_TOKENS};
-use crate::launch::{DtypeError, PrepareError, arithmetic};
-use crate::load::{LoadError, LoadOptions};
+use crate::launch::{DtypeError, arithmetic};
+use crate::load::{self, LoadError, LoadOptions};
 use crate::tokenize::{TokenizeError, Tokenizer};
 use engine_core::{DeviceError, LogitRows, Segment, SegmentState, StepBatch};
 use engine_cpu::Isa;
@@ -68,7 +68,7 @@ impl PerplexityError {
     /// Exit code of the process.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Load(error) => PrepareError::load_exit_code(error),
+            Self::Load(error) => error.exit_code(),
             Self::Dtype(error) => error.exit_code(),
             Self::Step(_) => 4,
             _ => 2,
@@ -99,11 +99,14 @@ pub fn run(
     let text = fs::read_to_string(&flags.text)
         .map_err(|source| PerplexityError::Read { path: flags.text.clone(), source })?;
     let arithmetic = arithmetic(flags.dtype, Isa::best())?;
-    let source = ModelSource::find(name, hub_cache)?;
+    let source = ModelSource::find(name, hub_cache).map_err(LoadError::from)?;
     let options = LoadOptions { threads: flags.threads, arithmetic, ..LoadOptions::default() };
-    let checkpoint = Checkpoint::open(&source.files, options.random_seed)?;
-    let mut loaded = model::load_checkpoint(&checkpoint, &options)?;
-    let tokenizer = Tokenizer::load(checkpoint.config())?.ok_or(PerplexityError::NoTokenizer)?;
+    let checkpoint =
+        Checkpoint::open(&source.files, options.random_seed).map_err(LoadError::from)?;
+    let mut loaded = load::load_checkpoint(&checkpoint, &options)?;
+    let tokenizer = Tokenizer::load(checkpoint.config())
+        .map_err(LoadError::from)?
+        .ok_or(PerplexityError::NoTokenizer)?;
     let info = loaded.info().clone();
     let context = flags.context.get();
     if context < 2 || context > info.max_seq_len {

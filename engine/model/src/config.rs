@@ -49,7 +49,7 @@ const SIZE_MAX: usize = 1 << 24;
 /// It claims none.
 pub fn architecture(config: &ConfigSource) -> Result<&str, LoadError> {
     match config {
-        ConfigSource::Gguf(metadata) => metadata.text("general.architecture"),
+        ConfigSource::Gguf(metadata) => Ok(metadata.text("general.architecture")?),
         ConfigSource::Json { path, json } => json
             .get("architectures")
             .and_then(|list| list.get(0))
@@ -116,7 +116,7 @@ impl<'a> Settings<'a> {
                 })
             }
             Self::Gguf { metadata, architecture } => {
-                metadata.optional_integer(&format!("{architecture}.{gguf_key}"))
+                Ok(metadata.optional_integer(&format!("{architecture}.{gguf_key}"))?)
             }
         }
     }
@@ -148,7 +148,7 @@ impl<'a> Settings<'a> {
                 })
             }
             Self::Gguf { metadata, architecture } => {
-                metadata.optional_float(&format!("{architecture}.{gguf_key}"))
+                Ok(metadata.optional_float(&format!("{architecture}.{gguf_key}"))?)
             }
         }
     }

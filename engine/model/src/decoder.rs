@@ -7,7 +7,7 @@ use std::ops::Range;
 use super::architectures::Architecture;
 use super::block::{BlockContext, FeedForward, LayerCounts, Mixer, Scratch, Step};
 use super::config::architecture;
-use super::rope::RopePrecision;
+use super::rope::RopeChoice;
 use super::shard::Heads;
 use super::spec::{DecoderSpec, LayerSpec, MixerSpec, Names};
 use super::tensors::{Part, Tensors};
@@ -78,7 +78,7 @@ impl<D: Device> Decoder<D> {
         mut device: D,
         checkpoint: &Checkpoint,
         kv_type: KvType,
-        precision: RopePrecision,
+        rope: RopeChoice,
     ) -> Result<Self, LoadError> {
         let spec = &describe(checkpoint)?;
         let (config, names) = (&spec.config, &spec.names);
@@ -124,7 +124,7 @@ impl<D: Device> Decoder<D> {
             device,
             info,
             norm_epsilon: config.norm_epsilon,
-            rotation: spec.rope.rotation(precision),
+            rotation: spec.rope.rotation(rope.precision(checkpoint.config())),
             kv_shape,
             own_vocab,
             state_shape,

@@ -10,6 +10,9 @@ mod architectures;
 mod block;
 mod config;
 mod decoder;
+#[cfg(test)]
+#[path = "../../cuda/emulated/mod.rs"]
+mod emulated;
 mod error;
 mod parallel;
 mod rope;
@@ -28,7 +31,7 @@ pub use architectures::{ARCHITECTURES, Architecture};
 pub use decoder::Decoder;
 pub use error::LoadError;
 pub use parallel::{Parallel, on_ranks};
-pub use rope::RopePrecision;
+pub use rope::RopeChoice;
 
 /// Facts about a loaded model, fixed for its life.
 #[derive(Debug, Clone, PartialEq)]

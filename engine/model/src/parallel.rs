@@ -250,15 +250,16 @@ impl Drop for Parallel {
 ///
 /// # Errors
 /// A rank could not be loaded.
-pub fn on_ranks<R: Send, M: Send>(
+pub fn on_ranks<R: Send, M: Send, E: Send>(
     group: Vec<R>,
-    load: impl Fn(R) -> Result<M, LoadError> + Sync,
-) -> Result<Vec<M>, LoadError> {
+    load: impl Fn(R) -> Result<M, E> + Sync,
+) -> Result<Vec<M>, E> {
     let load = &load;
     thread::scope(|scope| {
         let group = group.into_iter();
         let ranks: Vec<_> = group.map(|rank| scope.spawn(move || load(rank))).collect();
-        let loaded = ranks.into_iter().map(|rank| rank.join().unwrap_or_else(|p| resume_unwind(p)));
+        let loaded =
+            ranks.into_iter().map(|rank| rank.join().unwrap_or_else(|p| panic::resume_unwind(p)));
         loaded.collect()
     })
 }

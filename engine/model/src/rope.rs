@@ -6,8 +6,8 @@ use serde_json::Value;
 use super::config::Settings;
 use crate::LoadError;
 use engine_core::Rotation;
-use engine_weights::Checkpoint;
 use engine_weights::gguf::Metadata;
+use engine_weights::{Checkpoint, ConfigSource};
 
 /// Precision of the inverse frequencies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -18,6 +18,30 @@ pub enum RopePrecision {
     /// Rounded to bf16, as transformers computes once a whole model, buffers included, was converted
     /// by `model.to(torch.bfloat16)`. Reference outputs made that way can only be met that way.
     Bf16,
+}
+
+/// Which rotary frequencies to use (docs/decisions/0006-rope-frequencies.md).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RopeChoice {
+    /// What checkpoints are trained and served with.
+    #[default]
+    Exact,
+    /// Rounded where config.json says that the checkpoint is in bf16, as converting a whole model
+    /// rounds them: what reference outputs are made with.
+    AsConverted,
+}
+
+impl RopeChoice {
+    /// The precision for a checkpoint with `config`.
+    pub(super) fn precision(self, config: &ConfigSource) -> RopePrecision {
+        let (Self::AsConverted, ConfigSource::Json { json, .. }) = (self, config) else {
+            return RopePrecision::F32;
+        };
+        let named = ["torch_dtype", "dtype"];
+        let configs = [json, &json["text_config"]];
+        let is_bf16 = configs.iter().any(|c| named.iter().any(|name| c[*name] == "bfloat16"));
+        if is_bf16 { RopePrecision::Bf16 } else { RopePrecision::F32 }
+    }
 }
 
 /// How positions become angles.

@@ -7,7 +7,7 @@ use super::MatrixShape;
 use crate::LoadError;
 use engine_core::{Device, HostMatrix, RandomRows, Rank, RowOrder, WeightType};
 use engine_weights::format::dequantize;
-use engine_weights::{Checkpoint, MxStack, TensorData};
+use engine_weights::{Checkpoint, CheckpointError, MxStack, TensorData};
 
 /// `n` rows of the stored matrix `{name}.weight`, and as many elements of `{name}.bias`.
 #[derive(Debug, Clone)]
@@ -78,7 +78,7 @@ impl<'a, D: Device> Tensors<'a, D> {
     pub fn indivisible(&self, what: &str, count: usize) -> LoadError {
         let ranks = self.rank().count;
         let reason = format!("{ranks} ranks cannot share {count} {what}; hint: a smaller `--tp`");
-        LoadError::Unsupported { path: self.checkpoint.path().to_owned(), reason }
+        CheckpointError::Unsupported { path: self.checkpoint.path().to_owned(), reason }.into()
     }
 
     /// Counts weights that another rank has.
@@ -354,7 +354,7 @@ impl<'a, D: Device> Tensors<'a, D> {
     /// As [`Checkpoint::mx_stack`].
     pub fn mx_stack(&mut self, name: &str, shape: [usize; 3]) -> Result<MxStack<'a>, LoadError> {
         self.parameters += shape.iter().map(|size| *size as u64).product::<u64>();
-        self.checkpoint.mx_stack(name, shape)
+        Ok(self.checkpoint.mx_stack(name, shape)?)
     }
 
     /// Rows that were read already, under one another, as a matrix on the device.

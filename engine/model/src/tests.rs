@@ -6,6 +6,7 @@ mod cuda;
 mod drawing;
 mod gguf;
 mod invariance;
+pub mod loader;
 mod rounding;
 
 use std::path::{Path, PathBuf};
@@ -14,10 +15,11 @@ use serde_json::Value;
 
 use super::rope::RopePrecision;
 use super::*;
-use engine::tokenize::{ChatInput, Tokenizer};
+use engine_core::{LogitRows, Segment, SegmentState, StepToken};
 use engine_cpu::{Arithmetic, Isa};
 use engine_weights::ModelSource;
 use engine_weights::fixture::tiny_llama_gguf;
+use loader::{LoadOptions, Loaded, load};
 
 const SMOLLM2: &str = "sha256/b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53/\
                        SmolLM2-135M-Instruct.Q4_1.gguf";
@@ -107,12 +109,12 @@ fn check_golden(options: &LoadOptions, tie: f32, ties_max: usize) {
 
 #[test]
 fn smollm2_agrees_with_llama_cpp_wherever_that_is_decided() {
-    check_golden(&in_f32(KvChoice::F32), TIE, TIES_MAX);
+    check_golden(&in_f32(KvType::F32), TIE, TIES_MAX);
 }
 
 #[test]
 fn smollm2_agrees_with_llama_cpp_on_an_f16_cache() {
-    check_golden(&in_f32(KvChoice::F16), TIE, TIES_MAX);
+    check_golden(&in_f32(KvType::F16), TIE, TIES_MAX);
 }
 
 #[test]
@@ -120,39 +122,8 @@ fn smollm2_in_bytes_agrees_but_for_ties() {
     check_golden(&LoadOptions::default(), INT8_TIE, INT8_TIES_MAX);
 }
 
-fn in_f32(kv: KvChoice) -> LoadOptions {
+fn in_f32(kv: KvType) -> LoadOptions {
     LoadOptions { kv, arithmetic: Arithmetic::F32, ..LoadOptions::default() }
-}
-
-#[test]
-fn smollm2_prompts_have_the_ids_of_llama_cpp() {
-    let Some(path) = input("REDLINE_CACHE", SMOLLM2) else { return };
-    let Some(golden) = input("REDLINE_FIXTURES", "golden/smollm2-llama-cpp.json") else { return };
-    let golden: Value = serde_json::from_slice(&std::fs::read(golden).unwrap()).unwrap();
-    let source = ModelSource::find(path.to_str().unwrap(), None).unwrap();
-    let checkpoint = engine_weights::Checkpoint::open(&source.files, None).unwrap();
-    let tokenizer = Tokenizer::load(checkpoint.config()).unwrap().unwrap();
-    for case in golden["cases"].as_array().unwrap() {
-        let text = match case.get("chat") {
-            None => case["text"].as_str().unwrap().to_owned(),
-            Some(chat) => {
-                let messages = serde_json::json!([{"role": "user", "content": chat}]);
-                let input = ChatInput {
-                    messages: &messages,
-                    tools: None,
-                    add_generation_prompt: true,
-                    variables: None,
-                    now_unix_s: 0,
-                };
-                let rendered = tokenizer.chat_template().unwrap().render(&input).unwrap();
-                assert_eq!(rendered, case["rendered"].as_str().unwrap());
-                rendered
-            }
-        };
-        let got = tokenizer.encode(&text, true).unwrap();
-        assert_eq!(got, ids(&case["prompt"]), "{text:?}");
-        assert_eq!(tokenizer.decode(&got, false).unwrap(), text);
-    }
 }
 
 /// Loads the tiny model with its bytes changed by `change`.
@@ -180,14 +151,11 @@ fn the_tiny_model_runs_and_so_do_random_weights_of_its_shape() {
     let real = load_tiny(|_| (), &LoadOptions::default()).unwrap();
     let seed = LoadOptions { random_seed: Some(1), ..LoadOptions::default() };
     let random = load_tiny(|_| (), &seed).unwrap();
-    assert_eq!((real.weights, random.weights), ("real", "random"));
-    assert_ne!(real.weights_sha256.wait(), random.weights_sha256.wait());
     let mut logits = Vec::new();
     for mut loaded in [real, random] {
         let info = loaded.info().clone();
         assert_eq!((info.vocab_size, info.max_seq_len), (267, 1024));
         assert_eq!(info.kv_bytes_per_token, 2 * 2 * 2 * 16 * 2);
-        assert!(loaded.free_bytes > 0, "free memory is known");
         loaded.model.allocate_kv(2, PAGE_TOKENS).unwrap();
         let segments = vec![segment(3, 0, vec![1], LogitRows::Last)];
         let batch = StepBatch::known(&[5, 6, 7], segments);

@@ -11,7 +11,7 @@ use super::steps::{self, Decode, Prefill, Speeds, Timed, pages_each};
 use super::{BenchError, BenchFlags, Subject, shown};
 use crate::config::PAGE_TOKENS;
 use crate::launch::random_seed;
-use crate::load::{LoadOptions, load_on};
+use crate::load::{LoadError, LoadOptions, load_on};
 use crate::say::say;
 use engine_core::clock::Clock;
 use engine_cuda::driver::gpu::Gpu;
@@ -175,7 +175,7 @@ impl Bench<'_> {
         let seed = random_seed(flags.load_format);
         let cubins = self.cubins.clone();
         let options = LoadOptions { random_seed: seed, cubins, ..LoadOptions::default() };
-        let checkpoint = Checkpoint::open(&source.files, seed)?;
+        let checkpoint = Checkpoint::open(&source.files, seed).map_err(LoadError::from)?;
         let free_before = self.driver.memory()?.free;
         let mut model = load_on(Arc::clone(&self.driver), &checkpoint, &options)?;
         let weight_bytes = free_before.saturating_sub(self.driver.memory()?.free);

@@ -41,7 +41,7 @@ pub struct Ready {
     /// What `/server_info` answers.
     pub info: ServerInfo,
     /// Of the weights, which may still be computed.
-    pub weights_sha256: weights::Digest,
+    pub weights_sha256: engine_weights::Digest,
 }
 
 /// What every route can reach.

@@ -7,8 +7,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::Parts;
-use crate::load::TokenizerError;
+use super::{Parts, TokenizerError};
 use engine_weights::gguf::Metadata;
 
 /// Token types of the metadata that are recognized within a text.

@@ -23,8 +23,7 @@ pub use reasoning::{Reasoning, SplitText, Splitter};
 pub use stream::Detokenizer;
 
 use crate::guide::{Opening, TokenBytes};
-use crate::load::TokenizerError;
-use engine_weights::{ConfigSource, hex, read_json};
+use engine_weights::{CheckpointError, ConfigSource, hex, read_json};
 use pieces::Pieces;
 
 /// Text that cannot be turned into ids, or ids that are no tokens.

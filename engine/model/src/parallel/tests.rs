@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use super::*;
 use crate::LoadError;
-use engine::load::{KvChoice, LoadOptions, Loaded, load};
-use engine_core::{LogitRows, Segment, SegmentState};
+use crate::tests::loader::{LoadOptions, Loaded, load};
+use engine_core::{KvType, LogitRows, Segment, SegmentState};
 use engine_cpu::Arithmetic;
 use engine_weights::ModelSource;
 use engine_weights::fixture::tiny_llama_gguf;
@@ -20,7 +20,7 @@ fn load_at(path: &Path, tp: usize) -> Result<Loaded, LoadError> {
     let options = LoadOptions {
         tp: NonZeroUsize::new(tp),
         threads: NonZeroUsize::new(1),
-        kv: KvChoice::F32,
+        kv: KvType::F32,
         arithmetic: Arithmetic::F32,
         ..LoadOptions::default()
     };

@@ -68,7 +68,7 @@ impl Reference {
 /// then computed in f32.
 pub fn exact() -> LoadOptions {
     LoadOptions {
-        kv: KvChoice::F32,
+        kv: KvType::F32,
         arithmetic: Arithmetic::F32,
         rope: RopeChoice::AsConverted,
         ..LoadOptions::default()

@@ -10,8 +10,6 @@ use super::conformance::{
 use super::drawing::{SEQUENCES, prompt, sampled, sampling};
 use super::rounding::Rounding;
 use super::*;
-use crate::decoder::Decoder;
-use crate::describe;
 use crate::emulated::{Emulated, Script};
 use engine_core::KvType;
 use engine_cpu::Cpu;
@@ -55,8 +53,7 @@ fn on(gpu: Arc<dyn Driver>, folder: &Path, kv: KvType) -> Decoder<Cuda> {
 fn on_device(device: Cuda, folder: &Path, kv: KvType) -> Decoder<Cuda> {
     let source = ModelSource::find(folder.to_str().unwrap(), None).unwrap();
     let checkpoint = Checkpoint::open(&source.files, None).unwrap();
-    let spec = describe(&checkpoint).unwrap();
-    Decoder::load(device, &checkpoint, &spec, kv, RopePrecision::Bf16).unwrap()
+    Decoder::load(device, &checkpoint, kv, RopeChoice::AsConverted).unwrap()
 }
 
 fn reference(name: &str) -> Option<Reference> {
@@ -121,9 +118,8 @@ fn conforms(model: &mut dyn Model, reference: &Reference, conditions: &[Conditio
 fn rounded(folder: &Path) -> Decoder<Rounding> {
     let source = ModelSource::find(folder.to_str().unwrap(), None).unwrap();
     let checkpoint = Checkpoint::open(&source.files, None).unwrap();
-    let spec = describe(&checkpoint).unwrap();
     let device = Rounding::new(Cpu::new(Isa::best(), 1).with(Arithmetic::Bf16));
-    Decoder::load(device, &checkpoint, &spec, KvType::F32, RopePrecision::Bf16).unwrap()
+    Decoder::load(device, &checkpoint, KvType::F32, RopeChoice::AsConverted).unwrap()
 }
 
 #[test]
@@ -252,9 +248,8 @@ fn weights_and_pages_of_eight_bits_are_near_their_values() {
     let want = logits(load(&source, &options).unwrap().model.as_mut());
     for (kv, bound) in [(KvType::Bf16, BOUND), (KvType::Fp8, 2.0 * BOUND)] {
         let Some(gpu) = Emulated::new(MEMORY) else { return };
-        let spec = describe(&checkpoint).unwrap();
         let device = Cuda::new(gpu);
-        let mut model = Decoder::load(device, &checkpoint, &spec, kv, RopePrecision::Bf16).unwrap();
+        let mut model = Decoder::load(device, &checkpoint, kv, RopeChoice::AsConverted).unwrap();
         let difference = relative(&logits(&mut model), &want);
         assert!(difference < bound, "pages of {}: {difference}", kv.name());
     }
@@ -285,9 +280,7 @@ fn a_model_that_does_not_fit_says_what_is_missing() {
     let Some(gpu) = Emulated::new(100_000) else { return };
     let source = ModelSource::find(reference.folder.to_str().unwrap(), None).unwrap();
     let checkpoint = Checkpoint::open(&source.files, None).unwrap();
-    let spec = describe(&checkpoint).unwrap();
-    let loaded =
-        Decoder::load(Cuda::new(gpu), &checkpoint, &spec, KvType::Bf16, RopePrecision::F32);
+    let loaded = Decoder::load(Cuda::new(gpu), &checkpoint, KvType::Bf16, RopeChoice::Exact);
     let message = format!("{:#}", anyhow::Error::new(loaded.map(|_| ()).unwrap_err()));
     for part in ["bytes are needed at once", "of the device's 100000 are free", "are missing"] {
         assert!(message.contains(part), "`{part}` is not in {message}");

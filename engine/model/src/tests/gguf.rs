@@ -343,7 +343,7 @@ fn check(folder: &Path, architecture: &'static str) {
     let path = files.path().join("model.gguf");
     std::fs::write(&path, Converter::new(folder, architecture).convert()).unwrap();
     let logits = |path: &Path| {
-        let options = LoadOptions { kv: KvChoice::F32, ..LoadOptions::default() };
+        let options = LoadOptions { kv: KvType::F32, ..LoadOptions::default() };
         let mut loaded = load_path(path, &options);
         loaded.model.allocate_kv(5, PAGE_TOKENS).unwrap();
         loaded.model.allocate_states(1).unwrap();

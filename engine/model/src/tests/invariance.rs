@@ -62,7 +62,7 @@ fn check(model: &mut dyn Model, what: &str) {
 #[test]
 fn logits_have_the_same_bits_whatever_shares_the_step() {
     for reference in references() {
-        for kv in [KvChoice::F32, KvChoice::F16] {
+        for kv in [KvType::F32, KvType::F16] {
             for isa in Isa::detected() {
                 let options = LoadOptions { kv, isa: Some(isa), ..LoadOptions::default() };
                 let mut loaded = load_path(&reference.folder, &options);
@@ -77,7 +77,7 @@ fn logits_have_the_same_bits_whatever_shares_the_step() {
         }
     }
     if let Some(path) = input("REDLINE_CACHE", SMOLLM2) {
-        for kv in [KvChoice::F32, KvChoice::F16] {
+        for kv in [KvType::F32, KvType::F16] {
             let mut loaded = load_path(&path, &LoadOptions { kv, ..LoadOptions::default() });
             check(loaded.model.as_mut(), &format!("SmolLM2 {kv:?}"));
         }

@@ -92,7 +92,7 @@ fn tiny(ranks: usize) -> (Box<dyn Model>, Arc<dyn Text>) {
     let one = NonZeroUsize::new(1);
     let options =
         LoadOptions { tp: NonZeroUsize::new(ranks), threads: one, ..LoadOptions::default() };
-    let mut model = model::load(&source, &options).unwrap().model;
+    let mut model = load::load(&source, &options).unwrap().model;
     model.allocate_kv(PAGES, 16).unwrap();
     let checkpoint = Checkpoint::open(&source.files, None).unwrap();
     let tokenizer = Tokenizer::load(checkpoint.config()).unwrap();

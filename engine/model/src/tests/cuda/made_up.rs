@@ -2,8 +2,8 @@
 
 use super::ranks::devices;
 use super::*;
+use crate::Parallel;
 use crate::on_ranks;
-use crate::parallel::Parallel;
 
 /// A layer with heads whose rows are stored in pairs, experts, and a head of its own.
 const CONFIG: &str = r#"{"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe",
@@ -20,7 +20,6 @@ fn random_weights_are_made_on_the_device_and_are_those_of_the_cpu() {
     std::fs::write(folder.path().join("config.json"), CONFIG).unwrap();
     let source = ModelSource::find(folder.path().to_str().unwrap(), None).unwrap();
     let checkpoint = Checkpoint::open(&source.files, Some(3)).unwrap();
-    let spec = describe(&checkpoint).unwrap();
     let tokens: Vec<u32> = (0..20).map(|i| (i * 29 + 5) % 260).collect();
     let logits = |model: &mut dyn Model| {
         model.allocate_kv(2, PAGE_TOKENS).unwrap();
@@ -33,7 +32,7 @@ fn random_weights_are_made_on_the_device_and_are_those_of_the_cpu() {
     for ranks in [1, 2] {
         let Some((devices, gpus)) = devices(ranks, true) else { return };
         let load =
-            |device| Decoder::load(device, &checkpoint, &spec, KvType::Bf16, RopePrecision::Bf16);
+            |device| Decoder::load(device, &checkpoint, KvType::Bf16, RopeChoice::AsConverted);
         let mut model = Parallel::new(on_ranks(devices, load).unwrap());
         assert!(gpus.iter().all(|gpu| gpu.launches() > 10), "each matrix was made by a launch");
         assert_eq!(model.info().parameters, cpu.info().parameters);

@@ -96,9 +96,8 @@ fn logits(config: &str, gpu: Arc<dyn Driver>) -> Vec<f32> {
     std::fs::write(folder.path().join("config.json"), config).unwrap();
     let source = ModelSource::find(folder.path().to_str().unwrap(), None).unwrap();
     let checkpoint = Checkpoint::open(&source.files, Some(3)).unwrap();
-    let spec = describe(&checkpoint).unwrap();
     let (device, kv) = (Cuda::new(gpu), KvType::Bf16);
-    let mut model = Decoder::load(device, &checkpoint, &spec, kv, RopePrecision::Bf16).unwrap();
+    let mut model = Decoder::load(device, &checkpoint, kv, RopeChoice::AsConverted).unwrap();
     let pages: Vec<u32> = (0..ROWS.div_ceil(PAGE_TOKENS) as u32).rev().collect();
     model.allocate_kv(pages.len(), PAGE_TOKENS).unwrap();
     let tokens: Vec<u32> = (0..ROWS as u32).map(|i| (i * 29 + 5) % 256).collect();

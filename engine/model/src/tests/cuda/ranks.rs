@@ -3,8 +3,8 @@
 use std::thread;
 
 use super::*;
+use crate::Parallel;
 use crate::on_ranks;
-use crate::parallel::Parallel;
 use engine_weights::fixture::tiny_llama_gguf;
 
 /// Conditions that decode by one row and by several, and compute prompts whole.
@@ -18,7 +18,7 @@ pub fn devices(ranks: usize, reaches_others: bool) -> Option<(Vec<Cuda>, Vec<Arc
 
 /// The checkpoint in `folder`, on a thread a rank.
 pub fn shared(folder: &Path, devices: Vec<Cuda>, kv: KvType) -> Parallel {
-    let load = |device| Ok(on_device(device, folder, kv));
+    let load = |device| Ok::<_, LoadError>(on_device(device, folder, kv));
     Parallel::new(on_ranks(devices, load).unwrap())
 }
 
@@ -118,7 +118,7 @@ fn a_rank_whose_records_are_gone_has_the_others_run_with_it() {
             }
             model.step(&decoding(position)).unwrap();
         }
-        Ok(model)
+        Ok::<_, LoadError>(model)
     };
     let models = on_ranks(devices.into_iter().enumerate().collect(), run).unwrap();
     // Memory grows in the first step, so 2 and 5 are recorded, and these and those behind them replayed.
