@@ -12,7 +12,23 @@ use crate::shell::{Shell, cargo};
 const ALLOWED: &[(&str, &[&str])] = &[
     ("schema", &[]),
     ("audit", &["schema"]),
-    ("engine", &[]),
+    (
+        "engine",
+        &[
+            "engine-core",
+            "engine-weights",
+            "engine-cpu",
+            "engine-cuda",
+            "engine-model",
+            "engine-schedule",
+        ],
+    ),
+    ("engine-core", &[]),
+    ("engine-weights", &["engine-core"]),
+    ("engine-cpu", &["engine-core", "engine-weights"]),
+    ("engine-cuda", &["engine-core", "engine-weights"]),
+    ("engine-model", &["engine-core", "engine-weights"]),
+    ("engine-schedule", &["engine-core"]),
     ("suite", &["schema", "audit"]),
     ("registry", &["schema", "audit"]),
     ("site", &["schema", "audit", "registry"]),
@@ -25,12 +41,15 @@ const ALLOWED: &[(&str, &[&str])] = &[
 const HOMES: &[(&str, &[&str])] = &[
     // The site serves its own preview with it (docs/decisions/0031-browser.md).
     ("axum", &["engine", "site"]),
-    ("cudarc", &["engine"]),
+    ("cudarc", &["engine-cuda"]),
     ("git2", &["registry"]),
     ("httparse", &["suite"]),
     ("minijinja", &["engine", "site"]),
     ("statrs", &["registry", "suite"]),
 ];
+
+/// Packages that are a workspace of their own.
+const NO_MEMBERS: &[&str] = &["engine-fuzz"];
 
 /// Licences that may be linked. Each is permissive, and asks for no more than notice.
 const LICENCES: &[&str] = &[
@@ -59,8 +78,11 @@ pub fn check(files: &[File]) -> Vec<Finding> {
 
 /// Dependencies that no file of their package names.
 fn check_use(file: &File, files: &[File]) -> Vec<Finding> {
-    let (Some(text), Some(package)) = (&file.text, package_of(file)) else { return Vec::new() };
-    let code = files.iter().filter(|file| file.is_rust() && file.under(&package));
+    let (Some(text), Some(_), Some(folder)) = (&file.text, package_of(file), file.path.parent())
+    else {
+        return Vec::new();
+    };
+    let code = files.iter().filter(|file| file.is_rust() && file.path.starts_with(folder));
     let code = code.filter_map(|file| file.text.as_deref());
     let is_edge = |c: char| !(c.is_alphanumeric() || c == '_');
     let words: BTreeSet<&str> = code.flat_map(|text| text.split(is_edge)).collect();
@@ -115,10 +137,12 @@ fn check_manifest(file: &File) -> Vec<Finding> {
     findings
 }
 
-/// The package of a member's manifest; none for the workspace's own.
+/// The package of a member's manifest, named as its folders are; none for the workspace's own, and for
+/// packages that are no members.
 fn package_of(file: &File) -> Option<String> {
-    let folder = file.path.parent()?;
-    (folder.components().count() == 1).then(|| folder.display().to_string())
+    let name = file.path.parent()?.to_str()?.replace('/', "-");
+    let is_member = !name.is_empty() && !NO_MEMBERS.contains(&name.as_str());
+    is_member.then_some(name)
 }
 
 /// Checks the licence of every crate that is compiled.

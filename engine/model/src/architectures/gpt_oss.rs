@@ -3,11 +3,11 @@
 
 use super::qwen3_moe::{GGUF_EXPERTS, GGUF_ROUTER};
 use super::{Architecture, llama, qwen3_moe};
-use engine_core::Gate;
+use crate::LoadError;
 use crate::config::Settings;
 use crate::rope::RopeScaling;
 use crate::spec::{Activation, DecoderSpec, ExpertStorage, FeedForwardSpec, MoeSpec, Names};
-use crate::LoadError;
+use engine_core::Gate;
 use engine_weights::Checkpoint;
 
 pub const ARCHITECTURE: Architecture = Architecture {

@@ -2,11 +2,14 @@
 //! before both. Its tensor names are those of most architectures after it.
 
 use super::Architecture;
-use engine_core::RowOrder;
+use crate::LoadError;
 use crate::config::{DecoderConfig, Settings};
 use crate::rope::RopeConfig;
-use crate::spec::{AttentionNames, AttentionSpec, DecoderSpec, DenseNames, DenseSpec, FeedForwardSpec, LayerSpec, MixerSpec, Names};
-use crate::LoadError;
+use crate::spec::{
+    AttentionNames, AttentionSpec, DecoderSpec, DenseNames, DenseSpec, FeedForwardSpec, LayerSpec,
+    MixerSpec, Names,
+};
+use engine_core::RowOrder;
 use engine_weights::Checkpoint;
 
 pub const ARCHITECTURE: Architecture = Architecture {

@@ -1,9 +1,9 @@
 //! Qwen2 and Qwen2.5: Llama with biases of queries, keys and values.
 
 use super::{Architecture, llama};
+use crate::LoadError;
 use crate::config::Settings;
 use crate::spec::DecoderSpec;
-use crate::LoadError;
 use engine_weights::Checkpoint;
 
 pub const ARCHITECTURE: Architecture = Architecture {

@@ -1,9 +1,9 @@
 //! Qwen3: Llama with norms of query and key heads.
 
 use super::{Architecture, llama, qwen2};
+use crate::LoadError;
 use crate::config::Settings;
 use crate::spec::DecoderSpec;
-use crate::LoadError;
 use engine_weights::Checkpoint;
 
 pub const ARCHITECTURE: Architecture = Architecture {

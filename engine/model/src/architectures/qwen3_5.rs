@@ -5,11 +5,14 @@
 //! `conversion/qwen.py`.
 
 use super::{Architecture, llama};
-use engine_core::DeltaNetShape;
-use crate::config::Settings;
-use crate::spec::{AttentionNames, DecoderSpec, DeltaNetForm, DeltaNetNames, DeltaNetSpec, DenseNames, FeedForwardSpec, MixerSpec, Names};
-use engine_weights::gguf::Value;
 use crate::LoadError;
+use crate::config::Settings;
+use crate::spec::{
+    AttentionNames, DecoderSpec, DeltaNetForm, DeltaNetNames, DeltaNetSpec, DenseNames,
+    FeedForwardSpec, MixerSpec, Names,
+};
+use engine_core::DeltaNetShape;
+use engine_weights::gguf::Value;
 use engine_weights::{Checkpoint, ConfigSource};
 
 pub const ARCHITECTURE: Architecture = Architecture {

@@ -1,10 +1,10 @@
 //! Qwen3-MoE: Qwen3 whose feed-forward layers are mixtures of experts, all of them or some.
 
 use super::{Architecture, llama};
-use engine_core::Gate;
+use crate::LoadError;
 use crate::config::Settings;
 use crate::spec::{Activation, DecoderSpec, DenseNames, ExpertStorage, FeedForwardSpec, MoeSpec};
-use crate::LoadError;
+use engine_core::Gate;
 use engine_weights::Checkpoint;
 
 pub const ARCHITECTURE: Architecture = Architecture {
