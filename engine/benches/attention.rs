@@ -4,9 +4,11 @@
 pub(crate) mod shapes;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use engine::device::cpu::{Cpu, Isa};
-use engine::device::{AttentionLayer, AttentionShape, Device, KvShape, KvType, Rotation};
-use engine::model::{LogitRows, Segment, StepBatch};
+use engine_core::{
+    AttentionLayer, AttentionShape, Device, KvShape, KvType, LogitRows, Rotation, Segment,
+    StepBatch,
+};
+use engine_cpu::{Cpu, Isa};
 use shapes::{Case, Lazy, MODELS, SMOLLM2_135M, Shape, device, measure, numbers};
 
 const PAGE_TOKENS: usize = 16;

@@ -4,9 +4,11 @@
 mod shapes;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use engine::device::cpu::{Cpu, Isa};
-use engine::device::{DeltaNetLayer, DeltaNetShape, Device, KvShape, KvType, Rotation, StateShape};
-use engine::model::{LogitRows, Segment, SegmentState, StepBatch};
+use engine_core::{
+    DeltaNetLayer, DeltaNetShape, Device, KvShape, KvType, LogitRows, Rotation, Segment,
+    SegmentState, StateShape, StepBatch,
+};
+use engine_cpu::{Cpu, Isa};
 use shapes::{Case, Lazy, device, measure, numbers};
 
 /// Layer of Qwen3-Next-80B-A3B.

@@ -5,10 +5,12 @@
 mod shapes;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use engine::device::cpu::{Cpu, Isa};
-use engine::device::{Device, HostMatrix, KvShape, KvType, Rotation, RowOrder};
-use engine::model::{LogitRows, Segment, StepBatch};
-use engine::weights::{WeightType, random_tensor};
+use engine_core::{
+    Device, HostMatrix, KvShape, KvType, LogitRows, Rotation, RowOrder, Segment, StepBatch,
+    WeightType,
+};
+use engine_cpu::{Cpu, Isa};
+use engine_weights::random_tensor;
 use shapes::{Case, Lazy, MODELS, TOKENS, device, measure};
 
 /// Step between two ids: a prime, so that rows are far from one another.

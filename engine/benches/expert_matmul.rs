@@ -5,9 +5,9 @@ mod experts;
 mod shapes;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use engine::device::cpu::{Cpu, Isa, Matrix};
-use engine::device::{Device, HostMatrix, RowOrder};
-use engine::weights::{WeightType, random_tensor};
+use engine_core::{Device, HostMatrix, RowOrder, WeightType};
+use engine_cpu::{Cpu, Isa, Matrix};
+use engine_weights::random_tensor;
 use experts::{GATE, LAYER, Layer, SMALL};
 use shapes::{Case, Lazy, device, measure, numbers};
 

@@ -1,7 +1,7 @@
 //! The layer of experts that the benches of its operations share.
 
-use engine::device::cpu::{Buffer, Cpu};
-use engine::device::{Device, Gate};
+use engine_core::{Device, Gate};
+use engine_cpu::{Buffer, Cpu};
 
 use super::shapes::numbers;
 

@@ -4,9 +4,9 @@
 mod shapes;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use engine::device::cpu::{Arithmetic, Cpu, Isa};
-use engine::device::{Device, HostMatrix, RowOrder};
-use engine::weights::{WeightType, random_tensor};
+use engine_core::{Device, HostMatrix, RowOrder, WeightType};
+use engine_cpu::{Arithmetic, Cpu, Isa};
+use engine_weights::random_tensor;
 use shapes::{Case, Lazy, MODELS, TOKENS, device, measure, numbers};
 
 /// Rows of products in eight-bit integers and in bf16: those of every bench, and a full tile.

@@ -4,8 +4,8 @@ mod experts;
 mod shapes;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use engine::device::Device;
-use engine::device::cpu::{Cpu, Isa};
+use engine_core::Device;
+use engine_cpu::{Cpu, Isa};
 use experts::{GATE, LAYER, Layer, SMALL};
 use shapes::{Case, Lazy, TOKENS, device, measure};
 

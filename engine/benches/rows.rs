@@ -1,6 +1,6 @@
 //! The cases of operations on single rows: each instruction set, model and number of rows.
 
-use engine::device::cpu::{Cpu, Isa};
+use engine_cpu::{Cpu, Isa};
 
 use super::shapes::{Case, Lazy, MODELS, Shape, TOKENS, device};
 

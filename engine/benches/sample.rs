@@ -4,7 +4,7 @@
 mod shapes;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use engine::sample::{Row, Sampler, Sampling};
+use engine_core::sample::{Row, Sampler, Sampling};
 use shapes::{Case, Lazy, MODELS, SMOLLM2_135M, measure, numbers};
 
 /// Ways to choose, named as the ids name them.

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use criterion::{Criterion, Throughput};
-use engine::device::cpu::{Cpu, Isa};
+use engine_cpu::{Cpu, Isa};
 
 /// Layer sizes of a model.
 #[derive(Debug, Clone, Copy)]

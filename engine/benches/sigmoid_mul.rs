@@ -4,8 +4,8 @@ mod rows;
 mod shapes;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use engine::device::Device;
-use engine::device::cpu::{Cpu, Isa};
+use engine_core::Device;
+use engine_cpu::{Cpu, Isa};
 use shapes::{Case, Lazy, device, measure, numbers};
 
 pub fn case(mut cpu: Cpu, t: usize, n: usize) -> Case {

@@ -8,19 +8,19 @@ use std::collections::VecDeque;
 use std::sync::{Arc, mpsc};
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use engine::clock::Clock;
-use engine::device::{AttentionShape, KvType};
-use engine::fixture::tiny_llama_gguf;
 use engine::metrics::Metrics;
-use engine::model::{
-    Landed, LogitRows, MatrixShape, Model, ModelInfo, Segment, StepBatch, StepError,
-};
-use engine::sample::Sampling;
-use engine::schedule::{Limits, SeqId};
 use engine::text::CheckpointText;
 use engine::tokenize::Tokenizer;
-use engine::weights::{Checkpoint, ModelSource, WeightType};
 use engine::worker::{Command, Output, Request, Worker};
+use engine_core::clock::Clock;
+use engine_core::sample::Sampling;
+use engine_core::{
+    AttentionShape, DeviceError, KvType, Landed, LogitRows, Segment, StepBatch, WeightType,
+};
+use engine_model::{MatrixShape, Model, ModelInfo};
+use engine_schedule::{Limits, SeqId};
+use engine_weights::fixture::tiny_llama_gguf;
+use engine_weights::{Checkpoint, ModelSource};
 use shapes::{Case, Lazy, measure};
 use tokio::sync::mpsc as async_mpsc;
 
@@ -64,7 +64,7 @@ impl Model for Timeless {
         &self.info
     }
 
-    fn allocate_kv(&mut self, _pages: usize, _page_tokens: usize) -> Result<(), StepError> {
+    fn allocate_kv(&mut self, _pages: usize, _page_tokens: usize) -> Result<(), DeviceError> {
         Ok(())
     }
 
@@ -72,13 +72,13 @@ impl Model for Timeless {
         1
     }
 
-    fn launch(&mut self, batch: &StepBatch) -> Result<(), StepError> {
+    fn launch(&mut self, batch: &StepBatch) -> Result<(), DeviceError> {
         let draws = |segment: &&Segment| matches!(segment.logits, LogitRows::Draw(_));
         self.flights.push_back(batch.segments.iter().filter(draws).count());
         Ok(())
     }
 
-    fn land(&mut self) -> Result<Landed<'_>, StepError> {
+    fn land(&mut self) -> Result<Landed<'_>, DeviceError> {
         let draws = self.flights.pop_front().expect("a step is in flight");
         self.drawn.clear();
         // Tokens of text, one byte each.

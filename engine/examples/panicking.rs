@@ -5,11 +5,12 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use engine::cli::{Cli, Surroundings};
-use engine::clock::Clock;
-use engine::device::cuda::driver::Cubins;
 use engine::launch::{self, Launch, PrepareError};
-use engine::model::{Landed, Model, ModelInfo, StepBatch, StepError};
 use engine::server::Loaded;
+use engine_core::clock::Clock;
+use engine_core::{DeviceError, Landed, StepBatch};
+use engine_cuda::driver::Cubins;
+use engine_model::{Model, ModelInfo};
 
 /// Steps that go well.
 const STEPS: usize = 3;
@@ -25,17 +26,17 @@ impl Model for Panicking {
         self.model.info()
     }
 
-    fn allocate_kv(&mut self, pages: usize, page_tokens: usize) -> Result<(), StepError> {
+    fn allocate_kv(&mut self, pages: usize, page_tokens: usize) -> Result<(), DeviceError> {
         self.model.allocate_kv(pages, page_tokens)
     }
 
-    fn launch(&mut self, batch: &StepBatch) -> Result<(), StepError> {
+    fn launch(&mut self, batch: &StepBatch) -> Result<(), DeviceError> {
         assert!(self.steps < STEPS, "a step too many");
         self.steps += 1;
         self.model.launch(batch)
     }
 
-    fn land(&mut self) -> Result<Landed<'_>, StepError> {
+    fn land(&mut self) -> Result<Landed<'_>, DeviceError> {
         self.model.land()
     }
 }

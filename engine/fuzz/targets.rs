@@ -6,12 +6,12 @@ use std::path::Path;
 
 use std::sync::LazyLock;
 
-use engine::fixture::tiny_llama_gguf;
 use engine::http::{ApiError, ErrorKind, check_chat, check_completion};
 use engine::text::CheckpointText;
 use engine::tokenize::Tokenizer;
-use engine::weights::gguf::{Value, Writer};
-use engine::weights::{ConfigSource, StoredTensor, gguf, safetensors};
+use engine_weights::fixture::tiny_llama_gguf;
+use engine_weights::gguf::{Value, Writer};
+use engine_weights::{ConfigSource, StoredTensor, gguf, safetensors};
 
 /// The vocabulary that token ids are checked against.
 const VOCAB_SIZE: usize = 1000;

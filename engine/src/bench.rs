@@ -12,14 +12,14 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use crate::clock::Clock;
 use crate::config::{DeviceChoice, LoadFormat, PAGE_TOKENS};
-use crate::device::cpu::{Isa, limits};
-use crate::device::cuda;
-use crate::device::cuda::driver::Cubins;
-use crate::launch::{NO_GPU, PrepareError, random_seed};
-use crate::model::{self, LoadError, LoadOptions, StepError};
-use crate::weights::{ModelFiles, ModelSource};
+use crate::launch::{NO_GPU, random_seed};
+use crate::load::{self, LoadError, LoadOptions};
+use engine_core::DeviceError;
+use engine_core::clock::Clock;
+use engine_cpu::{Isa, limits};
+use engine_cuda::driver::Cubins;
+use engine_weights::{ModelFiles, ModelSource};
 use kernels::{Attention, Kernels, Product};
 use steps::{Decode, Prefill, Speeds, Timed, median_seconds, pages_each};
 
@@ -62,7 +62,7 @@ pub enum BenchError {
     #[error(transparent)]
     Load(#[from] LoadError),
     #[error(transparent)]
-    Step(#[from] StepError),
+    Step(#[from] DeviceError),
     #[error("{}", NO_GPU)]
     NoGpu,
     #[error(
@@ -82,7 +82,7 @@ impl BenchError {
         match self {
             Self::TooLong { .. } | Self::KernelsOfCpu | Self::NoModel => 2,
             Self::Step(_) | Self::NoGpu => 4,
-            Self::Load(error) => PrepareError::load_exit_code(error),
+            Self::Load(error) => error.exit_code(),
         }
     }
 }
@@ -116,7 +116,7 @@ struct Limits {
 }
 
 impl Limits {
-    fn measure(isa: Isa, threads: usize, clock: Clock) -> Result<Self, StepError> {
+    fn measure(isa: Isa, threads: usize, clock: Clock) -> Result<Self, DeviceError> {
         Ok(Self {
             int8_ops_per_s: limits::int8_ops_per_s(isa, threads, clock),
             bf16_flops_per_s: limits::bf16_flops_per_s(isa, threads, clock),
@@ -146,7 +146,8 @@ pub struct Subject<'a> {
 
 impl Subject<'_> {
     fn source(&self) -> Result<ModelSource, BenchError> {
-        Ok(ModelSource::find(self.model.ok_or(BenchError::NoModel)?, self.hub_cache)?)
+        let model = self.model.ok_or(BenchError::NoModel)?;
+        Ok(ModelSource::find(model, self.hub_cache).map_err(LoadError::from)?)
     }
 }
 
@@ -160,7 +161,7 @@ pub fn run(
     cubins: &Cubins,
     clock: Clock,
 ) -> Result<String, BenchError> {
-    let has_gpu = flags.device != DeviceChoice::Cpu && !cuda::usable().is_empty();
+    let has_gpu = flags.device != DeviceChoice::Cpu && !engine_cuda::usable().is_empty();
     match (flags.device, has_gpu) {
         (_, true) => gpu::run(subject, flags, cubins, clock),
         (DeviceChoice::Cuda, false) => Err(BenchError::NoGpu),
@@ -178,7 +179,7 @@ fn on_cpu(subject: Subject<'_>, flags: &BenchFlags, clock: Clock) -> Result<Stri
         random_seed: random_seed(flags.load_format),
         ..LoadOptions::default()
     };
-    let mut loaded = model::load(&source, &options)?;
+    let mut loaded = load::load(&source, &options)?;
     // It is computed in the background, on a processor that would be missing from what is measured.
     let _unused = loaded.weights_sha256.wait();
     let info = loaded.info().clone();

@@ -4,8 +4,8 @@
 
 use crate::config::{CHUNK_TOKENS, Config, PAGE_TOKENS, STATE_INTERVAL};
 use crate::launch::PrepareError;
-use crate::model::ModelInfo;
-use crate::schedule::{Limits, StateLimits};
+use engine_model::ModelInfo;
+use engine_schedule::{Limits, StateLimits};
 
 /// Memory that is free after weights and all else that steps need.
 #[derive(Debug, Clone, Copy)]

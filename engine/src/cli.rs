@@ -7,13 +7,12 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::bench::{self, BenchFlags, Subject};
-use crate::clock::Clock;
 use crate::config::{Config, Flags, Machine};
-use crate::device::cuda::driver::Cubins;
-use crate::device::{cpu, cuda};
 use crate::launch::{self, Launch, LaunchError, Prepare};
 use crate::perplexity::{self, PerplexityFlags};
 use crate::say::say;
+use engine_core::clock::Clock;
+use engine_cuda::driver::Cubins;
 
 /// Serves large language models over an OpenAI-compatible API.
 #[derive(Debug, Parser)]
@@ -90,7 +89,7 @@ impl Cli {
                 Ok(perplexity::run(&model, hub_cache.as_deref(), &flags)?)
             }
             Command::Serve { model, flags } => {
-                let (processor, gpus) = (cpu::processor_name(), cuda::usable());
+                let (processor, gpus) = (engine_cpu::processor_name(), engine_cuda::usable());
                 let gpus: Vec<&str> = gpus.iter().map(|gpu| &*gpu.name).collect();
                 let machine = Machine { cores, processor: &processor, gpus: &gpus };
                 let config = Config::resolve(*flags, &machine)?;

@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::weights::hex;
+use engine_weights::hex;
 
 /// Tokens of a page of the KV cache.
 pub const PAGE_TOKENS: usize = 16;

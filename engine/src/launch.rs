@@ -12,24 +12,25 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::bench::BenchError;
 use crate::capacity::{self, FreeMemory};
-use crate::clock::Clock;
 use crate::config::{
     Config, ConfigError, DeviceChoice, DtypeChoice, KvDtypeChoice, LoadFormat, Setting, Source,
     config_sha256,
 };
-use crate::device::cpu::{self, Arithmetic, Isa};
-use crate::device::cuda;
-use crate::device::cuda::driver::Cubins;
 use crate::http::{KvFacts, ModelFacts, ServerInfo};
 use crate::listen::listen;
-use crate::model::{self, LoadError, LoadOptions, ModelInfo, StepError};
+use crate::load::{self, KvChoice, LoadError, LoadOptions};
 use crate::perplexity::PerplexityError;
 use crate::say::say;
-use crate::schedule::Limits;
 use crate::server::{Loaded, ServeError, Server};
 use crate::text::CheckpointText;
 use crate::tokenize::Tokenizer;
-use crate::weights::{Checkpoint, ModelSource};
+use engine_core::DeviceError;
+use engine_core::clock::Clock;
+use engine_cpu::{Arithmetic, Isa};
+use engine_cuda::driver::Cubins;
+use engine_model::{ModelInfo, RopeChoice};
+use engine_schedule::Limits;
+use engine_weights::{Checkpoint, ModelSource};
 
 /// Seed of made-up weights; two launches must have the same.
 const RANDOM_WEIGHTS_SEED: u64 = 1;
@@ -73,9 +74,9 @@ pub enum PrepareError {
     #[error(transparent)]
     Dtype(#[from] DtypeError),
     #[error("failed to allocate the KV cache")]
-    Kv(#[source] StepError),
+    Kv(#[source] DeviceError),
     #[error("failed to rehearse the largest step")]
-    Rehearsal(#[source] StepError),
+    Rehearsal(#[source] DeviceError),
     #[error(
         "`--max-seq-len {asked}` is more than the {made_for} tokens that the model was made for"
     )]
@@ -133,18 +134,10 @@ impl PrepareError {
     /// As [`LaunchError::exit_code`].
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Load(error) => Self::load_exit_code(error),
+            Self::Load(error) => error.exit_code(),
             Self::Dtype(error) => error.exit_code(),
             Self::Kv(_) | Self::Rehearsal(_) | Self::NoPage { .. } => 4,
             Self::TooLong { .. } => 2,
-        }
-    }
-
-    /// A file that is not there is the environment's fault, one that is wrong is unsound.
-    pub(crate) fn load_exit_code(error: &LoadError) -> u8 {
-        match error {
-            LoadError::NotFound { .. } | LoadError::Read { .. } | LoadError::Device(_) => 4,
-            _ => 2,
         }
     }
 }
@@ -157,9 +150,9 @@ pub type Prepare = fn(&Launch) -> Result<Loaded, PrepareError>;
 /// # Errors
 /// The flags cannot be served, the port is taken, the model is unusable, or the engine failed.
 pub async fn serve(mut launch: Launch, prepare: Prepare) -> Result<(), LaunchError> {
-    cpu::keep_large_blocks_apart();
+    engine_cpu::keep_large_blocks_apart();
     if launch.config.device.value == DeviceChoice::Cuda {
-        match (cuda::usable().len(), launch.config.tp.value) {
+        match (engine_cuda::usable().len(), launch.config.tp.value) {
             (0, _) => return Err(LaunchError::NoGpu),
             (found, wanted) if found < wanted => {
                 return Err(LaunchError::FewGpus { found, wanted });
@@ -178,7 +171,7 @@ pub async fn serve(mut launch: Launch, prepare: Prepare) -> Result<(), LaunchErr
     let clock = launch.clock;
     let load = move || {
         let loaded = prepare(&launch);
-        cpu::give_back_freed();
+        engine_cpu::give_back_freed();
         loaded
     };
     let server = Server::start(load, api_key.as_deref(), clock)?;
@@ -197,7 +190,8 @@ pub async fn serve(mut launch: Launch, prepare: Prepare) -> Result<(), LaunchErr
 pub fn prepare(launch: &Launch) -> Result<Loaded, PrepareError> {
     let mut config = launch.config.clone();
     let start_us = launch.clock.elapsed_us();
-    let source = ModelSource::find(&launch.model, launch.hub_cache.as_deref())?;
+    let source =
+        ModelSource::find(&launch.model, launch.hub_cache.as_deref()).map_err(LoadError::from)?;
     let (mut loaded, tokenizer) = load(&source, &options(&config, &launch.cubins)?)?;
     let weights_load_us = launch.clock.elapsed_us() - start_us;
     for gpu in &loaded.device.idle_gpus {
@@ -269,11 +263,11 @@ pub fn prepare(launch: &Launch) -> Result<Loaded, PrepareError> {
 fn load(
     source: &ModelSource,
     options: &LoadOptions,
-) -> Result<(model::Loaded, Option<Tokenizer>), LoadError> {
+) -> Result<(load::Loaded, Option<Tokenizer>), LoadError> {
     let checkpoint = Checkpoint::open(&source.files, options.random_seed)?;
     thread::scope(|scope| {
         let tokenizer = scope.spawn(|| Tokenizer::load(checkpoint.config()));
-        let loaded = model::load_checkpoint(&checkpoint, options)?;
+        let loaded = load::load_checkpoint(&checkpoint, options)?;
         let tokenizer = tokenizer.join().unwrap_or_else(|panic| resume_unwind(panic))?;
         Ok((loaded, tokenizer))
     })
@@ -281,25 +275,23 @@ fn load(
 
 fn options(config: &Config, cubins: &Cubins) -> Result<LoadOptions, DtypeError> {
     Ok(LoadOptions {
-        device: match config.device.value {
-            DeviceChoice::Auto => model::DeviceChoice::Auto,
-            DeviceChoice::Cuda => model::DeviceChoice::Cuda,
-            DeviceChoice::Cpu => model::DeviceChoice::Cpu,
-        },
+        device: config.device.value,
         cubins: cubins.clone(),
         tp: NonZeroUsize::new(config.tp.value),
         threads: NonZeroUsize::new(config.threads.value),
         kv: match config.kv_dtype.value {
-            KvDtypeChoice::F32 => model::KvChoice::F32,
-            KvDtypeChoice::F16 => model::KvChoice::F16,
-            KvDtypeChoice::Bf16 => model::KvChoice::Bf16,
-            KvDtypeChoice::Fp8 => model::KvChoice::Fp8,
-            KvDtypeChoice::Auto | KvDtypeChoice::Int8 => model::KvChoice::Auto,
+            KvDtypeChoice::F32 => KvChoice::F32,
+            KvDtypeChoice::F16 => KvChoice::F16,
+            KvDtypeChoice::Bf16 => KvChoice::Bf16,
+            KvDtypeChoice::Fp8 => KvChoice::Fp8,
+            KvDtypeChoice::Auto | KvDtypeChoice::Int8 => KvChoice::Auto,
         },
         random_seed: random_seed(config.load_format.value),
         arithmetic: match config.dtype.value {
             // A GPU multiplies in bf16 whatever the processor can.
-            DtypeChoice::Bf16 if config.suits_gpu() && cuda::usable().len() >= config.tp.value => {
+            DtypeChoice::Bf16
+                if config.suits_gpu() && engine_cuda::usable().len() >= config.tp.value =>
+            {
                 Arithmetic::Bf16
             }
             dtype => arithmetic(dtype, Isa::best())?,
@@ -307,8 +299,8 @@ fn options(config: &Config, cubins: &Cubins) -> Result<LoadOptions, DtypeError> 
         // `f32` by name is the reference path; `auto` keeps frequencies exact, even where it
         // computes in f32.
         rope: match config.dtype.value {
-            DtypeChoice::F32 => model::RopeChoice::AsConverted,
-            _ => model::RopeChoice::Exact,
+            DtypeChoice::F32 => RopeChoice::AsConverted,
+            _ => RopeChoice::Exact,
         },
         ..LoadOptions::default()
     })
@@ -355,7 +347,7 @@ pub(crate) fn arithmetic(dtype: DtypeChoice, isa: Isa) -> Result<Arithmetic, Dty
         DtypeChoice::Auto => Ok(Arithmetic::AsStored),
         DtypeChoice::F32 => Ok(Arithmetic::F32),
         DtypeChoice::Bf16 if isa.has_bf16() => Ok(Arithmetic::Bf16),
-        DtypeChoice::Bf16 => Err(DtypeError::NoBf16 { processor: cpu::processor_name() }),
+        DtypeChoice::Bf16 => Err(DtypeError::NoBf16 { processor: engine_cpu::processor_name() }),
         DtypeChoice::Int8 => Ok(Arithmetic::Int8),
         DtypeChoice::Int4 => Err(DtypeError::Int4),
     }
@@ -379,7 +371,7 @@ fn settle(config: &mut Config, info: &ModelInfo, id: &str) -> Result<(), Prepare
     Ok(())
 }
 
-fn log_model(id: &str, info: &ModelInfo, loaded: &model::Loaded, limits: &Limits) {
+fn log_model(id: &str, info: &ModelInfo, loaded: &load::Loaded, limits: &Limits) {
     say(format_args!(
         "{id}: {} of {} million {} weights in {} on {} ({}, {} threads)",
         info.architecture,

@@ -5,10 +5,10 @@ use std::thread;
 
 use clap::{CommandFactory, FromArgMatches, Subcommand};
 use engine::cli::{Cli, Surroundings};
-use engine::clock::Clock;
-use engine::device::cuda::driver::Cubins;
 use engine::launch;
-use engine::weights::hub_cache;
+use engine_core::clock::Clock;
+use engine_cuda::driver::Cubins;
+use engine_weights::hub_cache;
 
 use crate::manual::Manual;
 

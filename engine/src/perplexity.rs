@@ -12,13 +12,13 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use crate::config::{DtypeChoice, PAGE_TOKENS};
-use crate::device::cpu::Isa;
-use crate::launch::{DtypeError, PrepareError, arithmetic};
-use crate::model::{
-    self, LoadError, LoadOptions, LogitRows, Model, Segment, SegmentState, StepBatch, StepError,
-};
+use crate::launch::{DtypeError, arithmetic};
+use crate::load::{self, LoadError, LoadOptions};
 use crate::tokenize::{TokenizeError, Tokenizer};
-use crate::weights::{Checkpoint, ModelSource};
+use engine_core::{DeviceError, LogitRows, Segment, SegmentState, StepBatch};
+use engine_cpu::Isa;
+use engine_model::Model;
+use engine_weights::{Checkpoint, ModelSource};
 
 /// What to measure.
 #[derive(Debug, Clone, clap::Args)]
@@ -49,7 +49,7 @@ pub enum PerplexityError {
     #[error(transparent)]
     Load(#[from] LoadError),
     #[error(transparent)]
-    Step(#[from] StepError),
+    Step(#[from] DeviceError),
     #[error(transparent)]
     Tokenize(#[from] TokenizeError),
     #[error("failed to read the text `{path}`")]
@@ -68,7 +68,7 @@ impl PerplexityError {
     /// Exit code of the process.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Load(error) => PrepareError::load_exit_code(error),
+            Self::Load(error) => error.exit_code(),
             Self::Dtype(error) => error.exit_code(),
             Self::Step(_) => 4,
             _ => 2,
@@ -99,11 +99,14 @@ pub fn run(
     let text = fs::read_to_string(&flags.text)
         .map_err(|source| PerplexityError::Read { path: flags.text.clone(), source })?;
     let arithmetic = arithmetic(flags.dtype, Isa::best())?;
-    let source = ModelSource::find(name, hub_cache)?;
+    let source = ModelSource::find(name, hub_cache).map_err(LoadError::from)?;
     let options = LoadOptions { threads: flags.threads, arithmetic, ..LoadOptions::default() };
-    let checkpoint = Checkpoint::open(&source.files, options.random_seed)?;
-    let mut loaded = model::load_checkpoint(&checkpoint, &options)?;
-    let tokenizer = Tokenizer::load(checkpoint.config())?.ok_or(PerplexityError::NoTokenizer)?;
+    let checkpoint =
+        Checkpoint::open(&source.files, options.random_seed).map_err(LoadError::from)?;
+    let mut loaded = load::load_checkpoint(&checkpoint, &options)?;
+    let tokenizer = Tokenizer::load(checkpoint.config())
+        .map_err(LoadError::from)?
+        .ok_or(PerplexityError::NoTokenizer)?;
     let info = loaded.info().clone();
     let context = flags.context.get();
     if context < 2 || context > info.max_seq_len {
@@ -141,7 +144,7 @@ pub fn run(
 }
 
 /// Sum of `-ln p` over the second half of `window`, each token given all before it.
-fn surprise(model: &mut dyn Model, window: &[u32], bos: Option<u32>) -> Result<f64, StepError> {
+fn surprise(model: &mut dyn Model, window: &[u32], bos: Option<u32>) -> Result<f64, DeviceError> {
     let mut tokens = window.to_vec();
     if let Some(bos) = bos {
         tokens[0] = bos;

@@ -12,15 +12,16 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc as async_mpsc, oneshot, watch};
 
-use crate::clock::Clock;
 use crate::http::{self, App, Phase, Ready, ServerInfo};
 use crate::metrics::Metrics;
-use crate::model::{Model, StepError};
 use crate::say::say;
-use crate::schedule::Limits;
 use crate::text::Text;
-use crate::weights::Digest;
 use crate::worker::{Command, Handle, Output, Worker};
+use engine_core::DeviceError;
+use engine_core::clock::Clock;
+use engine_model::Model;
+use engine_schedule::Limits;
+use engine_weights::Digest;
 
 /// How long running requests may take to end once the server was told to.
 const GRACE: Duration = Duration::from_secs(10);
@@ -51,7 +52,7 @@ pub enum ServeError<E> {
     #[error("failed to load the model")]
     Load(#[source] E),
     #[error("the engine failed")]
-    Step(#[from] StepError),
+    Step(#[from] DeviceError),
     #[error("the engine broke an invariant: {0}")]
     Panic(String),
     #[error("failed to start the worker")]

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use serde_json::Value;
 
-use crate::sample::{GrammarError, Grammars, Guide, Opening, Structure};
+use crate::guide::{GrammarError, Grammars, Guide, Opening, Structure};
 use crate::tokenize::{self, ChatInput, Reasoning, Tokenizer};
 
 /// A conversation that is to become a prompt.

@@ -30,7 +30,7 @@ macro_rules! benches {
         #[test]
         fn case_ids_name_op_shape_and_instruction_set() {
             let isas: Vec<&str> =
-                engine::device::cpu::Isa::detected().iter().map(|isa| isa.name()).collect();
+                engine_cpu::Isa::detected().iter().map(|isa| isa.name()).collect();
             $(
                 let id = $op::smallest().id;
                 let parts: Vec<&str> = id.split('/').collect();

@@ -19,7 +19,7 @@ type Stage = (&'static str, fn(&Shell) -> Result<u8>);
 const TESTS: &str = "tests";
 
 /// Folder of files that a macro declares.
-const MACRO_DECLARED: &str = "engine/src/model/architectures";
+const MACRO_DECLARED: &str = "engine/model/src/architectures";
 
 /// The stages of `cargo xtask ci`. The test runner comes last, so that its closing line does too.
 const STAGES: &[Stage] = &[

@@ -10,9 +10,8 @@ mod trace;
 
 use std::process::ExitCode;
 
-use engine::device::cpu::{Arithmetic, Cpu, Isa};
-use engine::device::{DeltaNetShape, KvType};
-use engine::weights::WeightType;
+use engine_core::{DeltaNetShape, KvType, WeightType};
+use engine_cpu::{Arithmetic, Cpu, Isa};
 
 macro_rules! benches {
     ($($op:ident: $path:literal),* $(,)?) => {

@@ -1,6 +1,6 @@
 //! A fixed trace of arrivals through the scheduler: shared prefixes, chunked prompts, preemptions.
 
-use engine::schedule::{Limits, Needs, Scheduler, SeqId};
+use engine_schedule::{Limits, Needs, Scheduler, SeqId};
 
 const STEPS: usize = 300;
 

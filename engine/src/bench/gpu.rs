@@ -9,18 +9,18 @@ use serde::Serialize;
 
 use super::steps::{self, Decode, Prefill, Speeds, Timed, pages_each};
 use super::{BenchError, BenchFlags, Subject, shown};
-use crate::clock::Clock;
 use crate::config::PAGE_TOKENS;
-use crate::device::cuda::driver::gpu::Gpu;
-use crate::device::cuda::driver::{Cubins, Driver};
-use crate::device::cuda::generation;
-use crate::device::cuda::limits::{Limits, Sizes};
-use crate::device::cuda::table::cases::{Case, standard};
-use crate::device::cuda::table::{LAYERS_BYTES, Measured, Table};
 use crate::launch::random_seed;
-use crate::model::{LoadOptions, load_on};
+use crate::load::{LoadError, LoadOptions, load_on};
 use crate::say::say;
-use crate::weights::{Checkpoint, ModelSource};
+use engine_core::clock::Clock;
+use engine_cuda::driver::gpu::Gpu;
+use engine_cuda::driver::{Cubins, Driver};
+use engine_cuda::generation;
+use engine_cuda::limits::{Limits, Sizes};
+use engine_cuda::table::cases::{Case, standard};
+use engine_cuda::table::{LAYERS_BYTES, Measured, Table};
+use engine_weights::{Checkpoint, ModelSource};
 
 /// Figures of one GPU: of a model, of kernels, or of both.
 #[derive(Debug, Serialize)]
@@ -175,7 +175,7 @@ impl Bench<'_> {
         let seed = random_seed(flags.load_format);
         let cubins = self.cubins.clone();
         let options = LoadOptions { random_seed: seed, cubins, ..LoadOptions::default() };
-        let checkpoint = Checkpoint::open(&source.files, seed)?;
+        let checkpoint = Checkpoint::open(&source.files, seed).map_err(LoadError::from)?;
         let free_before = self.driver.memory()?.free;
         let mut model = load_on(Arc::clone(&self.driver), &checkpoint, &options)?;
         let weight_bytes = free_before.saturating_sub(self.driver.memory()?.free);
@@ -242,8 +242,8 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::device::cuda::driver::emulated::{Emulated, Script};
-    use crate::device::cuda::launch::product::MatrixType;
+    use crate::emulated::{Emulated, Script};
+    use engine_cuda::launch::product::MatrixType;
 
     const LIMITS: Limits = Limits { read_bytes_per_s: 1e9, bf16_flops_per_s: 1e12 };
 

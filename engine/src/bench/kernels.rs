@@ -8,12 +8,15 @@ use std::fmt;
 use serde::Serialize;
 
 use super::{Limits, median_seconds};
-use crate::clock::Clock;
 use crate::config::PAGE_TOKENS;
-use crate::device::cpu::{Cpu, Isa};
-use crate::device::{AttentionLayer, Device, HostMatrix, KvShape, Rotation, RowOrder};
-use crate::model::{LogitRows, MatrixShape, ModelInfo, Segment, StepBatch, StepError};
-use crate::weights::random_tensor;
+use engine_core::clock::Clock;
+use engine_core::{
+    AttentionLayer, Device, DeviceError, HostMatrix, KvShape, LogitRows, Rotation, RowOrder,
+    Segment, StepBatch,
+};
+use engine_cpu::{Cpu, Isa};
+use engine_model::{MatrixShape, ModelInfo};
+use engine_weights::random_tensor;
 
 /// Rows of the products: a large batch that decodes, and a chunk of a prompt.
 const PRODUCT_ROWS: [usize; 2] = [64, 512];
@@ -67,7 +70,7 @@ impl Kernels<'_> {
     ///
     /// # Errors
     /// The device is full.
-    pub(super) fn products(&self, info: &ModelInfo) -> Result<Vec<Product>, StepError> {
+    pub(super) fn products(&self, info: &ModelInfo) -> Result<Vec<Product>, DeviceError> {
         let MatrixShape { n, k, weight_type } = info.largest_matrix;
         let mut cpu = Cpu::new(self.isa, self.threads);
         let stored = random_tensor(1, "bench", weight_type, &[n, k]).bytes;
@@ -101,7 +104,7 @@ impl Kernels<'_> {
     ///
     /// # Errors
     /// The device is full.
-    pub(super) fn attention(&self, info: &ModelInfo) -> Result<Vec<Attention>, StepError> {
+    pub(super) fn attention(&self, info: &ModelInfo) -> Result<Vec<Attention>, DeviceError> {
         let mut sequence = Sequence::fill(Cpu::new(self.isa, self.threads), info)?;
         let chunk = CHUNK_ROWS.min(sequence.context);
         // A chunk reads a layer's keys and values many times, and takes as much longer.
@@ -141,7 +144,7 @@ struct Sequence<'a> {
 }
 
 impl<'a> Sequence<'a> {
-    fn fill(mut cpu: Cpu, info: &'a ModelInfo) -> Result<Self, StepError> {
+    fn fill(mut cpu: Cpu, info: &'a ModelInfo) -> Result<Self, DeviceError> {
         let context = CONTEXT.min(info.max_seq_len);
         let (kv_heads, head_dim) = (info.attention.kv_heads, info.attention.head_dim);
         let mut kv_shape = KvShape {
@@ -170,7 +173,7 @@ impl<'a> Sequence<'a> {
     }
 
     /// A step of `rows` rows from `position` whose heads are not turned.
-    fn plan(&mut self, position: usize, rows: usize) -> Result<<Cpu as Device>::Plan, StepError> {
+    fn plan(&mut self, position: usize, rows: usize) -> Result<<Cpu as Device>::Plan, DeviceError> {
         let pages = (0..self.kv_shape.pages as u32).collect();
         let segment = Segment { rows, position, pages, logits: LogitRows::None, state: None };
         let batch = StepBatch::known(&vec![0; rows], vec![segment]);
@@ -191,7 +194,7 @@ impl<'a> Sequence<'a> {
     }
 
     /// Median seconds of the attention of the last `rows` rows in `layers` layers.
-    fn seconds(&mut self, clock: Clock, rows: usize, layers: usize) -> Result<f64, StepError> {
+    fn seconds(&mut self, clock: Clock, rows: usize, layers: usize) -> Result<f64, DeviceError> {
         let shape = self.info.attention;
         let plan = self.plan(self.context - rows, rows)?;
         let Self { cpu, kv, .. } = self;

@@ -5,12 +5,11 @@ use std::fmt;
 use serde::Serialize;
 
 use super::{BenchError, BenchFlags};
-use crate::clock::Clock;
 use crate::config::PAGE_TOKENS;
-use crate::model::{
-    LogitRows, Model, ModelInfo, Segment, SegmentState, StepBatch, StepError, StepToken,
-};
-use crate::sample::Sampling;
+use engine_core::clock::Clock;
+use engine_core::sample::Sampling;
+use engine_core::{DeviceError, LogitRows, Segment, SegmentState, StepBatch, StepToken};
+use engine_model::{Model, ModelInfo};
 
 /// Repeats of each measurement; the median counts.
 const REPEATS: usize = 3;
@@ -70,7 +69,7 @@ impl Timed<'_> {
         &mut self,
         flags: &BenchFlags,
         speeds: &Speeds,
-    ) -> Result<(Vec<Prefill>, Vec<Decode>), StepError> {
+    ) -> Result<(Vec<Prefill>, Vec<Decode>), DeviceError> {
         let info = self.model.info().clone();
         let tokens_limit = speeds.ops_per_s / (2 * info.active_layer_parameters) as f64;
         let mut prefill = Vec::new();
@@ -93,13 +92,18 @@ impl Timed<'_> {
     }
 
     /// Tokens per second of one prompt in one step.
-    fn prefill(&mut self, tokens: usize) -> Result<f64, StepError> {
+    fn prefill(&mut self, tokens: usize) -> Result<f64, DeviceError> {
         let batch = self.batch(1, 0, tokens);
         self.median_rate(tokens, &[batch])
     }
 
     /// Tokens per second of `steps` steps of one token for each sequence, from `context` on.
-    fn decode(&mut self, sequences: usize, context: usize, steps: usize) -> Result<f64, StepError> {
+    fn decode(
+        &mut self,
+        sequences: usize,
+        context: usize,
+        steps: usize,
+    ) -> Result<f64, DeviceError> {
         for sequence in 0..sequences {
             let mut fill = self.batch(sequences, 0, context);
             fill.segments = vec![fill.segments.swap_remove(sequence)];
@@ -137,13 +141,13 @@ impl Timed<'_> {
     }
 
     /// Median over the repeats of the tokens per second of `batches`, which compute `tokens`.
-    fn median_rate(&mut self, tokens: usize, batches: &[StepBatch]) -> Result<f64, StepError> {
+    fn median_rate(&mut self, tokens: usize, batches: &[StepBatch]) -> Result<f64, DeviceError> {
         Ok(tokens as f64 / median_seconds(self.clock, || run(self.model, batches))?)
     }
 }
 
 /// Runs steps one after another, as many in flight as the model has.
-fn run(model: &mut dyn Model, batches: &[StepBatch]) -> Result<(), StepError> {
+fn run(model: &mut dyn Model, batches: &[StepBatch]) -> Result<(), DeviceError> {
     let ahead = model.run_ahead();
     for (step, batch) in batches.iter().enumerate() {
         model.launch(batch)?;
@@ -157,8 +161,8 @@ fn run(model: &mut dyn Model, batches: &[StepBatch]) -> Result<(), StepError> {
 /// Median seconds of `work` over the repeats, after one that warms up.
 pub(super) fn median_seconds(
     clock: Clock,
-    mut work: impl FnMut() -> Result<(), StepError>,
-) -> Result<f64, StepError> {
+    mut work: impl FnMut() -> Result<(), DeviceError>,
+) -> Result<f64, DeviceError> {
     work()?;
     let mut seconds = [0.0; REPEATS];
     for seconds in &mut seconds {

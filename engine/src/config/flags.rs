@@ -7,11 +7,12 @@ use serde::{Deserialize, Serialize};
 use super::ConfigError;
 
 /// Where to compute.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[expect(missing_docs, reason = "`--help` would print what is said of a value")]
 pub enum DeviceChoice {
     Auto,
+    #[default]
     Cpu,
     Cuda,
 }

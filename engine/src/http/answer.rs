@@ -19,7 +19,7 @@ use super::error::{ApiError, ErrorKind};
 use super::params::Answer;
 use super::state::Ready;
 use super::tokens::token_text;
-use crate::sample::TokenLogprobs;
+use crate::logprobs::TokenLogprobs;
 use crate::tokenize::{SplitText, Splitter};
 use crate::worker::{Finish, Output, Ticket, TokenOutput};
 

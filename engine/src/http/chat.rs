@@ -14,7 +14,7 @@ use super::fields::{Fields, wrong_type};
 use super::params::{Asked, Params, check_choices, take_chat_logprobs};
 use super::state::{App, Ready};
 use super::tokens::encode;
-use crate::sample::Candidate;
+use crate::logprobs::Candidate;
 use crate::text::{self, Text};
 use crate::tokenize::{Reasoning, SplitText, Splitter};
 use crate::worker::TokenOutput;

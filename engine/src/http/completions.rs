@@ -11,7 +11,7 @@ use super::fields::Fields;
 use super::params::{Asked, Params, Prompt, check_choices, take_completion_logprobs, take_prompts};
 use super::state::App;
 use super::tokens::{encode, token_text};
-use crate::sample::TokenLogprobs;
+use crate::logprobs::TokenLogprobs;
 use crate::worker::TokenOutput;
 
 /// As OpenAI's documentation has it.

@@ -6,9 +6,9 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use crate::metrics::Outcome;
-use crate::schedule::Refusal;
 use crate::text::TextError;
 use crate::worker::WorkerGone;
+use engine_schedule::Refusal;
 
 /// What went wrong, as far as a client can act on it. Codes are stable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::error::ApiError;
 use super::state::App;
 use crate::config::Setting;
-use crate::weights::Digest;
+use engine_weights::Digest;
 
 /// The answer, but for the digest that may still be on its way.
 #[derive(Debug, Clone, Serialize)]

@@ -9,9 +9,10 @@ use super::error::{ApiError, ErrorKind};
 use super::fields::{self, Fields, wrong_type};
 use super::state::Ready;
 use super::structure::{Wanted, take_structure};
-use crate::sample::{Guide, Sampling};
-use crate::schedule::Limits;
+use crate::guide::Guide;
 use crate::worker::Request;
+use engine_core::sample::Sampling;
+use engine_schedule::Limits;
 
 /// Choices that one request may ask for, prompts times `n`.
 pub(super) const CHOICES_MAX: usize = 128;

@@ -8,12 +8,11 @@ use tokio::sync::watch;
 
 use super::error::{ApiError, ErrorKind};
 use super::info::ServerInfo;
-use crate::clock::Clock;
 use crate::metrics::Metrics;
-use crate::schedule::Limits;
 use crate::text::Text;
-use crate::weights;
 use crate::worker::Handle;
+use engine_core::clock::Clock;
+use engine_schedule::Limits;
 
 /// How far the engine is.
 #[derive(Debug, Clone)]
@@ -42,7 +41,7 @@ pub struct Ready {
     /// What `/server_info` answers.
     pub info: ServerInfo,
     /// Of the weights, which may still be computed.
-    pub weights_sha256: weights::Digest,
+    pub weights_sha256: engine_weights::Digest,
 }
 
 /// What every route can reach.

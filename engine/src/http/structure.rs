@@ -8,7 +8,7 @@ use super::beside::beside;
 use super::error::{ApiError, ErrorKind};
 use super::fields::{Fields, wrong_type};
 use super::state::Ready;
-use crate::sample::{Guide, Structure};
+use crate::guide::{Guide, Structure};
 
 /// A structure and the field that asked for it.
 #[derive(Debug, Clone, PartialEq)]

@@ -7,9 +7,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::Parts;
-use crate::weights::LoadError;
-use crate::weights::gguf::Metadata;
+use super::{Parts, TokenizerError};
+use engine_weights::gguf::Metadata;
 
 /// Token types of the metadata that are recognized within a text.
 const UNKNOWN: i64 = 2;
@@ -56,12 +55,12 @@ fn pre_tokenizer(name: &str) -> Option<PreTokenizer> {
 ///
 /// # Errors
 /// It describes a kind that is not supported, or contradicts itself.
-pub(super) fn parts(metadata: &Metadata) -> Result<Option<Parts>, LoadError> {
+pub(super) fn parts(metadata: &Metadata) -> Result<Option<Parts>, TokenizerError> {
     if metadata.get("tokenizer.ggml.model").is_none() {
         return Ok(None);
     }
     let unusable =
-        |reason: String| LoadError::Tokenizer { path: metadata.path().to_owned(), reason };
+        |reason: String| TokenizerError::Unusable { path: metadata.path().to_owned(), reason };
     let model = metadata.text("tokenizer.ggml.model")?;
     if model != "gpt2" {
         return Err(unusable(format!("model `{model}` is not supported; hint: gpt2")));
@@ -74,7 +73,7 @@ pub(super) fn parts(metadata: &Metadata) -> Result<Option<Parts>, LoadError> {
         unusable(format!("pre-tokenizer `{name}` is not supported; hint: {KNOWN}"))
     })?;
     let tokens = metadata.texts("tokenizer.ggml.tokens")?;
-    let id = |key: &str| -> Result<Option<u32>, LoadError> {
+    let id = |key: &str| -> Result<Option<u32>, TokenizerError> {
         match metadata.optional_integer(&format!("tokenizer.ggml.{key}_token_id"))? {
             None => Ok(None),
             Some(id) if id < tokens.len() => Ok(Some(id as u32)),
@@ -132,7 +131,7 @@ fn merges(metadata: &Metadata) -> Result<Vec<[&str; 2]>, String> {
         .collect()
 }
 
-fn added_tokens(metadata: &Metadata, tokens: &[String]) -> Result<Vec<Value>, LoadError> {
+fn added_tokens(metadata: &Metadata, tokens: &[String]) -> Result<Vec<Value>, TokenizerError> {
     let kinds = metadata.integers("tokenizer.ggml.token_type")?;
     Ok(tokens
         .iter()

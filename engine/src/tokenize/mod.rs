@@ -12,7 +12,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -22,10 +22,9 @@ pub use chat::{ChatInput, ChatTemplate, TemplateError};
 pub use reasoning::{Reasoning, SplitText, Splitter};
 pub use stream::Detokenizer;
 
-use crate::sample::{Opening, TokenBytes};
-use crate::weights::{ConfigSource, LoadError, hex, read_json};
+use crate::guide::{Opening, TokenBytes};
+use engine_weights::{CheckpointError, ConfigSource, hex, read_json};
 use pieces::Pieces;
-pub(crate) use pieces::byte_level_table;
 
 /// Text that cannot be turned into ids, or ids that are no tokens.
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +34,16 @@ pub enum TokenizeError {
     Encode { reason: String },
     #[error("token id {id} is not in the vocabulary of {vocab_size}")]
     UnknownId { id: u32, vocab_size: usize },
+}
+
+/// The tokenizer of a checkpoint that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message says what happened, and to what")]
+pub enum TokenizerError {
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    #[error("failed to read the tokenizer of `{path}`: {reason}")]
+    Unusable { path: PathBuf, reason: String },
 }
 
 /// The tokenizer of a checkpoint.
@@ -66,7 +75,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// There is one, but it cannot be used.
-    pub fn load(config: &ConfigSource) -> Result<Option<Self>, LoadError> {
+    pub fn load(config: &ConfigSource) -> Result<Option<Self>, TokenizerError> {
         let parts = match config {
             ConfigSource::Json { path, json } => folder_parts(path, json)?,
             ConfigSource::Gguf(metadata) => gguf::parts(metadata)?,
@@ -74,8 +83,8 @@ impl Tokenizer {
         parts.map(|parts| Self::new(config.path(), parts)).transpose()
     }
 
-    fn new(path: &Path, parts: Parts) -> Result<Self, LoadError> {
-        let unusable = |reason: String| LoadError::Tokenizer { path: path.to_owned(), reason };
+    fn new(path: &Path, parts: Parts) -> Result<Self, TokenizerError> {
+        let unusable = |reason: String| TokenizerError::Unusable { path: path.to_owned(), reason };
         let mut inner = tokenizers::Tokenizer::from_bytes(&parts.json)
             .map_err(|err| unusable(err.to_string()))?;
         // A checkpoint's settings for training must neither cut nor fill what is served.
@@ -228,14 +237,14 @@ fn reasoning_of(inner: &tokenizers::Tokenizer) -> Reasoning {
 }
 
 /// Parts from the files beside `config_path`.
-fn folder_parts(config_path: &Path, config: &Value) -> Result<Option<Parts>, LoadError> {
+fn folder_parts(config_path: &Path, config: &Value) -> Result<Option<Parts>, TokenizerError> {
     let folder = config_path.parent().unwrap_or(Path::new("."));
     let path = folder.join("tokenizer.json");
     if !path.is_file() {
         return Ok(None);
     }
-    let json =
-        std::fs::read(&path).map_err(|source| LoadError::Read { path: path.clone(), source })?;
+    let json = std::fs::read(&path)
+        .map_err(|source| CheckpointError::Read { path: path.clone(), source })?;
     let optional = |name: &str| {
         let path = folder.join(name);
         if path.is_file() { read_json(&path) } else { Ok(Value::Null) }
@@ -245,7 +254,7 @@ fn folder_parts(config_path: &Path, config: &Value) -> Result<Option<Parts>, Loa
     let template_path = folder.join("chat_template.jinja");
     let template = if template_path.is_file() {
         let read = std::fs::read_to_string(&template_path);
-        Some(read.map_err(|source| LoadError::Read { path: template_path, source })?)
+        Some(read.map_err(|source| CheckpointError::Read { path: template_path, source })?)
     } else {
         template_of(&settings)
     };

@@ -119,7 +119,7 @@ fn hex_byte(token: &str) -> Option<u8> {
 
 /// GPT-2's spelling of bytes: printable ones stand for themselves, the others for the characters
 /// from U+0100 on, in rising order.
-pub(crate) fn byte_level_table() -> BTreeMap<char, u8> {
+fn byte_level_table() -> BTreeMap<char, u8> {
     let mut others = '\u{100}'..;
     (0..=u8::MAX)
         .map(|byte| {

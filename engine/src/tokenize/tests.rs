@@ -6,11 +6,12 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::fixture::tiny_llama_gguf;
-use crate::weights::gguf::{Value as Meta, Writer};
+use engine_weights::fixture::tiny_llama_gguf;
+use engine_weights::gguf::{Value as Meta, Writer};
+use engine_weights::{Checkpoint, ModelSource};
 
-fn from_gguf(bytes: &[u8]) -> Result<Option<Tokenizer>, LoadError> {
-    let header = crate::weights::gguf::parse(Path::new("tiny.gguf"), bytes).unwrap();
+fn from_gguf(bytes: &[u8]) -> Result<Option<Tokenizer>, TokenizerError> {
+    let header = engine_weights::gguf::parse(Path::new("tiny.gguf"), bytes).unwrap();
     Tokenizer::load(&ConfigSource::Gguf(header.metadata))
 }
 
@@ -105,7 +106,7 @@ fn tokenizers_that_cannot_be_used_are_named() {
 #[test]
 fn a_folder_with_the_rebuilt_tokenizer_has_the_same_ids_and_digest() {
     let bytes = tiny_llama_gguf(1);
-    let header = crate::weights::gguf::parse(Path::new("tiny.gguf"), &bytes).unwrap();
+    let header = engine_weights::gguf::parse(Path::new("tiny.gguf"), &bytes).unwrap();
     let parts = gguf::parts(&header.metadata).unwrap().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let write =
@@ -216,5 +217,53 @@ proptest! {
             prop_assert!(text.starts_with(&streamed), "{:?} of {:?}", streamed, text);
         }
         prop_assert_eq!(streamed, text);
+    }
+}
+
+const SMOLLM2: &str = "sha256/b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53/\
+                       SmolLM2-135M-Instruct.Q4_1.gguf";
+
+/// The path under the folder that `variable` names, or a note that the test is skipped.
+fn input(variable: &str, path: &str) -> Option<PathBuf> {
+    let found = std::env::var_os(variable).map(|folder| Path::new(&folder).join(path));
+    let found = found.filter(|path| path.exists());
+    if found.is_none() {
+        eprintln!("skipped: `{path}` is not under ${variable}");
+    }
+    found
+}
+
+fn ids(value: &Value) -> Vec<u32> {
+    value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
+}
+
+#[test]
+fn smollm2_prompts_have_the_ids_of_llama_cpp() {
+    let Some(path) = input("REDLINE_CACHE", SMOLLM2) else { return };
+    let Some(golden) = input("REDLINE_FIXTURES", "golden/smollm2-llama-cpp.json") else { return };
+    let golden: Value = serde_json::from_slice(&std::fs::read(golden).unwrap()).unwrap();
+    let source = ModelSource::find(path.to_str().unwrap(), None).unwrap();
+    let checkpoint = Checkpoint::open(&source.files, None).unwrap();
+    let tokenizer = Tokenizer::load(checkpoint.config()).unwrap().unwrap();
+    for case in golden["cases"].as_array().unwrap() {
+        let text = match case.get("chat") {
+            None => case["text"].as_str().unwrap().to_owned(),
+            Some(chat) => {
+                let messages = serde_json::json!([{"role": "user", "content": chat}]);
+                let input = ChatInput {
+                    messages: &messages,
+                    tools: None,
+                    add_generation_prompt: true,
+                    variables: None,
+                    now_unix_s: 0,
+                };
+                let rendered = tokenizer.chat_template().unwrap().render(&input).unwrap();
+                assert_eq!(rendered, case["rendered"].as_str().unwrap());
+                rendered
+            }
+        };
+        let got = tokenizer.encode(&text, true).unwrap();
+        assert_eq!(got, ids(&case["prompt"]), "{text:?}");
+        assert_eq!(tokenizer.decode(&got, false).unwrap(), text);
     }
 }

@@ -5,10 +5,11 @@ use std::time::Duration;
 use super::prompt::PromptLogprobs;
 use super::stop::StopText;
 use super::{Finish, Request};
-use crate::model::LogitRows;
-use crate::sample::{Guide, Row, Sampler};
-use crate::schedule::{Sequence, Slot};
+use crate::guide::Guide;
 use crate::text::Detokenizer;
+use engine_core::LogitRows;
+use engine_core::sample::{Row, Sampler};
+use engine_schedule::{Sequence, Slot};
 
 #[derive(Debug)]
 pub(super) struct Active {

@@ -1,8 +1,8 @@
 //! A planned step as the model wants it.
 
 use super::desk::Desk;
-use crate::model::{LogitRows, SegmentState, StepBatch, StepToken};
-use crate::schedule::Plan;
+use engine_core::{LogitRows, SegmentState, StepBatch, StepToken};
+use engine_schedule::Plan;
 
 impl Desk {
     /// Makes `batch` what `plan` says; its memory is used again.

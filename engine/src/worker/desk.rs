@@ -7,12 +7,13 @@ use super::active::{Active, chosen_here};
 use super::prompt::PromptLogprobs;
 use super::stop::StopText;
 use super::{Command, Finish, Flight, Output, Request, TokenOutput};
-use crate::clock::Clock;
+use crate::logprobs::TokenLogprobs;
 use crate::metrics::{Metrics, Outcome};
-use crate::model::{Landed, LogitRows};
-use crate::sample::{NoFiniteLogit, Sampler, TokenLogprobs};
-use crate::schedule::{BySequence, Limits, Needs, Scheduler, SeqId};
 use crate::text::Text;
+use engine_core::clock::Clock;
+use engine_core::sample::{NoFiniteLogit, Sampler};
+use engine_core::{Landed, LogitRows};
+use engine_schedule::{BySequence, Limits, Needs, Scheduler, SeqId};
 
 #[derive(Debug)]
 pub(super) struct Desk {

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use tokio::sync::{mpsc as async_mpsc, oneshot};
 
 use super::{Command, Output, Request};
-use crate::schedule::SeqId;
+use engine_schedule::SeqId;
 
 /// The worker ended; nothing can be asked of it any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

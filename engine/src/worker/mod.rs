@@ -21,13 +21,16 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc as async_mpsc, oneshot};
 
-use crate::clock::Clock;
+use crate::guide::Guide;
+use crate::logprobs::TokenLogprobs;
 use crate::metrics::Metrics;
-use crate::model::{Model, StepBatch, StepError};
-use crate::sample::{Guide, Sampling, TokenLogprobs};
-use crate::schedule::{Limits, Plan, SeqId};
 use crate::text::Text;
 use desk::Desk;
+use engine_core::clock::Clock;
+use engine_core::sample::Sampling;
+use engine_core::{DeviceError, StepBatch};
+use engine_model::Model;
+use engine_schedule::{Limits, Plan, SeqId};
 
 /// One sequence to generate.
 #[derive(Debug, Clone)]
@@ -162,7 +165,7 @@ impl Worker {
         mut self,
         commands: &mpsc::Receiver<Command>,
         outputs: &async_mpsc::UnboundedSender<Vec<Output>>,
-    ) -> Result<(), StepError> {
+    ) -> Result<(), DeviceError> {
         while self.turn(commands, outputs)? {}
         Ok(())
     }
@@ -176,7 +179,7 @@ impl Worker {
         &mut self,
         commands: &mpsc::Receiver<Command>,
         outputs: &async_mpsc::UnboundedSender<Vec<Output>>,
-    ) -> Result<bool, StepError> {
+    ) -> Result<bool, DeviceError> {
         let mut step_outputs = Vec::new();
         if self.is_idle() {
             let Ok(command) = commands.recv() else { return Ok(false) };
@@ -199,7 +202,7 @@ impl Worker {
     }
 
     /// Begins the next step, and lands the oldest where no more can be in flight.
-    fn step(&mut self, outputs: &mut Vec<Output>) -> Result<(), StepError> {
+    fn step(&mut self, outputs: &mut Vec<Output>) -> Result<(), DeviceError> {
         let has_begun = self.launch()?;
         if has_begun && self.flights.len() <= self.run_ahead {
             return Ok(());
@@ -208,7 +211,7 @@ impl Worker {
     }
 
     /// Begins the next step; false where there is none, or none before another has landed.
-    fn launch(&mut self) -> Result<bool, StepError> {
+    fn launch(&mut self) -> Result<bool, DeviceError> {
         if self.desk.is_idle() {
             return Ok(false);
         }
@@ -225,7 +228,7 @@ impl Worker {
     }
 
     /// Waits for the oldest step in flight and hands out what came of it.
-    fn land(&mut self, outputs: &mut Vec<Output>) -> Result<(), StepError> {
+    fn land(&mut self, outputs: &mut Vec<Output>) -> Result<(), DeviceError> {
         let Some(flight) = self.flights.pop_front() else { return Ok(()) };
         let vocab_size = self.model.info().vocab_size;
         let landed = self.model.land()?;

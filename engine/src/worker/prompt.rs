@@ -1,7 +1,7 @@
 //! Log-probabilities of a prompt's own tokens, gathered while it is computed.
 
 use super::Request;
-use crate::sample::TokenLogprobs;
+use crate::logprobs::TokenLogprobs;
 
 /// Those of one sequence. Chunks come in order, and again from the start after a preemption.
 #[derive(Debug)]

@@ -8,11 +8,12 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::*;
-use crate::device::cpu::Arithmetic;
-use crate::model::{self, KvChoice, LoadOptions, RopeChoice};
-use crate::schedule::StateLimits;
+use crate::load::{self, KvChoice, LoadOptions};
 use crate::text::CheckpointText;
-use crate::weights::ModelSource;
+use engine_cpu::Arithmetic;
+use engine_model::RopeChoice;
+use engine_schedule::StateLimits;
+use engine_weights::ModelSource;
 
 /// Largest difference of a log-probability to the reference's.
 const TOLERANCE: f32 = 1e-3;
@@ -80,7 +81,7 @@ fn worker(folder: &Path, limits: &Limits, metrics: &Arc<Metrics>) -> Worker {
     let source = ModelSource::find(folder.to_str().unwrap(), None).unwrap();
     let (kv, arithmetic, rope) = (KvChoice::F32, Arithmetic::F32, RopeChoice::AsConverted);
     let options = LoadOptions { kv, arithmetic, rope, ..LoadOptions::default() };
-    let mut model = model::load(&source, &options).unwrap().model;
+    let mut model = load::load(&source, &options).unwrap().model;
     let mut limits = limits.clone();
     model.allocate_kv(limits.pages, limits.page_tokens).unwrap();
     match limits.states.filter(|_| model.info().state_bytes > 0) {

@@ -3,8 +3,10 @@
 
 use std::fs;
 
-use engine::model::{LoadOptions, LogitRows, Model, Segment, SegmentState, StepBatch, load};
-use engine::weights::ModelSource;
+use engine::load::{LoadOptions, load};
+use engine_core::{LogitRows, Segment, SegmentState, StepBatch};
+use engine_model::Model;
+use engine_weights::ModelSource;
 use serde_json::{Value, json};
 
 /// A small configuration of each architecture, every key that has a meaning written out.

@@ -1,6 +1,6 @@
 //! Inputs changed at random, the same on every run.
 
-use engine::random::{GOLDEN_GAMMA, mix};
+use engine_core::random::{GOLDEN_GAMMA, mix};
 
 /// Numbers that lengths, counts and offsets are checked against.
 const EXTREMES: [u64; 8] = [0, 1, 255, 1 << 31, (1 << 32) + 1, 1 << 62, u64::MAX - 31, u64::MAX];

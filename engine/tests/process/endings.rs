@@ -2,7 +2,7 @@
 
 use std::net::TcpListener;
 
-use engine::device::cpu::Isa;
+use engine_cpu::Isa;
 use expect_test::{Expect, expect};
 
 use crate::launched::{Launched, command, end_of, fixture, tiny_model};
@@ -67,7 +67,7 @@ fn a_missing_model_ends_with_4() {
 
 #[test]
 fn a_gpu_that_is_not_there_ends_with_4() {
-    if !engine::device::cuda::usable().is_empty() {
+    if !engine_cuda::usable().is_empty() {
         eprintln!("skipped: there is a GPU");
         return;
     }

@@ -4,8 +4,8 @@
 use std::path::{Path, PathBuf};
 
 use engine::tokenize::Tokenizer;
-use engine::weights::ConfigSource;
-use engine::weights::gguf::{self, Value as Meta, Writer};
+use engine_weights::ConfigSource;
+use engine_weights::gguf::{self, Value as Meta, Writer};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

@@ -6,14 +6,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use engine::device::{AttentionShape, KvType};
-use engine::model::{
-    Landed, LogitRows, MatrixShape, Model, ModelInfo, SegmentState, StepBatch, StepError, StepToken,
-};
-use engine::sample::{Grammars, Guide, Opening, Sampler, Structure, TokenBytes};
+use engine::guide::{Grammars, Guide, Opening, Structure, TokenBytes};
 use engine::text::{Chat, Detokenizer, Text, TextError};
 use engine::tokenize::Reasoning;
-use engine::weights::WeightType;
+use engine_core::sample::Sampler;
+use engine_core::{
+    AttentionShape, DeviceError, KvType, Landed, LogitRows, SegmentState, StepBatch, StepToken,
+    WeightType,
+};
+use engine_model::{MatrixShape, Model, ModelInfo};
 
 /// Ids below 256 are bytes, the rest are special.
 pub const VOCAB_SIZE: usize = 258;
@@ -122,7 +123,7 @@ impl Model for FakeModel {
         &self.info
     }
 
-    fn allocate_kv(&mut self, _pages: usize, page_tokens: usize) -> Result<(), StepError> {
+    fn allocate_kv(&mut self, _pages: usize, page_tokens: usize) -> Result<(), DeviceError> {
         self.page_tokens = page_tokens;
         Ok(())
     }
@@ -131,7 +132,7 @@ impl Model for FakeModel {
         self.behavior.run_ahead
     }
 
-    fn launch(&mut self, batch: &StepBatch) -> Result<(), StepError> {
+    fn launch(&mut self, batch: &StepBatch) -> Result<(), DeviceError> {
         std::thread::sleep(self.behavior.step_time);
         assert_ne!(Some(self.steps), self.behavior.panic_at, "as the test wants");
         assert!(self.flights.len() <= self.behavior.run_ahead, "steps land in time");
@@ -170,7 +171,7 @@ impl Model for FakeModel {
         Ok(())
     }
 
-    fn land(&mut self) -> Result<Landed<'_>, StepError> {
+    fn land(&mut self) -> Result<Landed<'_>, DeviceError> {
         self.landed = self.flights.pop_front().expect("a step is in flight");
         let (logits, tokens) = &self.landed;
         Ok(Landed { logits, tokens })

@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use engine::clock::Clock;
 use engine::config::{Config, Flags, Machine};
 use engine::http::{KvFacts, ModelFacts, ServerInfo};
-use engine::model::Model;
-use engine::schedule::{Limits, StateLimits};
 use engine::server::{Loaded, ServeError, Server};
 use engine::tokenize::Reasoning;
-use engine::weights::Digest;
+use engine_core::clock::Clock;
+use engine_model::Model;
+use engine_schedule::{Limits, StateLimits};
+use engine_weights::Digest;
 use reqwest::{Client, Response};
 use serde_json::Value;
 use tokio::net::TcpListener;

@@ -21,7 +21,7 @@ use code::Code;
 use toolchain::Toolchain;
 
 /// Where the kernels are: every `.cu` is one.
-const KERNELS: &str = "engine/src/device/cuda/kernels";
+const KERNELS: &str = "engine/cuda/kernels";
 
 /// Calls NVRTC, which is a library: this program loads none.
 const NVRTC: &str = include_str!("nvrtc.py");

@@ -23,18 +23,18 @@ const BANS: &[Ban] = &[
         instead: "`audit` is pure: take the value as an argument",
     },
     Ban {
-        within: |file| file.under("engine/src/schedule"),
-        words: &["std::fs", "std::net", "Instant", "SystemTime", "crate::model", "crate::device"],
+        within: |file| file.under("engine/schedule/src"),
+        words: &["std::fs", "std::net", "Instant", "SystemTime", "engine_model", "engine_cpu"],
         instead: "the scheduler is bookkeeping only: no device, no I/O, no clock",
     },
     Ban {
-        within: |file| file.under("engine/src/model"),
-        words: &["crate::schedule", "crate::http", "crate::worker"],
-        instead: "a model knows its device and nothing above it",
+        within: |file| file.under("engine/model/src"),
+        words: &["engine_schedule", "engine_cpu", "engine_cuda"],
+        instead: "a model is generic over its device, and knows nothing above it",
     },
     Ban {
         within: |file| {
-            ["schema/src", "audit/src", "registry/src", "site/src", "engine/src/schedule"]
+            ["schema/src", "audit/src", "registry/src", "site/src", "engine/schedule/src"]
                 .iter()
                 .any(|folder| file.under(folder))
         },
@@ -54,9 +54,13 @@ const BANS: &[Ban] = &[
         instead: "only the suite's client knows the wire",
     },
     Ban {
-        within: |file| !file.under("engine/src/device") && !file.under("engine/src/weights/map.rs"),
+        within: |file| {
+            !["engine/cpu", "engine/cuda", "engine/weights/src/map.rs"]
+                .iter()
+                .any(|home| file.under(home))
+        },
         words: &["unsafe"],
-        instead: "`unsafe` lives in `engine/src/device` and `engine/src/weights/map.rs`",
+        instead: "`unsafe` lives in `engine/cpu`, `engine/cuda` and `engine/weights/src/map.rs`",
     },
     Ban {
         within: |file| file.under("site/src"),
@@ -103,10 +107,10 @@ mod tests {
     #[test]
     fn a_clock_in_the_scheduler_is_named_by_line() {
         let text = "//! x\nuse std::time::Instant;\n";
-        let found = messages(&check(&[file("engine/src/schedule/mod.rs", text)]));
+        let found = messages(&check(&[file("engine/schedule/src/mod.rs", text)]));
         assert_eq!(
             found,
-            ["engine/src/schedule/mod.rs:2: `Instant` here: the scheduler is bookkeeping only: \
+            ["engine/schedule/src/mod.rs:2: `Instant` here: the scheduler is bookkeeping only: \
               no device, no I/O, no clock"]
         );
     }
@@ -115,6 +119,6 @@ mod tests {
     fn unsafe_is_found_outside_its_two_homes_and_not_in_longer_names() {
         let text = "unsafe { x() }\n#![deny(unsafe_code)]\n// unsafe is a word here\n";
         assert_eq!(check(&[file("suite/src/client/mod.rs", text)]).len(), 1);
-        assert!(check(&[file("engine/src/device/cpu/pool.rs", text)]).is_empty());
+        assert!(check(&[file("engine/cpu/src/pool.rs", text)]).is_empty());
     }
 }

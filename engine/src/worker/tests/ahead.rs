@@ -10,11 +10,12 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use super::*;
-use crate::fixture::tiny_llama_gguf;
-use crate::model::{Landed, ModelInfo, StepToken};
-use crate::sample::Structure;
+use crate::guide::Structure;
 use crate::tokenize::Tokenizer;
-use crate::weights::Checkpoint;
+use engine_core::{Landed, StepToken};
+use engine_model::ModelInfo;
+use engine_weights::Checkpoint;
+use engine_weights::fixture::tiny_llama_gguf;
 
 /// Tokens of the tiny model.
 const VOCAB: u32 = 267;
@@ -52,7 +53,7 @@ impl Model for Ahead {
         self.model.info()
     }
 
-    fn allocate_kv(&mut self, _pages: usize, _page_tokens: usize) -> Result<(), StepError> {
+    fn allocate_kv(&mut self, _pages: usize, _page_tokens: usize) -> Result<(), DeviceError> {
         unreachable!("pages are allocated before")
     }
 
@@ -60,7 +61,7 @@ impl Model for Ahead {
         1
     }
 
-    fn launch(&mut self, batch: &StepBatch) -> Result<(), StepError> {
+    fn launch(&mut self, batch: &StepBatch) -> Result<(), DeviceError> {
         let is_drawn = |token: &&StepToken| matches!(token, StepToken::Drawn(_));
         self.seen.drawn.fetch_add(batch.tokens.iter().filter(is_drawn).count(), Relaxed);
         self.seen.calls.lock().unwrap().push('(');
@@ -70,11 +71,11 @@ impl Model for Ahead {
         Ok(())
     }
 
-    fn land(&mut self) -> Result<Landed<'_>, StepError> {
+    fn land(&mut self) -> Result<Landed<'_>, DeviceError> {
         self.seen.calls.lock().unwrap().push(')');
         if let Some(left) = &mut self.fails_at {
             let message = "as the test wants".to_owned();
-            *left = left.checked_sub(1).ok_or(StepError { operation: "land", message })?;
+            *left = left.checked_sub(1).ok_or(DeviceError { operation: "land", message })?;
         }
         self.landed = self.flights.pop_front().expect("a step is in flight");
         let (logits, tokens) = &self.landed;
@@ -91,7 +92,7 @@ fn tiny(ranks: usize) -> (Box<dyn Model>, Arc<dyn Text>) {
     let one = NonZeroUsize::new(1);
     let options =
         LoadOptions { tp: NonZeroUsize::new(ranks), threads: one, ..LoadOptions::default() };
-    let mut model = model::load(&source, &options).unwrap().model;
+    let mut model = load::load(&source, &options).unwrap().model;
     model.allocate_kv(PAGES, 16).unwrap();
     let checkpoint = Checkpoint::open(&source.files, None).unwrap();
     let tokenizer = Tokenizer::load(checkpoint.config()).unwrap();

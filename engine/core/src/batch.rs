@@ -1,0 +1,78 @@
+//! What every device asks of a step before it begins.
+
+use std::collections::BTreeSet;
+
+use super::KvShape;
+use crate::{SegmentState, StepBatch, StepToken};
+
+/// Checks `batch` against the cache: a page table that points outside of it would read or write the
+/// memory of others. `drawn` is how many tokens the step before drew.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check(batch: &StepBatch, shape: &KvShape, drawn: usize) -> Result<(), String> {
+    let mut rows = 0;
+    for (index, segment) in batch.segments.iter().enumerate() {
+        let end = segment.position + segment.rows;
+        let needed = end.div_ceil(shape.page_tokens);
+        if segment.rows == 0 || segment.pages.len() < needed {
+            let (rows, pages) = (segment.rows, segment.pages.len());
+            return Err(format!(
+                "segment {index} has {rows} rows up to position {end} and {pages} pages"
+            ));
+        }
+        if let Some(page) = segment.pages.iter().find(|page| **page as usize >= shape.pages) {
+            return Err(format!("segment {index} names page {page} of {}", shape.pages));
+        }
+        rows += segment.rows;
+    }
+    check_places(batch)?;
+    if rows != batch.tokens.len() {
+        return Err(format!("{} tokens for {rows} rows", batch.tokens.len()));
+    }
+    let is_unknown =
+        |token: &&StepToken| matches!(token, StepToken::Drawn(index) if *index as usize >= drawn);
+    match batch.tokens.iter().find(is_unknown) {
+        Some(StepToken::Drawn(index)) => {
+            Err(format!("token {index} of the {drawn} drawn before is named"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Segments run side by side: what one of them writes no other may use.
+fn check_places(batch: &StepBatch) -> Result<(), String> {
+    let states = || batch.segments.iter().filter_map(|segment| segment.state);
+    let mut written = BTreeSet::new();
+    for place in states().flat_map(|state| [Some(state.place), state.save]).flatten() {
+        if !written.insert(place) {
+            return Err(format!("place {place} is written twice"));
+        }
+    }
+    match states().filter_map(|state| state.load).find(|load| written.contains(load)) {
+        Some(place) => Err(format!("place {place} is loaded and written in one step")),
+        None => Ok(()),
+    }
+}
+
+/// Checks the states of a step's segments, of which each has to name places of the `places` there are.
+///
+/// # Errors
+/// What is wrong with them.
+pub fn check_states(
+    states: impl Iterator<Item = Option<SegmentState>>,
+    places: usize,
+) -> Result<(), String> {
+    for (index, state) in states.enumerate() {
+        let Some(state) = state else {
+            return Err(format!("segment {index} has no place for its recurrent state"));
+        };
+        let named = [Some(state.place), state.load, state.save];
+        if let Some(place) = named.iter().flatten().max()
+            && *place as usize >= places
+        {
+            return Err(format!("segment {index} names place {place} of {places}"));
+        }
+    }
+    Ok(())
+}

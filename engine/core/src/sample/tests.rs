@@ -1,0 +1,118 @@
+//! What is chosen from small rows whose right answer can be said.
+
+use super::*;
+
+fn row<'a>(logits: &'a [f32], tokens: &'a [u32], prompt_tokens: usize) -> Row<'a> {
+    Row { logits, tokens, prompt_tokens, banned: &[], allowed: None }
+}
+
+fn hot() -> Sampling {
+    Sampling { temperature: 1.0, ..Sampling::greedy() }
+}
+
+/// How often each token is drawn over many positions.
+fn shares(logits: &[f32], params: &Sampling) -> Vec<f64> {
+    let draws = 20_000;
+    let mut sampler = Sampler::default();
+    let mut counts = vec![0.0; logits.len()];
+    let tokens = vec![0; draws];
+    for length in 0..draws {
+        let token = sampler.sample(row(logits, &tokens[..length], 0), params).unwrap();
+        counts[token as usize] += 1.0 / draws as f64;
+    }
+    counts
+}
+
+#[test]
+fn greedy_takes_the_lowest_of_the_largest() {
+    let mut logits = vec![0.0; 100];
+    (logits[41], logits[97]) = (3.0, 3.0);
+    let token = Sampler::default().sample(row(&logits, &[1], 1), &Sampling::greedy());
+    assert_eq!(token, Ok(41));
+}
+
+#[test]
+fn logits_without_a_number_are_an_error() {
+    for logits in [[f32::NAN; 20], [f32::NEG_INFINITY; 20], [f32::INFINITY; 20]] {
+        let token = Sampler::default().sample(row(&logits, &[1], 1), &Sampling::greedy());
+        assert_eq!(token, Err(NoFiniteLogit));
+    }
+    let mut logits = [f32::NAN; 20];
+    logits[7] = -1.0;
+    assert_eq!(Sampler::default().sample(row(&logits, &[1], 1), &hot()), Ok(7));
+}
+
+#[test]
+fn draws_follow_the_distribution() {
+    let logits: Vec<f32> = [0.5f32, 0.3, 0.2].iter().map(|p| p.ln()).collect();
+    for (params, expected) in [
+        (hot(), [0.5, 0.3, 0.2]),
+        (Sampling { top_k: Some(2), ..hot() }, [0.625, 0.375, 0.0]),
+        (Sampling { top_p: 0.4, ..hot() }, [1.0, 0.0, 0.0]),
+        (Sampling { top_p: 0.7, ..hot() }, [0.625, 0.375, 0.0]),
+        (Sampling { min_p: 0.5, ..hot() }, [0.625, 0.375, 0.0]),
+        (Sampling { temperature: 0.5, ..hot() }, [0.658, 0.237, 0.105]),
+    ] {
+        for (share, wanted) in shares(&logits, &params).iter().zip(expected) {
+            // Three sigmas of 20,000 draws are about 0.0106.
+            assert!((share - wanted).abs() < 0.012, "{params:?}: {share} instead of {wanted}");
+        }
+    }
+}
+
+#[test]
+fn the_same_seed_draws_the_same_tokens_and_another_seed_others() {
+    let logits: Vec<f32> = (0..1000).map(|i| (i as f32 * 0.37).sin()).collect();
+    let draw = |seed| {
+        let params = Sampling { seed, top_p: 0.95, ..hot() };
+        let mut tokens = vec![5];
+        for _ in 0..20 {
+            let token = Sampler::default().sample(row(&logits, &tokens, 1), &params).unwrap();
+            tokens.push(token);
+        }
+        tokens
+    };
+    assert_eq!(draw(1), draw(1));
+    assert_ne!(draw(1), draw(2));
+}
+
+#[test]
+fn top_p_over_a_flat_row_keeps_its_share() {
+    let mut candidates = Vec::new();
+    let params = Sampling { top_p: 0.9, ..hot() };
+    cut::keep_candidates(&mut candidates, &[1.0; 5000], 0, &params.draw_params(0));
+    assert_eq!(candidates.len(), 4500);
+    assert!(candidates.is_sorted());
+}
+
+#[test]
+fn penalties_bias_and_bans_change_the_choice() {
+    let logits = [2.0, 1.9, 1.0, -1.0];
+    let greedy = Sampling::greedy();
+    type Case<'a> = (&'a str, Sampling, &'a [u32], &'a [u32], u32);
+    let cases: [Case<'_>; 7] = [
+        ("nothing", greedy.clone(), &[3, 0], &[], 0),
+        ("repetition", Sampling { repetition_penalty: 1.5, ..greedy.clone() }, &[0], &[], 1),
+        ("presence", Sampling { presence_penalty: 0.5, ..greedy.clone() }, &[3, 0], &[], 1),
+        (
+            "prompt is no presence",
+            Sampling { presence_penalty: 0.5, ..greedy.clone() },
+            &[0],
+            &[],
+            0,
+        ),
+        ("frequency", Sampling { frequency_penalty: 0.06, ..greedy.clone() }, &[3, 0, 0], &[], 1),
+        (
+            "bias",
+            Sampling { logit_bias: [(2, 1.5), (99, 9.0)].into(), ..greedy.clone() },
+            &[3],
+            &[],
+            2,
+        ),
+        ("ban", greedy.clone(), &[3], &[0, 1], 2),
+    ];
+    for (name, params, tokens, banned, expected) in cases {
+        let row = Row { logits: &logits, tokens, prompt_tokens: 1, banned, allowed: None };
+        assert_eq!(Sampler::default().sample(row, &params), Ok(expected), "{name}");
+    }
+}

@@ -1,0 +1,260 @@
+//! Causal attention over KV pages: online softmax in blocks of positions, grouped by KV head.
+//!
+//! A work item is one KV head and a few consecutive rows of one sequence; all query heads that
+//! share the KV head go through its pages together. Blocks begin at absolute multiples of
+//! [`BLOCK`], and a row's sums run over positions in rising order, so that its result depends on
+//! its own sequence only. Where a layer has a window, blocks before it are skipped, which changes no
+//! bit: their probabilities are zeros. Algorithm: Milakov and Gimelshein 2018; Dao et al. 2022.
+//!
+//! Long contexts are cut at multiples of [`PART`], and what each part leaves is merged in rising
+//! order, whether one thread goes through all of them or several share them: where items are few,
+//! each part is a task. Source: Dao et al. 2023 (Flash-Decoding).
+
+#![expect(unsafe_code, reason = "threads write disjoint heads")]
+
+mod run;
+mod state;
+
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+
+use super::isa::{Isa, Kernel};
+use super::kv::{Kv, Plan, Span};
+use super::lanes::{LANES, Lanes};
+use super::pool::Pool;
+use super::shared::Shared;
+use engine_core::{AttentionLayer, AttentionShape};
+use run::{Run, Sink};
+use state::State;
+
+/// Positions between two rescalings of the sums.
+const BLOCK: usize = 64;
+/// Query rows, over all heads of a group, that one item aims at.
+const ITEM_ROWS: usize = 24;
+
+/// Positions that are attended to by themselves.
+const PART: usize = 512;
+/// Items for each thread, below which parts are shared out.
+const FEW_ITEMS: usize = 8;
+/// Vectors of the largest head size, 512.
+const MAX_VALUE_GROUPS: usize = 512 / LANES;
+
+/// Working memory of attention.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    threads: Vec<Mutex<Work>>,
+    /// What each task left, where there are several for an item.
+    parts: Vec<Mutex<State>>,
+}
+
+impl Scratch {
+    pub(super) fn new(threads: usize) -> Self {
+        Self { threads: (0..threads).map(|_| Mutex::default()).collect(), parts: Vec::new() }
+    }
+}
+
+/// Working memory of one thread, for the R query rows of an item.
+#[derive(Debug, Default)]
+struct Work {
+    /// `[R][D]` scaled queries.
+    queries: Vec<f32>,
+    /// `[R][BLOCK]` scores, then probabilities.
+    scores: Vec<f32>,
+    /// After the positions of a part so far.
+    part: State,
+    /// After all parts so far.
+    whole: State,
+}
+
+/// Attention of the query heads of `qkv` over the pages of `layer`.
+pub(super) struct Attention<'a> {
+    pub isa: Isa,
+    pub qkv: &'a [f32],
+    pub layer: &'a AttentionLayer<Vec<f32>>,
+    pub plan: &'a Plan,
+    pub kv: &'a Kv,
+}
+
+/// Rows `first .. first + rows` of a span, for one KV head.
+#[derive(Clone, Copy)]
+struct Item<'a> {
+    span: &'a Span,
+    first: usize,
+    rows: usize,
+    head: usize,
+}
+
+impl<'a> Item<'a> {
+    /// All that its rows look at: blocks before the first row's window are skipped.
+    fn task(self, layer: &AttentionLayer<Vec<f32>>) -> Task<'a> {
+        let start = layer.hidden(self.span.position + self.first) / BLOCK * BLOCK;
+        Task { item: self, start, end: self.last() }
+    }
+
+    /// The position after the last that is looked at.
+    fn last(&self) -> usize {
+        self.span.position + self.first + self.rows
+    }
+}
+
+/// Positions `start .. end` of an item, which begin a block.
+#[derive(Clone, Copy)]
+struct Task<'a> {
+    item: Item<'a>,
+    start: usize,
+    end: usize,
+}
+
+impl<'a> Task<'a> {
+    /// Cut at multiples of [`PART`].
+    fn parts(self) -> impl Iterator<Item = Self> {
+        (self.start / PART..self.end.div_ceil(PART)).map(move |part| Self {
+            start: self.start.max(part * PART),
+            end: self.end.min((part + 1) * PART),
+            ..self
+        })
+    }
+}
+
+impl Attention<'_> {
+    /// Writes `[T, H * D]` to `out`.
+    pub(super) fn run(&self, pool: &mut Pool, scratch: &mut Scratch, out: &mut [f32]) {
+        let AttentionShape { kv_heads, head_dim, .. } = self.layer.shape;
+        assert!(head_dim <= MAX_VALUE_GROUPS * LANES, "heads are not larger than 512");
+        assert_eq!((kv_heads, head_dim), (self.kv.shape.kv_heads, self.kv.shape.head_dim));
+        let items = self.items();
+        let out = Shared::new(out);
+        let are_few = pool.threads() > 1 && items.len() < FEW_ITEMS * pool.threads();
+        if are_few && items.iter().any(|item| item.last() > PART) {
+            self.run_parts(pool, scratch, &items, &out);
+        } else {
+            let tasks: Vec<_> = items.iter().map(|item| item.task(self.layer)).collect();
+            self.run_tasks(pool, &scratch.threads, &tasks, &|_| Sink::Out(&out));
+        }
+    }
+
+    /// One item for each KV head and few rows.
+    fn items(&self) -> Vec<Item<'_>> {
+        let shape = &self.layer.shape;
+        let rows_max = (ITEM_ROWS / shape.group()).max(1);
+        let mut items = Vec::new();
+        for span in &self.plan.spans {
+            for first in (0..span.rows).step_by(rows_max) {
+                let rows = rows_max.min(span.rows - first);
+                items.extend((0..shape.kv_heads).map(|head| Item { span, first, rows, head }));
+            }
+        }
+        items
+    }
+
+    /// Each part of each item as a task of its own, then what they left together.
+    fn run_parts(
+        &self,
+        pool: &mut Pool,
+        scratch: &mut Scratch,
+        items: &[Item<'_>],
+        out: &Shared<'_, f32>,
+    ) {
+        let mut tasks = Vec::new();
+        let mut ranges: Vec<Range<usize>> = Vec::new();
+        for item in items {
+            let first = tasks.len();
+            tasks.extend(item.task(self.layer).parts());
+            ranges.push(first..tasks.len());
+        }
+        if scratch.parts.len() < tasks.len() {
+            scratch.parts.resize_with(tasks.len(), Mutex::default);
+        }
+        let parts = &scratch.parts;
+        self.run_tasks(pool, &scratch.threads, &tasks, &|task| Sink::Part(&parts[task]));
+        pool.items(items.len(), &|thread, index| {
+            let mut work = scratch.threads[thread].lock().unwrap_or_else(PoisonError::into_inner);
+            let (item, parts) = (items[index], &parts[ranges[index].clone()]);
+            self.isa.run(Merge { call: self, item, parts, whole: &mut work.whole, out });
+        });
+    }
+
+    fn run_tasks<'b>(
+        &self,
+        pool: &mut Pool,
+        threads: &[Mutex<Work>],
+        tasks: &[Task<'_>],
+        sink: &(dyn Fn(usize) -> Sink<'b, 'b> + Sync),
+    ) {
+        pool.items(tasks.len(), &|thread, index| {
+            let mut work = threads[thread].lock().unwrap_or_else(PoisonError::into_inner);
+            let (call, work, sink) = (self, &mut *work, sink(index));
+            // Threads take tasks one after another, mostly.
+            let (task, then) = (tasks[index], tasks.get(index + 1).copied());
+            if self.kv.is_f16() {
+                let pages: &[u16] = bytemuck::cast_slice(&self.kv.storage);
+                self.isa.run(Run { call, pages, task, then, work, sink });
+            } else {
+                let pages: &[f32] = bytemuck::cast_slice(&self.kv.storage);
+                self.isa.run(Run { call, pages, task, then, work, sink });
+            }
+        });
+    }
+
+    /// Query rows of an item: its heads of the first token, then of the second, and so on.
+    fn query_rows(&self, item: Item<'_>) -> usize {
+        item.rows * self.layer.shape.group()
+    }
+
+    /// Row of the step and first column of the head, for a query row.
+    fn place(&self, item: Item<'_>, query: usize) -> (usize, usize) {
+        let group = self.layer.shape.group();
+        let row = item.span.row + item.first + query / group;
+        (row, (item.head * group + query % group) * self.layer.shape.head_dim)
+    }
+
+    /// D rounded up to whole vectors.
+    fn width(&self) -> usize {
+        self.layer.shape.head_dim.next_multiple_of(LANES)
+    }
+
+    /// Writes what the last position left. A sink is a score that has no value.
+    #[inline(always)]
+    fn finish<L: Lanes>(&self, lanes: L, item: Item<'_>, state: &State, out: &Shared<'_, f32>) {
+        let (d, width) = (self.layer.shape.head_dim, self.width());
+        let cols = self.layer.shape.heads * d;
+        for query in 0..self.query_rows(item) {
+            let (row, column) = self.place(item, query);
+            let (totals, _) = state.totals.as_chunks::<LANES>();
+            let mut total = lanes.sum(lanes.lift(&totals[query]));
+            let mut shrink = 1.0;
+            if let Some(sinks) = &self.layer.sinks {
+                let (sink, largest) = (sinks[column / d], state.largest[query]);
+                // Under the larger of the two scores, as neither may overflow.
+                shrink = (largest - sink).min(0.0).exp();
+                total = total * shrink + (sink - largest).min(0.0).exp();
+            }
+            let scale = shrink / total;
+            // SAFETY: items differ in row or head, so each writes its own columns.
+            let out = unsafe { out.part(row * cols + column, d) };
+            for (out, sum) in out.iter_mut().zip(&state.sums[query * width..][..d]) {
+                *out = sum * scale;
+            }
+        }
+    }
+}
+
+/// The parts of one item, put together.
+struct Merge<'a, 'b> {
+    call: &'a Attention<'a>,
+    item: Item<'a>,
+    parts: &'a [Mutex<State>],
+    whole: &'a mut State,
+    out: &'a Shared<'b, f32>,
+}
+
+impl Kernel for Merge<'_, '_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self, lanes: L) {
+        self.whole.clear(self.call.query_rows(self.item), self.call.width());
+        for part in self.parts {
+            self.whole.merge(lanes, &part.lock().unwrap_or_else(PoisonError::into_inner));
+        }
+        self.call.finish(lanes, self.item, self.whole, self.out);
+    }
+}

@@ -1,0 +1,246 @@
+//! The kernel: a run of positions block by block, for the query rows of one item.
+
+#![expect(unsafe_code, reason = "strided reads of pages")]
+
+use std::mem;
+use std::sync::{Mutex, PoisonError};
+
+use super::state::State;
+use super::{Attention, BLOCK, Item, MAX_VALUE_GROUPS, Task, Work};
+use crate::isa::Kernel;
+use crate::kv::Layout;
+use crate::lanes::{LANES, Lanes};
+use crate::shared::Shared;
+use crate::tile::{self, Element, Left, Out, Right, TILE_ROWS};
+
+/// One task over pages of one element type.
+pub(super) struct Run<'a, 'b, E> {
+    pub call: &'a Attention<'a>,
+    pub pages: &'a [E],
+    pub task: Task<'a>,
+    /// What this thread is likely to do next.
+    pub then: Option<Task<'a>>,
+    pub work: &'a mut Work,
+    pub sink: Sink<'a, 'b>,
+}
+
+/// Where a task's result goes.
+#[derive(Clone, Copy)]
+pub(super) enum Sink<'a, 'b> {
+    /// The task is its whole item: to the output.
+    Out(&'a Shared<'b, f32>),
+    /// It is one part of several: what it leaves.
+    Part(&'a Mutex<State>),
+}
+
+impl<E: Element> Kernel for Run<'_, '_, E> {
+    #[inline(always)]
+    fn run<L: Lanes>(mut self, lanes: L) {
+        self.scale_queries();
+        for part in self.task.parts() {
+            self.attend(lanes, part);
+            match self.sink {
+                Sink::Out(_) if part.start == self.task.start => {
+                    mem::swap(&mut self.work.whole, &mut self.work.part);
+                }
+                Sink::Out(_) => self.work.whole.merge(lanes, &self.work.part),
+                Sink::Part(left) => {
+                    let mut left = left.lock().unwrap_or_else(PoisonError::into_inner);
+                    mem::swap(&mut *left, &mut self.work.part);
+                }
+            }
+        }
+        if let Sink::Out(out) = self.sink {
+            self.call.finish(lanes, self.task.item, &self.work.whole, out);
+        }
+    }
+}
+
+impl<'a, E: Element> Run<'a, '_, E> {
+    /// Query rows of the item.
+    fn rows(&self) -> usize {
+        self.call.query_rows(self.task.item)
+    }
+
+    #[inline(always)]
+    fn scale_queries(&mut self) {
+        let shape = self.call.layer.shape;
+        let rows = self.rows();
+        self.work.queries.clear();
+        for query in 0..rows {
+            let (row, column) = self.call.place(self.task.item, query);
+            let from = &self.call.qkv[row * shape.qkv_cols() + column..][..shape.head_dim];
+            self.work.queries.extend(from.iter().map(|x| x * shape.scale));
+        }
+        self.work.scores.resize(rows * BLOCK, 0.0);
+    }
+
+    /// Attention over the positions of `part` alone.
+    #[inline(always)]
+    fn attend<L: Lanes>(&mut self, lanes: L, part: Task<'_>) {
+        self.work.part.clear(self.rows(), self.call.width());
+        for block in (part.start..part.end).step_by(BLOCK) {
+            let positions = BLOCK.min(part.end - block);
+            self.score(lanes, block, positions);
+            self.soften(lanes, block, positions);
+            self.weigh(lanes, block);
+        }
+    }
+
+    /// The item and block that come before long, after the block before `block`: few rows wait for
+    /// memory, and ask for what they will read while they compute.
+    fn ahead(&self, block: usize) -> Option<(Item<'a>, usize)> {
+        if self.rows() > TILE_ROWS {
+            return None;
+        }
+        if block < self.task.end {
+            return Some((self.task.item, block));
+        }
+        self.then.map(|task| (task.item, task.start))
+    }
+
+    /// Where the keys of each sixteen positions of a block begin; behind the last they are its.
+    #[inline(always)]
+    fn keys(&self, item: Item<'_>, block: usize) -> [*const E; BLOCK / LANES] {
+        let layout = Layout::new(self.call.kv.shape, self.call.layer.kv_layer);
+        let d = self.call.layer.shape.head_dim;
+        let last = (block + BLOCK).min(item.last()) - 1;
+        std::array::from_fn(|g| {
+            let position = (block + g * LANES).min(last);
+            let at = layout.keys(&item.span.pages, item.head, position);
+            self.pages[at..at + d * LANES].as_ptr()
+        })
+    }
+
+    /// Where the values of a block lie; behind its last page they are the first one's.
+    #[inline(always)]
+    fn values(&self, item: Item<'_>, block: usize) -> Values<E> {
+        let layout = Layout::new(self.call.kv.shape, self.call.layer.kv_layer);
+        let width = self.call.width();
+        let page_tokens = self.call.kv.shape.page_tokens;
+        let positions = BLOCK.min(item.last() - block);
+        let mut values = Values { pages: 0, runs: [0; _], groups: [[std::ptr::null(); _]; _] };
+        let mut done = 0;
+        while done < positions {
+            let position = block + done;
+            let run = (page_tokens - position % page_tokens).min(positions - done);
+            let at = layout.value(&item.span.pages, item.head, position);
+            let page = &self.pages[at..at + run * width];
+            let groups = values.groups[values.pages].iter_mut();
+            groups.zip(page[..width].chunks(LANES)).for_each(|(to, group)| *to = group.as_ptr());
+            values.runs[values.pages] = run;
+            values.pages += 1;
+            done += run;
+        }
+        for page in values.pages..values.groups.len() {
+            values.groups[page] = values.groups[0];
+        }
+        values
+    }
+
+    /// `scores = queries * keys` for the positions from `block`.
+    #[inline(always)]
+    fn score<L: Lanes>(&mut self, lanes: L, block: usize, positions: usize) {
+        let (rows, d) = (self.rows(), self.call.layer.shape.head_dim);
+        let count = positions.div_ceil(LANES);
+        let groups = self.keys(self.task.item, block);
+        let ahead = self.ahead(block + BLOCK).map(|(item, block)| self.keys(item, block));
+        let start = self.work.queries.as_ptr();
+        let left = Left { start, row_stride: d, k_stride: 1 };
+        let ahead = ahead.as_ref().map(|groups| &groups[..count]);
+        let right = Right { groups: &groups[..count], ahead, k_stride: LANES, k: d };
+        let out = Out { start: self.work.scores.as_mut_ptr(), row_stride: BLOCK, fresh: true };
+        // SAFETY: queries are `rows` by `d`, every group was just found to hold `d` vectors, and
+        // the scores have room for all groups of a block.
+        unsafe { tile::multiply(lanes, rows, left, &[right], out) };
+    }
+
+    /// Turns scores into probabilities under the largest score so far, and rescales the sums.
+    #[inline(always)]
+    fn soften<L: Lanes>(&mut self, lanes: L, block: usize, positions: usize) {
+        let width = self.call.width();
+        let group = self.call.layer.shape.group();
+        let first = self.task.item.span.position + self.task.item.first;
+        for query in 0..self.rows() {
+            let seen = (first + query / group + 1).saturating_sub(block).min(positions);
+            let scores = &mut self.work.scores[query * BLOCK..(query + 1) * BLOCK];
+            let (scores, _) = scores.as_chunks_mut::<LANES>();
+            let scores = &mut scores[..positions.div_ceil(LANES)];
+            let hidden = self.call.layer.hidden(first + query / group).saturating_sub(block);
+            let is_whole = hidden == 0 && seen == BLOCK;
+            let hide = |v, i: usize, fill| {
+                if is_whole {
+                    return v;
+                }
+                let v = lanes.keep_first(v, seen.saturating_sub(i * LANES).min(LANES), fill);
+                if hidden <= i * LANES {
+                    return v;
+                }
+                // Lanes before the window: what remains after the first `hidden` are taken away.
+                let before = (hidden - i * LANES).min(LANES);
+                let mut v = lanes.lower(v);
+                v[..before].fill(fill);
+                lanes.lift(&v)
+            };
+            let mut top = lanes.splat(f32::NEG_INFINITY);
+            for (i, v) in scores.iter().enumerate() {
+                let v = hide(lanes.lift(v), i, f32::NEG_INFINITY);
+                top = lanes.max(top, v);
+            }
+            let before = self.work.part.largest[query];
+            let largest = before.max(lanes.largest(top));
+            if largest == f32::NEG_INFINITY {
+                // The whole block is before this row's window.
+                scores.as_flattened_mut().fill(0.0);
+                continue;
+            }
+            self.work.part.largest[query] = largest;
+            let shrink = lanes.exp(lanes.splat(before - largest));
+            let (totals, _) = self.work.part.totals.as_chunks_mut::<LANES>();
+            let mut total = lanes.mul(lanes.lift(&totals[query]), shrink);
+            for (i, v) in scores.iter_mut().enumerate() {
+                let p = lanes.exp(lanes.sub(lanes.lift(v), lanes.splat(largest)));
+                let p = hide(p, i, 0.0);
+                total = lanes.add(total, p);
+                *v = lanes.lower(p);
+            }
+            totals[query] = lanes.lower(total);
+            if before != largest {
+                let sums = &mut self.work.part.sums[query * width..(query + 1) * width];
+                let (sums, _) = sums.as_chunks_mut::<LANES>();
+                for sum in sums {
+                    *sum = lanes.lower(lanes.mul(lanes.lift(sum), shrink));
+                }
+            }
+        }
+    }
+
+    /// `sums += probabilities * values`, page after page.
+    #[inline(always)]
+    fn weigh<L: Lanes>(&mut self, lanes: L, block: usize) {
+        let (rows, width) = (self.rows(), self.call.width());
+        let values = self.values(self.task.item, block);
+        let ahead = self.ahead(block + BLOCK).map(|(item, block)| self.values(item, block));
+        let columns = ..width / LANES;
+        let pieces: [_; BLOCK / LANES] = std::array::from_fn(|page| Right {
+            groups: &values.groups[page][columns],
+            ahead: ahead.as_ref().map(|values| &values.groups[page][columns]),
+            k_stride: width,
+            k: values.runs[page],
+        });
+        let left = Left { start: self.work.scores.as_ptr(), row_stride: BLOCK, k_stride: 1 };
+        let out = Out { start: self.work.part.sums.as_mut_ptr(), row_stride: width, fresh: false };
+        // SAFETY: probabilities are `rows` by at least as many as the block has positions, each
+        // page's values its `k` by `width` as just sliced, and the sums have room for `rows` by `width`.
+        unsafe { tile::multiply(lanes, rows, left, &pieces[..values.pages], out) };
+    }
+}
+
+/// Values of a block, page by page.
+struct Values<E> {
+    pages: usize,
+    /// Positions in each page.
+    runs: [usize; BLOCK / LANES],
+    /// The first position's columns in each page, by sixteen.
+    groups: [[*const E; MAX_VALUE_GROUPS]; BLOCK / LANES],
+}

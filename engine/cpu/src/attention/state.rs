@@ -1,0 +1,60 @@
+//! What attention over some positions leaves: enough to go on with others.
+
+use super::LANES;
+use crate::lanes::Lanes;
+
+/// Query rows' state after some positions, R rows.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    /// `[R][D]` values weighted by their probabilities, D rounded up to whole vectors.
+    pub sums: Vec<f32>,
+    /// `[R]` largest score; minus infinity before any.
+    pub largest: Vec<f32>,
+    /// `[R][16]` sum of probabilities, by lane.
+    pub totals: Vec<f32>,
+}
+
+impl State {
+    /// The state of `rows` rows of `width` columns before any position.
+    pub(super) fn clear(&mut self, rows: usize, width: usize) {
+        for (values, count, fill) in [
+            (&mut self.sums, rows * width, 0.0),
+            (&mut self.largest, rows, f32::NEG_INFINITY),
+            (&mut self.totals, rows * LANES, 0.0),
+        ] {
+            values.clear();
+            values.resize(count, fill);
+        }
+    }
+
+    /// Adds what the positions after these left. A part in which a row sees nothing changes no bit
+    /// of it. Algorithm: Milakov and Gimelshein 2018.
+    #[inline(always)]
+    pub(super) fn merge<L: Lanes>(&mut self, lanes: L, later: &Self) {
+        let rows = self.largest.len();
+        if rows == 0 {
+            return;
+        }
+        let width = self.sums.len() / rows;
+        for row in 0..rows {
+            let (before, new) = (self.largest[row], later.largest[row]);
+            if new == f32::NEG_INFINITY {
+                continue;
+            }
+            let largest = before.max(new);
+            self.largest[row] = largest;
+            let shrink = lanes.exp(lanes.splat(before - largest));
+            let weight = lanes.exp(lanes.splat(new - largest));
+            for (sums, later, width) in
+                [(&mut self.sums, &later.sums, width), (&mut self.totals, &later.totals, LANES)]
+            {
+                let (sums, _) = sums[row * width..(row + 1) * width].as_chunks_mut::<LANES>();
+                let (later, _) = later[row * width..(row + 1) * width].as_chunks::<LANES>();
+                for (sum, later) in sums.iter_mut().zip(later) {
+                    let kept = lanes.mul(lanes.lift(sum), shrink);
+                    *sum = lanes.lower(lanes.fma(lanes.lift(later), weight, kept));
+                }
+            }
+        }
+    }
+}

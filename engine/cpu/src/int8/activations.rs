@@ -1,0 +1,158 @@
+//! Activations as signed codes, a scale for each segment of a row.
+
+#![expect(unsafe_code, reason = "threads write disjoint rows")]
+
+use super::{SEGMENT, ZERO};
+use crate::elementwise::for_rows;
+use crate::isa::{Isa, Kernel};
+use crate::lanes::{LANES, Lanes};
+use crate::pool::Pool;
+use crate::shared::Shared;
+
+/// Largest code; the smallest is its negative.
+const TOP: f32 = 127.0;
+
+/// Rows whose scales lie side by side: those of a tile are one load apart.
+pub(super) const HEAD_ROWS: usize = 8;
+
+/// Rows of codes, each padded with zeros to whole segments.
+#[derive(Debug, Default)]
+pub(in super::super) struct Activations {
+    pub(super) rows: usize,
+    pub(super) segments: usize,
+    /// `[rows][segments][SEGMENT]`
+    pub(super) codes: Vec<i8>,
+    /// `[rows / 8][segments][8]` value of code 1.
+    pub(super) scales: Vec<[f32; HEAD_ROWS]>,
+    /// `[rows / 8][segments][8]` what a segment's products start from: the sum of its codes, times
+    /// what was added to the weights to make them unsigned, taken off.
+    pub(super) starts: Vec<[i32; HEAD_ROWS]>,
+}
+
+impl Activations {
+    /// Codes between two rows.
+    pub(super) fn stride(&self) -> usize {
+        self.segments * SEGMENT
+    }
+
+    /// Takes rows of `k` values.
+    pub(in super::super) fn quantize(&mut self, isa: Isa, pool: &mut Pool, x: &[f32], k: usize) {
+        let coder = self.coder(isa, x.len() / k, k);
+        for_rows(pool, coder.rows, k, &|first, rows| {
+            // SAFETY: items are disjoint rows.
+            unsafe { coder.code(first, &x[first * k..(first + rows) * k]) };
+        });
+    }
+
+    /// Makes room for `rows` rows of `k` values, which are to be coded one and all.
+    pub(in super::super) fn coder(&mut self, isa: Isa, rows: usize, k: usize) -> Coder<'_> {
+        (self.rows, self.segments) = (rows, k.div_ceil(SEGMENT));
+        let heads = rows.div_ceil(HEAD_ROWS) * self.segments;
+        self.codes.resize(rows * self.stride(), 0);
+        self.scales.resize(heads, [0.0; HEAD_ROWS]);
+        self.starts.resize(heads, [0; HEAD_ROWS]);
+        Coder {
+            isa,
+            rows,
+            k,
+            segments: self.segments,
+            codes: Shared::new(&mut self.codes),
+            scales: Shared::new(self.scales.as_flattened_mut()),
+            starts: Shared::new(self.starts.as_flattened_mut()),
+        }
+    }
+}
+
+/// Rows of `k` values on their way into codes.
+pub(in super::super) struct Coder<'a> {
+    isa: Isa,
+    rows: usize,
+    k: usize,
+    segments: usize,
+    codes: Shared<'a, i8>,
+    scales: Shared<'a, f32>,
+    starts: Shared<'a, i32>,
+}
+
+impl Coder<'_> {
+    /// Codes the whole rows `x`, which are those from `first`.
+    ///
+    /// # Safety
+    /// Nobody else codes any of these rows meanwhile.
+    pub(in super::super) unsafe fn code(&self, first: usize, x: &[f32]) {
+        self.isa.run(Rows { coder: self, first, x });
+    }
+}
+
+/// Some rows, from `first`, which nobody else codes.
+struct Rows<'a> {
+    coder: &'a Coder<'a>,
+    first: usize,
+    x: &'a [f32],
+}
+
+impl Kernel for Rows<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self, lanes: L) {
+        let segments = self.coder.segments;
+        for (i, x) in self.x.chunks_exact(self.coder.k).enumerate() {
+            let row = self.first + i;
+            // SAFETY: nobody else uses the codes of the row.
+            let codes =
+                unsafe { self.coder.codes.part(row * segments * SEGMENT, segments * SEGMENT) };
+            let (whole, tail) = x.as_chunks::<SEGMENT>();
+            let codes = codes.as_chunks_mut::<SEGMENT>().0;
+            for (segment, x) in whole.iter().enumerate() {
+                self.put_head(row, segment, quantize(lanes, x, &mut codes[segment]));
+            }
+            if !tail.is_empty() {
+                let mut padded = [0.0; SEGMENT];
+                padded[..tail.len()].copy_from_slice(tail);
+                self.put_head(
+                    row,
+                    segments - 1,
+                    quantize(lanes, &padded, &mut codes[segments - 1]),
+                );
+            }
+        }
+    }
+}
+
+impl Rows<'_> {
+    #[inline(always)]
+    fn put_head(&self, row: usize, segment: usize, (scale, sum): (f32, i32)) {
+        let block = row / HEAD_ROWS * self.coder.segments + segment;
+        let at = block * HEAD_ROWS + row % HEAD_ROWS;
+        // SAFETY: nobody else uses the heads of the row.
+        unsafe {
+            self.coder.scales.part(at, 1)[0] = scale;
+            self.coder.starts.part(at, 1)[0] = -ZERO * sum;
+        }
+    }
+}
+
+/// Writes the codes of one segment; returns the value of code 1 and the sum of the codes.
+#[inline(always)]
+fn quantize<L: Lanes>(lanes: L, x: &[f32; SEGMENT], codes: &mut [i8; SEGMENT]) -> (f32, i32) {
+    let (x, codes) = (x.as_chunks::<LANES>().0, codes.as_chunks_mut::<LANES>().0);
+    let zero = lanes.splat(0.0);
+    let mut top = zero;
+    for x in x {
+        let x = lanes.lift(x);
+        top = lanes.max(top, lanes.max(x, lanes.sub(zero, x)));
+    }
+    let top = lanes.largest(top);
+    // What is smaller has no reciprocal, and would vanish in any sum.
+    let inverse = lanes.splat(if top < 1e-30 { 0.0 } else { TOP / top });
+    // Adding 1.5 * 2^23 leaves the nearest whole number in the low bits.
+    let magic = lanes.splat(12_582_912.0);
+    let mut sum = zero;
+    for (x, codes) in x.iter().zip(codes) {
+        let rounded = lanes.fma(lanes.lift(x), inverse, magic);
+        // SAFETY: there is room for sixteen codes.
+        unsafe { lanes.store_low_bytes(codes.as_mut_ptr().cast(), rounded) };
+        sum = lanes.add(sum, lanes.sub(rounded, magic));
+    }
+    // Whole numbers, whose sum is exact.
+    (top / TOP, lanes.sum(sum) as i32)
+}

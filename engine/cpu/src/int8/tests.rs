@@ -1,0 +1,145 @@
+//! Byte products against their definition in plain sums, on every instruction set.
+
+use super::*;
+use crate::pack::{Matrix, Run};
+use crate::reference::{check_close, numbers};
+use crate::tests::{buffer, stored};
+use crate::{Arithmetic, Buffer, Cpu, Isa, Pool, reference};
+use engine_core::{Device, HostMatrix, RowOrder, WeightType};
+
+fn on_every_device(check: impl Fn(&mut Cpu, &str)) {
+    for isa in Isa::detected() {
+        for threads in [1, 3] {
+            let mut cpu = Cpu::new(isa, threads).with(Arithmetic::Int8);
+            check(&mut cpu, &format!("{} x {threads}", isa.name()));
+        }
+    }
+}
+
+fn host(weight_type: WeightType, n: usize, k: usize, bytes: &[u8]) -> HostMatrix<'_> {
+    HostMatrix { weight_type, n, k, bytes, order: RowOrder::AsStored }
+}
+
+/// The values of rows as codes under one scale a segment.
+fn rounded(x: &[f32], k: usize) -> Vec<f32> {
+    let mut out = Vec::new();
+    for segment in x.chunks_exact(k).flat_map(|row| row.chunks(SEGMENT)) {
+        let top = segment.iter().fold(0.0f32, |top, x| top.max(x.abs()));
+        out.extend(segment.iter().map(|x| (x * (127.0 / top)).round_ties_even() * (top / 127.0)));
+    }
+    out
+}
+
+#[test]
+fn products_are_those_of_the_codes_for_every_type_and_tail() {
+    on_every_device(|cpu, device| {
+        for weight_type in WeightType::ALL {
+            for (n, k) in [(16, 32usize), (1, 64), (49, 96), (95, 160), (144, 32), (30, 576)] {
+                let k = k.next_multiple_of(weight_type.block());
+                let (bytes, _) = stored(weight_type, n, k, 1);
+                let w = cpu.matrix(&[host(weight_type, n, k, &bytes)]).unwrap();
+                let mut kept = vec![0.0; n * k];
+                kept.chunks_exact_mut(k).enumerate().for_each(|(row, out)| w.row(row, out));
+                for rows in [1, 2, 3, 5, 8, 9, 15, 17, 40] {
+                    let x = buffer(k, numbers(rows * k, 2));
+                    let mut out = buffer(n, vec![f32::NAN; rows * n]);
+                    cpu.matmul(&x, &w, &mut out).unwrap();
+                    let want = reference::matmul(&rounded(x.values(), k), &kept, k);
+                    let what = format!("{device} {} T{rows} N{n} K{k}", weight_type.name());
+                    check_close(out.values(), &want, 1e-5, &what);
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn weights_are_kept_to_half_a_code() {
+    let mut pool = Pool::new(1);
+    for weight_type in WeightType::ALL {
+        let (n, k) = (50, 768);
+        let (bytes, exact) = stored(weight_type, n, k, 3);
+        let parts = [host(weight_type, n, k, &bytes)];
+        let w = Matrix::pack(&parts, Arithmetic::Int8, Isa::best(), &mut pool);
+        let [Run::Int8(weights)] = &w.runs[..] else { panic!("one run of bytes") };
+        let mut kept = vec![0.0; k];
+        for (row, exact) in exact.chunks_exact(k).enumerate() {
+            w.row(row, &mut kept);
+            let scale = weights.scales[row];
+            let top = exact.iter().fold(0.0f32, |top, w| top.max(w.abs()));
+            assert!(scale * 127.0 >= top * 0.999_9, "{} row {row}", weight_type.name());
+            for (got, want) in kept.iter().zip(exact) {
+                // Factors of four-bit codes are rounded too, to a part of a code.
+                let off = (got - want).abs();
+                assert!(off <= 0.54 * scale, "{}: {got}, not {want}", weight_type.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn zeros_and_extremes_are_what_they_are() {
+    on_every_device(|cpu, device| {
+        let (n, k) = (48, 128);
+        let (bytes, _) = stored(WeightType::Q8_0, n, k, 5);
+        let w = cpu.matrix(&[host(WeightType::Q8_0, n, k, &bytes)]).unwrap();
+        let mut first = vec![0.0; k];
+        w.row(0, &mut first);
+        for factor in [0.0, 1e-35, 1e-20, 1.0, 1e20] {
+            let mut out = buffer(n, vec![f32::NAN; n]);
+            cpu.matmul(&buffer(k, first.iter().map(|x| x * factor).collect()), &w, &mut out)
+                .unwrap();
+            let want = reference::matmul(&first, &first, k)[0] * factor;
+            let off = (out.values()[0] - want).abs();
+            assert!(
+                off <= 0.01 * want.abs() + 1e-30,
+                "{device} {factor}: {} {want}",
+                out.values()[0]
+            );
+        }
+    });
+}
+
+#[test]
+fn what_is_stored_in_integer_blocks_takes_the_byte_path() {
+    for weight_type in WeightType::ALL {
+        let (bytes, _) = stored(weight_type, 16, 256, 1);
+        for (arithmetic, wanted) in [
+            (Arithmetic::F32, false),
+            (Arithmetic::AsStored, weight_type.is_integer_blocks()),
+            (Arithmetic::Int8, true),
+        ] {
+            let mut cpu = Cpu::new(Isa::best(), 1).with(arithmetic);
+            cpu.matrix(&[host(weight_type, 16, 256, &bytes)]).unwrap();
+            assert_eq!(cpu.compute_dtype() == "int8", wanted, "{}", weight_type.name());
+        }
+    }
+}
+
+/// An operation that knows of products in bytes leaves codes with its rows; whoever changes the rows
+/// makes these void.
+#[test]
+fn rows_coded_as_they_are_written_give_the_same_product() {
+    on_every_device(|cpu, device| {
+        let (n, k) = (50, 160);
+        let (bytes, _) = stored(WeightType::Q8_0, n, k, 1);
+        let w = cpu.matrix(&[host(WeightType::Q8_0, n, k, &bytes)]).unwrap();
+        let (weight, bias) = (numbers(k, 2), numbers(k, 3));
+        for rows in [1, 9, 230] {
+            let product = |cpu: &mut Cpu, x: &Buffer| {
+                let mut out = buffer(n, vec![f32::NAN; rows * n]);
+                cpu.matmul(x, &w, &mut out).unwrap();
+                out.values().to_vec()
+            };
+            let mut normed = buffer(k, vec![0.0; rows * k]);
+            cpu.rms_norm(&buffer(k, numbers(rows * k, 4)), &weight, 1e-5, &mut normed).unwrap();
+            assert!(normed.codes().is_some(), "{device}");
+            let plain = buffer(k, normed.values().to_vec());
+            assert!(plain.codes().is_none(), "{device}");
+            assert!(product(cpu, &normed) == product(cpu, &plain), "{device}, {rows} rows");
+            cpu.add_bias(&mut normed, &bias).unwrap();
+            assert!(normed.codes().is_none(), "{device}: the codes are of other values");
+            assert!(product(cpu, &normed) != product(cpu, &plain), "{device}, {rows} rows");
+        }
+    });
+}

@@ -1,0 +1,176 @@
+//! Forms in which the kernels read weights, and how stored rows are put into them.
+//!
+//! A group is sixteen output columns. Within it k rises, a unit of k at a time:
+//! - `F32`, `F16`, `Bf16`: units of one k, `[16]` values;
+//! - `Q8_0`: units of 32 k, `[16]` f16 scales, then `[32][16]` signed bytes;
+//! - `Q4_1`: units of 32 k, `[16]` f16 scales, `[16]` f16 minima, then `[4][16]` 32-bit words of
+//!   eight codes each, k rising from the low bits;
+//! - `Affine4`: as `Q4_1` with f32 scales and minima;
+//! - `Affine8`: units of 16 k, `[16]` f32 scales, `[16]` f32 minima, then `[16][16]` signed bytes;
+//! - `Mxfp4`: units of 32 k, `[16]` f32 scales, then words of codes as in `Q4_1`;
+//! - `F8E4M3`: units of 32 k, `[16]` f32 scales, then `[32][16]` codes.
+//!
+//! Every stored type goes into a form that holds exactly the values that `dequantize` gives.
+
+use half::{bf16, f16};
+
+use super::lanes::LANES;
+use engine_core::WeightType;
+use engine_weights::blocks;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Layout {
+    F32,
+    F16,
+    Bf16,
+    F8E4M3,
+    Q4_1,
+    Q8_0,
+    Affine4,
+    Affine8,
+    Mxfp4,
+}
+
+/// Values of four-bit floats by code.
+pub(super) const E2M1: [f32; LANES] =
+    [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
+
+impl Layout {
+    /// The form of rows of `stored`.
+    pub(super) fn of(stored: WeightType) -> Self {
+        match stored {
+            WeightType::F32 => Self::F32,
+            WeightType::F16 => Self::F16,
+            WeightType::Bf16 => Self::Bf16,
+            WeightType::F8E4M3 => Self::F8E4M3,
+            WeightType::Q4_1 => Self::Q4_1,
+            WeightType::Q5_0 | WeightType::Q8_0 => Self::Q8_0,
+            WeightType::Q4_0 | WeightType::Q4K => Self::Affine4,
+            WeightType::Q5_1 | WeightType::Q5K | WeightType::Q6K => Self::Affine8,
+            WeightType::Mxfp4 => Self::Mxfp4,
+        }
+    }
+
+    /// Steps of k in a unit.
+    pub(super) const fn unit(self) -> usize {
+        match self {
+            Self::F32 | Self::F16 | Self::Bf16 => 1,
+            Self::Affine8 => 16,
+            Self::F8E4M3 | Self::Q4_1 | Self::Q8_0 | Self::Affine4 | Self::Mxfp4 => 32,
+        }
+    }
+
+    /// Bytes before the codes of a unit.
+    pub(super) const fn head_bytes(self) -> usize {
+        match self {
+            Self::F32 | Self::F16 | Self::Bf16 => 0,
+            Self::Q8_0 => 2 * LANES,
+            Self::Q4_1 | Self::F8E4M3 | Self::Mxfp4 => 4 * LANES,
+            Self::Affine4 | Self::Affine8 => 8 * LANES,
+        }
+    }
+
+    /// Bytes of a unit of sixteen columns.
+    pub(super) const fn unit_bytes(self) -> usize {
+        let code_bytes = match self {
+            Self::F32 => 4 * LANES,
+            Self::F16 | Self::Bf16 => 2 * LANES,
+            Self::F8E4M3 | Self::Q8_0 | Self::Affine8 => self.unit() * LANES,
+            Self::Q4_1 | Self::Affine4 | Self::Mxfp4 => self.unit() * LANES / 2,
+        };
+        self.head_bytes() + code_bytes
+    }
+
+    /// Puts a row of `stored` into column `lane` of `group`.
+    pub(super) fn pack(self, stored: WeightType, row: &[u8], lane: usize, group: &mut [u8]) {
+        let mut units = group.chunks_exact_mut(self.unit_bytes());
+        let blocks = row.chunks_exact(stored.block_bytes());
+        match self {
+            Self::F32 | Self::F16 | Self::Bf16 => {
+                for (unit, value) in units.zip(blocks) {
+                    unit[lane * value.len()..(lane + 1) * value.len()].copy_from_slice(value);
+                }
+            }
+            Self::F8E4M3 => {
+                for (unit, block) in units.zip(blocks) {
+                    unit[4 * lane..4 * lane + 4].copy_from_slice(&block[..4]);
+                    bytes(&block[4..], lane, &mut unit[self.head_bytes()..]);
+                }
+            }
+            Self::Mxfp4 => {
+                for (unit, block) in units.zip(blocks) {
+                    let scale = blocks::e8m0(block[0]);
+                    unit[4 * lane..4 * lane + 4].copy_from_slice(&scale.to_le_bytes());
+                    let code = |i: usize| (block[1 + i % 16] >> (i / 16 * 4)) & 15;
+                    nibbles(code, lane, &mut unit[self.head_bytes()..]);
+                }
+            }
+            Self::Q4_1 | Self::Q8_0 | Self::Affine4 | Self::Affine8 => {
+                for block in blocks {
+                    blocks::parts(stored, block, |scale, minimum, codes| {
+                        for codes in codes.chunks_exact(self.unit()) {
+                            let unit = units.next().expect("a group has units for its whole rows");
+                            self.put(scale, minimum, codes, lane, unit);
+                        }
+                    });
+                }
+            }
+        }
+    }
+
+    /// Puts one unit of column `lane`.
+    fn put(self, scale: f32, minimum: f32, codes: &[i8], lane: usize, unit: &mut [u8]) {
+        let (head, body) = unit.split_at_mut(self.head_bytes());
+        let is_half = matches!(self, Self::Q4_1 | Self::Q8_0);
+        let size = if is_half { 2 } else { 4 };
+        let values = [scale, minimum];
+        for (value, out) in values.iter().zip(head.chunks_exact_mut(size * LANES)) {
+            let out = &mut out[size * lane..size * (lane + 1)];
+            if is_half {
+                // They came from f16.
+                out.copy_from_slice(&f16::from_f32(*value).to_le_bytes());
+            } else {
+                out.copy_from_slice(&value.to_le_bytes());
+            }
+        }
+        match self {
+            Self::Q4_1 | Self::Affine4 => nibbles(|i| codes[i].cast_unsigned(), lane, body),
+            _ => bytes(bytemuck::cast_slice(codes), lane, body),
+        }
+    }
+
+    /// Element `i` of column `lane` of a unit.
+    pub(super) fn value(self, unit: &[u8], i: usize, lane: usize) -> f32 {
+        let half = |at: usize| f16::from_le_bytes([unit[at], unit[at + 1]]).to_f32();
+        let float = |at: usize| -> f32 { bytemuck::pod_read_unaligned(&unit[at..at + 4]) };
+        let body = &unit[self.head_bytes()..];
+        let byte = || body[i * LANES + lane];
+        let signed = || f32::from(byte().cast_signed());
+        let nibble = || (body[i / 8 * 64 + lane * 4 + i % 8 / 2] >> (4 * (i % 2))) & 15;
+        match self {
+            Self::F32 => float(4 * lane),
+            Self::F16 => half(2 * lane),
+            Self::Bf16 => bf16::from_le_bytes([unit[2 * lane], unit[2 * lane + 1]]).to_f32(),
+            Self::F8E4M3 => blocks::e4m3(byte()) * float(4 * lane),
+            Self::Mxfp4 => E2M1[usize::from(nibble())] * float(4 * lane),
+            Self::Q8_0 => half(2 * lane) * signed(),
+            Self::Q4_1 => half(2 * lane).mul_add(f32::from(nibble()), half(32 + 2 * lane)),
+            Self::Affine4 => float(4 * lane).mul_add(f32::from(nibble()), float(64 + 4 * lane)),
+            Self::Affine8 => float(4 * lane).mul_add(signed(), float(64 + 4 * lane)),
+        }
+    }
+}
+
+/// One byte a code, sixteen columns side by side.
+fn bytes(codes: &[u8], lane: usize, out: &mut [u8]) {
+    for (code, out) in codes.iter().zip(out.chunks_exact_mut(LANES)) {
+        out[lane] = *code;
+    }
+}
+
+/// Eight codes of a column in a word, 32 in all.
+fn nibbles(code: impl Fn(usize) -> u8, lane: usize, out: &mut [u8]) {
+    for i in (0..32).step_by(2) {
+        out[i / 8 * 64 + lane * 4 + i % 8 / 2] = code(i) | (code(i + 1) << 4);
+    }
+}

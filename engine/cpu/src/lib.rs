@@ -1,0 +1,420 @@
+//! The CPU device: kernels chosen at run time on a small pool of pinned threads.
+
+#![warn(missing_docs)]
+
+mod attention;
+mod bf16;
+mod buffer;
+mod decode;
+mod delta_net;
+mod division;
+mod elementwise;
+mod float;
+mod int8;
+mod isa;
+mod kv;
+mod lanes;
+mod layout;
+pub mod limits;
+mod matmul;
+mod memory;
+mod moe;
+mod pack;
+mod pool;
+#[cfg(test)]
+#[path = "../../core/tests/reference/mod.rs"]
+mod reference;
+mod rope;
+mod shared;
+mod state;
+#[cfg(test)]
+mod tests;
+mod tile;
+
+use std::fmt;
+use std::ops::Range;
+
+pub use buffer::Buffer;
+pub use isa::Isa;
+pub use kv::{Kv, Plan};
+pub use memory::{free_bytes, give_back_freed, keep_large_blocks_apart, processor_name};
+pub use moe::Routes;
+pub use pack::{Arithmetic, Matrix};
+pub use pool::Pool;
+pub use state::State;
+
+use attention::Attention;
+use delta_net::DeltaNet;
+use elementwise::{ClampedSwiglu, Gating, Norm, Silu};
+use engine_core::sample::Sampler;
+use engine_core::{
+    AttentionLayer, Collective, DeltaNetLayer, Device, DeviceError, Gate, HostMatrix, KvShape,
+    Landed, Rank, Rotation, StateShape, StepBatch, StepRows,
+};
+use matmul::Input;
+use rope::Rope;
+
+/// The processor.
+pub struct Cpu {
+    isa: Isa,
+    arithmetic: Arithmetic,
+    /// Whether any matrix was packed for products in eight-bit integers.
+    multiplies_int8: bool,
+    /// Whether any was packed for products in bf16.
+    multiplies_bf16: bool,
+    pool: Pool,
+    matmul: matmul::Scratch,
+    attention: attention::Scratch,
+    /// The way to the other ranks, where there are any.
+    collective: Option<Box<dyn Collective>>,
+    sampler: Sampler,
+    /// What the last step drew.
+    drawn: Vec<Option<u32>>,
+    /// Of a step that has not landed: the rows whose logits are read.
+    finished: Option<usize>,
+}
+
+impl fmt::Debug for Cpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (isa, threads) = (self.isa.name(), self.pool.threads());
+        f.debug_struct("Cpu").field("isa", &isa).field("threads", &threads).finish()
+    }
+}
+
+impl Cpu {
+    /// A device of `threads` threads, the calling one included.
+    pub fn new(isa: Isa, threads: usize) -> Self {
+        Self::over(isa, Pool::new(threads.max(1)), None)
+    }
+
+    /// A device of `threads` threads that shares its model, and this processor, with other ranks.
+    pub fn in_group(isa: Isa, threads: usize, collective: Box<dyn Collective>) -> Self {
+        Self::over(isa, Pool::unpinned(threads.max(1)), Some(collective))
+    }
+
+    fn over(isa: Isa, pool: Pool, collective: Option<Box<dyn Collective>>) -> Self {
+        let threads = pool.threads();
+        Self {
+            isa,
+            arithmetic: Arithmetic::default(),
+            multiplies_int8: false,
+            multiplies_bf16: false,
+            pool,
+            matmul: matmul::Scratch::new(threads),
+            attention: attention::Scratch::new(threads),
+            collective,
+            sampler: Sampler::default(),
+            drawn: Vec::new(),
+            finished: None,
+        }
+    }
+
+    /// The device with matrix products in `arithmetic`, of matrices that are yet to be packed.
+    pub fn with(self, arithmetic: Arithmetic) -> Self {
+        Self { arithmetic, ..self }
+    }
+
+    /// The instruction set of its kernels.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// Threads that compute, that of the caller included.
+    pub fn threads(&self) -> usize {
+        self.pool.threads()
+    }
+}
+
+impl Device for Cpu {
+    type Buffer = Buffer;
+    type Matrix = Matrix;
+    type Vector = Vec<f32>;
+    type Kv = Kv;
+    type State = State;
+    type Plan = Plan;
+    type Routes = Routes;
+
+    fn buffer(&mut self, cols: usize) -> Result<Buffer, DeviceError> {
+        Ok(Buffer::new(cols))
+    }
+
+    fn resize(&mut self, x: &mut Buffer, rows: usize) -> Result<(), DeviceError> {
+        self.reshape(x, rows, x.cols())
+    }
+
+    fn reshape(&mut self, x: &mut Buffer, rows: usize, cols: usize) -> Result<(), DeviceError> {
+        x.reshape(rows, cols);
+        Ok(())
+    }
+
+    fn write(&mut self, x: &mut Buffer, values: &[f32]) -> Result<(), DeviceError> {
+        assert_eq!(values.len() % x.cols(), 0, "whole rows");
+        self.resize(x, values.len() / x.cols())?;
+        x.values_mut().copy_from_slice(values);
+        Ok(())
+    }
+
+    fn compute_dtype(&self) -> &'static str {
+        match (self.multiplies_int8, self.multiplies_bf16) {
+            (true, _) => "int8",
+            (false, true) => "bf16",
+            (false, false) => "f32",
+        }
+    }
+
+    fn matrix(&mut self, parts: &[HostMatrix<'_>]) -> Result<Matrix, DeviceError> {
+        let matrix = Matrix::pack(parts, self.arithmetic, self.isa, &mut self.pool);
+        self.multiplies_int8 |= matrix.is_int8();
+        self.multiplies_bf16 |= matrix.is_bf16();
+        Ok(matrix)
+    }
+
+    fn vector(&mut self, values: &[f32]) -> Result<Vec<f32>, DeviceError> {
+        Ok(values.to_vec())
+    }
+
+    fn kv(&mut self, shape: KvShape) -> Result<Kv, DeviceError> {
+        Kv::new(shape)
+    }
+
+    fn state(&mut self, shape: StateShape) -> Result<State, DeviceError> {
+        State::new(shape)
+    }
+
+    fn plan(
+        &mut self,
+        batch: &StepBatch,
+        kv: &Kv,
+        rotation: &Rotation,
+    ) -> Result<Plan, DeviceError> {
+        Plan::new(batch, &self.drawn, &kv.shape, rotation)
+    }
+
+    fn rows(&self, plan: &Plan) -> StepRows {
+        StepRows { all: plan.ids.len(), head: plan.head.rows.len() }
+    }
+
+    fn rank(&self) -> Rank {
+        self.collective.as_ref().map_or(Rank::ONLY, |collective| collective.rank())
+    }
+
+    fn all_reduce_sum(&mut self, x: &mut Buffer) -> Result<(), DeviceError> {
+        match &mut self.collective {
+            Some(collective) => collective.all_reduce_sum(x.values_mut()),
+            None => Ok(()),
+        }
+    }
+
+    fn all_gather(&mut self, x: &Buffer, out: &mut Buffer) -> Result<(), DeviceError> {
+        let rows = x.rows();
+        match &mut self.collective {
+            Some(collective) => collective.all_gather(x.values(), rows, out.values_mut()),
+            None => {
+                out.values_mut().copy_from_slice(x.values());
+                Ok(())
+            }
+        }
+    }
+
+    fn embed(
+        &mut self,
+        table: &Matrix,
+        first: usize,
+        plan: &Plan,
+        out: &mut Buffer,
+    ) -> Result<(), DeviceError> {
+        for (id, out) in plan.ids.iter().zip(out.values_mut().chunks_exact_mut(table.k)) {
+            match (*id as usize).checked_sub(first).filter(|row| *row < table.n) {
+                Some(row) => table.row(row, out),
+                None => out.fill(0.0),
+            }
+        }
+        Ok(())
+    }
+
+    fn gather(&mut self, x: &Buffer, plan: &Plan, out: &mut Buffer) -> Result<(), DeviceError> {
+        for (row, out) in plan.head.rows.iter().zip(out.values_mut().chunks_exact_mut(x.cols())) {
+            out.copy_from_slice(x.row(*row));
+        }
+        Ok(())
+    }
+
+    fn draw(&mut self, logits: &mut Buffer, plan: &Plan) -> Result<(), DeviceError> {
+        let draws = (plan.head.read()..).zip(&plan.head.draws);
+        let sampler = &mut self.sampler;
+        self.drawn.clear();
+        self.drawn.extend(draws.map(|(row, params)| sampler.draw(logits.row(row), params).ok()));
+        Ok(())
+    }
+
+    fn finish(&mut self, _logits: &mut Buffer, plan: Plan) -> Result<(), DeviceError> {
+        assert!(self.finished.is_none(), "this device does not run ahead");
+        self.finished = Some(plan.head.read());
+        Ok(())
+    }
+
+    fn land<'a>(&'a mut self, logits: &'a mut Buffer) -> Result<Landed<'a>, DeviceError> {
+        let read = self.finished.take().expect("a step is in flight");
+        Ok(Landed { logits: &logits.values()[..read * logits.cols()], tokens: &self.drawn })
+    }
+
+    fn rms_norm(
+        &mut self,
+        x: &Buffer,
+        weight: &Vec<f32>,
+        epsilon: f32,
+        out: &mut Buffer,
+    ) -> Result<(), DeviceError> {
+        let norm = Norm { weight, epsilon };
+        let out = out.output(self.isa, self.multiplies_int8);
+        elementwise::rms_norm(self.isa, &mut self.pool, x.values(), norm, &out);
+        Ok(())
+    }
+
+    fn add_rms_norm(
+        &mut self,
+        x: &mut Buffer,
+        delta: &Buffer,
+        weight: &Vec<f32>,
+        epsilon: f32,
+        out: &mut Buffer,
+    ) -> Result<(), DeviceError> {
+        let norm = Norm { weight, epsilon };
+        let out = out.output(self.isa, self.multiplies_int8);
+        let (x, delta) = (x.values_mut(), delta.values());
+        elementwise::add_rms_norm(self.isa, &mut self.pool, x, delta, norm, &out);
+        Ok(())
+    }
+
+    fn matmul(&mut self, x: &Buffer, w: &Matrix, out: &mut Buffer) -> Result<(), DeviceError> {
+        let (scratch, x) = (&mut self.matmul, Input { values: x.values(), codes: x.codes() });
+        matmul::matmul(self.isa, &mut self.pool, scratch, x, w, out.values_mut());
+        Ok(())
+    }
+
+    fn add_bias(&mut self, x: &mut Buffer, bias: &Vec<f32>) -> Result<(), DeviceError> {
+        elementwise::add_bias(&mut self.pool, x.values_mut(), bias);
+        Ok(())
+    }
+
+    fn rope_and_cache(
+        &mut self,
+        qkv: &mut Buffer,
+        layer: &AttentionLayer<Vec<f32>>,
+        plan: &Plan,
+        kv: &mut Kv,
+    ) -> Result<(), DeviceError> {
+        Rope { isa: self.isa, layer, plan }.run(&mut self.pool, qkv.values_mut(), kv);
+        Ok(())
+    }
+
+    fn attention(
+        &mut self,
+        qkv: &Buffer,
+        layer: &AttentionLayer<Vec<f32>>,
+        plan: &Plan,
+        kv: &Kv,
+        out: &mut Buffer,
+    ) -> Result<(), DeviceError> {
+        let call = Attention { isa: self.isa, qkv: qkv.values(), layer, plan, kv };
+        call.run(&mut self.pool, &mut self.attention, out.values_mut());
+        Ok(())
+    }
+
+    fn delta_net(
+        &mut self,
+        projected: &Buffer,
+        layer: &DeltaNetLayer<Vec<f32>>,
+        plan: &Plan,
+        state: &mut State,
+        out: &mut Buffer,
+    ) -> Result<(), DeviceError> {
+        state.check(plan)?;
+        let call = DeltaNet { isa: self.isa, projected: projected.values(), layer, plan };
+        call.run(&mut self.pool, state, out.values_mut());
+        Ok(())
+    }
+
+    fn sigmoid_mul(&mut self, x: &mut Buffer, gate: &Buffer) -> Result<(), DeviceError> {
+        let cols = x.cols();
+        elementwise::sigmoid_mul(self.isa, &mut self.pool, x.values_mut(), gate.values(), cols);
+        Ok(())
+    }
+
+    fn silu_mul(&mut self, gate_up: &Buffer, out: &mut Buffer) -> Result<(), DeviceError> {
+        let out = out.output(self.isa, self.multiplies_int8);
+        Gating(Silu).run(self.isa, &mut self.pool, gate_up.values(), &out);
+        Ok(())
+    }
+
+    fn clamped_swiglu(
+        &mut self,
+        gate_up: &Buffer,
+        alpha: f32,
+        limit: f32,
+        out: &mut Buffer,
+    ) -> Result<(), DeviceError> {
+        let (rule, out) =
+            (ClampedSwiglu { alpha, limit }, out.output(self.isa, self.multiplies_int8));
+        Gating(rule).run(self.isa, &mut self.pool, gate_up.values(), &out);
+        Ok(())
+    }
+
+    fn route(
+        &mut self,
+        logits: &Buffer,
+        chosen: usize,
+        gate: Gate,
+        own: Range<usize>,
+    ) -> Result<Routes, DeviceError> {
+        Ok(Routes::choose(logits.values(), logits.cols(), chosen, gate, own))
+    }
+
+    fn routed_rows(&self, routes: &Routes) -> usize {
+        routes.rows()
+    }
+
+    fn dispatch(
+        &mut self,
+        x: &Buffer,
+        routes: &Routes,
+        out: &mut Buffer,
+    ) -> Result<(), DeviceError> {
+        routes.dispatch(x.values(), x.cols(), out.values_mut());
+        Ok(())
+    }
+
+    fn expert_matmul(
+        &mut self,
+        x: &Buffer,
+        experts: &[Matrix],
+        biases: &[Vec<f32>],
+        routes: &Routes,
+        out: &mut Buffer,
+    ) -> Result<(), DeviceError> {
+        for (expert, rows) in routes.groups() {
+            let (w, pool) = (&experts[expert], &mut self.pool);
+            let x = Input::values(&x.values()[rows.start * w.k..rows.end * w.k]);
+            let out = &mut out.values_mut()[rows.start * w.n..rows.end * w.n];
+            matmul::matmul(self.isa, pool, &mut self.matmul, x, w, out);
+            if let Some(bias) = biases.get(expert) {
+                elementwise::add_bias(pool, out, bias);
+            }
+        }
+        Ok(())
+    }
+
+    fn combine(
+        &mut self,
+        x: &Buffer,
+        routes: &Routes,
+        out: &mut Buffer,
+    ) -> Result<(), DeviceError> {
+        routes.combine(x.values(), x.cols(), out.values_mut());
+        Ok(())
+    }
+
+    fn read<'a>(&mut self, x: &'a mut Buffer) -> Result<&'a [f32], DeviceError> {
+        Ok(x.values())
+    }
+}

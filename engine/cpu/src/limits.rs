@@ -1,0 +1,268 @@
+//! What the processor reaches when it does nothing else: the limits that kernels are compared with.
+//! It knows no kernel and no model.
+//!
+//! A limit is what was reached once, so the best of several runs counts and not the median. All
+//! threads work at once, as they share power, caches and memory.
+
+#![expect(unsafe_code, reason = "loads by pointer; threads write disjoint parts of one buffer")]
+
+use std::hint::black_box;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::bf16::Pairs;
+use super::int8::Dots;
+use super::isa::{DotKernel, Isa, Kernel, PairKernel};
+use super::lanes::{LANES, Lanes};
+use super::memory::fetch;
+use super::memory::reserve;
+use super::pack::Aligned;
+use super::pool::Pool;
+use super::shared::Shared;
+use engine_core::DeviceError;
+use engine_core::clock::Clock;
+
+/// Runs of full length, of which the best counts.
+const RUNS: usize = 6;
+/// A run takes so long that starting the threads is no part of it.
+const RUN_SECONDS: f64 = 0.02;
+/// Instructions in a row for each sum. As many of the largest byte products fit into an i32.
+const STEPS: usize = 4096;
+/// Bytes of a vector of weights, and of a line of the caches.
+const LINE: usize = 64;
+/// Bytes that each thread reads: far beyond its share of any cache.
+const READ_BYTES: usize = 256 << 20;
+/// Streams that a thread reads side by side, so that it waits for many lines at once.
+const STREAMS: usize = 4;
+/// How far ahead each stream asks for lines, in bytes.
+const AHEAD: usize = 2 << 10;
+
+/// Additions and multiplications of bytes, summed in i32, that `threads` threads do per second
+/// together. Operands come from the first cache, as no tile of sums leaves registers for them.
+pub fn int8_ops_per_s(isa: Isa, threads: usize, clock: Clock) -> f64 {
+    best_rate(&mut Pool::new(threads), clock, &|_, rounds| {
+        let mut ops = 0;
+        isa.run_dots(ByteProducts { rounds, ops: &mut ops });
+        ops
+    })
+}
+
+/// Additions of products of bf16, and those multiplications, that `threads` threads do per second
+/// together; nothing where the instruction set does not have them.
+pub fn bf16_flops_per_s(isa: Isa, threads: usize, clock: Clock) -> Option<f64> {
+    isa.has_bf16().then(|| {
+        best_rate(&mut Pool::new(threads), clock, &|_, rounds| {
+            let mut flops = 0;
+            isa.run_pairs(PairProducts { rounds, flops: &mut flops });
+            flops
+        })
+    })
+}
+
+/// Additions and multiplications in f32 that `threads` threads do per second together.
+pub fn f32_flops_per_s(isa: Isa, threads: usize, clock: Clock) -> f64 {
+    best_rate(&mut Pool::new(threads), clock, &|_, rounds| {
+        let mut flops = 0;
+        isa.run(FloatChains { rounds, flops: &mut flops });
+        flops
+    })
+}
+
+/// Bytes that `threads` threads read from memory per second together.
+///
+/// # Errors
+/// There is no memory to read.
+pub fn read_bytes_per_s(isa: Isa, threads: usize, clock: Clock) -> Result<f64, DeviceError> {
+    read_rate(isa, threads, clock, READ_BYTES)
+}
+
+/// [`read_bytes_per_s`] of `bytes` a thread, which are whole lines of every stream.
+fn read_rate(isa: Isa, threads: usize, clock: Clock, bytes: usize) -> Result<f64, DeviceError> {
+    let mut pool = Pool::new(threads);
+    let threads = pool.threads();
+    let mut memory = reserve("read", "bytes to read", &[threads, bytes])?;
+    let memory = Shared::new(&mut memory[..]);
+    // Untouched pages are all the same page of zeros. Whoever reads a page touches it first, so
+    // that it is near.
+    // SAFETY: each thread has a part of its own.
+    pool.each(&|thread| unsafe { memory.part(thread * bytes, bytes) }.fill(1));
+    Ok(best_rate(&mut pool, clock, &|thread, rounds| {
+        // SAFETY: nobody writes any more.
+        let part = unsafe { memory.view(thread * bytes, bytes) };
+        (0..rounds).for_each(|_| isa.run_dots(Reading(black_box(part))));
+        (rounds * bytes) as u64
+    }))
+}
+
+/// The most per second that all threads of `pool` together were seen to do. `work(thread, rounds)`
+/// returns how much it did, which is in proportion to `rounds`.
+fn best_rate(pool: &mut Pool, clock: Clock, work: &(dyn Fn(usize, usize) -> u64 + Sync)) -> f64 {
+    let (mut best, mut rounds, mut runs) = (0.0f64, 1, 0);
+    while runs < RUNS {
+        let done = AtomicU64::new(0);
+        let start = clock.elapsed();
+        pool.each(&|thread| {
+            done.fetch_add(work(thread, rounds), Ordering::Relaxed);
+        });
+        let seconds = (clock.elapsed() - start).as_secs_f64();
+        if seconds < RUN_SECONDS {
+            rounds *= 2;
+            continue;
+        }
+        best = best.max(done.into_inner() as f64 / seconds);
+        runs += 1;
+    }
+    best
+}
+
+/// Tiles of byte products whose sums stay in registers.
+struct ByteProducts<'a> {
+    rounds: usize,
+    ops: &'a mut u64,
+}
+
+impl DotKernel for ByteProducts<'_> {
+    #[inline(always)]
+    fn run<D: Dots>(self, dots: D) {
+        // As many sums as registers hold beside a vector of weights for each group and one row:
+        // none waits for itself.
+        *self.ops = match <D::Lanes as Lanes>::ACCUMULATORS {
+            24.. => byte_products::<D, 8, 3>(dots, self.rounds),
+            _ => byte_products::<D, 5, 1>(dots, self.rounds),
+        };
+    }
+}
+
+/// [`STEPS`] products for each sum of a tile of `MR` rows by `NR` groups of columns, `rounds` times;
+/// returns the operations.
+#[inline(always)]
+fn byte_products<D: Dots, const MR: usize, const NR: usize>(dots: D, rounds: usize) -> u64 {
+    let mut weights = Aligned::zeroed(NR * LINE);
+    weights.bytes_mut().fill(3);
+    let rows = [[-5i8; 4]; MR];
+    for _ in 0..rounds {
+        let mut sums = [[dots.start(black_box(1)); NR]; MR];
+        for _ in 0..STEPS {
+            // Unknown operands at each step: else products would be shared, or made only once.
+            let (weights, rows) = black_box((weights.bytes().as_ptr(), &rows));
+            // SAFETY: there are as many weights, and a row is four bytes.
+            let w: [D::Weights; NR] =
+                std::array::from_fn(|g| unsafe { dots.weights(weights.add(g * LINE)) });
+            for (sums, row) in sums.iter_mut().zip(rows) {
+                // SAFETY: as above.
+                let x = unsafe { dots.row(row.as_ptr()) };
+                for (sum, w) in sums.iter_mut().zip(&w) {
+                    *sum = dots.dot(*sum, *w, x);
+                }
+            }
+        }
+        black_box(sums);
+    }
+    (rounds * STEPS * MR * NR * LINE * 2) as u64
+}
+
+/// Products of pairs of bf16, whose sums stay in registers.
+struct PairProducts<'a> {
+    rounds: usize,
+    flops: &'a mut u64,
+}
+
+impl PairKernel for PairProducts<'_> {
+    #[inline(always)]
+    fn run<P: Pairs>(self, pairs: P) {
+        const CHAINS: usize = 24;
+        let lanes = pairs.lanes();
+        // Ones, and the smallest numbers that are no zeros.
+        let (ones, small) = (black_box([0x3f80u16; 2 * LANES]), black_box([0x0080u16; 2]));
+        // SAFETY: they are 64 bytes, and two bf16.
+        let (w, x) = unsafe { (pairs.weights(ones.as_ptr().cast()), pairs.row(small.as_ptr())) };
+        for _ in 0..self.rounds {
+            let mut sums = [lanes.splat(0.0); CHAINS];
+            for (i, sum) in sums.iter_mut().enumerate() {
+                *sum = lanes.splat(black_box(i as f32));
+            }
+            for _ in 0..STEPS {
+                for sum in &mut sums {
+                    *sum = pairs.dot(*sum, w, x);
+                }
+            }
+            black_box(sums);
+        }
+        *self.flops = (self.rounds * STEPS * CHAINS * LANES * 2 * 2) as u64;
+    }
+}
+
+/// Multiply-adds, each of which waits only for the one before it in its chain.
+struct FloatChains<'a> {
+    rounds: usize,
+    flops: &'a mut u64,
+}
+
+impl Kernel for FloatChains<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self, lanes: L) {
+        *self.flops = match L::ACCUMULATORS {
+            24.. => float_chains::<L, 24>(lanes, self.rounds),
+            _ => float_chains::<L, 6>(lanes, self.rounds),
+        };
+    }
+}
+
+/// [`STEPS`] multiply-adds for each of `CHAINS` vectors, `rounds` times; returns the operations.
+#[inline(always)]
+fn float_chains<L: Lanes, const CHAINS: usize>(lanes: L, rounds: usize) -> u64 {
+    // Half of it and one more: the chains stay finite, and start apart so that none is another.
+    let (half, one) = (lanes.splat(black_box(0.5)), lanes.splat(black_box(1.0)));
+    for _ in 0..rounds {
+        let mut sums: [L::V; CHAINS] = std::array::from_fn(|i| lanes.splat(black_box(i as f32)));
+        for _ in 0..STEPS {
+            for sum in &mut sums {
+                *sum = lanes.fma(*sum, half, one);
+            }
+        }
+        black_box(sums);
+    }
+    (rounds * STEPS * CHAINS * LANES * 2) as u64
+}
+
+/// Passes once over memory, in as many streams at once as keep it busy.
+struct Reading<'a>(&'a [u8]);
+
+impl DotKernel for Reading<'_> {
+    #[inline(always)]
+    fn run<D: Dots>(self, dots: D) {
+        let lanes = dots.lanes();
+        let mut sums = [lanes.splat(0.0); STREAMS];
+        let stream_bytes = self.0.len() / STREAMS;
+        for line in (0..stream_bytes).step_by(LINE) {
+            for (stream, sum) in sums.iter_mut().enumerate() {
+                let from = self.0[stream * stream_bytes + line..][..LINE].as_ptr();
+                fetch(from.wrapping_add(AHEAD));
+                // SAFETY: the line holds sixteen f32, of any bits.
+                *sum = lanes.add(*sum, unsafe { lanes.load(from.cast()) });
+            }
+        }
+        black_box(sums);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_instruction_set_has_positive_finite_limits() {
+        let clock = Clock::start();
+        for isa in Isa::detected() {
+            for threads in [1, 2] {
+                let limits = [
+                    int8_ops_per_s(isa, threads, clock),
+                    bf16_flops_per_s(isa, threads, clock).unwrap_or(1.0),
+                    f32_flops_per_s(isa, threads, clock),
+                    read_rate(isa, threads, clock, 1 << 20).unwrap(),
+                ];
+                let are_limits = limits.iter().all(|limit| limit.is_finite() && *limit > 0.0);
+                assert!(are_limits, "{} x {threads}: {limits:?}", isa.name());
+            }
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Rotary embedding of queries and keys, and the write of keys and values to their pages.
+//!
+//! Pairs are `(i, i + rotated / 2)`, as Hugging Face checkpoints have them; GGUF files of the Llama
+//! family store other pairs and are reordered at load. Source: Su et al. 2021.
+
+#![expect(unsafe_code, reason = "threads write disjoint heads of one buffer and of one page")]
+
+use super::elementwise::{Norm, PARALLEL_ELEMENTS, norm_rows};
+use super::isa::{Isa, Kernel};
+use super::kv::{Kv, Layout, Plan, Span};
+use super::lanes::{LANES, Lanes};
+use super::pool::Pool;
+use super::shared::Shared;
+use super::tile::Element;
+use engine_core::{AttentionLayer, AttentionShape, HeadNorms};
+
+/// Largest head size.
+const HEAD_DIM_MAX: usize = 512;
+
+/// What a step's rotations need beside the buffers that change.
+#[derive(Clone, Copy)]
+pub(super) struct Rope<'a> {
+    pub isa: Isa,
+    pub layer: &'a AttentionLayer<Vec<f32>>,
+    pub plan: &'a Plan,
+}
+
+impl Rope<'_> {
+    /// Norms and rotates the query and key heads of `qkv`, and writes keys and values to the layer's pages.
+    pub(super) fn run(&self, pool: &mut Pool, qkv: &mut [f32], kv: &mut Kv) {
+        let AttentionShape { head_dim: d, kv_heads, .. } = self.layer.shape;
+        assert!(2 * self.plan.pairs <= d && d <= HEAD_DIM_MAX, "no more turns than a head has");
+        assert_eq!((kv_heads, d), (kv.shape.kv_heads, kv.shape.head_dim));
+        let layout = Layout::new(kv.shape, self.layer.kv_layer);
+        if kv.is_f16() {
+            self.over::<u16>(pool, qkv, layout, bytemuck::cast_slice_mut(&mut kv.storage));
+        } else {
+            self.over::<f32>(pool, qkv, layout, bytemuck::cast_slice_mut(&mut kv.storage));
+        }
+    }
+
+    fn over<E: Element>(&self, pool: &mut Pool, qkv: &mut [f32], layout: Layout, pages: &mut [E]) {
+        let heads = self.layer.shape.kv_heads;
+        let is_small = qkv.len() < PARALLEL_ELEMENTS;
+        let (qkv, pages) = (&Shared::new(qkv), &Shared::new(pages));
+        let head = |head| self.isa.run(Head { call: *self, head, qkv, pages, layout });
+        if is_small {
+            (0..heads).for_each(head);
+        } else {
+            pool.items(heads, &|_, item| head(item));
+        }
+    }
+}
+
+/// One KV head and the query heads that share it, over all rows of the step.
+struct Head<'a, 'b, E> {
+    call: Rope<'a>,
+    head: usize,
+    qkv: &'a Shared<'b, f32>,
+    pages: &'a Shared<'b, E>,
+    layout: Layout,
+}
+
+impl<E: Element> Kernel for Head<'_, '_, E> {
+    #[inline(always)]
+    fn run<L: Lanes>(self, lanes: L) {
+        let shape = &self.call.layer.shape;
+        let AttentionShape { heads, kv_heads, head_dim: d, .. } = *shape;
+        let (group, norms) = (shape.group(), self.call.layer.head_norms.as_ref());
+        let pairs = self.call.plan.pairs;
+        for span in &self.call.plan.spans {
+            for i in 0..span.rows {
+                let row = (span.row + i) * shape.qkv_cols();
+                let turns = &self.call.plan.rotations[(span.row + i) * pairs..][..pairs];
+                // SAFETY: items are KV heads, whose query, key and value columns are disjoint.
+                unsafe {
+                    let queries = self.qkv.part(row + self.head * group * d, group * d);
+                    let key = self.qkv.part(row + (heads + self.head) * d, d);
+                    if let Some(HeadNorms { query, key: weight, epsilon }) = norms {
+                        norm_rows(lanes, queries, Norm { weight: query, epsilon: *epsilon });
+                        norm_rows(lanes, key, Norm { weight, epsilon: *epsilon });
+                    }
+                    queries.chunks_exact_mut(d).for_each(|query| rotate(query, turns));
+                    rotate(key, turns);
+                    let value = self.qkv.part(row + (heads + kv_heads + self.head) * d, d);
+                    self.write(lanes, span, span.position + i, key, value);
+                }
+            }
+        }
+    }
+}
+
+impl<E: Element> Head<'_, '_, E> {
+    #[inline(always)]
+    fn write<L: Lanes>(&self, lanes: L, span: &Span, position: usize, key: &[f32], value: &[f32]) {
+        let (d, width) = (key.len(), self.layout.width());
+        let mut narrow = [E::zeroed(); HEAD_DIM_MAX];
+        convert(lanes, key, &mut narrow[..width]);
+        let at = self.layout.keys(&span.pages, self.head, position);
+        // SAFETY: this item alone uses the pages of its head.
+        let keys = unsafe { self.pages.part(at, d * LANES) };
+        let lane = position % LANES;
+        for (column, key) in keys.chunks_exact_mut(LANES).zip(&narrow[..d]) {
+            column[lane] = *key;
+        }
+        let at = self.layout.value(&span.pages, self.head, position);
+        // SAFETY: as above.
+        convert(lanes, value, unsafe { self.pages.part(at, width) });
+    }
+}
+
+/// `to` is whole vectors, the last filled up with zeros.
+#[inline(always)]
+fn convert<L: Lanes, E: Element>(lanes: L, from: &[f32], to: &mut [E]) {
+    let (whole, tail) = from.as_chunks::<LANES>();
+    let mut to = to.chunks_exact_mut(LANES);
+    for (from, to) in whole.iter().zip(&mut to) {
+        // SAFETY: `to` holds sixteen elements.
+        unsafe { E::store(lanes, to.as_mut_ptr(), lanes.lift(from)) };
+    }
+    if let Some(to) = to.next() {
+        let mut last = [0.0; LANES];
+        last[..tail.len()].copy_from_slice(tail);
+        // SAFETY: `to` holds sixteen elements.
+        unsafe { E::store(lanes, to.as_mut_ptr(), lanes.lift(&last)) };
+    }
+}
+
+#[inline(always)]
+fn rotate(head: &mut [f32], turns: &[(f32, f32)]) {
+    let (first, second) = head[..2 * turns.len()].split_at_mut(turns.len());
+    for ((a, b), (cos, sin)) in first.iter_mut().zip(second).zip(turns) {
+        (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
+    }
+}

@@ -1,0 +1,75 @@
+//! Places for recurrent state: one sequence's, or a snapshot's, over all layers that have any.
+//!
+//! Memory comes zeroed from the operating system and is touched only as places fill. Per layer,
+//! place and key head lie the last inputs of the convolution, `[taps - 1][channels of the head]`,
+//! and then a matrix `[key dim][value dim]` for each value head, whose rows are padded to whole
+//! vectors.
+
+use memmap2::MmapMut;
+
+use super::kv::Plan;
+use super::lanes::LANES;
+use super::memory::reserve;
+use engine_core::batch::check_states;
+use engine_core::{DeltaNetShape, DeviceError, StateShape};
+
+/// Recurrent state of all layers.
+#[derive(Debug)]
+pub struct State {
+    pub(super) shape: StateShape,
+    pub(super) storage: MmapMut,
+}
+
+impl State {
+    pub(super) fn new(shape: StateShape) -> Result<Self, DeviceError> {
+        let head = Head::new(&shape.net);
+        let sizes = [shape.layers, shape.places, shape.net.key_heads, head.elements(), 4];
+        let storage = reserve("state", &format!("{} places", shape.places), &sizes)?;
+        Ok(Self { shape, storage })
+    }
+
+    /// Refuses a step whose segments name no place, or one that is not there.
+    pub(super) fn check(&self, plan: &Plan) -> Result<(), DeviceError> {
+        check_states(plan.spans.iter().map(|span| span.state), self.shape.places)
+            .map_err(|message| DeviceError { operation: "state", message })
+    }
+}
+
+/// Sizes of what one key head and its value heads keep, in elements.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Head {
+    /// Channels of the convolution: query, key, and the values of the group.
+    pub(super) channels: usize,
+    /// Inputs that the convolution looks back at.
+    pub(super) past: usize,
+    /// One value head's matrix.
+    pub(super) matrix: usize,
+    group: usize,
+}
+
+impl Head {
+    pub(super) fn new(shape: &DeltaNetShape) -> Self {
+        let group = shape.group();
+        Self {
+            channels: 2 * shape.key_dim + group * shape.value_dim,
+            past: shape.taps - 1,
+            matrix: shape.key_dim * shape.value_dim.next_multiple_of(LANES),
+            group,
+        }
+    }
+
+    pub(super) fn history(&self) -> usize {
+        self.past * self.channels
+    }
+
+    pub(super) fn elements(&self) -> usize {
+        self.history() + self.group * self.matrix
+    }
+
+    /// Where the head `head` of `place` begins in a layer's share.
+    pub(super) fn start(&self, shape: &StateShape, layer: usize, place: u32, head: usize) -> usize {
+        assert!(layer < shape.layers && head < shape.net.key_heads, "the layer has state");
+        let place = layer * shape.places + place as usize;
+        (place * shape.net.key_heads + head) * self.elements()
+    }
+}

@@ -1,0 +1,138 @@
+//! Gated DeltaNet against the recurrence in f64, and against itself in other cuts and company.
+
+use super::*;
+use engine_core::{DeltaNetShape, KvType, SegmentState};
+
+const SHAPES: [DeltaNetShape; 4] = [
+    DeltaNetShape { key_heads: 2, value_heads: 4, key_dim: 16, value_dim: 16, taps: 4 },
+    DeltaNetShape { key_heads: 1, value_heads: 3, key_dim: 8, value_dim: 40, taps: 2 },
+    DeltaNetShape { key_heads: 3, value_heads: 3, key_dim: 20, value_dim: 33, taps: 1 },
+    DeltaNetShape { key_heads: 1, value_heads: 2, key_dim: 128, value_dim: 128, taps: 4 },
+];
+
+fn layer(shape: DeltaNetShape) -> DeltaNetLayer<Vec<f32>> {
+    DeltaNetLayer {
+        shape,
+        index: 1,
+        conv: numbers(shape.taps * shape.conv_cols(), 1),
+        rate: numbers(shape.value_heads, 2).iter().map(|x| -x.exp()).collect(),
+        bias: numbers(shape.value_heads, 3),
+        norm: numbers(shape.value_dim, 4),
+        epsilon: 1e-6,
+    }
+}
+
+fn state(cpu: &mut Cpu, net: DeltaNetShape) -> State {
+    cpu.state(StateShape { layers: 2, places: 5, net }).unwrap()
+}
+
+fn at(place: u32) -> SegmentState {
+    SegmentState { place, load: None, save: None }
+}
+
+fn plan(cpu: &mut Cpu, segments: &[(usize, usize, SegmentState)]) -> Result<Plan, DeviceError> {
+    let (page_tokens, kv_type) = (16, KvType::F32);
+    let kv = KvShape { layers: 1, kv_heads: 1, head_dim: 16, pages: 8, page_tokens, kv_type };
+    let kv = cpu.kv(kv).unwrap();
+    let mut batch = StepBatch::default();
+    for &(position, rows, state) in segments {
+        batch.tokens.extend(vec![StepToken::Known(0); rows]);
+        let (pages, state, logits) = ((0..8).collect(), Some(state), LogitRows::None);
+        batch.segments.push(Segment { rows, position, pages, logits, state });
+    }
+    cpu.plan(&batch, &kv, &Rotation { inverse_frequencies: Vec::new(), factor: 1.0 })
+}
+
+/// One step over `segments`, whose rows are those of `projected`.
+fn step(
+    cpu: &mut Cpu,
+    layer: &DeltaNetLayer<Vec<f32>>,
+    state: &mut State,
+    segments: &[(usize, usize, SegmentState)],
+    projected: &[f32],
+) -> Vec<f32> {
+    let plan = plan(cpu, segments).unwrap();
+    let cols = layer.shape.value_heads * layer.shape.value_dim;
+    let rows: usize = segments.iter().map(|(_, rows, _)| rows).sum();
+    let mut out = buffer(cols, vec![f32::NAN; rows * cols]);
+    let projected = buffer(layer.shape.cols(), projected.to_vec());
+    cpu.delta_net(&projected, layer, &plan, state, &mut out).unwrap();
+    out.values().to_vec()
+}
+
+#[test]
+fn delta_net_is_the_recurrence_for_every_shape() {
+    on_every_device(|cpu, device| {
+        for shape in SHAPES {
+            let (layer, rows) = (layer(shape), 23);
+            let projected = numbers(rows * shape.cols(), 5);
+            let mut state = state(cpu, shape);
+            // Whatever was in the place before does not count.
+            step(cpu, &layer, &mut state, &[(0, 2, at(3))], &numbers(2 * shape.cols(), 6));
+            let got = step(cpu, &layer, &mut state, &[(0, rows, at(3))], &projected);
+            let want = reference::delta_net(&projected, &layer);
+            check_close(&got, &want, 1e-3, &format!("{device} {shape:?}"));
+        }
+    });
+}
+
+#[test]
+fn delta_net_gives_a_sequence_the_same_bits_in_any_cuts_and_any_company() {
+    on_every_device(|cpu, device| {
+        for shape in SHAPES {
+            let (layer, rows, cols) = (layer(shape), 23, shape.cols());
+            let projected = numbers(rows * cols, 5);
+            let mut state = state(cpu, shape);
+            let whole = step(cpu, &layer, &mut state, &[(0, rows, at(0))], &projected);
+            for chunk in [1, 2, 3, 7, 16] {
+                let mut together = Vec::new();
+                for first in (0..rows).step_by(chunk) {
+                    let part = chunk.min(rows - first);
+                    let others = [(0, 3, at(1)), (first, part, at(4)), (0, 1, at(2))];
+                    let mut mixed = numbers(3 * cols, 7);
+                    mixed.extend(&projected[first * cols..(first + part) * cols]);
+                    mixed.extend(numbers(cols, 8));
+                    let out = step(cpu, &layer, &mut state, &others, &mixed);
+                    let width = out.len() / (part + 4);
+                    together.extend_from_slice(&out[3 * width..(3 + part) * width]);
+                }
+                assert!(together == whole, "{device} {shape:?}, chunks of {chunk}");
+            }
+        }
+    });
+}
+
+#[test]
+fn sequences_go_on_from_a_snapshot_as_if_it_were_their_own_past() {
+    on_every_device(|cpu, device| {
+        let (layer, cols) = (layer(SHAPES[0]), SHAPES[0].cols());
+        let projected = numbers(20 * cols, 5);
+        let (head, tail) = projected.split_at(8 * cols);
+        let mut state = state(cpu, SHAPES[0]);
+        let saved = SegmentState { save: Some(4), ..at(0) };
+        step(cpu, &layer, &mut state, &[(0, 8, saved)], head);
+        let own = step(cpu, &layer, &mut state, &[(8, 12, at(0))], tail);
+        // Two at once from one snapshot, into places that others have used.
+        let from = |place| SegmentState { load: Some(4), ..at(place) };
+        let segments = [(8, 12, from(0)), (8, 12, from(2))];
+        let both = step(cpu, &layer, &mut state, &segments, &[tail, tail].concat());
+        assert!(both == [own.clone(), own].concat(), "{device}");
+    });
+}
+
+#[test]
+fn places_that_are_missing_or_in_two_hands_are_refused() {
+    let mut cpu = Cpu::new(Isa::best(), 1);
+    let both = |cpu: &mut Cpu, a, b| plan(cpu, &[(8, 1, a), (8, 1, b)]).map(|_| ());
+    let refused = |result: Result<(), DeviceError>| result.unwrap_err().message;
+    assert!(both(&mut cpu, at(0), at(1)).is_ok());
+    let message = refused(both(&mut cpu, at(1), at(1)));
+    assert_eq!(message, "place 1 is written twice");
+    let message = refused(both(&mut cpu, at(0), SegmentState { save: Some(0), ..at(1) }));
+    assert_eq!(message, "place 0 is written twice");
+    let message = refused(both(&mut cpu, at(0), SegmentState { load: Some(0), ..at(1) }));
+    assert_eq!(message, "place 0 is loaded and written in one step");
+    let state = state(&mut cpu, SHAPES[0]);
+    let plan = plan(&mut cpu, &[(0, 1, SegmentState { save: Some(5), ..at(1) })]).unwrap();
+    assert_eq!(state.check(&plan).unwrap_err().message, "segment 0 names place 5 of 5");
+}

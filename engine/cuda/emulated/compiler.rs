@@ -1,0 +1,78 @@
+//! Kernels compiled for this processor: once for all tests, each a process of its own, and kept
+//! beside them.
+
+use std::env;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use sha2::{Digest, Sha256};
+
+use engine_weights::hex;
+
+/// Where kernels and shim are.
+pub fn home() -> PathBuf {
+    // Tests of other packages of the engine include this file.
+    let folders = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().map(|up| up.join("cuda"));
+    folders.into_iter().find(|folder| folder.join("kernels").is_dir()).unwrap()
+}
+
+/// What `g++` makes with `flags` of the kernels in `source` and the text behind them; none, and a
+/// line that says so, where there is no compiler.
+///
+/// # Panics
+/// It does not compile.
+pub fn compiled(source: &Path, behind: &str, flags: &str) -> Option<PathBuf> {
+    let folder = env::current_exe().unwrap().ancestors().nth(2).unwrap().join("shim");
+    fs::create_dir_all(&folder).unwrap();
+    let name = source.file_stem().unwrap().to_string_lossy();
+    let made = folder.join(format!("{name}.{}", version(source, behind, flags)));
+    // One compiles, the others wait.
+    let lock = File::create(made.with_added_extension("lock")).unwrap();
+    lock.lock().unwrap();
+    if made.exists() {
+        return Some(made);
+    }
+    let (text, part) = (made.with_added_extension("cpp"), made.with_added_extension("part"));
+    fs::write(&text, format!("#include \"{}\"\n{behind}", source.display())).unwrap();
+    let done = Command::new("g++")
+        .args(flags.split_whitespace())
+        .arg("-I")
+        .arg(home().join("shim"))
+        .args([&text, Path::new("-o"), &part])
+        .output();
+    let done = match done {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            eprintln!("skipped: there is no `g++` to compile kernels for this processor with");
+            return None;
+        }
+        done => done.unwrap(),
+    };
+    assert!(
+        done.status.success(),
+        "{}:\n{}",
+        source.display(),
+        String::from_utf8_lossy(&done.stderr)
+    );
+    fs::rename(part, &made).unwrap();
+    Some(made)
+}
+
+/// A hash of everything that it is made of.
+fn version(source: &Path, behind: &str, flags: &str) -> String {
+    let headers = ["kernels", "shim"].into_iter().flat_map(|folder| {
+        let files = fs::read_dir(home().join(folder)).unwrap();
+        files
+            .map(|file| file.unwrap().path())
+            .filter(|path| path.extension() != Some(OsStr::new("cu")))
+    });
+    let mut files: Vec<PathBuf> = headers.chain([source.to_owned()]).collect();
+    files.sort();
+    let mut hash = Sha256::new_with_prefix([behind, flags].join("\n"));
+    for file in files {
+        hash.update(fs::read(file).unwrap());
+    }
+    hex(&hash.finalize())[..16].to_owned()
+}

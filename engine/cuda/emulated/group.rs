@@ -1,0 +1,198 @@
+//! GPUs of a group as threads of this process, and what NCCL does between them.
+//!
+//! As NCCL documents its operations: all ranks call the same with the same counts and types, an
+//! operation ends when all have come to it, and the order of a sum is not the caller's business.
+
+#![expect(unsafe_code, reason = "memory of the device is read and written by its address")]
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytemuck::AnyBitPattern;
+use half::bf16;
+
+use super::{Emulated, Work};
+use engine_core::collective::{ANOTHER_ENDED, InProcess};
+use engine_core::{Collective, DeviceError, Rank};
+use engine_cuda::Number;
+use engine_cuda::driver::{Address, Communicator, Member};
+
+/// A rank's way to the others; none once it was abandoned.
+type Way = Arc<Mutex<Option<InProcess>>>;
+
+#[derive(Debug)]
+struct InThreads {
+    gpu: Arc<Emulated>,
+    rank: Rank,
+    way: Way,
+}
+
+/// One operation of one rank.
+#[derive(Debug, Clone)]
+pub struct Meeting {
+    way: Way,
+    operation: Operation,
+    x: Address,
+    out: Address,
+    count: usize,
+    number: Number,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Operation {
+    AllReduce,
+    AllGather { ranks: usize },
+    Broadcast { root: usize },
+}
+
+impl Emulated {
+    /// `count` devices of `total` bytes that share a model, or none as for [`Emulated::new`].
+    pub fn group(
+        count: usize,
+        total: u64,
+        reaches_others: bool,
+    ) -> Option<(Vec<Arc<Self>>, Vec<Member>)> {
+        let gpus: Vec<Arc<Self>> = (0..count).map_while(|_| Self::new(total)).collect();
+        let ways = InProcess::group(count);
+        let member = |(gpu, way): (&Arc<Self>, InProcess)| {
+            let (gpu, rank, way) = (Arc::clone(gpu), way.rank(), Arc::new(Mutex::new(Some(way))));
+            let driver = Arc::clone(&gpu) as _;
+            let communicator = Box::new(InThreads { gpu, rank, way });
+            Member { driver, communicator, reaches_others }
+        };
+        let members = gpus.iter().zip(ways).map(member).collect();
+        (gpus.len() == count).then_some((gpus, members))
+    }
+}
+
+impl InThreads {
+    fn begin(
+        &self,
+        operation: Operation,
+        [x, out]: [Address; 2],
+        count: usize,
+        number: Number,
+    ) -> Result<(), DeviceError> {
+        let way = Arc::clone(&self.way);
+        self.gpu.begin(Work::Meeting(Meeting { way, operation, x, out, count, number }))
+    }
+}
+
+impl Communicator for InThreads {
+    fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    fn all_reduce(&self, x: Address, count: usize, number: Number) -> Result<(), DeviceError> {
+        self.begin(Operation::AllReduce, [x, x], count, number)
+    }
+
+    fn all_gather(
+        &self,
+        x: Address,
+        out: Address,
+        count: usize,
+        number: Number,
+    ) -> Result<(), DeviceError> {
+        let ranks = self.rank.count;
+        self.begin(Operation::AllGather { ranks }, [x, out], count, number)
+    }
+
+    fn broadcast(
+        &self,
+        x: Address,
+        out: Address,
+        count: usize,
+        number: Number,
+        root: usize,
+    ) -> Result<(), DeviceError> {
+        self.begin(Operation::Broadcast { root }, [x, out], count, number)
+    }
+
+    fn abandon(&self) {
+        *locked(&self.way) = None;
+    }
+}
+
+fn locked(way: &Way) -> MutexGuard<'_, Option<InProcess>> {
+    way.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl fmt::Display for Meeting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} of {} {:?}", self.operation, self.count, self.number)
+    }
+}
+
+impl Meeting {
+    pub fn name(&self) -> &'static str {
+        match self.operation {
+            Operation::AllReduce => "ncclAllReduce",
+            Operation::AllGather { .. } => "ncclAllGather",
+            Operation::Broadcast { .. } => "ncclBroadcast",
+        }
+    }
+
+    pub fn addresses(&self) -> [Address; 2] {
+        [self.x, self.out]
+    }
+
+    /// Waits for the other ranks and does it.
+    pub fn run(&self) -> Result<(), DeviceError> {
+        let mut way = locked(&self.way);
+        let Some(way) = way.as_mut() else {
+            let message = ANOTHER_ENDED.to_owned();
+            return Err(DeviceError { operation: self.name(), message });
+        };
+        let read = || read(self.x, self.count, self.number);
+        let out = match self.operation {
+            Operation::AllReduce => {
+                let mut x = read();
+                way.all_reduce_sum(&mut x)?;
+                x
+            }
+            Operation::AllGather { ranks } => {
+                let mut out = vec![0.0; ranks * self.count];
+                way.all_gather(&read(), 1, &mut out)?;
+                out
+            }
+            Operation::Broadcast { root } => {
+                // What other ranks name is not looked at.
+                let x = if way.rank().index == root { read() } else { Vec::new() };
+                let mut out = vec![0.0; self.count];
+                way.all_gather(&x, 1, &mut out)?;
+                out
+            }
+        };
+        write(self.out, &out, self.number);
+        Ok(())
+    }
+}
+
+/// `count` numbers of the device's memory.
+fn read(at: Address, count: usize, number: Number) -> Vec<f32> {
+    match number {
+        Number::F32 => numbers(at, count),
+        Number::Bf16 => {
+            numbers::<u16>(at, count).iter().map(|x| bf16::from_bits(*x).into()).collect()
+        }
+    }
+}
+
+fn numbers<T: AnyBitPattern>(at: Address, count: usize) -> Vec<T> {
+    // SAFETY: the first of them is in an allocation, whose size the operation's caller keeps to; any
+    // bits are such a number.
+    (0..count).map(|i| unsafe { (at.0 as *const T).add(i).read_unaligned() }).collect()
+}
+
+fn write(at: Address, values: &[f32], number: Number) {
+    for (i, x) in values.iter().enumerate() {
+        // SAFETY: as for `numbers`.
+        unsafe {
+            match number {
+                Number::F32 => (at.0 as *mut f32).add(i).write_unaligned(*x),
+                Number::Bf16 => (at.0 as *mut bf16).add(i).write_unaligned(bf16::from_f32(*x)),
+            }
+        }
+    }
+}

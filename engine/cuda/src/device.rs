@@ -1,0 +1,610 @@
+//! A GPU as a device: each operation a launch or a few.
+
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use half::bf16;
+
+use super::buffer::{Buffer, Number};
+use super::cache::{Kv, State};
+use super::driver::{Address, Arguments, Driver, Member, Memory, Pinned};
+use super::group::Group;
+use super::landing::Landing;
+use super::launch::attention::{
+    AttentionArguments, AttentionPlan, MergeArguments, PageType, entry as attention_entry,
+};
+use super::launch::delta_net::{DeltaNetArguments, entry as delta_net_entry, has_chunks};
+use super::launch::{Launch, RopeArguments};
+use super::layers::Layers;
+use super::products::Products;
+use super::routes::{Router, Routes};
+use super::staging::Staging;
+use super::step::{Attending, Draft, Plan, Scratch};
+use super::steps::Steps;
+use super::stream::{Room, Stream};
+use super::weights::{self, Matrix, Part, Vector};
+use engine_core::batch::{check, check_states};
+use engine_core::{
+    AttentionLayer, Collective, DeltaNetLayer, DeltaNetShape, Device, DeviceError, Gate,
+    HostMatrix, KvShape, Landed, RandomRows, Rank, Rotation, Stack, StateShape, StepBatch,
+    StepRows,
+};
+
+/// Steps in flight when the next is planned.
+pub const RUN_AHEAD: usize = 1;
+
+/// One GPU.
+#[derive(Debug)]
+pub struct Cuda {
+    /// The way to the other ranks, where there are any. It goes first: what the device still computes
+    /// may wait for them.
+    group: Option<Group>,
+    pub(super) stream: Stream,
+    pub(super) staging: Staging,
+    layers: Layers,
+    attending: Vec<Attending>,
+    /// Partial results of attention.
+    lines: Room,
+    products: Products,
+    /// Products with the padding of their weights.
+    padded: Buffer,
+    router: Router,
+    landing: Landing,
+    steps: Steps,
+    /// Places for recurrent state.
+    places: Option<usize>,
+    /// Where the logits of a replayed step are.
+    replayed: Option<Address>,
+}
+
+impl Cuda {
+    /// The device of `driver`'s GPU, with a model to itself.
+    pub fn new(driver: Arc<dyn Driver>) -> Self {
+        Self {
+            group: None,
+            staging: Staging::new(Arc::clone(&driver)),
+            stream: Stream::new(driver),
+            layers: Layers::default(),
+            attending: Vec::new(),
+            lines: Room::default(),
+            products: Products::default(),
+            padded: Buffer::new(1),
+            router: Router::default(),
+            landing: Landing::default(),
+            steps: Steps::default(),
+            places: None,
+            replayed: None,
+        }
+    }
+
+    /// Keeps in `folder`, if there is one, which way of each product was the fastest.
+    pub fn keeping(self, folder: Option<PathBuf>) -> Self {
+        Self { products: Products::keeping(folder), ..self }
+    }
+
+    /// The devices of `members`, which share a model, in the order of their ranks.
+    ///
+    /// # Errors
+    /// A device is full.
+    pub fn group(members: Vec<Member>) -> Result<Vec<Self>, DeviceError> {
+        let drivers: Vec<_> = members.iter().map(|member| Arc::clone(&member.driver)).collect();
+        let groups = Group::of(members)?;
+        let ranks = drivers.into_iter().zip(groups);
+        Ok(ranks.map(|(driver, group)| Self { group: Some(group), ..Self::new(driver) }).collect())
+    }
+
+    /// `out = x * w^T` in `number`, without the padding that `w` may have.
+    fn product(
+        &mut self,
+        x: &Buffer,
+        w: &Matrix,
+        out: &mut Buffer,
+        number: Number,
+    ) -> Result<(), DeviceError> {
+        if w.padding == 0 {
+            return self.products.matmul(&mut self.stream, x, w, out, number);
+        }
+        let (rows, cols) = (out.rows(), out.cols());
+        let to = out.output(&mut self.stream, number)?;
+        self.padded.reshape(&mut self.stream, rows, w.n)?;
+        self.products.matmul(&mut self.stream, x, w, &mut self.padded, number)?;
+        if rows == 0 {
+            return Ok(());
+        }
+        let entry = match number {
+            Number::Bf16 => "leave_padding_bf16",
+            Number::F32 => "leave_padding_f32",
+        };
+        let arguments = Arguments::new().address(to).address(self.padded.address());
+        let arguments = arguments.value(cols as u32).value(w.n as u32);
+        self.stream.launch(entry, Launch::numbers(rows, cols), &arguments)
+    }
+
+    /// One launch over the elements of `x` and `out`.
+    fn elementwise(
+        &mut self,
+        entry: &str,
+        x: Address,
+        out: &mut Buffer,
+        more: impl FnOnce(Arguments) -> Arguments,
+    ) -> Result<(), DeviceError> {
+        let (rows, cols) = (out.rows(), out.cols());
+        let to = out.output(&mut self.stream, Number::Bf16)?;
+        let arguments = Arguments::new().address(to).address(x).value(rows as u32);
+        let arguments = more(arguments.value(cols as u32));
+        self.stream.launch(entry, Launch::elements(rows, cols), &arguments)
+    }
+}
+
+fn delta_net_arguments<V>(layer: &DeltaNetLayer<V>, place_stride: u32) -> DeltaNetArguments {
+    let DeltaNetShape { key_heads, value_heads, key_dim, value_dim, taps } = layer.shape;
+    DeltaNetArguments {
+        key_heads: key_heads as u32,
+        value_heads: value_heads as u32,
+        key_dim: key_dim as u32,
+        value_dim: value_dim as u32,
+        taps: taps as u32,
+        place_stride,
+        epsilon: layer.epsilon,
+    }
+}
+
+impl Device for Cuda {
+    type Buffer = Buffer;
+    type Matrix = Matrix;
+    type Vector = Vector;
+    type Kv = Kv;
+    type State = State;
+    type Plan = Plan;
+    type Routes = Routes;
+
+    fn run_ahead(&self) -> usize {
+        RUN_AHEAD
+    }
+
+    fn free_bytes(&self) -> Result<Option<u64>, DeviceError> {
+        self.stream.driver().wait_all()?;
+        Ok(Some(self.stream.driver().memory()?.free))
+    }
+
+    fn tune(&mut self) -> Result<(), DeviceError> {
+        let rank = self.rank();
+        self.products.tune(&mut self.stream, rank)
+    }
+
+    fn buffer(&mut self, cols: usize) -> Result<Buffer, DeviceError> {
+        Ok(Buffer::new(cols))
+    }
+
+    fn resize(&mut self, x: &mut Buffer, rows: usize) -> Result<(), DeviceError> {
+        self.reshape(x, rows, x.cols())
+    }
+
+    fn reshape(&mut self, x: &mut Buffer, rows: usize, cols: usize) -> Result<(), DeviceError> {
+        x.reshape(&mut self.stream, rows, cols)
+    }
+
+    fn write(&mut self, x: &mut Buffer, values: &[f32]) -> Result<(), DeviceError> {
+        let cols = x.cols();
+        assert_eq!(values.len() % cols, 0, "whole rows");
+        x.reshape(&mut self.stream, values.len() / cols, cols)?;
+        let rows = values.len() / cols;
+        self.staging.send(x.bf16(), rows, 2 * cols, |row, out| {
+            let values = &values[row * cols..(row + 1) * cols];
+            for (x, out) in values.iter().zip(out.chunks_exact_mut(2)) {
+                out.copy_from_slice(&bf16::from_f32(*x).to_le_bytes());
+            }
+        })
+    }
+
+    fn compute_dtype(&self) -> &'static str {
+        "bf16"
+    }
+
+    fn matrix(&mut self, parts: &[HostMatrix<'_>]) -> Result<Matrix, DeviceError> {
+        weights::matrix(&mut self.staging, self.stream.driver(), parts)
+    }
+
+    fn random_matrix(
+        &mut self,
+        parts: &[RandomRows],
+        k: usize,
+    ) -> Result<Option<Matrix>, DeviceError> {
+        weights::random_matrix(&self.stream, parts, k)
+    }
+
+    fn vector(&mut self, values: &[f32]) -> Result<Vector, DeviceError> {
+        let part = Part::new(self.stream.driver(), 4 * values.len())?;
+        self.staging.send_f32(part.address(), values)?;
+        Ok(Vector { part, len: values.len() })
+    }
+
+    fn stack(
+        &mut self,
+        experts: Vec<Matrix>,
+        biases: Vec<Vector>,
+    ) -> Result<Stack<Matrix, Vector>, DeviceError> {
+        let driver = self.stream.driver();
+        Ok((weights::stack(driver, experts)?, weights::stack_vectors(driver, &biases)?))
+    }
+
+    fn prepare_attention(&mut self, layer: &AttentionLayer<Vector>) -> Result<(), DeviceError> {
+        let (shape, window) = (layer.shape, layer.window);
+        if attention_entry(PageType::Bf16, shape.head_dim).is_none() {
+            let message = format!("there is no kernel for heads of {}", shape.head_dim);
+            return Err(DeviceError { operation: "attention", message });
+        }
+        if !self.attending.iter().any(|known| known.is_like(&shape, window)) {
+            let processors = self.stream.driver().facts().processors;
+            let launch = Launch::attention(processors, PageType::Bf16, shape.head_dim);
+            let blocks = launch.grid[0] as usize;
+            let lines = AttentionPlan::part_lines_max(&shape, blocks);
+            self.stream.room(&mut self.lines, 4 * lines * (shape.head_dim + 2))?;
+            self.attending.push(Attending { shape, window, blocks });
+        }
+        self.layers.add_attention(&self.stream, &mut self.staging, layer)
+    }
+
+    fn prepare_delta_net(&mut self, layer: &DeltaNetLayer<Vector>) -> Result<(), DeviceError> {
+        self.layers.add_delta_net(&self.stream, layer)
+    }
+
+    fn kv(&mut self, shape: KvShape) -> Result<Kv, DeviceError> {
+        let bytes = Kv::bytes(&shape)?;
+        self.stream.moved()?;
+        let memory = Memory::new(self.stream.driver(), bytes)?;
+        let kv = Kv { shape, memory };
+        if shape.layers > 0 && attention_entry(kv.page_type(), shape.head_dim).is_none() {
+            let message = format!(
+                "there is no kernel for pages of {} and heads of {}",
+                shape.kv_type.name(),
+                shape.head_dim
+            );
+            return Err(DeviceError { operation: "kv", message });
+        }
+        Ok(kv)
+    }
+
+    fn state(&mut self, shape: StateShape) -> Result<State, DeviceError> {
+        self.stream.moved()?;
+        let memory = Memory::new(self.stream.driver(), State::bytes(&shape))?;
+        self.places = Some(shape.places);
+        Ok(State { shape, memory })
+    }
+
+    fn plan(
+        &mut self,
+        batch: &StepBatch,
+        kv: &Kv,
+        rotation: &Rotation,
+    ) -> Result<Plan, DeviceError> {
+        let wrong = |message| DeviceError { operation: "plan", message };
+        check(batch, &kv.shape, self.landing.drawn()).map_err(wrong)?;
+        if let Some(places) = self.places {
+            check_states(batch.segments.iter().map(|one| one.state), places).map_err(wrong)?;
+        }
+        let scratch = Scratch {
+            page: Kv::scratch_page(&kv.shape),
+            place: self.places.map(|places| places as u32),
+            page_tokens: kv.shape.page_tokens,
+        };
+        let draft = Draft::new(batch, &self.attending, scratch);
+        self.landing.reserve(&mut self.stream, draft.layout.rows.head)?;
+        let first_drawn = self.landing.first_drawn();
+        let metadata = self.steps.send(&mut self.stream, &draft, first_drawn)?;
+        let (reads, draws) = draft.head();
+        let pairs = rotation.inverse_frequencies.len();
+        let Draft { bucket, layout, .. } = draft;
+        let turns = Address::NULL;
+        let plan = Plan { layout, bucket, metadata, turns, pairs, reads, draws };
+        let turns = self.steps.turn(&mut self.stream, &mut self.staging, rotation, &plan)?;
+        Ok(Plan { turns, ..plan })
+    }
+
+    fn rows(&self, plan: &Plan) -> StepRows {
+        plan.layout.rows
+    }
+
+    fn replay(&mut self, plan: &Plan) -> Result<bool, DeviceError> {
+        self.replayed = None;
+        if let Some(rows) = plan.bucket {
+            let known = self.stream.known(rows);
+            // A rank whose memory has moved has no records any more: the others run with it.
+            let known = match &mut self.group {
+                Some(group) => group.least(f32::from(known))? as u8,
+                None => known,
+            };
+            self.replayed = self.stream.replay(rows, known)?;
+        }
+        Ok(self.replayed.is_some())
+    }
+
+    fn rank(&self) -> Rank {
+        self.group.as_ref().map_or(Rank::ONLY, Collective::rank)
+    }
+
+    fn all_reduce_sum(&mut self, x: &mut Buffer) -> Result<(), DeviceError> {
+        match &mut self.group {
+            Some(group) => group.all_reduce_sum(&mut x.numbers()),
+            None => Ok(()),
+        }
+    }
+
+    fn all_gather(&mut self, x: &Buffer, out: &mut Buffer) -> Result<(), DeviceError> {
+        out.output(&mut self.stream, x.number())?;
+        let mut all = out.numbers();
+        let bytes = all.count * all.number.bytes();
+        match &mut self.group {
+            Some(group) => {
+                group.make_room(&mut self.stream, bytes.max(1))?;
+                group.all_gather(&x.numbers(), x.rows(), &mut all)
+            }
+            None => self.stream.driver().copy(all.at, x.address(), bytes),
+        }
+    }
+
+    fn embed(
+        &mut self,
+        table: &Matrix,
+        first: usize,
+        plan: &Plan,
+        out: &mut Buffer,
+    ) -> Result<(), DeviceError> {
+        let to = out.output(&mut self.stream, Number::Bf16)?;
+        let arguments = Arguments::new().address(to).address(table.weights.address());
+        let arguments = arguments.address(plan.at(plan.layout.ids)).address(self.landing.ids());
+        let known = (table.n - table.padding) as u32;
+        let arguments = arguments.value(first as u32).value(known).value(table.k as u32);
+        self.stream.launch("embed", Launch::row_copies(out.rows(), table.k), &arguments)
+    }
+
+    fn gather(&mut self, x: &Buffer, plan: &Plan, out: &mut Buffer) -> Result<(), DeviceError> {
+        let to = out.output(&mut self.stream, Number::Bf16)?;
+        let arguments = Arguments::new().address(to).address(x.bf16());
+        let arguments = arguments.address(plan.at(plan.layout.head_rows)).value(x.cols() as u32);
+        self.stream.launch("gather", Launch::row_copies(out.rows(), x.cols()), &arguments)
+    }
+
+    fn draw(&mut self, logits: &mut Buffer, plan: &Plan) -> Result<(), DeviceError> {
+        if plan.draws == 0 && plan.bucket.is_none() {
+            return Ok(());
+        }
+        self.landing.draw(&mut self.stream, logits, plan)
+    }
+
+    fn finish(&mut self, logits: &mut Buffer, plan: Plan) -> Result<(), DeviceError> {
+        let at = match self.replayed.take() {
+            Some(at) => at,
+            None => {
+                self.stream.finish(logits.address())?;
+                logits.address()
+            }
+        };
+        self.landing.depart(&self.stream, at, logits.cols(), &plan)
+    }
+
+    fn land<'a>(&'a mut self, _logits: &'a mut Buffer) -> Result<Landed<'a>, DeviceError> {
+        let landed = self.landing.land(&self.stream)?;
+        self.group.as_ref().map_or(Ok(()), Group::check)?;
+        Ok(landed)
+    }
+
+    fn rms_norm(
+        &mut self,
+        x: &Buffer,
+        weight: &Vector,
+        epsilon: f32,
+        out: &mut Buffer,
+    ) -> Result<(), DeviceError> {
+        let to = out.output(&mut self.stream, Number::Bf16)?;
+        let arguments = Arguments::new().address(to).address(x.bf16());
+        let arguments = arguments.address(weight.part.address());
+        let arguments = arguments.value(x.cols() as u32).value(epsilon);
+        self.stream.launch("rms_norm", Launch::norms(x.rows(), x.cols()), &arguments)
+    }
+
+    fn add_rms_norm(
+        &mut self,
+        x: &mut Buffer,
+        delta: &Buffer,
+        weight: &Vector,
+        epsilon: f32,
+        out: &mut Buffer,
+    ) -> Result<(), DeviceError> {
+        let to = out.output(&mut self.stream, Number::Bf16)?;
+        let arguments = Arguments::new().address(to).address(x.bf16()).address(delta.bf16());
+        let arguments = arguments.address(weight.part.address());
+        let arguments = arguments.value(x.cols() as u32).value(epsilon);
+        self.stream.launch("add_rms_norm", Launch::norms(x.rows(), x.cols()), &arguments)
+    }
+
+    fn matmul(&mut self, x: &Buffer, w: &Matrix, out: &mut Buffer) -> Result<(), DeviceError> {
+        self.product(x, w, out, Number::Bf16)
+    }
+
+    fn scores(&mut self, x: &Buffer, w: &Matrix, out: &mut Buffer) -> Result<(), DeviceError> {
+        self.product(x, w, out, Number::F32)
+    }
+
+    fn add_bias(&mut self, x: &mut Buffer, bias: &Vector) -> Result<(), DeviceError> {
+        let (entry, rows, cols) = match x.number() {
+            Number::Bf16 => ("add_bias", x.rows(), x.cols()),
+            Number::F32 => ("add_bias_f32", x.rows(), x.cols()),
+        };
+        let arguments = Arguments::new().address(x.address()).address(bias.part.address());
+        let arguments = arguments.value(rows as u32).value(cols as u32);
+        self.stream.launch(entry, Launch::elements(rows, cols), &arguments)
+    }
+
+    fn rope_and_cache(
+        &mut self,
+        qkv: &mut Buffer,
+        layer: &AttentionLayer<Vector>,
+        plan: &Plan,
+        kv: &mut Kv,
+    ) -> Result<(), DeviceError> {
+        let shape = &layer.shape;
+        let (entry, scales) = match kv.page_type() {
+            PageType::Bf16 => ("rope_and_cache_bf16", Address::NULL),
+            PageType::E4m3 => ("rope_and_cache_e4m3", self.layers.scales(layer.kv_layer)),
+        };
+        let arguments = Arguments::new().address(qkv.bf16()).address(kv.layer(layer.kv_layer));
+        let arguments = arguments.address(plan.turns).address(plan.at(plan.layout.slots));
+        let arguments = arguments.address(self.layers.norms(layer.kv_layer)).address(scales);
+        let arguments = arguments.value(RopeArguments {
+            heads: shape.heads as u32,
+            kv_heads: shape.kv_heads as u32,
+            head_dim: shape.head_dim as u32,
+            pairs: plan.pairs as u32,
+            page_tokens: kv.shape.page_tokens as u32,
+            page_stride: kv.page_stride(),
+            epsilon: layer.head_norms.as_ref().map_or(0.0, |norms| norms.epsilon),
+        });
+        let heads = shape.heads + 2 * shape.kv_heads;
+        self.stream.launch(entry, Launch::rope_and_cache(qkv.rows(), heads), &arguments)
+    }
+
+    fn attention(
+        &mut self,
+        qkv: &Buffer,
+        layer: &AttentionLayer<Vector>,
+        plan: &Plan,
+        kv: &Kv,
+        out: &mut Buffer,
+    ) -> Result<(), DeviceError> {
+        let (shape, page_type) = (&layer.shape, kv.page_type());
+        let (heads, kv_heads) = (shape.heads as u32, shape.kv_heads as u32);
+        let known = self.attending.iter().position(|one| one.is_like(shape, layer.window));
+        let known = known.expect("the layer was prepared");
+        let processors = self.stream.driver().facts().processors;
+        let entry = attention_entry(page_type, shape.head_dim).expect("pages have a kernel");
+        let to = out.output(&mut self.stream, Number::Bf16)?;
+        let items = plan.at(plan.layout.plans[known]);
+        let (lines, constants) = (self.lines.address(), self.layers.heads(layer.kv_layer));
+        let arguments = Arguments::new().address(to).address(lines).address(qkv.bf16());
+        let arguments = arguments.address(kv.layer(layer.kv_layer)).address(items);
+        let arguments = arguments.address(constants).value(AttentionArguments {
+            heads,
+            kv_heads,
+            page_bits: kv.shape.page_tokens.ilog2(),
+            page_stride: kv.page_stride(),
+            window: layer.window.unwrap_or(0) as u32,
+            scale: shape.scale,
+        });
+        let launch = Launch::attention(processors, page_type, shape.head_dim);
+        self.stream.launch(entry, launch, &arguments)?;
+        let arguments = Arguments::new().address(to).address(lines).address(items);
+        let head_dim = shape.head_dim as u32;
+        let arguments =
+            arguments.address(constants).value(MergeArguments { heads, kv_heads, head_dim });
+        self.stream.launch("attention_merge", Launch::attention_merge(processors), &arguments)
+    }
+
+    fn delta_net(
+        &mut self,
+        projected: &Buffer,
+        layer: &DeltaNetLayer<Vector>,
+        plan: &Plan,
+        state: &mut State,
+        out: &mut Buffer,
+    ) -> Result<(), DeviceError> {
+        let to = out.output(&mut self.stream, Number::Bf16)?;
+        let (states, spans) = (state.layer(layer.index), plan.at(plan.layout.states));
+        let count = plan.layout.spans;
+        let constants = self.layers.delta_net(layer.index);
+        let shape = delta_net_arguments(layer, state.place_stride());
+        let arguments = Arguments::new().address(to).address(states).address(projected.bf16());
+        let arguments = arguments.address(spans).address(constants).value(shape);
+        if plan.bucket.is_none() && has_chunks(&layer.shape) {
+            let launch = Launch::delta_net_chunks(&layer.shape, count);
+            self.stream.launch("delta_net_chunks", launch, &arguments)?;
+        } else {
+            let launch = Launch::delta_net(&layer.shape, count);
+            self.stream.launch(delta_net_entry(&layer.shape), launch, &arguments)?;
+        }
+        let arguments = Arguments::new().address(states).address(projected.bf16());
+        let arguments = arguments.address(spans).value(shape);
+        let launch = Launch::delta_net_history(&layer.shape, count);
+        self.stream.launch("delta_net_history", launch, &arguments)
+    }
+
+    fn sigmoid_mul(&mut self, x: &mut Buffer, gate: &Buffer) -> Result<(), DeviceError> {
+        self.elementwise("sigmoid_mul", gate.bf16(), x, |arguments| arguments)
+    }
+
+    fn silu_mul(&mut self, gate_up: &Buffer, out: &mut Buffer) -> Result<(), DeviceError> {
+        self.elementwise("silu_mul", gate_up.bf16(), out, |arguments| arguments)
+    }
+
+    fn clamped_swiglu(
+        &mut self,
+        gate_up: &Buffer,
+        alpha: f32,
+        limit: f32,
+        out: &mut Buffer,
+    ) -> Result<(), DeviceError> {
+        let more = |arguments: Arguments| arguments.value(alpha).value(limit);
+        self.elementwise("clamped_swiglu", gate_up.bf16(), out, more)
+    }
+
+    fn route(
+        &mut self,
+        logits: &Buffer,
+        chosen: usize,
+        gate: Gate,
+        own: Range<usize>,
+    ) -> Result<Routes, DeviceError> {
+        self.router.route(&mut self.stream, logits, chosen, gate, own)
+    }
+
+    fn routed_rows(&self, routes: &Routes) -> usize {
+        routes.pairs
+    }
+
+    fn dispatch(
+        &mut self,
+        x: &Buffer,
+        routes: &Routes,
+        out: &mut Buffer,
+    ) -> Result<(), DeviceError> {
+        routes.dispatch(&mut self.stream, x, out)
+    }
+
+    fn expert_matmul(
+        &mut self,
+        x: &Buffer,
+        experts: &[Matrix],
+        biases: &[Vector],
+        routes: &Routes,
+        out: &mut Buffer,
+    ) -> Result<(), DeviceError> {
+        let weights = (experts, biases);
+        self.products.expert_matmul(&mut self.stream, x, weights, routes.offsets, out)
+    }
+
+    fn combine(
+        &mut self,
+        x: &Buffer,
+        routes: &Routes,
+        out: &mut Buffer,
+    ) -> Result<(), DeviceError> {
+        routes.combine(&mut self.stream, x, out)
+    }
+
+    fn read<'a>(&mut self, x: &'a mut Buffer) -> Result<&'a [f32], DeviceError> {
+        let bytes = x.rows() * x.cols() * x.number().bytes();
+        let mut host = Pinned::new(self.stream.driver(), bytes)?;
+        host.download(0, x.address(), bytes)?;
+        self.stream.driver().wait_all()?;
+        x.host.clear();
+        match x.number() {
+            Number::F32 => x.host.extend_from_slice(bytemuck::cast_slice(host.bytes())),
+            Number::Bf16 => {
+                let two = host.bytes().chunks_exact(2);
+                x.host.extend(two.map(|two| bf16::from_le_bytes([two[0], two[1]]).to_f32()));
+            }
+        }
+        Ok(&x.host)
+    }
+}

@@ -1,0 +1,220 @@
+//! The kernels' sources, and where their machine code comes from: a folder that was prepared, the
+//! user's cache, or the compiler that comes with the driver's libraries.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use sha2::{Digest, Sha256};
+
+use engine_weights::hex;
+
+/// Names the folder of [`Cubins::prepared`].
+pub const CUBINS: &str = "REDLINE_CUBINS";
+/// Says [`Cubins::portable`] by not being empty.
+pub const PORTABLE: &str = "REDLINE_PORTABLE_KERNELS";
+
+/// Folders of machine code.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Cubins {
+    /// Has every kernel, as `NAME.sm_80.cubin`: what `cargo xtask cuda-check` leaves, so that nothing
+    /// is compiled at start.
+    pub prepared: Option<PathBuf>,
+    /// Keeps what was compiled for the next start.
+    pub cache: Option<PathBuf>,
+    /// Keeps which way of each product was the fastest.
+    pub choices: Option<PathBuf>,
+    /// Whether to leave kernels alone that are for one generation only, to compare them with those
+    /// that are for all.
+    pub portable: bool,
+}
+
+impl Cubins {
+    /// As the environment says: `REDLINE_CUBINS`, `REDLINE_PORTABLE_KERNELS`, and the user's cache
+    /// folder (XDG Base Directory). `variable` looks a name up there.
+    pub fn of_environment(variable: impl Fn(&str) -> Option<String>) -> Self {
+        let named = |name| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let cache = || named("XDG_CACHE_HOME").or_else(|| Some(named("HOME")?.join(".cache")));
+        Self {
+            prepared: named(CUBINS),
+            cache: cache().map(|dir| dir.join("redline/cubins")),
+            choices: cache().map(|dir| dir.join("redline/products")),
+            portable: named(PORTABLE).is_some(),
+        }
+    }
+}
+
+/// A kernel's name and source.
+#[derive(Debug)]
+pub struct Source {
+    /// Name of its file without the ending.
+    pub name: &'static str,
+    /// All of the file.
+    pub text: &'static str,
+}
+
+macro_rules! sources {
+    ($ending:literal: $($name:literal)*) => {
+        [$(Source {
+            name: $name,
+            text: include_str!(concat!("../../kernels/", $name, $ending)),
+        }),*]
+    };
+}
+
+/// What kernels include.
+pub const HEADERS: [Source; 11] = sources![
+    ".cuh": "attention" "bulk" "delta_net" "pages" "prims" "product" "tile_product" "warp_product"
+        "warpgroup" "warpgroup_product" "weights"
+];
+
+/// All kernels.
+pub const KERNELS: [Source; 27] = sources![
+    ".cu": "add_bias" "all_reduce" "argmax" "attention" "attention_merge" "attention_sm90"
+        "delta_net" "delta_net_chunks" "dispatch" "embed" "expert_matmul" "gated" "gather"
+        "grouped_matmul" "grouped_matmul_sm90" "matmul" "random" "rms_norm" "rope_and_cache"
+        "route" "sample" "side_by_side" "sort_pairs" "stream_read" "tile_matmul" "tile_matmul_sm90"
+        "turns"
+];
+
+/// The kernels of a GPU of `generation`: those for all, then those for it alone, whose entries take the
+/// place of the same ones before; where only `portable` ones are wanted, without these.
+pub fn kernels(generation: &str, portable: bool) -> Vec<&'static Source> {
+    static ALL: [Source; KERNELS.len()] = KERNELS;
+    let for_all = ALL.iter().filter(|kernel| kernel.is_for(generation).is_none());
+    let own = ALL.iter().filter(|one| !portable && one.is_for(generation) == Some(true));
+    for_all.chain(own).collect()
+}
+
+impl Source {
+    fn head(&self) -> impl Iterator<Item = &'static str> {
+        self.text.lines().filter_map(|line| line.strip_prefix("//@ "))
+    }
+
+    /// The entries that the head of a kernel's file lists.
+    pub fn entries(&self) -> impl Iterator<Item = &'static str> {
+        self.head().filter_map(|line| Some(line.split_once(": ")?.0))
+    }
+
+    /// Whether its head names `generation` among those that it is for; none where it is for all.
+    fn is_for(&self, generation: &str) -> Option<bool> {
+        let names = self.head().find_map(|line| line.strip_prefix("for "))?;
+        Some(names.split(' ').any(|name| name == generation))
+    }
+
+    /// Machine code for `generation`, such as `sm_90a`, compiled by `compile` where there is none
+    /// yet; what `compile` says of a kernel that it refuses.
+    ///
+    /// # Errors
+    /// As `compile`, or the folder that was named has no such file.
+    pub fn cubin(
+        &self,
+        folders: &Cubins,
+        generation: &str,
+        compiler: &str,
+        compile: impl FnOnce() -> Result<Vec<u8>, String>,
+    ) -> Result<Vec<u8>, String> {
+        if let Some(folder) = &folders.prepared {
+            let path = folder.join(format!("{}.{generation}.cubin", self.name));
+            let why =
+                |err| format!("`{CUBINS}` names a folder without `{}`: {err}", path.display());
+            return fs::read(&path).map_err(why);
+        }
+        let kept = folders.cache.as_ref().map(|dir| dir.join(self.key(generation, compiler)));
+        if let Some(cubin) = kept.as_ref().and_then(|path| fs::read(path).ok()) {
+            return Ok(cubin);
+        }
+        let cubin = compile()?;
+        if let Some(path) = kept {
+            keep(&path, &cubin);
+        }
+        Ok(cubin)
+    }
+
+    /// The file that keeps what became of exactly these sources.
+    fn key(&self, generation: &str, compiler: &str) -> String {
+        let texts = [compiler, self.text].into_iter().chain(HEADERS.map(|header| header.text));
+        format!("{}.{generation}.{}.cubin", self.name, &texts_sha256(texts)[..16])
+    }
+}
+
+fn texts_sha256<'a>(texts: impl Iterator<Item = &'a str>) -> String {
+    let mut hash = Sha256::new();
+    for text in texts {
+        hash.update((text.len() as u64).to_le_bytes());
+        hash.update(text);
+    }
+    hex(&hash.finalize())
+}
+
+/// The hash of all sources: of what was measured with other kernels, nothing holds.
+pub fn kernels_sha256() -> String {
+    texts_sha256(KERNELS.iter().chain(&HEADERS).map(|source| source.text))
+}
+
+/// Keeps a file if it can be kept: whole, whoever else is at it.
+pub fn keep(path: &Path, content: &[u8]) {
+    static PARTS: AtomicUsize = AtomicUsize::new(0);
+    let Some(folder) = path.parent() else { return };
+    // Of this process, and of this one of the threads that may keep the same.
+    let (process, number) = (std::process::id(), PARTS.fetch_add(1, Ordering::Relaxed));
+    let part = path.with_extension(format!("{process}.{number}.part"));
+    let kept = fs::create_dir_all(folder)
+        .and_then(|()| fs::write(&part, content))
+        .and_then(|()| fs::rename(&part, path));
+    if kept.is_err() {
+        let _gone = fs::remove_file(&part);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kernel_and_header_is_listed() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels");
+        let names = |ending: &str| {
+            let files = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+            let files = files.filter(|path| path.extension().unwrap() == ending);
+            let mut names: Vec<String> = files
+                .map(|path| path.file_stem().unwrap().to_string_lossy().into_owned())
+                .collect();
+            names.sort();
+            names
+        };
+        assert_eq!(names("cu"), KERNELS.each_ref().map(|kernel| kernel.name));
+        assert_eq!(names("cuh"), HEADERS.each_ref().map(|header| header.name));
+    }
+
+    #[test]
+    fn entries_for_one_generation_come_behind_those_that_they_replace() {
+        let entries = |generation, portable| {
+            let kernels = kernels(generation, portable);
+            kernels.iter().flat_map(|kernel| kernel.entries()).collect::<Vec<_>>()
+        };
+        let for_all = entries("sm_80", false);
+        let mut distinct = for_all.clone();
+        distinct.sort_unstable();
+        assert!(distinct.windows(2).all(|two| two[0] != two[1]), "{distinct:?}");
+        assert_eq!(entries("sm_90a", true), for_all);
+        let both = entries("sm_90a", false);
+        let (first, own) = both.split_at(for_all.len());
+        assert_eq!(first, for_all);
+        assert!(own.contains(&"tile_matmul_bf16"));
+        assert!(own.iter().all(|entry| for_all.contains(entry)), "{own:?}");
+    }
+
+    #[test]
+    fn machine_code_is_kept_by_source_generation_and_compiler() {
+        let key = |text, generation, compiler| Source { name: "k", text }.key(generation, compiler);
+        let one = key("a", "sm_80", "13.0");
+        assert!(one.starts_with("k.sm_80.") && one.ends_with(".cubin"), "{one}");
+        assert_eq!(one, key("a", "sm_80", "13.0"));
+        for other in
+            [key("b", "sm_80", "13.0"), key("a", "sm_90a", "13.0"), key("a", "sm_80", "12")]
+        {
+            assert_ne!(one, other);
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! cuBLASLt, opened at run time; where it is not installed, or too old for the bindings, there is none.
+
+#![expect(unsafe_code, reason = "calls into the library, after the check that it is there")]
+
+use std::ffi::c_void;
+use std::panic;
+
+use cudarc::cublaslt::{result, sys};
+use cudarc::driver::sys as driver;
+
+use crate::buffer::Number;
+use crate::driver::blas::{
+    Algorithm, Blas, ColumnProduct, Columns, Operands, Side, WORKSPACE_BYTES,
+};
+use engine_core::DeviceError;
+
+/// The library on the stream of one GPU.
+#[derive(Debug)]
+pub struct CublasLt {
+    handle: sys::cublasLtHandle_t,
+    context: driver::CUcontext,
+    stream: driver::CUstream,
+    version: String,
+}
+
+// SAFETY: a handle may be used by any thread that its context is bound to, which every call sees to.
+unsafe impl Send for CublasLt {}
+// SAFETY: as above; the library's calls on one handle may happen at once.
+unsafe impl Sync for CublasLt {}
+
+impl CublasLt {
+    /// The library, if it is installed. The context is bound, and outlives it as the stream does.
+    pub fn open(context: driver::CUcontext, stream: driver::CUstream) -> Option<Self> {
+        // SAFETY: looks for the library without calling into it.
+        if !unsafe { sys::is_culib_present() } {
+            return None;
+        }
+        // A library older than the bindings lacks symbols, which cudarc reports by a panic.
+        let opened = panic::catch_unwind(|| {
+            let handle = result::create_handle().ok()?;
+            let mut driver_version = 0;
+            // SAFETY: the library is there, and so is the number to be written.
+            let library_version = unsafe {
+                driver::cuDriverGetVersion(&raw mut driver_version).result().ok()?;
+                sys::cublasLtGetVersion()
+            };
+            Some((handle, format!("cuBLASLt {library_version}, driver {driver_version}")))
+        });
+        let (handle, version) = opened.ok().flatten()?;
+        Some(Self { handle, context, stream, version })
+    }
+
+    fn bind(&self) -> Result<(), DeviceError> {
+        // SAFETY: the context was retained and not yet released.
+        let bound = unsafe { cudarc::driver::result::ctx::set_current(self.context) };
+        bound.map_err(|error| failed(format!("{error:?}")))
+    }
+}
+
+impl Drop for CublasLt {
+    fn drop(&mut self) {
+        if self.bind().is_ok() {
+            // SAFETY: nobody else has the handle any more.
+            let _failed = unsafe { result::destroy_handle(self.handle) };
+        }
+    }
+}
+
+fn failed(message: String) -> DeviceError {
+    DeviceError { operation: "cublaslt", message }
+}
+
+fn named(error: result::CublasError) -> DeviceError {
+    failed(format!("{:?}", error.0))
+}
+
+/// A product as the library is told of it.
+struct Described {
+    product: sys::cublasLtMatmulDesc_t,
+    a: sys::cublasLtMatrixLayout_t,
+    b: sys::cublasLtMatrixLayout_t,
+    d: sys::cublasLtMatrixLayout_t,
+}
+
+impl Described {
+    fn new(product: &ColumnProduct) -> Result<Self, result::CublasError> {
+        use sys::cublasLtMatmulDescAttributes_t as Of;
+        let in_f32 = sys::cublasComputeType_t::CUBLAS_COMPUTE_32F;
+        // Made one by one, so that what was made goes if another cannot be.
+        let mut described = Self {
+            product: result::create_matmul_desc(in_f32, sys::cudaDataType_t::CUDA_R_32F)?,
+            a: std::ptr::null_mut(),
+            b: std::ptr::null_mut(),
+            d: std::ptr::null_mut(),
+        };
+        described.a = layout(&product.a.matrix)?;
+        described.b = layout(&product.b.matrix)?;
+        described.d = layout(&product.d)?;
+        let sides = [
+            (Of::CUBLASLT_MATMUL_DESC_TRANSA, &product.a),
+            (Of::CUBLASLT_MATMUL_DESC_TRANSB, &product.b),
+        ];
+        for (attribute, Side { is_transposed, .. }) in sides {
+            let transposed = i32::from(*is_transposed);
+            let at = (&raw const transposed).cast::<c_void>();
+            // SAFETY: the attribute is an i32, and the description was just made.
+            unsafe {
+                result::set_matmul_desc_attribute(
+                    described.product,
+                    attribute,
+                    at,
+                    size_of::<i32>(),
+                )?;
+            }
+        }
+        Ok(described)
+    }
+}
+
+impl Drop for Described {
+    fn drop(&mut self) {
+        // SAFETY: each was made and is given back once.
+        unsafe {
+            for layout in [self.a, self.b, self.d].into_iter().filter(|layout| !layout.is_null()) {
+                let _failed = result::destroy_matrix_layout(layout);
+            }
+            let _failed = result::destroy_matmul_desc(self.product);
+        }
+    }
+}
+
+fn layout(matrix: &Columns) -> Result<sys::cublasLtMatrixLayout_t, result::CublasError> {
+    let number = match matrix.number {
+        Number::Bf16 => sys::cudaDataType_t::CUDA_R_16BF,
+        Number::F32 => sys::cudaDataType_t::CUDA_R_32F,
+    };
+    let Columns { rows, cols, stride, .. } = *matrix;
+    result::create_matrix_layout(number, rows as u64, cols as u64, stride as i64)
+}
+
+/// What algorithms are chosen by: the workspace that there is.
+struct Preference(sys::cublasLtMatmulPreference_t);
+
+impl Preference {
+    fn new() -> Result<Self, result::CublasError> {
+        let preference = Self(result::create_matmul_pref()?);
+        let bytes = WORKSPACE_BYTES;
+        // SAFETY: the attribute is a number of that size, and the preference was just made.
+        unsafe {
+            result::set_matmul_pref_attribute(
+                preference.0,
+                sys::cublasLtMatmulPreferenceAttributes_t::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                (&raw const bytes).cast(),
+                size_of::<usize>(),
+            )?;
+        }
+        Ok(preference)
+    }
+}
+
+impl Drop for Preference {
+    fn drop(&mut self) {
+        // SAFETY: it was made and is given back once.
+        let _failed = unsafe { result::destroy_matmul_pref(self.0) };
+    }
+}
+
+fn no_result() -> sys::cublasLtMatmulHeuristicResult_t {
+    sys::cublasLtMatmulHeuristicResult_t {
+        algo: sys::cublasLtMatmulAlgo_t { data: [0; 8] },
+        workspaceSize: 0,
+        state: sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED,
+        wavesCount: 0.0,
+        reserved: [0; 4],
+    }
+}
+
+impl Blas for CublasLt {
+    fn version(&self) -> &str {
+        &self.version
+    }
+
+    fn algorithms(
+        &self,
+        product: &ColumnProduct,
+        most: usize,
+    ) -> Result<Vec<Algorithm>, DeviceError> {
+        self.bind()?;
+        let described = Described::new(product).map_err(named)?;
+        let preference = Preference::new().map_err(named)?;
+        let mut found = vec![no_result(); most];
+        let mut count = 0;
+        // SAFETY: the descriptions live until the end of this call, and there is room for as many.
+        let asked = unsafe {
+            sys::cublasLtMatmulAlgoGetHeuristic(
+                self.handle,
+                described.product,
+                described.a,
+                described.b,
+                described.d,
+                described.d,
+                preference.0,
+                most as i32,
+                found.as_mut_ptr(),
+                &raw mut count,
+            )
+        };
+        match asked {
+            // It has none for such a product.
+            sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED => return Ok(Vec::new()),
+            status => status.result().map_err(named)?,
+        }
+        found.truncate(count as usize);
+        let usable = found
+            .into_iter()
+            .filter(|one| one.state == sys::cublasStatus_t::CUBLAS_STATUS_SUCCESS)
+            .filter(|one| one.workspaceSize <= WORKSPACE_BYTES);
+        Ok(usable.map(|one| Algorithm(one.algo.data)).collect())
+    }
+
+    fn takes(&self, product: &ColumnProduct, algorithm: Algorithm) -> bool {
+        let (Ok(()), Ok(described)) = (self.bind(), Described::new(product)) else { return false };
+        let algorithm = sys::cublasLtMatmulAlgo_t { data: algorithm.0 };
+        let mut checked = no_result();
+        // SAFETY: the descriptions live until the end of this call.
+        let status = unsafe {
+            sys::cublasLtMatmulAlgoCheck(
+                self.handle,
+                described.product,
+                described.a,
+                described.b,
+                described.d,
+                described.d,
+                &raw const algorithm,
+                &raw mut checked,
+            )
+        };
+        status == sys::cublasStatus_t::CUBLAS_STATUS_SUCCESS
+            && checked.workspaceSize <= WORKSPACE_BYTES
+    }
+
+    fn multiply(
+        &self,
+        product: &ColumnProduct,
+        algorithm: Algorithm,
+        operands: &Operands,
+    ) -> Result<(), DeviceError> {
+        self.bind()?;
+        let described = Described::new(product).map_err(named)?;
+        let algorithm = sys::cublasLtMatmulAlgo_t { data: algorithm.0 };
+        let at = |address: super::Address| address.0 as *mut c_void;
+        // SAFETY: the descriptions live until the end of this call, which copies factors and
+        // algorithm. What the product does to the memory of the device is not checked here.
+        unsafe {
+            result::matmul(
+                self.handle,
+                described.product,
+                (&raw const product.alpha).cast(),
+                (&raw const product.beta).cast(),
+                at(operands.a),
+                described.a,
+                at(operands.b),
+                described.b,
+                at(operands.d),
+                described.d,
+                at(operands.d),
+                described.d,
+                &raw const algorithm,
+                at(operands.workspace),
+                WORKSPACE_BYTES,
+                self.stream.cast(),
+            )
+        }
+        .map_err(named)
+    }
+}

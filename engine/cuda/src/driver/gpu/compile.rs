@@ -1,0 +1,113 @@
+//! Machine code of all kernels for one GPU, by NVRTC where it is not there already.
+
+use std::ffi::{CString, c_char, c_int};
+use std::panic;
+use std::ptr;
+use std::thread;
+
+use cudarc::nvrtc::{result, sys};
+
+use crate::driver::cubins::{CUBINS, Cubins, HEADERS, Source, kernels};
+use crate::generation;
+use engine_core::DeviceError;
+
+/// A kernel and its machine code.
+pub type Image = (&'static Source, Vec<u8>);
+
+/// The kernels for a GPU of this capability, each with its machine code.
+///
+/// # Errors
+/// It is not where it was said to be, or the compiler is missing or refuses a kernel.
+pub fn images(capability: (u32, u32), cubins: &Cubins) -> Result<Vec<Image>, DeviceError> {
+    let generation = generation(capability);
+    let compiler = if cubins.prepared.is_some() { String::new() } else { version() };
+    let compiler = &compiler;
+    let image = |kernel: &'static Source| {
+        let code = kernel.cubin(cubins, generation, compiler, || compile(kernel, generation))?;
+        Ok((kernel, code))
+    };
+    let image = &image;
+    let kernels = kernels(generation, cubins.portable);
+    let all: Result<Vec<_>, String> = thread::scope(|scope| {
+        let threads: Vec<_> =
+            kernels.into_iter().map(|kernel| scope.spawn(move || image(kernel))).collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|panic| panic::resume_unwind(panic)))
+            .collect()
+    });
+    all.map_err(|message| DeviceError { operation: "load_kernels", message })
+}
+
+/// The compiler's version, part of what its code is kept by; empty where there is no compiler.
+fn version() -> String {
+    // SAFETY: looks for the library without calling into it.
+    if !unsafe { sys::is_culib_present() } {
+        return String::new();
+    }
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: both are there to be written.
+    let asked = unsafe { sys::nvrtcVersion(&raw mut major, &raw mut minor) }.result();
+    asked.map_or_else(|_| String::new(), |()| format!("{major}.{minor}"))
+}
+
+fn compile(kernel: &Source, generation: &str) -> Result<Vec<u8>, String> {
+    // SAFETY: looks for the library without calling into it.
+    if !unsafe { sys::is_culib_present() } {
+        return Err(format!(
+            "`libnvrtc`, the compiler for kernels, is not installed; hint: have its folder in \
+             `LD_LIBRARY_PATH`, or a folder of compiled kernels in `{CUBINS}`; or `--device cpu`"
+        ));
+    }
+    let text = |text: &str| CString::new(text).map_err(|_| "a source has an end inside".to_owned());
+    let (source, name) = (text(kernel.text)?, text(kernel.name)?);
+    let headers: Vec<CString> =
+        HEADERS.iter().map(|header| text(header.text)).collect::<Result<_, _>>()?;
+    let names: Vec<CString> = HEADERS
+        .iter()
+        .map(|header| text(&format!("{}.cuh", header.name)))
+        .collect::<Result<_, _>>()?;
+    let pointers = |all: &[CString]| all.iter().map(|one| one.as_ptr()).collect::<Vec<_>>();
+    let mut program = ptr::null_mut();
+    // SAFETY: the texts live as long as the program, which is destroyed below.
+    let made = unsafe {
+        sys::nvrtcCreateProgram(
+            &raw mut program,
+            source.as_ptr(),
+            name.as_ptr(),
+            HEADERS.len() as c_int,
+            pointers(&headers).as_ptr(),
+            pointers(&names).as_ptr(),
+        )
+    };
+    made.result().map_err(|error| format!("NVRTC does not start: {error:?}"))?;
+    let options = ["--std=c++17".to_owned(), format!("--gpu-architecture={generation}")];
+    // SAFETY: the program was just made.
+    let image = unsafe { result::compile_program(program, &options) }
+        .map_err(|error| {
+            format!("`{}.cu` does not compile: {error:?}\n{}", kernel.name, log(program))
+        })
+        .and_then(|()| cubin(program).map_err(|error| format!("no machine code: {error:?}")));
+    // SAFETY: it is destroyed once.
+    let _failed = unsafe { result::destroy_program(program) };
+    image
+}
+
+/// What the compiler said.
+fn log(program: sys::nvrtcProgram) -> String {
+    // SAFETY: the program was not yet destroyed.
+    let log = unsafe { result::get_program_log(program) }.unwrap_or_default();
+    let bytes: Vec<u8> = log.into_iter().map(c_char::cast_unsigned).collect();
+    String::from_utf8_lossy(&bytes).trim_end_matches('\0').to_owned()
+}
+
+fn cubin(program: sys::nvrtcProgram) -> Result<Vec<u8>, result::NvrtcError> {
+    let mut size = 0;
+    // SAFETY: the program was compiled; the buffer is as long as it says.
+    unsafe {
+        sys::nvrtcGetCUBINSize(program, &raw mut size).result()?;
+        let mut image = vec![0u8; size];
+        sys::nvrtcGetCUBIN(program, image.as_mut_ptr().cast()).result()?;
+        Ok(image)
+    }
+}

@@ -1,0 +1,224 @@
+//! The GPUs of a group: each its own context and stream, all of them connected by NCCL.
+
+use std::ffi::c_int;
+use std::panic;
+use std::ptr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cudarc::driver::sys::{self as driver, CUresult};
+use cudarc::nccl::result::{self, NcclError, NcclStatus};
+use cudarc::nccl::sys::{self, ncclDataType_t, ncclRedOp_t};
+
+use super::{Gpu, failed, named};
+use crate::buffer::Number;
+use crate::driver::cubins::Cubins;
+use crate::driver::{Address, Communicator, Member};
+use engine_core::collective::ANOTHER_ENDED;
+use engine_core::{DeviceError, Rank};
+
+/// One rank's handle.
+#[derive(Debug)]
+struct Nccl {
+    gpu: Arc<Gpu>,
+    rank: Rank,
+    handles: Arc<Handles>,
+}
+
+/// The communicators of all ranks, nulls once they were given back.
+#[derive(Debug)]
+struct Handles(Vec<Mutex<sys::ncclComm_t>>);
+
+// SAFETY: a communicator may be used from any thread, by one at a time, which its lock sees to.
+unsafe impl Send for Handles {}
+// SAFETY: as above.
+unsafe impl Sync for Handles {}
+
+/// Whether NCCL is installed.
+pub fn has_nccl() -> bool {
+    // SAFETY: looks for the library without calling into it.
+    unsafe { sys::is_culib_present() }
+}
+
+impl Gpu {
+    /// The first `count` GPUs, connected, with all kernels loaded.
+    ///
+    /// # Errors
+    /// As [`Gpu::open`], or NCCL is not installed or cannot connect them.
+    pub fn open_group(count: usize, cubins: &Cubins) -> Result<Vec<Member>, DeviceError> {
+        if !has_nccl() {
+            let message = "`libnccl.so` is not found, by which GPUs that share a model sum their parts; \
+                           hint: install NCCL 2 (`libnccl-dev`, or `nvidia-nccl-cu13` of the Python \
+                           packages) and have a folder with `libnccl.so`, if need be a link to \
+                           `libnccl.so.2`, in `LD_LIBRARY_PATH`; or `--tp 1`";
+            return Err(failed("open_group", message.to_owned()));
+        }
+        let gpus: Vec<Arc<Self>> =
+            (0..count).map(|ordinal| Self::open(ordinal, cubins)).collect::<Result<_, _>>()?;
+        // A library older than the bindings lacks symbols, which cudarc reports by a panic.
+        let connected = panic::catch_unwind(|| connect(count)).unwrap_or_else(|_| {
+            Err(failed("open_group", "this NCCL is too old for this release".to_owned()))
+        });
+        let handles = Arc::new(connected?);
+        let reaches: Vec<bool> =
+            gpus.iter().map(|gpu| gpu.reach_all(&gpus)).collect::<Result<_, _>>()?;
+        let member = |(index, (gpu, reaches_others)): (usize, (Arc<Self>, bool))| {
+            let (rank, handles) = (Rank { index, count }, Arc::clone(&handles));
+            let communicator = Box::new(Nccl { gpu: Arc::clone(&gpu), rank, handles });
+            Member { driver: gpu, communicator, reaches_others }
+        };
+        Ok(gpus.into_iter().zip(reaches).enumerate().map(member).collect())
+    }
+
+    /// Lets kernels read and write the memory of `others`; false where the machine cannot.
+    fn reach_all(&self, others: &[Arc<Self>]) -> Result<bool, DeviceError> {
+        self.bind("reach_all")?;
+        for other in others.iter().filter(|other| other.device != self.device) {
+            let mut can = 0;
+            // SAFETY: both devices are ones that the driver gave, and their contexts are retained.
+            let reached = unsafe {
+                driver::cuDeviceCanAccessPeer(&raw mut can, self.device, other.device)
+                    .result()
+                    .map_err(|error| named("reach_all", error))?;
+                if can == 0 {
+                    return Ok(false);
+                }
+                driver::cuCtxEnablePeerAccess(other.context, 0)
+            };
+            if reached != CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED {
+                reached.result().map_err(|error| named("reach_all", error))?;
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Communicators of the first `count` GPUs, made at once: no rank waits for one that never comes.
+fn connect(count: usize) -> Result<Handles, DeviceError> {
+    let ordinals: Vec<c_int> = (0..count as c_int).collect();
+    let mut handles = vec![ptr::null_mut(); count];
+    // SAFETY: both have `count` elements.
+    let made =
+        unsafe { result::comm_init_all(handles.as_mut_ptr(), count as c_int, ordinals.as_ptr()) };
+    made.map_err(|error| nccl_failed("ncclCommInitAll", &error))?;
+    Ok(Handles(handles.into_iter().map(Mutex::new).collect()))
+}
+
+fn nccl_failed(operation: &'static str, error: &NcclError) -> DeviceError {
+    failed(operation, format!("{:?}; hint: `NCCL_DEBUG=INFO` has NCCL say more", error.0))
+}
+
+impl Handles {
+    fn lock(&self, rank: usize) -> MutexGuard<'_, sys::ncclComm_t> {
+        self.0[rank].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends what waits, and gives all communicators back.
+    fn abort(&self) {
+        for rank in 0..self.0.len() {
+            let mut handle = self.lock(rank);
+            if !handle.is_null() {
+                // SAFETY: it was made, and is given back once; nobody else is in a call with it.
+                let _failed = unsafe { result::comm_abort(*handle) };
+                *handle = ptr::null_mut();
+            }
+        }
+    }
+}
+
+impl Drop for Handles {
+    fn drop(&mut self) {
+        self.abort();
+    }
+}
+
+impl Nccl {
+    /// Does `call` with the communicator and the context bound.
+    fn with(
+        &self,
+        operation: &'static str,
+        call: impl FnOnce(sys::ncclComm_t, sys::cudaStream_t) -> Result<NcclStatus, NcclError>,
+    ) -> Result<(), DeviceError> {
+        self.gpu.bind(operation)?;
+        let handle = self.handles.lock(self.rank.index);
+        if handle.is_null() {
+            return Err(failed(operation, ANOTHER_ENDED.to_owned()));
+        }
+        let begun = call(*handle, self.gpu.stream.cast());
+        begun.map(|_| ()).map_err(|error| nccl_failed(operation, &error))
+    }
+}
+
+fn data_type(number: Number) -> ncclDataType_t {
+    match number {
+        Number::Bf16 => ncclDataType_t::ncclBfloat16,
+        Number::F32 => ncclDataType_t::ncclFloat32,
+    }
+}
+
+impl Communicator for Nccl {
+    fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    fn all_reduce(&self, x: Address, count: usize, number: Number) -> Result<(), DeviceError> {
+        let (numbers, sum) = (data_type(number), ncclRedOp_t::ncclSum);
+        self.with("ncclAllReduce", |handle, stream| {
+            // SAFETY: it is memory of the device; how long it has to be is the caller's business, as
+            // for a launch.
+            unsafe { result::all_reduce(x.0 as _, x.0 as _, count, numbers, sum, handle, stream) }
+        })
+    }
+
+    fn all_gather(
+        &self,
+        x: Address,
+        out: Address,
+        count: usize,
+        number: Number,
+    ) -> Result<(), DeviceError> {
+        self.with("ncclAllGather", |handle, stream| {
+            // SAFETY: as above.
+            unsafe {
+                result::all_gather(x.0 as _, out.0 as _, count, data_type(number), handle, stream)
+            }
+        })
+    }
+
+    fn broadcast(
+        &self,
+        x: Address,
+        out: Address,
+        count: usize,
+        number: Number,
+        root: usize,
+    ) -> Result<(), DeviceError> {
+        let (numbers, root) = (data_type(number), root as c_int);
+        self.with("ncclBroadcast", |handle, stream| {
+            // SAFETY: as above.
+            unsafe { result::broadcast(x.0 as _, out.0 as _, count, numbers, root, handle, stream) }
+        })
+    }
+
+    fn abandon(&self) {
+        self.handles.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_library_is_named_with_where_to_get_it() {
+        if has_nccl() {
+            eprintln!("skipped: NCCL is installed");
+            return;
+        }
+        let error = Gpu::open_group(2, &Cubins::default()).unwrap_err().to_string();
+        for part in
+            ["`libnccl.so` is not found", "`LD_LIBRARY_PATH`", "nvidia-nccl-cu13", "`--tp 1`"]
+        {
+            assert!(error.contains(part), "`{part}` is not in {error}");
+        }
+    }
+}

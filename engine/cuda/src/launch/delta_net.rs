@@ -1,0 +1,170 @@
+//! How gated DeltaNet is launched: blocks and shared memory from the shapes of its heads.
+
+use bytemuck::NoUninit;
+
+use super::{BLOCK, LANES, Launch};
+use engine_core::DeltaNetShape;
+
+/// Keys that a thread has of one value, and of heads that are not whole warps of them.
+const KEYS: usize = 32;
+const KEYS_OF_SMALL: usize = 8;
+/// Threads of the largest block.
+const THREADS_MAX: usize = 512;
+/// Rows of a chunk, and the threads that compute one.
+const CHUNK: usize = 32;
+const CHUNK_THREADS: usize = 256;
+/// Keys, and values, of the largest head that chunks have.
+const CHUNK_DIM_MAX: usize = 128;
+/// Tokens that a convolution sees at most, its own included.
+const TAPS_MAX: usize = 8;
+
+/// How the kernels' last argument lies in memory: a [`DeltaNetShape`], and how places lie.
+#[derive(Debug, Clone, Copy, PartialEq, NoUninit)]
+#[repr(C)]
+pub struct DeltaNetArguments {
+    /// Heads of queries, and as many of keys.
+    pub key_heads: u32,
+    /// A multiple of `key_heads`.
+    pub value_heads: u32,
+    /// Elements of a key.
+    pub key_dim: u32,
+    /// Elements of a value.
+    pub value_dim: u32,
+    /// Tokens that the convolution sees.
+    pub taps: u32,
+    /// From one place to the next, in f32.
+    pub place_stride: u32,
+    /// Added to the mean square.
+    pub epsilon: f32,
+}
+
+/// One sequence's rows in a step, as the kernels read them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, NoUninit)]
+#[repr(C)]
+pub struct StateSpan {
+    /// First row in the step.
+    pub row: u32,
+    /// At least one.
+    pub rows: u32,
+    /// Absolute position of the first row.
+    pub position: u32,
+    /// Read before the first row and written after the last.
+    pub place: u32,
+    /// Another place to read from, or [`StateSpan::NOWHERE`].
+    pub load: u32,
+    /// Another place to write to as well, or [`StateSpan::NOWHERE`].
+    pub save: u32,
+}
+
+impl StateSpan {
+    /// No place.
+    pub const NOWHERE: u32 = u32::MAX;
+}
+
+/// Whether heads are whole warps of keys and values.
+fn is_whole(shape: &DeltaNetShape) -> bool {
+    shape.key_dim.is_multiple_of(KEYS) && shape.value_dim.is_multiple_of(LANES)
+}
+
+/// The kernel for heads of these sizes.
+pub fn entry(shape: &DeltaNetShape) -> &'static str {
+    if is_whole(shape) { "delta_net" } else { "delta_net_8" }
+}
+
+/// Whether `delta_net_chunks` has heads of that size: whole warps of keys and values.
+pub fn has_chunks(shape: &DeltaNetShape) -> bool {
+    let is_whole = |size: usize| size.is_multiple_of(LANES) && size <= CHUNK_DIM_MAX;
+    is_whole(shape.key_dim) && is_whole(shape.value_dim)
+}
+
+impl Launch {
+    /// `delta_net`: a block for each value head of each sequence, a thread for 32 or 8 keys of one
+    /// value.
+    ///
+    /// # Panics
+    /// A block's threads do not have whole heads between them, or too few of them.
+    pub fn delta_net(shape: &DeltaNetShape, spans: usize) -> Self {
+        let DeltaNetShape { value_heads, key_dim, value_dim, taps, .. } = *shape;
+        let keys = if is_whole(shape) { KEYS } else { KEYS_OF_SMALL };
+        let threads = key_dim / keys * value_dim;
+        assert!(
+            key_dim.is_multiple_of(keys) && threads.is_multiple_of(LANES) && threads <= THREADS_MAX,
+            "heads of {key_dim} keys and {value_dim} values are not those of a block"
+        );
+        assert!(taps <= TAPS_MAX, "a convolution of {taps} tokens sees more than {TAPS_MAX}");
+        // What is convolved, then two sums of every thread.
+        let shared_bytes = (2 * key_dim + value_dim + 2 * threads) * size_of::<f32>();
+        let launch = Self::new([value_heads, spans, 1], threads);
+        Self { shared_bytes: shared_bytes as u32, ..launch }
+    }
+
+    /// `delta_net_chunks`: a block for each value head of each sequence.
+    ///
+    /// # Panics
+    /// Heads are not whole warps of keys and values, or larger than a chunk's.
+    pub fn delta_net_chunks(shape: &DeltaNetShape, spans: usize) -> Self {
+        let DeltaNetShape { value_heads, key_dim, value_dim, taps, .. } = *shape;
+        assert!(
+            has_chunks(shape),
+            "heads of {key_dim} keys and {value_dim} values are not those of a chunk"
+        );
+        assert!(taps <= TAPS_MAX, "a convolution of {taps} tokens sees more than {TAPS_MAX}");
+        // Queries and keys, values and the state, two products of the chunk with itself.
+        let floats = 2 * CHUNK * (key_dim + 4)
+            + (CHUNK + key_dim) * (value_dim + 8)
+            + 2 * CHUNK * (CHUNK + 4);
+        let launch = Self::new([value_heads, spans, 1], CHUNK_THREADS);
+        Self { shared_bytes: (floats * size_of::<f32>()) as u32, ..launch }
+    }
+
+    /// `delta_net_history`: a thread for each channel that is convolved.
+    pub fn delta_net_history(shape: &DeltaNetShape, spans: usize) -> Self {
+        Self::new([shape.conv_cols().div_ceil(BLOCK), spans, 1], BLOCK)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(key_dim: usize, value_dim: usize) -> DeltaNetShape {
+        DeltaNetShape { key_heads: 16, value_heads: 32, key_dim, value_dim, taps: 4 }
+    }
+
+    #[test]
+    fn a_block_has_a_value_head_and_a_thread_32_keys() {
+        let launch = Launch::delta_net(&shape(128, 128), 3);
+        assert_eq!(launch, Launch { grid: [32, 3, 1], block: 512, shared_bytes: 5632 });
+        assert_eq!(Launch::delta_net(&shape(32, 64), 1).block, 64);
+        assert_eq!(Launch::delta_net(&shape(16, 16), 1).block, 32);
+        assert_eq!([entry(&shape(32, 64)), entry(&shape(16, 16))], ["delta_net", "delta_net_8"]);
+        assert_eq!(Launch::delta_net_history(&shape(128, 128), 3).grid, [32, 3, 1]);
+    }
+
+    #[test]
+    fn a_chunk_fits_the_shared_memory_of_every_gpu() {
+        let launch = Launch::delta_net_chunks(&shape(128, 128), 3);
+        assert_eq!((launch.grid, launch.block), ([32, 3, 1], 256));
+        assert_eq!(launch.shared_bytes, 130_048);
+        assert!(Launch::delta_net_chunks(&shape(32, 64), 1).shared_bytes < 64 << 10);
+        assert!(has_chunks(&shape(128, 32)) && !has_chunks(&shape(16, 16)));
+    }
+
+    #[test]
+    #[should_panic(expected = "heads of 160 keys")]
+    fn a_head_larger_than_a_chunk_has_is_refused() {
+        Launch::delta_net_chunks(&shape(160, 64), 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "heads of 256 keys and 128 values")]
+    fn a_head_larger_than_a_block_is_refused() {
+        Launch::delta_net(&shape(256, 128), 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "heads of 12 keys")]
+    fn a_head_of_parts_of_threads_is_refused() {
+        Launch::delta_net(&shape(12, 64), 1);
+    }
+}

@@ -1,0 +1,112 @@
+//! The CUDA device: the operations of [`Device`](super::Device) as launches of kernels, over a driver
+//! that may be emulated.
+//!
+//! cudarc opens the driver's library at run time and panics where there is none, so nothing of it
+//! is called before the library was found.
+
+#![warn(missing_docs)]
+
+mod buffer;
+mod cache;
+mod choice;
+mod device;
+pub mod driver;
+#[cfg(test)]
+#[expect(dead_code, reason = "groups of GPUs are for the tests of models")]
+#[path = "../emulated/mod.rs"]
+mod emulated;
+mod group;
+mod landing;
+pub mod launch;
+mod layers;
+pub mod limits;
+mod products;
+#[cfg(test)]
+#[path = "../../core/tests/reference/mod.rs"]
+mod reference;
+mod routes;
+mod staging;
+mod step;
+mod steps;
+mod stopwatch;
+mod stream;
+pub mod table;
+#[cfg(test)]
+mod tests;
+mod weights;
+
+use std::panic;
+
+pub use buffer::Number;
+pub use device::Cuda;
+#[cfg(test)]
+extern crate self as engine_cuda;
+
+use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
+use cudarc::driver::{DriverError, result};
+
+/// The oldest GPUs that the kernels are made for: their copies to shared memory begin there.
+pub const CAPABILITY_MIN: (u32, u32) = (8, 0);
+
+/// A GPU that the driver lists.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gpu {
+    /// As the driver has it.
+    pub name: String,
+    /// All of its memory, whether free or not.
+    pub memory_bytes: u64,
+    /// 9.0 of Hopper.
+    pub capability: (u32, u32),
+}
+
+/// The GPUs of this machine; empty where there is no driver, or the driver does not start.
+#[expect(unsafe_code, reason = "calls into the driver, each after the check that it is there")]
+pub fn gpus() -> Vec<Gpu> {
+    // SAFETY: looks for the library without calling into it.
+    if !unsafe { sys::is_culib_present() } {
+        return Vec::new();
+    }
+    // A driver older than the bindings lacks symbols, which cudarc reports by a panic.
+    panic::catch_unwind(list).unwrap_or_default()
+}
+
+/// The GPUs that would be used, one a rank: the first, as far as the kernels are made for them.
+pub fn usable() -> Vec<Gpu> {
+    gpus().into_iter().take_while(|gpu| gpu.capability >= CAPABILITY_MIN).collect()
+}
+
+/// What machine code is made for. GPUs of one major number run what is made for its first; the
+/// letter adds instructions that only Hopper has.
+pub fn generation(capability: (u32, u32)) -> &'static str {
+    match capability {
+        (..=8, _) => "sm_80",
+        (9, _) => "sm_90a",
+        (10, _) => "sm_100",
+        (11, _) => "sm_110",
+        _ => "sm_120",
+    }
+}
+
+#[expect(unsafe_code, reason = "calls into the driver, each after the check that it is there")]
+fn list() -> Vec<Gpu> {
+    if result::init().is_err() {
+        return Vec::new();
+    }
+    let count = result::device::get_count().unwrap_or(0);
+    let one = |ordinal| -> Result<Gpu, DriverError> {
+        let device = result::device::get(ordinal)?;
+        let name = result::device::get_name(device)?;
+        // SAFETY: the driver is initialized and the device is one that it just gave.
+        let [memory, major, minor] = unsafe {
+            let attribute = |which| result::device::get_attribute(device, which);
+            [
+                result::device::total_mem(device)?,
+                attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)? as usize,
+                attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)? as usize,
+            ]
+        };
+        let capability = (major as u32, minor as u32);
+        Ok(Gpu { name, memory_bytes: memory as u64, capability })
+    };
+    (0..count).filter_map(|ordinal| one(ordinal).ok()).collect()
+}

@@ -1,0 +1,236 @@
+//! Products with weights, of any number of rows: by our own kernels, or of bf16 by the library where
+//! that was measured to be faster.
+
+mod tune;
+
+use std::path::PathBuf;
+
+pub use tune::fill;
+
+use super::buffer::{Buffer, Number};
+use super::choice::{Choices, Shape, Way};
+use super::driver::{Address, Algorithm, Arguments, ColumnProduct, Driver, Memory, Operands};
+use super::launch::Launch;
+use super::launch::product::{MatmulArguments, MatrixType, ROWS_MAX};
+use super::stream::{Room, Stream};
+use super::weights::{Matrix, Vector};
+use engine_core::DeviceError;
+
+/// Computes products.
+#[derive(Debug, Default)]
+pub struct Products {
+    /// Sums in f32 where blocks divide K.
+    parts: Room,
+    choices: Choices,
+    /// What the library's algorithms work in, where any was chosen.
+    workspace: Option<Memory>,
+    /// Products so far that are to be measured, until they are.
+    seen: tune::Seen,
+    /// Folder of choices.
+    kept: Option<PathBuf>,
+    /// Whether our own kernels compute all scores: ranks compute those of routers each for itself, and
+    /// must come to the same.
+    own_scores: bool,
+}
+
+/// Where rows come from, and where their results go.
+#[derive(Debug, Clone, Copy)]
+struct Rows {
+    x: Address,
+    out: Address,
+    count: usize,
+}
+
+impl Products {
+    /// Products whose choices are kept in a folder, if one is given.
+    pub fn keeping(kept: Option<PathBuf>) -> Self {
+        Self { kept, ..Self::default() }
+    }
+
+    /// `out = x * w^T` in `number`.
+    ///
+    /// # Errors
+    /// The weights are of a type that only experts have, or the device failed.
+    pub fn matmul(
+        &mut self,
+        stream: &mut Stream,
+        x: &Buffer,
+        w: &Matrix,
+        out: &mut Buffer,
+        number: Number,
+    ) -> Result<(), DeviceError> {
+        assert_eq!((x.cols(), out.cols(), out.rows()), (w.k, w.n, x.rows()), "shapes fit");
+        let to = out.output(stream, number)?;
+        let rows = Rows { x: x.bf16(), out: to, count: x.rows() };
+        self.seen.add(stream, rows.count, w, number);
+        let way = match self.algorithm(stream.driver().as_ref(), rows.count, w, number) {
+            Some(algorithm) => Way::Library(algorithm),
+            None => Way::Own,
+        };
+        self.multiply(stream, rows, w, number, way)
+    }
+
+    /// The library's algorithm, where it was measured to be the fastest for as many rows and takes them.
+    fn algorithm(
+        &self,
+        driver: &dyn Driver,
+        rows: usize,
+        w: &Matrix,
+        result: Number,
+    ) -> Option<Algorithm> {
+        let is_fixed = w.matrix_type != MatrixType::Bf16 || self.is_own(result);
+        if self.choices.is_empty() || rows == 0 || is_fixed {
+            return None;
+        }
+        let Way::Library(algorithm) = self.choices.way(Shape { n: w.n, k: w.k, result }, rows)?
+        else {
+            return None;
+        };
+        let product = ColumnProduct::of_weights(rows, w.n, w.k, result);
+        // It was proposed for the bucket's largest number of rows.
+        let takes = rows.is_power_of_two() || driver.blas()?.takes(&product, algorithm);
+        takes.then_some(algorithm)
+    }
+
+    /// Whether our own kernels compute such results whatever is faster.
+    fn is_own(&self, result: Number) -> bool {
+        self.own_scores && result == Number::F32
+    }
+
+    fn multiply(
+        &mut self,
+        stream: &mut Stream,
+        rows: Rows,
+        w: &Matrix,
+        number: Number,
+        way: Way,
+    ) -> Result<(), DeviceError> {
+        match (way, rows.count) {
+            (_, 0) => Ok(()),
+            (Way::Library(algorithm), _) => self.by_library(stream, rows, w, number, algorithm),
+            (Way::Own, 1..=ROWS_MAX) => self.few_rows(stream, rows, w, number),
+            (Way::Own, _) => many_rows(stream, rows, w, number),
+        }
+    }
+
+    fn by_library(
+        &self,
+        stream: &Stream,
+        rows: Rows,
+        w: &Matrix,
+        number: Number,
+        algorithm: Algorithm,
+    ) -> Result<(), DeviceError> {
+        let blas = stream.driver().blas().expect("it proposed the algorithm");
+        let workspace = self.workspace.as_ref().expect("it was allocated with the choice");
+        let product = ColumnProduct::of_weights(rows.count, w.n, w.k, number);
+        let operands = Operands {
+            a: w.weights.address(),
+            b: rows.x,
+            d: rows.out,
+            workspace: workspace.address(),
+        };
+        blas.multiply(&product, algorithm, &operands)
+    }
+
+    /// At most [`ROWS_MAX`] rows.
+    fn few_rows(
+        &mut self,
+        stream: &mut Stream,
+        rows: Rows,
+        w: &Matrix,
+        number: Number,
+    ) -> Result<(), DeviceError> {
+        let entry = w.matrix_type.matmul().ok_or_else(|| by_expert_only(w))?;
+        let plan = &w.plan;
+        let [tokens, n, k, steps] = [rows.count, w.n, w.k, plan.steps].map(|size| size as u32);
+        // One part in f32 is the result.
+        let is_whole = plan.splits == 1;
+        let (to, parts) = match number {
+            Number::Bf16 if is_whole => (rows.out, Address::NULL),
+            Number::F32 if is_whole => (Address::NULL, rows.out),
+            _ => {
+                let bytes = plan.splits * ROWS_MAX * w.n * Number::F32.bytes();
+                (Address::NULL, stream.room(&mut self.parts, bytes)?)
+            }
+        };
+        let arguments = Arguments::new().address(to).address(parts).address(rows.x);
+        let arguments = with_weights(arguments, w);
+        let shape = MatmulArguments { tokens, n, k, steps };
+        stream.launch(entry, plan.launch, &arguments.value(shape))?;
+        if is_whole {
+            return Ok(());
+        }
+        let (narrow, wide) = match number {
+            Number::Bf16 => (rows.out, Address::NULL),
+            Number::F32 => (Address::NULL, rows.out),
+        };
+        let arguments = Arguments::new().address(narrow).address(wide).address(parts);
+        let arguments = arguments.value(plan.splits as u32).value(tokens).value(n);
+        stream.launch("matmul_merge", Launch::matmul_merge(rows.count, w.n), &arguments)
+    }
+
+    /// Rows that are sorted by expert, each times its expert's weights. `offsets` is where the rows
+    /// of each begin.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn expert_matmul(
+        &mut self,
+        stream: &mut Stream,
+        x: &Buffer,
+        (experts, biases): (&[Matrix], &[Vector]),
+        offsets: Address,
+        out: &mut Buffer,
+    ) -> Result<(), DeviceError> {
+        let Some(w) = experts.first() else { return Ok(()) };
+        assert_eq!((x.cols(), out.cols(), out.rows()), (w.k, w.n, x.rows()), "shapes fit");
+        let last = &experts[experts.len() - 1].weights;
+        let apart = (experts.len() - 1) * w.bytes().0;
+        assert_eq!(last.address(), w.weights.address().plus(apart), "experts are stacked");
+        let to = out.output(stream, Number::Bf16)?;
+        let biases = biases.first().map_or(Address::NULL, |bias| bias.part.address());
+        let arguments = with_weights(Arguments::new().address(to).address(x.bf16()), w);
+        let arguments = arguments.address(biases).address(offsets);
+        let [n, k, count] = [w.n, w.k, experts.len()].map(|size| size as u32);
+        // Which experts the rows go to is known on the device only.
+        if x.rows() <= ROWS_MAX * experts.len() {
+            let launch = Launch::expert_matmul(experts.len(), w.n);
+            stream.launch(w.matrix_type.expert_matmul(), launch, &arguments.value(n).value(k))
+        } else {
+            let processors = stream.driver().facts().processors;
+            let launch = Launch::grouped_matmul(processors, w.matrix_type);
+            let arguments = arguments.value(count).value(n).value(k);
+            stream.launch(w.matrix_type.grouped_matmul(), launch, &arguments)
+        }
+    }
+}
+
+/// More than [`ROWS_MAX`] rows, by tiles.
+fn many_rows(stream: &Stream, rows: Rows, w: &Matrix, number: Number) -> Result<(), DeviceError> {
+    let entry = w.matrix_type.tile_matmul().ok_or_else(|| by_expert_only(w))?;
+    let (narrow, wide) = match number {
+        Number::Bf16 => (rows.out, Address::NULL),
+        Number::F32 => (Address::NULL, rows.out),
+    };
+    let arguments = Arguments::new().address(narrow).address(wide).address(rows.x);
+    let arguments = with_weights(arguments, w).value(rows.count as u32);
+    let arguments = arguments.value(w.n as u32).value(w.k as u32);
+    let processors = stream.driver().facts().processors;
+    let launch = Launch::tile_matmul(processors, w.matrix_type, rows.count, w.n);
+    stream.launch(entry, launch, &arguments)
+}
+
+fn by_expert_only(w: &Matrix) -> DeviceError {
+    let message = format!("weights of {:?} are multiplied by expert only", w.matrix_type);
+    DeviceError { operation: "matmul", message }
+}
+
+/// The weights' arguments: the weights, then scales where the type has any.
+fn with_weights(arguments: Arguments, w: &Matrix) -> Arguments {
+    let arguments = arguments.address(w.weights.address());
+    match w.matrix_type {
+        MatrixType::Bf16 => arguments,
+        MatrixType::E4m3 | MatrixType::Mxfp4 => arguments.address(w.scales.address()),
+    }
+}

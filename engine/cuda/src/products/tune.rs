@@ -1,0 +1,372 @@
+//! The fastest way of each product that was seen: measured on the device with the weights themselves,
+//! or known from an earlier start.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::{Products, Rows};
+use crate::buffer::Number;
+use crate::choice::{ALGORITHMS, Choices, Kept, Key, Shape, Way, fastest, row_bucket, row_buckets};
+use crate::driver::{Address, Arguments, ColumnProduct, Memory, WORKSPACE_BYTES, kernels_sha256};
+use crate::launch::Launch;
+use crate::launch::product::MatrixType;
+use crate::stopwatch::Stopwatch;
+use crate::stream::Stream;
+use crate::weights::Matrix;
+use engine_core::{DeviceError, Rank};
+
+/// Runs of each way that are timed; their median counts.
+const SAMPLES: usize = 3;
+/// Rows that the calls of a run have between them at least, so that few rows take long enough, and
+/// calls of a run at most.
+const ROWS_PER_RUN: usize = 1024;
+const CALLS_MAX: usize = 16;
+/// Free memory that is left alone: measuring may fail for want of memory, starting may not.
+const SPARE_BYTES: u64 = 64 << 20;
+
+/// Products of bf16 that were computed.
+#[derive(Debug, Default)]
+pub struct Seen {
+    /// The largest number of rows, and some of the weights of that shape: one after another they come
+    /// from memory, as in a step.
+    shapes: BTreeMap<Shape, (usize, Vec<Matrix>)>,
+    /// Whether they were measured, and nothing is to be noted any more.
+    is_over: bool,
+}
+
+impl Seen {
+    /// Notes a product, where there is another way than ours to compute it.
+    pub fn add(&mut self, stream: &Stream, rows: usize, w: &Matrix, result: Number) {
+        let is_fixed = self.is_over || rows == 0 || w.matrix_type != MatrixType::Bf16;
+        if is_fixed || stream.driver().blas().is_none() {
+            return;
+        }
+        let shape = Shape { n: w.n, k: w.k, result };
+        let (most, weights) = self.shapes.entry(shape).or_default();
+        *most = rows.max(*most);
+        let is_known = |one: &Matrix| one.weights.address() == w.weights.address();
+        if weights.len() < CALLS_MAX && !weights.iter().any(is_known) {
+            weights.push(w.clone());
+        }
+    }
+}
+
+impl Products {
+    /// Chooses the way of every product seen so far, for all numbers of rows up to the largest; of
+    /// scores only where this is the only rank. From here on nothing is measured any more.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn tune(&mut self, stream: &mut Stream, rank: Rank) -> Result<(), DeviceError> {
+        self.seen.is_over = true;
+        self.own_scores = rank != Rank::ONLY;
+        let seen = std::mem::take(&mut self.seen.shapes);
+        let driver = Arc::clone(stream.driver());
+        let Some(blas) = driver.blas() else { return Ok(()) };
+        let kept = self.kept.as_ref().map(|folder| {
+            let gpu = driver.facts().name.clone();
+            let library = blas.version().to_owned();
+            Kept::new(folder, Key { gpu, library, kernels: kernels_sha256() })
+        });
+        let known = kept.as_ref().map_or_else(Choices::default, Kept::read);
+        self.choices = known.clone();
+        self.workspace = Some(Memory::new(&driver, WORKSPACE_BYTES)?);
+        for (shape, (rows, weights)) in seen {
+            if self.is_own(shape.result) {
+                continue;
+            }
+            let open = row_buckets(rows).filter(|bucket| known.way(shape, *bucket).is_none());
+            let open: Vec<usize> = open.collect();
+            if !open.is_empty() {
+                self.measure(stream, shape, &weights, &open)?;
+            }
+        }
+        if let Some(kept) = kept.filter(|_| self.choices != known) {
+            kept.write(&self.choices);
+        }
+        if !self.choices.need_library() {
+            self.workspace = None;
+        }
+        Ok(())
+    }
+
+    /// Measures all ways of one shape, bucket by bucket, as far as there is memory for its rows.
+    fn measure(
+        &mut self,
+        stream: &mut Stream,
+        shape: Shape,
+        weights: &[Matrix],
+        buckets: &[usize],
+    ) -> Result<(), DeviceError> {
+        let driver = Arc::clone(stream.driver());
+        let Some(blas) = driver.blas() else { return Ok(()) };
+        let Shape { n, k, result } = shape;
+        let bytes = |rows: usize| [rows * k * Number::Bf16.bytes(), rows * n * result.bytes()];
+        let free = driver.memory()?.free.saturating_sub(SPARE_BYTES);
+        let fits = |rows: &&usize| bytes(**rows).iter().sum::<usize>() as u64 <= free;
+        let buckets: Vec<usize> = buckets.iter().filter(fits).copied().collect();
+        let Some(most) = buckets.last() else { return Ok(()) };
+        let [x_bytes, out_bytes] = bytes(*most);
+        let (x, out) = (Memory::new(&driver, x_bytes)?, Memory::new(&driver, out_bytes)?);
+        fill(stream, x.address(), x_bytes)?;
+        let watch = Stopwatch::new(&driver)?;
+        for count in buckets {
+            let product = ColumnProduct::of_weights(count, n, k, result);
+            let algorithms = blas.algorithms(&product, ALGORITHMS)?;
+            let rows = Rows { x: x.address(), out: out.address(), count };
+            let calls = ROWS_PER_RUN.div_ceil(count).min(CALLS_MAX);
+            let way = fastest(&algorithms, |way| {
+                let timed = watch.time(calls, SAMPLES, || {
+                    let mut weights = weights.iter().cycle().take(calls);
+                    weights.try_for_each(|w| self.multiply(stream, rows, w, result, way))
+                });
+                match timed {
+                    Ok(timing) => Ok(Some(timing.median_ns)),
+                    // A library may find only now that it does not compute a product.
+                    Err(_) if way != Way::Own => Ok(None),
+                    Err(error) => Err(error),
+                }
+            })?;
+            self.choices.set(shape, row_bucket(count), way);
+        }
+        Ok(())
+    }
+}
+
+/// Fills memory with random bf16: what a GPU computes, and so how fast, depends on the numbers a little.
+pub fn fill(stream: &Stream, to: Address, bytes: usize) -> Result<(), DeviceError> {
+    const COLS: usize = 8;
+    const SEED: u64 = 1;
+    let rows = bytes / (COLS * Number::Bf16.bytes());
+    let arguments = Arguments::new().address(to).value(SEED).value(0u64).value(COLS as u64);
+    let arguments = arguments.value(rows as u64).value(COLS as u32).value(1.0f32);
+    stream.launch("random_bf16", Launch::elements(rows, COLS), &arguments)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Cuda;
+    use crate::buffer::Buffer;
+    use crate::driver::{Driver, Pinned};
+    use crate::emulated::{Emulated, Script};
+    use crate::staging::Staging;
+    use engine_core::Device;
+
+    const MEMORY: u64 = 1 << 30;
+    /// Rows whose way is the library's third algorithm, and rows whose way is its second.
+    const THIRD: usize = 32;
+    const SECOND: usize = 16;
+
+    /// Our kernels take a microsecond, and the library's algorithms more but for the rows above.
+    fn ns(name: &str) -> f64 {
+        match name {
+            "algorithm 3 of 32 rows" | "algorithm 2 of 16 rows" => 100.0,
+            name if name.starts_with("algorithm") => 5000.0,
+            _ => 1000.0,
+        }
+    }
+
+    fn gpu() -> Option<Arc<Emulated>> {
+        Emulated::with(MEMORY, Script { algorithms: 4, ns })
+    }
+
+    /// A device with weights, that tuned itself by a step of `rows` rows.
+    struct Tuned {
+        cuda: Cuda,
+        w: Matrix,
+    }
+
+    impl Tuned {
+        const N: usize = 72;
+        const K: usize = 80;
+
+        fn new(gpu: &Arc<Emulated>, rows: usize, kept: Option<&std::path::Path>) -> Self {
+            let driver: Arc<dyn Driver> = Arc::clone(gpu) as _;
+            let mut cuda = Cuda::new(driver).keeping(kept.map(Into::into));
+            let (staging, stream) = (&mut cuda.staging, &cuda.stream);
+            let w = Matrix::random(staging, stream, MatrixType::Bf16, Self::N, Self::K).unwrap();
+            let mut tuned = Self { cuda, w };
+            tuned.multiply(rows, false);
+            tuned.multiply(rows, true);
+            tuned.cuda.tune().unwrap();
+            tuned
+        }
+
+        /// Made-up rows times the weights, in bf16 or as scores.
+        fn multiply(&mut self, rows: usize, is_score: bool) -> Vec<f32> {
+            let Self { cuda, w } = self;
+            let (mut x, mut out) = (Buffer::new(Self::K), Buffer::new(Self::N));
+            let values = (0..rows * Self::K).map(|i| (i % 37) as f32 / 16.0 - 1.0);
+            cuda.write(&mut x, &values.collect::<Vec<f32>>()).unwrap();
+            cuda.resize(&mut out, rows).unwrap();
+            let done =
+                if is_score { cuda.scores(&x, w, &mut out) } else { cuda.matmul(&x, w, &mut out) };
+            done.unwrap();
+            cuda.read(&mut out).unwrap().to_vec()
+        }
+    }
+
+    #[test]
+    fn the_library_computes_what_our_kernels_do() {
+        let (Some(gpu), Some(without)) = (gpu(), Emulated::new(MEMORY)) else { return };
+        let (mut tuned, mut own) =
+            (Tuned::new(&gpu, THIRD, None), Tuned::new(&without, THIRD, None));
+        for rows in [SECOND, THIRD - 1, THIRD] {
+            for is_score in [false, true] {
+                let before = gpu.products(3, rows) + gpu.products(2, rows);
+                let (got, want) = (tuned.multiply(rows, is_score), own.multiply(rows, is_score));
+                assert_eq!(gpu.products(3, rows) + gpu.products(2, rows), before + 1, "{rows}");
+                for (got, want) in got.iter().zip(&want) {
+                    let bound = if is_score { 1e-4 } else { 1.0 / 128.0 };
+                    assert!((got - want).abs() <= bound * (1.0 + want.abs()), "{got}, {want}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn each_number_of_rows_has_the_way_that_was_fastest_for_its_bucket() {
+        let Some(gpu) = gpu() else { return };
+        let mut tuned = Tuned::new(&gpu, 33, None);
+        let mut products = |rows, number| {
+            let before = gpu.products(number, rows);
+            tuned.multiply(rows, false);
+            gpu.products(number, rows) - before
+        };
+        assert_eq!(products(THIRD, 3), 1);
+        assert_eq!(products(SECOND, 2), 1);
+        // The second takes multiples of eight only, and our kernels the others of its bucket.
+        assert_eq!(products(SECOND - 1, 2), 0);
+        assert_eq!(products(THIRD - 1, 3), 1);
+        assert_eq!([products(8, 3), products(64, 3), products(65, 3)], [0; 3]);
+    }
+
+    #[test]
+    fn ranks_that_share_a_model_compute_their_scores_by_our_own_kernels() {
+        let Some(gpu) = gpu() else { return };
+        let driver: Arc<dyn Driver> = Arc::clone(&gpu) as _;
+        let folder = tempfile::TempDir::new().unwrap();
+        // What was kept by one that was alone changes nothing.
+        Tuned::new(&gpu, THIRD, Some(folder.path()));
+        let mut stream = Stream::new(Arc::clone(&driver));
+        let mut staging = Staging::new(driver);
+        let (n, k) = (Tuned::N, Tuned::K);
+        let w = Matrix::random(&mut staging, &stream, MatrixType::Bf16, n, k).unwrap();
+        let mut products = Products::keeping(Some(folder.path().into()));
+        products.tune(&mut stream, Rank { index: 1, count: 2 }).unwrap();
+        let way = |result| products.algorithm(gpu.as_ref(), THIRD, &w, result);
+        assert_eq!([way(Number::Bf16).is_some(), way(Number::F32).is_some()], [true, false]);
+    }
+
+    #[test]
+    fn what_was_measured_once_is_known_at_the_next_start() {
+        let Some(gpu) = gpu() else { return };
+        let folder = tempfile::TempDir::new().unwrap();
+        let mut first = Tuned::new(&gpu, THIRD, Some(folder.path()));
+        let measured = gpu.launches();
+        let want = first.multiply(THIRD, false);
+        let before = (gpu.launches(), gpu.products(4, THIRD));
+        let mut second = Tuned::new(&gpu, THIRD, Some(folder.path()));
+        assert!(gpu.launches() - before.0 < 8 && measured > 100, "nothing was measured again");
+        assert_eq!(gpu.products(4, THIRD), before.1);
+        let before = gpu.products(3, THIRD);
+        assert_eq!(second.multiply(THIRD, false), want);
+        assert_eq!(gpu.products(3, THIRD), before + 1);
+        // More rows are measured, and added.
+        Tuned::new(&gpu, 2 * THIRD, Some(folder.path()));
+        assert!(gpu.products(4, 2 * THIRD) > 0);
+        let before = gpu.products(4, 2 * THIRD);
+        Tuned::new(&gpu, 2 * THIRD, Some(folder.path()));
+        assert_eq!(gpu.products(4, 2 * THIRD), before);
+    }
+
+    /// Every algorithm that the library of `driver` proposes, against our own kernels.
+    fn check_library(driver: &Arc<dyn Driver>) {
+        const N: usize = 136;
+        const K: usize = 264;
+        let (mut stream, mut staging) =
+            (Stream::new(Arc::clone(driver)), Staging::new(Arc::clone(driver)));
+        let w = Matrix::random(&mut staging, &stream, MatrixType::Bf16, N, K).unwrap();
+        let mut products = Products {
+            workspace: Some(Memory::new(driver, WORKSPACE_BYTES).unwrap()),
+            ..Products::default()
+        };
+        for (count, result) in
+            [1, 16, 33, 64].iter().flat_map(|rows| [(*rows, Number::Bf16), (*rows, Number::F32)])
+        {
+            let bytes = count * N * result.bytes();
+            let x = Memory::new(driver, 2 * count * K).unwrap();
+            let out = Memory::new(driver, bytes).unwrap();
+            fill(&stream, x.address(), x.bytes()).unwrap();
+            let rows = Rows { x: x.address(), out: out.address(), count };
+            let mut computed = |way| {
+                products.multiply(&mut stream, rows, &w, result, way).unwrap();
+                let mut host = Pinned::new(driver, bytes).unwrap();
+                host.download(0, out.address(), bytes).unwrap();
+                driver.wait_all().unwrap();
+                let numbers = host.bytes().chunks_exact(result.bytes());
+                numbers.map(|number| widen(number, result)).collect::<Vec<f32>>()
+            };
+            let want = computed(Way::Own);
+            let product = ColumnProduct::of_weights(count, N, K, result);
+            let algorithms = driver.blas().unwrap().algorithms(&product, ALGORITHMS).unwrap();
+            assert!(!algorithms.is_empty(), "{product:?}");
+            let bound = if result == Number::Bf16 { 1.0 / 128.0 } else { 1e-4 };
+            for algorithm in algorithms {
+                for (got, want) in computed(Way::Library(algorithm)).iter().zip(&want) {
+                    let difference = (got - want).abs();
+                    assert!(
+                        difference <= bound * (1.0 + want.abs()),
+                        "{algorithm:?}: {got}, {want}"
+                    );
+                }
+            }
+        }
+    }
+
+    fn widen(bytes: &[u8], number: Number) -> f32 {
+        match number {
+            Number::Bf16 => half::bf16::from_le_bytes([bytes[0], bytes[1]]).to_f32(),
+            Number::F32 => f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]),
+        }
+    }
+
+    #[test]
+    fn every_algorithm_computes_what_our_kernels_do() {
+        let Some(gpu) = gpu() else { return };
+        check_library(&(gpu as _));
+    }
+
+    /// On a GPU, where there is one; a proof runs it there.
+    mod on_gpu {
+        use super::*;
+        use crate::driver::Cubins;
+        use crate::driver::gpu::Gpu;
+        use crate::gpus;
+
+        #[test]
+        fn every_algorithm_computes_what_our_kernels_do() {
+            if gpus().is_empty() {
+                eprintln!("skipped: this machine has no GPU");
+                return;
+            }
+            let gpu = Gpu::open(0, &Cubins::of_environment(|name| std::env::var(name).ok()));
+            let driver: Arc<dyn Driver> = gpu.unwrap_or_else(|error| panic!("{error}"));
+            match driver.blas() {
+                Some(_) => check_library(&driver),
+                None => eprintln!("skipped: cuBLASLt is not installed"),
+            }
+        }
+    }
+
+    #[test]
+    fn without_a_library_nothing_is_measured_and_no_memory_taken() {
+        let Some(gpu) = Emulated::new(MEMORY) else { return };
+        let mut tuned = Tuned::new(&gpu, THIRD, None);
+        let (free, launches) = (gpu.memory().unwrap().free, gpu.launches());
+        assert!(launches < 8, "{launches} launches");
+        tuned.cuda.tune().unwrap();
+        assert_eq!(gpu.memory().unwrap().free, free);
+    }
+}

@@ -1,0 +1,395 @@
+//! How long single operations take on a GPU, beside what its limits allow. Knows no model: weights,
+//! activations and pages are random.
+
+pub mod cases;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::Cuda;
+use super::buffer::{Buffer, Number};
+use super::driver::{Driver, Pinned};
+use super::launch::product::MatrixType;
+use super::limits::Limits;
+use super::products::fill;
+use super::stopwatch::{Stopwatch, Timing};
+use super::weights::{Matrix, Vector, stack};
+use cases::Case;
+use engine_core::{
+    AttentionLayer, AttentionShape, DeltaNetLayer, DeltaNetShape, Device, DeviceError, Gate,
+    KvShape, KvType, LogitRows, Rotation, Segment, SegmentState, StateShape, StepBatch,
+};
+
+/// Runs of a case, of which the median counts.
+const SAMPLES: usize = 11;
+/// Calls of a run at least, so that it takes longer than an event is late.
+const CALLS_MIN: usize = 4;
+/// Layers of a case at most.
+const LAYERS_MAX: usize = 64;
+/// Tokens of a page, as the server has them.
+const PAGE_TOKENS: usize = 16;
+/// Between a page of a sequence and its next: a prime, so that they are spread.
+const PAGE_STRIDE: usize = 7919;
+
+/// Layers hold as many bytes, so that weights and pages come from memory as in a step: far beyond any cache.
+pub const LAYERS_BYTES: usize = 256 << 20;
+
+/// One case, measured.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Measured {
+    /// What was measured.
+    pub case: Case,
+    /// Times of one call.
+    pub timing: Timing,
+    /// What one call reads and writes at least.
+    pub bytes: u64,
+    /// Floating point operations of one call.
+    pub flops: u64,
+    /// Of the nearer limit.
+    pub limit_share: f64,
+}
+
+/// A GPU under a stopwatch.
+#[derive(Debug)]
+pub struct Table<'a> {
+    /// The GPU.
+    pub driver: &'a Arc<dyn Driver>,
+    /// Folder of the fastest ways of products.
+    pub kept: Option<PathBuf>,
+    /// What [`Measured::limit_share`] is a share of.
+    pub limits: Limits,
+    /// As [`LAYERS_BYTES`].
+    pub layers_bytes: usize,
+}
+
+impl Table<'_> {
+    /// Measures `case`.
+    ///
+    /// # Errors
+    /// The device failed, or has no memory left.
+    pub fn measure(&self, case: Case) -> Result<Measured, DeviceError> {
+        let run = Run {
+            cuda: Cuda::new(Arc::clone(self.driver)).keeping(self.kept.clone()),
+            watch: Stopwatch::new(self.driver)?,
+            layers_bytes: self.layers_bytes,
+        };
+        let (timing, used) = run.time(&case)?;
+        let work = case.work(used);
+        let seconds = timing.median_ns / 1e9;
+        let read = work.bytes as f64 / seconds / self.limits.read_bytes_per_s;
+        let computed = work.flops as f64 / seconds / self.limits.bf16_flops_per_s;
+        let (bytes, flops) = (work.bytes, work.flops);
+        Ok(Measured { case, timing, bytes, flops, limit_share: read.max(computed) })
+    }
+}
+
+/// One case on a device of its own.
+struct Run {
+    cuda: Cuda,
+    watch: Stopwatch,
+    layers_bytes: usize,
+}
+
+impl Run {
+    /// Times of a call, and how many experts had rows.
+    fn time(mut self, case: &Case) -> Result<(Timing, usize), DeviceError> {
+        let timing = match *case {
+            Case::Product { matrix_type, rows, n, k } => self.product(matrix_type, rows, n, k),
+            Case::Experts { matrix_type, rows, chosen, experts, n, k } => {
+                return self.experts(matrix_type, [rows, chosen, experts], n, k);
+            }
+            Case::Attention { shape, window, kv_type, sequences, rows, context } => {
+                let layer = AttentionLayer { window, ..AttentionLayer::new(shape, 0) };
+                self.attention(&layer, kv_type, sequences, rows, context)
+            }
+            Case::DeltaNet { shape, sequences, rows } => self.delta_net(shape, sequences, rows),
+            Case::AddRmsNorm { rows, cols } => self.add_rms_norm(rows, cols),
+            Case::SiluMul { rows, cols } => self.silu_mul(rows, cols),
+        };
+        Ok((timing?, 0))
+    }
+
+    /// Layers that hold enough, where one takes `bytes`.
+    fn layers(&self, bytes: usize) -> usize {
+        self.layers_bytes.div_ceil(bytes.max(1)).clamp(1, LAYERS_MAX)
+    }
+
+    /// Times calls of `work`, which is given the layer that is due.
+    fn over(
+        &mut self,
+        layers: usize,
+        mut work: impl FnMut(&mut Cuda, usize) -> Result<(), DeviceError>,
+    ) -> Result<Timing, DeviceError> {
+        let Self { cuda, watch, .. } = self;
+        let calls = layers.max(CALLS_MIN);
+        let mut all = || (0..calls).try_for_each(|call| work(cuda, call % layers));
+        watch.time(calls, SAMPLES, &mut all)
+    }
+
+    /// A buffer of random numbers.
+    fn random(&mut self, rows: usize, cols: usize, number: Number) -> Result<Buffer, DeviceError> {
+        let mut x = Buffer::new(cols);
+        x.reshape(&mut self.cuda.stream, rows, cols)?;
+        let at = x.output(&mut self.cuda.stream, number)?;
+        // Two bf16 are an f32, of about the second's size.
+        fill(&self.cuda.stream, at, rows * cols * number.bytes())?;
+        Ok(x)
+    }
+
+    fn matrix(
+        &mut self,
+        matrix_type: MatrixType,
+        n: usize,
+        k: usize,
+    ) -> Result<Matrix, DeviceError> {
+        Matrix::random(&mut self.cuda.staging, &self.cuda.stream, matrix_type, n, k)
+    }
+
+    fn vector(&mut self, len: usize) -> Result<Vector, DeviceError> {
+        self.cuda.vector(&vec![0.5; len])
+    }
+
+    fn product(
+        &mut self,
+        matrix_type: MatrixType,
+        rows: usize,
+        n: usize,
+        k: usize,
+    ) -> Result<Timing, DeviceError> {
+        let first = self.matrix(matrix_type, n, k)?;
+        let layers = self.layers(first.bytes().0);
+        let more = (1..layers).map(|_| self.matrix(matrix_type, n, k));
+        let more: Vec<Matrix> = more.collect::<Result<_, _>>()?;
+        let all: Vec<Matrix> = std::iter::once(first).chain(more).collect();
+        let x = self.random(rows, k, Number::Bf16)?;
+        let mut out = self.random(rows, n, Number::Bf16)?;
+        all.iter().try_for_each(|w| self.cuda.matmul(&x, w, &mut out))?;
+        self.cuda.tune()?;
+        self.over(layers, |cuda, layer| cuda.matmul(&x, &all[layer], &mut out))
+    }
+
+    fn experts(
+        &mut self,
+        matrix_type: MatrixType,
+        [rows, chosen, experts]: [usize; 3],
+        n: usize,
+        k: usize,
+    ) -> Result<(Timing, usize), DeviceError> {
+        let one_bytes = self.matrix(matrix_type, n, k)?.bytes().0;
+        let layers = self.layers(experts * one_bytes);
+        let mut all = Vec::new();
+        for _ in 0..layers {
+            let own = (0..experts).map(|_| self.matrix(matrix_type, n, k));
+            let own = own.collect::<Result<Vec<_>, _>>()?;
+            all.push(stack(self.cuda.stream.driver(), own)?);
+        }
+        let logits = self.random(rows, experts, Number::F32)?;
+        let routes = self.cuda.route(&logits, chosen, Gate::TopSoftmax, 0..experts)?;
+        let x = self.random(routes.pairs, k, Number::Bf16)?;
+        let mut out = self.random(routes.pairs, n, Number::Bf16)?;
+        let timing = self.over(layers, |cuda, layer| {
+            cuda.expert_matmul(&x, &all[layer], &[], &routes, &mut out)
+        })?;
+        let driver = self.cuda.stream.driver();
+        let mut offsets = Pinned::new(driver, 4 * (experts + 1))?;
+        offsets.download(0, routes.offsets, 4 * (experts + 1))?;
+        driver.wait_all()?;
+        let offsets: &[u32] = bytemuck::cast_slice(offsets.bytes());
+        Ok((timing, offsets.windows(2).filter(|two| two[0] < two[1]).count()))
+    }
+
+    /// Rows of `sequences` sequences, the last of `context` positions, whose pages are spread.
+    fn batch(sequences: usize, rows: usize, context: usize) -> StepBatch {
+        let each = context.div_ceil(PAGE_TOKENS);
+        let all = sequences * each;
+        let spread = |page: usize| (page * PAGE_STRIDE % all) as u32;
+        // A number of pages that the stride divides is not met by any case; they would share some.
+        let segment = |sequence: usize| Segment {
+            rows,
+            position: context - rows,
+            pages: (sequence * each..(sequence + 1) * each).map(spread).collect(),
+            logits: LogitRows::None,
+            state: Some(SegmentState { place: sequence as u32, load: None, save: None }),
+        };
+        StepBatch::known(&vec![0; sequences * rows], (0..sequences).map(segment).collect())
+    }
+
+    fn attention(
+        &mut self,
+        layer: &AttentionLayer<Vector>,
+        kv_type: KvType,
+        sequences: usize,
+        rows: usize,
+        context: usize,
+    ) -> Result<Timing, DeviceError> {
+        let AttentionShape { heads, kv_heads, head_dim, .. } = layer.shape;
+        let pages = sequences * context.div_ceil(PAGE_TOKENS);
+        let one =
+            KvShape { layers: 1, kv_heads, head_dim, pages, page_tokens: PAGE_TOKENS, kv_type };
+        let layers = self.layers(pages * PAGE_TOKENS * one.token_bytes());
+        let kv = self.cuda.kv(KvShape { layers, ..one })?;
+        fill(&self.cuda.stream, kv.memory.address(), kv.memory.bytes())?;
+        let of = |kv_layer| {
+            let window = layer.window;
+            AttentionLayer { window, ..AttentionLayer::new(layer.shape, kv_layer) }
+        };
+        let all: Vec<AttentionLayer<Vector>> = (0..layers).map(of).collect();
+        all.iter().try_for_each(|layer| self.cuda.prepare_attention(layer))?;
+        let straight = Rotation { inverse_frequencies: Vec::new(), factor: 1.0 };
+        let plan = self.cuda.plan(&Self::batch(sequences, rows, context), &kv, &straight)?;
+        let rows = self.cuda.rows(&plan).all;
+        let qkv = self.random(rows, layer.shape.qkv_cols(), Number::Bf16)?;
+        let mut out = self.random(rows, heads * head_dim, Number::Bf16)?;
+        self.over(layers, |cuda, layer| cuda.attention(&qkv, &all[layer], &plan, &kv, &mut out))
+    }
+
+    fn delta_net(
+        &mut self,
+        shape: DeltaNetShape,
+        sequences: usize,
+        rows: usize,
+    ) -> Result<Timing, DeviceError> {
+        let places = StateShape { layers: 1, places: sequences, net: shape };
+        let layers = self.layers(sequences * places.place_bytes());
+        let mut state = self.cuda.state(StateShape { layers, ..places })?;
+        self.cuda.stream.driver().zero(state.memory.address(), state.memory.bytes())?;
+        let all = (0..layers).map(|index| {
+            Ok(DeltaNetLayer {
+                shape,
+                index,
+                conv: self.vector(shape.taps * shape.conv_cols())?,
+                rate: self.cuda.vector(&vec![-0.1; shape.value_heads])?,
+                bias: self.vector(shape.value_heads)?,
+                norm: self.vector(shape.value_dim)?,
+                epsilon: 1e-6,
+            })
+        });
+        let all = all.collect::<Result<Vec<DeltaNetLayer<Vector>>, DeviceError>>()?;
+        all.iter().try_for_each(|layer| self.cuda.prepare_delta_net(layer))?;
+        // Pages of no layer: only positions count.
+        let kv = self.cuda.kv(KvShape {
+            layers: 0,
+            kv_heads: 1,
+            head_dim: 128,
+            pages: sequences * (rows + 1).div_ceil(PAGE_TOKENS),
+            page_tokens: PAGE_TOKENS,
+            kv_type: KvType::Bf16,
+        })?;
+        let straight = Rotation { inverse_frequencies: Vec::new(), factor: 1.0 };
+        // Behind a first token, so that states are read.
+        let plan = self.cuda.plan(&Self::batch(sequences, rows, rows + 1), &kv, &straight)?;
+        let rows = self.cuda.rows(&plan).all;
+        let projected = self.random(rows, shape.cols(), Number::Bf16)?;
+        let mut out = self.random(rows, shape.value_heads * shape.value_dim, Number::Bf16)?;
+        self.over(layers, |cuda, layer| {
+            cuda.delta_net(&projected, &all[layer], &plan, &mut state, &mut out)
+        })
+    }
+
+    fn add_rms_norm(&mut self, rows: usize, cols: usize) -> Result<Timing, DeviceError> {
+        let weight = self.vector(cols)?;
+        let layers = self.layers(6 * rows * cols);
+        let set = |_| -> Result<[Buffer; 3], DeviceError> {
+            let mut one = || self.random(rows, cols, Number::Bf16);
+            Ok([one()?, one()?, one()?])
+        };
+        let mut all = (0..layers).map(set).collect::<Result<Vec<_>, _>>()?;
+        self.over(layers, |cuda, layer| {
+            let [x, delta, out] = &mut all[layer];
+            cuda.add_rms_norm(x, delta, &weight, 1e-6, out)
+        })
+    }
+
+    fn silu_mul(&mut self, rows: usize, cols: usize) -> Result<Timing, DeviceError> {
+        let layers = self.layers(6 * rows * cols);
+        let set = |_| -> Result<[Buffer; 2], DeviceError> {
+            let gate_up = self.random(rows, 2 * cols, Number::Bf16)?;
+            Ok([gate_up, self.random(rows, cols, Number::Bf16)?])
+        };
+        let mut all = (0..layers).map(set).collect::<Result<Vec<_>, _>>()?;
+        self.over(layers, |cuda, layer| {
+            let [gate_up, out] = &mut all[layer];
+            cuda.silu_mul(gate_up, out)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::emulated::{Emulated, Script};
+    use crate::limits::Sizes;
+
+    const MEMORY: u64 = 1 << 30;
+    const KERNEL_NS: f64 = 2000.0;
+
+    fn driver() -> Option<Arc<dyn Driver>> {
+        let script = Script { ns: |_| KERNEL_NS, ..Script::default() };
+        Some(Emulated::with(MEMORY, script)? as _)
+    }
+
+    #[test]
+    fn limits_are_work_over_the_time_of_the_device() {
+        let Some(driver) = driver() else { return };
+        let sizes = Sizes { read_bytes: 1 << 16, product: 64 };
+        let Limits { read_bytes_per_s, bf16_flops_per_s } =
+            Limits::measure(&driver, None, sizes).unwrap();
+        let is_near = |got: f64, want: f64| (got / want - 1.0).abs() < 1e-9;
+        assert!(is_near(read_bytes_per_s, f64::from(1 << 16) / (KERNEL_NS / 1e9)));
+        assert!(is_near(bf16_flops_per_s, 2.0 * 64f64.powi(3) / (KERNEL_NS / 1e9)));
+    }
+
+    /// Each kind of case at a size that a processor computes, and its launches a call.
+    fn small() -> Vec<(Case, f64)> {
+        let shape = AttentionShape { heads: 4, kv_heads: 2, head_dim: 64, scale: 0.125 };
+        let attention = |kv_type, window, sequences, rows, context| Case::Attention {
+            shape,
+            window,
+            kv_type,
+            sequences,
+            rows,
+            context,
+        };
+        let experts = |matrix_type, rows| Case::Experts {
+            matrix_type,
+            rows,
+            chosen: 2,
+            experts: 4,
+            n: 64,
+            k: 128,
+        };
+        let net =
+            DeltaNetShape { key_heads: 1, value_heads: 2, key_dim: 32, value_dim: 32, taps: 4 };
+        vec![
+            (Case::Product { matrix_type: MatrixType::Bf16, rows: 20, n: 64, k: 128 }, 1.0),
+            (Case::Product { matrix_type: MatrixType::E4m3, rows: 3, n: 64, k: 128 }, 1.0),
+            (experts(MatrixType::Bf16, 1), 1.0),
+            (experts(MatrixType::E4m3, 3), 1.0),
+            (experts(MatrixType::Mxfp4, 40), 1.0),
+            (attention(KvType::Bf16, None, 2, 1, 40), 2.0),
+            (attention(KvType::Fp8, Some(16), 1, 20, 40), 2.0),
+            (Case::DeltaNet { shape: net, sequences: 2, rows: 1 }, 2.0),
+            (Case::DeltaNet { shape: net, sequences: 1, rows: 5 }, 2.0),
+            (Case::AddRmsNorm { rows: 3, cols: 64 }, 1.0),
+            (Case::SiluMul { rows: 3, cols: 64 }, 1.0),
+        ]
+    }
+
+    #[test]
+    fn every_kind_of_case_is_timed_with_its_share_of_the_nearer_limit() {
+        let Some(driver) = driver() else { return };
+        let limits = Limits { read_bytes_per_s: 1e9, bf16_flops_per_s: 1e12 };
+        let table = Table { driver: &driver, kept: None, limits, layers_bytes: 100_000 };
+        let free = driver.memory().unwrap().free;
+        for (case, launches) in small() {
+            let Measured { timing, bytes, flops, limit_share, .. } = table.measure(case).unwrap();
+            let what = format!("{case:?}: {timing:?}");
+            assert!((timing.median_ns - launches * KERNEL_NS).abs() < 1e-6, "{what}");
+            assert_eq!((timing.mad_ns < 1e-6, timing.samples), (true, SAMPLES), "{what}");
+            let shares = [bytes as f64 / 1e9, flops as f64 / 1e12];
+            let share = shares[0].max(shares[1]) / (timing.median_ns / 1e9);
+            assert!(limit_share > 0.0 && (limit_share / share - 1.0).abs() < 1e-9, "{what}");
+            assert_eq!(driver.memory().unwrap().free, free, "{what}: memory is given back");
+        }
+    }
+}

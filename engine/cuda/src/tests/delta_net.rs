@@ -1,0 +1,167 @@
+//! Gated DeltaNet, sequences whole and cut into steps, against the reference.
+
+use super::*;
+use crate::launch::delta_net::{DeltaNetArguments, StateSpan, entry};
+use engine_core::{DeltaNetLayer, DeltaNetShape};
+
+const NOWHERE: u32 = StateSpan::NOWHERE;
+
+fn layer(shape: DeltaNetShape) -> DeltaNetLayer<Vec<f32>> {
+    DeltaNetLayer {
+        shape,
+        index: 0,
+        conv: numbers(shape.taps * shape.conv_cols(), 50),
+        rate: numbers(shape.value_heads, 51).iter().map(|x| -0.3 - 0.2 * x).collect(),
+        bias: numbers(shape.value_heads, 52),
+        // So large that results are, beside which the bound is small.
+        norm: numbers(shape.value_dim, 53).iter().map(|x| 16.0 + 8.0 * x).collect(),
+        epsilon: 1e-6,
+    }
+}
+
+/// How a sequence's rows are gone over.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Rows {
+    OneByOne,
+    InChunks,
+}
+
+impl Rows {
+    /// Products over chunks round what they multiply to eleven bits, which the norm's weights enlarge.
+    fn bound(self) -> f32 {
+        if self == Self::OneByOne { BF16_ROUNDING } else { 4.0 * BF16_ROUNDING }
+    }
+}
+
+/// The kernels, and the states that they share from step to step.
+struct Net {
+    rows: Rows,
+    program: Program,
+    history: Program,
+    layer: DeltaNetLayer<Vec<f32>>,
+    /// Bytes of every place.
+    states: Vec<u8>,
+}
+
+impl Net {
+    /// Places that nobody wrote hold no numbers.
+    fn new(rows: Rows, shape: DeltaNetShape, places: usize) -> Option<Self> {
+        let name = if rows == Rows::OneByOne { "delta_net" } else { "delta_net_chunks" };
+        let program = Program::compile(name)?;
+        let history = Program::compile("delta_net")?;
+        let states = vec![0xff; places * 4 * stride(&shape)];
+        Some(Self { rows, program, history, layer: layer(shape), states })
+    }
+
+    /// One step over `rows`; gives its results.
+    fn step(&mut self, projected: &[f32], spans: &[StateSpan]) -> Vec<f32> {
+        let DeltaNetLayer { shape, conv, rate, bias, norm, epsilon, .. } = &self.layer;
+        let DeltaNetShape { key_heads, value_heads, key_dim, value_dim, taps } = *shape;
+        let rows = projected.len() / shape.cols();
+        let arguments = DeltaNetArguments {
+            key_heads: key_heads as u32,
+            value_heads: value_heads as u32,
+            key_dim: key_dim as u32,
+            value_dim: value_dim as u32,
+            taps: taps as u32,
+            place_stride: stride(shape) as u32,
+            epsilon: *epsilon,
+        };
+        let layer = [&conv[..], rate, bias, norm].concat();
+        let net = match self.rows {
+            Rows::OneByOne => Call::new(entry(shape), Launch::delta_net(shape, spans.len())),
+            Rows::InChunks => {
+                Call::new("delta_net_chunks", Launch::delta_net_chunks(shape, spans.len()))
+            }
+        };
+        let net = net
+            .buffer(&vec![7u16; rows * value_heads * value_dim])
+            .buffer(&self.states)
+            .buffer(&narrow(projected))
+            .buffer(spans)
+            .buffer(&layer)
+            .value(arguments);
+        let mut done = self.program.run(&[net]).remove(0);
+        let history = Call::new("delta_net_history", Launch::delta_net_history(shape, spans.len()))
+            .buffer(&done[1])
+            .buffer(&narrow(projected))
+            .buffer(spans)
+            .value(arguments);
+        self.states = self.history.run(&[history]).remove(0).remove(0);
+        widen(&done.swap_remove(0))
+    }
+}
+
+/// Elements of a place: those of the layer, and what another layer has behind them.
+fn stride(shape: &DeltaNetShape) -> usize {
+    shape.state_elements() + 24
+}
+
+fn span(row: usize, rows: usize, position: usize, place: u32) -> StateSpan {
+    let (row, rows, position) = (row as u32, rows as u32, position as u32);
+    StateSpan { row, rows, position, place, load: NOWHERE, save: NOWHERE }
+}
+
+const SHAPE: DeltaNetShape =
+    DeltaNetShape { key_heads: 1, value_heads: 2, key_dim: 64, value_dim: 32, taps: 4 };
+
+#[test]
+fn sequences_are_those_of_the_reference_however_they_are_cut() {
+    let narrow_heads = DeltaNetShape { key_heads: 2, key_dim: 32, value_dim: 64, taps: 2, ..SHAPE };
+    let small_heads = DeltaNetShape { key_dim: 16, value_dim: 16, ..SHAPE };
+    let wide_heads = DeltaNetShape { key_dim: 128, value_dim: 128, taps: 8, ..SHAPE };
+    for (way, shape, cuts) in [
+        (Rows::OneByOne, SHAPE, &[5, 1, 1, 2, 1, 3][..]),
+        (Rows::OneByOne, small_heads, &[3, 1, 2]),
+        (Rows::OneByOne, narrow_heads, &[1, 2, 1]),
+        (Rows::OneByOne, wide_heads, &[1, 4]),
+        (Rows::InChunks, SHAPE, &[1, 16, 33, 47]),
+        (Rows::InChunks, narrow_heads, &[31, 2]),
+        (Rows::InChunks, wide_heads, &[34]),
+    ] {
+        let Some(mut net) = Net::new(way, shape, 2) else { return };
+        let rows: usize = cuts.iter().sum();
+        let projected = rounded(rows * shape.cols(), 54);
+        let want = reference::delta_net(&projected, &net.layer);
+        let (mut got, mut position) = (Vec::new(), 0);
+        for cut in cuts.iter().copied() {
+            let from = &projected[position * shape.cols()..(position + cut) * shape.cols()];
+            got.extend(net.step(from, &[span(0, cut, position, 1)]));
+            position += cut;
+        }
+        check_close(&got, &want, way.bound(), &format!("{way:?} {shape:?}, cut into {cuts:?}"));
+    }
+}
+
+#[test]
+fn sequences_of_one_step_keep_apart_and_are_loaded_and_saved() {
+    check_places(Rows::OneByOne);
+    check_places(Rows::InChunks);
+}
+
+fn check_places(way: Rows) {
+    let Some(mut net) = Net::new(way, SHAPE, 5) else { return };
+    let (cols, out_cols) = (SHAPE.cols(), SHAPE.value_heads * SHAPE.value_dim);
+    let sequences = [rounded(6 * cols, 55), rounded(6 * cols, 56)];
+    let want: Vec<Vec<f32>> =
+        sequences.iter().map(|rows| reference::delta_net(rows, &net.layer)).collect();
+    // The first is saved after four rows, and the second has three in place 1.
+    let first = [&sequences[0][..4 * cols], &sequences[1][..3 * cols]].concat();
+    let spans = [StateSpan { save: 4, ..span(0, 4, 0, 0) }, span(4, 3, 0, 1)];
+    let got = net.step(&first, &spans);
+    check_close(&got[..4 * out_cols], &want[0][..4 * out_cols], way.bound(), "the first");
+    check_close(&got[4 * out_cols..], &want[1][..3 * out_cols], way.bound(), "the second");
+    // What was saved goes on in place 3 while the first goes on in its own.
+    let second =
+        [&sequences[0][4 * cols..], &sequences[1][3 * cols..], &sequences[0][4 * cols..]].concat();
+    let loaded = StateSpan { load: 4, ..span(5, 2, 4, 3) };
+    let got = net.step(&second, &[span(0, 2, 4, 0), span(2, 3, 3, 1), loaded]);
+    check_close(&got[..2 * out_cols], &want[0][4 * out_cols..], way.bound(), "the first");
+    check_close(&got[2 * out_cols..5 * out_cols], &want[1][3 * out_cols..], way.bound(), "second");
+    assert_eq!(got[5 * out_cols..], got[..2 * out_cols], "what was saved goes on as it did");
+    let place = |place: usize| &net.states[place * 4 * stride(&SHAPE)..][..4 * stride(&SHAPE)];
+    assert_eq!(place(3), place(0), "both end in one state");
+    assert!(place(2).iter().all(|byte| *byte == 0xff), "a place that no span has stays");
+    let behind = &place(0)[4 * SHAPE.state_elements()..];
+    assert!(behind.iter().all(|byte| *byte == 0xff), "what lies behind the layer's state stays");
+}

@@ -1,0 +1,119 @@
+//! Weights of every type as the kernels have them, and the rows of experts that meet them.
+
+use super::*;
+use crate::launch::product::MatrixType;
+
+/// Weights `[N, K]` as the kernels have them, and their values.
+pub(super) struct Weights {
+    pub codes: Vec<u8>,
+    /// f32 of e4m3.
+    pub block_scales: Vec<f32>,
+    /// Exponents of MXFP4.
+    pub exponents: Vec<u8>,
+    pub values: Vec<f32>,
+}
+
+/// The numbers of four bits, by their definition.
+const E2M1: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+
+/// Weights that look random, about as large as those of a model, under scales that differ from block
+/// to block.
+pub(super) fn weights(matrix_type: MatrixType, n: usize, k: usize, seed: u32) -> Weights {
+    let base = rounded(n * k, seed);
+    let mut w = Weights { codes: vec![], block_scales: vec![], exponents: vec![], values: vec![] };
+    match matrix_type {
+        MatrixType::Bf16 => {
+            w.codes = narrow(&base).iter().flat_map(|bits| bits.to_le_bytes()).collect();
+            w.values = base;
+        }
+        MatrixType::E4m3 => {
+            let blocks = k.div_ceil(128);
+            let scales = numbers(n.div_ceil(128) * blocks, seed + 1);
+            w.block_scales = scales.iter().map(|x| (2.0 + x) / 512.0).collect();
+            // Cubes, so that codes of every exponent are met.
+            w.codes = base.iter().map(|x| pages::nearest_e4m3(448.0 * x * x * x)).collect();
+            let scale = |i: usize| w.block_scales[i / k / 128 * blocks + i % k / 128];
+            let value = |(i, code): (usize, &u8)| pages::e4m3(*code) * scale(i);
+            w.values = w.codes.iter().enumerate().map(value).collect();
+        }
+        MatrixType::Mxfp4 => {
+            let codes: Vec<u8> = base.iter().map(|x| ((x + 1.0) * 8.0).min(15.0) as u8).collect();
+            w.codes = codes.chunks_exact(2).map(|two| two[0] | two[1] << 4).collect();
+            let exponents = numbers(n * k / 32, seed + 1);
+            w.exponents = exponents.iter().map(|x| (124.0 + 3.0 * x) as u8).collect();
+            let value = |(i, code): (usize, &u8)| {
+                let sign = if code & 8 == 0 { 1.0 } else { -1.0 };
+                let exponent = i32::from(w.exponents[i / 32]) - 127;
+                sign * E2M1[usize::from(code & 7)] * 2f32.powi(exponent)
+            };
+            w.values = codes.iter().enumerate().map(value).collect();
+        }
+    }
+    w
+}
+
+/// The weights' arguments: codes, then scales where the type has any.
+pub(super) fn with_weights(call: Call, matrix_type: MatrixType, w: &Weights) -> Call {
+    let call = call.buffer(&w.codes);
+    match matrix_type {
+        MatrixType::Bf16 => call,
+        MatrixType::E4m3 => call.buffer(&w.block_scales),
+        MatrixType::Mxfp4 => call.buffer(&w.exponents),
+    }
+}
+
+/// Rows that each expert gets, and their products' shape.
+pub(super) struct ExpertCase<'a> {
+    pub matrix_type: MatrixType,
+    pub counts: &'a [usize],
+    pub n: usize,
+    pub k: usize,
+}
+
+impl ExpertCase<'_> {
+    /// Where the rows of each expert begin, and the last ones end.
+    fn offsets(&self) -> Vec<u32> {
+        let mut offsets = vec![0];
+        self.counts
+            .iter()
+            .for_each(|count| offsets.push(offsets[offsets.len() - 1] + *count as u32));
+        offsets
+    }
+
+    /// Runs `product`, with the experts' offsets and the shape as its last arguments, and compares
+    /// it with the reference; one row more is another rank's.
+    pub(super) fn check(&self, program: &Program, product: &Call, tail: impl Fn(Call) -> Call) {
+        let &Self { matrix_type, counts, n, k } = self;
+        let (experts, offsets) = (counts.len(), self.offsets());
+        let sent = offsets[experts] as usize;
+        let x = rounded((sent + 1) * k, 34);
+        let each: Vec<Weights> =
+            (0..experts).map(|expert| weights(matrix_type, n, k, 35 + expert as u32)).collect();
+        let all = Weights {
+            codes: each.iter().flat_map(|w| w.codes.clone()).collect(),
+            block_scales: each.iter().flat_map(|w| w.block_scales.clone()).collect(),
+            exponents: each.iter().flat_map(|w| w.exponents.clone()).collect(),
+            values: Vec::new(),
+        };
+        let biases = numbers(experts * n, 36);
+        for biases in [None, Some(&biases[..])] {
+            let call = product.clone().buffer(&vec![7u16; (sent + 1) * n]).buffer(&narrow(&x));
+            let call = with_weights(call, matrix_type, &all).optional(biases).buffer(&offsets);
+            let got = program.run(&[tail(call).value(n as u32).value(k as u32)]);
+            let what = format!("{matrix_type:?} {counts:?} K{k} N{n}, biases {}", biases.is_some());
+            let mut want = Vec::new();
+            for (expert, w) in each.iter().enumerate() {
+                let rows = &x[offsets[expert] as usize * k..offsets[expert + 1] as usize * k];
+                let mut product = reference::matmul(rows, &w.values, k);
+                if let Some(biases) = biases {
+                    let bias = biases[expert * n..(expert + 1) * n].iter().cycle();
+                    product.iter_mut().zip(bias).for_each(|(x, bias)| *x += bias);
+                }
+                want.extend(product);
+            }
+            check_close(&widen(&got[0][0])[..sent * n], &want, BF16_ROUNDING, &what);
+            let rest = &elements::<u16>(&got[0][0])[sent * n..];
+            assert!(rest.iter().all(|x| *x == 7), "{what}: rows of other ranks stay");
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! gpt-oss: attention with sinks and, in every other layer, a window; biases everywhere; experts in
+//! MXFP4 with a clamped activation. Source: OpenAI 2025, model card of gpt-oss-120b and gpt-oss-20b.
+
+use super::qwen3_moe::{GGUF_EXPERTS, GGUF_ROUTER};
+use super::{Architecture, llama, qwen3_moe};
+use crate::LoadError;
+use crate::config::Settings;
+use crate::rope::RopeScaling;
+use crate::spec::{Activation, DecoderSpec, ExpertStorage, FeedForwardSpec, MoeSpec, Names};
+use engine_core::Gate;
+use engine_weights::Checkpoint;
+
+pub const ARCHITECTURE: Architecture = Architecture {
+    hugging_face: "GptOssForCausalLM",
+    gguf: Some("gpt-oss"),
+    models: "gpt-oss-20b, gpt-oss-120b",
+    describe,
+};
+
+const GGUF: Names = Names { feed_forward_norm: "blk.{layer}.post_attention_norm", ..llama::GGUF };
+
+const HUGGING_FACE_EXPERTS: ExpertStorage = ExpertStorage::GptOss {
+    gate_up: "model.layers.{layer}.mlp.experts.gate_up_proj",
+    down: "model.layers.{layer}.mlp.experts.down_proj",
+};
+
+/// Window where a checkpoint names none.
+const WINDOW: usize = 128;
+
+fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
+    let mut spec = llama::dense(checkpoint)?;
+    let settings = Settings::of(checkpoint.config())?;
+    if settings.is_gguf() {
+        spec.names = GGUF;
+    }
+    // The files that llama.cpp writes do not say so; every published model is trained that way.
+    if let (true, RopeScaling::Yarn { truncate, .. }) = (settings.is_gguf(), &mut spec.rope.scaling)
+    {
+        *truncate = false;
+    }
+    let bias = settings.flag("attention_bias", true)?;
+    let moe = moe(settings)?;
+    let windows = windows(settings, spec.layers.len())?;
+    for (layer, attention) in spec.attentions_mut() {
+        (attention.qkv_bias, attention.output_bias) = (bias, bias);
+        attention.sinks = true;
+        attention.window = windows[layer];
+    }
+    for layer in &mut spec.layers {
+        layer.feed_forward = FeedForwardSpec::Moe(moe.clone());
+    }
+    Ok(spec)
+}
+
+fn moe(settings: Settings<'_>) -> Result<MoeSpec, LoadError> {
+    let experts = settings.size("num_local_experts", "expert_count")?;
+    let alpha = settings.optional_number("swiglu_alpha", "")?.unwrap_or(1.702);
+    let limit = settings.optional_number("swiglu_limit", "")?.unwrap_or(7.0);
+    let is_gguf = settings.is_gguf();
+    Ok(MoeSpec {
+        router: if is_gguf { GGUF_ROUTER } else { "model.layers.{layer}.mlp.router" },
+        router_bias: true,
+        experts,
+        chosen: qwen3_moe::chosen(settings, experts)?,
+        intermediate: settings.size("intermediate_size", "expert_feed_forward_length")?,
+        gate: Gate::TopSoftmax,
+        activation: Activation::ClampedSwiglu { alpha: alpha as f32, limit: limit as f32 },
+        storage: if is_gguf {
+            ExpertStorage::Stacked { names: GGUF_EXPERTS, bias: true }
+        } else {
+            HUGGING_FACE_EXPERTS
+        },
+    })
+}
+
+/// Windows in the layers that `layer_types` names, else in every other layer from the first.
+fn windows(settings: Settings<'_>, layers: usize) -> Result<Vec<Option<usize>>, LoadError> {
+    let keys = ("sliding_window", "attention.sliding_window");
+    let window = match settings.optional_size(keys.0, keys.1)? {
+        None => WINDOW,
+        Some(_) => settings.size(keys.0, keys.1)?,
+    };
+    let slides: Vec<bool> = match settings.layer_types(layers)? {
+        Some(types) => types.iter().map(|kind| *kind == "sliding_attention").collect(),
+        None => (0..layers).map(|layer| layer.is_multiple_of(2)).collect(),
+    };
+    Ok(slides.into_iter().map(|slides| slides.then_some(window)).collect())
+}

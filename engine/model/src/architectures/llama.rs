@@ -1,0 +1,167 @@
+//! Llama: grouped-query attention with rotary positions, gated feed-forward layers, RMS norms
+//! before both. Its tensor names are those of most architectures after it.
+
+use super::Architecture;
+use crate::LoadError;
+use crate::config::{DecoderConfig, Settings};
+use crate::rope::RopeConfig;
+use crate::spec::{
+    AttentionNames, AttentionSpec, DecoderSpec, DenseNames, DenseSpec, FeedForwardSpec, LayerSpec,
+    MixerSpec, Names,
+};
+use engine_core::RowOrder;
+use engine_weights::Checkpoint;
+
+pub const ARCHITECTURE: Architecture = Architecture {
+    hugging_face: "LlamaForCausalLM",
+    gguf: Some("llama"),
+    models: "Llama 2, 3, 3.1, 3.2; SmolLM2",
+    describe,
+};
+
+pub const HUGGING_FACE: Names = Names {
+    embedding: "model.embed_tokens",
+    final_norm: "model.norm",
+    head: "lm_head",
+    mixer_norm: "model.layers.{layer}.input_layernorm",
+    feed_forward_norm: "model.layers.{layer}.post_attention_layernorm",
+};
+
+pub const HUGGING_FACE_ATTENTION: AttentionNames = AttentionNames {
+    query: "model.layers.{layer}.self_attn.q_proj",
+    key: "model.layers.{layer}.self_attn.k_proj",
+    value: "model.layers.{layer}.self_attn.v_proj",
+    output: "model.layers.{layer}.self_attn.o_proj",
+    query_norm: "model.layers.{layer}.self_attn.q_norm",
+    key_norm: "model.layers.{layer}.self_attn.k_norm",
+    sinks: "model.layers.{layer}.self_attn.sinks",
+};
+
+pub const HUGGING_FACE_DENSE: DenseNames = DenseNames {
+    gate: "model.layers.{layer}.mlp.gate_proj",
+    up: "model.layers.{layer}.mlp.up_proj",
+    down: "model.layers.{layer}.mlp.down_proj",
+};
+
+pub const GGUF: Names = Names {
+    embedding: "token_embd",
+    final_norm: "output_norm",
+    head: "output",
+    mixer_norm: "blk.{layer}.attn_norm",
+    feed_forward_norm: "blk.{layer}.ffn_norm",
+};
+
+pub const GGUF_ATTENTION: AttentionNames = AttentionNames {
+    query: "blk.{layer}.attn_q",
+    key: "blk.{layer}.attn_k",
+    value: "blk.{layer}.attn_v",
+    output: "blk.{layer}.attn_output",
+    query_norm: "blk.{layer}.attn_q_norm",
+    key_norm: "blk.{layer}.attn_k_norm",
+    sinks: "blk.{layer}.attn_sinks.weight",
+};
+
+pub const GGUF_DENSE: DenseNames = DenseNames {
+    gate: "blk.{layer}.ffn_gate",
+    up: "blk.{layer}.ffn_up",
+    down: "blk.{layer}.ffn_down",
+};
+
+fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
+    let mut spec = dense(checkpoint)?;
+    let settings = Settings::of(checkpoint.config())?;
+    if settings.optional_size("num_local_experts", "expert_count")?.is_some_and(|n| n > 0) {
+        let reason = "mixtures of Llama experts are not supported";
+        return Err(settings.wrong("num_local_experts", "expert_count", reason));
+    }
+    set_attention_biases(&mut spec, checkpoint)?;
+    let mlp_bias = settings.flag("mlp_bias", false)?;
+    let head_dim = spec.config.head_dim;
+    for (_, attention) in spec.attentions_mut() {
+        // llama.cpp turns neighbors where the others turn halves, for this family alone.
+        if settings.is_gguf() {
+            attention.rotated = RowOrder::RopePairs { head_dim };
+        }
+    }
+    for layer in &mut spec.layers {
+        if let FeedForwardSpec::Dense(dense) = &mut layer.feed_forward {
+            dense.bias = mlp_bias;
+        }
+    }
+    Ok(spec)
+}
+
+/// Gives every attention block the biases that `attention_bias` says, or that a GGUF file lists.
+///
+/// # Errors
+/// The setting is no flag.
+pub fn set_attention_biases(
+    spec: &mut DecoderSpec,
+    checkpoint: &Checkpoint,
+) -> Result<(), LoadError> {
+    let settings = Settings::of(checkpoint.config())?;
+    let flag = settings.flag("attention_bias", false)?;
+    let has = |name: &str| {
+        if settings.is_gguf() {
+            checkpoint.lists(&format!("{}.bias", name.replace("{layer}", "0")))
+        } else {
+            flag
+        }
+    };
+    for (_, attention) in spec.attentions_mut() {
+        attention.qkv_bias = has(attention.names.query);
+        attention.output_bias = has(attention.names.output);
+    }
+    Ok(())
+}
+
+/// A decoder with Llama's tensor names, the same in every layer, no biases, no windows.
+///
+/// # Errors
+/// A setting is missing or does not fit.
+pub fn dense(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
+    dense_as(checkpoint, Settings::of(checkpoint.config())?)
+}
+
+/// [`dense`], from settings that are a part of the checkpoint's.
+///
+/// # Errors
+/// A setting is missing or does not fit.
+pub fn dense_as(checkpoint: &Checkpoint, settings: Settings<'_>) -> Result<DecoderSpec, LoadError> {
+    settings.check_activation()?;
+    let config = DecoderConfig::read(settings)?;
+    let is_gguf = settings.is_gguf();
+    let (names, attention, dense) = if is_gguf {
+        (GGUF, GGUF_ATTENTION, GGUF_DENSE)
+    } else {
+        (HUGGING_FACE, HUGGING_FACE_ATTENTION, HUGGING_FACE_DENSE)
+    };
+    let attention = AttentionSpec {
+        names: attention,
+        shape: config.attention_shape(),
+        qkv_bias: false,
+        output_bias: false,
+        head_norms: false,
+        gated: false,
+        sinks: false,
+        window: None,
+        rotated: RowOrder::AsStored,
+    };
+    let dense = DenseSpec { names: dense, intermediate: config.intermediate, bias: false };
+    let layer = LayerSpec {
+        mixer: MixerSpec::Attention(attention),
+        feed_forward: FeedForwardSpec::Dense(dense),
+    };
+    Ok(DecoderSpec {
+        rope: RopeConfig::read(checkpoint, settings, config.head_dim)?,
+        names,
+        norm_offset: 0.0,
+        tied: if is_gguf {
+            !checkpoint.lists(&format!("{}.weight", names.head))
+        } else {
+            settings.flag("tie_word_embeddings", false)?
+        },
+        layers: vec![layer; config.layers],
+        config,
+    })
+}

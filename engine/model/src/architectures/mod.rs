@@ -1,0 +1,69 @@
+//! The architectures that this release knows, a file each: tensor names and what the settings mean.
+//! Files here know no device; they describe a decoder as plain data.
+
+use super::LoadError;
+use super::spec::DecoderSpec;
+use engine_weights::Checkpoint;
+
+/// One architecture: the names that it goes by, and how its checkpoints describe a decoder.
+#[derive(Debug, Clone, Copy)]
+pub struct Architecture {
+    /// Its name in config.json.
+    pub hugging_face: &'static str,
+    /// Its name in GGUF files, where llama.cpp has one.
+    pub gguf: Option<&'static str>,
+    /// Published models, for the README.
+    pub models: &'static str,
+    /// The layers of a checkpoint of this architecture; fails where its configuration makes no sense.
+    pub describe: fn(&Checkpoint) -> Result<DecoderSpec, LoadError>,
+}
+
+/// Declares the files and the table, so that a new architecture is one file and one line here.
+macro_rules! architectures {
+    ($($file:ident,)*) => {
+        $(mod $file;)*
+
+        /// Every architecture that [`super::load`] accepts.
+        pub const ARCHITECTURES: &[Architecture] = &[$($file::ARCHITECTURE,)*];
+    };
+}
+
+architectures! {
+    gpt_oss,
+    llama,
+    qwen2,
+    qwen3,
+    qwen3_5,
+    qwen3_moe,
+}
+
+impl Architecture {
+    /// The architecture that goes by `name` in either kind of file.
+    pub fn find(name: &str) -> Option<&'static Self> {
+        let goes_by =
+            |known: &&Self| known.hugging_face == name || known.gguf.is_some_and(|own| own == name);
+        ARCHITECTURES.iter().find(goes_by)
+    }
+
+    /// All names, for messages.
+    pub fn names() -> String {
+        let names = ARCHITECTURES.iter().flat_map(|known| [Some(known.hugging_face), known.gguf]);
+        names.flatten().collect::<Vec<_>>().join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_readme_lists_what_is_supported() {
+        let mut table = String::from("| config.json | GGUF | models |\n|---|---|---|\n");
+        for Architecture { hugging_face, gguf, models, .. } in ARCHITECTURES {
+            let gguf = gguf.map_or_else(String::new, |name| format!("`{name}`"));
+            table.push_str(&format!("| `{hugging_face}` | {gguf} | {models} |\n"));
+        }
+        let readme = include_str!("../../../README.md");
+        assert!(readme.contains(&table), "README.md should have this table:\n{table}");
+    }
+}

@@ -1,0 +1,43 @@
+//! Qwen2 and Qwen2.5: Llama with biases of queries, keys and values.
+
+use super::{Architecture, llama};
+use crate::LoadError;
+use crate::config::Settings;
+use crate::spec::DecoderSpec;
+use engine_weights::Checkpoint;
+
+pub const ARCHITECTURE: Architecture = Architecture {
+    hugging_face: "Qwen2ForCausalLM",
+    gguf: Some("qwen2"),
+    models: "Qwen2, Qwen2.5",
+    describe,
+};
+
+fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
+    let mut spec = llama::dense(checkpoint)?;
+    let windows = windows(Settings::of(checkpoint.config())?, spec.layers.len())?;
+    for (layer, attention) in spec.attentions_mut() {
+        attention.qkv_bias = true;
+        attention.window = windows[layer];
+    }
+    Ok(spec)
+}
+
+/// The window of each layer, where config.json switches windows on: `layer_types` says of which
+/// layers, else those from `max_window_layers`. GGUF files of this family have none.
+///
+/// # Errors
+/// A setting is missing or does not fit.
+pub fn windows(settings: Settings<'_>, layers: usize) -> Result<Vec<Option<usize>>, LoadError> {
+    let size = settings.optional_size("sliding_window", "")?;
+    if settings.is_gguf() || size.is_none() || !settings.flag("use_sliding_window", false)? {
+        return Ok(vec![None; layers]);
+    }
+    let window = settings.size("sliding_window", "")?;
+    let first = settings.optional_size("max_window_layers", "")?.unwrap_or(28);
+    let slides = match settings.layer_types(layers)? {
+        Some(types) => types.iter().map(|kind| *kind == "sliding_attention").collect(),
+        None => (0..layers).map(|layer| layer >= first).collect::<Vec<_>>(),
+    };
+    Ok(slides.into_iter().map(|slides| slides.then_some(window)).collect())
+}

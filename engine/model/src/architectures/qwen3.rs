@@ -1,0 +1,26 @@
+//! Qwen3: Llama with norms of query and key heads.
+
+use super::{Architecture, llama, qwen2};
+use crate::LoadError;
+use crate::config::Settings;
+use crate::spec::DecoderSpec;
+use engine_weights::Checkpoint;
+
+pub const ARCHITECTURE: Architecture = Architecture {
+    hugging_face: "Qwen3ForCausalLM",
+    gguf: Some("qwen3"),
+    models: "Qwen3 dense, as Qwen3-8B and Qwen3-32B",
+    describe,
+};
+
+fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
+    let mut spec = llama::dense(checkpoint)?;
+    let settings = Settings::of(checkpoint.config())?;
+    let windows = qwen2::windows(settings, spec.layers.len())?;
+    llama::set_attention_biases(&mut spec, checkpoint)?;
+    for (layer, attention) in spec.attentions_mut() {
+        attention.head_norms = true;
+        attention.window = windows[layer];
+    }
+    Ok(spec)
+}

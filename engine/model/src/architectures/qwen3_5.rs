@@ -1,0 +1,217 @@
+//! Qwen3.5, the text part: gated DeltaNet in most layers, in the others attention whose output is
+//! gated and of whose heads a part is turned; norms whose weights are stored as their distance
+//! from one. Images and videos are not read. Source: transformers, `modeling_qwen3_5.py`; for GGUF
+//! files, which have their own order of value heads and whole norm weights, llama.cpp's
+//! `conversion/qwen.py`.
+
+use super::{Architecture, llama};
+use crate::LoadError;
+use crate::config::Settings;
+use crate::spec::{
+    AttentionNames, DecoderSpec, DeltaNetForm, DeltaNetNames, DeltaNetSpec, DenseNames,
+    FeedForwardSpec, MixerSpec, Names,
+};
+use engine_core::DeltaNetShape;
+use engine_weights::gguf::Value;
+use engine_weights::{Checkpoint, ConfigSource};
+
+pub const ARCHITECTURE: Architecture = Architecture {
+    hugging_face: "Qwen3_5ForConditionalGeneration",
+    gguf: Some("qwen35"),
+    models: "Qwen3.5 dense, as Qwen3.5-9B: the text part",
+    describe,
+};
+
+const NAMES: Names = Names {
+    embedding: "model.language_model.embed_tokens",
+    final_norm: "model.language_model.norm",
+    head: "lm_head",
+    mixer_norm: "model.language_model.layers.{layer}.input_layernorm",
+    feed_forward_norm: "model.language_model.layers.{layer}.post_attention_layernorm",
+};
+
+const ATTENTION: AttentionNames = AttentionNames {
+    query: "model.language_model.layers.{layer}.self_attn.q_proj",
+    key: "model.language_model.layers.{layer}.self_attn.k_proj",
+    value: "model.language_model.layers.{layer}.self_attn.v_proj",
+    output: "model.language_model.layers.{layer}.self_attn.o_proj",
+    query_norm: "model.language_model.layers.{layer}.self_attn.q_norm",
+    key_norm: "model.language_model.layers.{layer}.self_attn.k_norm",
+    sinks: "",
+};
+
+const DENSE: DenseNames = DenseNames {
+    gate: "model.language_model.layers.{layer}.mlp.gate_proj",
+    up: "model.language_model.layers.{layer}.mlp.up_proj",
+    down: "model.language_model.layers.{layer}.mlp.down_proj",
+};
+
+const DELTA_NET: DeltaNetNames = DeltaNetNames {
+    query_key_value: "model.language_model.layers.{layer}.linear_attn.in_proj_qkv",
+    gate: "model.language_model.layers.{layer}.linear_attn.in_proj_z",
+    beta: "model.language_model.layers.{layer}.linear_attn.in_proj_b",
+    decay: "model.language_model.layers.{layer}.linear_attn.in_proj_a",
+    decay_rate: "model.language_model.layers.{layer}.linear_attn.A_log",
+    decay_bias: "model.language_model.layers.{layer}.linear_attn.dt_bias",
+    conv: "model.language_model.layers.{layer}.linear_attn.conv1d",
+    norm: "model.language_model.layers.{layer}.linear_attn.norm",
+    output: "model.language_model.layers.{layer}.linear_attn.out_proj",
+};
+
+const GGUF: Names = Names { feed_forward_norm: "blk.{layer}.post_attention_norm", ..llama::GGUF };
+
+const GGUF_DELTA_NET: DeltaNetNames = DeltaNetNames {
+    query_key_value: "blk.{layer}.attn_qkv",
+    gate: "blk.{layer}.attn_gate",
+    beta: "blk.{layer}.ssm_beta",
+    decay: "blk.{layer}.ssm_alpha",
+    decay_rate: "blk.{layer}.ssm_a",
+    decay_bias: "blk.{layer}.ssm_dt.bias",
+    conv: "blk.{layer}.ssm_conv1d",
+    norm: "blk.{layer}.ssm_norm",
+    output: "blk.{layer}.ssm_out",
+};
+
+/// Part of a head that is turned, where a checkpoint does not say.
+const ROTARY_SHARE: usize = 4;
+/// Of so many layers in a row one attends, where `layer_types` does not say.
+const ATTENTION_INTERVAL: usize = 4;
+
+fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
+    let whole = Settings::of(checkpoint.config())?;
+    let settings = match checkpoint.config() {
+        ConfigSource::Json { path, json } => {
+            let text = json.get("text_config").filter(|text| text.is_object());
+            Settings::Json { path, json: text.unwrap_or(json) }
+        }
+        ConfigSource::Gguf(_) => whole,
+    };
+    let mut spec = llama::dense_as(checkpoint, settings)?;
+    let is_gguf = settings.is_gguf();
+    spec.names = if is_gguf { GGUF } else { NAMES };
+    if is_gguf {
+        leave_out_predictors(&mut spec, settings)?;
+    } else {
+        spec.norm_offset = 1.0;
+        let tied = whole.flag("tie_word_embeddings", false)?;
+        spec.tied = settings.flag("tie_word_embeddings", tied)?;
+    }
+    if !says_rotary_share(settings) {
+        spec.rope.dimensions = spec.config.head_dim / ROTARY_SHARE;
+    }
+    let (names, form) = if is_gguf {
+        (GGUF_DELTA_NET, DeltaNetForm::Gguf)
+    } else {
+        (DELTA_NET, DeltaNetForm::HuggingFace)
+    };
+    let delta_net = DeltaNetSpec { names, shape: shape(settings)?, form };
+    let attends = attends(settings, spec.layers.len())?;
+    let bias = settings.flag("attention_bias", false)?;
+    for (layer, attends) in spec.layers.iter_mut().zip(attends) {
+        match &mut layer.mixer {
+            MixerSpec::Attention(attention) if attends => {
+                if !is_gguf {
+                    attention.names = ATTENTION;
+                }
+                (attention.head_norms, attention.gated) = (true, true);
+                (attention.qkv_bias, attention.output_bias) = (bias, bias);
+            }
+            mixer => *mixer = MixerSpec::DeltaNet(delta_net),
+        }
+        if let FeedForwardSpec::Dense(dense) = &mut layer.feed_forward
+            && !is_gguf
+        {
+            dense.names = DENSE;
+        }
+    }
+    Ok(spec)
+}
+
+/// GGUF files count layers that predict further tokens among the others, after them.
+fn leave_out_predictors(spec: &mut DecoderSpec, settings: Settings<'_>) -> Result<(), LoadError> {
+    let key = "nextn_predict_layers";
+    let predictors = settings.optional_size("", key)?.unwrap_or(0);
+    let layers = spec.layers.len().checked_sub(predictors).filter(|layers| *layers > 0);
+    spec.config.layers = layers.ok_or_else(|| {
+        settings.wrong("", key, format!("{predictors} leave none of {}", spec.layers.len()))
+    })?;
+    spec.layers.truncate(spec.config.layers);
+    Ok(())
+}
+
+fn says_rotary_share(settings: Settings<'_>) -> bool {
+    if settings.is_gguf() {
+        return settings.optional_size("", "rope.dimension_count").is_ok_and(|size| size.is_some());
+    }
+    let key = "partial_rotary_factor";
+    let parameters = settings.json("rope_parameters").or_else(|| settings.json("rope_scaling"));
+    settings.json(key).is_some() || parameters.is_some_and(|values| values.get(key).is_some())
+}
+
+/// Sizes of the DeltaNet layers.
+fn shape(settings: Settings<'_>) -> Result<DeltaNetShape, LoadError> {
+    let value_heads = settings.size("linear_num_value_heads", "ssm.time_step_rank")?;
+    let shape = DeltaNetShape {
+        key_heads: settings.size("linear_num_key_heads", "ssm.group_count")?,
+        value_heads,
+        key_dim: settings.size("linear_key_head_dim", "ssm.state_size")?,
+        value_dim: match settings {
+            Settings::Json { .. } => settings.size("linear_value_head_dim", "")?,
+            Settings::Gguf { .. } => settings.size("", "ssm.inner_size")? / value_heads,
+        },
+        taps: settings.size("linear_conv_kernel_dim", "ssm.conv_kernel")?,
+    };
+    let wrong = |key, reason| Err(settings.wrong(key, "ssm", reason));
+    let DeltaNetShape { key_heads, value_heads, key_dim, value_dim, taps } = shape;
+    if !value_heads.is_multiple_of(key_heads) {
+        return wrong("linear_num_value_heads", format!("{value_heads} cannot share {key_heads}"));
+    }
+    if key_dim.max(value_dim) > 512 {
+        return wrong("linear_key_head_dim", format!("{key_dim} and {value_dim} go up to 512"));
+    }
+    if taps > 64 {
+        return wrong("linear_conv_kernel_dim", format!("{taps} goes up to 64"));
+    }
+    Ok(shape)
+}
+
+/// Which layers attend.
+fn attends(settings: Settings<'_>, layers: usize) -> Result<Vec<bool>, LoadError> {
+    let Some(types) = settings.layer_types(layers)? else {
+        if let Some(recurrent) = recurrent_layers(settings, layers)? {
+            return Ok(recurrent.into_iter().map(|recurrent| !recurrent).collect());
+        }
+        let key = "full_attention_interval";
+        let every = settings.optional_size(key, key)?;
+        let every = every.unwrap_or(ATTENTION_INTERVAL).max(1);
+        return Ok((1..=layers).map(|layer| layer.is_multiple_of(every)).collect());
+    };
+    let attends = |kind: &str| match kind {
+        "full_attention" => Ok(true),
+        "linear_attention" => Ok(false),
+        other => {
+            let reason =
+                format!("`{other}` is not supported; hint: full_attention, linear_attention");
+            Err(settings.wrong("layer_types", "", reason))
+        }
+    };
+    types.into_iter().map(attends).collect()
+}
+
+/// Which layers do not attend, where a GGUF file lists them.
+fn recurrent_layers(settings: Settings<'_>, layers: usize) -> Result<Option<Vec<bool>>, LoadError> {
+    let key = "attention.recurrent_layers";
+    let Settings::Gguf { metadata, architecture } = settings else { return Ok(None) };
+    let Some(value) = metadata.get(&format!("{architecture}.{key}")) else { return Ok(None) };
+    let Value::Array(flags) = value else {
+        return Err(settings.wrong("", key, "it is no list"));
+    };
+    let flag = |value: &Value| match value {
+        Value::Bool(flag) => Some(*flag),
+        _ => None,
+    };
+    match flags.iter().take(layers).map(flag).collect::<Option<Vec<bool>>>() {
+        Some(flags) if flags.len() == layers => Ok(Some(flags)),
+        _ => Err(settings.wrong("", key, format!("it does not say so of {layers} layers"))),
+    }
+}

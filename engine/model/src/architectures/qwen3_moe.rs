@@ -1,0 +1,103 @@
+//! Qwen3-MoE: Qwen3 whose feed-forward layers are mixtures of experts, all of them or some.
+
+use super::{Architecture, llama};
+use crate::LoadError;
+use crate::config::Settings;
+use crate::spec::{Activation, DecoderSpec, DenseNames, ExpertStorage, FeedForwardSpec, MoeSpec};
+use engine_core::Gate;
+use engine_weights::Checkpoint;
+
+pub const ARCHITECTURE: Architecture = Architecture {
+    hugging_face: "Qwen3MoeForCausalLM",
+    gguf: Some("qwen3moe"),
+    models: "Qwen3-MoE, as Qwen3-30B-A3B and Qwen3-235B-A22B",
+    describe,
+};
+
+const HUGGING_FACE_EXPERTS: DenseNames = DenseNames {
+    gate: "model.layers.{layer}.mlp.experts.{expert}.gate_proj",
+    up: "model.layers.{layer}.mlp.experts.{expert}.up_proj",
+    down: "model.layers.{layer}.mlp.experts.{expert}.down_proj",
+};
+
+pub const GGUF_ROUTER: &str = "blk.{layer}.ffn_gate_inp";
+
+pub const GGUF_EXPERTS: DenseNames = DenseNames {
+    gate: "blk.{layer}.ffn_gate_exps",
+    up: "blk.{layer}.ffn_up_exps",
+    down: "blk.{layer}.ffn_down_exps",
+};
+
+fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
+    let mut spec = llama::dense(checkpoint)?;
+    let settings = Settings::of(checkpoint.config())?;
+    let moe = moe(settings)?;
+    let window = window(settings)?;
+    llama::set_attention_biases(&mut spec, checkpoint)?;
+    let every = settings.optional_size("decoder_sparse_step", "")?.unwrap_or(1);
+    let dense_layers = dense_layers(settings)?;
+    for (_, attention) in spec.attentions_mut() {
+        attention.head_norms = true;
+        attention.window = window;
+    }
+    for (index, layer) in spec.layers.iter_mut().enumerate() {
+        if every > 0 && (index + 1).is_multiple_of(every) && !dense_layers.contains(&index) {
+            layer.feed_forward = FeedForwardSpec::Moe(moe.clone());
+        }
+    }
+    Ok(spec)
+}
+
+fn moe(settings: Settings<'_>) -> Result<MoeSpec, LoadError> {
+    // Checkpoints say `num_experts`, newer configurations `num_local_experts`.
+    let key =
+        if settings.json("num_experts").is_some() { "num_experts" } else { "num_local_experts" };
+    let experts = settings.size(key, "expert_count")?;
+    let is_gguf = settings.is_gguf();
+    Ok(MoeSpec {
+        router: if is_gguf { GGUF_ROUTER } else { "model.layers.{layer}.mlp.gate" },
+        router_bias: false,
+        experts,
+        chosen: chosen(settings, experts)?,
+        intermediate: settings.size("moe_intermediate_size", "expert_feed_forward_length")?,
+        // GGUF files do not say; llama.cpp normalizes for this architecture.
+        gate: Gate::SoftmaxTop { normalized: is_gguf || settings.flag("norm_topk_prob", false)? },
+        activation: Activation::Silu,
+        storage: if is_gguf {
+            ExpertStorage::Stacked { names: GGUF_EXPERTS, bias: false }
+        } else {
+            ExpertStorage::Each(HUGGING_FACE_EXPERTS)
+        },
+    })
+}
+
+/// Of `experts` those that a row goes to.
+///
+/// # Errors
+/// The setting is missing, or there are not as many.
+pub fn chosen(settings: Settings<'_>, experts: usize) -> Result<usize, LoadError> {
+    let (json_key, gguf_key) = ("num_experts_per_tok", "expert_used_count");
+    let chosen = settings.size(json_key, gguf_key)?;
+    if chosen > experts {
+        let reason = format!("{chosen} of {experts} experts cannot be chosen");
+        return Err(settings.wrong(json_key, gguf_key, reason));
+    }
+    Ok(chosen)
+}
+
+/// One window for all layers, where config.json switches it on.
+fn window(settings: Settings<'_>) -> Result<Option<usize>, LoadError> {
+    let is_set = settings.json("sliding_window").is_some();
+    if is_set && settings.flag("use_sliding_window", false)? {
+        return settings.size("sliding_window", "").map(Some);
+    }
+    Ok(None)
+}
+
+/// Layers that `mlp_only_layers` makes dense.
+fn dense_layers(settings: Settings<'_>) -> Result<Vec<usize>, LoadError> {
+    let Some(value) = settings.json("mlp_only_layers") else { return Ok(Vec::new()) };
+    let wrong = || settings.wrong("mlp_only_layers", "", "it is not a list of layers");
+    let list = value.as_array().ok_or_else(wrong)?;
+    list.iter().map(|layer| Ok(layer.as_u64().ok_or_else(wrong)? as usize)).collect()
+}

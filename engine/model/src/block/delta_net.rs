@@ -1,0 +1,130 @@
+//! Gated DeltaNet: a mixer whose memory of the past is a matrix a head, and not pages.
+
+use std::ops::Range;
+
+use super::{BlockContext, Step};
+use crate::LoadError;
+use crate::shard::{self, Heads};
+use crate::spec::{DeltaNetForm, DeltaNetSpec};
+use crate::tensors::{Linear, Part, Tensors, in_layer};
+use engine_core::{DeltaNetLayer, DeltaNetShape, Device, DeviceError};
+
+/// Projections around a gated DeltaNet layer.
+#[derive(Debug)]
+pub struct DeltaNet<D: Device> {
+    projections: Linear<D>,
+    layer: DeltaNetLayer<D::Vector>,
+    output: Linear<D>,
+}
+
+impl<D: Device> DeltaNet<D> {
+    pub(super) fn load(
+        tensors: &mut Tensors<'_, D>,
+        spec: &DeltaNetSpec,
+        context: BlockContext,
+        state_layer: usize,
+    ) -> Result<Self, LoadError> {
+        let (names, whole) = (&spec.names, &spec.shape);
+        let Some((own, shape)) = Heads::of_delta_net(tensors.rank(), whole) else {
+            return Err(tensors.indivisible("value heads", whole.value_heads));
+        };
+        let BlockContext { layer, hidden, norm_epsilon: epsilon } = context;
+        let (values, heads) = (whole.value_heads * whole.value_dim, whole.value_heads);
+        let own_heads = stored(spec, 0, &own.query, 1);
+        let own_values = stored(spec, 0, &own.query, whole.value_dim);
+        let convolved = own_channels(spec, &own);
+        let part = |name, n, own| Part { own, ..Part::plain(name, n) };
+        let projections = [
+            part(names.query_key_value, whole.conv_cols(), convolved.clone()),
+            part(names.gate, values, own_values.clone()),
+            part(names.beta, heads, own_heads.clone()),
+            part(names.decay, heads, own_heads.clone()),
+        ];
+        let output = Part::plain(names.output, hidden);
+        let mut of_heads = |name| -> Result<Vec<f32>, LoadError> {
+            let values = tensors.values(&in_layer(name, layer), &[heads])?;
+            Ok(own_heads.iter().flat_map(|own| values[own.clone()].iter().copied()).collect())
+        };
+        let (mut rate, bias) = (of_heads(names.decay_rate)?, of_heads(names.decay_bias)?);
+        if spec.form == DeltaNetForm::HuggingFace {
+            rate.iter_mut().for_each(|log| *log = -log.exp());
+        }
+        let conv = by_tap(tensors, spec, layer, &convolved)?;
+        let projections = tensors.linear(&projections, layer, hidden)?;
+        let delta_net = DeltaNetLayer {
+            shape,
+            index: state_layer,
+            conv: tensors.own_vector(&conv)?,
+            rate: tensors.own_vector(&rate)?,
+            bias: tensors.own_vector(&bias)?,
+            norm: tensors.vector(&format!("{}.weight", names.norm), layer, shape.value_dim)?,
+            epsilon,
+        };
+        tensors.device.prepare_delta_net(&delta_net).map_err(LoadError::Device)?;
+        let output = tensors.partial(&output, layer, values, &own_values)?;
+        Ok(Self { projections, layer: delta_net, output })
+    }
+
+    pub(super) fn run(
+        &self,
+        step: &mut Step<'_, D>,
+        x: &D::Buffer,
+        delta: &mut D::Buffer,
+    ) -> Result<(), DeviceError> {
+        let Step { device, plan, state, scratch, rows, .. } = step;
+        let Some(state) = state else {
+            let message = "no places for recurrent state were allocated".to_owned();
+            return Err(DeviceError { operation: "step", message });
+        };
+        let (projected, mixed) = (&mut scratch.projected, &mut scratch.mixed);
+        let shape = &self.layer.shape;
+        device.reshape(projected, *rows, shape.cols())?;
+        device.reshape(mixed, *rows, shape.value_heads * shape.value_dim)?;
+        self.projections.run(device, x, projected)?;
+        device.delta_net(projected, &self.layer, plan, state, mixed)?;
+        self.output.run(device, mixed, delta)
+    }
+}
+
+/// Queries, keys and values of the heads `own` among the channels of all heads.
+fn own_channels(spec: &DeltaNetSpec, own: &Heads) -> Vec<Range<usize>> {
+    let DeltaNetShape { key_heads, key_dim, value_dim, .. } = spec.shape;
+    let keys = key_heads * key_dim;
+    let mut channels =
+        vec![shard::columns(0, &own.kv, key_dim), shard::columns(keys, &own.kv, key_dim)];
+    channels.extend(stored(spec, 2 * keys, &own.query, value_dim));
+    channels
+}
+
+/// Where files have the value heads `own`, of `dim` elements each, the first at `first`: neighbors as
+/// one range.
+fn stored(spec: &DeltaNetSpec, first: usize, own: &Range<usize>, dim: usize) -> Vec<Range<usize>> {
+    let mut ranges: Vec<Range<usize>> = Vec::new();
+    for head in own.clone() {
+        let start = first + spec.stored_head(head) * dim;
+        match ranges.last_mut() {
+            Some(last) if last.end == start => last.end += dim,
+            _ => ranges.push(start..start + dim),
+        }
+    }
+    ranges
+}
+
+/// The convolution's weights `[taps, own channels]`; files keep them as `[channels, 1, taps]`, GGUF
+/// files without the 1.
+fn by_tap<D: Device>(
+    tensors: &mut Tensors<'_, D>,
+    spec: &DeltaNetSpec,
+    layer: usize,
+    own: &[Range<usize>],
+) -> Result<Vec<f32>, LoadError> {
+    let (channels, taps) = (spec.shape.conv_cols(), spec.shape.taps);
+    let name = format!("{}.weight", in_layer(spec.names.conv, layer));
+    let stored = match spec.form {
+        DeltaNetForm::HuggingFace => tensors.values(&name, &[channels, 1, taps])?,
+        DeltaNetForm::Gguf => tensors.values(&name, &[channels, taps])?,
+    };
+    let of_tap = |tap| own.iter().cloned().flatten().map(move |channel| (channel, tap));
+    let elements = (0..taps).flat_map(of_tap);
+    Ok(elements.map(|(channel, tap)| stored[channel * taps + tap]).collect())
+}

@@ -1,0 +1,61 @@
+//! The gated feed-forward layer: `down(silu(gate(x)) * up(x))`. Source: Shazeer 2020.
+
+use super::{BlockContext, Step};
+use crate::spec::{Activation, DenseSpec};
+use crate::tensors::{Linear, Part, Tensors};
+use crate::{LoadError, shard};
+use engine_core::{Device, DeviceError};
+
+/// Gate and up as one product, then down.
+#[derive(Debug)]
+pub struct Dense<D: Device> {
+    /// Columns that this rank has.
+    intermediate: usize,
+    gate_up: Linear<D>,
+    down: Linear<D>,
+}
+
+impl<D: Device> Dense<D> {
+    pub(super) fn load(
+        tensors: &mut Tensors<'_, D>,
+        spec: &DenseSpec,
+        context: BlockContext,
+    ) -> Result<Self, LoadError> {
+        let BlockContext { layer, hidden, .. } = context;
+        let (names, intermediate) = (&spec.names, spec.intermediate);
+        let unit = tensors.cut_unit(names.down, layer, [hidden, intermediate]);
+        let own = shard::share_in_units(tensors.rank(), intermediate, unit);
+        if own.is_empty() {
+            return Err(tensors.indivisible("blocks of feed-forward columns", intermediate / unit));
+        }
+        let part = |name, n| Part { bias: spec.bias, ..Part::plain(name, n) };
+        let gate_up = [names.gate, names.up];
+        let gate_up =
+            gate_up.map(|name| Part { own: vec![own.clone()], ..part(name, intermediate) });
+        Ok(Self {
+            intermediate: own.len(),
+            gate_up: tensors.linear(&gate_up, layer, hidden)?,
+            down: tensors.partial(
+                &part(names.down, hidden),
+                layer,
+                intermediate,
+                std::slice::from_ref(&own),
+            )?,
+        })
+    }
+
+    pub(super) fn run(
+        &self,
+        step: &mut Step<'_, D>,
+        x: &D::Buffer,
+        delta: &mut D::Buffer,
+    ) -> Result<(), DeviceError> {
+        let Step { device, scratch, rows, .. } = step;
+        let (gate_up, gated) = (&mut scratch.projected, &mut scratch.mixed);
+        device.reshape(gate_up, *rows, 2 * self.intermediate)?;
+        device.reshape(gated, *rows, self.intermediate)?;
+        self.gate_up.run(device, x, gate_up)?;
+        Activation::Silu.run(*device, gate_up, gated)?;
+        self.down.run(device, gated, delta)
+    }
+}

@@ -1,0 +1,215 @@
+//! A mixture of experts: a router sends each row to a few of many gated feed-forward layers.
+//!
+//! Rows are grouped by expert, so that each chosen expert is one matrix product over its rows; a
+//! row's result is the sum over its experts in their order, whatever other rows there are. Ranks
+//! have whole experts, and all of them route alike. Sources:
+//! Shazeer et al. 2017; Yang et al. 2025 (Qwen3); OpenAI 2025 (gpt-oss).
+
+use std::ops::Range;
+
+use super::{BlockContext, Step};
+use crate::LoadError;
+use crate::spec::{Activation, DenseNames, ExpertStorage, MoeSpec};
+use crate::tensors::{Linear, Part, Rows, Tensors, in_layer};
+use engine_core::{Device, DeviceError, Gate, RowOrder};
+
+/// Projections of one kind, one for each expert.
+#[derive(Debug)]
+struct Experts<D: Device> {
+    matrices: Vec<D::Matrix>,
+    /// As many, or none.
+    biases: Vec<D::Vector>,
+}
+
+/// Router and experts.
+#[derive(Debug)]
+pub struct Moe<D: Device> {
+    hidden: usize,
+    intermediate: usize,
+    experts: usize,
+    /// The experts of this rank.
+    own: Range<usize>,
+    chosen: usize,
+    gate: Gate,
+    activation: Activation,
+    router: Linear<D>,
+    gate_up: Experts<D>,
+    down: Experts<D>,
+}
+
+impl<D: Device> Moe<D> {
+    pub(super) fn load(
+        tensors: &mut Tensors<'_, D>,
+        spec: &MoeSpec,
+        context: BlockContext,
+    ) -> Result<Self, LoadError> {
+        let router = Part { bias: spec.router_bias, ..Part::plain(spec.router, spec.experts) };
+        let router = tensors.linear(&[router], context.layer, context.hidden)?;
+        let own = tensors.rank().share(spec.experts);
+        let mut reader = ExpertReader { tensors, spec, context, own: own.clone() };
+        let (gate_up, down) = match spec.storage {
+            ExpertStorage::Each(names) => reader.each(names)?,
+            ExpertStorage::Stacked { names, bias } => reader.stacked(names, bias)?,
+            ExpertStorage::GptOss { gate_up, down } => reader.gpt_oss(gate_up, down)?,
+        };
+        Ok(Self {
+            hidden: context.hidden,
+            intermediate: spec.intermediate,
+            experts: spec.experts,
+            own,
+            chosen: spec.chosen,
+            gate: spec.gate,
+            activation: spec.activation,
+            router,
+            gate_up,
+            down,
+        })
+    }
+
+    pub(super) fn run(
+        &self,
+        step: &mut Step<'_, D>,
+        x: &D::Buffer,
+        delta: &mut D::Buffer,
+    ) -> Result<(), DeviceError> {
+        let Step { device, scratch, rows, .. } = step;
+        device.reshape(&mut scratch.scores, *rows, self.experts)?;
+        self.router.score(device, x, &mut scratch.scores)?;
+        let routes = &device.route(&scratch.scores, self.chosen, self.gate, self.own.clone())?;
+        let routed = device.routed_rows(routes);
+        device.reshape(&mut scratch.sent, routed, self.hidden)?;
+        device.reshape(&mut scratch.projected, routed, 2 * self.intermediate)?;
+        device.reshape(&mut scratch.mixed, routed, self.intermediate)?;
+        device.reshape(&mut scratch.returned, routed, self.hidden)?;
+        device.dispatch(x, routes, &mut scratch.sent)?;
+        self.gate_up.run(device, &scratch.sent, routes, &mut scratch.projected)?;
+        self.activation.run(*device, &scratch.projected, &mut scratch.mixed)?;
+        self.down.run(device, &scratch.mixed, routes, &mut scratch.returned)?;
+        device.combine(&scratch.returned, routes, delta)
+    }
+}
+
+impl<D: Device> Experts<D> {
+    fn run(
+        &self,
+        device: &mut D,
+        x: &D::Buffer,
+        routes: &D::Routes,
+        out: &mut D::Buffer,
+    ) -> Result<(), DeviceError> {
+        device.expert_matmul(x, &self.matrices, &self.biases, routes, out)
+    }
+}
+
+/// Gate and up as one, and down.
+type BothExperts<D> = (Experts<D>, Experts<D>);
+
+/// Reads the experts of one layer.
+struct ExpertReader<'a, 'b, D: Device> {
+    tensors: &'a mut Tensors<'b, D>,
+    spec: &'a MoeSpec,
+    context: BlockContext,
+    /// Experts to read.
+    own: Range<usize>,
+}
+
+impl<D: Device> ExpertReader<'_, '_, D> {
+    fn each(&mut self, names: DenseNames) -> Result<BothExperts<D>, LoadError> {
+        let BlockContext { layer, hidden, .. } = self.context;
+        let (mut gate_up, mut down) = (Vec::new(), Vec::new());
+        let intermediate = self.spec.intermediate;
+        let elsewhere = self.spec.experts - self.own.len();
+        self.tensors.count_elsewhere(elsewhere * 3 * intermediate * hidden);
+        for expert in self.own.clone() {
+            let own = |name: &str| name.replace("{expert}", &expert.to_string());
+            let (gate, up) = (own(names.gate), own(names.up));
+            let parts = [Part::plain(&gate, intermediate), Part::plain(&up, intermediate)];
+            gate_up.push(self.tensors.matrix(&parts, layer, hidden)?);
+            let part = own(names.down);
+            let parts = [Part::plain(&part, hidden)];
+            down.push(self.tensors.matrix(&parts, layer, intermediate)?);
+        }
+        Ok((self.experts(gate_up, Vec::new())?, self.experts(down, Vec::new())?))
+    }
+
+    fn stacked(&mut self, names: DenseNames, bias: bool) -> Result<BothExperts<D>, LoadError> {
+        let hidden = self.context.hidden;
+        let MoeSpec { experts, intermediate, .. } = *self.spec;
+        let weight = |name: &str| format!("{}.weight", in_layer(name, self.context.layer));
+        let up_shape = [experts, intermediate, hidden];
+        let gate = self.tensors.tensor(&weight(names.gate), &up_shape)?;
+        let up = self.tensors.tensor(&weight(names.up), &up_shape)?;
+        let down = self.tensors.tensor(&weight(names.down), &[experts, hidden, intermediate])?;
+        let mut gate_up_matrices = Vec::with_capacity(self.own.len());
+        let mut down_matrices = Vec::with_capacity(self.own.len());
+        for expert in self.own.clone() {
+            let rows = [Rows::of_stack(&gate, expert), Rows::of_stack(&up, expert)];
+            gate_up_matrices.push(self.tensors.own_matrix(&rows, hidden)?);
+            let rows = [Rows::of_stack(&down, expert)];
+            down_matrices.push(self.tensors.own_matrix(&rows, intermediate)?);
+        }
+        let (mut gate_up_biases, mut down_biases) = (Vec::new(), Vec::new());
+        if bias {
+            let gate = self.biases(&format!("{}.bias", names.gate), intermediate)?;
+            let up = self.biases(&format!("{}.bias", names.up), intermediate)?;
+            for (gate, up) in gate.chunks(intermediate).zip(up.chunks(intermediate)) {
+                gate_up_biases.push(self.tensors.own_vector(&[gate, up].concat())?);
+            }
+            for down in self.biases(&format!("{}.bias", names.down), hidden)?.chunks(hidden) {
+                down_biases.push(self.tensors.own_vector(down)?);
+            }
+        }
+        let gate_up = self.experts(gate_up_matrices, gate_up_biases)?;
+        Ok((gate_up, self.experts(down_matrices, down_biases)?))
+    }
+
+    fn gpt_oss(&mut self, gate_up: &str, down: &str) -> Result<BothExperts<D>, LoadError> {
+        let (hidden, intermediate) = (self.context.hidden, self.spec.intermediate);
+        let order = RowOrder::Interleaved { half: intermediate };
+        let gate_up = self.gpt_oss_one(gate_up, 2 * intermediate, hidden, order)?;
+        let down = self.gpt_oss_one(down, hidden, intermediate, RowOrder::AsStored)?;
+        Ok((gate_up, down))
+    }
+
+    fn gpt_oss_one(
+        &mut self,
+        name: &str,
+        n: usize,
+        k: usize,
+        order: RowOrder,
+    ) -> Result<Experts<D>, LoadError> {
+        let experts = self.spec.experts;
+        let own = in_layer(name, self.context.layer);
+        let stack = self.tensors.mx_stack(&own, [experts, n, k])?;
+        let mut matrices = Vec::with_capacity(self.own.len());
+        for expert in self.own.clone() {
+            let (weight_type, bytes) = stack.matrix(expert);
+            let rows = Rows { weight_type, n, bytes: bytes.into(), order };
+            matrices.push(self.tensors.own_matrix(&[rows], k)?);
+        }
+        let mut biases = Vec::with_capacity(self.own.len());
+        for stored in self.biases(&format!("{name}_bias"), n)?.chunks(n) {
+            let ordered: Vec<f32> = (0..n).map(|n| stored[order.stored_row(n)]).collect();
+            biases.push(self.tensors.own_vector(&ordered)?);
+        }
+        self.experts(matrices, biases)
+    }
+
+    /// Experts of one kind, where the device wants them.
+    fn experts(
+        &mut self,
+        matrices: Vec<D::Matrix>,
+        biases: Vec<D::Vector>,
+    ) -> Result<Experts<D>, LoadError> {
+        let (matrices, biases) =
+            self.tensors.device.stack(matrices, biases).map_err(LoadError::Device)?;
+        Ok(Experts { matrices, biases })
+    }
+
+    /// The biases `[own E, n]` of the experts to read.
+    fn biases(&mut self, name: &str, n: usize) -> Result<Vec<f32>, LoadError> {
+        let shape = [self.spec.experts, n];
+        let mut all = self.tensors.values(&in_layer(name, self.context.layer), &shape)?;
+        Ok(all.drain(self.own.start * n..self.own.end * n).collect())
+    }
+}

@@ -1,0 +1,262 @@
+//! Settings of a checkpoint, read from config.json or from GGUF metadata, and the sizes that every
+//! decoder has. Knows the keys that architectures share; what is one architecture's own is read in
+//! its file.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::LoadError;
+use engine_core::AttentionShape;
+use engine_weights::ConfigSource;
+use engine_weights::gguf::Metadata;
+
+/// A checkpoint's settings under either name that a key has.
+#[derive(Debug, Clone, Copy)]
+pub enum Settings<'a> {
+    Json {
+        path: &'a Path,
+        json: &'a Value,
+    },
+    /// Keys begin with the architecture's name.
+    Gguf {
+        metadata: &'a Metadata,
+        architecture: &'a str,
+    },
+}
+
+/// Sizes that every decoder-only transformer has.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DecoderConfig {
+    pub layers: usize,
+    pub hidden: usize,
+    /// Width of a dense feed-forward layer.
+    pub intermediate: usize,
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub head_dim: usize,
+    pub vocab_size: usize,
+    pub norm_epsilon: f32,
+    pub max_seq_len: usize,
+}
+
+/// Sizes beyond this are damage, not models: products of two stay within 64 bits.
+const SIZE_MAX: usize = 1 << 24;
+
+/// The architecture that a checkpoint claims.
+///
+/// # Errors
+/// It claims none.
+pub fn architecture(config: &ConfigSource) -> Result<&str, LoadError> {
+    match config {
+        ConfigSource::Gguf(metadata) => Ok(metadata.text("general.architecture")?),
+        ConfigSource::Json { path, json } => json
+            .get("architectures")
+            .and_then(|list| list.get(0))
+            .and_then(Value::as_str)
+            .ok_or_else(|| LoadError::config(path, "architectures", "it names none")),
+    }
+}
+
+impl<'a> Settings<'a> {
+    /// The settings of `config`, under whichever names its files have.
+    ///
+    /// # Errors
+    /// A GGUF file names no architecture.
+    pub fn of(config: &'a ConfigSource) -> Result<Self, LoadError> {
+        Ok(match config {
+            ConfigSource::Json { path, json } => Self::Json { path, json },
+            ConfigSource::Gguf(metadata) => {
+                let architecture = metadata.text("general.architecture")?;
+                Self::Gguf { metadata, architecture }
+            }
+        })
+    }
+
+    pub fn path(self) -> &'a Path {
+        match self {
+            Self::Json { path, .. } => path,
+            Self::Gguf { metadata, .. } => metadata.path(),
+        }
+    }
+
+    pub fn is_gguf(self) -> bool {
+        matches!(self, Self::Gguf { .. })
+    }
+
+    /// The value of a key of config.json that is there and not null.
+    pub fn json(self, key: &str) -> Option<&'a Value> {
+        match self {
+            Self::Json { json, .. } => json.get(key).filter(|value| !value.is_null()),
+            Self::Gguf { .. } => None,
+        }
+    }
+
+    /// The error that a setting is missing or wrong.
+    pub fn wrong(self, json_key: &str, gguf_key: &str, reason: impl Into<String>) -> LoadError {
+        match self {
+            Self::Json { path, .. } => LoadError::config(path, json_key, reason),
+            Self::Gguf { metadata, architecture } => {
+                LoadError::config(metadata.path(), format!("{architecture}.{gguf_key}"), reason)
+            }
+        }
+    }
+
+    /// The whole number under the key, none where the key is missing.
+    ///
+    /// # Errors
+    /// The key is there and holds no size.
+    pub fn optional_size(self, json_key: &str, gguf_key: &str) -> Result<Option<usize>, LoadError> {
+        match self {
+            Self::Json { path, .. } => {
+                let Some(value) = self.json(json_key) else { return Ok(None) };
+                let size = value.as_u64().and_then(|n| usize::try_from(n).ok());
+                size.map(Some).ok_or_else(|| {
+                    LoadError::config(path, json_key, format!("{value} is not a whole number"))
+                })
+            }
+            Self::Gguf { metadata, architecture } => {
+                Ok(metadata.optional_integer(&format!("{architecture}.{gguf_key}"))?)
+            }
+        }
+    }
+
+    /// The size under the key.
+    ///
+    /// # Errors
+    /// The key is missing or holds no size from 1 to 2^24.
+    pub fn size(self, json_key: &str, gguf_key: &str) -> Result<usize, LoadError> {
+        let size = self
+            .optional_size(json_key, gguf_key)?
+            .ok_or_else(|| self.wrong(json_key, gguf_key, "the key is missing"))?;
+        if !(1..=SIZE_MAX).contains(&size) {
+            return Err(self.wrong(json_key, gguf_key, format!("{size} is out of range")));
+        }
+        Ok(size)
+    }
+
+    /// The number under the key, none where the key is missing.
+    ///
+    /// # Errors
+    /// The key is there and holds no number.
+    pub fn optional_number(self, json_key: &str, gguf_key: &str) -> Result<Option<f64>, LoadError> {
+        match self {
+            Self::Json { path, .. } => {
+                let Some(value) = self.json(json_key) else { return Ok(None) };
+                value.as_f64().map(Some).ok_or_else(|| {
+                    LoadError::config(path, json_key, format!("{value} is not a number"))
+                })
+            }
+            Self::Gguf { metadata, architecture } => {
+                Ok(metadata.optional_float(&format!("{architecture}.{gguf_key}"))?)
+            }
+        }
+    }
+
+    /// A flag that only config.json has; GGUF files have the `default`.
+    ///
+    /// # Errors
+    /// The key is there and is neither true nor false.
+    pub fn flag(self, key: &str, default: bool) -> Result<bool, LoadError> {
+        match self.json(key) {
+            None => Ok(default),
+            Some(value) => value
+                .as_bool()
+                .ok_or_else(|| self.wrong(key, "", format!("{value} is neither true nor false"))),
+        }
+    }
+
+    /// `layer_types` of config.json, one for each of `layers`, where it has them.
+    ///
+    /// # Errors
+    /// They are not as many texts.
+    pub fn layer_types(self, layers: usize) -> Result<Option<Vec<&'a str>>, LoadError> {
+        let Some(value) = self.json("layer_types") else { return Ok(None) };
+        let types = value.as_array().map(|list| list.iter().filter_map(Value::as_str).collect());
+        match types {
+            Some(types) if Vec::len(&types) == layers => Ok(Some(types)),
+            _ => Err(self.wrong("layer_types", "", format!("it does not name {layers} layers"))),
+        }
+    }
+
+    /// Fails if config.json asks for another activation than `silu`.
+    ///
+    /// # Errors
+    /// It does.
+    pub fn check_activation(self) -> Result<(), LoadError> {
+        match self.json("hidden_act").and_then(Value::as_str) {
+            None | Some("silu") => Ok(()),
+            Some(other) => {
+                let reason = format!("`{other}` is not supported; hint: silu");
+                Err(self.wrong("hidden_act", "", reason))
+            }
+        }
+    }
+}
+
+impl DecoderConfig {
+    /// The sizes that all architectures have.
+    ///
+    /// # Errors
+    /// A size is missing, zero or absurd, or the heads do not fit one another.
+    pub fn read(settings: Settings<'_>) -> Result<Self, LoadError> {
+        let hidden = settings.size("hidden_size", "embedding_length")?;
+        let heads = settings.size("num_attention_heads", "attention.head_count")?;
+        let kv_heads = settings.optional_size("num_key_value_heads", "attention.head_count_kv")?;
+        let head_dim = settings.optional_size("head_dim", "attention.key_length")?;
+        let epsilon =
+            settings.optional_number("rms_norm_eps", "attention.layer_norm_rms_epsilon")?;
+        let read = Self {
+            layers: settings.size("num_hidden_layers", "block_count")?,
+            hidden,
+            intermediate: settings.size("intermediate_size", "feed_forward_length")?,
+            heads,
+            kv_heads: kv_heads.unwrap_or(heads),
+            head_dim: head_dim.unwrap_or(hidden / heads),
+            vocab_size: vocab_size(settings)?,
+            norm_epsilon: epsilon.unwrap_or(1e-6) as f32,
+            max_seq_len: match settings
+                .optional_size("max_position_embeddings", "context_length")?
+            {
+                None => 2048,
+                Some(_) => settings.size("max_position_embeddings", "context_length")?,
+            },
+        };
+        read.check(settings)?;
+        Ok(read)
+    }
+
+    fn check(&self, settings: Settings<'_>) -> Result<(), LoadError> {
+        let Self { heads, kv_heads, head_dim, .. } = *self;
+        if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
+            let reason = format!("{heads} heads cannot share {kv_heads}");
+            return Err(settings.wrong("num_key_value_heads", "attention.head_count_kv", reason));
+        }
+        if head_dim == 0 || !head_dim.is_multiple_of(2) || head_dim > 512 {
+            let reason = format!("{head_dim} is not an even size up to 512");
+            return Err(settings.wrong("head_dim", "attention.key_length", reason));
+        }
+        Ok(())
+    }
+
+    /// Heads whose scores are divided by the root of their size.
+    pub fn attention_shape(&self) -> AttentionShape {
+        AttentionShape {
+            heads: self.heads,
+            kv_heads: self.kv_heads,
+            head_dim: self.head_dim,
+            scale: 1.0 / (self.head_dim as f32).sqrt(),
+        }
+    }
+}
+
+fn vocab_size(settings: Settings<'_>) -> Result<usize, LoadError> {
+    match settings {
+        Settings::Gguf { metadata, .. }
+            if settings.optional_size("vocab_size", "vocab_size")?.is_none() =>
+        {
+            Ok(metadata.texts("tokenizer.ggml.tokens")?.len().max(1))
+        }
+        _ => settings.size("vocab_size", "vocab_size"),
+    }
+}

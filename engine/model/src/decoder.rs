@@ -1,0 +1,370 @@
+//! The decoder: embedding, layers of blocks over a residual stream, final norm, head.
+//!
+//! Knows no architecture: what the layers are is said by a [`DecoderSpec`].
+
+use std::ops::Range;
+
+use super::architectures::Architecture;
+use super::block::{BlockContext, FeedForward, LayerCounts, Mixer, Scratch, Step};
+use super::config::architecture;
+use super::rope::RopeChoice;
+use super::shard::Heads;
+use super::spec::{DecoderSpec, LayerSpec, MixerSpec, Names};
+use super::tensors::{Part, Tensors};
+use super::{LoadError, Model, ModelInfo};
+use engine_core::sample::Sampling;
+use engine_core::{
+    AttentionShape, Device, DeviceError, KvShape, KvType, Landed, LogitRows, Rank, Rotation,
+    Segment, SegmentState, StateShape, StepBatch, StepRows, StepToken,
+};
+use engine_weights::Checkpoint;
+
+/// A layer: norm, mixer, norm, feed-forward.
+#[derive(Debug)]
+struct Layer<D: Device> {
+    mixer_norm: D::Vector,
+    mixer: Mixer<D>,
+    feed_forward_norm: D::Vector,
+    feed_forward: FeedForward<D>,
+}
+
+/// Activations of a step outside of blocks, resized to its rows.
+#[derive(Debug)]
+struct Stream<D: Device> {
+    /// `[T, hidden]` the residual stream.
+    hidden: D::Buffer,
+    /// `[T, hidden]` its norm.
+    normed: D::Buffer,
+    /// `[T, hidden]` what a block adds to the stream.
+    delta: D::Buffer,
+    /// `[R, hidden]` for the rows with logits: stream, what to add, norm of the sum.
+    last: [D::Buffer; 3],
+    /// `[R, vocab]` of all ranks, where there are several. A rank's own logits lie where blocks have
+    /// their projections, which are as large and no longer needed.
+    gathered: D::Buffer,
+}
+
+/// A decoder on one device.
+#[derive(Debug)]
+pub struct Decoder<D: Device> {
+    device: D,
+    info: ModelInfo,
+    norm_epsilon: f32,
+    rotation: Rotation,
+    /// Shape of the KV cache but for its pages.
+    kv_shape: KvShape,
+    /// The ids whose rows of embedding and head this rank has.
+    own_vocab: Range<usize>,
+    /// Shape of the recurrent state but for its places; none in models without.
+    state_shape: Option<StateShape>,
+    embedding: D::Matrix,
+    layers: Vec<Layer<D>>,
+    final_norm: D::Vector,
+    /// Absent where the embedding is the head.
+    head: Option<D::Matrix>,
+    stream: Stream<D>,
+    scratch: Scratch<D>,
+    kv: Option<D::Kv>,
+    state: Option<D::State>,
+}
+
+impl<D: Device> Decoder<D> {
+    /// Reads and packs the weights of `checkpoint`.
+    ///
+    /// # Errors
+    /// The architecture is unknown, the configuration makes no sense, a tensor is missing or does
+    /// not fit, or the device is full.
+    pub fn load(
+        mut device: D,
+        checkpoint: &Checkpoint,
+        kv_type: KvType,
+        rope: RopeChoice,
+    ) -> Result<Self, LoadError> {
+        let spec = &describe(checkpoint)?;
+        let (config, names) = (&spec.config, &spec.names);
+        let (hidden, vocab) = (config.hidden, config.vocab_size);
+        let mut tensors = Tensors::new(&mut device, checkpoint, spec.norm_offset);
+        let own_vocab = tensors.rank().share(vocab);
+        let rows = |name| Part { own: vec![own_vocab.clone()], ..Part::plain(name, vocab) };
+        let embedding = tensors.matrix(&[rows(names.embedding)], 0, hidden)?;
+        let embedded = tensors.parameters();
+        let table = tensors.take_largest();
+        checkpoint.release();
+        let mut counts = LayerCounts::default();
+        let mut layers = Vec::with_capacity(spec.layers.len());
+        for (layer, spec) in spec.layers.iter().enumerate() {
+            let context = BlockContext { layer, hidden, norm_epsilon: config.norm_epsilon };
+            layers.push(Layer::load(&mut tensors, names, spec, context, &mut counts)?);
+            checkpoint.release();
+        }
+        let in_layers = tensors.parameters() - embedded;
+        let largest_matrix = tensors.take_largest().or(table).expect("the embedding is a matrix");
+        let final_norm = tensors.norm(names.final_norm, 0, hidden)?;
+        let head =
+            if spec.tied { None } else { Some(tensors.matrix(&[rows(names.head)], 0, hidden)?) };
+        let kv_shape = kv_shape(spec, tensors.rank(), counts.kv, kv_type);
+        let state_shape = state_shape(spec, tensors.rank(), counts.state);
+        let info = ModelInfo {
+            architecture: architecture(checkpoint.config())?.to_owned(),
+            vocab_size: vocab,
+            max_seq_len: config.max_seq_len,
+            parameters: tensors.parameters(),
+            active_layer_parameters: in_layers - spec.idle_expert_weights(),
+            has_experts: spec.idle_expert_weights() > 0,
+            compute_dtype: device.compute_dtype(),
+            kv_type,
+            kv_bytes_per_token: kv_shape.token_bytes(),
+            state_bytes: state_shape.map_or(0, |shape| shape.place_bytes()),
+            largest_matrix,
+            attention: attention_shape(spec),
+        };
+        Ok(Self {
+            stream: Stream::new(&mut device, hidden, vocab).map_err(LoadError::Device)?,
+            scratch: Scratch::new(&mut device).map_err(LoadError::Device)?,
+            device,
+            info,
+            norm_epsilon: config.norm_epsilon,
+            rotation: spec.rope.rotation(rope.precision(checkpoint.config())),
+            kv_shape,
+            own_vocab,
+            state_shape,
+            embedding,
+            layers,
+            final_norm,
+            head,
+            kv: None,
+            state: None,
+        })
+    }
+
+    /// All operations of a step of `rows` rows, `head_rows` of which pass the head.
+    fn run(&mut self, plan: &D::Plan, rows: usize, head_rows: usize) -> Result<(), DeviceError> {
+        self.stream.resize(&mut self.device, rows, head_rows)?;
+        let (first, hidden) = (self.own_vocab.start, &mut self.stream.hidden);
+        self.device.embed(&self.embedding, first, plan, hidden)?;
+        self.device.all_reduce_sum(hidden)?;
+        self.run_layers(plan, rows)?;
+        self.run_head(plan, head_rows)
+    }
+
+    /// Computes the logits of `rows` rows from what the layers left, and draws from them.
+    fn run_head(&mut self, plan: &D::Plan, rows: usize) -> Result<(), DeviceError> {
+        let (device, stream) = (&mut self.device, &mut self.stream);
+        let own_logits = &mut self.scratch.projected;
+        device.reshape(own_logits, rows, self.own_vocab.len())?;
+        if rows > 0 {
+            let [hidden, delta, normed] = &mut stream.last;
+            device.gather(&stream.hidden, plan, hidden)?;
+            device.gather(&stream.delta, plan, delta)?;
+            device.add_rms_norm(hidden, delta, &self.final_norm, self.norm_epsilon, normed)?;
+            let head = self.head.as_ref().unwrap_or(&self.embedding);
+            device.scores(normed, head, own_logits)?;
+        }
+        if device.rank() != Rank::ONLY {
+            device.resize(&mut stream.gathered, rows)?;
+            device.all_gather(own_logits, &mut stream.gathered)?;
+        }
+        let logits = stream.logits(device, &mut self.scratch);
+        device.draw(logits, plan)
+    }
+
+    /// Runs the layers over the rows in `hidden`; leaves the stream in `hidden` and what is still
+    /// to be added to it in `delta`.
+    fn run_layers(&mut self, plan: &D::Plan, rows: usize) -> Result<(), DeviceError> {
+        let Some(kv) = self.kv.as_mut() else {
+            return Err(no_kv());
+        };
+        let Stream { hidden, normed, delta, .. } = &mut self.stream;
+        let (device, scratch) = (&mut self.device, &mut self.scratch);
+        let state = self.state.as_mut();
+        let mut step = Step { device, plan, kv, state, scratch, rows };
+        let epsilon = self.norm_epsilon;
+        for (index, layer) in self.layers.iter().enumerate() {
+            if index == 0 {
+                step.device.rms_norm(hidden, &layer.mixer_norm, epsilon, normed)?;
+            } else {
+                step.device.add_rms_norm(hidden, delta, &layer.mixer_norm, epsilon, normed)?;
+            }
+            layer.mixer.run(&mut step, normed, delta)?;
+            step.device.all_reduce_sum(delta)?;
+            step.device.add_rms_norm(hidden, delta, &layer.feed_forward_norm, epsilon, normed)?;
+            layer.feed_forward.run(&mut step, normed, delta)?;
+            step.device.all_reduce_sum(delta)?;
+        }
+        Ok(())
+    }
+}
+
+impl<D: Device> Layer<D> {
+    fn load(
+        tensors: &mut Tensors<'_, D>,
+        names: &Names,
+        spec: &LayerSpec,
+        context: BlockContext,
+        counts: &mut LayerCounts,
+    ) -> Result<Self, LoadError> {
+        let BlockContext { layer, hidden, .. } = context;
+        Ok(Self {
+            mixer_norm: tensors.norm(names.mixer_norm, layer, hidden)?,
+            mixer: Mixer::load(tensors, &spec.mixer, context, counts)?,
+            feed_forward_norm: tensors.norm(names.feed_forward_norm, layer, hidden)?,
+            feed_forward: FeedForward::load(tensors, &spec.feed_forward, context)?,
+        })
+    }
+}
+
+impl<D: Device> Stream<D> {
+    fn new(device: &mut D, hidden: usize, vocab: usize) -> Result<Self, DeviceError> {
+        Ok(Self {
+            hidden: device.buffer(hidden)?,
+            normed: device.buffer(hidden)?,
+            delta: device.buffer(hidden)?,
+            last: [device.buffer(hidden)?, device.buffer(hidden)?, device.buffer(hidden)?],
+            gathered: device.buffer(vocab)?,
+        })
+    }
+
+    /// Makes room for `rows` rows, `head_rows` of which pass the head.
+    fn resize(&mut self, device: &mut D, rows: usize, head_rows: usize) -> Result<(), DeviceError> {
+        let all = [&mut self.hidden, &mut self.normed, &mut self.delta];
+        all.into_iter().try_for_each(|buffer| device.resize(buffer, rows))?;
+        self.last.iter_mut().try_for_each(|buffer| device.resize(buffer, head_rows))
+    }
+
+    /// Where the logits of a step are.
+    fn logits<'a>(&'a mut self, device: &D, scratch: &'a mut Scratch<D>) -> &'a mut D::Buffer {
+        if device.rank() == Rank::ONLY { &mut scratch.projected } else { &mut self.gathered }
+    }
+}
+
+/// Heads are the same in every layer that has them.
+fn attention_shape(spec: &DecoderSpec) -> AttentionShape {
+    let mut heads = spec.layers.iter().filter_map(|layer| match &layer.mixer {
+        MixerSpec::Attention(attention) => Some(attention.shape),
+        MixerSpec::DeltaNet(_) => None,
+    });
+    heads.next().unwrap_or_else(|| spec.config.attention_shape())
+}
+
+fn kv_shape(spec: &DecoderSpec, rank: Rank, layers: usize, kv_type: KvType) -> KvShape {
+    let shape = attention_shape(spec);
+    let own = Heads::of_attention(rank, &shape);
+    let (kv_heads, head_dim) = (own.map_or(0, |(own, _)| own.kv.len()), shape.head_dim);
+    KvShape { layers, kv_heads, head_dim, pages: 0, page_tokens: 0, kv_type }
+}
+
+/// As for heads.
+fn state_shape(spec: &DecoderSpec, rank: Rank, layers: usize) -> Option<StateShape> {
+    let whole = spec.layers.iter().find_map(|layer| match &layer.mixer {
+        MixerSpec::Attention(_) => None,
+        MixerSpec::DeltaNet(delta_net) => Some(&delta_net.shape),
+    })?;
+    let (_, net) = Heads::of_delta_net(rank, whole)?;
+    Some(StateShape { layers, places: 0, net })
+}
+
+/// Tokens of a page while a step is rehearsed.
+const REHEARSAL_PAGE: usize = 16;
+
+/// A step of `tokens` tokens, of at least `sequences` sequences that all draw: one token of each, and
+/// the first has the rest, as far as sequences go.
+fn rehearsal(tokens: usize, sequences: usize, max_seq_len: usize) -> StepBatch {
+    let params = Sampling::greedy().draw_params(0);
+    let mut left = tokens.max(sequences);
+    let (mut segments, mut page) = (Vec::new(), 0);
+    while left > 0 {
+        let others = sequences.saturating_sub(segments.len() + 1);
+        let rows = (left - others).clamp(1, max_seq_len);
+        let end = page + rows.div_ceil(REHEARSAL_PAGE) as u32;
+        let place = segments.len() as u32;
+        segments.push(Segment {
+            rows,
+            position: 0,
+            pages: (page..end).collect(),
+            logits: LogitRows::Draw(params),
+            state: Some(SegmentState { place, load: None, save: None }),
+        });
+        (left, page) = (left - rows, end);
+    }
+    StepBatch::known(&vec![0; tokens.max(sequences)], segments)
+}
+
+fn no_kv() -> DeviceError {
+    DeviceError { operation: "step", message: "no KV cache was allocated".to_owned() }
+}
+
+impl<D: Device> Model for Decoder<D> {
+    fn info(&self) -> &ModelInfo {
+        &self.info
+    }
+
+    fn rehearse(&mut self, tokens: usize, sequences: usize) -> Result<Option<u64>, DeviceError> {
+        if self.device.free_bytes()?.is_none() {
+            return Ok(None);
+        }
+        let batch = rehearsal(tokens, sequences, self.info.max_seq_len);
+        let pages = batch.segments.iter().flat_map(|segment| &segment.pages);
+        self.allocate_kv(1 + *pages.max().unwrap_or(&0) as usize, REHEARSAL_PAGE)?;
+        self.allocate_states(batch.segments.len())?;
+        self.launch(&batch)?;
+        self.land()?;
+        (self.kv, self.state) = (None, None);
+        self.device.tune()?;
+        self.device.free_bytes()
+    }
+
+    fn allocate_kv(&mut self, pages: usize, page_tokens: usize) -> Result<(), DeviceError> {
+        // What was allocated before makes room first.
+        self.kv = None;
+        self.kv = Some(self.device.kv(KvShape { pages, page_tokens, ..self.kv_shape })?);
+        Ok(())
+    }
+
+    fn allocate_states(&mut self, places: usize) -> Result<(), DeviceError> {
+        if let Some(shape) = self.state_shape {
+            self.state = None;
+            self.state = Some(self.device.state(StateShape { places, ..shape })?);
+        }
+        Ok(())
+    }
+
+    fn run_ahead(&self) -> usize {
+        self.device.run_ahead()
+    }
+
+    fn launch(&mut self, batch: &StepBatch) -> Result<(), DeviceError> {
+        let Some(kv) = self.kv.as_ref() else { return Err(no_kv()) };
+        let is_unknown = |token: &&StepToken| matches!(token, StepToken::Known(id) if *id as usize >= self.info.vocab_size);
+        if let Some(StepToken::Known(id)) = batch.tokens.iter().find(is_unknown) {
+            let message = format!("token {id} is not in the vocabulary");
+            return Err(DeviceError { operation: "step", message });
+        }
+        let plan = self.device.plan(batch, kv, &self.rotation)?;
+        if !self.device.replay(&plan)? {
+            let StepRows { all, head } = self.device.rows(&plan);
+            self.run(&plan, all, head)?;
+        }
+        let logits = self.stream.logits(&self.device, &mut self.scratch);
+        self.device.finish(logits, plan)
+    }
+
+    fn land(&mut self) -> Result<Landed<'_>, DeviceError> {
+        let logits = self.stream.logits(&self.device, &mut self.scratch);
+        self.device.land(logits)
+    }
+}
+
+/// The layers of `checkpoint`.
+///
+/// # Errors
+/// Its architecture is none that this release has, or its configuration makes no sense.
+fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
+    let name = architecture(checkpoint.config())?;
+    let Some(architecture) = Architecture::find(name) else {
+        return Err(LoadError::Architecture {
+            path: checkpoint.path().to_owned(),
+            architecture: name.to_owned(),
+        });
+    };
+    (architecture.describe)(checkpoint)
+}

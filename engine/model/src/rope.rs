@@ -1,0 +1,306 @@
+//! Rotary frequencies, with the scalings that checkpoints of the Llama family ask for.
+
+use half::bf16;
+use serde_json::Value;
+
+use super::config::Settings;
+use crate::LoadError;
+use engine_core::Rotation;
+use engine_weights::gguf::Metadata;
+use engine_weights::{Checkpoint, ConfigSource};
+
+/// Precision of the inverse frequencies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RopePrecision {
+    /// What checkpoints are trained and served with.
+    #[default]
+    F32,
+    /// Rounded to bf16, as transformers computes once a whole model, buffers included, was converted
+    /// by `model.to(torch.bfloat16)`. Reference outputs made that way can only be met that way.
+    Bf16,
+}
+
+/// Which rotary frequencies to use (docs/decisions/0006-rope-frequencies.md).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RopeChoice {
+    /// What checkpoints are trained and served with.
+    #[default]
+    Exact,
+    /// Rounded where config.json says that the checkpoint is in bf16, as converting a whole model
+    /// rounds them: what reference outputs are made with.
+    AsConverted,
+}
+
+impl RopeChoice {
+    /// The precision for a checkpoint with `config`.
+    pub(super) fn precision(self, config: &ConfigSource) -> RopePrecision {
+        let (Self::AsConverted, ConfigSource::Json { json, .. }) = (self, config) else {
+            return RopePrecision::F32;
+        };
+        let named = ["torch_dtype", "dtype"];
+        let configs = [json, &json["text_config"]];
+        let is_bf16 = configs.iter().any(|c| named.iter().any(|name| c[*name] == "bfloat16"));
+        if is_bf16 { RopePrecision::Bf16 } else { RopePrecision::F32 }
+    }
+}
+
+/// How positions become angles.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RopeConfig {
+    /// Dimensions of a head that turn.
+    pub dimensions: usize,
+    pub theta: f32,
+    pub scaling: RopeScaling,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum RopeScaling {
+    None,
+    /// Positions divided by a factor.
+    Linear {
+        factor: f32,
+    },
+    /// Llama 3.1: low frequencies divided by `factor`, high ones kept, a ramp between.
+    Llama3 {
+        factor: f32,
+        low: f32,
+        high: f32,
+        original_len: f32,
+    },
+    /// Peng et al. 2023: pairs that turn more than `beta_fast` times within `original_len` are
+    /// kept, those that turn less than `beta_slow` times divided by `factor`, a ramp between.
+    Yarn {
+        factor: f32,
+        beta_fast: f32,
+        beta_slow: f32,
+        original_len: f32,
+        /// Whether the ramp begins and ends at whole pairs.
+        truncate: bool,
+        /// Factor of cosines and sines; derived from `factor` where not given.
+        attention_factor: Option<f32>,
+    },
+    /// One divisor per pair, as GGUF files state it in `rope_freqs.weight`.
+    Divisors(Vec<f32>),
+}
+
+impl RopeConfig {
+    /// What a step turns queries and keys by.
+    pub fn rotation(&self, precision: RopePrecision) -> Rotation {
+        Rotation {
+            inverse_frequencies: self.inverse_frequencies(precision),
+            factor: match self.scaling {
+                RopeScaling::Yarn { factor, attention_factor, .. } => {
+                    attention_factor.unwrap_or_else(|| 0.1 * factor.max(1.0).ln() + 1.0)
+                }
+                _ => 1.0,
+            },
+        }
+    }
+
+    /// Angles per position, one for each pair of dimensions.
+    pub fn inverse_frequencies(&self, precision: RopePrecision) -> Vec<f32> {
+        let exact = self.exact_frequencies();
+        match precision {
+            RopePrecision::F32 => exact,
+            RopePrecision::Bf16 => exact.iter().map(|f| bf16::from_f32(*f).to_f32()).collect(),
+        }
+    }
+
+    fn exact_frequencies(&self) -> Vec<f32> {
+        let pairs = self.dimensions / 2;
+        let plain = (0..pairs).map(|i| {
+            let exponent = (2 * i) as f32 / self.dimensions as f32;
+            1.0 / self.theta.powf(exponent)
+        });
+        match &self.scaling {
+            RopeScaling::None => plain.collect(),
+            RopeScaling::Linear { factor } => plain.map(|f| f / factor).collect(),
+            RopeScaling::Divisors(divisors) => plain.zip(divisors).map(|(f, d)| f / d).collect(),
+            RopeScaling::Yarn { factor, .. } => {
+                let ramp = self.yarn_ramp();
+                plain
+                    .zip(ramp)
+                    .map(|(f, divided)| f / factor * divided + f * (1.0 - divided))
+                    .collect()
+            }
+            RopeScaling::Llama3 { factor, low, high, original_len } => plain
+                .map(|f| {
+                    let turns = original_len * f / (2.0 * std::f32::consts::PI);
+                    if turns < *low {
+                        f / factor
+                    } else if turns > *high {
+                        f
+                    } else {
+                        let smooth = (turns - low) / (high - low);
+                        (1.0 - smooth) * f / factor + smooth * f
+                    }
+                })
+                .collect(),
+        }
+    }
+
+    /// How far each pair is on the way from kept (0) to divided (1).
+    fn yarn_ramp(&self) -> Vec<f32> {
+        let RopeScaling::Yarn { beta_fast, beta_slow, original_len, truncate, .. } = self.scaling
+        else {
+            return Vec::new();
+        };
+        let (dimensions, theta) = (self.dimensions as f32, self.theta);
+        // The pair, as a fraction, that turns so many times within the original length.
+        let pair = |turns: f32| {
+            let wavelength = original_len / (turns * 2.0 * std::f32::consts::PI);
+            dimensions * wavelength.ln() / (2.0 * theta.ln())
+        };
+        let (mut low, mut high) = (pair(beta_fast), pair(beta_slow));
+        if truncate {
+            (low, high) = (low.floor(), high.ceil());
+        }
+        (low, high) = (low.max(0.0), high.min(dimensions - 1.0));
+        let width = if low == high { 0.001 } else { high - low };
+        (0..self.dimensions / 2).map(|i| ((i as f32 - low) / width).clamp(0.0, 1.0)).collect()
+    }
+
+    /// Reads the rotation of a head of `head_dim` from `settings`, those of `checkpoint`.
+    ///
+    /// # Errors
+    /// A setting names a scaling that is not known, or does not fit.
+    pub fn read(
+        checkpoint: &Checkpoint,
+        settings: Settings<'_>,
+        head_dim: usize,
+    ) -> Result<Self, LoadError> {
+        match settings {
+            Settings::Json { .. } => json(settings, head_dim),
+            Settings::Gguf { metadata, architecture } => {
+                let key = "rope.dimension_count";
+                let dimensions = settings.optional_size("", key)?.unwrap_or(head_dim);
+                if dimensions > head_dim || !dimensions.is_multiple_of(2) {
+                    let reason = format!("{dimensions} does not fit heads of {head_dim}");
+                    return Err(settings.wrong("", key, reason));
+                }
+                let theta = settings.optional_number("", "rope.freq_base")?.unwrap_or(THETA);
+                let scaling = if checkpoint.lists("rope_freqs.weight") {
+                    let divisors = checkpoint.vector("rope_freqs.weight", dimensions / 2)?;
+                    RopeScaling::Divisors(divisors)
+                } else {
+                    gguf_scaling(metadata, architecture)?
+                };
+                Ok(Self { dimensions, theta: theta as f32, scaling })
+            }
+        }
+    }
+}
+
+/// Base of the frequencies where a checkpoint names none.
+const THETA: f64 = 10_000.0;
+
+fn json(settings: Settings<'_>, head_dim: usize) -> Result<RopeConfig, LoadError> {
+    // Newer configurations keep everything under `rope_parameters`.
+    let parameters = settings.json("rope_parameters").filter(|value| value.is_object());
+    let key = if parameters.is_some() { "rope_parameters" } else { "rope_scaling" };
+    let scaling = Scaling { settings, key, values: settings.json(key) };
+    let number = |name: &str, default: f64| -> Result<f64, LoadError> {
+        match scaling.optional(name)? {
+            Some(value) => Ok(value),
+            None => Ok(settings.optional_number(name, "")?.unwrap_or(default)),
+        }
+    };
+    let theta = number("rope_theta", THETA)? as f32;
+    let share = number("partial_rotary_factor", 1.0)?;
+    let dimensions = (head_dim as f64 * share) as usize;
+    if dimensions == 0 || dimensions > head_dim || !dimensions.is_multiple_of(2) {
+        let reason = format!("{share} of heads of {head_dim} cannot be turned in pairs");
+        return Err(settings.wrong("partial_rotary_factor", "", reason));
+    }
+    Ok(RopeConfig { dimensions, theta, scaling: scaling.read()? })
+}
+
+/// The object of config.json that says how frequencies are scaled.
+#[derive(Clone, Copy)]
+struct Scaling<'a> {
+    settings: Settings<'a>,
+    key: &'static str,
+    values: Option<&'a Value>,
+}
+
+impl Scaling<'_> {
+    fn wrong(self, name: &str, reason: impl Into<String>) -> LoadError {
+        self.settings.wrong(&format!("{}.{name}", self.key), "", reason)
+    }
+
+    fn optional(self, name: &str) -> Result<Option<f64>, LoadError> {
+        match self.values.and_then(|values| values.get(name)).filter(|value| !value.is_null()) {
+            None => Ok(None),
+            Some(value) => {
+                value.as_f64().map(Some).ok_or_else(|| self.wrong(name, "it is not a number"))
+            }
+        }
+    }
+
+    fn number(self, name: &str) -> Result<f32, LoadError> {
+        let value = self.optional(name)?.ok_or_else(|| self.wrong(name, "it is not a number"))?;
+        Ok(value as f32)
+    }
+
+    fn read(self) -> Result<RopeScaling, LoadError> {
+        let get = |name: &str| self.values.and_then(|values| values.get(name));
+        let kind = get("rope_type").or_else(|| get("type"));
+        Ok(match kind.and_then(Value::as_str) {
+            None | Some("default") => RopeScaling::None,
+            Some("linear") => RopeScaling::Linear { factor: self.number("factor")? },
+            Some("llama3") => RopeScaling::Llama3 {
+                factor: self.number("factor")?,
+                low: self.number("low_freq_factor")?,
+                high: self.number("high_freq_factor")?,
+                original_len: self.number("original_max_position_embeddings")?,
+            },
+            Some("yarn") => self.yarn()?,
+            Some(other) => {
+                let known = "default, linear, llama3, yarn";
+                let reason = format!("`{other}` is not supported; hint: {known}");
+                return Err(self.wrong("rope_type", reason));
+            }
+        })
+    }
+
+    fn yarn(self) -> Result<RopeScaling, LoadError> {
+        let values = |name: &str| self.values.and_then(|values| values.get(name));
+        for name in ["mscale", "mscale_all_dim"] {
+            if self.optional(name)?.is_some_and(|value| value != 0.0) {
+                return Err(self.wrong(name, "it is not supported"));
+            }
+        }
+        Ok(RopeScaling::Yarn {
+            factor: self.number("factor")?,
+            beta_fast: self.optional("beta_fast")?.unwrap_or(32.0) as f32,
+            beta_slow: self.optional("beta_slow")?.unwrap_or(1.0) as f32,
+            original_len: self.number("original_max_position_embeddings")?,
+            truncate: values("truncate").and_then(Value::as_bool).unwrap_or(true),
+            attention_factor: self.optional("attention_factor")?.map(|factor| factor as f32),
+        })
+    }
+}
+
+fn gguf_scaling(metadata: &Metadata, architecture: &str) -> Result<RopeScaling, LoadError> {
+    let own = |name: &str| format!("{architecture}.rope.scaling.{name}");
+    let key = own("type");
+    if metadata.get(&key).is_none() {
+        return Ok(RopeScaling::None);
+    }
+    match metadata.text(&key)? {
+        "none" => Ok(RopeScaling::None),
+        "linear" => Ok(RopeScaling::Linear { factor: metadata.float(&own("factor"))? as f32 }),
+        "yarn" => Ok(RopeScaling::Yarn {
+            factor: metadata.float(&own("factor"))? as f32,
+            beta_fast: metadata.optional_float(&own("yarn_beta_fast"))?.unwrap_or(32.0) as f32,
+            beta_slow: metadata.optional_float(&own("yarn_beta_slow"))?.unwrap_or(1.0) as f32,
+            original_len: metadata.integer(&own("original_context_length"))? as f32,
+            truncate: true,
+            attention_factor: None,
+        }),
+        other => {
+            let reason = format!("`{other}` is not supported; hint: none, linear, yarn");
+            Err(LoadError::config(metadata.path(), key, reason))
+        }
+    }
+}

@@ -1,0 +1,431 @@
+//! Weights by name onto a device: the one way from a checkpoint to matrices and vectors.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use super::MatrixShape;
+use crate::LoadError;
+use engine_core::{Device, HostMatrix, RandomRows, Rank, RowOrder, WeightType};
+use engine_weights::format::dequantize;
+use engine_weights::{Checkpoint, CheckpointError, MxStack, TensorData};
+
+/// `n` rows of the stored matrix `{name}.weight`, and as many elements of `{name}.bias`.
+#[derive(Debug, Clone)]
+pub struct Part<'a> {
+    pub name: &'a str,
+    pub n: usize,
+    /// Those of the rows that this rank has, whole heads where `order` is one of heads.
+    pub own: Vec<Range<usize>>,
+    pub order: RowOrder,
+    pub bias: bool,
+}
+
+impl<'a> Part<'a> {
+    /// All rows as stored, no bias.
+    pub fn plain(name: &'a str, n: usize) -> Self {
+        Self {
+            name,
+            n,
+            own: std::iter::once(0..n).collect(),
+            order: RowOrder::AsStored,
+            bias: false,
+        }
+    }
+}
+
+impl Part<'_> {
+    /// Where the files keep rows `own`.
+    fn stored(&self, own: &Range<usize>) -> Range<usize> {
+        self.order.stored_rows(own.start)..self.order.stored_rows(own.end)
+    }
+}
+
+/// A matrix product with its bias.
+#[derive(Debug)]
+pub struct Linear<D: Device> {
+    pub matrix: D::Matrix,
+    /// `[N]`, absent where every part has none.
+    pub bias: Option<D::Vector>,
+}
+
+/// The tensors of a checkpoint, read onto the device by name and counted.
+#[derive(Debug)]
+pub struct Tensors<'a, D: Device> {
+    pub device: &'a mut D,
+    checkpoint: &'a Checkpoint,
+    /// As [`super::spec::DecoderSpec::norm_offset`].
+    norm_offset: f32,
+    parameters: u64,
+    largest: Option<MatrixShape>,
+}
+
+impl<'a, D: Device> Tensors<'a, D> {
+    pub fn new(device: &'a mut D, checkpoint: &'a Checkpoint, norm_offset: f32) -> Self {
+        Self { device, checkpoint, norm_offset, parameters: 0, largest: None }
+    }
+
+    /// Where the device stands among those that share the model.
+    pub fn rank(&self) -> Rank {
+        self.device.rank()
+    }
+
+    /// Elements between two places at which the rows of matrix `name`, of `shape`, can be cut.
+    pub fn cut_unit(&self, name: &str, layer: usize, shape: [usize; 2]) -> usize {
+        self.checkpoint.cut_unit(&format!("{}.weight", in_layer(name, layer)), &shape)
+    }
+
+    /// Why this model cannot be divided among the ranks.
+    pub fn indivisible(&self, what: &str, count: usize) -> LoadError {
+        let ranks = self.rank().count;
+        let reason = format!("{ranks} ranks cannot share {count} {what}; hint: a smaller `--tp`");
+        CheckpointError::Unsupported { path: self.checkpoint.path().to_owned(), reason }.into()
+    }
+
+    /// Counts weights that another rank has.
+    pub fn count_elsewhere(&mut self, weights: usize) {
+        self.parameters += weights as u64;
+    }
+
+    /// Weights read so far, by this rank or another.
+    pub fn parameters(&self) -> u64 {
+        self.parameters
+    }
+
+    /// The largest matrix that was made since this was last asked.
+    pub fn take_largest(&mut self) -> Option<MatrixShape> {
+        self.largest.take()
+    }
+
+    /// The vector that is called `name`, ending included.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::vector`], or the device is full.
+    pub fn vector(&mut self, name: &str, layer: usize, len: usize) -> Result<D::Vector, LoadError> {
+        let values = self.values(&in_layer(name, layer), &[len])?;
+        self.own_vector(&values)
+    }
+
+    /// The weights `{name}.weight` of a norm over the stream or over heads.
+    ///
+    /// # Errors
+    /// As [`Tensors::vector`].
+    pub fn norm(&mut self, name: &str, layer: usize, len: usize) -> Result<D::Vector, LoadError> {
+        let mut values = self.values(&format!("{}.weight", in_layer(name, layer)), &[len])?;
+        values.iter_mut().for_each(|value| *value += self.norm_offset);
+        self.own_vector(&values)
+    }
+
+    /// A tensor as f32, row major.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::tensor`].
+    pub fn values(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, LoadError> {
+        let tensor = self.tensor(name, shape)?;
+        let mut values = vec![0.0; shape.iter().product()];
+        dequantize(tensor.weight_type, &tensor.bytes, &mut values);
+        Ok(values)
+    }
+
+    /// The parts under one another, of K inputs each, as one product.
+    ///
+    /// # Errors
+    /// A tensor is missing or has another shape, or the device is full.
+    pub fn linear(
+        &mut self,
+        parts: &[Part<'_>],
+        layer: usize,
+        k: usize,
+    ) -> Result<Linear<D>, LoadError> {
+        let mut bias = Vec::new();
+        for part in parts.iter().filter(|_| parts.iter().any(|part| part.bias)) {
+            if part.bias {
+                let stored_rows = part.order.stored_rows(part.n);
+                let stored =
+                    self.values(&format!("{}.bias", in_layer(part.name, layer)), &[stored_rows])?;
+                for own in &part.own {
+                    let stored = &stored[part.stored(own)];
+                    bias.extend((0..own.len()).map(|n| stored[part.order.stored_row(n)]));
+                }
+            } else {
+                bias.resize(bias.len() + part.own.iter().map(Range::len).sum::<usize>(), 0.0);
+            }
+        }
+        let bias = if bias.is_empty() { None } else { Some(self.own_vector(&bias)?) };
+        Ok(Linear { matrix: self.matrix(parts, layer, k)?, bias })
+    }
+
+    /// The product by columns `cols` of `part`, in that order, whose rows have `k`: one rank's share
+    /// of a sum over all ranks, of which the first has the bias.
+    ///
+    /// # Errors
+    /// As [`Tensors::linear`], or a block of weights lies across the border of two ranks.
+    pub fn partial(
+        &mut self,
+        part: &Part<'_>,
+        layer: usize,
+        k: usize,
+        cols: &[Range<usize>],
+    ) -> Result<Linear<D>, LoadError> {
+        let own = in_layer(part.name, layer);
+        let name = format!("{own}.weight");
+        let matrix = match self.made_up_columns(&name, part, k, cols)? {
+            Some(matrix) => matrix,
+            None => {
+                let tensor = self.tensor(&name, &[part.n, k])?;
+                let (weight_type, bytes) = self.cut(&name, &tensor, cols)?;
+                let rows = Rows { weight_type, n: part.n, bytes, order: part.order };
+                self.own_matrix(&[rows], cols.iter().map(Range::len).sum())?
+            }
+        };
+        let mut bias = None;
+        if part.bias {
+            let values = self.values(&format!("{own}.bias"), &[part.n])?;
+            if self.rank().index == 0 {
+                bias = Some(self.own_vector(&values)?);
+            }
+        }
+        Ok(Linear { matrix, bias })
+    }
+
+    /// Columns `cols` of the rows of `tensor`. Several ranges are heads in another order, which may
+    /// part a block: such weights become f32.
+    fn cut<'b>(
+        &self,
+        name: &str,
+        tensor: &'b TensorData<'_>,
+        cols: &[Range<usize>],
+    ) -> Result<(WeightType, Cow<'b, [u8]>), LoadError> {
+        let (weight_type, k) = (tensor.weight_type, tensor.shape[1]);
+        let block = weight_type.block();
+        if matches!(cols, [all] if *all == (0..k)) {
+            return Ok((weight_type, Cow::Borrowed(&tensor.bytes)));
+        }
+        let mut borders = cols.iter().flat_map(|cols| [cols.start, cols.end]);
+        let parted = borders.find(|at| !at.is_multiple_of(block));
+        if parted.is_some() && cols.len() > 1 {
+            let mut values = vec![0.0; tensor.shape.iter().product()];
+            dequantize(weight_type, &tensor.bytes, &mut values);
+            let rows = values.chunks_exact(k);
+            let picked = rows.flat_map(|row| cols.iter().flat_map(|cols| &row[cols.clone()]));
+            return Ok((WeightType::F32, picked.flat_map(|value| value.to_le_bytes()).collect()));
+        }
+        if let Some(at) = parted {
+            return Err(LoadError::Cut {
+                path: self.checkpoint.path().to_owned(),
+                tensor: name.to_owned(),
+                weight_type: weight_type.name(),
+                at,
+                block,
+            });
+        }
+        let rows = tensor.bytes.chunks_exact(weight_type.row_bytes(k));
+        let of = |at: usize| weight_type.row_bytes(at);
+        let picked =
+            rows.flat_map(|row| cols.iter().flat_map(|cols| &row[of(cols.start)..of(cols.end)]));
+        Ok((weight_type, picked.copied().collect()))
+    }
+
+    /// The parts under one another, of K inputs each, without biases.
+    ///
+    /// # Errors
+    /// As [`Tensors::linear`].
+    pub fn matrix(
+        &mut self,
+        parts: &[Part<'_>],
+        layer: usize,
+        k: usize,
+    ) -> Result<D::Matrix, LoadError> {
+        if let Some(matrix) = self.made_up(parts, layer, k)? {
+            return Ok(matrix);
+        }
+        let mut tensors = Vec::with_capacity(parts.len());
+        for part in parts {
+            let name = format!("{}.weight", in_layer(part.name, layer));
+            let tensor = self.checkpoint.tensor(&name, &[part.order.stored_rows(part.n), k])?;
+            self.parameters += (part.n * k) as u64;
+            tensors.push((tensor, part));
+        }
+        let rows: Vec<_> = tensors
+            .iter()
+            .flat_map(|(tensor, part)| part.own.iter().map(|own| Rows::of(tensor, part, own)))
+            .collect();
+        self.own_matrix(&rows, k)
+    }
+
+    /// As [`Tensors::matrix`], of random numbers that the device makes by itself; none where the
+    /// checkpoint has others, or the device makes none.
+    fn made_up(
+        &mut self,
+        parts: &[Part<'_>],
+        layer: usize,
+        k: usize,
+    ) -> Result<Option<D::Matrix>, LoadError> {
+        let mut rows = Vec::new();
+        let mut weights = 0;
+        for part in parts {
+            let name = format!("{}.weight", in_layer(part.name, layer));
+            let shape = [part.order.stored_rows(part.n), k];
+            let Some(start) = self.checkpoint.stream(&name, &shape)? else { return Ok(None) };
+            weights += (part.n * k) as u64;
+            rows.extend(part.own.iter().map(|own| {
+                let (row, n, order) = (part.stored(own).start, own.len(), part.order);
+                RandomRows { start, stride: k, row, column: 0, n, order }
+            }));
+        }
+        self.made_up_rows(&rows, k, weights)
+    }
+
+    /// As [`Tensors::made_up`], of columns `cols` of a tensor of `k`.
+    fn made_up_columns(
+        &mut self,
+        name: &str,
+        part: &Part<'_>,
+        k: usize,
+        cols: &[Range<usize>],
+    ) -> Result<Option<D::Matrix>, LoadError> {
+        let ([cols], Some(start)) = (cols, self.checkpoint.stream(name, &[part.n, k])?) else {
+            return Ok(None);
+        };
+        let (column, n, order) = (cols.start, part.n, part.order);
+        let rows = RandomRows { start, stride: k, row: 0, column, n, order };
+        self.made_up_rows(&[rows], cols.len(), (part.n * k) as u64)
+    }
+
+    /// `rows` on the device, if it makes them, counted as `weights`.
+    fn made_up_rows(
+        &mut self,
+        rows: &[RandomRows],
+        k: usize,
+        weights: u64,
+    ) -> Result<Option<D::Matrix>, LoadError> {
+        let made = self.device.random_matrix(rows, k).map_err(LoadError::Device)?;
+        if made.is_some() {
+            self.parameters += weights;
+            let n = rows.iter().map(|rows| rows.n).sum();
+            self.keep_largest(MatrixShape { n, k, weight_type: WeightType::Bf16 });
+        }
+        Ok(made)
+    }
+
+    /// Scales `[2, KV]` of the keys and values of `kv_heads` heads, as files keep them beside the
+    /// projections `key` and `value`, without `.weight`; none where they keep none.
+    ///
+    /// # Errors
+    /// They are of another shape, or not above 0.
+    pub fn kv_scales(
+        &self,
+        (key, value): (&str, &str),
+        layer: usize,
+        kv_heads: usize,
+    ) -> Result<Option<[Vec<f32>; 2]>, LoadError> {
+        let find = |projection: &str, ending: &str| {
+            let own = in_layer(projection, layer);
+            let block = own.rsplit_once('.').map_or("", |(block, _)| block);
+            let names = [
+                format!("{own}.{ending}"),
+                format!("{block}.{ending}"),
+                format!("{block}.kv_scale"),
+            ];
+            let found = names.iter().map(|name| self.checkpoint.scales(name, kv_heads));
+            found.filter_map(Result::transpose).next().transpose()
+        };
+        match (find(key, "k_scale")?, find(value, "v_scale")?) {
+            (None, None) => Ok(None),
+            (keys, values) => {
+                let or_one = |scales: Option<_>| scales.unwrap_or_else(|| vec![1.0; kv_heads]);
+                Ok(Some([keys, values].map(or_one)))
+            }
+        }
+    }
+
+    /// A tensor of any shape, counted.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::tensor`].
+    pub fn tensor(&mut self, name: &str, shape: &[usize]) -> Result<TensorData<'a>, LoadError> {
+        let tensor = self.checkpoint.tensor(name, shape)?;
+        self.parameters += shape.iter().map(|size| *size as u64).product::<u64>();
+        Ok(tensor)
+    }
+
+    /// A stack `[E, N, K]` in one of the two forms that gpt-oss is published in.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::mx_stack`].
+    pub fn mx_stack(&mut self, name: &str, shape: [usize; 3]) -> Result<MxStack<'a>, LoadError> {
+        self.parameters += shape.iter().map(|size| *size as u64).product::<u64>();
+        Ok(self.checkpoint.mx_stack(name, shape)?)
+    }
+
+    /// Rows that were read already, under one another, as a matrix on the device.
+    ///
+    /// # Errors
+    /// The device is full.
+    pub fn own_matrix(&mut self, rows: &[Rows<'_>], k: usize) -> Result<D::Matrix, LoadError> {
+        let hosts: Vec<_> = rows
+            .iter()
+            .map(|rows| HostMatrix {
+                weight_type: rows.weight_type,
+                n: rows.n,
+                k,
+                bytes: &rows.bytes,
+                order: rows.order,
+            })
+            .collect();
+        let n = hosts.iter().map(|host| host.n).sum();
+        if let Some(weight_type) = hosts.first().map(|host| host.weight_type) {
+            self.keep_largest(MatrixShape { n, k, weight_type });
+        }
+        self.device.matrix(&hosts).map_err(LoadError::Device)
+    }
+
+    fn keep_largest(&mut self, shape: MatrixShape) {
+        let elements = |shape: &MatrixShape| shape.n * shape.k;
+        self.largest = self.largest.into_iter().chain([shape]).max_by_key(elements);
+    }
+
+    /// `values`, read already, as a vector on the device.
+    ///
+    /// # Errors
+    /// The device is full.
+    pub fn own_vector(&mut self, values: &[f32]) -> Result<D::Vector, LoadError> {
+        self.device.vector(values).map_err(LoadError::Device)
+    }
+}
+
+/// `n` rows of one stored type.
+#[derive(Debug)]
+pub struct Rows<'a> {
+    pub weight_type: WeightType,
+    pub n: usize,
+    pub bytes: Cow<'a, [u8]>,
+    pub order: RowOrder,
+}
+
+impl<'a> Rows<'a> {
+    /// The rows `own` of `part`, which `tensor` holds.
+    fn of(tensor: &'a TensorData<'_>, part: &Part<'_>, own: &Range<usize>) -> Self {
+        let row_bytes = tensor.weight_type.row_bytes(tensor.shape[1]);
+        let stored = part.stored(own);
+        let bytes = &tensor.bytes[stored.start * row_bytes..stored.end * row_bytes];
+        let (weight_type, order) = (tensor.weight_type, part.order);
+        Self { weight_type, n: own.len(), bytes: Cow::Borrowed(bytes), order }
+    }
+
+    /// Matrix `index` of the stack `[E, N, K]`.
+    pub fn of_stack(tensor: &'a TensorData<'_>, index: usize) -> Self {
+        let (n, k) = (tensor.shape[1], tensor.shape[2]);
+        let bytes = n * tensor.weight_type.row_bytes(k);
+        Self {
+            weight_type: tensor.weight_type,
+            n,
+            bytes: Cow::Borrowed(&tensor.bytes[index * bytes..(index + 1) * bytes]),
+            order: RowOrder::AsStored,
+        }
+    }
+}
+
+/// `name` with the layer's number in its place.
+pub fn in_layer(name: &str, layer: usize) -> String {
+    name.replace("{layer}", &layer.to_string())
+}

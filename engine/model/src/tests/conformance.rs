@@ -1,0 +1,323 @@
+//! Every checkpoint under `conformance` against its reference outputs, under every condition that a
+//! server brings about: one table, all cells of which have to hold.
+
+use std::fmt::Write as _;
+use std::num::NonZeroUsize;
+
+use super::*;
+
+/// Largest difference of a logit.
+const TOLERANCE: f32 = 1e-3;
+/// Ranks that share a model.
+const RANKS: [usize; 3] = [1, 2, 4];
+/// Pages of the longest prompt and its continuation.
+pub const PAGES: u32 = 10;
+/// Where the recurrent state of shared pages is kept.
+const SNAPSHOT: u32 = 7;
+
+/// A checkpoint with prompts, their greedy continuations and the logits of every position.
+#[derive(Debug)]
+pub struct Reference {
+    pub name: String,
+    pub folder: PathBuf,
+    pub cases: Vec<Case>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Case {
+    pub prompt: Vec<u32>,
+    pub greedy: Vec<u32>,
+    /// `[prompt, vocab]`, or of some positions of the continuation too.
+    pub logits: Vec<f32>,
+    pub vocab: usize,
+    /// Whether the continuation is that of the case, whatever is likeliest.
+    pub is_given: bool,
+}
+
+/// All checkpoints with reference outputs, by name.
+pub fn references() -> Vec<Reference> {
+    let Some(root) = input("REDLINE_FIXTURES", "conformance") else { return Vec::new() };
+    let mut folders: Vec<PathBuf> =
+        std::fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path()).collect();
+    folders.sort();
+    folders.retain(|folder| folder.join("expected.json").is_file());
+    folders.into_iter().map(Reference::read).collect()
+}
+
+impl Reference {
+    fn read(folder: PathBuf) -> Self {
+        let name = folder.file_name().unwrap().to_string_lossy().into_owned();
+        let expected = std::fs::read(folder.join("expected.json")).unwrap();
+        let expected: Value = serde_json::from_slice(&expected).unwrap();
+        let bytes = std::fs::read(folder.join("expected.safetensors")).unwrap();
+        let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        let case = |(i, case): (usize, &Value)| {
+            let stored = tensors.tensor(&format!("prompt{i}.logits")).unwrap();
+            let numbers = stored.data().chunks_exact(4).map(bytemuck::pod_read_unaligned);
+            let (prompt, logits) = (ids(&case["prompt"]), numbers.collect::<Vec<f32>>());
+            let vocab = logits.len() / prompt.len();
+            Case { prompt, greedy: ids(&case["greedy"]), logits, vocab, is_given: false }
+        };
+        let prompts = expected["prompts"].as_array().unwrap();
+        let cases = prompts.iter().enumerate().map(case).collect();
+        Self { name, folder, cases }
+    }
+}
+
+/// The reference outputs come from models that were converted to bf16 with their buffers, and were
+/// then computed in f32.
+pub fn exact() -> LoadOptions {
+    LoadOptions {
+        kv: KvType::F32,
+        arithmetic: Arithmetic::F32,
+        rope: RopeChoice::AsConverted,
+        ..LoadOptions::default()
+    }
+}
+
+/// How a server may come to run a prompt.
+#[derive(Debug, Clone, Copy)]
+pub enum Condition {
+    /// The whole prompt in one step, then token by token.
+    Whole,
+    Chunks(usize),
+    /// All prompts in one step, then a token of each.
+    Batched,
+    /// What full pages hold was computed for another prompt that begins alike.
+    PrefixHit,
+    /// The pages are lost half way, and everything is computed anew into others.
+    Preempted,
+}
+
+pub const CONDITIONS: [Condition; 7] = [
+    Condition::Whole,
+    Condition::Chunks(1),
+    Condition::Chunks(3),
+    Condition::Chunks(16),
+    Condition::Batched,
+    Condition::PrefixHit,
+    Condition::Preempted,
+];
+
+impl Condition {
+    pub fn name(self) -> String {
+        match self {
+            Self::Whole => "whole".to_owned(),
+            Self::Chunks(rows) => format!("chunks of {rows}"),
+            Self::Batched => "batched".to_owned(),
+            Self::PrefixHit => "prefix hit".to_owned(),
+            Self::Preempted => "preempted".to_owned(),
+        }
+    }
+
+    pub fn run(self, model: &mut dyn Model, cases: &[Case]) -> Outcome {
+        let mut outcome = Outcome::default();
+        if matches!(self, Self::Batched) {
+            let mut all: Vec<Running> =
+                cases.iter().zip(0..).map(|(case, i)| Running::new(case, i * PAGES)).collect();
+            generate(model, &mut all, usize::MAX, usize::MAX);
+            all.iter().for_each(|running| outcome.add(running));
+            return outcome;
+        }
+        for case in cases {
+            let mut running = [Running::new(case, 0)];
+            match self {
+                Self::Whole | Self::Batched => {
+                    generate(model, &mut running, usize::MAX, usize::MAX)
+                }
+                Self::Chunks(rows) => generate(model, &mut running, rows, usize::MAX),
+                Self::PrefixHit => {
+                    let known = (case.prompt.len() - 1) / PAGE_TOKENS * PAGE_TOKENS;
+                    let mut donor = case.clone();
+                    donor.prompt.truncate(known);
+                    donor.prompt.push(5);
+                    let mut donor = [Running::new(&donor, 0)];
+                    donor[0].save = Some((known, SNAPSHOT));
+                    generate(model, &mut donor, known.max(1), 0);
+                    running[0].load = (known > 0).then_some(SNAPSHOT);
+                    let shared = known / PAGE_TOKENS;
+                    let own = (PAGES..).zip(&mut running[0].pages[shared..]);
+                    own.for_each(|(new, page)| *page = new);
+                    running[0].done = known;
+                    running[0].unseen = known;
+                    generate(model, &mut running, usize::MAX, usize::MAX);
+                }
+                Self::Preempted => {
+                    let half = case.greedy.len() / 2;
+                    generate(model, &mut running, 64, half);
+                    outcome.add_logits(&running[0]);
+                    generate(model, &mut [Running::new(&cases[0], 0)], 64, 0);
+                    running[0].done = 0;
+                    running[0].logits.clear();
+                    running[0].pages = (PAGES..2 * PAGES).rev().collect();
+                    generate(model, &mut running, 64, usize::MAX);
+                }
+            }
+            outcome.add(&running[0]);
+        }
+        outcome
+    }
+}
+
+/// A prompt on its way through the model.
+#[derive(Debug)]
+struct Running<'a> {
+    case: &'a Case,
+    tokens: Vec<u32>,
+    /// Positions in the pages.
+    done: usize,
+    /// Positions whose logits are not computed.
+    unseen: usize,
+    pages: Vec<u32>,
+    /// Where its recurrent state is.
+    place: u32,
+    /// The place of another's state from which it begins.
+    load: Option<u32>,
+    /// Where the state is kept that it has after so many tokens.
+    save: Option<(usize, u32)>,
+    logits: Vec<f32>,
+}
+
+impl<'a> Running<'a> {
+    fn new(case: &'a Case, first_page: u32) -> Self {
+        let pages = (first_page..first_page + PAGES).rev().collect();
+        let tokens = case.prompt.clone();
+        let (place, logits) = (first_page, Vec::new());
+        Self { case, tokens, done: 0, unseen: 0, pages, place, load: None, save: None, logits }
+    }
+
+    /// The next `count` rows.
+    fn segment(&mut self, count: usize) -> Segment {
+        let end = self.done + count;
+        let save = self.save.filter(|(position, _)| *position == end).map(|(_, place)| place);
+        let state = SegmentState { place: self.place, load: self.load.take(), save };
+        let whole = segment(count, self.done, self.pages.clone(), LogitRows::All);
+        Segment { state: Some(state), ..whole }
+    }
+
+    fn generated(&self) -> &[u32] {
+        &self.tokens[self.case.prompt.len()..]
+    }
+}
+
+/// Steps of at most `rows` rows each until every sequence has `wanted` tokens, or as many as its
+/// case, or if none are wanted until its prompt is computed.
+fn generate(model: &mut dyn Model, all: &mut [Running<'_>], rows: usize, wanted: usize) {
+    let vocab = model.info().vocab_size;
+    loop {
+        let mut batch = StepBatch::default();
+        let mut who = Vec::new();
+        for (i, running) in all.iter_mut().enumerate() {
+            let count = rows.min(running.tokens.len() - running.done);
+            let enough = running.generated().len() >= wanted.min(running.case.greedy.len());
+            if count == 0 || (enough && running.done >= running.case.prompt.len()) {
+                continue;
+            }
+            let tokens = &running.tokens[running.done..running.done + count];
+            batch.tokens.extend(tokens.iter().copied().map(StepToken::Known));
+            batch.segments.push(running.segment(count));
+            who.push((i, count));
+        }
+        if who.is_empty() {
+            return;
+        }
+        let mut logits = model.step(&batch).unwrap();
+        for (i, count) in who {
+            let (own, rest) = logits.split_at(count * vocab);
+            logits = rest;
+            let running = &mut all[i];
+            running.logits.extend_from_slice(own);
+            running.done += count;
+            if running.done == running.tokens.len()
+                && running.generated().len() < wanted.min(running.case.greedy.len())
+            {
+                let next = match running.generated().len() {
+                    so_far if running.case.is_given => running.case.greedy[so_far],
+                    _ => argmax(&own[(count - 1) * vocab..]),
+                };
+                running.tokens.push(next);
+            }
+        }
+    }
+}
+
+/// What a cell of the table says.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    pub worst: f32,
+    /// Continuations that are not the reference's.
+    pub wrong: usize,
+    /// How large differences are beside logits, of each position.
+    relative: Vec<f64>,
+}
+
+impl Outcome {
+    fn add(&mut self, running: &Running<'_>) {
+        self.add_logits(running);
+        self.wrong += usize::from(running.generated() != running.case.greedy);
+    }
+
+    fn add_logits(&mut self, running: &Running<'_>) {
+        let vocab = running.case.vocab;
+        let want = &running.case.logits[running.unseen * vocab..];
+        let prompt = (running.case.prompt.len() - running.unseen) * vocab;
+        assert!(running.logits.len() >= prompt, "every position has logits");
+        let rows = running.logits.chunks_exact(vocab).zip(want.chunks_exact(vocab));
+        self.relative.extend(rows.map(|(got, want)| relative(got, want)));
+        for (got, want) in running.logits.iter().zip(want) {
+            // A difference that is no number is the worst there is.
+            let difference = (got - want).abs();
+            self.worst = if difference <= self.worst { self.worst } else { difference };
+        }
+    }
+
+    /// How large differences are beside logits: of the middle position, and of the one that nine of
+    /// ten are below.
+    pub fn relative(&mut self) -> [f64; 2] {
+        self.relative.sort_by(f64::total_cmp);
+        [5, 9].map(|tenths| self.relative[self.relative.len() * tenths / 10])
+    }
+
+    fn holds(&self) -> bool {
+        self.worst <= TOLERANCE && self.wrong == 0
+    }
+}
+
+/// The root of the mean square of differences, beside that of `want`.
+pub fn relative(got: &[f32], want: &[f32]) -> f64 {
+    let squares =
+        |of: &mut dyn Iterator<Item = f32>| -> f64 { of.map(|x| f64::from(x).powi(2)).sum() };
+    let differences = squares(&mut got.iter().zip(want).map(|(a, b)| a - b));
+    (differences / squares(&mut want.iter().copied())).sqrt()
+}
+
+#[test]
+fn every_checkpoint_conforms_under_every_condition() {
+    let mut table = format!("{:22}", "");
+    for condition in CONDITIONS {
+        write!(table, "{:>16}", condition.name()).unwrap();
+    }
+    let mut failing = Vec::new();
+    let references = references();
+    for (reference, tp) in references.iter().flat_map(|one| RANKS.map(|tp| (one, tp))) {
+        let name = if tp == 1 { reference.name.clone() } else { format!("  on {tp} ranks") };
+        write!(table, "\n{name:22}").unwrap();
+        let options = LoadOptions { tp: NonZeroUsize::new(tp), ..exact() };
+        let mut loaded = load_path(&reference.folder, &options);
+        let pages = PAGES as usize * reference.cases.len().max(2);
+        loaded.model.allocate_kv(pages, PAGE_TOKENS).unwrap();
+        loaded.model.allocate_states(pages).unwrap();
+        for condition in CONDITIONS {
+            let outcome = condition.run(loaded.model.as_mut(), &reference.cases);
+            let Outcome { worst, wrong, .. } = outcome;
+            let cell = if wrong == 0 { format!("{worst:.1e}") } else { format!("{wrong} WRONG") };
+            write!(table, "{cell:>16}").unwrap();
+            if !outcome.holds() {
+                let (name, condition) = (&reference.name, condition.name());
+                failing.push(format!("{name}, {tp} ranks, {condition}: {outcome:?}"));
+            }
+        }
+    }
+    eprintln!("largest difference of a logit, all greedy tokens being the reference's\n{table}");
+    assert!(failing.is_empty(), "cells that do not hold:\n{}\n{table}", failing.join("\n"));
+}

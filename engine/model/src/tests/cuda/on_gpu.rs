@@ -1,0 +1,136 @@
+//! The same on a GPU, where there is one. `cargo xtask gpu-proof` brings these there; the small ones
+//! run under `compute-sanitizer` too.
+
+use super::*;
+use engine_cuda::driver::Cubins;
+use engine_cuda::driver::gpu::{Gpu, has_nccl};
+use engine_cuda::gpus;
+
+/// What kernels for one generation may differ from those for all, beside the logits: their sums have
+/// another order.
+const VARIANTS: f64 = 0.01;
+
+/// The first GPU, or none after saying that there is nothing to test on. One that cannot be used is a
+/// failure.
+fn open(portable: bool) -> Option<Arc<dyn Driver>> {
+    if gpus().is_empty() {
+        eprintln!("skipped: this machine has no GPU");
+        return None;
+    }
+    let cubins = Cubins { portable, ..Cubins::of_environment(|name| std::env::var(name).ok()) };
+    Some(Gpu::open(0, &cubins).unwrap_or_else(|error| panic!("{error}")))
+}
+
+/// A checkpoint under `conditions`.
+fn check(name: &str, conditions: &[Condition]) {
+    let (Some(gpu), Some(reference)) = (open(false), reference(name)) else { return };
+    let mut model = on(gpu, &reference.folder, KvType::Bf16);
+    conforms(&mut model, &reference, conditions, TIMES);
+}
+
+#[test]
+fn llama_conforms() {
+    check("llama-tied", &CONDITIONS);
+}
+
+#[test]
+fn qwen3_dense_conforms() {
+    check("qwen3-dense", &CONDITIONS);
+}
+
+#[test]
+fn qwen3_moe_conforms() {
+    check("qwen3-moe", &CONDITIONS);
+}
+
+#[test]
+fn gpt_oss_conforms() {
+    check("gpt-oss-mxfp4", &CONDITIONS);
+}
+
+#[test]
+fn qwen3_5_conforms() {
+    check("qwen3_5-hybrid", &CONDITIONS);
+}
+
+/// A checkpoint on so many GPUs that NCCL connects, where there are as many and NCCL is installed.
+fn check_shared(name: &str, ranks: usize) {
+    let Some(reference) = reference(name) else { return };
+    if gpus().len() < ranks || !has_nccl() {
+        eprintln!("skipped: {ranks} GPUs and NCCL are not there");
+        return;
+    }
+    let members = Gpu::open_group(ranks, &Cubins::of_environment(|name| std::env::var(name).ok()));
+    let members = members.unwrap_or_else(|error| panic!("{error}"));
+    let mut model = ranks::shared(&reference.folder, Cuda::group(members).unwrap(), KvType::Bf16);
+    conforms(&mut model, &reference, &[Condition::Whole, Condition::Batched], TIMES_SHARED);
+}
+
+#[test]
+fn one_rank_sums_by_nccl() {
+    check_shared("llama-tied", 1);
+}
+
+#[test]
+fn two_ranks_conform() {
+    check_shared("llama-tied", 2);
+}
+
+#[test]
+fn four_ranks_conform() {
+    check_shared("qwen3-moe", 4);
+}
+
+/// Of a dense model whose heads and tiles are those that Hopper has kernels of its own for.
+const DENSE: &str = r#"{"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3",
+    "hidden_size": 512, "intermediate_size": 1024, "head_dim": 128, "num_attention_heads": 8,
+    "num_key_value_heads": 2, "num_hidden_layers": 2, "vocab_size": 1024,
+    "max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+    "tie_word_embeddings": false, "hidden_act": "silu", "attention_bias": false,
+    "torch_dtype": "bfloat16"}"#;
+
+/// Logits of every tenth position of a prompt of 700 tokens, by random weights of that shape.
+fn logits(config: &str, gpu: Arc<dyn Driver>) -> Vec<f32> {
+    const ROWS: usize = 700;
+    let folder = tempfile::TempDir::new().unwrap();
+    std::fs::write(folder.path().join("config.json"), config).unwrap();
+    let source = ModelSource::find(folder.path().to_str().unwrap(), None).unwrap();
+    let checkpoint = Checkpoint::open(&source.files, Some(3)).unwrap();
+    let (device, kv) = (Cuda::new(gpu), KvType::Bf16);
+    let mut model = Decoder::load(device, &checkpoint, kv, RopeChoice::AsConverted).unwrap();
+    let pages: Vec<u32> = (0..ROWS.div_ceil(PAGE_TOKENS) as u32).rev().collect();
+    model.allocate_kv(pages.len(), PAGE_TOKENS).unwrap();
+    let tokens: Vec<u32> = (0..ROWS as u32).map(|i| (i * 29 + 5) % 256).collect();
+    let own = segment(ROWS, 0, pages, LogitRows::All);
+    let all = model.step(&StepBatch::known(&tokens, vec![own])).unwrap();
+    all.chunks_exact(all.len() / ROWS).step_by(10).flatten().copied().collect()
+}
+
+#[test]
+fn kernels_of_one_generation_agree_with_those_for_all() {
+    for config in [DENSE, FP8_MOE] {
+        let (Some(own), Some(for_all)) = (open(false), open(true)) else { return };
+        let difference = relative(&logits(config, own), &logits(config, for_all));
+        assert!(difference < VARIANTS, "{difference}");
+    }
+}
+
+/// What takes few enough operations for a tool that looks at each.
+mod small {
+    use super::*;
+
+    #[test]
+    fn llama_whole_and_batched() {
+        check("llama-tied", &[Condition::Whole, Condition::Batched]);
+    }
+
+    #[test]
+    fn gpt_oss_whole() {
+        check("gpt-oss-mxfp4", &[Condition::Whole]);
+    }
+
+    #[test]
+    fn qwen3_5_whole() {
+        check("qwen3_5-hybrid", &[Condition::Whole]);
+    }
+}

@@ -1,0 +1,348 @@
+//! Structured output: which tokens may come next so that a text stays within a JSON schema or a
+//! regular expression.
+//!
+//! The grammars are `llguidance`'s. It is told the bytes of every token once per model, and asked
+//! for the tokens that may follow before each sample. It knows no request and no logits.
+
+use std::fmt;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use engine_core::sample::TokenSet;
+use llguidance::api::TopLevelGrammar;
+use llguidance::panic_utils::catch_unwind;
+use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
+use llguidance::{Matcher, ParserFactory};
+use serde_json::Value;
+
+/// States that one grammar may unfold into, of one to two KB each.
+const LEXER_STATES_MAX: usize = 50_000;
+
+/// What a text has to be.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Structure {
+    /// JSON that this schema allows, its properties in the schema's order.
+    Json(Value),
+    /// A text that this expression matches whole, in the syntax of the `regex` crate.
+    Regex(String),
+}
+
+impl Structure {
+    /// Any JSON object.
+    pub fn any_object() -> Self {
+        Self::Json(serde_json::json!({ "type": "object" }))
+    }
+
+    /// One of `texts`, as they stand.
+    pub fn choice(texts: &[String]) -> Self {
+        Self::Regex(texts.iter().map(|text| escape(text)).collect::<Vec<_>>().join("|"))
+    }
+}
+
+/// An expression that matches `text` and nothing else.
+fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_ascii_punctuation() {
+            escaped.push('\\');
+        }
+        escaped.push(c);
+    }
+    escaped
+}
+
+/// A structure that cannot be followed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct GrammarError(String);
+
+impl GrammarError {
+    fn of(error: &dyn fmt::Display) -> Self {
+        // What follows the first line is a trace of the grammar engine's own, or the drawing of an
+        // expression and below it what is wrong there.
+        let text = error.to_string();
+        let mut lines = text.lines().map(str::trim);
+        let first = lines.next().unwrap_or("no reason was given").to_owned();
+        Self(match lines.find_map(|line| line.strip_prefix("error: ")) {
+            Some(reason) => format!("{first} {reason}"),
+            None => first,
+        })
+    }
+}
+
+/// The bytes of one token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenBytes {
+    /// As they stand in running text, which may cut a character.
+    pub bytes: Vec<u8>,
+    /// Whether it stands for no text, and is thus in no grammar.
+    pub is_special: bool,
+}
+
+/// Makes guides for one vocabulary.
+pub struct Grammars {
+    factory: ParserFactory,
+}
+
+impl fmt::Debug for Grammars {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Grammars").finish_non_exhaustive()
+    }
+}
+
+impl Grammars {
+    /// `tokens` by id; `end_tokens` are those with which the model ends an answer.
+    ///
+    /// # Errors
+    /// The vocabulary is not one that texts can be made of.
+    pub fn new(
+        tokens: impl Iterator<Item = TokenBytes>,
+        end_tokens: &[u32],
+    ) -> Result<Self, GrammarError> {
+        let words: Vec<Vec<u8>> = tokens
+            .map(|token| {
+                let marker = token.is_special.then_some(TokTrie::SPECIAL_TOKEN_MARKER);
+                marker.into_iter().chain(token.bytes).collect()
+            })
+            .collect();
+        let size = u32::try_from(words.len()).map_err(|error| GrammarError::of(&error))?;
+        let ends: Vec<u32> = end_tokens.iter().copied().filter(|id| *id < size).collect();
+        let Some(end) = ends.first() else {
+            return Err(GrammarError("the model has no token that ends an answer".into()));
+        };
+        let made = catch_unwind(AssertUnwindSafe(|| {
+            let trie = TokTrie::from(&TokRxInfo::new(size, *end), &words).with_eos_tokens(&ends);
+            let tokens: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
+            let mut factory = ParserFactory::new_simple(&tokens)?;
+            factory.quiet();
+            let limits = factory.limits_mut();
+            limits.verbose_errors = false;
+            limits.max_lexer_states = LEXER_STATES_MAX;
+            Ok(factory)
+        }));
+        Ok(Self { factory: made.map_err(|error| GrammarError::of(&error))? })
+    }
+
+    /// A guide along `structure`, from the place that `opening` tells.
+    ///
+    /// # Errors
+    /// The structure is wrong, or asks for what no grammar here can say.
+    pub fn guide(&self, structure: &Structure, opening: Opening) -> Result<Guide, GrammarError> {
+        let grammar = match structure {
+            Structure::Json(schema) => TopLevelGrammar::from_json_schema(schema.clone()),
+            Structure::Regex(expression) => TopLevelGrammar::from_regex(expression),
+        };
+        let parser = catch_unwind(AssertUnwindSafe(|| self.factory.create_parser(grammar)));
+        let mut matcher = Matcher::new(Ok(parser.map_err(|error| GrammarError::of(&error))?));
+        if let Some(error) = matcher.get_error() {
+            return Err(GrammarError::of(&error));
+        }
+        // One that nothing can begin is refused here: among running sequences it would be a failure.
+        if let Err(error) = matcher.compute_mask_or_eos() {
+            let reason = GrammarError::of(&error);
+            return Err(GrammarError(format!("no answer can begin with it ({reason})")));
+        }
+        Ok(Guide { matcher, opening, seen: Vec::new() })
+    }
+}
+
+/// Where in an answer the structure begins: models may think first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Opening {
+    /// With the first token.
+    AtOnce,
+    /// With the first token, unless that is `open`: then after `close`.
+    Unless {
+        /// Begins the model's reasoning.
+        open: u32,
+        /// Ends it.
+        close: u32,
+    },
+    /// After these tokens.
+    After(Vec<u32>),
+}
+
+/// Follows one answer along its structure.
+pub struct Guide {
+    matcher: Matcher,
+    /// What is still to come before the structure begins.
+    opening: Opening,
+    /// The last tokens before it.
+    seen: Vec<u32>,
+}
+
+impl fmt::Debug for Guide {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guide").field("opening", &self.opening).finish_non_exhaustive()
+    }
+}
+
+impl Clone for Guide {
+    /// A guide that goes its own way from here.
+    fn clone(&self) -> Self {
+        let (opening, seen) = (self.opening.clone(), self.seen.clone());
+        Self { matcher: self.matcher.deep_clone(), opening, seen }
+    }
+}
+
+impl Guide {
+    /// The tokens that may come next; none stands for all.
+    ///
+    /// # Errors
+    /// The grammar has become too large to follow.
+    pub fn allowed(&mut self) -> Result<Option<TokenSet>, GrammarError> {
+        if matches!(self.opening, Opening::After(_)) {
+            return Ok(None);
+        }
+        let set = self.matcher.compute_mask_or_eos().map_err(|error| GrammarError::of(&error))?;
+        let mut set = TokenSet::from_bits(set.into());
+        if let Opening::Unless { open, .. } = self.opening {
+            set.insert(open);
+        }
+        Ok(Some(set))
+    }
+
+    /// Goes on by one token; true if nothing may follow it.
+    ///
+    /// # Errors
+    /// The token was none of those allowed, or the grammar has become too large to follow.
+    pub fn accept(&mut self, token: u32) -> Result<bool, GrammarError> {
+        match &self.opening {
+            Opening::After(wanted) => {
+                self.seen.push(token);
+                if self.seen.ends_with(wanted) {
+                    self.opening = Opening::AtOnce;
+                }
+                return Ok(false);
+            }
+            Opening::Unless { open, close } if *open == token => {
+                self.opening = Opening::After(vec![*close]);
+                return Ok(false);
+            }
+            Opening::Unless { .. } => self.opening = Opening::AtOnce,
+            Opening::AtOnce => {}
+        }
+        self.matcher.consume_token(token).map_err(|error| GrammarError::of(&error))?;
+        Ok(self.matcher.is_stopped())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const THINK: u32 = 256;
+    const DONE: u32 = 257;
+    const END: u32 = 258;
+
+    /// Bytes as tokens, then three special ones.
+    fn grammars() -> Grammars {
+        let bytes = (0..=u8::MAX).map(|byte| TokenBytes { bytes: vec![byte], is_special: false });
+        let special = ["<think>", "</think>", "<end>"];
+        let special =
+            special.map(|name| TokenBytes { bytes: name.as_bytes().to_vec(), is_special: true });
+        Grammars::new(bytes.chain(special), &[END]).unwrap()
+    }
+
+    /// How much of `text` can be said, and whether the answer may end there.
+    fn follow(structure: &Structure, text: &str) -> (String, bool) {
+        let mut guide = grammars().guide(structure, Opening::AtOnce).unwrap();
+        let mut said = String::new();
+        for byte in text.bytes() {
+            let allowed = guide.allowed().unwrap().expect("the structure begins at once");
+            if !allowed.contains(u32::from(byte)) {
+                return (said, allowed.contains(END));
+            }
+            said.push(char::from(byte));
+            if guide.accept(u32::from(byte)).unwrap() {
+                return (said, true);
+            }
+        }
+        let ends = guide.allowed().unwrap().is_some_and(|allowed| allowed.contains(END));
+        (said, ends)
+    }
+
+    #[test]
+    fn a_text_can_go_as_far_as_its_structure_allows() {
+        let schema = json!({
+            "type": "object", "required": ["name", "age"], "additionalProperties": false,
+            "properties": {"name": {"type": "string"}, "age": {"$ref": "#/$defs/age"}},
+            "$defs": {"age": {"type": "integer"}},
+        });
+        let number = Structure::Regex("-?[0-9]{1,3}".into());
+        let choice = Structure::choice(&["yes".into(), "n.o".into()]);
+        for (structure, text, said, ends) in [
+            (&Structure::any_object(), r#"{"a": [1, true]} "#, r#"{"a": [1, true]}"#, true),
+            (&Structure::any_object(), "[1]", "", false),
+            (
+                &Structure::Json(schema.clone()),
+                r#"{"name":"x","age":7}"#,
+                r#"{"name":"x","age":7}"#,
+                true,
+            ),
+            (&Structure::Json(schema.clone()), r#"{"name":"x"}"#, r#"{"name":"x""#, false),
+            (&Structure::Json(schema), r#"{"age":7,"name":"x"}"#, r#"{""#, false),
+            (&number, "-42", "-42", true),
+            (&number, "1234", "123", true),
+            (&choice, "yesterday", "yes", true),
+            (&choice, "nno", "n", false),
+            (&choice, "n.o", "n.o", true),
+        ] {
+            assert_eq!(follow(structure, text), (said.to_owned(), ends), "{structure:?}: {text}");
+        }
+    }
+
+    #[test]
+    fn structures_that_make_no_sense_are_refused_in_one_line() {
+        for structure in [
+            Structure::Json(json!({"type": "wizard"})),
+            Structure::Json(json!({"$ref": "#/$defs/none"})),
+            Structure::Json(json!({"$ref": "#"})),
+            Structure::Json(json!({"$ref": "https://example.org/x"})),
+            Structure::Json(json!(7)),
+            Structure::Json(json!({"type": "integer", "minimum": 3, "maximum": 2})),
+            Structure::Regex("(".into()),
+            Structure::Regex("(?=a)b".into()),
+        ] {
+            let error = grammars().guide(&structure, Opening::AtOnce).expect_err("a bad structure");
+            let message = error.to_string();
+            assert!(!message.is_empty() && !message.contains('\n'), "{structure:?}: {message}");
+        }
+        let open = grammars().guide(&Structure::Regex("(".into()), Opening::AtOnce);
+        let message = open.unwrap_err().to_string();
+        assert!(message.ends_with("regex parse error: unclosed group"), "{message}");
+    }
+
+    #[test]
+    fn a_structure_begins_after_the_thinking_whatever_that_says() {
+        let structure = Structure::Regex("ok".into());
+        let opening = Opening::Unless { open: THINK, close: DONE };
+        let guide = grammars().guide(&structure, opening).unwrap();
+        let letter = |letter: char| u32::from(letter);
+
+        let mut thinking = guide.clone();
+        assert!(thinking.allowed().unwrap().unwrap().contains(THINK));
+        for token in [THINK, letter('x'), END] {
+            assert_eq!(thinking.accept(token), Ok(false));
+            assert_eq!(thinking.allowed(), Ok(None));
+        }
+        assert_eq!(thinking.accept(DONE), Ok(false));
+        let allowed = thinking.allowed().unwrap().unwrap();
+        assert!(allowed.contains(letter('o')) && !allowed.contains(THINK));
+
+        let mut plain = guide.clone();
+        assert_eq!(plain.accept(letter('o')), Ok(false));
+        let allowed = plain.allowed().unwrap().unwrap();
+        assert!(allowed.contains(letter('k')) && !allowed.contains(THINK));
+        assert_eq!(plain.accept(letter('k')), Ok(true));
+
+        let mut after = grammars().guide(&structure, Opening::After(vec![3, 4])).unwrap();
+        for token in [3, 3, 4] {
+            assert_eq!(after.allowed(), Ok(None));
+            assert_eq!(after.accept(token), Ok(false));
+        }
+        assert!(after.allowed().unwrap().unwrap().contains(letter('o')));
+    }
+}

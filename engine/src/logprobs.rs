@@ -1,0 +1,61 @@
+//! Log-probabilities of a chosen token and its rivals, from the logits as the model gave them:
+//! before penalties, bias and temperature.
+
+/// A token and its natural log-probability.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Candidate {
+    /// Its id.
+    pub token: u32,
+    /// At least -9999.
+    pub logprob: f32,
+}
+
+/// The chosen token and the likeliest ones, likeliest first.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TokenLogprobs {
+    /// The token that the output, or the prompt, has.
+    pub chosen: Candidate,
+    /// As many as were asked for; the chosen one may be among them.
+    pub top: Vec<Candidate>,
+}
+
+impl TokenLogprobs {
+    /// Log-probabilities of `token` and of the `top` likeliest of a row.
+    pub fn of(logits: &[f32], token: u32, top: usize) -> Self {
+        let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let sum: f64 = logits.iter().map(|logit| f64::from(logit - largest).exp()).sum();
+        let log_sum = f64::from(largest) + sum.ln();
+        let candidate = |token: u32| {
+            let logprob = f64::from(logits[token as usize]) - log_sum;
+            // JSON has no infinity; the value is the one other servers print.
+            Candidate { token, logprob: logprob.max(-9999.0) as f32 }
+        };
+        let top = top.min(logits.len());
+        let mut order: Vec<u32> = Vec::new();
+        if top > 0 {
+            order.extend(0..u32::try_from(logits.len()).expect("a vocabulary has u32 ids"));
+            let likelier = |a: &u32, b: &u32| {
+                logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b))
+            };
+            order.select_nth_unstable_by(top - 1, likelier);
+            order.truncate(top);
+            order.sort_unstable_by(likelier);
+        }
+        Self { chosen: candidate(token), top: order.into_iter().map(candidate).collect() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logprobs_are_those_of_the_model() {
+        let logits: Vec<f32> = [0.5f32, 0.3, 0.2].iter().map(|p| p.ln() + 4.0).collect();
+        let logprobs = TokenLogprobs::of(&logits, 2, 2);
+        assert!((logprobs.chosen.logprob - 0.2f32.ln()).abs() < 1e-6);
+        assert_eq!(logprobs.top.iter().map(|c| c.token).collect::<Vec<_>>(), [0, 1]);
+        assert!((logprobs.top[1].logprob - 0.3f32.ln()).abs() < 1e-6);
+        assert!(TokenLogprobs::of(&logits, 0, 0).top.is_empty());
+    }
+}

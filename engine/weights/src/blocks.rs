@@ -1,0 +1,138 @@
+//! What the bytes of one block mean, layout by layout.
+//!
+//! Layouts are those of ggml (`ggml-common.h`): `d` is the scale, `m` the minimum, both f16; the
+//! codes of a 32-block lie in 16 bytes, element `i` in the low and element `i + 16` in the high half
+//! of byte `i`.
+
+use half::f16;
+
+use engine_core::WeightType;
+
+pub(super) fn half_at(block: &[u8], at: usize) -> f32 {
+    f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
+}
+
+/// The value of an E4M3 float (OCP 8-bit floating point, 2023): bias 7, all ones is NaN.
+pub fn e4m3(code: u8) -> f32 {
+    /// 2^120, the difference of the biases of f32 and E4M3.
+    const REBIAS: f32 = f32::from_bits((127 + 120) << 23);
+    let magnitude = match code & 0x7f {
+        0x7f => f32::NAN,
+        // Subnormals of the one become subnormals of the other, and the product is exact.
+        bits => f32::from_bits(u32::from(bits) << 20) * REBIAS,
+    };
+    if code < 0x80 { magnitude } else { -magnitude }
+}
+
+/// The value of an E8M0 scale: `2^(code - 127)`, 255 is NaN (OCP microscaling formats, 2023).
+pub fn e8m0(code: u8) -> f32 {
+    match code {
+        0 => f32::from_bits(1 << 22),
+        0xff => f32::NAN,
+        _ => f32::from_bits(u32::from(code) << 23),
+    }
+}
+
+/// Doubled values of E2M1 codes, whole numbers.
+const E2M1_DOUBLED: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+
+/// Gives the parts of one `block` to `each`, in the order of their elements: a scale, a minimum and
+/// codes, an element being `scale * code + minimum`. Only for types that have such parts: the
+/// quantized ones except fp8.
+pub fn parts(stored: WeightType, block: &[u8], mut each: impl FnMut(f32, f32, &[i8])) {
+    let half = |at: usize| half_at(block, at);
+    match stored {
+        WeightType::Q4_0 => each(half(0), -8.0 * half(0), &halves(&block[2..], 0)),
+        WeightType::Q4_1 => each(half(0), half(2), &halves(&block[4..], 0)),
+        WeightType::Q5_0 => {
+            let codes = halves(&block[6..], fifth_bits(&block[2..]));
+            each(half(0), 0.0, &codes.map(|code| code - 16));
+        }
+        WeightType::Q5_1 => each(half(0), half(2), &halves(&block[8..], fifth_bits(&block[4..]))),
+        WeightType::Q8_0 => {
+            let codes: [i8; 32] = std::array::from_fn(|i| block[2 + i].cast_signed());
+            each(half(0), 0.0, &codes);
+        }
+        WeightType::Q4K => k_parts(block, &block[16..], |_, _| 0, each),
+        WeightType::Q5K => {
+            k_parts(block, &block[48..], |part, i| ((block[16 + i] >> part) & 1) << 4, each);
+        }
+        WeightType::Q6K => q6_k(block, each),
+        WeightType::Mxfp4 => {
+            let codes = halves(&block[1..], 0).map(|code| E2M1_DOUBLED[code as usize]);
+            each(0.5 * e8m0(block[0]), 0.0, &codes);
+        }
+        WeightType::F32 | WeightType::F16 | WeightType::Bf16 | WeightType::F8E4M3 => {
+            unreachable!("{} has no parts", stored.name());
+        }
+    }
+}
+
+/// The 32 codes of 16 bytes, with a fifth bit each from `high`.
+fn halves(bytes: &[u8], high: u32) -> [i8; 32] {
+    let mut codes = [0; 32];
+    for (i, byte) in bytes[..16].iter().enumerate() {
+        codes[i] = (byte & 15).cast_signed();
+        codes[i + 16] = (byte >> 4).cast_signed();
+    }
+    if high != 0 {
+        for (i, code) in codes.iter_mut().enumerate() {
+            *code |= (((high >> i) & 1) as i8) << 4;
+        }
+    }
+    codes
+}
+
+/// The fifth bits of a 32-block, element `i` in bit `i`.
+fn fifth_bits(bytes: &[u8]) -> u32 {
+    u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+}
+
+/// Parts come in pairs: 32 bytes hold the codes of one part in their low and of the next in their
+/// high halves. `fifth` is the fifth bit of an element of a part, in its place.
+fn k_parts(
+    block: &[u8],
+    codes: &[u8],
+    fifth: impl Fn(usize, usize) -> u8,
+    mut each: impl FnMut(f32, f32, &[i8]),
+) {
+    let (d, m) = (half_at(block, 0), half_at(block, 2));
+    for part in 0..8 {
+        let (scale, minimum) = scale_and_minimum(&block[4..16], part);
+        let codes: [i8; 32] = std::array::from_fn(|i| {
+            let byte = codes[part / 2 * 32 + i];
+            let four = if part % 2 == 0 { byte & 15 } else { byte >> 4 };
+            (four | fifth(part, i)).cast_signed()
+        });
+        each(d * f32::from(scale), -(m * f32::from(minimum)), &codes);
+    }
+}
+
+/// Six-bit scale and minimum of part `part` of a `Q4K` or `Q5K` block, from its twelve bytes: the
+/// first four of each are whole, the last four are put together from four and two bits.
+fn scale_and_minimum(packed: &[u8], part: usize) -> (u8, u8) {
+    if part < 4 {
+        return (packed[part] & 63, packed[part + 4] & 63);
+    }
+    let (low, high) = (packed[part + 4], |at: usize| packed[at] >> 6 << 4);
+    ((low & 15) | high(part - 4), (low >> 4) | high(part))
+}
+
+/// Two halves of 128 elements. Of each, 64 bytes hold the low four bits of two runs of 64, and 32
+/// bytes the high two bits of four runs of 32.
+fn q6_k(block: &[u8], mut each: impl FnMut(f32, f32, &[i8])) {
+    let d = half_at(block, 208);
+    let (low, rest) = block.split_at(128);
+    let (high, scales) = rest.split_at(64);
+    for (part, scale) in scales[..16].iter().enumerate() {
+        let codes: [i8; 16] = std::array::from_fn(|j| {
+            let i = 16 * part + j;
+            let (half, run) = (i / 128, i % 128 / 32);
+            let byte = low[64 * half + i % 64];
+            let four = if run < 2 { byte & 15 } else { byte >> 4 };
+            let two = (high[32 * half + i % 32] >> (2 * run)) & 3;
+            (four | (two << 4)).cast_signed() - 32
+        });
+        each(d * f32::from(scale.cast_signed()), 0.0, &codes);
+    }
+}

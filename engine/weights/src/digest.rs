@@ -1,0 +1,90 @@
+//! SHA-256 of a checkpoint, computed beside loading so that start-up does not wait for it.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread;
+
+use sha2::{Digest as _, Sha256};
+
+/// A digest that a background thread is computing. Clones share the result.
+#[derive(Debug, Clone)]
+pub struct Digest(Arc<Slot>);
+
+#[derive(Debug)]
+struct Slot {
+    result: Mutex<Option<Result<String, String>>>,
+    ready: Condvar,
+}
+
+impl Digest {
+    /// Of one file: the file's own SHA-256. Of several: the SHA-256 of the lines
+    /// `<sha256>  <file name>\n` in the order of the file names, as `sha256sum` prints them.
+    pub fn of_files(mut paths: Vec<PathBuf>) -> Self {
+        paths.sort_by(|a, b| a.file_name().cmp(&b.file_name()));
+        Self::spawn(move || match paths.as_slice() {
+            [path] => file_sha256(path),
+            _ => {
+                let mut list = String::new();
+                for path in &paths {
+                    let name = path.file_name().unwrap_or_default().to_string_lossy();
+                    list.push_str(&format!("{}  {name}\n", file_sha256(path)?));
+                }
+                Ok(hex(Sha256::digest(list).as_ref()))
+            }
+        })
+    }
+
+    /// Of random weights: the SHA-256 of the line `random <seed>\n` and the configuration file, or
+    /// for a GGUF the whole file, since shapes come from its header.
+    pub fn of_random(config: &Path, seed: u64) -> Self {
+        let config = config.to_owned();
+        Self::spawn(move || {
+            let line = format!("random {seed}\n{}\n", file_sha256(&config)?);
+            Ok(hex(Sha256::digest(line).as_ref()))
+        })
+    }
+
+    fn spawn(compute: impl FnOnce() -> io::Result<String> + Send + 'static) -> Self {
+        let slot = Arc::new(Slot { result: Mutex::new(None), ready: Condvar::new() });
+        let writer = Arc::clone(&slot);
+        thread::spawn(move || {
+            let result = compute().map_err(|err| err.to_string());
+            *writer.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+            writer.ready.notify_all();
+        });
+        Self(slot)
+    }
+
+    /// Waits for the digest: lower-case hex, or why the files could not be read.
+    ///
+    /// # Errors
+    /// A file could not be read to its end.
+    pub fn wait(&self) -> Result<String, String> {
+        let mut result = self.0.result.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(result) = result.as_ref() {
+                return result.clone();
+            }
+            result = self.0.ready.wait(result).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+fn file_sha256(path: &Path) -> io::Result<String> {
+    let mut file = File::open(path)?;
+    let mut hasher = Sha256::new();
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut buffer)? {
+            0 => return Ok(hex(hasher.finalize().as_ref())),
+            n => hasher.update(&buffer[..n]),
+        }
+    }
+}
+
+/// Lower-case hexadecimal digits of `bytes`.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,148 @@
+//! The experts of gpt-oss as Hugging Face checkpoints hold them: MXFP4 in two tensors, blocks of
+//! codes and their scales, or plain numbers, transposed.
+//!
+//! A block is 32 weights of 4 bits, the first of each byte in its low half, times `2^(scale - 127)`.
+//! Source: OCP Microscaling Formats 1.0 (element E2M1, scale E8M0).
+
+use super::{Checkpoint, CheckpointError, Numbers, TensorData, random};
+use engine_core::WeightType;
+
+/// Weights that share a scale.
+const BLOCK: usize = 32;
+/// Bytes of their codes.
+const CODE_BYTES: usize = BLOCK / 2;
+
+/// A stack of matrices `[E, N, K]`.
+#[derive(Debug)]
+pub struct MxStack<'a> {
+    n: usize,
+    k: usize,
+    form: Form<'a>,
+}
+
+#[derive(Debug)]
+enum Form<'a> {
+    Blocks {
+        /// `[E, N, K / 32, 16]`
+        codes: &'a [u8],
+        /// `[E, N, K / 32]`
+        scales: &'a [u8],
+    },
+    /// `[E, K, N]`
+    Transposed(TensorData<'a>),
+    Random {
+        seed: u64,
+        name: String,
+    },
+}
+
+impl MxStack<'_> {
+    /// Matrix `index` as `N` stored rows of the type beside them.
+    pub fn matrix(&self, index: usize) -> (WeightType, Vec<u8>) {
+        let (n, k) = (self.n, self.k);
+        match &self.form {
+            Form::Blocks { codes, scales } => {
+                let blocks = n * k / BLOCK;
+                let codes = &codes[index * blocks * CODE_BYTES..(index + 1) * blocks * CODE_BYTES];
+                (WeightType::Mxfp4, joined(codes, &scales[index * blocks..(index + 1) * blocks]))
+            }
+            Form::Transposed(tensor) => {
+                let size = tensor.weight_type.block_bytes();
+                let bytes = &tensor.bytes[index * n * k * size..(index + 1) * n * k * size];
+                (tensor.weight_type, transpose(bytes, n, size))
+            }
+            Form::Random { seed, name } => {
+                let name = format!("{name}.{index}");
+                let tensor = random::tensor(*seed, &name, WeightType::Mxfp4, &[n, k]);
+                (tensor.weight_type, tensor.bytes.into_owned())
+            }
+        }
+    }
+}
+
+impl Checkpoint {
+    /// The stack `{name}_blocks` and `{name}_scales` of MXFP4, or `{name}` where that is listed.
+    ///
+    /// # Errors
+    /// A tensor is missing, has another shape or another type.
+    pub fn mx_stack(&self, name: &str, shape: [usize; 3]) -> Result<MxStack<'_>, CheckpointError> {
+        let [experts, n, k] = shape;
+        if self.lists(name) {
+            let tensor = self.plain(name, self.tensor(name, &[experts, k, n])?)?;
+            return Ok(MxStack { n, k, form: Form::Transposed(tensor) });
+        }
+        if !k.is_multiple_of(BLOCK) {
+            let reason = format!("`{name}` has rows of {k}, not of whole blocks of {BLOCK}");
+            return Err(CheckpointError::Unsupported { path: self.path.clone(), reason });
+        }
+        if let Numbers::Random { seed } = self.numbers {
+            self.check_room(name, WeightType::Mxfp4, &shape)?;
+            let name = name.to_owned();
+            return Ok(MxStack { n, k, form: Form::Random { seed, name } });
+        }
+        let blocks = [experts, n, k / BLOCK];
+        let codes =
+            self.bytes(&format!("{name}_blocks"), &[&blocks[..], &[CODE_BYTES]].concat())?;
+        let scales = self.bytes(&format!("{name}_scales"), &blocks)?;
+        Ok(MxStack { n, k, form: Form::Blocks { codes, scales } })
+    }
+
+    /// A tensor of bytes in a file.
+    fn bytes(&self, name: &str, shape: &[usize]) -> Result<&[u8], CheckpointError> {
+        let Numbers::Files(maps) = &self.numbers else {
+            let (path, tensor) = (self.path.clone(), name.to_owned());
+            return Err(CheckpointError::MissingTensor { path, tensor });
+        };
+        let stored = self.listed(name, shape)?;
+        if stored.type_name != "U8" {
+            return Err(self.wrong_type(name, &stored.type_name, "U8"));
+        }
+        Ok(stored.bytes(maps))
+    }
+}
+
+/// Codes and scales as blocks of [`WeightType::Mxfp4`], whose bytes hold elements `i` and `i + 16`
+/// where these hold `2 i` and `2 i + 1`.
+fn joined(codes: &[u8], scales: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(codes.len() + scales.len());
+    for (block, scale) in codes.chunks_exact(CODE_BYTES).zip(scales) {
+        let code = |i: usize| (block[i / 2] >> (4 * (i % 2))) & 15;
+        out.push(*scale);
+        out.extend((0..CODE_BYTES).map(|i| code(i) | (code(i + CODE_BYTES) << 4)));
+    }
+    out
+}
+
+/// Elements of `size` bytes, `[K, N]` to `[N, K]`.
+fn transpose(bytes: &[u8], n: usize, size: usize) -> Vec<u8> {
+    let mut out = Vec::with_capacity(bytes.len());
+    for column in 0..n {
+        for row in bytes.chunks_exact(n * size) {
+            out.extend_from_slice(&row[column * size..(column + 1) * size]);
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::dequantize;
+
+    #[test]
+    fn blocks_hold_the_values_worked_out_by_hand() {
+        // Scale 128 is 2: bytes 0x21 are 0.5 and then 1 before it, 0xf7 are 6 and then -6.
+        let mut codes = [0x21; 16];
+        codes[15] = 0xf7;
+        let mut got = [0.0; 32];
+        dequantize(WeightType::Mxfp4, &joined(&codes, &[128]), &mut got);
+        assert_eq!(got[..4], [1.0, 2.0, 1.0, 2.0]);
+        assert_eq!(got[30..], [12.0, -12.0]);
+    }
+
+    #[test]
+    fn transposing_swaps_rows_and_columns() {
+        assert_eq!(transpose(&[1, 2, 3, 4, 5, 6], 3, 1), [1, 4, 2, 5, 3, 6]);
+        assert_eq!(transpose(&[1, 2, 3, 4, 5, 6, 7, 8], 2, 2), [1, 2, 5, 6, 3, 4, 7, 8]);
+    }
+}

@@ -1,0 +1,223 @@
+//! Seeded random weights, so that speed at any published shape can be measured without its files.
+
+use std::borrow::Cow;
+use std::num::NonZeroUsize;
+use std::thread;
+
+use half::{bf16, f16};
+
+use super::TensorData;
+use engine_core::WeightType;
+use engine_core::random::{GOLDEN_GAMMA, mix};
+
+/// Standard deviation of the initialization that published configurations state.
+const DEVIATION: f32 = 0.02;
+/// Half the width of a uniform distribution per deviation.
+const SQRT_3: f32 = 1.732_050_8;
+
+/// What the uniform numbers of a tensor in bf16 are multiplied by.
+pub const BF16_FACTOR: f32 = DEVIATION * SQRT_3;
+
+/// Where the stream of tensor `name` begins, for devices that make its numbers themselves.
+pub fn stream_start(seed: u64, name: &str) -> u64 {
+    // FNV-1a, so that each tensor has its own stream whatever order they are made in.
+    let start = 0xcbf2_9ce4_8422_2325 ^ seed;
+    name.bytes().fold(start, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3))
+}
+
+/// The counter of a tensor's stream.
+struct Stream(u64);
+
+impl Stream {
+    fn new(seed: u64, name: &str) -> Self {
+        Self(stream_start(seed, name))
+    }
+
+    /// The stream behind its next `turns`.
+    fn after(&self, turns: usize) -> Self {
+        Self(self.0.wrapping_add(GOLDEN_GAMMA.wrapping_mul(turns as u64)))
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(GOLDEN_GAMMA);
+        mix(self.0)
+    }
+
+    /// Uniform in [-1, 1).
+    fn uniform(&mut self) -> f32 {
+        (self.next() >> 40) as f32 / (1u32 << 23) as f32 - 1.0
+    }
+
+    /// Four numbers uniform in [-1, 1), of sixteen bits each: as many as a bf16 can tell apart.
+    fn four(&mut self) -> [f32; 4] {
+        let word = self.next();
+        std::array::from_fn(|i| f32::from((word >> (16 * i)) as i16) / 32768.0)
+    }
+
+    fn extend(&mut self, out: &mut Vec<u8>, bytes: usize) {
+        let end = out.len() + bytes;
+        while out.len() < end {
+            let word = self.next().to_le_bytes();
+            out.extend_from_slice(&word[..word.len().min(end - out.len())]);
+        }
+    }
+}
+
+/// Whether a tensor can be made at all: sizes come from a configuration that anybody wrote.
+pub(super) fn has_room(weight_type: WeightType, shape: &[usize]) -> bool {
+    let elements = shape.iter().try_fold(1usize, |n, size| n.checked_mul(*size));
+    let bytes = elements.and_then(|n| n.checked_mul(weight_type.block_bytes()));
+    // The memory is given back at once; nothing has touched it.
+    bytes.is_some_and(|n| Vec::<u8>::new().try_reserve_exact(n / weight_type.block()).is_ok())
+}
+
+/// Random numbers for tensor `name`. Vectors that scale a norm are ones; biases and all matrices
+/// have the same small deviation.
+pub fn tensor(
+    seed: u64,
+    name: &str,
+    weight_type: WeightType,
+    shape: &[usize],
+) -> TensorData<'static> {
+    let elements: usize = shape.iter().product();
+    let is_float = weight_type.block() == 1;
+    let is_scale = shape.len() < 2 && is_float && name.ends_with("norm.weight");
+    let stream = &mut Stream::new(seed, name);
+    let bytes = if is_scale {
+        floats(weight_type, elements, || 1.0)
+    } else {
+        match weight_type {
+            WeightType::F32 | WeightType::F16 => {
+                floats(weight_type, elements, || DEVIATION * SQRT_3 * stream.uniform())
+            }
+            WeightType::Bf16 => bf16s(stream, elements),
+            WeightType::F8E4M3 => f8_blocks(stream, elements / 32),
+            _ => blocks(stream, weight_type, elements / weight_type.block()),
+        }
+    };
+    TensorData { weight_type, shape: shape.to_vec(), bytes: Cow::Owned(bytes) }
+}
+
+/// # Panics
+/// The type is not one of floats: norms never are.
+fn floats(weight_type: WeightType, elements: usize, mut number: impl FnMut() -> f32) -> Vec<u8> {
+    let numbers = (0..elements).map(|_| number());
+    match weight_type {
+        WeightType::F32 => numbers.flat_map(f32::to_le_bytes).collect(),
+        WeightType::F16 => numbers.flat_map(|x| f16::from_f32(x).to_le_bytes()).collect(),
+        WeightType::Bf16 => numbers.flat_map(|x| bf16::from_f32(x).to_le_bytes()).collect(),
+        _ => panic!("the scales of a norm are not stored as {}", weight_type.name()),
+    }
+}
+
+/// Bytes that are worth a thread of their own.
+const THREAD_BYTES: usize = 1 << 20;
+
+/// The type that whole models are made in: four numbers a turn, as they may be billions, by all
+/// processors, as each turn can be begun anywhere.
+fn bf16s(stream: &Stream, elements: usize) -> Vec<u8> {
+    let mut out = vec![0; 2 * elements.next_multiple_of(4)];
+    let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let part = out.len().div_ceil(threads).max(THREAD_BYTES).next_multiple_of(8);
+    thread::scope(|scope| {
+        let mut parts = out.chunks_mut(part).enumerate();
+        let first = parts.next();
+        for (i, out) in parts {
+            let stream = stream.after(i * part / 8);
+            scope.spawn(move || fill_bf16(stream, out));
+        }
+        if let Some((_, out)) = first {
+            fill_bf16(stream.after(0), out);
+        }
+    });
+    out.truncate(2 * elements);
+    out
+}
+
+fn fill_bf16(mut stream: Stream, out: &mut [u8]) {
+    for out in out.chunks_exact_mut(8) {
+        for (x, out) in stream.four().iter().zip(out.chunks_exact_mut(2)) {
+            out.copy_from_slice(&bf16::from_f32(BF16_FACTOR * x).to_le_bytes());
+        }
+    }
+}
+
+/// Blocks of scale 1, of codes of magnitude up to 2^-5: these lie 2^-9 apart.
+fn f8_blocks(stream: &mut Stream, count: usize) -> Vec<u8> {
+    let mut out = Vec::with_capacity(count * WeightType::F8E4M3.block_bytes());
+    for _ in 0..count {
+        out.extend_from_slice(&1f32.to_le_bytes());
+        for x in (0..8).flat_map(|_| stream.four()) {
+            let magnitude = (x.abs() * 17.0) as u8;
+            out.push(if x < 0.0 { magnitude | 0x80 } else { magnitude });
+        }
+    }
+    out
+}
+
+/// Scale and minimum of every part of a K block, and a byte of many of them packed.
+const PART_SCALE: u8 = 42;
+const PART_SCALES: u8 = 0xaa;
+
+/// `count` blocks of random codes between the same scales, such that the deviation is the stated
+/// one.
+fn blocks(stream: &mut Stream, weight_type: WeightType, count: usize) -> Vec<u8> {
+    let width = 2.0 * DEVIATION * SQRT_3;
+    let part = f32::from(PART_SCALE);
+    let halves = |scales: &[f32]| -> Vec<u8> {
+        scales.iter().flat_map(|x| f16::from_f32(*x).to_le_bytes()).collect()
+    };
+    let of_parts = |levels: f32| {
+        [halves(&[width / levels / part, width / 2.0 / part]), vec![PART_SCALES; 12]].concat()
+    };
+    let (head, tail) = match weight_type {
+        WeightType::Q4_0 => (halves(&[width / 16.0]), Vec::new()),
+        WeightType::Q4_1 => (halves(&[width / 15.0, width / -2.0]), Vec::new()),
+        WeightType::Q5_0 => (halves(&[width / 32.0]), Vec::new()),
+        WeightType::Q5_1 => (halves(&[width / 31.0, width / -2.0]), Vec::new()),
+        WeightType::Q8_0 => (halves(&[width / 2.0 / 127.0]), Vec::new()),
+        WeightType::Q4K => (of_parts(15.0), Vec::new()),
+        WeightType::Q5K => (of_parts(31.0), Vec::new()),
+        WeightType::Q6K => {
+            (Vec::new(), [vec![PART_SCALE; 16], halves(&[width / 63.0 / part])].concat())
+        }
+        // 2^-7: a deviation of 0.023.
+        WeightType::Mxfp4 => (vec![120], Vec::new()),
+        _ => unreachable!("{} has no blocks", weight_type.name()),
+    };
+    let code_bytes = weight_type.block_bytes() - head.len() - tail.len();
+    let mut out = Vec::with_capacity(count * weight_type.block_bytes());
+    for _ in 0..count {
+        let start = out.len();
+        out.extend_from_slice(&head);
+        match weight_type {
+            // Their codes lean to the negative side: every other scale, more or less, is negative.
+            WeightType::Q4_0 | WeightType::Q5_0 => out[start + 1] ^= (stream.next() as u8) & 0x80,
+            WeightType::Mxfp4 => out[start] -= u8::from(stream.next().is_multiple_of(4)),
+            _ => {}
+        }
+        stream.extend(&mut out, code_bytes);
+        out.extend_from_slice(&tail);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_make_the_numbers_that_one_would() {
+        let stream = || Stream::new(7, "x");
+        let elements = 3 * THREAD_BYTES + 5;
+        let mut want = vec![0; 2 * elements.next_multiple_of(4)];
+        fill_bf16(stream(), &mut want);
+        want.truncate(2 * elements);
+        assert!(bf16s(&stream(), elements) == want);
+        let mut all = stream();
+        for _ in 0..5 {
+            all.next();
+        }
+        assert_eq!(stream().after(5).next(), all.next());
+    }
+}

@@ -1,0 +1,97 @@
+//! The safetensors container: one file, or shards listed by `model.safetensors.index.json`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Component, Path, PathBuf};
+
+use safetensors::{Dtype, SafeTensors};
+
+use super::source::read_json;
+use super::{CheckpointError, StoredTensor};
+use engine_core::WeightType;
+
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+
+/// The weight files of a folder, in the order in which tensors number them.
+///
+/// # Errors
+/// There are none, or the index is not one.
+pub fn files(folder: &Path) -> Result<Vec<PathBuf>, CheckpointError> {
+    let single = folder.join(SINGLE);
+    if single.is_file() {
+        return Ok(vec![single]);
+    }
+    let index = folder.join(INDEX);
+    if !index.is_file() {
+        return Err(CheckpointError::Unsupported {
+            path: folder.to_owned(),
+            reason: format!("it has neither {SINGLE} nor {INDEX}"),
+        });
+    }
+    let parsed = read_json(&index)?;
+    let Some(map) = parsed.get("weight_map").and_then(|map| map.as_object()) else {
+        return Err(CheckpointError::damaged(&index, "it has no object `weight_map`"));
+    };
+    let mut names = BTreeSet::new();
+    for (tensor, file) in map {
+        let file = file.as_str().unwrap_or_default();
+        // A shard is a plain name beside the index: a path could point anywhere on the machine.
+        let mut parts = Path::new(file).components();
+        if !matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None)) {
+            let reason =
+                format!("`weight_map` sends tensor `{tensor}` to `{file}`, not a file name");
+            return Err(CheckpointError::damaged(&index, reason));
+        }
+        names.insert(folder.join(file));
+    }
+    if names.is_empty() {
+        return Err(CheckpointError::damaged(&index, "`weight_map` is empty"));
+    }
+    Ok(names.into_iter().collect())
+}
+
+/// Adds the tensors of the file `bytes`, which is file number `file` and was read from `path`.
+///
+/// # Errors
+/// The header does not fit the file, or a tensor occurs in two files.
+pub fn parse(
+    path: &Path,
+    bytes: &[u8],
+    file: usize,
+    tensors: &mut BTreeMap<String, StoredTensor>,
+) -> Result<(), CheckpointError> {
+    let damaged =
+        |err| CheckpointError::damaged(path, format!("its safetensors header is wrong: {err}"));
+    let (header_bytes, _) = SafeTensors::read_metadata(bytes).map_err(damaged)?;
+    let data = header_bytes + 8;
+    let parsed = SafeTensors::deserialize(bytes).map_err(damaged)?;
+    let base = bytes.as_ptr() as usize;
+    for (name, view) in parsed.iter() {
+        let start = view.data().as_ptr() as usize - base;
+        debug_assert!(start >= data, "tensor data follows the header");
+        let stored = StoredTensor {
+            file,
+            type_name: format!("{:?}", view.dtype()),
+            weight_type: weight_type(view.dtype()),
+            shape: view.shape().to_vec(),
+            range: start..start + view.data().len(),
+        };
+        if tensors.insert(name.to_owned(), stored).is_some() {
+            return Err(CheckpointError::damaged(
+                path,
+                format!("tensor `{name}` occurs in two files"),
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn weight_type(dtype: Dtype) -> Option<WeightType> {
+    match dtype {
+        Dtype::F32 => Some(WeightType::F32),
+        Dtype::F16 => Some(WeightType::F16),
+        Dtype::BF16 => Some(WeightType::Bf16),
+        Dtype::F8_E4M3 => Some(WeightType::F8E4M3),
+        _ => None,
+    }
+}

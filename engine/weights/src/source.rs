@@ -1,0 +1,134 @@
+//! Where a model is: a folder, a .gguf file, or a hub id in the local Hugging Face cache.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::CheckpointError;
+
+/// A model found on this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelSource {
+    /// Hub id, or the name of the folder or of the file without its ending.
+    pub id: String,
+    /// Commit of the hub's repository, where the model comes from the hub cache.
+    pub revision: Option<String>,
+    /// Where they are.
+    pub files: ModelFiles,
+}
+
+/// How the files of a model are laid out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ModelFiles {
+    /// `config.json`, safetensors, `tokenizer.json`.
+    Folder(PathBuf),
+    /// A .gguf file, which holds all of these.
+    Gguf(PathBuf),
+}
+
+impl ModelSource {
+    /// Finds `name`: a path, or `org/model` (optionally `org/model@revision`) in `cache`, the
+    /// folder that [`hub_cache`] names.
+    ///
+    /// # Errors
+    /// There is no such model here.
+    pub fn find(name: &str, cache: Option<&Path>) -> Result<Self, CheckpointError> {
+        let path = Path::new(name);
+        if path.is_file() {
+            let id = stem(path);
+            return Ok(Self { id, revision: None, files: ModelFiles::Gguf(path.to_owned()) });
+        }
+        if path.join("config.json").is_file() {
+            let id = path.canonicalize().as_deref().map_or_else(|_| stem(path), stem);
+            return Ok(Self { id, revision: None, files: ModelFiles::Folder(path.to_owned()) });
+        }
+        let searched = match cache {
+            None => String::new(),
+            Some(cache) => {
+                if let Some(found) = in_cache(name, cache)? {
+                    return Ok(found);
+                }
+                format!(" `{}`", cache.display())
+            }
+        };
+        Err(CheckpointError::NotFound { name: name.to_owned(), searched })
+    }
+}
+
+/// The hub cache as Hugging Face's libraries find it: `HF_HUB_CACHE`, else `HF_HOME/hub`, else
+/// `~/.cache/huggingface/hub`. `variable` looks a name up in the environment.
+pub fn hub_cache(variable: impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
+    let set = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    set("HF_HUB_CACHE")
+        .or_else(|| set("HF_HOME").map(|home| home.join("hub")))
+        .or_else(|| set("XDG_CACHE_HOME").map(|cache| cache.join("huggingface/hub")))
+        .or_else(|| set("HOME").map(|home| home.join(".cache/huggingface/hub")))
+}
+
+fn stem(path: &Path) -> String {
+    let name = if path.extension().is_some_and(|ending| ending == "gguf") {
+        path.file_stem()
+    } else {
+        path.file_name()
+    };
+    name.unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+}
+
+/// Looks in `models--org--name/snapshots/<revision>`.
+fn in_cache(name: &str, cache: &Path) -> Result<Option<ModelSource>, CheckpointError> {
+    let (id, wanted) = match name.split_once('@') {
+        Some((id, revision)) => (id, Some(revision)),
+        None => (name, None),
+    };
+    let plain = |part: &str| !part.is_empty() && !part.contains(['/', '\\']) && part != "..";
+    let is_id = id.split('/').count() == 2 && id.split('/').all(plain);
+    if !is_id || !wanted.is_none_or(plain) {
+        return Ok(None);
+    }
+    let folder = cache.join(format!("models--{}", id.replace('/', "--")));
+    let reference = fs::read_to_string(folder.join("refs").join(wanted.unwrap_or("main")));
+    let revision = match (reference, wanted) {
+        (Ok(revision), _) => revision.trim().to_owned(),
+        (Err(_), Some(wanted)) => wanted.to_owned(),
+        (Err(_), None) => return Ok(None),
+    };
+    if !plain(&revision) {
+        return Ok(None);
+    }
+    let snapshot = folder.join("snapshots").join(&revision);
+    let files = if snapshot.join("config.json").is_file() {
+        ModelFiles::Folder(snapshot)
+    } else {
+        match gguf_files(&snapshot).as_slice() {
+            [] => return Ok(None),
+            [only] => ModelFiles::Gguf(only.clone()),
+            several => {
+                return Err(CheckpointError::Unsupported {
+                    reason: format!(
+                        "it holds {} .gguf files; hint: give the path of one",
+                        several.len()
+                    ),
+                    path: snapshot,
+                });
+            }
+        }
+    };
+    Ok(Some(ModelSource { id: id.to_owned(), revision: Some(revision), files }))
+}
+
+fn gguf_files(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let mut paths: Vec<PathBuf> = entries
+        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
+        .filter(|path| path.extension().is_some_and(|ending| ending == "gguf"))
+        .collect();
+    paths.sort();
+    paths
+}
+
+/// Reads a JSON file of the model's folder.
+pub fn read_json(path: &Path) -> Result<serde_json::Value, CheckpointError> {
+    let text =
+        fs::read(path).map_err(|source| CheckpointError::Read { path: path.to_owned(), source })?;
+    serde_json::from_slice(&text)
+        .map_err(|err| CheckpointError::damaged(path, format!("it is not JSON: {err}")))
+}
