@@ -1,4 +1,4 @@
-//! Products of pairs as plain loops.
+//! bf16 dot products of pairs as plain loops, for any processor.
 
 #![expect(unsafe_code, reason = "loads through pointers that callers vouch for")]
 
