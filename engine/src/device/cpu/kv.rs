@@ -1,7 +1,8 @@
-//! Pages of keys and values, and the tokens and positions of a step.
+//! Paged KV cache of the CPU, and the prepared tokens and positions of a step.
 //!
-//! Memory comes zeroed from the operating system and is touched only as pages fill. Per page,
-//! layer and KV head lie the keys as `[tokens / 16][D][16]`, so that sixteen positions are one
+//! Memory comes zeroed from the operating system and is touched only as pages fill. For each page,
+//! layer and KV head it holds the keys as `[tokens / 16][D][16]`, so that 16 positions form one
+//! vector, and then the values as `[tokens][D]`, D rounded up to whole vectors.
 //! vector, and then the values as `[tokens][D]`, D rounded up to whole vectors.
 
 use memmap2::MmapMut;
@@ -12,7 +13,7 @@ use crate::device::batch::check;
 use crate::device::{KvShape, KvType, Rotation};
 use crate::model::{HeadRows, Segment, SegmentState, StepBatch, StepError, StepToken};
 
-/// Keys and values of all layers.
+/// KV cache: keys and values of all layers, in pages.
 #[derive(Debug)]
 pub struct Kv {
     pub(super) shape: KvShape,
@@ -43,12 +44,12 @@ impl Kv {
     }
 }
 
-/// Elements that a head takes for one position: whole vectors.
+/// Returns the elements that a head takes for one position: D rounded up to whole vectors.
 fn width(shape: &KvShape) -> usize {
     shape.head_dim.next_multiple_of(LANES)
 }
 
-/// Where the pages of one layer lie, in elements.
+/// Index computation for the KV pages of one layer, in elements.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Layout {
     shape: KvShape,
@@ -61,12 +62,12 @@ impl Layout {
         Self { shape, layer }
     }
 
-    /// As [`width`].
+    /// Returns the elements that a head takes for one position.
     pub(super) fn width(&self) -> usize {
         width(&self.shape)
     }
 
-    /// Elements of the keys, or of the values, of one head in one page.
+    /// Returns the elements of the keys, or of the values, of one head in one page.
     fn half(&self) -> usize {
         self.shape.page_tokens * self.width()
     }
@@ -76,14 +77,15 @@ impl Layout {
         (page * self.shape.kv_heads + head) * 2 * self.half()
     }
 
-    /// The keys of the sixteen positions around `position`, `[D][16]`.
+    /// Returns the index of the keys, `[D][16]`, of the 16 positions that contain `position`.
     pub(super) fn keys(&self, pages: &[u32], head: usize, position: usize) -> usize {
         let slot = position % self.shape.page_tokens;
         let page = pages[position / self.shape.page_tokens];
         self.head(page, head) + slot / LANES * LANES * self.width()
     }
 
-    /// The value of `position`, `[D]`; those of the positions after it in its page follow.
+    /// Returns the index of the value, `[D]`, of `position`; those of the later positions in its
+    /// page follow it.
     pub(super) fn value(&self, pages: &[u32], head: usize, position: usize) -> usize {
         let slot = position % self.shape.page_tokens;
         let page = pages[position / self.shape.page_tokens];
@@ -91,34 +93,37 @@ impl Layout {
     }
 }
 
-/// One sequence's rows in a step.
+/// Scheduled sequence: one sequence's rows in a step.
 #[derive(Debug)]
 pub(super) struct Span {
-    /// First row in the step.
+    /// Index of the sequence's first row in the step.
     pub(super) row: usize,
     pub(super) rows: usize,
-    /// Absolute position of the first row.
+    /// Position of the first row in the sequence.
     pub(super) position: usize,
     pub(super) pages: Vec<u32>,
     pub(super) state: Option<SegmentState>,
 }
 
-/// Tokens, positions, page tables and rotations of one step, and its rows that pass the head.
+/// Prepared step: its tokens, positions, page tables, cos/sin table, and the rows that pass the LM
+/// head.
 #[derive(Debug)]
 pub struct Plan {
-    /// `[T]` ids of the tokens, beyond every vocabulary where none could be drawn.
+    /// Token ids, `[T]`; `u32::MAX`, beyond every vocabulary, where the previous step could sample
+    /// no token.
     pub(super) ids: Vec<u32>,
     pub(super) head: HeadRows,
     pub(super) spans: Vec<Span>,
-    /// `[T][rotated / 2]` pairs of cosine and sine.
+    /// cos/sin table, `[T][rotated / 2]` pairs of cosine and sine.
     pub(super) rotations: Vec<(f32, f32)>,
-    /// Pairs per token.
+    /// Rotated pairs per token.
     pub(super) pairs: usize,
 }
 
 impl Plan {
-    /// Checks `batch` against the cache: a page table that points outside of it would read or
-    /// write the memory of others. `drawn` are the tokens that the step before drew.
+    /// Checks `batch` against the cache and prepares it. A page table that points outside of the
+    /// cache would read or write foreign memory. `drawn` are the tokens that the previous step
+    /// sampled.
     pub(super) fn new(
         batch: &StepBatch,
         drawn: &[Option<u32>],
@@ -150,7 +155,7 @@ impl Plan {
     }
 }
 
-/// Ids of `tokens`, some of which the step before drew.
+/// Returns the ids of `tokens`, some of which refer to tokens that the previous step sampled.
 fn ids(tokens: &[StepToken], drawn: &[Option<u32>]) -> Vec<u32> {
     let id = |token: &StepToken| match *token {
         StepToken::Known(id) => id,

@@ -1,4 +1,5 @@
-//! The CPU device: kernels chosen at run time on a small pool of pinned threads.
+//! The CPU device: GEMM, paged attention and the other kernels, chosen for the processor at run
+//! time and run on a small pool of pinned threads.
 
 mod attention;
 mod bf16;
@@ -52,23 +53,24 @@ use elementwise::{ClampedSwiglu, Gating, Norm, Silu};
 use matmul::Input;
 use rope::Rope;
 
-/// The processor.
+/// The CPU device, on which a model of one rank computes.
 pub struct Cpu {
     isa: Isa,
     arithmetic: Arithmetic,
-    /// Whether any matrix was packed for products in eight-bit integers.
+    /// True when any matrix was packed for the int8 GEMM. Operations then also write int8
+    /// activations.
     multiplies_int8: bool,
-    /// Whether any was packed for products in bf16.
+    /// True when any matrix was packed for the bf16 GEMM.
     multiplies_bf16: bool,
     pool: Pool,
     matmul: matmul::Scratch,
     attention: attention::Scratch,
-    /// The way to the other ranks, where there are any.
+    /// Connection to the other ranks of a tensor-parallel group, if there are any.
     collective: Option<Box<dyn Collective>>,
     sampler: Sampler,
-    /// What the last step drew.
+    /// Tokens that the last step sampled, none where no token could be sampled.
     drawn: Vec<Option<u32>>,
-    /// Of a step that has not landed: the rows whose logits are read.
+    /// Number of rows whose logits are read, of a step that is submitted and not completed.
     finished: Option<usize>,
 }
 
@@ -80,12 +82,13 @@ impl fmt::Debug for Cpu {
 }
 
 impl Cpu {
-    /// A device of `threads` threads, the calling one included.
+    /// Creates a device of `threads` threads, the calling one included.
     pub fn new(isa: Isa, threads: usize) -> Self {
         Self::over(isa, Pool::new(threads.max(1)), None)
     }
 
-    /// A device of `threads` threads that shares its model, and this processor, with other ranks.
+    /// Creates a device of `threads` threads for one rank of a tensor-parallel group. The ranks
+    /// share the processor, so no thread is pinned.
     pub fn in_group(isa: Isa, threads: usize, collective: Box<dyn Collective>) -> Self {
         Self::over(isa, Pool::unpinned(threads.max(1)), Some(collective))
     }
@@ -107,17 +110,17 @@ impl Cpu {
         }
     }
 
-    /// The device with matrix products in `arithmetic`, of matrices that are yet to be packed.
+    /// Sets the arithmetic for matrices that are packed from now on.
     pub fn with(self, arithmetic: Arithmetic) -> Self {
         Self { arithmetic, ..self }
     }
 
-    /// The instruction set of its kernels.
+    /// Returns the instruction set of the device's kernels.
     pub fn isa(&self) -> Isa {
         self.isa
     }
 
-    /// Threads that compute, that of the caller included.
+    /// Returns the number of computing threads, the calling one included.
     pub fn threads(&self) -> usize {
         self.pool.threads()
     }

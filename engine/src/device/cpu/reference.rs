@@ -1,8 +1,8 @@
-//! The operations in plain loops and f64 sums: what the kernels are tested against.
+//! Reference implementation of the device operations in plain loops with f64 sums, for tests.
 
 use crate::device::{AttentionLayer, AttentionShape, DeltaNetLayer, DeltaNetShape, Rotation};
 
-/// `x * w^T`, `w` being `n` rows of `k`.
+/// Returns `x * w^T`, where `w` is `n` rows of `k`.
 pub(in crate::device) fn matmul(x: &[f32], w: &[f32], k: usize) -> Vec<f32> {
     let dot = |x: &[f32], w: &[f32]| -> f64 {
         x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum()
@@ -10,7 +10,7 @@ pub(in crate::device) fn matmul(x: &[f32], w: &[f32], k: usize) -> Vec<f32> {
     x.chunks_exact(k).flat_map(|x| w.chunks_exact(k).map(move |w| dot(x, w) as f32)).collect()
 }
 
-/// Rows of `x / sqrt(mean(x^2) + epsilon) * weight`.
+/// Returns the RMS norm of each row: `x / sqrt(mean(x^2) + epsilon) * weight`.
 pub(in crate::device) fn rms_norm(x: &[f32], weight: &[f32], epsilon: f32) -> Vec<f32> {
     let mut out = Vec::new();
     for row in x.chunks_exact(weight.len()) {
@@ -21,7 +21,7 @@ pub(in crate::device) fn rms_norm(x: &[f32], weight: &[f32], epsilon: f32) -> Ve
     out
 }
 
-/// Rows of `silu(gate) * up`, each row being `cols` gates and then `cols` ups.
+/// Returns `silu(gate) * up` of each row, which holds `cols` gates and then `cols` ups.
 pub(in crate::device) fn silu_mul(gate_up: &[f32], cols: usize) -> Vec<f32> {
     let one = |gate: f64, up: f64| (gate / (1.0 + (-gate).exp()) * up) as f32;
     let row = |row: &[f32]| -> Vec<f32> {
@@ -30,7 +30,7 @@ pub(in crate::device) fn silu_mul(gate_up: &[f32], cols: usize) -> Vec<f32> {
     gate_up.chunks_exact(2 * cols).flat_map(row).collect()
 }
 
-/// Rows of `(up' + 1) * gate' * sigmoid(alpha * gate')`, as [`silu_mul`] has them.
+/// Returns `(up' + 1) * gate' * sigmoid(alpha * gate')` of each row, laid out as for [`silu_mul`].
 pub(in crate::device) fn clamped_swiglu(
     gate_up: &[f32],
     cols: usize,
@@ -47,7 +47,7 @@ pub(in crate::device) fn clamped_swiglu(
     gate_up.chunks_exact(2 * cols).flat_map(row).collect()
 }
 
-/// A head at `position`, its first dimensions turned.
+/// Returns a head at `position` with its first dimensions rotated (RoPE).
 pub(in crate::device) fn rotate(head: &[f32], position: usize, rotation: &Rotation) -> Vec<f32> {
     let pairs = rotation.inverse_frequencies.len();
     let mut out = head.to_vec();
@@ -60,7 +60,7 @@ pub(in crate::device) fn rotate(head: &[f32], position: usize, rotation: &Rotati
     out
 }
 
-/// Causal attention over one whole sequence of `qkv` rows whose heads are already turned.
+/// Returns causal attention over one whole sequence of `qkv` rows whose heads are already rotated.
 pub(in crate::device) fn attention(qkv: &[f32], layer: &AttentionLayer<Vec<f32>>) -> Vec<f32> {
     let shape = &layer.shape;
     let AttentionShape { heads, kv_heads, head_dim: d, scale } = *shape;
@@ -92,7 +92,7 @@ pub(in crate::device) fn attention(qkv: &[f32], layer: &AttentionLayer<Vec<f32>>
     out
 }
 
-/// Gated DeltaNet over one whole sequence of `projected` rows.
+/// Returns gated DeltaNet over one whole sequence of `projected` rows.
 pub(in crate::device) fn delta_net(projected: &[f32], layer: &DeltaNetLayer<Vec<f32>>) -> Vec<f32> {
     let DeltaNetShape { key_heads, value_heads, key_dim, value_dim, taps } = layer.shape;
     let (conv_cols, gates) = (layer.shape.conv_cols(), layer.shape.conv_cols());

@@ -233,7 +233,8 @@ impl<'a, E: Element> Run<'a, '_, E> {
         let left = Left { start: self.work.scores.as_ptr(), row_stride: BLOCK, k_stride: 1 };
         let out = Out { start: self.work.part.sums.as_mut_ptr(), row_stride: width, fresh: false };
         // SAFETY: probabilities are `rows` by at least as many as the block has positions, each
-        // page's values its `k` by `width` as just sliced, and the sums have room for `rows` by `width`.
+        // page's values its `k` by `width` as just sliced, and the sums have room for `rows` by
+        // `width`.
         unsafe { tile::multiply(lanes, rows, left, &pieces[..values.pages], out) };
     }
 }

@@ -1,4 +1,4 @@
-//! Byte products as plain loops.
+//! int8 dot products as plain loops, for any processor.
 
 #![expect(unsafe_code, reason = "loads and stores through pointers that callers vouch for")]
 
