@@ -1,4 +1,4 @@
-//! How weights are stored in files: element types, block layouts and what each block means.
+//! Quantization formats and float types in which weights are stored, and their dequantization.
 //!
 //! `dequantize` is the specification that the packed kernels are tested against.
 
@@ -7,40 +7,40 @@ use half::bf16;
 use super::blocks;
 
 /// Element type of a stored tensor that this release can compute with. The quantized ones are
-/// ggml's block layouts (`ggml-common.h`), little endian; `blocks` says what their bytes mean.
+/// ggml's block formats (`ggml-common.h`), little endian; `blocks` decodes their bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum WeightType {
-    /// Four bytes, IEEE 754.
+    /// IEEE 754 single precision, 4 bytes.
     F32,
-    /// Two bytes, IEEE 754.
+    /// IEEE 754 half precision, 2 bytes.
     F16,
-    /// The upper two bytes of an f32.
+    /// bfloat16, 2 bytes: the upper half of an f32.
     Bf16,
-    /// Blocks of 32: f32 scale, 32 eight-bit floats of four exponent and three fraction bits. No
-    /// file holds this; a checkpoint makes it of codes and of a grid of scales.
+    /// FP8 blocks of 32: an f32 scale, then 32 E4M3 floats (four exponent, three fraction bits). No
+    /// file has this format; a checkpoint composes it from E4M3 floats and a grid of scales.
     F8E4M3,
-    /// `d * (q - 8)`, four bits.
+    /// Blocks of 32, `d * (q - 8)`, 4-bit q.
     Q4_0,
-    /// `d * q + m`, four bits.
+    /// Blocks of 32, `d * q + m`, 4-bit q.
     Q4_1,
-    /// `d * (q - 16)`, five bits.
+    /// Blocks of 32, `d * (q - 16)`, 5-bit q.
     Q5_0,
-    /// `d * q + m`, five bits.
+    /// Blocks of 32, `d * q + m`, 5-bit q.
     Q5_1,
-    /// `d * q`, eight signed bits.
+    /// Blocks of 32, `d * q`, signed 8-bit q.
     Q8_0,
-    /// Eight parts of 32 with six-bit scales and minima of their own, four bits.
+    /// Blocks of 256: eight parts of 32, each with a 6-bit scale and a 6-bit minimum; 4-bit values.
     Q4K,
-    /// As `Q4K`, five bits.
+    /// Blocks of 256: eight parts of 32, each with a 6-bit scale and a 6-bit minimum; 5-bit values.
     Q5K,
-    /// Sixteen parts of 16 with eight-bit scales of their own, six bits.
+    /// Blocks of 256: sixteen parts of 16, each with an 8-bit scale; 6-bit values.
     Q6K,
-    /// `2^e` times a four-bit float of two exponent bits and one fraction bit.
+    /// MXFP4 blocks of 32: `2^e` times E2M1 floats (two exponent bits, one fraction bit).
     Mxfp4,
 }
 
 impl WeightType {
-    /// Every type, in the order of declaration.
+    /// All types, in the order of their declaration.
     pub const ALL: [Self; 13] = [
         Self::F32,
         Self::F16,
@@ -57,7 +57,7 @@ impl WeightType {
         Self::Mxfp4,
     ];
 
-    /// Name, elements of a block, bytes of a block.
+    /// Returns name, elements per block and bytes per block.
     const fn facts(self) -> (&'static str, usize, usize) {
         match self {
             Self::F32 => ("f32", 1, 4),
@@ -76,39 +76,39 @@ impl WeightType {
         }
     }
 
-    /// Name in messages and records.
+    /// Returns the type's name in messages and records.
     pub fn name(self) -> &'static str {
         self.facts().0
     }
 
-    /// Whether elements are integer codes under a scale for each block.
+    /// Returns true if elements are integers with one or more scales per block.
     pub fn is_integer_blocks(self) -> bool {
         self.block() > 1 && !matches!(self, Self::F8E4M3 | Self::Mxfp4)
     }
 
-    /// Elements in a block; rows are whole blocks.
+    /// Returns the elements of a block; rows are whole blocks.
     pub fn block(self) -> usize {
         self.facts().1
     }
 
-    /// Bytes of a block, its scales included.
+    /// Returns the bytes of a block, its scales included.
     pub fn block_bytes(self) -> usize {
         self.facts().2
     }
 
-    /// Bytes of a row of `cols` elements; `cols` is a multiple of `block`.
+    /// Returns the bytes of a row of `cols` elements, a multiple of the block size.
     pub fn row_bytes(self, cols: usize) -> usize {
         debug_assert_eq!(cols % self.block(), 0, "a row is whole blocks");
         cols / self.block() * self.block_bytes()
     }
 }
 
-/// Every name of [`WeightType`], for messages.
+/// Returns the names of all types, for messages.
 pub fn supported_types() -> String {
     WeightType::ALL.map(WeightType::name).join(", ")
 }
 
-/// Writes the values of the blocks in `bytes` to `out`, which has exactly as many elements.
+/// Dequantizes the blocks in `bytes` to `out`, which must have exactly as many elements.
 pub fn dequantize(stored: WeightType, bytes: &[u8], out: &mut [f32]) {
     assert_eq!(bytes.len(), stored.row_bytes(out.len()), "bytes and elements agree");
     let values = out.iter_mut();
@@ -132,7 +132,8 @@ pub fn dequantize(stored: WeightType, bytes: &[u8], out: &mut [f32]) {
             for block in bytes.chunks_exact(stored.block_bytes()) {
                 blocks::parts(stored, block, |scale, minimum, codes| {
                     for (code, x) in codes.iter().zip(&mut values) {
-                        // The product is exact: scale and code have 24 bits together at most.
+                        // The product is exact: scale and quantized value have at most 24
+                        // significant bits together.
                         *x = scale * f32::from(*code) + minimum;
                     }
                 });
@@ -168,20 +169,20 @@ mod tests {
         check(WeightType::F16, &[0x00, 0x3c, 0x00, 0xc0], &[1.0, -2.0]);
         check(WeightType::Bf16, &[0x80, 0x3f, 0x40, 0xc0], &[1.0, -3.0]);
 
-        // d = 0.5, m = -1: byte i holds code i % 16 low and 15 - i % 16 high.
+        // d = 0.5, m = -1: byte i holds value i % 16 in its low and 15 - i % 16 in its high half.
         let mut q4 = vec![0x00, 0x38, 0x00, 0xbc];
         q4.extend((0..16u8).map(|i| i | ((15 - i) << 4)));
         let mut want: Vec<f32> = (0..16u8).map(|i| 0.5 * f32::from(i) - 1.0).collect();
         want.extend((0..16u8).map(|i| 0.5 * f32::from(15 - i) - 1.0));
         check(WeightType::Q4_1, &q4, &want);
 
-        // d = 0.25: codes -16..16.
+        // d = 0.25, quantized values -16..16.
         let mut q8 = vec![0x00, 0x34];
         q8.extend((-16..16i8).map(i8::cast_unsigned));
         let want: Vec<f32> = (-16..16i8).map(|q| 0.25 * f32::from(q)).collect();
         check(WeightType::Q8_0, &q8, &want);
 
-        // Scale 2: zero, the least subnormal, the largest one, the least normal, 1, -1, the largest.
+        // Scale 2: zero, smallest subnormal, largest subnormal, smallest normal, 1, -1, largest.
         let mut f8 = 2f32.to_le_bytes().to_vec();
         f8.extend([0x00, 0x01, 0x07, 0x08, 0x38, 0xb8, 0x7e]);
         f8.resize(36, 0);
@@ -200,9 +201,9 @@ mod tests {
         assert!(blocks::e4m3(0x7f).is_nan() && blocks::e4m3(0xff).is_nan());
     }
 
-    /// Sum of the values and sum of each times its number from 1, of the block whose byte `i` is
-    /// bits 2 to 9 of `89 i^2 + 57 i + 23`, d is 0.5 and m is -0.25, as the Python package gguf
-    /// 0.19.0 computes them. All the sums are exact in f64.
+    /// Sum of the values, and sum of each value times its index from 1, of a block whose byte `i`
+    /// is bits 2 to 9 of `89 i^2 + 57 i + 23`, with d = 0.5 and m = -0.25, as the Python package
+    /// gguf 0.19.0 computes them. All sums are exact in f64.
     const SUMS: [(WeightType, &[usize], f64, f64); 9] = [
         (WeightType::Q4_0, &[0], -17.0, -431.0),
         (WeightType::Q4_1, &[0, 2], 96.5, 1447.5),

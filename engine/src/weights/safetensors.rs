@@ -1,4 +1,5 @@
-//! The safetensors container: one file, or shards listed by `model.safetensors.index.json`.
+//! Reader of the safetensors container: one file, or shards listed in
+//! `model.safetensors.index.json`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
@@ -12,10 +13,10 @@ use super::{LoadError, StoredTensor};
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
-/// The weight files of a folder, in the order in which tensors number them.
+/// Returns the safetensors files of a folder, in the order of the file indices of tensors.
 ///
 /// # Errors
-/// There are none, or the index is not one.
+/// Fails if there are none, or if the index is malformed.
 pub fn files(folder: &Path) -> Result<Vec<PathBuf>, LoadError> {
     let single = folder.join(SINGLE);
     if single.is_file() {
@@ -35,7 +36,8 @@ pub fn files(folder: &Path) -> Result<Vec<PathBuf>, LoadError> {
     let mut names = BTreeSet::new();
     for (tensor, file) in map {
         let file = file.as_str().unwrap_or_default();
-        // A shard is a plain name beside the index: a path could point anywhere on the machine.
+        // A shard must be a plain file name next to the index: a path could point anywhere on the
+        // machine.
         let mut parts = Path::new(file).components();
         if !matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None)) {
             let reason =
@@ -50,10 +52,11 @@ pub fn files(folder: &Path) -> Result<Vec<PathBuf>, LoadError> {
     Ok(names.into_iter().collect())
 }
 
-/// Adds the tensors of the file `bytes`, which is file number `file` and was read from `path`.
+/// Adds the tensors of the safetensors file `bytes`, which has index `file` and was read from
+/// `path`, to `tensors`.
 ///
 /// # Errors
-/// The header does not fit the file, or a tensor occurs in two files.
+/// Fails if the header does not match the file, or a tensor occurs in two files.
 pub fn parse(
     path: &Path,
     bytes: &[u8],
