@@ -1,6 +1,5 @@
-//! Settings of a checkpoint, read from config.json or from GGUF metadata, and the sizes that every
-//! decoder has. Knows the keys that architectures share; what is one architecture's own is read in
-//! its file.
+//! Configuration of a checkpoint, read from config.json or GGUF metadata: sizes that every decoder
+//! has. Knows the keys that architectures share; the rest is read by each architecture's file.
 
 use std::path::Path;
 
@@ -10,14 +9,14 @@ use crate::device::AttentionShape;
 use crate::weights::gguf::Metadata;
 use crate::weights::{ConfigSource, LoadError};
 
-/// A checkpoint's settings under either name that a key has.
+/// Settings of a checkpoint, which can be read under their config.json or GGUF key.
 #[derive(Debug, Clone, Copy)]
 pub enum Settings<'a> {
     Json {
         path: &'a Path,
         json: &'a Value,
     },
-    /// Keys begin with the architecture's name.
+    /// Metadata of a GGUF file, whose keys begin with the architecture's name.
     Gguf {
         metadata: &'a Metadata,
         architecture: &'a str,
@@ -39,13 +38,13 @@ pub struct DecoderConfig {
     pub max_seq_len: usize,
 }
 
-/// Sizes beyond this are damage, not models: products of two stay within 64 bits.
+/// Largest plausible size; products of two such sizes fit in 64 bits.
 const SIZE_MAX: usize = 1 << 24;
 
-/// The architecture that a checkpoint claims.
+/// Returns the architecture that a checkpoint names.
 ///
 /// # Errors
-/// It claims none.
+/// Fails if it names none.
 pub fn architecture(config: &ConfigSource) -> Result<&str, LoadError> {
     match config {
         ConfigSource::Gguf(metadata) => metadata.text("general.architecture"),
@@ -58,10 +57,10 @@ pub fn architecture(config: &ConfigSource) -> Result<&str, LoadError> {
 }
 
 impl<'a> Settings<'a> {
-    /// The settings of `config`, under whichever names its files have.
+    /// Returns the settings of `config` in the format of its files.
     ///
     /// # Errors
-    /// A GGUF file names no architecture.
+    /// Fails if a GGUF file names no architecture.
     pub fn of(config: &'a ConfigSource) -> Result<Self, LoadError> {
         Ok(match config {
             ConfigSource::Json { path, json } => Self::Json { path, json },
@@ -83,7 +82,7 @@ impl<'a> Settings<'a> {
         matches!(self, Self::Gguf { .. })
     }
 
-    /// The value of a key of config.json that is there and not null.
+    /// Returns the value of a key of config.json, if it exists and is not null.
     pub fn json(self, key: &str) -> Option<&'a Value> {
         match self {
             Self::Json { json, .. } => json.get(key).filter(|value| !value.is_null()),
@@ -91,7 +90,7 @@ impl<'a> Settings<'a> {
         }
     }
 
-    /// The error that a setting is missing or wrong.
+    /// Builds the error that a setting is missing or wrong, with the key of the file's format.
     pub fn wrong(self, json_key: &str, gguf_key: &str, reason: impl Into<String>) -> LoadError {
         match self {
             Self::Json { path, .. } => LoadError::config(path, json_key, reason),
@@ -101,10 +100,10 @@ impl<'a> Settings<'a> {
         }
     }
 
-    /// The whole number under the key, none where the key is missing.
+    /// Returns the whole number of a key, none if the key is missing.
     ///
     /// # Errors
-    /// The key is there and holds no size.
+    /// Fails if the key exists and is not a whole number.
     pub fn optional_size(self, json_key: &str, gguf_key: &str) -> Result<Option<usize>, LoadError> {
         match self {
             Self::Json { path, .. } => {
@@ -120,10 +119,10 @@ impl<'a> Settings<'a> {
         }
     }
 
-    /// The size under the key.
+    /// Returns the size of a key.
     ///
     /// # Errors
-    /// The key is missing or holds no size from 1 to 2^24.
+    /// Fails if the key is missing or is not a size from 1 to 2^24.
     pub fn size(self, json_key: &str, gguf_key: &str) -> Result<usize, LoadError> {
         let size = self
             .optional_size(json_key, gguf_key)?
@@ -134,10 +133,10 @@ impl<'a> Settings<'a> {
         Ok(size)
     }
 
-    /// The number under the key, none where the key is missing.
+    /// Returns the number of a key, none if the key is missing.
     ///
     /// # Errors
-    /// The key is there and holds no number.
+    /// Fails if the key exists and is not a number.
     pub fn optional_number(self, json_key: &str, gguf_key: &str) -> Result<Option<f64>, LoadError> {
         match self {
             Self::Json { path, .. } => {
@@ -152,10 +151,10 @@ impl<'a> Settings<'a> {
         }
     }
 
-    /// A flag that only config.json has; GGUF files have the `default`.
+    /// Returns a flag that only config.json has; GGUF files have the `default`.
     ///
     /// # Errors
-    /// The key is there and is neither true nor false.
+    /// Fails if the key exists and is neither true nor false.
     pub fn flag(self, key: &str, default: bool) -> Result<bool, LoadError> {
         match self.json(key) {
             None => Ok(default),
@@ -165,10 +164,10 @@ impl<'a> Settings<'a> {
         }
     }
 
-    /// `layer_types` of config.json, one for each of `layers`, where it has them.
+    /// Returns `layer_types` of config.json, one per layer, if it is there.
     ///
     /// # Errors
-    /// They are not as many texts.
+    /// Fails if the value is not a list of `layers` texts.
     pub fn layer_types(self, layers: usize) -> Result<Option<Vec<&'a str>>, LoadError> {
         let Some(value) = self.json("layer_types") else { return Ok(None) };
         let types = value.as_array().map(|list| list.iter().filter_map(Value::as_str).collect());
@@ -178,10 +177,10 @@ impl<'a> Settings<'a> {
         }
     }
 
-    /// Fails if config.json asks for another activation than `silu`.
+    /// Checks that config.json names no other activation function than `silu`.
     ///
     /// # Errors
-    /// It does.
+    /// Fails if it names another one.
     pub fn check_activation(self) -> Result<(), LoadError> {
         match self.json("hidden_act").and_then(Value::as_str) {
             None | Some("silu") => Ok(()),
@@ -194,10 +193,10 @@ impl<'a> Settings<'a> {
 }
 
 impl DecoderConfig {
-    /// The sizes that all architectures have.
+    /// Reads the sizes that all architectures have.
     ///
     /// # Errors
-    /// A size is missing, zero or absurd, or the heads do not fit one another.
+    /// Fails if a size is missing, zero or implausible, or the head counts do not match.
     pub fn read(settings: Settings<'_>) -> Result<Self, LoadError> {
         let hidden = settings.size("hidden_size", "embedding_length")?;
         let heads = settings.size("num_attention_heads", "attention.head_count")?;
@@ -238,7 +237,8 @@ impl DecoderConfig {
         Ok(())
     }
 
-    /// Heads whose scores are divided by the root of their size.
+    /// Returns the head counts of attention whose scores are divided by the square root of the head
+    /// size.
     pub fn attention_shape(&self) -> AttentionShape {
         AttentionShape {
             heads: self.heads,

@@ -1,8 +1,7 @@
-//! What the worker asks of a model: steps over batches of rows, for some of them logits or tokens
-//! drawn from those.
+//! Models: the `Model` trait, a step's batch, and its results (logits, sampled tokens).
 //!
 //! A model knows no scheduler, no request and no clock. It sees token ids, positions and page
-//! tables, and writes keys and values into the pages it is told to use.
+//! tables, and writes keys and values into the pages that it is given.
 
 mod architectures;
 mod block;
@@ -37,114 +36,117 @@ pub use load::{
 pub struct ModelInfo {
     /// Architecture as the checkpoint names it, such as `LlamaForCausalLM`.
     pub architecture: String,
-    /// Ids are below this.
+    /// Number of token ids; every id is below it.
     pub vocab_size: usize,
-    /// Longest sequence the checkpoint was made for, in tokens.
+    /// Longest sequence that the checkpoint was trained for, in tokens.
     pub max_seq_len: usize,
-    /// Number of weights, embeddings counted once when tied.
+    /// Number of weights; an embedding that is also the LM head counts once.
     pub parameters: u64,
-    /// Those of them that one token passes in the layers: neither embedding nor head, and of the
-    /// experts only as many as are chosen.
+    /// Number of weights that one token uses in the layers: without embedding and LM head, and of
+    /// the experts only the top k.
     pub active_layer_parameters: u64,
-    /// Whether some of the weights are experts', of which a step reads those that it is routed to.
+    /// True for MoE models, where a step reads only the experts that its rows are routed to.
     pub has_experts: bool,
-    /// Type in which matrix products are computed: `f32` is the reference path.
+    /// Type in which matrices are multiplied; `f32` is the reference.
     pub compute_dtype: &'static str,
-    /// Type of the KV cache.
+    /// Data type of the KV cache.
     pub kv_type: KvType,
     /// Bytes of keys and values of one token over all layers.
     pub kv_bytes_per_token: usize,
-    /// Bytes of recurrent state of one sequence, 0 for models that have none.
+    /// Bytes of one sequence's recurrent state over all layers, 0 for models without.
     pub state_bytes: usize,
-    /// The largest weight matrix that the layers multiply by; where there are several ranks, the
-    /// first one's share.
+    /// Shape of the largest weight matrix in the layers; with tensor parallelism, of the first
+    /// rank's part.
     pub largest_matrix: MatrixShape,
-    /// Heads of the layers that have attention.
+    /// Head counts of the layers with attention.
     pub attention: AttentionShape,
 }
 
-/// A weight matrix `[N, K]`, and what it is stored in.
+/// Shape `[N, K]` of a weight matrix and its stored type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MatrixShape {
-    /// Output columns: stored rows.
+    /// N: output columns, which are the stored rows.
     pub n: usize,
-    /// Contraction: elements of a row.
+    /// K: elements of a row.
     pub k: usize,
-    /// Type of the elements as they were stored.
+    /// Type of the stored elements.
     pub weight_type: WeightType,
 }
 
-/// What a row of a step computes.
+/// Input token of one row of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StepToken {
-    /// The token with this id.
+    /// Token with this id.
     Known(u32),
-    /// A token that the step before drew: its place among those of [`Landed::tokens`].
+    /// Token that the previous step samples and the host may not know yet: its index in
+    /// [`Landed::tokens`].
     Drawn(u32),
 }
 
-/// One sequence's share of a step: consecutive positions of one sequence.
+/// Scheduled sequence: one sequence's rows in a step, at consecutive positions.
 #[derive(Debug, Default, PartialEq)]
 pub struct Segment {
-    /// Number of rows; its tokens follow those of the segments before it.
+    /// Number of rows. Their tokens follow those of the sequences before it in the batch.
     pub rows: usize,
-    /// Absolute position of the first row in its sequence; everything before it is in the pages.
+    /// Position of the first row in its sequence; all earlier positions are in the KV pages.
     pub position: usize,
-    /// Page table: entry `i` holds positions `i * page_tokens ..`. Covers `position + rows`.
+    /// Page table (block table): entry `i` is the KV page of positions `i * page_tokens ..`. Covers
+    /// all positions below `position + rows`.
     pub pages: Vec<u32>,
-    /// Rows whose logits are wanted.
+    /// Rows that need logits.
     pub logits: LogitRows,
-    /// Where its recurrent state is; models that have none do not look.
+    /// State slots of the sequence, which models without recurrent state ignore.
     pub state: Option<SegmentState>,
 }
 
-/// Where a segment's recurrent state is kept: a place below those of [`Model::allocate_states`].
-/// A segment at position 0 begins from zero, another from what `place` holds.
+/// State slots that a sequence uses in a step, below the number given to
+/// [`Model::allocate_states`]. Rows at position 0 begin from a zero state, others from the content
+/// of `place`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SegmentState {
-    /// Read before the first row and written after the last.
+    /// State slot that is read before the first row and written after the last.
     pub place: u32,
-    /// The place to copy to `place` before the first row.
+    /// State slot that is copied to `place` before the first row: a snapshot.
     pub load: Option<u32>,
-    /// Where to copy `place` to after the last row.
+    /// State slot that `place` is copied to after the last row: a new snapshot.
     pub save: Option<u32>,
 }
 
-/// Which rows of a segment need logits.
+/// Choice of the rows of a sequence that need logits.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub enum LogitRows {
-    /// A prefill chunk that does not end its prompt.
+    /// No row, for a prefill chunk that does not end its prompt.
     #[default]
     None,
-    /// The row that the caller samples the next token from.
+    /// The last row, whose logits the caller reads to sample the next token.
     Last,
-    /// Every row: prompt log-probabilities and conformance tests.
+    /// All rows, for prompt log-probabilities and conformance tests.
     All,
-    /// The last row, from which the device draws the next token; the logits stay there.
+    /// The last row, from which the device samples the next token. Its logits stay on the device.
     Draw(DrawParams),
 }
 
-/// Everything a model needs for one step; plain data made by the worker from a schedule.
+/// Batch of one step: its tokens and the sequences that they belong to.
 #[derive(Debug, Default, PartialEq)]
 pub struct StepBatch {
-    /// `[T]` tokens of all segments, one after another.
+    /// Tokens of all sequences, `[T]`, one sequence after another.
     pub tokens: Vec<StepToken>,
-    /// Whose tokens they are; their `rows` add up to T.
+    /// Scheduled sequences; their `rows` add up to T.
     pub segments: Vec<Segment>,
 }
 
-/// The rows of a step that pass the head: R of them.
+/// The R rows of a step that pass the LM head.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct HeadRows {
-    /// `[R]` rows of the step: first those whose logits are read, in the order of the batch, then
-    /// those that a token is drawn from.
+    /// Indices of rows in the step, `[R]`: first the rows whose logits are read, in the order of
+    /// the batch, then those that a token is sampled from.
     pub rows: Vec<usize>,
-    /// How the tokens are drawn, one for each of the last rows.
+    /// Sampling parameters, one for each of the last rows in `rows`.
     pub draws: Vec<DrawParams>,
 }
 
 impl Segment {
-    /// Which of its rows pass the head.
+    /// Returns the range of the sequence's rows that pass the LM head.
     pub fn head_rows(&self) -> Range<usize> {
         match self.logits {
             LogitRows::None => self.rows..self.rows,
@@ -154,7 +156,7 @@ impl Segment {
     }
 }
 
-/// By hand, as copies of one step after another are to use their memory again.
+/// Implemented by hand for `clone_from`, so that copies of successive steps reuse their memory.
 impl Clone for Segment {
     fn clone(&self) -> Self {
         Self { pages: self.pages.clone(), ..*self }
@@ -167,7 +169,7 @@ impl Clone for Segment {
     }
 }
 
-/// As for [`Segment`].
+/// Implemented by hand for `clone_from`, so that copies of successive steps reuse their memory.
 impl Clone for StepBatch {
     fn clone(&self) -> Self {
         Self { tokens: self.tokens.clone(), segments: self.segments.clone() }
@@ -180,12 +182,12 @@ impl Clone for StepBatch {
 }
 
 impl StepBatch {
-    /// A batch of tokens that are all known.
+    /// Builds a batch of tokens that the host knows.
     pub fn known(tokens: &[u32], segments: Vec<Segment>) -> Self {
         Self { tokens: tokens.iter().copied().map(StepToken::Known).collect(), segments }
     }
 
-    /// The rows that pass the head.
+    /// Returns the rows that pass the LM head.
     pub fn head_rows(&self) -> HeadRows {
         let (mut rows, mut drawn, mut draws) = (Vec::new(), Vec::new(), Vec::new());
         let mut first = 0;
@@ -206,87 +208,91 @@ impl StepBatch {
 }
 
 impl HeadRows {
-    /// How many of the rows have logits that are read: the first.
+    /// Returns how many rows have logits that are read; they come first in `rows`.
     pub fn read(&self) -> usize {
         self.rows.len() - self.draws.len()
     }
 }
 
-/// What came of a step.
+/// Results of a completed step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Landed<'a> {
-    /// `[rows, vocab_size]` of the rows whose logits are read, row major, in the order of the batch.
+    /// Logits `[rows, vocab_size]` of the rows whose logits are read, row major, in the order of
+    /// the batch.
     pub logits: &'a [f32],
-    /// The tokens drawn, in the order of the batch; none where no logit was finite.
+    /// Sampled tokens in the order of the batch; none where no logit was finite.
     pub tokens: &'a [Option<u32>],
 }
 
-/// A loaded model with its KV cache on one device.
+/// A loaded model with its KV cache, on one device or one group of ranks.
 pub trait Model: Send + fmt::Debug {
-    /// Facts that hold for its life.
+    /// Returns the facts about the model.
     fn info(&self) -> &ModelInfo;
 
-    /// Sets the KV cache to `pages` pages of `page_tokens` tokens. Called once before any step;
-    /// memory is reserved, and touched only as pages fill.
+    /// Allocates the KV cache: `pages` pages of `page_tokens` tokens. Called once before any step.
+    /// On a CPU, memory is touched only as pages fill.
     ///
     /// # Errors
-    /// The device has not that much memory.
+    /// Fails if the device has too little memory.
     fn allocate_kv(&mut self, pages: usize, page_tokens: usize) -> Result<(), StepError>;
 
-    /// Makes places for the recurrent states of as many sequences and snapshots. Called once before
-    /// any step of a model whose `state_bytes` is not 0; memory is touched only as places fill.
+    /// Allocates state slots for the recurrent state of sequences and snapshots. Called once before
+    /// any step of a model whose `state_bytes` is not 0. On a CPU, memory is touched only as slots
+    /// fill.
     ///
     /// # Errors
-    /// The device has not that much memory.
+    /// Fails if the device has too little memory.
     fn allocate_states(&mut self, places: usize) -> Result<(), StepError> {
         let _ = places;
         Ok(())
     }
 
-    /// Runs a step of `tokens` tokens that draws for `sequences` sequences, so that all memory but that
-    /// of the KV cache and of recurrent states is taken. Called once, before those are allocated.
-    /// Gives the bytes that are free afterwards, or none where the memory has other users.
+    /// Warm-up (profile run): runs a step of `tokens` tokens that samples for `sequences`
+    /// sequences, so that all memory is allocated except that of the KV cache and recurrent state.
+    /// Called once, before those are allocated. Returns the bytes that are free afterwards, or none
+    /// where other processes share the memory.
     ///
     /// # Errors
-    /// The device has not that much memory.
+    /// Fails if the device has too little memory.
     fn rehearse(&mut self, tokens: usize, sequences: usize) -> Result<Option<u64>, StepError> {
         let _ = (tokens, sequences);
         Ok(None)
     }
 
-    /// Steps that may be in flight, begun and not landed, when the next is begun.
+    /// Returns how many steps may be in flight, submitted and not completed, when the next is
+    /// submitted.
     fn run_ahead(&self) -> usize {
         0
     }
 
-    /// Begins a step.
+    /// Submits a step to the device.
     ///
     /// # Errors
-    /// The device failed; the caller cannot go on with this model.
+    /// Fails if the device failed; the model cannot be used any more.
     fn launch(&mut self, batch: &StepBatch) -> Result<(), StepError>;
 
-    /// Waits for the oldest step in flight.
+    /// Waits until the oldest step in flight has completed, and returns its results.
     ///
     /// # Errors
-    /// The device failed, in this step or one after it; the caller cannot go on with this model.
+    /// Fails if the device failed in this or a later step; the model cannot be used any more.
     fn land(&mut self) -> Result<Landed<'_>, StepError>;
 
-    /// Begins a step while none is in flight, waits for it, and returns the logits that are read.
+    /// Submits a step while none is in flight, waits for it, and returns the logits that are read.
     ///
     /// # Errors
-    /// The device failed; the caller cannot go on with this model.
+    /// Fails if the device failed; the model cannot be used any more.
     fn step(&mut self, batch: &StepBatch) -> Result<&[f32], StepError> {
         self.launch(batch)?;
         Ok(self.land()?.logits)
     }
 }
 
-/// A device that can no longer be trusted.
+/// Failure of a device, which cannot be used any more.
 #[derive(Debug, thiserror::Error)]
 #[error("the device failed in {operation}: {message}")]
 pub struct StepError {
-    /// What was asked of the device.
+    /// Operation that failed.
     pub operation: &'static str,
-    /// What it answered; may end with a hint.
+    /// Message of the device, which may end with a hint.
     pub message: String,
 }
