@@ -1,5 +1,6 @@
-//! gpt-oss: attention with sinks and, in every other layer, a window; biases everywhere; experts in
-//! MXFP4 with a clamped activation. Source: OpenAI 2025, model card of gpt-oss-120b and gpt-oss-20b.
+//! gpt-oss: attention with sinks and, in every other layer, a sliding window; biases everywhere;
+//! MXFP4 experts with a clamped activation. Source: OpenAI 2025, model card of gpt-oss-120b and
+//! gpt-oss-20b.
 
 use super::qwen3_moe::{GGUF_EXPERTS, GGUF_ROUTER};
 use super::{Architecture, llama, qwen3_moe};
@@ -23,7 +24,7 @@ const HUGGING_FACE_EXPERTS: ExpertStorage = ExpertStorage::GptOss {
     down: "model.layers.{layer}.mlp.experts.down_proj",
 };
 
-/// Window where a checkpoint names none.
+/// Size of the sliding window in positions where a checkpoint does not state it.
 const WINDOW: usize = 128;
 
 fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
@@ -32,7 +33,7 @@ fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     if settings.is_gguf() {
         spec.names = GGUF;
     }
-    // The files that llama.cpp writes do not say so; every published model is trained that way.
+    // GGUF files do not state it, but every published model was trained without truncation.
     if let (true, RopeScaling::Yarn { truncate, .. }) = (settings.is_gguf(), &mut spec.rope.scaling)
     {
         *truncate = false;
@@ -72,7 +73,8 @@ fn moe(settings: Settings<'_>) -> Result<MoeSpec, LoadError> {
     })
 }
 
-/// Windows in the layers that `layer_types` names, else in every other layer from the first.
+/// Returns the sliding window of each layer: in the layers that `layer_types` names, or in every
+/// other layer from the first.
 fn windows(settings: Settings<'_>, layers: usize) -> Result<Vec<Option<usize>>, LoadError> {
     let keys = ("sliding_window", "attention.sliding_window");
     let window = match settings.optional_size(keys.0, keys.1)? {

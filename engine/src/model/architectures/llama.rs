@@ -1,5 +1,5 @@
 //! Llama: grouped-query attention with rotary positions, gated feed-forward layers, RMS norms
-//! before both. Its tensor names are those of most architectures after it.
+//! before both. Most later architectures use its tensor names.
 
 use super::Architecture;
 use crate::device::RowOrder;
@@ -77,7 +77,7 @@ fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     let mlp_bias = settings.flag("mlp_bias", false)?;
     let head_dim = spec.config.head_dim;
     for (_, attention) in spec.attentions_mut() {
-        // llama.cpp turns neighbors where the others turn halves, for this family alone.
+        // llama.cpp rotates adjacent elements where others rotate halves, for this family alone.
         if settings.is_gguf() {
             attention.rotated = RowOrder::RopePairs { head_dim };
         }
@@ -90,10 +90,10 @@ fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     Ok(spec)
 }
 
-/// Gives every attention block the biases that `attention_bias` says, or that a GGUF file lists.
+/// Sets the biases of every attention block as `attention_bias` states or a GGUF file lists them.
 ///
 /// # Errors
-/// The setting is no flag.
+/// Fails if `attention_bias` is neither true nor false.
 pub fn set_attention_biases(
     spec: &mut DecoderSpec,
     checkpoint: &Checkpoint,
@@ -114,18 +114,20 @@ pub fn set_attention_biases(
     Ok(())
 }
 
-/// A decoder with Llama's tensor names, the same in every layer, no biases, no windows.
+/// Returns the description of a dense decoder with Llama's tensor names: all layers alike, no
+/// biases, no sliding windows.
 ///
 /// # Errors
-/// A setting is missing or does not fit.
+/// Fails if a setting is missing or invalid.
 pub fn dense(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     dense_as(checkpoint, Settings::of(checkpoint.config())?)
 }
 
-/// [`dense`], from settings that are a part of the checkpoint's.
+/// Returns the description that [`dense`] returns, from settings that are a part of the
+/// checkpoint's.
 ///
 /// # Errors
-/// A setting is missing or does not fit.
+/// Fails if a setting is missing or invalid.
 pub fn dense_as(checkpoint: &Checkpoint, settings: Settings<'_>) -> Result<DecoderSpec, LoadError> {
     settings.check_activation()?;
     let config = DecoderConfig::read(settings)?;

@@ -1,4 +1,4 @@
-//! Qwen2 and Qwen2.5: Llama with biases of queries, keys and values.
+//! Qwen2 and Qwen2.5: Llama with biases on queries, keys and values.
 
 use super::{Architecture, llama};
 use crate::model::config::Settings;
@@ -22,11 +22,12 @@ fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     Ok(spec)
 }
 
-/// The window of each layer, where config.json switches windows on: `layer_types` says of which
-/// layers, else those from `max_window_layers`. GGUF files of this family have none.
+/// Returns the sliding window of each layer if config.json enables windows: in the layers that
+/// `layer_types` names, otherwise from layer `max_window_layers` on. GGUF files of this family have
+/// none.
 ///
 /// # Errors
-/// A setting is missing or does not fit.
+/// Fails if a setting is missing or invalid.
 pub fn windows(settings: Settings<'_>, layers: usize) -> Result<Vec<Option<usize>>, LoadError> {
     let size = settings.optional_size("sliding_window", "")?;
     if settings.is_gguf() || size.is_none() || !settings.flag("use_sliding_window", false)? {

@@ -1,4 +1,4 @@
-//! Qwen3: Llama with norms of query and key heads.
+//! Qwen3 (dense): Llama with RMS norms on query and key heads.
 
 use super::{Architecture, llama, qwen2};
 use crate::model::config::Settings;

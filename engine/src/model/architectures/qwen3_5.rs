@@ -1,8 +1,7 @@
-//! Qwen3.5, the text part: gated DeltaNet in most layers, in the others attention whose output is
-//! gated and of whose heads a part is turned; norms whose weights are stored as their distance
-//! from one. Images and videos are not read. Source: transformers, `modeling_qwen3_5.py`; for GGUF
-//! files, which have their own order of value heads and whole norm weights, llama.cpp's
-//! `conversion/qwen.py`.
+//! Qwen3.5, text part: gated DeltaNet in most layers; in the others attention with gated output and
+//! partial rotation; norms whose weights are stored minus one. Images and videos are not supported.
+//! Source: transformers, `modeling_qwen3_5.py`; for GGUF files, which order value heads differently
+//! and store whole norm weights, llama.cpp's `conversion/qwen.py`.
 
 use super::{Architecture, llama};
 use crate::device::DeltaNetShape;
@@ -71,9 +70,10 @@ const GGUF_DELTA_NET: DeltaNetNames = DeltaNetNames {
     output: "blk.{layer}.ssm_out",
 };
 
-/// Part of a head that is turned, where a checkpoint does not say.
+/// Divisor of the head size that yields the rotated dimensions, where a checkpoint does not state
+/// them.
 const ROTARY_SHARE: usize = 4;
-/// Of so many layers in a row one attends, where `layer_types` does not say.
+/// Interval of attention layers where `layer_types` is missing: every fourth layer has attention.
 const ATTENTION_INTERVAL: usize = 4;
 
 fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
@@ -126,7 +126,8 @@ fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     Ok(spec)
 }
 
-/// GGUF files count layers that predict further tokens among the others, after them.
+/// Drops the layers that predict further tokens (multi-token prediction), which GGUF files append
+/// to the others and include in their count.
 fn leave_out_predictors(spec: &mut DecoderSpec, settings: Settings<'_>) -> Result<(), LoadError> {
     let key = "nextn_predict_layers";
     let predictors = settings.optional_size("", key)?.unwrap_or(0);
@@ -147,7 +148,7 @@ fn says_rotary_share(settings: Settings<'_>) -> bool {
     settings.json(key).is_some() || parameters.is_some_and(|values| values.get(key).is_some())
 }
 
-/// Sizes of the DeltaNet layers.
+/// Reads the head counts and sizes of the DeltaNet layers.
 fn shape(settings: Settings<'_>) -> Result<DeltaNetShape, LoadError> {
     let value_heads = settings.size("linear_num_value_heads", "ssm.time_step_rank")?;
     let shape = DeltaNetShape {
@@ -174,7 +175,7 @@ fn shape(settings: Settings<'_>) -> Result<DeltaNetShape, LoadError> {
     Ok(shape)
 }
 
-/// Which layers attend.
+/// Returns for each layer whether it has attention instead of DeltaNet.
 fn attends(settings: Settings<'_>, layers: usize) -> Result<Vec<bool>, LoadError> {
     let Some(types) = settings.layer_types(layers)? else {
         if let Some(recurrent) = recurrent_layers(settings, layers)? {
@@ -197,7 +198,7 @@ fn attends(settings: Settings<'_>, layers: usize) -> Result<Vec<bool>, LoadError
     types.into_iter().map(attends).collect()
 }
 
-/// Which layers do not attend, where a GGUF file lists them.
+/// Returns for each layer whether it is recurrent, if a GGUF file lists that.
 fn recurrent_layers(settings: Settings<'_>, layers: usize) -> Result<Option<Vec<bool>>, LoadError> {
     let key = "attention.recurrent_layers";
     let Settings::Gguf { metadata, architecture } = settings else { return Ok(None) };

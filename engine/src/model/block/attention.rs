@@ -1,4 +1,4 @@
-//! Grouped-query attention with rotary positions, over pages of keys and values.
+//! Attention block: grouped-query attention with rotary positions (RoPE) over the paged KV cache.
 
 use std::ops::Range;
 
@@ -9,11 +9,11 @@ use crate::model::spec::AttentionSpec;
 use crate::model::tensors::{Linear, Part, Tensors, in_layer};
 use crate::model::{LoadError, StepError};
 
-/// Projections around an attention layer.
+/// Attention block of a layer: projections, and the attention between them.
 #[derive(Debug)]
 pub struct Attention<D: Device> {
     qkv: Linear<D>,
-    /// Of its output, where it has gates.
+    /// Projection of the output gates, in architectures that have them (Qwen3.5).
     gate: Option<Linear<D>>,
     layer: AttentionLayer<D::Vector>,
     output: Linear<D>,

@@ -1,4 +1,4 @@
-//! The gated feed-forward layer: `down(silu(gate(x)) * up(x))`. Source: Shazeer 2020.
+//! Dense gated feed-forward block (SwiGLU): `down(silu(gate(x)) * up(x))`. Source: Shazeer 2020.
 
 use super::{BlockContext, Step};
 use crate::device::Device;
@@ -7,10 +7,10 @@ use crate::model::spec::{Activation, DenseSpec};
 use crate::model::tensors::{Linear, Part, Tensors};
 use crate::model::{LoadError, StepError};
 
-/// Gate and up as one product, then down.
+/// Dense feed-forward block: gate and up projection as one matrix, and the down projection.
 #[derive(Debug)]
 pub struct Dense<D: Device> {
-    /// Columns that this rank has.
+    /// Intermediate columns that are on this rank.
     intermediate: usize,
     gate_up: Linear<D>,
     down: Linear<D>,

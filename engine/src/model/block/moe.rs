@@ -1,9 +1,10 @@
-//! A mixture of experts: a router sends each row to a few of many gated feed-forward layers.
+//! Mixture-of-experts block (MoE): a router sends each row to its top k of many feed-forward
+//! experts.
 //!
-//! Rows are grouped by expert, so that each chosen expert is one matrix product over its rows; a
-//! row's result is the sum over its experts in their order, whatever other rows there are. Ranks
-//! have whole experts, and all of them route alike. Sources:
-//! Shazeer et al. 2017; Yang et al. 2025 (Qwen3); OpenAI 2025 (gpt-oss).
+//! Rows are grouped by expert, so that each selected expert is one matrix multiplication over its
+//! rows. A row's result is the sum over its experts in index order, whatever other rows there are.
+//! A rank holds whole experts, and all ranks route alike. Sources: Shazeer et al. 2017; Yang et al.
+//! 2025 (Qwen3); OpenAI 2025 (gpt-oss).
 
 use std::ops::Range;
 
@@ -13,21 +14,21 @@ use crate::model::spec::{Activation, DenseNames, ExpertStorage, MoeSpec};
 use crate::model::tensors::{Linear, Part, Rows, Tensors, in_layer};
 use crate::model::{LoadError, StepError};
 
-/// Projections of one kind, one for each expert.
+/// Projection of all experts of a layer: one matrix per expert of this rank.
 #[derive(Debug)]
 struct Experts<D: Device> {
     matrices: Vec<D::Matrix>,
-    /// As many, or none.
+    /// Biases, one per expert, or empty.
     biases: Vec<D::Vector>,
 }
 
-/// Router and experts.
+/// MoE block of a layer: router and experts.
 #[derive(Debug)]
 pub struct Moe<D: Device> {
     hidden: usize,
     intermediate: usize,
     experts: usize,
-    /// The experts of this rank.
+    /// Indices of the experts that are on this rank.
     own: Range<usize>,
     chosen: usize,
     gate: Gate,
@@ -101,15 +102,15 @@ impl<D: Device> Experts<D> {
     }
 }
 
-/// Gate and up as one, and down.
+/// Gate-and-up projections and down projections of a layer's experts.
 type BothExperts<D> = (Experts<D>, Experts<D>);
 
-/// Reads the experts of one layer.
+/// Reader of the experts of one layer.
 struct ExpertReader<'a, 'b, D: Device> {
     tensors: &'a mut Tensors<'b, D>,
     spec: &'a MoeSpec,
     context: BlockContext,
-    /// Experts to read.
+    /// Indices of the experts to read, those of this rank.
     own: Range<usize>,
 }
 
@@ -195,7 +196,7 @@ impl<D: Device> ExpertReader<'_, '_, D> {
         self.experts(matrices, biases)
     }
 
-    /// Experts of one kind, where the device wants them.
+    /// Arranges the matrices and biases of one projection as the device reads them.
     fn experts(
         &mut self,
         matrices: Vec<D::Matrix>,
@@ -206,7 +207,7 @@ impl<D: Device> ExpertReader<'_, '_, D> {
         Ok(Experts { matrices, biases })
     }
 
-    /// The biases `[own E, n]` of the experts to read.
+    /// Reads the biases of this rank's experts, `[own experts, n]`.
     fn biases(&mut self, name: &str, n: usize) -> Result<Vec<f32>, LoadError> {
         let shape = [self.spec.experts, n];
         let mut all = self.tensors.values(&in_layer(name, self.context.layer), &shape)?;
