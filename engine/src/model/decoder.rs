@@ -139,7 +139,8 @@ impl<D: Device> Decoder<D> {
         })
     }
 
-    /// Runs all operations of a step of `rows` rows, of which `head_rows` pass the LM head.
+    /// Runs all operations of a step: `rows` rows through the layers, `head_rows` rows through the
+    /// LM head.
     fn run(&mut self, plan: &D::Plan, rows: usize, head_rows: usize) -> Result<(), StepError> {
         self.stream.resize(&mut self.device, rows, head_rows)?;
         let (first, hidden) = (self.own_vocab.start, &mut self.stream.hidden);
@@ -226,7 +227,8 @@ impl<D: Device> Stream<D> {
         })
     }
 
-    /// Resizes the buffers to `rows` rows, of which `head_rows` pass the LM head.
+    /// Resizes the buffers to `rows` rows, and those behind the LM head's gather to `head_rows`
+    /// rows.
     fn resize(&mut self, device: &mut D, rows: usize, head_rows: usize) -> Result<(), StepError> {
         let all = [&mut self.hidden, &mut self.normed, &mut self.delta];
         all.into_iter().try_for_each(|buffer| device.resize(buffer, rows))?;

@@ -277,7 +277,8 @@ pub trait Model: Send + fmt::Debug {
     /// Fails if the device failed in this or a later step; the model cannot be used any more.
     fn land(&mut self) -> Result<Landed<'_>, StepError>;
 
-    /// Submits a step while none is in flight, waits for it, and returns the logits that are read.
+    /// Submits a step, waits for it, and returns the logits that are read. No other step may be in
+    /// flight.
     ///
     /// # Errors
     /// Fails if the device failed; the model cannot be used any more.

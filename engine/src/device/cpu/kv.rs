@@ -155,7 +155,8 @@ impl Plan {
     }
 }
 
-/// Returns the ids of `tokens`, some of which refer to tokens that the previous step sampled.
+/// Returns the token ids of `tokens`, with references to the previous step's sampled tokens
+/// resolved.
 fn ids(tokens: &[StepToken], drawn: &[Option<u32>]) -> Vec<u32> {
     let id = |token: &StepToken| match *token {
         StepToken::Known(id) => id,

@@ -29,7 +29,7 @@ impl Scratch {
     }
 }
 
-/// Output target of a GEMM: rows of `cols` columns, of which it writes some.
+/// Output target of a GEMM: rows of `cols` columns, some of which this GEMM writes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Target<'a, 'b> {
     pub out: &'a Shared<'b, f32>,

@@ -1,5 +1,5 @@
 //! Conformance of every checkpoint to its reference outputs, under every condition that a server
-//! can create: one table of which all cells must pass.
+//! can create, as one table whose cells must all pass.
 
 use std::fmt::Write as _;
 use std::num::NonZeroUsize;

@@ -75,7 +75,7 @@ pub(in super::super) struct Coder<'a> {
 }
 
 impl Coder<'_> {
-    /// Quantizes the whole rows `x`, the first of which is row `first`.
+    /// Quantizes the whole rows `x` and stores them from row `first` on.
     ///
     /// # Safety
     /// No other thread quantizes any of these rows at the same time.
