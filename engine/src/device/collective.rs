@@ -71,6 +71,7 @@ struct Group {
     changed: Condvar,
 }
 
+/// Barrier of a group's ranks: how many have arrived, and how many barriers are complete.
 #[derive(Default)]
 struct Meeting {
     arrived: usize,
@@ -125,6 +126,8 @@ impl InProcess {
 }
 
 impl Group {
+    /// Locks the barrier. A lock poisoned by a rank's panic is used anyway, since `is_broken`
+    /// reports the rank's end.
     fn meeting(&self) -> MutexGuard<'_, Meeting> {
         self.meeting.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -153,6 +156,7 @@ impl Group {
 
 impl Drop for InProcess {
     fn drop(&mut self) {
+        // Other ranks may wait in a barrier that this one never reaches; they stop with an error.
         self.group.meeting().is_broken = true;
         self.group.changed.notify_all();
     }
@@ -165,6 +169,7 @@ impl Collective for InProcess {
 
     fn all_reduce_sum(&mut self, x: &mut [f32]) -> Result<(), StepError> {
         let slots = self.exchange(x)?;
+        // All ranks add all parts from zero in the order of ranks, so they get the same bits.
         x.fill(0.0);
         for slot in slots {
             let part = slot.read().unwrap_or_else(PoisonError::into_inner);

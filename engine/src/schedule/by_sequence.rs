@@ -49,6 +49,7 @@ impl<T> BySequence<T> {
         if self.window.is_empty() {
             self.first = id.0;
         }
+        // An id may be inserted after younger ones, so the window grows at its front too.
         while id.0 < self.first {
             self.window.push_front(None);
             self.first -= 1;
@@ -83,6 +84,7 @@ impl<T> BySequence<T> {
         places.filter_map(|(id, value)| Some((id, value.as_deref()?)))
     }
 
+    /// Returns the index of a sequence in the window.
     fn place(&self, id: SeqId) -> Option<usize> {
         usize::try_from(id.0.checked_sub(self.first)?).ok()
     }

@@ -74,6 +74,7 @@ impl Flights {
             }
         }
         let Some(last) = last else { return Some(held) };
+        // Steps complete in order, so nothing before the last one can need these pages later.
         last.held.pages.extend(held.pages);
         last.held.states.extend(held.states);
         None

@@ -23,6 +23,7 @@ pub struct PageId(pub u32);
 pub struct PageKey([u64; 4]);
 
 impl PageKey {
+    /// Computes the key of a page from the key of the page before it and its own tokens.
     pub(super) fn chain(previous: Option<&Self>, tokens: &[u32]) -> Self {
         let mut hash = Sha256::new();
         for word in previous.map_or([0; 4], |key| key.0) {
@@ -45,6 +46,7 @@ impl fmt::Debug for PageKey {
     }
 }
 
+/// State of one KV page: its reference count and, if the prefix cache knows it, its key.
 #[derive(Debug, Clone, Default)]
 struct Page {
     holders: u32,
@@ -96,10 +98,12 @@ impl PagePool {
         self.pages.len() - self.untouched
     }
 
+    /// Prefix cache lookup: returns the page with this key.
     pub(super) fn find(&self, key: &PageKey) -> Option<PageId> {
         self.by_key.get(key).copied()
     }
 
+    /// Returns true if no sequence holds the page.
     pub(super) fn is_idle(&self, id: PageId) -> bool {
         self.page(id).holders == 0
     }
@@ -163,6 +167,7 @@ impl PagePool {
             self.page_mut(id).key = None;
         }
         let freed = self.idle.len();
+        // The longest idle page ends on top of the stack, so it is taken first.
         self.blank.extend(std::mem::take(&mut self.idle).into_values().rev());
         freed
     }

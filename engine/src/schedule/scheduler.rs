@@ -194,6 +194,7 @@ impl Scheduler {
         self.totals
     }
 
+    /// Returns an unfinished sequence, which must exist.
     pub(super) fn get(&self, id: SeqId) -> &Sequence {
         self.sequences.get(id).expect("the sequence lives")
     }
@@ -265,6 +266,8 @@ impl Scheduler {
         sequence.pages = found;
         sequence.pages.extend(fresh);
         assert_eq!(sequence.pages.len(), self.limits.pages_for(tokens), "pages were counted");
+        // Counted at the first admission only: after a preemption a sequence finds its own pages,
+        // which would inflate the hit rate.
         if sequence.cached_tokens.is_none() {
             sequence.cached_tokens = Some(cached);
             if self.limits.prefix_cache && !sequence.needs.all_rows {
@@ -284,6 +287,7 @@ impl Scheduler {
         let Some(page) = last else { return Some((self.states.take()?, None)) };
         let snapshot = self.states.snapshot(page).expect("a cached prefix ends at a snapshot");
         self.states.touch(page);
+        // The extra hold keeps `take` below from evicting the very snapshot that is to be loaded.
         self.states.share(snapshot);
         if let Some(place) = self.states.take() {
             return Some((place, Some(snapshot)));
@@ -317,6 +321,9 @@ impl Scheduler {
         true
     }
 
+    /// Preemption: takes all pages and state from a running sequence and puts it back among the
+    /// waiting. Its tokens are kept, and its keys and values are recomputed after its next
+    /// admission.
     fn preempt(&mut self, id: SeqId) {
         let held = self.sequences.get_mut(id).expect("a running sequence lives").rewind();
         self.retire(id, held);
@@ -396,6 +403,7 @@ impl Scheduler {
     }
 }
 
+/// Computes the prefix cache keys of a sequence's first `full` pages, as far as they are missing.
 fn extend_keys(sequence: &mut Sequence, full: usize, page_tokens: usize) {
     for index in sequence.keys.len()..full {
         let tokens = &sequence.tokens()[index * page_tokens..][..page_tokens];

@@ -95,6 +95,8 @@ impl Sequence {
         &self.pages
     }
 
+    /// Returns true while rows of the prompt (after a preemption also of the output) are left to
+    /// prefill.
     pub(super) fn prefilling(&self) -> bool {
         self.planned < self.prefill_end
     }

@@ -14,6 +14,7 @@ use super::pages::PageId;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StateId(pub u32);
 
+/// Snapshot of recurrent state: the state slot that holds it, and when it was last used.
 #[derive(Debug)]
 struct Snapshot {
     state: StateId,
@@ -49,6 +50,7 @@ impl StatePool {
     /// nobody else holds is evicted. Returns none if there is no such snapshot either.
     pub(super) fn take(&mut self) -> Option<StateId> {
         if self.blank.is_empty() {
+            // A snapshot that a step in flight still loads has a second holder and must stay.
             let free = |page: &&PageId| self.holders(self.snapshots[*page].state) == 1;
             let oldest = self.by_use.values().find(free).copied()?;
             self.forget(oldest);
@@ -126,6 +128,7 @@ impl StatePool {
         }
     }
 
+    /// Returns the reference count of a state slot.
     fn holders(&self, state: StateId) -> u32 {
         self.holders[state.0 as usize]
     }

@@ -7,6 +7,8 @@
 
 use super::{Limits, Plan, Scheduler, SeqId};
 
+/// Plans a step of continuous batching: one row per decoding sequence, then prefill chunks of
+/// running and of newly admitted prompts, the oldest first.
 pub(super) fn plan(scheduler: &mut Scheduler) -> Plan {
     let mut plan = Plan::default();
     let oldest_first: Vec<_> = scheduler.running.iter().copied().collect();
@@ -30,6 +32,8 @@ pub(super) fn plan(scheduler: &mut Scheduler) -> Plan {
         }
     }
     let Limits { token_budget, chunk_tokens, .. } = *scheduler.limits();
+    // At least one chunk is left even if decoding sequences fill the budget, so the oldest prompt
+    // always advances.
     let mut left = token_budget.saturating_sub(plan.slots.len()).max(chunk_tokens);
     for id in prompts {
         if !plan.preempted.contains(&id) {

@@ -44,10 +44,12 @@ impl Buffer {
         }
     }
 
+    /// Returns the activations, row major.
     pub(super) fn values(&self) -> &[f32] {
         &self.data[..self.rows * self.cols]
     }
 
+    /// Returns the activations for writing, and discards the quantized copy.
     pub(super) fn values_mut(&mut self) -> &mut [f32] {
         self.is_coded = false;
         &mut self.data[..self.rows * self.cols]

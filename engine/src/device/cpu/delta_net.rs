@@ -253,6 +253,9 @@ impl Token<'_> {
         }
     }
 
+    /// Applies the delta rule to `G` groups of 16 columns of the state matrix, in two passes over
+    /// its rows: the first reads the value that the state has for the key, the second updates and
+    /// reads the query.
     #[inline(always)]
     fn columns<L: Lanes, const G: usize>(
         &self,
@@ -273,6 +276,7 @@ impl Token<'_> {
         for (known, value) in known.iter_mut().zip(&self.values[first..first + G]) {
             *known = lanes.mul(lanes.sub(lanes.lift(value), lanes.mul(decay, *known)), beta);
         }
+        // Decay is applied in the second pass, together with the update, to write the matrix once.
         let delta = known;
         let mut sums = [lanes.splat(0.0); G];
         let inputs = self.key.iter().zip(self.query);
@@ -299,6 +303,7 @@ fn normalize<L: Lanes>(lanes: L, x: &mut [[f32; LANES]], length: f32) {
     }
 }
 
+/// Returns the sum of squares of a vector.
 #[inline(always)]
 fn squares<L: Lanes>(lanes: L, x: &[[f32; LANES]]) -> f32 {
     let mut sum = lanes.splat(0.0);
@@ -309,6 +314,7 @@ fn squares<L: Lanes>(lanes: L, x: &[[f32; LANES]]) -> f32 {
     lanes.sum(sum)
 }
 
+/// SiLU activation, `x / (1 + e^-x)`.
 #[inline(always)]
 fn silu<L: Lanes>(lanes: L, x: L::V) -> L::V {
     let e = lanes.exp(lanes.sub(lanes.splat(0.0), x));
@@ -320,6 +326,7 @@ fn softplus(x: f32) -> f32 {
     if x > 20.0 { x } else { x.exp().ln_1p() }
 }
 
+/// Returns up to 16 elements, padded with zeros.
 fn pad(x: &[f32]) -> [f32; LANES] {
     let mut out = [0.0; LANES];
     out[..x.len()].copy_from_slice(x);

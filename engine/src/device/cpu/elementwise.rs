@@ -67,12 +67,14 @@ pub(super) fn add_rms_norm(
         // SAFETY: items are disjoint rows.
         unsafe {
             let x = x.part(part.start, part.len());
+            // The rows are normed right after the addition, while they are in the cache.
             isa.run(Add { x, delta: &delta[part] });
             out.write(first, rows, |out| isa.run(NormRows { x, norm, out }));
         }
     });
 }
 
+/// Kernel of the RMS norm over some rows.
 struct NormRows<'a> {
     x: &'a [f32],
     norm: Norm<'a>,
@@ -125,6 +127,7 @@ pub(super) fn norm_rows<L: Lanes>(lanes: L, x: &mut [f32], norm: Norm<'_>) {
     }
 }
 
+/// Kernel of `x += delta`.
 struct Add<'a> {
     x: &'a mut [f32],
     delta: &'a [f32],
@@ -200,6 +203,7 @@ fn times_sigmoid<L: Lanes>(lanes: L, x: L::V, z: L::V) -> L::V {
 pub(super) struct Gating<R>(pub R);
 
 impl<R: Rule> Gating<R> {
+    /// Writes the gated activation of `gate_up`, `[rows, 2 * cols]`, to `out`, `[rows, cols]`.
     pub(super) fn run(self, isa: Isa, pool: &mut Pool, gate_up: &[f32], out: &Output<'_>) {
         let cols = out.cols;
         assert_eq!(gate_up.len(), 2 * out.rows * cols, "two inputs for each output");
@@ -214,6 +218,7 @@ impl<R: Rule> Gating<R> {
     }
 }
 
+/// Kernel of a gated activation over some rows.
 struct GatedRows<'a, R> {
     rule: R,
     cols: usize,
@@ -264,6 +269,7 @@ pub(super) fn sigmoid_mul(isa: Isa, pool: &mut Pool, x: &mut [f32], gate: &[f32]
     });
 }
 
+/// Kernel of `x *= sigmoid(gate)`.
 struct SigmoidMul<'a> {
     x: &'a mut [f32],
     gate: &'a [f32],

@@ -98,6 +98,7 @@ fn item_groups(groups: usize, threads: usize) -> usize {
     if groups.div_ceil(TILE_GROUPS) >= 16 * threads || threads == 1 { TILE_GROUPS } else { 2 }
 }
 
+/// Packs rows of activations into panels of six rows, `[T / 6][K][6]`.
 fn pack_panels(pool: &mut Pool, x: &[f32], k: usize, panels: &mut Vec<f32>) {
     let rows = x.len() / k;
     let blocks = rows.div_ceil(TILE_ROWS);
@@ -155,6 +156,7 @@ impl Kernel for Columns<'_, '_> {
 }
 
 impl Columns<'_, '_> {
+    /// Multiplies a few rows: weights are dequantized in registers for every block of four rows.
     #[inline(always)]
     fn few_rows<L: Lanes>(&mut self, lanes: L) {
         let mut done = 0;
@@ -202,6 +204,7 @@ impl Columns<'_, '_> {
         MR
     }
 
+    /// Multiplies many rows: weights are dequantized once per piece of k and shared by all rows.
     #[inline(always)]
     fn many_rows<L: Lanes>(&mut self, lanes: L) {
         let mut k0 = 0;

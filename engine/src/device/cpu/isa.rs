@@ -20,6 +20,7 @@ pub struct Isa {
     has_bf16: bool,
 }
 
+/// Instruction sets for which kernels are compiled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     #[cfg(target_arch = "x86_64")]

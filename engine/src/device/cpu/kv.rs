@@ -39,6 +39,7 @@ impl Kv {
         Ok(Self { shape, storage })
     }
 
+    /// Returns true if keys and values are stored as f16, false for f32.
     pub(super) fn is_f16(&self) -> bool {
         self.shape.kv_type == KvType::F16
     }
@@ -72,6 +73,7 @@ impl Layout {
         self.shape.page_tokens * self.width()
     }
 
+    /// Returns the index of the first key of a head in a page of the layer.
     fn head(&self, page: u32, head: usize) -> usize {
         let page = page as usize * self.shape.layers + self.layer;
         (page * self.shape.kv_heads + head) * 2 * self.half()
@@ -140,10 +142,12 @@ impl Plan {
             let end = segment.position + segment.rows;
             for position in segment.position..end {
                 rotations.extend(inverse_frequencies.iter().map(|frequency| {
+                    // Computed once per step for all layers, since positions are the same in each.
                     let (sin, cos) = (position as f32 * frequency).sin_cos();
                     (cos * factor, sin * factor)
                 }));
             }
+            // Tables may cover later positions too; the kernels read no page past the last row.
             let pages = segment.pages[..end.div_ceil(shape.page_tokens)].to_vec();
             let Segment { rows, position, state, .. } = *segment;
             spans.push(Span { row, rows, position, pages, state });

@@ -18,6 +18,7 @@ use super::lanes::LANES;
 use crate::weights::WeightType;
 use crate::weights::blocks;
 
+/// Memory layout of a group of 16 output columns; the module describes each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Layout {
     F32,

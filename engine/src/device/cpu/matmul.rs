@@ -46,6 +46,7 @@ pub(super) struct Input<'a> {
 }
 
 impl<'a> Input<'a> {
+    /// Returns rows without a quantized copy.
     pub(super) fn values(values: &'a [f32]) -> Self {
         Self { values, codes: None }
     }
@@ -68,6 +69,8 @@ pub(super) fn matmul(
     if w.is_int8() && codes.is_none() {
         scratch.activations.quantize(isa, pool, values, w.k);
     }
+    // Several runs of columns share the converted activations, hence the conversions before the
+    // loop.
     let codes = codes.unwrap_or(&scratch.activations);
     if w.is_float() {
         scratch.float.take(pool, values, w.k);

@@ -77,6 +77,7 @@ fn control_group() -> Option<u64> {
     Some(limit.saturating_sub(used.saturating_sub(cached)))
 }
 
+/// Returns the first number after `name` at the start of a line of `text`.
 fn field(text: &str, name: &str) -> Option<u64> {
     let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
     rest.split_whitespace().next()?.parse().ok()

@@ -21,6 +21,7 @@ use crate::weights::WeightType;
 #[derive(Debug)]
 pub(super) struct Aligned(Vec<Line>);
 
+/// Unit of allocation that aligns a buffer to a cache line.
 #[derive(Debug, Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C, align(64))]
 struct Line([u8; 64]);
@@ -98,6 +99,7 @@ pub(super) enum Run {
 }
 
 impl Run {
+    /// Returns the range of output columns that the run computes.
     fn columns(&self) -> Range<usize> {
         let (first, n) = match self {
             Self::Float(packed) => (packed.first, packed.n),
@@ -195,6 +197,7 @@ impl Packed {
         packed
     }
 
+    /// Returns the number of groups of 16 output columns.
     pub(super) fn groups(&self) -> usize {
         self.n.div_ceil(LANES)
     }
@@ -203,6 +206,7 @@ impl Packed {
         self.k / self.layout.unit() * self.layout.unit_bytes()
     }
 
+    /// Returns the packed bytes of a group.
     fn group(&self, group: usize) -> &[u8] {
         &self.data.bytes()[group * self.group_bytes()..][..self.group_bytes()]
     }

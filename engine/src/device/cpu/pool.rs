@@ -21,6 +21,7 @@ use nix::unistd::Pid;
 /// Iterations of the spin loop before a worker parks, about a hundred microseconds.
 const SPINS: u32 = 2_000;
 
+/// Pointer to the task that the caller of the pool runs; valid while that caller waits.
 type Task = *const (dyn Fn(usize) + Sync);
 
 /// State that the caller and the workers share.
@@ -40,6 +41,7 @@ unsafe impl Sync for Shared {}
 // SAFETY: the pointer inside is only followed while the caller that owns the task waits.
 unsafe impl Send for Shared {}
 
+/// Worker thread of the pool, and the flag that it sets before it parks.
 struct Worker {
     handle: JoinHandle<()>,
     parked: Arc<AtomicBool>,
@@ -174,6 +176,7 @@ impl Pool {
         });
     }
 
+    /// Unparks the workers that have parked.
     fn wake(&self) {
         for worker in &self.workers {
             if worker.parked.swap(false, Ordering::SeqCst) {
@@ -195,6 +198,7 @@ impl Drop for Pool {
     }
 }
 
+/// Main loop of a worker: waits for a task, runs it, reports its end.
 fn work(shared: &Shared, parked: &AtomicBool, thread: usize) {
     let mut seen = 0;
     loop {
@@ -244,6 +248,7 @@ fn allowed_processors() -> Vec<usize> {
     (0..CpuSet::count()).filter(|&processor| set.is_set(processor).unwrap_or(false)).collect()
 }
 
+/// Pins the calling thread to a processor.
 fn pin_to(processor: usize) {
     let mut set = CpuSet::new();
     if set.set(processor).is_ok() {

@@ -41,6 +41,7 @@ impl Rope<'_> {
         }
     }
 
+    /// Rotates and caches all heads, with KV pages of element type `E`.
     fn over<E: Element>(&self, pool: &mut Pool, qkv: &mut [f32], layout: Layout, pages: &mut [E]) {
         let heads = self.layer.shape.kv_heads;
         let is_small = qkv.len() < PARALLEL_ELEMENTS;
@@ -93,6 +94,7 @@ impl<E: Element> Kernel for Head<'_, '_, E> {
 }
 
 impl<E: Element> Head<'_, '_, E> {
+    /// Writes key and value of one position to the head's KV pages.
     #[inline(always)]
     fn write<L: Lanes>(&self, lanes: L, span: &Span, position: usize, key: &[f32], value: &[f32]) {
         let (d, width) = (key.len(), self.layout.width());
@@ -128,6 +130,7 @@ fn convert<L: Lanes, E: Element>(lanes: L, from: &[f32], to: &mut [E]) {
     }
 }
 
+/// Rotates a head by its position's pairs of cosine and sine; dimensions beyond them stay.
 #[inline(always)]
 fn rotate(head: &mut [f32], turns: &[(f32, f32)]) {
     let (first, second) = head[..2 * turns.len()].split_at_mut(turns.len());

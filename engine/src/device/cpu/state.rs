@@ -60,10 +60,12 @@ impl Head {
         }
     }
 
+    /// Returns the elements of the convolution's earlier inputs.
     pub(super) fn history(&self) -> usize {
         self.past * self.channels
     }
 
+    /// Returns the elements of the head's whole state in one slot and layer.
     pub(super) fn elements(&self) -> usize {
         self.history() + self.group * self.matrix
     }

@@ -176,6 +176,7 @@ impl Attention<'_> {
         });
     }
 
+    /// Computes `tasks` on the pool; `sink` returns the output target of a task by its index.
     fn run_tasks<'b>(
         &self,
         pool: &mut Pool,

@@ -62,6 +62,7 @@ impl<'a, E: Element> Run<'a, '_, E> {
         self.call.query_rows(self.task.item)
     }
 
+    /// Copies the item's queries, multiplied by the scale of scores, to working memory.
     #[inline(always)]
     fn scale_queries(&mut self) {
         let shape = self.call.layer.shape;

@@ -50,6 +50,7 @@ impl Weights {
         weights
     }
 
+    /// Returns the number of tiles.
     pub(super) fn tiles(&self) -> usize {
         self.n.div_ceil(TILE)
     }
@@ -63,6 +64,7 @@ impl Weights {
         self.pairs() * TILE_GROUPS * PAIR_BYTES
     }
 
+    /// Returns the packed bytes of a tile.
     pub(super) fn tile(&self, tile: usize) -> &[u8] {
         &self.data.bytes()[tile * self.tile_bytes()..][..self.tile_bytes()]
     }

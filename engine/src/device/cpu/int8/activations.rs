@@ -119,6 +119,7 @@ impl Kernel for Rows<'_> {
 }
 
 impl Rows<'_> {
+    /// Stores scale and initial sum of one segment of a row.
     #[inline(always)]
     fn put_head(&self, row: usize, segment: usize, (scale, sum): (f32, i32)) {
         let block = row / HEAD_ROWS * self.coder.segments + segment;

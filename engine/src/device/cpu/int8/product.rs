@@ -30,6 +30,7 @@ const _: () = assert!(UNIT_ROWS.is_multiple_of(HEAD_ROWS), "parts of a product b
 #[derive(Debug)]
 pub(in super::super) struct Scratch(Vec<Mutex<Work>>);
 
+/// Working memory of one thread for the int8 GEMM.
 #[derive(Debug)]
 struct Work {
     /// Weights of one piece of a tile as bytes.
@@ -213,6 +214,7 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
+    /// Returns the output location that begins `row` rows further down.
     #[inline(always)]
     fn below(self, row: usize) -> Self {
         Self { start: self.start.wrapping_add(row * self.stride), ..self }

@@ -34,6 +34,7 @@ pub(super) enum Width {
 }
 
 impl Width {
+    /// Returns the number of bits in which weights of type `stored` are packed.
     pub(super) fn of(stored: WeightType) -> Self {
         match stored {
             WeightType::Q4_0 | WeightType::Q4_1 | WeightType::Q4K => Self::Four,
@@ -89,6 +90,7 @@ impl Weights {
         Width::of(a.weight_type) == Width::of(b.weight_type)
     }
 
+    /// Returns the number of tiles.
     pub(super) fn tiles(&self) -> usize {
         self.n.div_ceil(TILE)
     }
@@ -110,6 +112,7 @@ impl Weights {
         self.bytes_of(self.padded_k())
     }
 
+    /// Returns the packed bytes of a tile.
     pub(super) fn tile(&self, tile: usize) -> &[u8] {
         &self.data.bytes()[tile * self.tile_bytes()..][..self.tile_bytes()]
     }
@@ -163,6 +166,7 @@ fn nibble_at(k: usize, column: usize) -> (usize, usize) {
     (4 * LANES + (k % BLOCK / 8 * LANES + column % LANES) * 4 + nibble / 2, nibble % 2 * 4)
 }
 
+/// Returns the byte to which the 4-bit weight at step `k` of a column is widened.
 fn widened(data: &[u8], k: usize, column: usize) -> u8 {
     let (block, lane) = (&data[block_at(k, column)..][..BLOCK_BYTES], column % LANES);
     let half = |at: usize| u16::from_le_bytes([block[at], block[at + 1]]);
@@ -188,6 +192,7 @@ impl Row {
         }
     }
 
+    /// Quantizes a stored row to 8 bits in `column` of the tile, by its largest magnitude.
     fn put_bytes(
         &mut self,
         stored: WeightType,
@@ -208,6 +213,8 @@ impl Row {
         top / TOP
     }
 
+    /// Copies a stored row of 4-bit weights to `column` of the tile, with factors and addends that
+    /// map its blocks' scales to the column's single scale.
     fn put_nibbles(&self, stored: WeightType, bytes: &[u8], column: usize, data: &mut [u8]) -> f32 {
         let mut top = 0.0f32;
         each_block(stored, bytes, |_, scale, minimum, _| {

@@ -10,6 +10,7 @@ use super::Lanes;
 #[derive(Debug, Clone, Copy)]
 pub(in super::super) struct Avx2(());
 
+/// Applies `f` to the lower and the upper eight lanes.
 #[inline(always)]
 fn both<A: Copy, B>(halves: [A; 2], f: impl Fn(A) -> B) -> [B; 2] {
     [f(halves[0]), f(halves[1])]

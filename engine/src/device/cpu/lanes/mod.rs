@@ -35,6 +35,7 @@ pub(super) trait Lanes: Copy {
     /// Groups of 16 columns that are best decoded side by side when there are few rows.
     const FEW_ROWS_GROUPS: usize;
 
+    /// Returns a vector with `x` in every lane.
     fn splat(self, x: f32) -> Self::V;
     /// Returns `a * b + c`, rounded once where the instruction set has fused multiply-add.
     fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
@@ -85,6 +86,7 @@ pub(super) trait Lanes: Copy {
     /// Returns the entries of `table` at the 4-bit value `i` of each word, `i` below 8.
     fn pick(self, codes: Self::Codes, i: u32, table: &[f32; 16]) -> Self::V;
 
+    /// Stores a vector to an array.
     #[inline(always)]
     fn lower(self, v: Self::V) -> [f32; LANES] {
         let mut out = [0.0; LANES];
@@ -95,6 +97,7 @@ pub(super) trait Lanes: Copy {
         out
     }
 
+    /// Loads a vector from an array.
     #[inline(always)]
     fn lift(self, v: &[f32; LANES]) -> Self::V {
         // SAFETY: the array holds sixteen f32.

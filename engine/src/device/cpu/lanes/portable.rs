@@ -6,9 +6,11 @@ use half::{bf16, f16};
 
 use super::{LANES, Lanes};
 
+/// Portable vector of 16 lanes, available on every processor.
 #[derive(Debug, Clone, Copy)]
 pub(in super::super) struct Portable;
 
+/// Applies `f` lane by lane.
 #[inline(always)]
 fn zip(a: [f32; LANES], b: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> [f32; LANES] {
     std::array::from_fn(|i| f(a[i], b[i]))

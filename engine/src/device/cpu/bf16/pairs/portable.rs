@@ -8,6 +8,7 @@ use super::Pairs;
 use crate::device::cpu::bf16::PAIR;
 use crate::device::cpu::lanes::{LANES, Lanes, Portable};
 
+/// Portable bf16 dot products, available on every processor.
 #[derive(Debug, Clone, Copy)]
 pub(in super::super::super) struct PortablePairs;
 

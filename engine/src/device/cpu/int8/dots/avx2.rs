@@ -153,6 +153,7 @@ impl Dots for Avx2VnniDots {
     }
 }
 
+/// Converts 16 i32 sums to f32.
 #[inline(always)]
 fn floats(sums: [__m256i; 2]) -> <Avx2 as Lanes>::V {
     // SAFETY: only processors with AVX2 come here, see above.

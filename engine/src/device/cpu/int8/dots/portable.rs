@@ -7,6 +7,7 @@ use crate::device::cpu::int8::weights::nibble;
 use crate::device::cpu::int8::{BLOCK, STEP, STEP_BYTES};
 use crate::device::cpu::lanes::{LANES, Lanes, Portable};
 
+/// Portable int8 dot products, available on every processor.
 #[derive(Debug, Clone, Copy)]
 pub(in super::super::super) struct PortableDots;
 
