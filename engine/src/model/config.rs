@@ -71,6 +71,7 @@ impl<'a> Settings<'a> {
         })
     }
 
+    /// Returns the path of the configuration's file.
     pub fn path(self) -> &'a Path {
         match self {
             Self::Json { path, .. } => path,
@@ -78,6 +79,7 @@ impl<'a> Settings<'a> {
         }
     }
 
+    /// Returns true for settings of a GGUF file.
     pub fn is_gguf(self) -> bool {
         matches!(self, Self::Gguf { .. })
     }
@@ -224,6 +226,7 @@ impl DecoderConfig {
         Ok(read)
     }
 
+    /// Checks that head counts and head size match one another.
     fn check(&self, settings: Settings<'_>) -> Result<(), LoadError> {
         let Self { heads, kv_heads, head_dim, .. } = *self;
         if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
@@ -249,6 +252,7 @@ impl DecoderConfig {
     }
 }
 
+/// Reads the vocabulary size; for GGUF files without one, from the length of the token list.
 fn vocab_size(settings: Settings<'_>) -> Result<usize, LoadError> {
     match settings {
         Settings::Gguf { metadata, .. }

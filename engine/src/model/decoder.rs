@@ -159,6 +159,7 @@ impl<D: Device> Decoder<D> {
             let [hidden, delta, normed] = &mut stream.last;
             device.gather(&stream.hidden, plan, hidden)?;
             device.gather(&stream.delta, plan, delta)?;
+            // The last block's output is added here for the gathered rows only, not for all rows.
             device.add_rms_norm(hidden, delta, &self.final_norm, self.norm_epsilon, normed)?;
             let head = self.head.as_ref().unwrap_or(&self.embedding);
             device.scores(normed, head, own_logits)?;
@@ -250,6 +251,7 @@ fn attention_shape(spec: &DecoderSpec) -> AttentionShape {
     heads.next().unwrap_or_else(|| spec.config.attention_shape())
 }
 
+/// Returns the shape of this rank's KV cache, without pages.
 fn kv_shape(spec: &DecoderSpec, rank: Rank, layers: usize, kv_type: KvType) -> KvShape {
     let shape = attention_shape(spec);
     let own = Heads::of_attention(rank, &shape);
@@ -294,6 +296,7 @@ fn rehearsal(tokens: usize, sequences: usize, max_seq_len: usize) -> StepBatch {
     StepBatch::known(&vec![0; tokens.max(sequences)], segments)
 }
 
+/// Returns the error of a step without a KV cache.
 fn no_kv() -> StepError {
     StepError { operation: "step", message: "no KV cache was allocated".to_owned() }
 }
@@ -345,6 +348,7 @@ impl<D: Device> Model for Decoder<D> {
             return Err(StepError { operation: "step", message });
         }
         let plan = self.device.plan(batch, kv, &self.rotation)?;
+        // A replayed CUDA graph contains all operations of `run`.
         if !self.device.replay(&plan)? {
             let StepRows { all, head } = self.device.rows(&plan);
             self.run(&plan, all, head)?;

@@ -81,6 +81,7 @@ pub enum RopeChoice {
 }
 
 impl RopeChoice {
+    /// Returns the precision of the rotary frequencies for a checkpoint with this configuration.
     fn precision(self, config: &ConfigSource) -> RopePrecision {
         let (Self::AsConverted, ConfigSource::Json { json, .. }) = (self, config) else {
             return RopePrecision::F32;
@@ -264,6 +265,7 @@ fn load_part(
     Decoder::load(device, checkpoint, &describe(checkpoint)?, kv_type, rope)
 }
 
+/// Loads a checkpoint on the first GPU, or on as many GPUs as there are ranks.
 fn on_cuda(checkpoint: &Checkpoint, options: &LoadOptions) -> Result<OnDevice, LoadError> {
     if let Some(reason) = options.unsuited() {
         let (path, reason) = (checkpoint.path().to_owned(), reason.to_owned());
@@ -293,6 +295,7 @@ fn on_cuda(checkpoint: &Checkpoint, options: &LoadOptions) -> Result<OnDevice, L
     Ok((model, info, memory.free))
 }
 
+/// Loads a checkpoint on the CPU; ranks divide the threads among them.
 fn on_cpu(
     checkpoint: &Checkpoint,
     spec: &DecoderSpec,

@@ -31,6 +31,7 @@ enum Order {
     Land,
 }
 
+/// Answer of a rank to a command.
 type Answer = Result<Outcome, StepError>;
 
 /// Result of a command: logits and tokens of a step, from the first rank only, or free bytes after
@@ -102,6 +103,7 @@ impl Parallel {
         self.ranks.iter_mut().map(RankThread::answer).collect()
     }
 
+    /// Sends a command to all ranks without waiting for answers.
     fn tell(&self, order: &Order) {
         for rank in &self.ranks {
             // A rank that has ended is noticed when its answer is awaited.
@@ -180,6 +182,8 @@ impl Model for Parallel {
 }
 
 impl RankThread {
+    /// Starts the thread of rank `rank`, which executes commands on `model` until it fails or is
+    /// dropped.
     fn spawn<M: Model + 'static>(rank: usize, mut model: M) -> Self {
         let (orders, ordered) = channel();
         let (answered, answers) = channel();

@@ -28,6 +28,7 @@ pub struct RopeConfig {
     pub scaling: RopeScaling,
 }
 
+/// Scaling of the rotary frequencies for contexts longer than those of the original training.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RopeScaling {
     None,
@@ -81,6 +82,7 @@ impl RopeConfig {
         }
     }
 
+    /// Returns the scaled frequencies in f32.
     fn exact_frequencies(&self) -> Vec<f32> {
         let pairs = self.dimensions / 2;
         let plain = (0..pairs).map(|i| {
@@ -171,6 +173,7 @@ impl RopeConfig {
 /// Base of the frequencies where a checkpoint does not state it.
 const THETA: f64 = 10_000.0;
 
+/// Reads the rotary embedding from config.json.
 fn json(settings: Settings<'_>, head_dim: usize) -> Result<RopeConfig, LoadError> {
     // Newer configurations keep all settings under `rope_parameters`.
     let parameters = settings.json("rope_parameters").filter(|value| value.is_object());
@@ -240,6 +243,7 @@ impl Scaling<'_> {
         })
     }
 
+    /// Reads the YaRN scaling.
     fn yarn(self) -> Result<RopeScaling, LoadError> {
         let values = |name: &str| self.values.and_then(|values| values.get(name));
         for name in ["mscale", "mscale_all_dim"] {
@@ -258,6 +262,7 @@ impl Scaling<'_> {
     }
 }
 
+/// Reads the scaling from GGUF metadata.
 fn gguf_scaling(metadata: &Metadata, architecture: &str) -> Result<RopeScaling, LoadError> {
     let own = |name: &str| format!("{architecture}.rope.scaling.{name}");
     let key = own("type");

@@ -150,6 +150,8 @@ impl<'a, D: Device> Tensors<'a, D> {
                     bias.extend((0..own.len()).map(|n| stored[part.order.stored_row(n)]));
                 }
             } else {
+                // Parts without a bias get zeros, since one bias vector covers all parts of the
+                // matrix.
                 bias.resize(bias.len() + part.own.iter().map(Range::len).sum::<usize>(), 0.0);
             }
         }
@@ -386,6 +388,7 @@ impl<'a, D: Device> Tensors<'a, D> {
         self.device.matrix(&hosts).map_err(LoadError::Device)
     }
 
+    /// Records the shape of a loaded matrix if it is the largest so far.
     fn keep_largest(&mut self, shape: MatrixShape) {
         let elements = |shape: &MatrixShape| shape.n * shape.k;
         self.largest = self.largest.into_iter().chain([shape]).max_by_key(elements);

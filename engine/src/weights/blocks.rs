@@ -8,6 +8,7 @@ use half::f16;
 
 use super::WeightType;
 
+/// Returns the f16 at byte `at` of a block.
 pub(super) fn half_at(block: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
 }

@@ -13,6 +13,7 @@ use sha2::{Digest as _, Sha256};
 #[derive(Debug, Clone)]
 pub struct Digest(Arc<Slot>);
 
+/// Result of the background thread, and the signal that it is there.
 #[derive(Debug)]
 struct Slot {
     result: Mutex<Option<Result<String, String>>>,
@@ -75,6 +76,7 @@ impl Digest {
     }
 }
 
+/// Returns the SHA-256 of a file in lower-case hex.
 fn file_sha256(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     let mut hasher = Sha256::new();

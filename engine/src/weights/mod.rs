@@ -139,6 +139,7 @@ impl Checkpoint {
         }
     }
 
+    /// Opens a GGUF file.
     fn open_gguf(path: &Path, seed: Option<u64>) -> Result<Self, LoadError> {
         let map = Map::open(path)?;
         let header = gguf::parse(path, &map)?;
@@ -151,6 +152,7 @@ impl Checkpoint {
         Ok(Self { path, config, tensors, numbers, quantization: Quantization::None, digest })
     }
 
+    /// Opens a folder in the Hugging Face layout.
     fn open_folder(folder: &Path, seed: Option<u64>) -> Result<Self, LoadError> {
         let path = folder.join("config.json");
         let json = read_json(&path)?;

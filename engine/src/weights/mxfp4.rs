@@ -19,6 +19,7 @@ pub struct MxStack<'a> {
     form: Form<'a>,
 }
 
+/// Storage form of the experts.
 #[derive(Debug)]
 enum Form<'a> {
     Blocks {

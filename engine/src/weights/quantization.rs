@@ -21,6 +21,7 @@ pub enum Quantization {
     Mxfp4,
 }
 
+/// Supported quantization methods, for messages.
 const SUPPORTED: &str = "fp8, mxfp4";
 
 impl Quantization {

@@ -99,6 +99,8 @@ pub fn tensor(
     TensorData { weight_type, shape: shape.to_vec(), bytes: Cow::Owned(bytes) }
 }
 
+/// Returns the bytes of a float tensor, calling `number` for each element.
+///
 /// # Panics
 /// Panics if the type is not a float type; norms always have one.
 fn floats(weight_type: WeightType, elements: usize, mut number: impl FnMut() -> f32) -> Vec<u8> {
@@ -135,6 +137,7 @@ fn bf16s(stream: &Stream, elements: usize) -> Vec<u8> {
     out
 }
 
+/// Fills `out` with bf16 elements from the stream, four per word.
 fn fill_bf16(mut stream: Stream, out: &mut [u8]) {
     for out in out.chunks_exact_mut(8) {
         for (x, out) in stream.four().iter().zip(out.chunks_exact_mut(2)) {

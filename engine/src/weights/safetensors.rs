@@ -10,7 +10,9 @@ use super::format::WeightType;
 use super::source::read_json;
 use super::{LoadError, StoredTensor};
 
+/// File name of a checkpoint in one file.
 const SINGLE: &str = "model.safetensors";
+/// File name of the index of a checkpoint in several files.
 const INDEX: &str = "model.safetensors.index.json";
 
 /// Returns the safetensors files of a folder, in the order of the file indices of tensors.
@@ -85,6 +87,7 @@ pub fn parse(
     Ok(())
 }
 
+/// Returns the element type of a safetensors type, if this release can compute with it.
 fn weight_type(dtype: Dtype) -> Option<WeightType> {
     match dtype {
         Dtype::F32 => Some(WeightType::F32),

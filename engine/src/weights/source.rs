@@ -65,6 +65,7 @@ pub fn hub_cache(variable: impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
         .or_else(|| set("HOME").map(|home| home.join(".cache/huggingface/hub")))
 }
 
+/// Returns the name of a folder, or of a GGUF file without its extension.
 fn stem(path: &Path) -> String {
     let name = if path.extension().is_some_and(|ending| ending == "gguf") {
         path.file_stem()
@@ -82,6 +83,7 @@ fn in_cache(name: &str, cache: &Path) -> Result<Option<ModelSource>, LoadError> 
     };
     let plain = |part: &str| !part.is_empty() && !part.contains(['/', '\\']) && part != "..";
     let is_id = id.split('/').count() == 2 && id.split('/').all(plain);
+    // Parts with separators or `..` could lead out of the cache.
     if !is_id || !wanted.is_none_or(plain) {
         return Ok(None);
     }
@@ -116,6 +118,7 @@ fn in_cache(name: &str, cache: &Path) -> Result<Option<ModelSource>, LoadError> 
     Ok(Some(ModelSource { id: id.to_owned(), revision: Some(revision), files }))
 }
 
+/// Returns the GGUF files in a folder, sorted by name.
 fn gguf_files(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let mut paths: Vec<PathBuf> = entries

@@ -55,10 +55,14 @@ trait Bytes<L: Lanes> {
     /// Bytes of one step of k of 16 columns.
     const STRIDE: usize = LANES;
 
+    /// Loads the header of a unit.
+    ///
     /// # Safety
     /// A unit can be read at `unit`.
     unsafe fn head(lanes: L, unit: *const u8) -> Head<L::V>;
 
+    /// Decodes the weights of one step of k.
+    ///
     /// # Safety
     /// The codes of one k can be read at `codes`.
     unsafe fn weights(lanes: L, codes: *const u8, head: Head<L::V>) -> L::V;
@@ -68,6 +72,8 @@ trait Bytes<L: Lanes> {
 trait Words<L: Lanes> {
     const LAYOUT: Layout;
 
+    /// Loads the header of a unit.
+    ///
     /// # Safety
     /// A unit can be read at `unit`.
     unsafe fn head(lanes: L, unit: *const u8) -> Head<L::V>;
@@ -76,6 +82,8 @@ trait Words<L: Lanes> {
     fn weights(lanes: L, codes: L::Codes, i: u32, head: Head<L::V>) -> L::V;
 }
 
+/// Decodes units of a layout with whole bytes, as [`decode`] does.
+///
 /// # Safety
 /// As [`decode`].
 #[inline(always)]
@@ -105,6 +113,8 @@ unsafe fn bytes<L: Lanes, B: Bytes<L>, S: Sink<L, NR>, const NR: usize>(
     }
 }
 
+/// Decodes units of a layout with 4-bit values, as [`decode`] does.
+///
 /// # Safety
 /// As [`decode`].
 #[inline(always)]

@@ -93,6 +93,7 @@ impl Cpu {
         Self::over(isa, Pool::unpinned(threads.max(1)), Some(collective))
     }
 
+    /// Creates a device over a thread pool.
     fn over(isa: Isa, pool: Pool, collective: Option<Box<dyn Collective>>) -> Self {
         let threads = pool.threads();
         Self {
@@ -239,6 +240,7 @@ impl Device for Cpu {
         let draws = (plan.head.read()..).zip(&plan.head.draws);
         let sampler = &mut self.sampler;
         self.drawn.clear();
+        // A row without a finite logit yields none instead of a token.
         self.drawn.extend(draws.map(|(row, params)| sampler.draw(logits.row(row), params).ok()));
         Ok(())
     }
@@ -251,6 +253,7 @@ impl Device for Cpu {
 
     fn land<'a>(&'a mut self, logits: &'a mut Buffer) -> Result<Landed<'a>, StepError> {
         let read = self.finished.take().expect("a step is in flight");
+        // A step runs to its end inside of the calls above, so its results are there already.
         Ok(Landed { logits: &logits.values()[..read * logits.cols()], tokens: &self.drawn })
     }
 
@@ -385,6 +388,7 @@ impl Device for Cpu {
     ) -> Result<(), StepError> {
         for (expert, rows) in routes.groups() {
             let (w, pool) = (&experts[expert], &mut self.pool);
+            // Only this expert's rows are converted for its GEMM, so no quantized copy is passed.
             let x = Input::values(&x.values()[rows.start * w.k..rows.end * w.k]);
             let out = &mut out.values_mut()[rows.start * w.n..rows.end * w.n];
             matmul::matmul(self.isa, pool, &mut self.matmul, x, w, out);

@@ -16,9 +16,13 @@ pub(super) const TILE_GROUPS: usize = 4;
 
 /// Memory element that converts to and from f32 lanes: f32 or f16.
 pub(super) trait Element: Copy + Send + Sync + bytemuck::Pod {
+    /// Loads 16 elements and converts them to f32.
+    ///
     /// # Safety
     /// Sixteen elements can be read at `from`.
     unsafe fn load<L: Lanes>(lanes: L, from: *const Self) -> L::V;
+    /// Converts 16 f32 to the element type and stores them.
+    ///
     /// # Safety
     /// Sixteen elements can be written at `to`.
     unsafe fn store<L: Lanes>(lanes: L, to: *mut Self, v: L::V);

@@ -10,6 +10,7 @@ use crate::model::rope::RopeScaling;
 use crate::model::spec::{Activation, DecoderSpec, ExpertStorage, FeedForwardSpec, MoeSpec, Names};
 use crate::weights::{Checkpoint, LoadError};
 
+/// Table entry of gpt-oss.
 pub const ARCHITECTURE: Architecture = Architecture {
     hugging_face: "GptOssForCausalLM",
     gguf: Some("gpt-oss"),
@@ -17,8 +18,10 @@ pub const ARCHITECTURE: Architecture = Architecture {
     describe,
 };
 
+/// Tensor names of gpt-oss in GGUF files.
 const GGUF: Names = Names { feed_forward_norm: "blk.{layer}.post_attention_norm", ..llama::GGUF };
 
+/// Expert tensors of gpt-oss in Hugging Face checkpoints.
 const HUGGING_FACE_EXPERTS: ExpertStorage = ExpertStorage::GptOss {
     gate_up: "model.layers.{layer}.mlp.experts.gate_up_proj",
     down: "model.layers.{layer}.mlp.experts.down_proj",
@@ -27,6 +30,7 @@ const HUGGING_FACE_EXPERTS: ExpertStorage = ExpertStorage::GptOss {
 /// Size of the sliding window in positions where a checkpoint does not state it.
 const WINDOW: usize = 128;
 
+/// Describes a gpt-oss checkpoint as a decoder.
 fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     let mut spec = llama::dense(checkpoint)?;
     let settings = Settings::of(checkpoint.config())?;
@@ -52,6 +56,7 @@ fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     Ok(spec)
 }
 
+/// Describes the MoE blocks of gpt-oss.
 fn moe(settings: Settings<'_>) -> Result<MoeSpec, LoadError> {
     let experts = settings.size("num_local_experts", "expert_count")?;
     let alpha = settings.optional_number("swiglu_alpha", "")?.unwrap_or(1.702);

@@ -11,6 +11,7 @@ use crate::model::spec::{
 };
 use crate::weights::{Checkpoint, LoadError};
 
+/// Table entry of Llama.
 pub const ARCHITECTURE: Architecture = Architecture {
     hugging_face: "LlamaForCausalLM",
     gguf: Some("llama"),
@@ -18,6 +19,7 @@ pub const ARCHITECTURE: Architecture = Architecture {
     describe,
 };
 
+/// Tensor names outside of blocks in Hugging Face checkpoints of Llama.
 pub const HUGGING_FACE: Names = Names {
     embedding: "model.embed_tokens",
     final_norm: "model.norm",
@@ -26,6 +28,7 @@ pub const HUGGING_FACE: Names = Names {
     feed_forward_norm: "model.layers.{layer}.post_attention_layernorm",
 };
 
+/// Tensor names of attention in Hugging Face checkpoints of Llama.
 pub const HUGGING_FACE_ATTENTION: AttentionNames = AttentionNames {
     query: "model.layers.{layer}.self_attn.q_proj",
     key: "model.layers.{layer}.self_attn.k_proj",
@@ -36,12 +39,14 @@ pub const HUGGING_FACE_ATTENTION: AttentionNames = AttentionNames {
     sinks: "model.layers.{layer}.self_attn.sinks",
 };
 
+/// Tensor names of the feed-forward block in Hugging Face checkpoints of Llama.
 pub const HUGGING_FACE_DENSE: DenseNames = DenseNames {
     gate: "model.layers.{layer}.mlp.gate_proj",
     up: "model.layers.{layer}.mlp.up_proj",
     down: "model.layers.{layer}.mlp.down_proj",
 };
 
+/// Tensor names outside of blocks in GGUF files of Llama.
 pub const GGUF: Names = Names {
     embedding: "token_embd",
     final_norm: "output_norm",
@@ -50,6 +55,7 @@ pub const GGUF: Names = Names {
     feed_forward_norm: "blk.{layer}.ffn_norm",
 };
 
+/// Tensor names of attention in GGUF files of Llama.
 pub const GGUF_ATTENTION: AttentionNames = AttentionNames {
     query: "blk.{layer}.attn_q",
     key: "blk.{layer}.attn_k",
@@ -60,12 +66,14 @@ pub const GGUF_ATTENTION: AttentionNames = AttentionNames {
     sinks: "blk.{layer}.attn_sinks.weight",
 };
 
+/// Tensor names of the feed-forward block in GGUF files of Llama.
 pub const GGUF_DENSE: DenseNames = DenseNames {
     gate: "blk.{layer}.ffn_gate",
     up: "blk.{layer}.ffn_up",
     down: "blk.{layer}.ffn_down",
 };
 
+/// Describes a Llama checkpoint as a decoder.
 fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     let mut spec = dense(checkpoint)?;
     let settings = Settings::of(checkpoint.config())?;

@@ -5,6 +5,7 @@ use crate::model::config::Settings;
 use crate::model::spec::DecoderSpec;
 use crate::weights::{Checkpoint, LoadError};
 
+/// Table entry of Qwen2 and Qwen2.5.
 pub const ARCHITECTURE: Architecture = Architecture {
     hugging_face: "Qwen2ForCausalLM",
     gguf: Some("qwen2"),
@@ -12,6 +13,7 @@ pub const ARCHITECTURE: Architecture = Architecture {
     describe,
 };
 
+/// Describes a Qwen2 checkpoint as a decoder.
 fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     let mut spec = llama::dense(checkpoint)?;
     let windows = windows(Settings::of(checkpoint.config())?, spec.layers.len())?;
@@ -34,6 +36,7 @@ pub fn windows(settings: Settings<'_>, layers: usize) -> Result<Vec<Option<usize
         return Ok(vec![None; layers]);
     }
     let window = settings.size("sliding_window", "")?;
+    // transformers' default where the key is missing.
     let first = settings.optional_size("max_window_layers", "")?.unwrap_or(28);
     let slides = match settings.layer_types(layers)? {
         Some(types) => types.iter().map(|kind| *kind == "sliding_attention").collect(),

@@ -5,6 +5,7 @@ use crate::model::config::Settings;
 use crate::model::spec::DecoderSpec;
 use crate::weights::{Checkpoint, LoadError};
 
+/// Table entry of dense Qwen3.
 pub const ARCHITECTURE: Architecture = Architecture {
     hugging_face: "Qwen3ForCausalLM",
     gguf: Some("qwen3"),
@@ -12,6 +13,7 @@ pub const ARCHITECTURE: Architecture = Architecture {
     describe,
 };
 
+/// Describes a dense Qwen3 checkpoint as a decoder.
 fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     let mut spec = llama::dense(checkpoint)?;
     let settings = Settings::of(checkpoint.config())?;

@@ -13,6 +13,7 @@ use crate::model::spec::{
 use crate::weights::gguf::Value;
 use crate::weights::{Checkpoint, ConfigSource, LoadError};
 
+/// Table entry of dense Qwen3.5.
 pub const ARCHITECTURE: Architecture = Architecture {
     hugging_face: "Qwen3_5ForConditionalGeneration",
     gguf: Some("qwen35"),
@@ -20,6 +21,7 @@ pub const ARCHITECTURE: Architecture = Architecture {
     describe,
 };
 
+/// Tensor names outside of blocks in Hugging Face checkpoints of Qwen3.5.
 const NAMES: Names = Names {
     embedding: "model.language_model.embed_tokens",
     final_norm: "model.language_model.norm",
@@ -28,6 +30,7 @@ const NAMES: Names = Names {
     feed_forward_norm: "model.language_model.layers.{layer}.post_attention_layernorm",
 };
 
+/// Tensor names of attention in Hugging Face checkpoints of Qwen3.5.
 const ATTENTION: AttentionNames = AttentionNames {
     query: "model.language_model.layers.{layer}.self_attn.q_proj",
     key: "model.language_model.layers.{layer}.self_attn.k_proj",
@@ -38,12 +41,14 @@ const ATTENTION: AttentionNames = AttentionNames {
     sinks: "",
 };
 
+/// Tensor names of the feed-forward block in Hugging Face checkpoints of Qwen3.5.
 const DENSE: DenseNames = DenseNames {
     gate: "model.language_model.layers.{layer}.mlp.gate_proj",
     up: "model.language_model.layers.{layer}.mlp.up_proj",
     down: "model.language_model.layers.{layer}.mlp.down_proj",
 };
 
+/// Tensor names of gated DeltaNet in Hugging Face checkpoints of Qwen3.5.
 const DELTA_NET: DeltaNetNames = DeltaNetNames {
     query_key_value: "model.language_model.layers.{layer}.linear_attn.in_proj_qkv",
     gate: "model.language_model.layers.{layer}.linear_attn.in_proj_z",
@@ -56,8 +61,10 @@ const DELTA_NET: DeltaNetNames = DeltaNetNames {
     output: "model.language_model.layers.{layer}.linear_attn.out_proj",
 };
 
+/// Tensor names outside of blocks in GGUF files of Qwen3.5.
 const GGUF: Names = Names { feed_forward_norm: "blk.{layer}.post_attention_norm", ..llama::GGUF };
 
+/// Tensor names of gated DeltaNet in GGUF files of Qwen3.5.
 const GGUF_DELTA_NET: DeltaNetNames = DeltaNetNames {
     query_key_value: "blk.{layer}.attn_qkv",
     gate: "blk.{layer}.attn_gate",
@@ -76,6 +83,7 @@ const ROTARY_SHARE: usize = 4;
 /// Interval of attention layers where `layer_types` is missing: every fourth layer has attention.
 const ATTENTION_INTERVAL: usize = 4;
 
+/// Describes a Qwen3.5 checkpoint as a decoder.
 fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     let whole = Settings::of(checkpoint.config())?;
     let settings = match checkpoint.config() {
@@ -91,6 +99,7 @@ fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     if is_gguf {
         leave_out_predictors(&mut spec, settings)?;
     } else {
+        // llama.cpp's converter adds the 1 to the norm weights, so GGUF files need no offset.
         spec.norm_offset = 1.0;
         let tied = whole.flag("tie_word_embeddings", false)?;
         spec.tied = settings.flag("tie_word_embeddings", tied)?;
@@ -139,6 +148,7 @@ fn leave_out_predictors(spec: &mut DecoderSpec, settings: Settings<'_>) -> Resul
     Ok(())
 }
 
+/// Returns true if the checkpoint states which part of a head is rotated.
 fn says_rotary_share(settings: Settings<'_>) -> bool {
     if settings.is_gguf() {
         return settings.optional_size("", "rope.dimension_count").is_ok_and(|size| size.is_some());

@@ -8,6 +8,7 @@ use crate::model::spec::{
 };
 use crate::weights::{Checkpoint, LoadError};
 
+/// Table entry of Qwen3-MoE.
 pub const ARCHITECTURE: Architecture = Architecture {
     hugging_face: "Qwen3MoeForCausalLM",
     gguf: Some("qwen3moe"),
@@ -15,20 +16,24 @@ pub const ARCHITECTURE: Architecture = Architecture {
     describe,
 };
 
+/// Tensor names of one expert in Hugging Face checkpoints of Qwen3-MoE.
 const HUGGING_FACE_EXPERTS: DenseNames = DenseNames {
     gate: "model.layers.{layer}.mlp.experts.{expert}.gate_proj",
     up: "model.layers.{layer}.mlp.experts.{expert}.up_proj",
     down: "model.layers.{layer}.mlp.experts.{expert}.down_proj",
 };
 
+/// Tensor name of the MoE router in GGUF files.
 pub const GGUF_ROUTER: &str = "blk.{layer}.ffn_gate_inp";
 
+/// Tensor names of the stacked experts in GGUF files.
 pub const GGUF_EXPERTS: DenseNames = DenseNames {
     gate: "blk.{layer}.ffn_gate_exps",
     up: "blk.{layer}.ffn_up_exps",
     down: "blk.{layer}.ffn_down_exps",
 };
 
+/// Describes a Qwen3-MoE checkpoint as a decoder.
 fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     let mut spec = llama::dense(checkpoint)?;
     let settings = Settings::of(checkpoint.config())?;
@@ -49,6 +54,7 @@ fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     Ok(spec)
 }
 
+/// Describes the MoE blocks of Qwen3-MoE.
 fn moe(settings: Settings<'_>) -> Result<MoeSpec, LoadError> {
     // Published checkpoints have `num_experts`, newer configurations `num_local_experts`.
     let key =

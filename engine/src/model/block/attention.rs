@@ -20,6 +20,7 @@ pub struct Attention<D: Device> {
 }
 
 impl<D: Device> Attention<D> {
+    /// Loads this rank's heads of an attention block; `kv_layer` is its index in the KV cache.
     pub(super) fn load(
         tensors: &mut Tensors<'_, D>,
         spec: &AttentionSpec,
@@ -41,6 +42,7 @@ impl<D: Device> Attention<D> {
         let head_dim = shape.head_dim;
         let paired = |second| RowOrder::HeadPairs { head_dim, second };
         let queries = if spec.gated { paired(false) } else { spec.rotated };
+        // Queries and gates are rows of one stored matrix, loaded as two.
         let gate = if spec.gated {
             let gate = part(names.query, query_cols, &query, paired(true));
             Some(tensors.linear(&[gate], layer, hidden)?)
@@ -90,6 +92,8 @@ impl<D: Device> Attention<D> {
         })
     }
 
+    /// Computes the attention block: projections, RoPE and cache write, paged attention, output
+    /// projection.
     pub(super) fn run(
         &self,
         step: &mut Step<'_, D>,

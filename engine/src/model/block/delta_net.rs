@@ -18,6 +18,8 @@ pub struct DeltaNet<D: Device> {
 }
 
 impl<D: Device> DeltaNet<D> {
+    /// Loads this rank's heads of a DeltaNet block; `state_layer` is its index among recurrent
+    /// layers.
     pub(super) fn load(
         tensors: &mut Tensors<'_, D>,
         spec: &DeltaNetSpec,
@@ -66,6 +68,7 @@ impl<D: Device> DeltaNet<D> {
         Ok(Self { projections, layer: delta_net, output })
     }
 
+    /// Computes the DeltaNet block: projections, recurrence, output projection.
     pub(super) fn run(
         &self,
         step: &mut Step<'_, D>,

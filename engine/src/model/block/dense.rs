@@ -17,6 +17,7 @@ pub struct Dense<D: Device> {
 }
 
 impl<D: Device> Dense<D> {
+    /// Loads this rank's columns of a dense feed-forward block.
     pub(super) fn load(
         tensors: &mut Tensors<'_, D>,
         spec: &DenseSpec,
@@ -25,6 +26,7 @@ impl<D: Device> Dense<D> {
         let BlockContext { layer, hidden, .. } = context;
         let (names, intermediate) = (&spec.names, spec.intermediate);
         let unit = tensors.cut_unit(names.down, layer, [hidden, intermediate]);
+        // The columns of `down` are split among ranks only between its quantization blocks.
         let own = shard::share_in_units(tensors.rank(), intermediate, unit);
         if own.is_empty() {
             return Err(tensors.indivisible("blocks of feed-forward columns", intermediate / unit));
@@ -45,6 +47,7 @@ impl<D: Device> Dense<D> {
         })
     }
 
+    /// Computes the dense feed-forward block.
     pub(super) fn run(
         &self,
         step: &mut Step<'_, D>,

@@ -39,6 +39,7 @@ pub struct Moe<D: Device> {
 }
 
 impl<D: Device> Moe<D> {
+    /// Loads the router and this rank's experts of a MoE block.
     pub(super) fn load(
         tensors: &mut Tensors<'_, D>,
         spec: &MoeSpec,
@@ -67,6 +68,7 @@ impl<D: Device> Moe<D> {
         })
     }
 
+    /// Computes the MoE block: routing to the top-k experts, dispatch, expert GEMMs, weighted sum.
     pub(super) fn run(
         &self,
         step: &mut Step<'_, D>,
@@ -115,6 +117,7 @@ struct ExpertReader<'a, 'b, D: Device> {
 }
 
 impl<D: Device> ExpertReader<'_, '_, D> {
+    /// Reads experts that are stored as separate tensors.
     fn each(&mut self, names: DenseNames) -> Result<BothExperts<D>, LoadError> {
         let BlockContext { layer, hidden, .. } = self.context;
         let (mut gate_up, mut down) = (Vec::new(), Vec::new());
@@ -133,6 +136,7 @@ impl<D: Device> ExpertReader<'_, '_, D> {
         Ok((self.experts(gate_up, Vec::new())?, self.experts(down, Vec::new())?))
     }
 
+    /// Reads experts that are stored as one tensor per projection (GGUF).
     fn stacked(&mut self, names: DenseNames, bias: bool) -> Result<BothExperts<D>, LoadError> {
         let hidden = self.context.hidden;
         let MoeSpec { experts, intermediate, .. } = *self.spec;
@@ -164,6 +168,7 @@ impl<D: Device> ExpertReader<'_, '_, D> {
         Ok((gate_up, self.experts(down_matrices, down_biases)?))
     }
 
+    /// Reads the experts of gpt-oss in Hugging Face checkpoints.
     fn gpt_oss(&mut self, gate_up: &str, down: &str) -> Result<BothExperts<D>, LoadError> {
         let (hidden, intermediate) = (self.context.hidden, self.spec.intermediate);
         let order = RowOrder::Interleaved { half: intermediate };
@@ -172,6 +177,7 @@ impl<D: Device> ExpertReader<'_, '_, D> {
         Ok((gate_up, down))
     }
 
+    /// Reads one projection of gpt-oss's experts, with `n` rows of `k` elements each.
     fn gpt_oss_one(
         &mut self,
         name: &str,

@@ -15,6 +15,7 @@ use super::{LoadError, StoredTensor};
 
 pub use write::Writer;
 
+/// First bytes of every GGUF file.
 const MAGIC: &[u8; 4] = b"GGUF";
 /// Alignment of tensor data in bytes where `general.alignment` does not state it.
 const DEFAULT_ALIGNMENT: u64 = 32;
@@ -214,6 +215,7 @@ struct Listed {
     offset: u64,
 }
 
+/// Reads and checks the tensor table: unique names, aligned and disjoint byte ranges in the file.
 fn tensor_table(
     reader: &mut Reader<'_>,
     count: u64,
@@ -251,6 +253,8 @@ fn tensor_table(
     Ok(placed)
 }
 
+/// Computes the byte range of a listed tensor, whose data area begins at byte `data`, and checks
+/// it.
 fn place(reader: &Reader<'_>, tensor: &Listed, data: u64) -> Result<StoredTensor, LoadError> {
     let Some((type_name, block, block_bytes)) = ggml_type(tensor.type_id) else {
         let reason = format!("tensor `{}` has unknown type {}", tensor.name, tensor.type_id);
@@ -284,6 +288,7 @@ fn place(reader: &Reader<'_>, tensor: &Listed, data: u64) -> Result<StoredTensor
     }
 }
 
+/// Returns the element type of a ggml type id, if this release can compute with it.
 fn weight_type(type_id: u32) -> Option<WeightType> {
     match type_id {
         0 => Some(WeightType::F32),

@@ -17,6 +17,8 @@ fn both<A: Copy, B>(halves: [A; 2], f: impl Fn(A) -> B) -> [B; 2] {
 }
 
 impl Avx2 {
+    /// Creates the proof that the processor has the instructions.
+    ///
     /// # Safety
     /// The processor has AVX2, FMA and F16C.
     #[inline(always)]

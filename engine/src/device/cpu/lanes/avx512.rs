@@ -12,6 +12,8 @@ use super::avx2::{largest_of_eight, sum_of_eight};
 pub(in super::super) struct Avx512(());
 
 impl Avx512 {
+    /// Creates the proof that the processor has the instructions.
+    ///
     /// # Safety
     /// The processor has AVX-512F.
     #[inline(always)]

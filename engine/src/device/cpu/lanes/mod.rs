@@ -50,9 +50,13 @@ pub(super) trait Lanes: Copy {
     /// Returns the first `n` lanes of `v`, with `fill` in the others.
     fn keep_first(self, v: Self::V, n: usize, fill: f32) -> Self::V;
 
+    /// Loads 16 f32.
+    ///
     /// # Safety
     /// Sixteen f32 can be read at `from`.
     unsafe fn load(self, from: *const f32) -> Self::V;
+    /// Stores 16 f32.
+    ///
     /// # Safety
     /// Sixteen f32 can be written at `to`.
     unsafe fn store(self, to: *mut f32, v: Self::V);
@@ -61,15 +65,23 @@ pub(super) trait Lanes: Copy {
     /// # Safety
     /// Sixteen bytes can be written at `to`.
     unsafe fn store_low_bytes(self, to: *mut u8, v: Self::V);
+    /// Loads 16 f16 and converts them to f32.
+    ///
     /// # Safety
     /// Sixteen f16 can be read at `from`.
     unsafe fn load_f16(self, from: *const u16) -> Self::V;
+    /// Converts 16 f32 to the nearest f16 and stores them.
+    ///
     /// # Safety
     /// Sixteen f16 can be written at `to`.
     unsafe fn store_f16(self, to: *mut u16, v: Self::V);
+    /// Loads 16 bf16 and converts them to f32.
+    ///
     /// # Safety
     /// Sixteen bf16 can be read at `from`.
     unsafe fn load_bf16(self, from: *const u16) -> Self::V;
+    /// Loads 16 signed bytes and converts them to f32.
+    ///
     /// # Safety
     /// Sixteen bytes can be read at `from`.
     unsafe fn load_i8(self, from: *const i8) -> Self::V;
@@ -78,6 +90,8 @@ pub(super) trait Lanes: Copy {
     /// # Safety
     /// Sixteen bytes can be read at `from`.
     unsafe fn load_e4m3(self, from: *const u8) -> Self::V;
+    /// Loads 16 words of eight 4-bit quantized values.
+    ///
     /// # Safety
     /// 64 bytes can be read at `from`.
     unsafe fn load_codes(self, from: *const u8) -> Self::Codes;

@@ -13,6 +13,8 @@ use crate::device::cpu::lanes::{Avx512, LANES};
 pub(in super::super::super) struct Avx512Pairs(Avx512);
 
 impl Avx512Pairs {
+    /// Creates the proof that the processor has the instructions.
+    ///
     /// # Safety
     /// The processor has AVX-512F and AVX-512 BF16.
     #[inline(always)]

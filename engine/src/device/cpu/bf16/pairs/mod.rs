@@ -39,9 +39,13 @@ pub(in super::super) trait Pairs: Copy {
     /// Rounds to the nearest bf16, ties to even, and returns the bits.
     fn round(self, x: &[f32; LANES]) -> [u16; LANES];
 
+    /// Loads the weights of two steps of k for 16 columns.
+    ///
     /// # Safety
     /// 64 bytes can be read at `from`.
     unsafe fn weights(self, from: *const u8) -> Self::Weights;
+    /// Loads two steps of k of a row and broadcasts them to all columns.
+    ///
     /// # Safety
     /// Two bf16 can be read at `from`.
     unsafe fn row(self, from: *const u16) -> Self::Row;

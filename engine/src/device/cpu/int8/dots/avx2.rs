@@ -18,6 +18,8 @@ pub(in super::super::super) struct Avx2Dots(Avx2);
 pub(in super::super::super) struct Avx2VnniDots(Avx2);
 
 impl Avx2Dots {
+    /// Creates the proof that the processor has the instructions.
+    ///
     /// # Safety
     /// The processor has AVX2, FMA and F16C.
     #[inline(always)]
@@ -28,6 +30,8 @@ impl Avx2Dots {
 }
 
 impl Avx2VnniDots {
+    /// Creates the proof that the processor has the instructions.
+    ///
     /// # Safety
     /// The processor has AVX2, FMA, F16C and AVX-VNNI.
     #[inline(always)]
@@ -160,6 +164,8 @@ fn floats(sums: [__m256i; 2]) -> <Avx2 as Lanes>::V {
     unsafe { [_mm256_cvtepi32_ps(sums[0]), _mm256_cvtepi32_ps(sums[1])] }
 }
 
+/// Loads 64 bytes as two registers.
+///
 /// # Safety
 /// The processor has AVX2, and 64 bytes can be read at `from`.
 #[inline(always)]

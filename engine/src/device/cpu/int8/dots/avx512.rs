@@ -14,6 +14,8 @@ use crate::device::cpu::lanes::{Avx512, Lanes};
 pub(in super::super::super) struct Avx512Dots(Avx512);
 
 impl Avx512Dots {
+    /// Creates the proof that the processor has the instructions.
+    ///
     /// # Safety
     /// The processor has AVX-512F, AVX-512BW and AVX-512 VNNI.
     #[inline(always)]

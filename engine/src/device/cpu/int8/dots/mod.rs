@@ -42,9 +42,13 @@ pub(in super::super) trait Dots: Copy {
     fn dot(self, sums: Self::Sums, weights: Self::Weights, row: Self::Row) -> Self::Sums;
     fn floats(self, sums: Self::Sums) -> <Self::Lanes as Lanes>::V;
 
+    /// Loads the weights of four steps of k for 16 columns.
+    ///
     /// # Safety
     /// 64 bytes can be read at `from`.
     unsafe fn weights(self, from: *const u8) -> Self::Weights;
+    /// Loads four steps of k of a row and broadcasts them to all columns.
+    ///
     /// # Safety
     /// Four bytes can be read at `from`.
     unsafe fn row(self, from: *const i8) -> Self::Row;
