@@ -35,7 +35,7 @@ pub fn case(mut cpu: Cpu, t: usize, vocab: usize, n: usize, weight_type: WeightT
     }
 }
 
-/// A step of `ids` that one sequence begins with.
+/// Plans a step over `ids` at the beginning of one sequence.
 fn plan(cpu: &mut Cpu, ids: &[u32]) -> <Cpu as Device>::Plan {
     let (page_tokens, kv_type) = (PAGE_TOKENS, KvType::F16);
     let pages = ids.len().div_ceil(page_tokens);

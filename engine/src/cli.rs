@@ -57,7 +57,7 @@ pub struct Surroundings {
     pub cores: usize,
     /// Where hub ids are looked up.
     pub hub_cache: Option<PathBuf>,
-    /// Where the kernels' machine code is, and where it is kept.
+    /// Location and cache of the compiled GPU kernels.
     pub cubins: Cubins,
 }
 

@@ -129,7 +129,7 @@ pub struct Machine<'a> {
     pub gpus: &'a [&'a str],
 }
 
-/// Whether a GPU computes what is asked for.
+/// Returns true if a GPU supports these options.
 fn suits_gpu(device: DeviceChoice, dtype: DtypeChoice, kv: KvDtypeChoice) -> bool {
     device != DeviceChoice::Cpu
         && matches!(dtype, DtypeChoice::Auto | DtypeChoice::Bf16)

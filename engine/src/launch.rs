@@ -59,7 +59,7 @@ pub struct Launch {
     pub model: String,
     /// Where hub ids are looked up.
     pub hub_cache: Option<PathBuf>,
-    /// Where the kernels' machine code is, and where it is kept.
+    /// Location and cache of the compiled GPU kernels.
     pub cubins: Cubins,
     /// Started where the process was.
     pub clock: Clock,

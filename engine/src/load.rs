@@ -1,4 +1,4 @@
-//! From a model's name to a model on a device.
+//! Loading of a model: from its name to weights on a device.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -62,24 +62,25 @@ impl LoadError {
     }
 }
 
-/// Type of the KV cache.
+/// Data type of the KV cache, as the user chooses it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum KvChoice {
-    /// f16 on the CPU: half the memory, and the reference outputs still hold. bf16 on a GPU.
+    /// f16 on the CPU, which halves the memory and still conforms to the reference outputs. bf16 on
+    /// a GPU.
     #[default]
     Auto,
-    /// Four bytes an element; on the CPU alone.
+    /// f32, 4 bytes per element; CPU only.
     F32,
-    /// Two bytes; on the CPU alone.
+    /// f16, 2 bytes per element; CPU only.
     F16,
-    /// Two bytes; on a GPU alone.
+    /// bf16, 2 bytes per element; GPU only.
     Bf16,
-    /// One byte, e4m3; on a GPU alone.
+    /// FP8 e4m3, 1 byte per element; GPU only.
     Fp8,
 }
 
 impl KvChoice {
-    /// The type on the CPU, if it has it.
+    /// Returns the type of the KV cache on a CPU, none if a CPU does not support it.
     fn on_cpu(self) -> Option<KvType> {
         match self {
             Self::Auto | Self::F16 => Some(KvType::F16),
@@ -88,7 +89,7 @@ impl KvChoice {
         }
     }
 
-    /// The type on a GPU, if it has it.
+    /// Returns the type of the KV cache on a GPU, none if a GPU does not support it.
     fn on_cuda(self) -> Option<KvType> {
         match self {
             Self::Auto | Self::Bf16 => Some(KvType::Bf16),
@@ -98,82 +99,84 @@ impl KvChoice {
     }
 }
 
-/// How to load a model.
+/// Options of loading a model.
 #[derive(Debug, Clone, Default)]
 pub struct LoadOptions {
-    /// Where to compute.
+    /// Device to compute on.
     pub device: DeviceChoice,
-    /// Ranks that share the model; one where not given.
+    /// Number of tensor-parallel ranks, 1 if not given.
     pub tp: Option<NonZeroUsize>,
-    /// Threads of the CPU device, of all ranks together; all processors that this process may use where not given.
+    /// Threads of the CPU device, of all ranks together; by default all processors that this
+    /// process may use.
     pub threads: Option<NonZeroUsize>,
-    /// What keys and values are kept in.
+    /// Data type of the KV cache.
     pub kv: KvChoice,
-    /// Makes random weights of the configuration's shape from this seed instead of reading them.
+    /// Seed of random weights in the configuration's shapes, which then replace the checkpoint's
+    /// weights.
     pub random_seed: Option<u64>,
-    /// What the CPU device multiplies matrices in.
+    /// Arithmetic of matrix multiplications on the CPU device.
     pub arithmetic: Arithmetic,
-    /// Instruction set of the CPU device; the best where not given.
+    /// Instruction set of the CPU device, the best by default.
     pub isa: Option<Isa>,
-    /// How frequencies are rounded.
+    /// Rounding of the rotary frequencies.
     pub rope: RopeChoice,
-    /// Where the kernels' machine code is, and where it is kept.
+    /// Location and cache of the compiled GPU kernels.
     pub cubins: Cubins,
 }
 
-/// The device that a model is on, in words.
+/// Description of the device that a model is on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceInfo {
-    /// `cpu` or `cuda`.
+    /// Kind of the device, `cpu` or `cuda`.
     pub kind: &'static str,
-    /// The processor's name, or the GPU's.
+    /// Name of the processor or the GPU.
     pub name: String,
-    /// Threads of the CPU that compute, of all ranks together; of GPUs the number of ranks.
+    /// Number of computing CPU threads, of all ranks together; for GPUs the number of ranks.
     pub threads: usize,
-    /// Instruction set of the kernels.
+    /// Instruction set of the CPU kernels, or generation of the GPU.
     pub isa: &'static str,
     /// GPUs that were found and are not used.
     pub idle_gpus: Vec<engine_cuda::Gpu>,
-    /// Whether it is a GPU without the library that may multiply faster than our own kernels.
+    /// True on a GPU without the GEMM library, which may be faster than this engine's own kernels.
     pub lacks_library: bool,
 }
 
-/// A model on its device, and what its server has to say of it.
+/// A model on its device, with the facts that its server reports.
 #[derive(Debug)]
 pub struct Loaded {
-    /// Its KV cache is not allocated yet.
+    /// The model; its KV cache is not allocated yet.
     pub model: Box<dyn Model>,
-    /// Where it is.
+    /// Device that the model is on.
     pub device: DeviceInfo,
     /// SHA-256 of the weight files, computed in the background.
     pub weights_sha256: Digest,
-    /// `real` or `random`.
+    /// Origin of the weights, `real` or `random`.
     pub weights: &'static str,
-    /// Container of the weights: `gguf` or `safetensors`.
+    /// Container of the weights, `gguf` or `safetensors`.
     pub format: &'static str,
-    /// Bytes of the device that are free after the weights were loaded.
+    /// Bytes of device memory that are free after the weights were loaded.
     pub free_bytes: u64,
 }
 
 impl Loaded {
-    /// As [`Model::info`].
+    /// Returns the facts about the model.
     pub fn info(&self) -> &ModelInfo {
         self.model.info()
     }
 }
 
-/// Loads `source`. The files are released when this returns.
+/// Loads the model `source`. Its files are closed when this returns.
 ///
 /// # Errors
-/// A file is missing or damaged, or asks for something that this release does not have.
+/// Fails if a file is missing or damaged, or needs something that this release does not support.
 pub fn load(source: &ModelSource, options: &LoadOptions) -> Result<Loaded, LoadError> {
     load_checkpoint(&Checkpoint::open(&source.files, options.random_seed)?, options)
 }
 
-/// Loads `checkpoint`, which was opened with the seed of `options`.
+/// Loads a `checkpoint` that was opened with the random seed in `options`.
 ///
 /// # Errors
-/// As [`load`], but for what opening it finds.
+/// Fails as [`load`] does, except for errors of opening the checkpoint.
 pub fn load_checkpoint(
     checkpoint: &Checkpoint,
     options: &LoadOptions,
@@ -197,11 +200,11 @@ pub fn load_checkpoint(
     })
 }
 
-/// A model, its device, and the bytes that are free there.
+/// A model, its device, and the bytes of device memory that are free.
 type OnDevice = (Box<dyn Model>, DeviceInfo, u64);
 
 impl LoadOptions {
-    /// Why a GPU does not compute what is asked for, if it does not.
+    /// Returns the reason why a GPU does not support these options, if it does not.
     fn unsuited(&self) -> Option<&'static str> {
         let is_bf16 = matches!(self.arithmetic, Arithmetic::AsStored | Arithmetic::Bf16);
         if !is_bf16 {
@@ -213,21 +216,21 @@ impl LoadOptions {
         }
     }
 
-    /// Ranks that share the model.
+    /// Returns the number of tensor-parallel ranks.
     fn ranks(&self) -> usize {
         self.tp.map_or(1, NonZeroUsize::get)
     }
 
-    /// Whether a GPU computes what is asked for.
+    /// Returns true if a GPU supports these options.
     pub fn suits_cuda(&self) -> bool {
         self.unsuited().is_none()
     }
 }
 
-/// Loads `checkpoint` on a GPU that is open.
+/// Loads `checkpoint` on a GPU that is already open.
 ///
 /// # Errors
-/// As [`load_checkpoint`].
+/// Fails as [`load_checkpoint`] does.
 pub fn load_on(
     gpu: Arc<dyn Driver>,
     checkpoint: &Checkpoint,
@@ -236,7 +239,7 @@ pub fn load_on(
     Ok(Box::new(load_part(Cuda::new(gpu), checkpoint, options)?))
 }
 
-/// `checkpoint` on a GPU, or its rank's part of it.
+/// Loads `checkpoint` on a GPU, or the part of it that belongs to the device's rank.
 fn load_part(
     device: Cuda,
     checkpoint: &Checkpoint,
@@ -249,6 +252,7 @@ fn load_part(
     Ok(Decoder::load(device, checkpoint, kv_type, options.rope)?)
 }
 
+/// Loads a checkpoint on the first GPU, or on as many GPUs as there are ranks.
 fn on_cuda(checkpoint: &Checkpoint, options: &LoadOptions) -> Result<OnDevice, LoadError> {
     if let Some(reason) = options.unsuited() {
         return Err(LoadError::unsupported(checkpoint, reason));

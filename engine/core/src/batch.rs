@@ -1,15 +1,17 @@
-//! What every device asks of a step before it begins.
+//! Checks of a step's batch that every device makes before it computes: page tables, state slots
+//! and references to sampled tokens.
 
 use std::collections::BTreeSet;
 
 use super::KvShape;
 use crate::{SegmentState, StepBatch, StepToken};
 
-/// Checks `batch` against the cache: a page table that points outside of it would read or write the
-/// memory of others. `drawn` is how many tokens the step before drew.
+/// Checks the segments and tokens of `batch` against the KV cache's `shape`. A page table that
+/// points outside of the cache would make a kernel read or write foreign memory. `drawn` is the
+/// number of tokens that the previous step sampled.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Returns a description of the first violation.
 pub fn check(batch: &StepBatch, shape: &KvShape, drawn: usize) -> Result<(), String> {
     let mut rows = 0;
     for (index, segment) in batch.segments.iter().enumerate() {
@@ -40,7 +42,8 @@ pub fn check(batch: &StepBatch, shape: &KvShape, drawn: usize) -> Result<(), Str
     }
 }
 
-/// Segments run side by side: what one of them writes no other may use.
+/// Returns an error if a state slot that one segment writes is used by another one: segments run in
+/// parallel, so the result would depend on timing.
 fn check_places(batch: &StepBatch) -> Result<(), String> {
     let states = || batch.segments.iter().filter_map(|segment| segment.state);
     let mut written = BTreeSet::new();
@@ -55,10 +58,11 @@ fn check_places(batch: &StepBatch) -> Result<(), String> {
     }
 }
 
-/// Checks the states of a step's segments, of which each has to name places of the `places` there are.
+/// Checks that every segment of a step has a state slot and names only slots below `places`, the
+/// number of slots.
 ///
 /// # Errors
-/// What is wrong with them.
+/// Returns a description of the first violation.
 pub fn check_states(
     states: impl Iterator<Item = Option<SegmentState>>,
     places: usize,

@@ -1,8 +1,8 @@
-//! What the ranks of a tensor-parallel group say to one another: sums and concatenations.
+//! Tensor parallel all-reduce and all-gather among the ranks of a group.
 //!
-//! Knows buffers of numbers, not what they mean. The ranks of one process are threads; they add in
-//! the order of their numbers, so that every rank holds the same bits afterwards, however the
-//! threads were scheduled.
+//! Knows arrays of numbers, not their meaning. The ranks of one process are threads. They add in
+//! the order of rank indices, so that every rank gets the same bits however the threads were
+//! scheduled.
 
 use std::fmt;
 use std::ops::Range;
@@ -10,70 +10,74 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 
 use crate::DeviceError;
 
-/// What a rank says that was let go because another has ended: the cause is there.
+/// Error message of a rank that stops because another rank has ended. The cause is reported by that
+/// other rank.
 pub const ANOTHER_ENDED: &str = "another rank has ended";
 
-/// A place in a group of devices that share a model.
+/// Position of a device in a tensor-parallel group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rank {
-    /// Below `count`.
+    /// Index of the rank, below `count`.
     pub index: usize,
-    /// Ranks of the group, at least one.
+    /// Number of ranks in the group, at least 1.
     pub count: usize,
 }
 
 impl Rank {
-    /// A device with a model to itself.
+    /// The rank of a device that holds a whole model: the only one of its group.
     pub const ONLY: Self = Self { index: 0, count: 1 };
 
-    /// The things of `total` that it has: neighbors, as many as the other ranks have, or one less.
+    /// Returns the range of `total` heads, columns or experts that the rank holds. Ranges of all
+    /// ranks are contiguous, and their lengths differ by at most 1.
     pub fn share(self, total: usize) -> Range<usize> {
         total * self.index / self.count..total * (self.index + 1) / self.count
     }
 }
 
-/// One rank's way to the others, for numbers that are where `X` says. Every rank calls the same
-/// operations in the same order.
+/// Collective operations as one rank sees them, over numbers stored as `X`. All ranks must call the
+/// same operations in the same order.
 pub trait Collective<X: ?Sized = [f32]>: Send + fmt::Debug {
-    /// Which of the ranks this is.
+    /// Returns this rank's position in the group.
     fn rank(&self) -> Rank;
 
-    /// `x` = the sum of all ranks' `x`, which are of one length.
+    /// Replaces `x` by the sum of all ranks' `x`, which have the same length.
     ///
     /// # Errors
-    /// Another rank has ended.
+    /// Returns an error if another rank has ended.
     fn all_reduce_sum(&mut self, x: &mut X) -> Result<(), DeviceError>;
 
-    /// Each of `rows` rows of `out` = that row of every rank's `x`, side by side in the order of
-    /// ranks. Rows of different ranks may differ in length.
+    /// Writes each of `rows` rows of `out` as that row of every rank's `x`, side by side in the
+    /// order of ranks. Ranks may contribute different numbers of columns.
     ///
     /// # Errors
-    /// Another rank has ended.
+    /// Returns an error if another rank has ended.
     fn all_gather(&mut self, x: &X, rows: usize, out: &mut X) -> Result<(), DeviceError>;
 }
 
-/// A rank that is a thread of this process.
+/// One rank of a tensor-parallel group whose ranks are threads of this process.
 pub struct InProcess {
     rank: Rank,
     group: Arc<Group>,
-    /// Which of the two sets of slots the next operation uses.
+    /// Index of the buffer set that this rank's next operation uses: 0 and 1 alternate.
     turn: usize,
 }
 
-/// What the ranks share. While an operation reads one set of slots the next can fill the other: a
-/// rank fills the first again only after all have arrived at the operation between.
+/// Shared memory and barrier of a group. The two sets of buffers alternate between operations, so
+/// one barrier per operation is enough: a rank writes a set again only after all ranks have reached
+/// the operation in between, and so have read it.
 struct Group {
     slots: [Vec<RwLock<Vec<f32>>>; 2],
     meeting: Mutex<Meeting>,
     changed: Condvar,
 }
 
+/// Barrier of a group's ranks: how many have arrived, and how many barriers are complete.
 #[derive(Default)]
 struct Meeting {
     arrived: usize,
-    /// Meetings that were complete.
+    /// Number of completed barriers.
     held: u64,
-    /// A rank has ended: nobody will be complete again.
+    /// True once a rank has ended, after which no barrier can complete.
     is_broken: bool,
 }
 
@@ -84,7 +88,7 @@ impl fmt::Debug for InProcess {
 }
 
 impl InProcess {
-    /// A group of `count` ranks, in their order.
+    /// Creates a group of `count` ranks and returns them in the order of their indices.
     pub fn group(count: usize) -> Vec<Self> {
         let slots = || (0..count).map(|_| RwLock::default()).collect();
         let group = Arc::new(Group {
@@ -97,7 +101,8 @@ impl InProcess {
             .collect()
     }
 
-    /// Shows `x` to all ranks; returns what every rank has shown.
+    /// Copies `x` into this rank's buffer, waits for the others, and returns the buffers of all
+    /// ranks.
     fn exchange(&mut self, x: &[f32]) -> Result<&[RwLock<Vec<f32>>], DeviceError> {
         let slots = &self.group.slots[self.turn];
         self.turn = 1 - self.turn;
@@ -109,10 +114,10 @@ impl InProcess {
         Ok(slots)
     }
 
-    /// The smallest of what the ranks have to say.
+    /// Returns the smallest of the values that the ranks pass.
     ///
     /// # Errors
-    /// Another rank has ended.
+    /// Returns an error if another rank has ended.
     pub fn least(&mut self, x: f32) -> Result<f32, DeviceError> {
         let slots = self.exchange(&[x])?;
         let said = slots.iter().map(|slot| slot.read().unwrap_or_else(PoisonError::into_inner)[0]);
@@ -121,11 +126,13 @@ impl InProcess {
 }
 
 impl Group {
+    /// Locks the barrier. A lock poisoned by a rank's panic is used anyway, since `is_broken`
+    /// reports the rank's end.
     fn meeting(&self) -> MutexGuard<'_, Meeting> {
         self.meeting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until `count` ranks are here.
+    /// Barrier: waits until `count` ranks have arrived.
     fn meet(&self, count: usize) -> Result<(), DeviceError> {
         let mut meeting = self.meeting();
         let held = meeting.held;
@@ -149,6 +156,7 @@ impl Group {
 
 impl Drop for InProcess {
     fn drop(&mut self) {
+        // Other ranks may wait in a barrier that this one never reaches; they stop with an error.
         self.group.meeting().is_broken = true;
         self.group.changed.notify_all();
     }
@@ -161,6 +169,7 @@ impl Collective for InProcess {
 
     fn all_reduce_sum(&mut self, x: &mut [f32]) -> Result<(), DeviceError> {
         let slots = self.exchange(x)?;
+        // All ranks add all parts from zero in the order of ranks, so they get the same bits.
         x.fill(0.0);
         for slot in slots {
             let part = slot.read().unwrap_or_else(PoisonError::into_inner);
@@ -198,7 +207,8 @@ mod tests {
 
     use super::*;
 
-    /// What each rank of a group of `count` gives.
+    /// Runs `run` on a thread for each rank of a group of `count`, and returns the results in the
+    /// order of ranks.
     fn on_ranks<T: Send>(count: usize, run: impl Fn(InProcess) -> T + Sync) -> Vec<T> {
         thread::scope(|scope| {
             let run = &run;
@@ -210,7 +220,8 @@ mod tests {
 
     #[test]
     fn every_rank_has_the_same_bits_after_any_number_of_sums() {
-        // Numbers whose sum depends on the order: only the order of ranks gives this.
+        // The order of addition changes the sum of these numbers, so only a sum in the order of
+        // ranks gives it.
         let part =
             |rank: usize, turn: usize| 1e8f32.powi(rank as i32 % 2) / (turn + 1 + rank) as f32;
         for count in [1, 2, 3, 8] {
@@ -233,7 +244,7 @@ mod tests {
 
     #[test]
     fn gathered_rows_stand_side_by_side() {
-        // Rank r has r + 1 columns, the last none.
+        // Rank r has r + 1 columns, except the last, which has none.
         let gathered = on_ranks(3, |mut rank| {
             let index = rank.rank().index;
             let cols = (index + 1) % 3;

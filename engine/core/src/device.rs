@@ -1,5 +1,6 @@
-//! The operations of a device: the one list that the processor, the GPU and the reference have in
-//! common. Knows no layer's weights but as shapes.
+//! The `Device` trait: the operations of a transformer (GEMM, paged attention, norms, MoE routing,
+//! sampling, all-reduce) that the CPU, the GPU and the reference implement. Knows layers only as
+//! shapes, and no architecture.
 
 use std::fmt;
 use std::ops::Range;
@@ -10,52 +11,55 @@ use super::{
 };
 use crate::{DeviceError, Landed, StepBatch};
 
-/// A place to compute. Buffers are `[rows, cols]` of activations; operations on one device happen
-/// in the order of their calls.
+/// A compute device: memory for weights, activations and KV cache, and operations over them.
+/// Activation buffers are `[rows, cols]`. Operations on one device take effect in the order of
+/// their calls.
 ///
-/// Every operation fails only if the device itself fails; shapes that do not fit are bugs of the
-/// model and panic.
+/// An operation returns an error only if the device itself fails. Shapes that do not match are bugs
+/// of the caller and panic.
 pub trait Device: Send + fmt::Debug {
-    /// Activations.
+    /// Activations `[rows, cols]`, row major, with an optional 8-bit quantized copy.
     type Buffer: Send + fmt::Debug;
-    /// Weights `[N, K]`, packed for [`Device::matmul`].
+    /// Weight matrix `[N, K]`, packed as [`Device::matmul`] reads it.
     type Matrix: Send + fmt::Debug;
-    /// Weights `[N]`.
+    /// Weight vector `[N]`, such as a norm's weights or a bias.
     type Vector: Send + fmt::Debug;
-    /// Pages of keys and values of all layers.
+    /// Paged KV cache: keys and values of all layers.
     type Kv: Send + fmt::Debug;
-    /// Places for recurrent state of all layers that have any.
+    /// State slots: recurrent state of all layers that have any.
     type State: Send + fmt::Debug;
-    /// Tokens, positions and page tables of one step, the rows that pass the head, and how tokens are
-    /// drawn from them.
+    /// A prepared step: its tokens, positions, page tables, the rows that pass the LM head, and how
+    /// tokens are sampled from them.
     type Plan: Send + fmt::Debug;
-    /// Which experts the rows of a step go to, and with what weights.
+    /// MoE routing of a step: the top-k experts of each row and their weights.
     type Routes: Send + fmt::Debug;
 
-    /// Steps that may be in flight, finished by the model and not landed, when the next is planned.
+    /// Returns how many steps may be submitted and not completed when the next one is planned. Zero
+    /// means that each step completes before the next is planned.
     fn run_ahead(&self) -> usize {
         0
     }
 
-    /// Bytes that are free now, where nobody but this process uses the device's memory; none where
-    /// others do, as on a CPU.
+    /// Returns the free bytes of device memory, or none where other processes share the memory, as
+    /// on a CPU.
     fn free_bytes(&self) -> Result<Option<u64>, DeviceError> {
         Ok(None)
     }
 
-    /// Chooses the fastest way of operations like those so far, where there is more than one. Called once,
-    /// while most memory is free.
+    /// Measures alternative implementations of the operations called so far and keeps the fastest.
+    /// Called once after warm-up, while most memory is still free.
     fn tune(&mut self) -> Result<(), DeviceError> {
         Ok(())
     }
 
-    /// A buffer of `cols` columns and, until it is resized, no rows.
+    /// Returns an activation buffer of `cols` columns and no rows; [`Device::resize`] gives it
+    /// rows.
     fn buffer(&mut self, cols: usize) -> Result<Self::Buffer, DeviceError>;
 
-    /// Gives `x` exactly `rows` rows, of unspecified content.
+    /// Sets the number of rows of `x`. Their content is unspecified afterwards.
     fn resize(&mut self, x: &mut Self::Buffer, rows: usize) -> Result<(), DeviceError>;
 
-    /// Gives `x` exactly `rows` rows of `cols` columns, of unspecified content.
+    /// Sets the numbers of rows and columns of `x`. The content is unspecified afterwards.
     fn reshape(
         &mut self,
         x: &mut Self::Buffer,
@@ -63,17 +67,20 @@ pub trait Device: Send + fmt::Debug {
         cols: usize,
     ) -> Result<(), DeviceError>;
 
-    /// Sets the content of `x`, whole rows in row major order.
+    /// Copies `values`, whole rows in row-major order, into `x`.
     fn write(&mut self, x: &mut Self::Buffer, values: &[f32]) -> Result<(), DeviceError>;
 
-    /// Type in which the matrices made so far are multiplied, the coarsest of them.
+    /// Returns the name of the type in which the matrices loaded so far are multiplied; where there
+    /// are several, the least precise of them.
     fn compute_dtype(&self) -> &'static str;
 
-    /// The matrices in `parts` under one another: their outputs stand side by side.
+    /// Loads the matrices in `parts` as one matrix, stacked along N: an operation writes their
+    /// outputs side by side.
     fn matrix(&mut self, parts: &[HostMatrix<'_>]) -> Result<Self::Matrix, DeviceError>;
 
-    /// The rows of `parts` under one another, `k` numbers of each, or none where the device makes no
-    /// such numbers by itself.
+    /// Generates a matrix with random weights on the device: the rows of `parts`, stacked along N,
+    /// with `k` elements each. Returns none where the device cannot generate them, so that the host
+    /// must.
     fn random_matrix(
         &mut self,
         parts: &[RandomRows],
@@ -83,11 +90,11 @@ pub trait Device: Send + fmt::Debug {
         Ok(None)
     }
 
-    /// `values` on the device, as many as there are.
+    /// Copies `values` to a new vector on the device.
     fn vector(&mut self, values: &[f32]) -> Result<Self::Vector, DeviceError>;
 
-    /// The matrices of a layer's experts, and their biases if there are any, where
-    /// [`Device::expert_matmul`] wants them.
+    /// Arranges the matrices of a layer's experts, and their biases if there are any, as
+    /// [`Device::expert_matmul`] reads them. A device may move them to contiguous memory.
     fn stack(
         &mut self,
         experts: Vec<Self::Matrix>,
@@ -96,7 +103,8 @@ pub trait Device: Send + fmt::Debug {
         Ok((experts, biases))
     }
 
-    /// Gets ready for a layer that is to attend.
+    /// Prepares device resources for an attention layer of this shape, such as kernels and
+    /// workspace. Called once per layer while the model loads.
     fn prepare_attention(
         &mut self,
         layer: &AttentionLayer<Self::Vector>,
@@ -105,7 +113,8 @@ pub trait Device: Send + fmt::Debug {
         Ok(())
     }
 
-    /// Gets ready for a gated DeltaNet layer.
+    /// Prepares device resources for a gated DeltaNet layer of this shape. Called once per layer
+    /// while the model loads.
     fn prepare_delta_net(
         &mut self,
         layer: &DeltaNetLayer<Self::Vector>,
@@ -114,14 +123,16 @@ pub trait Device: Send + fmt::Debug {
         Ok(())
     }
 
-    /// A cache whose memory is reserved, and touched only as pages fill.
+    /// Allocates a KV cache of `shape`. The address range is reserved at once; a CPU's memory is
+    /// touched only as pages fill.
     fn kv(&mut self, shape: KvShape) -> Result<Self::Kv, DeviceError>;
 
-    /// Places whose memory is reserved, and touched only as they fill.
+    /// Allocates state slots of `shape`. The address range is reserved at once; a CPU's memory is
+    /// touched only as slots fill.
     fn state(&mut self, shape: StateShape) -> Result<Self::State, DeviceError>;
 
-    /// Prepares a step: checks its page tables against `kv`, and its drawn tokens against those of
-    /// the step before, and computes the rotations of its positions.
+    /// Prepares a step: checks the page tables of `batch` against `kv` and its references to tokens
+    /// sampled in the previous step, and computes the cos/sin table of its positions.
     fn plan(
         &mut self,
         batch: &StepBatch,
@@ -129,28 +140,32 @@ pub trait Device: Send + fmt::Debug {
         rotation: &Rotation,
     ) -> Result<Self::Plan, DeviceError>;
 
-    /// Rows that the operations of a step take: at least those of its batch. What is in those beyond
-    /// is nobody's.
+    /// Returns the row counts that the buffers of a step need. They are at least the batch's own: a
+    /// device may pad, and the content of padding rows is unspecified.
     fn rows(&self, plan: &Self::Plan) -> StepRows;
 
-    /// Runs all operations of a step like `plan` as they were recorded; false where they were not,
-    /// and have to be called.
+    /// Replays the captured operations (CUDA graph) of a step with the shape of `plan`. Returns
+    /// false if no such step was captured, in which case the caller must call the operations one by
+    /// one.
     fn replay(&mut self, plan: &Self::Plan) -> Result<bool, DeviceError> {
         let _ = plan;
         Ok(false)
     }
 
-    /// Where the device stands among those that share its model.
+    /// Returns the device's rank in its tensor-parallel group.
     fn rank(&self) -> Rank;
 
-    /// `x` = the sum of the ranks' `x`; nothing where there is one rank.
+    /// Tensor-parallel all-reduce: replaces `x` by the sum of `x` over all ranks. Does nothing with
+    /// one rank.
     fn all_reduce_sum(&mut self, x: &mut Self::Buffer) -> Result<(), DeviceError>;
 
-    /// Rows of `out` = those of the ranks' `x` side by side, rank after rank.
+    /// Tensor-parallel all-gather: each row of `out` is that row of every rank's `x`, side by side
+    /// in the order of ranks.
     fn all_gather(&mut self, x: &Self::Buffer, out: &mut Self::Buffer) -> Result<(), DeviceError>;
 
-    /// `out[t] = table[id - first]` for the tokens of the step, or zeros where the table has no such
-    /// row.
+    /// Looks up token embeddings: `out[t] = table[id - first]` for the tokens of the step. Ids
+    /// outside `table` yield zeros, since a rank of a tensor-parallel group holds only its part of
+    /// the vocabulary.
     fn embed(
         &mut self,
         table: &Self::Matrix,
@@ -159,8 +174,8 @@ pub trait Device: Send + fmt::Debug {
         out: &mut Self::Buffer,
     ) -> Result<(), DeviceError>;
 
-    /// `out` = the rows of `x` that pass the head, in the order of
-    /// [`HeadRows`](crate::HeadRows).
+    /// Copies the rows of `x` that pass the LM head into `out`, in the order of
+    /// [`HeadRows`](crate::model::HeadRows).
     fn gather(
         &mut self,
         x: &Self::Buffer,
@@ -168,19 +183,21 @@ pub trait Device: Send + fmt::Debug {
         out: &mut Self::Buffer,
     ) -> Result<(), DeviceError>;
 
-    /// Draws a token from each row of `logits`, `[R, vocab]`, that is to have one, as
-    /// [`Sampler::draw`](crate::sample::Sampler::draw) does; the next step may name them. Every rank
-    /// draws the same.
+    /// Samples a token from each row of `logits` `[R, vocab]` that asks for one, as
+    /// [`Sampler::draw`](crate::sample::Sampler::draw) does. The next step may refer to the sampled
+    /// tokens before the host knows them. All ranks sample the same tokens.
     fn draw(&mut self, logits: &mut Self::Buffer, plan: &Self::Plan) -> Result<(), DeviceError>;
 
-    /// Ends the operations of a step, of which `logits` are the logits.
+    /// Ends the submission of a step whose logits are in `logits`. The step may still be running on
+    /// the device.
     fn finish(&mut self, logits: &mut Self::Buffer, plan: Self::Plan) -> Result<(), DeviceError>;
 
-    /// Waits for the oldest step that is finished and has not landed. `logits` is the buffer that
-    /// was given to the last [`Device::finish`]: a device that does not run ahead has left them there.
+    /// Waits until the oldest submitted step has completed and returns its sampled tokens and
+    /// logits. `logits` must be the buffer that was passed to the last [`Device::finish`]: a device
+    /// without asynchronous steps reads the results from there.
     fn land<'a>(&'a mut self, logits: &'a mut Self::Buffer) -> Result<Landed<'a>, DeviceError>;
 
-    /// `out = x / sqrt(mean(x^2) + epsilon) * weight`, a row at a time.
+    /// RMS norm of each row: `out = x / sqrt(mean(x^2) + epsilon) * weight`.
     fn rms_norm(
         &mut self,
         x: &Self::Buffer,
@@ -189,7 +206,7 @@ pub trait Device: Send + fmt::Debug {
         out: &mut Self::Buffer,
     ) -> Result<(), DeviceError>;
 
-    /// `x += delta`, then [`Device::rms_norm`] of `x`.
+    /// Adds the residual, `x += delta`, then writes [`Device::rms_norm`] of `x` to `out`.
     fn add_rms_norm(
         &mut self,
         x: &mut Self::Buffer,
@@ -199,7 +216,8 @@ pub trait Device: Send + fmt::Debug {
         out: &mut Self::Buffer,
     ) -> Result<(), DeviceError>;
 
-    /// `out = x * w^T`: `[T, K]` by `[N, K]` gives `[T, N]`.
+    /// Matrix multiplication (GEMM) by transposed weights, `out = x * w^T`: `[T, K]` by `[N, K]`
+    /// gives `[T, N]`.
     fn matmul(
         &mut self,
         x: &Self::Buffer,
@@ -207,8 +225,8 @@ pub trait Device: Send + fmt::Debug {
         out: &mut Self::Buffer,
     ) -> Result<(), DeviceError>;
 
-    /// [`Device::matmul`] whose results are compared with one another, and so keep f32: logits of
-    /// routers and of the head.
+    /// [`Device::matmul`] with f32 results, for the router and the LM head: rounded logits could
+    /// tie or change order.
     fn scores(
         &mut self,
         x: &Self::Buffer,
@@ -218,11 +236,12 @@ pub trait Device: Send + fmt::Debug {
         self.matmul(x, w, out)
     }
 
-    /// `x[t] += bias`, a row at a time.
+    /// Adds `bias` to every row of `x`.
     fn add_bias(&mut self, x: &mut Self::Buffer, bias: &Self::Vector) -> Result<(), DeviceError>;
 
-    /// Norms the query and key heads of `qkv` where the layer does, rotates them to their
-    /// positions, and writes keys and values to the pages of the layer.
+    /// Prepares queries and keys for attention and fills the KV cache: applies the layer's head
+    /// norms to `qkv`, rotates queries and keys by their positions (RoPE), and writes keys and
+    /// values to the layer's pages.
     fn rope_and_cache(
         &mut self,
         qkv: &mut Self::Buffer,
@@ -231,7 +250,8 @@ pub trait Device: Send + fmt::Debug {
         kv: &mut Self::Kv,
     ) -> Result<(), DeviceError>;
 
-    /// Causal attention of the query heads of `qkv` over the pages of the layer, into `[T, H * D]`.
+    /// Paged causal attention: the query heads of `qkv` attend to the keys and values in the
+    /// layer's pages. Writes `[T, H * D]`.
     fn attention(
         &mut self,
         qkv: &Self::Buffer,
@@ -242,8 +262,9 @@ pub trait Device: Send + fmt::Debug {
     ) -> Result<(), DeviceError>;
 
     /// Gated DeltaNet over the rows of `projected`, into `[T, value heads * value dim]`: causal
-    /// convolution and SiLU, queries and keys scaled to length 1, the delta rule on each segment's
-    /// place of `state`, RMS norm and gate. Places are loaded before and saved after.
+    /// convolution and SiLU, L2 norm of queries and keys, delta rule on the state slot of each
+    /// sequence, RMS norm and gate. Slots named by `load` are copied in before, and to `save`
+    /// after.
     fn delta_net(
         &mut self,
         projected: &Self::Buffer,
@@ -253,19 +274,20 @@ pub trait Device: Send + fmt::Debug {
         out: &mut Self::Buffer,
     ) -> Result<(), DeviceError>;
 
-    /// `x *= sigmoid(gate)`, element by element.
+    /// Multiplies `x` by `sigmoid(gate)`, element by element.
     fn sigmoid_mul(&mut self, x: &mut Self::Buffer, gate: &Self::Buffer)
     -> Result<(), DeviceError>;
 
-    /// `out = silu(gate) * up` where `gate_up` is `[T, 2 * cols]`, gate first.
+    /// SwiGLU activation: `out = silu(gate) * up`, where `gate_up` is `[T, 2 * cols]`, gate first.
     fn silu_mul(
         &mut self,
         gate_up: &Self::Buffer,
         out: &mut Self::Buffer,
     ) -> Result<(), DeviceError>;
 
-    /// `out = (up' + 1) * gate' * sigmoid(alpha * gate')` where `gate_up` is `[T, 2 * cols]`, gate
-    /// first; gate' is at most `limit`, up' from `-limit` to `limit`. Source: OpenAI 2025 (gpt-oss).
+    /// Clamped SwiGLU activation: `out = (up' + 1) * gate' * sigmoid(alpha * gate')`, where
+    /// `gate_up` is `[T, 2 * cols]`, gate first; gate' is gate limited to at most `limit`, up' is
+    /// up limited to `-limit..=limit`. Source: OpenAI 2025 (gpt-oss).
     fn clamped_swiglu(
         &mut self,
         gate_up: &Self::Buffer,
@@ -274,8 +296,9 @@ pub trait Device: Send + fmt::Debug {
         out: &mut Self::Buffer,
     ) -> Result<(), DeviceError>;
 
-    /// Chooses `chosen` of the E experts for each row of `logits`, `[T, E]`. Of equal logits the
-    /// first win. Rows go to those of the chosen that are in `own`, numbered from its start.
+    /// MoE routing: selects the top `chosen` of the E experts for each row of `logits` `[T, E]`; of
+    /// equal logits the lower index wins. Only the experts in `own`, which this rank holds, receive
+    /// rows, and they are numbered from the start of `own`.
     fn route(
         &mut self,
         logits: &Self::Buffer,
@@ -284,10 +307,12 @@ pub trait Device: Send + fmt::Debug {
         own: Range<usize>,
     ) -> Result<Self::Routes, DeviceError>;
 
-    /// Rows of [`Device::dispatch`]'s output: one for each row and expert it goes to.
+    /// Returns the number of rows that [`Device::dispatch`] writes: one per pair of a row and an
+    /// expert of this rank.
     fn routed_rows(&self, routes: &Self::Routes) -> usize;
 
-    /// The rows of `x` as `routes` sends them: side by side those of one expert.
+    /// Copies the rows of `x` to the experts that `routes` selects, so that the rows of each expert
+    /// are contiguous.
     fn dispatch(
         &mut self,
         x: &Self::Buffer,
@@ -295,8 +320,8 @@ pub trait Device: Send + fmt::Debug {
         out: &mut Self::Buffer,
     ) -> Result<(), DeviceError>;
 
-    /// [`Device::matmul`] of dispatched rows by the matrix of their expert, and its bias added:
-    /// `biases` has one for each expert, or there are none.
+    /// Multiplies the dispatched rows of each expert by its matrix (grouped GEMM) and adds its
+    /// bias. `biases` has one entry per expert, or is empty.
     fn expert_matmul(
         &mut self,
         x: &Self::Buffer,
@@ -306,7 +331,8 @@ pub trait Device: Send + fmt::Debug {
         out: &mut Self::Buffer,
     ) -> Result<(), DeviceError>;
 
-    /// `out[t]` = the sum of the dispatched rows that came from row `t`, each by its weight.
+    /// Sums the experts' outputs: `out[t]` is the weighted sum of the dispatched rows that came
+    /// from row `t`.
     fn combine(
         &mut self,
         x: &Self::Buffer,
@@ -314,6 +340,6 @@ pub trait Device: Send + fmt::Debug {
         out: &mut Self::Buffer,
     ) -> Result<(), DeviceError>;
 
-    /// Waits for all operations so far and shows the content of `x`, row major, in f32.
+    /// Waits for all operations so far and returns the content of `x`, row major, as f32.
     fn read<'a>(&mut self, x: &'a mut Self::Buffer) -> Result<&'a [f32], DeviceError>;
 }

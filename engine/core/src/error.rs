@@ -1,11 +1,11 @@
 //! The error of a device.
 
-/// A device that can no longer be trusted.
+/// Failure of a device, which cannot be used any more.
 #[derive(Debug, thiserror::Error)]
 #[error("the device failed in {operation}: {message}")]
 pub struct DeviceError {
-    /// What was asked of the device.
+    /// Operation that failed.
     pub operation: &'static str,
-    /// What it answered; may end with a hint.
+    /// Message of the device, which may end with a hint.
     pub message: String,
 }

@@ -1,85 +1,91 @@
-//! What a model computes on: a small vocabulary of fused operations over device memory.
+//! Data that a compute device receives: matrices to load, shapes of attention, KV cache, recurrent
+//! state and MoE gates, and the operations over them (`ops`).
 //!
-//! A device knows no architecture, no file and no request. Shape letters: T tokens of a step,
-//! H heads, D head size, N output columns, K contraction. Here is what a device is told, as plain
-//! data; [`Device`](crate::Device) is what it does.
+//! A device knows no architecture, no file and no request. Shape letters: T tokens of a step, H
+//! query heads, KV key heads, D head size, N output columns, K contraction.
 
 use crate::WeightType;
 
-/// A stored matrix `[N, K]` on its way to the device.
+/// A weight matrix `[N, K]` in host memory, in its stored quantization format, to be copied to a
+/// device.
 #[derive(Debug)]
 pub struct HostMatrix<'a> {
-    /// What the bytes mean.
+    /// Quantization format of the matrix's bytes.
     pub weight_type: WeightType,
-    /// Output columns.
+    /// N: rows of the matrix, each the weights of one output column.
     pub n: usize,
-    /// Elements of a row, whole blocks.
+    /// K: elements of a row, a multiple of the quantization format's block size.
     pub k: usize,
-    /// `n` rows of whole blocks.
+    /// Stored rows of the matrix, row after row, each a sequence of whole quantization blocks.
     pub bytes: &'a [u8],
-    /// Which stored row is which output column.
+    /// Mapping from output columns to stored rows.
     pub order: RowOrder,
 }
 
 impl HostMatrix<'_> {
-    /// The stored row of output column `n`.
+    /// Returns the stored bytes of the row that computes output column `n`.
     pub fn row(&self, n: usize) -> &[u8] {
         let row_bytes = self.weight_type.row_bytes(self.k);
         &self.bytes[self.order.stored_row(n) * row_bytes..][..row_bytes]
     }
 }
 
-/// Rows of a stored matrix in bf16 whose numbers nobody stored: they come from a stream, as
-/// [`random_tensor`](engine_weights::random_tensor) makes them.
+/// Rows of a bf16 matrix with random weights, for models without a file. The device generates them
+/// from the pseudo-random stream that [`random_tensor`](crate::weights::random_tensor) defines, so
+/// no host memory is needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RandomRows {
-    /// Where the stream of the tensor begins.
+    /// Position in the pseudo-random stream at which the tensor begins.
     pub start: u64,
-    /// Numbers of a stored row.
+    /// Elements of one stored row, which is the whole tensor's row even if only some columns are
+    /// loaded.
     pub stride: usize,
-    /// The stored row that `order` counts from.
+    /// Index of the first stored row to load; `order` counts from it.
     pub row: usize,
-    /// The column that comes first.
+    /// Index of the first column to load.
     pub column: usize,
-    /// Output columns.
+    /// N: rows to generate, each the weights of one output column.
     pub n: usize,
-    /// Which stored row is which output column.
+    /// Mapping from output columns to stored rows.
     pub order: RowOrder,
 }
 
-/// Which stored row becomes which output column.
+/// Mapping from the output columns of a matrix to the stored rows of its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowOrder {
-    /// The stored row of the same number.
+    /// Output column `n` is stored row `n`.
     AsStored,
-    /// Rows of each head alternate between the halves that rotary embeddings pair up, as GGUF files
-    /// of the Llama family store queries and keys. The device wants half after half.
+    /// Query or key rows of GGUF files of the Llama family: within each head the file interleaves
+    /// the two halves that rotary embeddings pair up (0, D/2, 1, D/2 + 1, ...). The device expects
+    /// the first half, then the second.
     RopePairs {
-        /// Rows of a head, an even number.
+        /// D: rows of a head, an even number.
         head_dim: usize,
     },
-    /// Of twice as many stored rows, every other `head_dim` of them: queries and gates that are
-    /// stored head by head.
+    /// Queries or gates of a projection that stores them head by head: `head_dim` query rows of
+    /// head 0, `head_dim` gate rows of head 0, query rows of head 1, and so on. Selects one of the
+    /// two.
     HeadPairs {
-        /// Rows of a head.
+        /// D: rows of a head.
         head_dim: usize,
-        /// Whether the second of each two.
+        /// True selects the second of the two groups of each head, the gates.
         second: bool,
     },
-    /// Two matrices of `half` rows each take turns; the device wants one after the other.
+    /// Two matrices of `half` rows each whose rows alternate in the file (gate 0, up 0, gate 1,
+    /// ...). The device expects the first matrix, then the second.
     Interleaved {
-        /// Rows of one of the two.
+        /// Rows of each of the two interleaved matrices.
         half: usize,
     },
 }
 
 impl RowOrder {
-    /// Stored rows of a matrix of `n` output columns.
+    /// Returns the number of stored rows that a matrix of `n` output columns is selected from.
     pub fn stored_rows(self, n: usize) -> usize {
         if matches!(self, Self::HeadPairs { .. }) { 2 * n } else { n }
     }
 
-    /// The stored row of output column `n`.
+    /// Returns the index of the stored row that computes output column `n`.
     pub fn stored_row(self, n: usize) -> usize {
         match self {
             Self::AsStored => n,
@@ -96,110 +102,115 @@ impl RowOrder {
     }
 }
 
-/// Heads of an attention layer. `qkv` buffers hold H query heads, then the key heads, then the
-/// value heads, D elements each.
+/// Head counts of an attention layer on one rank. A row of a `qkv` buffer holds `heads` query
+/// heads, then `kv_heads` key heads, then `kv_heads` value heads, D elements each.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AttentionShape {
-    /// H query heads, a multiple of `kv_heads`.
+    /// H: number of query heads, a multiple of `kv_heads`.
     pub heads: usize,
-    /// KV key heads, and as many value heads.
+    /// KV: number of key heads, and of value heads.
     pub kv_heads: usize,
-    /// D elements of a head.
+    /// D: elements of a head.
     pub head_dim: usize,
-    /// Factor of the scores, `1 / sqrt(D)` for most.
+    /// Factor of the attention scores before the softmax, `1 / sqrt(D)` for most architectures.
     pub scale: f32,
 }
 
 impl AttentionShape {
-    /// Columns of a `qkv` buffer.
+    /// Returns the number of columns of a `qkv` buffer.
     pub fn qkv_cols(&self) -> usize {
         (self.heads + 2 * self.kv_heads) * self.head_dim
     }
 
-    /// Query heads that share a key head.
+    /// Returns the number of query heads that share a key head (grouped-query attention).
     pub fn group(&self) -> usize {
         self.heads / self.kv_heads
     }
 }
 
-/// An attention layer as its two operations see it; `V` holds vectors on the device.
+/// Parameters of one attention layer for `rope_and_cache` and `attention`; `V` is the device's
+/// vector type.
 #[derive(Debug)]
 pub struct AttentionLayer<V> {
-    /// The rank's own heads.
+    /// Head counts of this rank's part of the layer.
     pub shape: AttentionShape,
-    /// Which of the layers that keep keys and values.
+    /// Index of the layer in the KV cache. It counts only layers with attention, since layers with
+    /// recurrent state keep no keys and values.
     pub kv_layer: usize,
-    /// Positions that a query sees, its own included; all before it where there is no window.
+    /// Size of the sliding window in positions, the query's own included; none for full causal
+    /// attention.
     pub window: Option<usize>,
-    /// Of architectures that norm queries and keys.
+    /// RMS norms of query and key heads, for architectures that have them (Qwen3).
     pub head_norms: Option<HeadNorms<V>>,
-    /// `[H]` scores that take part in the softmax and have no value: a head may look at nothing.
-    /// Source: Xiao et al. 2023; OpenAI 2025 (gpt-oss).
+    /// Attention sinks, `[H]`: one learned score per query head that takes part in the softmax and
+    /// has no value, so that a head can attend to nothing. Source: Xiao et al. 2023; OpenAI 2025
+    /// (gpt-oss).
     pub sinks: Option<V>,
-    /// `[2, KV]` what keys, and then values, of each head are divided by before they are kept in e4m3;
-    /// 1 where there are none. Pages of other types keep them as they are.
+    /// Divisors of keys, then of values, `[2, KV]`: each head is divided by its own before it is
+    /// stored as e4m3. None means 1. Pages of other types store keys and values undivided.
     pub scales: Option<V>,
 }
 
 impl<V> AttentionLayer<V> {
-    /// Attention over everything before a query, without norms and sinks.
+    /// Builds a layer of full causal attention, without head norms, sinks and key/value scales.
     pub fn new(shape: AttentionShape, kv_layer: usize) -> Self {
         Self { shape, kv_layer, window: None, head_norms: None, sinks: None, scales: None }
     }
 
-    /// Positions that a query at `position` does not see, from the first.
+    /// Returns how many positions at the start of the sequence a sliding window masks for the query
+    /// at `position`.
     pub fn hidden(&self, position: usize) -> usize {
         self.window.map_or(0, |window| (position + 1).saturating_sub(window))
     }
 }
 
-/// RMS norms over each query head and each key head, before they are turned.
+/// RMS norms over each query head and each key head, applied before the rotary embedding.
 #[derive(Debug)]
 pub struct HeadNorms<V> {
-    /// `[D]`
+    /// Weights of the query norm, `[D]`.
     pub query: V,
-    /// `[D]`
+    /// Weights of the key norm, `[D]`.
     pub key: V,
-    /// Added to the mean square.
+    /// Epsilon of both norms, added to the mean square.
     pub epsilon: f32,
 }
 
-/// How positions turn queries and keys.
+/// Rotary position embedding (RoPE): frequencies by which queries and keys are rotated.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rotation {
-    /// `[rotated dimensions / 2]` angles per position.
+    /// Angle per position of each rotated pair, in radians, `[rotated dimensions / 2]`.
     pub inverse_frequencies: Vec<f32>,
-    /// Factor of every cosine and sine: 1 but for YaRN.
+    /// Factor of every cosine and sine: 1 except for YaRN, which scales attention by it.
     pub factor: f32,
 }
 
-/// How router logits become expert weights.
+/// MoE gating function: how router logits become top-k experts and their weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gate {
-    /// Softmax over all experts, then the largest; divided by their sum where `normalized`.
+    /// Softmax over all experts, then the top k (Qwen3-MoE).
     SoftmaxTop {
-        /// Whether the chosen weights add up to 1.
+        /// True when the weights of the top k are divided by their sum.
         normalized: bool,
     },
-    /// The largest logits, then softmax over those.
+    /// Top k logits first, then softmax over those k (gpt-oss).
     TopSoftmax,
 }
 
-/// Type in which keys and values are kept.
+/// Data type of keys and values in the KV cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KvType {
-    /// Four bytes, IEEE 754.
+    /// IEEE 754 single precision, 4 bytes.
     F32,
-    /// Two bytes, IEEE 754.
+    /// IEEE 754 half precision, 2 bytes.
     F16,
-    /// The upper two bytes of an f32.
+    /// bfloat16, 2 bytes: the upper half of an f32.
     Bf16,
-    /// e4m3: sign, four bits of exponent, three of mantissa.
+    /// FP8 e4m3, 1 byte: sign, four bits of exponent, three of mantissa.
     Fp8,
 }
 
 impl KvType {
-    /// Name in messages and records.
+    /// Returns the type's name in flags, messages and records.
     pub fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -209,7 +220,7 @@ impl KvType {
         }
     }
 
-    /// Bytes of an element.
+    /// Returns the bytes of one element.
     pub fn bytes(self) -> usize {
         match self {
             Self::F32 => 4,
@@ -219,114 +230,120 @@ impl KvType {
     }
 }
 
-/// Shape of a KV cache.
+/// Shape of a paged KV cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvShape {
-    /// Layers that keep keys and values.
+    /// Number of layers with keys and values.
     pub layers: usize,
-    /// Key heads of a layer, and as many value heads.
+    /// Number of key heads of a layer, and of value heads.
     pub kv_heads: usize,
-    /// Elements of a head.
+    /// D: elements of a head.
     pub head_dim: usize,
-    /// Pages, each with the keys and values of all layers.
+    /// Number of KV pages ("blocks" in vLLM's words). Each holds the keys and values of
+    /// `page_tokens` positions in all layers.
     pub pages: usize,
-    /// Tokens of a page.
+    /// Positions of a page.
     pub page_tokens: usize,
-    /// Type of an element.
+    /// Data type of keys and values.
     pub kv_type: KvType,
 }
 
-/// Heads of a gated DeltaNet layer. Rows of its projections hold the queries and keys of all key
-/// heads and the values of all value heads, which are convolved; then a gate for each value, and
-/// for each value head the inputs of its beta and of its decay.
+/// Head counts of a gated DeltaNet layer (linear attention with recurrent state). A row of its
+/// projection holds the queries and keys of all key heads and the values of all value heads, which
+/// pass the causal convolution; then one gate per value element; then, for each value head, the
+/// inputs of its beta and of its decay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeltaNetShape {
-    /// Heads of queries, and as many of keys.
+    /// Number of query heads, and of key heads.
     pub key_heads: usize,
-    /// Each key head serves as many of them in a row.
+    /// Number of value heads, a multiple of `key_heads`: each key head serves `group` consecutive
+    /// value heads.
     pub value_heads: usize,
-    /// Elements of a head's query, and of its key.
+    /// Elements of a query head and of a key head.
     pub key_dim: usize,
-    /// Elements of a head's value.
+    /// Elements of a value head.
     pub value_dim: usize,
-    /// Tokens that the convolution sees, its own included.
+    /// Width of the causal convolution in tokens, the current one included.
     pub taps: usize,
 }
 
 impl DeltaNetShape {
-    /// Value heads that share a key head.
+    /// Returns the number of value heads that share a key head.
     pub fn group(&self) -> usize {
         self.value_heads / self.key_heads
     }
 
-    /// Columns that are convolved: queries, keys and values.
+    /// Returns the number of columns that pass the convolution: queries, keys and values.
     pub fn conv_cols(&self) -> usize {
         2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
     }
 
-    /// Columns of all projections.
+    /// Returns the number of columns of the layer's input projection.
     pub fn cols(&self) -> usize {
         self.conv_cols() + self.value_heads * (self.value_dim + 2)
     }
 
-    /// Elements of one sequence's recurrent state in one layer.
+    /// Returns the f32 elements of one sequence's recurrent state in one layer: the last `taps - 1`
+    /// inputs of the convolution, then a matrix `[key_dim, value_dim]` per value head.
     pub fn state_elements(&self) -> usize {
         (self.taps - 1) * self.conv_cols() + self.value_heads * self.key_dim * self.value_dim
     }
 }
 
-/// One gated DeltaNet layer, without its projections.
+/// Parameters of one gated DeltaNet layer, without its projections; `V` is the device's vector
+/// type.
 #[derive(Debug)]
 pub struct DeltaNetLayer<V> {
-    /// The rank's own heads.
+    /// Head counts of this rank's part of the layer.
     pub shape: DeltaNetShape,
-    /// Which of the layers with recurrent state it is.
+    /// Index of the layer among the layers with recurrent state.
     pub index: usize,
-    /// `[taps, conv_cols]`, the oldest token first.
+    /// Weights of the causal convolution, `[taps, conv_cols]`, the oldest token first.
     pub conv: V,
-    /// `[value heads]` factor of the decay's logarithm, below zero.
+    /// Decay rate of each value head, `[value heads]`: a negative factor of the decay's logarithm.
     pub rate: V,
-    /// `[value heads]` added to the input of the decay.
+    /// Bias added to the decay's input, `[value heads]`.
     pub bias: V,
-    /// `[value_dim]` of the gated norm.
+    /// Weights of the gated RMS norm of the output, `[value_dim]`.
     pub norm: V,
-    /// Added to the mean square.
+    /// Epsilon of the gated norm, added to the mean square.
     pub epsilon: f32,
 }
 
-/// Shape of the places for recurrent state.
+/// Shape of the device memory for recurrent state: a number of state slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StateShape {
-    /// Layers that have recurrent state.
+    /// Number of layers with recurrent state.
     pub layers: usize,
-    /// Sequences and snapshots that it holds at once.
+    /// Number of state slots. A slot holds the state of one running sequence or one prefix-cache
+    /// snapshot, over all layers.
     pub places: usize,
-    /// Shape of each of the layers.
+    /// Head counts of each layer with recurrent state.
     pub net: DeltaNetShape,
 }
 
 impl StateShape {
-    /// Bytes of one place over all layers.
+    /// Returns the bytes of one state slot over all layers.
     pub fn place_bytes(&self) -> usize {
         self.layers * self.net.state_elements() * size_of::<f32>()
     }
 }
 
 impl KvShape {
-    /// Bytes of keys and values of one token over all layers.
+    /// Returns the bytes of one token's keys and values over all layers.
     pub fn token_bytes(&self) -> usize {
         2 * self.layers * self.kv_heads * self.head_dim * self.kv_type.bytes()
     }
 }
 
-/// Matrices `[N, K]` of experts and their biases `[N]`, as many or none.
+/// Expert matrices `[N, K]` of a MoE layer and their biases `[N]`: one bias per expert, or none.
 pub type Stack<M, V> = (Vec<M>, Vec<V>);
 
-/// Rows of a step's operations.
+/// Row counts of the operations of one step, padding rows of the device included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StepRows {
-    /// Those of every operation before the head.
+    /// Rows of every operation before the LM head.
     pub all: usize,
-    /// Those that pass the head.
+    /// Rows of the LM head: those that a token is sampled from or whose logits are read.
     pub head: usize,
 }

@@ -1,80 +1,86 @@
-//! One step of a model as plain data: the rows that it computes, whose they are, and what comes of them.
+//! Models: the `Model` trait, a step's batch, and its results (logits, sampled tokens).
+//!
+//! A model knows no scheduler, no request and no clock. It sees token ids, positions and page
+//! tables, and writes keys and values into the pages that it is given.
 
 use std::ops::Range;
 
 use crate::sample::DrawParams;
 
-/// What a row of a step computes.
+/// Input token of one row of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StepToken {
-    /// The token with this id.
+    /// Token with this id.
     Known(u32),
-    /// A token that the step before drew: its place among those of [`Landed::tokens`].
+    /// Token that the previous step samples and the host may not know yet: its index in
+    /// [`Landed::tokens`].
     Drawn(u32),
 }
 
-/// One sequence's share of a step: consecutive positions of one sequence.
+/// Scheduled sequence: one sequence's rows in a step, at consecutive positions.
 #[derive(Debug, Default, PartialEq)]
 pub struct Segment {
-    /// Number of rows; its tokens follow those of the segments before it.
+    /// Number of rows. Their tokens follow those of the sequences before it in the batch.
     pub rows: usize,
-    /// Absolute position of the first row in its sequence; everything before it is in the pages.
+    /// Position of the first row in its sequence; all earlier positions are in the KV pages.
     pub position: usize,
-    /// Page table: entry `i` holds positions `i * page_tokens ..`. Covers `position + rows`.
+    /// Page table (block table): entry `i` is the KV page of positions `i * page_tokens ..`. Covers
+    /// all positions below `position + rows`.
     pub pages: Vec<u32>,
-    /// Rows whose logits are wanted.
+    /// Rows that need logits.
     pub logits: LogitRows,
-    /// Where its recurrent state is; models that have none do not look.
+    /// State slots of the sequence, which models without recurrent state ignore.
     pub state: Option<SegmentState>,
 }
 
-/// Where a segment's recurrent state is kept: a place below those of [`Model::allocate_states`].
-/// A segment at position 0 begins from zero, another from what `place` holds.
+/// State slots that a sequence uses in a step, below the number given to
+/// [`Model::allocate_states`]. Rows at position 0 begin from a zero state, others from the content
+/// of `place`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SegmentState {
-    /// Read before the first row and written after the last.
+    /// State slot that is read before the first row and written after the last.
     pub place: u32,
-    /// The place to copy to `place` before the first row.
+    /// State slot that is copied to `place` before the first row: a snapshot.
     pub load: Option<u32>,
-    /// Where to copy `place` to after the last row.
+    /// State slot that `place` is copied to after the last row: a new snapshot.
     pub save: Option<u32>,
 }
 
-/// Which rows of a segment need logits.
+/// Choice of the rows of a sequence that need logits.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub enum LogitRows {
-    /// A prefill chunk that does not end its prompt.
+    /// No row, for a prefill chunk that does not end its prompt.
     #[default]
     None,
-    /// The row that the caller samples the next token from.
+    /// The last row, whose logits the caller reads to sample the next token.
     Last,
-    /// Every row: prompt log-probabilities and conformance tests.
+    /// All rows, for prompt log-probabilities and conformance tests.
     All,
-    /// The last row, from which the device draws the next token; the logits stay there.
+    /// The last row, from which the device samples the next token. Its logits stay on the device.
     Draw(DrawParams),
 }
 
-/// Everything a model needs for one step; plain data made by the worker from a schedule.
+/// Batch of one step: its tokens and the sequences that they belong to.
 #[derive(Debug, Default, PartialEq)]
 pub struct StepBatch {
-    /// `[T]` tokens of all segments, one after another.
+    /// Tokens of all sequences, `[T]`, one sequence after another.
     pub tokens: Vec<StepToken>,
-    /// Whose tokens they are; their `rows` add up to T.
+    /// Scheduled sequences; their `rows` add up to T.
     pub segments: Vec<Segment>,
 }
 
-/// The rows of a step that pass the head: R of them.
+/// The R rows of a step that pass the LM head.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct HeadRows {
-    /// `[R]` rows of the step: first those whose logits are read, in the order of the batch, then
-    /// those that a token is drawn from.
+    /// Indices of rows in the step, `[R]`: first the rows whose logits are read, in the order of
+    /// the batch, then those that a token is sampled from.
     pub rows: Vec<usize>,
-    /// How the tokens are drawn, one for each of the last rows.
+    /// Sampling parameters, one for each of the last rows in `rows`.
     pub draws: Vec<DrawParams>,
 }
 
 impl Segment {
-    /// Which of its rows pass the head.
+    /// Returns the range of the sequence's rows that pass the LM head.
     pub fn head_rows(&self) -> Range<usize> {
         match self.logits {
             LogitRows::None => self.rows..self.rows,
@@ -84,7 +90,7 @@ impl Segment {
     }
 }
 
-/// By hand, as copies of one step after another are to use their memory again.
+/// Implemented by hand for `clone_from`, so that copies of successive steps reuse their memory.
 impl Clone for Segment {
     fn clone(&self) -> Self {
         Self { pages: self.pages.clone(), ..*self }
@@ -97,7 +103,7 @@ impl Clone for Segment {
     }
 }
 
-/// As for [`Segment`].
+/// Implemented by hand for `clone_from`, so that copies of successive steps reuse their memory.
 impl Clone for StepBatch {
     fn clone(&self) -> Self {
         Self { tokens: self.tokens.clone(), segments: self.segments.clone() }
@@ -110,12 +116,12 @@ impl Clone for StepBatch {
 }
 
 impl StepBatch {
-    /// A batch of tokens that are all known.
+    /// Builds a batch of tokens that the host knows.
     pub fn known(tokens: &[u32], segments: Vec<Segment>) -> Self {
         Self { tokens: tokens.iter().copied().map(StepToken::Known).collect(), segments }
     }
 
-    /// The rows that pass the head.
+    /// Returns the rows that pass the LM head.
     pub fn head_rows(&self) -> HeadRows {
         let (mut rows, mut drawn, mut draws) = (Vec::new(), Vec::new(), Vec::new());
         let mut first = 0;
@@ -136,17 +142,18 @@ impl StepBatch {
 }
 
 impl HeadRows {
-    /// How many of the rows have logits that are read: the first.
+    /// Returns how many rows have logits that are read; they come first in `rows`.
     pub fn read(&self) -> usize {
         self.rows.len() - self.draws.len()
     }
 }
 
-/// What came of a step.
+/// Results of a completed step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Landed<'a> {
-    /// `[rows, vocab_size]` of the rows whose logits are read, row major, in the order of the batch.
+    /// Logits `[rows, vocab_size]` of the rows whose logits are read, row major, in the order of
+    /// the batch.
     pub logits: &'a [f32],
-    /// The tokens drawn, in the order of the batch; none where no logit was finite.
+    /// Sampled tokens in the order of the batch; none where no logit was finite.
     pub tokens: &'a [Option<u32>],
 }

@@ -1,40 +1,40 @@
 //! Element types of stored weights: their names, and how many bytes their blocks have.
 
 /// Element type of a stored tensor that this release can compute with. The quantized ones are
-/// ggml's block layouts (`ggml-common.h`), little endian; `blocks` says what their bytes mean.
+/// ggml's block formats (`ggml-common.h`), little endian; `blocks` decodes their bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum WeightType {
-    /// Four bytes, IEEE 754.
+    /// IEEE 754 single precision, 4 bytes.
     F32,
-    /// Two bytes, IEEE 754.
+    /// IEEE 754 half precision, 2 bytes.
     F16,
-    /// The upper two bytes of an f32.
+    /// bfloat16, 2 bytes: the upper half of an f32.
     Bf16,
-    /// Blocks of 32: f32 scale, 32 eight-bit floats of four exponent and three fraction bits. No
-    /// file holds this; a checkpoint makes it of codes and of a grid of scales.
+    /// FP8 blocks of 32: an f32 scale, then 32 E4M3 floats (four exponent, three fraction bits). No
+    /// file has this format; a checkpoint composes it from E4M3 floats and a grid of scales.
     F8E4M3,
-    /// `d * (q - 8)`, four bits.
+    /// Blocks of 32, `d * (q - 8)`, 4-bit q.
     Q4_0,
-    /// `d * q + m`, four bits.
+    /// Blocks of 32, `d * q + m`, 4-bit q.
     Q4_1,
-    /// `d * (q - 16)`, five bits.
+    /// Blocks of 32, `d * (q - 16)`, 5-bit q.
     Q5_0,
-    /// `d * q + m`, five bits.
+    /// Blocks of 32, `d * q + m`, 5-bit q.
     Q5_1,
-    /// `d * q`, eight signed bits.
+    /// Blocks of 32, `d * q`, signed 8-bit q.
     Q8_0,
-    /// Eight parts of 32 with six-bit scales and minima of their own, four bits.
+    /// Blocks of 256: eight parts of 32, each with a 6-bit scale and a 6-bit minimum; 4-bit values.
     Q4K,
-    /// As `Q4K`, five bits.
+    /// Blocks of 256: eight parts of 32, each with a 6-bit scale and a 6-bit minimum; 5-bit values.
     Q5K,
-    /// Sixteen parts of 16 with eight-bit scales of their own, six bits.
+    /// Blocks of 256: sixteen parts of 16, each with an 8-bit scale; 6-bit values.
     Q6K,
-    /// `2^e` times a four-bit float of two exponent bits and one fraction bit.
+    /// MXFP4 blocks of 32: `2^e` times E2M1 floats (two exponent bits, one fraction bit).
     Mxfp4,
 }
 
 impl WeightType {
-    /// Every type, in the order of declaration.
+    /// All types, in the order of their declaration.
     pub const ALL: [Self; 13] = [
         Self::F32,
         Self::F16,
@@ -51,7 +51,7 @@ impl WeightType {
         Self::Mxfp4,
     ];
 
-    /// Name, elements of a block, bytes of a block.
+    /// Returns name, elements per block and bytes per block.
     const fn facts(self) -> (&'static str, usize, usize) {
         match self {
             Self::F32 => ("f32", 1, 4),
@@ -75,22 +75,22 @@ impl WeightType {
         self.facts().0
     }
 
-    /// Whether elements are integer codes under a scale for each block.
+    /// Returns true if elements are integers with one or more scales per block.
     pub fn is_integer_blocks(self) -> bool {
         self.block() > 1 && !matches!(self, Self::F8E4M3 | Self::Mxfp4)
     }
 
-    /// Elements in a block; rows are whole blocks.
+    /// Returns the elements of a block; rows are whole blocks.
     pub fn block(self) -> usize {
         self.facts().1
     }
 
-    /// Bytes of a block, its scales included.
+    /// Returns the bytes of a block, its scales included.
     pub fn block_bytes(self) -> usize {
         self.facts().2
     }
 
-    /// Bytes of a row of `cols` elements; `cols` is a multiple of `block`.
+    /// Returns the bytes of a row of `cols` elements, a multiple of the block size.
     pub fn row_bytes(self, cols: usize) -> usize {
         debug_assert_eq!(cols % self.block(), 0, "a row is whole blocks");
         cols / self.block() * self.block_bytes()

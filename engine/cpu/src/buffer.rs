@@ -1,5 +1,5 @@
-//! Activations, and how operations write them: a few rows at a time, by threads, and in eight bits
-//! beside where that is how they will be multiplied.
+//! Activation buffers of the CPU, and how operations write them: a few rows at a time by each
+//! thread, and quantized to 8 bits as well where the next matmul reads them so.
 
 #![expect(unsafe_code, reason = "threads write disjoint rows of one buffer")]
 
@@ -7,20 +7,20 @@ use super::int8::{Activations, Coder};
 use super::isa::Isa;
 use super::shared::Shared;
 
-/// Activations `[rows, cols]`, row major.
+/// Activations `[rows, cols]`, row major, with an optional 8-bit quantized copy.
 #[derive(Debug, Default)]
 pub struct Buffer {
     rows: usize,
     cols: usize,
-    /// At least `rows * cols`: a buffer that changes its shape is not filled anew each time.
+    /// Values, at least `rows * cols` of them: reshaping to fewer rows keeps the allocation.
     data: Vec<f32>,
     codes: Activations,
-    /// Whether `codes` are those of the values.
+    /// True when `codes` is the quantized copy of the current values.
     is_coded: bool,
 }
 
 impl Buffer {
-    /// A buffer without rows.
+    /// Returns a buffer of `cols` columns without rows.
     pub(super) fn new(cols: usize) -> Self {
         Self { cols, ..Self::default() }
     }
@@ -33,36 +33,40 @@ impl Buffer {
         self.cols
     }
 
-    /// Gives it a shape, and unspecified content.
+    /// Sets the shape and leaves the content unspecified.
     pub(super) fn reshape(&mut self, rows: usize, cols: usize) {
         (self.rows, self.cols, self.is_coded) = (rows, cols, false);
         if self.data.len() < rows * cols {
-            // Nothing is moved over and nothing kept to grow into: the largest step comes early.
+            // No copy and no spare capacity: the content is not needed, and the largest step comes
+            // early.
             self.data = Vec::new();
             self.data = vec![0.0; rows * cols];
         }
     }
 
+    /// Returns the activations, row major.
     pub(super) fn values(&self) -> &[f32] {
         &self.data[..self.rows * self.cols]
     }
 
+    /// Returns the activations for writing, and discards the quantized copy.
     pub(super) fn values_mut(&mut self) -> &mut [f32] {
         self.is_coded = false;
         &mut self.data[..self.rows * self.cols]
     }
 
-    /// Row `row`.
+    /// Returns the values of row `row`.
     pub(super) fn row(&self, row: usize) -> &[f32] {
         &self.values()[row * self.cols..(row + 1) * self.cols]
     }
 
-    /// The values in eight bits, if they were written so.
+    /// Returns the values quantized to 8 bits, if the last operation wrote them so.
     pub(super) fn codes(&self) -> Option<&Activations> {
         self.is_coded.then_some(&self.codes)
     }
 
-    /// The buffer as what an operation writes, all of it: also in eight bits where `coded`.
+    /// Returns the whole buffer as an operation's output, which is also quantized to 8 bits if
+    /// `coded`.
     pub(super) fn output(&mut self, isa: Isa, coded: bool) -> Output<'_> {
         self.is_coded = coded;
         let (rows, cols) = (self.rows, self.cols);
@@ -75,7 +79,7 @@ impl Buffer {
     }
 }
 
-/// A buffer that threads write, each its own rows.
+/// Output of an operation: threads write disjoint rows of it.
 pub(super) struct Output<'a> {
     pub rows: usize,
     pub cols: usize,
@@ -84,10 +88,11 @@ pub(super) struct Output<'a> {
 }
 
 impl Output<'_> {
-    /// Has `write` fill `rows` rows from `first`, and codes them while they are in the cache.
+    /// Calls `write` to fill `rows` rows from `first` on, and quantizes them while they are in the
+    /// cache.
     ///
     /// # Safety
-    /// Nobody else uses these rows meanwhile.
+    /// No other thread uses these rows during the call.
     pub(super) unsafe fn write(&self, first: usize, rows: usize, write: impl FnOnce(&mut [f32])) {
         // SAFETY: the caller vouches for the rows.
         unsafe {

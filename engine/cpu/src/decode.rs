@@ -1,22 +1,26 @@
-//! Packed weights on their way into the kernels: units of every layout decoded in registers.
+//! Dequantization in registers: packed weights of every layout decoded on their way into the f32
+//! GEMM.
 //!
-//! Everything here is `#[inline(always)]`, as it has to be compiled for the caller's instructions.
+//! Everything here is `#[inline(always)]`, because it must be compiled for the caller's instruction
+//! set.
 
 #![expect(unsafe_code, reason = "vector loads through pointers that callers vouch for")]
 
 use super::lanes::{LANES, Lanes};
 use super::layout::{E2M1, Layout};
 
-/// Takes the weights of `NR` groups, one k after another.
+/// Consumer of decoded weights: receives those of `NR` groups of 16 columns, one step of k after
+/// another.
 pub(super) trait Sink<L: Lanes, const NR: usize> {
-    /// `k` counts from where decoding began. To be `#[inline(always)]`.
+    /// Receives the weights of step `k`, counted from where decoding began. Implementations must be
+    /// `#[inline(always)]`.
     fn step(&mut self, lanes: L, k: usize, weights: &[L::V; NR]);
 }
 
-/// Gives `units` units of each of `groups` to `sink`, k rising.
+/// Decodes `units` units of each of `groups` and passes the weights to `sink` in rising k.
 ///
 /// # Safety
-/// Each group holds so many units of `layout`.
+/// Each group must hold `units` units of `layout`.
 #[inline(always)]
 pub(super) unsafe fn decode<L: Lanes, S: Sink<L, NR>, const NR: usize>(
     lanes: L,
@@ -41,36 +45,45 @@ pub(super) unsafe fn decode<L: Lanes, S: Sink<L, NR>, const NR: usize>(
     }
 }
 
-/// What stands before the codes of a unit: scales and minima, or twice the scales.
+/// Header of a unit for 16 columns: scales and minima, or the scales twice where there are no
+/// minima.
 type Head<V> = [V; 2];
 
-/// A layout whose codes are whole bytes.
+/// Layout whose quantized values are whole bytes (or whole floats).
 trait Bytes<L: Lanes> {
     const LAYOUT: Layout;
-    /// Bytes of one k of sixteen columns.
+    /// Bytes of one step of k of 16 columns.
     const STRIDE: usize = LANES;
 
+    /// Loads the header of a unit.
+    ///
     /// # Safety
     /// A unit can be read at `unit`.
     unsafe fn head(lanes: L, unit: *const u8) -> Head<L::V>;
 
+    /// Decodes the weights of one step of k.
+    ///
     /// # Safety
     /// The codes of one k can be read at `codes`.
     unsafe fn weights(lanes: L, codes: *const u8, head: Head<L::V>) -> L::V;
 }
 
-/// A layout whose codes have four bits.
+/// Layout whose quantized values have 4 bits, 8 of them in a 32-bit word.
 trait Words<L: Lanes> {
     const LAYOUT: Layout;
 
+    /// Loads the header of a unit.
+    ///
     /// # Safety
     /// A unit can be read at `unit`.
     unsafe fn head(lanes: L, unit: *const u8) -> Head<L::V>;
 
-    /// The weights of code `i` of each word.
+    /// Returns the weights of value `i` of each word, `i` below 8.
     fn weights(lanes: L, codes: L::Codes, i: u32, head: Head<L::V>) -> L::V;
 }
 
+/// Decodes units of a layout with whole bytes, as [`decode`] does.
+///
 /// # Safety
 /// As [`decode`].
 #[inline(always)]
@@ -100,6 +113,8 @@ unsafe fn bytes<L: Lanes, B: Bytes<L>, S: Sink<L, NR>, const NR: usize>(
     }
 }
 
+/// Decodes units of a layout with 4-bit values, as [`decode`] does.
+///
 /// # Safety
 /// As [`decode`].
 #[inline(always)]
@@ -135,7 +150,7 @@ unsafe fn words<L: Lanes, W: Words<L>, S: Sink<L, NR>, const NR: usize>(
     }
 }
 
-/// Declares a layout of plain floats: nothing before them, and how sixteen are loaded.
+/// Declares a layout of unquantized floats: no header, and the function that loads 16 of them.
 macro_rules! floats {
     ($name:ident, $load:ident, $bytes:expr) => {
         struct $name;

@@ -1,8 +1,9 @@
-//! Gated DeltaNet between its projections: causal convolution, delta rule, gated norm.
+//! Gated DeltaNet (linear attention with recurrent state) between its projections: causal
+//! convolution, delta rule, gated norm.
 //!
-//! A work item is one key head of one sequence, with the value heads that it serves. It goes
-//! through its rows one by one in rising position, so that the result has the same bits however a
-//! sequence is cut into steps and whatever shares them. Source: Yang, Kautz, Hatamizadeh 2024,
+//! A work item is one key head of one sequence, with the value heads that it serves. It computes
+//! its rows one by one in rising position, so the result has the same bits however a sequence is
+//! cut into prefill chunks and whatever shares its steps. Source: Yang, Kautz, Hatamizadeh 2024,
 //! "Gated Delta Networks", in the form of Qwen3.5 (transformers, `modeling_qwen3_5.py`).
 
 #![expect(unsafe_code, reason = "threads write disjoint heads of one buffer and of one place")]
@@ -15,26 +16,27 @@ use super::shared::Shared;
 use super::state::{Head, State};
 use engine_core::{DeltaNetLayer, DeltaNetShape, StateShape};
 
-/// Largest size of a key or value head.
+/// Largest supported size of a key or value head.
 const DIM_MAX: usize = 512;
-/// Keeps the norm of a query or key that is all zeros finite.
+/// Epsilon of the L2 norm, which keeps the scale of an all-zero query or key finite.
 const L2_EPSILON: f32 = 1e-6;
 
-/// A vector of a head, padded to whole lanes with zeros.
+/// Vector of one head, padded with zeros to whole lanes.
 type Padded = [[f32; LANES]; DIM_MAX / LANES];
 
-/// What a layer needs beside the buffers that change.
+/// Arguments of a gated DeltaNet layer, without the buffers it writes.
 #[derive(Clone, Copy)]
 pub(super) struct DeltaNet<'a> {
     pub isa: Isa,
-    /// `[T, cols]`, as [`DeltaNetShape`] lays them out.
+    /// Output of the layer's projections, `[T, cols]`, in the column order of [`DeltaNetShape`].
     pub projected: &'a [f32],
     pub layer: &'a DeltaNetLayer<Vec<f32>>,
     pub plan: &'a Plan,
 }
 
 impl DeltaNet<'_> {
-    /// Writes `[T, value heads * value dim]` to `out`; states have been checked against the plan.
+    /// Writes `[T, value heads * value dim]` to `out`. The state slots must have been checked
+    /// against the plan.
     pub(super) fn run(&self, pool: &mut Pool, state: &mut State, out: &mut [f32]) {
         let shape = &self.layer.shape;
         assert_eq!(*shape, state.shape.net, "the states are of this shape");
@@ -49,7 +51,7 @@ impl DeltaNet<'_> {
     }
 }
 
-/// One key head of one sequence.
+/// Work item: one key head of one sequence.
 struct Item<'a, 'b> {
     call: DeltaNet<'a>,
     span: &'a Span,
@@ -90,14 +92,14 @@ impl Item<'_, '_> {
         &self.call.layer.shape
     }
 
-    /// The projections of a row of the span.
+    /// Returns the projections of a row of the sequence.
     #[inline(always)]
     fn projected(&self, row: usize) -> &[f32] {
         let cols = self.shape().cols();
         &self.call.projected[(self.span.row + row) * cols..][..cols]
     }
 
-    /// Column and length of this head's query, key and values among the convolved channels.
+    /// Returns column and length of this head's query, key and values among the convolved channels.
     #[inline(always)]
     fn channels(&self) -> [(usize, usize); 3] {
         let DeltaNetShape { key_heads, key_dim, value_dim, .. } = *self.shape();
@@ -107,7 +109,8 @@ impl Item<'_, '_> {
         [(query, key_dim), (key, key_dim), (2 * keys + self.head * values, values)]
     }
 
-    /// One token: convolves its query and key, then goes through the value heads.
+    /// Computes one token: convolves its query and key, then applies the delta rule to each value
+    /// head.
     #[inline(always)]
     fn advance<L: Lanes>(&self, lanes: L, row: usize, history: &[f32], matrices: &mut [f32]) {
         let DeltaNetShape { value_heads, key_dim, value_dim, .. } = *self.shape();
@@ -146,8 +149,9 @@ impl Item<'_, '_> {
         }
     }
 
-    /// The channels from `col`, which are those of `own` in the history, after convolution and
-    /// SiLU. The oldest input goes first, whether it comes from the history or from the step.
+    /// Returns the channels from column `col` after convolution and SiLU; `own` is their range in
+    /// the history. Inputs are added from the oldest on, whether they come from the history or from
+    /// the step, so the cut between steps changes no bit.
     #[inline(always)]
     fn convolve<L: Lanes>(
         &self,
@@ -177,7 +181,7 @@ impl Item<'_, '_> {
         out
     }
 
-    /// Keeps the last inputs of the convolution for the next step.
+    /// Stores the last inputs of the convolution in the history for the next step.
     #[inline(always)]
     fn remember(&self, history: &mut [f32]) {
         let Head { channels, past, .. } = Head::new(self.shape());
@@ -200,7 +204,7 @@ impl Item<'_, '_> {
         }
     }
 
-    /// `out = x / sqrt(mean(x^2) + epsilon) * weight * silu(gate)`.
+    /// Gated RMS norm: `out = x / sqrt(mean(x^2) + epsilon) * weight * silu(gate)`.
     #[inline(always)]
     fn gated_norm<L: Lanes>(&self, lanes: L, x: &Padded, gate: &[f32], out: &mut [f32]) {
         let groups = out.len().div_ceil(LANES);
@@ -217,27 +221,28 @@ impl Item<'_, '_> {
     }
 }
 
-/// What the delta rule takes of one token, for one value head.
+/// Inputs of the delta rule for one token and one value head.
 struct Token<'a> {
-    /// At least as long as `key`.
+    /// Query after the L2 norm, padded: at least as long as `key`.
     query: &'a [f32],
     key: &'a [f32],
     values: &'a Padded,
-    /// What is left of the state, from 0 to 1.
+    /// Factor of the previous state, from 0 to 1.
     decay: f32,
-    /// How much of what the state says for the key is replaced, from 0 to 1.
+    /// Fraction of the state's value for the key that is replaced by the token's, from 0 to 1.
     beta: f32,
 }
 
 impl Token<'_> {
-    /// `S = decay S; S += key (values - S^T key)^T beta; out = S^T query`, S being the matrix.
+    /// Applies the delta rule to the state matrix S: `S = decay S; S += key (values - S^T key)^T
+    /// beta; out = S^T query`.
     #[inline(always)]
     fn update<L: Lanes>(&self, lanes: L, matrix: &mut [f32], out: &mut [[f32; LANES]]) {
         let (matrix, _) = matrix.as_chunks_mut::<LANES>();
         let groups = out.len();
         let mut first = 0;
-        // Several groups side by side hide the latency of the sums; the order within a column is
-        // the same.
+        // Several groups side by side hide the latency of the sums. The order of additions within a
+        // column stays the same, and so do the bits.
         while first + 4 <= groups {
             self.columns::<L, 4>(lanes, matrix, first, out);
             first += 4;
@@ -248,6 +253,9 @@ impl Token<'_> {
         }
     }
 
+    /// Applies the delta rule to `G` groups of 16 columns of the state matrix, in two passes over
+    /// its rows: the first reads the value that the state has for the key, the second updates and
+    /// reads the query.
     #[inline(always)]
     fn columns<L: Lanes, const G: usize>(
         &self,
@@ -268,6 +276,7 @@ impl Token<'_> {
         for (known, value) in known.iter_mut().zip(&self.values[first..first + G]) {
             *known = lanes.mul(lanes.sub(lanes.lift(value), lanes.mul(decay, *known)), beta);
         }
+        // Decay is applied in the second pass, together with the update, to write the matrix once.
         let delta = known;
         let mut sums = [lanes.splat(0.0); G];
         let inputs = self.key.iter().zip(self.query);
@@ -285,7 +294,7 @@ impl Token<'_> {
     }
 }
 
-/// Scales a vector to length `length`.
+/// Scales a vector to the L2 norm `length`.
 #[inline(always)]
 fn normalize<L: Lanes>(lanes: L, x: &mut [[f32; LANES]], length: f32) {
     let scale = lanes.splat(length / (squares(lanes, x) + L2_EPSILON).sqrt());
@@ -294,6 +303,7 @@ fn normalize<L: Lanes>(lanes: L, x: &mut [[f32; LANES]], length: f32) {
     }
 }
 
+/// Returns the sum of squares of a vector.
 #[inline(always)]
 fn squares<L: Lanes>(lanes: L, x: &[[f32; LANES]]) -> f32 {
     let mut sum = lanes.splat(0.0);
@@ -304,17 +314,19 @@ fn squares<L: Lanes>(lanes: L, x: &[[f32; LANES]]) -> f32 {
     lanes.sum(sum)
 }
 
+/// SiLU activation, `x / (1 + e^-x)`.
 #[inline(always)]
 fn silu<L: Lanes>(lanes: L, x: L::V) -> L::V {
     let e = lanes.exp(lanes.sub(lanes.splat(0.0), x));
     lanes.div(x, lanes.add(lanes.splat(1.0), e))
 }
 
-/// `ln(1 + e^x)`; beyond 20 that is `x` in f32.
+/// Softplus, `ln(1 + e^x)`. Above 20 the result equals `x` in f32, and `e^x` could overflow.
 fn softplus(x: f32) -> f32 {
     if x > 20.0 { x } else { x.exp().ln_1p() }
 }
 
+/// Returns up to 16 elements, padded with zeros.
 fn pad(x: &[f32]) -> [f32; LANES] {
     let mut out = [0.0; LANES];
     out[..x.len()].copy_from_slice(x);

@@ -1,19 +1,19 @@
-//! How a product by tiles of columns is divided into the work items of threads.
+//! Thread split of a matmul: how a GEMM by tiles of columns is divided into work items.
 
 use std::ops::Range;
 
 use super::pool::Pool;
 
-/// Rows that stay together: those of the highest tile.
+/// Rows that are never split: those of the highest micro-kernel tile.
 pub(super) const UNIT_ROWS: usize = 8;
-/// Rows whose sums stay in the first cache beside what they are made of.
+/// Rows whose sums stay in the L1 cache together with their operands.
 const PART_ROWS: usize = 128;
-/// Bytes of activations that a work item passes over, which stay in the second cache.
+/// Bytes of activations that one work item reads repeatedly, which stay in the L2 cache.
 const CHUNK: usize = 384 << 10;
-/// Work items for each thread: more divide the work more evenly, fewer cost less.
+/// Work items per thread: more items balance the threads better, fewer cost less.
 const ITEMS_PER_THREAD: usize = 4;
 
-/// Chunks of rows by runs of tiles.
+/// Division of a GEMM into work items: chunks of rows by runs of column tiles.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Division {
     rows: usize,
@@ -23,13 +23,13 @@ pub(super) struct Division {
 }
 
 impl Division {
-    /// Of `rows` rows of `row_bytes` by `tiles` tiles.
+    /// Divides a GEMM of `rows` rows, each `row_bytes` long, by `tiles` tiles of columns.
     pub(super) fn new(rows: usize, row_bytes: usize, tiles: usize, threads: usize) -> Self {
         let chunk = chunk_rows(rows, row_bytes, threads);
         Self { rows, tiles, chunk, per_item: (tiles / (ITEMS_PER_THREAD * threads)).max(1) }
     }
 
-    /// Calls `task(thread, rows, tiles)` for every item.
+    /// Calls `task(thread, rows, tiles)` for every work item on the threads of `pool`.
     pub(super) fn run(
         self,
         pool: &mut Pool,
@@ -37,7 +37,7 @@ impl Division {
     ) {
         let Self { rows, tiles, chunk, per_item } = self;
         let items = tiles.div_ceil(per_item);
-        // Items of one chunk of rows follow one another, and find its activations in the cache.
+        // Consecutive items share a chunk of rows, so its activations are still in the cache.
         pool.items(rows.div_ceil(chunk) * items, &|thread, item| {
             let (row, tile) = (item / items * chunk, item % items * per_item);
             task(thread, row..rows.min(row + chunk), tile..tiles.min(tile + per_item));
@@ -45,14 +45,15 @@ impl Division {
     }
 }
 
-/// Rows of an item that are taken at once: equal parts of its `rows`, whose sums stay in the first cache.
+/// Returns how many of an item's `rows` are computed at once: equal parts whose sums stay in the L1
+/// cache.
 #[inline(always)]
 pub(super) fn part_rows(rows: usize) -> usize {
     rows.div_ceil(rows.div_ceil(PART_ROWS)).next_multiple_of(UNIT_ROWS)
 }
 
-/// Rows that a work item passes over: those that stay in the second cache, and where there are many
-/// no more than a thread's share, so that a thread goes on with the rows it has.
+/// Returns the rows of a work item: as many as stay in the L2 cache, and for a large step at most a
+/// thread's share, so that each thread keeps the rows it has.
 fn chunk_rows(rows: usize, row_bytes: usize, threads: usize) -> usize {
     let cached = (CHUNK / row_bytes / UNIT_ROWS).max(1) * UNIT_ROWS;
     let share = rows.div_ceil(threads).next_multiple_of(UNIT_ROWS);

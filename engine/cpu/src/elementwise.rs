@@ -1,4 +1,4 @@
-//! Operations on single rows: norms, biases and gated activations.
+//! Elementwise and row operations on activations: RMS norm, bias, SwiGLU and sigmoid gates.
 
 #![expect(unsafe_code, reason = "threads write disjoint rows of one buffer")]
 
@@ -8,13 +8,14 @@ use super::lanes::{LANES, Lanes};
 use super::pool::Pool;
 use super::shared::Shared;
 
-/// Elements below which an operation is quicker on the calling thread alone.
+/// Number of elements below which one thread is faster than the whole pool.
 pub(super) const PARALLEL_ELEMENTS: usize = 16_384;
 
-/// Elements of an item, so that what it wrote is still in the cache when it is read again.
+/// Elements of a work item: few enough that its output is still in the cache when it is quantized.
 const ITEM_ELEMENTS: usize = 16_384;
 
-/// Cuts `rows` rows of `cols` columns into items of `(first, count)` for the pool.
+/// Splits `rows` rows of `cols` columns into work items for the pool and calls `task(first row, row
+/// count)` for each.
 pub(super) fn for_rows(
     pool: &mut Pool,
     rows: usize,
@@ -31,14 +32,14 @@ pub(super) fn for_rows(
     });
 }
 
-/// The arguments of [`rms_norm`] beside its rows.
+/// Weights and epsilon of an [`rms_norm`].
 #[derive(Clone, Copy)]
 pub(super) struct Norm<'a> {
     pub weight: &'a [f32],
     pub epsilon: f32,
 }
 
-/// `out = x / sqrt(mean(x^2) + epsilon) * weight`.
+/// RMS norm of each row: `out = x / sqrt(mean(x^2) + epsilon) * weight`.
 pub(super) fn rms_norm(isa: Isa, pool: &mut Pool, x: &[f32], norm: Norm<'_>, out: &Output<'_>) {
     let cols = norm.weight.len();
     assert_eq!(x.len(), out.rows * cols, "as many outputs as inputs");
@@ -49,7 +50,7 @@ pub(super) fn rms_norm(isa: Isa, pool: &mut Pool, x: &[f32], norm: Norm<'_>, out
     });
 }
 
-/// `x += delta`, then [`rms_norm`] of `x`.
+/// Residual addition `x += delta`, then [`rms_norm`] of `x`.
 pub(super) fn add_rms_norm(
     isa: Isa,
     pool: &mut Pool,
@@ -66,12 +67,14 @@ pub(super) fn add_rms_norm(
         // SAFETY: items are disjoint rows.
         unsafe {
             let x = x.part(part.start, part.len());
+            // The rows are normed right after the addition, while they are in the cache.
             isa.run(Add { x, delta: &delta[part] });
             out.write(first, rows, |out| isa.run(NormRows { x, norm, out }));
         }
     });
 }
 
+/// Kernel of the RMS norm over some rows.
 struct NormRows<'a> {
     x: &'a [f32],
     norm: Norm<'a>,
@@ -100,7 +103,7 @@ impl Kernel for NormRows<'_> {
 }
 
 impl Norm<'_> {
-    /// `1 / sqrt(mean(x^2) + epsilon)` of one row.
+    /// Returns `1 / sqrt(mean(x^2) + epsilon)` of one row.
     #[inline(always)]
     fn scale<L: Lanes>(&self, lanes: L, x: &[f32]) -> f32 {
         let (whole, tail) = x.as_chunks::<LANES>();
@@ -115,7 +118,7 @@ impl Norm<'_> {
     }
 }
 
-/// Norms rows in place, as [`rms_norm`] does.
+/// Applies the RMS norm to rows in place, with the same bits as [`rms_norm`].
 #[inline(always)]
 pub(super) fn norm_rows<L: Lanes>(lanes: L, x: &mut [f32], norm: Norm<'_>) {
     for row in x.chunks_exact_mut(norm.weight.len()) {
@@ -124,6 +127,7 @@ pub(super) fn norm_rows<L: Lanes>(lanes: L, x: &mut [f32], norm: Norm<'_>) {
     }
 }
 
+/// Kernel of `x += delta`.
 struct Add<'a> {
     x: &'a mut [f32],
     delta: &'a [f32],
@@ -138,7 +142,7 @@ impl Kernel for Add<'_> {
     }
 }
 
-/// `x += bias`, a row at a time.
+/// Adds `bias` to every row of `x`.
 pub(super) fn add_bias(pool: &mut Pool, x: &mut [f32], bias: &[f32]) {
     let cols = bias.len();
     assert_eq!(x.len() % cols, 0, "whole rows");
@@ -152,13 +156,13 @@ pub(super) fn add_bias(pool: &mut Pool, x: &mut [f32], bias: &[f32]) {
     });
 }
 
-/// How a gate and what it lets through become one.
+/// Gated activation function of one gate and one up projection.
 pub(super) trait Rule: Copy + Sync {
-    /// To be `#[inline(always)]`.
+    /// Computes 16 outputs. Implementations must be `#[inline(always)]`.
     fn one<L: Lanes>(self, lanes: L, gate: L::V, up: L::V) -> L::V;
 }
 
-/// `silu(gate) * up`.
+/// SwiGLU: `silu(gate) * up`.
 #[derive(Clone, Copy)]
 pub(super) struct Silu;
 
@@ -169,7 +173,8 @@ impl Rule for Silu {
     }
 }
 
-/// `(up + 1) * gate * sigmoid(alpha * gate)` of a gate at most `limit`, an up within it.
+/// Clamped SwiGLU (gpt-oss): `(up + 1) * gate * sigmoid(alpha * gate)`, with `gate` limited to at
+/// most `limit` and `up` to `-limit..=limit`.
 #[derive(Clone, Copy)]
 pub(super) struct ClampedSwiglu {
     pub alpha: f32,
@@ -186,18 +191,19 @@ impl Rule for ClampedSwiglu {
     }
 }
 
-/// `x / (1 + e^-z)`.
+/// Returns `x * sigmoid(z)`, computed as `x / (1 + e^-z)`.
 #[inline(always)]
 fn times_sigmoid<L: Lanes>(lanes: L, x: L::V, z: L::V) -> L::V {
     let e = lanes.exp(lanes.sub(lanes.splat(0.0), z));
     lanes.div(x, lanes.add(lanes.splat(1.0), e))
 }
 
-/// A gated activation of rows of gates and then as many ups.
+/// Gated activation of rows that hold all gates and then as many up projections.
 #[derive(Clone, Copy)]
 pub(super) struct Gating<R>(pub R);
 
 impl<R: Rule> Gating<R> {
+    /// Writes the gated activation of `gate_up`, `[rows, 2 * cols]`, to `out`, `[rows, cols]`.
     pub(super) fn run(self, isa: Isa, pool: &mut Pool, gate_up: &[f32], out: &Output<'_>) {
         let cols = out.cols;
         assert_eq!(gate_up.len(), 2 * out.rows * cols, "two inputs for each output");
@@ -212,6 +218,7 @@ impl<R: Rule> Gating<R> {
     }
 }
 
+/// Kernel of a gated activation over some rows.
 struct GatedRows<'a, R> {
     rule: R,
     cols: usize,
@@ -239,7 +246,7 @@ impl<R: Rule> Kernel for GatedRows<'_, R> {
     }
 }
 
-/// What the gates let through of sixteen ups.
+/// Computes the gated activation of 16 elements.
 #[inline(always)]
 fn pass<L: Lanes, R: Rule>(
     lanes: L,
@@ -250,7 +257,7 @@ fn pass<L: Lanes, R: Rule>(
     lanes.lower(rule.one(lanes, lanes.lift(gate), lanes.lift(up)))
 }
 
-/// `x *= sigmoid(gate)`, in rows of `cols`.
+/// Multiplies `x` by `sigmoid(gate)`, element by element, in rows of `cols`.
 pub(super) fn sigmoid_mul(isa: Isa, pool: &mut Pool, x: &mut [f32], gate: &[f32], cols: usize) {
     assert_eq!(x.len(), gate.len(), "a gate for each element");
     let (rows, x) = (x.len() / cols, Shared::new(x));
@@ -262,6 +269,7 @@ pub(super) fn sigmoid_mul(isa: Isa, pool: &mut Pool, x: &mut [f32], gate: &[f32]
     });
 }
 
+/// Kernel of `x *= sigmoid(gate)`.
 struct SigmoidMul<'a> {
     x: &'a mut [f32],
     gate: &'a [f32],

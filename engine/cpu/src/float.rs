@@ -1,8 +1,9 @@
-//! Matrix products in f32: activations `[T, K]` by packed weights `[N, K]`, work split over columns.
+//! Blocked f32 GEMM: activations `[T, K]` by packed weights `[N, K]`, split over columns among
+//! threads.
 //!
-//! A few rows take weights from their codes straight into the products. More rows share weights
-//! that were decoded once into the first cache. Both add in rising k with one rounding per product,
-//! so a row's result does not depend on how many rows there are.
+//! For a few rows, weights are dequantized in registers and multiplied at once. For more rows,
+//! weights are dequantized once into the L1 cache and shared by all rows. Both add in rising k with
+//! one rounding per product, so a row's result does not depend on the number of rows.
 
 #![expect(unsafe_code, reason = "tiles over strided memory; threads write disjoint columns")]
 
@@ -17,15 +18,15 @@ use super::pool::Pool;
 use super::shared::Shared;
 use super::tile::{self, Left, Out, Right, TILE_GROUPS, TILE_ROWS};
 
-/// Rows up to which weights are decoded anew for each block of four rows.
+/// Number of rows up to which weights are dequantized again for each block of four rows.
 const FEW_ROWS: usize = 4;
-/// Steps of k that are decoded at once: with four groups 16 KiB, half of the first cache.
+/// Steps of k that are dequantized at once: with four groups 16 KiB, half of the L1 cache.
 const PIECE: usize = 64;
-/// Activations that a work item passes over, in elements: 384 KiB, which stays in the second cache
-/// from one item to the next.
+/// Activations that one work item reads repeatedly, in elements: 384 KiB, which stay in the L2
+/// cache from one item to the next.
 const CHUNK: usize = 98_304;
 
-/// Working memory of products.
+/// Working memory of the f32 GEMM.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     /// Activations as `[T / 6][K][6]`, so that a tile reads its rows side by side.
@@ -33,12 +34,12 @@ pub(super) struct Scratch {
     threads: Vec<Mutex<Work>>,
 }
 
-/// Working memory of one thread.
+/// Working memory of one thread for the f32 GEMM.
 #[derive(Debug)]
 struct Work {
-    /// `[groups][PIECE][16]` decoded weights.
+    /// Dequantized weights, `[groups][PIECE][16]`.
     weights: Vec<f32>,
-    /// `[rows][groups][16]` sums.
+    /// Sums, `[rows][groups][16]`.
     sums: Vec<f32>,
 }
 
@@ -48,7 +49,7 @@ impl Scratch {
         Self { panels: Vec::new(), threads: (0..threads).map(|_| Mutex::new(work())).collect() }
     }
 
-    /// Takes rows of `k` activations for the products that follow.
+    /// Packs rows of `k` activations for the GEMMs that follow. A few rows are read as they are.
     pub(super) fn take(&mut self, pool: &mut Pool, x: &[f32], k: usize) {
         if x.len() / k > FEW_ROWS {
             pack_panels(pool, x, k, &mut self.panels);
@@ -56,7 +57,8 @@ impl Scratch {
     }
 }
 
-/// Writes `x * w^T` for rows `x`, which `scratch` has taken, to the columns of `w`.
+/// Writes the matrix product `x * w^T` to the columns of `target` that `w` covers; `scratch` must
+/// have packed `x`.
 pub(super) fn product(
     isa: Isa,
     pool: &mut Pool,
@@ -71,7 +73,7 @@ pub(super) fn product(
     let chunk = if is_few { rows.max(1) } else { (CHUNK / w.k / TILE_ROWS).max(1) * TILE_ROWS };
     let per_item = item_groups(w.groups(), pool.threads());
     let tiles = w.groups().div_ceil(per_item);
-    // Items of one chunk of rows follow one another, and find its activations in the cache.
+    // Consecutive items share a chunk of rows, so its activations are still in the cache.
     pool.items(rows.div_ceil(chunk) * tiles, &|thread, item| {
         let first_row = item / tiles * chunk;
         let first_group = item % tiles * per_item;
@@ -90,12 +92,13 @@ pub(super) fn product(
     });
 }
 
-/// Groups of one work item: four are best for the caches, two where four would leave a thread
-/// with noticeably more work than another.
+/// Returns the column groups of a work item: four use the caches best; two where four would give
+/// one thread noticeably more work than another.
 fn item_groups(groups: usize, threads: usize) -> usize {
     if groups.div_ceil(TILE_GROUPS) >= 16 * threads || threads == 1 { TILE_GROUPS } else { 2 }
 }
 
+/// Packs rows of activations into panels of six rows, `[T / 6][K][6]`.
 fn pack_panels(pool: &mut Pool, x: &[f32], k: usize, panels: &mut Vec<f32>) {
     let rows = x.len() / k;
     let blocks = rows.div_ceil(TILE_ROWS);
@@ -114,9 +117,9 @@ fn pack_panels(pool: &mut Pool, x: &[f32], k: usize, panels: &mut Vec<f32>) {
     });
 }
 
-/// Some rows by a few groups of columns.
+/// Kernel arguments: some rows by a few groups of columns.
 struct Columns<'a, 'b> {
-    /// Row major where the whole product has few rows, else panels.
+    /// Activations: row major where the GEMM has few rows, otherwise panels of six rows.
     x: &'a [f32],
     is_few: bool,
     first_row: usize,
@@ -140,7 +143,7 @@ impl Kernel for Columns<'_, '_> {
         } else {
             self.many_rows(lanes);
         }
-        // The last group may be wider than what is left of the run.
+        // The last group may extend past the output columns of this run.
         let columns = width.min(self.run.n - self.first * LANES);
         let start = self.run.first + self.first * LANES;
         for (row, sums) in self.work.sums.chunks_exact(width).take(self.rows).enumerate() {
@@ -153,6 +156,7 @@ impl Kernel for Columns<'_, '_> {
 }
 
 impl Columns<'_, '_> {
+    /// Multiplies a few rows: weights are dequantized in registers for every block of four rows.
     #[inline(always)]
     fn few_rows<L: Lanes>(&mut self, lanes: L) {
         let mut done = 0;
@@ -165,7 +169,7 @@ impl Columns<'_, '_> {
         }
     }
 
-    /// All rows of `NR` groups; returns `NR`.
+    /// Multiplies all rows by `NR` groups of columns and returns `NR`.
     #[inline(always)]
     fn few_rows_of<L: Lanes, const NR: usize>(&mut self, lanes: L, group: usize) -> usize {
         let mut row = 0;
@@ -179,7 +183,7 @@ impl Columns<'_, '_> {
         NR
     }
 
-    /// `MR` rows of `NR` groups; returns `MR`.
+    /// Multiplies `MR` rows by `NR` groups of columns and returns `MR`.
     #[inline(always)]
     fn products<L: Lanes, const MR: usize, const NR: usize>(
         &mut self,
@@ -200,6 +204,7 @@ impl Columns<'_, '_> {
         MR
     }
 
+    /// Multiplies many rows: weights are dequantized once per piece of k and shared by all rows.
     #[inline(always)]
     fn many_rows<L: Lanes>(&mut self, lanes: L) {
         let mut k0 = 0;
@@ -229,9 +234,9 @@ impl Columns<'_, '_> {
     }
 }
 
-/// Multiplies weights into `MR` rows as they are decoded.
+/// Sink that multiplies weights by `MR` rows of activations as they are decoded.
 struct Products<'a, L: Lanes, const MR: usize, const NR: usize> {
-    /// `MR` rows of `k`.
+    /// Activations, `MR` rows of `k` elements.
     x: &'a [f32],
     k: usize,
     sums: [[L::V; NR]; MR],
@@ -251,7 +256,7 @@ impl<L: Lanes, const MR: usize, const NR: usize> Sink<L, NR> for Products<'_, L,
     }
 }
 
-/// Keeps the weights of one group as `[steps][16]`.
+/// Sink that stores the decoded weights of one group as `[steps][16]`.
 struct Store<'a> {
     piece: &'a mut [f32],
 }

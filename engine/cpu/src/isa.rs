@@ -1,4 +1,4 @@
-//! Which instructions this processor has, chosen once at run time.
+//! Instruction set of the processor, detected at run time, and dispatch of kernels compiled for it.
 
 #![expect(unsafe_code, reason = "entering code compiled for more instructions than the default")]
 
@@ -12,14 +12,15 @@ use super::int8::{Dots, PortableDots};
 use super::lanes::{Avx2, Avx512};
 use super::lanes::{Lanes, Portable};
 
-/// An instruction set that this processor is known to have: only detection makes one.
+/// Instruction set that this processor is known to have: only detection creates values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Isa {
     kind: Kind,
-    /// AVX-512 BF16, beside VNNI.
+    /// True when the processor has AVX-512 BF16 as well as VNNI.
     has_bf16: bool,
 }
 
+/// Instruction sets for which kernels are compiled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     #[cfg(target_arch = "x86_64")]
@@ -34,7 +35,7 @@ enum Kind {
 }
 
 impl Isa {
-    /// All that this processor has, the best first.
+    /// Returns all instruction sets that this processor has, the best first.
     pub fn detected() -> Vec<Self> {
         let mut found = Vec::new();
         #[cfg(target_arch = "x86_64")]
@@ -63,12 +64,12 @@ impl Isa {
         found
     }
 
-    /// The first of [`Isa::detected`].
+    /// Returns the best instruction set of this processor.
     pub fn best() -> Self {
         Self::detected()[0]
     }
 
-    /// Name in messages, records and the names of benches.
+    /// Returns the instruction set's name in messages, records and benchmark names.
     pub fn name(self) -> &'static str {
         match self.kind {
             #[cfg(target_arch = "x86_64")]
@@ -85,7 +86,8 @@ impl Isa {
         }
     }
 
-    /// Whether it has an instruction for products of bf16, which other sets make of several.
+    /// Returns true if the instruction set has bf16 dot products; others emulate them by several
+    /// instructions.
     pub fn has_bf16(self) -> bool {
         self.has_bf16
     }
@@ -103,7 +105,7 @@ impl Isa {
         }
     }
 
-    /// Runs `kernel` of byte products compiled for this instruction set.
+    /// Runs a kernel of int8 dot products compiled for this instruction set.
     pub(super) fn run_dots<K: DotKernel>(self, kernel: K) {
         match self.kind {
             // SAFETY: a value of this kind exists only where detection found its instructions.
@@ -112,17 +114,17 @@ impl Isa {
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
             Kind::Avx2Vnni => unsafe { run_avx2_vnni_dots(kernel) },
-            // SAFETY: as above; AVX-512 is only said to be there where AVX2 is.
+            // SAFETY: as above; a kind with AVX-512 exists only where AVX2 was detected too.
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512 | Kind::Avx2 => unsafe { run_avx2_dots(kernel) },
             Kind::Portable => kernel.run(PortableDots),
         }
     }
 
-    /// Runs `kernel` of products of bf16 compiled for this instruction set.
+    /// Runs a kernel of bf16 dot products compiled for this instruction set.
     pub(super) fn run_pairs<K: PairKernel>(self, kernel: K) {
         match self.kind {
-            // SAFETY: only detection says that there is AVX-512 BF16, and with it AVX-512F.
+            // SAFETY: `has_bf16` is true only where detection found AVX-512 BF16 and AVX-512F.
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512Vnni if self.has_bf16 => unsafe { run_avx512_pairs(kernel) },
             _ => kernel.run(PortablePairs),
@@ -130,8 +132,8 @@ impl Isa {
     }
 }
 
-/// An operation written once over [`Lanes`]. `run` has to be `#[inline(always)]`, with everything
-/// hot that it calls, so that it is compiled within a function of the right instruction set.
+/// Kernel written once over [`Lanes`]. `run` and all hot functions that it calls must be
+/// `#[inline(always)]`, so that they are compiled inside a function with the right target features.
 pub(super) trait Kernel {
     fn run<L: Lanes>(self, lanes: L);
 }
@@ -150,7 +152,7 @@ fn run_avx2<K: Kernel>(kernel: K) {
     kernel.run(unsafe { Avx2::new() });
 }
 
-/// As [`Kernel`], over byte products.
+/// Kernel written once over int8 dot products; the rules of [`Kernel`] apply.
 pub(super) trait DotKernel {
     fn run<D: Dots>(self, dots: D);
 }
@@ -176,7 +178,7 @@ fn run_avx2_dots<K: DotKernel>(kernel: K) {
     kernel.run(unsafe { Avx2Dots::new() });
 }
 
-/// As [`Kernel`], over products of bf16.
+/// Kernel written once over bf16 dot products; the rules of [`Kernel`] apply.
 pub(super) trait PairKernel {
     fn run<P: Pairs>(self, pairs: P);
 }

@@ -1,7 +1,8 @@
-//! Pages of keys and values, and the tokens and positions of a step.
+//! Paged KV cache of the CPU, and the prepared tokens and positions of a step.
 //!
-//! Memory comes zeroed from the operating system and is touched only as pages fill. Per page,
-//! layer and KV head lie the keys as `[tokens / 16][D][16]`, so that sixteen positions are one
+//! Memory comes zeroed from the operating system and is touched only as pages fill. For each page,
+//! layer and KV head it holds the keys as `[tokens / 16][D][16]`, so that 16 positions form one
+//! vector, and then the values as `[tokens][D]`, D rounded up to whole vectors.
 //! vector, and then the values as `[tokens][D]`, D rounded up to whole vectors.
 
 use memmap2::MmapMut;
@@ -13,7 +14,7 @@ use engine_core::{
     DeviceError, HeadRows, KvShape, KvType, Rotation, Segment, SegmentState, StepBatch, StepToken,
 };
 
-/// Keys and values of all layers.
+/// KV cache: keys and values of all layers, in pages.
 #[derive(Debug)]
 pub struct Kv {
     pub(super) shape: KvShape,
@@ -39,17 +40,18 @@ impl Kv {
         Ok(Self { shape, storage })
     }
 
+    /// Returns true if keys and values are stored as f16, false for f32.
     pub(super) fn is_f16(&self) -> bool {
         self.shape.kv_type == KvType::F16
     }
 }
 
-/// Elements that a head takes for one position: whole vectors.
+/// Returns the elements that a head takes for one position: D rounded up to whole vectors.
 fn width(shape: &KvShape) -> usize {
     shape.head_dim.next_multiple_of(LANES)
 }
 
-/// Where the pages of one layer lie, in elements.
+/// Index computation for the KV pages of one layer, in elements.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Layout {
     shape: KvShape,
@@ -62,29 +64,31 @@ impl Layout {
         Self { shape, layer }
     }
 
-    /// As [`width`].
+    /// Returns the elements that a head takes for one position.
     pub(super) fn width(&self) -> usize {
         width(&self.shape)
     }
 
-    /// Elements of the keys, or of the values, of one head in one page.
+    /// Returns the elements of the keys, or of the values, of one head in one page.
     fn half(&self) -> usize {
         self.shape.page_tokens * self.width()
     }
 
+    /// Returns the index of the first key of a head in a page of the layer.
     fn head(&self, page: u32, head: usize) -> usize {
         let page = page as usize * self.shape.layers + self.layer;
         (page * self.shape.kv_heads + head) * 2 * self.half()
     }
 
-    /// The keys of the sixteen positions around `position`, `[D][16]`.
+    /// Returns the index of the keys, `[D][16]`, of the 16 positions that contain `position`.
     pub(super) fn keys(&self, pages: &[u32], head: usize, position: usize) -> usize {
         let slot = position % self.shape.page_tokens;
         let page = pages[position / self.shape.page_tokens];
         self.head(page, head) + slot / LANES * LANES * self.width()
     }
 
-    /// The value of `position`, `[D]`; those of the positions after it in its page follow.
+    /// Returns the index of the value, `[D]`, of `position`; those of the later positions in its
+    /// page follow it.
     pub(super) fn value(&self, pages: &[u32], head: usize, position: usize) -> usize {
         let slot = position % self.shape.page_tokens;
         let page = pages[position / self.shape.page_tokens];
@@ -92,34 +96,37 @@ impl Layout {
     }
 }
 
-/// One sequence's rows in a step.
+/// Scheduled sequence: one sequence's rows in a step.
 #[derive(Debug)]
 pub(super) struct Span {
-    /// First row in the step.
+    /// Index of the sequence's first row in the step.
     pub(super) row: usize,
     pub(super) rows: usize,
-    /// Absolute position of the first row.
+    /// Position of the first row in the sequence.
     pub(super) position: usize,
     pub(super) pages: Vec<u32>,
     pub(super) state: Option<SegmentState>,
 }
 
-/// Tokens, positions, page tables and rotations of one step, and its rows that pass the head.
+/// Prepared step: its tokens, positions, page tables, cos/sin table, and the rows that pass the LM
+/// head.
 #[derive(Debug)]
 pub struct Plan {
-    /// `[T]` ids of the tokens, beyond every vocabulary where none could be drawn.
+    /// Token ids, `[T]`; `u32::MAX`, beyond every vocabulary, where the previous step could sample
+    /// no token.
     pub(super) ids: Vec<u32>,
     pub(super) head: HeadRows,
     pub(super) spans: Vec<Span>,
-    /// `[T][rotated / 2]` pairs of cosine and sine.
+    /// cos/sin table, `[T][rotated / 2]` pairs of cosine and sine.
     pub(super) rotations: Vec<(f32, f32)>,
-    /// Pairs per token.
+    /// Rotated pairs per token.
     pub(super) pairs: usize,
 }
 
 impl Plan {
-    /// Checks `batch` against the cache: a page table that points outside of it would read or
-    /// write the memory of others. `drawn` are the tokens that the step before drew.
+    /// Checks `batch` against the cache and prepares it. A page table that points outside of the
+    /// cache would read or write foreign memory. `drawn` are the tokens that the previous step
+    /// sampled.
     pub(super) fn new(
         batch: &StepBatch,
         drawn: &[Option<u32>],
@@ -136,10 +143,12 @@ impl Plan {
             let end = segment.position + segment.rows;
             for position in segment.position..end {
                 rotations.extend(inverse_frequencies.iter().map(|frequency| {
+                    // Computed once per step for all layers, since positions are the same in each.
                     let (sin, cos) = (position as f32 * frequency).sin_cos();
                     (cos * factor, sin * factor)
                 }));
             }
+            // Tables may cover later positions too; the kernels read no page past the last row.
             let pages = segment.pages[..end.div_ceil(shape.page_tokens)].to_vec();
             let Segment { rows, position, state, .. } = *segment;
             spans.push(Span { row, rows, position, pages, state });
@@ -151,7 +160,8 @@ impl Plan {
     }
 }
 
-/// Ids of `tokens`, some of which the step before drew.
+/// Returns the token ids of `tokens`, with references to the previous step's sampled tokens
+/// resolved.
 fn ids(tokens: &[StepToken], drawn: &[Option<u32>]) -> Vec<u32> {
     let id = |token: &StepToken| match *token {
         StepToken::Known(id) => id,

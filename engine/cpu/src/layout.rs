@@ -1,16 +1,16 @@
-//! Forms in which the kernels read weights, and how stored rows are put into them.
+//! Memory layouts of packed weights for the f32 GEMM, and the conversion of stored rows to them.
 //!
-//! A group is sixteen output columns. Within it k rises, a unit of k at a time:
+//! A group is 16 output columns. Within it k rises, a unit of k at a time:
 //! - `F32`, `F16`, `Bf16`: units of one k, `[16]` values;
 //! - `Q8_0`: units of 32 k, `[16]` f16 scales, then `[32][16]` signed bytes;
 //! - `Q4_1`: units of 32 k, `[16]` f16 scales, `[16]` f16 minima, then `[4][16]` 32-bit words of
-//!   eight codes each, k rising from the low bits;
+//!   eight 4-bit values each, k rising from the low bits;
 //! - `Affine4`: as `Q4_1` with f32 scales and minima;
 //! - `Affine8`: units of 16 k, `[16]` f32 scales, `[16]` f32 minima, then `[16][16]` signed bytes;
-//! - `Mxfp4`: units of 32 k, `[16]` f32 scales, then words of codes as in `Q4_1`;
-//! - `F8E4M3`: units of 32 k, `[16]` f32 scales, then `[32][16]` codes.
+//! - `Mxfp4`: units of 32 k, `[16]` f32 scales, then words of 4-bit values as in `Q4_1`;
+//! - `F8E4M3`: units of 32 k, `[16]` f32 scales, then `[32][16]` E4M3 floats.
 //!
-//! Every stored type goes into a form that holds exactly the values that `dequantize` gives.
+//! Every stored type has a layout that holds exactly the values that `dequantize` returns.
 
 use half::{bf16, f16};
 
@@ -18,6 +18,7 @@ use super::lanes::LANES;
 use engine_core::WeightType;
 use engine_weights::blocks;
 
+/// Memory layout of a group of 16 output columns; the module describes each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Layout {
     F32,
@@ -31,12 +32,12 @@ pub(super) enum Layout {
     Mxfp4,
 }
 
-/// Values of four-bit floats by code.
+/// Values of the 4-bit float type E2M1 by bit pattern.
 pub(super) const E2M1: [f32; LANES] =
     [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
 
 impl Layout {
-    /// The form of rows of `stored`.
+    /// Returns the layout in which rows of type `stored` are packed.
     pub(super) fn of(stored: WeightType) -> Self {
         match stored {
             WeightType::F32 => Self::F32,
@@ -51,7 +52,7 @@ impl Layout {
         }
     }
 
-    /// Steps of k in a unit.
+    /// Returns the steps of k in a unit.
     pub(super) const fn unit(self) -> usize {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => 1,
@@ -60,7 +61,7 @@ impl Layout {
         }
     }
 
-    /// Bytes before the codes of a unit.
+    /// Returns the bytes of a unit before its quantized values: scales and minima.
     pub(super) const fn head_bytes(self) -> usize {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => 0,
@@ -70,7 +71,7 @@ impl Layout {
         }
     }
 
-    /// Bytes of a unit of sixteen columns.
+    /// Returns the bytes of a unit of 16 columns.
     pub(super) const fn unit_bytes(self) -> usize {
         let code_bytes = match self {
             Self::F32 => 4 * LANES,
@@ -81,7 +82,7 @@ impl Layout {
         self.head_bytes() + code_bytes
     }
 
-    /// Puts a row of `stored` into column `lane` of `group`.
+    /// Writes a row of type `stored` to column `lane` of a packed `group`.
     pub(super) fn pack(self, stored: WeightType, row: &[u8], lane: usize, group: &mut [u8]) {
         let mut units = group.chunks_exact_mut(self.unit_bytes());
         let blocks = row.chunks_exact(stored.block_bytes());
@@ -118,7 +119,7 @@ impl Layout {
         }
     }
 
-    /// Puts one unit of column `lane`.
+    /// Writes one unit of column `lane`: scale, minimum and quantized values.
     fn put(self, scale: f32, minimum: f32, codes: &[i8], lane: usize, unit: &mut [u8]) {
         let (head, body) = unit.split_at_mut(self.head_bytes());
         let is_half = matches!(self, Self::Q4_1 | Self::Q8_0);
@@ -127,7 +128,7 @@ impl Layout {
         for (value, out) in values.iter().zip(head.chunks_exact_mut(size * LANES)) {
             let out = &mut out[size * lane..size * (lane + 1)];
             if is_half {
-                // They came from f16.
+                // The values were converted from f16, so nothing is lost.
                 out.copy_from_slice(&f16::from_f32(*value).to_le_bytes());
             } else {
                 out.copy_from_slice(&value.to_le_bytes());
@@ -139,7 +140,7 @@ impl Layout {
         }
     }
 
-    /// Element `i` of column `lane` of a unit.
+    /// Returns element `i` of column `lane` of a unit, dequantized.
     pub(super) fn value(self, unit: &[u8], i: usize, lane: usize) -> f32 {
         let half = |at: usize| f16::from_le_bytes([unit[at], unit[at + 1]]).to_f32();
         let float = |at: usize| -> f32 { bytemuck::pod_read_unaligned(&unit[at..at + 4]) };
@@ -161,14 +162,14 @@ impl Layout {
     }
 }
 
-/// One byte a code, sixteen columns side by side.
+/// Writes quantized values of one byte each to column `lane`; the 16 columns are interleaved.
 fn bytes(codes: &[u8], lane: usize, out: &mut [u8]) {
     for (code, out) in codes.iter().zip(out.chunks_exact_mut(LANES)) {
         out[lane] = *code;
     }
 }
 
-/// Eight codes of a column in a word, 32 in all.
+/// Writes 32 quantized values of 4 bits to column `lane`, eight in each word.
 fn nibbles(code: impl Fn(usize) -> u8, lane: usize, out: &mut [u8]) {
     for i in (0..32).step_by(2) {
         out[i / 8 * 64 + lane * 4 + i % 8 / 2] = code(i) | (code(i + 1) << 4);

@@ -1,4 +1,5 @@
-//! The CPU device: kernels chosen at run time on a small pool of pinned threads.
+//! The CPU device: GEMM, paged attention and the other kernels, chosen for the processor at run
+//! time and run on a small pool of pinned threads.
 
 #![warn(missing_docs)]
 
@@ -54,23 +55,24 @@ use engine_core::{
 use matmul::Input;
 use rope::Rope;
 
-/// The processor.
+/// The CPU device, on which a model of one rank computes.
 pub struct Cpu {
     isa: Isa,
     arithmetic: Arithmetic,
-    /// Whether any matrix was packed for products in eight-bit integers.
+    /// True when any matrix was packed for the int8 GEMM. Operations then also write int8
+    /// activations.
     multiplies_int8: bool,
-    /// Whether any was packed for products in bf16.
+    /// True when any matrix was packed for the bf16 GEMM.
     multiplies_bf16: bool,
     pool: Pool,
     matmul: matmul::Scratch,
     attention: attention::Scratch,
-    /// The way to the other ranks, where there are any.
+    /// Connection to the other ranks of a tensor-parallel group, if there are any.
     collective: Option<Box<dyn Collective>>,
     sampler: Sampler,
-    /// What the last step drew.
+    /// Tokens that the last step sampled, none where no token could be sampled.
     drawn: Vec<Option<u32>>,
-    /// Of a step that has not landed: the rows whose logits are read.
+    /// Number of rows whose logits are read, of a step that is submitted and not completed.
     finished: Option<usize>,
 }
 
@@ -82,16 +84,18 @@ impl fmt::Debug for Cpu {
 }
 
 impl Cpu {
-    /// A device of `threads` threads, the calling one included.
+    /// Creates a device of `threads` threads, the calling one included.
     pub fn new(isa: Isa, threads: usize) -> Self {
         Self::over(isa, Pool::new(threads.max(1)), None)
     }
 
-    /// A device of `threads` threads that shares its model, and this processor, with other ranks.
+    /// Creates a device of `threads` threads for one rank of a tensor-parallel group. The ranks
+    /// share the processor, so no thread is pinned.
     pub fn in_group(isa: Isa, threads: usize, collective: Box<dyn Collective>) -> Self {
         Self::over(isa, Pool::unpinned(threads.max(1)), Some(collective))
     }
 
+    /// Creates a device over a thread pool.
     fn over(isa: Isa, pool: Pool, collective: Option<Box<dyn Collective>>) -> Self {
         let threads = pool.threads();
         Self {
@@ -109,17 +113,17 @@ impl Cpu {
         }
     }
 
-    /// The device with matrix products in `arithmetic`, of matrices that are yet to be packed.
+    /// Sets the arithmetic for matrices that are packed from now on.
     pub fn with(self, arithmetic: Arithmetic) -> Self {
         Self { arithmetic, ..self }
     }
 
-    /// The instruction set of its kernels.
+    /// Returns the instruction set of the device's kernels.
     pub fn isa(&self) -> Isa {
         self.isa
     }
 
-    /// Threads that compute, that of the caller included.
+    /// Returns the number of computing threads, the calling one included.
     pub fn threads(&self) -> usize {
         self.pool.threads()
     }
@@ -243,6 +247,7 @@ impl Device for Cpu {
         let draws = (plan.head.read()..).zip(&plan.head.draws);
         let sampler = &mut self.sampler;
         self.drawn.clear();
+        // A row without a finite logit yields none instead of a token.
         self.drawn.extend(draws.map(|(row, params)| sampler.draw(logits.row(row), params).ok()));
         Ok(())
     }
@@ -255,6 +260,7 @@ impl Device for Cpu {
 
     fn land<'a>(&'a mut self, logits: &'a mut Buffer) -> Result<Landed<'a>, DeviceError> {
         let read = self.finished.take().expect("a step is in flight");
+        // A step runs to its end inside of the calls above, so its results are there already.
         Ok(Landed { logits: &logits.values()[..read * logits.cols()], tokens: &self.drawn })
     }
 
@@ -394,6 +400,7 @@ impl Device for Cpu {
     ) -> Result<(), DeviceError> {
         for (expert, rows) in routes.groups() {
             let (w, pool) = (&experts[expert], &mut self.pool);
+            // Only this expert's rows are converted for its GEMM, so no quantized copy is passed.
             let x = Input::values(&x.values()[rows.start * w.k..rows.end * w.k]);
             let out = &mut out.values_mut()[rows.start * w.n..rows.end * w.n];
             matmul::matmul(self.isa, pool, &mut self.matmul, x, w, out);

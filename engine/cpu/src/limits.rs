@@ -1,8 +1,8 @@
-//! What the processor reaches when it does nothing else: the limits that kernels are compared with.
-//! It knows no kernel and no model.
+//! Peak arithmetic and memory rates of the processor (roofline), measured by loops that do nothing
+//! else. Knows no kernel and no model.
 //!
-//! A limit is what was reached once, so the best of several runs counts and not the median. All
-//! threads work at once, as they share power, caches and memory.
+//! A limit is a rate that was reached at least once, so the best of several runs counts and not the
+//! median. All threads run at once, because they share power, caches and memory.
 
 #![expect(unsafe_code, reason = "loads by pointer; threads write disjoint parts of one buffer")]
 
@@ -21,23 +21,25 @@ use super::shared::Shared;
 use engine_core::DeviceError;
 use engine_core::clock::Clock;
 
-/// Runs of full length, of which the best counts.
+/// Number of full-length runs; the best of them is the limit.
 const RUNS: usize = 6;
-/// A run takes so long that starting the threads is no part of it.
+/// Shortest duration of a run in seconds, long enough to make the start of the threads negligible.
 const RUN_SECONDS: f64 = 0.02;
-/// Instructions in a row for each sum. As many of the largest byte products fit into an i32.
+/// Consecutive instructions per sum. That many of the largest int8 dot products still fit in an
+/// i32.
 const STEPS: usize = 4096;
-/// Bytes of a vector of weights, and of a line of the caches.
+/// Bytes of a vector of weights, and of a cache line.
 const LINE: usize = 64;
-/// Bytes that each thread reads: far beyond its share of any cache.
+/// Bytes that each thread reads, far more than its share of any cache.
 const READ_BYTES: usize = 256 << 20;
-/// Streams that a thread reads side by side, so that it waits for many lines at once.
+/// Streams that a thread reads side by side, so that many cache lines are in flight at once.
 const STREAMS: usize = 4;
-/// How far ahead each stream asks for lines, in bytes.
+/// Prefetch distance of each stream in bytes.
 const AHEAD: usize = 2 << 10;
 
-/// Additions and multiplications of bytes, summed in i32, that `threads` threads do per second
-/// together. Operands come from the first cache, as no tile of sums leaves registers for them.
+/// Measures int8 operations per second of `threads` threads together; a multiplication and its
+/// addition to an i32 count as two. Operands come from the L1 cache, because a tile of sums leaves
+/// no registers for them.
 pub fn int8_ops_per_s(isa: Isa, threads: usize, clock: Clock) -> f64 {
     best_rate(&mut Pool::new(threads), clock, &|_, rounds| {
         let mut ops = 0;
@@ -46,8 +48,8 @@ pub fn int8_ops_per_s(isa: Isa, threads: usize, clock: Clock) -> f64 {
     })
 }
 
-/// Additions of products of bf16, and those multiplications, that `threads` threads do per second
-/// together; nothing where the instruction set does not have them.
+/// Measures bf16 operations per second of `threads` threads together; a multiplication and its
+/// addition to an f32 count as two. Returns none if the instruction set has no bf16 dot products.
 pub fn bf16_flops_per_s(isa: Isa, threads: usize, clock: Clock) -> Option<f64> {
     isa.has_bf16().then(|| {
         best_rate(&mut Pool::new(threads), clock, &|_, rounds| {
@@ -58,7 +60,8 @@ pub fn bf16_flops_per_s(isa: Isa, threads: usize, clock: Clock) -> Option<f64> {
     })
 }
 
-/// Additions and multiplications in f32 that `threads` threads do per second together.
+/// Measures f32 operations per second of `threads` threads together; a fused multiply-add counts as
+/// two.
 pub fn f32_flops_per_s(isa: Isa, threads: usize, clock: Clock) -> f64 {
     best_rate(&mut Pool::new(threads), clock, &|_, rounds| {
         let mut flops = 0;
@@ -67,22 +70,23 @@ pub fn f32_flops_per_s(isa: Isa, threads: usize, clock: Clock) -> f64 {
     })
 }
 
-/// Bytes that `threads` threads read from memory per second together.
+/// Measures the bytes per second that `threads` threads together read from memory.
 ///
 /// # Errors
-/// There is no memory to read.
+/// Returns an error if the memory to read cannot be allocated.
 pub fn read_bytes_per_s(isa: Isa, threads: usize, clock: Clock) -> Result<f64, DeviceError> {
     read_rate(isa, threads, clock, READ_BYTES)
 }
 
-/// [`read_bytes_per_s`] of `bytes` a thread, which are whole lines of every stream.
+/// Measures the read rate with `bytes` bytes per thread, which must be whole cache lines of every
+/// stream.
 fn read_rate(isa: Isa, threads: usize, clock: Clock, bytes: usize) -> Result<f64, DeviceError> {
     let mut pool = Pool::new(threads);
     let threads = pool.threads();
     let mut memory = reserve("read", "bytes to read", &[threads, bytes])?;
     let memory = Shared::new(&mut memory[..]);
-    // Untouched pages are all the same page of zeros. Whoever reads a page touches it first, so
-    // that it is near.
+    // Untouched pages all map to one page of zeros, which stays in the cache, so they are written
+    // first. The reading thread itself does it, so that its pages lie on its own memory node.
     // SAFETY: each thread has a part of its own.
     pool.each(&|thread| unsafe { memory.part(thread * bytes, bytes) }.fill(1));
     Ok(best_rate(&mut pool, clock, &|thread, rounds| {
@@ -93,8 +97,8 @@ fn read_rate(isa: Isa, threads: usize, clock: Clock, bytes: usize) -> Result<f64
     }))
 }
 
-/// The most per second that all threads of `pool` together were seen to do. `work(thread, rounds)`
-/// returns how much it did, which is in proportion to `rounds`.
+/// Returns the highest rate per second that all threads of `pool` together reached. `work(thread,
+/// rounds)` returns the amount of work it did, which is proportional to `rounds`.
 fn best_rate(pool: &mut Pool, clock: Clock, work: &(dyn Fn(usize, usize) -> u64 + Sync)) -> f64 {
     let (mut best, mut rounds, mut runs) = (0.0f64, 1, 0);
     while runs < RUNS {
@@ -114,7 +118,7 @@ fn best_rate(pool: &mut Pool, clock: Clock, work: &(dyn Fn(usize, usize) -> u64 
     best
 }
 
-/// Tiles of byte products whose sums stay in registers.
+/// Kernel of int8 dot products in tiles whose sums stay in registers.
 struct ByteProducts<'a> {
     rounds: usize,
     ops: &'a mut u64,
@@ -123,8 +127,8 @@ struct ByteProducts<'a> {
 impl DotKernel for ByteProducts<'_> {
     #[inline(always)]
     fn run<D: Dots>(self, dots: D) {
-        // As many sums as registers hold beside a vector of weights for each group and one row:
-        // none waits for itself.
+        // So many sums fit in registers next to one vector of weights per group and one row, and
+        // they are enough that no instruction waits for its own previous result.
         *self.ops = match <D::Lanes as Lanes>::ACCUMULATORS {
             24.. => byte_products::<D, 8, 3>(dots, self.rounds),
             _ => byte_products::<D, 5, 1>(dots, self.rounds),
@@ -132,8 +136,8 @@ impl DotKernel for ByteProducts<'_> {
     }
 }
 
-/// [`STEPS`] products for each sum of a tile of `MR` rows by `NR` groups of columns, `rounds` times;
-/// returns the operations.
+/// Runs [`STEPS`] dot products for each sum of a tile of `MR` rows by `NR` groups of columns,
+/// `rounds` times. Returns the number of operations.
 #[inline(always)]
 fn byte_products<D: Dots, const MR: usize, const NR: usize>(dots: D, rounds: usize) -> u64 {
     let mut weights = Aligned::zeroed(NR * LINE);
@@ -142,7 +146,8 @@ fn byte_products<D: Dots, const MR: usize, const NR: usize>(dots: D, rounds: usi
     for _ in 0..rounds {
         let mut sums = [[dots.start(black_box(1)); NR]; MR];
         for _ in 0..STEPS {
-            // Unknown operands at each step: else products would be shared, or made only once.
+            // The compiler must not know the operands, or it would share products or compute them
+            // only once.
             let (weights, rows) = black_box((weights.bytes().as_ptr(), &rows));
             // SAFETY: there are as many weights, and a row is four bytes.
             let w: [D::Weights; NR] =
@@ -160,7 +165,7 @@ fn byte_products<D: Dots, const MR: usize, const NR: usize>(dots: D, rounds: usi
     (rounds * STEPS * MR * NR * LINE * 2) as u64
 }
 
-/// Products of pairs of bf16, whose sums stay in registers.
+/// Kernel of bf16 dot products whose sums stay in registers.
 struct PairProducts<'a> {
     rounds: usize,
     flops: &'a mut u64,
@@ -171,7 +176,7 @@ impl PairKernel for PairProducts<'_> {
     fn run<P: Pairs>(self, pairs: P) {
         const CHAINS: usize = 24;
         let lanes = pairs.lanes();
-        // Ones, and the smallest numbers that are no zeros.
+        // Ones, and the smallest normal bf16: the sums stay finite and no operand is zero.
         let (ones, small) = (black_box([0x3f80u16; 2 * LANES]), black_box([0x0080u16; 2]));
         // SAFETY: they are 64 bytes, and two bf16.
         let (w, x) = unsafe { (pairs.weights(ones.as_ptr().cast()), pairs.row(small.as_ptr())) };
@@ -191,7 +196,8 @@ impl PairKernel for PairProducts<'_> {
     }
 }
 
-/// Multiply-adds, each of which waits only for the one before it in its chain.
+/// Kernel of fused multiply-adds in independent chains, so that each waits only for its own
+/// predecessor.
 struct FloatChains<'a> {
     rounds: usize,
     flops: &'a mut u64,
@@ -207,10 +213,12 @@ impl Kernel for FloatChains<'_> {
     }
 }
 
-/// [`STEPS`] multiply-adds for each of `CHAINS` vectors, `rounds` times; returns the operations.
+/// Runs [`STEPS`] multiply-adds for each of `CHAINS` vectors, `rounds` times. Returns the number of
+/// operations.
 #[inline(always)]
 fn float_chains<L: Lanes, const CHAINS: usize>(lanes: L, rounds: usize) -> u64 {
-    // Half of it and one more: the chains stay finite, and start apart so that none is another.
+    // Each step computes x / 2 + 1, so sums stay finite. Chains start from different values, or the
+    // compiler could merge them.
     let (half, one) = (lanes.splat(black_box(0.5)), lanes.splat(black_box(1.0)));
     for _ in 0..rounds {
         let mut sums: [L::V; CHAINS] = std::array::from_fn(|i| lanes.splat(black_box(i as f32)));
@@ -224,7 +232,7 @@ fn float_chains<L: Lanes, const CHAINS: usize>(lanes: L, rounds: usize) -> u64 {
     (rounds * STEPS * CHAINS * LANES * 2) as u64
 }
 
-/// Passes once over memory, in as many streams at once as keep it busy.
+/// Kernel that reads memory once, in several streams at once.
 struct Reading<'a>(&'a [u8]);
 
 impl DotKernel for Reading<'_> {

@@ -1,4 +1,5 @@
-//! Matrix products: rows of activations by each run of a matrix, in what that run is kept for.
+//! Matrix multiplication on the CPU: dispatch to the f32, bf16 or int8 GEMM for each run of
+//! columns.
 
 use super::isa::Isa;
 use super::pack::{Matrix, Run};
@@ -6,7 +7,7 @@ use super::pool::Pool;
 use super::shared::Shared;
 use super::{bf16, float, int8};
 
-/// Working memory of a matmul.
+/// Working memory of the f32, bf16 and int8 GEMMs.
 #[derive(Debug)]
 pub(super) struct Scratch {
     float: float::Scratch,
@@ -28,29 +29,30 @@ impl Scratch {
     }
 }
 
-/// Where products go: rows of `cols`.
+/// Output target of a GEMM: rows of `cols` columns, some of which this GEMM writes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Target<'a, 'b> {
     pub out: &'a Shared<'b, f32>,
-    /// Columns of the whole output.
+    /// Columns of the whole output, the distance from row to row.
     pub cols: usize,
 }
 
-/// Rows to multiply.
+/// Activations to multiply, row major.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Input<'a> {
     pub values: &'a [f32],
-    /// The same in eight bits, where they are at hand.
+    /// The same rows quantized to 8 bits, if an earlier operation wrote them so.
     pub codes: Option<&'a int8::Activations>,
 }
 
 impl<'a> Input<'a> {
+    /// Returns rows without a quantized copy.
     pub(super) fn values(values: &'a [f32]) -> Self {
         Self { values, codes: None }
     }
 }
 
-/// `out = x * w^T` for rows `x`.
+/// Computes `out = x * w^T`, converting the activations once to each form that a run of `w` needs.
 pub(super) fn matmul(
     isa: Isa,
     pool: &mut Pool,
@@ -67,6 +69,8 @@ pub(super) fn matmul(
     if w.is_int8() && codes.is_none() {
         scratch.activations.quantize(isa, pool, values, w.k);
     }
+    // Several runs of columns share the converted activations, hence the conversions before the
+    // loop.
     let codes = codes.unwrap_or(&scratch.activations);
     if w.is_float() {
         scratch.float.take(pool, values, w.k);

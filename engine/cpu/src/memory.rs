@@ -1,4 +1,5 @@
-//! Memory and processor as the operating system gives and names them, and how to ask memory ahead.
+//! Memory allocation, free memory and name of the processor from the operating system, and
+//! prefetch.
 
 #![cfg_attr(
     any(target_env = "gnu", target_arch = "x86_64"),
@@ -11,8 +12,8 @@ use memmap2::MmapMut;
 
 use engine_core::DeviceError;
 
-/// Zeroed memory of as many bytes as `sizes` multiply to, touched only as it is used. Errors name
-/// it by `operation` and `what`.
+/// Reserves zeroed memory of as many bytes as the product of `sizes`, touched only as it is used.
+/// Errors name `operation` and `what`.
 pub(super) fn reserve(
     operation: &'static str,
     what: &str,
@@ -25,19 +26,19 @@ pub(super) fn reserve(
         .ok_or_else(|| failed(format!("{what} are more than memory can be")))?;
     let memory = MmapMut::map_anon(bytes.max(1))
         .map_err(|err| failed(format!("{bytes} bytes cannot be reserved: {err}")))?;
-    // Large pages are fewer to look up; where there are none, small ones will do.
+    // Huge pages save address translations. The advice may fail, which only costs speed.
     #[cfg(target_os = "linux")]
     let _ignored = memory.advise(memmap2::Advice::HugePage);
     Ok(memory)
 }
 
-/// Blocks from this size on come from the system and go back to it.
+/// Size in bytes from which the C library takes blocks directly from the system.
 #[cfg(target_env = "gnu")]
 const LARGE_BLOCK: libc::c_int = 256 << 10;
 
-/// Has large blocks come from the system and go back to it once they are free. The C library would
-/// raise its limit for such with each one that is freed, up to 32 MiB, and keep the holes: after a
-/// served run, a tenth of a small model's size.
+/// Configures the C library to take large blocks directly from the system and return them when
+/// freed. By default it would raise that threshold with each freed block, up to 32 MiB, and keep
+/// the holes: after a served run they add up to a tenth of a small model's size.
 pub fn keep_large_blocks_apart() {
     #[cfg(target_env = "gnu")]
     // SAFETY: it may be called at any time, and changes only where later blocks come from.
@@ -46,8 +47,8 @@ pub fn keep_large_blocks_apart() {
     }
 }
 
-/// Returns to the system what was allocated and freed again, of which loading a model leaves a tenth of
-/// the model's size: the C library would keep it for later.
+/// Returns freed memory of the C library to the system. After loading a model, that is a tenth of
+/// the model's size, which the library would otherwise keep.
 pub fn give_back_freed() {
     #[cfg(target_env = "gnu")]
     // SAFETY: it may be called at any time, and moves nothing that is in use.
@@ -56,8 +57,8 @@ pub fn give_back_freed() {
     }
 }
 
-/// Bytes that could be allocated now: the least of what the machine and the control group allow.
-/// Zero where the system does not say.
+/// Returns the bytes that could be allocated now, the smaller of what the machine and the control
+/// group allow. Zero where the system does not report it.
 pub fn free_bytes() -> u64 {
     let machine = fs::read_to_string("/proc/meminfo")
         .ok()
@@ -66,22 +67,23 @@ pub fn free_bytes() -> u64 {
     control_group().map_or(machine, |group| machine.min(group))
 }
 
-/// Bytes that the control group (version 2) leaves to this process, where it sets a limit.
+/// Returns the bytes that the control group (version 2) leaves to this process, if it sets a limit.
 fn control_group() -> Option<u64> {
     let read = |name: &str| fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok();
     let limit: u64 = read("memory.max")?.trim().parse().ok()?;
     let used: u64 = read("memory.current")?.trim().parse().ok()?;
-    // Cached file pages count as used, but are given up under pressure.
+    // Cached file pages count as used, but the system drops them under pressure.
     let cached = read("memory.stat").and_then(|text| field(&text, "inactive_file ")).unwrap_or(0);
     Some(limit.saturating_sub(used.saturating_sub(cached)))
 }
 
+/// Returns the first number after `name` at the start of a line of `text`.
 fn field(text: &str, name: &str) -> Option<u64> {
     let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
     rest.split_whitespace().next()?.parse().ok()
 }
 
-/// The processor's brand string, or its architecture where the system gives none.
+/// Returns the processor's brand string, or its architecture where the system reports none.
 pub fn processor_name() -> String {
     fs::read_to_string("/proc/cpuinfo")
         .ok()
@@ -92,11 +94,11 @@ pub fn processor_name() -> String {
         .unwrap_or_else(|| std::env::consts::ARCH.to_owned())
 }
 
-/// Bytes that memory gives at once.
+/// Bytes of a cache line.
 pub(super) const CACHE_LINE: usize = 64;
 
-/// Asks for the cache line at `address`, which may be anywhere, where the processor can be asked: every
-/// x86-64 can.
+/// Prefetches the cache line at `address`, which need not be valid memory. Does nothing on
+/// processors other than x86-64.
 #[inline(always)]
 pub(super) fn fetch(address: *const u8) {
     #[cfg(target_arch = "x86_64")]
@@ -109,7 +111,7 @@ pub(super) fn fetch(address: *const u8) {
     let _ = address;
 }
 
-/// Asks for `bytes` bytes at `address`.
+/// Prefetches `bytes` bytes from `address` on.
 #[inline(always)]
 pub(super) fn fetch_all(address: *const u8, bytes: usize) {
     for at in (0..bytes).step_by(CACHE_LINE) {

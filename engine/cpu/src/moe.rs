@@ -1,26 +1,26 @@
-//! Rows on their way to experts and back.
+//! MoE routing on the CPU: top-k experts of each row, dispatch of rows to experts and weighted sum.
 //!
-//! A row's experts depend on its own logits only, and its result is summed in the order of its
-//! experts' numbers, so that neither depends on other rows.
+//! A row's experts depend on its own logits only, and its result is summed in the order of expert
+//! indices, so neither depends on other rows of the step.
 
 use std::ops::Range;
 
 use engine_core::Gate;
 
-/// Where each row of a step goes.
+/// MoE routing of a step: the rows that each expert computes, and their weights.
 #[derive(Debug)]
 pub struct Routes {
-    /// Row of the step that each dispatched row comes from, grouped by expert.
+    /// Row of the step that each dispatched row is copied from, grouped by expert.
     sources: Vec<usize>,
-    /// Weight of each dispatched row.
+    /// Weight of each dispatched row in the sum of its source row.
     weights: Vec<f32>,
-    /// Dispatched rows of each expert that has any, experts rising.
+    /// Expert index and range of dispatched rows, for each expert that has any, in rising order.
     groups: Vec<(usize, Range<usize>)>,
 }
 
 impl Routes {
-    /// Chooses `chosen` of the `experts` for each row of logits, and keeps those in `own`, numbered
-    /// from its start.
+    /// Selects the top `chosen` of the `experts` for each row of logits. Keeps only the experts in
+    /// `own`, those of this rank, numbered from its start.
     pub(super) fn choose(
         logits: &[f32],
         experts: usize,
@@ -55,17 +55,17 @@ impl Routes {
         routes
     }
 
-    /// Dispatched rows.
+    /// Returns the number of dispatched rows.
     pub(super) fn rows(&self) -> usize {
         self.sources.len()
     }
 
-    /// Each expert with its dispatched rows.
+    /// Iterates over the experts that have rows, with their ranges of dispatched rows.
     pub(super) fn groups(&self) -> impl Iterator<Item = (usize, Range<usize>)> + '_ {
         self.groups.iter().cloned()
     }
 
-    /// `out[i] = x[source of i]`, rows of `cols`.
+    /// Copies rows of `cols` columns to their experts: `out[i] = x[source of i]`.
     pub(super) fn dispatch(&self, x: &[f32], cols: usize, out: &mut [f32]) {
         assert_eq!(out.len(), self.rows() * cols, "a row for each that is sent");
         for (source, out) in self.sources.iter().zip(out.chunks_exact_mut(cols)) {
@@ -73,7 +73,8 @@ impl Routes {
         }
     }
 
-    /// `out[source of i] += weight of i * x[i]`, from zero, rows of `cols`.
+    /// Sums the experts' outputs: zeroes `out`, then `out[source of i] += weight of i * x[i]`, in
+    /// rows of `cols`.
     pub(super) fn combine(&self, x: &[f32], cols: usize, out: &mut [f32]) {
         assert_eq!(x.len(), self.rows() * cols, "a row for each that was sent");
         out.fill(0.0);
@@ -86,17 +87,17 @@ impl Routes {
     }
 }
 
-/// Weights of the experts `best` of one row.
+/// Returns the weights of one row's selected experts `best`, the largest logit first.
 fn weights(logits: &[f32], best: &[usize], gate: Gate) -> Vec<f32> {
-    // The first of the best has the largest logit.
+    // Subtracting the largest logit keeps the exponentials from overflowing.
     let largest = logits[best[0]];
     let mut weights: Vec<f32> = best.iter().map(|i| (logits[*i] - largest).exp()).collect();
     let total: f32 = match gate {
         Gate::SoftmaxTop { normalized: false } => {
             logits.iter().map(|logit| (logit - largest).exp()).sum()
         }
-        // Dividing by the sum over all experts and then by what the best have of it is dividing
-        // by the sum over the best.
+        // Softmax over all experts followed by division by the sum of the top k equals softmax over
+        // the top k.
         Gate::SoftmaxTop { normalized: true } | Gate::TopSoftmax => weights.iter().sum(),
     };
     weights.iter_mut().for_each(|weight| *weight /= total);

@@ -1,7 +1,7 @@
-//! Weights repacked once at load into the order in which the kernels read them.
+//! Weight matrices packed at load into the order in which the GEMM kernels read them.
 //!
-//! A packed matrix is cut into groups of sixteen output columns, so that one vector holds one weight
-//! of each column; `layout` says what a group looks like.
+//! A matrix packed for f32 is divided into groups of 16 output columns, so that one vector holds
+//! one weight of each column; `layout` describes a group.
 
 #![expect(unsafe_code, reason = "groups packed in parallel")]
 
@@ -16,10 +16,11 @@ use super::shared::Shared;
 use super::{bf16, int8};
 use engine_core::{HostMatrix, WeightType};
 
-/// Bytes that start on a cache line.
+/// Byte buffer aligned to a cache line.
 #[derive(Debug)]
 pub(super) struct Aligned(Vec<Line>);
 
+/// Unit of allocation that aligns a buffer to a cache line.
 #[derive(Debug, Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C, align(64))]
 struct Line([u8; 64]);
@@ -38,33 +39,33 @@ impl Aligned {
     }
 }
 
-/// Columns of one layout, multiplied in f32.
+/// Packed weights of some consecutive output columns, all of one layout, for the f32 GEMM.
 #[derive(Debug)]
 pub(super) struct Packed {
     layout: Layout,
-    /// First output column of the matrix that is here.
+    /// Index of the first output column that these weights compute.
     pub(super) first: usize,
     pub(super) n: usize,
     pub(super) k: usize,
     data: Aligned,
 }
 
-/// What matrix products are computed in.
+/// Arithmetic of the matrix multiplications, as the user chooses it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Arithmetic {
-    /// Everything in f32: the specification of the others.
+    /// All matrices in f32: the reference for the other choices.
     F32,
-    /// Stored blocks of codes in eight-bit integers; bf16 and f32 in bf16, where the processor has an
-    /// instruction for it; everything else in f32.
+    /// Integer-quantized weights in int8; bf16 and f32 weights in bf16 if the processor has bf16
+    /// instructions; all others in f32.
     #[default]
     AsStored,
-    /// Everything in bf16.
+    /// All matrices in bf16.
     Bf16,
-    /// Everything in eight-bit integers.
+    /// All matrices in int8.
     Int8,
 }
 
-/// What weights are kept for.
+/// GEMM for which a part of a matrix is packed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
     Float,
@@ -73,7 +74,7 @@ enum Form {
 }
 
 impl Arithmetic {
-    /// What weights of `stored` are kept for on `isa`.
+    /// Returns the GEMM for which weights of type `stored` are packed on `isa`.
     fn form(self, stored: WeightType, isa: Isa) -> Form {
         match self {
             Self::F32 => Form::Float,
@@ -88,7 +89,7 @@ impl Arithmetic {
     }
 }
 
-/// Columns of one form.
+/// Consecutive output columns of a matrix that are packed for one GEMM.
 #[derive(Debug)]
 pub(super) enum Run {
     Float(Packed),
@@ -97,6 +98,7 @@ pub(super) enum Run {
 }
 
 impl Run {
+    /// Returns the range of output columns that the run computes.
     fn columns(&self) -> Range<usize> {
         let (first, n) = match self {
             Self::Float(packed) => (packed.first, packed.n),
@@ -107,7 +109,7 @@ impl Run {
     }
 }
 
-/// A matrix `[N, K]`: runs of columns, each of one form.
+/// Weight matrix `[N, K]`: runs of output columns, each packed for one GEMM.
 #[derive(Debug)]
 pub struct Matrix {
     pub(super) runs: Vec<Run>,
@@ -116,7 +118,7 @@ pub struct Matrix {
 }
 
 impl Matrix {
-    /// Packs `parts`, whose outputs stand side by side, for products in `arithmetic` on `isa`.
+    /// Packs `parts`, stacked along N, for multiplication in `arithmetic` on `isa`.
     pub(super) fn pack(
         parts: &[HostMatrix<'_>],
         arithmetic: Arithmetic,
@@ -148,7 +150,7 @@ impl Matrix {
         Self { runs, n, k }
     }
 
-    /// Writes row `n` of the matrix, dequantized, to `out` of K elements.
+    /// Writes row `n` of the matrix, dequantized, to `out`, K elements.
     pub(super) fn row(&self, n: usize, out: &mut [f32]) {
         let run = self.runs.iter().find(|run| run.columns().contains(&n));
         match run.expect("the row is within the matrix") {
@@ -158,17 +160,17 @@ impl Matrix {
         }
     }
 
-    /// Whether any of it is multiplied in f32.
+    /// Returns true if any columns are multiplied in f32.
     pub(super) fn is_float(&self) -> bool {
         self.runs.iter().any(|run| matches!(run, Run::Float(_)))
     }
 
-    /// Whether any of it is multiplied in bf16.
+    /// Returns true if any columns are multiplied in bf16.
     pub(super) fn is_bf16(&self) -> bool {
         self.runs.iter().any(|run| matches!(run, Run::Bf16(_)))
     }
 
-    /// Whether any of it is multiplied in eight-bit integers.
+    /// Returns true if any columns are multiplied in int8.
     pub(super) fn is_int8(&self) -> bool {
         self.runs.iter().any(|run| matches!(run, Run::Int8(_)))
     }
@@ -194,6 +196,7 @@ impl Packed {
         packed
     }
 
+    /// Returns the number of groups of 16 output columns.
     pub(super) fn groups(&self) -> usize {
         self.n.div_ceil(LANES)
     }
@@ -202,6 +205,7 @@ impl Packed {
         self.k / self.layout.unit() * self.layout.unit_bytes()
     }
 
+    /// Returns the packed bytes of a group.
     fn group(&self, group: usize) -> &[u8] {
         &self.data.bytes()[group * self.group_bytes()..][..self.group_bytes()]
     }
@@ -216,8 +220,8 @@ impl Packed {
         }
     }
 
-    /// Gives the weights of `steps` k from `k0` of `NR` groups from `first` to `sink`, k rising.
-    /// Both limits fall on units.
+    /// Decodes the weights of `steps` k from `k0` on, for `NR` groups from `first` on, and passes
+    /// them to `sink` in rising k. Both `k0` and `steps` must be multiples of the layout's unit.
     #[inline(always)]
     pub(super) fn decode<L: Lanes, S: Sink<L, NR>, const NR: usize>(
         &self,
@@ -239,7 +243,8 @@ impl Packed {
     }
 }
 
-/// The part that output column `n` of `parts` is of, and its column there.
+/// Returns the part to which output column `n` of the stacked `parts` belongs, and the column's
+/// index in it; none past the last.
 pub(super) fn part_of<'a, 'b>(
     parts: &'a [HostMatrix<'b>],
     mut n: usize,

@@ -1,8 +1,8 @@
-//! A small pool of pinned threads that runs one task at a time.
+//! Thread pool of pinned threads that runs one task at a time.
 //!
-//! A step of a small model is some two hundred operations of a few microseconds. Threads therefore
+//! A step of a small model is about two hundred operations of a few microseconds. Threads therefore
 //! spin for a moment between operations before they park: waking a thread costs as much as an
-//! operation, while an idle server must cost nothing.
+//! operation, while an idle server must use no CPU time.
 
 #![expect(unsafe_code, reason = "a task borrowed from the caller's stack crosses threads")]
 
@@ -18,17 +18,18 @@ use std::thread::{self, JoinHandle};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
-/// Turns of the spin loop before a worker parks: about a hundred microseconds.
+/// Iterations of the spin loop before a worker parks, about a hundred microseconds.
 const SPINS: u32 = 2_000;
 
+/// Pointer to the task that the caller of the pool runs; valid while that caller waits.
 type Task = *const (dyn Fn(usize) + Sync);
 
-/// What the threads share.
+/// State that the caller and the workers share.
 struct Shared {
     /// Number of tasks published so far; a change is the signal to start.
     generation: AtomicUsize,
     task: UnsafeCell<Option<Task>>,
-    /// Workers that have not finished the current task.
+    /// Number of workers that have not finished the current task.
     running: AtomicUsize,
     stop: AtomicBool,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
@@ -40,21 +41,22 @@ unsafe impl Sync for Shared {}
 // SAFETY: the pointer inside is only followed while the caller that owns the task waits.
 unsafe impl Send for Shared {}
 
+/// Worker thread of the pool, and the flag that it sets before it parks.
 struct Worker {
     handle: JoinHandle<()>,
     parked: Arc<AtomicBool>,
 }
 
-/// The next item of one thread's share, on a cache line of its own.
+/// Index of the next item of one thread's share, on a cache line of its own to avoid false sharing.
 #[derive(Default)]
 #[repr(align(64))]
 struct Next(AtomicUsize);
 
-/// Threads that work together on one task at a time; the caller is one of them.
+/// Thread pool whose threads work together on one task at a time; the caller is one of them.
 pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<Worker>,
-    /// `[threads]`
+    /// Next item of each thread's share, `[threads]`.
     next: Vec<Next>,
 }
 
@@ -65,20 +67,21 @@ impl fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// A pool of `threads` threads, the caller included. Where as many processors may be used, each
-    /// worker is pinned to its own; the caller is not pinned, as threads that it starts later would
-    /// inherit that.
+    /// Creates a pool of `threads` threads, the caller included. If the process may use that many
+    /// processors, each worker is pinned to its own. The caller is not pinned, because threads that
+    /// it starts later would inherit the pinning.
     pub fn new(threads: usize) -> Self {
         let processors = allowed_processors();
         Self::on(threads, if processors.len() < threads { &[] } else { &processors })
     }
 
-    /// A pool whose threads run where the system puts them, for where there are several pools.
+    /// Creates a pool whose threads the system may move, for processes with several pools.
     pub fn unpinned(threads: usize) -> Self {
         Self::on(threads, &[])
     }
 
-    /// A pool whose workers are pinned to `processors` from the second, as far as these go.
+    /// Creates a pool whose workers are pinned to `processors`, from the second one on, as far as
+    /// these suffice.
     fn on(threads: usize, processors: &[usize]) -> Self {
         let shared = Arc::new(Shared {
             generation: AtomicUsize::new(0),
@@ -104,18 +107,19 @@ impl Pool {
         Self { shared, workers, next: (0..threads).map(|_| Next::default()).collect() }
     }
 
-    /// Threads that work, that of the caller included.
+    /// Returns the number of threads, the caller included.
     pub fn threads(&self) -> usize {
         self.workers.len() + 1
     }
 
     /// Calls `task(thread)` once on every thread and returns when all have returned. A panic in one
-    /// of them is raised again here.
+    /// of them is resumed in the caller.
     pub fn each(&mut self, task: &(dyn Fn(usize) + Sync)) {
         self.run(task);
     }
 
-    /// As [`Pool::each`], for a caller that has the pool to itself.
+    /// Runs `task` on every thread. The caller must have the pool to itself, although the reference
+    /// is shared.
     fn run(&self, task: &(dyn Fn(usize) + Sync)) {
         if self.workers.is_empty() {
             return task(0);
@@ -146,10 +150,10 @@ impl Pool {
         }
     }
 
-    /// Calls `task(thread, item)` once for every item below `items`. Each thread has as many items
-    /// that follow one another, so that what one operation left in its cache is there for the next,
-    /// and takes those of others when it is done. Which thread gets which is therefore not fixed,
-    /// and must not matter.
+    /// Calls `task(thread, item)` once for every item below `items`. Each thread has an equal share
+    /// of consecutive items, so that data which one operation left in its cache is there for the
+    /// next. A thread that is done takes items from other shares, so the assignment varies and
+    /// results must not depend on it.
     pub fn items(&mut self, items: usize, task: &(dyn Fn(usize, usize) + Sync)) {
         if items <= 1 || self.workers.is_empty() {
             return (0..items).for_each(|item| task(0, item));
@@ -172,6 +176,7 @@ impl Pool {
         });
     }
 
+    /// Unparks the workers that have parked.
     fn wake(&self) {
         for worker in &self.workers {
             if worker.parked.swap(false, Ordering::SeqCst) {
@@ -187,12 +192,13 @@ impl Drop for Pool {
         self.shared.generation.fetch_add(1, Ordering::SeqCst);
         self.wake();
         for worker in self.workers.drain(..) {
-            // A worker catches the panics of its tasks, so it cannot have ended by one.
+            // A worker catches the panics of its tasks, so it cannot have ended by a panic.
             let _ended = worker.handle.join();
         }
     }
 }
 
+/// Main loop of a worker: waits for a task, runs it, reports its end.
 fn work(shared: &Shared, parked: &AtomicBool, thread: usize) {
     let mut seen = 0;
     loop {
@@ -214,7 +220,7 @@ fn work(shared: &Shared, parked: &AtomicBool, thread: usize) {
     }
 }
 
-/// Waits until the generation is no longer `seen`: spins a while, then parks.
+/// Waits until the generation differs from `seen`: spins for a while, then parks.
 fn next_generation(shared: &Shared, parked: &AtomicBool, seen: usize) -> usize {
     for _ in 0..SPINS {
         let now = shared.generation.load(Ordering::SeqCst);
@@ -224,7 +230,8 @@ fn next_generation(shared: &Shared, parked: &AtomicBool, seen: usize) -> usize {
         hint::spin_loop();
     }
     loop {
-        // The flag goes up before the last look: whoever publishes after that look sees the flag.
+        // The flag is set before the generation is read for the last time, so a publisher either is
+        // seen here or sees the flag and unparks this thread.
         parked.store(true, Ordering::SeqCst);
         let now = shared.generation.load(Ordering::SeqCst);
         if now != seen {
@@ -235,16 +242,17 @@ fn next_generation(shared: &Shared, parked: &AtomicBool, seen: usize) -> usize {
     }
 }
 
-/// Processors that this process may run on.
+/// Returns the processors that this process may run on.
 fn allowed_processors() -> Vec<usize> {
     let Ok(set) = sched_getaffinity(Pid::from_raw(0)) else { return Vec::new() };
     (0..CpuSet::count()).filter(|&processor| set.is_set(processor).unwrap_or(false)).collect()
 }
 
+/// Pins the calling thread to a processor.
 fn pin_to(processor: usize) {
     let mut set = CpuSet::new();
     if set.set(processor).is_ok() {
-        // Pinning is an optimization: where it is forbidden the thread runs unpinned.
+        // Pinning is an optimization: where it is forbidden, the thread runs unpinned.
         let _ignored = sched_setaffinity(Pid::from_raw(0), &set);
     }
 }

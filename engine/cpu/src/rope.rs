@@ -1,7 +1,8 @@
-//! Rotary embedding of queries and keys, and the write of keys and values to their pages.
+//! Rotary position embedding (RoPE) of queries and keys, and the write of keys and values to KV
+//! pages.
 //!
-//! Pairs are `(i, i + rotated / 2)`, as Hugging Face checkpoints have them; GGUF files of the Llama
-//! family store other pairs and are reordered at load. Source: Su et al. 2021.
+//! Rotated pairs are `(i, i + rotated / 2)`, as in Hugging Face checkpoints. GGUF files of the
+//! Llama family store other pairs and are reordered at load. Source: Su et al. 2021.
 
 #![expect(unsafe_code, reason = "threads write disjoint heads of one buffer and of one page")]
 
@@ -14,10 +15,10 @@ use super::shared::Shared;
 use super::tile::Element;
 use engine_core::{AttentionLayer, AttentionShape, HeadNorms};
 
-/// Largest head size.
+/// Largest supported head size.
 const HEAD_DIM_MAX: usize = 512;
 
-/// What a step's rotations need beside the buffers that change.
+/// Arguments of RoPE and the KV cache write, without the buffers they write.
 #[derive(Clone, Copy)]
 pub(super) struct Rope<'a> {
     pub isa: Isa,
@@ -26,7 +27,8 @@ pub(super) struct Rope<'a> {
 }
 
 impl Rope<'_> {
-    /// Norms and rotates the query and key heads of `qkv`, and writes keys and values to the layer's pages.
+    /// Applies head norms and rotation to the query and key heads of `qkv`, and writes keys and
+    /// values to the layer's pages.
     pub(super) fn run(&self, pool: &mut Pool, qkv: &mut [f32], kv: &mut Kv) {
         let AttentionShape { head_dim: d, kv_heads, .. } = self.layer.shape;
         assert!(2 * self.plan.pairs <= d && d <= HEAD_DIM_MAX, "no more turns than a head has");
@@ -39,6 +41,7 @@ impl Rope<'_> {
         }
     }
 
+    /// Rotates and caches all heads, with KV pages of element type `E`.
     fn over<E: Element>(&self, pool: &mut Pool, qkv: &mut [f32], layout: Layout, pages: &mut [E]) {
         let heads = self.layer.shape.kv_heads;
         let is_small = qkv.len() < PARALLEL_ELEMENTS;
@@ -52,7 +55,7 @@ impl Rope<'_> {
     }
 }
 
-/// One KV head and the query heads that share it, over all rows of the step.
+/// Work item: one KV head and the query heads that share it, over all rows of the step.
 struct Head<'a, 'b, E> {
     call: Rope<'a>,
     head: usize,
@@ -91,6 +94,7 @@ impl<E: Element> Kernel for Head<'_, '_, E> {
 }
 
 impl<E: Element> Head<'_, '_, E> {
+    /// Writes key and value of one position to the head's KV pages.
     #[inline(always)]
     fn write<L: Lanes>(&self, lanes: L, span: &Span, position: usize, key: &[f32], value: &[f32]) {
         let (d, width) = (key.len(), self.layout.width());
@@ -109,7 +113,7 @@ impl<E: Element> Head<'_, '_, E> {
     }
 }
 
-/// `to` is whole vectors, the last filled up with zeros.
+/// Converts a head to the element type of the KV cache. `to` is whole vectors, padded with zeros.
 #[inline(always)]
 fn convert<L: Lanes, E: Element>(lanes: L, from: &[f32], to: &mut [E]) {
     let (whole, tail) = from.as_chunks::<LANES>();
@@ -126,6 +130,7 @@ fn convert<L: Lanes, E: Element>(lanes: L, from: &[f32], to: &mut [E]) {
     }
 }
 
+/// Rotates a head by its position's pairs of cosine and sine; dimensions beyond them stay.
 #[inline(always)]
 fn rotate(head: &mut [f32], turns: &[(f32, f32)]) {
     let (first, second) = head[..2 * turns.len()].split_at_mut(turns.len());

@@ -1,10 +1,10 @@
-//! Memory that several threads write at once, each its own part.
+//! Slice that several threads write at once, each its own part.
 
 #![expect(unsafe_code, reason = "disjoint parts of one slice, which the borrow checker cannot see")]
 
 use std::marker::PhantomData;
 
-/// A mutable slice whose parts are handed to several threads.
+/// Mutable slice whose disjoint parts are given to several threads.
 #[derive(Debug)]
 pub(super) struct Shared<'a, T> {
     start: *mut T,
@@ -20,14 +20,15 @@ impl<'a, T> Shared<'a, T> {
         Self { start: slice.as_mut_ptr(), len: slice.len(), owner: PhantomData }
     }
 
-    /// Where a block begins: `rows` times `cols` elements, `stride` from row to row.
+    /// Returns a pointer to the start of a block of `rows` times `cols` elements, with `stride`
+    /// elements from row to row.
     pub(super) fn block(&self, start: usize, rows: usize, stride: usize, cols: usize) -> *mut T {
         let end = start + rows.saturating_sub(1) * stride + cols;
         assert!(end <= self.len, "the block lies within the slice");
         self.start.wrapping_add(start)
     }
 
-    /// Elements `start .. start + len`.
+    /// Returns elements `start .. start + len` for writing.
     ///
     /// # Safety
     /// Until the part is dropped, nobody else uses any element of it.
@@ -38,7 +39,7 @@ impl<'a, T> Shared<'a, T> {
         unsafe { std::slice::from_raw_parts_mut(self.start.add(start), len) }
     }
 
-    /// Elements `start .. start + len`, to be read.
+    /// Returns elements `start .. start + len` for reading.
     ///
     /// # Safety
     /// Until the part is dropped, nobody writes any element of it.

@@ -1,8 +1,9 @@
-//! Places for recurrent state: one sequence's, or a snapshot's, over all layers that have any.
+//! State slots of the CPU: recurrent state of running sequences and of snapshots, over all layers
+//! that have any.
 //!
-//! Memory comes zeroed from the operating system and is touched only as places fill. Per layer,
-//! place and key head lie the last inputs of the convolution, `[taps - 1][channels of the head]`,
-//! and then a matrix `[key dim][value dim]` for each value head, whose rows are padded to whole
+//! Memory comes zeroed from the operating system and is touched only as slots fill. For each layer,
+//! slot and key head it holds the last inputs of the convolution, `[taps - 1][channels of the
+//! head]`, and then a matrix `[key dim][value dim]` for each value head, its rows padded to whole
 //! vectors.
 
 use memmap2::MmapMut;
@@ -13,7 +14,7 @@ use super::memory::reserve;
 use engine_core::batch::check_states;
 use engine_core::{DeltaNetShape, DeviceError, StateShape};
 
-/// Recurrent state of all layers.
+/// State slots: recurrent state of all layers.
 #[derive(Debug)]
 pub struct State {
     pub(super) shape: StateShape,
@@ -28,21 +29,21 @@ impl State {
         Ok(Self { shape, storage })
     }
 
-    /// Refuses a step whose segments name no place, or one that is not there.
+    /// Returns an error if a sequence of the step has no state slot, or one that does not exist.
     pub(super) fn check(&self, plan: &Plan) -> Result<(), DeviceError> {
         check_states(plan.spans.iter().map(|span| span.state), self.shape.places)
             .map_err(|message| DeviceError { operation: "state", message })
     }
 }
 
-/// Sizes of what one key head and its value heads keep, in elements.
+/// Sizes, in elements, of the state of one key head and its value heads in one slot.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Head {
-    /// Channels of the convolution: query, key, and the values of the group.
+    /// Channels of the head that pass the convolution: query, key, and the values of the group.
     pub(super) channels: usize,
-    /// Inputs that the convolution looks back at.
+    /// Number of earlier inputs that the convolution uses.
     pub(super) past: usize,
-    /// One value head's matrix.
+    /// Elements of one value head's state matrix.
     pub(super) matrix: usize,
     group: usize,
 }
@@ -58,15 +59,17 @@ impl Head {
         }
     }
 
+    /// Returns the elements of the convolution's earlier inputs.
     pub(super) fn history(&self) -> usize {
         self.past * self.channels
     }
 
+    /// Returns the elements of the head's whole state in one slot and layer.
     pub(super) fn elements(&self) -> usize {
         self.history() + self.group * self.matrix
     }
 
-    /// Where the head `head` of `place` begins in a layer's share.
+    /// Returns the index of the first element of key head `head` in slot `place` of a layer.
     pub(super) fn start(&self, shape: &StateShape, layer: usize, place: u32, head: usize) -> usize {
         assert!(layer < shape.layers && head < shape.net.key_heads, "the layer has state");
         let place = layer * shape.places + place as usize;

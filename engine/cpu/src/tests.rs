@@ -1,4 +1,5 @@
-//! Kernels against the reference, on every instruction set that this processor has.
+//! CPU kernels against the reference implementation, on every instruction set that this processor
+//! has.
 
 mod attention;
 mod delta_net;
@@ -13,7 +14,7 @@ use engine_core::sample::Sampling;
 use engine_core::{KvType, LogitRows, RowOrder, Segment, StepToken, WeightType};
 use engine_weights::format::dequantize;
 
-/// Stored rows of a type and their values: random codes under scales of every size up to 0.05.
+/// Returns stored rows of a type and their dequantized values: random bytes with scales up to 0.05.
 pub(super) fn stored(
     weight_type: WeightType,
     n: usize,
@@ -45,7 +46,8 @@ pub(super) fn stored(
     (bytes, exact)
 }
 
-/// Gives a block of random bytes scales that are numbers, and no code that is none.
+/// Replaces the scales of a random block by finite ones, and removes bit patterns that stand for
+/// NaN.
 fn sound_head(weight_type: WeightType, numbers: &[f32], block: &mut [u8]) {
     let (heads, scale): (&[usize], f32) = match weight_type {
         WeightType::Q4_0 | WeightType::Q5_0 | WeightType::Q8_0 => (&[0], 0.05),
@@ -74,7 +76,7 @@ pub(super) fn buffer(cols: usize, data: Vec<f32>) -> Buffer {
     buffer
 }
 
-/// Calls `check` with a device in f32 of every instruction set, with one thread and with three.
+/// Calls `check` with an f32 device of every instruction set, with one thread and with three.
 fn on_every_device(check: impl Fn(&mut Cpu, &str)) {
     for isa in Isa::detected() {
         for threads in [1, 3] {
@@ -147,7 +149,8 @@ fn parts_of_several_types_stand_side_by_side() {
             (WeightType::Q4_1, 24, RowOrder::AsStored),
             (WeightType::Q4_1, 32, RowOrder::RopePairs { head_dim: 16 }),
         ];
-        // Neighbors of other types share a layout, with borders inside of a group.
+        // Neighbors of different types may share a layout, with borders inside of a group of
+        // columns.
         parts.extend(WeightType::ALL.map(|weight_type| (weight_type, 21, RowOrder::AsStored)));
         let stored: Vec<_> =
             (1..).zip(&parts).map(|(seed, (kind, n, _))| stored(*kind, *n, k, seed)).collect();
@@ -182,13 +185,13 @@ fn parts_of_several_types_stand_side_by_side() {
     });
 }
 
-/// A step of `ids` that one sequence begins with.
+/// Plans a step over `ids` at the beginning of one sequence.
 fn plan_of(cpu: &mut Cpu, ids: &[u32]) -> Plan {
     let tokens = ids.iter().copied().map(StepToken::Known).collect();
     plan_tokens(cpu, tokens, &[LogitRows::None])
 }
 
-/// A step of sequences that begin with as many of `tokens` each.
+/// Plans a step over equally many of `tokens` at the beginning of each sequence.
 fn plan_tokens(cpu: &mut Cpu, tokens: Vec<StepToken>, logits: &[LogitRows]) -> Plan {
     let (page_tokens, kv_type) = (16, KvType::F32);
     let rows = tokens.len() / logits.len();
@@ -220,7 +223,7 @@ fn rows_are_drawn_from_after_those_that_are_read_and_name_rows_of_the_next_step(
     cpu.finish(&mut logits, plan).unwrap();
     let landed = cpu.land(&mut logits).unwrap();
     assert_eq!((landed.logits, landed.tokens), (&[7.0, 8.0, 9.0][..], &[Some(1), None][..]));
-    // Where no token could be drawn there is a row all the same.
+    // A row from which no token could be sampled still has an entry.
     let (values, order) = ([1.0f32, 2.0, 3.0], RowOrder::AsStored);
     let bytes = bytemuck::cast_slice(&values);
     let host = HostMatrix { weight_type: WeightType::F32, n: 3, k: 1, bytes, order };
@@ -292,7 +295,8 @@ fn norms_and_activation_follow_the_reference_at_every_tail() {
     });
 }
 
-/// Largest relative error of the exponential over its range, and its values at the limits.
+/// Kernel that measures the exponential's largest relative error over its range, and its values at
+/// the limits.
 struct Exponential<'a>(&'a mut f64);
 
 impl isa::Kernel for Exponential<'_> {

@@ -1,8 +1,8 @@
-//! The micro-kernel under every product: a few rows times a few groups of sixteen columns.
+//! GEMM micro-kernel in f32, also used by attention: a few rows times a few groups of 16 columns.
 //!
 //! Each output element is one chain of fused multiply-adds in rising k, whatever the size of the
 //! tile and wherever k is cut in pieces. A row's result therefore has the same bits whichever rows
-//! share its step, which is what makes a sequence's output independent of its batch.
+//! share its step, which makes a sequence's output independent of its batch.
 
 #![expect(unsafe_code, reason = "strided reads that would cost a bounds check per product")]
 
@@ -11,14 +11,18 @@ use super::memory::fetch;
 
 /// Rows of a tile. Six rows by four groups fill the registers of AVX-512.
 pub(super) const TILE_ROWS: usize = 6;
-/// Most groups of a tile.
+/// Largest number of column groups in a tile.
 pub(super) const TILE_GROUPS: usize = 4;
 
-/// An element that loads into f32 lanes.
+/// Memory element that converts to and from f32 lanes: f32 or f16.
 pub(super) trait Element: Copy + Send + Sync + bytemuck::Pod {
+    /// Loads 16 elements and converts them to f32.
+    ///
     /// # Safety
     /// Sixteen elements can be read at `from`.
     unsafe fn load<L: Lanes>(lanes: L, from: *const Self) -> L::V;
+    /// Converts 16 f32 to the element type and stores them.
+    ///
     /// # Safety
     /// Sixteen elements can be written at `to`.
     unsafe fn store<L: Lanes>(lanes: L, to: *mut Self, v: L::V);
@@ -38,7 +42,7 @@ impl Element for f32 {
     }
 }
 
-/// Bits of an f16.
+/// f16 elements, stored as their bits.
 impl Element for u16 {
     #[inline(always)]
     unsafe fn load<L: Lanes>(lanes: L, from: *const Self) -> L::V {
@@ -53,7 +57,7 @@ impl Element for u16 {
     }
 }
 
-/// The left operand: element `(row, k)` is at `start + row * row_stride + k * k_stride`.
+/// Left operand of a tile: element `(row, k)` is at `start + row * row_stride + k * k_stride`.
 #[derive(Clone, Copy)]
 pub(super) struct Left {
     pub start: *const f32,
@@ -61,32 +65,32 @@ pub(super) struct Left {
     pub k_stride: usize,
 }
 
-/// A piece of the right operand, `k` steps: sixteen columns of group `g` at step `i` are at
+/// Piece of the right operand of a tile, `k` steps: the 16 columns of group `g` at step `i` are at
 /// `groups[g] + i * k_stride`.
 #[derive(Clone, Copy)]
 pub(super) struct Right<'a, E> {
     pub groups: &'a [*const E],
-    /// As `groups`: what will be multiplied later, and is asked for meanwhile.
+    /// Groups to prefetch meanwhile, laid out like `groups`, because they will be multiplied later.
     pub ahead: Option<&'a [*const E]>,
     pub k_stride: usize,
     pub k: usize,
 }
 
-/// The output: group `g` of `row` is at `start + row * row_stride + g * 16`.
+/// Output of a tile: group `g` of `row` is at `start + row * row_stride + g * 16`.
 #[derive(Clone, Copy)]
 pub(super) struct Out {
     pub start: *mut f32,
     pub row_stride: usize,
-    /// Start from zero rather than from what is there.
+    /// True to start from zero instead of the output's content.
     pub fresh: bool,
 }
 
-/// `out (+)= left * right` for `rows` rows and all groups; `pieces` follow one another along k and
-/// have equally many groups.
+/// Multiplies `rows` rows of `left` by all groups of `pieces`, and adds to `out` or replaces it.
+/// The pieces follow one another along k and have equally many groups.
 ///
 /// # Safety
-/// Every element that the three operands describe can be read, and those of `out` written, and
-/// nobody else uses the latter meanwhile.
+/// Every element that the three operands describe can be read, and those of `out` written, and no
+/// other thread uses the latter during the call.
 #[inline(always)]
 pub(super) unsafe fn multiply<L: Lanes, E: Element>(
     lanes: L,
@@ -115,10 +119,10 @@ pub(super) unsafe fn multiply<L: Lanes, E: Element>(
     }
 }
 
-/// All rows of the `NR` groups from `first`; returns `NR`.
+/// Multiplies all rows by the `NR` groups from `first` on and returns `NR`.
 ///
 /// # Safety
-/// As [`multiply`], every piece having these groups.
+/// As for [`multiply`]; every piece has these groups.
 #[inline(always)]
 unsafe fn all_rows<L: Lanes, E: Element, const NR: usize>(
     lanes: L,
@@ -148,10 +152,10 @@ unsafe fn all_rows<L: Lanes, E: Element, const NR: usize>(
     NR
 }
 
-/// One tile of `MR` rows by the `NR` groups from `first`, held in registers.
+/// Multiplies `MR` rows by the `NR` groups from `first` on, with all sums in registers.
 ///
 /// # Safety
-/// As [`multiply`], every piece having these groups.
+/// As for [`multiply`]; every piece has these groups.
 #[inline(always)]
 unsafe fn tile<L: Lanes, E: Element, const MR: usize, const NR: usize>(
     lanes: L,

@@ -15,7 +15,7 @@ pub enum Number {
 }
 
 impl Number {
-    /// Bytes of an element.
+    /// Returns the bytes of one element.
     pub fn bytes(self) -> usize {
         match self {
             Self::Bf16 => 2,

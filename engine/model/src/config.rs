@@ -1,6 +1,5 @@
-//! Settings of a checkpoint, read from config.json or from GGUF metadata, and the sizes that every
-//! decoder has. Knows the keys that architectures share; what is one architecture's own is read in
-//! its file.
+//! Configuration of a checkpoint, read from config.json or GGUF metadata: sizes that every decoder
+//! has. Knows the keys that architectures share; the rest is read by each architecture's file.
 
 use std::path::Path;
 
@@ -11,14 +10,14 @@ use engine_core::AttentionShape;
 use engine_weights::ConfigSource;
 use engine_weights::gguf::Metadata;
 
-/// A checkpoint's settings under either name that a key has.
+/// Settings of a checkpoint, which can be read under their config.json or GGUF key.
 #[derive(Debug, Clone, Copy)]
 pub enum Settings<'a> {
     Json {
         path: &'a Path,
         json: &'a Value,
     },
-    /// Keys begin with the architecture's name.
+    /// Metadata of a GGUF file, whose keys begin with the architecture's name.
     Gguf {
         metadata: &'a Metadata,
         architecture: &'a str,
@@ -40,13 +39,13 @@ pub struct DecoderConfig {
     pub max_seq_len: usize,
 }
 
-/// Sizes beyond this are damage, not models: products of two stay within 64 bits.
+/// Largest plausible size; products of two such sizes fit in 64 bits.
 const SIZE_MAX: usize = 1 << 24;
 
-/// The architecture that a checkpoint claims.
+/// Returns the architecture that a checkpoint names.
 ///
 /// # Errors
-/// It claims none.
+/// Fails if it names none.
 pub fn architecture(config: &ConfigSource) -> Result<&str, LoadError> {
     match config {
         ConfigSource::Gguf(metadata) => Ok(metadata.text("general.architecture")?),
@@ -59,10 +58,10 @@ pub fn architecture(config: &ConfigSource) -> Result<&str, LoadError> {
 }
 
 impl<'a> Settings<'a> {
-    /// The settings of `config`, under whichever names its files have.
+    /// Returns the settings of `config` in the format of its files.
     ///
     /// # Errors
-    /// A GGUF file names no architecture.
+    /// Fails if a GGUF file names no architecture.
     pub fn of(config: &'a ConfigSource) -> Result<Self, LoadError> {
         Ok(match config {
             ConfigSource::Json { path, json } => Self::Json { path, json },
@@ -73,6 +72,7 @@ impl<'a> Settings<'a> {
         })
     }
 
+    /// Returns the path of the configuration's file.
     pub fn path(self) -> &'a Path {
         match self {
             Self::Json { path, .. } => path,
@@ -80,11 +80,12 @@ impl<'a> Settings<'a> {
         }
     }
 
+    /// Returns true for settings of a GGUF file.
     pub fn is_gguf(self) -> bool {
         matches!(self, Self::Gguf { .. })
     }
 
-    /// The value of a key of config.json that is there and not null.
+    /// Returns the value of a key of config.json, if it exists and is not null.
     pub fn json(self, key: &str) -> Option<&'a Value> {
         match self {
             Self::Json { json, .. } => json.get(key).filter(|value| !value.is_null()),
@@ -92,7 +93,7 @@ impl<'a> Settings<'a> {
         }
     }
 
-    /// The error that a setting is missing or wrong.
+    /// Builds the error that a setting is missing or wrong, with the key of the file's format.
     pub fn wrong(self, json_key: &str, gguf_key: &str, reason: impl Into<String>) -> LoadError {
         match self {
             Self::Json { path, .. } => LoadError::config(path, json_key, reason),
@@ -102,10 +103,10 @@ impl<'a> Settings<'a> {
         }
     }
 
-    /// The whole number under the key, none where the key is missing.
+    /// Returns the whole number of a key, none if the key is missing.
     ///
     /// # Errors
-    /// The key is there and holds no size.
+    /// Fails if the key exists and is not a whole number.
     pub fn optional_size(self, json_key: &str, gguf_key: &str) -> Result<Option<usize>, LoadError> {
         match self {
             Self::Json { path, .. } => {
@@ -121,10 +122,10 @@ impl<'a> Settings<'a> {
         }
     }
 
-    /// The size under the key.
+    /// Returns the size of a key.
     ///
     /// # Errors
-    /// The key is missing or holds no size from 1 to 2^24.
+    /// Fails if the key is missing or is not a size from 1 to 2^24.
     pub fn size(self, json_key: &str, gguf_key: &str) -> Result<usize, LoadError> {
         let size = self
             .optional_size(json_key, gguf_key)?
@@ -135,10 +136,10 @@ impl<'a> Settings<'a> {
         Ok(size)
     }
 
-    /// The number under the key, none where the key is missing.
+    /// Returns the number of a key, none if the key is missing.
     ///
     /// # Errors
-    /// The key is there and holds no number.
+    /// Fails if the key exists and is not a number.
     pub fn optional_number(self, json_key: &str, gguf_key: &str) -> Result<Option<f64>, LoadError> {
         match self {
             Self::Json { path, .. } => {
@@ -153,10 +154,10 @@ impl<'a> Settings<'a> {
         }
     }
 
-    /// A flag that only config.json has; GGUF files have the `default`.
+    /// Returns a flag that only config.json has; GGUF files have the `default`.
     ///
     /// # Errors
-    /// The key is there and is neither true nor false.
+    /// Fails if the key exists and is neither true nor false.
     pub fn flag(self, key: &str, default: bool) -> Result<bool, LoadError> {
         match self.json(key) {
             None => Ok(default),
@@ -166,10 +167,10 @@ impl<'a> Settings<'a> {
         }
     }
 
-    /// `layer_types` of config.json, one for each of `layers`, where it has them.
+    /// Returns `layer_types` of config.json, one per layer, if it is there.
     ///
     /// # Errors
-    /// They are not as many texts.
+    /// Fails if the value is not a list of `layers` texts.
     pub fn layer_types(self, layers: usize) -> Result<Option<Vec<&'a str>>, LoadError> {
         let Some(value) = self.json("layer_types") else { return Ok(None) };
         let types = value.as_array().map(|list| list.iter().filter_map(Value::as_str).collect());
@@ -179,10 +180,10 @@ impl<'a> Settings<'a> {
         }
     }
 
-    /// Fails if config.json asks for another activation than `silu`.
+    /// Checks that config.json names no other activation function than `silu`.
     ///
     /// # Errors
-    /// It does.
+    /// Fails if it names another one.
     pub fn check_activation(self) -> Result<(), LoadError> {
         match self.json("hidden_act").and_then(Value::as_str) {
             None | Some("silu") => Ok(()),
@@ -195,10 +196,10 @@ impl<'a> Settings<'a> {
 }
 
 impl DecoderConfig {
-    /// The sizes that all architectures have.
+    /// Reads the sizes that all architectures have.
     ///
     /// # Errors
-    /// A size is missing, zero or absurd, or the heads do not fit one another.
+    /// Fails if a size is missing, zero or implausible, or the head counts do not match.
     pub fn read(settings: Settings<'_>) -> Result<Self, LoadError> {
         let hidden = settings.size("hidden_size", "embedding_length")?;
         let heads = settings.size("num_attention_heads", "attention.head_count")?;
@@ -226,6 +227,7 @@ impl DecoderConfig {
         Ok(read)
     }
 
+    /// Checks that head counts and head size match one another.
     fn check(&self, settings: Settings<'_>) -> Result<(), LoadError> {
         let Self { heads, kv_heads, head_dim, .. } = *self;
         if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
@@ -239,7 +241,8 @@ impl DecoderConfig {
         Ok(())
     }
 
-    /// Heads whose scores are divided by the root of their size.
+    /// Returns the head counts of attention whose scores are divided by the square root of the head
+    /// size.
     pub fn attention_shape(&self) -> AttentionShape {
         AttentionShape {
             heads: self.heads,
@@ -250,6 +253,7 @@ impl DecoderConfig {
     }
 }
 
+/// Reads the vocabulary size; for GGUF files without one, from the length of the token list.
 fn vocab_size(settings: Settings<'_>) -> Result<usize, LoadError> {
     match settings {
         Settings::Gguf { metadata, .. }

@@ -1,6 +1,7 @@
-//! The decoder: embedding, layers of blocks over a residual stream, final norm, head.
+//! Decoder-only transformer: embedding, layers of blocks over a residual stream, final norm, LM
+//! head.
 //!
-//! Knows no architecture: what the layers are is said by a [`DecoderSpec`].
+//! Knows no architecture: a [`DecoderSpec`] describes the layers.
 
 use std::ops::Range;
 
@@ -19,7 +20,7 @@ use engine_core::{
 };
 use engine_weights::Checkpoint;
 
-/// A layer: norm, mixer, norm, feed-forward.
+/// Decoder layer: norm, mixer, norm, feed-forward.
 #[derive(Debug)]
 struct Layer<D: Device> {
     mixer_norm: D::Vector,
@@ -31,36 +32,37 @@ struct Layer<D: Device> {
 /// Activations of a step outside of blocks, resized to its rows.
 #[derive(Debug)]
 struct Stream<D: Device> {
-    /// `[T, hidden]` the residual stream.
+    /// Residual stream, `[T, hidden]`.
     hidden: D::Buffer,
-    /// `[T, hidden]` its norm.
+    /// Norm of the residual stream, `[T, hidden]`.
     normed: D::Buffer,
-    /// `[T, hidden]` what a block adds to the stream.
+    /// Output of the last block, `[T, hidden]`, which is not added to the stream yet.
     delta: D::Buffer,
-    /// `[R, hidden]` for the rows with logits: stream, what to add, norm of the sum.
+    /// Rows that pass the LM head, `[R, hidden]` each: residual stream, last block's output, norm
+    /// of their sum.
     last: [D::Buffer; 3],
-    /// `[R, vocab]` of all ranks, where there are several. A rank's own logits lie where blocks have
-    /// their projections, which are as large and no longer needed.
+    /// Logits of all ranks, `[R, vocab]`, with tensor parallelism. A rank's own logits reuse the
+    /// scratch buffer of the blocks' projections, which is as large and not needed any more.
     gathered: D::Buffer,
 }
 
-/// A decoder on one device.
+/// A decoder on one device: a whole model, or one rank's part of it.
 #[derive(Debug)]
 pub struct Decoder<D: Device> {
     device: D,
     info: ModelInfo,
     norm_epsilon: f32,
     rotation: Rotation,
-    /// Shape of the KV cache but for its pages.
+    /// Shape of the KV cache, with 0 pages until it is allocated.
     kv_shape: KvShape,
-    /// The ids whose rows of embedding and head this rank has.
+    /// Range of token ids whose rows of embedding and LM head are on this rank.
     own_vocab: Range<usize>,
-    /// Shape of the recurrent state but for its places; none in models without.
+    /// Shape of the recurrent state, with 0 slots until it is allocated; none in models without.
     state_shape: Option<StateShape>,
     embedding: D::Matrix,
     layers: Vec<Layer<D>>,
     final_norm: D::Vector,
-    /// Absent where the embedding is the head.
+    /// LM head, none where the embedding serves as such.
     head: Option<D::Matrix>,
     stream: Stream<D>,
     scratch: Scratch<D>,
@@ -69,11 +71,10 @@ pub struct Decoder<D: Device> {
 }
 
 impl<D: Device> Decoder<D> {
-    /// Reads and packs the weights of `checkpoint`.
+    /// Reads the weights of `checkpoint` as `spec` describes them, and packs them on the device.
     ///
     /// # Errors
-    /// The architecture is unknown, the configuration makes no sense, a tensor is missing or does
-    /// not fit, or the device is full.
+    /// Fails if a tensor is missing or has a wrong shape or type, or the device is out of memory.
     pub fn load(
         mut device: D,
         checkpoint: &Checkpoint,
@@ -137,7 +138,8 @@ impl<D: Device> Decoder<D> {
         })
     }
 
-    /// All operations of a step of `rows` rows, `head_rows` of which pass the head.
+    /// Runs all operations of a step: `rows` rows through the layers, `head_rows` rows through the
+    /// LM head.
     fn run(&mut self, plan: &D::Plan, rows: usize, head_rows: usize) -> Result<(), DeviceError> {
         self.stream.resize(&mut self.device, rows, head_rows)?;
         let (first, hidden) = (self.own_vocab.start, &mut self.stream.hidden);
@@ -147,7 +149,7 @@ impl<D: Device> Decoder<D> {
         self.run_head(plan, head_rows)
     }
 
-    /// Computes the logits of `rows` rows from what the layers left, and draws from them.
+    /// Computes the logits of `rows` rows from the layers' output and samples from them.
     fn run_head(&mut self, plan: &D::Plan, rows: usize) -> Result<(), DeviceError> {
         let (device, stream) = (&mut self.device, &mut self.stream);
         let own_logits = &mut self.scratch.projected;
@@ -156,6 +158,7 @@ impl<D: Device> Decoder<D> {
             let [hidden, delta, normed] = &mut stream.last;
             device.gather(&stream.hidden, plan, hidden)?;
             device.gather(&stream.delta, plan, delta)?;
+            // The last block's output is added here for the gathered rows only, not for all rows.
             device.add_rms_norm(hidden, delta, &self.final_norm, self.norm_epsilon, normed)?;
             let head = self.head.as_ref().unwrap_or(&self.embedding);
             device.scores(normed, head, own_logits)?;
@@ -168,8 +171,8 @@ impl<D: Device> Decoder<D> {
         device.draw(logits, plan)
     }
 
-    /// Runs the layers over the rows in `hidden`; leaves the stream in `hidden` and what is still
-    /// to be added to it in `delta`.
+    /// Runs the layers over the rows in `hidden`. Leaves the residual stream in `hidden`, and in
+    /// `delta` the last block's output that is still to be added.
     fn run_layers(&mut self, plan: &D::Plan, rows: usize) -> Result<(), DeviceError> {
         let Some(kv) = self.kv.as_mut() else {
             return Err(no_kv());
@@ -224,20 +227,21 @@ impl<D: Device> Stream<D> {
         })
     }
 
-    /// Makes room for `rows` rows, `head_rows` of which pass the head.
+    /// Resizes the buffers to `rows` rows, and those behind the LM head's gather to `head_rows`
+    /// rows.
     fn resize(&mut self, device: &mut D, rows: usize, head_rows: usize) -> Result<(), DeviceError> {
         let all = [&mut self.hidden, &mut self.normed, &mut self.delta];
         all.into_iter().try_for_each(|buffer| device.resize(buffer, rows))?;
         self.last.iter_mut().try_for_each(|buffer| device.resize(buffer, head_rows))
     }
 
-    /// Where the logits of a step are.
+    /// Returns the buffer that holds the logits of a step.
     fn logits<'a>(&'a mut self, device: &D, scratch: &'a mut Scratch<D>) -> &'a mut D::Buffer {
         if device.rank() == Rank::ONLY { &mut scratch.projected } else { &mut self.gathered }
     }
 }
 
-/// Heads are the same in every layer that has them.
+/// Returns the head counts of attention, which are the same in every layer that has attention.
 fn attention_shape(spec: &DecoderSpec) -> AttentionShape {
     let mut heads = spec.layers.iter().filter_map(|layer| match &layer.mixer {
         MixerSpec::Attention(attention) => Some(attention.shape),
@@ -246,6 +250,7 @@ fn attention_shape(spec: &DecoderSpec) -> AttentionShape {
     heads.next().unwrap_or_else(|| spec.config.attention_shape())
 }
 
+/// Returns the shape of this rank's KV cache, without pages.
 fn kv_shape(spec: &DecoderSpec, rank: Rank, layers: usize, kv_type: KvType) -> KvShape {
     let shape = attention_shape(spec);
     let own = Heads::of_attention(rank, &shape);
@@ -253,7 +258,7 @@ fn kv_shape(spec: &DecoderSpec, rank: Rank, layers: usize, kv_type: KvType) -> K
     KvShape { layers, kv_heads, head_dim, pages: 0, page_tokens: 0, kv_type }
 }
 
-/// As for heads.
+/// Returns the shape of the recurrent state, which is the same in every layer that has one.
 fn state_shape(spec: &DecoderSpec, rank: Rank, layers: usize) -> Option<StateShape> {
     let whole = spec.layers.iter().find_map(|layer| match &layer.mixer {
         MixerSpec::Attention(_) => None,
@@ -263,11 +268,12 @@ fn state_shape(spec: &DecoderSpec, rank: Rank, layers: usize) -> Option<StateSha
     Some(StateShape { layers, places: 0, net })
 }
 
-/// Tokens of a page while a step is rehearsed.
+/// Tokens of a KV page during warm-up.
 const REHEARSAL_PAGE: usize = 16;
 
-/// A step of `tokens` tokens, of at least `sequences` sequences that all draw: one token of each, and
-/// the first has the rest, as far as sequences go.
+/// Returns the batch of a warm-up step: `tokens` tokens (at least `sequences`) of sequences that
+/// all sample. Each has one token, except that the first ones take the rest, up to the longest
+/// sequence.
 fn rehearsal(tokens: usize, sequences: usize, max_seq_len: usize) -> StepBatch {
     let params = Sampling::greedy().draw_params(0);
     let mut left = tokens.max(sequences);
@@ -289,6 +295,7 @@ fn rehearsal(tokens: usize, sequences: usize, max_seq_len: usize) -> StepBatch {
     StepBatch::known(&vec![0; tokens.max(sequences)], segments)
 }
 
+/// Returns the error of a step without a KV cache.
 fn no_kv() -> DeviceError {
     DeviceError { operation: "step", message: "no KV cache was allocated".to_owned() }
 }
@@ -314,7 +321,7 @@ impl<D: Device> Model for Decoder<D> {
     }
 
     fn allocate_kv(&mut self, pages: usize, page_tokens: usize) -> Result<(), DeviceError> {
-        // What was allocated before makes room first.
+        // The old cache is freed before the new one is allocated, so that both never coexist.
         self.kv = None;
         self.kv = Some(self.device.kv(KvShape { pages, page_tokens, ..self.kv_shape })?);
         Ok(())
@@ -340,6 +347,7 @@ impl<D: Device> Model for Decoder<D> {
             return Err(DeviceError { operation: "step", message });
         }
         let plan = self.device.plan(batch, kv, &self.rotation)?;
+        // A replayed CUDA graph contains all operations of `run`.
         if !self.device.replay(&plan)? {
             let StepRows { all, head } = self.device.rows(&plan);
             self.run(&plan, all, head)?;
@@ -354,10 +362,10 @@ impl<D: Device> Model for Decoder<D> {
     }
 }
 
-/// The layers of `checkpoint`.
+/// Returns the description of the decoder in `checkpoint`.
 ///
 /// # Errors
-/// Its architecture is none that this release has, or its configuration makes no sense.
+/// Fails if the architecture is not supported or the configuration is invalid.
 fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     let name = architecture(checkpoint.config())?;
     let Some(architecture) = Architecture::find(name) else {

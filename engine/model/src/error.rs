@@ -7,7 +7,8 @@ use engine_weights::CheckpointError;
 
 use crate::architectures::Architecture;
 
-/// A model that cannot be loaded. Every message says which file, and what to do where that is known.
+/// Reason why a model cannot be loaded. Every message names the file, and the remedy where one is
+/// known.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says what happened, and to what")]
 pub enum LoadError {

@@ -1,8 +1,7 @@
-//! What the worker asks of a model: steps over batches of rows, for some of them logits or tokens
-//! drawn from those.
+//! Models: the `Model` trait, a step's batch, and its results (logits, sampled tokens).
 //!
 //! A model knows no scheduler, no request and no clock. It sees token ids, positions and page
-//! tables, and writes keys and values into the pages it is told to use.
+//! tables, and writes keys and values into the pages that it is given.
 
 #![warn(missing_docs)]
 
@@ -38,97 +37,101 @@ pub use rope::RopeChoice;
 pub struct ModelInfo {
     /// Architecture as the checkpoint names it, such as `LlamaForCausalLM`.
     pub architecture: String,
-    /// Ids are below this.
+    /// Number of token ids; every id is below it.
     pub vocab_size: usize,
-    /// Longest sequence the checkpoint was made for, in tokens.
+    /// Longest sequence that the checkpoint was trained for, in tokens.
     pub max_seq_len: usize,
-    /// Number of weights, embeddings counted once when tied.
+    /// Number of weights; an embedding that is also the LM head counts once.
     pub parameters: u64,
-    /// Those of them that one token passes in the layers: neither embedding nor head, and of the
-    /// experts only as many as are chosen.
+    /// Number of weights that one token uses in the layers: without embedding and LM head, and of
+    /// the experts only the top k.
     pub active_layer_parameters: u64,
-    /// Whether some of the weights are experts', of which a step reads those that it is routed to.
+    /// True for MoE models, where a step reads only the experts that its rows are routed to.
     pub has_experts: bool,
-    /// Type in which matrix products are computed: `f32` is the reference path.
+    /// Type in which matrices are multiplied; `f32` is the reference.
     pub compute_dtype: &'static str,
     /// Type of the KV cache.
     pub kv_type: KvType,
-    /// Bytes of keys and values of one token over all layers.
+    /// Returns the bytes of one token's keys and values over all layers.
     pub kv_bytes_per_token: usize,
-    /// Bytes of recurrent state of one sequence, 0 for models that have none.
+    /// Bytes of one sequence's recurrent state over all layers, 0 for models without.
     pub state_bytes: usize,
-    /// The largest weight matrix that the layers multiply by; where there are several ranks, the
-    /// first one's share.
+    /// Shape of the largest weight matrix in the layers; with tensor parallelism, of the first
+    /// rank's part.
     pub largest_matrix: MatrixShape,
-    /// Heads of the layers that have attention.
+    /// Head counts of the layers with attention.
     pub attention: AttentionShape,
 }
 
-/// A weight matrix `[N, K]`, and what it is stored in.
+/// Shape `[N, K]` of a weight matrix and its stored type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MatrixShape {
-    /// Output columns: stored rows.
+    /// N: output columns, which are the stored rows.
     pub n: usize,
-    /// Contraction: elements of a row.
+    /// K: elements of a row.
     pub k: usize,
-    /// Type of the elements as they were stored.
+    /// Type of the stored elements.
     pub weight_type: WeightType,
 }
 
-/// A loaded model with its KV cache on one device.
+/// A loaded model with its KV cache, on one device or one group of ranks.
 pub trait Model: Send + fmt::Debug {
-    /// Facts that hold for its life.
+    /// Returns the facts about the model.
     fn info(&self) -> &ModelInfo;
 
-    /// Sets the KV cache to `pages` pages of `page_tokens` tokens. Called once before any step;
-    /// memory is reserved, and touched only as pages fill.
+    /// Allocates the KV cache: `pages` pages of `page_tokens` tokens. Called once before any step.
+    /// On a CPU, memory is touched only as pages fill.
     ///
     /// # Errors
-    /// The device has not that much memory.
+    /// Fails if the device has too little memory.
     fn allocate_kv(&mut self, pages: usize, page_tokens: usize) -> Result<(), DeviceError>;
 
-    /// Makes places for the recurrent states of as many sequences and snapshots. Called once before
-    /// any step of a model whose `state_bytes` is not 0; memory is touched only as places fill.
+    /// Allocates state slots for the recurrent state of sequences and snapshots. Called once before
+    /// any step of a model whose `state_bytes` is not 0. On a CPU, memory is touched only as slots
+    /// fill.
     ///
     /// # Errors
-    /// The device has not that much memory.
+    /// Fails if the device has too little memory.
     fn allocate_states(&mut self, places: usize) -> Result<(), DeviceError> {
         let _ = places;
         Ok(())
     }
 
-    /// Runs a step of `tokens` tokens that draws for `sequences` sequences, so that all memory but that
-    /// of the KV cache and of recurrent states is taken. Called once, before those are allocated.
-    /// Gives the bytes that are free afterwards, or none where the memory has other users.
+    /// Warm-up (profile run): runs a step of `tokens` tokens that samples for `sequences`
+    /// sequences, so that all memory is allocated except that of the KV cache and recurrent state.
+    /// Called once, before those are allocated. Returns the bytes that are free afterwards, or none
+    /// where other processes share the memory.
     ///
     /// # Errors
-    /// The device has not that much memory.
+    /// Fails if the device has too little memory.
     fn rehearse(&mut self, tokens: usize, sequences: usize) -> Result<Option<u64>, DeviceError> {
         let _ = (tokens, sequences);
         Ok(None)
     }
 
-    /// Steps that may be in flight, begun and not landed, when the next is begun.
+    /// Returns how many steps may be in flight, submitted and not completed, when the next is
+    /// submitted.
     fn run_ahead(&self) -> usize {
         0
     }
 
-    /// Begins a step.
+    /// Submits a step to the device.
     ///
     /// # Errors
-    /// The device failed; the caller cannot go on with this model.
+    /// Fails if the device failed; the model cannot be used any more.
     fn launch(&mut self, batch: &StepBatch) -> Result<(), DeviceError>;
 
-    /// Waits for the oldest step in flight.
+    /// Waits until the oldest step in flight has completed, and returns its results.
     ///
     /// # Errors
-    /// The device failed, in this step or one after it; the caller cannot go on with this model.
+    /// Fails if the device failed in this or a later step; the model cannot be used any more.
     fn land(&mut self) -> Result<Landed<'_>, DeviceError>;
 
-    /// Begins a step while none is in flight, waits for it, and returns the logits that are read.
+    /// Submits a step, waits for it, and returns the logits that are read. No other step may be in
+    /// flight.
     ///
     /// # Errors
-    /// The device failed; the caller cannot go on with this model.
+    /// Fails if the device failed; the model cannot be used any more.
     fn step(&mut self, batch: &StepBatch) -> Result<&[f32], DeviceError> {
         self.launch(batch)?;
         Ok(self.land()?.logits)

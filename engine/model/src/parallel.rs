@@ -1,7 +1,8 @@
-//! A model on several ranks of this process, a thread each, behind the same trait as one on one.
+//! Tensor parallelism: a model on several ranks of this process, one thread each, behind the
+//! `Model` trait.
 //!
-//! Every rank runs every step over its part of the weights and of the heads, and they meet in the
-//! operations of a [`Collective`](engine_core::Collective). Knows nothing of what they compute.
+//! Every rank runs every step over its part of weights and heads; ranks communicate in the
+//! operations of a [`Collective`](crate::device::Collective). Knows nothing of what they compute.
 
 use std::panic;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use super::{Model, ModelInfo};
 use engine_core::collective::ANOTHER_ENDED;
 use engine_core::{DeviceError, Landed, StepBatch};
 
-/// What all ranks are told at once.
+/// Command to all ranks.
 #[derive(Debug, Clone)]
 enum Order {
     AllocateKv {
@@ -26,14 +27,16 @@ enum Order {
         tokens: usize,
         sequences: usize,
     },
-    /// Has no answer: what goes wrong is told when the step lands.
+    /// Submits a step. It has no answer: an error is reported when the step completes.
     Launch(Arc<StepBatch>),
     Land,
 }
 
+/// Answer of a rank to a command.
 type Answer = Result<Outcome, DeviceError>;
 
-/// What came of a step, from the first rank only, or of a rehearsal.
+/// Result of a command: logits and tokens of a step, from the first rank only, or free bytes after
+/// warm-up.
 #[derive(Debug, Default)]
 struct Outcome {
     logits: Vec<f32>,
@@ -41,7 +44,7 @@ struct Outcome {
     free_bytes: Option<u64>,
 }
 
-/// A thread with its part of the model.
+/// Thread of one rank, which owns that rank's part of the model.
 #[derive(Debug)]
 struct RankThread {
     orders: Sender<Order>,
@@ -55,18 +58,19 @@ pub struct Parallel {
     info: ModelInfo,
     run_ahead: usize,
     ranks: Vec<RankThread>,
-    /// How much of what a sequence takes each rank has, of pages or of state.
+    /// Fraction of a sequence's memory that each rank holds, the larger of KV pages and recurrent
+    /// state.
     shares: Vec<f64>,
     landed: Outcome,
-    /// Batches that ranks were told, for their memory.
+    /// Batches sent to ranks, kept to reuse their memory.
     told: Vec<Arc<StepBatch>>,
 }
 
 impl Parallel {
-    /// Gives each of `models`, the ranks of one group in their order, a thread of its own.
+    /// Starts a thread for each of `models`, the ranks of one group in the order of their indices.
     ///
     /// # Panics
-    /// There is none.
+    /// Panics if `models` is empty.
     pub fn new<M: Model + 'static>(models: Vec<M>) -> Self {
         let mut info = models[0].info().clone();
         info.kv_bytes_per_token = models.iter().map(|model| model.info().kv_bytes_per_token).sum();
@@ -79,8 +83,8 @@ impl Parallel {
         Self { info, run_ahead, ranks, shares, landed, told }
     }
 
-    /// A copy of `batch` that all ranks may have, where the last ones have been that nobody has any
-    /// more.
+    /// Returns a copy of `batch` to share with all ranks, in the memory of an earlier copy that no
+    /// rank uses any more.
     fn copied(&mut self, batch: &StepBatch) -> Arc<StepBatch> {
         let free = self.told.iter().position(|one| Arc::strong_count(one) == 1);
         let mut copy = free.map_or_else(Arc::default, |index| self.told.swap_remove(index));
@@ -92,29 +96,31 @@ impl Parallel {
         copy
     }
 
-    /// Tells all ranks and waits for all.
+    /// Sends a command to all ranks and waits for all answers.
     fn ask_all(&mut self, order: &Order) -> Vec<Answer> {
         self.tell(order);
-        // All have to answer before the first failure is told: ranks in a step are not to be left.
+        // All answers are awaited before an error is returned, because no rank may be left inside a
+        // step.
         self.ranks.iter_mut().map(RankThread::answer).collect()
     }
 
+    /// Sends a command to all ranks without waiting for answers.
     fn tell(&self, order: &Order) {
         for rank in &self.ranks {
-            // A rank that has ended says so when it is asked for its answer.
+            // A rank that has ended is noticed when its answer is awaited.
             let _ = rank.orders.send(order.clone());
         }
     }
 
-    /// Tells all ranks, waits for all, and returns what the first has to say.
+    /// Sends a command to all ranks, waits for all answers, and returns the first rank's.
     fn ask(&mut self, order: &Order) -> Answer {
         let answers = first_cause(self.ask_all(order))?;
         Ok(answers.into_iter().next().unwrap_or_default())
     }
 }
 
-/// All that ranks have to say, or why the first of them failed: those that were let go for it only
-/// say that another has ended.
+/// Returns the results of all ranks, or the error that caused the failure: ranks that stop because
+/// of another one only report that it has ended.
 fn first_cause(answers: Vec<Answer>) -> Result<Vec<Outcome>, DeviceError> {
     let mut failure: Option<DeviceError> = None;
     let mut outcomes = Vec::with_capacity(answers.len());
@@ -130,7 +136,7 @@ fn first_cause(answers: Vec<Answer>) -> Result<Vec<Outcome>, DeviceError> {
     failure.map_or(Ok(outcomes), Err)
 }
 
-/// How much of what a sequence takes on all ranks is taken on one.
+/// Returns the fraction of a sequence's memory over all ranks that one rank holds.
 fn share(own: &ModelInfo, all: &ModelInfo) -> f64 {
     let of = |own: usize, all: usize| own as f64 / all.max(1) as f64;
     let pages = of(own.kv_bytes_per_token, all.kv_bytes_per_token);
@@ -150,7 +156,8 @@ impl Model for Parallel {
         self.ask(&Order::AllocateStates { places }).map(|_| ())
     }
 
-    /// The bytes of all ranks of which none has more to take than it has free.
+    /// Returns the total bytes that sequences may use on all ranks. The rank with the least free
+    /// memory for its share limits all of them, since each holds a part of every sequence.
     fn rehearse(&mut self, tokens: usize, sequences: usize) -> Result<Option<u64>, DeviceError> {
         let answers = first_cause(self.ask_all(&Order::Rehearse { tokens, sequences }))?;
         let ranks = answers.iter().zip(&self.shares);
@@ -176,14 +183,16 @@ impl Model for Parallel {
 }
 
 impl RankThread {
+    /// Starts the thread of rank `rank`, which executes commands on `model` until it fails or is
+    /// dropped.
     fn spawn<M: Model + 'static>(rank: usize, mut model: M) -> Self {
         let (orders, ordered) = channel();
         let (answered, answers) = channel();
         let thread = thread::spawn(move || {
             for order in ordered {
                 let Some(answer) = obey(&mut model, &order, rank == 0) else { continue };
-                // Ranks that wait for this one in an operation that it did not come to are let go
-                // when it ends, and nobody can go on with this model.
+                // This rank ends, which releases ranks that wait for it in a collective operation
+                // that it never reached. The model cannot be used any more.
                 let in_step =
                     matches!(order, Order::Launch(_) | Order::Land | Order::Rehearse { .. });
                 if in_step && answer.is_err() {
@@ -199,7 +208,7 @@ impl RankThread {
         Self { orders, answers, thread: Some(thread) }
     }
 
-    /// Waits for the answer to the last order. A panic of the rank is raised again here.
+    /// Waits for the answer to the last command. A panic of the rank is resumed here.
     fn answer(&mut self) -> Answer {
         if let Ok(answer) = self.answers.recv() {
             return answer;
@@ -212,7 +221,7 @@ impl RankThread {
     }
 }
 
-/// The answer to `order`, if it has one.
+/// Executes a command and returns its answer, if it has one.
 fn obey(model: &mut impl Model, order: &Order, shows_outcome: bool) -> Option<Answer> {
     let nothing = |()| Outcome::default();
     match order {
@@ -240,7 +249,7 @@ impl Drop for Parallel {
     fn drop(&mut self) {
         for RankThread { orders, thread, .. } in self.ranks.drain(..) {
             drop(orders);
-            // Whether it panicked was told to whoever asked it last.
+            // A panic of the thread was already resumed where its answer was awaited.
             let _ = thread.map(JoinHandle::join);
         }
     }

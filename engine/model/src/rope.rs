@@ -1,4 +1,4 @@
-//! Rotary frequencies, with the scalings that checkpoints of the Llama family ask for.
+//! Rotary frequencies (RoPE), with the scalings of Llama-style checkpoints: linear, Llama 3, YaRN.
 
 use half::bf16;
 use serde_json::Value;
@@ -12,22 +12,22 @@ use engine_weights::{Checkpoint, ConfigSource};
 /// Precision of the inverse frequencies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RopePrecision {
-    /// What checkpoints are trained and served with.
+    /// f32, as checkpoints are trained and served with.
     #[default]
     F32,
-    /// Rounded to bf16, as transformers computes once a whole model, buffers included, was converted
-    /// by `model.to(torch.bfloat16)`. Reference outputs made that way can only be met that way.
+    /// Rounded to bf16, as in transformers after `model.to(torch.bfloat16)` has converted a whole
+    /// model, buffers included. Reference outputs made that way can be reproduced only that way.
     Bf16,
 }
 
-/// Which rotary frequencies to use (docs/decisions/0006-rope-frequencies.md).
+/// Rounding of the rotary frequencies (docs/decisions/0006-rope-frequencies.md).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RopeChoice {
-    /// What checkpoints are trained and served with.
+    /// f32, as checkpoints are trained and served with.
     #[default]
     Exact,
-    /// Rounded where config.json says that the checkpoint is in bf16, as converting a whole model
-    /// rounds them: what reference outputs are made with.
+    /// Rounded to bf16 where config.json states that the checkpoint is in bf16, as converting a
+    /// whole model rounds them. Reference outputs are made this way.
     AsConverted,
 }
 
@@ -44,39 +44,40 @@ impl RopeChoice {
     }
 }
 
-/// How positions become angles.
+/// Configuration of the rotary embedding: rotated dimensions, base and scaling of the frequencies.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RopeConfig {
-    /// Dimensions of a head that turn.
+    /// Rotated dimensions of a head.
     pub dimensions: usize,
     pub theta: f32,
     pub scaling: RopeScaling,
 }
 
+/// Scaling of the rotary frequencies for contexts longer than those of the original training.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RopeScaling {
     None,
-    /// Positions divided by a factor.
+    /// Linear scaling: positions divided by a factor.
     Linear {
         factor: f32,
     },
-    /// Llama 3.1: low frequencies divided by `factor`, high ones kept, a ramp between.
+    /// Llama 3.1 scaling: low frequencies divided by `factor`, high ones kept, a ramp between.
     Llama3 {
         factor: f32,
         low: f32,
         high: f32,
         original_len: f32,
     },
-    /// Peng et al. 2023: pairs that turn more than `beta_fast` times within `original_len` are
-    /// kept, those that turn less than `beta_slow` times divided by `factor`, a ramp between.
+    /// YaRN (Peng et al. 2023): pairs that rotate more than `beta_fast` times within `original_len`
+    /// are kept, those that rotate less than `beta_slow` times divided by `factor`, a ramp between.
     Yarn {
         factor: f32,
         beta_fast: f32,
         beta_slow: f32,
         original_len: f32,
-        /// Whether the ramp begins and ends at whole pairs.
+        /// True when the ramp begins and ends at whole pairs.
         truncate: bool,
-        /// Factor of cosines and sines; derived from `factor` where not given.
+        /// Factor of cosines and sines; derived from `factor` if not given.
         attention_factor: Option<f32>,
     },
     /// One divisor per pair, as GGUF files state it in `rope_freqs.weight`.
@@ -84,7 +85,7 @@ pub enum RopeScaling {
 }
 
 impl RopeConfig {
-    /// What a step turns queries and keys by.
+    /// Returns the rotation of queries and keys for the device.
     pub fn rotation(&self, precision: RopePrecision) -> Rotation {
         Rotation {
             inverse_frequencies: self.inverse_frequencies(precision),
@@ -97,7 +98,7 @@ impl RopeConfig {
         }
     }
 
-    /// Angles per position, one for each pair of dimensions.
+    /// Returns the angle per position of each pair of dimensions, in radians.
     pub fn inverse_frequencies(&self, precision: RopePrecision) -> Vec<f32> {
         let exact = self.exact_frequencies();
         match precision {
@@ -106,6 +107,7 @@ impl RopeConfig {
         }
     }
 
+    /// Returns the scaled frequencies in f32.
     fn exact_frequencies(&self) -> Vec<f32> {
         let pairs = self.dimensions / 2;
         let plain = (0..pairs).map(|i| {
@@ -139,14 +141,15 @@ impl RopeConfig {
         }
     }
 
-    /// How far each pair is on the way from kept (0) to divided (1).
+    /// Returns the ramp of YaRN for each pair, from 0 (frequency kept) to 1 (divided).
     fn yarn_ramp(&self) -> Vec<f32> {
         let RopeScaling::Yarn { beta_fast, beta_slow, original_len, truncate, .. } = self.scaling
         else {
             return Vec::new();
         };
         let (dimensions, theta) = (self.dimensions as f32, self.theta);
-        // The pair, as a fraction, that turns so many times within the original length.
+        // Returns the fractional index of the pair that rotates `turns` times within the original
+        // length.
         let pair = |turns: f32| {
             let wavelength = original_len / (turns * 2.0 * std::f32::consts::PI);
             dimensions * wavelength.ln() / (2.0 * theta.ln())
@@ -160,10 +163,11 @@ impl RopeConfig {
         (0..self.dimensions / 2).map(|i| ((i as f32 - low) / width).clamp(0.0, 1.0)).collect()
     }
 
-    /// Reads the rotation of a head of `head_dim` from `settings`, those of `checkpoint`.
+    /// Reads the rotary embedding of heads of size `head_dim` from `settings`, a part of those of
+    /// `checkpoint`.
     ///
     /// # Errors
-    /// A setting names a scaling that is not known, or does not fit.
+    /// Fails if the scaling is not supported or a setting is invalid.
     pub fn read(
         checkpoint: &Checkpoint,
         settings: Settings<'_>,
@@ -191,11 +195,12 @@ impl RopeConfig {
     }
 }
 
-/// Base of the frequencies where a checkpoint names none.
+/// Base of the frequencies where a checkpoint does not state it.
 const THETA: f64 = 10_000.0;
 
+/// Reads the rotary embedding from config.json.
 fn json(settings: Settings<'_>, head_dim: usize) -> Result<RopeConfig, LoadError> {
-    // Newer configurations keep everything under `rope_parameters`.
+    // Newer configurations keep all settings under `rope_parameters`.
     let parameters = settings.json("rope_parameters").filter(|value| value.is_object());
     let key = if parameters.is_some() { "rope_parameters" } else { "rope_scaling" };
     let scaling = Scaling { settings, key, values: settings.json(key) };
@@ -215,7 +220,7 @@ fn json(settings: Settings<'_>, head_dim: usize) -> Result<RopeConfig, LoadError
     Ok(RopeConfig { dimensions, theta, scaling: scaling.read()? })
 }
 
-/// The object of config.json that says how frequencies are scaled.
+/// Object of config.json that configures the scaling of frequencies.
 #[derive(Clone, Copy)]
 struct Scaling<'a> {
     settings: Settings<'a>,
@@ -263,6 +268,7 @@ impl Scaling<'_> {
         })
     }
 
+    /// Reads the YaRN scaling.
     fn yarn(self) -> Result<RopeScaling, LoadError> {
         let values = |name: &str| self.values.and_then(|values| values.get(name));
         for name in ["mscale", "mscale_all_dim"] {
@@ -281,6 +287,7 @@ impl Scaling<'_> {
     }
 }
 
+/// Reads the scaling from GGUF metadata.
 fn gguf_scaling(metadata: &Metadata, architecture: &str) -> Result<RopeScaling, LoadError> {
     let own = |name: &str| format!("{architecture}.rope.scaling.{name}");
     let key = own("type");

@@ -1,23 +1,25 @@
-//! Which part of a model a rank has: plain arithmetic, so that all ranks agree without a word.
+//! Tensor-parallel sharding: the part of a model that a rank holds, as plain arithmetic on which
+//! all ranks agree without communication.
 
 use std::ops::Range;
 
 use engine_core::{AttentionShape, DeltaNetShape, Rank};
 
-/// The heads of one rank.
+/// Attention heads (or DeltaNet heads) of one rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Heads {
     pub query: Range<usize>,
-    /// Those that the query heads look at. Ranks beyond their number share them.
+    /// Key/value heads that the query heads use. If there are more ranks than these heads, several
+    /// ranks hold the same one.
     pub kv: Range<usize>,
 }
 
 impl Heads {
-    /// Of `query_heads` and `kv_heads` those that `rank` has, or nothing where there are fewer heads
-    /// than ranks.
+    /// Returns the heads of `rank` among `query_heads` and `kv_heads`, none if there are fewer
+    /// query heads than ranks.
     ///
-    /// Where there are as many key heads as ranks a rank has some of them and all query heads of
-    /// each. Otherwise several ranks have the same key head and part its query heads among them.
+    /// With at least as many key heads as ranks, a rank holds some of them and all query heads of
+    /// each. Otherwise several ranks hold the same key head and divide its query heads among them.
     fn new(rank: Rank, query_heads: usize, kv_heads: usize) -> Option<Self> {
         let group = query_heads / kv_heads;
         if rank.count <= kv_heads {
@@ -33,14 +35,16 @@ impl Heads {
         (!own.is_empty()).then_some(Self { query, kv: kv..kv + 1 })
     }
 
-    /// The heads of `whole` that `rank` has, if any, and the attention that they make up.
+    /// Returns the heads of attention `whole` on `rank` and the shape that they form, none if the
+    /// rank would have no head.
     pub fn of_attention(rank: Rank, whole: &AttentionShape) -> Option<(Self, AttentionShape)> {
         let own = Self::new(rank, whole.heads, whole.kv_heads)?;
         let (heads, kv_heads) = (own.query.len(), own.kv.len());
         Some((own, AttentionShape { heads, kv_heads, ..*whole }))
     }
 
-    /// The same for a layer whose value heads look at key heads.
+    /// Returns the heads of DeltaNet `whole` on `rank` and the shape that they form, none if the
+    /// rank would have no head. Value heads take the role of query heads.
     pub fn of_delta_net(rank: Rank, whole: &DeltaNetShape) -> Option<(Self, DeltaNetShape)> {
         let own = Self::new(rank, whole.value_heads, whole.key_heads)?;
         let (value_heads, key_heads) = (own.query.len(), own.kv.len());
@@ -48,13 +52,14 @@ impl Heads {
     }
 }
 
-/// As [`Rank::share`], with borders on multiples of `unit`.
+/// Returns the range of `total` that `rank` holds, as [`Rank::share`] does, but with borders on
+/// multiples of `unit`.
 pub fn share_in_units(rank: Rank, total: usize, unit: usize) -> Range<usize> {
     let units = rank.share(total.div_ceil(unit));
     (units.start * unit).min(total)..(units.end * unit).min(total)
 }
 
-/// The columns of `heads` where a head has `dim` of them, the first head beginning at `first`.
+/// Returns the columns of `heads`, of `dim` columns each; `first` is the first column of head 0.
 pub fn columns(first: usize, heads: &Range<usize>, dim: usize) -> Range<usize> {
     first + heads.start * dim..first + heads.end * dim
 }

@@ -1,26 +1,26 @@
-//! What a decoder is made of, as plain data: an architecture's file says it, blocks are built from
-//! it. Knows no device and reads no file.
+//! Description of a decoder as plain data: an architecture's file fills it in, blocks are built
+//! from it. Knows no device and reads no file.
 
 use super::config::DecoderConfig;
 use super::rope::RopeConfig;
 use engine_core::{AttentionShape, DeltaNetShape, Gate, RowOrder};
 
-/// A decoder: embedding, layers, final norm, head.
+/// Description of a decoder: embedding, layers, final norm, LM head.
 #[derive(Debug, Clone)]
 pub struct DecoderSpec {
     pub config: DecoderConfig,
     pub rope: RopeConfig,
     pub names: Names,
-    /// Added to the weights of all norms over the stream and over heads: 1 where files keep their
-    /// distance from one.
+    /// Offset added to the weights of all norms over the stream and over heads: 1 where files store
+    /// the weights minus one.
     pub norm_offset: f32,
-    /// Whether the head is the embedding table.
+    /// True when the embedding table is also the LM head.
     pub tied: bool,
     pub layers: Vec<LayerSpec>,
 }
 
 impl DecoderSpec {
-    /// The attention blocks, each with the number of its layer.
+    /// Iterates over the attention blocks with their layer indices.
     pub fn attentions_mut(&mut self) -> impl Iterator<Item = (usize, &mut AttentionSpec)> {
         self.layers.iter_mut().enumerate().filter_map(|(index, layer)| match &mut layer.mixer {
             MixerSpec::Attention(attention) => Some((index, attention)),
@@ -28,7 +28,7 @@ impl DecoderSpec {
         })
     }
 
-    /// Weights of the experts that a row does not go to, over all layers.
+    /// Returns the number of expert weights that one row does not use, over all layers.
     pub fn idle_expert_weights(&self) -> u64 {
         let idle = self.layers.iter().map(|layer| match &layer.feed_forward {
             FeedForwardSpec::Moe(moe) => {
@@ -40,7 +40,8 @@ impl DecoderSpec {
     }
 }
 
-/// Tensors that every decoder has, without `.weight`; `{layer}` stands for the layer's number.
+/// Names of the tensors that every decoder has, without `.weight`; `{layer}` stands for the layer
+/// index.
 #[derive(Debug, Clone, Copy)]
 pub struct Names {
     pub embedding: &'static str,
@@ -50,47 +51,49 @@ pub struct Names {
     pub feed_forward_norm: &'static str,
 }
 
-/// Norm, mixer, norm, feed-forward; both add to the stream.
+/// Description of a layer: norm, mixer, norm, feed-forward. Mixer and feed-forward add to the
+/// stream.
 #[derive(Debug, Clone)]
 pub struct LayerSpec {
     pub mixer: MixerSpec,
     pub feed_forward: FeedForwardSpec,
 }
 
-/// What lets positions see one another.
+/// Mixer of a layer: the block in which positions exchange information.
 #[derive(Debug, Clone)]
 pub enum MixerSpec {
     Attention(AttentionSpec),
     DeltaNet(DeltaNetSpec),
 }
 
-/// What each position computes for itself.
+/// Feed-forward block of a layer, which computes each position separately.
 #[derive(Debug, Clone)]
 pub enum FeedForwardSpec {
     Dense(DenseSpec),
     Moe(MoeSpec),
 }
 
-/// Grouped-query attention.
+/// Description of grouped-query attention.
 #[derive(Debug, Clone)]
 pub struct AttentionSpec {
     pub names: AttentionNames,
     pub shape: AttentionShape,
-    /// Whether queries, keys and values have biases.
+    /// True when the projections of queries, keys and values have biases.
     pub qkv_bias: bool,
     pub output_bias: bool,
-    /// Whether `names` has norms of the heads.
+    /// True when query and key heads have RMS norms, named in `names`.
     pub head_norms: bool,
-    /// Whether the rows of each query head are followed by as many of a gate for its output.
+    /// True when each query head's rows are followed by as many rows of a gate for the attention
+    /// output.
     pub gated: bool,
     pub sinks: bool,
-    /// Positions that a query sees, its own included.
+    /// Size of the sliding window in positions, the query's own included.
     pub window: Option<usize>,
-    /// How the files order the rows that are turned.
+    /// Row order in which files store queries and keys, which are rotated.
     pub rotated: RowOrder,
 }
 
-/// Tensors of an attention block, without `.weight` and `.bias`.
+/// Names of the tensors of an attention block, without `.weight` and `.bias`.
 #[derive(Debug, Clone, Copy)]
 pub struct AttentionNames {
     pub query: &'static str,
@@ -99,11 +102,11 @@ pub struct AttentionNames {
     pub output: &'static str,
     pub query_norm: &'static str,
     pub key_norm: &'static str,
-    /// The whole name: files differ in its ending.
+    /// Full name of the attention sinks, because its ending differs between file formats.
     pub sinks: &'static str,
 }
 
-/// Gated DeltaNet.
+/// Description of a gated DeltaNet block.
 #[derive(Debug, Clone, Copy)]
 pub struct DeltaNetSpec {
     pub names: DeltaNetNames,
@@ -111,17 +114,18 @@ pub struct DeltaNetSpec {
     pub form: DeltaNetForm,
 }
 
-/// How files keep a gated DeltaNet block.
+/// Storage form of a gated DeltaNet block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeltaNetForm {
-    /// Value heads that share a key head are neighbors; the decay is a logarithm.
+    /// Value heads that share a key head are adjacent, and the decay is stored as a logarithm.
     HuggingFace,
-    /// Value heads take turns over the key heads; the decay is a rate, below zero.
+    /// Value head `i` uses key head `i % key_heads`, and the decay is stored as a negative rate.
     Gguf,
 }
 
 impl DeltaNetSpec {
-    /// Where files have value head `head`, counted by the key heads that they share.
+    /// Returns the stored index of value head `head`, where `head` counts value heads grouped by
+    /// key head.
     pub fn stored_head(&self, head: usize) -> usize {
         let group = self.shape.group();
         match self.form {
@@ -131,23 +135,23 @@ impl DeltaNetSpec {
     }
 }
 
-/// Tensors of a gated DeltaNet block, without `.weight`.
+/// Names of the tensors of a gated DeltaNet block, without `.weight`.
 #[derive(Debug, Clone, Copy)]
 pub struct DeltaNetNames {
     pub query_key_value: &'static str,
     pub gate: &'static str,
     pub beta: &'static str,
     pub decay: &'static str,
-    /// The whole name: the decay's rate or its logarithm.
+    /// Full name of the decay: its rate or the logarithm of that.
     pub decay_rate: &'static str,
-    /// The whole name.
+    /// Full name of the bias added to the decay's input.
     pub decay_bias: &'static str,
     pub conv: &'static str,
     pub norm: &'static str,
     pub output: &'static str,
 }
 
-/// Two gated projections up and one down.
+/// Description of a dense gated feed-forward block: gate and up projections, then down.
 #[derive(Debug, Clone)]
 pub struct DenseSpec {
     pub names: DenseNames,
@@ -155,7 +159,7 @@ pub struct DenseSpec {
     pub bias: bool,
 }
 
-/// Tensors of a gated feed-forward block, without `.weight` and `.bias`.
+/// Names of the tensors of a gated feed-forward block, without `.weight` and `.bias`.
 #[derive(Debug, Clone, Copy)]
 pub struct DenseNames {
     pub gate: &'static str,
@@ -163,14 +167,14 @@ pub struct DenseNames {
     pub down: &'static str,
 }
 
-/// A router and the experts that it chooses from.
+/// Description of a MoE block: a router and its experts.
 #[derive(Debug, Clone)]
 pub struct MoeSpec {
-    /// The router, without `.weight` and `.bias`.
+    /// Name of the router, without `.weight` and `.bias`.
     pub router: &'static str,
     pub router_bias: bool,
     pub experts: usize,
-    /// Experts per row.
+    /// Top k: number of experts per row.
     pub chosen: usize,
     /// Width of one expert.
     pub intermediate: usize,
@@ -179,25 +183,26 @@ pub struct MoeSpec {
     pub storage: ExpertStorage,
 }
 
-/// How gate and up become one.
+/// Activation function that combines gate and up projections.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Activation {
     Silu,
-    /// As [`engine_core::Device::clamped_swiglu`].
+    /// Clamped SwiGLU, see [`crate::device::Device::clamped_swiglu`].
     ClampedSwiglu {
         alpha: f32,
         limit: f32,
     },
 }
 
-/// How files hold the experts of a layer; names without `.weight` and `.bias`.
+/// Storage of a layer's experts in files; names are without `.weight` and `.bias`.
 #[derive(Debug, Clone, Copy)]
 pub enum ExpertStorage {
-    /// Tensors `[N, K]` for each expert, whose number stands for `{expert}`.
+    /// One tensor `[N, K]` per expert, whose index replaces `{expert}`.
     Each(DenseNames),
-    /// Tensors `[E, N, K]`, and biases `[E, N]` where `bias`.
+    /// Tensors `[E, N, K]` of all experts, and biases `[E, N]` if `bias`.
     Stacked { names: DenseNames, bias: bool },
-    /// Hugging Face's gpt-oss: `{gate_up}_blocks` of MXFP4 whose rows are gate and up by turns, or
-    /// `{gate_up}` `[E, K, N]` whose columns are; `{gate_up}_bias`, and the same of `{down}`.
+    /// Form of gpt-oss in Hugging Face checkpoints: `{gate_up}_blocks` in MXFP4 with alternating
+    /// rows of gate and up, or `{gate_up}` `[E, K, N]` with alternating columns; `{gate_up}_bias`;
+    /// and the same for `{down}`.
     GptOss { gate_up: &'static str, down: &'static str },
 }

@@ -1,4 +1,5 @@
-//! Weights by name onto a device: the one way from a checkpoint to matrices and vectors.
+//! Reader of tensors by name onto a device: the only path from a checkpoint to matrices and
+//! vectors.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -9,19 +10,20 @@ use engine_core::{Device, HostMatrix, RandomRows, Rank, RowOrder, WeightType};
 use engine_weights::format::dequantize;
 use engine_weights::{Checkpoint, CheckpointError, MxStack, TensorData};
 
-/// `n` rows of the stored matrix `{name}.weight`, and as many elements of `{name}.bias`.
+/// Rows of a stored matrix `{name}.weight` of `n` rows, and the same elements of its bias
+/// `{name}.bias`.
 #[derive(Debug, Clone)]
 pub struct Part<'a> {
     pub name: &'a str,
     pub n: usize,
-    /// Those of the rows that this rank has, whole heads where `order` is one of heads.
+    /// Ranges of the rows that are on this rank; whole heads where `order` concerns heads.
     pub own: Vec<Range<usize>>,
     pub order: RowOrder,
     pub bias: bool,
 }
 
 impl<'a> Part<'a> {
-    /// All rows as stored, no bias.
+    /// Returns a part with all rows in stored order and no bias.
     pub fn plain(name: &'a str, n: usize) -> Self {
         Self {
             name,
@@ -34,26 +36,26 @@ impl<'a> Part<'a> {
 }
 
 impl Part<'_> {
-    /// Where the files keep rows `own`.
+    /// Returns the stored range of the rows `own`.
     fn stored(&self, own: &Range<usize>) -> Range<usize> {
         self.order.stored_rows(own.start)..self.order.stored_rows(own.end)
     }
 }
 
-/// A matrix product with its bias.
+/// Linear layer: a weight matrix and its bias.
 #[derive(Debug)]
 pub struct Linear<D: Device> {
     pub matrix: D::Matrix,
-    /// `[N]`, absent where every part has none.
+    /// Bias, `[N]`, none if no part has one.
     pub bias: Option<D::Vector>,
 }
 
-/// The tensors of a checkpoint, read onto the device by name and counted.
+/// Reader of a checkpoint's tensors onto a device; it also counts the parameters.
 #[derive(Debug)]
 pub struct Tensors<'a, D: Device> {
     pub device: &'a mut D,
     checkpoint: &'a Checkpoint,
-    /// As [`super::spec::DecoderSpec::norm_offset`].
+    /// Offset added to norm weights, see [`super::spec::DecoderSpec::norm_offset`].
     norm_offset: f32,
     parameters: u64,
     largest: Option<MatrixShape>,
@@ -64,61 +66,63 @@ impl<'a, D: Device> Tensors<'a, D> {
         Self { device, checkpoint, norm_offset, parameters: 0, largest: None }
     }
 
-    /// Where the device stands among those that share the model.
+    /// Returns the device's rank in its tensor-parallel group.
     pub fn rank(&self) -> Rank {
         self.device.rank()
     }
 
-    /// Elements between two places at which the rows of matrix `name`, of `shape`, can be cut.
+    /// Returns the number of elements between positions at which the rows of matrix `name` can be
+    /// split.
     pub fn cut_unit(&self, name: &str, layer: usize, shape: [usize; 2]) -> usize {
         self.checkpoint.cut_unit(&format!("{}.weight", in_layer(name, layer)), &shape)
     }
 
-    /// Why this model cannot be divided among the ranks.
+    /// Builds the error that `count` things, named `what`, cannot be divided among the ranks.
     pub fn indivisible(&self, what: &str, count: usize) -> LoadError {
         let ranks = self.rank().count;
         let reason = format!("{ranks} ranks cannot share {count} {what}; hint: a smaller `--tp`");
         CheckpointError::Unsupported { path: self.checkpoint.path().to_owned(), reason }.into()
     }
 
-    /// Counts weights that another rank has.
+    /// Counts weights that are on another rank.
     pub fn count_elsewhere(&mut self, weights: usize) {
         self.parameters += weights as u64;
     }
 
-    /// Weights read so far, by this rank or another.
+    /// Returns the number of weights read so far, those of other ranks included.
     pub fn parameters(&self) -> u64 {
         self.parameters
     }
 
-    /// The largest matrix that was made since this was last asked.
+    /// Returns the shape of the largest matrix loaded since the last call.
     pub fn take_largest(&mut self) -> Option<MatrixShape> {
         self.largest.take()
     }
 
-    /// The vector that is called `name`, ending included.
+    /// Loads the vector with the full name `name`.
     ///
     /// # Errors
-    /// As [`Checkpoint::vector`], or the device is full.
+    /// Fails as [`Checkpoint::vector`] does, or if the device is out of memory.
     pub fn vector(&mut self, name: &str, layer: usize, len: usize) -> Result<D::Vector, LoadError> {
         let values = self.values(&in_layer(name, layer), &[len])?;
         self.own_vector(&values)
     }
 
-    /// The weights `{name}.weight` of a norm over the stream or over heads.
+    /// Loads the weights `{name}.weight` of a norm over the stream or over heads, with the norm
+    /// offset added.
     ///
     /// # Errors
-    /// As [`Tensors::vector`].
+    /// Fails as [`Tensors::vector`] does.
     pub fn norm(&mut self, name: &str, layer: usize, len: usize) -> Result<D::Vector, LoadError> {
         let mut values = self.values(&format!("{}.weight", in_layer(name, layer)), &[len])?;
         values.iter_mut().for_each(|value| *value += self.norm_offset);
         self.own_vector(&values)
     }
 
-    /// A tensor as f32, row major.
+    /// Reads a tensor as f32 to host memory, row major.
     ///
     /// # Errors
-    /// As [`Checkpoint::tensor`].
+    /// Fails as [`Checkpoint::tensor`] does.
     pub fn values(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, LoadError> {
         let tensor = self.tensor(name, shape)?;
         let mut values = vec![0.0; shape.iter().product()];
@@ -126,10 +130,10 @@ impl<'a, D: Device> Tensors<'a, D> {
         Ok(values)
     }
 
-    /// The parts under one another, of K inputs each, as one product.
+    /// Loads the parts, stacked along N with K inputs each, as one linear layer.
     ///
     /// # Errors
-    /// A tensor is missing or has another shape, or the device is full.
+    /// Fails if a tensor is missing or has another shape, or the device is out of memory.
     pub fn linear(
         &mut self,
         parts: &[Part<'_>],
@@ -147,6 +151,8 @@ impl<'a, D: Device> Tensors<'a, D> {
                     bias.extend((0..own.len()).map(|n| stored[part.order.stored_row(n)]));
                 }
             } else {
+                // Parts without a bias get zeros, since one bias vector covers all parts of the
+                // matrix.
                 bias.resize(bias.len() + part.own.iter().map(Range::len).sum::<usize>(), 0.0);
             }
         }
@@ -154,11 +160,12 @@ impl<'a, D: Device> Tensors<'a, D> {
         Ok(Linear { matrix: self.matrix(parts, layer, k)?, bias })
     }
 
-    /// The product by columns `cols` of `part`, in that order, whose rows have `k`: one rank's share
-    /// of a sum over all ranks, of which the first has the bias.
+    /// Loads the columns `cols` of `part`, in that order, as a linear layer: one rank's term of a
+    /// sum over all ranks. Stored rows have `k` elements. Only the first rank gets the bias, or the
+    /// sum would contain it several times.
     ///
     /// # Errors
-    /// As [`Tensors::linear`], or a block of weights lies across the border of two ranks.
+    /// Fails as [`Tensors::linear`] does, or if a rank's border cuts through a quantization block.
     pub fn partial(
         &mut self,
         part: &Part<'_>,
@@ -187,8 +194,8 @@ impl<'a, D: Device> Tensors<'a, D> {
         Ok(Linear { matrix, bias })
     }
 
-    /// Columns `cols` of the rows of `tensor`. Several ranges are heads in another order, which may
-    /// part a block: such weights become f32.
+    /// Extracts the columns `cols` of the rows of `tensor`. Several ranges are reordered heads,
+    /// which may cut through a quantization block; then the weights are dequantized to f32.
     fn cut<'b>(
         &self,
         name: &str,
@@ -225,10 +232,10 @@ impl<'a, D: Device> Tensors<'a, D> {
         Ok((weight_type, picked.copied().collect()))
     }
 
-    /// The parts under one another, of K inputs each, without biases.
+    /// Loads the parts, stacked along N with K inputs each, as one matrix without biases.
     ///
     /// # Errors
-    /// As [`Tensors::linear`].
+    /// Fails as [`Tensors::linear`] does.
     pub fn matrix(
         &mut self,
         parts: &[Part<'_>],
@@ -252,8 +259,9 @@ impl<'a, D: Device> Tensors<'a, D> {
         self.own_matrix(&rows, k)
     }
 
-    /// As [`Tensors::matrix`], of random numbers that the device makes by itself; none where the
-    /// checkpoint has others, or the device makes none.
+    /// Generates a matrix of random weights on the device, with the shape that [`Tensors::matrix`]
+    /// would load. Returns none if the weights are not random bf16 or the device cannot generate
+    /// them.
     fn made_up(
         &mut self,
         parts: &[Part<'_>],
@@ -275,7 +283,8 @@ impl<'a, D: Device> Tensors<'a, D> {
         self.made_up_rows(&rows, k, weights)
     }
 
-    /// As [`Tensors::made_up`], of columns `cols` of a tensor of `k`.
+    /// Generates columns `cols` of a random matrix with rows of `k` elements on the device, if it
+    /// can.
     fn made_up_columns(
         &mut self,
         name: &str,
@@ -291,7 +300,7 @@ impl<'a, D: Device> Tensors<'a, D> {
         self.made_up_rows(&[rows], cols.len(), (part.n * k) as u64)
     }
 
-    /// `rows` on the device, if it makes them, counted as `weights`.
+    /// Generates `rows` on the device, if it can, and counts them as `weights` parameters.
     fn made_up_rows(
         &mut self,
         rows: &[RandomRows],
@@ -307,11 +316,12 @@ impl<'a, D: Device> Tensors<'a, D> {
         Ok(made)
     }
 
-    /// Scales `[2, KV]` of the keys and values of `kv_heads` heads, as files keep them beside the
-    /// projections `key` and `value`, without `.weight`; none where they keep none.
+    /// Reads the scales `[2, KV]` of the keys and values of `kv_heads` heads, which FP8 checkpoints
+    /// store next to the projections `key` and `value` (names without `.weight`). Returns none if
+    /// there are none.
     ///
     /// # Errors
-    /// They are of another shape, or not above 0.
+    /// Fails if scales have another shape or are not above 0.
     pub fn kv_scales(
         &self,
         (key, value): (&str, &str),
@@ -338,29 +348,29 @@ impl<'a, D: Device> Tensors<'a, D> {
         }
     }
 
-    /// A tensor of any shape, counted.
+    /// Reads a tensor of any shape and counts its elements as parameters.
     ///
     /// # Errors
-    /// As [`Checkpoint::tensor`].
+    /// Fails as [`Checkpoint::tensor`] does.
     pub fn tensor(&mut self, name: &str, shape: &[usize]) -> Result<TensorData<'a>, LoadError> {
         let tensor = self.checkpoint.tensor(name, shape)?;
         self.parameters += shape.iter().map(|size| *size as u64).product::<u64>();
         Ok(tensor)
     }
 
-    /// A stack `[E, N, K]` in one of the two forms that gpt-oss is published in.
+    /// Reads expert matrices `[E, N, K]` in one of the two forms in which gpt-oss is published.
     ///
     /// # Errors
-    /// As [`Checkpoint::mx_stack`].
+    /// Fails as [`Checkpoint::mx_stack`] does.
     pub fn mx_stack(&mut self, name: &str, shape: [usize; 3]) -> Result<MxStack<'a>, LoadError> {
         self.parameters += shape.iter().map(|size| *size as u64).product::<u64>();
         Ok(self.checkpoint.mx_stack(name, shape)?)
     }
 
-    /// Rows that were read already, under one another, as a matrix on the device.
+    /// Loads rows that were already read, stacked along N, as a matrix on the device.
     ///
     /// # Errors
-    /// The device is full.
+    /// Fails if the device is out of memory.
     pub fn own_matrix(&mut self, rows: &[Rows<'_>], k: usize) -> Result<D::Matrix, LoadError> {
         let hosts: Vec<_> = rows
             .iter()
@@ -379,21 +389,22 @@ impl<'a, D: Device> Tensors<'a, D> {
         self.device.matrix(&hosts).map_err(LoadError::Device)
     }
 
+    /// Records the shape of a loaded matrix if it is the largest so far.
     fn keep_largest(&mut self, shape: MatrixShape) {
         let elements = |shape: &MatrixShape| shape.n * shape.k;
         self.largest = self.largest.into_iter().chain([shape]).max_by_key(elements);
     }
 
-    /// `values`, read already, as a vector on the device.
+    /// Loads `values`, which were already read, as a vector on the device.
     ///
     /// # Errors
-    /// The device is full.
+    /// Fails if the device is out of memory.
     pub fn own_vector(&mut self, values: &[f32]) -> Result<D::Vector, LoadError> {
         self.device.vector(values).map_err(LoadError::Device)
     }
 }
 
-/// `n` rows of one stored type.
+/// Rows of a matrix in host memory, all of one stored type.
 #[derive(Debug)]
 pub struct Rows<'a> {
     pub weight_type: WeightType,
@@ -403,7 +414,7 @@ pub struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    /// The rows `own` of `part`, which `tensor` holds.
+    /// Returns the rows `own` of `part` from its stored `tensor`.
     fn of(tensor: &'a TensorData<'_>, part: &Part<'_>, own: &Range<usize>) -> Self {
         let row_bytes = tensor.weight_type.row_bytes(tensor.shape[1]);
         let stored = part.stored(own);
@@ -412,7 +423,7 @@ impl<'a> Rows<'a> {
         Self { weight_type, n: own.len(), bytes: Cow::Borrowed(bytes), order }
     }
 
-    /// Matrix `index` of the stack `[E, N, K]`.
+    /// Returns matrix `index` of a stored tensor `[E, N, K]`.
     pub fn of_stack(tensor: &'a TensorData<'_>, index: usize) -> Self {
         let (n, k) = (tensor.shape[1], tensor.shape[2]);
         let bytes = n * tensor.weight_type.row_bytes(k);
@@ -425,7 +436,7 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// `name` with the layer's number in its place.
+/// Returns `name` with `{layer}` replaced by the layer index.
 pub fn in_layer(name: &str, layer: usize) -> String {
     name.replace("{layer}", &layer.to_string())
 }

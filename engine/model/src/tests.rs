@@ -1,4 +1,4 @@
-//! Golden outputs, conformance and invariance of models.
+//! Tests of models: golden outputs of llama.cpp, conformance and batch invariance.
 
 mod agreement;
 mod conformance;
@@ -25,7 +25,8 @@ const SMOLLM2: &str = "sha256/b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70e
                        SmolLM2-135M-Instruct.Q4_1.gguf";
 const PAGE_TOKENS: usize = 16;
 
-/// The path under the folder that `variable` names, or a note that the test is skipped.
+/// Returns the path under the folder that `variable` names; prints that the test is skipped if
+/// there is none.
 fn input(variable: &str, path: &str) -> Option<PathBuf> {
     let found = std::env::var_os(variable).map(|folder| Path::new(&folder).join(path));
     match found {
@@ -42,8 +43,8 @@ fn load_path(path: &Path, options: &LoadOptions) -> Loaded {
     load(&source, options).unwrap()
 }
 
-/// Rows of a sequence that keeps its recurrent state, if there is any, in the place that has the
-/// number of its first page.
+/// Returns a sequence's rows, with its recurrent state in the slot that has the number of its first
+/// page.
 fn segment(rows: usize, position: usize, pages: Vec<u32>, logits: LogitRows) -> Segment {
     let state = pages.first().map(|first| SegmentState { place: *first, load: None, save: None });
     Segment { rows, position, pages, logits, state }
@@ -57,20 +58,21 @@ fn ids(value: &Value) -> Vec<u32> {
     value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
 }
 
-/// Log-probability margin from which llama.cpp's choice counts as decided.
+/// Log-probability margin from which llama.cpp's choice of a token counts as decided.
 const DECIDED: f64 = 0.35;
-/// llama.cpp rounds activations to eight bits before each product. That alone moves margins by 0.5
-/// at the 99th percentile, so a decided position may still be a tie to us: this close, in logits.
-/// At the one position where that is so, llama.cpp itself chooses as we do once it runs on the same
-/// weights widened to f32, for which it does not round.
+/// Difference of two logits below which they count as tied. llama.cpp rounds activations to 8 bits
+/// before each matmul, which alone moves margins by 0.5 at the 99th percentile, so a decided
+/// position may still be a tie here. At the one position where that happens, llama.cpp makes the
+/// same choice as this engine when it runs on the same weights widened to f32, for which it does
+/// not round.
 const TIE: f32 = 0.1;
-/// Most decided positions that may be such ties.
+/// Largest number of decided positions that may be such ties.
 const TIES_MAX: usize = 1;
 
-/// In bytes a choice may turn where the reference was this undecided: both round activations, each in
-/// its own way.
+/// Difference of two logits that count as tied in int8: both engines round activations, each in its
+/// own way.
 const INT8_TIE: f32 = 0.9;
-/// Most decided positions that may be such ties: one in thirty.
+/// Largest number of decided positions that may be such ties in int8: one in thirty.
 const INT8_TIES_MAX: usize = 37;
 
 fn check_golden(options: &LoadOptions, tie: f32, ties_max: usize) {
@@ -126,7 +128,7 @@ fn in_f32(kv: KvType) -> LoadOptions {
     LoadOptions { kv, arithmetic: Arithmetic::F32, ..LoadOptions::default() }
 }
 
-/// Loads the tiny model with its bytes changed by `change`.
+/// Loads the tiny model after `change` has changed its bytes.
 fn load_tiny(
     change: impl FnOnce(&mut Vec<u8>),
     options: &LoadOptions,
@@ -139,7 +141,7 @@ fn load_tiny(
     load(&ModelSource::find(path.to_str().unwrap(), None).unwrap(), options)
 }
 
-/// Replaces text by text of the same length.
+/// Replaces text in `bytes` by text of the same length.
 fn replace(bytes: &mut [u8], from: &str, to: &str) {
     assert_eq!(from.len(), to.len());
     let at = bytes.windows(from.len()).position(|part| part == from.as_bytes()).unwrap();
@@ -161,7 +163,7 @@ fn the_tiny_model_runs_and_so_do_random_weights_of_its_shape() {
         let batch = StepBatch::known(&[5, 6, 7], segments);
         logits.push(loaded.model.step(&batch).unwrap().to_vec());
     }
-    // The fixture's numbers are the random weights of seed 1, in the same types.
+    // The fixture's weights are the random weights of seed 1, in the same types.
     assert_eq!(logits[0], logits[1]);
     assert!(logits[0].len() == 267 && logits[0].iter().all(|x| x.is_finite()));
 }
@@ -234,7 +236,7 @@ fn configurations_that_make_no_sense_name_the_key() {
     };
     let info = load_config(&sound).unwrap().info().clone();
     assert_eq!(info.parameters, 32 * 64 + 3 * 64 + 24_576);
-    // All but the embedding and the final norm.
+    // All parameters except the embedding and the final norm.
     assert_eq!(info.active_layer_parameters, 2 * 64 + 24_576);
     for (key, value, want) in cases {
         let mut config = sound.clone();

@@ -1,16 +1,17 @@
-//! What is kept of each sequence, found by its id at once, however many there are.
+//! Map from sequence id to a value, with constant-time lookup.
 
 use std::collections::VecDeque;
 
 use super::SeqId;
 
-/// Values by the sequence that they belong to. Ids grow with arrival and sequences end about as they
-/// came, so the living are within a short window of ids.
+/// Map from sequence id to a value, stored as a sliding window over ids. Ids grow with arrival and
+/// sequences end roughly in that order, so the ids in use lie close together.
 #[derive(Debug)]
 pub struct BySequence<T> {
-    /// The id at the front of the window.
+    /// Sequence id at the front of the window.
     first: u64,
-    /// Neither its first nor its last is empty. A hole costs a pointer.
+    /// Values from id `first` on. The first and the last entry are never empty; an empty one in
+    /// between costs a pointer.
     window: VecDeque<Option<Box<T>>>,
     len: usize,
 }
@@ -22,32 +23,33 @@ impl<T> Default for BySequence<T> {
 }
 
 impl<T> BySequence<T> {
-    /// How many there are.
+    /// Returns the number of values.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is none.
+    /// Returns true if there are no values.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// What is kept of the sequence, if anything is.
+    /// Returns the value of sequence `id`, if there is one.
     pub fn get(&self, id: SeqId) -> Option<&T> {
         self.window.get(self.place(id)?)?.as_deref()
     }
 
-    /// As [`BySequence::get`], to change it.
+    /// Returns the value of sequence `id` for modification, if there is one.
     pub fn get_mut(&mut self, id: SeqId) -> Option<&mut T> {
         let place = self.place(id)?;
         self.window.get_mut(place)?.as_deref_mut()
     }
 
-    /// Keeps `value`, and gives what was kept of the same sequence before.
+    /// Stores `value` for sequence `id` and returns the value that it replaces.
     pub fn insert(&mut self, id: SeqId, value: T) -> Option<T> {
         if self.window.is_empty() {
             self.first = id.0;
         }
+        // An id may be inserted after younger ones, so the window grows at its front too.
         while id.0 < self.first {
             self.window.push_front(None);
             self.first -= 1;
@@ -61,7 +63,7 @@ impl<T> BySequence<T> {
         former.map(|value| *value)
     }
 
-    /// Gives what is kept of the sequence, and keeps it no longer.
+    /// Removes and returns the value of sequence `id`.
     pub fn remove(&mut self, id: SeqId) -> Option<T> {
         let place = self.place(id)?;
         let value = self.window.get_mut(place)?.take()?;
@@ -76,12 +78,13 @@ impl<T> BySequence<T> {
         Some(*value)
     }
 
-    /// All, the oldest sequence first.
+    /// Iterates over all values in the order of sequence ids, the oldest first.
     pub fn iter(&self) -> impl Iterator<Item = (SeqId, &T)> {
         let places = (self.first..).map(SeqId).zip(&self.window);
         places.filter_map(|(id, value)| Some((id, value.as_deref()?)))
     }
 
+    /// Returns the index of a sequence in the window.
     fn place(&self, id: SeqId) -> Option<usize> {
         usize::try_from(id.0.checked_sub(self.first)?).ok()
     }

@@ -1,4 +1,5 @@
-//! Steps that were planned and are not known to be computed, and what they keep from being reused.
+//! Scheduler's list of steps in flight (planned, not yet completed), and the pages and state slots
+//! that must not be reused before they complete.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -6,20 +7,21 @@ use super::pages::PageId;
 use super::states::StateId;
 use super::{SeqId, Slot};
 
-/// Pages and states that somebody holds.
+/// KV pages and state slots held by a sequence or by a step in flight.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Held {
     pub(super) pages: Vec<PageId>,
     pub(super) states: Vec<StateId>,
 }
 
-/// One step on its way.
+/// A step in flight: submitted to the device, not completed yet.
 #[derive(Debug)]
 pub(super) struct Flight {
     pub(super) slots: Vec<Slot>,
-    /// Sequences that have left since: their rows are of no use any more.
+    /// Sequences of the step that were removed or preempted since: their rows' results are
+    /// discarded.
     pub(super) gone: BTreeSet<SeqId>,
-    /// Released when the step has been computed.
+    /// Pages and state slots to release when the step completes.
     pub(super) held: Held,
 }
 
@@ -29,40 +31,41 @@ impl Flight {
     }
 }
 
-/// Steps on their way, the oldest first.
+/// Steps in flight, the oldest first. They complete in this order.
 #[derive(Debug, Default)]
 pub(super) struct Flights(VecDeque<Flight>);
 
 impl Flights {
-    /// Notes a step; it holds the snapshots that its slots load.
+    /// Adds a submitted step, which holds the snapshots that its sequences load.
     pub(super) fn launch(&mut self, slots: Vec<Slot>) {
         let states = slots.iter().filter_map(|slot| slot.state?.load).collect();
         let held = Held { pages: Vec::new(), states };
         self.0.push_back(Flight { slots, gone: BTreeSet::new(), held });
     }
 
-    /// The oldest step is done.
+    /// Removes the oldest step, which has completed, and returns it.
     pub(super) fn land(&mut self) -> Option<Flight> {
         self.0.pop_front()
     }
 
-    /// Number of steps on their way.
+    /// Returns the number of steps in flight.
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether a step computes rows of `id`.
+    /// Returns true if a step in flight computes rows of `id`.
     pub(super) fn has(&self, id: SeqId) -> bool {
         self.0.iter().any(|flight| flight.has(id))
     }
 
-    /// Whether pages will be released by a step that ends.
+    /// Returns true if the completion of some step in flight will release pages.
     pub(super) fn have_pages(&self) -> bool {
         self.0.iter().any(|flight| !flight.held.pages.is_empty())
     }
 
-    /// Takes a sequence out of all steps. What it held stays with the last step that uses it, or
-    /// comes back if none does.
+    /// Removes a sequence from all steps in flight. The pages and state slots in `held` pass to the
+    /// last step that uses the sequence, or are returned if there is none and they can be released
+    /// now.
     pub(super) fn retire(&mut self, id: SeqId, held: Held) -> Option<Held> {
         let mut last = None;
         for flight in &mut self.0 {
@@ -71,12 +74,13 @@ impl Flights {
             }
         }
         let Some(last) = last else { return Some(held) };
+        // Steps complete in order, so nothing before the last one can need these pages later.
         last.held.pages.extend(held.pages);
         last.held.states.extend(held.states);
         None
     }
 
-    /// All steps, for checks.
+    /// Iterates over all steps in flight, for checks in tests.
     #[cfg(test)]
     pub(super) fn iter(&self) -> impl Iterator<Item = &Flight> {
         self.0.iter()

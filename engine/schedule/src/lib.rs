@@ -1,12 +1,12 @@
-//! Chooses what each step computes: sequences, pages of the KV cache and the prefix cache.
+//! Scheduler: continuous batching, KV page allocation, prefix cache and preemption.
 //!
 //! Bookkeeping only. It knows no device, no tensor, no text and no clock: the same calls give the
-//! same plans, so that a trace can be drawn and compared in a test.
+//! same plans, so a test can draw a trace and compare it.
 //!
-//! A step goes `Scheduler::plan` (what to run), then the model, then `Scheduler::commit` (it ran),
-//! then `append` or `remove` for each sampled sequence that still lives. Where the device runs
-//! ahead, up to `Limits::run_ahead` steps are in flight when the next is planned: the tokens that
-//! they sample are unknown then, and what they use is not given to others.
+//! A step goes through `Scheduler::plan` (what to run), the model, `Scheduler::commit` (it ran),
+//! and `append` or `remove` for each sampled sequence. On a device with asynchronous steps, up to
+//! `Limits::run_ahead` steps are in flight when the next is planned: the tokens that they sample
+//! are not known yet, and the pages that they use are not given to other sequences.
 
 #![warn(missing_docs)]
 
@@ -28,7 +28,7 @@ pub use states::StateId;
 
 use std::fmt;
 
-/// One sequence of one request. Ids grow with arrival, and age decides who goes first.
+/// Id of one sequence of one request. Ids grow with arrival; older sequences have priority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SeqId(pub u64);
 
@@ -38,54 +38,57 @@ impl fmt::Display for SeqId {
     }
 }
 
-/// What a plan may not exceed; fixed for the life of a scheduler.
+/// Limits that no planned step may exceed, fixed for the life of a scheduler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// Sequences that run at once.
+    /// Most sequences that run at once.
     pub max_batch_size: usize,
-    /// Tokens of a step. Only where running sequences leave less than one chunk of it does a step
-    /// exceed it, by at most that chunk.
+    /// Most tokens of a step. A step exceeds it only where decoding sequences leave less than one
+    /// prefill chunk of it, and by at most that chunk.
     pub token_budget: usize,
     /// Longest sequence, prompt and output together, in tokens.
     pub max_seq_len: usize,
-    /// Pages of the KV cache.
+    /// Number of KV pages of the device ("blocks" in vLLM's words).
     pub pages: usize,
-    /// Tokens of a page.
+    /// Tokens of a KV page.
     pub page_tokens: usize,
-    /// Chunks of a prompt end on absolute multiples of this, the last of a prompt excepted.
+    /// Prefill chunks end on absolute multiples of this many tokens, except the last chunk of a
+    /// prompt.
     pub chunk_tokens: usize,
-    /// Whether full pages are kept for later prompts that begin alike.
+    /// True when full KV pages are kept for later prompts with the same beginning (prefix cache).
     pub prefix_cache: bool,
-    /// Places for recurrent state, of models that have any.
+    /// Limits of recurrent state, for models that have any.
     pub states: Option<StateLimits>,
-    /// Steps that may be in flight while the next is planned.
+    /// Most steps in flight while the next is planned.
     pub run_ahead: usize,
 }
 
-/// Places for recurrent state: one for each running sequence, the others for snapshots.
+/// State slots for recurrent state: one for each running sequence, the others for snapshots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StateLimits {
-    /// All of them, at least one.
+    /// Number of state slots, at least 1.
     pub places: usize,
-    /// Snapshots are taken at absolute multiples of this, in tokens; whole pages and chunks.
+    /// Distance of snapshots in tokens: they are taken at its absolute multiples. It is a multiple
+    /// of `page_tokens` and of `chunk_tokens`.
     pub interval: usize,
 }
 
 impl Limits {
-    /// Pages that `tokens` positions take.
+    /// Returns the number of KV pages that `tokens` positions need.
     pub fn pages_for(&self, tokens: usize) -> usize {
         tokens.div_ceil(self.page_tokens)
     }
 
-    /// The longest output that a prompt can have here, 0 if the prompt itself does not fit.
+    /// Returns the longest output that a prompt of `prompt_tokens` can have, 0 if the prompt itself
+    /// does not fit.
     pub fn max_output(&self, prompt_tokens: usize) -> usize {
         self.max_seq_len.min(self.pages * self.page_tokens).saturating_sub(prompt_tokens)
     }
 
-    /// Whether a sequence could ever run, were it alone.
+    /// Checks that a sequence of this length could run if it were the only one.
     ///
     /// # Errors
-    /// The limit that it breaks, with the numbers.
+    /// Returns the limit that the sequence exceeds, with the numbers.
     pub fn admits(&self, prompt_tokens: usize, output_tokens: usize) -> Result<(), Refusal> {
         let wanted = prompt_tokens.saturating_add(output_tokens);
         if wanted > self.max_seq_len {
@@ -100,7 +103,7 @@ impl Limits {
     }
 }
 
-/// Why a sequence can never run.
+/// Reason why a sequence can never run under the scheduler's limits.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says what happened, and to what")]
 pub enum Refusal {
@@ -113,48 +116,51 @@ pub enum Refusal {
     TooFewPages { wanted_pages: usize, pages: usize },
 }
 
-/// One sequence's rows in a step.
+/// A scheduled sequence: one sequence's rows in a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slot {
-    /// Whose rows they are.
+    /// Sequence that the rows belong to.
     pub id: SeqId,
-    /// Position of the first row.
+    /// Position of the first row in the sequence.
     pub position: usize,
-    /// At least one.
+    /// Number of rows, at least 1.
     pub rows: usize,
-    /// Whether the rows are part of a prompt, or of one computed anew after a preemption.
+    /// True when the rows are a prefill chunk, of a prompt or of a sequence recomputed after
+    /// preemption.
     pub prefill: bool,
-    /// Whether a token is sampled from the last row.
+    /// True when a token is sampled from the last row.
     pub samples: bool,
-    /// Whether the last row's token is one that a step in flight samples: the device fills it in.
+    /// True when the last row's token is not known yet because a step in flight samples it. The
+    /// device fills it in.
     pub unknown: bool,
-    /// Recurrent state, if the model has one.
+    /// State slots of the rows' recurrent state, if the model has any.
     pub state: Option<SlotState>,
 }
 
-/// Where a slot's recurrent state is. A slot at position 0 begins from zero, another from what its
-/// place holds.
+/// State slots that a scheduled sequence uses in a step. Rows at position 0 begin from a zero
+/// state, others from the content of `place`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotState {
-    /// Read before the first row and written after the last.
+    /// State slot that is read before the first row and written after the last.
     pub place: StateId,
-    /// The snapshot to copy to `place` before the first row.
+    /// Snapshot that is copied to `place` before the first row.
     pub load: Option<StateId>,
-    /// Where to copy `place` to after the last row.
+    /// State slot that `place` is copied to after the last row: the new snapshot.
     pub save: Option<StateId>,
 }
 
-/// What one step computes.
+/// A planned step: the sequences it computes, and those that were preempted for it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Those that decode first, then chunks of prompts; within both the oldest first.
+    /// Scheduled sequences: those that decode first, then prefill chunks; within both, the oldest
+    /// first.
     pub slots: Vec<Slot>,
-    /// Sequences that lost their pages to older ones while this plan was made.
+    /// Sequences that lost their pages to older ones while this step was planned.
     pub preempted: Vec<SeqId>,
 }
 
 impl Plan {
-    /// Tokens of the step.
+    /// Returns the number of tokens of the step.
     pub fn rows(&self) -> usize {
         self.slots.iter().map(|slot| slot.rows).sum()
     }

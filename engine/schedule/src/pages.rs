@@ -1,27 +1,29 @@
-//! The pages of the KV cache: who holds them, which of them later prompts may find again.
+//! KV cache allocation: pages ("blocks" in vLLM's words), their reference counts, and the prefix
+//! cache.
 //!
-//! A page is *blank* (nothing in it), *held* (by one or more sequences) or *idle* (held by none,
-//! but its content is known by key and may be found). Idle pages are reused oldest first once no
-//! blank one is left.
+//! A page is *blank* (no content), *held* (by one or more sequences) or *idle* (held by none, but
+//! its content is in the prefix cache). When no blank page is left, the longest idle page is
+//! evicted.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use sha2::{Digest, Sha256};
 
-/// Index of a page in the device's KV cache.
+/// Index of a KV page on the device ("block number" in vLLM's words).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PageId(pub u32);
 
-/// Names the content of a full page and of all pages before it.
+/// Prefix cache key of a full page: a hash over its tokens and those of all pages before it.
 ///
-/// SHA-256 over the previous page's key and the page's tokens: two prompts of different users
-/// never meet by a collision that one of them made. Kept as words, of which the first nearly always
-/// tells two keys apart.
+/// SHA-256 over the previous page's key and the page's tokens, so that no user can construct a
+/// prompt that collides with another user's. Stored as words, because comparing the first one
+/// nearly always tells two keys apart.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PageKey([u64; 4]);
 
 impl PageKey {
+    /// Computes the key of a page from the key of the page before it and its own tokens.
     pub(super) fn chain(previous: Option<&Self>, tokens: &[u32]) -> Self {
         let mut hash = Sha256::new();
         for word in previous.map_or([0; 4], |key| key.0) {
@@ -44,24 +46,26 @@ impl fmt::Debug for PageKey {
     }
 }
 
+/// State of one KV page: its reference count and, if the prefix cache knows it, its key.
 #[derive(Debug, Clone, Default)]
 struct Page {
     holders: u32,
     key: Option<PageKey>,
-    /// Position in the order of reuse; meaningful while idle.
+    /// Position in the order of eviction; meaningful only while the page is idle.
     idle_since: u64,
 }
 
-/// All pages of one KV cache.
+/// Allocator of a KV cache's pages, with the prefix cache's index by key.
 #[derive(Debug)]
 pub(super) struct PagePool {
     pages: Vec<Page>,
-    /// Lowest index last, so that memory is touched in order and only as it is needed.
+    /// Blank pages, the lowest index last, so that memory is touched in order and only as it is
+    /// needed.
     blank: Vec<PageId>,
     idle: BTreeMap<u64, PageId>,
     by_key: BTreeMap<PageKey, PageId>,
     releases: u64,
-    /// Fewest blank pages that there ever were: what lies below them was never written.
+    /// Smallest length that the list of blank pages ever had: that many pages were never written.
     untouched: usize,
 }
 
@@ -78,30 +82,34 @@ impl PagePool {
         }
     }
 
-    /// Pages that could be taken now.
+    /// Returns the number of pages that can be taken now, blank or idle.
     pub(super) fn available(&self) -> usize {
         self.blank.len() + self.idle.len()
     }
 
-    /// Pages held by sequences.
+    /// Returns the number of pages held by sequences.
     pub(super) fn held(&self) -> usize {
         self.pages.len() - self.available()
     }
 
-    /// Pages that were taken at least once. Released ones are taken again before others.
+    /// Returns the number of pages that were taken at least once, the peak memory of the cache. A
+    /// blank page that was used before is taken before an untouched one.
     pub(super) fn touched(&self) -> usize {
         self.pages.len() - self.untouched
     }
 
+    /// Prefix cache lookup: returns the page with this key.
     pub(super) fn find(&self, key: &PageKey) -> Option<PageId> {
         self.by_key.get(key).copied()
     }
 
+    /// Returns true if no sequence holds the page.
     pub(super) fn is_idle(&self, id: PageId) -> bool {
         self.page(id).holders == 0
     }
 
-    /// Takes a page for one holder; the content of the oldest idle one is forgotten if need be.
+    /// Takes a page for one holder. If no page is blank, the one that has been idle longest is
+    /// evicted from the prefix cache. Returns none if all pages are held.
     pub(super) fn take(&mut self) -> Option<PageId> {
         let id = self.blank.pop().or_else(|| {
             let (_, id) = self.idle.pop_first()?;
@@ -116,7 +124,7 @@ impl PagePool {
         Some(id)
     }
 
-    /// Adds a holder to a page that was found by key.
+    /// Adds a holder to a page that was found in the prefix cache.
     pub(super) fn share(&mut self, id: PageId) {
         let page = self.page_mut(id);
         page.holders += 1;
@@ -126,7 +134,8 @@ impl PagePool {
         }
     }
 
-    /// Drops a holder.
+    /// Removes a holder from a page. Without holders it becomes idle if the prefix cache knows it,
+    /// else blank.
     pub(super) fn release(&mut self, id: PageId) {
         self.releases += 1;
         let since = self.releases;
@@ -143,7 +152,7 @@ impl PagePool {
         }
     }
 
-    /// Makes a full page findable, unless an equal one already is.
+    /// Enters a full page in the prefix cache, unless a page with equal content is there already.
     pub(super) fn register(&mut self, id: PageId, key: PageKey) {
         assert!(self.page(id).holders > 0, "page {id:?} is registered by nobody");
         if self.page(id).key.is_none() && !self.by_key.contains_key(&key) {
@@ -152,23 +161,25 @@ impl PagePool {
         }
     }
 
-    /// Forgets all keys, and returns how many idle pages became blank by it.
+    /// Empties the prefix cache, and returns how many idle pages became blank.
     pub(super) fn forget(&mut self) -> usize {
         for id in std::mem::take(&mut self.by_key).into_values() {
             self.page_mut(id).key = None;
         }
         let freed = self.idle.len();
+        // The longest idle page ends on top of the stack, so it is taken first.
         self.blank.extend(std::mem::take(&mut self.idle).into_values().rev());
         freed
     }
 
-    /// Whether the content of a page can be found.
+    /// Returns true if the prefix cache can find the page.
     #[cfg(test)]
     pub(super) fn is_known(&self, id: PageId) -> bool {
         self.page(id).key.is_some()
     }
 
-    /// Panics unless each page is exactly one of blank, idle and held as often as `holders` says.
+    /// Panics unless each page's reference count equals its entry in `holders`, and each page
+    /// without holders is in exactly one of the lists of blank and idle pages.
     #[cfg(test)]
     pub(super) fn check(&self, holders: &BTreeMap<PageId, u32>) {
         let mut seen = vec![0; self.pages.len()];

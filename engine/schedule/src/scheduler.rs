@@ -1,7 +1,7 @@
-//! Who waits, who runs, and which pages they hold.
+//! Admission, preemption and KV page allocation of sequences: the scheduler's state.
 //!
-//! Age decides: the oldest waiting sequence is admitted first, and the youngest running one gives
-//! its pages up first. The oldest sequence of all therefore always moves on, and none starves.
+//! The oldest waiting sequence is admitted first, and the youngest running one is preempted first.
+//! The oldest sequence therefore always progresses, and none starves.
 
 #[cfg(test)]
 use std::collections::BTreeMap;
@@ -12,18 +12,20 @@ use super::pages::{PageId, PageKey, PagePool};
 use super::states::{StateId, StatePool};
 use super::{BySequence, Limits, Needs, Plan, Refusal, SeqId, Sequence, Slot, step};
 
-/// Counts since the start.
+/// Counters since the scheduler's start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Prompt tokens that were looked up in the prefix cache, at first admissions.
+    /// Prompt tokens that were looked up in the prefix cache when their sequence was first
+    /// admitted.
     pub query_tokens: u64,
-    /// Those of them that were found.
+    /// Prompt tokens that were found in the prefix cache at those lookups.
     pub hit_tokens: u64,
-    /// How often a running sequence gave its pages up.
+    /// Number of preemptions: a running sequence lost its pages and went back to waiting.
     pub preemptions: u64,
 }
 
-/// All sequences that are not finished, and the pages of the KV cache.
+/// Scheduler of one model: all unfinished sequences, and the allocators of KV pages and state
+/// slots.
 #[derive(Debug)]
 pub struct Scheduler {
     limits: Limits,
@@ -37,7 +39,7 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// An empty scheduler over `limits.pages` blank pages.
+    /// Creates a scheduler without sequences, over `limits.pages` blank pages.
     pub fn new(limits: Limits) -> Self {
         assert!(limits.max_batch_size > 0 && limits.token_budget > 0, "nothing could ever run");
         assert!(limits.page_tokens > 0 && limits.chunk_tokens > 0, "pages and chunks hold tokens");
@@ -58,15 +60,15 @@ impl Scheduler {
         }
     }
 
-    /// What plans may not exceed.
+    /// Returns the limits that planned steps observe.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// Queues a sequence that will have at most `max_output` tokens after its prompt.
+    /// Adds a waiting sequence that will have at most `max_output` tokens after its prompt.
     ///
     /// # Errors
-    /// It could not run even alone.
+    /// Returns the limit that the sequence would exceed even if it ran alone.
     pub fn add(
         &mut self,
         id: SeqId,
@@ -81,8 +83,8 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Chooses the next step and reserves its pages. Empty only while nothing is unfinished, or
-    /// while all that is waits for steps in flight.
+    /// Plans the next step and allocates its pages. The plan is empty only if there are no
+    /// sequences, or if all of them wait for steps in flight.
     pub fn plan(&mut self) -> Plan {
         let ahead = self.flights.len();
         assert!(ahead <= self.limits.run_ahead, "{ahead} steps are in flight already");
@@ -95,8 +97,8 @@ impl Scheduler {
         plan
     }
 
-    /// Notes that the device has computed `plan`, the oldest step in flight; its full pages can be
-    /// found from now on.
+    /// Marks `plan`, the oldest step in flight, as completed by the device. Pages that it filled
+    /// enter the prefix cache.
     pub fn commit(&mut self, plan: &Plan) {
         let Some(flight) = self.flights.land() else { panic!("no step is in flight") };
         assert_eq!(flight.slots, plan.slots, "steps end in the order of their plans");
@@ -115,7 +117,8 @@ impl Scheduler {
         self.release(flight.held);
     }
 
-    /// Makes the full pages below `end` findable, and the snapshot taken there.
+    /// Enters a sequence's full pages below position `end`, and the snapshot `save` taken there, in
+    /// the prefix cache.
     fn register(&mut self, id: SeqId, end: usize, save: Option<StateId>) {
         let sequence = self.sequences.get_mut(id).expect("a sequence in flight lives");
         let full = end / self.limits.page_tokens;
@@ -125,7 +128,8 @@ impl Scheduler {
         }
         sequence.registered = full;
         if let Some(state) = save {
-            // An equal page of another sequence may be the one that is found.
+            // The prefix cache may hold an equal page of another sequence; the snapshot belongs to
+            // that one.
             match self.pool.find(&sequence.keys[full - 1]) {
                 Some(page) => self.states.keep(page, state),
                 None => self.states.release(state),
@@ -133,12 +137,13 @@ impl Scheduler {
         }
     }
 
-    /// Adds the token that a committed step sampled to a sequence that goes on.
+    /// Appends the token that a completed step sampled to an unfinished sequence.
     pub fn append(&mut self, id: SeqId, token: u32) {
         self.sequences.get_mut(id).expect("a sampled sequence lives").push(token);
     }
 
-    /// Takes a finished or aborted sequence out; what it held is free once no step uses it.
+    /// Removes a finished or aborted sequence. Its pages are released once no step in flight uses
+    /// them.
     pub fn remove(&mut self, id: SeqId) -> Option<Sequence> {
         let mut sequence = self.sequences.remove(id)?;
         self.waiting.remove(&id);
@@ -148,58 +153,60 @@ impl Scheduler {
         Some(sequence)
     }
 
-    /// Forgets all cached prefixes and returns how many pages that freed.
+    /// Empties the prefix cache and returns how many pages that freed.
     pub fn reset_prefix_cache(&mut self) -> usize {
         self.states.forget_all();
         self.pool.forget()
     }
 
-    /// A sequence that is not finished.
+    /// Returns an unfinished sequence by its id.
     pub fn sequence(&self, id: SeqId) -> Option<&Sequence> {
         self.sequences.get(id)
     }
 
-    /// Whether there is nothing to do.
+    /// Returns true if there are no unfinished sequences.
     pub fn is_idle(&self) -> bool {
         self.sequences.is_empty()
     }
 
-    /// Sequences that hold pages.
+    /// Returns the number of running sequences, those that hold pages.
     pub fn running(&self) -> usize {
         self.running.len()
     }
 
-    /// Sequences that hold none.
+    /// Returns the number of waiting sequences, those that hold no pages.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Pages held by running sequences.
+    /// Returns the number of KV pages held by running sequences.
     pub fn pages_used(&self) -> usize {
         self.pool.held()
     }
 
-    /// Pages that were held at least once since the start.
+    /// Returns the number of KV pages that were held at least once since the start.
     pub fn pages_touched(&self) -> usize {
         self.pool.touched()
     }
 
-    /// Counts since the start.
+    /// Returns the counters since the start.
     pub fn totals(&self) -> Totals {
         self.totals
     }
 
+    /// Returns an unfinished sequence, which must exist.
     pub(super) fn get(&self, id: SeqId) -> &Sequence {
         self.sequences.get(id).expect("the sequence lives")
     }
 
-    /// Plans the next rows of a running sequence.
+    /// Schedules the next `rows` rows of a running sequence.
     pub(super) fn slot(&mut self, id: SeqId, rows: usize) -> Slot {
         let save = self.snapshot_place(id, rows);
         self.sequences.get_mut(id).expect("a planned sequence lives").advance(rows, save)
     }
 
-    /// A place for the snapshot after the next `rows` rows, where one is due and there is room.
+    /// Takes a state slot for the snapshot after the next `rows` rows. Returns none if no snapshot
+    /// is due there, the prefix cache has it already, or no slot is available.
     fn snapshot_place(&mut self, id: SeqId, rows: usize) -> Option<StateId> {
         let interval = self.limits.states?.interval;
         let end = self.get(id).planned + rows;
@@ -218,13 +225,14 @@ impl Scheduler {
         self.states.take()
     }
 
-    /// Gives a waiting sequence pages for all its tokens, or changes nothing if there are too few,
-    /// or no row of it would fit in `left`.
+    /// Admission: allocates pages for all tokens of a waiting sequence and makes it run. Returns
+    /// false, and changes nothing, if there are too few pages or the token budget `left` holds no
+    /// row of it.
     ///
-    /// Each running sequence needs another page before long; unless one is left for each, the
-    /// newcomer would be the first to be preempted and its prefill would be lost.
+    /// Each running sequence will soon need another page. One is left for each of them, since
+    /// otherwise the newcomer would be the first to be preempted and its prefill would be wasted.
     pub(super) fn admit(&mut self, id: SeqId, left: usize) -> bool {
-        // A preempted sequence may still have a step in flight, and its token with it.
+        // A preempted sequence may still be in a step in flight, which also samples its next token.
         if self.running.len() >= self.limits.max_batch_size || self.flights.has(id) {
             return false;
         }
@@ -258,6 +266,8 @@ impl Scheduler {
         sequence.pages = found;
         sequence.pages.extend(fresh);
         assert_eq!(sequence.pages.len(), self.limits.pages_for(tokens), "pages were counted");
+        // Counted at the first admission only: after a preemption a sequence finds its own pages,
+        // which would inflate the hit rate.
         if sequence.cached_tokens.is_none() {
             sequence.cached_tokens = Some(cached);
             if self.limits.prefix_cache && !sequence.needs.all_rows {
@@ -270,12 +280,14 @@ impl Scheduler {
         true
     }
 
-    /// A place for the state of a sequence that begins after the cached page `last`, and the
-    /// snapshot to copy there; that snapshot itself if there is no other place.
+    /// Takes a state slot for a sequence that begins after the cached page `last`, and returns it
+    /// with the snapshot to copy into it. If no slot is available, takes over the snapshot's own
+    /// slot.
     fn take_state(&mut self, last: Option<PageId>) -> Option<(StateId, Option<StateId>)> {
         let Some(page) = last else { return Some((self.states.take()?, None)) };
         let snapshot = self.states.snapshot(page).expect("a cached prefix ends at a snapshot");
         self.states.touch(page);
+        // The extra hold keeps `take` below from evicting the very snapshot that is to be loaded.
         self.states.share(snapshot);
         if let Some(place) = self.states.take() {
             return Some((place, Some(snapshot)));
@@ -284,8 +296,9 @@ impl Scheduler {
         Some((self.states.take_over(page)?, None))
     }
 
-    /// Makes room for the next token of a running sequence, at the cost of the youngest if need
-    /// be. False if that was `id` itself, or if it has to wait for pages that a step still uses.
+    /// Allocates the page for the next token of a running sequence, preempting the youngest
+    /// sequences if necessary. Returns false if `id` was itself preempted, or if it must wait for
+    /// pages that a step in flight still uses.
     pub(super) fn reserve(&mut self, id: SeqId, preempted: &mut Vec<SeqId>) -> bool {
         let page_tokens = self.limits.page_tokens;
         while self.get(id).needs_page(page_tokens) {
@@ -293,6 +306,8 @@ impl Scheduler {
                 self.sequences.get_mut(id).expect("a running sequence lives").pages.push(page);
                 continue;
             }
+            // Preempting another sequence now would be premature: pages become free when a step
+            // completes.
             if self.flights.have_pages() {
                 return false;
             }
@@ -306,6 +321,9 @@ impl Scheduler {
         true
     }
 
+    /// Preemption: takes all pages and state from a running sequence and puts it back among the
+    /// waiting. Its tokens are kept, and its keys and values are recomputed after its next
+    /// admission.
     fn preempt(&mut self, id: SeqId) {
         let held = self.sequences.get_mut(id).expect("a running sequence lives").rewind();
         self.retire(id, held);
@@ -314,9 +332,9 @@ impl Scheduler {
         self.totals.preemptions += 1;
     }
 
-    /// The longest cached run of pages from the start, which for a model with recurrent state has
-    /// to end at a snapshot. At least the last token is left out of it, since its row gives the
-    /// logits.
+    /// Prefix cache lookup: returns the longest run of cached pages from the sequence's start. For
+    /// a model with recurrent state it must end at a snapshot. The last token is never taken from
+    /// the cache, because its row must be computed to give logits.
     fn find_prefix(&mut self, id: SeqId) -> Vec<PageId> {
         if !self.limits.prefix_cache || self.get(id).needs.all_rows {
             return Vec::new();
@@ -334,22 +352,23 @@ impl Scheduler {
         found
     }
 
-    /// Takes a page for new content.
+    /// Takes a page for new content, and drops the snapshot that belonged to its old content.
     fn take_page(&mut self) -> Option<PageId> {
         let page = self.pool.take()?;
         self.states.forget(page);
         Some(page)
     }
 
-    /// Frees what a sequence held, once no step in flight uses it.
+    /// Releases what a sequence held, at once or when the last step in flight that uses it
+    /// completes.
     fn retire(&mut self, id: SeqId, held: Held) {
         if let Some(held) = self.flights.retire(id, held) {
             self.release(held);
         }
     }
 
-    /// The end of a prefix is less likely to be found again than its start, and is released
-    /// first so that it is reused first.
+    /// Releases pages and state slots. Pages are released from the last to the first: the end of a
+    /// prefix is less likely to be requested again than its start, so it should be evicted first.
     fn release(&mut self, held: Held) {
         for page in held.pages.iter().rev() {
             self.pool.release(*page);
@@ -359,7 +378,7 @@ impl Scheduler {
         }
     }
 
-    /// Panics unless every page and every state is accounted for.
+    /// Panics unless the holders of every page and every state slot are accounted for.
     #[cfg(test)]
     pub(super) fn check(&self) {
         let (mut pages, mut states) = (BTreeMap::new(), BTreeMap::new());
@@ -384,6 +403,7 @@ impl Scheduler {
     }
 }
 
+/// Computes the prefix cache keys of a sequence's first `full` pages, as far as they are missing.
 fn extend_keys(sequence: &mut Sequence, full: usize, page_tokens: usize) {
     for index in sequence.keys.len()..full {
         let tokens = &sequence.tokens()[index * page_tokens..][..page_tokens];

@@ -1,45 +1,48 @@
-//! One sequence: its tokens, and how far the KV cache holds them.
+//! A sequence as the scheduler sees it: its tokens, its pages, and how far it is computed.
 
 use super::flight::Held;
 use super::pages::{PageId, PageKey};
 use super::states::StateId;
 use super::{SeqId, Slot, SlotState};
 
-/// What a sequence needs besides pages; by default nothing.
+/// Requirements of a sequence that restrict how the scheduler plans it; none by default.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Needs {
-    /// Every row of it has to be computed: nothing is looked up in the prefix cache.
+    /// True when every row must be computed, for example to read its logits, so the prefix cache is
+    /// not used.
     pub all_rows: bool,
-    /// So many of its first tokens have to be known before the row after them is planned: the device
-    /// does not sample these by itself.
+    /// Number of output tokens that the host must know before the row after them is planned,
+    /// because the device does not sample these tokens by itself.
     pub known_tokens: usize,
 }
 
-/// A prompt and what was generated from it so far.
+/// A sequence: prompt and generated tokens, KV pages, and how far both are computed.
 #[derive(Debug, Clone)]
 pub struct Sequence {
     id: SeqId,
     tokens: Vec<u32>,
     prompt_tokens: usize,
-    /// No token is sampled beyond this length.
+    /// Length in tokens at which sampling ends: prompt and longest output.
     max_len: usize,
-    /// Tokens after `tokens` that steps in flight sample: their number is known, they are not.
+    /// Number of tokens after `tokens` that steps in flight sample: their values are not known yet.
     unknown: usize,
-    /// Positions below this are in the pages once all planned steps are computed.
+    /// Number of positions whose keys and values are in the pages once all planned steps are
+    /// computed.
     pub(super) planned: usize,
-    /// Positions below this are prefilled: the prompt, and after a preemption the output so far.
+    /// Number of positions to prefill: the prompt, and after a preemption also the output so far.
     pub(super) prefill_end: usize,
     pub(super) pages: Vec<PageId>,
-    /// Where the recurrent state is, while running and if the model has one.
+    /// State slot of the recurrent state, while the sequence runs and if the model has one.
     pub(super) state: Option<StateId>,
-    /// The snapshot that the next slot begins from; held.
+    /// Snapshot that the next scheduled rows start from. The sequence holds its state slot until
+    /// then.
     pub(super) load: Option<StateId>,
-    /// Keys of the full pages, as far as they were needed; they outlive a preemption.
+    /// Prefix cache keys of the full pages, computed as far as needed. A preemption keeps them.
     pub(super) keys: Vec<PageKey>,
-    /// Leading pages that the prefix cache knows.
+    /// Number of leading pages that are in the prefix cache.
     pub(super) registered: usize,
     pub(super) needs: Needs,
-    /// Prompt tokens found in the prefix cache at the first admission; none before it.
+    /// Number of tokens found in the prefix cache at the first admission; none before it.
     pub(super) cached_tokens: Option<usize>,
 }
 
@@ -49,7 +52,8 @@ impl Sequence {
         Self {
             id,
             prompt_tokens: prompt.len(),
-            // The end of a prompt is sampled from even where nobody wants the token.
+            // One token is always planned: the end of a prompt is sampled even if no output is
+            // wanted.
             max_len: prompt.len() + max_output.max(1),
             unknown: 0,
             planned: 0,
@@ -65,54 +69,58 @@ impl Sequence {
         }
     }
 
-    /// Prompt and output.
+    /// Returns the tokens of prompt and output whose values are known.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
     }
 
-    /// The tokens generated so far.
+    /// Returns the tokens generated so far.
     pub fn output(&self) -> &[u32] {
         &self.tokens[self.prompt_tokens..]
     }
 
-    /// Length of the prompt.
+    /// Returns the length of the prompt in tokens.
     pub fn prompt_tokens(&self) -> usize {
         self.prompt_tokens
     }
 
-    /// Prompt tokens that the prefix cache spared at the first admission.
+    /// Returns the number of tokens that the prefix cache saved at the first admission.
     pub fn cached_tokens(&self) -> usize {
         self.cached_tokens.unwrap_or(0)
     }
 
-    /// The page table, one entry per page of positions.
+    /// Returns the page table (block table): one KV page per `page_tokens` positions, in position
+    /// order.
     pub fn pages(&self) -> &[PageId] {
         &self.pages
     }
 
+    /// Returns true while rows of the prompt (after a preemption also of the output) are left to
+    /// prefill.
     pub(super) fn prefilling(&self) -> bool {
         self.planned < self.prefill_end
     }
 
-    /// Whether its next token can be computed: the prompt is planned, its last token is not sampled
-    /// yet, nor on its way, and the one before is known if it has to be.
+    /// Returns true if the next token can be computed: the prompt is planned, the last token is
+    /// neither sampled nor being sampled, and the one before it is known where that is required.
     pub(super) fn decoding(&self) -> bool {
         let is_known =
             self.unknown == 0 || self.needs.known_tokens < self.len() - self.prompt_tokens;
         is_known && !self.prefilling() && self.planned < self.len() && self.len() < self.max_len
     }
 
-    /// Whether its next row has no page yet.
+    /// Returns true if the next row has no page yet.
     pub(super) fn needs_page(&self, page_tokens: usize) -> bool {
         self.pages.len() * page_tokens <= self.planned
     }
 
-    /// Tokens, those on their way included.
+    /// Returns the number of tokens, those that steps in flight sample included.
     fn len(&self) -> usize {
         self.tokens.len() + self.unknown
     }
 
-    /// Forgets pages and state: everything is computed anew at the next admission.
+    /// Resets the sequence to uncomputed and returns its pages and state slots. After the next
+    /// admission everything is recomputed.
     pub(super) fn rewind(&mut self) -> Held {
         self.planned = 0;
         self.registered = 0;
@@ -120,14 +128,14 @@ impl Sequence {
         Held { pages: std::mem::take(&mut self.pages), states }
     }
 
-    /// The token that the oldest step in flight has sampled.
+    /// Appends the token that the oldest step in flight has sampled.
     pub(super) fn push(&mut self, token: u32) {
         let unknown = self.unknown.checked_sub(1);
         self.unknown = unknown.unwrap_or_else(|| panic!("sequence {} was not sampled", self.id));
         self.tokens.push(token);
     }
 
-    /// Plans the next `rows` rows. A token is sampled where they reach the end of what there is.
+    /// Schedules the next `rows` rows. A token is sampled if they reach the end of the sequence.
     pub(super) fn advance(&mut self, rows: usize, save: Option<StateId>) -> Slot {
         let (position, end) = (self.planned, self.planned + rows);
         assert!(rows > 0 && end <= self.len(), "sequence {} has no such rows", self.id);

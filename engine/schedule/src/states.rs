@@ -1,30 +1,33 @@
-//! Recurrent state: who holds which place for it, and the snapshots that prompts may start from.
+//! State slots for recurrent state (gated DeltaNet): allocation, and the snapshots from which
+//! prompts may start.
 //!
-//! A place holds the state of one sequence after some number of tokens, over all layers. A running
-//! sequence holds one place, the prefix cache holds one per snapshot, and a step in flight holds
-//! those that it reads or writes beside. A place without holders is blank. A snapshot belongs to
-//! the page of the KV cache that ends where it was taken, and never outlives its content.
+//! A slot holds the state of one sequence after some number of tokens, over all layers. A running
+//! sequence holds one slot, the prefix cache holds one per snapshot, and a step in flight holds
+//! those that it also reads or writes. A slot without holders is blank. A snapshot belongs to the
+//! KV page at whose end it was taken, and is dropped before that page's content changes.
 
 use std::collections::BTreeMap;
 
 use super::pages::PageId;
 
-/// Index of a place for one sequence's recurrent state on the device.
+/// Index of a state slot on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StateId(pub u32);
 
+/// Snapshot of recurrent state: the state slot that holds it, and when it was last used.
 #[derive(Debug)]
 struct Snapshot {
     state: StateId,
-    /// Place in the order of use.
+    /// Position in the order of use; the least recently used snapshot is evicted first.
     used: u64,
 }
 
-/// All places of one device.
+/// Allocator of a device's state slots: reference counts, free list and snapshots in order of use.
 #[derive(Debug)]
 pub(super) struct StatePool {
     holders: Vec<u32>,
-    /// Lowest index last, so that memory is touched in order and only as it is needed.
+    /// Blank slots, the lowest index last, so that memory is touched in order and only as it is
+    /// needed.
     blank: Vec<StateId>,
     snapshots: BTreeMap<PageId, Snapshot>,
     by_use: BTreeMap<u64, PageId>,
@@ -43,10 +46,11 @@ impl StatePool {
         }
     }
 
-    /// Takes a place for one holder, at the cost of the snapshot that was used longest ago if need
-    /// be. None while all places are held by others than the cache.
+    /// Takes a slot for one holder. If no slot is blank, the least recently used snapshot that
+    /// nobody else holds is evicted. Returns none if there is no such snapshot either.
     pub(super) fn take(&mut self) -> Option<StateId> {
         if self.blank.is_empty() {
+            // A snapshot that a step in flight still loads has a second holder and must stay.
             let free = |page: &&PageId| self.holders(self.snapshots[*page].state) == 1;
             let oldest = self.by_use.values().find(free).copied()?;
             self.forget(oldest);
@@ -57,13 +61,13 @@ impl StatePool {
         Some(state)
     }
 
-    /// Adds a holder to a place that has one.
+    /// Adds a holder to a slot that already has one.
     pub(super) fn share(&mut self, state: StateId) {
         assert!(self.holders(state) > 0, "state {state:?} is shared and held by nobody");
         self.holders[state.0 as usize] += 1;
     }
 
-    /// Drops a holder.
+    /// Removes a holder from a slot, which becomes blank when it was the last.
     pub(super) fn release(&mut self, state: StateId) {
         let holders = &mut self.holders[state.0 as usize];
         *holders = holders.checked_sub(1).expect("a state is released once per holder");
@@ -72,13 +76,13 @@ impl StatePool {
         }
     }
 
-    /// The snapshot taken where `page` ends.
+    /// Returns the slot of the snapshot taken at the end of `page`, if there is one.
     pub(super) fn snapshot(&self, page: PageId) -> Option<StateId> {
         self.snapshots.get(&page).map(|snapshot| snapshot.state)
     }
 
-    /// Keeps `state` as the snapshot of `page`; the caller's hold becomes the cache's, or ends
-    /// where there is such a snapshot already.
+    /// Stores `state` as the snapshot of `page`. The caller's hold passes to the cache, or is
+    /// released if the page has a snapshot already.
     pub(super) fn keep(&mut self, page: PageId, state: StateId) {
         if self.snapshots.contains_key(&page) {
             return self.release(state);
@@ -88,7 +92,7 @@ impl StatePool {
         self.snapshots.insert(page, Snapshot { state, used: self.uses });
     }
 
-    /// Notes that the snapshot of `page` was of use.
+    /// Marks the snapshot of `page` as the most recently used.
     pub(super) fn touch(&mut self, page: PageId) {
         if let Some(snapshot) = self.snapshots.get_mut(&page) {
             self.uses += 1;
@@ -98,7 +102,8 @@ impl StatePool {
         }
     }
 
-    /// Gives the cache's hold of the snapshot of `page` to the caller, unless others hold it too.
+    /// Removes the snapshot of `page` and passes the cache's hold of its slot to the caller.
+    /// Returns none, and changes nothing, if others hold the slot too.
     pub(super) fn take_over(&mut self, page: PageId) -> Option<StateId> {
         let state = self.snapshot(page).filter(|state| self.holders(*state) == 1)?;
         let snapshot = self.snapshots.remove(&page)?;
@@ -106,7 +111,8 @@ impl StatePool {
         Some(state)
     }
 
-    /// Drops the snapshot of `page`, if there is one: its content is about to change.
+    /// Drops the snapshot of `page`, if there is one, because the page's content is about to
+    /// change.
     pub(super) fn forget(&mut self, page: PageId) {
         if let Some(snapshot) = self.snapshots.remove(&page) {
             self.by_use.remove(&snapshot.used);
@@ -114,7 +120,7 @@ impl StatePool {
         }
     }
 
-    /// Drops all snapshots.
+    /// Drops all snapshots and releases their slots.
     pub(super) fn forget_all(&mut self) {
         self.by_use.clear();
         for snapshot in std::mem::take(&mut self.snapshots).into_values() {
@@ -122,12 +128,14 @@ impl StatePool {
         }
     }
 
+    /// Returns the reference count of a state slot.
     fn holders(&self, state: StateId) -> u32 {
         self.holders[state.0 as usize]
     }
 
-    /// Panics unless each place is held as often as `holders` and the snapshots say, and blank
-    /// exactly once where that is never; `is_known` tells pages that can be found.
+    /// Panics unless the reference count of each slot equals the number of its holders in `holders`
+    /// plus its snapshots, and the free list contains exactly the slots without holders. `is_known`
+    /// returns true for pages that the prefix cache can find.
     #[cfg(test)]
     pub(super) fn check(
         &self,

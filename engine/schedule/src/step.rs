@@ -1,12 +1,14 @@
-//! What one step holds: a token for every running sequence, then chunks of prompts while the token
-//! budget lasts.
+//! Continuous batching with chunked prefill: a step has one token for every decoding sequence, then
+//! prefill chunks of prompts while the token budget lasts.
 //!
-//! Running sequences never stand still for a prompt. Their tokens are never cut to the budget: they
-//! are few, and each sequence that ends makes room. However many they are, the oldest prompt gets
-//! one chunk, so that it moves on at every step and delays the others by no more than that.
+//! Decoding sequences never wait for a prompt, and their tokens are never cut to the budget: they
+//! are few, and each sequence that ends frees memory. The oldest prompt always gets one chunk, so
+//! it advances at every step and delays the others by at most that chunk.
 
 use super::{Limits, Plan, Scheduler, SeqId};
 
+/// Plans a step of continuous batching: one row per decoding sequence, then prefill chunks of
+/// running and of newly admitted prompts, the oldest first.
 pub(super) fn plan(scheduler: &mut Scheduler) -> Plan {
     let mut plan = Plan::default();
     let oldest_first: Vec<_> = scheduler.running.iter().copied().collect();
@@ -14,7 +16,7 @@ pub(super) fn plan(scheduler: &mut Scheduler) -> Plan {
     let mut prompts = Vec::new();
     let mut is_short = false;
     for id in oldest_first {
-        // Room for an older sequence may have cost this one its place.
+        // Allocating pages for an older sequence may have preempted this one in the same loop.
         if plan.preempted.contains(&id) {
             continue;
         }
@@ -30,13 +32,16 @@ pub(super) fn plan(scheduler: &mut Scheduler) -> Plan {
         }
     }
     let Limits { token_budget, chunk_tokens, .. } = *scheduler.limits();
+    // At least one chunk is left even if decoding sequences fill the budget, so the oldest prompt
+    // always advances.
     let mut left = token_budget.saturating_sub(plan.slots.len()).max(chunk_tokens);
     for id in prompts {
         if !plan.preempted.contains(&id) {
             left = push_chunk(scheduler, &mut plan, id, left);
         }
     }
-    // Whoever was preempted for an older sequence just now would only be in its way again.
+    // No sequence is admitted in a step that preempted: the preempted ones would be admitted first,
+    // and would need the pages again that the older sequence just took.
     while plan.preempted.is_empty() && !is_short && left > 0 {
         let Some(id) = scheduler.waiting.first().copied() else { break };
         if !scheduler.admit(id, left) {
@@ -47,8 +52,9 @@ pub(super) fn plan(scheduler: &mut Scheduler) -> Plan {
     plan
 }
 
-/// Plans a chunk of a prompt and returns what is left for younger ones: nothing once the budget
-/// has cut a prompt, or short prompts could take its place step after step.
+/// Plans a prefill chunk of a prompt and returns the token budget left for younger prompts. Nothing
+/// is left once the budget has cut a prompt: otherwise short prompts could overtake it step after
+/// step.
 fn push_chunk(scheduler: &mut Scheduler, plan: &mut Plan, id: SeqId, left: usize) -> usize {
     let sequence = scheduler.get(id);
     let (start, end) = (sequence.planned, sequence.prefill_end);
@@ -62,9 +68,10 @@ fn push_chunk(scheduler: &mut Scheduler, plan: &mut Plan, id: SeqId, left: usize
 }
 
 impl Limits {
-    /// Rows from `start` that fit in `left`: all up to where a chunk has to end, else up to a
-    /// multiple of `chunk_tokens`, so that where a prompt is cut does not depend on what shares
-    /// its steps.
+    /// Returns the rows of a prefill chunk that begins at `start`, within a budget of `left` rows:
+    /// all rows up to where a chunk must end, or else up to a multiple of `chunk_tokens`. Cutting
+    /// at multiples keeps the cuts of a prompt independent of the sequences that share its steps,
+    /// and so its results.
     pub(super) fn chunk_rows(&self, start: usize, end: usize, left: usize) -> usize {
         let stop = self.chunk_stop(start, end);
         if stop - start <= left {
@@ -73,7 +80,8 @@ impl Limits {
         ((start + left) / self.chunk_tokens * self.chunk_tokens).saturating_sub(start)
     }
 
-    /// The furthest end of a chunk from `start`: that of the prompt, or the next snapshot.
+    /// Returns the furthest end of a prefill chunk that begins at `start`: the end of the prompt,
+    /// or the next position at which a state snapshot is taken.
     fn chunk_stop(&self, start: usize, end: usize) -> usize {
         self.states.map_or(end, |states| end.min((start / states.interval + 1) * states.interval))
     }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ConfigError;
 
-/// Where to compute.
+/// Device to compute on.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[expect(missing_docs, reason = "`--help` would print what is said of a value")]

@@ -21,9 +21,9 @@ pub struct ServerInfo {
     pub version: &'static str,
     /// Commit that the binary was built from, where its builder said.
     pub commit: Option<&'static str>,
-    /// `cpu` or `cuda`.
+    /// Kind of the device, `cpu` or `cuda`.
     pub device: &'static str,
-    /// The processor's name, or the GPU's.
+    /// Name of the processor or the GPU.
     pub device_name: String,
     /// Every flag by its name.
     pub config: BTreeMap<&'static str, Setting<Value>>,
@@ -61,7 +61,7 @@ pub struct ModelFacts {
     pub architecture: String,
     /// Filled in when asked for; none if the files could not be read again.
     pub weights_sha256: Option<String>,
-    /// `real` or `random`.
+    /// Origin of the weights, `real` or `random`.
     pub weights: &'static str,
     /// Container of the weights.
     pub format: &'static str,
@@ -71,7 +71,7 @@ pub struct ModelFacts {
     pub tokenizer_sha256: Option<String>,
     /// Type of the matrix products.
     pub dtype: &'static str,
-    /// Number of weights, embeddings counted once when tied.
+    /// Number of weights; an embedding that is also the LM head counts once.
     pub parameters: u64,
     /// Longest sequence that the checkpoint was made for.
     pub max_seq_len: usize,

@@ -34,7 +34,7 @@ pub struct Ready {
     pub text: Arc<dyn Text>,
     /// What requests may ask for at most.
     pub limits: Limits,
-    /// Ids are below this.
+    /// Number of token ids; every id is below it.
     pub vocab_size: usize,
     /// The name that requests give.
     pub model_name: String,

@@ -223,7 +223,8 @@ proptest! {
 const SMOLLM2: &str = "sha256/b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53/\
                        SmolLM2-135M-Instruct.Q4_1.gguf";
 
-/// The path under the folder that `variable` names, or a note that the test is skipped.
+/// Returns the path under the folder that `variable` names; prints that the test is skipped if
+/// there is none.
 fn input(variable: &str, path: &str) -> Option<PathBuf> {
     let found = std::env::var_os(variable).map(|folder| Path::new(&folder).join(path));
     let found = found.filter(|path| path.exists());

@@ -1,30 +1,33 @@
-//! What the bytes of one block mean, layout by layout.
+//! Decoding of quantization blocks: the meaning of the bytes of one block, format by format.
 //!
-//! Layouts are those of ggml (`ggml-common.h`): `d` is the scale, `m` the minimum, both f16; the
-//! codes of a 32-block lie in 16 bytes, element `i` in the low and element `i + 16` in the high half
-//! of byte `i`.
+//! Formats are those of ggml (`ggml-common.h`): `d` is the scale, `m` the minimum, both f16. The
+//! quantized values of a block of 32 are in 16 bytes, element `i` in the low and element `i + 16`
+//! in the high half of byte `i`.
 
 use half::f16;
 
 use engine_core::WeightType;
 
+/// Returns the f16 at byte `at` of a block.
 pub(super) fn half_at(block: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
 }
 
-/// The value of an E4M3 float (OCP 8-bit floating point, 2023): bias 7, all ones is NaN.
+/// Returns the value of an E4M3 float (OCP 8-bit floating point, 2023): bias 7; all exponent and
+/// fraction bits set is NaN.
 pub fn e4m3(code: u8) -> f32 {
-    /// 2^120, the difference of the biases of f32 and E4M3.
+    /// 2^120, from the difference of the exponent biases of f32 and E4M3.
     const REBIAS: f32 = f32::from_bits((127 + 120) << 23);
     let magnitude = match code & 0x7f {
         0x7f => f32::NAN,
-        // Subnormals of the one become subnormals of the other, and the product is exact.
+        // Subnormals of E4M3 become subnormals of f32, so the product is exact for them too.
         bits => f32::from_bits(u32::from(bits) << 20) * REBIAS,
     };
     if code < 0x80 { magnitude } else { -magnitude }
 }
 
-/// The value of an E8M0 scale: `2^(code - 127)`, 255 is NaN (OCP microscaling formats, 2023).
+/// Returns the value of an E8M0 scale: `2^(code - 127)`, NaN for 255 (OCP microscaling formats,
+/// 2023).
 pub fn e8m0(code: u8) -> f32 {
     match code {
         0 => f32::from_bits(1 << 22),
@@ -33,12 +36,11 @@ pub fn e8m0(code: u8) -> f32 {
     }
 }
 
-/// Doubled values of E2M1 codes, whole numbers.
+/// Values of E2M1 floats by bit pattern, doubled so that they are whole numbers.
 const E2M1_DOUBLED: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
-/// Gives the parts of one `block` to `each`, in the order of their elements: a scale, a minimum and
-/// codes, an element being `scale * code + minimum`. Only for types that have such parts: the
-/// quantized ones except fp8.
+/// Calls `each` with scale, minimum and quantized values of each part of a `block`, in element
+/// order. An element is `scale * quantized + minimum`. Defined for the quantized types except FP8.
 pub fn parts(stored: WeightType, block: &[u8], mut each: impl FnMut(f32, f32, &[i8])) {
     let half = |at: usize| half_at(block, at);
     match stored {
@@ -68,7 +70,7 @@ pub fn parts(stored: WeightType, block: &[u8], mut each: impl FnMut(f32, f32, &[
     }
 }
 
-/// The 32 codes of 16 bytes, with a fifth bit each from `high`.
+/// Returns the 32 quantized values in 16 bytes; bit `i` of `high` is the fifth bit of value `i`.
 fn halves(bytes: &[u8], high: u32) -> [i8; 32] {
     let mut codes = [0; 32];
     for (i, byte) in bytes[..16].iter().enumerate() {
@@ -83,13 +85,14 @@ fn halves(bytes: &[u8], high: u32) -> [i8; 32] {
     codes
 }
 
-/// The fifth bits of a 32-block, element `i` in bit `i`.
+/// Returns the fifth bits of a block of 32, that of element `i` in bit `i`.
 fn fifth_bits(bytes: &[u8]) -> u32 {
     u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
 }
 
-/// Parts come in pairs: 32 bytes hold the codes of one part in their low and of the next in their
-/// high halves. `fifth` is the fifth bit of an element of a part, in its place.
+/// Decodes the eight parts of a `Q4K` or `Q5K` block. Parts come in pairs: 32 bytes hold the values
+/// of one part in their low halves and of the next in their high halves. `fifth(part, i)` returns
+/// the fifth bit of an element, shifted to its place.
 fn k_parts(
     block: &[u8],
     codes: &[u8],
@@ -108,8 +111,9 @@ fn k_parts(
     }
 }
 
-/// Six-bit scale and minimum of part `part` of a `Q4K` or `Q5K` block, from its twelve bytes: the
-/// first four of each are whole, the last four are put together from four and two bits.
+/// Returns the 6-bit scale and minimum of part `part` of a `Q4K` or `Q5K` block from its twelve
+/// bytes. Those of the first four parts are contiguous; those of the last four are composed of four
+/// and two bits.
 fn scale_and_minimum(packed: &[u8], part: usize) -> (u8, u8) {
     if part < 4 {
         return (packed[part] & 63, packed[part + 4] & 63);
@@ -118,8 +122,8 @@ fn scale_and_minimum(packed: &[u8], part: usize) -> (u8, u8) {
     ((low & 15) | high(part - 4), (low >> 4) | high(part))
 }
 
-/// Two halves of 128 elements. Of each, 64 bytes hold the low four bits of two runs of 64, and 32
-/// bytes the high two bits of four runs of 32.
+/// Decodes a `Q6K` block of two halves of 128 elements. For each half, 64 bytes hold the low four
+/// bits of two runs of 64, and 32 bytes the high two bits of four runs of 32.
 fn q6_k(block: &[u8], mut each: impl FnMut(f32, f32, &[i8])) {
     let d = half_at(block, 208);
     let (low, rest) = block.split_at(128);

@@ -1,4 +1,5 @@
-//! SHA-256 of a checkpoint, computed beside loading so that start-up does not wait for it.
+//! SHA-256 of a checkpoint, computed in the background while it loads, so that start-up does not
+//! wait.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -8,10 +9,11 @@ use std::thread;
 
 use sha2::{Digest as _, Sha256};
 
-/// A digest that a background thread is computing. Clones share the result.
+/// SHA-256 that a background thread computes. Clones share the result.
 #[derive(Debug, Clone)]
 pub struct Digest(Arc<Slot>);
 
+/// Result of the background thread, and the signal that it is there.
 #[derive(Debug)]
 struct Slot {
     result: Mutex<Option<Result<String, String>>>,
@@ -19,8 +21,9 @@ struct Slot {
 }
 
 impl Digest {
-    /// Of one file: the file's own SHA-256. Of several: the SHA-256 of the lines
-    /// `<sha256>  <file name>\n` in the order of the file names, as `sha256sum` prints them.
+    /// Starts the digest of weight files. For one file it is the file's own SHA-256; for several,
+    /// the SHA-256 of the lines `<sha256>  <file name>\n` in the order of file names, as
+    /// `sha256sum` prints them.
     pub fn of_files(mut paths: Vec<PathBuf>) -> Self {
         paths.sort_by(|a, b| a.file_name().cmp(&b.file_name()));
         Self::spawn(move || match paths.as_slice() {
@@ -36,8 +39,9 @@ impl Digest {
         })
     }
 
-    /// Of random weights: the SHA-256 of the line `random <seed>\n` and the configuration file, or
-    /// for a GGUF the whole file, since shapes come from its header.
+    /// Starts the digest of random weights: the SHA-256 of the line `random <seed>\n` and the
+    /// SHA-256 of the configuration file. For a GGUF file it covers the whole file, since shapes
+    /// come from its header.
     pub fn of_random(config: &Path, seed: u64) -> Self {
         let config = config.to_owned();
         Self::spawn(move || {
@@ -57,10 +61,10 @@ impl Digest {
         Self(slot)
     }
 
-    /// Waits for the digest: lower-case hex, or why the files could not be read.
+    /// Waits for the digest and returns it in lower-case hex.
     ///
     /// # Errors
-    /// A file could not be read to its end.
+    /// Returns the reason if a file could not be read to its end.
     pub fn wait(&self) -> Result<String, String> {
         let mut result = self.0.result.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -72,6 +76,7 @@ impl Digest {
     }
 }
 
+/// Returns the SHA-256 of a file in lower-case hex.
 fn file_sha256(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     let mut hasher = Sha256::new();
@@ -84,7 +89,7 @@ fn file_sha256(path: &Path) -> io::Result<String> {
     }
 }
 
-/// Lower-case hexadecimal digits of `bytes`.
+/// Returns the lower-case hexadecimal digits of `bytes`.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

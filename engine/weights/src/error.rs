@@ -1,9 +1,10 @@
-//! Why a checkpoint could not be read: one variant per operation, with the path and the tensor.
+//! Errors of loading a checkpoint: one variant per operation, with the path and the tensor.
 
 use std::io;
 use std::path::PathBuf;
 
-/// A checkpoint that cannot be read. Every message says which file, and what to do where that is known.
+/// Reason why a model cannot be loaded. Every message names the file, and the remedy where one is
+/// known.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says what happened, and to what")]
 pub enum CheckpointError {

@@ -1,4 +1,4 @@
-//! How weights are stored in files: element types, block layouts and what each block means.
+//! Quantization formats and float types in which weights are stored, and their dequantization.
 //!
 //! `dequantize` is the specification that the packed kernels are tested against.
 
@@ -7,12 +7,12 @@ use half::bf16;
 
 use super::blocks;
 
-/// Every name of [`WeightType`], for messages.
+/// Returns the names of all types, for messages.
 pub fn supported_types() -> String {
     WeightType::ALL.map(WeightType::name).join(", ")
 }
 
-/// Writes the values of the blocks in `bytes` to `out`, which has exactly as many elements.
+/// Dequantizes the blocks in `bytes` to `out`, which must have exactly as many elements.
 pub fn dequantize(stored: WeightType, bytes: &[u8], out: &mut [f32]) {
     assert_eq!(bytes.len(), stored.row_bytes(out.len()), "bytes and elements agree");
     let values = out.iter_mut();
@@ -36,7 +36,8 @@ pub fn dequantize(stored: WeightType, bytes: &[u8], out: &mut [f32]) {
             for block in bytes.chunks_exact(stored.block_bytes()) {
                 blocks::parts(stored, block, |scale, minimum, codes| {
                     for (code, x) in codes.iter().zip(&mut values) {
-                        // The product is exact: scale and code have 24 bits together at most.
+                        // The product is exact: scale and quantized value have at most 24
+                        // significant bits together.
                         *x = scale * f32::from(*code) + minimum;
                     }
                 });
@@ -72,20 +73,20 @@ mod tests {
         check(WeightType::F16, &[0x00, 0x3c, 0x00, 0xc0], &[1.0, -2.0]);
         check(WeightType::Bf16, &[0x80, 0x3f, 0x40, 0xc0], &[1.0, -3.0]);
 
-        // d = 0.5, m = -1: byte i holds code i % 16 low and 15 - i % 16 high.
+        // d = 0.5, m = -1: byte i holds value i % 16 in its low and 15 - i % 16 in its high half.
         let mut q4 = vec![0x00, 0x38, 0x00, 0xbc];
         q4.extend((0..16u8).map(|i| i | ((15 - i) << 4)));
         let mut want: Vec<f32> = (0..16u8).map(|i| 0.5 * f32::from(i) - 1.0).collect();
         want.extend((0..16u8).map(|i| 0.5 * f32::from(15 - i) - 1.0));
         check(WeightType::Q4_1, &q4, &want);
 
-        // d = 0.25: codes -16..16.
+        // d = 0.25, quantized values -16..16.
         let mut q8 = vec![0x00, 0x34];
         q8.extend((-16..16i8).map(i8::cast_unsigned));
         let want: Vec<f32> = (-16..16i8).map(|q| 0.25 * f32::from(q)).collect();
         check(WeightType::Q8_0, &q8, &want);
 
-        // Scale 2: zero, the least subnormal, the largest one, the least normal, 1, -1, the largest.
+        // Scale 2: zero, smallest subnormal, largest subnormal, smallest normal, 1, -1, largest.
         let mut f8 = 2f32.to_le_bytes().to_vec();
         f8.extend([0x00, 0x01, 0x07, 0x08, 0x38, 0xb8, 0x7e]);
         f8.resize(36, 0);
@@ -104,9 +105,9 @@ mod tests {
         assert!(blocks::e4m3(0x7f).is_nan() && blocks::e4m3(0xff).is_nan());
     }
 
-    /// Sum of the values and sum of each times its number from 1, of the block whose byte `i` is
-    /// bits 2 to 9 of `89 i^2 + 57 i + 23`, d is 0.5 and m is -0.25, as the Python package gguf
-    /// 0.19.0 computes them. All the sums are exact in f64.
+    /// Sum of the values, and sum of each value times its index from 1, of a block whose byte `i`
+    /// is bits 2 to 9 of `89 i^2 + 57 i + 23`, with d = 0.5 and m = -0.25, as the Python package
+    /// gguf 0.19.0 computes them. All sums are exact in f64.
     const SUMS: [(WeightType, &[usize], f64, f64); 9] = [
         (WeightType::Q4_0, &[0], -17.0, -431.0),
         (WeightType::Q4_1, &[0, 2], 96.5, 1447.5),

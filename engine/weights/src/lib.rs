@@ -1,8 +1,11 @@
-//! Checkpoints: where a model's files are, what tensors they hold, and their bytes.
+//! Checkpoints: the files of a model, the tensors in them, and their bytes.
 //!
 //! Knows containers and element types; knows no architecture, no device and no tokenizer rules.
 
 #![warn(missing_docs)]
+//! Checkpoints: the files of a model, the tensors in them, and their bytes.
+//!
+//! Knows containers and element types; knows no architecture, no device and no tokenizer rules.
 
 pub mod blocks;
 mod digest;
@@ -36,32 +39,33 @@ use engine_core::WeightType;
 use map::Map;
 use quantization::Quantization;
 
-/// A tensor in a file, before anything is read of it.
+/// Entry of a checkpoint's tensor table: name, type, shape and location of a tensor, without its
+/// bytes.
 #[derive(Debug, Clone)]
 pub struct StoredTensor {
-    /// Which of the checkpoint's files.
+    /// Index of the checkpoint file that holds the tensor.
     file: usize,
-    /// The file's own name of the element type.
+    /// Name of the element type in the file's own terms.
     type_name: String,
-    /// The type, where this release can compute with it.
+    /// Element type, none if this release cannot compute with it.
     weight_type: Option<WeightType>,
-    /// Slowest dimension first: a matrix is `[N, K]`.
+    /// Shape, slowest dimension first: a matrix is `[N, K]`.
     shape: Vec<usize>,
     range: Range<usize>,
 }
 
 impl StoredTensor {
-    /// Its bytes in the file.
+    /// Returns the byte range of the tensor in its file.
     pub fn range(&self) -> &Range<usize> {
         &self.range
     }
 
-    /// Slowest dimension first: a matrix is `[N, K]`.
+    /// Returns the tensor's shape, slowest dimension first: a matrix is `[N, K]`.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// The type, where this release can compute with it.
+    /// Returns the element type, none if this release cannot compute with it.
     pub fn weight_type(&self) -> Option<WeightType> {
         self.weight_type
     }
@@ -71,22 +75,22 @@ impl StoredTensor {
     }
 }
 
-/// What the configuration of a checkpoint is written in.
+/// Configuration of a checkpoint in the format of its files, not interpreted.
 #[derive(Debug, Clone)]
 pub enum ConfigSource {
-    /// `config.json` of the Hugging Face layout.
+    /// `config.json` of a checkpoint in the Hugging Face layout.
     Json {
-        /// Where it was read.
+        /// Path of the `config.json`.
         path: PathBuf,
-        /// The whole of it.
+        /// Whole content of the `config.json`.
         json: serde_json::Value,
     },
-    /// What a GGUF file says before its tensors.
+    /// Metadata of a GGUF file.
     Gguf(gguf::Metadata),
 }
 
 impl ConfigSource {
-    /// The file that it was read from.
+    /// Returns the path of the file that the configuration was read from.
     pub fn path(&self) -> &Path {
         match self {
             Self::Json { path, .. } => path,
@@ -95,28 +99,28 @@ impl ConfigSource {
     }
 }
 
-/// A tensor's shape, type and bytes.
+/// A tensor of a checkpoint: shape, type and bytes.
 #[derive(Debug)]
 pub struct TensorData<'a> {
-    /// What the bytes mean.
+    /// Quantization format or float type of the bytes.
     pub weight_type: WeightType,
-    /// Slowest dimension first.
+    /// Shape, slowest dimension first.
     pub shape: Vec<usize>,
-    /// Whole blocks, row after row.
+    /// Stored elements as whole quantization blocks, row after row.
     pub bytes: Cow<'a, [u8]>,
 }
 
-/// Where the numbers come from.
+/// Source of a checkpoint's weights.
 #[derive(Debug)]
 enum Numbers {
     Files(Vec<Map>),
-    /// Made up from this seed, in the shapes asked for.
+    /// Pseudo-random weights from this seed, in the shapes that the caller requests.
     Random {
         seed: u64,
     },
 }
 
-/// An open checkpoint. Dropping it releases its memory maps.
+/// Open checkpoint. Dropping it releases its memory maps.
 #[derive(Debug)]
 pub struct Checkpoint {
     path: PathBuf,
@@ -128,11 +132,11 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Opens the weights of `files`, or with a `seed` only their configuration: the weights are
-    /// then random numbers of the same shapes.
+    /// Opens the weights and configuration of `files`. With a `seed`, only the configuration is
+    /// used, and the weights are pseudo-random numbers in the same shapes.
     ///
     /// # Errors
-    /// A file is missing, damaged or of an unknown kind.
+    /// Fails if a file is missing, damaged or of an unknown format.
     pub fn open(files: &ModelFiles, seed: Option<u64>) -> Result<Self, CheckpointError> {
         match files {
             ModelFiles::Gguf(path) => Self::open_gguf(path, seed),
@@ -140,6 +144,7 @@ impl Checkpoint {
         }
     }
 
+    /// Opens a GGUF file.
     fn open_gguf(path: &Path, seed: Option<u64>) -> Result<Self, CheckpointError> {
         let map = Map::open(path)?;
         let header = gguf::parse(path, &map)?;
@@ -152,6 +157,7 @@ impl Checkpoint {
         Ok(Self { path, config, tensors, numbers, quantization: Quantization::None, digest })
     }
 
+    /// Opens a folder in the Hugging Face layout.
     fn open_folder(folder: &Path, seed: Option<u64>) -> Result<Self, CheckpointError> {
         let path = folder.join("config.json");
         let json = read_json(&path)?;
@@ -174,35 +180,35 @@ impl Checkpoint {
         Ok(Self { path: folder.to_owned(), config, tensors, numbers, quantization, digest })
     }
 
-    /// The folder or the file that was opened.
+    /// Returns the folder or file that was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The configuration, not interpreted.
+    /// Returns the configuration, not interpreted.
     pub fn config(&self) -> &ConfigSource {
         &self.config
     }
 
-    /// Gives back the memory of what was read so far, so that a model never stands in memory twice:
-    /// as its files have it, and as the device packed it. It can be read again.
+    /// Releases the memory of all tensors read so far, so that a model is never in memory twice, as
+    /// stored and as packed by the device. Released tensors can be read again.
     pub fn release(&self) {
         if let Numbers::Files(maps) = &self.numbers {
             maps.iter().for_each(Map::release);
         }
     }
 
-    /// SHA-256 of the weights, being computed in the background.
+    /// Returns the SHA-256 of the weights, which a background thread computes.
     pub fn digest(&self) -> Digest {
         self.digest.clone()
     }
 
-    /// Whether the weights are made up and not read.
+    /// Returns true if the weights are pseudo-random instead of read from files.
     pub fn is_random(&self) -> bool {
         matches!(self.numbers, Numbers::Random { .. })
     }
 
-    /// Container of the weights, as records name it.
+    /// Returns the container format of the weights as records name it.
     pub fn container(&self) -> &'static str {
         match self.config {
             ConfigSource::Json { .. } => "safetensors",
@@ -210,16 +216,17 @@ impl Checkpoint {
         }
     }
 
-    /// Whether the files list `name`. Random weights of a folder list nothing.
+    /// Returns true if the files contain a tensor `name`. A folder opened with random weights lists
+    /// none.
     pub fn lists(&self, name: &str) -> bool {
         self.tensors.contains_key(name)
     }
 
-    /// Where the stream of the tensor `name` begins, if its numbers are made up in bf16
-    /// ([`random`]).
+    /// Returns the start of the pseudo-random stream of tensor `name` if its weights are generated
+    /// in bf16 ([`random`]), so that a device can generate them itself.
     ///
     /// # Errors
-    /// There is no such tensor, or its shape is another.
+    /// Fails if there is no such tensor or it has another shape.
     pub fn stream(&self, name: &str, shape: &[usize]) -> Result<Option<u64>, CheckpointError> {
         let Numbers::Random { seed } = &self.numbers else { return Ok(None) };
         let weight_type = match self.tensors.is_empty() {
@@ -230,10 +237,11 @@ impl Checkpoint {
         Ok(is_bf16.then(|| random::stream_start(*seed, name)))
     }
 
-    /// The `count` scales that are stored as `name`, or one for all; none where none are.
+    /// Reads the scales stored as `name`, `count` of them; a single stored scale is repeated.
+    /// Returns none if there is no such tensor.
     ///
     /// # Errors
-    /// They are of another shape or type, or one is not above 0.
+    /// Fails if they have another shape or type, or one of them is not above 0.
     pub fn scales(&self, name: &str, count: usize) -> Result<Option<Vec<f32>>, CheckpointError> {
         let Some(stored) = self.tensors.get(name) else { return Ok(None) };
         let shape = match stored.shape.as_slice() {
@@ -251,7 +259,8 @@ impl Checkpoint {
         Ok(Some(scales))
     }
 
-    /// Elements between two places at which the rows of `name`, of `shape`, can be cut.
+    /// Returns the number of elements between positions at which the rows of tensor `name` can be
+    /// split among ranks: its quantization block size.
     pub fn cut_unit(&self, name: &str, shape: &[usize]) -> usize {
         match self.tensors.get(name) {
             Some(stored) => stored.weight_type.map_or(1, WeightType::block),
@@ -259,10 +268,11 @@ impl Checkpoint {
         }
     }
 
-    /// The tensor `name`, which has to have `shape`, slowest dimension first.
+    /// Reads the tensor `name`, which must have `shape`, slowest dimension first. FP8 matrices come
+    /// with their scales applied or in blocks.
     ///
     /// # Errors
-    /// There is no such tensor, its shape is another, or its type is not supported.
+    /// Fails if there is no such tensor, it has another shape, or its type is not supported.
     pub fn tensor(&self, name: &str, shape: &[usize]) -> Result<TensorData<'_>, CheckpointError> {
         let tensor = self.stored(name, shape)?;
         if tensor.weight_type != WeightType::F8E4M3 || self.is_random() {
@@ -274,14 +284,14 @@ impl Checkpoint {
                 let grid = quantization::grid([n, k], block);
                 (block, self.floats(&format!("{name}_scale_inv"), &grid)?)
             }
-            // A tensor that the quantizer left alone: its codes are its values.
+            // The quantizer left this tensor unscaled: its E4M3 floats are its values.
             _ => ([usize::MAX; 2], vec![1.0]),
         };
         let (weight_type, bytes) = quantization::scaled(&tensor.bytes, cols, block, &scales);
         Ok(TensorData { weight_type, bytes: Cow::Owned(bytes), ..tensor })
     }
 
-    /// The tensor `name` of plain floats.
+    /// Reads the tensor `name` of unquantized floats as f32.
     fn floats(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, CheckpointError> {
         let stored = self.plain(name, self.stored(name, shape)?)?;
         let mut out = vec![0.0; shape.iter().product()];
@@ -289,7 +299,7 @@ impl Checkpoint {
         Ok(out)
     }
 
-    /// `tensor`, which is called `name`, if it is of plain floats.
+    /// Returns `tensor` if its elements are unquantized floats; `name` is for the error.
     fn plain<'a>(
         &self,
         name: &str,
@@ -310,7 +320,7 @@ impl Checkpoint {
         }
     }
 
-    /// The tensor `name` as it lies in its file: of fp8, only the codes.
+    /// Reads the tensor `name` as its file stores it; for FP8 that is without scales.
     fn stored(&self, name: &str, shape: &[usize]) -> Result<TensorData<'_>, CheckpointError> {
         let random = |seed, weight_type| {
             self.check_room(name, weight_type, shape)?;
@@ -335,7 +345,7 @@ impl Checkpoint {
         }
     }
 
-    /// What the files list as `name`, which has to have `shape`.
+    /// Returns the table entry of tensor `name`, which must have `shape`.
     fn listed(&self, name: &str, shape: &[usize]) -> Result<&StoredTensor, CheckpointError> {
         let place = || (self.path.clone(), name.to_owned());
         let Some(stored) = self.tensors.get(name) else {
@@ -350,7 +360,7 @@ impl Checkpoint {
         Ok(stored)
     }
 
-    /// Refuses to make up a tensor that this machine's memory could not hold.
+    /// Returns an error for a random tensor that would not fit in this machine's memory.
     fn check_room(
         &self,
         name: &str,
@@ -364,10 +374,10 @@ impl Checkpoint {
         Err(CheckpointError::TooLarge { path, tensor, shape: shape.to_vec() })
     }
 
-    /// The vector `name` of `len` elements as f32.
+    /// Reads the vector `name` of `len` elements as f32.
     ///
     /// # Errors
-    /// As [`Checkpoint::tensor`].
+    /// Fails as [`Checkpoint::tensor`] does.
     pub fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>, CheckpointError> {
         let tensor = self.tensor(name, &[len])?;
         let mut out = vec![0.0; len];

@@ -1,4 +1,4 @@
-//! Read-only memory maps of weight files: the one place outside `device` that may be unsafe.
+//! Read-only memory maps of weight files: the only place outside `device` that may be unsafe.
 #![expect(unsafe_code, reason = "mapping a file is unsafe by nature; each block says why it may")]
 
 use std::fs::File;
@@ -7,15 +7,15 @@ use std::path::Path;
 
 use super::CheckpointError;
 
-/// The bytes of a file, read from disk as they are touched.
+/// Memory map of a weight file; bytes are read from disk when they are first accessed.
 #[derive(Debug)]
 pub struct Map(memmap2::Mmap);
 
 impl Map {
-    /// Maps the whole of `path`.
+    /// Maps the whole file at `path`.
     ///
     /// # Errors
-    /// The file cannot be opened, or is empty.
+    /// Fails if the file cannot be opened or is empty.
     pub fn open(path: &Path) -> Result<Self, CheckpointError> {
         let failed = |source| CheckpointError::Read { path: path.to_owned(), source };
         let file = File::open(path).map_err(failed)?;
@@ -29,11 +29,11 @@ impl Map {
         Ok(Self(map))
     }
 
-    /// Gives back the memory of all that was read so far. What is read again comes from the file,
-    /// which the system still holds where it has room.
+    /// Releases the memory of all bytes accessed so far. Later accesses read the file again, which
+    /// the system may still have in its page cache.
     pub fn release(&self) {
-        // SAFETY: nothing was ever written to the map, so that its pages are those of the file and
-        // come back as they were. A system that does not take the advice keeps the memory.
+        // SAFETY: nothing was ever written to the map, so its pages are those of the file and come
+        // back unchanged. A system that ignores the advice keeps the memory.
         let _ = unsafe { self.0.unchecked_advise(memmap2::UncheckedAdvice::DontNeed) };
     }
 }

@@ -1,18 +1,18 @@
-//! The experts of gpt-oss as Hugging Face checkpoints hold them: MXFP4 in two tensors, blocks of
-//! codes and their scales, or plain numbers, transposed.
+//! MoE experts of gpt-oss in Hugging Face checkpoints: MXFP4 in two tensors, blocks and scales, or
+//! transposed matrices of floats.
 //!
-//! A block is 32 weights of 4 bits, the first of each byte in its low half, times `2^(scale - 127)`.
-//! Source: OCP Microscaling Formats 1.0 (element E2M1, scale E8M0).
+//! A block is 32 E2M1 floats of 4 bits, the first of each byte in its low half, times `2^(scale -
+//! 127)`. Source: OCP Microscaling Formats 1.0 (element E2M1, scale E8M0).
 
 use super::{Checkpoint, CheckpointError, Numbers, TensorData, random};
 use engine_core::WeightType;
 
-/// Weights that share a scale.
+/// Number of weights that share a scale.
 const BLOCK: usize = 32;
-/// Bytes of their codes.
+/// Bytes of the weights of a block, without the scale.
 const CODE_BYTES: usize = BLOCK / 2;
 
-/// A stack of matrices `[E, N, K]`.
+/// Expert matrices `[E, N, K]` of one layer and projection.
 #[derive(Debug)]
 pub struct MxStack<'a> {
     n: usize,
@@ -20,15 +20,16 @@ pub struct MxStack<'a> {
     form: Form<'a>,
 }
 
+/// Storage form of the experts.
 #[derive(Debug)]
 enum Form<'a> {
     Blocks {
-        /// `[E, N, K / 32, 16]`
+        /// Bytes of the MXFP4 blocks, `[E, N, K / 32, 16]`.
         codes: &'a [u8],
-        /// `[E, N, K / 32]`
+        /// E8M0 scales of the blocks, `[E, N, K / 32]`.
         scales: &'a [u8],
     },
-    /// `[E, K, N]`
+    /// Unquantized weights, `[E, K, N]`.
     Transposed(TensorData<'a>),
     Random {
         seed: u64,
@@ -37,7 +38,7 @@ enum Form<'a> {
 }
 
 impl MxStack<'_> {
-    /// Matrix `index` as `N` stored rows of the type beside them.
+    /// Returns the matrix of expert `index` as N stored rows, and their type.
     pub fn matrix(&self, index: usize) -> (WeightType, Vec<u8>) {
         let (n, k) = (self.n, self.k);
         match &self.form {
@@ -61,10 +62,11 @@ impl MxStack<'_> {
 }
 
 impl Checkpoint {
-    /// The stack `{name}_blocks` and `{name}_scales` of MXFP4, or `{name}` where that is listed.
+    /// Reads the experts `{name}_blocks` and `{name}_scales` in MXFP4, or `{name}` if that tensor
+    /// exists.
     ///
     /// # Errors
-    /// A tensor is missing, has another shape or another type.
+    /// Fails if a tensor is missing, or has another shape or type.
     pub fn mx_stack(&self, name: &str, shape: [usize; 3]) -> Result<MxStack<'_>, CheckpointError> {
         let [experts, n, k] = shape;
         if self.lists(name) {
@@ -87,7 +89,7 @@ impl Checkpoint {
         Ok(MxStack { n, k, form: Form::Blocks { codes, scales } })
     }
 
-    /// A tensor of bytes in a file.
+    /// Returns the bytes of a `U8` tensor in a file.
     fn bytes(&self, name: &str, shape: &[usize]) -> Result<&[u8], CheckpointError> {
         let Numbers::Files(maps) = &self.numbers else {
             let (path, tensor) = (self.path.clone(), name.to_owned());
@@ -101,8 +103,8 @@ impl Checkpoint {
     }
 }
 
-/// Codes and scales as blocks of [`WeightType::Mxfp4`], whose bytes hold elements `i` and `i + 16`
-/// where these hold `2 i` and `2 i + 1`.
+/// Joins MXFP4 values and scales to blocks of [`WeightType::Mxfp4`]. Byte `i` of a result holds
+/// elements `i` and `i + 16`, byte `i` of the input elements `2 i` and `2 i + 1`.
 fn joined(codes: &[u8], scales: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(codes.len() + scales.len());
     for (block, scale) in codes.chunks_exact(CODE_BYTES).zip(scales) {
@@ -113,7 +115,7 @@ fn joined(codes: &[u8], scales: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Elements of `size` bytes, `[K, N]` to `[N, K]`.
+/// Transposes a matrix of elements of `size` bytes from `[K, N]` to `[N, K]`.
 fn transpose(bytes: &[u8], n: usize, size: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(bytes.len());
     for column in 0..n {
@@ -131,7 +133,7 @@ mod tests {
 
     #[test]
     fn blocks_hold_the_values_worked_out_by_hand() {
-        // Scale 128 is 2: bytes 0x21 are 0.5 and then 1 before it, 0xf7 are 6 and then -6.
+        // Scale 128 means 2: byte 0x21 is 0.5 and then 1 before scaling, 0xf7 is 6 and then -6.
         let mut codes = [0x21; 16];
         codes[15] = 0xf7;
         let mut got = [0.0; 32];

@@ -1,4 +1,5 @@
-//! What `quantization_config` of a config.json says of the tensors beside it.
+//! Quantization of a Hugging Face checkpoint, as `quantization_config` in its config.json states
+//! it.
 
 use std::path::Path;
 
@@ -7,26 +8,28 @@ use serde_json::Value;
 use super::{CheckpointError, blocks};
 use engine_core::WeightType;
 
-/// How a checkpoint in the Hugging Face layout is quantized.
+/// Quantization method of a checkpoint in the Hugging Face layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Quantization {
     None,
-    /// Matrices of E4M3 floats, each with a grid of scales in `NAME_scale_inv`, one for every
-    /// `block` rows and columns: what Qwen3-*-FP8 and DeepSeek-V3 ship.
+    /// Matrices of E4M3 floats, each with a grid of scales in `NAME_scale_inv`, one per `block`
+    /// rows and columns, as in Qwen3-*-FP8 and DeepSeek-V3.
     Fp8 {
         block: [usize; 2],
     },
-    /// Experts as `NAME_blocks` and `NAME_scales`, everything else as it is: what gpt-oss ships.
+    /// Experts as `NAME_blocks` and `NAME_scales` in MXFP4, all other tensors unquantized, as in
+    /// gpt-oss.
     Mxfp4,
 }
 
+/// Supported quantization methods, for messages.
 const SUPPORTED: &str = "fp8, mxfp4";
 
 impl Quantization {
-    /// Reads the `config.json` that was parsed from `path`.
+    /// Reads the quantization method from a `config.json` that was parsed from `path`.
     ///
     /// # Errors
-    /// It asks for a method that this release does not have, or does not say its blocks.
+    /// Fails if the method is not supported or its block sizes are missing.
     pub fn read(path: &Path, config: &Value) -> Result<Self, CheckpointError> {
         let Some(config) = config.get("quantization_config").filter(|value| !value.is_null())
         else {
@@ -50,18 +53,18 @@ impl Quantization {
     }
 }
 
-/// Parts of the names of matrices that the published quantizers leave as they are.
+/// Parts of the names of matrices that published quantizers leave unquantized.
 const AS_THEY_ARE: [&str; 3] = ["embed_tokens", "lm_head", ".gate."];
 
 impl Quantization {
-    /// The type in which the weights `name` of `shape` are made up: that of checkpoints with such a
-    /// configuration.
+    /// Returns the type in which random weights `name` of `shape` are generated, that of published
+    /// checkpoints with the same configuration.
     pub(super) fn made_up(self, name: &str, shape: &[usize]) -> WeightType {
         let is_matrix = matches!(shape, [_, k] if k.is_multiple_of(WeightType::F8E4M3.block()));
         let is_left = AS_THEY_ARE.iter().any(|part| name.contains(part));
         match self {
             Self::Fp8 { .. } if is_matrix && !is_left => WeightType::F8E4M3,
-            // MXFP4 is the form of experts, which are made up with their own name.
+            // Only experts are in MXFP4, and they are generated elsewhere under their own names.
             Self::Fp8 { .. } | Self::None | Self::Mxfp4 => WeightType::Bf16,
         }
     }
@@ -73,13 +76,13 @@ fn block_size(value: Option<&Value>) -> Option<[usize; 2]> {
     Some([size(rows)?, size(cols)?])
 }
 
-/// Rows and columns of the grid of scales over a matrix of `shape`.
+/// Returns the rows and columns of the grid of scales over a matrix of `shape`.
 pub(super) fn grid(shape: [usize; 2], block: [usize; 2]) -> [usize; 2] {
     [shape[0].div_ceil(block[0]), shape[1].div_ceil(block[1])]
 }
 
-/// An E4M3 matrix of `cols` columns with a grid of scales: type and bytes in which it is handed on.
-/// Whole blocks of 32 where each has one scale, else the products in f32.
+/// Applies a grid of scales to an E4M3 matrix of `cols` columns; returns type and bytes. The result
+/// is `F8E4M3` blocks of 32 if each has a single scale, otherwise the products in f32.
 pub(super) fn scaled(
     codes: &[u8],
     cols: usize,

@@ -1,4 +1,4 @@
-//! Seeded random weights, so that speed at any published shape can be measured without its files.
+//! Pseudo-random weights from a seed, to measure speed at any published shape without its files.
 
 use std::borrow::Cow;
 use std::num::NonZeroUsize;
@@ -12,20 +12,21 @@ use engine_core::random::{GOLDEN_GAMMA, mix};
 
 /// Standard deviation of the initialization that published configurations state.
 const DEVIATION: f32 = 0.02;
-/// Half the width of a uniform distribution per deviation.
+/// Ratio of a uniform distribution's half width to its standard deviation.
 const SQRT_3: f32 = 1.732_050_8;
 
-/// What the uniform numbers of a tensor in bf16 are multiplied by.
+/// Factor from uniform numbers in [-1, 1) to the elements of a bf16 tensor.
 pub const BF16_FACTOR: f32 = DEVIATION * SQRT_3;
 
-/// Where the stream of tensor `name` begins, for devices that make its numbers themselves.
+/// Returns the start of the pseudo-random stream of tensor `name`, for devices that generate its
+/// elements.
 pub fn stream_start(seed: u64, name: &str) -> u64 {
-    // FNV-1a, so that each tensor has its own stream whatever order they are made in.
+    // FNV-1a of the name gives each tensor its own stream, whatever the order of generation.
     let start = 0xcbf2_9ce4_8422_2325 ^ seed;
     name.bytes().fold(start, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// The counter of a tensor's stream.
+/// Pseudo-random stream of a tensor (SplitMix64); holds its counter.
 struct Stream(u64);
 
 impl Stream {
@@ -33,7 +34,7 @@ impl Stream {
         Self(stream_start(seed, name))
     }
 
-    /// The stream behind its next `turns`.
+    /// Returns the stream after its next `turns` words, at constant cost.
     fn after(&self, turns: usize) -> Self {
         Self(self.0.wrapping_add(GOLDEN_GAMMA.wrapping_mul(turns as u64)))
     }
@@ -43,12 +44,12 @@ impl Stream {
         mix(self.0)
     }
 
-    /// Uniform in [-1, 1).
+    /// Returns a number uniform in [-1, 1).
     fn uniform(&mut self) -> f32 {
         (self.next() >> 40) as f32 / (1u32 << 23) as f32 - 1.0
     }
 
-    /// Four numbers uniform in [-1, 1), of sixteen bits each: as many as a bf16 can tell apart.
+    /// Returns four numbers uniform in [-1, 1) of 16 bits each, more precise than a bf16 can hold.
     fn four(&mut self) -> [f32; 4] {
         let word = self.next();
         std::array::from_fn(|i| f32::from((word >> (16 * i)) as i16) / 32768.0)
@@ -63,16 +64,17 @@ impl Stream {
     }
 }
 
-/// Whether a tensor can be made at all: sizes come from a configuration that anybody wrote.
+/// Returns true if a tensor of this size can be allocated. Sizes come from a configuration that may
+/// be wrong or hostile.
 pub(super) fn has_room(weight_type: WeightType, shape: &[usize]) -> bool {
     let elements = shape.iter().try_fold(1usize, |n, size| n.checked_mul(*size));
     let bytes = elements.and_then(|n| n.checked_mul(weight_type.block_bytes()));
-    // The memory is given back at once; nothing has touched it.
+    // The reservation is freed at once and was never touched, so it costs nothing.
     bytes.is_some_and(|n| Vec::<u8>::new().try_reserve_exact(n / weight_type.block()).is_ok())
 }
 
-/// Random numbers for tensor `name`. Vectors that scale a norm are ones; biases and all matrices
-/// have the same small deviation.
+/// Generates the weights of tensor `name`. Vectors of norm weights are ones; biases and all
+/// matrices have the same small standard deviation.
 pub fn tensor(
     seed: u64,
     name: &str,
@@ -98,8 +100,10 @@ pub fn tensor(
     TensorData { weight_type, shape: shape.to_vec(), bytes: Cow::Owned(bytes) }
 }
 
+/// Returns the bytes of a float tensor, calling `number` for each element.
+///
 /// # Panics
-/// The type is not one of floats: norms never are.
+/// Panics if the type is not a float type; norms always have one.
 fn floats(weight_type: WeightType, elements: usize, mut number: impl FnMut() -> f32) -> Vec<u8> {
     let numbers = (0..elements).map(|_| number());
     match weight_type {
@@ -110,11 +114,11 @@ fn floats(weight_type: WeightType, elements: usize, mut number: impl FnMut() -> 
     }
 }
 
-/// Bytes that are worth a thread of their own.
+/// Bytes of a tensor from which on a thread of its own is worth starting.
 const THREAD_BYTES: usize = 1 << 20;
 
-/// The type that whole models are made in: four numbers a turn, as they may be billions, by all
-/// processors, as each turn can be begun anywhere.
+/// Generates a bf16 tensor on all processors, four numbers per word. Whole models are generated in
+/// this type and may have billions of weights; the stream can be entered at any word.
 fn bf16s(stream: &Stream, elements: usize) -> Vec<u8> {
     let mut out = vec![0; 2 * elements.next_multiple_of(4)];
     let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
@@ -134,6 +138,7 @@ fn bf16s(stream: &Stream, elements: usize) -> Vec<u8> {
     out
 }
 
+/// Fills `out` with bf16 elements from the stream, four per word.
 fn fill_bf16(mut stream: Stream, out: &mut [u8]) {
     for out in out.chunks_exact_mut(8) {
         for (x, out) in stream.four().iter().zip(out.chunks_exact_mut(2)) {
@@ -142,7 +147,7 @@ fn fill_bf16(mut stream: Stream, out: &mut [u8]) {
     }
 }
 
-/// Blocks of scale 1, of codes of magnitude up to 2^-5: these lie 2^-9 apart.
+/// Generates FP8 blocks of scale 1 whose E4M3 floats have magnitudes up to 2^-5, in steps of 2^-9.
 fn f8_blocks(stream: &mut Stream, count: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(count * WeightType::F8E4M3.block_bytes());
     for _ in 0..count {
@@ -155,12 +160,12 @@ fn f8_blocks(stream: &mut Stream, count: usize) -> Vec<u8> {
     out
 }
 
-/// Scale and minimum of every part of a K block, and a byte of many of them packed.
+/// Scale and minimum of every part of a K-quant block, and the byte of several of them packed.
 const PART_SCALE: u8 = 42;
 const PART_SCALES: u8 = 0xaa;
 
-/// `count` blocks of random codes between the same scales, such that the deviation is the stated
-/// one.
+/// Generates `count` quantized blocks: random quantized values with constant scales, chosen so that
+/// the standard deviation is that of all weights.
 fn blocks(stream: &mut Stream, weight_type: WeightType, count: usize) -> Vec<u8> {
     let width = 2.0 * DEVIATION * SQRT_3;
     let part = f32::from(PART_SCALE);
@@ -181,7 +186,7 @@ fn blocks(stream: &mut Stream, weight_type: WeightType, count: usize) -> Vec<u8>
         WeightType::Q6K => {
             (Vec::new(), [vec![PART_SCALE; 16], halves(&[width / 63.0 / part])].concat())
         }
-        // 2^-7: a deviation of 0.023.
+        // 2^-7 yields a standard deviation of 0.023.
         WeightType::Mxfp4 => (vec![120], Vec::new()),
         _ => unreachable!("{} has no blocks", weight_type.name()),
     };
@@ -191,7 +196,8 @@ fn blocks(stream: &mut Stream, weight_type: WeightType, count: usize) -> Vec<u8>
         let start = out.len();
         out.extend_from_slice(&head);
         match weight_type {
-            // Their codes lean to the negative side: every other scale, more or less, is negative.
+            // Their quantized values have a negative mean, so the scale's sign is random to balance
+            // them.
             WeightType::Q4_0 | WeightType::Q5_0 => out[start + 1] ^= (stream.next() as u8) & 0x80,
             WeightType::Mxfp4 => out[start] -= u8::from(stream.next().is_multiple_of(4)),
             _ => {}

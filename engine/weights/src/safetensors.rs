@@ -1,4 +1,5 @@
-//! The safetensors container: one file, or shards listed by `model.safetensors.index.json`.
+//! Reader of the safetensors container: one file, or shards listed in
+//! `model.safetensors.index.json`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
@@ -9,13 +10,15 @@ use super::source::read_json;
 use super::{CheckpointError, StoredTensor};
 use engine_core::WeightType;
 
+/// File name of a checkpoint in one file.
 const SINGLE: &str = "model.safetensors";
+/// File name of the index of a checkpoint in several files.
 const INDEX: &str = "model.safetensors.index.json";
 
-/// The weight files of a folder, in the order in which tensors number them.
+/// Returns the safetensors files of a folder, in the order of the file indices of tensors.
 ///
 /// # Errors
-/// There are none, or the index is not one.
+/// Fails if there are none, or if the index is malformed.
 pub fn files(folder: &Path) -> Result<Vec<PathBuf>, CheckpointError> {
     let single = folder.join(SINGLE);
     if single.is_file() {
@@ -35,7 +38,8 @@ pub fn files(folder: &Path) -> Result<Vec<PathBuf>, CheckpointError> {
     let mut names = BTreeSet::new();
     for (tensor, file) in map {
         let file = file.as_str().unwrap_or_default();
-        // A shard is a plain name beside the index: a path could point anywhere on the machine.
+        // A shard must be a plain file name next to the index: a path could point anywhere on the
+        // machine.
         let mut parts = Path::new(file).components();
         if !matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None)) {
             let reason =
@@ -50,10 +54,11 @@ pub fn files(folder: &Path) -> Result<Vec<PathBuf>, CheckpointError> {
     Ok(names.into_iter().collect())
 }
 
-/// Adds the tensors of the file `bytes`, which is file number `file` and was read from `path`.
+/// Adds the tensors of the safetensors file `bytes`, which has index `file` and was read from
+/// `path`, to `tensors`.
 ///
 /// # Errors
-/// The header does not fit the file, or a tensor occurs in two files.
+/// Fails if the header does not match the file, or a tensor occurs in two files.
 pub fn parse(
     path: &Path,
     bytes: &[u8],
@@ -86,6 +91,7 @@ pub fn parse(
     Ok(())
 }
 
+/// Returns the element type of a safetensors type, if this release can compute with it.
 fn weight_type(dtype: Dtype) -> Option<WeightType> {
     match dtype {
         Dtype::F32 => Some(WeightType::F32),

@@ -1,4 +1,4 @@
-//! Where a model is: a folder, a .gguf file, or a hub id in the local Hugging Face cache.
+//! Location of a model: a folder, a .gguf file, or a hub id in the local Hugging Face cache.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,29 +8,29 @@ use super::CheckpointError;
 /// A model found on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelSource {
-    /// Hub id, or the name of the folder or of the file without its ending.
+    /// Hub id, or the name of the folder or of the file without its extension.
     pub id: String,
-    /// Commit of the hub's repository, where the model comes from the hub cache.
+    /// Commit of the hub's repository, if the model comes from the hub cache.
     pub revision: Option<String>,
-    /// Where they are.
+    /// Files of the model.
     pub files: ModelFiles,
 }
 
-/// How the files of a model are laid out.
+/// Layout of a model's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ModelFiles {
-    /// `config.json`, safetensors, `tokenizer.json`.
+    /// Folder with `config.json`, safetensors and `tokenizer.json`.
     Folder(PathBuf),
-    /// A .gguf file, which holds all of these.
+    /// GGUF file, which holds configuration, weights and tokenizer.
     Gguf(PathBuf),
 }
 
 impl ModelSource {
-    /// Finds `name`: a path, or `org/model` (optionally `org/model@revision`) in `cache`, the
-    /// folder that [`hub_cache`] names.
+    /// Finds the model `name`: a path, or `org/model` (optionally `org/model@revision`) in `cache`,
+    /// the folder that [`hub_cache`] returns.
     ///
     /// # Errors
-    /// There is no such model here.
+    /// Fails if no such model is on this machine.
     pub fn find(name: &str, cache: Option<&Path>) -> Result<Self, CheckpointError> {
         let path = Path::new(name);
         if path.is_file() {
@@ -54,8 +54,9 @@ impl ModelSource {
     }
 }
 
-/// The hub cache as Hugging Face's libraries find it: `HF_HUB_CACHE`, else `HF_HOME/hub`, else
-/// `~/.cache/huggingface/hub`. `variable` looks a name up in the environment.
+/// Returns the hub cache folder as Hugging Face's libraries determine it: `HF_HUB_CACHE`, else
+/// `HF_HOME/hub`, else `huggingface/hub` in `XDG_CACHE_HOME` or `~/.cache`. `variable` reads an
+/// environment variable.
 pub fn hub_cache(variable: impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
     let set = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     set("HF_HUB_CACHE")
@@ -64,6 +65,7 @@ pub fn hub_cache(variable: impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
         .or_else(|| set("HOME").map(|home| home.join(".cache/huggingface/hub")))
 }
 
+/// Returns the name of a folder, or of a GGUF file without its extension.
 fn stem(path: &Path) -> String {
     let name = if path.extension().is_some_and(|ending| ending == "gguf") {
         path.file_stem()
@@ -73,7 +75,7 @@ fn stem(path: &Path) -> String {
     name.unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }
 
-/// Looks in `models--org--name/snapshots/<revision>`.
+/// Finds a hub id in `models--org--name/snapshots/<revision>` of the cache.
 fn in_cache(name: &str, cache: &Path) -> Result<Option<ModelSource>, CheckpointError> {
     let (id, wanted) = match name.split_once('@') {
         Some((id, revision)) => (id, Some(revision)),
@@ -81,6 +83,7 @@ fn in_cache(name: &str, cache: &Path) -> Result<Option<ModelSource>, CheckpointE
     };
     let plain = |part: &str| !part.is_empty() && !part.contains(['/', '\\']) && part != "..";
     let is_id = id.split('/').count() == 2 && id.split('/').all(plain);
+    // Parts with separators or `..` could lead out of the cache.
     if !is_id || !wanted.is_none_or(plain) {
         return Ok(None);
     }
@@ -115,6 +118,7 @@ fn in_cache(name: &str, cache: &Path) -> Result<Option<ModelSource>, CheckpointE
     Ok(Some(ModelSource { id: id.to_owned(), revision: Some(revision), files }))
 }
 
+/// Returns the GGUF files in a folder, sorted by name.
 fn gguf_files(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let mut paths: Vec<PathBuf> = entries
@@ -125,7 +129,7 @@ fn gguf_files(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// Reads a JSON file of the model's folder.
+/// Reads and parses a JSON file of a model's folder.
 pub fn read_json(path: &Path) -> Result<serde_json::Value, CheckpointError> {
     let text =
         fs::read(path).map_err(|source| CheckpointError::Read { path: path.to_owned(), source })?;

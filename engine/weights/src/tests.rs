@@ -1,4 +1,4 @@
-//! Malformed files, sources and random weights.
+//! Tests of malformed checkpoint files, model lookup and random weights.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use super::gguf::{Value, Writer};
 use super::*;
 use crate::fixture::tiny_llama_gguf;
 
-/// An error with all its causes, as a person reads it.
+/// Returns an error with all its causes as one text.
 fn chain(error: &dyn std::error::Error) -> String {
     match error.source() {
         Some(source) => format!("{error}: {}", chain(source)),
@@ -24,7 +24,7 @@ fn open(path: &Path) -> Result<Checkpoint, CheckpointError> {
         .and_then(|source| Checkpoint::open(&source.files, None))
 }
 
-/// A small valid file: two values and two tensors.
+/// Returns a small valid GGUF file with two metadata values and two tensors.
 fn small() -> Writer {
     let mut file = Writer::default();
     file.value("general.architecture", Value::Text("llama".to_owned()))
@@ -34,7 +34,7 @@ fn small() -> Writer {
     file
 }
 
-/// Replaces the only occurrence of `from` by `to`, of any length.
+/// Replaces the only occurrence of `from` by `to`, which may have another length.
 fn replaced(bytes: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
     let found: Vec<usize> =
         (0..=bytes.len() - from.len()).filter(|at| bytes[*at..].starts_with(from)).collect();
@@ -42,7 +42,7 @@ fn replaced(bytes: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
     [&bytes[..at], to, &bytes[at + from.len()..]].concat()
 }
 
-/// The entry of tensor `name` with `fields` changed: dimensions, type, offset.
+/// Returns the table entry of tensor `name` with the given dimensions, type and offset.
 fn entry(name: &str, dimensions: &[u64], type_id: u32, offset: u64) -> Vec<u8> {
     let mut out = (name.len() as u64).to_le_bytes().to_vec();
     out.extend(name.as_bytes());
@@ -81,7 +81,7 @@ fn damaged_gguf_files_say_what_is_wrong() {
     for _ in 0..9 {
         nested = Value::Array(vec![nested]);
     }
-    // Twice: only both together are too many.
+    // The array occurs twice: only both together exceed the limit.
     let many = Value::Array(vec![Value::Array(vec![Value::Bool(true); (1 << 23) + 1]); 2]);
     let huge = u64::MAX.to_le_bytes();
     let cases: Vec<(Vec<u8>, &str)> = vec![
@@ -122,7 +122,7 @@ fn damaged_gguf_files_say_what_is_wrong() {
 #[test]
 fn every_truncation_of_a_gguf_is_an_error() {
     let sound = small().bytes();
-    // The file ends with padding after the last tensor, whose loss does no harm.
+    // The file ends with padding after the last tensor; losing it does no harm.
     for len in 0..sound.len() - 30 {
         assert!(gguf::parse(Path::new("x"), &sound[..len]).is_err(), "{len} bytes");
     }
@@ -162,7 +162,7 @@ proptest! {
     }
 }
 
-/// KiB of `path` that this process has in memory, by its map.
+/// Returns the KiB of `path` that are resident in this process's memory map.
 #[cfg(target_os = "linux")]
 fn resident_kib(path: &Path) -> u64 {
     let maps = fs::read_to_string("/proc/self/smaps").unwrap();
@@ -186,10 +186,10 @@ fn what_was_read_of_a_file_is_given_back_and_can_be_read_again() {
     assert!(map[..] == content[..]);
 }
 
-/// A name and a content.
+/// File name and content.
 type File<'a> = (&'a str, &'a [u8]);
 
-/// A folder with these files.
+/// Creates a temporary folder with these files.
 fn folder(files: &[File]) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     for (name, content) in files {
@@ -220,7 +220,7 @@ fn safetensors_of(tensors: &[Tensor]) -> Vec<u8> {
     out
 }
 
-/// A safetensors file of f32 zeros given as `(name, elements)`.
+/// Returns a safetensors file of f32 zeros, given as `(name, elements)`.
 fn safetensors_file(tensors: &[(&str, usize)]) -> Vec<u8> {
     let tensors: Vec<Tensor> =
         tensors.iter().map(|(name, n)| (*name, "F32", vec![*n], vec![0; 4 * n])).collect();
@@ -229,7 +229,7 @@ fn safetensors_file(tensors: &[(&str, usize)]) -> Vec<u8> {
 
 #[test]
 fn fp8_matrices_are_multiplied_by_the_scales_of_their_blocks() {
-    // Codes 0x38 are 1, and the grid is 2 x 3 of 2 x 32 blocks, the last ones cut short.
+    // Bytes 0x38 are 1, and the grid is 2 x 3 of 2 x 32 blocks, the last ones cut short.
     let scales = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0f32].map(bf16::from_f32);
     let scales: Vec<u8> = scales.iter().flat_map(|x| x.to_le_bytes()).collect();
     for (cols, weight_type) in [(96, WeightType::F8E4M3), (70, WeightType::F32)] {

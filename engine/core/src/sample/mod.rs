@@ -75,7 +75,7 @@ pub struct Row<'a> {
     pub logits: &'a [f32],
     /// Prompt and output so far.
     pub tokens: &'a [u32],
-    /// Length of the prompt.
+    /// Returns the length of the prompt in tokens.
     pub prompt_tokens: usize,
     /// Tokens that may not be chosen now.
     pub banned: &'a [u32],

@@ -1,8 +1,8 @@
-//! The operations in plain loops and f64 sums: what the kernels are tested against.
+//! Reference implementation of the device operations in plain loops with f64 sums, for tests.
 
 use engine_core::{AttentionLayer, AttentionShape, DeltaNetLayer, DeltaNetShape, Rotation};
 
-/// Numbers that look random and are the same on every run, from -1 to 1.
+/// Returns pseudo-random numbers from -1 to 1, the same on every run.
 pub fn numbers(count: usize, seed: u32) -> Vec<f32> {
     let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(12_345);
     let mut next = || {
@@ -20,7 +20,7 @@ pub fn check_close(got: &[f32], want: &[f32], tolerance: f32, what: &str) {
     }
 }
 
-/// `x * w^T`, `w` being `n` rows of `k`.
+/// Returns `x * w^T`, where `w` is `n` rows of `k`.
 pub fn matmul(x: &[f32], w: &[f32], k: usize) -> Vec<f32> {
     let dot = |x: &[f32], w: &[f32]| -> f64 {
         x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum()
@@ -28,7 +28,7 @@ pub fn matmul(x: &[f32], w: &[f32], k: usize) -> Vec<f32> {
     x.chunks_exact(k).flat_map(|x| w.chunks_exact(k).map(move |w| dot(x, w) as f32)).collect()
 }
 
-/// Rows of `x / sqrt(mean(x^2) + epsilon) * weight`.
+/// Returns the RMS norm of each row: `x / sqrt(mean(x^2) + epsilon) * weight`.
 pub fn rms_norm(x: &[f32], weight: &[f32], epsilon: f32) -> Vec<f32> {
     let mut out = Vec::new();
     for row in x.chunks_exact(weight.len()) {
@@ -39,7 +39,7 @@ pub fn rms_norm(x: &[f32], weight: &[f32], epsilon: f32) -> Vec<f32> {
     out
 }
 
-/// Rows of `silu(gate) * up`, each row being `cols` gates and then `cols` ups.
+/// Returns `silu(gate) * up` of each row, which holds `cols` gates and then `cols` ups.
 pub fn silu_mul(gate_up: &[f32], cols: usize) -> Vec<f32> {
     let one = |gate: f64, up: f64| (gate / (1.0 + (-gate).exp()) * up) as f32;
     let row = |row: &[f32]| -> Vec<f32> {
@@ -48,7 +48,7 @@ pub fn silu_mul(gate_up: &[f32], cols: usize) -> Vec<f32> {
     gate_up.chunks_exact(2 * cols).flat_map(row).collect()
 }
 
-/// Rows of `(up' + 1) * gate' * sigmoid(alpha * gate')`, as [`silu_mul`] has them.
+/// Returns `(up' + 1) * gate' * sigmoid(alpha * gate')` of each row, laid out as for [`silu_mul`].
 pub fn clamped_swiglu(gate_up: &[f32], cols: usize, alpha: f64, limit: f64) -> Vec<f32> {
     let one = |gate: f64, up: f64| {
         let (gate, up) = (gate.min(limit), up.clamp(-limit, limit));
@@ -60,7 +60,7 @@ pub fn clamped_swiglu(gate_up: &[f32], cols: usize, alpha: f64, limit: f64) -> V
     gate_up.chunks_exact(2 * cols).flat_map(row).collect()
 }
 
-/// A head at `position`, its first dimensions turned.
+/// Returns a head at `position` with its first dimensions rotated (RoPE).
 pub fn rotate(head: &[f32], position: usize, rotation: &Rotation) -> Vec<f32> {
     let pairs = rotation.inverse_frequencies.len();
     let mut out = head.to_vec();
@@ -73,7 +73,7 @@ pub fn rotate(head: &[f32], position: usize, rotation: &Rotation) -> Vec<f32> {
     out
 }
 
-/// Causal attention over one whole sequence of `qkv` rows whose heads are already turned.
+/// Returns causal attention over one whole sequence of `qkv` rows whose heads are already rotated.
 pub fn attention(qkv: &[f32], layer: &AttentionLayer<Vec<f32>>) -> Vec<f32> {
     let shape = &layer.shape;
     let AttentionShape { heads, kv_heads, head_dim: d, scale } = *shape;
@@ -105,7 +105,7 @@ pub fn attention(qkv: &[f32], layer: &AttentionLayer<Vec<f32>>) -> Vec<f32> {
     out
 }
 
-/// Gated DeltaNet over one whole sequence of `projected` rows.
+/// Returns gated DeltaNet over one whole sequence of `projected` rows.
 pub fn delta_net(projected: &[f32], layer: &DeltaNetLayer<Vec<f32>>) -> Vec<f32> {
     let DeltaNetShape { key_heads, value_heads, key_dim, value_dim, taps } = layer.shape;
     let (conv_cols, gates) = (layer.shape.conv_cols(), layer.shape.conv_cols());

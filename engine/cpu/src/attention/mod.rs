@@ -1,13 +1,13 @@
-//! Causal attention over KV pages: online softmax in blocks of positions, grouped by KV head.
+//! Paged attention on the CPU: causal, online softmax in blocks of positions, grouped by KV head.
 //!
 //! A work item is one KV head and a few consecutive rows of one sequence; all query heads that
-//! share the KV head go through its pages together. Blocks begin at absolute multiples of
-//! [`BLOCK`], and a row's sums run over positions in rising order, so that its result depends on
-//! its own sequence only. Where a layer has a window, blocks before it are skipped, which changes no
-//! bit: their probabilities are zeros. Algorithm: Milakov and Gimelshein 2018; Dao et al. 2022.
+//! share the KV head read its pages together. Blocks begin at absolute multiples of [`BLOCK`], and
+//! a row's sums run over positions in rising order, so its result depends on its own sequence only.
+//! Blocks before a sliding window are skipped, which changes no bit because their probabilities are
+//! zeros. Algorithm: Milakov and Gimelshein 2018; Dao et al. 2022.
 //!
-//! Long contexts are cut at multiples of [`PART`], and what each part leaves is merged in rising
-//! order, whether one thread goes through all of them or several share them: where items are few,
+//! Long contexts are split at multiples of [`PART`], and the partial results are merged in rising
+//! order whether one thread computes all parts or several share them. Where there are few items,
 //! each part is a task. Source: Dao et al. 2023 (Flash-Decoding).
 
 #![expect(unsafe_code, reason = "threads write disjoint heads")]
@@ -27,23 +27,23 @@ use engine_core::{AttentionLayer, AttentionShape};
 use run::{Run, Sink};
 use state::State;
 
-/// Positions between two rescalings of the sums.
+/// Positions of a block, between two rescalings of the softmax sums.
 const BLOCK: usize = 64;
-/// Query rows, over all heads of a group, that one item aims at.
+/// Query rows, over all heads of a group, that one work item aims at.
 const ITEM_ROWS: usize = 24;
 
-/// Positions that are attended to by themselves.
+/// Positions of a part: a partial softmax that is computed on its own and merged later.
 const PART: usize = 512;
-/// Items for each thread, below which parts are shared out.
+/// Work items per thread below which the parts of long contexts become tasks of their own.
 const FEW_ITEMS: usize = 8;
-/// Vectors of the largest head size, 512.
+/// Vectors of 16 elements in the largest supported head size, 512.
 const MAX_VALUE_GROUPS: usize = 512 / LANES;
 
-/// Working memory of attention.
+/// Working memory of attention for all threads.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     threads: Vec<Mutex<Work>>,
-    /// What each task left, where there are several for an item.
+    /// Partial results, one per task, where an item is split into several tasks.
     parts: Vec<Mutex<State>>,
 }
 
@@ -53,20 +53,20 @@ impl Scratch {
     }
 }
 
-/// Working memory of one thread, for the R query rows of an item.
+/// Working memory of one thread for the R query rows of a work item.
 #[derive(Debug, Default)]
 struct Work {
-    /// `[R][D]` scaled queries.
+    /// Queries multiplied by the scale of scores, `[R][D]`.
     queries: Vec<f32>,
-    /// `[R][BLOCK]` scores, then probabilities.
+    /// Scores of a block, `[R][BLOCK]`, which the softmax replaces by probabilities.
     scores: Vec<f32>,
-    /// After the positions of a part so far.
+    /// Partial result over the positions of the current part so far.
     part: State,
-    /// After all parts so far.
+    /// Result over all parts so far.
     whole: State,
 }
 
-/// Attention of the query heads of `qkv` over the pages of `layer`.
+/// Arguments of paged attention: the query heads of `qkv` over the KV pages of `layer`.
 pub(super) struct Attention<'a> {
     pub isa: Isa,
     pub qkv: &'a [f32],
@@ -75,7 +75,7 @@ pub(super) struct Attention<'a> {
     pub kv: &'a Kv,
 }
 
-/// Rows `first .. first + rows` of a span, for one KV head.
+/// Work item: rows `first .. first + rows` of a sequence, for the query heads of one KV head.
 #[derive(Clone, Copy)]
 struct Item<'a> {
     span: &'a Span,
@@ -85,19 +85,20 @@ struct Item<'a> {
 }
 
 impl<'a> Item<'a> {
-    /// All that its rows look at: blocks before the first row's window are skipped.
+    /// Returns the task over all positions that the item's rows attend to. Blocks before the first
+    /// row's window are skipped.
     fn task(self, layer: &AttentionLayer<Vec<f32>>) -> Task<'a> {
         let start = layer.hidden(self.span.position + self.first) / BLOCK * BLOCK;
         Task { item: self, start, end: self.last() }
     }
 
-    /// The position after the last that is looked at.
+    /// Returns the position after the last one that the item's rows attend to.
     fn last(&self) -> usize {
         self.span.position + self.first + self.rows
     }
 }
 
-/// Positions `start .. end` of an item, which begin a block.
+/// Positions `start .. end` of a work item; `start` is a multiple of the block size.
 #[derive(Clone, Copy)]
 struct Task<'a> {
     item: Item<'a>,
@@ -106,7 +107,7 @@ struct Task<'a> {
 }
 
 impl<'a> Task<'a> {
-    /// Cut at multiples of [`PART`].
+    /// Splits the task at multiples of [`PART`] positions (split-K over the context).
     fn parts(self) -> impl Iterator<Item = Self> {
         (self.start / PART..self.end.div_ceil(PART)).map(move |part| Self {
             start: self.start.max(part * PART),
@@ -117,7 +118,7 @@ impl<'a> Task<'a> {
 }
 
 impl Attention<'_> {
-    /// Writes `[T, H * D]` to `out`.
+    /// Computes attention on the threads of `pool` and writes `[T, H * D]` to `out`.
     pub(super) fn run(&self, pool: &mut Pool, scratch: &mut Scratch, out: &mut [f32]) {
         let AttentionShape { kv_heads, head_dim, .. } = self.layer.shape;
         assert!(head_dim <= MAX_VALUE_GROUPS * LANES, "heads are not larger than 512");
@@ -133,7 +134,7 @@ impl Attention<'_> {
         }
     }
 
-    /// One item for each KV head and few rows.
+    /// Returns the work items of the step: one for each KV head and few rows of a sequence.
     fn items(&self) -> Vec<Item<'_>> {
         let shape = &self.layer.shape;
         let rows_max = (ITEM_ROWS / shape.group()).max(1);
@@ -147,7 +148,8 @@ impl Attention<'_> {
         items
     }
 
-    /// Each part of each item as a task of its own, then what they left together.
+    /// Computes each part of each item as a task of its own, then merges the partial results per
+    /// item.
     fn run_parts(
         &self,
         pool: &mut Pool,
@@ -174,6 +176,7 @@ impl Attention<'_> {
         });
     }
 
+    /// Computes `tasks` on the pool; `sink` returns the output target of a task by its index.
     fn run_tasks<'b>(
         &self,
         pool: &mut Pool,
@@ -184,7 +187,8 @@ impl Attention<'_> {
         pool.items(tasks.len(), &|thread, index| {
             let mut work = threads[thread].lock().unwrap_or_else(PoisonError::into_inner);
             let (call, work, sink) = (self, &mut *work, sink(index));
-            // Threads take tasks one after another, mostly.
+            // A thread mostly takes consecutive tasks, so the next one's memory is worth
+            // prefetching.
             let (task, then) = (tasks[index], tasks.get(index + 1).copied());
             if self.kv.is_f16() {
                 let pages: &[u16] = bytemuck::cast_slice(&self.kv.storage);
@@ -196,24 +200,26 @@ impl Attention<'_> {
         });
     }
 
-    /// Query rows of an item: its heads of the first token, then of the second, and so on.
+    /// Returns the number of query rows of an item. Their order is all heads of the group for the
+    /// first token, then for the second, and so on.
     fn query_rows(&self, item: Item<'_>) -> usize {
         item.rows * self.layer.shape.group()
     }
 
-    /// Row of the step and first column of the head, for a query row.
+    /// Returns the row of the step and the first column of the head for a query row of the item.
     fn place(&self, item: Item<'_>, query: usize) -> (usize, usize) {
         let group = self.layer.shape.group();
         let row = item.span.row + item.first + query / group;
         (row, (item.head * group + query % group) * self.layer.shape.head_dim)
     }
 
-    /// D rounded up to whole vectors.
+    /// Returns D rounded up to whole vectors.
     fn width(&self) -> usize {
         self.layer.shape.head_dim.next_multiple_of(LANES)
     }
 
-    /// Writes what the last position left. A sink is a score that has no value.
+    /// Divides the sums by the softmax denominator and writes them to `out`. An attention sink adds
+    /// to the denominator only.
     #[inline(always)]
     fn finish<L: Lanes>(&self, lanes: L, item: Item<'_>, state: &State, out: &Shared<'_, f32>) {
         let (d, width) = (self.layer.shape.head_dim, self.width());
@@ -225,7 +231,8 @@ impl Attention<'_> {
             let mut shrink = 1.0;
             if let Some(sinks) = &self.layer.sinks {
                 let (sink, largest) = (sinks[column / d], state.largest[query]);
-                // Under the larger of the two scores, as neither may overflow.
+                // Both scores are taken relative to the larger one, so that neither exponential
+                // overflows.
                 shrink = (largest - sink).min(0.0).exp();
                 total = total * shrink + (sink - largest).min(0.0).exp();
             }
@@ -239,7 +246,7 @@ impl Attention<'_> {
     }
 }
 
-/// The parts of one item, put together.
+/// Kernel that merges the partial results of one item and writes its output.
 struct Merge<'a, 'b> {
     call: &'a Attention<'a>,
     item: Item<'a>,

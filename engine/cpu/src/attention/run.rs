@@ -1,4 +1,4 @@
-//! The kernel: a run of positions block by block, for the query rows of one item.
+//! Attention kernel of the CPU: scores, softmax and values over a run of positions, block by block.
 
 #![expect(unsafe_code, reason = "strided reads of pages")]
 
@@ -13,23 +13,23 @@ use crate::lanes::{LANES, Lanes};
 use crate::shared::Shared;
 use crate::tile::{self, Element, Left, Out, Right, TILE_ROWS};
 
-/// One task over pages of one element type.
+/// Kernel arguments of one task over KV pages of element type `E`.
 pub(super) struct Run<'a, 'b, E> {
     pub call: &'a Attention<'a>,
     pub pages: &'a [E],
     pub task: Task<'a>,
-    /// What this thread is likely to do next.
+    /// Task that this thread will probably run next, for prefetching.
     pub then: Option<Task<'a>>,
     pub work: &'a mut Work,
     pub sink: Sink<'a, 'b>,
 }
 
-/// Where a task's result goes.
+/// Output target of an attention task.
 #[derive(Clone, Copy)]
 pub(super) enum Sink<'a, 'b> {
-    /// The task is its whole item: to the output.
+    /// The attention output: the task covers its whole item.
     Out(&'a Shared<'b, f32>),
-    /// It is one part of several: what it leaves.
+    /// Memory for a partial result: the task is one of several parts of its item.
     Part(&'a Mutex<State>),
 }
 
@@ -57,11 +57,12 @@ impl<E: Element> Kernel for Run<'_, '_, E> {
 }
 
 impl<'a, E: Element> Run<'a, '_, E> {
-    /// Query rows of the item.
+    /// Returns the number of query rows of the item.
     fn rows(&self) -> usize {
         self.call.query_rows(self.task.item)
     }
 
+    /// Copies the item's queries, multiplied by the scale of scores, to working memory.
     #[inline(always)]
     fn scale_queries(&mut self) {
         let shape = self.call.layer.shape;
@@ -75,7 +76,7 @@ impl<'a, E: Element> Run<'a, '_, E> {
         self.work.scores.resize(rows * BLOCK, 0.0);
     }
 
-    /// Attention over the positions of `part` alone.
+    /// Computes attention over the positions of `part` alone, into the partial result.
     #[inline(always)]
     fn attend<L: Lanes>(&mut self, lanes: L, part: Task<'_>) {
         self.work.part.clear(self.rows(), self.call.width());
@@ -87,8 +88,8 @@ impl<'a, E: Element> Run<'a, '_, E> {
         }
     }
 
-    /// The item and block that come before long, after the block before `block`: few rows wait for
-    /// memory, and ask for what they will read while they compute.
+    /// Returns the item and block to prefetch while the block before `block` is computed. None for
+    /// many query rows, where computation hides the memory's latency anyway.
     fn ahead(&self, block: usize) -> Option<(Item<'a>, usize)> {
         if self.rows() > TILE_ROWS {
             return None;
@@ -99,7 +100,8 @@ impl<'a, E: Element> Run<'a, '_, E> {
         self.then.map(|task| (task.item, task.start))
     }
 
-    /// Where the keys of each sixteen positions of a block begin; behind the last they are its.
+    /// Returns pointers to the keys of a block, one for each 16 positions. Entries past the
+    /// sequence's last position repeat the last one, so that they can be prefetched safely.
     #[inline(always)]
     fn keys(&self, item: Item<'_>, block: usize) -> [*const E; BLOCK / LANES] {
         let layout = Layout::new(self.call.kv.shape, self.call.layer.kv_layer);
@@ -112,7 +114,7 @@ impl<'a, E: Element> Run<'a, '_, E> {
         })
     }
 
-    /// Where the values of a block lie; behind its last page they are the first one's.
+    /// Returns pointers to the values of a block. Entries past its last page repeat the first page.
     #[inline(always)]
     fn values(&self, item: Item<'_>, block: usize) -> Values<E> {
         let layout = Layout::new(self.call.kv.shape, self.call.layer.kv_layer);
@@ -138,7 +140,7 @@ impl<'a, E: Element> Run<'a, '_, E> {
         values
     }
 
-    /// `scores = queries * keys` for the positions from `block`.
+    /// Computes `scores = queries * keys` for the block of positions that begins at `block`.
     #[inline(always)]
     fn score<L: Lanes>(&mut self, lanes: L, block: usize, positions: usize) {
         let (rows, d) = (self.rows(), self.call.layer.shape.head_dim);
@@ -155,7 +157,8 @@ impl<'a, E: Element> Run<'a, '_, E> {
         unsafe { tile::multiply(lanes, rows, left, &[right], out) };
     }
 
-    /// Turns scores into probabilities under the largest score so far, and rescales the sums.
+    /// Online softmax: masks the block, turns its scores into probabilities relative to the largest
+    /// score so far, and rescales the sums of earlier blocks.
     #[inline(always)]
     fn soften<L: Lanes>(&mut self, lanes: L, block: usize, positions: usize) {
         let width = self.call.width();
@@ -176,7 +179,7 @@ impl<'a, E: Element> Run<'a, '_, E> {
                 if hidden <= i * LANES {
                     return v;
                 }
-                // Lanes before the window: what remains after the first `hidden` are taken away.
+                // Lanes before the sliding window are masked.
                 let before = (hidden - i * LANES).min(LANES);
                 let mut v = lanes.lower(v);
                 v[..before].fill(fill);
@@ -190,7 +193,7 @@ impl<'a, E: Element> Run<'a, '_, E> {
             let before = self.work.part.largest[query];
             let largest = before.max(lanes.largest(top));
             if largest == f32::NEG_INFINITY {
-                // The whole block is before this row's window.
+                // The whole block lies before this row's window: exp(-inf - -inf) would be NaN.
                 scores.as_flattened_mut().fill(0.0);
                 continue;
             }
@@ -215,7 +218,7 @@ impl<'a, E: Element> Run<'a, '_, E> {
         }
     }
 
-    /// `sums += probabilities * values`, page after page.
+    /// Adds `probabilities * values` to the sums, KV page by KV page.
     #[inline(always)]
     fn weigh<L: Lanes>(&mut self, lanes: L, block: usize) {
         let (rows, width) = (self.rows(), self.call.width());
@@ -231,16 +234,17 @@ impl<'a, E: Element> Run<'a, '_, E> {
         let left = Left { start: self.work.scores.as_ptr(), row_stride: BLOCK, k_stride: 1 };
         let out = Out { start: self.work.part.sums.as_mut_ptr(), row_stride: width, fresh: false };
         // SAFETY: probabilities are `rows` by at least as many as the block has positions, each
-        // page's values its `k` by `width` as just sliced, and the sums have room for `rows` by `width`.
+        // page's values its `k` by `width` as just sliced, and the sums have room for `rows` by
+        // `width`.
         unsafe { tile::multiply(lanes, rows, left, &pieces[..values.pages], out) };
     }
 }
 
-/// Values of a block, page by page.
+/// Pointers to the values of a block, by KV page.
 struct Values<E> {
     pages: usize,
-    /// Positions in each page.
+    /// Number of the block's positions in each page.
     runs: [usize; BLOCK / LANES],
-    /// The first position's columns in each page, by sixteen.
+    /// Pointers to the first position's columns in each page, 16 columns each.
     groups: [[*const E; MAX_VALUE_GROUPS]; BLOCK / LANES],
 }

@@ -1,21 +1,22 @@
-//! What attention over some positions leaves: enough to go on with others.
+//! Partial result of attention over some positions, which can be merged with that of later
+//! positions.
 
 use super::LANES;
 use crate::lanes::Lanes;
 
-/// Query rows' state after some positions, R rows.
+/// Online softmax state of R query rows: weighted values, largest score and sum of probabilities.
 #[derive(Debug, Default)]
 pub(super) struct State {
-    /// `[R][D]` values weighted by their probabilities, D rounded up to whole vectors.
+    /// Values weighted by their probabilities, `[R][D]`, D rounded up to whole vectors.
     pub sums: Vec<f32>,
-    /// `[R]` largest score; minus infinity before any.
+    /// Largest score of each row, `[R]`; minus infinity before any position.
     pub largest: Vec<f32>,
-    /// `[R][16]` sum of probabilities, by lane.
+    /// Sums of probabilities, `[R][16]`, one per lane; their sum is the softmax denominator.
     pub totals: Vec<f32>,
 }
 
 impl State {
-    /// The state of `rows` rows of `width` columns before any position.
+    /// Resets to the state of `rows` rows of `width` columns before any position.
     pub(super) fn clear(&mut self, rows: usize, width: usize) {
         for (values, count, fill) in [
             (&mut self.sums, rows * width, 0.0),
@@ -27,8 +28,8 @@ impl State {
         }
     }
 
-    /// Adds what the positions after these left. A part in which a row sees nothing changes no bit
-    /// of it. Algorithm: Milakov and Gimelshein 2018.
+    /// Merges the state of later positions into this one. Rows that attend to none of the later
+    /// positions keep every bit. Algorithm: Milakov and Gimelshein 2018.
     #[inline(always)]
     pub(super) fn merge<L: Lanes>(&mut self, lanes: L, later: &Self) {
         let rows = self.largest.len();

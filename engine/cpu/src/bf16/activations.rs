@@ -1,4 +1,4 @@
-//! Activations rounded to bf16.
+//! Activations rounded to bf16, the left operand of the bf16 GEMM.
 
 #![expect(unsafe_code, reason = "threads write disjoint rows")]
 
@@ -9,18 +9,18 @@ use crate::lanes::LANES;
 use crate::pool::Pool;
 use crate::shared::Shared;
 
-/// Rows of bf16, each padded with a zero to whole pairs.
+/// Rows of activations rounded to bf16, each padded with zeros to whole pairs.
 #[derive(Debug, Default)]
 pub(in super::super) struct Activations {
     pub(super) rows: usize,
-    /// Elements of a row, the zero included.
+    /// Elements of a row, padding included.
     pub(super) stride: usize,
-    /// `[rows][stride]`, or more: what is left of a larger product is not given back.
+    /// bf16 bits, `[rows][stride]` or longer: memory of a larger earlier step is kept.
     values: Vec<u16>,
 }
 
 impl Activations {
-    /// Takes rows of `k` values.
+    /// Rounds `x`, rows of `k` values, to bf16 on the threads of `pool`.
     pub(in super::super) fn round(&mut self, isa: Isa, pool: &mut Pool, x: &[f32], k: usize) {
         let (rows, stride) = (x.len() / k, k.next_multiple_of(PAIR));
         (self.rows, self.stride) = (rows, stride);
@@ -35,13 +35,13 @@ impl Activations {
         });
     }
 
-    /// Row `row` from the pair at step `k` on.
+    /// Returns the elements of row `row` from index `k` on.
     pub(super) fn row_from(&self, row: usize, k: usize) -> &[u16] {
         &self.values[row * self.stride + k..]
     }
 }
 
-/// Some rows on their way into bf16.
+/// Kernel arguments: some rows to round to bf16.
 struct Rows<'a> {
     x: &'a [f32],
     k: usize,

@@ -1,9 +1,10 @@
-//! Matrix products in bf16, summed in f32: what plain floats are multiplied in where the processor has
-//! an instruction for it.
+//! Matrix multiplication (GEMM) in bf16 with f32 sums, used for unquantized weights where the
+//! processor has bf16 instructions.
 //!
-//! Weights are kept as bf16, activations are rounded to it, and two steps of k are multiplied at once.
-//! Each output has one sum, to which products are added in one order of k whatever the tile. A row's
-//! result therefore depends neither on the rows beside it nor on how the work is divided.
+//! Weights are stored as bf16, activations are rounded to it, and two steps of k are multiplied at
+//! once. Each output has one sum, to which products are added in the same order of k whatever the
+//! tile. A row's result therefore depends neither on the rows beside it nor on the split among
+//! threads.
 
 mod activations;
 mod pairs;
@@ -23,9 +24,9 @@ use super::lanes::LANES;
 
 /// Steps of k that one instruction multiplies and adds.
 const PAIR: usize = 2;
-/// Vectors of output columns that are multiplied side by side.
+/// Vectors of 16 output columns that a tile has side by side.
 const TILE_GROUPS: usize = 3;
 /// Output columns of a tile.
 const TILE: usize = TILE_GROUPS * LANES;
-/// Bytes of a pair of sixteen columns.
+/// Bytes of the weights of one pair of k and 16 columns.
 const PAIR_BYTES: usize = PAIR * LANES * size_of::<u16>();

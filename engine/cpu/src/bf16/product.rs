@@ -1,4 +1,4 @@
-//! Products of activations and weights, tile by tile.
+//! Blocked bf16 GEMM: the driver and its micro-kernel, tile by tile.
 
 #![expect(unsafe_code, reason = "tiles over packed memory; threads write disjoint columns")]
 
@@ -13,15 +13,15 @@ use crate::matmul::Target;
 use crate::memory::{CACHE_LINE, fetch};
 use crate::pool::Pool;
 
-/// Pairs of k that many rows take at once: 12 KiB of weights, which stay in the first cache.
+/// Pairs of k that many rows take at once: 12 KiB of weights, which stay in the L1 cache.
 const PIECE: usize = 64;
-/// How far ahead of those in use weights are asked for, in bytes: a piece.
+/// Prefetch distance of weights in bytes: one piece.
 const AHEAD: usize = PIECE * TILE_GROUPS * PAIR_BYTES;
 
-/// Sums of one tile of columns.
+/// Sums of one row and one tile of columns.
 type Sums = [f32; TILE];
 
-/// Working memory of products, one part a thread: as many rows of sums as there were at once.
+/// Working memory of the GEMM: for each thread, as many rows of sums as it ever needed.
 #[derive(Debug)]
 pub(in super::super) struct Scratch(Vec<Mutex<Vec<Sums>>>);
 
@@ -31,7 +31,7 @@ impl Scratch {
     }
 }
 
-/// Writes `x * w^T` to the columns of `w`.
+/// Writes the matrix product `x * w^T` to the columns of `target` that `w` covers.
 pub(in super::super) fn product(
     isa: Isa,
     pool: &mut Pool,
@@ -50,7 +50,7 @@ pub(in super::super) fn product(
     });
 }
 
-/// Some rows by one tile of columns.
+/// Kernel arguments: some rows by one tile of columns.
 struct Columns<'a, 'b> {
     x: &'a Activations,
     w: &'a Weights,
@@ -71,7 +71,8 @@ impl PairKernel for Columns<'_, '_> {
             if self.sums.len() < rows {
                 self.sums.resize(rows, [0.0; TILE]);
             }
-            // Rows of a single tile have no use for weights that stay.
+            // Weights of a single tile of rows are used once, so keeping a piece of them in L1
+            // gains nothing.
             let piece = if rows <= P::ROWS { all } else { PIECE };
             for start in (0..all).step_by(piece) {
                 self.multiply(pairs, first, rows, start, piece.min(all - start));
@@ -82,7 +83,8 @@ impl PairKernel for Columns<'_, '_> {
 }
 
 impl Columns<'_, '_> {
-    /// Adds the products of `count` pairs from `start` to the sums of `rows` rows from `row`.
+    /// Adds the products of `count` pairs from pair `start` on to the sums of `rows` rows from
+    /// `row` on.
     #[inline(always)]
     fn multiply<P: Pairs>(
         &mut self,
@@ -97,8 +99,8 @@ impl Columns<'_, '_> {
         let mut done = 0;
         while done < rows {
             let x = self.x.row_from(self.first_row + row + done, start * PAIR);
-            // Of the lines of a pair many rows ask for one with each tile: the more at once, the longer
-            // what is being computed waits behind them.
+            // With many rows each tile prefetches one cache line of a pair, not all: more loads in
+            // flight would delay the loads that the computation waits for.
             let is_many = rows > 2 * P::ROWS;
             let line = if is_many { done / P::ROWS % TILE_GROUPS } else { 0 };
             let left = Left {
@@ -121,7 +123,7 @@ impl Columns<'_, '_> {
         }
     }
 
-    /// Writes the sums to their place.
+    /// Writes the sums of `rows` rows to the output.
     #[inline(always)]
     fn finish(&self, row: usize, rows: usize) {
         let first = self.tile * TILE;
@@ -138,19 +140,20 @@ impl Columns<'_, '_> {
     }
 }
 
-/// Rows of activations from some k on.
+/// Activations of a micro-kernel tile: rows from some index of k on.
 #[derive(Clone, Copy)]
 struct Left {
     start: *const u16,
     stride: usize,
-    /// Whether there are no sums yet.
+    /// True when there are no sums of earlier pieces to continue from.
     is_first: bool,
-    /// How far from those in use the weights lie that are asked for meanwhile, in bytes.
+    /// Prefetch distance of weights in bytes.
     ahead: usize,
 }
 
-/// `MR` rows by one tile over `count` pairs, added to `out`; returns `MR`. Asks for `LINES` lines ahead
-/// with each pair: behind a tile lies the one that this thread mostly takes next.
+/// GEMM micro-kernel: multiplies `MR` rows by one tile of columns over `count` pairs, adds to
+/// `out`, and returns `MR`. Prefetches `LINES` cache lines per pair; behind a tile lies the one
+/// that this thread usually takes next.
 ///
 /// # Safety
 /// `left` has `MR` rows of `count` pairs, `weights` points to `count` pairs of a tile.

@@ -1,5 +1,5 @@
-//! Products of bf16 against plain sums, on every instruction set: by the instruction where there is
-//! one, else as plain loops.
+//! bf16 GEMM against plain sums, on every instruction set: with bf16 instructions where they exist,
+//! otherwise as plain loops.
 
 use half::bf16;
 
@@ -10,12 +10,12 @@ use crate::tests::{buffer, stored};
 use crate::{Arithmetic, Cpu, reference};
 use engine_core::{Device, HostMatrix, RowOrder, WeightType};
 
-/// Largest relative error of a number that is rounded to seven bits behind the first.
+/// Largest relative error of a number rounded to bf16, which has 8 significant bits.
 const ROUNDING: f32 = 1.0 / 256.0;
-/// Rows of every tile, and of more tiles than ask for memory apart.
+/// Row counts that cover every tile height, and enough tiles to spread prefetches.
 const ROWS: [usize; 21] =
     [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 25, 40, 129, 137];
-/// Columns and K about the edges of groups and tiles, of pairs, vectors and pieces.
+/// Values of N and K at the edges of groups and tiles, of pairs, vectors and pieces.
 const SHAPES: [(usize, usize); 10] = [
     (16, 32),
     (1, 1),
@@ -65,7 +65,8 @@ fn products_are_those_of_rounded_rows_at_every_tail() {
     });
 }
 
-/// What rounding `x` may change at most, each product by its part, beside the products of `x` itself.
+/// Checks that `got` differs from the product of the unrounded `x` by at most the error that
+/// rounding `x` to bf16 can cause.
 fn check_rounding(got: &[f32], x: &[f32], w: &[f32], k: usize, what: &str) {
     let sizes = |values: &[f32]| values.iter().map(|x| x.abs()).collect::<Vec<f32>>();
     let (want, size) = (reference::matmul(x, w, k), reference::matmul(&sizes(x), &sizes(w), k));
@@ -94,7 +95,7 @@ fn every_type_can_be_kept_as_bf16() {
     });
 }
 
-/// Whatever one does in an instruction and another in several, their sums are the same.
+/// Instruction sets with and without a bf16 instruction must give the same sums.
 #[test]
 fn every_instruction_set_gives_the_same_bits() {
     let (rows, n, k) = (19, 100, 703);
@@ -114,7 +115,7 @@ fn every_instruction_set_gives_the_same_bits() {
     }
 }
 
-/// Rounds what is given to it.
+/// Kernel that rounds its values to bf16.
 struct Round<'a>(&'a [f32; LANES], &'a mut [u16; LANES]);
 
 impl PairKernel for Round<'_> {

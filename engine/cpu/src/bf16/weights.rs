@@ -1,8 +1,8 @@
-//! Weights as bf16 in the order of the kernels.
+//! Weight matrix as bf16, packed in the order in which the GEMM micro-kernel reads it.
 //!
-//! A tile is [`TILE`] output columns. Within it k rises a pair at a time; for each pair the groups of
-//! sixteen columns lie side by side, `[16][2]` each. Columns beyond the last are zeros, and so is what
-//! an odd K lacks of a pair.
+//! A tile is [`TILE`] output columns. Within it k rises a pair at a time; for each pair the groups
+//! of 16 columns lie side by side, `[16][2]` each. Columns past the last, and the second half of an
+//! odd K's last pair, are zeros.
 
 #![expect(unsafe_code, reason = "tiles packed in parallel")]
 
@@ -16,10 +16,10 @@ use crate::shared::Shared;
 use engine_core::{HostMatrix, WeightType};
 use engine_weights::format::dequantize;
 
-/// Output columns.
+/// Packed bf16 weights of some consecutive output columns of a matrix.
 #[derive(Debug)]
 pub(in super::super) struct Weights {
-    /// First output column of the matrix that is here.
+    /// Index of the first output column that these weights compute.
     pub(in super::super) first: usize,
     pub(in super::super) n: usize,
     k: usize,
@@ -27,7 +27,8 @@ pub(in super::super) struct Weights {
 }
 
 impl Weights {
-    /// Packs `parts`, of any types. What is no bf16 is rounded to the nearest.
+    /// Packs the rows of `parts`, of any stored type. Values of other types are rounded to the
+    /// nearest bf16.
     pub(in super::super) fn pack(parts: &[HostMatrix<'_>], first: usize, pool: &mut Pool) -> Self {
         let n = parts.iter().map(|part| part.n).sum();
         let mut weights = Self { first, n, k: parts[0].k, data: Aligned::zeroed(0) };
@@ -48,11 +49,12 @@ impl Weights {
         weights
     }
 
+    /// Returns the number of tiles.
     pub(super) fn tiles(&self) -> usize {
         self.n.div_ceil(TILE)
     }
 
-    /// Pairs of K.
+    /// Returns the number of pairs of K.
     pub(super) fn pairs(&self) -> usize {
         self.k.div_ceil(PAIR)
     }
@@ -61,11 +63,12 @@ impl Weights {
         self.pairs() * TILE_GROUPS * PAIR_BYTES
     }
 
+    /// Returns the packed bytes of a tile.
     pub(super) fn tile(&self, tile: usize) -> &[u8] {
         &self.data.bytes()[tile * self.tile_bytes()..][..self.tile_bytes()]
     }
 
-    /// Writes row `n` of the matrix to `out` of K elements.
+    /// Writes row `n` of the matrix as f32 to `out`, K elements.
     pub(in super::super) fn row(&self, n: usize, out: &mut [f32]) {
         let (tile, column) = ((n - self.first) / TILE, (n - self.first) % TILE);
         let at = column / LANES * PAIR_BYTES + column % LANES * PAIR * 2;
@@ -78,11 +81,11 @@ impl Weights {
     }
 }
 
-/// Sixteen output columns on their way into a tile.
+/// Sixteen output columns that are being packed into a tile.
 struct Rows {
-    /// `[K]` of a row that is stored otherwise.
+    /// Dequantized row, `[K]`, for stored types other than bf16.
     values: Vec<f32>,
-    /// `[16][K]`, K being filled up to whole pairs with zeros.
+    /// Rows as bf16 bits, `[16][K]`, with K padded by zeros to whole pairs.
     rounded: Vec<u16>,
 }
 
@@ -91,7 +94,7 @@ impl Rows {
         Self { values: vec![0.0; k], rounded: vec![0; LANES * k.next_multiple_of(PAIR)] }
     }
 
-    /// Takes a stored row, or zeros where there is none, as column `lane`.
+    /// Converts a stored row to column `lane`, or fills the column with zeros if there is no row.
     fn take(&mut self, lane: usize, stored: Option<(&HostMatrix<'_>, usize)>) {
         let stride = self.rounded.len() / LANES;
         let rounded = &mut self.rounded[lane * stride..][..self.values.len()];
@@ -109,7 +112,7 @@ impl Rows {
         }
     }
 
-    /// Writes the columns into a tile whose part for their group begins with `to`.
+    /// Writes the columns into a tile; `to` begins at the part of their group.
     fn put(&self, to: &mut [u8]) {
         let stride = self.rounded.len() / LANES;
         for (i, to) in to.chunks_mut(TILE_GROUPS * PAIR_BYTES).enumerate() {

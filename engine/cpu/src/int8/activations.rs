@@ -1,4 +1,4 @@
-//! Activations as signed codes, a scale for each segment of a row.
+//! Activations quantized to int8, with one scale per segment of a row.
 
 #![expect(unsafe_code, reason = "threads write disjoint rows")]
 
@@ -9,33 +9,33 @@ use crate::lanes::{LANES, Lanes};
 use crate::pool::Pool;
 use crate::shared::Shared;
 
-/// Largest code; the smallest is its negative.
+/// Largest quantized value; the smallest is its negative.
 const TOP: f32 = 127.0;
 
-/// Rows whose scales lie side by side: those of a tile are one load apart.
+/// Rows whose scales are stored side by side, so that one load reads those of a whole tile.
 pub(super) const HEAD_ROWS: usize = 8;
 
-/// Rows of codes, each padded with zeros to whole segments.
+/// Rows of int8 quantized activations, each padded with zeros to whole segments.
 #[derive(Debug, Default)]
 pub(in super::super) struct Activations {
     pub(super) rows: usize,
     pub(super) segments: usize,
-    /// `[rows][segments][SEGMENT]`
+    /// Quantized values, `[rows][segments][SEGMENT]`.
     pub(super) codes: Vec<i8>,
-    /// `[rows / 8][segments][8]` value of code 1.
+    /// Scales, `[rows / 8][segments][8]`: the activation that quantized value 1 stands for.
     pub(super) scales: Vec<[f32; HEAD_ROWS]>,
-    /// `[rows / 8][segments][8]` what a segment's products start from: the sum of its codes, times
-    /// what was added to the weights to make them unsigned, taken off.
+    /// Initial sums of a segment's dot products, `[rows / 8][segments][8]`: minus the sum of its
+    /// quantized values times the offset that makes weights unsigned.
     pub(super) starts: Vec<[i32; HEAD_ROWS]>,
 }
 
 impl Activations {
-    /// Codes between two rows.
+    /// Returns the number of quantized values from one row to the next.
     pub(super) fn stride(&self) -> usize {
         self.segments * SEGMENT
     }
 
-    /// Takes rows of `k` values.
+    /// Quantizes `x`, rows of `k` values, on the threads of `pool`.
     pub(in super::super) fn quantize(&mut self, isa: Isa, pool: &mut Pool, x: &[f32], k: usize) {
         let coder = self.coder(isa, x.len() / k, k);
         for_rows(pool, coder.rows, k, &|first, rows| {
@@ -44,7 +44,7 @@ impl Activations {
         });
     }
 
-    /// Makes room for `rows` rows of `k` values, which are to be coded one and all.
+    /// Allocates `rows` rows of `k` values and returns the quantizer that must fill all of them.
     pub(in super::super) fn coder(&mut self, isa: Isa, rows: usize, k: usize) -> Coder<'_> {
         (self.rows, self.segments) = (rows, k.div_ceil(SEGMENT));
         let heads = rows.div_ceil(HEAD_ROWS) * self.segments;
@@ -63,7 +63,7 @@ impl Activations {
     }
 }
 
-/// Rows of `k` values on their way into codes.
+/// Quantizer of activations: threads write disjoint rows through it.
 pub(in super::super) struct Coder<'a> {
     isa: Isa,
     rows: usize,
@@ -75,16 +75,16 @@ pub(in super::super) struct Coder<'a> {
 }
 
 impl Coder<'_> {
-    /// Codes the whole rows `x`, which are those from `first`.
+    /// Quantizes the whole rows `x` and stores them from row `first` on.
     ///
     /// # Safety
-    /// Nobody else codes any of these rows meanwhile.
+    /// No other thread quantizes any of these rows at the same time.
     pub(in super::super) unsafe fn code(&self, first: usize, x: &[f32]) {
         self.isa.run(Rows { coder: self, first, x });
     }
 }
 
-/// Some rows, from `first`, which nobody else codes.
+/// Kernel arguments: rows from `first` on, which no other thread quantizes.
 struct Rows<'a> {
     coder: &'a Coder<'a>,
     first: usize,
@@ -119,6 +119,7 @@ impl Kernel for Rows<'_> {
 }
 
 impl Rows<'_> {
+    /// Stores scale and initial sum of one segment of a row.
     #[inline(always)]
     fn put_head(&self, row: usize, segment: usize, (scale, sum): (f32, i32)) {
         let block = row / HEAD_ROWS * self.coder.segments + segment;
@@ -131,7 +132,7 @@ impl Rows<'_> {
     }
 }
 
-/// Writes the codes of one segment; returns the value of code 1 and the sum of the codes.
+/// Quantizes one segment; returns its scale and the sum of its quantized values.
 #[inline(always)]
 fn quantize<L: Lanes>(lanes: L, x: &[f32; SEGMENT], codes: &mut [i8; SEGMENT]) -> (f32, i32) {
     let (x, codes) = (x.as_chunks::<LANES>().0, codes.as_chunks_mut::<LANES>().0);
@@ -142,9 +143,9 @@ fn quantize<L: Lanes>(lanes: L, x: &[f32; SEGMENT], codes: &mut [i8; SEGMENT]) -
         top = lanes.max(top, lanes.max(x, lanes.sub(zero, x)));
     }
     let top = lanes.largest(top);
-    // What is smaller has no reciprocal, and would vanish in any sum.
+    // A smaller maximum has no finite reciprocal, and would vanish in any sum.
     let inverse = lanes.splat(if top < 1e-30 { 0.0 } else { TOP / top });
-    // Adding 1.5 * 2^23 leaves the nearest whole number in the low bits.
+    // Adding 1.5 * 2^23 leaves the nearest whole number in the low bits: rounding by one addition.
     let magic = lanes.splat(12_582_912.0);
     let mut sum = zero;
     for (x, codes) in x.iter().zip(codes) {
@@ -153,6 +154,6 @@ fn quantize<L: Lanes>(lanes: L, x: &[f32; SEGMENT], codes: &mut [i8; SEGMENT]) -
         unsafe { lanes.store_low_bytes(codes.as_mut_ptr().cast(), rounded) };
         sum = lanes.add(sum, lanes.sub(rounded, magic));
     }
-    // Whole numbers, whose sum is exact.
+    // All terms are small whole numbers, so their f32 sum is exact.
     (top / TOP, lanes.sum(sum) as i32)
 }

@@ -1,12 +1,12 @@
-//! Matrix products in eight-bit integers: what stored blocks of codes are multiplied in.
+//! Matrix multiplication (GEMM) in int8 with i32 sums, used for weights stored as integer blocks.
 //!
-//! Weights become unsigned codes under one scale for each output column, activations signed codes
-//! under one scale for each [`SEGMENT`] of a row. A segment's products are added in i32, exactly and
-//! in any order; segments are added in f32, in rising k. A row's result therefore depends neither on
-//! the rows beside it nor on how the work is divided.
+//! Weights become unsigned bytes with one scale per output column, activations signed bytes with
+//! one scale per [`SEGMENT`] of a row. Products of a segment are added in i32, exactly and in any
+//! order; segments are added in f32, in rising k. A row's result therefore depends neither on the
+//! rows beside it nor on the split among threads.
 //!
-//! Weights of four bits stay in four bits and are widened a piece at a time. Source: the scheme is
-//! that of LLM.int8() (Dettmers et al. 2022) without its outliers, which short segments make up for.
+//! 4-bit weights stay in 4 bits and are widened a piece at a time. Source: the scheme of LLM.int8()
+//! (Dettmers et al. 2022) without its outliers, for which short segments compensate.
 
 mod activations;
 mod dots;
@@ -24,20 +24,20 @@ pub(super) use weights::Weights;
 
 use super::lanes::LANES;
 
-/// Steps of k that share a scale of the activations.
+/// Steps of k that share one scale of the activations.
 pub(super) const SEGMENT: usize = 64;
 /// Steps of k that one instruction multiplies and adds.
 const STEP: usize = 4;
-/// Steps of k that share a factor and an addend of four-bit codes.
+/// Steps of k that share a factor and an addend of 4-bit weights.
 const BLOCK: usize = 32;
-/// Vectors of output columns that are multiplied side by side.
+/// Vectors of 16 output columns that a tile has side by side.
 const TILE_GROUPS: usize = 3;
 /// Output columns of a tile.
 const TILE: usize = TILE_GROUPS * LANES;
-/// Bytes of one step of sixteen columns.
+/// Bytes of the weights of one step (4 k) and 16 columns.
 const STEP_BYTES: usize = STEP * LANES;
-/// Bytes of sixteen columns of a block in four bits: `[16]` u16 factors, `[16]` u16 addends, then
-/// four times `[16]` words of eight codes.
+/// Bytes of a block of 4-bit weights of 16 columns: `[16]` u16 factors, `[16]` u16 addends, then
+/// four times `[16]` words of 8 quantized values.
 const BLOCK_BYTES: usize = 4 * LANES + BLOCK * LANES / 2;
-/// What is added to a weight's code to make it unsigned.
+/// Offset that makes a signed quantized weight unsigned.
 const ZERO: i32 = 128;

@@ -1,4 +1,5 @@
-//! Products of activations and weights, tile by tile, the work split over columns.
+//! Blocked int8 GEMM: the driver and its micro-kernel, tile by tile, split over columns among
+//! threads.
 
 #![expect(unsafe_code, reason = "tiles over packed memory; threads write disjoint columns")]
 
@@ -15,24 +16,26 @@ use crate::memory::{CACHE_LINE, fetch, fetch_all};
 use crate::pack::Aligned;
 use crate::pool::Pool;
 
-/// Steps of k that rows take at once: widened codes stay in the first cache.
+/// Steps of k that rows take at once: their widened weights stay in the L1 cache.
 const PIECE: usize = 3 * SEGMENT;
-/// Rows that take too little time over weights to ask for others meanwhile.
+/// Number of rows up to which weights are prefetched while they are copied or widened: so few rows
+/// leave no time for it while they multiply.
 const FEW_ROWS: usize = 8;
-/// How far ahead of those in use weights are asked for, in bytes.
+/// Prefetch distance of weights in bytes.
 const AHEAD: usize = 8 << 10;
 
 const _: () = assert!(UNIT_ROWS.is_multiple_of(HEAD_ROWS), "parts of a product begin with a head");
 
-/// Working memory of products, one part a thread.
+/// Working memory of the int8 GEMM, one entry per thread.
 #[derive(Debug)]
 pub(in super::super) struct Scratch(Vec<Mutex<Work>>);
 
+/// Working memory of one thread for the int8 GEMM.
 #[derive(Debug)]
 struct Work {
-    /// Steps of a tile's weights, in bytes.
+    /// Weights of one piece of a tile as bytes.
     weights: Aligned,
-    /// Sums of a tile, as many rows as there were at once.
+    /// Sums of one tile of columns, as many rows as the thread ever needed.
     sums: Vec<[f32; TILE]>,
 }
 
@@ -43,7 +46,7 @@ impl Scratch {
     }
 }
 
-/// Writes `x * w^T` to the columns of `w`.
+/// Writes the matrix product `x * w^T` to the columns of `target` that `w` covers.
 pub(in super::super) fn product(
     isa: Isa,
     pool: &mut Pool,
@@ -62,7 +65,7 @@ pub(in super::super) fn product(
     });
 }
 
-/// Some rows by one tile of columns.
+/// Kernel arguments: some rows by one tile of columns.
 struct Columns<'a, 'b> {
     x: &'a Activations,
     w: &'a Weights,
@@ -94,15 +97,16 @@ impl DotKernel for Columns<'_, '_> {
 }
 
 impl<'a> Columns<'a, '_> {
-    /// What to ask for when the weights at byte `at` of the tile are taken: behind the tile lies the
-    /// one that this thread mostly takes next.
+    /// Returns the prefetch address that belongs to the weights at byte `at` of the tile. Behind
+    /// the tile lies the one that this thread usually takes next.
     #[inline(always)]
     fn ahead(&self, at: usize) -> *const u8 {
         self.w.tile(self.tile).as_ptr().wrapping_add(at + AHEAD)
     }
 
-    /// Where `steps` k from `k0` lie as bytes: in the working memory, unless they can be read where
-    /// they are. Asks for weights ahead where there are few rows.
+    /// Returns a pointer to `steps` steps of k from `k0` on as bytes: 4-bit weights are widened to
+    /// working memory, and 8-bit weights are copied there for few rows. For few rows, weights ahead
+    /// are prefetched.
     #[inline(always)]
     fn ready<D: Dots>(&mut self, dots: D, k0: usize, steps: usize) -> *const u8 {
         let at = self.w.bytes_of(k0);
@@ -125,16 +129,17 @@ impl<'a> Columns<'a, '_> {
         to.as_ptr()
     }
 
-    /// Adds the products of a piece to the sums of `rows` rows from `row`, or after the last writes
-    /// them to their place.
+    /// Adds the products of a piece to the sums of `rows` rows from `row` on. After the last piece,
+    /// the results are written to the output instead.
     ///
     /// # Safety
-    /// The piece has its steps of a tile.
+    /// The piece must hold its steps of a tile.
     #[inline(always)]
     unsafe fn multiply<D: Dots>(&mut self, dots: D, piece: Piece, row: usize, rows: usize) {
         let Piece { k0, steps, weights } = piece;
-        // Many rows ask for weights while they multiply, a line each step: of the three lines of a step
-        // the first three tiles ask for one each, the others for what they are reading.
+        // With many rows, weights are prefetched during multiplication, one cache line per step:
+        // each of the first three tiles fetches one of a step's three lines, later tiles only touch
+        // what they read.
         let asks = self.rows > FEW_ROWS && row == 0;
         let ahead = self.ahead(self.w.bytes_of(k0));
         let is_last = k0 + steps == self.w.padded_k();
@@ -159,7 +164,7 @@ impl<'a> Columns<'a, '_> {
         }
     }
 
-    /// Where the products of `rows` rows from `row` go.
+    /// Returns the output location of `rows` rows from `row` on and this tile's columns.
     #[inline(always)]
     fn place(&self, row: usize, rows: usize) -> Place<'a> {
         let first = self.tile * TILE;
@@ -170,7 +175,7 @@ impl<'a> Columns<'a, '_> {
     }
 }
 
-/// Makes bytes of the blocks in `from`, and asks for as many bytes at `ahead`.
+/// Widens the 4-bit blocks in `from` to bytes in `to`, and prefetches as many bytes at `ahead`.
 #[inline(always)]
 fn widen<D: Dots>(dots: D, from: &[u8], to: &mut [u8], ahead: Option<*const u8>) {
     let blocks = from.chunks_exact(BLOCK_BYTES).enumerate();
@@ -189,7 +194,7 @@ fn widen<D: Dots>(dots: D, from: &[u8], to: &mut [u8], ahead: Option<*const u8>)
     }
 }
 
-/// Some steps of a tile's weights, in bytes: whole segments.
+/// Piece of a tile's weights as bytes: some steps of k, whole segments.
 #[derive(Clone, Copy)]
 struct Piece {
     k0: usize,
@@ -197,27 +202,28 @@ struct Piece {
     weights: *const u8,
 }
 
-/// Where products go in the end: to rows of one tile's columns, each times its scale.
+/// Output location of a tile: rows of its columns, and the scales to multiply them by.
 #[derive(Clone, Copy)]
 struct Place<'a> {
     start: *mut f32,
-    /// Columns of the whole output.
+    /// Columns of the whole output, the distance from row to row.
     stride: usize,
-    /// Of the tile's columns those that the output has.
+    /// Columns of the tile that exist in the output.
     columns: usize,
     scales: &'a [f32],
 }
 
 impl Place<'_> {
+    /// Returns the output location that begins `row` rows further down.
     #[inline(always)]
     fn below(self, row: usize) -> Self {
         Self { start: self.start.wrapping_add(row * self.stride), ..self }
     }
 
-    /// Writes the products of some rows.
+    /// Writes `MR` rows of results, each multiplied by its column's scale.
     ///
     /// # Safety
-    /// The output has these rows, and nobody else uses their columns meanwhile.
+    /// The output has these rows, and no other thread uses their columns during the call.
     #[inline(always)]
     unsafe fn write<L: Lanes, const MR: usize>(self, lanes: L, sums: &[[L::V; TILE_GROUPS]; MR]) {
         let scales = self.scales.as_chunks::<LANES>().0;
@@ -240,18 +246,18 @@ impl Place<'_> {
     }
 }
 
-/// Rows of activations from some k on.
+/// Activations of a micro-kernel tile: rows from some index of k on.
 #[derive(Clone, Copy)]
 struct Left<'a> {
     codes: *const i8,
     stride: usize,
-    /// Of each segment, with other rows before and after.
+    /// Scales of the segments, each for the 8 rows that are stored together.
     scales: &'a [[f32; HEAD_ROWS]],
     starts: &'a [[i32; HEAD_ROWS]],
-    /// The first row among those of a head.
+    /// Index of the first row among the 8 rows that are stored together.
     first: usize,
     is_first: bool,
-    /// What to ask for meanwhile.
+    /// Address to prefetch weights from while multiplying.
     ahead: *const u8,
 }
 
@@ -271,12 +277,13 @@ impl<'a> Left<'a> {
     }
 }
 
-/// `MR` rows by one tile over `k` steps, added to what is `kept`, and kept or, where it is given, at
-/// their place; returns `MR`. Rows of a tile share their heads.
+/// GEMM micro-kernel: multiplies `MR` rows by one tile over `k` steps and adds the sums in `kept`.
+/// The result goes back to `kept`, or to `place` if it is given. Returns `MR`. All rows are among
+/// the same 8 that share stored scales.
 ///
 /// # Safety
-/// `left` has `MR` rows of `k` codes, `weights` points to `k` steps of a tile, and `place` has as many
-/// rows, which nobody else uses meanwhile.
+/// `left` has `MR` rows of `k` quantized values, `weights` points to `k` steps of a tile, and
+/// `place` has as many rows, which no other thread uses during the call.
 #[inline(always)]
 unsafe fn tile<D: Dots, const MR: usize>(
     dots: D,
@@ -302,7 +309,7 @@ unsafe fn tile<D: Dots, const MR: usize>(
             std::array::from_fn(|r| [dots.start(starts[r]); TILE_GROUPS]);
         for step in 0..SEGMENT / STEP {
             let k = segment * SEGMENT + step * STEP;
-            // As far apart as the weights, so that one index will do for both.
+            // The prefetch stride equals the weights' stride, so one index serves both.
             fetch(left.ahead.wrapping_add(k * TILE));
             // SAFETY: the caller vouches for the weights and codes of this step.
             unsafe {

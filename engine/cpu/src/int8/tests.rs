@@ -1,4 +1,4 @@
-//! Byte products against their definition in plain sums, on every instruction set.
+//! int8 GEMM against its definition in plain sums, on every instruction set.
 
 use super::*;
 use crate::pack::{Matrix, Run};
@@ -20,7 +20,7 @@ fn host(weight_type: WeightType, n: usize, k: usize, bytes: &[u8]) -> HostMatrix
     HostMatrix { weight_type, n, k, bytes, order: RowOrder::AsStored }
 }
 
-/// The values of rows as codes under one scale a segment.
+/// Returns rows of values after quantization with one scale per segment and dequantization.
 fn rounded(x: &[f32], k: usize) -> Vec<f32> {
     let mut out = Vec::new();
     for segment in x.chunks_exact(k).flat_map(|row| row.chunks(SEGMENT)) {
@@ -69,7 +69,7 @@ fn weights_are_kept_to_half_a_code() {
             let top = exact.iter().fold(0.0f32, |top, w| top.max(w.abs()));
             assert!(scale * 127.0 >= top * 0.999_9, "{} row {row}", weight_type.name());
             for (got, want) in kept.iter().zip(exact) {
-                // Factors of four-bit codes are rounded too, to a part of a code.
+                // Factors of 4-bit weights are rounded too, to a fraction of a quantization step.
                 let off = (got - want).abs();
                 assert!(off <= 0.54 * scale, "{}: {got}, not {want}", weight_type.name());
             }
@@ -116,8 +116,8 @@ fn what_is_stored_in_integer_blocks_takes_the_byte_path() {
     }
 }
 
-/// An operation that knows of products in bytes leaves codes with its rows; whoever changes the rows
-/// makes these void.
+/// Operations before an int8 matmul store a quantized copy with their rows; whoever changes the
+/// rows invalidates the copy.
 #[test]
 fn rows_coded_as_they_are_written_give_the_same_product() {
     on_every_device(|cpu, device| {

@@ -1,4 +1,4 @@
-//! Lanes as two AVX2 registers.
+//! 16 f32 lanes as two AVX2 registers.
 
 #![expect(unsafe_code, reason = "vector instructions; the type exists only where they do")]
 
@@ -6,16 +6,19 @@ use std::arch::x86_64::*;
 
 use super::Lanes;
 
-/// Proof that the processor has AVX2, FMA and F16C.
+/// Proof that the processor has AVX2, FMA and F16C: a value exists only where it does.
 #[derive(Debug, Clone, Copy)]
 pub(in super::super) struct Avx2(());
 
+/// Applies `f` to the lower and the upper eight lanes.
 #[inline(always)]
 fn both<A: Copy, B>(halves: [A; 2], f: impl Fn(A) -> B) -> [B; 2] {
     [f(halves[0]), f(halves[1])]
 }
 
 impl Avx2 {
+    /// Creates the proof that the processor has the instructions.
+    ///
     /// # Safety
     /// The processor has AVX2, FMA and F16C.
     #[inline(always)]
@@ -24,7 +27,7 @@ impl Avx2 {
     }
 }
 
-/// Sum of the lanes, halves onto halves.
+/// Returns the sum of eight lanes, adding halves to halves.
 ///
 /// # Safety
 /// The processor has AVX2.
@@ -38,7 +41,7 @@ pub(super) unsafe fn sum_of_eight(v: __m256) -> f32 {
     }
 }
 
-/// Largest lane.
+/// Returns the largest of eight lanes.
 ///
 /// # Safety
 /// The processor has AVX2.
@@ -152,7 +155,8 @@ impl Lanes for Avx2 {
         // SAFETY: see above.
         unsafe {
             let low = |v| _mm256_and_si256(_mm256_castps_si256(v), _mm256_set1_epi32(0xff));
-            // Packing works within halves of the register: quarters come out as 0, 2, 1, 3.
+            // Packing works within 128-bit halves of a register: the quarters come out as 0, 2, 1,
+            // 3.
             let words = _mm256_packus_epi32(low(v[0]), low(v[1]));
             let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(words);
             let bytes = _mm_packus_epi16(
@@ -215,7 +219,8 @@ impl Lanes for Avx2 {
                 let codes = _mm_cvtepu8_epi16(_mm_loadl_epi64(from.cast()));
                 let sign = _mm_slli_epi16::<8>(_mm_and_si128(codes, _mm_set1_epi16(0x80)));
                 let rest = _mm_slli_epi16::<7>(_mm_and_si128(codes, _mm_set1_epi16(0x7f)));
-                // An f16 of the same fraction and a bias that is larger by eight.
+                // The bits are an f16 with the same fraction and an exponent bias larger by 8,
+                // hence * 256.
                 let small = _mm256_cvtph_ps(_mm_or_si128(sign, rest));
                 _mm256_mul_ps(small, _mm256_set1_ps(256.0))
             };
@@ -243,7 +248,8 @@ impl Lanes for Avx2 {
         // SAFETY: see above; the table holds sixteen f32.
         both(codes, |codes| unsafe {
             let index = _mm256_srlv_epi32(codes, _mm256_set1_epi32(4 * i as i32));
-            // A permutation looks at three bits, and a blend at the sign: the fourth decides.
+            // The permutation uses three bits of each index; the blend uses the sign bit, so the
+            // fourth is moved there.
             let low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table.as_ptr()), index);
             let high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table.as_ptr().add(8)), index);
             let fourth = _mm256_castsi256_ps(_mm256_slli_epi32::<28>(index));

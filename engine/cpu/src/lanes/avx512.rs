@@ -1,4 +1,4 @@
-//! Lanes as one AVX-512 register.
+//! 16 f32 lanes as one AVX-512 register.
 
 #![expect(unsafe_code, reason = "vector instructions; the type exists only where they do")]
 
@@ -7,11 +7,13 @@ use std::arch::x86_64::*;
 use super::Lanes;
 use super::avx2::{largest_of_eight, sum_of_eight};
 
-/// Proof that the processor has AVX-512F.
+/// Proof that the processor has AVX-512F: a value exists only where it does.
 #[derive(Debug, Clone, Copy)]
 pub(in super::super) struct Avx512(());
 
 impl Avx512 {
+    /// Creates the proof that the processor has the instructions.
+    ///
     /// # Safety
     /// The processor has AVX-512F.
     #[inline(always)]
@@ -20,7 +22,7 @@ impl Avx512 {
     }
 }
 
-/// The two halves of `v`.
+/// Returns the lower and the upper eight lanes of `v`.
 ///
 /// # Safety
 /// The processor has AVX-512F.
@@ -161,7 +163,8 @@ impl Lanes for Avx512 {
             let codes = _mm256_cvtepu8_epi16(_mm_loadu_si128(from.cast()));
             let sign = _mm256_slli_epi16::<8>(_mm256_and_si256(codes, _mm256_set1_epi16(0x80)));
             let rest = _mm256_slli_epi16::<7>(_mm256_and_si256(codes, _mm256_set1_epi16(0x7f)));
-            // An f16 of the same fraction and a bias that is larger by eight.
+            // The bits are an f16 with the same fraction and an exponent bias larger by 8, hence *
+            // 256.
             let small = _mm512_cvtph_ps(_mm256_or_si256(sign, rest));
             _mm512_mul_ps(small, _mm512_set1_ps(256.0))
         }
@@ -181,7 +184,7 @@ impl Lanes for Avx512 {
                 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0,
                 15.0,
             );
-            // The permutation looks at four bits of each index: it masks and converts in one.
+            // The permutation uses only four bits of each index, so it masks and converts at once.
             _mm512_permutexvar_ps(_mm512_srlv_epi32(codes, _mm512_set1_epi32(4 * i as i32)), values)
         }
     }

@@ -1,4 +1,4 @@
-//! Lanes in plain Rust: correct on every processor, and what the compiler makes of it.
+//! 16 f32 lanes in plain Rust, for any processor; the compiler may vectorize them.
 
 #![expect(unsafe_code, reason = "reads and writes through the pointers that the trait deals in")]
 
@@ -6,15 +6,17 @@ use half::{bf16, f16};
 
 use super::{LANES, Lanes};
 
+/// Portable vector of 16 lanes, available on every processor.
 #[derive(Debug, Clone, Copy)]
 pub(in super::super) struct Portable;
 
+/// Applies `f` lane by lane.
 #[inline(always)]
 fn zip(a: [f32; LANES], b: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> [f32; LANES] {
     std::array::from_fn(|i| f(a[i], b[i]))
 }
 
-/// All lanes by `f`, halves onto halves.
+/// Reduces all lanes by `f`, halves with halves, in the order of the other instruction sets.
 #[inline(always)]
 fn halve(mut v: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> f32 {
     for half in [8, 4, 2, 1] {
@@ -39,7 +41,7 @@ impl Lanes for Portable {
 
     #[inline(always)]
     fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V {
-        // Without the instruction `mul_add` is a slow library call.
+        // Without a fused multiply-add instruction, `mul_add` is a slow library call.
         std::array::from_fn(|i| a[i] * b[i] + c[i])
     }
 
@@ -133,7 +135,7 @@ impl Lanes for Portable {
     unsafe fn load_e4m3(self, from: *const u8) -> Self::V {
         // SAFETY: the caller vouches for sixteen bytes.
         let codes = unsafe { from.cast::<[u8; LANES]>().read_unaligned() };
-        // An f16 of the same fraction and a bias that is larger by eight.
+        // The bits are an f16 with the same fraction and an exponent bias larger by 8, hence * 256.
         codes.map(|code| {
             let bits = (u16::from(code & 0x80) << 8) | (u16::from(code & 0x7f) << 7);
             256.0 * f16::from_bits(bits).to_f32()

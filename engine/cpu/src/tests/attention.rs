@@ -1,4 +1,5 @@
-//! Rotation and attention against the reference: heads, norms, windows, sinks, chunks, pages.
+//! RoPE and paged attention against the reference: head norms, windows, sinks, prefill chunks,
+//! pages.
 
 use super::*;
 use engine_core::{AttentionShape, HeadNorms, KvType};
@@ -9,7 +10,8 @@ fn rotation(inverse_frequencies: Vec<f32>) -> Rotation {
     Rotation { inverse_frequencies, factor: 1.0 }
 }
 
-/// Runs sequence `qkv` through the cache in chunks that begin at `cuts`; returns its outputs.
+/// Runs sequence `qkv` through the KV cache in prefill chunks that begin at `cuts`; returns the
+/// outputs.
 fn attend(
     cpu: &mut Cpu,
     qkv: &[f32],
@@ -49,7 +51,8 @@ fn check_attention(cpu: &mut Cpu, device: &str, layer: &Layer, kv_type: KvType) 
     }
 }
 
-/// Sequences of `rows` rows in pages of `page_tokens`, whole and in chunks, against the reference.
+/// Checks sequences of `rows` rows in pages of `page_tokens`, whole and in chunks, against the
+/// reference.
 fn check_rows(
     cpu: &mut Cpu,
     device: &str,
@@ -127,7 +130,7 @@ fn windows_sinks_and_norms_of_heads_follow_the_reference() {
     });
 }
 
-/// Positions are attended to in parts, which several threads share where rows are few.
+/// Long contexts are attended to in parts, which several threads share when rows are few.
 #[test]
 fn long_contexts_give_the_same_bits_whoever_shares_them() {
     let shape = AttentionShape { heads: 2, kv_heads: 1, head_dim: 16, scale: 0.25 };
@@ -145,7 +148,7 @@ fn long_contexts_give_the_same_bits_whoever_shares_them() {
     }
 }
 
-/// A neighbor's NaN in a page that is used again must not reach the next sequence.
+/// A NaN that a page still holds from another sequence must not reach the next one.
 #[test]
 fn what_a_page_held_before_does_not_matter() {
     on_every_device(|cpu, device| {

@@ -1,4 +1,4 @@
-//! Gated DeltaNet against the recurrence in f64, and against itself in other cuts and company.
+//! Gated DeltaNet against the recurrence in f64, and against itself in other chunks and batches.
 
 use super::*;
 use engine_core::{DeltaNetShape, KvType, SegmentState};
@@ -43,7 +43,7 @@ fn plan(cpu: &mut Cpu, segments: &[(usize, usize, SegmentState)]) -> Result<Plan
     cpu.plan(&batch, &kv, &Rotation { inverse_frequencies: Vec::new(), factor: 1.0 })
 }
 
-/// One step over `segments`, whose rows are those of `projected`.
+/// Runs one step over `segments`, whose rows are those of `projected`.
 fn step(
     cpu: &mut Cpu,
     layer: &DeltaNetLayer<Vec<f32>>,
@@ -67,7 +67,7 @@ fn delta_net_is_the_recurrence_for_every_shape() {
             let (layer, rows) = (layer(shape), 23);
             let projected = numbers(rows * shape.cols(), 5);
             let mut state = state(cpu, shape);
-            // Whatever was in the place before does not count.
+            // The earlier content of the state slot must not matter.
             step(cpu, &layer, &mut state, &[(0, 2, at(3))], &numbers(2 * shape.cols(), 6));
             let got = step(cpu, &layer, &mut state, &[(0, rows, at(3))], &projected);
             let want = reference::delta_net(&projected, &layer);
@@ -112,7 +112,7 @@ fn sequences_go_on_from_a_snapshot_as_if_it_were_their_own_past() {
         let saved = SegmentState { save: Some(4), ..at(0) };
         step(cpu, &layer, &mut state, &[(0, 8, saved)], head);
         let own = step(cpu, &layer, &mut state, &[(8, 12, at(0))], tail);
-        // Two at once from one snapshot, into places that others have used.
+        // Two sequences start from one snapshot at once, in state slots that others have used.
         let from = |place| SegmentState { load: Some(4), ..at(place) };
         let segments = [(8, 12, from(0)), (8, 12, from(2))];
         let both = step(cpu, &layer, &mut state, &segments, &[tail, tail].concat());

@@ -1,8 +1,8 @@
-//! Routing against its definition, and experts against plain products.
+//! MoE routing against its definition, and expert GEMMs against plain products.
 
 use super::*;
 
-/// Experts and weights of one row by their definition, experts rising.
+/// Returns the experts and weights of one row by definition, in rising order of experts.
 fn definition(logits: &[f32], chosen: usize, gate: Gate) -> Vec<(usize, f64)> {
     let mut order: Vec<usize> = (0..logits.len()).collect();
     order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]).then(a.cmp(b)));
@@ -22,7 +22,7 @@ const GATES: [Gate; 3] = [
     Gate::TopSoftmax,
 ];
 
-/// A layer of experts on a device: `[N, K]` each, and a bias for each.
+/// Experts of a MoE layer on a device: a matrix `[N, K]` and a bias for each.
 struct Layer {
     n: usize,
     k: usize,

@@ -13,7 +13,7 @@ use engine_core::DeviceError;
 /// A matrix in memory, column after column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Columns {
-    /// Type of an element.
+    /// Data type of keys and values.
     pub number: Number,
     /// Elements of a column.
     pub rows: usize,

@@ -170,7 +170,7 @@ pub trait Driver: Send + Sync + fmt::Debug {
 /// Every operation fails only if the device does, or another rank has ended. What has begun when a
 /// rank ends is let go, and leaves anything.
 pub trait Communicator: Send + fmt::Debug {
-    /// Which of the ranks this is.
+    /// Returns this rank's position in the group.
     fn rank(&self) -> Rank;
 
     /// The `count` numbers at `x` = the sum of all ranks'.

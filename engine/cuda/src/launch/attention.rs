@@ -87,18 +87,18 @@ pub struct MergeArguments {
     pub heads: u32,
     /// Key heads, and as many value heads.
     pub kv_heads: u32,
-    /// Elements of a head.
+    /// D: elements of a head.
     pub head_dim: u32,
 }
 
 /// One sequence's rows in a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Span<'a> {
-    /// First row in the step.
+    /// Index of the sequence's first row in the step.
     pub row: usize,
-    /// At least one.
+    /// Number of rows, at least 1.
     pub rows: usize,
-    /// Absolute position of the first row.
+    /// Position of the first row in the sequence.
     pub position: usize,
     /// Page table, up to the last row.
     pub pages: Cow<'a, [u32]>,

@@ -22,7 +22,7 @@ const TAPS_MAX: usize = 8;
 #[derive(Debug, Clone, Copy, PartialEq, NoUninit)]
 #[repr(C)]
 pub struct DeltaNetArguments {
-    /// Heads of queries, and as many of keys.
+    /// Number of query heads, and of key heads.
     pub key_heads: u32,
     /// A multiple of `key_heads`.
     pub value_heads: u32,
@@ -42,13 +42,13 @@ pub struct DeltaNetArguments {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, NoUninit)]
 #[repr(C)]
 pub struct StateSpan {
-    /// First row in the step.
+    /// Index of the sequence's first row in the step.
     pub row: u32,
-    /// At least one.
+    /// Number of rows, at least 1.
     pub rows: u32,
-    /// Absolute position of the first row.
+    /// Position of the first row in the sequence.
     pub position: u32,
-    /// Read before the first row and written after the last.
+    /// State slot that is read before the first row and written after the last.
     pub place: u32,
     /// Another place to read from, or [`StateSpan::NOWHERE`].
     pub load: u32,

@@ -153,7 +153,7 @@ pub struct RopeArguments {
     pub heads: u32,
     /// Key heads, and as many value heads.
     pub kv_heads: u32,
-    /// Elements of a head.
+    /// D: elements of a head.
     pub head_dim: u32,
     /// Pairs of elements that are turned.
     pub pairs: u32,

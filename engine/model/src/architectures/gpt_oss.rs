@@ -1,5 +1,6 @@
-//! gpt-oss: attention with sinks and, in every other layer, a window; biases everywhere; experts in
-//! MXFP4 with a clamped activation. Source: OpenAI 2025, model card of gpt-oss-120b and gpt-oss-20b.
+//! gpt-oss: attention with sinks and, in every other layer, a sliding window; biases everywhere;
+//! MXFP4 experts with a clamped activation. Source: OpenAI 2025, model card of gpt-oss-120b and
+//! gpt-oss-20b.
 
 use super::qwen3_moe::{GGUF_EXPERTS, GGUF_ROUTER};
 use super::{Architecture, llama, qwen3_moe};
@@ -10,6 +11,7 @@ use crate::spec::{Activation, DecoderSpec, ExpertStorage, FeedForwardSpec, MoeSp
 use engine_core::Gate;
 use engine_weights::Checkpoint;
 
+/// Table entry of gpt-oss.
 pub const ARCHITECTURE: Architecture = Architecture {
     hugging_face: "GptOssForCausalLM",
     gguf: Some("gpt-oss"),
@@ -17,23 +19,26 @@ pub const ARCHITECTURE: Architecture = Architecture {
     describe,
 };
 
+/// Tensor names of gpt-oss in GGUF files.
 const GGUF: Names = Names { feed_forward_norm: "blk.{layer}.post_attention_norm", ..llama::GGUF };
 
+/// Expert tensors of gpt-oss in Hugging Face checkpoints.
 const HUGGING_FACE_EXPERTS: ExpertStorage = ExpertStorage::GptOss {
     gate_up: "model.layers.{layer}.mlp.experts.gate_up_proj",
     down: "model.layers.{layer}.mlp.experts.down_proj",
 };
 
-/// Window where a checkpoint names none.
+/// Size of the sliding window in positions where a checkpoint does not state it.
 const WINDOW: usize = 128;
 
+/// Describes a gpt-oss checkpoint as a decoder.
 fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     let mut spec = llama::dense(checkpoint)?;
     let settings = Settings::of(checkpoint.config())?;
     if settings.is_gguf() {
         spec.names = GGUF;
     }
-    // The files that llama.cpp writes do not say so; every published model is trained that way.
+    // GGUF files do not state it, but every published model was trained without truncation.
     if let (true, RopeScaling::Yarn { truncate, .. }) = (settings.is_gguf(), &mut spec.rope.scaling)
     {
         *truncate = false;
@@ -52,6 +57,7 @@ fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     Ok(spec)
 }
 
+/// Describes the MoE blocks of gpt-oss.
 fn moe(settings: Settings<'_>) -> Result<MoeSpec, LoadError> {
     let experts = settings.size("num_local_experts", "expert_count")?;
     let alpha = settings.optional_number("swiglu_alpha", "")?.unwrap_or(1.702);
@@ -73,7 +79,8 @@ fn moe(settings: Settings<'_>) -> Result<MoeSpec, LoadError> {
     })
 }
 
-/// Windows in the layers that `layer_types` names, else in every other layer from the first.
+/// Returns the sliding window of each layer: in the layers that `layer_types` names, or in every
+/// other layer from the first.
 fn windows(settings: Settings<'_>, layers: usize) -> Result<Vec<Option<usize>>, LoadError> {
     let keys = ("sliding_window", "attention.sliding_window");
     let window = match settings.optional_size(keys.0, keys.1)? {

@@ -1,5 +1,5 @@
 //! Llama: grouped-query attention with rotary positions, gated feed-forward layers, RMS norms
-//! before both. Its tensor names are those of most architectures after it.
+//! before both. Most later architectures use its tensor names.
 
 use super::Architecture;
 use crate::LoadError;
@@ -12,6 +12,7 @@ use crate::spec::{
 use engine_core::RowOrder;
 use engine_weights::Checkpoint;
 
+/// Table entry of Llama.
 pub const ARCHITECTURE: Architecture = Architecture {
     hugging_face: "LlamaForCausalLM",
     gguf: Some("llama"),
@@ -19,6 +20,7 @@ pub const ARCHITECTURE: Architecture = Architecture {
     describe,
 };
 
+/// Tensor names outside of blocks in Hugging Face checkpoints of Llama.
 pub const HUGGING_FACE: Names = Names {
     embedding: "model.embed_tokens",
     final_norm: "model.norm",
@@ -27,6 +29,7 @@ pub const HUGGING_FACE: Names = Names {
     feed_forward_norm: "model.layers.{layer}.post_attention_layernorm",
 };
 
+/// Tensor names of attention in Hugging Face checkpoints of Llama.
 pub const HUGGING_FACE_ATTENTION: AttentionNames = AttentionNames {
     query: "model.layers.{layer}.self_attn.q_proj",
     key: "model.layers.{layer}.self_attn.k_proj",
@@ -37,12 +40,14 @@ pub const HUGGING_FACE_ATTENTION: AttentionNames = AttentionNames {
     sinks: "model.layers.{layer}.self_attn.sinks",
 };
 
+/// Tensor names of the feed-forward block in Hugging Face checkpoints of Llama.
 pub const HUGGING_FACE_DENSE: DenseNames = DenseNames {
     gate: "model.layers.{layer}.mlp.gate_proj",
     up: "model.layers.{layer}.mlp.up_proj",
     down: "model.layers.{layer}.mlp.down_proj",
 };
 
+/// Tensor names outside of blocks in GGUF files of Llama.
 pub const GGUF: Names = Names {
     embedding: "token_embd",
     final_norm: "output_norm",
@@ -51,6 +56,7 @@ pub const GGUF: Names = Names {
     feed_forward_norm: "blk.{layer}.ffn_norm",
 };
 
+/// Tensor names of attention in GGUF files of Llama.
 pub const GGUF_ATTENTION: AttentionNames = AttentionNames {
     query: "blk.{layer}.attn_q",
     key: "blk.{layer}.attn_k",
@@ -61,12 +67,14 @@ pub const GGUF_ATTENTION: AttentionNames = AttentionNames {
     sinks: "blk.{layer}.attn_sinks.weight",
 };
 
+/// Tensor names of the feed-forward block in GGUF files of Llama.
 pub const GGUF_DENSE: DenseNames = DenseNames {
     gate: "blk.{layer}.ffn_gate",
     up: "blk.{layer}.ffn_up",
     down: "blk.{layer}.ffn_down",
 };
 
+/// Describes a Llama checkpoint as a decoder.
 fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     let mut spec = dense(checkpoint)?;
     let settings = Settings::of(checkpoint.config())?;
@@ -78,7 +86,7 @@ fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     let mlp_bias = settings.flag("mlp_bias", false)?;
     let head_dim = spec.config.head_dim;
     for (_, attention) in spec.attentions_mut() {
-        // llama.cpp turns neighbors where the others turn halves, for this family alone.
+        // llama.cpp rotates adjacent elements where others rotate halves, for this family alone.
         if settings.is_gguf() {
             attention.rotated = RowOrder::RopePairs { head_dim };
         }
@@ -91,10 +99,10 @@ fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     Ok(spec)
 }
 
-/// Gives every attention block the biases that `attention_bias` says, or that a GGUF file lists.
+/// Sets the biases of every attention block as `attention_bias` states or a GGUF file lists them.
 ///
 /// # Errors
-/// The setting is no flag.
+/// Fails if `attention_bias` is neither true nor false.
 pub fn set_attention_biases(
     spec: &mut DecoderSpec,
     checkpoint: &Checkpoint,
@@ -115,18 +123,20 @@ pub fn set_attention_biases(
     Ok(())
 }
 
-/// A decoder with Llama's tensor names, the same in every layer, no biases, no windows.
+/// Returns the description of a dense decoder with Llama's tensor names: all layers alike, no
+/// biases, no sliding windows.
 ///
 /// # Errors
-/// A setting is missing or does not fit.
+/// Fails if a setting is missing or invalid.
 pub fn dense(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     dense_as(checkpoint, Settings::of(checkpoint.config())?)
 }
 
-/// [`dense`], from settings that are a part of the checkpoint's.
+/// Returns the description that [`dense`] returns, from settings that are a part of the
+/// checkpoint's.
 ///
 /// # Errors
-/// A setting is missing or does not fit.
+/// Fails if a setting is missing or invalid.
 pub fn dense_as(checkpoint: &Checkpoint, settings: Settings<'_>) -> Result<DecoderSpec, LoadError> {
     settings.check_activation()?;
     let config = DecoderConfig::read(settings)?;

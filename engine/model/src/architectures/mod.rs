@@ -1,29 +1,30 @@
-//! The architectures that this release knows, a file each: tensor names and what the settings mean.
-//! Files here know no device; they describe a decoder as plain data.
+//! Model architectures that this release supports, one file each: tensor names and the meaning of
+//! settings. These files know no device; they describe a decoder as plain data.
 
 use super::LoadError;
 use super::spec::DecoderSpec;
 use engine_weights::Checkpoint;
 
-/// One architecture: the names that it goes by, and how its checkpoints describe a decoder.
+/// A model architecture: its names, and the function that describes its checkpoints as decoders.
 #[derive(Debug, Clone, Copy)]
 pub struct Architecture {
-    /// Its name in config.json.
+    /// Name of the architecture in config.json.
     pub hugging_face: &'static str,
-    /// Its name in GGUF files, where llama.cpp has one.
+    /// Name of the architecture in GGUF files, if llama.cpp has one.
     pub gguf: Option<&'static str>,
-    /// Published models, for the README.
+    /// Published models of the architecture, for the README.
     pub models: &'static str,
-    /// The layers of a checkpoint of this architecture; fails where its configuration makes no sense.
+    /// Returns the description of the decoder in a checkpoint; fails if its configuration is
+    /// invalid.
     pub describe: fn(&Checkpoint) -> Result<DecoderSpec, LoadError>,
 }
 
-/// Declares the files and the table, so that a new architecture is one file and one line here.
+/// Declares the modules and the table, so that a new architecture is one file and one line here.
 macro_rules! architectures {
     ($($file:ident,)*) => {
         $(mod $file;)*
 
-        /// Every architecture that [`super::load`] accepts.
+        /// All architectures that [`super::load`] accepts.
         pub const ARCHITECTURES: &[Architecture] = &[$($file::ARCHITECTURE,)*];
     };
 }
@@ -38,14 +39,14 @@ architectures! {
 }
 
 impl Architecture {
-    /// The architecture that goes by `name` in either kind of file.
+    /// Returns the architecture with the name `name` in config.json or GGUF files.
     pub fn find(name: &str) -> Option<&'static Self> {
         let goes_by =
             |known: &&Self| known.hugging_face == name || known.gguf.is_some_and(|own| own == name);
         ARCHITECTURES.iter().find(goes_by)
     }
 
-    /// All names, for messages.
+    /// Returns the names of all architectures, for messages.
     pub fn names() -> String {
         let names = ARCHITECTURES.iter().flat_map(|known| [Some(known.hugging_face), known.gguf]);
         names.flatten().collect::<Vec<_>>().join(", ")

@@ -1,4 +1,4 @@
-//! Qwen2 and Qwen2.5: Llama with biases of queries, keys and values.
+//! Qwen2 and Qwen2.5: Llama with biases on queries, keys and values.
 
 use super::{Architecture, llama};
 use crate::LoadError;
@@ -6,6 +6,7 @@ use crate::config::Settings;
 use crate::spec::DecoderSpec;
 use engine_weights::Checkpoint;
 
+/// Table entry of Qwen2 and Qwen2.5.
 pub const ARCHITECTURE: Architecture = Architecture {
     hugging_face: "Qwen2ForCausalLM",
     gguf: Some("qwen2"),
@@ -13,6 +14,7 @@ pub const ARCHITECTURE: Architecture = Architecture {
     describe,
 };
 
+/// Describes a Qwen2 checkpoint as a decoder.
 fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     let mut spec = llama::dense(checkpoint)?;
     let windows = windows(Settings::of(checkpoint.config())?, spec.layers.len())?;
@@ -23,17 +25,19 @@ fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     Ok(spec)
 }
 
-/// The window of each layer, where config.json switches windows on: `layer_types` says of which
-/// layers, else those from `max_window_layers`. GGUF files of this family have none.
+/// Returns the sliding window of each layer if config.json enables windows: in the layers that
+/// `layer_types` names, otherwise from layer `max_window_layers` on. GGUF files of this family have
+/// none.
 ///
 /// # Errors
-/// A setting is missing or does not fit.
+/// Fails if a setting is missing or invalid.
 pub fn windows(settings: Settings<'_>, layers: usize) -> Result<Vec<Option<usize>>, LoadError> {
     let size = settings.optional_size("sliding_window", "")?;
     if settings.is_gguf() || size.is_none() || !settings.flag("use_sliding_window", false)? {
         return Ok(vec![None; layers]);
     }
     let window = settings.size("sliding_window", "")?;
+    // transformers' default where the key is missing.
     let first = settings.optional_size("max_window_layers", "")?.unwrap_or(28);
     let slides = match settings.layer_types(layers)? {
         Some(types) => types.iter().map(|kind| *kind == "sliding_attention").collect(),

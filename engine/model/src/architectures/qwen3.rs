@@ -1,4 +1,4 @@
-//! Qwen3: Llama with norms of query and key heads.
+//! Qwen3 (dense): Llama with RMS norms on query and key heads.
 
 use super::{Architecture, llama, qwen2};
 use crate::LoadError;
@@ -6,6 +6,7 @@ use crate::config::Settings;
 use crate::spec::DecoderSpec;
 use engine_weights::Checkpoint;
 
+/// Table entry of dense Qwen3.
 pub const ARCHITECTURE: Architecture = Architecture {
     hugging_face: "Qwen3ForCausalLM",
     gguf: Some("qwen3"),
@@ -13,6 +14,7 @@ pub const ARCHITECTURE: Architecture = Architecture {
     describe,
 };
 
+/// Describes a dense Qwen3 checkpoint as a decoder.
 fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     let mut spec = llama::dense(checkpoint)?;
     let settings = Settings::of(checkpoint.config())?;

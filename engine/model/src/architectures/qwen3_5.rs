@@ -1,8 +1,7 @@
-//! Qwen3.5, the text part: gated DeltaNet in most layers, in the others attention whose output is
-//! gated and of whose heads a part is turned; norms whose weights are stored as their distance
-//! from one. Images and videos are not read. Source: transformers, `modeling_qwen3_5.py`; for GGUF
-//! files, which have their own order of value heads and whole norm weights, llama.cpp's
-//! `conversion/qwen.py`.
+//! Qwen3.5, text part: gated DeltaNet in most layers; in the others attention with gated output and
+//! partial rotation; norms whose weights are stored minus one. Images and videos are not supported.
+//! Source: transformers, `modeling_qwen3_5.py`; for GGUF files, which order value heads differently
+//! and store whole norm weights, llama.cpp's `conversion/qwen.py`.
 
 use super::{Architecture, llama};
 use crate::LoadError;
@@ -15,6 +14,7 @@ use engine_core::DeltaNetShape;
 use engine_weights::gguf::Value;
 use engine_weights::{Checkpoint, ConfigSource};
 
+/// Table entry of dense Qwen3.5.
 pub const ARCHITECTURE: Architecture = Architecture {
     hugging_face: "Qwen3_5ForConditionalGeneration",
     gguf: Some("qwen35"),
@@ -22,6 +22,7 @@ pub const ARCHITECTURE: Architecture = Architecture {
     describe,
 };
 
+/// Tensor names outside of blocks in Hugging Face checkpoints of Qwen3.5.
 const NAMES: Names = Names {
     embedding: "model.language_model.embed_tokens",
     final_norm: "model.language_model.norm",
@@ -30,6 +31,7 @@ const NAMES: Names = Names {
     feed_forward_norm: "model.language_model.layers.{layer}.post_attention_layernorm",
 };
 
+/// Tensor names of attention in Hugging Face checkpoints of Qwen3.5.
 const ATTENTION: AttentionNames = AttentionNames {
     query: "model.language_model.layers.{layer}.self_attn.q_proj",
     key: "model.language_model.layers.{layer}.self_attn.k_proj",
@@ -40,12 +42,14 @@ const ATTENTION: AttentionNames = AttentionNames {
     sinks: "",
 };
 
+/// Tensor names of the feed-forward block in Hugging Face checkpoints of Qwen3.5.
 const DENSE: DenseNames = DenseNames {
     gate: "model.language_model.layers.{layer}.mlp.gate_proj",
     up: "model.language_model.layers.{layer}.mlp.up_proj",
     down: "model.language_model.layers.{layer}.mlp.down_proj",
 };
 
+/// Tensor names of gated DeltaNet in Hugging Face checkpoints of Qwen3.5.
 const DELTA_NET: DeltaNetNames = DeltaNetNames {
     query_key_value: "model.language_model.layers.{layer}.linear_attn.in_proj_qkv",
     gate: "model.language_model.layers.{layer}.linear_attn.in_proj_z",
@@ -58,8 +62,10 @@ const DELTA_NET: DeltaNetNames = DeltaNetNames {
     output: "model.language_model.layers.{layer}.linear_attn.out_proj",
 };
 
+/// Tensor names outside of blocks in GGUF files of Qwen3.5.
 const GGUF: Names = Names { feed_forward_norm: "blk.{layer}.post_attention_norm", ..llama::GGUF };
 
+/// Tensor names of gated DeltaNet in GGUF files of Qwen3.5.
 const GGUF_DELTA_NET: DeltaNetNames = DeltaNetNames {
     query_key_value: "blk.{layer}.attn_qkv",
     gate: "blk.{layer}.attn_gate",
@@ -72,11 +78,13 @@ const GGUF_DELTA_NET: DeltaNetNames = DeltaNetNames {
     output: "blk.{layer}.ssm_out",
 };
 
-/// Part of a head that is turned, where a checkpoint does not say.
+/// Divisor of the head size that yields the rotated dimensions, where a checkpoint does not state
+/// them.
 const ROTARY_SHARE: usize = 4;
-/// Of so many layers in a row one attends, where `layer_types` does not say.
+/// Interval of attention layers where `layer_types` is missing: every fourth layer has attention.
 const ATTENTION_INTERVAL: usize = 4;
 
+/// Describes a Qwen3.5 checkpoint as a decoder.
 fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     let whole = Settings::of(checkpoint.config())?;
     let settings = match checkpoint.config() {
@@ -92,6 +100,7 @@ fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     if is_gguf {
         leave_out_predictors(&mut spec, settings)?;
     } else {
+        // llama.cpp's converter adds the 1 to the norm weights, so GGUF files need no offset.
         spec.norm_offset = 1.0;
         let tied = whole.flag("tie_word_embeddings", false)?;
         spec.tied = settings.flag("tie_word_embeddings", tied)?;
@@ -127,7 +136,8 @@ fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     Ok(spec)
 }
 
-/// GGUF files count layers that predict further tokens among the others, after them.
+/// Drops the layers that predict further tokens (multi-token prediction), which GGUF files append
+/// to the others and include in their count.
 fn leave_out_predictors(spec: &mut DecoderSpec, settings: Settings<'_>) -> Result<(), LoadError> {
     let key = "nextn_predict_layers";
     let predictors = settings.optional_size("", key)?.unwrap_or(0);
@@ -139,6 +149,7 @@ fn leave_out_predictors(spec: &mut DecoderSpec, settings: Settings<'_>) -> Resul
     Ok(())
 }
 
+/// Returns true if the checkpoint states which part of a head is rotated.
 fn says_rotary_share(settings: Settings<'_>) -> bool {
     if settings.is_gguf() {
         return settings.optional_size("", "rope.dimension_count").is_ok_and(|size| size.is_some());
@@ -148,7 +159,7 @@ fn says_rotary_share(settings: Settings<'_>) -> bool {
     settings.json(key).is_some() || parameters.is_some_and(|values| values.get(key).is_some())
 }
 
-/// Sizes of the DeltaNet layers.
+/// Reads the head counts and sizes of the DeltaNet layers.
 fn shape(settings: Settings<'_>) -> Result<DeltaNetShape, LoadError> {
     let value_heads = settings.size("linear_num_value_heads", "ssm.time_step_rank")?;
     let shape = DeltaNetShape {
@@ -175,7 +186,7 @@ fn shape(settings: Settings<'_>) -> Result<DeltaNetShape, LoadError> {
     Ok(shape)
 }
 
-/// Which layers attend.
+/// Returns for each layer whether it has attention instead of DeltaNet.
 fn attends(settings: Settings<'_>, layers: usize) -> Result<Vec<bool>, LoadError> {
     let Some(types) = settings.layer_types(layers)? else {
         if let Some(recurrent) = recurrent_layers(settings, layers)? {
@@ -198,7 +209,7 @@ fn attends(settings: Settings<'_>, layers: usize) -> Result<Vec<bool>, LoadError
     types.into_iter().map(attends).collect()
 }
 
-/// Which layers do not attend, where a GGUF file lists them.
+/// Returns for each layer whether it is recurrent, if a GGUF file lists that.
 fn recurrent_layers(settings: Settings<'_>, layers: usize) -> Result<Option<Vec<bool>>, LoadError> {
     let key = "attention.recurrent_layers";
     let Settings::Gguf { metadata, architecture } = settings else { return Ok(None) };

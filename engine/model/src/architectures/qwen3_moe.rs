@@ -1,4 +1,4 @@
-//! Qwen3-MoE: Qwen3 whose feed-forward layers are mixtures of experts, all of them or some.
+//! Qwen3-MoE: Qwen3 with a mixture of experts in some or all feed-forward layers.
 
 use super::{Architecture, llama};
 use crate::LoadError;
@@ -7,6 +7,7 @@ use crate::spec::{Activation, DecoderSpec, DenseNames, ExpertStorage, FeedForwar
 use engine_core::Gate;
 use engine_weights::Checkpoint;
 
+/// Table entry of Qwen3-MoE.
 pub const ARCHITECTURE: Architecture = Architecture {
     hugging_face: "Qwen3MoeForCausalLM",
     gguf: Some("qwen3moe"),
@@ -14,20 +15,24 @@ pub const ARCHITECTURE: Architecture = Architecture {
     describe,
 };
 
+/// Tensor names of one expert in Hugging Face checkpoints of Qwen3-MoE.
 const HUGGING_FACE_EXPERTS: DenseNames = DenseNames {
     gate: "model.layers.{layer}.mlp.experts.{expert}.gate_proj",
     up: "model.layers.{layer}.mlp.experts.{expert}.up_proj",
     down: "model.layers.{layer}.mlp.experts.{expert}.down_proj",
 };
 
+/// Tensor name of the MoE router in GGUF files.
 pub const GGUF_ROUTER: &str = "blk.{layer}.ffn_gate_inp";
 
+/// Tensor names of the stacked experts in GGUF files.
 pub const GGUF_EXPERTS: DenseNames = DenseNames {
     gate: "blk.{layer}.ffn_gate_exps",
     up: "blk.{layer}.ffn_up_exps",
     down: "blk.{layer}.ffn_down_exps",
 };
 
+/// Describes a Qwen3-MoE checkpoint as a decoder.
 fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     let mut spec = llama::dense(checkpoint)?;
     let settings = Settings::of(checkpoint.config())?;
@@ -48,8 +53,9 @@ fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     Ok(spec)
 }
 
+/// Describes the MoE blocks of Qwen3-MoE.
 fn moe(settings: Settings<'_>) -> Result<MoeSpec, LoadError> {
-    // Checkpoints say `num_experts`, newer configurations `num_local_experts`.
+    // Published checkpoints have `num_experts`, newer configurations `num_local_experts`.
     let key =
         if settings.json("num_experts").is_some() { "num_experts" } else { "num_local_experts" };
     let experts = settings.size(key, "expert_count")?;
@@ -60,7 +66,7 @@ fn moe(settings: Settings<'_>) -> Result<MoeSpec, LoadError> {
         experts,
         chosen: chosen(settings, experts)?,
         intermediate: settings.size("moe_intermediate_size", "expert_feed_forward_length")?,
-        // GGUF files do not say; llama.cpp normalizes for this architecture.
+        // GGUF files do not state it; llama.cpp normalizes for this architecture.
         gate: Gate::SoftmaxTop { normalized: is_gguf || settings.flag("norm_topk_prob", false)? },
         activation: Activation::Silu,
         storage: if is_gguf {
@@ -71,10 +77,10 @@ fn moe(settings: Settings<'_>) -> Result<MoeSpec, LoadError> {
     })
 }
 
-/// Of `experts` those that a row goes to.
+/// Returns the top k: how many of the `experts` each row goes to.
 ///
 /// # Errors
-/// The setting is missing, or there are not as many.
+/// Fails if the setting is missing or larger than `experts`.
 pub fn chosen(settings: Settings<'_>, experts: usize) -> Result<usize, LoadError> {
     let (json_key, gguf_key) = ("num_experts_per_tok", "expert_used_count");
     let chosen = settings.size(json_key, gguf_key)?;
@@ -85,7 +91,7 @@ pub fn chosen(settings: Settings<'_>, experts: usize) -> Result<usize, LoadError
     Ok(chosen)
 }
 
-/// One window for all layers, where config.json switches it on.
+/// Returns the sliding window of all layers, if config.json enables one.
 fn window(settings: Settings<'_>) -> Result<Option<usize>, LoadError> {
     let is_set = settings.json("sliding_window").is_some();
     if is_set && settings.flag("use_sliding_window", false)? {
@@ -94,7 +100,7 @@ fn window(settings: Settings<'_>) -> Result<Option<usize>, LoadError> {
     Ok(None)
 }
 
-/// Layers that `mlp_only_layers` makes dense.
+/// Returns the indices of the layers that `mlp_only_layers` makes dense.
 fn dense_layers(settings: Settings<'_>) -> Result<Vec<usize>, LoadError> {
     let Some(value) = settings.json("mlp_only_layers") else { return Ok(Vec::new()) };
     let wrong = || settings.wrong("mlp_only_layers", "", "it is not a list of layers");

@@ -1,4 +1,4 @@
-//! Grouped-query attention with rotary positions, over pages of keys and values.
+//! Attention block: grouped-query attention with rotary positions (RoPE) over the paged KV cache.
 
 use std::ops::Range;
 
@@ -9,17 +9,18 @@ use crate::spec::AttentionSpec;
 use crate::tensors::{Linear, Part, Tensors, in_layer};
 use engine_core::{AttentionLayer, Device, DeviceError, HeadNorms, RowOrder};
 
-/// Projections around an attention layer.
+/// Attention block of a layer: projections, and the attention between them.
 #[derive(Debug)]
 pub struct Attention<D: Device> {
     qkv: Linear<D>,
-    /// Of its output, where it has gates.
+    /// Projection of the output gates, in architectures that have them (Qwen3.5).
     gate: Option<Linear<D>>,
     layer: AttentionLayer<D::Vector>,
     output: Linear<D>,
 }
 
 impl<D: Device> Attention<D> {
+    /// Loads this rank's heads of an attention block; `kv_layer` is its index in the KV cache.
     pub(super) fn load(
         tensors: &mut Tensors<'_, D>,
         spec: &AttentionSpec,
@@ -41,6 +42,7 @@ impl<D: Device> Attention<D> {
         let head_dim = shape.head_dim;
         let paired = |second| RowOrder::HeadPairs { head_dim, second };
         let queries = if spec.gated { paired(false) } else { spec.rotated };
+        // Queries and gates are rows of one stored matrix, loaded as two.
         let gate = if spec.gated {
             let gate = part(names.query, query_cols, &query, paired(true));
             Some(tensors.linear(&[gate], layer, hidden)?)
@@ -90,6 +92,8 @@ impl<D: Device> Attention<D> {
         })
     }
 
+    /// Computes the attention block: projections, RoPE and cache write, paged attention, output
+    /// projection.
     pub(super) fn run(
         &self,
         step: &mut Step<'_, D>,

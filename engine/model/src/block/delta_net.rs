@@ -1,4 +1,4 @@
-//! Gated DeltaNet: a mixer whose memory of the past is a matrix a head, and not pages.
+//! Gated DeltaNet block: a mixer that keeps a state matrix per head instead of KV pages.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use crate::spec::{DeltaNetForm, DeltaNetSpec};
 use crate::tensors::{Linear, Part, Tensors, in_layer};
 use engine_core::{DeltaNetLayer, DeltaNetShape, Device, DeviceError};
 
-/// Projections around a gated DeltaNet layer.
+/// Gated DeltaNet block of a layer: projections, and the recurrence between them.
 #[derive(Debug)]
 pub struct DeltaNet<D: Device> {
     projections: Linear<D>,
@@ -18,6 +18,8 @@ pub struct DeltaNet<D: Device> {
 }
 
 impl<D: Device> DeltaNet<D> {
+    /// Loads this rank's heads of a DeltaNet block; `state_layer` is its index among recurrent
+    /// layers.
     pub(super) fn load(
         tensors: &mut Tensors<'_, D>,
         spec: &DeltaNetSpec,
@@ -47,6 +49,7 @@ impl<D: Device> DeltaNet<D> {
         };
         let (mut rate, bias) = (of_heads(names.decay_rate)?, of_heads(names.decay_bias)?);
         if spec.form == DeltaNetForm::HuggingFace {
+            // Hugging Face stores the logarithm of the rate; the device expects the negative rate.
             rate.iter_mut().for_each(|log| *log = -log.exp());
         }
         let conv = by_tap(tensors, spec, layer, &convolved)?;
@@ -65,6 +68,7 @@ impl<D: Device> DeltaNet<D> {
         Ok(Self { projections, layer: delta_net, output })
     }
 
+    /// Computes the DeltaNet block: projections, recurrence, output projection.
     pub(super) fn run(
         &self,
         step: &mut Step<'_, D>,
@@ -86,7 +90,8 @@ impl<D: Device> DeltaNet<D> {
     }
 }
 
-/// Queries, keys and values of the heads `own` among the channels of all heads.
+/// Returns the ranges of queries, keys and values of the heads `own` among the channels of all
+/// heads.
 fn own_channels(spec: &DeltaNetSpec, own: &Heads) -> Vec<Range<usize>> {
     let DeltaNetShape { key_heads, key_dim, value_dim, .. } = spec.shape;
     let keys = key_heads * key_dim;
@@ -96,8 +101,8 @@ fn own_channels(spec: &DeltaNetSpec, own: &Heads) -> Vec<Range<usize>> {
     channels
 }
 
-/// Where files have the value heads `own`, of `dim` elements each, the first at `first`: neighbors as
-/// one range.
+/// Returns the stored ranges of the value heads `own`, of `dim` elements each; `first` is the
+/// position of head 0. Adjacent heads form one range.
 fn stored(spec: &DeltaNetSpec, first: usize, own: &Range<usize>, dim: usize) -> Vec<Range<usize>> {
     let mut ranges: Vec<Range<usize>> = Vec::new();
     for head in own.clone() {
@@ -110,8 +115,8 @@ fn stored(spec: &DeltaNetSpec, first: usize, own: &Range<usize>, dim: usize) -> 
     ranges
 }
 
-/// The convolution's weights `[taps, own channels]`; files keep them as `[channels, 1, taps]`, GGUF
-/// files without the 1.
+/// Reads the convolution's weights as `[taps, own channels]`. Files store `[channels, 1, taps]`,
+/// GGUF files `[channels, taps]`.
 fn by_tap<D: Device>(
     tensors: &mut Tensors<'_, D>,
     spec: &DeltaNetSpec,

@@ -1,4 +1,4 @@
-//! The gated feed-forward layer: `down(silu(gate(x)) * up(x))`. Source: Shazeer 2020.
+//! Dense gated feed-forward block (SwiGLU): `down(silu(gate(x)) * up(x))`. Source: Shazeer 2020.
 
 use super::{BlockContext, Step};
 use crate::spec::{Activation, DenseSpec};
@@ -6,16 +6,17 @@ use crate::tensors::{Linear, Part, Tensors};
 use crate::{LoadError, shard};
 use engine_core::{Device, DeviceError};
 
-/// Gate and up as one product, then down.
+/// Dense feed-forward block: gate and up projection as one matrix, and the down projection.
 #[derive(Debug)]
 pub struct Dense<D: Device> {
-    /// Columns that this rank has.
+    /// Intermediate columns that are on this rank.
     intermediate: usize,
     gate_up: Linear<D>,
     down: Linear<D>,
 }
 
 impl<D: Device> Dense<D> {
+    /// Loads this rank's columns of a dense feed-forward block.
     pub(super) fn load(
         tensors: &mut Tensors<'_, D>,
         spec: &DenseSpec,
@@ -24,6 +25,7 @@ impl<D: Device> Dense<D> {
         let BlockContext { layer, hidden, .. } = context;
         let (names, intermediate) = (&spec.names, spec.intermediate);
         let unit = tensors.cut_unit(names.down, layer, [hidden, intermediate]);
+        // The columns of `down` are split among ranks only between its quantization blocks.
         let own = shard::share_in_units(tensors.rank(), intermediate, unit);
         if own.is_empty() {
             return Err(tensors.indivisible("blocks of feed-forward columns", intermediate / unit));
@@ -44,6 +46,7 @@ impl<D: Device> Dense<D> {
         })
     }
 
+    /// Computes the dense feed-forward block.
     pub(super) fn run(
         &self,
         step: &mut Step<'_, D>,

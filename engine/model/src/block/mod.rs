@@ -1,6 +1,6 @@
-//! The blocks that layers are made of, each over the operations of a device.
+//! Blocks that layers consist of, each written over the operations of a device.
 //!
-//! A block reads normed rows and leaves what is to be added to the residual stream in `delta`.
+//! A block reads normed rows and writes to `delta` what is to be added to the residual stream.
 
 mod attention;
 mod delta_net;
@@ -17,43 +17,43 @@ pub use delta_net::DeltaNet;
 pub use dense::Dense;
 pub use moe::Moe;
 
-/// What lets positions see one another.
+/// Mixer of a layer: the block in which positions exchange information.
 #[derive(Debug)]
 pub enum Mixer<D: Device> {
     Attention(Attention<D>),
     DeltaNet(DeltaNet<D>),
 }
 
-/// What each position computes for itself.
+/// Feed-forward block of a layer, which computes each position separately.
 #[derive(Debug)]
 pub enum FeedForward<D: Device> {
     Dense(Dense<D>),
     Moe(Box<Moe<D>>),
 }
 
-/// Activations inside of a block, shared by all blocks of a model.
+/// Activations inside of a block, shared by all blocks of a model to save memory.
 #[derive(Debug)]
 pub struct Scratch<D: Device> {
-    /// What goes into the middle of a block: queries, keys and values; gates and ups. After the
+    /// Output of a block's first projection: queries, keys and values, or gate and up. After the
     /// last block, logits.
     pub projected: D::Buffer,
-    /// What comes out of its middle.
+    /// Output of attention, DeltaNet or activation, the input of a block's last projection.
     pub mixed: D::Buffer,
-    /// `[T, H * D]` gates of attention's output.
+    /// Gates of the attention output, `[T, H * D]`.
     pub gates: D::Buffer,
-    /// `[T, E]` router logits.
+    /// Router logits, `[T, E]`.
     pub scores: D::Buffer,
-    /// Rows on their way to experts.
+    /// Rows dispatched to experts.
     pub sent: D::Buffer,
-    /// Rows on their way back.
+    /// Rows that the experts computed, before they are summed.
     pub returned: D::Buffer,
 }
 
 impl<D: Device> Scratch<D> {
-    /// Buffers without rows, which grow with the first steps.
+    /// Creates buffers without rows, which grow with the first steps.
     ///
     /// # Errors
-    /// The device is full.
+    /// Fails if the device is out of memory.
     pub fn new(device: &mut D) -> Result<Self, DeviceError> {
         Ok(Self {
             projected: device.buffer(1)?,
@@ -66,26 +66,25 @@ impl<D: Device> Scratch<D> {
     }
 }
 
-/// What a step gives every block.
+/// Context of a step for a block: device, prepared step, KV cache, recurrent state and scratch
+/// buffers.
 #[derive(Debug)]
 pub struct Step<'a, D: Device> {
     pub device: &'a mut D,
     pub plan: &'a D::Plan,
     pub kv: &'a mut D::Kv,
-    /// Recurrent state, where the model has any and places for it were allocated.
+    /// State slots, if the model has recurrent state and they were allocated.
     pub state: Option<&'a mut D::State>,
     pub scratch: &'a mut Scratch<D>,
-    /// Rows of the step.
+    /// Number of rows of the step.
     pub rows: usize,
 }
 
 impl<D: Device> Mixer<D> {
-    /// Reads the rank's share of the block, and counts it in `counts`.
-    ///
-    /// Loads the mixer of a layer and counts it.
+    /// Loads this rank's part of a layer's mixer, and counts the layer in `counts`.
     ///
     /// # Errors
-    /// A tensor is missing or does not fit, or the device is full.
+    /// Fails if a tensor is missing or has a wrong shape or type, or the device is out of memory.
     pub fn load(
         tensors: &mut Tensors<'_, D>,
         spec: &MixerSpec,
@@ -106,10 +105,10 @@ impl<D: Device> Mixer<D> {
         }
     }
 
-    /// `delta` = what the block adds to the stream, of which `x` is the norm.
+    /// Computes `delta`, the block's addition to the residual stream, from the normed rows `x`.
     ///
     /// # Errors
-    /// The device failed.
+    /// Fails if the device fails.
     pub fn run(
         &self,
         step: &mut Step<'_, D>,
@@ -124,10 +123,10 @@ impl<D: Device> Mixer<D> {
 }
 
 impl<D: Device> FeedForward<D> {
-    /// Reads the rank's share of the block.
+    /// Loads this rank's part of a layer's feed-forward block.
     ///
     /// # Errors
-    /// A tensor is missing or does not fit, or the device is full.
+    /// Fails if a tensor is missing or has a wrong shape or type, or the device is out of memory.
     pub fn load(
         tensors: &mut Tensors<'_, D>,
         spec: &FeedForwardSpec,
@@ -139,10 +138,10 @@ impl<D: Device> FeedForward<D> {
         })
     }
 
-    /// `delta` = what the block adds to the stream, of which `x` is the norm.
+    /// Computes `delta`, the block's addition to the residual stream, from the normed rows `x`.
     ///
     /// # Errors
-    /// The device failed.
+    /// Fails if the device fails.
     pub fn run(
         &self,
         step: &mut Step<'_, D>,
@@ -156,16 +155,16 @@ impl<D: Device> FeedForward<D> {
     }
 }
 
-/// Layers so far, by what they keep of the past.
+/// Numbers of layers loaded so far, by their kind of memory: KV cache or recurrent state.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LayerCounts {
-    /// Those with keys and values.
+    /// Layers with keys and values.
     pub kv: usize,
-    /// Those with recurrent state.
+    /// Layers with recurrent state.
     pub state: usize,
 }
 
-/// Where a block stands in its model.
+/// Position of a block in its model, and the sizes it needs from there.
 #[derive(Debug, Clone, Copy)]
 pub struct BlockContext {
     pub layer: usize,
@@ -175,10 +174,10 @@ pub struct BlockContext {
 }
 
 impl<D: Device> Linear<D> {
-    /// `out = x * w^T + bias`.
+    /// Computes `out = x * w^T + bias`.
     ///
     /// # Errors
-    /// The device failed.
+    /// Fails if the device fails.
     pub fn run(
         &self,
         device: &mut D,
@@ -189,10 +188,11 @@ impl<D: Device> Linear<D> {
         self.add_bias(device, out)
     }
 
-    /// As [`Linear::run`], of results that are compared with one another.
+    /// Computes `out = x * w^T + bias` in f32, for results that are compared with one another, such
+    /// as router logits.
     ///
     /// # Errors
-    /// The device failed.
+    /// Fails if the device fails.
     pub fn score(
         &self,
         device: &mut D,
@@ -212,10 +212,11 @@ impl<D: Device> Linear<D> {
 }
 
 impl Activation {
-    /// Makes `cols` columns of gates and as many of ups one.
+    /// Applies the activation to rows of gates and then as many up projections, which halves the
+    /// columns.
     ///
     /// # Errors
-    /// The device failed.
+    /// Fails if the device fails.
     pub fn run<D: Device>(
         self,
         device: &mut D,

@@ -1,9 +1,10 @@
-//! A mixture of experts: a router sends each row to a few of many gated feed-forward layers.
+//! Mixture-of-experts block (MoE): a router sends each row to its top k of many feed-forward
+//! experts.
 //!
-//! Rows are grouped by expert, so that each chosen expert is one matrix product over its rows; a
-//! row's result is the sum over its experts in their order, whatever other rows there are. Ranks
-//! have whole experts, and all of them route alike. Sources:
-//! Shazeer et al. 2017; Yang et al. 2025 (Qwen3); OpenAI 2025 (gpt-oss).
+//! Rows are grouped by expert, so that each selected expert is one matrix multiplication over its
+//! rows. A row's result is the sum over its experts in index order, whatever other rows there are.
+//! A rank holds whole experts, and all ranks route alike. Sources: Shazeer et al. 2017; Yang et al.
+//! 2025 (Qwen3); OpenAI 2025 (gpt-oss).
 
 use std::ops::Range;
 
@@ -13,21 +14,21 @@ use crate::spec::{Activation, DenseNames, ExpertStorage, MoeSpec};
 use crate::tensors::{Linear, Part, Rows, Tensors, in_layer};
 use engine_core::{Device, DeviceError, Gate, RowOrder};
 
-/// Projections of one kind, one for each expert.
+/// Projection of all experts of a layer: one matrix per expert of this rank.
 #[derive(Debug)]
 struct Experts<D: Device> {
     matrices: Vec<D::Matrix>,
-    /// As many, or none.
+    /// Biases, one per expert, or empty.
     biases: Vec<D::Vector>,
 }
 
-/// Router and experts.
+/// MoE block of a layer: router and experts.
 #[derive(Debug)]
 pub struct Moe<D: Device> {
     hidden: usize,
     intermediate: usize,
     experts: usize,
-    /// The experts of this rank.
+    /// Indices of the experts that are on this rank.
     own: Range<usize>,
     chosen: usize,
     gate: Gate,
@@ -38,6 +39,7 @@ pub struct Moe<D: Device> {
 }
 
 impl<D: Device> Moe<D> {
+    /// Loads the router and this rank's experts of a MoE block.
     pub(super) fn load(
         tensors: &mut Tensors<'_, D>,
         spec: &MoeSpec,
@@ -66,6 +68,7 @@ impl<D: Device> Moe<D> {
         })
     }
 
+    /// Computes the MoE block: routing to the top-k experts, dispatch, expert GEMMs, weighted sum.
     pub(super) fn run(
         &self,
         step: &mut Step<'_, D>,
@@ -101,19 +104,20 @@ impl<D: Device> Experts<D> {
     }
 }
 
-/// Gate and up as one, and down.
+/// Gate-and-up projections and down projections of a layer's experts.
 type BothExperts<D> = (Experts<D>, Experts<D>);
 
-/// Reads the experts of one layer.
+/// Reader of the experts of one layer.
 struct ExpertReader<'a, 'b, D: Device> {
     tensors: &'a mut Tensors<'b, D>,
     spec: &'a MoeSpec,
     context: BlockContext,
-    /// Experts to read.
+    /// Indices of the experts to read, those of this rank.
     own: Range<usize>,
 }
 
 impl<D: Device> ExpertReader<'_, '_, D> {
+    /// Reads experts that are stored as separate tensors.
     fn each(&mut self, names: DenseNames) -> Result<BothExperts<D>, LoadError> {
         let BlockContext { layer, hidden, .. } = self.context;
         let (mut gate_up, mut down) = (Vec::new(), Vec::new());
@@ -132,6 +136,7 @@ impl<D: Device> ExpertReader<'_, '_, D> {
         Ok((self.experts(gate_up, Vec::new())?, self.experts(down, Vec::new())?))
     }
 
+    /// Reads experts that are stored as one tensor per projection (GGUF).
     fn stacked(&mut self, names: DenseNames, bias: bool) -> Result<BothExperts<D>, LoadError> {
         let hidden = self.context.hidden;
         let MoeSpec { experts, intermediate, .. } = *self.spec;
@@ -163,6 +168,7 @@ impl<D: Device> ExpertReader<'_, '_, D> {
         Ok((gate_up, self.experts(down_matrices, down_biases)?))
     }
 
+    /// Reads the experts of gpt-oss in Hugging Face checkpoints.
     fn gpt_oss(&mut self, gate_up: &str, down: &str) -> Result<BothExperts<D>, LoadError> {
         let (hidden, intermediate) = (self.context.hidden, self.spec.intermediate);
         let order = RowOrder::Interleaved { half: intermediate };
@@ -171,6 +177,7 @@ impl<D: Device> ExpertReader<'_, '_, D> {
         Ok((gate_up, down))
     }
 
+    /// Reads one projection of gpt-oss's experts, with `n` rows of `k` elements each.
     fn gpt_oss_one(
         &mut self,
         name: &str,
@@ -195,7 +202,7 @@ impl<D: Device> ExpertReader<'_, '_, D> {
         self.experts(matrices, biases)
     }
 
-    /// Experts of one kind, where the device wants them.
+    /// Arranges the matrices and biases of one projection as the device reads them.
     fn experts(
         &mut self,
         matrices: Vec<D::Matrix>,
@@ -206,7 +213,7 @@ impl<D: Device> ExpertReader<'_, '_, D> {
         Ok(Experts { matrices, biases })
     }
 
-    /// The biases `[own E, n]` of the experts to read.
+    /// Reads the biases of this rank's experts, `[own experts, n]`.
     fn biases(&mut self, name: &str, n: usize) -> Result<Vec<f32>, LoadError> {
         let shape = [self.spec.experts, n];
         let mut all = self.tensors.values(&in_layer(name, self.context.layer), &shape)?;

@@ -1,4 +1,4 @@
-//! Models divided among ranks, against the same models on one.
+//! Tests of tensor parallelism against the same models on one rank.
 
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
@@ -30,7 +30,7 @@ fn load_at(path: &Path, tp: usize) -> Result<Loaded, LoadError> {
     Ok(loaded)
 }
 
-/// All logits of `tokens`, computed in chunks.
+/// Returns all logits of `tokens`, computed in prefill chunks.
 fn logits(model: &mut dyn Model, tokens: &[u32], chunk: usize) -> Vec<f32> {
     let mut out = Vec::new();
     for (i, part) in tokens.chunks(chunk).enumerate() {
@@ -101,7 +101,7 @@ fn a_rank_that_fails_ends_the_step_and_not_the_process() {
     assert!(loaded.model.step(&sound).unwrap_err().message.contains("has ended"));
 }
 
-/// A rank that runs ahead and computes nothing: a step draws its own number.
+/// Rank with asynchronous steps that computes nothing: each step samples its own number.
 #[derive(Debug)]
 struct Numbering {
     info: ModelInfo,
@@ -147,7 +147,7 @@ impl Model for Numbering {
     }
 }
 
-/// Two such ranks, of which the second fails at a step.
+/// Builds two such ranks; the second one fails at step `fails_at`.
 fn numbering(fails_at: Option<u32>) -> Parallel {
     let (_folder, path) = tiny(3);
     let info = load_at(&path, 1).unwrap().info().clone();
@@ -184,7 +184,7 @@ fn ranks_run_ahead_together_and_a_failure_is_told_when_a_step_lands() {
 fn the_rank_with_the_least_room_for_its_share_decides_for_all() {
     let (_folder, path) = tiny(3);
     let info = load_at(&path, 1).unwrap().info().clone();
-    // Three of four heads, and one of four.
+    // The first rank has three of four heads, the second has one.
     let model = |free_bytes: [Option<u64>; 2]| {
         let rank = |(kv_bytes_per_token, free_bytes)| Numbering {
             info: ModelInfo { kv_bytes_per_token, ..info.clone() },

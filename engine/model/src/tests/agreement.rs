@@ -1,21 +1,21 @@
-//! How often products in bf16 and in eight-bit integers choose the token that f32 chooses, by
-//! architecture, and how far their logits are off.
+//! Agreement of bf16 and int8 arithmetic with f32: how often they choose the same token, by
+//! architecture, and how far their logits differ.
 
 use super::conformance::{Case, exact, references};
 use super::*;
 
-/// Least shares of positions with the same choice: chance gives one in 384. The checkpoints are small
-/// and nobody trained them; choices are close, and what a router or a recurrent state makes of small
-/// differences is large.
+/// Smallest fractions of positions with the same token; chance gives 1 in 384. The checkpoints are
+/// small and untrained, so logits are close together, and routers and recurrent state amplify small
+/// differences.
 const INT8_AGREEMENT_MIN: f64 = 0.6;
 const BF16_AGREEMENT_MIN: f64 = 0.9;
 
-/// What two arithmetics make of the same positions.
+/// Comparison of two arithmetics at the same positions.
 #[derive(Debug, Default)]
 struct Agreement {
     positions: usize,
     same: usize,
-    /// Sums of squares: of differences, and of logits about their mean.
+    /// Sums of squares: of differences (`off`), and of logits about their mean (`spread`).
     off: f64,
     spread: f64,
 }
@@ -36,7 +36,7 @@ impl Agreement {
     }
 }
 
-/// Logits of every position of a prompt and its continuation.
+/// Returns the logits of every position of a prompt and its continuation.
 fn logits(model: &mut dyn Model, case: &Case) -> Vec<f32> {
     let tokens = [&case.prompt[..], &case.greedy[..]].concat();
     let pages = (0..tokens.len().div_ceil(PAGE_TOKENS) as u32).collect();

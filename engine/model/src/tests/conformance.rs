@@ -1,21 +1,21 @@
-//! Every checkpoint under `conformance` against its reference outputs, under every condition that a
-//! server brings about: one table, all cells of which have to hold.
+//! Conformance of every checkpoint to its reference outputs, under every condition that a server
+//! can create, as one table whose cells must all pass.
 
 use std::fmt::Write as _;
 use std::num::NonZeroUsize;
 
 use super::*;
 
-/// Largest difference of a logit.
+/// Largest permitted difference of a logit.
 const TOLERANCE: f32 = 1e-3;
-/// Ranks that share a model.
+/// Numbers of tensor-parallel ranks to test.
 const RANKS: [usize; 3] = [1, 2, 4];
-/// Pages of the longest prompt and its continuation.
+/// KV pages of the longest prompt and its continuation.
 pub const PAGES: u32 = 10;
-/// Where the recurrent state of shared pages is kept.
+/// State slot for the snapshot at the end of shared pages.
 const SNAPSHOT: u32 = 7;
 
-/// A checkpoint with prompts, their greedy continuations and the logits of every position.
+/// Checkpoint with prompts, their greedy continuations and the logits of every position.
 #[derive(Debug)]
 pub struct Reference {
     pub name: String,
@@ -27,14 +27,14 @@ pub struct Reference {
 pub struct Case {
     pub prompt: Vec<u32>,
     pub greedy: Vec<u32>,
-    /// `[prompt, vocab]`, or of some positions of the continuation too.
+    /// Reference logits `[prompt, vocab]`, possibly followed by those of continuation positions.
     pub logits: Vec<f32>,
     pub vocab: usize,
-    /// Whether the continuation is that of the case, whatever is likeliest.
+    /// True when the continuation is forced to that of the case instead of the likeliest tokens.
     pub is_given: bool,
 }
 
-/// All checkpoints with reference outputs, by name.
+/// Returns all checkpoints with reference outputs, by name.
 pub fn references() -> Vec<Reference> {
     let Some(root) = input("REDLINE_FIXTURES", "conformance") else { return Vec::new() };
     let mut folders: Vec<PathBuf> =
@@ -64,8 +64,8 @@ impl Reference {
     }
 }
 
-/// The reference outputs come from models that were converted to bf16 with their buffers, and were
-/// then computed in f32.
+/// Returns options that match the reference outputs, which come from models that were converted to
+/// bf16 with their buffers and then computed in f32.
 pub fn exact() -> LoadOptions {
     LoadOptions {
         kv: KvType::F32,
@@ -75,17 +75,17 @@ pub fn exact() -> LoadOptions {
     }
 }
 
-/// How a server may come to run a prompt.
+/// Way in which a server may run a prompt.
 #[derive(Debug, Clone, Copy)]
 pub enum Condition {
     /// The whole prompt in one step, then token by token.
     Whole,
     Chunks(usize),
-    /// All prompts in one step, then a token of each.
+    /// All prompts in one step, then one token of each per step.
     Batched,
-    /// What full pages hold was computed for another prompt that begins alike.
+    /// The full pages were computed for another prompt with the same beginning (prefix cache).
     PrefixHit,
-    /// The pages are lost half way, and everything is computed anew into others.
+    /// The pages are lost half way, and everything is recomputed into other pages.
     Preempted,
 }
 
@@ -159,21 +159,21 @@ impl Condition {
     }
 }
 
-/// A prompt on its way through the model.
+/// Prompt that is running through the model.
 #[derive(Debug)]
 struct Running<'a> {
     case: &'a Case,
     tokens: Vec<u32>,
-    /// Positions in the pages.
+    /// Positions whose keys and values are in the pages.
     done: usize,
     /// Positions whose logits are not computed.
     unseen: usize,
     pages: Vec<u32>,
-    /// Where its recurrent state is.
+    /// State slot of the sequence.
     place: u32,
-    /// The place of another's state from which it begins.
+    /// State slot of another sequence's snapshot that this one starts from.
     load: Option<u32>,
-    /// Where the state is kept that it has after so many tokens.
+    /// Number of tokens after which the state is saved, and the state slot to save it to.
     save: Option<(usize, u32)>,
     logits: Vec<f32>,
 }
@@ -186,7 +186,7 @@ impl<'a> Running<'a> {
         Self { case, tokens, done: 0, unseen: 0, pages, place, load: None, save: None, logits }
     }
 
-    /// The next `count` rows.
+    /// Returns the next `count` rows of the prompt as a batch's sequence.
     fn segment(&mut self, count: usize) -> Segment {
         let end = self.done + count;
         let save = self.save.filter(|(position, _)| *position == end).map(|(_, place)| place);
@@ -200,8 +200,8 @@ impl<'a> Running<'a> {
     }
 }
 
-/// Steps of at most `rows` rows each until every sequence has `wanted` tokens, or as many as its
-/// case, or if none are wanted until its prompt is computed.
+/// Runs steps of at most `rows` rows per sequence, until every sequence has `wanted` tokens or as
+/// many as its case; with none wanted, until the prompts are computed.
 fn generate(model: &mut dyn Model, all: &mut [Running<'_>], rows: usize, wanted: usize) {
     let vocab = model.info().vocab_size;
     loop {
@@ -241,13 +241,13 @@ fn generate(model: &mut dyn Model, all: &mut [Running<'_>], rows: usize, wanted:
     }
 }
 
-/// What a cell of the table says.
+/// Result of one condition for one checkpoint, a cell of the table.
 #[derive(Debug, Default)]
 pub struct Outcome {
     pub worst: f32,
-    /// Continuations that are not the reference's.
+    /// Number of continuations that differ from the reference.
     pub wrong: usize,
-    /// How large differences are beside logits, of each position.
+    /// Relative difference of the logits at each position.
     relative: Vec<f64>,
 }
 
@@ -265,14 +265,14 @@ impl Outcome {
         let rows = running.logits.chunks_exact(vocab).zip(want.chunks_exact(vocab));
         self.relative.extend(rows.map(|(got, want)| relative(got, want)));
         for (got, want) in running.logits.iter().zip(want) {
-            // A difference that is no number is the worst there is.
+            // A difference that is NaN counts as the largest possible.
             let difference = (got - want).abs();
             self.worst = if difference <= self.worst { self.worst } else { difference };
         }
     }
 
-    /// How large differences are beside logits: of the middle position, and of the one that nine of
-    /// ten are below.
+    /// Returns the relative differences of logits at the median and at the 90th percentile of
+    /// positions.
     pub fn relative(&mut self) -> [f64; 2] {
         self.relative.sort_by(f64::total_cmp);
         [5, 9].map(|tenths| self.relative[self.relative.len() * tenths / 10])
@@ -283,7 +283,7 @@ impl Outcome {
     }
 }
 
-/// The root of the mean square of differences, beside that of `want`.
+/// Returns the root mean square of the differences relative to that of `want`.
 pub fn relative(got: &[f32], want: &[f32]) -> f64 {
     let squares =
         |of: &mut dyn Iterator<Item = f32>| -> f64 { of.map(|x| f64::from(x).powi(2)).sum() };

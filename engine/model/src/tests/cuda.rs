@@ -1,5 +1,5 @@
-//! The CUDA device, its kernels run by this processor, under the same conditions as the CPU device:
-//! what it computes, and that decoding steps replay what was recorded.
+//! CUDA device with its kernels emulated on the CPU, under the same conditions as the CPU device:
+//! results, and replay of captured decoding steps.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -22,34 +22,34 @@ mod on_gpu;
 mod ranks;
 mod scales;
 
-/// Of the emulated GPU.
+/// Bytes of memory of the emulated GPU.
 const MEMORY: u64 = 1 << 30;
-/// Lengths of the prompts that are computed: less than a page, several, and more than a tile of
-/// attention. Each operation takes a processor a thousand times as long as it would a GPU.
+/// Lengths of the tested prompts: less than a page, several pages, and more than a tile of
+/// attention. They are short because emulation is about a thousand times slower than a GPU.
 const PROMPTS: [usize; 3] = [2, 33, 70];
-/// Differences that rounding to bf16 makes, beside the logits.
+/// Largest relative difference of logits that rounding to bf16 may cause.
 const BOUND: f64 = 0.05;
-/// Differences may be so many times those of the CPU that rounds the same numbers: both are rounded,
-/// each after sums in an order of its own.
+/// Largest ratio of the GPU's differences to those of the CPU with the same rounding. Both round,
+/// each after sums in a different order.
 const TIMES: f64 = 1.5;
-/// Among ranks so many times: what each has of a sum is rounded before it is added. qwen3-moe comes
-/// to 1.9 times, by the experts that this chooses otherwise.
+/// Largest such ratio with tensor parallelism, where each rank's term of a sum is rounded before it
+/// is added. qwen3-moe reaches 1.9, because that rounding changes some top-k experts.
 const TIMES_SHARED: f64 = 2.5;
-/// Tokens of their continuations.
+/// Number of tokens that continue a prompt.
 const TOKENS: usize = 8;
 
-/// The checkpoint in `folder` on an emulated GPU, if there is a compiler for that.
+/// Loads the checkpoint in `folder` on an emulated GPU; none if there is no compiler for it.
 fn on_cuda(folder: &Path, kv: KvType) -> Option<(Decoder<Cuda>, Arc<Emulated>)> {
     let gpu = Emulated::new(MEMORY)?;
     Some((on(Arc::clone(&gpu) as _, folder, kv), gpu))
 }
 
-/// The checkpoint in `folder` on `gpu`.
+/// Loads the checkpoint in `folder` on `gpu`.
 fn on(gpu: Arc<dyn Driver>, folder: &Path, kv: KvType) -> Decoder<Cuda> {
     on_device(Cuda::new(gpu), folder, kv)
 }
 
-/// The checkpoint in `folder` on `device`, or its part of it.
+/// Loads the checkpoint in `folder`, or a rank's part of it, on `device`.
 fn on_device(device: Cuda, folder: &Path, kv: KvType) -> Decoder<Cuda> {
     let source = ModelSource::find(folder.to_str().unwrap(), None).unwrap();
     let checkpoint = Checkpoint::open(&source.files, None).unwrap();
@@ -60,7 +60,8 @@ fn reference(name: &str) -> Option<Reference> {
     references().into_iter().find(|one| one.name == name)
 }
 
-/// Cases of `reference` whose continuations are given, with the CPU's logits of all their positions.
+/// Returns the cases of `reference` with forced continuations and the CPU's logits at all their
+/// positions.
 fn given(reference: &Reference) -> Vec<Case> {
     let mut cpu = load_path(&reference.folder, &exact());
     cpu.model.allocate_kv(PAGES as usize, PAGE_TOKENS).unwrap();
@@ -76,7 +77,7 @@ fn given(reference: &Reference) -> Vec<Case> {
     chosen.map(given).collect()
 }
 
-/// A checkpoint under all conditions on an emulated GPU.
+/// Checks a checkpoint under all conditions on an emulated GPU.
 fn check(name: &str) {
     let Some(reference) = reference(name) else { return };
     let Some((mut model, gpu)) = on_cuda(&reference.folder, KvType::Bf16) else { return };
@@ -84,7 +85,8 @@ fn check(name: &str) {
     assert!(gpu.replays() > 0, "decoding steps were replayed");
 }
 
-/// Differences of `model` from the CPU in f32 are at most so many `times` those that rounding makes.
+/// Checks that the differences of `model` from the CPU in f32 are at most `times` those that
+/// rounding causes.
 fn conforms(model: &mut dyn Model, reference: &Reference, conditions: &[Condition], times: f64) {
     let cases = given(reference);
     let mut rounded = rounded(&reference.folder);
@@ -114,7 +116,7 @@ fn conforms(model: &mut dyn Model, reference: &Reference, conditions: &[Conditio
     assert!(failing.is_empty(), "{failing:?}\n{table}");
 }
 
-/// The checkpoint in `folder` on the CPU, rounded as a GPU rounds.
+/// Loads the checkpoint in `folder` on the CPU with the rounding of a GPU.
 fn rounded(folder: &Path) -> Decoder<Rounding> {
     let source = ModelSource::find(folder.to_str().unwrap(), None).unwrap();
     let checkpoint = Checkpoint::open(&source.files, None).unwrap();
@@ -145,7 +147,7 @@ fn qwen3_5_conforms() {
 
 #[test]
 fn products_of_a_library_conform_in_recorded_steps_too() {
-    // The library is as good as nothing but time can be.
+    // The scripted library always wins tuning, since its measured time is the shortest.
     let ns = |name: &str| if name.starts_with("algorithm") { 1.0 } else { 1000.0 };
     let Some(reference) = reference("llama-tied") else { return };
     let Some(gpu) = Emulated::with(MEMORY, Script { algorithms: 1, ns }) else { return };
@@ -157,7 +159,7 @@ fn products_of_a_library_conform_in_recorded_steps_too() {
     assert!(gpu.replays() > 0, "decoding steps were replayed");
 }
 
-/// A batch of all sequences, each with `tokens` of its own and a token to draw.
+/// Returns a batch of all sequences, each with its own `tokens` and one token to sample.
 fn drawing(done: &[Vec<u32>], drawn: bool, index: usize) -> StepBatch {
     let mut batch = StepBatch::default();
     for (tokens, page) in done.iter().zip(0..) {
@@ -183,7 +185,7 @@ fn tokens_drawn_ahead_are_those_that_the_sampler_chooses() {
     let want = sampled(&mut model, PAGE_TOKENS);
     let mut all: Vec<Vec<u32>> = (0..SEQUENCES).map(prompt).collect();
     let prompts = all.clone();
-    // Each step is begun while the one before is in flight, which has the tokens it computes.
+    // Each step is submitted while the previous one, which samples its input tokens, is in flight.
     model.launch(&drawing(&prompts, false, 0)).unwrap();
     for index in 1..=COUNT {
         model.launch(&drawing(&prompts, true, index)).unwrap();
@@ -222,7 +224,7 @@ fn long_sequences_are_split_among_blocks() {
     assert!(difference < BOUND, "{difference}");
 }
 
-/// Configuration of a mixture of experts in e4m3, with heads that pages of eight bits have.
+/// Configuration of a MoE model with FP8 weights, with a head size that FP8 pages support.
 const FP8_MOE: &str = r#"{"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe",
     "hidden_size": 128, "intermediate_size": 128, "moe_intermediate_size": 64, "head_dim": 64,
     "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2, "num_experts": 8,

@@ -1,5 +1,5 @@
-//! Tokens that the device draws: those that the sampler chooses from the same logits, and their way
-//! into the next step.
+//! Sampling on the device: it chooses the same tokens as the host's sampler from the same logits,
+//! and passes them to the next step.
 
 use std::num::NonZeroUsize;
 
@@ -8,7 +8,7 @@ use engine_core::sample::{Row, Sampler, Sampling};
 
 pub const SEQUENCES: u32 = 6;
 
-/// The tiny model on `ranks` ranks.
+/// Loads the tiny model on `ranks` ranks.
 fn load_ranks(ranks: usize) -> Box<dyn Model> {
     let options = LoadOptions {
         tp: NonZeroUsize::new(ranks),
@@ -20,7 +20,7 @@ fn load_ranks(ranks: usize) -> Box<dyn Model> {
     model
 }
 
-/// How the sequence in page `page` is sampled: the first by its likeliest tokens.
+/// Returns the sampling parameters of the sequence in page `page`; the first one is greedy.
 pub fn sampling(page: u32) -> Sampling {
     let top_k = (page % 3 == 2).then_some(20);
     let top_p = if page % 2 == 1 { 0.8 } else { 1.0 };
@@ -32,7 +32,7 @@ pub fn prompt(page: u32) -> Vec<u32> {
     (0..=page).map(|i| (7 + page * 31 + i * 13) % 260).collect()
 }
 
-/// Prompt and continuation of each sequence, one alone, its tokens sampled by the caller.
+/// Returns prompt and continuation of each sequence, run alone, with tokens sampled by the caller.
 pub fn sampled(model: &mut dyn Model, length: usize) -> Vec<Vec<u32>> {
     let mut sampler = Sampler::default();
     let mut continued = |page| {
@@ -53,8 +53,8 @@ pub fn sampled(model: &mut dyn Model, length: usize) -> Vec<Vec<u32>> {
     (0..SEQUENCES).map(&mut continued).collect()
 }
 
-/// As [`sampled`], of all sequences together: every token is drawn by the device, and none is known
-/// to the next step.
+/// Returns what [`sampled`] does, with all sequences in one batch: the device samples every token,
+/// and the next step refers to it without knowing it.
 fn drawn(model: &mut dyn Model, length: usize) -> Vec<Vec<u32>> {
     let mut all: Vec<Vec<u32>> = (0..SEQUENCES).map(prompt).collect();
     let mut drew: Vec<u32> = Vec::new();
@@ -110,7 +110,7 @@ fn logits_that_are_read_keep_their_order_among_drawn_rows() {
         assert!(landed.logits == [row(2), row(3), row(5)].concat());
         let greedy = Sampling::greedy().draw_params(0);
         assert_eq!(landed.tokens, [Sampler::default().draw(row(1), &greedy).ok()]);
-        // A step that draws nothing leaves nothing to be named.
+        // A step that samples nothing leaves no token for the next one to refer to.
         model.step(&batch([LogitRows::None; 3])).unwrap();
         let mut unsound = batch([LogitRows::None; 3]);
         unsound.tokens[0] = StepToken::Drawn(0);

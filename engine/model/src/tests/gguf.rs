@@ -1,5 +1,5 @@
-//! The checkpoints with reference outputs, rewritten as GGUF files the way llama.cpp's converter
-//! writes them: other names, other orders of rows, experts stacked.
+//! Reference checkpoints converted to GGUF as llama.cpp's converter does it: other names, other
+//! orders of rows, stacked experts.
 
 use std::collections::BTreeMap;
 
@@ -9,17 +9,17 @@ use engine_core::WeightType;
 use engine_weights::gguf::{Value as Setting, Writer};
 use engine_weights::{Checkpoint, random_tensor};
 
-/// A safetensors checkpoint on its way to GGUF.
+/// Converter of a safetensors checkpoint to GGUF.
 struct Converter {
     config: Value,
     checkpoint: Checkpoint,
     architecture: &'static str,
-    /// What tensors of the decoder begin with.
+    /// Prefix of the decoder's tensor names.
     prefix: &'static str,
     file: Writer,
 }
 
-/// Bf16 values `[N, K]`.
+/// Bytes of a bf16 matrix `[N, K]`.
 type Bytes = Vec<u8>;
 
 impl Converter {
@@ -106,13 +106,14 @@ impl Converter {
         tensor.bytes.into_owned()
     }
 
-    /// Vectors become f32, as llama.cpp keeps them.
+    /// Adds a vector as f32, as llama.cpp stores them.
     fn vector(&mut self, from: &str, to: String, shape: &[usize]) {
         let values = self.values(from, shape);
         self.floats(to, shape, &values);
     }
 
-    /// A norm: GGUF files keep whole weights, where others may keep their distance from one.
+    /// Adds a norm. GGUF files store whole weights, whereas some checkpoints store the weights
+    /// minus one.
     fn norm(&mut self, from: &str, to: String, len: usize) {
         let mut values = self.values(from, &[len]);
         if self.architecture == "qwen35" {
@@ -138,7 +139,7 @@ impl Converter {
         self.file.tensor(to, &[n, k], WeightType::Bf16, bytes);
     }
 
-    /// Queries or keys of Llama: the two halves of a head take turns.
+    /// Adds queries or keys of Llama, where GGUF alternates the two halves of each head.
     fn paired(&mut self, from: &str, to: String, n: usize, k: usize) {
         let (bytes, head) = (self.read(from, &[n, k]), self.size("head_dim"));
         let row = |i: usize| &bytes[2 * i * k..2 * (i + 1) * k];
@@ -229,7 +230,8 @@ impl Converter {
         }
     }
 
-    /// Gated DeltaNet: value heads take turns over the key heads, and the decay is a rate.
+    /// Adds a gated DeltaNet block: value heads alternate over the key heads, and the decay is a
+    /// rate.
     fn delta_net(&mut self, layer: usize) {
         let (keys, heads) =
             (self.size("linear_num_key_heads"), self.size("linear_num_value_heads"));
@@ -238,7 +240,8 @@ impl Converter {
         let from = format!("{}layers.{layer}.linear_attn.", self.prefix);
         let to = |name: &str| format!("blk.{layer}.{name}");
         let group = heads / keys;
-        // Units of `size` elements of each value head after `before` that stay, in their new order.
+        // Reorders value heads in units of `size` elements and leaves the first `before` elements
+        // in place.
         let turns = |values: &[u8], before: usize, size: usize| -> Bytes {
             let (first, of_heads) = values.split_at(before);
             let heads = (0..heads).map(|place| place % keys * group + place / keys);
@@ -329,7 +332,7 @@ impl Converter {
         }
     }
 
-    /// Experts `[E, N, K]` in whatever type the loader would have them.
+    /// Returns experts `[E, N, K]` in the type that the loader returns.
     fn stack(&self, name: &str, shape: [usize; 3]) -> (WeightType, Bytes) {
         let stack = self.checkpoint.mx_stack(name, shape).unwrap();
         let experts: Vec<_> = (0..shape[0]).map(|expert| stack.matrix(expert)).collect();
@@ -371,7 +374,7 @@ fn gguf_forms_of_the_checkpoints_have_the_same_logits() {
     }
 }
 
-/// There is no reference checkpoint of Qwen2, so that one is made up.
+/// Qwen2 has no reference checkpoint, so this one has random weights.
 #[test]
 fn the_gguf_form_of_qwen2_has_the_same_logits() {
     let config = serde_json::json!({

@@ -1,18 +1,19 @@
-//! A sequence's results have the same bits in chunks of any size and whatever shares its steps, for
-//! every architecture and for shapes that no published checkpoint has.
+//! Batch invariance: a sequence's results have the same bits in prefill chunks of any size and
+//! whatever shares its steps, for every architecture and for shapes that no published checkpoint
+//! has.
 
 use serde_json::json;
 
 use super::conformance::references;
 use super::*;
 
-/// Tokens of the sequence that is watched.
+/// Tokens of the tested sequence.
 const LEN: u32 = 75;
-/// Sequences around it.
+/// Number of other sequences in the batch.
 const OTHERS: u32 = 64;
 const OTHER_PAGES: u32 = 2;
 
-/// Runs `tokens` of one sequence in chunks of `chunk`, all logits.
+/// Runs `tokens` of one sequence in chunks of `chunk` and returns all logits.
 fn chunked(model: &mut dyn Model, tokens: &[u32], chunk: usize, pages: &[u32]) -> Vec<f32> {
     let mut logits = Vec::new();
     for (i, part) in tokens.chunks(chunk).enumerate() {
@@ -23,7 +24,7 @@ fn chunked(model: &mut dyn Model, tokens: &[u32], chunk: usize, pages: &[u32]) -
     logits
 }
 
-/// Bits of a sequence's logits alone and in chunks, against those among 64 others.
+/// Checks that a sequence's logits, alone and in chunks, have the same bits as among 64 others.
 fn check(model: &mut dyn Model, what: &str) {
     let vocab = model.info().vocab_size;
     let text =
@@ -39,7 +40,7 @@ fn check(model: &mut dyn Model, what: &str) {
     for chunk in [1, 5, 16, 64] {
         assert!(chunked(model, &tokens, chunk, &pages) == alone, "{what}: chunks of {chunk}");
     }
-    // The same sequence in two chunks, each among others of other lengths and phases.
+    // The sequence runs in two chunks, each among others of other lengths and phases.
     let mut together = Vec::new();
     for part in [0..33, 33..LEN as usize] {
         let mut batch = StepBatch::default();
@@ -84,7 +85,7 @@ fn logits_have_the_same_bits_whatever_shares_the_step() {
     }
 }
 
-/// A small config.json of `architecture` with the keys of `changes`.
+/// Returns a small config.json of `architecture` with the keys in `changes`.
 fn config(architecture: &str, changes: &Value) -> Value {
     let mut config = json!({
         "architectures": [architecture], "hidden_size": 64, "num_hidden_layers": 3,
@@ -98,7 +99,7 @@ fn config(architecture: &str, changes: &Value) -> Value {
     config
 }
 
-/// Random weights of `config`.
+/// Loads random weights in the shapes of `config`.
 fn load_random(config: &Value) -> Result<Loaded, LoadError> {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
@@ -106,7 +107,7 @@ fn load_random(config: &Value) -> Result<Loaded, LoadError> {
     load(&source, &LoadOptions { random_seed: Some(1), ..LoadOptions::default() })
 }
 
-/// Mixtures of attention and gated DeltaNet that are allowed.
+/// Returns valid configurations that mix attention and gated DeltaNet.
 fn hybrid_shapes() -> Vec<(&'static str, Value)> {
     let hybrid = |more: Value| {
         let mut hybrid = json!({
@@ -130,7 +131,7 @@ fn hybrid_shapes() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Shapes that are allowed and that nobody published.
+/// Returns valid configurations that no published model has.
 fn shapes() -> Vec<(&'static str, Value)> {
     let moe = |more: Value| {
         let mut moe = json!({

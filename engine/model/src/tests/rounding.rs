@@ -1,5 +1,5 @@
-//! The CPU with every number rounded to bf16 that a GPU rounds: what that alone makes of a model's
-//! logits. Knows no kernel.
+//! CPU device that rounds to bf16 every number that a GPU rounds, to measure the effect of rounding
+//! alone on a model's logits. Knows no kernel.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,18 +13,18 @@ use engine_core::{
 };
 use engine_cpu::{Buffer, Cpu, Kv, Matrix, Plan, Routes, State};
 
-/// Rounds what its operations write, keys and values, and attention's weights; scores stay in f32, as
-/// does what an operation has inside.
+/// Device that rounds the outputs of operations, keys and values, and attention probabilities to
+/// bf16. Attention scores and values inside of an operation stay in f32.
 #[derive(Debug)]
 pub struct Rounding {
     cpu: Cpu,
-    /// `[2, KV heads, D]` key and value of each layer and slot of its pages.
+    /// Key and value, `[2, KV heads, D]`, of each layer and page slot.
     seen: BTreeMap<(usize, usize), Vec<f32>>,
-    /// Of the rows that are about to attend.
+    /// Rotated queries, keys and values of the rows that are about to attend.
     qkv: Vec<f32>,
 }
 
-/// A step's plan, and of each of its rows the position and the page table.
+/// Prepared step, with position and page table of each row.
 #[derive(Debug)]
 pub struct Rows {
     plan: Plan,
@@ -37,7 +37,7 @@ fn rounded(x: f32) -> f32 {
     bf16::from_f32(x).to_f32()
 }
 
-/// Where the pages of a sequence have a position.
+/// Returns the index of a position in the pages of a sequence.
 fn slot(pages: &[u32], position: usize) -> usize {
     pages[position / PAGE_TOKENS] as usize * PAGE_TOKENS + position % PAGE_TOKENS
 }
@@ -52,7 +52,7 @@ impl Rounding {
         self.cpu.write(x, &values)
     }
 
-    /// What head `head` of a row at `position` makes of all that it sees.
+    /// Returns the attention output of head `head` for a row at `position`.
     fn attend(
         &self,
         layer: &AttentionLayer<Vec<f32>>,
@@ -192,7 +192,7 @@ impl Device for Rounding {
     ) -> Done {
         self.cpu.add_rms_norm(x, delta, weight, epsilon, out)?;
         self.round(x)?;
-        // Of the rounded sum.
+        // The norm is that of the rounded sum.
         self.rms_norm(x, weight, epsilon, out)
     }
 

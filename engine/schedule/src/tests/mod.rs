@@ -1,4 +1,4 @@
-//! A simulated device under the scheduler, which notices every row that does not see its own past.
+//! Simulated device under the scheduler: it fails a test if a row is computed without its own past.
 
 mod traces;
 mod walk;
@@ -7,24 +7,25 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::*;
 
-/// What a device would hold: tokens for keys and values, the tokens so far for recurrent state.
+/// Content of the simulated device: tokens in place of keys and values, and each slot's tokens so
+/// far in place of recurrent state.
 #[derive(Default)]
 struct Contents {
     pages: BTreeMap<(PageId, usize), u32>,
     states: BTreeMap<StateId, Vec<u32>>,
 }
 
-/// A sequence as its user would know it.
+/// A sequence as its user knows it: all tokens and where it will stop.
 struct Living {
-    /// Prompt and output, with the tokens that are still in flight.
+    /// Prompt and output, including the tokens that are still in flight.
     tokens: Vec<u32>,
     prompt_tokens: usize,
-    /// Tokens after which it stops by itself.
+    /// Number of output tokens after which the sequence stops by itself.
     stop: usize,
     needs: Needs,
 }
 
-/// Sequences with a known end, run step by step, drawn as they go.
+/// Simulation of sequences with known ends, run step by step and drawn as text.
 struct Simulation {
     scheduler: Scheduler,
     living: BTreeMap<SeqId, Living>,
@@ -47,7 +48,7 @@ impl Simulation {
         }
     }
 
-    /// A sequence that asks for `output` tokens and stops by itself after `stop`.
+    /// Adds a sequence that may have `output` tokens and stops by itself after `stop`.
     fn arrive(&mut self, prompt: Vec<u32>, output: usize, stop: usize) -> Result<SeqId, Refusal> {
         self.arrive_needing(prompt, output, stop, Needs::default())
     }
@@ -73,7 +74,7 @@ impl Simulation {
         self.scheduler.remove(id);
     }
 
-    /// Plans a step, lets the device begin it, and hears of the oldest once enough are in flight.
+    /// Plans and begins a step, and completes the oldest one once `run_ahead` steps are in flight.
     fn step(&mut self) -> Plan {
         let plan = self.scheduler.plan();
         self.draw(&plan);
@@ -89,7 +90,7 @@ impl Simulation {
         plan
     }
 
-    /// The oldest step in flight has been computed.
+    /// Completes the oldest step in flight.
     fn land(&mut self) {
         let Some((plan, sampled)) = self.flying.pop_front() else { return };
         self.scheduler.commit(&plan);
@@ -103,7 +104,8 @@ impl Simulation {
         }
     }
 
-    /// What the device does for a slot: its rows see all tokens before them, and nothing else.
+    /// Computes a scheduled sequence as the device would, and checks that its rows see all tokens
+    /// before them and nothing else.
     fn run(&mut self, slot: &Slot) -> Option<u32> {
         let sequence = self.scheduler.sequence(slot.id).expect("a planned sequence lives");
         let page_tokens = self.scheduler.limits().page_tokens;
@@ -135,7 +137,7 @@ impl Simulation {
         })
     }
 
-    /// No page is written that a step in flight uses for somebody else.
+    /// Panics if the step writes a page that a step in flight uses for another sequence.
     fn check_pages(&self, plan: &Plan) {
         let page_tokens = self.scheduler.limits().page_tokens;
         let mut owners = BTreeMap::new();
@@ -165,8 +167,9 @@ impl Simulation {
         }
     }
 
-    /// One line a sequence, one column a step: `P` a chunk of its prompt, `S` one that ends in a
-    /// snapshot, `L` one that begins from one, `D` a token, `d` a token whose input was in flight.
+    /// Returns the trace as text, one line per sequence and one column per step: `P` is a prefill
+    /// chunk, `S` one that ends in a snapshot, `L` one that begins from a snapshot, `D` a token,
+    /// `d` a token whose input was in flight.
     fn drawing(&self) -> String {
         self.rows.iter().map(|(id, row)| format!("{id:<2} {row}\n")).collect()
     }
@@ -205,7 +208,7 @@ fn limits() -> Limits {
     }
 }
 
-/// A prompt that shares no page with those of other seeds.
+/// Returns a prompt that shares no page with the prompts of other seeds.
 fn prompt(seed: u32, length: usize) -> Vec<u32> {
     (0..length as u32).map(|index| seed * 1000 + index).collect()
 }

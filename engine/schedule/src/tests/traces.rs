@@ -1,11 +1,11 @@
-//! Traces of the scheduler as drawings.
+//! Traces of the scheduler as drawings: chunked prefill, preemption, prefix cache and snapshots.
 
 use expect_test::{Expect, expect};
 
 use super::*;
 
-/// Draws until all are done; `arrivals` are (step, prompt length, output wanted, output until the
-/// sequence stops by itself).
+/// Runs all sequences to their ends and compares the drawing. `arrivals` are (step, prompt length,
+/// longest output, output after which the sequence stops by itself).
 fn check_trace(limits: Limits, arrivals: &[(usize, usize, usize, usize)], expected: &Expect) {
     let mut simulation = Simulation::new(limits);
     let mut coming = arrivals.iter().enumerate().peekable();
@@ -24,7 +24,7 @@ fn check_trace(limits: Limits, arrivals: &[(usize, usize, usize, usize)], expect
     expected.assert_eq(&simulation.drawing());
 }
 
-/// Runs one sequence alone to its end and returns how much of its prompt was found in the cache.
+/// Runs one sequence alone to its end and returns how many prompt tokens the prefix cache had.
 fn hits(simulation: &mut Simulation, prompt: Vec<u32>, output: usize) -> usize {
     let before = simulation.scheduler.totals().hit_tokens;
     simulation.arrive(prompt, output, output).unwrap();
@@ -131,10 +131,10 @@ fn snapshots_are_taken_on_the_way_and_prompts_begin_from_them() {
         tokens.clone_from(&living.tokens);
         simulation.step();
     }
-    // The pages of 20 tokens are known, but a state only where 16 end.
+    // The pages of 20 tokens are cached, but a snapshot exists only at the end of 16.
     assert_eq!(hits(&mut simulation, prompt(1, 21), 1), 16);
     assert_eq!(hits(&mut simulation, prompt(1, 16), 1), 8);
-    // What was generated is found as well: a state was kept where 24 tokens end.
+    // Generated tokens are found as well: a snapshot was taken at the end of 24 tokens.
     assert_eq!(tokens.len(), 26);
     assert_eq!(hits(&mut simulation, tokens, 1), 24);
     expect![[r#"
@@ -150,7 +150,7 @@ fn snapshots_are_taken_on_the_way_and_prompts_begin_from_them() {
 fn the_snapshot_used_longest_ago_gives_way_first() {
     let states = Some(StateLimits { places: 3, interval: 8 });
     let mut simulation = Simulation::new(Limits { states, ..limits() });
-    // Two places are left for snapshots while one sequence runs.
+    // Two state slots are left for snapshots while one sequence runs.
     assert_eq!(hits(&mut simulation, prompt(1, 9), 1), 0);
     assert_eq!(hits(&mut simulation, prompt(2, 9), 1), 0);
     assert_eq!(hits(&mut simulation, prompt(1, 9), 1), 8);
@@ -166,12 +166,12 @@ fn a_sequence_takes_a_snapshot_over_where_there_is_no_other_place() {
     simulation.arrive(prompt(1, 9), 20, 20).unwrap();
     simulation.step();
     simulation.step();
-    // One place is the first sequence's, the other its snapshot's.
+    // One slot is held by the first sequence, the other by its snapshot.
     let second = simulation.arrive(prompt(1, 9), 20, 20).unwrap();
     let plan = simulation.step();
     let slot = plan.slots.iter().find(|slot| slot.id == second).unwrap();
     assert_eq!((slot.position, slot.state.unwrap().load), (8, None));
-    // Now there is no place left for a third.
+    // No slot is left for a third sequence.
     let third = simulation.arrive(prompt(1, 9), 1, 1).unwrap();
     let plan = simulation.step();
     assert!(plan.slots.iter().all(|slot| slot.id != third));
@@ -196,7 +196,7 @@ fn chunks_end_on_absolute_multiples_except_the_last() {
 fn a_prefix_is_found_again_up_to_the_last_full_page() {
     let mut simulation = Simulation::new(limits());
     assert_eq!(hits(&mut simulation, prompt(1, 16), 2), 0);
-    // The same 16 tokens: the last page is computed again, since its last row gives logits.
+    // The same 16 tokens: the last page is recomputed, since its last row gives the logits.
     let same = simulation.arrive(prompt(1, 16), 1, 1).unwrap();
     let plan = simulation.scheduler.plan();
     assert_eq!((plan.slots[0].position, plan.slots[0].rows), (12, 4));
@@ -225,7 +225,7 @@ fn pages_are_touched_once_however_often_they_are_used_again() {
     let mut simulation = Simulation::new(limits());
     hits(&mut simulation, prompt(1, 16), 1);
     assert_eq!(simulation.scheduler.pages_touched(), 4);
-    // Another prompt beside the one that is kept needs pages of its own.
+    // A different prompt beside the cached one needs pages of its own.
     hits(&mut simulation, prompt(2, 8), 1);
     assert_eq!(simulation.scheduler.pages_touched(), 6);
     simulation.scheduler.reset_prefix_cache();
@@ -250,7 +250,7 @@ fn the_oldest_idle_page_is_reused_first_and_prefixes_outlive_their_ends() {
     for seed in [1, 2] {
         hits(&mut simulation, prompt(seed, 8), 1);
     }
-    // Two pages were never used, one more comes from the end of the oldest prompt.
+    // Two pages were never used; the third comes from the end of the oldest prompt.
     hits(&mut simulation, prompt(3, 12), 1);
     assert_eq!(hits(&mut simulation, prompt(2, 9), 1), 8);
     assert_eq!(hits(&mut simulation, prompt(1, 9), 1), 0);

@@ -1,12 +1,12 @@
-//! A long random walk that looks for lost pages and states, for rows that do not see their own
-//! past, and for sequences that stand still.
+//! Long random walk of the scheduler that searches for leaked pages and state slots, rows computed
+//! without their past, and starved sequences.
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use super::*;
 
-/// One thing that happens between two steps.
+/// An event between two steps: an arrival, a departure or a reset.
 #[derive(Debug, Clone)]
 enum Event {
     Arrive { family: u32, length: usize, output: usize, stop: usize, needs: Needs },
@@ -50,7 +50,7 @@ fn happen(simulation: &mut Simulation, event: &Event) {
     }
 }
 
-/// Walks until all are done and returns the number of steps.
+/// Steps until all sequences are done and returns the number of steps.
 fn walk(limits: Limits, events: &[Event]) -> usize {
     let mut simulation = Simulation::new(limits);
     let mut quiet = (None, 0);
@@ -66,8 +66,8 @@ fn walk(limits: Limits, events: &[Event]) -> usize {
         let plan = simulation.step();
         check_plan(simulation.scheduler.limits(), &plan);
         simulation.scheduler.check();
-        // The oldest is in every plan, unless all its rows are in flight already, or it waits for
-        // pages or for its own token from a step in flight.
+        // The oldest sequence is in every plan, unless all its rows are in flight already, or it
+        // waits for pages or for its own token from a step in flight.
         let moved = oldest.is_none_or(|id| plan.slots.iter().any(|slot| slot.id == id));
         quiet = match quiet {
             _ if moved => (oldest, 0),

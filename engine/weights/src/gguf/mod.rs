@@ -1,8 +1,8 @@
-//! The GGUF container, versions 2 and 3: header, metadata and tensor table.
+//! Reader of the GGUF container, versions 2 and 3: header, metadata and tensor table.
 //!
-//! Nothing in a file is believed before it is checked against the file's size, so that a truncated
-//! or hostile file gives a [`CheckpointError`], never a panic or a huge allocation.
-//! Format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
+//! Every number in a file is checked against the file's size before it is used, so a truncated or
+//! hostile file yields a [`LoadError`], never a panic or a huge allocation. Format:
+//! <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 
 mod write;
 
@@ -15,35 +15,37 @@ use engine_core::WeightType;
 
 pub use write::Writer;
 
+/// First bytes of every GGUF file.
 const MAGIC: &[u8; 4] = b"GGUF";
-/// Where data starts is rounded up to this unless `general.alignment` says otherwise.
+/// Alignment of tensor data in bytes where `general.alignment` does not state it.
 const DEFAULT_ALIGNMENT: u64 = 32;
-/// ggml's own limit.
+/// Largest number of dimensions of a tensor, ggml's own limit.
 const DIMENSIONS_MAX: u32 = 4;
-/// Arrays of arrays are legal; nobody nests deeper than this.
+/// Deepest nesting of metadata arrays. The format permits any, but no known file nests at all.
 const NESTING_MAX: u32 = 4;
-/// Elements of all arrays together. The largest vocabularies have a quarter of a million tokens, in
-/// four arrays; an element of one byte in the file takes 32 in memory.
+/// Largest number of elements in all metadata arrays together. The largest vocabularies have a
+/// quarter of a million tokens, in four arrays. Without a limit, an element of one byte in the file
+/// would take 32 in memory.
 const ELEMENTS_MAX: u64 = 1 << 24;
 
-/// A metadata value.
+/// Metadata value of a GGUF file.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
-    /// Of 8, 16, 32 or 64 bits.
+    /// Unsigned integer of 8, 16, 32 or 64 bits.
     Unsigned(u64),
-    /// Of 8, 16, 32 or 64 bits.
+    /// Signed integer of 8, 16, 32 or 64 bits.
     Signed(i64),
-    /// Of 32 or 64 bits.
+    /// Float of 32 or 64 bits.
     Float(f64),
-    /// A byte, false where it is 0.
+    /// Truth value, stored as a byte; 0 is false.
     Bool(bool),
-    /// In UTF-8.
+    /// UTF-8 text.
     Text(String),
-    /// An array of texts.
+    /// Array of texts.
     Texts(Vec<String>),
-    /// An array of integers, whichever their type; an empty one of any but texts.
+    /// Array of integers of any type, or an empty array of anything except texts.
     Integers(Vec<i64>),
-    /// An array of anything else.
+    /// Array of any other values.
     Array(Vec<Value>),
 }
 
@@ -54,38 +56,38 @@ pub struct Metadata {
     values: BTreeMap<String, Value>,
 }
 
-/// What a GGUF file says before its data.
+/// Header of a GGUF file: everything before its tensor data.
 #[derive(Debug)]
 pub struct Header {
-    /// Keys and values.
+    /// Metadata keys and values.
     pub metadata: Metadata,
-    /// By name; their ranges lie within the file.
+    /// Tensor table by name; the byte ranges are within the file.
     pub tensors: BTreeMap<String, StoredTensor>,
 }
 
 impl Metadata {
-    /// The file.
+    /// Returns the path of the GGUF file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The value under `key`, if there is one.
+    /// Returns the value of `key`, if the file has it.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.values.get(key)
     }
 
-    /// The number under `key`.
+    /// Returns the value of `key` as a non-negative integer.
     ///
     /// # Errors
-    /// The key is missing, or is not a non-negative integer.
+    /// Fails if the key is missing or is not a non-negative integer.
     pub fn integer(&self, key: &str) -> Result<usize, CheckpointError> {
         self.optional_integer(key)?.ok_or_else(|| self.missing(key))
     }
 
-    /// The number under `key`, none where the key is missing.
+    /// Returns the value of `key` as a non-negative integer, none if the key is missing.
     ///
     /// # Errors
-    /// The key is there but is not a non-negative integer.
+    /// Fails if the key exists but is not a non-negative integer.
     pub fn optional_integer(&self, key: &str) -> Result<Option<usize>, CheckpointError> {
         let found = match self.get(key) {
             None => return Ok(None),
@@ -96,18 +98,18 @@ impl Metadata {
         found.map(Some).ok_or_else(|| self.wrong(key, "a non-negative integer"))
     }
 
-    /// The number under `key`.
+    /// Returns the value of `key` as a float.
     ///
     /// # Errors
-    /// The key is missing, or is not a number.
+    /// Fails if the key is missing or is not a float.
     pub fn float(&self, key: &str) -> Result<f64, CheckpointError> {
         self.optional_float(key)?.ok_or_else(|| self.missing(key))
     }
 
-    /// The number under `key`, none where the key is missing.
+    /// Returns the value of `key` as a float, none if the key is missing.
     ///
     /// # Errors
-    /// The key is there but is not a number.
+    /// Fails if the key exists but is not a float.
     pub fn optional_float(&self, key: &str) -> Result<Option<f64>, CheckpointError> {
         match self.get(key) {
             None => Ok(None),
@@ -116,10 +118,10 @@ impl Metadata {
         }
     }
 
-    /// The text under `key`.
+    /// Returns the value of `key` as text.
     ///
     /// # Errors
-    /// The key is missing, or is not a text.
+    /// Fails if the key is missing or is not a text.
     pub fn text(&self, key: &str) -> Result<&str, CheckpointError> {
         match self.get(key) {
             None => Err(self.missing(key)),
@@ -128,10 +130,10 @@ impl Metadata {
         }
     }
 
-    /// The texts under `key`.
+    /// Returns the value of `key` as an array of texts.
     ///
     /// # Errors
-    /// The key is missing, or is not an array of texts.
+    /// Fails if the key is missing or is not an array of texts.
     pub fn texts(&self, key: &str) -> Result<&[String], CheckpointError> {
         match self.get(key) {
             None => Err(self.missing(key)),
@@ -140,10 +142,10 @@ impl Metadata {
         }
     }
 
-    /// The array of integers under `key`, empty where the key is missing.
+    /// Returns the value of `key` as an array of integers, empty if the key is missing.
     ///
     /// # Errors
-    /// The key is there but is not an array of integers.
+    /// Fails if the key exists but is not an array of integers.
     pub fn integers(&self, key: &str) -> Result<&[i64], CheckpointError> {
         match self.get(key) {
             None => Ok(&[]),
@@ -152,7 +154,7 @@ impl Metadata {
         }
     }
 
-    /// The truth value under `key`; none where there is no such value.
+    /// Returns the value of `key` as a truth value, none if the key is missing or of another type.
     pub fn flag(&self, key: &str) -> Option<bool> {
         match self.get(key) {
             Some(Value::Bool(flag)) => Some(*flag),
@@ -169,10 +171,11 @@ impl Metadata {
     }
 }
 
-/// Parses everything before the data of the GGUF file `bytes`, which was read from `path`.
+/// Parses the header of the GGUF file `bytes`, which was read from `path`.
 ///
 /// # Errors
-/// The file is truncated, overlapping, of another version or otherwise not what it claims to be.
+/// Fails if the file is truncated, has overlapping tensors, is of another version or otherwise
+/// malformed.
 pub fn parse(path: &Path, bytes: &[u8]) -> Result<Header, CheckpointError> {
     let mut reader = Reader { path, bytes, at: 0, elements: 0 };
     if reader.take(4, "the magic number")? != MAGIC {
@@ -187,7 +190,7 @@ pub fn parse(path: &Path, bytes: &[u8]) -> Result<Header, CheckpointError> {
     }
     let tensor_count = reader.u64("the tensor count")?;
     let value_count = reader.u64("the metadata count")?;
-    // A metadata entry takes at least 13 bytes (key length, type, one byte), a tensor 24.
+    // A metadata entry takes at least 13 bytes (key length, type, one byte), a tensor entry 24.
     reader.check_count(value_count, 13, "metadata entries")?;
     reader.check_count(tensor_count, 24, "tensors")?;
     let mut values = BTreeMap::new();
@@ -204,7 +207,7 @@ pub fn parse(path: &Path, bytes: &[u8]) -> Result<Header, CheckpointError> {
     Ok(Header { metadata, tensors })
 }
 
-/// A row of the tensor table before it is placed in the file.
+/// Entry of the tensor table as read, before its byte range is computed and checked.
 struct Listed {
     name: String,
     shape: Vec<usize>,
@@ -212,6 +215,7 @@ struct Listed {
     offset: u64,
 }
 
+/// Reads and checks the tensor table: unique names, aligned and disjoint byte ranges in the file.
 fn tensor_table(
     reader: &mut Reader<'_>,
     count: u64,
@@ -249,6 +253,8 @@ fn tensor_table(
     Ok(placed)
 }
 
+/// Computes the byte range of a listed tensor, whose data area begins at byte `data`, and checks
+/// it.
 fn place(reader: &Reader<'_>, tensor: &Listed, data: u64) -> Result<StoredTensor, CheckpointError> {
     let Some((type_name, block, block_bytes)) = ggml_type(tensor.type_id) else {
         let reason = format!("tensor `{}` has unknown type {}", tensor.name, tensor.type_id);
@@ -282,6 +288,7 @@ fn place(reader: &Reader<'_>, tensor: &Listed, data: u64) -> Result<StoredTensor
     }
 }
 
+/// Returns the element type of a ggml type id, if this release can compute with it.
 fn weight_type(type_id: u32) -> Option<WeightType> {
     match type_id {
         0 => Some(WeightType::F32),
@@ -300,8 +307,8 @@ fn weight_type(type_id: u32) -> Option<WeightType> {
     }
 }
 
-/// Name, elements per block and bytes per block of a ggml type, those included that this release
-/// cannot compute with: their size is needed to check the tensor table.
+/// Returns name, elements per block and bytes per block of a ggml type. Types that this release
+/// cannot compute with are included, because their sizes are needed to check the tensor table.
 fn ggml_type(type_id: u32) -> Option<(&'static str, usize, usize)> {
     Some(match type_id {
         0 => ("F32", 1, 4),
@@ -340,12 +347,12 @@ fn ggml_type(type_id: u32) -> Option<(&'static str, usize, usize)> {
     })
 }
 
-/// A cursor over the file; every read is checked.
+/// Cursor over a GGUF file; every read is checked against its end.
 struct Reader<'a> {
     path: &'a Path,
     bytes: &'a [u8],
     at: usize,
-    /// Array elements so far.
+    /// Number of array elements read so far.
     elements: u64,
 }
 
@@ -385,7 +392,8 @@ impl<'a> Reader<'a> {
         self.array(what).map(u64::from_le_bytes)
     }
 
-    /// Fails unless `count` things of at least `bytes` bytes each can still follow.
+    /// Returns an error unless `count` items of at least `bytes` bytes each fit in the rest of the
+    /// file.
     fn check_count(&self, count: u64, bytes: u64, what: &str) -> Result<(), CheckpointError> {
         let left = (self.bytes.len() - self.at) as u64;
         if count > left / bytes {
@@ -483,7 +491,7 @@ impl<'a> Reader<'a> {
                 .map_err(|_| self.damaged(&format!("tensor `{name}` has a dimension of {n}")))?;
             shape.push(n);
         }
-        // Files list the fastest dimension first; everything here lists it last.
+        // GGUF lists the fastest dimension first; this code lists it last.
         shape.reverse();
         let type_id = self.u32(&what)?;
         let offset = self.u64(&what)?;

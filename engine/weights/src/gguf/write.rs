@@ -1,9 +1,9 @@
-//! Writes GGUF files: made-up models for tests.
+//! Writer of GGUF files, for generated test models.
 
 use super::Value;
 use engine_core::WeightType;
 
-/// A GGUF file being put together, in the order of the calls.
+/// GGUF file under construction: metadata and tensors in the order of the calls.
 #[derive(Debug, Default)]
 pub struct Writer {
     values: Vec<(String, Value)>,
@@ -13,7 +13,7 @@ pub struct Writer {
 #[derive(Debug)]
 struct Tensor {
     name: String,
-    /// Slowest dimension first.
+    /// Shape, slowest dimension first.
     shape: Vec<usize>,
     weight_type: WeightType,
     bytes: Vec<u8>,
@@ -42,7 +42,7 @@ impl Writer {
         self
     }
 
-    /// The file.
+    /// Returns the bytes of the GGUF file.
     pub fn bytes(&self) -> Vec<u8> {
         let mut out = super::MAGIC.to_vec();
         out.extend(VERSION.to_le_bytes());
@@ -73,10 +73,10 @@ impl Writer {
     }
 }
 
-/// The id that a file gives `weight_type`.
+/// Returns the GGUF type id of `weight_type`.
 ///
 /// # Panics
-/// GGUF has no such type.
+/// Panics if GGUF has no such type.
 fn type_id(weight_type: WeightType) -> u32 {
     let found = (0..64).find(|id| super::weight_type(*id) == Some(weight_type));
     found.unwrap_or_else(|| panic!("GGUF has no type {}", weight_type.name()))

@@ -1,4 +1,4 @@
-//! Products of pairs by AVX-512 BF16.
+//! bf16 dot products of pairs with AVX-512 BF16 instructions.
 
 #![expect(unsafe_code, reason = "vector instructions; the type exists only where they do")]
 
@@ -8,11 +8,13 @@ use std::mem::transmute;
 use super::Pairs;
 use crate::lanes::{Avx512, LANES};
 
-/// Proof that the processor has AVX-512F and AVX-512 BF16.
+/// Proof that the processor has AVX-512F and AVX-512 BF16: a value exists only where it does.
 #[derive(Debug, Clone, Copy)]
 pub(in super::super::super) struct Avx512Pairs(Avx512);
 
 impl Avx512Pairs {
+    /// Creates the proof that the processor has the instructions.
+    ///
     /// # Safety
     /// The processor has AVX-512F and AVX-512 BF16.
     #[inline(always)]

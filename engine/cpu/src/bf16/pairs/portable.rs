@@ -1,4 +1,4 @@
-//! Products of pairs as plain loops.
+//! bf16 dot products of pairs as plain loops, for any processor.
 
 #![expect(unsafe_code, reason = "loads through pointers that callers vouch for")]
 
@@ -8,6 +8,7 @@ use super::Pairs;
 use crate::bf16::PAIR;
 use crate::lanes::{LANES, Lanes, Portable};
 
+/// Portable bf16 dot products, available on every processor.
 #[derive(Debug, Clone, Copy)]
 pub(in super::super::super) struct PortablePairs;
 

@@ -1,4 +1,4 @@
-//! Byte products by AVX2, and by its VNNI extension where there is one.
+//! int8 dot products with AVX2 instructions, and with AVX-VNNI where the processor has it.
 
 #![expect(unsafe_code, reason = "vector instructions; the types exist only where they do")]
 
@@ -8,15 +8,18 @@ use super::Dots;
 use crate::int8::{BLOCK, LANES};
 use crate::lanes::{Avx2, Lanes};
 
-/// Proof that the processor has AVX2, FMA and F16C.
+/// Proof that the processor has AVX2, FMA and F16C: a value exists only where it does.
 #[derive(Debug, Clone, Copy)]
 pub(in super::super::super) struct Avx2Dots(Avx2);
 
-/// Proof that the processor has AVX-VNNI beside what [`Avx2Dots`] needs.
+/// Proof that the processor has AVX-VNNI and what [`Avx2Dots`] needs: a value exists only where it
+/// does.
 #[derive(Debug, Clone, Copy)]
 pub(in super::super::super) struct Avx2VnniDots(Avx2);
 
 impl Avx2Dots {
+    /// Creates the proof that the processor has the instructions.
+    ///
     /// # Safety
     /// The processor has AVX2, FMA and F16C.
     #[inline(always)]
@@ -27,6 +30,8 @@ impl Avx2Dots {
 }
 
 impl Avx2VnniDots {
+    /// Creates the proof that the processor has the instructions.
+    ///
     /// # Safety
     /// The processor has AVX2, FMA, F16C and AVX-VNNI.
     #[inline(always)]
@@ -40,9 +45,10 @@ impl Avx2VnniDots {
 // pointer is given the caller vouches for the memory behind it.
 impl Dots for Avx2Dots {
     type Lanes = Avx2;
-    /// Signed: without VNNI, products of two signed bytes are made of a size and a signed byte.
+    /// Weights converted to signed bytes: without VNNI, the product of two signed bytes is computed
+    /// from a magnitude and a byte that takes over the sign.
     type Weights = [__m256i; 2];
-    /// The sizes of the codes, and the codes.
+    /// Magnitudes of the activations, and the activations themselves for their signs.
     type Row = [__m256i; 2];
     type Sums = [__m256i; 2];
 
@@ -63,7 +69,7 @@ impl Dots for Avx2Dots {
     fn dot(self, sums: Self::Sums, weights: Self::Weights, row: Self::Row) -> Self::Sums {
         // SAFETY: see above.
         let half = |sums, weights| unsafe {
-            // Two products are at most 2 * 127 * 127 in size, which an i16 holds.
+            // The sum of two products is at most 2 * 127 * 127 in magnitude, which fits an i16.
             let pairs = _mm256_maddubs_epi16(row[0], _mm256_sign_epi8(weights, row[1]));
             _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
         };
@@ -151,12 +157,15 @@ impl Dots for Avx2VnniDots {
     }
 }
 
+/// Converts 16 i32 sums to f32.
 #[inline(always)]
 fn floats(sums: [__m256i; 2]) -> <Avx2 as Lanes>::V {
     // SAFETY: only processors with AVX2 come here, see above.
     unsafe { [_mm256_cvtepi32_ps(sums[0]), _mm256_cvtepi32_ps(sums[1])] }
 }
 
+/// Loads 64 bytes as two registers.
+///
 /// # Safety
 /// The processor has AVX2, and 64 bytes can be read at `from`.
 #[inline(always)]
@@ -165,10 +174,10 @@ unsafe fn halves(from: *const u8) -> [__m256i; 2] {
     unsafe { [_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(32).cast())] }
 }
 
-/// [`Dots::widen`], eight columns at a time.
+/// Widens 4-bit weights as [`Dots::widen`] defines, eight columns at a time.
 ///
 /// # Safety
-/// The processor has AVX2; as for [`Dots::widen`].
+/// The processor has AVX2; otherwise as for [`Dots::widen`].
 #[inline(always)]
 unsafe fn widen(from: *const u8, to: *mut u8, stride: usize) {
     for half in 0..2 {

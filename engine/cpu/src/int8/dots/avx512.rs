@@ -1,4 +1,4 @@
-//! Byte products by AVX-512 VNNI.
+//! int8 dot products with AVX-512 VNNI instructions.
 
 #![expect(unsafe_code, reason = "vector instructions; the type exists only where they do")]
 
@@ -8,11 +8,14 @@ use super::Dots;
 use crate::int8::{BLOCK, LANES, STEP_BYTES};
 use crate::lanes::{Avx512, Lanes};
 
-/// Proof that the processor has AVX-512F, AVX-512BW and AVX-512 VNNI.
+/// Proof that the processor has AVX-512F, AVX-512BW and AVX-512 VNNI: a value exists only where it
+/// does.
 #[derive(Debug, Clone, Copy)]
 pub(in super::super::super) struct Avx512Dots(Avx512);
 
 impl Avx512Dots {
+    /// Creates the proof that the processor has the instructions.
+    ///
     /// # Safety
     /// The processor has AVX-512F, AVX-512BW and AVX-512 VNNI.
     #[inline(always)]
@@ -83,7 +86,8 @@ impl Dots for Avx512Dots {
                 let code = _mm512_and_si512(codes, low_codes);
                 _mm512_add_epi16(_mm512_mullo_epi16(code, factor), addend)
             };
-            // High bytes of even codes move down between those of odd codes: (a >> 8) | (b & high).
+            // Combines the high bytes of two results: those of even steps move to the low bytes,
+            // those of odd steps stay: (a >> 8) | (b & high).
             let merge = |even, odd| {
                 let even = _mm512_srli_epi16::<8>(even);
                 _mm512_ternarylogic_epi32::<0xf8>(even, odd, high_bytes)

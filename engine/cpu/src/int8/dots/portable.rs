@@ -1,4 +1,4 @@
-//! Byte products as plain loops.
+//! int8 dot products as plain loops, for any processor.
 
 #![expect(unsafe_code, reason = "loads and stores through pointers that callers vouch for")]
 
@@ -7,6 +7,7 @@ use crate::int8::weights::nibble;
 use crate::int8::{BLOCK, STEP, STEP_BYTES};
 use crate::lanes::{LANES, Lanes, Portable};
 
+/// Portable int8 dot products, available on every processor.
 #[derive(Debug, Clone, Copy)]
 pub(in super::super::super) struct PortableDots;
 

@@ -1,17 +1,17 @@
-//! The same on a GPU, where there is one. `cargo xtask gpu-proof` brings these there; the small ones
-//! run under `compute-sanitizer` too.
+//! Conformance on a real GPU, where there is one. `cargo xtask gpu-proof` runs these tests there;
+//! the small ones also run under `compute-sanitizer`.
 
 use super::*;
 use engine_cuda::driver::Cubins;
 use engine_cuda::driver::gpu::{Gpu, has_nccl};
 use engine_cuda::gpus;
 
-/// What kernels for one generation may differ from those for all, beside the logits: their sums have
-/// another order.
+/// Largest relative difference of logits between kernels for one GPU generation and portable
+/// kernels, whose sums have another order.
 const VARIANTS: f64 = 0.01;
 
-/// The first GPU, or none after saying that there is nothing to test on. One that cannot be used is a
-/// failure.
+/// Opens the first GPU. Returns none after printing a note if there is none; a GPU that cannot be
+/// used is a failure.
 fn open(portable: bool) -> Option<Arc<dyn Driver>> {
     if gpus().is_empty() {
         eprintln!("skipped: this machine has no GPU");
@@ -21,7 +21,7 @@ fn open(portable: bool) -> Option<Arc<dyn Driver>> {
     Some(Gpu::open(0, &cubins).unwrap_or_else(|error| panic!("{error}")))
 }
 
-/// A checkpoint under `conditions`.
+/// Checks a checkpoint under `conditions`.
 fn check(name: &str, conditions: &[Condition]) {
     let (Some(gpu), Some(reference)) = (open(false), reference(name)) else { return };
     let mut model = on(gpu, &reference.folder, KvType::Bf16);
@@ -53,7 +53,8 @@ fn qwen3_5_conforms() {
     check("qwen3_5-hybrid", &CONDITIONS);
 }
 
-/// A checkpoint on so many GPUs that NCCL connects, where there are as many and NCCL is installed.
+/// Checks a checkpoint on `ranks` GPUs connected by NCCL, if the machine has that many and NCCL is
+/// installed.
 fn check_shared(name: &str, ranks: usize) {
     let Some(reference) = reference(name) else { return };
     if gpus().len() < ranks || !has_nccl() {
@@ -81,7 +82,7 @@ fn four_ranks_conform() {
     check_shared("qwen3-moe", 4);
 }
 
-/// Of a dense model whose heads and tiles are those that Hopper has kernels of its own for.
+/// Configuration of a dense model whose head and tile sizes have kernels specific to Hopper.
 const DENSE: &str = r#"{"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3",
     "hidden_size": 512, "intermediate_size": 1024, "head_dim": 128, "num_attention_heads": 8,
     "num_key_value_heads": 2, "num_hidden_layers": 2, "vocab_size": 1024,
@@ -89,7 +90,8 @@ const DENSE: &str = r#"{"architectures": ["Qwen3ForCausalLM"], "model_type": "qw
     "tie_word_embeddings": false, "hidden_act": "silu", "attention_bias": false,
     "torch_dtype": "bfloat16"}"#;
 
-/// Logits of every tenth position of a prompt of 700 tokens, by random weights of that shape.
+/// Returns the logits of every tenth position of a prompt of 700 tokens, with random weights of
+/// `config`.
 fn logits(config: &str, gpu: Arc<dyn Driver>) -> Vec<f32> {
     const ROWS: usize = 700;
     let folder = tempfile::TempDir::new().unwrap();
@@ -115,7 +117,7 @@ fn kernels_of_one_generation_agree_with_those_for_all() {
     }
 }
 
-/// What takes few enough operations for a tool that looks at each.
+/// Tests with few enough operations for a tool that checks every memory access.
 mod small {
     use super::*;
 

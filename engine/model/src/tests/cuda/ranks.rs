@@ -1,4 +1,5 @@
-//! Models that several emulated GPUs share: what they compute, and that they do the same together.
+//! Tensor parallelism on several emulated GPUs: the results, and that all ranks make the same
+//! calls.
 
 use std::thread;
 
@@ -7,22 +8,24 @@ use crate::Parallel;
 use crate::on_ranks;
 use engine_weights::fixture::tiny_llama_gguf;
 
-/// Conditions that decode by one row and by several, and compute prompts whole.
+/// Conditions that decode one row and several rows per step, with whole prompts.
 const SOME: [Condition; 2] = [Condition::Whole, Condition::Batched];
 
-/// The devices of `ranks` ranks, and their GPUs, if there is a compiler for that.
+/// Returns the devices of `ranks` ranks and their emulated GPUs; none if there is no compiler for
+/// them.
 pub fn devices(ranks: usize, reaches_others: bool) -> Option<(Vec<Cuda>, Vec<Arc<Emulated>>)> {
     let (gpus, members) = Emulated::group(ranks, MEMORY, reaches_others)?;
     Some((Cuda::group(members).unwrap(), gpus))
 }
 
-/// The checkpoint in `folder`, on a thread a rank.
+/// Loads the checkpoint in `folder` on `devices`, with one thread per rank.
 pub fn shared(folder: &Path, devices: Vec<Cuda>, kv: KvType) -> Parallel {
     let load = |device| Ok::<_, LoadError>(on_device(device, folder, kv));
     Parallel::new(on_ranks(devices, load).unwrap())
 }
 
-/// A checkpoint on two ranks that sum over each other's memory, and on four that have NCCL alone.
+/// Checks a checkpoint on two ranks that sum through each other's memory, and on four that have
+/// only NCCL.
 fn check(name: &str) {
     let Some(reference) = reference(name) else { return };
     for (ranks, reaches_others) in [(2, true), (4, false)] {
@@ -69,7 +72,7 @@ fn qwen3_5_conforms() {
 
 #[test]
 fn vocabularies_of_any_size_are_computed_whole_and_shared() {
-    // Its 267 tokens are divided by neither 8 nor 2.
+    // The vocabulary of 267 tokens is a multiple of neither 8 nor 2.
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tiny.gguf");
     std::fs::write(&path, tiny_llama_gguf(3)).unwrap();
@@ -100,7 +103,7 @@ fn vocabularies_of_any_size_are_computed_whole_and_shared() {
     }
 }
 
-/// A decoding step of one row.
+/// Returns a decoding step of one row.
 fn decoding(position: usize) -> StepBatch {
     StepBatch::known(&[7], vec![segment(1, position, vec![0], LogitRows::Last)])
 }
@@ -121,7 +124,8 @@ fn a_rank_whose_records_are_gone_has_the_others_run_with_it() {
         Ok::<_, LoadError>(model)
     };
     let models = on_ranks(devices.into_iter().enumerate().collect(), run).unwrap();
-    // Memory grows in the first step, so 2 and 5 are recorded, and these and those behind them replayed.
+    // Memory grows in the first step, so steps 2 and 5 are captured; they and the later ones are
+    // replayed.
     assert_eq!([gpus[0].replays(), gpus[1].replays()], [5, 5]);
     assert!(gpus[0].together() == gpus[1].together());
     drop(models);
@@ -135,7 +139,7 @@ fn a_rank_that_ends_lets_the_others_go_in_the_middle_of_a_sum() {
         let gone = devices.remove(1);
         let mut model = on_device(devices.remove(0), &reference.folder, KvType::Bf16);
         model.allocate_kv(1, PAGE_TOKENS).unwrap();
-        // More than one row, so that ranks meet in operations and not before.
+        // Several rows are needed so that the ranks meet inside of operations and not before.
         let own = segment(2, 0, vec![0], LogitRows::Last);
         let batch = StepBatch::known(&[7, 8], vec![own]);
         let failed = thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Pages of eight bits by the scales that a checkpoint has for them.
+//! FP8 KV pages with the key and value scales of a checkpoint.
 
 use std::collections::BTreeMap;
 
@@ -16,16 +16,16 @@ const CONFIG: &str = r#"{"architectures": ["LlamaForCausalLM"], "model_type": "l
     "max_position_embeddings": 512, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
     "tie_word_embeddings": true, "hidden_act": "silu", "torch_dtype": "bfloat16"}"#;
 
-/// What keys and values are larger by than e4m3 holds: queries, and the projection behind, are as much
-/// smaller, so that nothing else changes.
+/// Factor by which keys and values exceed the range of e4m3. Queries and the output projection are
+/// smaller by the same factor, so the exact results do not change.
 const GAIN: f32 = 4096.0;
-/// Brings them back.
+/// Scale that brings keys and values back into the range of e4m3.
 const SCALE: f32 = 16.0;
 
-/// Tensors by name, each with its type, shape and bytes.
+/// Tensors by name, with type, shape and bytes.
 type Tensors = BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>;
 
-/// Two layers whose keys and values are too large.
+/// Returns the tensors of a model of two layers whose keys and values are too large for e4m3.
 fn tensors() -> Tensors {
     let mut all = Tensors::new();
     let mut add = |name: String, shape: &[usize], gain: f32| {
@@ -52,7 +52,8 @@ fn tensors() -> Tensors {
     all
 }
 
-/// The same with scales: one for all heads or one each, under the names that files have.
+/// Returns the same tensors with scales: one for all heads or one per head, under the names that
+/// files use.
 fn with_scales(scale: f32) -> Tensors {
     let mut all = tensors();
     let mut add = |name: &str, shape: &[usize]| {
