@@ -1,4 +1,5 @@
-//! A GPU as a device: each operation a launch or a few.
+//! CUDA device: implements each operation of [`Device`] by one or a few kernel launches on one GPU.
+//! Knows no architecture and no scheduler.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -31,35 +32,41 @@ use crate::device::{
 };
 use crate::model::{Landed, StepBatch, StepError};
 
-/// Steps in flight when the next is planned.
+/// Number of steps in flight while the next is planned: one, so that the GPU computes while the
+/// host schedules.
 pub const RUN_AHEAD: usize = 1;
 
-/// One GPU.
+/// One GPU as a [`Device`], with the memory and launch state of the one model that it serves.
 #[derive(Debug)]
 pub struct Cuda {
-    /// The way to the other ranks, where there are any. It goes first: what the device still computes
-    /// may wait for them.
+    /// Tensor-parallel group, if the model is shared by several ranks. Dropped first: kernels still
+    /// running may wait for the other ranks, and dropping the group releases them.
     group: Option<Group>,
     pub(super) stream: Stream,
     pub(super) staging: Staging,
     layers: Layers,
+    /// Attention variants of the model (shape and window), each of which needs a plan in every
+    /// step.
     attending: Vec<Attending>,
-    /// Partial results of attention.
+    /// Partial attention results of lines whose key positions are split among blocks.
     lines: Room,
     products: Products,
-    /// Products with the padding of their weights.
+    /// Result of a matrix multiplication with weights that were padded, before the padding is
+    /// removed.
     padded: Buffer,
     router: Router,
+    /// Sampled tokens and logits on their way back to the host.
     landing: Landing,
     steps: Steps,
-    /// Places for recurrent state.
+    /// Number of recurrent-state slots; none for a model without recurrent layers.
     places: Option<usize>,
-    /// Where the logits of a replayed step are.
+    /// Address of the logits that a replayed CUDA graph writes, set from the replay to the end of
+    /// the step.
     replayed: Option<Address>,
 }
 
 impl Cuda {
-    /// The device of `driver`'s GPU, with a model to itself.
+    /// Creates the device of `driver`'s GPU for a model that is not shared with other ranks.
     pub fn new(driver: Arc<dyn Driver>) -> Self {
         Self {
             group: None,
@@ -78,15 +85,15 @@ impl Cuda {
         }
     }
 
-    /// Keeps in `folder`, if there is one, which way of each product was the fastest.
+    /// Stores measured GEMM choices in `folder`, if one is given.
     pub fn keeping(self, folder: Option<PathBuf>) -> Self {
         Self { products: Products::keeping(folder), ..self }
     }
 
-    /// The devices of `members`, which share a model, in the order of their ranks.
+    /// Creates the devices of the tensor-parallel group `members`, in the order of their ranks.
     ///
     /// # Errors
-    /// A device is full.
+    /// A device has not enough memory.
     pub fn group(members: Vec<Member>) -> Result<Vec<Self>, StepError> {
         let drivers: Vec<_> = members.iter().map(|member| Arc::clone(&member.driver)).collect();
         let groups = Group::of(members)?;
@@ -94,7 +101,8 @@ impl Cuda {
         Ok(ranks.map(|(driver, group)| Self { group: Some(group), ..Self::new(driver) }).collect())
     }
 
-    /// `out = x * w^T` in `number`, without the padding that `w` may have.
+    /// Matrix multiplication `out = x * w^T` with a result of type `number`; removes the columns
+    /// that come from the padding of `w`.
     fn product(
         &mut self,
         x: &Buffer,
@@ -121,7 +129,8 @@ impl Cuda {
         self.stream.launch(entry, Launch::numbers(rows, cols), &arguments)
     }
 
-    /// One launch over the elements of `x` and `out`.
+    /// Launches an element-wise kernel that reads `x` and writes all of `out`; `more` appends the
+    /// kernel's further arguments.
     fn elementwise(
         &mut self,
         entry: &str,
@@ -137,6 +146,7 @@ impl Cuda {
     }
 }
 
+/// Gated-delta-net shape in the layout that the kernels read as an argument.
 fn delta_net_arguments<V>(layer: &DeltaNetLayer<V>, place_stride: u32) -> DeltaNetArguments {
     let DeltaNetShape { key_heads, value_heads, key_dim, value_dim, taps } = layer.shape;
     DeltaNetArguments {
@@ -252,6 +262,7 @@ impl Device for Cuda {
 
     fn kv(&mut self, shape: KvShape) -> Result<Kv, StepError> {
         let bytes = Kv::bytes(&shape)?;
+        // Captured CUDA graphs name the address of the KV cache, so they are released first.
         self.stream.moved()?;
         let memory = Memory::new(self.stream.driver(), bytes)?;
         let kv = Kv { shape, memory };
@@ -305,7 +316,8 @@ impl Device for Cuda {
         self.replayed = None;
         if let Some(rows) = plan.bucket {
             let known = self.stream.known(rows);
-            // A rank whose memory has moved has no records any more: the others run with it.
+            // One rank without a usable CUDA graph makes every rank launch kernels one by one: the
+            // collectives inside a graph must meet the same collectives on all ranks.
             let known = match &mut self.group {
                 Some(group) => group.least(f32::from(known))? as u8,
                 None => known,
