@@ -1,4 +1,4 @@
-//! Gated DeltaNet between its projections: a decode batch, and a prefill chunk of one sequence.
+//! Benchmark of the gated delta net: a decoding batch, and a prefill chunk of one sequence.
 
 #[expect(dead_code, reason = "this bench uses a part of the shared table")]
 mod shapes;
@@ -9,7 +9,7 @@ use engine::device::{DeltaNetLayer, DeltaNetShape, Device, KvShape, KvType, Rota
 use engine::model::{LogitRows, Segment, SegmentState, StepBatch};
 use shapes::{Case, Lazy, device, measure, numbers};
 
-/// Layer of Qwen3-Next-80B-A3B.
+/// Linear-attention layer of Qwen3-Next-80B-A3B.
 const QWEN3_NEXT: DeltaNetShape =
     DeltaNetShape { key_heads: 16, value_heads: 32, key_dim: 128, value_dim: 128, taps: 4 };
 const PAGE_TOKENS: usize = 16;
@@ -26,7 +26,8 @@ fn layer(shape: DeltaNetShape) -> DeltaNetLayer<Vec<f32>> {
     }
 }
 
-/// `rows` more rows of each of `sequences`, which have some already.
+/// Step of `rows` rows for each of `sequences` sequences, each of which has a page of tokens
+/// already.
 fn batch(sequences: usize, rows: usize) -> StepBatch {
     let segment = |i: usize| Segment {
         rows,
@@ -53,7 +54,7 @@ pub fn case(mut cpu: Cpu, net: DeltaNetShape, sequences: usize, rows: usize) -> 
     let mut out = cpu.buffer(net.value_heads * net.value_dim).expect("a buffer");
     cpu.write(&mut projected, &numbers(t * net.cols())).expect("rows");
     cpu.resize(&mut out, t).expect("rows");
-    // Decay, two products with the matrix and an update of it for each of its elements.
+    // Per element of the state: decay, product with the key, update, product with the query.
     let matrices = net.value_heads * net.key_dim * net.value_dim;
     let (heads, dim, isa) = (net.value_heads, net.value_dim, cpu.isa().name());
     Case {
@@ -77,7 +78,7 @@ pub fn cases() -> Vec<Lazy> {
     cases
 }
 
-/// The case that tests run.
+/// Smallest case, run by tests.
 pub fn smallest() -> Case {
     let net = DeltaNetShape { key_heads: 1, value_heads: 2, ..QWEN3_NEXT };
     case(device(Isa::best()), net, 1, 1)
