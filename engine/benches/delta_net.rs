@@ -26,8 +26,7 @@ fn layer(shape: DeltaNetShape) -> DeltaNetLayer<Vec<f32>> {
     }
 }
 
-/// Step of `rows` rows for each of `sequences` sequences, each of which has a page of tokens
-/// already.
+/// Step of `rows` rows for each of `sequences` sequences that already have a page of tokens.
 fn batch(sequences: usize, rows: usize) -> StepBatch {
     let segment = |i: usize| Segment {
         rows,

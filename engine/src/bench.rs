@@ -41,7 +41,7 @@ pub struct BenchFlags {
     /// Threads to compute with [default: the machine's cores]
     #[arg(long, value_name = "N")]
     pub threads: Option<NonZeroUsize>,
-    /// Format of the weights, as for `serve`
+    /// Whether to read the weights or to make them up, as for `serve`
     #[arg(long, value_name = "FORMAT", default_value = "auto")]
     pub load_format: LoadFormat,
     /// Device to measure; `auto` selects the first supported GPU, or the CPU if there is none
@@ -72,7 +72,7 @@ pub enum BenchError {
     KernelsOfCpu,
     #[error("no MODEL is given; hint: name a model, or use `--kernels`, which needs none")]
     NoModel,
-    #[error("{wanted} tokens are requested, but a sequence of this model has at most {max_seq_len}")]
+    #[error("{wanted} tokens are requested, but a sequence has at most {max_seq_len}")]
     TooLong { wanted: usize, max_seq_len: usize },
 }
 

@@ -103,9 +103,9 @@ struct Bench<'a> {
     cubins: &'a Cubins,
     clock: Clock,
 }
-/// Measures kernels and a model's steps.
 
 impl Bench<'_> {
+    /// Measures the kernel cases, and the steps of a model if one is given.
     fn report(
         &self,
         source: Option<ModelSource>,

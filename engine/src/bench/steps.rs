@@ -12,7 +12,7 @@ use crate::model::{
 };
 use crate::sample::Sampling;
 
-/// Runs of each measurement, of which the median counts.
+/// Number of runs of each measurement; their median counts.
 const REPEATS: usize = 3;
 
 /// Figures of prefill: one prompt in one step.

@@ -45,8 +45,7 @@ pub struct Cuda {
     pub(super) stream: Stream,
     pub(super) staging: Staging,
     layers: Layers,
-    /// Attention variants of the model (shape and window), each of which needs a plan in every
-    /// step.
+    /// Attention variants of the model (shape and window). Every step has a plan for each of them.
     attending: Vec<Attending>,
     /// Partial attention results of lines whose key positions are split among blocks.
     lines: Room,

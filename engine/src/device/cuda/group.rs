@@ -17,12 +17,12 @@ use crate::model::StepError;
 
 /// Operand of a collective operation: elements in device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-/// Address of the first element.
 pub struct Numbers {
-    /// Number of elements.
+    /// Address of the first element.
     pub at: Address,
-    /// Element type (DType).
+    /// Number of elements.
     pub count: usize,
+    /// Element type (DType).
     pub number: Number,
 }
 
@@ -30,7 +30,9 @@ pub struct Numbers {
 #[derive(Debug)]
 pub struct Group {
     driver: Arc<dyn Driver>,
+    /// NCCL communicator of this rank.
     communicator: Box<dyn Communicator>,
+    /// Connection to the host threads of the other ranks.
     host: InProcess,
     /// Flag that a rank raises when it ends, so that kernels of the others stop waiting.
     ended: Arc<Signal>,

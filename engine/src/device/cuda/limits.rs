@@ -17,7 +17,7 @@ use super::weights::Matrix;
 use crate::device::Device;
 use crate::model::StepError;
 
-/// Number of runs, of which the fastest counts.
+/// Number of runs; the fastest counts.
 const SAMPLES: usize = 10;
 
 /// Problem sizes with which the limits are measured.

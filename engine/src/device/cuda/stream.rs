@@ -8,12 +8,11 @@ use super::driver::{Address, Arguments, Driver, Memory, Record};
 use super::launch::Launch;
 use crate::model::StepError;
 
-/// State of the CUDA graph of one bucket.
+/// State of the CUDA graph of one bucket: a step ran, or a step was captured and can be replayed.
 #[derive(Debug, Clone, Copy)]
 enum Seen {
     /// One step of the bucket ran without capture, so that all buffers have their size.
     Once,
-    /// The step was captured and can be replayed.
     Recorded {
         record: Record,
         logits: Address,

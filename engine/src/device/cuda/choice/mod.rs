@@ -73,7 +73,7 @@ impl Choices {
 /// one matrix multiplication, or none if the implementation turns out not to support it.
 ///
 /// # Errors
-/// Those of `measure`.
+/// The error of `measure`.
 pub fn fastest(
     algorithms: &[Algorithm],
     mut measure: impl FnMut(Way) -> Result<Option<f64>, StepError>,

@@ -292,7 +292,7 @@ impl Driver for Emulated {
 
     fn release(&self, address: Address) {
         let freed = self.state().allocations.remove(&address.0).expect("it was allocated");
-        // SAFETY: it was allocated with this layout, and is forgotten.
+        // SAFETY: the memory was allocated with this layout, and is no longer listed.
         unsafe { dealloc(address.0 as *mut u8, layout(freed.bytes)) }
     }
 
@@ -302,20 +302,20 @@ impl Driver for Emulated {
     }
 
     unsafe fn release_pinned(&self, start: NonNull<u8>, bytes: usize) {
-        // SAFETY: it was allocated with this layout, as the caller says.
+        // SAFETY: the caller guarantees that the memory was allocated with this layout.
         unsafe { dealloc(start.as_ptr(), layout(bytes.max(1))) }
     }
 
     unsafe fn upload(&self, to: Address, from: *const u8, bytes: usize) -> Result<(), StepError> {
         self.check(to, bytes, "an upload");
-        // SAFETY: checked here, and by the caller.
+        // SAFETY: the device memory was checked here, and the caller guarantees the host memory.
         unsafe { (to.0 as *mut u8).copy_from_nonoverlapping(from, bytes) };
         Ok(())
     }
 
     unsafe fn download(&self, to: *mut u8, from: Address, bytes: usize) -> Result<(), StepError> {
         self.check(from, bytes, "a download");
-        // SAFETY: checked here, and by the caller.
+        // SAFETY: the device memory was checked here, and the caller guarantees the host memory.
         unsafe { to.copy_from_nonoverlapping(from.0 as *const u8, bytes) };
         Ok(())
     }
@@ -323,14 +323,14 @@ impl Driver for Emulated {
     fn copy(&self, to: Address, from: Address, bytes: usize) -> Result<(), StepError> {
         self.check(to, bytes, "the target of a copy");
         self.check(from, bytes, "the source of a copy");
-        // SAFETY: checked.
+        // SAFETY: the check ensures that the bytes lie in one allocation.
         unsafe { (to.0 as *mut u8).copy_from(from.0 as *const u8, bytes) };
         Ok(())
     }
 
     fn zero(&self, at: Address, bytes: usize) -> Result<(), StepError> {
         self.check(at, bytes, "zeros");
-        // SAFETY: checked.
+        // SAFETY: the check ensures that the bytes lie in one allocation.
         unsafe { (at.0 as *mut u8).write_bytes(0, bytes) };
         Ok(())
     }

@@ -9,7 +9,7 @@ use super::Launch;
 pub const RANKS_MAX: usize = 8;
 /// Largest number of blocks of a launch.
 const BLOCKS_MAX: usize = 64;
-/// Threads of a block.
+/// Threads of a block of the all-reduce kernel.
 const THREADS: usize = 512;
 /// Largest number of bytes that a rank reads of the others' memory in one all-reduce. The kernel
 /// uses one path between two GPUs and reads all of every rank; NCCL uses several paths and reads

@@ -23,7 +23,7 @@ const TILES_MIN: usize = 4;
 const BLOCKS_PER_PROCESSOR: usize = 2;
 /// Bytes of static shared memory that `attention` declares, in addition to the dynamic part.
 const DECLARED_BYTES: usize = 512;
-/// Threads of a block.
+/// Threads of a block of either attention kernel.
 const THREADS: usize = 128;
 /// Words at the beginning of the plan before its items.
 const HEAD_WORDS: usize = 8;
@@ -39,8 +39,8 @@ pub enum PageType {
     E4m3,
 }
 
-/// Bytes of one element.
 impl PageType {
+    /// Bytes of one element.
     fn bytes(self) -> usize {
         match self {
             Self::Bf16 => 2,

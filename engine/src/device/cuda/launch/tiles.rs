@@ -1,5 +1,5 @@
-//! Launch shapes of matrix multiplications with many rows (prefill): as many blocks as run at once,
-//! each of which computes every grid-th tile of the result.
+//! Launch shapes of matrix multiplications with many rows (prefill). There are as many blocks as
+//! run at once, and each computes every grid-th tile of the result.
 //!
 //! A file `NAME_sm90.cu` has the same entries as `NAME.cu`, for GPUs of compute capability 9.0,
 //! with the same launch shape.
@@ -17,7 +17,7 @@ const STAGES: usize = 3;
 const TILE_BYTES: usize = TILE * STEP * 2;
 /// Number of buffers for weights converted to bf16: one is filled while the other is multiplied.
 const WIDENED: usize = 2;
-/// Warps of a block.
+/// Warps of a block of the tiled GEMM kernels.
 const WARPS: usize = 8;
 
 impl MatrixType {

@@ -14,7 +14,7 @@ const QWEN3_5_NET: DeltaNetShape =
 
 /// Case to measure: one operation at one size.
 #[derive(Debug, Clone, Copy, PartialEq)]
-#[expect(missing_docs, reason = "what is said of a case names its sizes")]
+#[expect(missing_docs, reason = "the comment of a case names its sizes")]
 pub enum Case {
     /// Matrix multiplication of `rows` rows with weights `[n, k]`.
     Product { matrix_type: MatrixType, rows: usize, n: usize, k: usize },

@@ -21,7 +21,7 @@ use crate::device::{
 use crate::model::{LogitRows, Segment, SegmentState, StepBatch, StepError};
 use cases::Case;
 
-/// Number of timed runs of a case, of which the median counts.
+/// Number of timed runs of a case; their median counts.
 const SAMPLES: usize = 11;
 /// Smallest number of calls in a run, so that a run is long compared with the resolution of an
 /// event.

@@ -35,7 +35,7 @@ fn rows_go_to_the_experts_of_their_largest_logits() {
                 .value(chosen as u32)
                 .value(u32::from(is_normalized));
             let got = &program.run(&[call])[0];
-            let what = format!("T{rows} E{experts} of which {chosen}, {is_normalized}");
+            let what = format!("T{rows} E{experts} top-{chosen}, {is_normalized}");
             let each = logits.chunks_exact(experts);
             let want: Vec<_> = each.map(|row| definition(row, chosen, is_normalized)).collect();
             let ids: Vec<u32> = want.iter().flat_map(|(ids, _)| ids.clone()).collect();
@@ -117,7 +117,7 @@ fn rows_are_sent_and_their_results_summed_by_weight() {
             .value(chosen as u32)
             .value(cols as u32);
         let got = program.run(&[dispatch, combine]);
-        let what = format!("T{rows} N{cols} of which {chosen}");
+        let what = format!("T{rows} N{cols} top-{chosen}");
         let row = |pair: &u32| x[*pair as usize / chosen * cols..][..cols].to_vec();
         let want: Vec<f32> = sources.iter().flat_map(row).collect();
         assert_eq!(widen(&got[0][0])[..sent * cols], want, "{what}");

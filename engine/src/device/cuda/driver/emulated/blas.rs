@@ -65,7 +65,7 @@ fn read(start: Address, matrix: &Columns, row: usize, col: usize) -> f32 {
     let from = at(start, matrix, row, col).0 as *const u8;
     let mut bytes = [0; 4];
     let count = matrix.number.bytes();
-    // SAFETY: the matrix is in memory of the device, as was checked when the product began.
+    // SAFETY: the matrix is in device memory, as was checked when the multiplication was started.
     unsafe { bytes.as_mut_ptr().copy_from_nonoverlapping(from, count) };
     match matrix.number {
         Number::Bf16 => bf16::from_le_bytes([bytes[0], bytes[1]]).to_f32(),
@@ -96,7 +96,7 @@ pub(super) fn multiply(product: &ColumnProduct, operands: &Operands) {
             Number::Bf16 => bf16::from_f32(result).to_le_bytes().to_vec(),
             Number::F32 => result.to_le_bytes().to_vec(),
         };
-        // SAFETY: as for reading, and one product runs at a time.
+        // SAFETY: as for reading, and only one multiplication runs at a time.
         unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 }

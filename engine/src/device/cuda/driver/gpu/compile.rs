@@ -62,7 +62,7 @@ fn compile(kernel: &Source, generation: &str) -> Result<Vec<u8>, String> {
              `LD_LIBRARY_PATH`, or a folder of compiled kernels in `{CUBINS}`; or `--device cpu`"
         ));
     }
-    let text = |text: &str| CString::new(text).map_err(|_| "a source contains a NUL byte".to_owned());
+    let text = |text: &str| CString::new(text).map_err(|_| "a source has a NUL byte".to_owned());
     let (source, name) = (text(kernel.text)?, text(kernel.name)?);
     let headers: Vec<CString> =
         HEADERS.iter().map(|header| text(header.text)).collect::<Result<_, _>>()?;
