@@ -105,6 +105,7 @@ impl Timed<'_> {
 
     /// Measures `steps` steps of one token per sequence, from `context` on, in tokens per second.
     fn decode(&mut self, sequences: usize, context: usize, steps: usize) -> Result<f64, StepError> {
+        // One sequence per step, so that no step is larger than those that are measured.
         for sequence in 0..sequences {
             let mut fill = self.batch(sequences, 0, context);
             fill.segments = vec![fill.segments.swap_remove(sequence)];
@@ -114,6 +115,7 @@ impl Timed<'_> {
         let mut batches: Vec<_> =
             (0..steps).map(|step| self.batch(sequences, context + step, 1)).collect();
         if self.model.run_ahead() > 0 {
+            // Each step continues with the tokens that the step before sampled on the device.
             for batch in batches.iter_mut().skip(1) {
                 batch.tokens = (0..sequences as u32).map(StepToken::Drawn).collect();
             }

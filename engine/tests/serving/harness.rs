@@ -97,6 +97,7 @@ pub async fn start(setup: Setup) -> Running {
     let wake = Arc::new(Barrier::new(2));
     let template = Arc::clone(&wake);
     let loading = move || {
+        // An error means that the sender was dropped, which also lets the model load.
         let _ = may_load.recv();
         let mut model = FakeModel::new(setup.behavior, seen);
         model.allocate_kv(setup.limits.pages, setup.limits.page_tokens).unwrap();

@@ -72,6 +72,7 @@ impl Buffer {
         number: Number,
     ) -> Result<Address, StepError> {
         self.number = number;
+        // An empty buffer still needs an address, which kernels take as an argument.
         stream.room(&mut self.room, (self.rows * self.cols * number.bytes()).max(1))
     }
 

@@ -38,6 +38,7 @@ impl Kv {
             )));
         }
         let page = shape.token_bytes() * tokens;
+        // One page more, to which padding rows write.
         let bytes = (shape.pages + 1).checked_mul(page);
         bytes.ok_or_else(|| wrong(format!("the size in bytes of {} pages overflows", shape.pages)))
     }
@@ -57,6 +58,7 @@ impl Kv {
     pub fn layer(&self, layer: usize) -> Address {
         let KvShape { layers, kv_heads, head_dim, page_tokens, kv_type, .. } = self.shape;
         assert!(layer < layers, "the layer has pages");
+        // Every KV head has keys and values, hence twice the heads of the layers before.
         let heads = 2 * layer * kv_heads;
         self.memory.address().plus(heads * page_tokens * head_dim * kv_type.bytes())
     }

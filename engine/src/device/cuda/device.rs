@@ -1,5 +1,4 @@
-//! CUDA device: implements each operation of [`Device`] by one or a few kernel launches on one GPU.
-//! Knows no architecture and no scheduler.
+//! CUDA device: each operation of [`Device`] as one or a few kernel launches on one GPU.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -32,8 +31,7 @@ use crate::device::{
 };
 use crate::model::{Landed, StepBatch, StepError};
 
-/// Number of steps in flight while the next is planned: one, so that the GPU computes while the
-/// host schedules.
+/// Number of steps in flight while the next is planned, so that the GPU does not wait for the host.
 pub const RUN_AHEAD: usize = 1;
 
 /// One GPU as a [`Device`], with the memory and launch state of the one model that it serves.
@@ -50,17 +48,14 @@ pub struct Cuda {
     /// Partial attention results of lines whose key positions are split among blocks.
     lines: Room,
     products: Products,
-    /// Result of a matrix multiplication with weights that were padded, before the padding is
-    /// removed.
+    /// Result of a matrix multiplication with padded weights, before the padding is removed.
     padded: Buffer,
     router: Router,
-    /// Sampled tokens and logits on their way back to the host.
     landing: Landing,
     steps: Steps,
     /// Number of recurrent-state slots; none for a model without recurrent layers.
     places: Option<usize>,
-    /// Address of the logits that a replayed CUDA graph writes, set from the replay to the end of
-    /// the step.
+    /// Address of the logits of a replayed CUDA graph; none while kernels are launched one by one.
     replayed: Option<Address>,
 }
 
@@ -100,8 +95,7 @@ impl Cuda {
         Ok(ranks.map(|(driver, group)| Self { group: Some(group), ..Self::new(driver) }).collect())
     }
 
-    /// Matrix multiplication `out = x * w^T` with a result of type `number`; removes the columns
-    /// that come from the padding of `w`.
+    /// Matrix multiplication `out = x * w^T` into elements of `number`, without the padding of `w`.
     fn product(
         &mut self,
         x: &Buffer,
@@ -128,8 +122,7 @@ impl Cuda {
         self.stream.launch(entry, Launch::numbers(rows, cols), &arguments)
     }
 
-    /// Launches an element-wise kernel that reads `x` and writes all of `out`; `more` appends the
-    /// kernel's further arguments.
+    /// Launches an element-wise kernel from `x` to `out`; `more` appends further arguments.
     fn elementwise(
         &mut self,
         entry: &str,
@@ -145,7 +138,6 @@ impl Cuda {
     }
 }
 
-/// Gated-delta-net shape in the layout that the kernels read as an argument.
 fn delta_net_arguments<V>(layer: &DeltaNetLayer<V>, place_stride: u32) -> DeltaNetArguments {
     let DeltaNetShape { key_heads, value_heads, key_dim, value_dim, taps } = layer.shape;
     DeltaNetArguments {
@@ -301,6 +293,7 @@ impl Device for Cuda {
         let (reads, draws) = draft.head();
         let pairs = rotation.inverse_frequencies.len();
         let Draft { bucket, layout, .. } = draft;
+        // The cos/sin kernel reads positions from the plan's metadata, so the plan comes first.
         let turns = Address::NULL;
         let plan = Plan { layout, bucket, metadata, turns, pairs, reads, draws };
         let turns = self.steps.turn(&mut self.stream, &mut self.staging, rotation, &plan)?;
@@ -315,8 +308,7 @@ impl Device for Cuda {
         self.replayed = None;
         if let Some(rows) = plan.bucket {
             let known = self.stream.known(rows);
-            // One rank without a usable CUDA graph makes every rank launch kernels one by one: the
-            // collectives inside a graph must meet the same collectives on all ranks.
+            // A rank without a usable CUDA graph makes all ranks launch kernels one by one.
             let known = match &mut self.group {
                 Some(group) => group.least(f32::from(known))? as u8,
                 None => known,
@@ -373,6 +365,7 @@ impl Device for Cuda {
     }
 
     fn draw(&mut self, logits: &mut Buffer, plan: &Plan) -> Result<(), StepError> {
+        // A CUDA graph always samples, so that it can be replayed for every step.
         if plan.draws == 0 && plan.bucket.is_none() {
             return Ok(());
         }
@@ -522,6 +515,7 @@ impl Device for Cuda {
         let shape = delta_net_arguments(layer, state.place_stride());
         let arguments = Arguments::new().address(to).address(states).address(projected.bf16());
         let arguments = arguments.address(spans).address(constants).value(shape);
+        // A decoding step has one row per sequence: chunks of 32 rows would be nearly empty.
         if plan.bucket.is_none() && has_chunks(&layer.shape) {
             let launch = Launch::delta_net_chunks(&layer.shape, count);
             self.stream.launch("delta_net_chunks", launch, &arguments)?;

@@ -122,6 +122,7 @@ impl Collective<Numbers> for Group {
 
     fn all_reduce_sum(&mut self, x: &mut Numbers) -> Result<(), StepError> {
         match &self.exchange {
+            // No rank waits for this one, since the count is the same on every rank.
             _ if x.count == 0 => Ok(()),
             Some(exchange) if x.number == Number::Bf16 && x.count <= exchange.capacity => {
                 self.sum_at_once(exchange, x)
@@ -140,6 +141,7 @@ impl Collective<Numbers> for Group {
         let (ranks, cols) = (self.rank().count, out.count / rows);
         let share = |index| Rank { index, count: ranks }.share(cols);
         let parts = self.parts.address();
+        // NCCL gathers only parts of equal size; others are broadcast one by one.
         if cols.is_multiple_of(ranks) {
             self.communicator.all_gather(x.at, parts, x.count, x.number)?;
         } else {
@@ -181,6 +183,7 @@ impl Exchange {
             .collect::<Result<_, _>>()?;
         for (member, memory) in members.iter().zip(&peers) {
             member.driver.zero(memory.address(), bytes)?;
+            // Another rank may write here from its first launch on, so the zeros must be complete.
             member.driver.wait_all()?;
         }
         Ok(Some(Self { peers: Arc::new(peers), capacity }))

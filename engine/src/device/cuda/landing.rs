@@ -93,6 +93,7 @@ impl Landing {
         stream.launch("argmax_part", launch, &arguments)?;
         let arguments = Arguments::new().address(self.ids()).address(best).value(parts as u32);
         stream.launch("argmax_merge", Launch::argmax_merge(rows), &arguments)?;
+        // The ids are those of greedy sampling now; the next kernel replaces those of other rows.
         let draws = plan.at(plan.layout.draws);
         let arguments = Arguments::new().address(self.ids()).address(logits.f32()).address(draws);
         stream.launch("sample", Launch::sample(rows), &arguments.value(vocab as u32))
@@ -112,9 +113,11 @@ impl Landing {
     ) -> Result<(), StepError> {
         let Plan { reads, draws, .. } = *plan;
         let logit_bytes = 4 * reads * vocab;
+        // Aligned, so that the logits can be read in place as f32.
         let start = (4 * draws).next_multiple_of(16);
         let mut flight = self.flight(stream, start + logit_bytes)?;
         if draws > 0 {
+            // Rows whose logits are read come first, and their token ids are not needed.
             flight.host.download(0, self.ids().plus(4 * reads), 4 * draws)?;
         }
         if logit_bytes > 0 {

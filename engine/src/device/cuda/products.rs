@@ -65,6 +65,7 @@ impl Products {
         assert_eq!((x.cols(), out.cols(), out.rows()), (w.k, w.n, x.rows()), "shapes fit");
         let to = out.output(stream, number)?;
         let rows = Rows { x: x.bf16(), out: to, count: x.rows() };
+        // Warm-up steps register here the shapes that `tune` measures.
         self.seen.add(stream, rows.count, w, number);
         let way = match self.algorithm(stream.driver().as_ref(), rows.count, w, number) {
             Some(algorithm) => Way::Library(algorithm),
@@ -158,6 +159,7 @@ impl Products {
             Number::Bf16 if is_whole => (rows.out, Address::NULL),
             Number::F32 if is_whole => (Address::NULL, rows.out),
             _ => {
+                // Sized for the most rows, so that the buffer does not move when the batch grows.
                 let bytes = plan.splits * ROWS_MAX * w.n * Number::F32.bytes();
                 (Address::NULL, stream.room(&mut self.parts, bytes)?)
             }
@@ -193,6 +195,7 @@ impl Products {
     ) -> Result<(), StepError> {
         let Some(w) = experts.first() else { return Ok(()) };
         assert_eq!((x.cols(), out.cols(), out.rows()), (w.k, w.n, x.rows()), "shapes fit");
+        // The kernels compute the address of an expert's weights from its index.
         let last = &experts[experts.len() - 1].weights;
         let apart = (experts.len() - 1) * w.bytes().0;
         assert_eq!(last.address(), w.weights.address().plus(apart), "experts are stacked");

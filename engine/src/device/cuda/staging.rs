@@ -72,6 +72,7 @@ impl Staging {
             self.next = self.halves.len() - 1;
         } else {
             self.next = 1 - self.next;
+            // The half may be overwritten only after its last copy has ended.
             self.driver.wait(self.halves[self.next].1)?;
         }
         let half = &mut self.halves[self.next];

@@ -95,6 +95,7 @@ impl<'a> Draft<'a> {
     /// Plans the metadata of `batch`: padding, attention plans and layout.
     pub fn new(batch: &'a StepBatch, attending: &[Attending], scratch: Scratch) -> Self {
         let head = batch.head_rows();
+        // Only decoding steps are captured as CUDA graphs: prefill chunks have too many shapes.
         let decodes = !batch.tokens.is_empty() && batch.segments.iter().all(|one| one.rows == 1);
         let bucket = decodes.then(|| bucket(batch.tokens.len()));
         let spans = spans(batch, &scratch, bucket);
@@ -105,6 +106,7 @@ impl<'a> Draft<'a> {
         let plan = |of: &Attending| AttentionPlan::new(&spans, &of.shape, of.window, of.blocks);
         let plans: Vec<AttentionPlan> = attending.iter().map(plan).collect();
         let plan_words = attending.iter().zip(&plans).map(|(of, plan)| match bucket {
+            // A fixed size keeps everything behind the plan at the captured addresses.
             Some(rows) => AttentionPlan::words_max(rows, &of.shape, of.blocks),
             None => plan.words(),
         });
@@ -126,6 +128,7 @@ impl<'a> Draft<'a> {
         let at = &self.layout;
         self.write_draws(&mut out[at.draws..at.ids]);
         let ids = &mut out[at.ids..at.positions];
+        // Padding rows read token 0; their results are ignored.
         ids.fill(0);
         for (token, out) in self.batch.tokens.iter().zip(ids) {
             *out = match token {

@@ -44,6 +44,7 @@ impl Steps {
         // Page tables grow with every page; rounding up keeps the buffer in place, so that captured
         // CUDA graphs stay valid.
         let room = bytes.next_power_of_two().max(BYTES_MIN);
+        // One buffer more than steps in flight, so that the one written now is not being copied.
         if self.pinned.len() <= RUN_AHEAD {
             self.pinned.push(Pinned::new(stream.driver(), room)?);
             self.next = self.pinned.len() - 1;

@@ -78,6 +78,7 @@ impl Stopwatch {
         driver.wait_all()?;
         driver.begin_record()?;
         let worked = work();
+        // The capture is ended even after an error, since the stream could not be used otherwise.
         let record = driver.end_record();
         worked?;
         let record = record?;
@@ -90,6 +91,7 @@ impl Stopwatch {
         };
         let all: Result<Vec<f64>, StepError> = (0..=samples).map(|_| sample()).collect();
         driver.release_record(record);
+        // The first run warms up and does not count.
         Ok(Timing::of(all?.split_off(1)))
     }
 }

@@ -74,6 +74,7 @@ impl Stream {
             Some(memory) if memory.bytes() >= bytes => Ok(memory.address()),
             _ => {
                 self.forget()?;
+                // Released first, so that old and new memory need not fit at the same time.
                 room.0 = None;
                 let memory = room.0.insert(Memory::new(&self.driver, bytes)?);
                 Ok(memory.address())
@@ -135,6 +136,7 @@ impl Stream {
                 self.driver.replay(*record)?;
                 return Ok(Some(*logits));
             }
+            // Another rank has to capture again, so this rank captures with it.
             Some(Seen::Recorded { record, .. }) => self.driver.release_record(*record),
             _ => {}
         }

@@ -245,6 +245,7 @@ pub fn random_matrix(
     let matrix = Matrix::room(stream.driver(), MatrixType::Bf16, stored, k)?;
     let mut to = matrix.weights.address();
     for part in parts {
+        // One launch per run, since the kernel advances by a fixed stride from row to row.
         for (row, rows) in runs(part) {
             let first = row * part.stride + part.column;
             let arguments = Arguments::new().address(to).value(part.start).value(first as u64);
@@ -289,6 +290,7 @@ impl Rows<'_, '_> {
             for (i, block) in blocks.enumerate() {
                 let scale: f32 = bytemuck::pod_read_unaligned(&block[..size_of::<f32>()]);
                 let known = &mut scales[n / SCALED * cols + i * BLOCK / SCALED];
+                // The kernels read one scale per block, so that such a matrix is converted to bf16.
                 if known.is_some_and(|known| known != scale) {
                     return None;
                 }

@@ -65,6 +65,8 @@ impl Kept {
     pub fn new(folder: &Path, key: Key) -> Self {
         let mut hash = Sha256::new();
         for text in [&key.gpu, &key.library, &key.kernels] {
+            // The length separates the texts, so that moving a character between them changes the
+            // hash.
             hash.update((text.len() as u64).to_le_bytes());
             hash.update(text);
         }
@@ -77,6 +79,7 @@ impl Kept {
         let file = fs::read(&self.path).ok();
         let file: Option<File> = file.and_then(|bytes| serde_json::from_slice(&bytes).ok());
         let mut choices = Choices::default();
+        // The name has only a part of the hash, so the whole key is compared too.
         let own = file.filter(|file| file.key == self.key).map_or(Vec::new(), |file| file.choices);
         for Choice { n, k, result, rows, algorithm } in own {
             let result = match result {

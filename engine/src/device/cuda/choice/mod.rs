@@ -79,6 +79,7 @@ pub fn fastest(
     mut measure: impl FnMut(Way) -> Result<Option<f64>, StepError>,
 ) -> Result<Way, StepError> {
     let own = measure(Way::Own)?.unwrap_or(f64::INFINITY);
+    // Only our own kernels get the bonus; among the algorithms the fastest wins.
     let mut best = (Way::Own, own * GAIN);
     for algorithm in algorithms {
         let way = Way::Library(*algorithm);

@@ -114,6 +114,8 @@ impl Source {
         compiler: &str,
         compile: impl FnOnce() -> Result<Vec<u8>, String>,
     ) -> Result<Vec<u8>, String> {
+        // A prepared folder is used exclusively: a missing file is an error, not a reason to
+        // compile.
         if let Some(folder) = &folders.prepared {
             let path = folder.join(format!("{}.{generation}.cubin", self.name));
             let why =

@@ -219,6 +219,7 @@ impl Emulated {
             Some(recorded) => recorded.push(Recorded { work, allocations }),
             None => {
                 state.now_ns += (self.script.ns)(&work.name());
+                // `run` locks the state itself, and kernels of a group may wait for other ranks.
                 drop(state);
                 self.run(&work)?;
             }
@@ -394,6 +395,7 @@ impl Driver for Emulated {
         let recorded = state.records[record.0 as usize].clone();
         assert!(!recorded.is_empty(), "the record is there");
         for Recorded { work, allocations } in &recorded {
+            // A real replay uses the captured addresses even if they belong to other data by now.
             let now = state.allocations(work);
             assert_eq!(now, *allocations, "memory that `{}` was recorded with moved", work.name());
             state.count(work);

@@ -90,6 +90,7 @@ impl Gpu {
             blas: None,
         };
         gpu.bind("open")?;
+        // A non-blocking stream does not synchronize with the default stream of the process.
         let stream = result::stream::create(result::stream::StreamKind::NonBlocking);
         gpu.stream = stream.map_err(|error| named("open", error))?;
         gpu.blas = CublasLt::open(gpu.context, gpu.stream);
@@ -123,6 +124,7 @@ impl Gpu {
                 result::function::set_function_attribute(
                     function,
                     Of::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                    // Static shared memory counts against the same limit.
                     most - own,
                 )?;
                 self.functions.insert(entry, function);
@@ -324,6 +326,7 @@ impl Driver for Gpu {
     }
 
     fn begin_record(&self) -> Result<(), StepError> {
+        // In this mode other threads, such as those of other ranks, may call CUDA during a capture.
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         self.with("begin_record", || {
             // SAFETY: the stream lives as long as `self`.
@@ -368,6 +371,7 @@ impl Driver for Gpu {
 
 impl Drop for Gpu {
     fn drop(&mut self) {
+        // cuBLASLt uses the context, so it is closed before the context is released.
         self.blas = None;
         if self.bind("close").is_err() {
             return;

@@ -25,6 +25,7 @@ impl Memory {
     /// # Errors
     /// The device has not enough free memory.
     pub fn new(driver: &Arc<dyn Driver>, bytes: usize) -> Result<Self, StepError> {
+        // CUDA refuses allocations of zero bytes.
         let address = driver.allocate(bytes.max(1))?;
         Ok(Self { driver: Arc::clone(driver), address, bytes })
     }

@@ -333,6 +333,7 @@ DEVICE void attend(Way way, Copies& copies, const Tiles<E, D>& tiles, float2 (&e
         mask<POSITIONS>(scores, scale, own, base + way.first, item, shape.window);
         soften<D, POSITIONS>(scores, lines);
         way.weigh(scores, tiles, stage, lines);
+        // The next turn's copies overwrite this stage.
         __syncthreads();
     }
     copies.finish();
@@ -365,6 +366,7 @@ DEVICE void finish(bf16* out, float* parts, const float* layer, const Tiles<E, D
         u32 line = i / (D / 2), column = i % (D / 2) * 2;
         u32 head = item.kv_head * group + line % group;
         bool is_whole = item.part == NONE;
+        // The sink is added once: here, or in the merge if positions are split.
         float largest = is_whole ? layer[head] * LOG2_E : -infinity();
         for (u32 b = 0; b < blocks; ++b) largest = fmaxf(largest, ends[b * LINES + line].x);
         float base = largest == -infinity() ? 0.0f : largest;
@@ -403,7 +405,9 @@ DEVICE void attention(u8* dynamic, Copies copies, bf16* out, float* parts, const
     copies.open();
     for (u32 i = blockIdx.x; i < plan[0]; i += gridDim.x) {
         Item item = reinterpret_cast<const Item*>(plan + 8)[i];
+        // Scores are in base 2, because the hardware computes powers of two.
         float scale = shape.scale * LOG2_E;
+        // All keys of a head share a scale, so it becomes a part of the factor of scores.
         if (sizeof(E) == 1) scale *= layer[shape.heads + item.kv_head];
         const u32* table = plan + item.table;
         if (item.rows * (shape.heads / shape.kv_heads) <= LINES) {

@@ -118,6 +118,7 @@ DEVICE void run(bf16* out, float* states, const bf16* projected, const Span* spa
         float decay = step.decay();
         Lengths lengths = lengths_of(query, key, d);
         float key_scale = rsqrtf(lengths.key + 1e-6f);
+        // Normalizes the query and scales it by 1 / sqrt(KD) in one step.
         float query_scale = rsqrtf((lengths.query + 1e-6f) * d);
         float2 sums = sum_parts(parts, state, query + first, key + first, shape);
         float delta = (convolved[2 * d + value] - decay * sums.x * key_scale) * step.beta;

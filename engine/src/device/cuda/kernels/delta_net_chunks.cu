@@ -149,6 +149,7 @@ DEVICE void multiply_pairs(const Chunk& chunk, const Gates& gates) {
                 float a[4];
                 load_left(a, left + first_row * stride + k, stride);
                 const float* b = chunk.keys() + (first_column + lane() / 4) * stride + k;
+                // No `shorten` for the keys: `normalize` has rounded them to TF32.
                 multiply_add(c, a, b[lane() % 4], b[lane() % 4 + 4]);
             }
         }

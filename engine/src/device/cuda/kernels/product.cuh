@@ -166,6 +166,7 @@ DEVICE Sums multiply(u8* stages, const Matrix<E>& w, const Rows& rows, u32 first
     for (u32 step = from + warp(); step < to; step += WARPS, begun += WARPS) {
         u32 factors[OWN];
         load_factors(factors, w, first, step);
+        // Groups complete in order, so with this many open the oldest stage has arrived.
         await_copies<STAGES - 2>();
         u32 last = stage == 0 ? STAGES - 1 : stage - 1;
         begin_step(stages + last * STAGE_BYTES, w, first, begun, to);
@@ -193,6 +194,7 @@ template <class E>
 DEVICE Eight product(u8* shared, const Matrix<E>& w, const Rows& rows, u32 first, u32 from,
                      u32 to) {
     Sums own = multiply(shared + warp() * STAGES * STAGE_BYTES, w, rows, first, from, to);
+    // The sums go where the stages were, which all warps must have finished reading.
     __syncthreads();
     float* all = reinterpret_cast<float*>(shared);
 #pragma unroll

@@ -81,6 +81,7 @@ DEVICE void rope_and_cache(bf16* qkv, E* pages, const float2* turns, const u32* 
     bool is_query = index < s.heads, is_value = index >= s.heads + s.kv_heads;
     read(head, from, d);
     if (norms && !is_value) norm(head, norms + (is_query ? 0 : d), d, s.epsilon);
+    // The rotation of an element needs another one, which a different lane may have written.
     __syncwarp();
     // Index of the KV head, counting key heads, then value heads.
     u32 stored = is_query ? 0 : index - s.heads;

@@ -35,6 +35,7 @@ route(u32* ids, float* weights, const float* __restrict__ logits, u32 rows, u32 
 #pragma unroll
         for (u32 i = 0; i < LOGITS_PER_LANE; ++i) {
             if (ranks[i] != best) continue;
+            // Only the lane that holds the expert adds its weight; lanes are summed below.
             all += exp2_fast(LOG2_E * (number_of(best) - largest));
             ranks[i] = 0;
         }

@@ -248,7 +248,9 @@ DEVICE Sums multiply(const Stages<E>& stages, const Factors<E>& f) {
         if constexpr (Stages<E>::IS_WIDENED) widen_step(stages, stage, f, step, factors);
         Product::share();
         __syncthreads();
+        // Copies overlap with the multiplication: they start before it if it blocks the warp.
         if (!Product::IS_ASYNC) begin_next();
+        // Warps without rows skip the multiplication, but take part in copies and barriers.
         if (Product::row() < f.rows) {
             const u8* weights = stages.weights(Stages<E>::IS_WIDENED ? step % 2 : stage);
             Product::multiply(Format<E>::HAS_STEP_SCALES ? block : sums, stages.activations(stage),

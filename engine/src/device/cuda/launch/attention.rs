@@ -163,6 +163,7 @@ impl AttentionPlan {
     ) -> Self {
         let whole = whole_items(spans, shape, window);
         let tiles: usize = whole.iter().map(Item::tiles).sum();
+        // The share of one block; a longer item would delay the whole launch.
         let tiles_max = tiles.div_ceil(blocks).max(TILES_MIN);
         let (mut items, mut merges) = (Vec::with_capacity(whole.len()), Vec::new());
         let mut part_lines = 0;
@@ -236,6 +237,7 @@ fn whole_items(spans: &[Span<'_>], shape: &AttentionShape, window: Option<usize>
         for first in (0..span.rows).step_by(rows_max) {
             let rows = rows_max.min(span.rows - first);
             let position = span.position + first;
+            // Tiles begin at multiples of their size, so the first may reach before the window.
             let hidden = window.map_or(0, |window| (position + 1).saturating_sub(window));
             items.extend((0..shape.kv_heads).map(|kv_head| Item {
                 row: (span.row + first) as u32,
@@ -257,6 +259,7 @@ fn whole_items(spans: &[Span<'_>], shape: &AttentionShape, window: Option<usize>
 /// results begin at line `part`.
 fn split(item: Item, tiles_max: usize, part: u32, lines: u32) -> Vec<Item> {
     let tiles = item.tiles();
+    // Parts of equal length, since the slowest block decides how long the launch takes.
     let step = tiles.div_ceil(tiles.div_ceil(tiles_max)) * TILE;
     let starts = (item.from..item.to).step_by(step);
     let one = |(i, from): (usize, u32)| Item {
@@ -274,6 +277,7 @@ impl Launch {
     pub fn attention(processors: Processors, page_type: PageType, head_dim: usize) -> Self {
         let (wide, tile) = (TILE * head_dim * 2, TILE * head_dim * page_type.bytes());
         let is_widened = processors.has_warpgroups && page_type == PageType::E4m3;
+        // Queries, then two stages of keys and values, then bf16 copies of one stage.
         let shared_bytes = wide + 4 * tile + if is_widened { 2 * wide } else { 0 };
         let own_bytes = shared_bytes + DECLARED_BYTES;
         let blocks = processors.resident_blocks(own_bytes, BLOCKS_PER_PROCESSOR);

@@ -103,10 +103,12 @@ impl MatmulPlan {
     pub fn new(processors: Processors, matrix_type: MatrixType, n: usize, k: usize) -> Self {
         let columns = column_blocks(n);
         let steps = matrix_type.steps(k);
+        // With fewer steps than it buffers, a warp could not overlap copies with computation.
         let splits_max = (steps / (WARPS * STAGES)).max(1);
         let resident = processors.resident_blocks(shared_bytes(), BLOCKS_PER_PROCESSOR);
         let splits = (resident / columns).clamp(1, splits_max);
         let steps_of_one = steps.div_ceil(splits);
+        // Rounding up the steps of a split may leave no steps for the last splits.
         let splits = steps.div_ceil(steps_of_one);
         Self { launch: product([columns, splits, 1]), splits, steps: steps_of_one }
     }
@@ -132,6 +134,7 @@ fn product(grid: [usize; 3]) -> Launch {
 
 /// Number of blocks along N.
 fn column_blocks(n: usize) -> usize {
+    // Only for its check that N is a multiple of eight.
     super::vectors(n);
     n.div_ceil(COLUMNS)
 }

@@ -78,6 +78,7 @@ impl Products {
         });
         let known = kept.as_ref().map_or_else(Choices::default, Kept::read);
         self.choices = known.clone();
+        // Needed for measuring; released below if no algorithm is chosen.
         self.workspace = Some(Memory::new(&driver, WORKSPACE_BYTES)?);
         for (shape, (rows, weights)) in seen {
             if self.is_own(shape.result) {

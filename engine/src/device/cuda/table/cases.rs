@@ -183,6 +183,7 @@ impl Case {
                 let AttentionShape { heads, kv_heads, head_dim, .. } = shape;
                 let most = window.unwrap_or(context);
                 let seen: usize = (context - rows..context).map(|at| (at + 1).min(most)).sum();
+                // With a window, rows read from the window of the first row to the last position.
                 let read = context.min(most + rows - 1);
                 let kv = 2 * read * kv_heads * head_dim * kv_type.bytes();
                 let lines = rows * heads * head_dim;

@@ -165,6 +165,7 @@ impl Run {
         let all: Vec<Matrix> = std::iter::once(first).chain(more).collect();
         let x = self.random(rows, k, Number::Bf16)?;
         let mut out = self.random(rows, n, Number::Bf16)?;
+        // Registers the shape with all its weights, with which tuning then measures.
         all.iter().try_for_each(|w| self.cuda.matmul(&x, w, &mut out))?;
         self.cuda.tune()?;
         self.over(layers, |cuda, layer| cuda.matmul(&x, &all[layer], &mut out))

@@ -30,6 +30,7 @@ pub fn compiled(source: &Path, behind: &str, flags: &str) -> Option<PathBuf> {
     // Tests are separate processes: the first compiles, the others wait for its lock.
     let lock = File::create(made.with_added_extension("lock")).unwrap();
     lock.lock().unwrap();
+    // Another process may have compiled it while this one waited for the lock.
     if made.exists() {
         return Some(made);
     }
@@ -54,6 +55,7 @@ pub fn compiled(source: &Path, behind: &str, flags: &str) -> Option<PathBuf> {
         source.display(),
         String::from_utf8_lossy(&done.stderr)
     );
+    // The rename makes the library visible only when it is complete.
     fs::rename(part, &made).unwrap();
     Some(made)
 }

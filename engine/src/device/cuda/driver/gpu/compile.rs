@@ -22,6 +22,7 @@ pub type Image = (&'static Source, Vec<u8>);
 /// The prepared folder lacks a file, NVRTC is not installed, or NVRTC rejects a kernel.
 pub fn images(capability: (u32, u32), cubins: &Cubins) -> Result<Vec<Image>, StepError> {
     let generation = generation(capability);
+    // The version is only a part of cache keys, and NVRTC is not needed with a prepared folder.
     let compiler = if cubins.prepared.is_some() { String::new() } else { version() };
     let compiler = &compiler;
     let image = |kernel: &'static Source| {
@@ -30,6 +31,7 @@ pub fn images(capability: (u32, u32), cubins: &Cubins) -> Result<Vec<Image>, Ste
     };
     let image = &image;
     let kernels = kernels(generation, cubins.portable);
+    // NVRTC compiles a file on one thread, so the files are compiled in parallel.
     let all: Result<Vec<_>, String> = thread::scope(|scope| {
         let threads: Vec<_> =
             kernels.into_iter().map(|kernel| scope.spawn(move || image(kernel))).collect();

@@ -86,6 +86,7 @@ impl Gpu {
                 }
                 driver::cuCtxEnablePeerAccess(other.context, 0)
             };
+            // A group opened earlier in this process may have enabled access already.
             if reached != CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED {
                 reached.result().map_err(|error| named("reach_all", error))?;
             }
