@@ -9,7 +9,7 @@ use super::shapes::numbers;
 #[derive(Debug, Clone, Copy)]
 pub struct Layer {
     pub experts: usize,
-    /// Experts per row (top-k).
+    /// Number of experts per row (top-k).
     pub chosen: usize,
     pub hidden: usize,
     pub intermediate: usize,

@@ -64,7 +64,7 @@ const _: () = {
 /// Rows of a step: one sequence that decodes, a batch that decodes, a prefill chunk.
 pub const TOKENS: [usize; 3] = [1, 32, 512];
 
-/// One benchmark case.
+/// One benchmark case: a call to measure, with its name and its work.
 pub struct Case {
     /// Name of the case, `op/shape_type/isa`.
     pub id: String,
@@ -72,7 +72,7 @@ pub struct Case {
     pub flops: u64,
     /// Smallest number of bytes that one call reads and writes.
     pub bytes: u64,
-    /// Makes one call.
+    /// Makes one call of the measured operation.
     pub run: Box<dyn FnMut()>,
 }
 

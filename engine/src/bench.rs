@@ -55,7 +55,7 @@ pub struct BenchFlags {
     pub json: bool,
 }
 
-/// Error that prevents a measurement.
+/// Error of `redline bench`, each with its own message.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says what happened, and to what")]
 pub enum BenchError {
@@ -106,7 +106,7 @@ struct Report {
     absent: BTreeMap<&'static str, &'static str>,
 }
 
-/// Measured limits of the processor.
+/// Measured hardware limits of the processor, with which figures are compared.
 #[derive(Debug, Serialize)]
 struct Limits {
     int8_ops_per_s: f64,

@@ -103,7 +103,7 @@ fn of_each_isa() -> Vec<(&'static str, Make)> {
 const NET: DeltaNetShape =
     DeltaNetShape { key_heads: 2, value_heads: 4, key_dim: 128, value_dim: 128, taps: 4 };
 
-/// Matrix multiplication with four tiles of columns.
+/// Creates a call of a matrix multiplication whose weights have four tiles of columns.
 fn product(cpu: Cpu, t: usize, weight_type: WeightType) -> Call {
     let product = matmul::Product { t, k: 576, n: 192, weight_type };
     matmul::case("matmul", cpu, Arithmetic::AsStored, product).run

@@ -40,7 +40,7 @@ struct Report {
     absent: BTreeMap<&'static str, &'static str>,
 }
 
-/// Figures of a model's steps.
+/// Figures of a model's prefill and decoding steps.
 #[derive(Debug, Serialize)]
 struct Steps {
     model: String,
@@ -65,7 +65,7 @@ struct Kernel {
     limit_share: f64,
 }
 
-/// Measured limits of the GPU.
+/// Measured hardware limits of the GPU, with which figures are compared.
 #[derive(Debug, Serialize)]
 struct Reached {
     bf16_flops_per_s: f64,
@@ -143,7 +143,7 @@ impl Bench<'_> {
         })
     }
 
-    /// Measures the kernel cases.
+    /// Measures the kernel cases one after another, and prints each result at once.
     fn kernels(&self, limits: Limits, cases: &[Case]) -> Result<Vec<Kernel>, BenchError> {
         let kept = self.cubins.choices.clone();
         let table = Table { driver: &self.driver, kept, limits, layers_bytes: LAYERS_BYTES };

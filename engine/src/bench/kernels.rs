@@ -37,7 +37,7 @@ pub(super) struct Product {
     weight_dtype: &'static str,
     dtype: &'static str,
     ops_per_s: f64,
-    /// Share of the machine's limit for arithmetic in `dtype`, 0 to 1.
+    /// Measured rate as a share of the machine's limit for arithmetic in `dtype`, 0 to 1.
     limit_share: f64,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct Attention {
     /// Bytes of keys and values per second, counted as if each was read once per layer.
     kv_bytes_per_s: f64,
     flops_per_s: f64,
-    /// Share of the nearer limit, 0 to 1.
+    /// Measured rate as a share of the nearer limit, 0 to 1.
     limit_share: f64,
     /// Name of the nearer limit: `read_bytes_per_s` or `f32_flops_per_s`.
     limit: &'static str,
@@ -216,7 +216,7 @@ fn layers(layer_bytes: usize) -> usize {
     (LAYERS_BYTES / layer_bytes.max(1)).clamp(1, LAYERS_MAX)
 }
 
-/// Plausible activations.
+/// Made-up activations between -1 and 1.
 fn values(count: usize) -> Vec<f32> {
     (0..count).map(|i| (i % 251) as f32 / 125.0 - 1.0).collect()
 }

@@ -15,7 +15,7 @@ pub enum Number {
 }
 
 impl Number {
-    /// Bytes of one element.
+    /// Bytes of one element of this type.
     pub fn bytes(self) -> usize {
         match self {
             Self::Bf16 => 2,

@@ -87,7 +87,7 @@ impl Cuda {
     /// Creates the devices of the tensor-parallel group `members`, in the order of their ranks.
     ///
     /// # Errors
-    /// A device has not enough memory.
+    /// A device does not have enough memory.
     pub fn group(members: Vec<Member>) -> Result<Vec<Self>, StepError> {
         let drivers: Vec<_> = members.iter().map(|member| Arc::clone(&member.driver)).collect();
         let groups = Group::of(members)?;

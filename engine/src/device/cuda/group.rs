@@ -18,11 +18,11 @@ use crate::model::StepError;
 /// Operand of a collective operation: elements in device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Numbers {
-    /// Address of the first element.
+    /// Device address of the operand's first element.
     pub at: Address,
-    /// Number of elements.
+    /// Number of elements of the operand.
     pub count: usize,
-    /// Element type (DType).
+    /// Element type (DType) of the operand.
     pub number: Number,
 }
 
@@ -57,7 +57,7 @@ impl Group {
     /// Creates the ranks of a group of `members`, in their order.
     ///
     /// # Errors
-    /// A device has not enough memory.
+    /// A device does not have enough memory.
     pub fn of(members: Vec<Member>) -> Result<Vec<Self>, StepError> {
         let Some(first) = members.first() else { return Ok(Vec::new()) };
         let ended = Arc::new(Signal::new(&first.driver)?);
@@ -98,7 +98,7 @@ impl Group {
     /// Allocates memory to gather `bytes` bytes.
     ///
     /// # Errors
-    /// The device has not enough memory.
+    /// The device does not have enough memory.
     pub fn make_room(&mut self, stream: &mut Stream, bytes: usize) -> Result<(), StepError> {
         stream.room(&mut self.parts, bytes).map(|_| ())
     }

@@ -24,7 +24,7 @@ pub struct Landing {
     ids_max: usize,
     /// First row of the last step that sampled, and the number of rows that did.
     last: (u32, usize),
-    /// Steps in flight, oldest first.
+    /// Steps in flight (submitted, not yet completed), oldest first.
     in_flight: VecDeque<Flight>,
     /// Pinned memory and events of completed steps, to be reused.
     idle: Vec<Flight>,
@@ -35,13 +35,13 @@ pub struct Landing {
 /// A step in flight: submitted to the device, its tokens and logits not yet on the host.
 #[derive(Debug)]
 struct Flight {
-    /// Host memory for the tokens, then the logits.
+    /// Pinned host memory for the step's tokens, followed by its logits.
     host: Pinned,
-    /// Event after both copies.
+    /// Event after the copies of the step's tokens and logits.
     landed: Event,
-    /// Number of sampled tokens.
+    /// Number of tokens that the step samples.
     draws: usize,
-    /// Offset of the logits in bytes, and their size in bytes.
+    /// Offset of the logits in the host memory, and their size, both in bytes.
     logits: (usize, usize),
 }
 
@@ -65,7 +65,7 @@ impl Landing {
     /// next step may read them as its input.
     ///
     /// # Errors
-    /// The device has not enough memory.
+    /// The device does not have enough memory.
     pub fn reserve(&mut self, stream: &mut Stream, rows: usize) -> Result<(), StepError> {
         if rows > self.ids_max || self.ids_max == 0 {
             stream.keeping_room(&mut self.ids, 4 * rows.max(1))?;

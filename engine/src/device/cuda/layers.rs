@@ -35,7 +35,7 @@ impl Layers {
     /// Packs the constants of an attention layer for its kernels.
     ///
     /// # Errors
-    /// The device has not enough memory.
+    /// The device does not have enough memory.
     pub fn add_attention(
         &mut self,
         stream: &Stream,
@@ -68,7 +68,7 @@ impl Layers {
     /// Packs the constants of a gated-delta-net layer for its kernels.
     ///
     /// # Errors
-    /// The device has not enough memory.
+    /// The device does not have enough memory.
     pub fn add_delta_net(
         &mut self,
         stream: &Stream,

@@ -34,7 +34,7 @@ impl Sizes {
     pub const FULL: Self = Self { read_bytes: 4 << 30, product: 8192 };
 }
 
-/// Measured limits of one GPU.
+/// Measured hardware limits of one GPU: memory bandwidth and bf16 throughput.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Limits {
     /// Memory bandwidth in bytes per second, of a kernel that only reads.
@@ -49,7 +49,7 @@ impl Limits {
     /// one is given.
     ///
     /// # Errors
-    /// The device reports an error, or has not enough memory.
+    /// The device reports an error, or does not have enough memory.
     pub fn measure(
         driver: &Arc<dyn Driver>,
         kept: Option<PathBuf>,

@@ -42,9 +42,9 @@ pub const CAPABILITY_MIN: (u32, u32) = (8, 0);
 pub struct Gpu {
     /// Name of the GPU as the driver reports it.
     pub name: String,
-    /// Total bytes of its memory, free or not.
+    /// Total bytes of the GPU's memory, free or not.
     pub memory_bytes: u64,
-    /// Compute capability (major, minor): (9, 0) for Hopper.
+    /// Compute capability (major, minor) of the GPU: (9, 0) for Hopper.
     pub capability: (u32, u32),
 }
 

@@ -30,7 +30,7 @@ pub struct Router {
 pub struct Routes {
     /// Number of (row, expert) pairs, including those whose expert belongs to another rank.
     pub pairs: usize,
-    /// Experts per row (top-k).
+    /// Number of experts per row (top-k).
     chosen: usize,
     /// Address of the f32 weight of each pair.
     weights: Address,

@@ -53,7 +53,7 @@ impl Staging {
         Ok(())
     }
 
-    /// Copies f32 values to `to`.
+    /// Copies f32 values to the device address `to`.
     ///
     /// # Errors
     /// The device reports an error.

@@ -43,7 +43,7 @@ pub struct Scratch {
     pub page: u32,
     /// Number of the extra state slot; none in models without recurrent state.
     pub place: Option<u32>,
-    /// Tokens of a KV page.
+    /// Number of tokens of a KV page.
     pub page_tokens: usize,
 }
 
@@ -70,7 +70,7 @@ pub struct Layout {
     pub plans: Vec<usize>,
     /// First word of the page tables, which are the last part.
     pub tables: usize,
-    /// Total number of words.
+    /// Total number of words of the metadata.
     pub words: usize,
 }
 
@@ -79,7 +79,7 @@ pub struct Layout {
 pub struct Draft<'a> {
     batch: &'a StepBatch,
     scratch: Scratch,
-    /// Rows that need logits.
+    /// Rows of the step that need logits.
     head: HeadRows,
     /// Rows of each sequence, followed by the padding rows of the CUDA graph bucket.
     spans: Vec<Span<'a>>,

@@ -33,7 +33,7 @@ impl Steps {
     /// Tokens sampled by the previous step are those of its rows from `first_drawn` on.
     ///
     /// # Errors
-    /// The device has not enough memory, or reports an error.
+    /// The device does not have enough memory, or reports an error.
     pub fn send(
         &mut self,
         stream: &mut Stream,
@@ -65,7 +65,7 @@ impl Steps {
     /// Computes the cos/sin table for the positions of a step.
     ///
     /// # Errors
-    /// The device has not enough memory, or reports an error.
+    /// The device does not have enough memory, or reports an error.
     pub fn turn(
         &mut self,
         stream: &mut Stream,

@@ -17,11 +17,11 @@ pub struct Stopwatch {
 /// Statistics of the measured times of one call, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Timing {
-    /// Median time, for comparing speeds.
+    /// Median time of one call, by which speeds are compared.
     pub median_ns: f64,
-    /// Median absolute deviation from the median.
+    /// Median absolute deviation of the times from their median.
     pub mad_ns: f64,
-    /// Shortest time, for hardware limits.
+    /// Shortest time of one call, from which hardware limits are computed.
     pub least_ns: f64,
     /// Number of timed runs.
     pub samples: usize,

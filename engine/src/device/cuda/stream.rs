@@ -68,7 +68,7 @@ impl Stream {
     /// Growing moves the buffer, so all captured CUDA graphs are released.
     ///
     /// # Errors
-    /// The device has not enough memory.
+    /// The device does not have enough memory.
     pub fn room(&mut self, room: &mut Room, bytes: usize) -> Result<Address, StepError> {
         match &room.0 {
             Some(memory) if memory.bytes() >= bytes => Ok(memory.address()),

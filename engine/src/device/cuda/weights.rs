@@ -41,7 +41,7 @@ impl Part {
         Ok(Self { memory: Arc::new(Memory::new(driver, bytes)?), at: 0 })
     }
 
-    /// Address of the first byte.
+    /// Device address of the part's first byte.
     pub fn address(&self) -> Address {
         self.memory.address().plus(self.at)
     }
@@ -76,12 +76,12 @@ pub struct Vector {
 pub struct Matrix {
     /// Storage format of the weights.
     pub matrix_type: MatrixType,
-    /// Number of output columns, padding included.
+    /// Number N of output columns, padding included.
     pub n: usize,
     /// Number of zero rows at the end, added because kernels process eight output columns at a
     /// time.
     pub padding: usize,
-    /// Length of the contraction.
+    /// Length K of the contraction.
     pub k: usize,
     pub weights: Part,
     /// Scales: f32 for FP8, one byte each for MXFP4, empty for bf16.
@@ -94,7 +94,7 @@ impl Matrix {
     /// Creates random weights with scales of 1, for measurements that need no trained weights.
     ///
     /// # Errors
-    /// The device has not enough memory.
+    /// The device does not have enough memory.
     pub(super) fn random(
         staging: &mut Staging,
         stream: &Stream,
@@ -183,7 +183,7 @@ impl<'a> Rows<'a, '_> {
 /// format.
 ///
 /// # Errors
-/// The kernels do not support the shape or the scales, or the device has not enough memory.
+/// The kernels do not support the shape or the scales, or the device does not have enough memory.
 pub fn matrix(
     staging: &mut Staging,
     driver: &Arc<dyn Driver>,
@@ -229,7 +229,7 @@ pub fn matrix(
 /// generate the requested rows.
 ///
 /// # Errors
-/// The device has not enough memory, or reports an error.
+/// The device does not have enough memory, or reports an error.
 pub fn random_matrix(
     stream: &Stream,
     parts: &[RandomRows],
@@ -350,7 +350,7 @@ fn send_mxfp4(
 /// Copies the matrices of a layer's experts into one allocation, one after another.
 ///
 /// # Errors
-/// The matrices differ in shape or format, or the device has not enough memory.
+/// The matrices differ in shape or format, or the device does not have enough memory.
 pub fn stack(driver: &Arc<dyn Driver>, experts: Vec<Matrix>) -> Result<Vec<Matrix>, StepError> {
     let Some(first) = experts.first() else { return Ok(experts) };
     if first.padding > 0 {
@@ -376,7 +376,7 @@ pub fn stack(driver: &Arc<dyn Driver>, experts: Vec<Matrix>) -> Result<Vec<Matri
 /// Copies the biases of a layer's experts into one allocation, one after another.
 ///
 /// # Errors
-/// The biases differ in length, or the device has not enough memory.
+/// The biases differ in length, or the device does not have enough memory.
 pub fn stack_vectors(
     driver: &Arc<dyn Driver>,
     vectors: &[Vector],

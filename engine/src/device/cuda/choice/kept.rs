@@ -34,7 +34,7 @@ pub struct Kept {
     key: Key,
 }
 
-/// JSON content of the file.
+/// JSON content of the file of measured choices.
 #[derive(Debug, Serialize, Deserialize)]
 struct File {
     #[serde(flatten)]
@@ -53,7 +53,7 @@ struct Choice {
     algorithm: Option<[u64; 8]>,
 }
 
-/// [`Number`] as written in JSON.
+/// Element type of a result as written in JSON, for [`Number`].
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum ResultType {

@@ -28,9 +28,9 @@ pub struct Shape {
 /// Implementation that computes a matrix multiplication.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
-    /// Redline's own kernels.
+    /// Redline's own matrix multiplication kernels.
     Own,
-    /// An algorithm of cuBLASLt.
+    /// This algorithm of NVIDIA's GEMM library cuBLASLt.
     Library(Algorithm),
 }
 

@@ -19,7 +19,7 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// Creates an empty argument list.
+    /// Creates an empty list of kernel arguments.
     pub fn new() -> Self {
         Self { starts: Vec::with_capacity(12), ..Self::default() }
     }

@@ -13,9 +13,9 @@ use crate::model::StepError;
 /// Layout of a column-major matrix in device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Columns {
-    /// Type of the matrix elements.
+    /// Data type of the matrix elements.
     pub number: Number,
-    /// Elements of one column.
+    /// Number of elements of one column.
     pub rows: usize,
     /// Number of columns, at least one.
     pub cols: usize,
@@ -47,9 +47,9 @@ pub struct Side {
 /// Column-major matrix multiplication `d = alpha * a * b + beta * d`, accumulated in f32.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ColumnProduct {
-    /// The left factor.
+    /// Left factor of the matrix multiplication.
     pub a: Side,
-    /// The right factor.
+    /// Right factor of the matrix multiplication.
     pub b: Side,
     /// Layout of the result, which is never transposed.
     pub d: Columns,
@@ -86,11 +86,11 @@ pub struct Algorithm(pub [u64; 8]);
 /// Device addresses of the operands of a matrix multiplication.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Operands {
-    /// Address of the left factor.
+    /// Device address of the left factor.
     pub a: Address,
-    /// Address of the right factor.
+    /// Device address of the right factor.
     pub b: Address,
-    /// Address of the result.
+    /// Device address of the result.
     pub d: Address,
     /// Scratch memory of [`WORKSPACE_BYTES`] that no concurrent matrix multiplication uses.
     pub workspace: Address,

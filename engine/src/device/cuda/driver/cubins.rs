@@ -59,13 +59,13 @@ macro_rules! sources {
     };
 }
 
-/// Headers that kernel files include.
+/// CUDA headers that kernel files include.
 pub const HEADERS: [Source; 11] = sources![
     ".cuh": "attention" "bulk" "delta_net" "pages" "prims" "product" "tile_product" "warp_product"
         "warpgroup" "warpgroup_product" "weights"
 ];
 
-/// All kernel files.
+/// All CUDA kernel files, with their source texts.
 pub const KERNELS: [Source; 27] = sources![
     ".cu": "add_bias" "all_reduce" "argmax" "attention" "attention_merge" "attention_sm90"
         "delta_net" "delta_net_chunks" "dispatch" "embed" "expert_matmul" "gated" "gather"

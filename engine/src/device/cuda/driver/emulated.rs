@@ -65,9 +65,9 @@ struct State {
     recording: Option<Vec<Recorded>>,
     /// Captured CUDA graphs, by the index in [`Record`]; a released one is empty.
     records: Vec<Vec<Recorded>>,
-    /// Kernel launches so far.
+    /// Number of kernel launches so far.
     launches: u64,
-    /// CUDA graph replays so far.
+    /// Number of CUDA graph replays so far.
     replays: u64,
     /// Number of library matrix multiplications so far, by algorithm and number of rows.
     products: BTreeMap<(u64, usize), u64>,
@@ -227,7 +227,7 @@ impl Emulated {
         Ok(())
     }
 
-    /// Runs `work` on the host.
+    /// Runs a kernel, matrix multiplication or collective operation on the host.
     fn run(&self, work: &Work) -> Result<(), StepError> {
         match work {
             Work::Launch { entry, launch, arguments } => {

@@ -23,19 +23,19 @@ impl Memory {
     /// Allocates `bytes` bytes of unspecified content, aligned to 256.
     ///
     /// # Errors
-    /// The device has not enough free memory.
+    /// The device does not have enough free memory.
     pub fn new(driver: &Arc<dyn Driver>, bytes: usize) -> Result<Self, StepError> {
         // CUDA refuses allocations of zero bytes.
         let address = driver.allocate(bytes.max(1))?;
         Ok(Self { driver: Arc::clone(driver), address, bytes })
     }
 
-    /// Address of the first byte.
+    /// Address of the first byte of the device memory.
     pub fn address(&self) -> Address {
         self.address
     }
 
-    /// Size in bytes as requested.
+    /// Size of the device memory in bytes, as requested.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -63,13 +63,13 @@ impl Pinned {
     /// Allocates `bytes` bytes of pinned host memory, zeroed.
     ///
     /// # Errors
-    /// The host has not enough memory.
+    /// The host does not have enough memory.
     pub fn new(driver: &Arc<dyn Driver>, bytes: usize) -> Result<Self, StepError> {
         let start = driver.allocate_pinned(bytes.max(1))?;
         Ok(Self { driver: Arc::clone(driver), start, bytes })
     }
 
-    /// Size in bytes as requested.
+    /// Size of the pinned memory in bytes, as requested.
     pub fn size(&self) -> usize {
         self.bytes
     }
@@ -130,7 +130,7 @@ impl Signal {
     /// Creates a flag that is not raised.
     ///
     /// # Errors
-    /// The host has not enough memory.
+    /// The host does not have enough memory.
     pub fn new(driver: &Arc<dyn Driver>) -> Result<Self, StepError> {
         Pinned::new(driver, size_of::<u32>()).map(Self)
     }
@@ -141,7 +141,7 @@ impl Signal {
         Address(self.0.start.as_ptr() as u64)
     }
 
-    /// Sets the flag for good.
+    /// Raises the flag for good, so that waiting kernels end.
     pub fn raise(&self) {
         self.word().store(1, Ordering::Release);
     }

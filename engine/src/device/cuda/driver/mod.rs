@@ -43,23 +43,23 @@ impl Address {
     }
 }
 
-/// Properties of a GPU.
+/// Properties of a GPU that kernels and reports depend on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
     /// Name of the GPU as the driver reports it.
     pub name: String,
     /// Multiprocessors of the GPU, from which grid sizes are computed.
     pub processors: Processors,
-    /// Compute capability (major, minor): (9, 0) for Hopper.
+    /// Compute capability (major, minor) of the GPU: (9, 0) for Hopper.
     pub capability: (u32, u32),
 }
 
 /// Free and total device memory, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryBytes {
-    /// Bytes that are free now, whichever process uses the rest.
+    /// Bytes of device memory that are free now.
     pub free: u64,
-    /// Total bytes of the device.
+    /// Total bytes of device memory.
     pub total: u64,
 }
 
@@ -92,7 +92,7 @@ pub struct Record(pub(super) u64);
 /// is pinned for them.
 /// memory of the device is not checked here; it reaches no memory of this program.
 pub trait Driver: Send + Sync + fmt::Debug {
-    /// Properties of the GPU.
+    /// Name, multiprocessors and compute capability of the GPU.
     fn facts(&self) -> &Facts;
 
     /// Returns the free and the total device memory.
@@ -214,7 +214,7 @@ pub trait Communicator: Send + fmt::Debug {
 /// One GPU of a tensor-parallel group.
 #[derive(Debug)]
 pub struct Member {
-    /// Driver of the GPU.
+    /// Driver of the member's GPU.
     pub driver: Arc<dyn Driver>,
     /// Communicator that connects the GPU to the other ranks.
     pub communicator: Box<dyn Communicator>,

@@ -33,14 +33,14 @@ const NONE: u32 = u32::MAX;
 /// Element type of keys and values in the KV cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PageType {
-    /// bf16, two bytes.
+    /// bf16, two bytes per element.
     Bf16,
     /// FP8 (e4m3), one byte, with a scale for the keys and one for the values of each KV head.
     E4m3,
 }
 
 impl PageType {
-    /// Bytes of one element.
+    /// Bytes of one element of a key or value.
     fn bytes(self) -> usize {
         match self {
             Self::Bf16 => 2,
@@ -79,7 +79,7 @@ pub struct AttentionArguments {
     pub page_stride: u32,
     /// Size of the sliding window in positions; 0 for full attention.
     pub window: u32,
-    /// Factor of the attention scores.
+    /// Factor of the attention scores, usually 1 / sqrt(head size).
     pub scale: f32,
 }
 
@@ -91,7 +91,7 @@ pub struct MergeArguments {
     pub heads: u32,
     /// Number of KV heads.
     pub kv_heads: u32,
-    /// Elements of a head.
+    /// Elements of an attention head.
     pub head_dim: u32,
 }
 

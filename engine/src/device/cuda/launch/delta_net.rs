@@ -10,7 +10,7 @@ use crate::device::DeltaNetShape;
 /// are not multiples of a warp.
 const KEYS: usize = 32;
 const KEYS_OF_SMALL: usize = 8;
-/// Threads of the largest block.
+/// Largest number of threads of a block of the row-by-row kernel.
 const THREADS_MAX: usize = 512;
 /// Rows of a prefill chunk in the chunked kernel, and threads of the block that computes one.
 const CHUNK: usize = 32;
@@ -29,9 +29,9 @@ pub struct DeltaNetArguments {
     pub key_heads: u32,
     /// Number of value heads, a multiple of `key_heads`.
     pub value_heads: u32,
-    /// Elements of a key.
+    /// Elements of a key (and query) of one head.
     pub key_dim: u32,
-    /// Elements of a value.
+    /// Elements of a value of one head.
     pub value_dim: u32,
     /// Width of the causal convolution in tokens.
     pub taps: u32,
@@ -76,7 +76,7 @@ pub fn entry(shape: &DeltaNetShape) -> &'static str {
 }
 
 /// True when `delta_net_chunks`, the kernel for prefill, supports heads of these sizes: whole warps
-/// of keys and values, at most [`CHUNK_DIM_MAX`].
+/// of keys and values, at most 128 of each.
 pub fn has_chunks(shape: &DeltaNetShape) -> bool {
     let is_whole = |size: usize| size.is_multiple_of(LANES) && size <= CHUNK_DIM_MAX;
     is_whole(shape.key_dim) && is_whole(shape.value_dim)

@@ -11,7 +11,7 @@ use bytemuck::NoUninit;
 
 /// Elements that a thread loads or stores at a time: 16 bytes of bf16.
 const VECTOR: usize = 8;
-/// Threads of a warp.
+/// Number of threads (lanes) of a warp.
 const LANES: usize = 32;
 /// Threads of a block, where a kernel needs no other number.
 const BLOCK: usize = 256;
@@ -29,7 +29,7 @@ const SYSTEM_BYTES: usize = 1024;
 /// Multiprocessors of a GPU, from which grid sizes are computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Processors {
-    /// Number of multiprocessors.
+    /// Number of multiprocessors of the GPU.
     pub count: usize,
     /// Bytes of shared memory of one multiprocessor: 164 KiB on sm_80, 228 KiB on sm_90.
     pub shared_bytes: usize,
@@ -155,7 +155,7 @@ pub struct RopeArguments {
     pub heads: u32,
     /// Number of KV heads.
     pub kv_heads: u32,
-    /// Elements of a head.
+    /// Elements of an attention head.
     pub head_dim: u32,
     /// Pairs of elements of a head that are rotated.
     pub pairs: u32,

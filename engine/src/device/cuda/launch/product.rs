@@ -7,7 +7,7 @@ use super::{Launch, Processors};
 
 /// Largest number of activation rows that the kernel for few rows takes.
 pub const ROWS_MAX: usize = 16;
-/// Output columns of a block.
+/// Output columns that a block computes.
 const COLUMNS: usize = 64;
 /// Bytes of a weight row that a warp loads in one step along K.
 const STEP_BYTES: usize = 128;
@@ -132,14 +132,14 @@ fn product(grid: [usize; 3]) -> Launch {
     Launch { shared_bytes: shared_bytes() as u32, ..Launch::new(grid, WARPS * super::LANES) }
 }
 
-/// Number of blocks along N.
+/// Number of blocks that cover N output columns.
 fn column_blocks(n: usize) -> usize {
     // Only for its check that N is a multiple of eight.
     super::vectors(n);
     n.div_ceil(COLUMNS)
 }
 
-/// Bytes of dynamic shared memory of a block.
+/// Bytes of dynamic shared memory of a block, for the buffered steps of all warps.
 fn shared_bytes() -> usize {
     WARPS * STAGES * COLUMNS * STEP_BYTES
 }

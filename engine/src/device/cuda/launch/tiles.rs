@@ -11,7 +11,7 @@ use super::{LANES, Launch, Processors};
 const TILE: usize = 128;
 /// Elements of K in one step.
 const STEP: usize = 64;
-/// Steps that shared memory buffers.
+/// Number of steps along K that shared memory buffers.
 const STAGES: usize = 3;
 /// Bytes of one step of a tile in bf16.
 const TILE_BYTES: usize = TILE * STEP * 2;

@@ -48,9 +48,9 @@ pub enum Case {
 /// Least work of one call, from which its share of the hardware limits is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Work {
-    /// Smallest number of bytes to read and write.
+    /// Smallest number of bytes that one call reads and writes.
     pub bytes: u64,
-    /// Floating-point operations; a multiplication and an addition count as two.
+    /// Floating-point operations of one call; a multiplication and an addition count as two.
     pub flops: u64,
 }
 

@@ -37,12 +37,12 @@ const PAGE_STRIDE: usize = 7919;
 /// come from memory as in a step.
 pub const LAYERS_BYTES: usize = 256 << 20;
 
-/// Result of one case.
+/// Measured time and work of one case.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Measured {
     /// Case that was measured.
     pub case: Case,
-    /// Times of one call.
+    /// Statistics of the times of one call.
     pub timing: Timing,
     /// Smallest number of bytes that one call reads and writes.
     pub bytes: u64,
@@ -55,7 +55,7 @@ pub struct Measured {
 /// Measures the cases of the table on one GPU.
 #[derive(Debug)]
 pub struct Table<'a> {
-    /// Driver of the GPU.
+    /// Driver of the GPU to measure.
     pub driver: &'a Arc<dyn Driver>,
     /// Folder in which measured GEMM choices are stored.
     pub kept: Option<PathBuf>,
@@ -66,10 +66,10 @@ pub struct Table<'a> {
 }
 
 impl Table<'_> {
-    /// Measures one case.
+    /// Measures the time of one case on a fresh device.
     ///
     /// # Errors
-    /// The device reports an error, or has not enough memory.
+    /// The device reports an error, or does not have enough memory.
     pub fn measure(&self, case: Case) -> Result<Measured, StepError> {
         let run = Run {
             cuda: Cuda::new(Arc::clone(self.driver)).keeping(self.kept.clone()),
@@ -150,7 +150,7 @@ impl Run {
         self.cuda.vector(&vec![0.5; len])
     }
 
-    /// Times matrix multiplication.
+    /// Measures the time of a matrix multiplication.
     fn product(
         &mut self,
         matrix_type: MatrixType,
@@ -221,7 +221,7 @@ impl Run {
         StepBatch::known(&vec![0; sequences * rows], (0..sequences).map(segment).collect())
     }
 
-    /// Times paged attention.
+    /// Measures the time of paged attention.
     fn attention(
         &mut self,
         layer: &AttentionLayer<Vector>,
@@ -251,7 +251,7 @@ impl Run {
         self.over(layers, |cuda, layer| cuda.attention(&qkv, &all[layer], &plan, &kv, &mut out))
     }
 
-    /// Times the gated delta net.
+    /// Measures the time of the gated delta net.
     fn delta_net(
         &mut self,
         shape: DeltaNetShape,
@@ -295,7 +295,7 @@ impl Run {
         })
     }
 
-    /// Times addition and RMS norm.
+    /// Measures the time of residual addition and RMS norm.
     fn add_rms_norm(&mut self, rows: usize, cols: usize) -> Result<Timing, StepError> {
         let weight = self.vector(cols)?;
         let layers = self.layers(6 * rows * cols);
@@ -310,7 +310,7 @@ impl Run {
         })
     }
 
-    /// Times the SiLU-gated multiplication.
+    /// Measures the time of the SiLU-gated multiplication.
     fn silu_mul(&mut self, rows: usize, cols: usize) -> Result<Timing, StepError> {
         let layers = self.layers(6 * rows * cols);
         let set = |_| -> Result<[Buffer; 2], StepError> {

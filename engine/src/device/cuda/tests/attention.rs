@@ -12,7 +12,7 @@ use crate::device::{AttentionLayer, AttentionShape};
 /// results after.
 const BOUND: f32 = 1.0 / 128.0;
 
-/// One attention problem to check.
+/// One attention problem to compare with the reference.
 struct Case {
     shape: AttentionShape,
     page_type: PageType,

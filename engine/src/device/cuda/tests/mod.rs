@@ -53,7 +53,7 @@ fn narrow(values: &[f32]) -> Vec<u16> {
     values.iter().map(|x| bf16::from_f32(*x).to_bits()).collect()
 }
 
-/// Numbers of a bf16 buffer.
+/// Values of a buffer of bf16, as f32.
 fn widen(bytes: &[u8]) -> Vec<f32> {
     let bits = bytes.chunks_exact(2).map(|two| u16::from_le_bytes([two[0], two[1]]));
     bits.map(|bits| bf16::from_bits(bits).to_f32()).collect()

@@ -9,7 +9,7 @@ use crate::device::cuda::launch::product::{MatmulArguments, MatmulPlan, MatrixTy
 /// Relative error bound of f32 accumulation.
 pub(super) const F32_SUMS: f32 = 1e-5;
 
-/// One multiplication to check.
+/// One matrix multiplication to compare with the reference.
 struct Case {
     matrix_type: MatrixType,
     rows: usize,

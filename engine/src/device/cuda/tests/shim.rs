@@ -47,7 +47,7 @@ impl Call {
         self.argument(1, bytes)
     }
 
-    /// Appends a null pointer.
+    /// Appends a null pointer argument.
     pub(super) fn null(self) -> Self {
         self.argument(2, &[])
     }

@@ -111,7 +111,7 @@ mod tests {
 
     const MEMORY: u64 = 64 << 20;
 
-    /// Device memory that holds `values`.
+    /// Allocates device memory and copies `values` to it.
     fn sent(driver: &Arc<dyn Driver>, values: &[f32]) -> Memory {
         let memory = Memory::new(driver, 4 * values.len()).unwrap();
         let mut host = Pinned::new(driver, 4 * values.len()).unwrap();

@@ -25,7 +25,7 @@ type Run = unsafe extern "C" fn(*const c_char, *const u32, *const *const u64, u3
 /// library, so only one block may use it at a time, whichever test thread launches it.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Compiled libraries by kernel entry.
+/// Compiled kernels as loaded libraries, by the name of the kernel entry.
 #[derive(Debug)]
 pub struct Libraries {
     entries: BTreeMap<&'static str, Entry>,

@@ -98,7 +98,7 @@ fn compile(kernel: &Source, generation: &str) -> Result<Vec<u8>, String> {
     image
 }
 
-/// Messages of the compiler.
+/// Messages of NVRTC about a program, such as compile errors.
 fn log(program: sys::nvrtcProgram) -> String {
     // SAFETY: the program was not yet destroyed.
     let log = unsafe { result::get_program_log(program) }.unwrap_or_default();
