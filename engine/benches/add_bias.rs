@@ -1,4 +1,4 @@
-//! The bias of a projection, which is one loop for every instruction set.
+//! Benchmark of adding a bias to every row, the same code for every instruction set.
 
 mod shapes;
 
@@ -8,7 +8,7 @@ use engine_cpu::{Cpu, Isa};
 use shapes::{Case, Lazy, MODELS, TOKENS, device, measure, numbers};
 
 pub fn case(mut cpu: Cpu, t: usize, n: usize) -> Case {
-    // Zeros keep the rows bounded however often the case runs.
+    // A bias of zeros keeps the rows bounded however often the case runs.
     let bias = cpu.vector(&vec![0.0; n]).expect("a vector");
     let mut x = cpu.buffer(n).expect("a buffer");
     cpu.write(&mut x, &numbers(t * n)).expect("rows");
@@ -31,7 +31,7 @@ pub fn cases() -> Vec<Lazy> {
     cases
 }
 
-/// The case that tests run.
+/// Smallest case, run by tests.
 pub fn smallest() -> Case {
     case(device(Isa::best()), 1, 960)
 }

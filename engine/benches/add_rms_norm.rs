@@ -1,4 +1,4 @@
-//! RMS norm of rows, with the residual added first.
+//! Benchmark of RMS norm with a residual addition.
 
 mod rows;
 mod shapes;
@@ -14,7 +14,7 @@ pub fn case(mut cpu: Cpu, t: usize, n: usize) -> Case {
     let mut delta = cpu.buffer(n).expect("a buffer");
     let mut out = cpu.buffer(n).expect("a buffer");
     cpu.write(&mut x, &numbers(t * n)).expect("rows");
-    // Zeros keep the stream bounded however often the case runs.
+    // A residual of zeros keeps the rows bounded however often the case runs.
     cpu.write(&mut delta, &vec![0.0; t * n]).expect("rows");
     cpu.resize(&mut out, t).expect("rows");
     Case {
@@ -31,7 +31,7 @@ pub fn cases() -> Vec<Lazy> {
     rows::cases(|shape| shape.hidden, case)
 }
 
-/// The case that tests run.
+/// Smallest case, run by tests.
 pub fn smallest() -> Case {
     case(device(Isa::best()), 1, 576)
 }

@@ -1,4 +1,4 @@
-//! Attention over KV pages: decode rows at several context lengths, and a prefill chunk.
+//! Benchmark of paged attention: decoding at several context lengths, and a prefill chunk.
 
 #[expect(dead_code, reason = "this bench uses a part of the shared table")]
 pub(crate) mod shapes;
@@ -13,7 +13,7 @@ use shapes::{Case, Lazy, MODELS, SMOLLM2_135M, Shape, device, measure, numbers};
 
 const PAGE_TOKENS: usize = 16;
 
-/// Sequences that add some rows each to what they have.
+/// Work of one step: sequences, new rows of each, and positions that each has already.
 #[derive(Debug, Clone, Copy)]
 pub struct Work {
     pub sequences: usize,
@@ -26,7 +26,7 @@ impl Work {
         (self.context + self.rows).div_ceil(PAGE_TOKENS)
     }
 
-    /// A step of `rows` rows from `position` for each sequence.
+    /// Step of `rows` rows from `position` on for each sequence.
     fn step(&self, position: usize, rows: usize) -> StepBatch {
         let each = self.pages_each();
         let segment = |i: usize| Segment {
@@ -53,7 +53,8 @@ pub fn case(mut cpu: Cpu, shape: &Shape, kv_type: KvType, work: Work) -> Case {
     let mut kv = cpu.kv(cache).expect("the pages fit into memory");
     let mut qkv = cpu.buffer(attention.qkv_cols()).expect("a buffer");
     let mut out = cpu.buffer(heads * head_dim).expect("a buffer");
-    // Every position is written once, so that pages are touched and hold plausible numbers.
+    // Every position is written once, so that the KV pages are in memory and hold plausible
+    // numbers.
     for (position, rows) in [(0, context), (context, rows)].into_iter().filter(|(_, n)| *n > 0) {
         let batch = work.step(position, rows);
         let plan = cpu.plan(&batch, &kv, &rotation).expect("pages of the cache");
@@ -93,7 +94,7 @@ pub fn cases() -> Vec<Lazy> {
     cases
 }
 
-/// The case that tests run.
+/// Smallest case, run by tests.
 pub fn smallest() -> Case {
     let work = Work { sequences: 1, rows: 1, context: 32 };
     case(device(Isa::best()), &SMOLLM2_135M, KvType::F16, work)

@@ -1,4 +1,4 @@
-//! The clamped activation of an expert.
+//! Benchmark of the clamped SwiGLU activation of gpt-oss experts.
 
 mod rows;
 mod shapes;
@@ -15,7 +15,7 @@ pub fn case(mut cpu: Cpu, t: usize, n: usize) -> Case {
     cpu.resize(&mut out, t).expect("rows");
     Case {
         id: format!("clamped_swiglu/T{t}_N{n}_f32/{}", cpu.isa().name()),
-        // The exponential takes most of some twenty-five operations.
+        // About 25 operations per element, most of them for the exponential.
         flops: 25 * (t * n) as u64,
         bytes: 12 * (t * n) as u64,
         run: Box::new(move || {
@@ -28,7 +28,7 @@ pub fn cases() -> Vec<Lazy> {
     rows::cases(|shape| shape.intermediate, case)
 }
 
-/// The case that tests run.
+/// Smallest case, run by tests.
 pub fn smallest() -> Case {
     case(device(Isa::best()), 1, 1536)
 }

@@ -1,4 +1,5 @@
-//! Weighted sums of what experts return, which is one loop for every instruction set.
+//! Benchmark of MoE combine, the weighted sum of expert results, the same code for every
+//! instruction set.
 
 mod experts;
 mod shapes;
@@ -30,7 +31,7 @@ pub fn cases() -> Vec<Lazy> {
     TOKENS.into_iter().map(case).collect()
 }
 
-/// The case that tests run.
+/// Smallest case, run by tests.
 pub fn smallest() -> Case {
     case(device(Isa::best()), SMALL, 1)
 }

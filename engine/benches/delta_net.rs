@@ -1,4 +1,4 @@
-//! Gated DeltaNet between its projections: a decode batch, and a prefill chunk of one sequence.
+//! Benchmark of the gated delta net: a decoding batch, and a prefill chunk of one sequence.
 
 #[expect(dead_code, reason = "this bench uses a part of the shared table")]
 mod shapes;
@@ -11,7 +11,7 @@ use engine_core::{
 use engine_cpu::{Cpu, Isa};
 use shapes::{Case, Lazy, device, measure, numbers};
 
-/// Layer of Qwen3-Next-80B-A3B.
+/// Linear-attention layer of Qwen3-Next-80B-A3B.
 const QWEN3_NEXT: DeltaNetShape =
     DeltaNetShape { key_heads: 16, value_heads: 32, key_dim: 128, value_dim: 128, taps: 4 };
 const PAGE_TOKENS: usize = 16;
@@ -28,7 +28,7 @@ fn layer(shape: DeltaNetShape) -> DeltaNetLayer<Vec<f32>> {
     }
 }
 
-/// `rows` more rows of each of `sequences`, which have some already.
+/// Step of `rows` rows for each of `sequences` sequences that already have a page of tokens.
 fn batch(sequences: usize, rows: usize) -> StepBatch {
     let segment = |i: usize| Segment {
         rows,
@@ -55,7 +55,7 @@ pub fn case(mut cpu: Cpu, net: DeltaNetShape, sequences: usize, rows: usize) -> 
     let mut out = cpu.buffer(net.value_heads * net.value_dim).expect("a buffer");
     cpu.write(&mut projected, &numbers(t * net.cols())).expect("rows");
     cpu.resize(&mut out, t).expect("rows");
-    // Decay, two products with the matrix and an update of it for each of its elements.
+    // Per element of the state: decay, product with the key, update, product with the query.
     let matrices = net.value_heads * net.key_dim * net.value_dim;
     let (heads, dim, isa) = (net.value_heads, net.value_dim, cpu.isa().name());
     Case {
@@ -79,7 +79,7 @@ pub fn cases() -> Vec<Lazy> {
     cases
 }
 
-/// The case that tests run.
+/// Smallest case, run by tests.
 pub fn smallest() -> Case {
     let net = DeltaNetShape { key_heads: 1, value_heads: 2, ..QWEN3_NEXT };
     case(device(Isa::best()), net, 1, 1)

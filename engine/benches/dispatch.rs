@@ -1,4 +1,5 @@
-//! Rows on their way to their experts, which is one loop for every instruction set.
+//! Benchmark of MoE dispatch, the copy of rows to their experts, the same code for every
+//! instruction set.
 
 mod experts;
 mod shapes;
@@ -30,7 +31,7 @@ pub fn cases() -> Vec<Lazy> {
     TOKENS.into_iter().map(case).collect()
 }
 
-/// The case that tests run.
+/// Smallest case, run by tests.
 pub fn smallest() -> Case {
     case(device(Isa::best()), SMALL, 1)
 }

@@ -1,4 +1,4 @@
-//! Rows of the embedding, decoded from what the table is kept in, by one loop for every
+//! Benchmark of embedding lookup with dequantization of the table's rows, the same code for every
 //! instruction set.
 
 #[expect(dead_code, reason = "this bench uses a part of the shared table")]
@@ -13,7 +13,7 @@ use engine_cpu::{Cpu, Isa};
 use engine_weights::random_tensor;
 use shapes::{Case, Lazy, MODELS, TOKENS, device, measure};
 
-/// Step between two ids: a prime, so that rows are far from one another.
+/// Distance between two token ids: a prime, so that rows are far from one another.
 const STRIDE: usize = 7_919;
 const PAGE_TOKENS: usize = 16;
 
@@ -28,14 +28,14 @@ pub fn case(mut cpu: Cpu, t: usize, vocab: usize, n: usize, weight_type: WeightT
     cpu.resize(&mut out, t).expect("rows");
     Case {
         id: format!("embed/T{t}_V{vocab}_N{n}_{}/portable", weight_type.name()),
-        // A code is multiplied by its scale.
+        // One multiplication per element, of a quantized value with its scale.
         flops: (t * n) as u64,
         bytes: (t * (weight_type.row_bytes(n) + 4 * n)) as u64,
         run: Box::new(move || cpu.embed(&table, 0, &plan, &mut out).expect("rows of the table")),
     }
 }
 
-/// Plans a step over `ids` at the beginning of one sequence.
+/// Step of one sequence that begins with `ids`.
 fn plan(cpu: &mut Cpu, ids: &[u32]) -> <Cpu as Device>::Plan {
     let (page_tokens, kv_type) = (PAGE_TOKENS, KvType::F16);
     let pages = ids.len().div_ceil(page_tokens);
@@ -60,7 +60,7 @@ pub fn cases() -> Vec<Lazy> {
     cases
 }
 
-/// The case that tests run.
+/// Smallest case, run by tests.
 pub fn smallest() -> Case {
     case(device(Isa::best()), 1, 64, 576, WeightType::Q8_0)
 }

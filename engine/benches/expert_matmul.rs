@@ -1,4 +1,5 @@
-//! Products of dispatched rows by the first matrices of their experts, and biases.
+//! Benchmark of the grouped matrix multiplication of MoE experts, gate and up projection with
+//! biases.
 
 mod experts;
 #[expect(dead_code, reason = "this bench uses a part of the shared table")]
@@ -11,12 +12,12 @@ use engine_weights::random_tensor;
 use experts::{GATE, LAYER, Layer, SMALL};
 use shapes::{Case, Lazy, device, measure, numbers};
 
-/// Rows of a step: a prefill chunk would take minutes in portable code.
+/// Rows of a step. No prefill chunk: it would take minutes in portable code.
 const TOKENS: [usize; 2] = [1, 32];
-/// What is multiplied in eight-bit integers, and in f32.
+/// Weight formats: one that is multiplied in 8-bit integers, and one in f32.
 const TYPES: [WeightType; 2] = [WeightType::Q4_1, WeightType::Mxfp4];
 
-/// Gates and ups of one expert.
+/// Gate and up weights of one expert.
 fn matrix(cpu: &mut Cpu, seed: u64, layer: Layer, weight_type: WeightType) -> Matrix {
     let (n, k) = (2 * layer.intermediate, layer.hidden);
     let stored = random_tensor(seed, "bench", weight_type, &[n, k]);
@@ -65,7 +66,7 @@ pub fn cases() -> Vec<Lazy> {
     cases
 }
 
-/// The case that tests run.
+/// Smallest case, run by tests.
 pub fn smallest() -> Case {
     case(device(Isa::best()), SMALL, 1, WeightType::Q4_1)
 }

@@ -1,5 +1,5 @@
-//! Matrix products by packed weights: in f32 of every stored type, in eight-bit integers of two, in
-//! bf16 of one.
+//! Benchmark of matrix multiplication (GEMM) with packed weights: f32 arithmetic with every stored
+//! format, 8-bit integer arithmetic with two, bf16 arithmetic with one.
 
 mod shapes;
 
@@ -9,12 +9,13 @@ use engine_cpu::{Arithmetic, Cpu, Isa};
 use engine_weights::random_tensor;
 use shapes::{Case, Lazy, MODELS, TOKENS, device, measure, numbers};
 
-/// Rows of products in eight-bit integers and in bf16: those of every bench, and a full tile.
+/// Numbers of rows for 8-bit integer and bf16 arithmetic: those of every benchmark, and a full
+/// tile.
 const NARROW_TOKENS: [usize; 4] = [1, 8, 32, 512];
-/// Weights that products in eight-bit integers keep in four bits, and in eight.
+/// Formats that 8-bit integer arithmetic stores in four bits, and in eight bits.
 const INT8_TYPES: [WeightType; 2] = [WeightType::Q4_1, WeightType::Q8_0];
 
-/// One product of `[t, k]` by `[n, k]`.
+/// Matrix multiplication of `[t, k]` by the transpose of `[n, k]`.
 #[derive(Debug, Clone, Copy)]
 pub struct Product {
     pub t: usize,
@@ -23,7 +24,8 @@ pub struct Product {
     pub weight_type: WeightType,
 }
 
-/// `op` is `product` in `arithmetic`; what is done to its rows before is a part of it.
+/// Case of `product` in the given arithmetic, named `op`. Preparing the rows, such as quantizing
+/// them, is part of the measured time.
 pub fn case(op: &str, cpu: Cpu, arithmetic: Arithmetic, product: Product) -> Case {
     let Product { t, k, n, weight_type } = product;
     let mut cpu = cpu.with(arithmetic);
@@ -42,7 +44,7 @@ pub fn case(op: &str, cpu: Cpu, arithmetic: Arithmetic, product: Product) -> Cas
     }
 }
 
-/// Products up and down a feed-forward layer of the two smaller models.
+/// Up and down projections of the feed-forward layers of the two smaller models.
 fn products(tokens: &[usize], types: &[WeightType]) -> Vec<Product> {
     let mut products = Vec::new();
     for shape in &MODELS[..2] {
@@ -57,7 +59,7 @@ fn products(tokens: &[usize], types: &[WeightType]) -> Vec<Product> {
     products
 }
 
-/// `products` in `arithmetic` on `isas`.
+/// Cases of `products` in the given arithmetic on each of `isas`.
 fn on_each(
     isas: impl IntoIterator<Item = Isa>,
     op: &'static str,
@@ -80,13 +82,13 @@ pub fn int8_cases() -> Vec<Lazy> {
 }
 
 pub fn bf16_cases() -> Vec<Lazy> {
-    // What has no instruction for it is never asked for it.
+    // Only instruction sets with bf16 instructions can compute these cases.
     let isas = Isa::detected().into_iter().filter(|isa| isa.has_bf16());
     let products = products(&NARROW_TOKENS, &[WeightType::Bf16]);
     on_each(isas, "matmul_bf16", Arithmetic::Bf16, &products)
 }
 
-/// The case that tests run.
+/// Smallest case, run by tests.
 pub fn smallest() -> Case {
     let product = Product { t: 1, k: 576, n: 1536, weight_type: WeightType::Q4_1 };
     case("matmul", device(Isa::best()), Arithmetic::F32, product)

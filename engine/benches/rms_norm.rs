@@ -1,4 +1,4 @@
-//! RMS norm of rows.
+//! Benchmark of RMS norm.
 
 mod rows;
 mod shapes;
@@ -26,7 +26,7 @@ pub fn cases() -> Vec<Lazy> {
     rows::cases(|shape| shape.hidden, case)
 }
 
-/// The case that tests run.
+/// Smallest case, run by tests.
 pub fn smallest() -> Case {
     case(device(Isa::best()), 1, 576)
 }

@@ -1,4 +1,5 @@
-//! Rotary embedding of queries and keys, and the write of keys and values to pages.
+//! Benchmark of the rotary embedding of queries and keys, with the write of keys and values to the
+//! KV cache.
 
 pub(crate) mod shapes;
 
@@ -12,7 +13,7 @@ use shapes::{Case, Lazy, MODELS, SMOLLM2_135M, Shape, TOKENS, device, measure, n
 
 const PAGE_TOKENS: usize = 16;
 
-/// `t` rows of one sequence.
+/// Case of `t` rows of one sequence.
 pub fn case(mut cpu: Cpu, shape: &Shape, t: usize) -> Case {
     let Shape { heads, kv_heads, head_dim, .. } = *shape;
     let attention = AttentionShape { heads, kv_heads, head_dim, scale: 1.0 };
@@ -57,7 +58,7 @@ pub fn cases() -> Vec<Lazy> {
     cases
 }
 
-/// The case that tests run.
+/// Smallest case, run by tests.
 pub fn smallest() -> Case {
     case(device(Isa::best()), &SMOLLM2_135M, 1)
 }

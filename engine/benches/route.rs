@@ -1,4 +1,4 @@
-//! The choice of experts for each row, which is one loop for every instruction set.
+//! Benchmark of MoE routing (top-k experts of each row), the same code for every instruction set.
 
 mod experts;
 mod shapes;
@@ -14,7 +14,7 @@ pub fn case(mut cpu: Cpu, layer: Layer, t: usize) -> Case {
     let logits = layer.logits(&mut cpu, t);
     Case {
         id: format!("route/T{t}_E{experts}_C{chosen}_f32/portable"),
-        // Sorting compares, and only the chosen are exponentiated and divided.
+        // Sorting only compares; an exponential and a division are computed for each top-k expert.
         flops: (2 * t * chosen) as u64,
         bytes: (4 * t * (experts + 2 * chosen)) as u64,
         run: Box::new(move || {
@@ -28,7 +28,7 @@ pub fn cases() -> Vec<Lazy> {
     TOKENS.into_iter().map(case).collect()
 }
 
-/// The case that tests run.
+/// Smallest case, run by tests.
 pub fn smallest() -> Case {
     case(device(Isa::best()), SMALL, 1)
 }

@@ -1,10 +1,11 @@
-//! The cases of operations on single rows: each instruction set, model and number of rows.
+//! Cases for benchmarks of row-wise operations: each instruction set, model and number of rows.
 
 use engine_cpu::{Cpu, Isa};
 
 use super::shapes::{Case, Lazy, MODELS, Shape, TOKENS, device};
 
-/// `case` of so many rows and columns on a device, where a model has `cols` columns.
+/// Lists a case for each instruction set, model and number of rows; `cols` returns the model's
+/// number of columns.
 pub fn cases(cols: fn(&Shape) -> usize, case: fn(Cpu, usize, usize) -> Case) -> Vec<Lazy> {
     let mut cases: Vec<Lazy> = Vec::new();
     for isa in Isa::detected() {

@@ -1,4 +1,4 @@
-//! Choosing the next token from a row of logits.
+//! Benchmark of sampling the next token from a row of logits.
 
 #[expect(dead_code, reason = "this bench uses a part of the shared table")]
 mod shapes;
@@ -7,7 +7,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use engine_core::sample::{Row, Sampler, Sampling};
 use shapes::{Case, Lazy, MODELS, SMOLLM2_135M, measure, numbers};
 
-/// Ways to choose, named as the ids name them.
+/// Sampling methods, as named in the ids of cases.
 const WAYS: [&str; 3] = ["greedy", "top_k50", "top_p95"];
 
 fn sampling(way: &str) -> Sampling {
@@ -51,7 +51,7 @@ pub fn cases() -> Vec<Lazy> {
     cases
 }
 
-/// The case that tests run.
+/// Smallest case, run by tests.
 pub fn smallest() -> Case {
     case(WAYS[1], SMOLLM2_135M.vocab)
 }

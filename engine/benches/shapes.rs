@@ -1,4 +1,4 @@
-//! The shapes that every bench measures, and what a bench is.
+//! Model shapes that all benchmarks measure, and the type of a benchmark case.
 
 use std::fmt;
 
@@ -49,7 +49,7 @@ pub const QWEN3_8B: Shape = Shape {
 
 pub const MODELS: [Shape; 3] = [SMOLLM2_135M, QWEN3_0_6B, QWEN3_8B];
 
-// Widths are whole blocks of every stored type, and heads whole vectors.
+// Widths must be whole blocks of every stored format, and heads whole vectors.
 const _: () = {
     let mut i = 0;
     while i < MODELS.len() {
@@ -61,17 +61,18 @@ const _: () = {
     }
 };
 
-/// Rows of a step: one stream, a decode batch, a prefill chunk.
+/// Rows of a step: one sequence that decodes, a batch that decodes, a prefill chunk.
 pub const TOKENS: [usize; 3] = [1, 32, 512];
 
-/// One thing to measure.
+/// One benchmark case: a call to measure, with its name and its work.
 pub struct Case {
-    /// `op/shape_type/isa`.
+    /// Name of the case, `op/shape_type/isa`.
     pub id: String,
     /// Floating-point operations of one call.
     pub flops: u64,
-    /// Bytes that one call has to read and write at least.
+    /// Smallest number of bytes that one call reads and writes.
     pub bytes: u64,
+    /// Makes one call of the measured operation.
     pub run: Box<dyn FnMut()>,
 }
 
@@ -82,16 +83,16 @@ impl fmt::Debug for Case {
     }
 }
 
-/// Makes a case when it is its turn, so that only one holds memory.
+/// Function that creates a case when it is measured, so that only one case holds memory at a time.
 pub type Lazy = Box<dyn Fn() -> Case>;
 
-/// A device of this instruction set on all processors.
+/// Device with this instruction set, on all processors.
 pub fn device(isa: Isa) -> Cpu {
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
     Cpu::new(isa, threads)
 }
 
-/// `count` numbers from -1 to 1 that are the same on every run.
+/// Pseudo-random numbers from -1 to 1, the same on every run.
 pub fn numbers(count: usize) -> Vec<f32> {
     let mut state = 12_345u32;
     let mut next = || {
@@ -101,7 +102,7 @@ pub fn numbers(count: usize) -> Vec<f32> {
     (0..count).map(|_| next()).collect()
 }
 
-/// Measures `cases` one after another.
+/// Measures `cases` one after another with criterion.
 pub fn measure(criterion: &mut Criterion, op: &str, cases: Vec<Lazy>) {
     let mut group = criterion.benchmark_group(op);
     for case in cases {

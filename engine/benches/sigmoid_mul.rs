@@ -1,4 +1,4 @@
-//! The gate of an attention layer's output.
+//! Benchmark of the sigmoid gate of an attention layer's output.
 
 mod rows;
 mod shapes;
@@ -12,11 +12,11 @@ pub fn case(mut cpu: Cpu, t: usize, n: usize) -> Case {
     let mut x = cpu.buffer(n).expect("a buffer");
     let mut gate = cpu.buffer(n).expect("a buffer");
     cpu.write(&mut x, &numbers(t * n)).expect("rows");
-    // Open gates keep the rows from vanishing however often the case runs.
+    // Gates near 1 keep the rows from vanishing however often the case runs.
     cpu.write(&mut gate, &vec![20.0; t * n]).expect("rows");
     Case {
         id: format!("sigmoid_mul/T{t}_N{n}_f32/{}", cpu.isa().name()),
-        // The exponential takes most of some twenty operations.
+        // About 20 operations per element, most of them for the exponential.
         flops: 20 * (t * n) as u64,
         bytes: 12 * (t * n) as u64,
         run: Box::new(move || cpu.sigmoid_mul(&mut x, &gate).expect("a gate")),
@@ -27,7 +27,7 @@ pub fn cases() -> Vec<Lazy> {
     rows::cases(|shape| shape.heads * shape.head_dim, case)
 }
 
-/// The case that tests run.
+/// Smallest case, run by tests.
 pub fn smallest() -> Case {
     case(device(Isa::best()), 1, 576)
 }

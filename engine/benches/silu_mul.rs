@@ -1,4 +1,4 @@
-//! The gated activation of a feed-forward layer.
+//! Benchmark of the SwiGLU activation of a feed-forward layer.
 
 mod rows;
 mod shapes;
@@ -15,7 +15,7 @@ pub fn case(mut cpu: Cpu, t: usize, n: usize) -> Case {
     cpu.resize(&mut out, t).expect("rows");
     Case {
         id: format!("silu_mul/T{t}_N{n}_f32/{}", cpu.isa().name()),
-        // The exponential takes most of some twenty operations.
+        // About 20 operations per element, most of them for the exponential.
         flops: 20 * (t * n) as u64,
         bytes: 12 * (t * n) as u64,
         run: Box::new(move || cpu.silu_mul(&gate_up, &mut out).expect("an activation")),
@@ -26,7 +26,7 @@ pub fn cases() -> Vec<Lazy> {
     rows::cases(|shape| shape.intermediate, case)
 }
 
-/// The case that tests run.
+/// Smallest case, run by tests.
 pub fn smallest() -> Case {
     case(device(Isa::best()), 1, 1536)
 }

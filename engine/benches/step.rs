@@ -1,5 +1,5 @@
-//! The host's part of a decoding step: what the worker does between two steps of a model that takes
-//! no time, with the next step begun before the last is read.
+//! Benchmark of the host's share of a decoding step: the engine loop over a model that takes no
+//! time, with the next step submitted before the previous one is complete.
 
 #[expect(dead_code, reason = "this bench uses a part of the shared table")]
 mod shapes;
@@ -24,16 +24,16 @@ use engine_weights::{Checkpoint, ModelSource};
 use shapes::{Case, Lazy, measure};
 use tokio::sync::mpsc as async_mpsc;
 
-/// Tokens of a sequence when it begins to decode, and how many it is given.
+/// Prompt length of a sequence, and largest number of tokens that it generates.
 const PROMPT: usize = 64;
 const OUTPUT: usize = 2048;
 const PAGE_TOKENS: usize = 16;
 
-/// A model whose steps take no time.
+/// Model whose steps take no time.
 #[derive(Debug)]
 struct Timeless {
     info: ModelInfo,
-    /// Tokens that each step in flight draws.
+    /// Number of tokens that each step in flight samples.
     flights: VecDeque<usize>,
     drawn: Vec<Option<u32>>,
 }
@@ -87,7 +87,7 @@ impl Model for Timeless {
     }
 }
 
-/// A worker with sequences that decode without end: another begins where one has ended.
+/// Engine loop with a constant number of decoding sequences: a new one is submitted when one ends.
 struct Server {
     worker: Worker,
     commands: mpsc::Receiver<Command>,
@@ -130,7 +130,7 @@ impl Server {
         let request = |n: u64| Request {
             prompt: (0..PROMPT as u64).map(|i| ((i * 7 + n * 13) % 250) as u32).collect(),
             sampling: Sampling::greedy(),
-            // Ends are spread over the steps.
+            // Different lengths spread the ends of sequences over the steps.
             max_tokens: OUTPUT - (n * 37 % (OUTPUT as u64 / 2)) as usize,
             min_tokens: 0,
             ignore_eos: true,
@@ -148,7 +148,7 @@ impl Server {
         self.submit.send(Command::Submit(all)).expect("the worker is here");
     }
 
-    /// One turn of the worker's loop: begins a step and lands another.
+    /// Runs the engine loop once: submits a step and completes the previous one.
     fn turn(&mut self) {
         assert!(self.worker.turn(&self.commands, &self.outputs).expect("nothing fails"));
         let mut ended = 0;
@@ -163,7 +163,7 @@ impl Server {
 
 pub fn case(sequences: usize) -> Case {
     let mut server = Server::new(sequences);
-    // Prompts are computed first.
+    // Prefill is not measured, so it runs first.
     for _ in 0..2 * sequences * PROMPT / 8192 + 4 {
         server.turn();
     }
@@ -179,7 +179,7 @@ pub fn cases() -> Vec<Lazy> {
     [1, 32, 256, 1024].map(|sequences| Box::new(move || case(sequences)) as Lazy).into()
 }
 
-/// The case that tests run.
+/// Smallest case, run by tests.
 pub fn smallest() -> Case {
     case(1)
 }

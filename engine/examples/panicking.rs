@@ -1,5 +1,5 @@
-//! `redline` over a model that panics in its fourth step, to test what a panic looks like from
-//! outside. The server itself has nothing that would make it panic.
+//! `redline` with a model that panics in its fourth step, to test a panic from outside the process.
+//! The server itself has no way to cause one.
 
 use std::process::ExitCode;
 
@@ -12,7 +12,7 @@ use engine_core::{DeviceError, Landed, StepBatch};
 use engine_cuda::driver::Cubins;
 use engine_model::{Model, ModelInfo};
 
-/// Steps that go well.
+/// Number of steps before the panic.
 const STEPS: usize = 3;
 
 #[derive(Debug)]

@@ -1,5 +1,5 @@
-//! What is fuzzed: functions of bytes that panic only where the engine is wrong. Shared by
-//! cargo-fuzz and by the test `malformed`.
+//! Fuzz targets: functions of arbitrary bytes that panic only if the engine is wrong. Shared by
+//! cargo-fuzz and the test `malformed`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,10 +13,10 @@ use engine_weights::fixture::tiny_llama_gguf;
 use engine_weights::gguf::{Value, Writer};
 use engine_weights::{ConfigSource, StoredTensor, gguf, safetensors};
 
-/// The vocabulary that token ids are checked against.
+/// Vocabulary size against which token ids are checked.
 const VOCAB_SIZE: usize = 1000;
 
-/// Parses the head of a GGUF file.
+/// Parses the header of a GGUF file.
 pub fn gguf_header(bytes: &[u8]) {
     if let Ok(header) = gguf::parse(Path::new("fuzzed.gguf"), bytes) {
         check_tensors(&header.tensors, bytes.len());
@@ -28,7 +28,7 @@ pub fn gguf_header(bytes: &[u8]) {
     }
 }
 
-/// Parses the head of a safetensors file.
+/// Parses the header of a safetensors file.
 pub fn safetensors_header(bytes: &[u8]) {
     let mut tensors = BTreeMap::new();
     if safetensors::parse(Path::new("fuzzed.safetensors"), bytes, 0, &mut tensors).is_ok() {
@@ -36,13 +36,13 @@ pub fn safetensors_header(bytes: &[u8]) {
     }
 }
 
-/// Reads the body of a request for completions, all fields of it.
+/// Reads the body of a completion request with all its fields.
 pub fn completion_body(bytes: &[u8]) {
     check_refusal(check_completion(bytes, VOCAB_SIZE));
 }
 
-/// Reads the body of a request for a chat, and writes the conversation by a template and in
-/// harmony's format.
+/// Reads the body of a chat request, and renders the conversation by a chat template and in the
+/// harmony format.
 pub fn chat_body(bytes: &[u8]) {
     static TEXTS: LazyLock<[CheckpointText; 2]> =
         LazyLock::new(|| [text_of(&tiny_llama_gguf(1)), text_of(&harmony_gguf())]);
@@ -57,7 +57,7 @@ fn text_of(file: &[u8]) -> CheckpointText {
     CheckpointText::new(tokenizer.expect("a sound tokenizer"))
 }
 
-/// A vocabulary of nothing but the marks of harmony's format.
+/// GGUF file with a vocabulary that contains only the special tokens of the harmony format.
 fn harmony_gguf() -> Vec<u8> {
     let marks = ["start", "end", "message", "channel", "return", "call", "constrain"];
     let marks = marks.map(|mark| format!("<|{mark}|>"));
@@ -76,7 +76,7 @@ fn check_refusal(checked: Result<(), ApiError>) {
     }
 }
 
-/// Whoever reads a tensor that was listed stays within the file.
+/// Panics if a listed tensor lies outside the file.
 fn check_tensors(tensors: &BTreeMap<String, StoredTensor>, file_bytes: usize) {
     for (name, tensor) in tensors {
         let range = tensor.range();

@@ -1,5 +1,5 @@
-//! `redline bench`: how fast a model computes, without scheduler and server, on the CPU or a GPU. It
-//! knows nothing of what is in the steps that it times.
+//! `redline bench`: measures how fast a model computes on the CPU or a GPU, without scheduler and
+//! server. Knows nothing of the operations inside a step.
 
 mod gpu;
 mod kernels;
@@ -23,10 +23,10 @@ use engine_weights::{ModelFiles, ModelSource};
 use kernels::{Attention, Kernels, Product};
 use steps::{Decode, Prefill, Speeds, Timed, median_seconds, pages_each};
 
-/// What to measure.
+/// Options of `redline bench`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct BenchFlags {
-    /// Lengths of prompts
+    /// Prompt lengths for prefill
     #[arg(short = 'p', value_name = "TOKENS", value_delimiter = ',', default_value = "512")]
     pub prompts: Vec<NonZeroUsize>,
     /// Decode steps per measurement
@@ -41,21 +41,21 @@ pub struct BenchFlags {
     /// Threads to compute with [default: the machine's cores]
     #[arg(long, value_name = "N")]
     pub threads: Option<NonZeroUsize>,
-    /// As for `serve`
+    /// Whether to read the weights or to make them up, as for `serve`
     #[arg(long, value_name = "FORMAT", default_value = "auto")]
     pub load_format: LoadFormat,
-    /// What to measure; `auto` is the first GPU where there is one that is supported
+    /// Device to measure; `auto` selects the first supported GPU, or the CPU if there is none
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     pub device: DeviceChoice,
-    /// Measures single kernels of a GPU at the sizes of published models; needs no MODEL
+    /// Measure single GPU kernels at the sizes of published models; needs no MODEL
     #[arg(long)]
     pub kernels: bool,
-    /// Prints one JSON document instead of a table
+    /// Print one JSON document instead of a table
     #[arg(long)]
     pub json: bool,
 }
 
-/// Why there is no measurement.
+/// Error of `redline bench`, each with its own message.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says what happened, and to what")]
 pub enum BenchError {
@@ -66,18 +66,18 @@ pub enum BenchError {
     #[error("{}", NO_GPU)]
     NoGpu,
     #[error(
-        "`--kernels` measures those of a GPU; hint: `--device cuda`, or `cargo xtask kernels` for those \
-         of the CPU"
+        "`--kernels` measures GPU kernels; hint: use `--device cuda`, or `cargo xtask kernels` for the \
+         kernels of the CPU"
     )]
     KernelsOfCpu,
-    #[error("MODEL names what to measure, and there is none; hint: `--kernels` needs no model")]
+    #[error("no MODEL is given; hint: name a model, or use `--kernels`, which needs none")]
     NoModel,
-    #[error("{wanted} tokens are asked for, but a sequence has at most {max_seq_len} here")]
+    #[error("{wanted} tokens are requested, but a sequence has at most {max_seq_len}")]
     TooLong { wanted: usize, max_seq_len: usize },
 }
 
 impl BenchError {
-    /// Exit code of the process.
+    /// Exit code of the process for this error.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::TooLong { .. } | Self::KernelsOfCpu | Self::NoModel => 2,
@@ -87,7 +87,7 @@ impl BenchError {
     }
 }
 
-/// One model's figures.
+/// Report of one model on the CPU.
 #[derive(Debug, Serialize)]
 struct Report {
     engine: &'static str,
@@ -102,14 +102,15 @@ struct Report {
     products: Vec<Product>,
     attention: Vec<Attention>,
     limits: Limits,
-    /// Why a figure is missing, by its path.
+    /// Reason for each missing figure, by its path in the report.
     absent: BTreeMap<&'static str, &'static str>,
 }
 
+/// Measured hardware limits of the processor, with which figures are compared.
 #[derive(Debug, Serialize)]
 struct Limits {
     int8_ops_per_s: f64,
-    /// Nothing where the processor has no products of bf16.
+    /// Throughput of bf16 arithmetic; none where the processor has no bf16 instructions.
     bf16_flops_per_s: Option<f64>,
     f32_flops_per_s: f64,
     read_bytes_per_s: f64,
@@ -125,7 +126,8 @@ impl Limits {
         })
     }
 
-    /// Operations per second in the type that a model's matrix products are computed in.
+    /// Limit in operations per second of the arithmetic in which a model's matrix multiplications
+    /// are computed.
     fn ops_per_s(&self, compute_dtype: &str) -> f64 {
         match (compute_dtype, self.bf16_flops_per_s) {
             ("int8", _) => self.int8_ops_per_s,
@@ -135,26 +137,28 @@ impl Limits {
     }
 }
 
-/// What to measure, and where hub ids are looked up.
+/// Model to measure, and the folder with downloaded models.
 #[derive(Debug, Clone, Copy)]
 pub struct Subject<'a> {
-    /// Folder, .gguf file or hub id; single kernels need none.
+    /// Folder, `.gguf` file or hub id of the model; none to measure single kernels.
     pub model: Option<&'a str>,
-    /// Where hub ids are looked up.
+    /// Cache folder in which hub ids are looked up.
     pub hub_cache: Option<&'a Path>,
 }
 
 impl Subject<'_> {
+    /// Finds the files of the model.
     fn source(&self) -> Result<ModelSource, BenchError> {
         let model = self.model.ok_or(BenchError::NoModel)?;
         Ok(ModelSource::find(model, self.hub_cache).map_err(LoadError::from)?)
     }
 }
 
-/// Loads a model, measures it and returns what is to be printed.
+/// Loads a model, measures it and returns the report as text.
 ///
 /// # Errors
-/// The model cannot be loaded or run, or is asked for more than it can take; or there is no GPU.
+/// The model cannot be loaded or run, a requested length exceeds its maximum, or a requested GPU
+/// does not exist.
 pub fn run(
     subject: Subject<'_>,
     flags: &BenchFlags,
@@ -170,6 +174,7 @@ pub fn run(
     }
 }
 
+/// Measures a model on the CPU.
 fn on_cpu(subject: Subject<'_>, flags: &BenchFlags, clock: Clock) -> Result<String, BenchError> {
     let source = subject.source()?;
     let isa = Isa::best();
@@ -180,7 +185,8 @@ fn on_cpu(subject: Subject<'_>, flags: &BenchFlags, clock: Clock) -> Result<Stri
         ..LoadOptions::default()
     };
     let mut loaded = load::load(&source, &options)?;
-    // It is computed in the background, on a processor that would be missing from what is measured.
+    // The hash of the weights is computed in the background, and would take processor time from the
+    // measurement.
     let _unused = loaded.weights_sha256.wait();
     let info = loaded.info().clone();
     let pages_each = pages_each(flags, &info)?;
@@ -222,7 +228,7 @@ fn on_cpu(subject: Subject<'_>, flags: &BenchFlags, clock: Clock) -> Result<Stri
     Ok(shown(&report, flags.json))
 }
 
-/// `report` as it is printed.
+/// Report as text: JSON, or a table for people.
 fn shown<R: Serialize + fmt::Display>(report: &R, as_json: bool) -> String {
     if as_json {
         let json = serde_json::to_string_pretty(report).expect("plain values are JSON");
@@ -232,7 +238,8 @@ fn shown<R: Serialize + fmt::Display>(report: &R, as_json: bool) -> String {
     }
 }
 
-/// What the weights take in their files: what has to be read at least, were nothing unpacked.
+/// Bytes of the weight files: the least that a step reads, if weights are not unpacked to a larger
+/// form. None where the file system does not report the size.
 fn stored_bytes(files: &ModelFiles) -> Option<f64> {
     match files {
         ModelFiles::Gguf(path) => Some(path.metadata().ok()?.len() as f64),

@@ -33,7 +33,7 @@ enum Command {
     },
     /// Measures prefill and decode without a server
     Bench {
-        /// As for `serve`
+        /// Whether to read the weights or to make them up, as for `serve`
         #[arg(required_unless_present = "kernels")]
         model: Option<String>,
         #[command(flatten)]
@@ -41,7 +41,7 @@ enum Command {
     },
     /// Measures how well a model predicts a text
     Perplexity {
-        /// As for `serve`
+        /// Whether to read the weights or to make them up, as for `serve`
         model: String,
         #[command(flatten)]
         flags: PerplexityFlags,
@@ -55,7 +55,7 @@ pub struct Surroundings {
     pub clock: Clock,
     /// Processors that this process may use.
     pub cores: usize,
-    /// Where hub ids are looked up.
+    /// Cache folder in which hub ids are looked up.
     pub hub_cache: Option<PathBuf>,
     /// Location and cache of the compiled GPU kernels.
     pub cubins: Cubins,

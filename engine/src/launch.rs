@@ -57,7 +57,7 @@ pub struct Launch {
     pub config: Config,
     /// Folder, .gguf file or hub id.
     pub model: String,
-    /// Where hub ids are looked up.
+    /// Cache folder in which hub ids are looked up.
     pub hub_cache: Option<PathBuf>,
     /// Location and cache of the compiled GPU kernels.
     pub cubins: Cubins,

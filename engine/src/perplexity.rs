@@ -20,7 +20,7 @@ use engine_cpu::Isa;
 use engine_model::Model;
 use engine_weights::{Checkpoint, ModelSource};
 
-/// What to measure.
+/// Options of `redline bench`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct PerplexityFlags {
     /// The text, in UTF-8
@@ -65,7 +65,7 @@ pub enum PerplexityError {
 }
 
 impl PerplexityError {
-    /// Exit code of the process.
+    /// Exit code of the process for this error.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Load(error) => error.exit_code(),

@@ -1,8 +1,8 @@
-//! Every bench runs once at its smallest shape, so that none breaks unseen. Nothing is timed.
+//! Runs the smallest case of every benchmark once, so that none breaks unnoticed. Nothing is timed.
 
 #![expect(clippy::duplicate_mod, reason = "each bench is a crate of its own that shares tables")]
 
-/// A letter of a shape and a number.
+/// True for a size such as `T1`: a capital letter and a number.
 fn is_size(word: &str) -> bool {
     let number = word.strip_prefix(|letter: char| letter.is_ascii_uppercase());
     number.is_some_and(|number| number.parse::<usize>().is_ok())
@@ -21,7 +21,7 @@ macro_rules! benches {
                 let mut case = $op::smallest();
                 (case.run)();
                 assert!(case.id.starts_with(concat!(stringify!($op), "/")), "{case:?}");
-                // Rows on their way to experts are only copied.
+                // MoE dispatch only copies rows, so it has no floating-point operations.
                 let copies = stringify!($op) == "dispatch";
                 assert!((case.flops > 0 || copies) && case.bytes > 0, "{case:?}");
             )*
@@ -35,7 +35,7 @@ macro_rules! benches {
                 let id = $op::smallest().id;
                 let parts: Vec<&str> = id.split('/').collect();
                 assert!(parts.len() == 3 && isas.contains(&parts[2]), "{id}");
-                // Sizes, then the type: `T1_K576_q4_1`.
+                // Sizes, then the data type: `T1_K576_q4_1`.
                 let words: Vec<&str> = parts[1].split('_').collect();
                 let sizes = words.iter().take_while(|word| is_size(word)).count();
                 assert!(0 < sizes && sizes < words.len(), "{id}");

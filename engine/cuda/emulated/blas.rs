@@ -1,5 +1,5 @@
-//! A library of products that computes what cuBLASLt is documented to, an element at a time, over the
-//! memory of the emulated GPU. Its algorithms differ in name and in which products they take.
+//! Emulated GEMM library: computes what cuBLASLt documents, one element at a time, in the memory of
+//! the emulated GPU. Its algorithms differ only in name and in which sizes they support.
 
 #![expect(unsafe_code, reason = "matrices are named by their addresses")]
 
@@ -12,7 +12,8 @@ use engine_cuda::driver::{
     Address, Algorithm, Blas, ColumnProduct, Columns, Operands, Side, WORKSPACE_BYTES,
 };
 
-/// Columns of the results that the second algorithm takes: multiples of it.
+/// Algorithm 2 supports only results whose number of columns is a multiple of this, so that tests
+/// meet an algorithm that refuses a size.
 const COLUMNS_OF_SECOND: usize = 8;
 
 impl Blas for Emulated {
@@ -53,16 +54,18 @@ impl Blas for Emulated {
     }
 }
 
+/// Address of element `[row, col]` of `matrix`, which begins at `start`.
 fn at(start: Address, matrix: &Columns, row: usize, col: usize) -> Address {
     assert!(row < matrix.rows && col < matrix.cols, "the matrix has such an element");
     start.plus((col * matrix.stride + row) * matrix.number.bytes())
 }
 
+/// Value of element `[row, col]` of `matrix`, which begins at `start`.
 fn read(start: Address, matrix: &Columns, row: usize, col: usize) -> f32 {
     let from = at(start, matrix, row, col).0 as *const u8;
     let mut bytes = [0; 4];
     let count = matrix.number.bytes();
-    // SAFETY: the matrix is in memory of the device, as was checked when the product began.
+    // SAFETY: the matrix is in device memory, as was checked when the multiplication was started.
     unsafe { bytes.as_mut_ptr().copy_from_nonoverlapping(from, count) };
     match matrix.number {
         Number::Bf16 => bf16::from_le_bytes([bytes[0], bytes[1]]).to_f32(),
@@ -70,12 +73,13 @@ fn read(start: Address, matrix: &Columns, row: usize, col: usize) -> f32 {
     }
 }
 
+/// Element `[row, col]` of a factor, after its transposition.
 fn side(start: Address, side: &Side, row: usize, col: usize) -> f32 {
     let (row, col) = if side.is_transposed { (col, row) } else { (row, col) };
     read(start, &side.matrix, row, col)
 }
 
-/// Computes `product`.
+/// Computes the matrix multiplication `product` on the host.
 pub(super) fn multiply(product: &ColumnProduct, operands: &Operands) {
     let ColumnProduct { a, b, d, alpha, beta } = product;
     let depth = if a.is_transposed { a.matrix.rows } else { a.matrix.cols };
@@ -84,7 +88,7 @@ pub(super) fn multiply(product: &ColumnProduct, operands: &Operands) {
     for (row, col) in (0..d.cols).flat_map(|col| (0..d.rows).map(move |row| (row, col))) {
         let one = |i| side(operands.a, a, row, i) * side(operands.b, b, i, col);
         let sum: f32 = (0..depth).map(one).sum();
-        // What is multiplied by zero is not read, and may be no number.
+        // With a factor of zero the previous content must not be read: it may be NaN.
         let before = if *beta == 0.0 { 0.0 } else { beta * read(operands.d, d, row, col) };
         let result = alpha * sum + before;
         let to = at(operands.d, d, row, col).0 as *mut u8;
@@ -92,7 +96,7 @@ pub(super) fn multiply(product: &ColumnProduct, operands: &Operands) {
             Number::Bf16 => bf16::from_f32(result).to_le_bytes().to_vec(),
             Number::F32 => result.to_le_bytes().to_vec(),
         };
-        // SAFETY: as for reading, and one product runs at a time.
+        // SAFETY: as for reading, and only one multiplication runs at a time.
         unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 }
@@ -107,7 +111,7 @@ mod tests {
 
     const MEMORY: u64 = 64 << 20;
 
-    /// Numbers on the device.
+    /// Allocates device memory and copies `values` to it.
     fn sent(driver: &Arc<dyn Driver>, values: &[f32]) -> Memory {
         let memory = Memory::new(driver, 4 * values.len()).unwrap();
         let mut host = Pinned::new(driver, 4 * values.len()).unwrap();
@@ -116,7 +120,7 @@ mod tests {
         memory
     }
 
-    /// [[1, 2], [3, 4], [5, 6]] times [[1, 0, 2], [0, 1, 3]], in every way that the sides may lie.
+    /// [[1, 2], [3, 4], [5, 6]] times [[1, 0, 2], [0, 1, 3]], with each factor transposed and not.
     #[test]
     fn products_are_what_the_library_documents() {
         let Some(gpu) = Emulated::with(MEMORY, Script { algorithms: 1, ..Script::default() })
@@ -150,7 +154,7 @@ mod tests {
             let mut host = Pinned::new(&driver, 36).unwrap();
             host.download(0, d_at.address(), 36).unwrap();
             let got: &[f32] = bytemuck::cast_slice(host.bytes());
-            // Twice 1 2 8, 3 4 18, 5 6 28, and five, column after column.
+            // Twice [[1, 2, 8], [3, 4, 18], [5, 6, 28]] plus half of the previous 10, column major.
             assert_eq!(got, [7.0, 11.0, 15.0, 9.0, 13.0, 17.0, 21.0, 41.0, 61.0]);
         }
     }

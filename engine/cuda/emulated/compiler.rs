@@ -1,5 +1,5 @@
-//! Kernels compiled for this processor: once for all tests, each a process of its own, and kept
-//! beside them.
+//! Compiles kernels for the host processor with `g++`, once for all test processes, and stores the
+//! libraries beside the test binaries.
 
 use std::env;
 use std::ffi::OsStr;
@@ -12,26 +12,27 @@ use sha2::{Digest, Sha256};
 
 use engine_weights::hex;
 
-/// Where kernels and shim are.
+/// Folder with the kernels and the shim.
 pub fn home() -> PathBuf {
     // Tests of other packages of the engine include this file.
     let folders = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().map(|up| up.join("cuda"));
     folders.into_iter().find(|folder| folder.join("kernels").is_dir()).unwrap()
 }
 
-/// What `g++` makes with `flags` of the kernels in `source` and the text behind them; none, and a
-/// line that says so, where there is no compiler.
+/// Compiles `source` followed by the text `behind` with `g++ flags` and returns the path of the
+/// result. Returns none and prints a message where `g++` is not installed.
 ///
 /// # Panics
-/// It does not compile.
+/// The source does not compile.
 pub fn compiled(source: &Path, behind: &str, flags: &str) -> Option<PathBuf> {
     let folder = env::current_exe().unwrap().ancestors().nth(2).unwrap().join("shim");
     fs::create_dir_all(&folder).unwrap();
     let name = source.file_stem().unwrap().to_string_lossy();
     let made = folder.join(format!("{name}.{}", version(source, behind, flags)));
-    // One compiles, the others wait.
+    // Tests are separate processes: the first compiles, the others wait for its lock.
     let lock = File::create(made.with_added_extension("lock")).unwrap();
     lock.lock().unwrap();
+    // Another process may have compiled it while this one waited for the lock.
     if made.exists() {
         return Some(made);
     }
@@ -56,11 +57,12 @@ pub fn compiled(source: &Path, behind: &str, flags: &str) -> Option<PathBuf> {
         source.display(),
         String::from_utf8_lossy(&done.stderr)
     );
+    // The rename makes the library visible only when it is complete.
     fs::rename(part, &made).unwrap();
     Some(made)
 }
 
-/// A hash of everything that it is made of.
+/// Hash of everything that the result depends on: source, headers, appended text and flags.
 fn version(source: &Path, behind: &str, flags: &str) -> String {
     let headers = ["kernels", "shim"].into_iter().flat_map(|folder| {
         let files = fs::read_dir(home().join(folder)).unwrap();

@@ -1,7 +1,8 @@
-//! GPUs of a group as threads of this process, and what NCCL does between them.
+//! Emulated tensor-parallel group: GPUs as threads of the test process, and the NCCL operations
+//! between them.
 //!
-//! As NCCL documents its operations: all ranks call the same with the same counts and types, an
-//! operation ends when all have come to it, and the order of a sum is not the caller's business.
+//! As NCCL documents: all ranks call the same operation with the same counts and types, an
+//! operation ends when every rank has called it, and the order of summation is unspecified.
 
 #![expect(unsafe_code, reason = "memory of the device is read and written by its address")]
 
@@ -17,9 +18,10 @@ use engine_core::{Collective, DeviceError, Rank};
 use engine_cuda::Number;
 use engine_cuda::driver::{Address, Communicator, Member};
 
-/// A rank's way to the others; none once it was abandoned.
+/// Connection of a rank to the other ranks; none after the group was aborted.
 type Way = Arc<Mutex<Option<InProcess>>>;
 
+/// Emulated NCCL communicator of one rank.
 #[derive(Debug)]
 struct InThreads {
     gpu: Arc<Emulated>,
@@ -27,7 +29,7 @@ struct InThreads {
     way: Way,
 }
 
-/// One operation of one rank.
+/// One collective operation as one rank calls it.
 #[derive(Debug, Clone)]
 pub struct Meeting {
     way: Way,
@@ -38,6 +40,7 @@ pub struct Meeting {
     number: Number,
 }
 
+/// Kind of a collective operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Operation {
     AllReduce,
@@ -46,7 +49,8 @@ enum Operation {
 }
 
 impl Emulated {
-    /// `count` devices of `total` bytes that share a model, or none as for [`Emulated::new`].
+    /// Creates `count` emulated GPUs of `total` bytes in one tensor-parallel group. Returns none
+    /// where [`Emulated::new`] does.
     pub fn group(
         count: usize,
         total: u64,
@@ -137,7 +141,7 @@ impl Meeting {
         [self.x, self.out]
     }
 
-    /// Waits for the other ranks and does it.
+    /// Waits for the other ranks and computes the operation.
     pub fn run(&self) -> Result<(), DeviceError> {
         let mut way = locked(&self.way);
         let Some(way) = way.as_mut() else {
@@ -157,7 +161,7 @@ impl Meeting {
                 out
             }
             Operation::Broadcast { root } => {
-                // What other ranks name is not looked at.
+                // The address that the other ranks pass is ignored, as NCCL does.
                 let x = if way.rank().index == root { read() } else { Vec::new() };
                 let mut out = vec![0.0; self.count];
                 way.all_gather(&x, 1, &mut out)?;
@@ -169,7 +173,7 @@ impl Meeting {
     }
 }
 
-/// `count` numbers of the device's memory.
+/// Reads `count` elements of device memory as f32.
 fn read(at: Address, count: usize, number: Number) -> Vec<f32> {
     match number {
         Number::F32 => numbers(at, count),
@@ -180,8 +184,8 @@ fn read(at: Address, count: usize, number: Number) -> Vec<f32> {
 }
 
 fn numbers<T: AnyBitPattern>(at: Address, count: usize) -> Vec<T> {
-    // SAFETY: the first of them is in an allocation, whose size the operation's caller keeps to; any
-    // bits are such a number.
+    // SAFETY: the elements are in one allocation, as the caller of the operation guarantees, and any
+    // bits are a valid element.
     (0..count).map(|i| unsafe { (at.0 as *const T).add(i).read_unaligned() }).collect()
 }
 

@@ -1,4 +1,5 @@
-//! The kernels as libraries of this processor.
+//! Loads the kernels as shared libraries of the host processor and calls them, for the emulated
+//! driver.
 
 #![expect(unsafe_code, reason = "libraries are opened and called")]
 
@@ -16,28 +17,32 @@ use engine_cuda::launch::Launch;
 const COMPILE: &str = "-std=c++17 -O2 -ftree-vectorize -DSHIM -shared -fPIC -fvisibility=hidden \
                        -fno-strict-aliasing -ffp-contract=off";
 
-/// Runs the entry that it is given the name of; 0 if it has such.
+/// Entry function of a compiled library: runs the kernel of the given name with grid, block and
+/// shared memory sizes and arguments. Returns 0 if the library has that kernel.
 type Run = unsafe extern "C" fn(*const c_char, *const u32, *const *const u64, u32) -> c_int;
 
-/// Shared memory of the shim is that of its library: one block at a time, whoever launches it.
+/// Lock for blocks with shared memory: the shim keeps shared memory in a static variable of the
+/// library, so only one block may use it at a time, whichever test thread launches it.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// The library of every entry.
+/// Compiled kernels as loaded libraries, by the name of the kernel entry.
 #[derive(Debug)]
 pub struct Libraries {
     entries: BTreeMap<&'static str, Entry>,
 }
 
+/// Kernel entry in a loaded library.
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     run: Run,
-    /// Whether its blocks have shared memory of a fixed size. Those of ranks that wait for one another
-    /// must have none.
+    /// True when the kernel's blocks have shared memory of a fixed size, and so need the lock.
+    /// Kernels whose ranks wait for one another must have none, since they must run at the same
+    /// time.
     is_sharing: bool,
 }
 
 impl Libraries {
-    /// None, and a line that says so, where there is no compiler.
+    /// Compiles all kernels. Returns none and prints a message where no compiler is installed.
     pub fn compile() -> Option<Self> {
         let kernels = kernels("shim", true);
         let (even, odd): (Vec<_>, Vec<_>) =
@@ -62,8 +67,10 @@ impl Libraries {
         Some(Self { entries: halves.into_iter().flatten().flat_map(of).collect() })
     }
 
+    /// Runs the kernel `entry` on the host.
+    ///
     /// # Panics
-    /// There is no such entry.
+    /// No library has that kernel.
     pub fn run(&self, entry: &str, launch: Launch, arguments: &Arguments) {
         let Launch { grid: [x, y, z], block, shared_bytes } = launch;
         let (name, pointers) = (CString::new(entry).unwrap(), arguments.pointers());
@@ -72,14 +79,16 @@ impl Libraries {
             *self.entries.get(entry).unwrap_or_else(|| panic!("no kernel is called `{entry}`"));
         let is_sharing = is_sharing || shared_bytes > 0;
         let _turn = is_sharing.then(|| TURN.lock().unwrap_or_else(PoisonError::into_inner));
-        // SAFETY: the library was made for this call; the arguments are as many as it is told, and
-        // where they point to was looked at when they were launched.
+        // SAFETY: the library was compiled for exactly this signature and gets the number of its
+        // arguments; the addresses among them were checked when the kernel was launched.
         let done =
             unsafe { run(name.as_ptr(), shape.as_ptr(), pointers.as_ptr(), pointers.len() as u32) };
         assert_eq!(done, 0, "the library of `{entry}` has it");
     }
 }
 
+/// Compiles the kernels of one source file into a library with a `run` function that calls them by
+/// name.
 fn compile(kernel: &Source) -> Option<PathBuf> {
     let each = kernel.entries().map(|entry| {
         format!("    if (!std::strcmp(name, \"{entry}\")) return shim::run({entry}, c), 0;\n")
@@ -95,15 +104,16 @@ fn compile(kernel: &Source) -> Option<PathBuf> {
     compiled(&home().join("kernels").join(kernel.name).with_extension("cu"), &run, COMPILE)
 }
 
+/// Opens a compiled library and returns its `run` function.
 fn open(library: &Path) -> Run {
     let path = CString::new(library.as_os_str().as_encoded_bytes()).unwrap();
-    // SAFETY: the library does nothing when it is opened, and stays open.
+    // SAFETY: the library runs no code when it is opened, and stays open.
     let run = unsafe {
         let handle = libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
         assert!(!handle.is_null(), "`{}` opens", library.display());
         libc::dlsym(handle, c"run".as_ptr())
     };
     assert!(!run.is_null(), "`{}` has its entry", library.display());
-    // SAFETY: that is its type.
+    // SAFETY: `run` has this type in every compiled library.
     unsafe { std::mem::transmute::<*mut c_void, Run>(run) }
 }

@@ -1,7 +1,8 @@
-//! A driver that runs the kernels on this processor, through the shim, each launch at once.
+//! Emulated CUDA driver for tests: runs the kernels on the host processor through the shim, each
+//! launch synchronously.
 //!
-//! It refuses what a GPU would not survive, or would quietly get wrong: launches that name memory
-//! which is not there, and records whose memory has moved since.
+//! It panics where a real GPU would crash or silently compute wrong results: a launch that names
+//! memory outside every allocation, and a replay of a CUDA graph whose memory has moved.
 
 #![expect(unsafe_code, reason = "kernels are called with addresses")]
 
@@ -24,25 +25,27 @@ use engine_cuda::launch::{Launch, Processors};
 use group::Meeting;
 use library::Libraries;
 
-/// Where allocations begin.
+/// Alignment of allocations in bytes, as CUDA guarantees it.
 const ALIGNMENT: usize = 256;
 
-/// What is where.
+/// Emulated GPU: its properties, compiled kernels, allocations and captured CUDA graphs.
 #[derive(Debug)]
 pub struct Emulated {
     facts: Facts,
+    /// Bytes of emulated device memory.
     total: u64,
     libraries: Libraries,
     script: Script,
     state: Mutex<State>,
 }
 
-/// What the emulated GPU has beside its kernels, and how long it says that it takes.
+/// Scripted properties of the emulated GPU: its GEMM library and the times that it reports.
 #[derive(Debug, Clone, Copy)]
 pub struct Script {
-    /// Algorithms of its library of products; none is no library.
+    /// Number of algorithms of the emulated GEMM library; 0 means that no library is installed.
     pub algorithms: u64,
-    /// Nanoseconds of a launch, by the kernel's name, or of a product, such as `algorithm 2 of 16 rows`.
+    /// Nanoseconds reported for a kernel, by its name, or for a matrix multiplication, by a text
+    /// such as `algorithm 2 of 16 rows`.
     pub ns: fn(&str) -> f64,
 }
 
@@ -52,38 +55,47 @@ impl Default for Script {
     }
 }
 
+/// Mutable state of the emulated GPU.
 #[derive(Debug, Default)]
 struct State {
     allocations: BTreeMap<u64, Allocation>,
-    /// Of all that were ever made.
+    /// Number of allocations made so far, including released ones.
     allocated: u64,
+    /// Work of the CUDA graph that is being captured; none outside a capture.
     recording: Option<Vec<Recorded>>,
+    /// Captured CUDA graphs, by the index in [`Record`]; a released one is empty.
     records: Vec<Vec<Recorded>>,
+    /// Number of kernel launches so far.
     launches: u64,
+    /// Number of CUDA graph replays so far.
     replays: u64,
-    /// Products of the library, by algorithm and number of rows.
+    /// Number of library matrix multiplications so far, by algorithm and number of rows.
     products: BTreeMap<(u64, usize), u64>,
+    /// Emulated time in nanoseconds, the sum of the scripted times.
     now_ns: f64,
-    /// When each event was passed.
+    /// Time in nanoseconds at which each event was recorded.
     marks: Vec<f64>,
-    /// What ranks did together, in words.
+    /// Collective operations so far, each as text.
     together: Vec<String>,
 }
 
+/// One allocation of emulated device memory.
 #[derive(Debug, Clone, Copy)]
 struct Allocation {
     bytes: usize,
-    /// No other ever has the same.
+    /// Unique number of the allocation, never reused, so that memory freed and allocated again at
+    /// the same address is recognized as different.
     number: u64,
 }
 
-/// What runs in the order of the stream, and which allocations it names.
+/// Work captured in a CUDA graph, with the allocations that its addresses were in at capture.
 #[derive(Debug, Clone)]
 struct Recorded {
     work: Work,
     allocations: Vec<Option<u64>>,
 }
 
+/// Work that runs in stream order.
 #[derive(Debug, Clone)]
 enum Work {
     Launch { entry: String, launch: Launch, arguments: Box<Arguments> },
@@ -92,7 +104,7 @@ enum Work {
 }
 
 impl Work {
-    /// As [`Script::ns`] knows it.
+    /// Name by which [`Script::ns`] knows the work.
     fn name(&self) -> String {
         match self {
             Self::Launch { entry, .. } => entry.clone(),
@@ -103,6 +115,7 @@ impl Work {
         }
     }
 
+    /// Device addresses that the work reads or writes.
     fn addresses(&self) -> Vec<Address> {
         match self {
             Self::Launch { arguments, .. } => arguments.addresses().collect(),
@@ -115,10 +128,10 @@ impl Work {
 }
 
 impl State {
-    /// The number of the allocation that `address` is in.
+    /// Returns the number of the allocation that contains `address`; none for the null address.
     ///
     /// # Panics
-    /// There is none.
+    /// No allocation contains `address`.
     fn allocation(&self, address: Address, what: &str) -> Option<u64> {
         if address == Address::NULL {
             return None;
@@ -133,12 +146,13 @@ impl State {
         )
     }
 
-    /// Those of all addresses of `work`.
+    /// Numbers of the allocations that contain the addresses of `work`.
     fn allocations(&self, work: &Work) -> Vec<Option<u64>> {
         let name = work.name();
         work.addresses().into_iter().map(|at| self.allocation(at, &name)).collect()
     }
 
+    /// Counts `work` among the launches or library multiplications so far.
     fn count(&mut self, work: &Work) {
         match work {
             Work::Launch { .. } => self.launches += 1,
@@ -149,19 +163,20 @@ impl State {
         }
     }
 
+    /// Panics during CUDA graph capture, where CUDA forbids the operation `what`.
     fn refuse_record(&self, what: &str) {
         assert!(self.recording.is_none(), "{what} while launches are recorded");
     }
 }
 
 impl Emulated {
-    /// A device with two processors and `total` bytes; none, and a line that says so, where there is
-    /// no compiler for the kernels.
+    /// Creates a device with two multiprocessors and `total` bytes of memory. Returns none and
+    /// prints a message where no compiler for the kernels is installed.
     pub fn new(total: u64) -> Option<Arc<Self>> {
         Self::with(total, Script::default())
     }
 
-    /// As [`Emulated::new`], with a library of products or times as the script has them.
+    /// Creates a device as [`Emulated::new`], with a GEMM library and times from `script`.
     pub fn with(total: u64, script: Script) -> Option<Arc<Self>> {
         let libraries = Libraries::compile()?;
         let processors = Processors { count: 2, shared_bytes: 228 << 10, has_warpgroups: false };
@@ -170,31 +185,32 @@ impl Emulated {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Memory is given back after a finding too.
+        // A test that panicked inside poisons the lock; its allocations must still be released.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Launches so far, recorded and replayed ones included.
+    /// Number of kernel launches so far, including those of captures and replays.
     pub fn launches(&self) -> u64 {
         self.state().launches
     }
 
-    /// Records that were replayed so far.
+    /// Number of CUDA graph replays so far.
     pub fn replays(&self) -> u64 {
         self.state().replays
     }
 
-    /// How often the library's algorithm `number` computed products of so many rows.
+    /// Number of matrix multiplications of `rows` rows that the library's algorithm `number`
+    /// computed.
     pub fn products(&self, number: u64, rows: usize) -> u64 {
         self.state().products.get(&(number, rows)).copied().unwrap_or(0)
     }
 
-    /// What ranks did together so far, in words and in order.
+    /// Collective operations so far, each as text, in order.
     pub fn together(&self) -> Vec<String> {
         self.state().together.clone()
     }
 
-    /// Runs `work`, or records it.
+    /// Runs `work` at once, or appends it to the CUDA graph that is being captured.
     fn begin(&self, work: Work) -> Result<(), DeviceError> {
         let mut state = self.state();
         let allocations = state.allocations(&work);
@@ -203,6 +219,7 @@ impl Emulated {
             Some(recorded) => recorded.push(Recorded { work, allocations }),
             None => {
                 state.now_ns += (self.script.ns)(&work.name());
+                // `run` locks the state itself, and kernels of a group may wait for other ranks.
                 drop(state);
                 self.run(&work)?;
             }
@@ -210,6 +227,7 @@ impl Emulated {
         Ok(())
     }
 
+    /// Runs a kernel, matrix multiplication or collective operation on the host.
     fn run(&self, work: &Work) -> Result<(), DeviceError> {
         match work {
             Work::Launch { entry, launch, arguments } => {
@@ -230,6 +248,7 @@ impl Emulated {
         }
     }
 
+    /// Panics unless `bytes` bytes at `at` lie in one allocation, or if a capture is in progress.
     fn check(&self, at: Address, bytes: usize, what: &str) {
         let state = self.state();
         state.refuse_record(what);
@@ -263,7 +282,8 @@ impl Driver for Emulated {
         // SAFETY: the size is not 0.
         let start = unsafe { alloc(layout(bytes)) };
         assert!(!start.is_null());
-        // What nobody wrote is no number. SAFETY: it is that long.
+        // Unwritten memory is filled with NaN, so that a kernel that reads it fails its test.
+        // SAFETY: the allocation has `bytes` bytes.
         unsafe { start.write_bytes(0xff, bytes) };
         state.allocated += 1;
         let number = state.allocated;
@@ -273,7 +293,7 @@ impl Driver for Emulated {
 
     fn release(&self, address: Address) {
         let freed = self.state().allocations.remove(&address.0).expect("it was allocated");
-        // SAFETY: it was allocated with this layout, and is forgotten.
+        // SAFETY: the memory was allocated with this layout, and is no longer listed.
         unsafe { dealloc(address.0 as *mut u8, layout(freed.bytes)) }
     }
 
@@ -283,20 +303,20 @@ impl Driver for Emulated {
     }
 
     unsafe fn release_pinned(&self, start: NonNull<u8>, bytes: usize) {
-        // SAFETY: it was allocated with this layout, as the caller says.
+        // SAFETY: the caller guarantees that the memory was allocated with this layout.
         unsafe { dealloc(start.as_ptr(), layout(bytes.max(1))) }
     }
 
     unsafe fn upload(&self, to: Address, from: *const u8, bytes: usize) -> Result<(), DeviceError> {
         self.check(to, bytes, "an upload");
-        // SAFETY: checked here, and by the caller.
+        // SAFETY: the device memory was checked here, and the caller guarantees the host memory.
         unsafe { (to.0 as *mut u8).copy_from_nonoverlapping(from, bytes) };
         Ok(())
     }
 
     unsafe fn download(&self, to: *mut u8, from: Address, bytes: usize) -> Result<(), DeviceError> {
         self.check(from, bytes, "a download");
-        // SAFETY: checked here, and by the caller.
+        // SAFETY: the device memory was checked here, and the caller guarantees the host memory.
         unsafe { to.copy_from_nonoverlapping(from.0 as *const u8, bytes) };
         Ok(())
     }
@@ -304,14 +324,14 @@ impl Driver for Emulated {
     fn copy(&self, to: Address, from: Address, bytes: usize) -> Result<(), DeviceError> {
         self.check(to, bytes, "the target of a copy");
         self.check(from, bytes, "the source of a copy");
-        // SAFETY: checked.
+        // SAFETY: the check ensures that the bytes lie in one allocation.
         unsafe { (to.0 as *mut u8).copy_from(from.0 as *const u8, bytes) };
         Ok(())
     }
 
     fn zero(&self, at: Address, bytes: usize) -> Result<(), DeviceError> {
         self.check(at, bytes, "zeros");
-        // SAFETY: checked.
+        // SAFETY: the check ensures that the bytes lie in one allocation.
         unsafe { (at.0 as *mut u8).write_bytes(0, bytes) };
         Ok(())
     }
@@ -380,6 +400,7 @@ impl Driver for Emulated {
         let recorded = state.records[record.0 as usize].clone();
         assert!(!recorded.is_empty(), "the record is there");
         for Recorded { work, allocations } in &recorded {
+            // A real replay uses the captured addresses even if they belong to other data by now.
             let now = state.allocations(work);
             assert_eq!(now, *allocations, "memory that `{}` was recorded with moved", work.name());
             state.count(work);
@@ -410,7 +431,7 @@ mod tests {
         Some((Arc::clone(&device), device))
     }
 
-    /// `out = x` at one row of eight columns.
+    /// Arguments of the kernel `gather` that copies one row of eight columns from `x` to `out`.
     fn gather(out: &Memory, x: &Memory, rows: &Memory) -> Arguments {
         Arguments::new()
             .address(out.address())

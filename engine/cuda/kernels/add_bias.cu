@@ -1,6 +1,6 @@
-//! A bias on every row.
+//! Kernel that adds a bias to every row.
 //!
-//! x [T, N] bf16, or f32 of scores, += bias [N] f32. N is a multiple of 8.
+//! x [T, N] += bias [N] f32, where x is bf16, or f32 for scores. N is a multiple of 8.
 //! Grid and block: a thread for each eight elements.
 //@ add_bias: registers 32, shared 0, has LDG.E.128 STG.E.128
 //@ add_bias_f32: registers 32, shared 0, has LDG.E.128 STG.E.128

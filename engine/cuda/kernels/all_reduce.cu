@@ -1,27 +1,30 @@
-//! Sums over ranks of few numbers, in one launch: each rank reads the others' memory.
+//! Tensor-parallel all-reduce (sum) of short vectors in one launch: each rank reads the other
+//! ranks' memory.
 //!
-//! out [N] bf16 = the sum over all ranks of their x [N] bf16, in f32 and in the order of the ranks: the
-//! same bits on each. N is a multiple of 8 and at most the capacity. `peers` has the exchange of every
-//! rank, as `Exchange` divides it, zeros before the first launch; out may be x.
-//! A block of one rank waits for the same block of all others. Numbers are left in two places in turns:
-//! a rank that begins a round has seen all others begin the one before, so that nobody reads what it
-//! overwrites. The round is counted in memory, so that a captured launch can be repeated.
-//! Where `ended` is not 0 any more nobody waits: a rank has gone, and results are anything.
+//! out [N] bf16 = sum over all ranks of x [N] bf16, in f32 and in the order of the ranks, so that
+//! every rank gets the same bits. N is a multiple of 8 and at most the capacity. `peers` has the
+//! exchange memory of every rank, laid out as `Exchange` says and zeroed before the first launch;
+//! out may be x.
+//! A block of one rank waits for the same block of all other ranks. The numbers alternate between
+//! two buffers: a rank that begins a round has seen all others begin the round before, so nothing
+//! that is still read is overwritten. The round is counted in memory, so that a captured CUDA graph
+//! can be replayed.
+//! Once `ended` is not 0, no block waits any more: a rank has ended, and results are undefined.
 //! Grid: the same on each rank, at most 64. Block: 512.
 //@ all_reduce: registers 48, shared 0, has ST.E.STRONG.SYS LD.E.STRONG.SYS LDG.E.128 STG.E.128
 #include "prims.cuh"
 
 #define RANKS_MAX 8
 #define BLOCKS_MAX 64
-/// Looks at the others between two at `ended`.
+/// Polls of the other ranks between two polls of `ended`.
 #define TURNS 1024
 
 struct Peers {
     u8* exchanges[RANKS_MAX];
 };
 
-/// A rank's memory that others read and write: of each block the rounds that the others have begun,
-/// then its own; then the numbers of two rounds.
+/// Memory of one rank that the others read and write: for each block, the round that each rank has
+/// begun; then the rank's own round of each block; then the numbers of two rounds.
 struct Exchange {
     u8* start;
 
@@ -35,7 +38,8 @@ struct Exchange {
     }
 };
 
-/// Whether a rank has not begun `round` yet.
+/// True when a rank has not begun `round` yet. The difference is signed, so that the counter may
+/// wrap around.
 DEVICE bool is_behind(const u32* begun, u32 round) {
     return static_cast<int>(load_acquire(begun) - round) < 0;
 }
@@ -54,9 +58,9 @@ all_reduce(bf16* out, const bf16* x, const __grid_constant__ Peers peers, const 
     if (threadIdx.x < ranks) {
         Exchange other = {peers.exchanges[threadIdx.x]};
         store_release(other.begun(blockIdx.x, rank), round);
-        // Another rank may be in the round behind this one already.
+        // Another rank may already be one round ahead, so the comparison is not for equality.
         for (u32 turn = 1; is_behind(own.begun(blockIdx.x, threadIdx.x), round); ++turn) {
-            // It is in the memory of the host, and far.
+            // `ended` is in host memory and slow to read, so it is polled rarely.
             if (turn % TURNS == 0 && load_acquire(ended) != 0) break;
             give_way();
         }

@@ -1,8 +1,9 @@
-//! The likeliest token of each row, in two stages.
+//! Argmax over the vocabulary: the likeliest token of each row, in two stages (greedy sampling).
 //!
-//! best [R, parts] u64: of a part of logits [R, V] f32 the largest, with its index; then ids [R] u32:
-//! the index of the largest finite logit, the lowest of equals, or NONE where no logit is finite or
-//! one is infinitely large. NaN are passed over.
+//! argmax_part: best [R, parts] u64 = the largest logit, with its index, of each part of logits [R,
+//! V] f32.
+//! argmax_merge: ids [R] u32 = index of the largest finite logit, the lowest index among equals, or
+//! NONE where no logit is finite or one is +infinity. NaN are skipped.
 //! Grid: (parts, R), then R. Block: 256, then one warp.
 //@ argmax_part: registers 40, shared 64, has LDG.E SHFL.BFLY
 //@ argmax_merge: registers 32, shared 0, has LDG.E.64 SHFL.BFLY
@@ -10,7 +11,7 @@
 
 #define WARPS 8
 
-/// 0 for what is no number; both zeros are one.
+/// Orders logits by value and then by lower index; 0 for NaN. Adding 0.0 makes both zeros equal.
 DEVICE u64 logit_rank(float logit, u32 index) {
     return isnan(logit) ? 0 : rank(logit + 0.0f, index);
 }

@@ -1,13 +1,14 @@
-//! Causal attention over pages of keys and values: the rows of prefill chunks and of decoding
-//! sequences in one launch.
+//! Paged attention, causal, for prefill chunks and decoding sequences in one launch.
 //!
-//! out [T, H D] bf16 from the query heads of qkv [T, (H + 2 KV) D] bf16, already turned, and the pages
-//! as `rope_and_cache` fills them. `layer` [H + 2 KV] f32: the sink of each query head, -infinity where
-//! there is none, then the scales of the KV heads' keys and of their values (e4m3 only).
-//! A row sees the positions up to its own, the last `window` of them if that is not 0.
+//! out [T, H D] bf16 from the query heads of qkv [T, (H + 2 KV) D] bf16, rotated already, and the
+//! KV pages as `rope_and_cache` fills them. `layer` [H + 2 KV] f32 holds the attention sink of each
+//! query head, -infinity where there is none, then the scales of the KV heads' keys and of their
+//! values (e4m3 only). A row sees the positions up to its own, and only the last `window` of them
+//! if that is not 0.
 //!
 //! Grid: as many blocks as run at once; each takes every grid-th item. Block: 4 warps.
-//! Source: Dao 2023 (FlashAttention-2), Hong et al. 2023 (Flash-Decoding), Xiao et al. 2023 (sinks).
+//! Source: Dao 2023 (FlashAttention-2), Hong et al. 2023 (Flash-Decoding), Xiao et al. 2023
+//! (sinks).
 //@ attention_bf16_16: registers 104, shared 512, has HMMA.16816.F32.BF16 LDGSTS.E.BYPASS.128 LDSM.16.MT88.4
 //@ attention_bf16_32: registers 152, shared 512, has HMMA.16816.F32.BF16 LDGSTS.E.BYPASS.128 LDSM.16.MT88.4
 //@ attention_bf16_64: registers 168, shared 512, has HMMA.16816.F32.BF16 LDGSTS.E.BYPASS.128 LDSM.16.MT88.4

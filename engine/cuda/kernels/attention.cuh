@@ -1,17 +1,18 @@
-//! Attention over pages of keys and values by the items of a plan: what the kernels of `attention.cu` are
-//! made of, and their variants for warpgroups.
+//! Paged attention by the items of a plan, in tiles with an online softmax (FlashAttention): the
+//! code that the kernels of `attention.cu` share with their variants for warpgroups.
 //!
-//! An item of the plan is some rows of one sequence, one KV head and a stretch of positions. The
-//! query heads that share the KV head stand under one another: of M = rows * H / KV lines, line m is
-//! row m / group and head m % group. Tiles of 64 positions are copied to shared memory while the one
-//! before is computed; products are of bf16 into f32. Of more than 16 lines each warp takes 16; up
-//! to 16 lines, as in decoding, belong to all warps, which take 16 of each tile's positions.
-//! An item with a part writes, for its lines, sums [D], the largest score and the sum of weights to
-//! `parts` [lines, D + 2] f32, to be merged by `attention_merge`.
+//! An item of the plan covers some rows of one sequence, one KV head and a range of positions. The
+//! query heads that share the KV head are stacked: of M = rows * H / KV lines, line m is row m /
+//! group and head m % group. Tiles of 64 positions are copied to shared memory while the previous
+//! tile is computed; multiplication is bf16 with f32 accumulation. With more than 16 lines, each
+//! warp takes 16 of them. With up to 16 lines, as in decoding, all warps share the lines, and each
+//! takes 16 positions of every tile.
+//! An item with a part writes, for each of its lines, the weighted sums [D], the largest score and
+//! the sum of softmax weights to `parts` [lines, D + 2] f32, which `attention_merge` merges.
 //!
-//! Keys in e4m3 that are widened in registers enter products with their columns in another order, which
-//! the queries are given too; values come out of them with their columns in another order, which is
-//! undone at the end.
+//! Keys in e4m3 that are converted in registers come out with their columns in another order. The
+//! queries are loaded in the same order, so that the dot products stay correct; for values, the
+//! order of the result's columns is corrected at the end.
 #pragma once
 #include "pages.cuh"
 
@@ -19,43 +20,44 @@
 #define THREADS (WARPS * LANES)
 /// Positions of a tile, and lines of the largest item.
 #define TILE 64
-/// Lines, and positions, of one product.
+/// Lines, or positions, of one tensor-core operation.
 #define LINES 16
 
 struct AttentionShape {
     u32 heads, kv_heads;
-    /// Tokens of a page: two to this power.
+    /// Base-2 logarithm of the number of tokens of a KV page.
     u32 page_bits;
-    /// As `RopeShape::page_stride`.
+    /// Distance from one page of the layer to the next, in units of [page tokens, D].
     u32 page_stride;
     u32 window;
     float scale;
 };
 
-/// Words of the plan; its first word counts the items, which begin at its eighth.
+/// Work item of the plan. The first word of the plan is the number of items; the items begin at
+/// word 8.
 struct Item {
-    /// Of the step, the first row and their number.
+    /// First row in the step, and number of rows.
     u32 row, rows;
-    /// Of the first row.
+    /// Position of the first row in its sequence.
     u32 position;
-    /// Word of the plan where the sequence's page table begins.
+    /// Word of the plan at which the sequence's page table begins.
     u32 table;
     u32 kv_head;
-    /// Positions that are looked at; the first is a multiple of TILE.
+    /// Range of key positions; the first is a multiple of TILE.
     u32 from, to;
-    /// First line in `parts`, or NONE.
+    /// First line in `parts`, or NONE if the positions are not split.
     u32 part;
 };
 
-/// A piece of a tile, whose 64 rows lie as those of a page do.
+/// Address of a 16-byte piece of a tile, whose 64 rows have the layout of a KV page.
 template <int PIECES> DEVICE u8* place(u8* tile, u32 row, u32 column) {
     return tile + place_in_page(PIECES, TILE, row, column);
 }
 
-/// A block's shared memory: 64 lines of queries, then two stages of keys and values.
+/// Shared memory of a block: 64 lines of queries, then two stages of keys and values.
 template <class E, int D> struct Tiles {
     static constexpr int QUERY_PIECES = D / 8, PIECES = D * static_cast<int>(sizeof(E)) / 16;
-    /// Pieces that lie beside each other, and bytes of those of all rows.
+    /// Pieces of a row that are adjacent, and bytes of one panel, which holds those of all rows.
     static constexpr int WIDTH = PIECES < 8 ? PIECES : 8, PANEL_BYTES = TILE * WIDTH * 16;
     static constexpr int TILE_BYTES = TILE * PIECES * 16;
     u8* queries;
@@ -64,20 +66,20 @@ template <class E, int D> struct Tiles {
         return queries + TILE * QUERY_PIECES * 16 + stage * 2 * TILE_BYTES;
     }
     DEVICE_MEMBER u8* values(u32 stage) const { return keys(stage) + TILE_BYTES; }
-    /// [64, D] f32, where keys and values were.
+    /// [64, D] f32 sums, in the place of the keys and values, which are not needed any more.
     DEVICE_MEMBER float* sums() const { return reinterpret_cast<float*>(keys(0)); }
 };
 
-/// What one warp knows of its 16 lines: a lane of lines g = lane / 4 and g + 8, and of each tile of
-/// eight columns two.
+/// State of one warp's 16 lines in registers: a lane has lines g = lane / 4 and g + 8, and two
+/// columns of each tile of eight columns.
 template <int D> struct Lines {
     float sums[D / 8][4];
     float largest[2], totals[2];
 };
 
-/// Reads the item's lines of queries; those behind its last are zeros. In the order of codes the
-/// columns 4q .. 4q + 3 of sixteen go where `widen_e4m3` has those of the keys' words: the odd ones to
-/// the first piece, the even ones to the second.
+/// Loads the item's query lines; lines behind its last are zeros. With IN_ORDER_OF_CODES, columns
+/// 4q .. 4q + 3 of sixteen are permuted as `widen_e4m3` leaves the columns of keys: the odd ones in
+/// the first piece, the even ones in the second.
 template <class E, int D, bool IN_ORDER_OF_CODES>
 DEVICE void load_queries(const Tiles<E, D>& tiles, const bf16* qkv, const Item& item,
                          const AttentionShape& shape) {
@@ -106,7 +108,7 @@ DEVICE void load_queries(const Tiles<E, D>& tiles, const bf16* qkv, const Item& 
     }
 }
 
-/// Where the pages have the rows of a tile from one position on.
+/// Location in the KV pages of the keys and values from one position on.
 struct Source {
     const u8 *keys, *values;
     /// Bytes of one panel of the page.
@@ -125,19 +127,21 @@ DEVICE Source source(const E* pages, const u32* table, u32 kv_head, u32 position
     return {keys, keys + page_bytes, page_tokens * ROW_BYTES};
 }
 
-/// Tiles that come in copies of 16 bytes, each begun by a thread that waits for it.
+/// Copies tiles with asynchronous copies of 16 bytes (cp.async), each waited for by the thread that
+/// started it.
 template <class E, int D> struct SmallCopies {
     DEVICE_MEMBER void open() const {}
     DEVICE_MEMBER void close() const {}
 
-    /// Begins to copy the keys and values of 64 positions from `base`; zeros behind the item's last.
+    /// Starts to copy the keys and values of 64 positions from `base`; zeros behind the item's last
+    /// position.
     DEVICE_MEMBER void begin(const Tiles<E, D>& tiles, u32 stage, const E* pages, const u32* table,
                              const Item& item, u32 base, const AttentionShape& shape) const {
         constexpr int WIDTH = Tiles<E, D>::WIDTH, PIECES = Tiles<E, D>::PIECES;
         for (u32 i = threadIdx.x; i < TILE * PIECES; i += THREADS) {
             u32 position = base + i / WIDTH % TILE, panel = i / (WIDTH * TILE);
             bool is_there = position < item.to;
-            // What is not read still needs an address: that of a page that there is.
+            // A copy of zeros still needs a valid address, so it names a page that exists.
             Source from = source<E, D>(pages, table, item.kv_head, is_there ? position : base, shape);
             u32 at = panel * from.panel_bytes + i % WIDTH * 16;
             copy_async(tiles.keys(stage) + i * 16, from.keys + at, is_there);
@@ -146,14 +150,15 @@ template <class E, int D> struct SmallCopies {
         close_copies();
     }
 
-    /// Where no tile follows: an empty group keeps the count.
+    /// Closes an empty group when no tile follows, so that `await` can keep counting groups.
     DEVICE_MEMBER void skip() const { close_copies(); }
-    /// Waits for all but the last tile that was begun.
+    /// Waits for all tiles except the one started last.
     DEVICE_MEMBER void await(u32) const { await_copies<1>(); }
     DEVICE_MEMBER void finish() const { await_copies<0>(); }
 };
 
-/// Scales scores, and hides those that a line's row does not see; most tiles are seen by all.
+/// Scales scores and applies the causal mask and the window. Most tiles are visible to all lines
+/// and are only scaled.
 template <int POSITIONS>
 DEVICE void mask(float (&scores)[POSITIONS / 8][4], float scale, const u32 (&own)[2], u32 first,
                  const Item& item, u32 window) {
@@ -174,7 +179,8 @@ DEVICE void mask(float (&scores)[POSITIONS / 8][4], float scale, const u32 (&own
     }
 }
 
-/// Turns scores, in powers of two, into weights under the largest so far, and rescales the sums.
+/// Online softmax: replaces scores (base 2) by weights relative to the largest score so far, and
+/// rescales the sums to it.
 template <int D, int POSITIONS>
 DEVICE void soften(float (&scores)[POSITIONS / 8][4], Lines<D>& lines) {
 #pragma unroll
@@ -186,7 +192,8 @@ DEVICE void soften(float (&scores)[POSITIONS / 8][4], Lines<D>& lines) {
         }
         largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, 1));
         largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, 2));
-        // Where nothing was seen yet, every weight is that of -infinity below 0.
+        // If nothing was visible yet, the largest score is -infinity; 0 as base makes every weight
+        // 0, not NaN.
         float base = largest == -infinity() ? 0.0f : largest;
         float shrink = exp2_fast(lines.largest[half] - base), total = 0.0f;
 #pragma unroll
@@ -207,17 +214,18 @@ DEVICE void soften(float (&scores)[POSITIONS / 8][4], Lines<D>& lines) {
     }
 }
 
-/// How a warp multiplies its 16 lines, from `line`, with POSITIONS of each tile, from `first`.
+/// Tensor-core multiplication by one warp: its 16 lines from `line`, with POSITIONS positions of
+/// each tile from `first`.
 template <class E, int D, int POSITIONS> struct WarpWay {
-    /// Codes are widened in the order in which masks and shifts leave them.
+    /// e4m3 values are converted in the column order in which masks and shifts leave them.
     static constexpr bool IN_ORDER_OF_CODES = sizeof(E) == 1;
     u32 line, first;
 
-    /// Before the first tile, and before the barrier in front of each: there is nothing to do.
+    /// Nothing to do before the first tile, nor before the barrier in front of each tile.
     DEVICE_MEMBER void begin(const Tiles<E, D>&) const {}
     DEVICE_MEMBER void share(const Tiles<E, D>&, u32) const {}
 
-    /// Scores over the tile's keys.
+    /// Computes the scores of the lines over the tile's keys.
     DEVICE_MEMBER void score(float (&scores)[POSITIONS / 8][4], const Tiles<E, D>& tiles, u32 stage) const {
         constexpr int PIECES = Tiles<E, D>::PIECES, QUERY_PIECES = Tiles<E, D>::QUERY_PIECES;
         u32 in_eight = lane() % 8, matrix = lane() / 8;
@@ -238,7 +246,8 @@ template <class E, int D, int POSITIONS> struct WarpWay {
                     multiply_add(scores[n], query, key[0], key[1]);
                     multiply_add(scores[n + 1], query, key[2], key[3]);
                 } else {
-                    // A piece is the columns of a whole step; the other half of the load is the next's.
+                    // A 16-byte piece holds 16 e4m3 columns, so a load covers two steps, and this
+                    // step uses half of it.
                     load_matrices(key, place<PIECES>(tiles.keys(stage), row, k / 2 * 2 + matrix % 2));
                     u32 low = key[k % 2], high = key[2 + k % 2];
                     multiply_add(scores[n], query, widen_e4m3(low), widen_e4m3(low << 8));
@@ -248,7 +257,7 @@ template <class E, int D, int POSITIONS> struct WarpWay {
         }
     }
 
-    /// `sums += weights * values`.
+    /// Multiplies the softmax weights by the values: `sums += weights * values`.
     DEVICE_MEMBER void weigh(const float (&weights)[POSITIONS / 8][4], const Tiles<E, D>& tiles, u32 stage,
                                  Lines<D>& lines) const {
         constexpr int PIECES = Tiles<E, D>::PIECES;
@@ -268,7 +277,8 @@ template <class E, int D, int POSITIONS> struct WarpWay {
                     multiply_add(lines.sums[column], weight, value[0], value[1]);
                     multiply_add(lines.sums[column + 1], weight, value[2], value[3]);
                 } else {
-                    // A word is two columns of two positions: even columns, then odd ones.
+                    // A word holds two columns of two positions: the even columns are converted
+                    // first, then the odd ones.
 #pragma unroll
                     for (int i = 0; i < 2; ++i) {
                         u32 upper = value[2 * i], lower = value[2 * i + 1];
@@ -283,14 +293,14 @@ template <class E, int D, int POSITIONS> struct WarpWay {
     }
 };
 
-/// The column of sum `i` of tile `n`.
+/// Column of sum `i` of the eight-column tile `n`.
 template <bool IN_ORDER_OF_CODES> DEVICE u32 column_of(u32 n, u32 i) {
     u32 quad = lane() % 4;
     return IN_ORDER_OF_CODES ? n / 2 * 16 + 4 * quad + 2 * i + n % 2 : n * 8 + 2 * quad + i;
 }
 
-/// Goes over the item's tiles: `way` says how a warp multiplies its lines and positions of each. Leaves
-/// every warp's 16 lines in shared memory: sums, largest scores and totals.
+/// Loops over the item's tiles of positions; `way` multiplies the lines of a warp with a tile.
+/// Leaves each warp's 16 lines in shared memory: sums, largest scores and totals.
 template <class E, int D, int POSITIONS, class Way, class Copies>
 DEVICE void attend(Way way, Copies& copies, const Tiles<E, D>& tiles, float2 (&ends)[TILE], const E* pages,
                    const u32* table, const Item& item, const AttentionShape& shape, float scale) {
@@ -323,6 +333,7 @@ DEVICE void attend(Way way, Copies& copies, const Tiles<E, D>& tiles, float2 (&e
         mask<POSITIONS>(scores, scale, own, base + way.first, item, shape.window);
         soften<D, POSITIONS>(scores, lines);
         way.weigh(scores, tiles, stage, lines);
+        // The next turn's copies overwrite this stage.
         __syncthreads();
     }
     copies.finish();
@@ -343,8 +354,8 @@ DEVICE void attend(Way way, Copies& copies, const Tiles<E, D>& tiles, float2 (&e
     __syncthreads();
 }
 
-/// Writes the item's lines, each from as many 16-line blocks as warps shared them: whole to `out`,
-/// else to `parts`.
+/// Writes the item's lines: combines the 16-line results of the warps that shared them, then writes
+/// final results to `out`, or partial results to `parts` if the positions are split.
 template <class E, int D>
 DEVICE void finish(bf16* out, float* parts, const float* layer, const Tiles<E, D>& tiles,
                    const float2 (&ends)[TILE], const Item& item, const AttentionShape& shape) {
@@ -355,6 +366,7 @@ DEVICE void finish(bf16* out, float* parts, const float* layer, const Tiles<E, D
         u32 line = i / (D / 2), column = i % (D / 2) * 2;
         u32 head = item.kv_head * group + line % group;
         bool is_whole = item.part == NONE;
+        // The sink is added once: here, or in the merge if positions are split.
         float largest = is_whole ? layer[head] * LOG2_E : -infinity();
         for (u32 b = 0; b < blocks; ++b) largest = fmaxf(largest, ends[b * LINES + line].x);
         float base = largest == -infinity() ? 0.0f : largest;
@@ -383,7 +395,7 @@ DEVICE void finish(bf16* out, float* parts, const float* layer, const Tiles<E, D
     __syncthreads();
 }
 
-/// Every grid-th item of the plan; `Way` is for those of more than 16 lines.
+/// Processes every grid-th item of the plan. `Way` multiplies items of more than 16 lines.
 template <class E, int D, class Way, class Copies>
 DEVICE void attention(u8* dynamic, Copies copies, bf16* out, float* parts, const bf16* qkv,
                       const E* pages, const u32* plan, const float* layer,
@@ -393,7 +405,9 @@ DEVICE void attention(u8* dynamic, Copies copies, bf16* out, float* parts, const
     copies.open();
     for (u32 i = blockIdx.x; i < plan[0]; i += gridDim.x) {
         Item item = reinterpret_cast<const Item*>(plan + 8)[i];
+        // Scores are in base 2, because the hardware computes powers of two.
         float scale = shape.scale * LOG2_E;
+        // All keys of a head share a scale, so it becomes a part of the factor of scores.
         if (sizeof(E) == 1) scale *= layer[shape.heads + item.kv_head];
         const u32* table = plan + item.table;
         if (item.rows * (shape.heads / shape.kv_heads) <= LINES) {

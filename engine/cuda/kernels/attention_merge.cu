@@ -1,8 +1,9 @@
-//! Puts together what `attention` left of lines whose positions were split.
+//! Merges the partial attention results of lines whose key positions were split (second stage of
+//! Flash-Decoding).
 //!
-//! out [T, H D] bf16 from parts [lines, D + 2] f32, those of rising positions in rising order; the
-//! sinks of `layer` [H + 2 KV] take part here. Words of the plan: the second counts the merges, the
-//! third is the word where they begin.
+//! out [T, H D] bf16 from parts [lines, D + 2] f32, in the order of rising positions; the attention
+//! sinks of `layer` [H + 2 KV] are added here. The second word of the plan is the number of merges,
+//! and the third is the word at which they begin.
 //! Grid: as many blocks as run at once; each takes every grid-th merge. Block: 128.
 //! Source: Hong et al. 2023 (Flash-Decoding).
 //@ attention_merge: registers 48, shared 0, has LDG.E.64 STG.E MUFU.EX2
@@ -13,14 +14,15 @@ struct MergeShape {
 };
 
 struct Merge {
-    /// Of the step, the first row and their number.
+    /// First row in the step, and number of rows.
     u32 row, rows;
     u32 kv_head;
-    /// First line in `parts`, and how often that many lines follow.
+    /// First line in `parts`, and number of splits; each split has as many lines.
     u32 part, splits;
 };
 
-/// Two columns of one line, merged.
+/// Merges two columns of one line over its splits, each weighted relative to the largest score of
+/// all.
 DEVICE float2 merge(const float* parts, u32 splits, u64 stride, u32 d, u32 column, float sink) {
     float largest = sink;
     for (u32 s = 0; s < splits; ++s) largest = fmaxf(largest, parts[s * stride + d]);

@@ -1,7 +1,8 @@
-//! `attention` for GPUs of compute capability 9.0. Items, tiles and softmax are those of `attention`;
-//! keys and values come in bulk copies, a page's rows at a time, and where an item has more than 16
-//! lines the warpgroup multiplies all of them at once, keys and values read by the tensor cores where
-//! they were copied to, or widened to.
+//! Paged attention for GPUs of compute capability 9.0 (Hopper). Items, tiles and softmax are those
+//! of `attention.cu`. Keys and values are copied by bulk copies (TMA), the rows of a page at a
+//! time. With more than 16 lines, the warpgroup multiplies all of them at once (WGMMA), and the
+//! tensor cores read keys and values from shared memory, where they were copied to or converted to
+//! bf16.
 //! Source: Shah et al. 2024 (FlashAttention-3).
 //@ for sm_90a
 //@ attention_bf16_64: registers 200, shared 1024, has HGMMA.64x64x16.F32.BF16 UBLKCP WARPGROUP.DEPBAR, lacks LDGSTS
@@ -14,13 +15,14 @@
 #include "bulk.cuh"
 #include "warpgroup.cuh"
 
-/// Tiles that come in copies of as many rows as a page has of one panel, begun by the first warp.
+/// Copies tiles by bulk copies, each of as many rows as a page has of one panel, started by the
+/// first warp.
 template <class E, int D> struct BulkCopies {
     using Own = Tiles<E, D>;
     static constexpr u32 ROW_BYTES = Own::WIDTH * 16, PANELS = Own::PIECES / Own::WIDTH;
-    /// Where the two stages' bytes arrive, in shared memory.
+    /// Arrival barriers of the two stages, in shared memory.
     u64* arrivals;
-    /// A bit for each stage.
+    /// Phase of each stage's barrier, one bit per stage.
     u32 phases;
 
     DEVICE_MEMBER void open() const {
@@ -57,10 +59,12 @@ template <class E, int D> struct BulkCopies {
 
     DEVICE_MEMBER void finish() const {}
 
-    /// Sums were written where the next item's copies go.
+    /// The next item's copies overwrite memory to which sums were written, so those writes are made
+    /// visible to copies first.
     DEVICE_MEMBER void close() const { publish_to_copies(); }
 
-    /// Weights of rows that nobody copies are 0, which is no help where values are not numbers.
+    /// Zeros the value rows that are not copied: their softmax weights are 0, but 0 times NaN would
+    /// still be NaN.
     DEVICE_MEMBER static void clear_values(u8* values, u32 from) {
         constexpr u32 WIDTH = Own::WIDTH;
         for (u32 i = threadIdx.x; i < (TILE - from) * Own::PIECES; i += THREADS) {
@@ -72,7 +76,7 @@ template <class E, int D> struct BulkCopies {
     }
 };
 
-/// The codes of a tile as bf16, placed as products take them.
+/// Converts a tile of e4m3 to bf16, in the layout that warpgroup multiplication reads.
 template <class E, int D> DEVICE void widen_tile(u8* to, u8* from) {
     constexpr int PIECES = Tiles<E, D>::PIECES;
     for (u32 i = threadIdx.x; i < TILE * PIECES; i += THREADS) {
@@ -94,17 +98,18 @@ template <class E, int D> DEVICE void widen_tile(u8* to, u8* from) {
     }
 }
 
-/// How the warpgroup multiplies its lines with a tile.
+/// Tensor-core multiplication of all lines with a tile by the warpgroup (WGMMA).
 template <class E, int D> struct WarpgroupWay {
     static constexpr bool IN_ORDER_OF_CODES = false, IS_WIDENED = sizeof(E) == 1;
-    /// Where registers do not hold a line's queries beside its sums, products read them too.
+    /// True when a warp's queries fit into registers beside its sums; otherwise they are read from
+    /// shared memory.
     static constexpr bool HOLDS_QUERIES = D <= 128;
     static constexpr int STEPS = D / 16, POSITIONS = TILE;
-    /// Bytes of 64 columns of a tile of bf16.
+    /// Bytes of a panel of 64 columns of a bf16 tile.
     static constexpr int PANEL_BYTES = TILE * 128;
     using Own = Tiles<E, D>;
     u32 line, first;
-    /// The warp's lines of queries, as products take them.
+    /// The warp's query lines as operands of the multiplication.
     u32 queries[HOLDS_QUERIES ? STEPS : 1][4];
 
     DEVICE_MEMBER static u8* keys(const Own& tiles, u32 stage) {
@@ -135,7 +140,7 @@ template <class E, int D> struct WarpgroupWay {
         }
     }
 
-    /// Scores over the tile's keys.
+    /// Computes the scores of the lines over the tile's keys.
     DEVICE_MEMBER void score(float (&scores)[TILE / 8][4], const Own& tiles, u32 stage) const {
 #pragma unroll
         for (int n = 0; n < TILE / 8; ++n) {
@@ -144,7 +149,7 @@ template <class E, int D> struct WarpgroupWay {
         begin_products();
 #pragma unroll
         for (int k = 0; k < STEPS; ++k) {
-            // Four steps of 16 columns are in one panel.
+            // A panel has 64 columns, which are four steps of 16.
             int panel = k / 4 * PANEL_BYTES, step = k % 4 * 2;
             u64 key = describe(keys(tiles, stage) + panel) + step;
             if constexpr (HOLDS_QUERIES) {
@@ -158,7 +163,7 @@ template <class E, int D> struct WarpgroupWay {
         take_sums(scores);
     }
 
-    /// `sums += weights * values`.
+    /// Multiplies the softmax weights by the values: `sums += weights * values`.
     DEVICE_MEMBER void weigh(const float (&weights)[TILE / 8][4], const Own& tiles, u32 stage,
                              Lines<D>& lines) const {
         u32 weight[TILE / 16][4];

@@ -1,5 +1,5 @@
-//! Copies of many bytes to shared memory, which one thread begins and nobody computes addresses for,
-//! and the arrivals that are waited for. For compute capability 9.0 and later.
+//! Bulk asynchronous copies to shared memory (TMA without tensor maps) and the arrival barriers
+//! (mbarrier) that wait for them. For compute capability 9.0 and later.
 //! Source: PTX ISA 8.0, mbarrier and cp.async.bulk.
 #pragma once
 #include "prims.cuh"
@@ -8,27 +8,29 @@
 #include "bulk.h"
 #else
 
-/// Lets bytes be expected at `at`, in shared memory, by one thread at a time; nothing is yet.
+/// Initializes the arrival barrier `at` in shared memory, for one arriving thread.
 DEVICE void open_arrival(u64* at) {
     u32 place = static_cast<u32>(__cvta_generic_to_shared(at));
     asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(place) : "memory");
 }
 
-/// What this thread opened may, behind the next barrier, be used by all and by copies.
+/// Makes barriers that this thread initialized visible to copies; other threads see them after the
+/// next block barrier.
 DEVICE void publish_arrivals() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
-/// What this thread read and wrote in shared memory comes, behind the next barrier, before copies to
-/// there.
+/// Orders this thread's reads and writes of shared memory before bulk copies to it that are started
+/// after the next block barrier.
 DEVICE void publish_to_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-/// Says how many bytes are to arrive until the next are expected.
+/// Announces the number of bytes that the current phase of the barrier waits for.
 DEVICE void expect_bytes(u64* at, u32 bytes) {
     u32 place = static_cast<u32>(__cvta_generic_to_shared(at));
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(place), "r"(bytes)
                  : "memory");
 }
 
-/// Begins to copy `bytes`, a multiple of 16, to shared memory; they arrive at `at`.
+/// Starts a bulk copy of `bytes` bytes, a multiple of 16, to shared memory; its bytes count at the
+/// barrier `at`.
 DEVICE void copy_bulk(void* to, const void* from, u32 bytes, u64* at) {
     u32 target = static_cast<u32>(__cvta_generic_to_shared(to));
     u32 place = static_cast<u32>(__cvta_generic_to_shared(at));
@@ -38,7 +40,8 @@ DEVICE void copy_bulk(void* to, const void* from, u32 bytes, u64* at) {
                  : "memory");
 }
 
-/// Waits for what is expected at `at`, the first time with `phase` 0, then with 1 and 0 in turns.
+/// Waits until all announced bytes have arrived at the barrier `at`. `phase` is 0 for the first
+/// wait and alternates after that.
 DEVICE void await_bytes(u64* at, u32 phase) {
     u32 place = static_cast<u32>(__cvta_generic_to_shared(at)), have_arrived;
     do {

@@ -1,29 +1,33 @@
-//! Gated DeltaNet between its projections, a row of each sequence at a time.
+//! Gated delta net (linear attention) between its projections, row by row, for decoding.
 //!
-//! delta_net: out [T, VH VD] bf16 from projected [T, 2 KH KD + VH (2 VD + 2)] bf16: queries and keys of
-//! all key heads and values of all value heads, which are convolved; gates; inputs of beta; inputs of
-//! the decay. layer f32: conv [taps, channels], the oldest token first; rate [VH]; bias [VH]; norm
-//! [VD]. States of a place, f32: the last taps - 1 rows of channels, then matrices [VH, KD, VD].
-//! Spans are read from `place` where they do not begin, or from `load`; matrices go to `place`, and to
-//! `save` too. delta_net_history, launched behind it, does the same for the rows.
+//! delta_net: out [T, VH VD] bf16 from projected [T, 2 KH KD + VH (2 VD + 2)] bf16, which holds the
+//! queries and keys of all key heads and the values of all value heads, all to be convolved; then
+//! gates; inputs of beta; inputs of the decay. layer f32: conv [taps, channels], the oldest token
+//! first; rate [VH]; bias [VH]; norm [VD]. A state slot, f32: the last taps - 1 rows of channels,
+//! then matrices [VH, KD, VD].
+//! A sequence that does not begin in this step reads its state from `place`, or from `load` if that
+//! is set; matrices are written to `place`, and to `save` too if that is set. delta_net_history,
+//! launched afterwards, does the same for the rows of channels.
 //!
-//! A block has one value head's matrix in registers while it goes over a sequence's rows: a thread 32
-//! keys of one value, or 8 of heads that are not whole warps of them. KD is a multiple of these, VD KD
-//! of them and 32, and at most 512 of them.
-//! Grid: VH, spans; channels over 256, spans. Block: a thread for each 32 or 8 of KD VD; 256.
+//! A block keeps the matrix of one value head in registers while it goes over a sequence's rows: a
+//! thread has 32 keys of one value column, or 8 for heads that are not whole warps. KD is a
+//! multiple of these; VD times KD divided by them is a multiple of 32, and at most 512.
+//! Grid: (VH, sequences); (channels / 256, sequences). Block: a thread for each 32 or 8 of KD VD;
+//! 256.
 //! Source: Yang, Kautz, Hatamizadeh 2024 (Gated Delta Networks), in the form of Qwen3.5.
 //@ delta_net: registers 128, shared 128, has SHFL.BFLY MUFU.EX2 STG.E
 //@ delta_net_8: registers 128, shared 128, has SHFL.BFLY MUFU.EX2 STG.E
 //@ delta_net_history: registers 40, shared 0, has LDG.E.U16 STG.E
 #include "delta_net.cuh"
 
-/// Of a block, at most, of which a multiprocessor has one at a time: for two, registers are short.
+/// Threads of the largest block. A multiprocessor runs one such block: two would have too few
+/// registers.
 #define THREADS 512
-/// Tokens that a convolution sees at most, its own excepted.
+/// Largest number of earlier tokens that the convolution reads.
 #define PAST_MAX 7
 
-/// Sums over a head's convolved query and key, the same for every warp: of the squares of each, and
-/// of their products.
+/// Sums over a head's convolved query and key, the same in every warp: squared lengths of both, and
+/// their dot product.
 struct Lengths {
     float query, key, both;
 };
@@ -38,7 +42,8 @@ DEVICE Lengths lengths_of(const float* query, const float* key, u32 n) {
     return {warp_sum(sums.query), warp_sum(sums.key), warp_sum(sums.both)};
 }
 
-/// The sums over all keys of a value's products with the key and with the query.
+/// Products of a value's state column with the key and with the query, summed over the threads that
+/// share it.
 template <int KEYS>
 DEVICE float2 sum_parts(float2* parts, const float (&state)[KEYS], const float* query,
                         const float* key, const DeltaNetShape& shape) {
@@ -78,7 +83,7 @@ DEVICE void convolve(float* to, const bf16* projected, const float* history, con
     __syncthreads();
 }
 
-/// A thread's share of a matrix, whose rows are `stride` apart.
+/// Loads a thread's share of a matrix whose rows are `stride` elements apart.
 template <int KEYS> DEVICE void load_keys(float (&state)[KEYS], const float* from, u32 stride) {
 #pragma unroll
     for (u32 i = 0; i < KEYS; ++i, from += stride) state[i] = *from;
@@ -113,15 +118,17 @@ DEVICE void run(bf16* out, float* states, const bf16* projected, const Span* spa
         float decay = step.decay();
         Lengths lengths = lengths_of(query, key, d);
         float key_scale = rsqrtf(lengths.key + 1e-6f);
+        // Normalizes the query and scales it by 1 / sqrt(KD) in one step.
         float query_scale = rsqrtf((lengths.query + 1e-6f) * d);
         float2 sums = sum_parts(parts, state, query + first, key + first, shape);
         float delta = (convolved[2 * d + value] - decay * sums.x * key_scale) * step.beta;
-        // What is added is the key of length 1 times delta.
+        // The update is the key, normalized to length 1, times delta.
         delta *= key_scale;
         float y = (decay * sums.y + delta * lengths.both) * query_scale;
 #pragma unroll
         for (int i = 0; i < KEYS; ++i) state[i] = decay * state[i] + key[first + i] * delta;
-        // Every value is there once for each thread's keys.
+        // Only the first thread of each value contributes; the others hold the same value for other
+        // keys.
         float mean = block_sum(first == 0 ? y * y : 0.0f, squares) / shape.value_dim;
         if (first > 0) continue;
         u32 column = head * shape.value_dim + value;

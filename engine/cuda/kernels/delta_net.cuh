@@ -1,10 +1,10 @@
-//! Shapes, rows and gates of gated DeltaNet, as all its kernels have them.
+//! Shapes, rows and gates of the gated delta net, shared by its kernels.
 #pragma once
 #include "prims.cuh"
 
 struct DeltaNetShape {
     u32 key_heads, value_heads, key_dim, value_dim, taps;
-    /// From one place to the next, in f32.
+    /// Distance from one state slot to the next, in f32 elements.
     u32 place_stride;
     float epsilon;
 
@@ -17,10 +17,10 @@ struct DeltaNetShape {
 /// One sequence's rows of the step.
 struct Span {
     u32 row, rows;
-    /// Of the first row; a sequence that begins has a state of zeros.
+    /// Position of the first row; at position 0 the state is zeros.
     u32 position;
     u32 place;
-    /// Another place to read from, or to write to as well, or NONE.
+    /// Another state slot to read from, and another to write to as well, or NONE.
     u32 load, save;
 
     DEVICE_MEMBER u32 from() const { return load == NONE ? place : load; }
@@ -28,7 +28,8 @@ struct Span {
 
 DEVICE float silu(float x) { return x / (1.0f + exp2_fast(-LOG2_E * x)); }
 
-/// One channel of a span's row `t`, or of one that was before it; 0 before the sequence.
+/// One convolution channel of the sequence's row `t`, or for negative `t` of a row before this
+/// step; 0 before the start of the sequence.
 DEVICE float channel_at(const bf16* projected, const float* history, const Span& span,
                         const DeltaNetShape& shape, int t, u32 channel) {
     if (t >= 0) return widen(projected[(span.row + t) * static_cast<u64>(shape.cols()) + channel]);
@@ -37,7 +38,8 @@ DEVICE float channel_at(const bf16* projected, const float* history, const Span&
     return history[row * shape.channels() + channel];
 }
 
-/// How much a row leaves of a head's matrix, as a logarithm, and how much it adds.
+/// Gates of one row: logarithm of the factor by which the head's matrix decays, and weight beta of
+/// the update.
 struct Step {
     float log_decay, beta;
 
@@ -47,7 +49,7 @@ struct Step {
 DEVICE Step step_of(const bf16* row, const float* rates, const DeltaNetShape& shape, u32 head) {
     const bf16* scalars = row + shape.channels() + shape.value_heads * shape.value_dim;
     float input = widen(scalars[shape.value_heads + head]) + rates[shape.value_heads + head];
-    // Above, 1 + e^x has no other bits than e^x.
+    // For larger inputs, 1 + e^x and e^x are the same f32.
     float softplus = input > 20.0f ? input : log1pf(expf(input));
     float beta = 1.0f / (1.0f + exp2_fast(-LOG2_E * widen(scalars[head])));
     return {rates[head] * softplus, beta};

@@ -1,16 +1,18 @@
-//! Gated DeltaNet for the chunks of prompts: `delta_net`, 32 rows at a time.
+//! Gated delta net for prefill chunks: computes what `delta_net` does, 32 rows at a time.
 //!
-//! Arguments, states and results are those of `delta_net`. With g_t the product of the decays up to row t
-//! of a chunk, S the matrix before it, and A_ts = beta_t g_t / g_s (k_t k_s) below the diagonal, the rows
-//! that the chunk adds are D in (I + A) D = beta (V - g K S); its results are g Q S + P D, where P_ts = g_t /
-//! g_s (q_t k_s) up to the diagonal; and it leaves g_last S + sum over s of g_last / g_s k_s d_s.
-//! All quotients are at most 1.
+//! Arguments, states and results are those of `delta_net`. Let g_t be the product of the decays up
+//! to row t of a chunk, S the matrix before the chunk, and A_ts = beta_t g_t / g_s (k_t k_s) below
+//! the diagonal. The rows D that the chunk adds solve (I + A) D = beta (V - g K S). Its results are
+//! g Q S + P D, where P_ts = g_t / g_s (q_t k_s) up to the diagonal. The matrix after it is g_last
+//! S + the sum over s of g_last / g_s k_s d_s. All quotients are at most 1.
 //!
-//! Products are of f32 rounded to eleven bits: with bf16, results of small size are further off than
-//! their own rounding. Each warp has up to 16 columns of the values, of which it needs no others; queries,
-//! keys, A and P are everybody's. KD and VD are multiples of 32, at most 128.
-//! Grid: VH, spans. Block: 8 warps.
-//! Source: Yang, Kautz, Hatamizadeh 2024 (Gated Delta Networks); Yang et al. 2024 (chunks of DeltaNet).
+//! Multiplication uses f32 rounded to eleven bits (TF32): with bf16, small results would be off by
+//! more than their own rounding. Each warp computes up to 16 columns of the values and needs no
+//! others; queries, keys, A and P are shared by all warps. KD and VD are multiples of 32, at most
+//! 128.
+//! Grid: (VH, sequences). Block: 8 warps.
+//! Source: Yang, Kautz, Hatamizadeh 2024 (Gated Delta Networks); Yang et al. 2024 (chunks of
+//! DeltaNet).
 //@ delta_net_chunks: registers 176, shared 1280, has HMMA.1688.F32.TF32 MUFU.EX2 STG.E
 #include "delta_net.cuh"
 
@@ -18,13 +20,14 @@
 #define THREADS (WARPS * LANES)
 /// Rows of a chunk.
 #define CHUNK 32
-/// Rows, and columns, of one product.
+/// Rows, and columns, of one tensor-core operation.
 #define ROWS 16
 #define COLUMNS 8
-/// Elements from one row of a product of rows with rows to the next.
+/// Elements from one row of A or P to the next.
 #define PAIR_STRIDE (CHUNK + 4)
 
-/// A block's shared memory. Strides are such that products read from different banks.
+/// Shared memory of a block. Strides are padded so that the threads of a warp read from different
+/// banks.
 struct Chunk {
     float* start;
     u32 key_dim, value_dim;
@@ -33,26 +36,26 @@ struct Chunk {
     DEVICE_MEMBER u32 value_stride() const { return value_dim + 8; }
     DEVICE_MEMBER float* queries() const { return start; }
     DEVICE_MEMBER float* keys() const { return queries() + CHUNK * key_stride(); }
-    /// Values; what of them is added; the rows that are.
+    /// Values V, replaced first by the right-hand side, then by the solution D.
     DEVICE_MEMBER float* values() const { return keys() + CHUNK * key_stride(); }
     DEVICE_MEMBER float* state() const { return values() + CHUNK * value_stride(); }
-    /// A, then P.
+    /// A (0) or P (1).
     DEVICE_MEMBER float* pairs(u32 of) const {
         return state() + key_dim * value_stride() + of * CHUNK * PAIR_STRIDE;
     }
 };
 
-/// Of each row of a chunk: the sum of the logarithms of decays, in powers of two, and beta.
+/// Gates of each row of a chunk: cumulative sum of the base-2 logarithms of the decays, and beta.
 struct Gates {
     float decays[CHUNK], betas[CHUNK];
 
-    /// How much of row `from` is left at row `to`.
+    /// Decay from row `from` to row `to`.
     DEVICE_MEMBER float left(u32 to, u32 from) const {
         return exp2_fast(decays[to] - decays[from]);
     }
 };
 
-/// 16 rows and 8 columns from there, of rows `stride` apart.
+/// Loads a left operand of 16 rows and 8 columns, whose rows are `stride` elements apart.
 DEVICE void load_left(float (&a)[4], const float* from, u32 stride) {
     const float* at = from + lane() / 4 * stride + lane() % 4;
     a[0] = shorten(at[0]);
@@ -61,7 +64,7 @@ DEVICE void load_left(float (&a)[4], const float* from, u32 stride) {
     a[3] = shorten(at[8 * stride + 4]);
 }
 
-/// What is a column there is a row of the product.
+/// Loads a left operand transposed: columns in memory are rows of the operand.
 DEVICE void load_left_transposed(float (&a)[4], const float* from, u32 stride) {
     const float* at = from + lane() % 4 * stride + lane() / 4;
     a[0] = shorten(at[0]);
@@ -70,13 +73,14 @@ DEVICE void load_left_transposed(float (&a)[4], const float* from, u32 stride) {
     a[3] = shorten(at[4 * stride + 8]);
 }
 
-/// `c += a * b`, b 8 rows and columns from there.
+/// `c += a * b`, where b has 8 rows and 8 columns at the given address.
 DEVICE void multiply_right(float (&c)[4], const float (&a)[4], const float* b, u32 stride) {
     const float* at = b + lane() % 4 * stride + lane() / 4;
     multiply_add(c, a, shorten(at[0]), shorten(at[4 * stride]));
 }
 
-/// Convolves the head's queries, keys and values of `rows` rows from `first` of the span; zeros behind.
+/// Convolves the head's queries, keys and values of `rows` rows from `first` of the sequence; rows
+/// behind them become zeros.
 DEVICE void convolve_chunk(const Chunk& chunk, const bf16* projected, const float* history,
                            const float* conv, const Span& span, const DeltaNetShape& shape,
                            u32 first, u32 rows) {
@@ -101,7 +105,7 @@ DEVICE void convolve_chunk(const Chunk& chunk, const bf16* projected, const floa
     }
 }
 
-/// Brings queries and keys to their lengths, a row a warp.
+/// Normalizes queries and keys to their lengths, one row per warp at a time.
 DEVICE void normalize(const Chunk& chunk) {
     for (u32 i = warp(); i < 2 * CHUNK; i += WARPS) {
         float* row = chunk.queries() + i * chunk.key_stride();
@@ -112,7 +116,8 @@ DEVICE void normalize(const Chunk& chunk) {
     }
 }
 
-/// The gates of a chunk's rows, by one warp. Rows that are not there leave all, and add nothing.
+/// Computes the gates of a chunk's rows in one warp. Missing rows have decay 1 and beta 0, so they
+/// change nothing.
 DEVICE void load_gates(Gates& gates, const bf16* rows_from, const float* rates,
                        const DeltaNetShape& shape, u32 rows) {
     Step step = {0.0f, 0.0f};
@@ -130,7 +135,8 @@ DEVICE void load_gates(Gates& gates, const bf16* rows_from, const float* rates,
     gates.betas[lane()] = step.beta;
 }
 
-/// A and P: products of keys and of queries with the keys of the rows before, each warp two parts.
+/// Computes A and P, the products of keys and of queries with the keys of earlier rows; each warp
+/// computes a part of both.
 DEVICE void multiply_pairs(const Chunk& chunk, const Gates& gates) {
     u32 first_row = warp() / 4 * ROWS, first_column = warp() % 4 * COLUMNS;
     u32 stride = chunk.key_stride();
@@ -143,6 +149,7 @@ DEVICE void multiply_pairs(const Chunk& chunk, const Gates& gates) {
                 float a[4];
                 load_left(a, left + first_row * stride + k, stride);
                 const float* b = chunk.keys() + (first_column + lane() / 4) * stride + k;
+                // No `shorten` for the keys: `normalize` has rounded them to TF32.
                 multiply_add(c, a, b[lane() % 4], b[lane() % 4 + 4]);
             }
         }
@@ -157,16 +164,16 @@ DEVICE void multiply_pairs(const Chunk& chunk, const Gates& gates) {
     }
 }
 
-/// A warp's columns of the values: eight from here, and, of heads of more than 64 values, as many 64
-/// further on.
+/// First of a warp's eight value columns of part 0, or of part 1, which is 64 columns further and
+/// exists for heads of more than 64 values.
 DEVICE u32 own_column(u32 part) { return (warp() + part * WARPS) * COLUMNS; }
 
-/// Results of a lane: of each of the warp's parts of columns, of each 16 rows.
+/// Results of a lane, for each of the warp's column parts and each 16 rows.
 struct Results {
     float x[2][CHUNK / ROWS][4];
 };
 
-/// `beta (V - g K S)` in place of V, and g Q S.
+/// Replaces V by `beta (V - g K S)` and returns g Q S.
 DEVICE Results multiply_state(const Chunk& chunk, const Gates& gates) {
     Results keys = {}, queries = {};
     u32 stride = chunk.key_stride();
@@ -202,11 +209,11 @@ DEVICE Results multiply_state(const Chunk& chunk, const Gates& gates) {
     return queries;
 }
 
-/// Solves (I + A) D = R for 16 rows of the warp's columns, R in the place of D: what is to be known of
-/// rows before them is subtracted already.
+/// Solves (I + A) D = R for 16 rows of the warp's columns in place, by forward substitution. The
+/// contribution of earlier rows is already subtracted from R.
 DEVICE void solve_rows(const Chunk& chunk, u32 first) {
     u32 column = own_column(lane() / COLUMNS % 2) + lane() % COLUMNS;
-    // Lanes without a column do what others do.
+    // Lanes without a column of their own repeat another lane's work.
     if (column >= chunk.value_dim) column = own_column(0) + lane() % COLUMNS;
     float* values = chunk.values() + first * chunk.value_stride() + column;
     const float* pairs = chunk.pairs(0) + first * PAIR_STRIDE + first;
@@ -224,7 +231,8 @@ DEVICE void solve_rows(const Chunk& chunk, u32 first) {
     __syncwarp();
 }
 
-/// The same for all rows of a chunk.
+/// Solves (I + A) D = R for all rows of a chunk: the first 16, then the rest with their
+/// contribution subtracted.
 DEVICE void solve(const Chunk& chunk) {
     if (own_column(0) >= chunk.value_dim) return;
     solve_rows(chunk, 0);
@@ -251,7 +259,7 @@ DEVICE void solve(const Chunk& chunk) {
     solve_rows(chunk, ROWS);
 }
 
-/// `results += P D`.
+/// Adds the chunk's own rows to the results: `results += P D`.
 DEVICE void add_rows(Results& results, const Chunk& chunk) {
 #pragma unroll
     for (u32 k = 0; k < CHUNK; k += 8) {
@@ -270,7 +278,7 @@ DEVICE void add_rows(Results& results, const Chunk& chunk) {
     }
 }
 
-/// The warp's columns of the state behind the chunk.
+/// Computes the warp's columns of the matrix after the chunk.
 DEVICE void leave_state(const Chunk& chunk, const Gates& gates) {
     float left = exp2_fast(gates.decays[CHUNK - 1]);
 #pragma unroll
@@ -303,7 +311,7 @@ DEVICE void leave_state(const Chunk& chunk, const Gates& gates) {
     }
 }
 
-/// Normalizes the results, and writes those of `rows` rows times their gates.
+/// Normalizes the results and writes those of `rows` rows, multiplied by their output gates.
 DEVICE void write(bf16* out, const bf16* projected, const Results& results, const float* norm,
                   float (&squares)[WARPS][CHUNK], const Chunk& chunk, const DeltaNetShape& shape,
                   u64 first, u32 rows) {
@@ -344,7 +352,7 @@ DEVICE void write(bf16* out, const bf16* projected, const Results& results, cons
     }
 }
 
-/// Copies the head's matrix between shared memory and a place's; without `from` it becomes zeros.
+/// Loads the head's matrix from a state slot into shared memory; zeros if `from` is null.
 DEVICE void load_state(const Chunk& chunk, const float* from) {
     for (u32 i = threadIdx.x; i < chunk.key_dim * chunk.value_dim; i += THREADS) {
         float* to = chunk.state() + i / chunk.value_dim * chunk.value_stride();

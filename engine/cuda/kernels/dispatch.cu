@@ -1,9 +1,11 @@
-//! Rows on their way to experts and back.
+//! MoE dispatch and combine: moves rows to their experts and sums the experts' results.
 //!
-//! dispatch: out [P, N] bf16 = the rows x [T, N] of the sorted pairs; a pair's row is its number over
-//! `chosen`. Only the first *sent of the P are filled.
-//! combine: out [T, N] bf16 = the sum over a row's pairs of weights [T, chosen] f32 times x [P, N] at
-//! slots [T, chosen], in their order, in f32; pairs whose slot is NONE are another rank's.
+//! dispatch: out [P, N] bf16 = rows of x [T, N] in the order of the sorted (row, expert) pairs; the
+//! row of a pair is its number divided by `chosen`, the number of experts per row. Only the first
+//! *sent of the P rows are written.
+//! combine: out [T, N] bf16 = sum over a row's pairs of weights [T, chosen] f32 times the row of x
+//! [P, N] at slots [T, chosen], in this order, in f32. A pair whose slot is NONE belongs to another
+//! rank.
 //! N is a multiple of 8. Grid: P, T. Block: threads over the row, 16 bytes each.
 //@ dispatch: registers 24, shared 0, has LDG.E.128 STG.E.128
 //@ combine: registers 48, shared 0, has LDG.E.128 STG.E.128

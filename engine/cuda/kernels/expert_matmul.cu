@@ -1,18 +1,20 @@
-//! Products of rows that were sorted by expert, each with its expert's weights.
+//! MoE matrix multiplication for few rows per expert (decoding): rows sorted by expert, each times
+//! its expert's weights.
 //!
-//! out [P, N] bf16 = x [P, K] bf16 times weights [E, N, K] transposed, and biases [E, N] f32 added
-//! where there are any; the rows of expert e are those from offsets [E + 1] u32 at e to the next.
-//! Weights are bf16, of K a multiple of 8; e4m3 with f32 scales [E, N / 128, K / 128], of 16; or
-//! MXFP4, two of 4 bits in a byte, with scales [E, N, K / 32] of 8 bits, of 32.
-//! Rows are taken 16 at a time, for each of which the weights are read again: these kernels are for
-//! experts that have few.
+//! out [P, N] bf16 = x [P, K] bf16 times weights [E, N, K] transposed, plus biases [E, N] f32 if
+//! given; the rows of expert e are those from offsets[e] to offsets[e + 1], offsets [E + 1] u32.
+//! Weights are bf16, with K a multiple of 8; e4m3 with f32 scales [E, N / 128, K / 128], K a
+//! multiple of 16; or MXFP4, two values of 4 bits in a byte, with 8-bit scales [E, N, K / 32], K a
+//! multiple of 32.
+//! Rows are processed 16 at a time, and the weights are read again for each 16: the kernels are for
+//! experts with few rows.
 //! Grid: N over 64, E. Block: 4 warps.
 //@ expert_matmul_bf16: registers 224, shared 0, has HMMA.16816.F32.BF16 LDGSTS.E.BYPASS.128 LDS.128
 //@ expert_matmul_e4m3: registers 176, shared 0, has HMMA.16816.F32.BF16 LDGSTS.E.BYPASS.128 LDS.128
 //@ expert_matmul_mxfp4: registers 208, shared 0, has HMMA.16816.F32.BF16 LDGSTS.E.BYPASS.128 LDS.128
 #include "product.cuh"
 
-/// `all` is the first expert's.
+/// Multiplies the rows of the block's expert; `all` is the matrix of the first expert.
 template <class E>
 DEVICE void expert_matmul(bf16* out, const bf16* x, const Matrix<E>& all, const float* biases,
                           const u32* offsets) {

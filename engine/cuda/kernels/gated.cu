@@ -1,4 +1,4 @@
-//! Gated activations: what a gate lets through.
+//! Gated activation functions (SwiGLU and its variants).
 //!
 //! silu_mul: out [T, N] = silu(gate) * up, where gate_up [T, 2 N] has the gates first.
 //! clamped_swiglu: out = (up' + 1) * gate' * sigmoid(alpha * gate'), gate' at most `limit`, up' from
@@ -11,7 +11,7 @@
 //@ sigmoid_mul: registers 48, shared 0, has LDG.E.128 STG.E.128 MUFU.EX2
 #include "prims.cuh"
 
-/// The first of the eight outputs of this thread.
+/// Index of the first of this thread's eight outputs.
 DEVICE u64 first_output() {
     return (static_cast<u64>(blockIdx.x) * blockDim.x + threadIdx.x) * 8;
 }

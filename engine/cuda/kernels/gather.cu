@@ -1,4 +1,4 @@
-//! Some rows of a buffer.
+//! Copies selected rows of a buffer, such as those that need logits.
 //!
 //! out [R, N] bf16 = x [T, N] bf16 at rows [R]. N is a multiple of 8.
 //! Grid: R. Block: threads over the row, 16 bytes each.

@@ -1,7 +1,8 @@
-//! Products of many rows that were sorted by expert, each with its expert's weights.
+//! MoE matrix multiplication for many rows per expert (grouped GEMM): rows sorted by expert, each
+//! times its expert's weights, in tiles.
 //!
-//! Arguments and weights are those of `expert_matmul`, and the number of experts. Weights are read
-//! once for 128 rows of an expert: these kernels are for the chunks of prompts.
+//! Arguments and weights are those of `expert_matmul`, and in addition the number of experts.
+//! Weights are read once per 128 rows of an expert: the kernels are for prefill chunks.
 //! Grid: as many blocks as run at once. Block: 8 warps.
 //@ grouped_matmul_bf16: registers 128, shared 0, has HMMA.16816.F32.BF16 LDGSTS.E.BYPASS.128 LDSM.16.M88.4
 //@ grouped_matmul_e4m3: registers 255, shared 0, has HMMA.16816.F32.BF16 LDGSTS.E.BYPASS.128 LDSM.16.M88.4

@@ -1,4 +1,5 @@
-//! `grouped_matmul` by warpgroups, for GPUs of compute capability 9.0.
+//! MoE grouped GEMM (`grouped_matmul`) by warpgroups (WGMMA), for GPUs of compute capability 9.0
+//! (Hopper).
 //@ for sm_90a
 //@ grouped_matmul_bf16: registers 120, shared 0, has HGMMA.64x128x16.F32.BF16 LDGSTS.E.BYPASS.128 WARPGROUP.DEPBAR, lacks HMMA
 //@ grouped_matmul_e4m3: registers 176, shared 0, has HGMMA.64x128x16.F32.BF16 LDGSTS.E.BYPASS.128 WARPGROUP.DEPBAR, lacks HMMA

@@ -1,12 +1,13 @@
-//! Products of the few rows of a decoding step with weights.
+//! Matrix multiplication (GEMM) of few rows with weights, for decoding, with K optionally split
+//! among blocks (split-K).
 //!
 //! matmul: out [T, N] bf16 = x [T, K] bf16 times weights [N, K] transposed, T at most 16, summed in
-//! f32. K of bf16 weights is a multiple of 8; of e4m3 ones, which have an f32 scale for each 128 x
-//! 128, of 16. Without `out`, sums go to parts [splits, T, N] f32: where blocks divide K, to be merged,
-//! or where f32 is wanted, from one part.
-//! matmul_merge: out [T, N] bf16, or else wide [T, N] f32 = the sum of the parts, in their order.
-//! How K is divided does not depend on T, so that neither do a row's bits.
-//! Grid: N over 64, splits; for the merge a thread for each eight results. Block: 4 warps; 256.
+//! f32. K is a multiple of 8 for bf16 weights, and of 16 for e4m3 weights, which have an f32 scale
+//! for each 128 x 128. Without `out`, sums go to parts [splits, T, N] f32: to be merged if K is
+//! split, or as the f32 result if there is one part.
+//! matmul_merge: out [T, N] bf16, or else wide [T, N] f32 = sum of the parts, in their order. The
+//! split of K does not depend on T, so the bits of a row do not depend on the batch either.
+//! Grid: (N over 64, splits); for the merge a thread for each eight results. Block: 4 warps; 256.
 //@ matmul_bf16: registers 120, shared 0, has HMMA.16816.F32.BF16 LDGSTS.E.BYPASS.128 LDS.128
 //@ matmul_e4m3: registers 136, shared 0, has HMMA.16816.F32.BF16 LDGSTS.E.BYPASS.128 LDS.128
 //@ matmul_merge: registers 40, shared 0, has LDG.E.128 STG.E.128
@@ -14,7 +15,7 @@
 
 struct MatmulShape {
     u32 tokens, n, k;
-    /// Of a split: as many 128 bytes of a row of weights.
+    /// Steps of one split; a step is 128 bytes of a row of weights.
     u32 steps;
 };
 

@@ -1,12 +1,12 @@
-//! How pages keep rows of keys and values: as products read them from shared memory, so that a copy of a
-//! page is a copy of consecutive bytes.
+//! Memory layout of a KV page: rows of keys or values are swizzled as matrix multiplication reads
+//! them from shared memory, so that copying a page needs consecutive bytes only.
 #pragma once
 #include "prims.cuh"
 
-/// Bytes from the first of a page's `rows` rows to a piece of 16 bytes of one of them. Rows have a
-/// power of two of `pieces`, of which eight at most lie beside each other; behind those of all rows
-/// come the next eight. Pieces are placed as `piece` does, where rows are counted from a multiple of
-/// eight.
+/// Offset in bytes of a 16-byte piece of a row, in a page (or tile) of `rows` rows. A row has
+/// `pieces` pieces, a power of two. At most eight pieces of a row are adjacent and form a panel
+/// with those of the other rows; the next panel holds the next eight. Within a panel, pieces are
+/// swizzled as `piece` does, counting rows from a multiple of eight.
 DEVICE u32 place_in_page(u32 pieces, u32 rows, u32 row, u32 column) {
     u32 width = min(pieces, 8u);
     u32 beside = column % width ^ (row * width / 8 & (width - 1));

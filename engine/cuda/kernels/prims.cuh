@@ -1,10 +1,11 @@
-//! The machine instructions that kernels name, each behind a function, and the steps that most of
-//! them share. Nothing else may be included, so that a kernel needs no header of a toolkit.
+//! Device primitives: the machine instructions that kernels use, each behind a function, and small
+//! steps that most kernels share. Nothing else may be included, so that kernels compile without the
+//! headers of a CUDA toolkit.
 //!
-//! Where SHIM is defined the instructions come from `shim.h`, which computes them on a processor:
+//! With SHIM defined, the instructions come from `shim.h`, which computes them on a host processor;
 //! the rest of this file, and every kernel, is the same there.
 //!
-//! Words of 32 bits hold two bf16, the one of the lower index in the lower half.
+//! A 32-bit word holds two bf16, the one with the lower index in the lower half.
 #pragma once
 
 using u8 = unsigned char;
@@ -12,19 +13,20 @@ using u16 = unsigned short;
 using u32 = unsigned int;
 using u64 = unsigned long long;
 
-/// A number of the upper half of an f32.
+/// Number of type bf16: the upper half of an f32.
 struct bf16 {
     u16 bits;
 };
 
-/// Eight bits: sign, four of exponent with bias 7, three of mantissa; no infinity, 448 at most.
+/// Number of type FP8 e4m3: sign, four exponent bits with bias 7, three mantissa bits; no infinity,
+/// at most 448.
 /// Source: Micikevicius et al. 2022.
 struct e4m3 {
     u8 bits;
 };
 
-/// Two numbers of four bits: sign, two of exponent with bias 1, one of mantissa; 0.5 to 6. The lower
-/// half is the first. Source: OCP Microscaling Formats 1.0.
+/// Two FP4 e2m1 numbers: sign, two exponent bits with bias 1, one mantissa bit; magnitudes 0 and
+/// 0.5 to 6. The lower four bits are the first number. Source: OCP Microscaling Formats 1.0.
 struct e2m1x2 {
     u8 bits;
 };
@@ -32,7 +34,7 @@ struct e2m1x2 {
 #define ALL_LANES 0xffffffffu
 #define LANES 32
 #define LOG2_E 1.44269504f
-/// No row, token or place: what an index says where there is none.
+/// Index that means no row, token or slot.
 #define NONE 0xffffffffu
 
 #ifdef SHIM
@@ -41,34 +43,36 @@ struct e2m1x2 {
 
 #define DEVICE __device__ __forceinline__
 #define DEVICE_MEMBER __device__ __forceinline__
-/// Shared memory whose size is given at launch.
+/// Declares dynamic shared memory, whose size is given at launch.
 #define DYNAMIC_SHARED(name) extern __shared__ __align__(16) u8 name[]
-/// The same, beginning where tiles that a warpgroup multiplies may.
+/// Declares dynamic shared memory aligned to 1024 bytes, as tiles for warpgroup multiplication
+/// require.
 #define DYNAMIC_TILES(name) extern __shared__ __align__(1024) u8 name[]
 
-/// Two f32 rounded to the nearest bf16, to even between two.
+/// Rounds two f32 to the nearest bf16, ties to even.
 DEVICE u32 narrow(float low, float high) {
     u32 both;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
     return both;
 }
 
-/// Both halves of `x` times both of `factor`, rounded once.
+/// Multiplies both bf16 halves of `x` with those of `factor`, with one rounding each.
 DEVICE u32 multiply_bf16x2(u32 x, u32 factor) {
     u32 product;
     asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(product) : "r"(x), "r"(factor), "r"(0x80008000u));
     return product;
 }
 
-/// 2^x to within two units of the last place.
+/// Returns 2^x to within two units in the last place.
 DEVICE float exp2_fast(float x) {
     float power;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
     return power;
 }
 
-/// Four 8x8 matrices of 16-bit elements: lane l names row l % 8 of matrix l / 8, 16 bytes, and gets
-/// of each matrix the elements 2 (l % 4) and the next of row l / 4.
+/// Loads four 8x8 matrices of 16-bit elements from shared memory (ldmatrix). Lane l passes the
+/// address of row l % 8 of matrix l / 8, and gets from each matrix the elements 2 (l % 4) and 2 (l
+/// % 4) + 1 of row l / 4.
 DEVICE void load_matrices(u32 (&to)[4], const void* row) {
     u32 at = static_cast<u32>(__cvta_generic_to_shared(row));
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -77,7 +81,7 @@ DEVICE void load_matrices(u32 (&to)[4], const void* row) {
                  : "memory");
 }
 
-/// The same, of each matrix transposed.
+/// Loads four 8x8 matrices like `load_matrices`, each transposed.
 DEVICE void load_matrices_transposed(u32 (&to)[4], const void* row) {
     u32 at = static_cast<u32>(__cvta_generic_to_shared(row));
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -86,10 +90,10 @@ DEVICE void load_matrices_transposed(u32 (&to)[4], const void* row) {
                  : "memory");
 }
 
-/// `c += a * b` of bf16 into f32: a is 16x16, b 16x8, c 16x8. With g = lane / 4, q = lane % 4 a lane
-/// holds of a the rows g, g + 8, g, g + 8 at columns 2q, 2q, 2q + 8, 2q + 8 and the next ones; of b
-/// the rows 2q, 2q + 8 and the next ones at column g; of c the rows g, g, g + 8, g + 8 at columns
-/// 2q, 2q + 1, 2q, 2q + 1.
+/// Tensor-core operation `c += a * b` of bf16 with f32 accumulation: a is 16x16, b 16x8, c 16x8.
+/// With g = lane / 4 and q = lane % 4, a lane holds of a the rows g, g + 8, g, g + 8 at columns 2q,
+/// 2q, 2q + 8, 2q + 8 and the next ones; of b the rows 2q, 2q + 8 and the next ones at column g; of
+/// c the rows g, g, g + 8, g + 8 at columns 2q, 2q + 1, 2q, 2q + 1.
 DEVICE void multiply_add(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
                  "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
@@ -97,16 +101,16 @@ DEVICE void multiply_add(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/// `x` rounded to the eleven bits that products of f32 take.
+/// Rounds `x` to TF32, the eleven significant bits that the tensor cores use of an f32.
 DEVICE float shorten(float x) {
     u32 bits;
     asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
     return __uint_as_float(bits);
 }
 
-/// `c += a * b` of f32 of eleven bits: a is 16x8, b 8x8, c 16x8. With g = lane / 4, q = lane % 4 a lane
-/// holds of a the rows g, g + 8, g, g + 8 at columns q, q, q + 4, q + 4; of b the rows q, q + 4 at
-/// column g; of c what the product of bf16 leaves.
+/// Tensor-core operation `c += a * b` of TF32: a is 16x8, b 8x8, c 16x8. With g = lane / 4 and q =
+/// lane % 4, a lane holds of a the rows g, g + 8, g, g + 8 at columns q, q, q + 4, q + 4; of b the
+/// rows q, q + 4 at column g; of c the same elements as in the bf16 operation.
 DEVICE void multiply_add(float (&c)[4], const float (&a)[4], float b0, float b1) {
     asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
                  "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
@@ -116,7 +120,7 @@ DEVICE void multiply_add(float (&c)[4], const float (&a)[4], float b0, float b1)
                    "r"(__float_as_uint(b0)), "r"(__float_as_uint(b1)));
 }
 
-/// Begins to copy 16 bytes to shared memory, or to fill it with zeros where `is_there` is not so.
+/// Starts an asynchronous copy of 16 bytes to shared memory, or of zeros if `is_there` is false.
 DEVICE void copy_async(void* to, const void* from, bool is_there) {
     u32 at = static_cast<u32>(__cvta_generic_to_shared(to));
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from),
@@ -124,32 +128,33 @@ DEVICE void copy_async(void* to, const void* from, bool is_there) {
                  : "memory");
 }
 
-/// Closes a group of copies.
+/// Closes a group of asynchronous copies.
 DEVICE void close_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-/// Waits for this thread's copies, those of the last `Open` groups excepted.
+/// Waits for this thread's asynchronous copies except those of the last `Open` groups.
 template <int Open> DEVICE void await_copies() {
     asm volatile("cp.async.wait_group %0;" ::"n"(Open) : "memory");
 }
 
-/// Writes for all processors of the system, behind everything that this thread has seen.
+/// Writes a word visible to all processors of the system, after everything that this thread did
+/// before (release).
 DEVICE void store_release(u32* at, u32 x) {
     asm volatile("st.release.sys.u32 [%0], %1;" ::"l"(at), "r"(x) : "memory");
 }
 
-/// Reads what any processor of the system wrote, before everything that follows.
+/// Reads a word written by any processor of the system, before everything that follows (acquire).
 DEVICE u32 load_acquire(const u32* at) {
     u32 x;
     asm volatile("ld.acquire.sys.u32 %0, [%1];" : "=r"(x) : "l"(at) : "memory");
     return x;
 }
 
-/// What a thread does while it waits for another processor.
+/// Called in a loop that waits for another processor; the shim yields the host thread there.
 DEVICE void give_way() {}
 
 #if __CUDA_ARCH__ >= 890
 #define HAS_NARROW_E4M3
-/// Two f32 rounded to the nearest e4m3, the lower in the lower byte; what is larger becomes 448.
+/// Rounds two f32 to the nearest e4m3, the first in the lower byte; larger magnitudes become 448.
 DEVICE u16 narrow_e4m3(float low, float high) {
     u16 both;
     asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(both) : "f"(high), "f"(low));
@@ -158,7 +163,7 @@ DEVICE u16 narrow_e4m3(float low, float high) {
 #endif
 #endif
 
-/// More than any number.
+/// Positive infinity.
 DEVICE float infinity() { return __uint_as_float(0x7f800000u); }
 
 DEVICE u32 lane() { return threadIdx.x % LANES; }
@@ -174,7 +179,7 @@ DEVICE u32 narrow_one_e4m3(float x) {
     u32 sign = bits >> 24 & 0x80, size = bits & 0x7fffffffu;
     if (size > 0x7f800000u) return 0x7f;
     if (size >= __float_as_uint(448.0f)) return sign | 0x7e;
-    // Below 2^-6 codes are multiples of 2^-9; above, mantissas lose 20 bits.
+    // Below 2^-6, e4m3 values are multiples of 2^-9; above, the mantissa loses 20 bits.
     if (size < __float_as_uint(0.015625f)) {
         return sign | static_cast<u32>(__float2int_rn(__uint_as_float(size) * 512.0f));
     }
@@ -187,32 +192,34 @@ DEVICE u16 narrow_e4m3(float low, float high) {
 }
 #endif
 
-/// The e4m3 in the second and fourth byte of `codes` as two bf16, exactly: their bits are those of
-/// a bf16 but for the exponent's bias, which a factor of 2^120 sets right. NaN is read as 480.
+/// Converts the e4m3 in the second and fourth byte of `codes` to two bf16, exactly: shifted into
+/// place they differ from bf16 only in the exponent's bias, which a factor of 2^120 corrects. NaN
+/// is read as 480.
 DEVICE u32 widen_e4m3(u32 codes) {
     u32 shifted = (codes & 0x80008000u) | (codes & 0x7f007f00u) >> 4;
     return multiply_bf16x2(shifted, 0x7b807b80u);
 }
 
-/// The e2m1 in the upper four bits of each half of `codes` as two bf16, times 2^-126 `factor`: their
-/// bits are those of a bf16 but for the exponent's bias.
+/// Converts the e2m1 in the upper four bits of each half of `codes` to two bf16, times 2^-126
+/// `factor`: shifted into place they differ from bf16 only in the exponent's bias.
 DEVICE u32 widen_e2m1(u32 codes, u32 factor) {
     return multiply_bf16x2((codes & 0x80008000u) | (codes >> 6 & 0x01c001c0u), factor);
 }
 
-/// The lower halves of two words.
+/// Lower halves of two words, the first in the lower half.
 DEVICE u32 low_halves(u32 first, u32 second) { return (first & 0xffffu) | second << 16; }
 
-/// The upper halves of two words.
+/// Upper halves of two words, the first in the lower half.
 DEVICE u32 high_halves(u32 first, u32 second) { return first >> 16 | (second & 0xffff0000u); }
 
-/// Rows of 16-byte pieces, so placed that eight rows' pieces of one column lie in different banks.
+/// Address of a 16-byte piece of a tile, swizzled so that the same column of eight rows lies in
+/// eight different banks.
 template <int PIECES, class Byte> DEVICE Byte* piece(Byte* tile, u32 row, u32 column) {
     constexpr u32 ROWS_PER_LINE = PIECES < 8 ? 8 / PIECES : 1;
     return tile + (row * PIECES + (column ^ (row / ROWS_PER_LINE & (min(PIECES, 8) - 1)))) * 16;
 }
 
-/// Eight numbers in registers, 16 bytes of bf16 in memory.
+/// Eight numbers in registers; in memory, 16 bytes of bf16 or 32 bytes of f32.
 struct Eight {
     float x[8];
 };
@@ -251,7 +258,8 @@ DEVICE float warp_max(float x) {
     return x;
 }
 
-/// Larger for larger numbers and, of equal bits, for lower indices.
+/// Sort key of a number with an index: larger for larger numbers and, for equal numbers, for lower
+/// indices.
 DEVICE u64 rank(float x, u32 index) {
     u32 bits = __float_as_uint(x);
     u32 ordered = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
@@ -271,8 +279,8 @@ DEVICE u64 warp_best(u64 x) {
     return x;
 }
 
-/// The sum over a block of whole warps, for each of its threads. `parts` is shared, of one element
-/// a warp, and used for nothing else until the block's next barrier.
+/// Sum over a block of whole warps, returned to every thread. `parts` is shared memory with one
+/// element per warp, which must not be used otherwise before the block's next barrier.
 DEVICE float block_sum(float x, float* parts) {
     x = warp_sum(x);
     if (lane() == 0) parts[warp()] = x;

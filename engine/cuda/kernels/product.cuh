@@ -1,31 +1,34 @@
-//! Products of at most 16 rows with weights `[N, K]` of any type, by blocks of 64 output columns:
-//! what `matmul` and `expert_matmul` share. Bound by reading the weights, once for all rows.
+//! GEMM micro-kernel for at most 16 rows: multiplication with weights `[N, K]` of any storage
+//! format by blocks of 64 output columns, shared by `matmul` and `expert_matmul`. It is bound by
+//! the memory bandwidth of reading the weights once for all rows.
 //!
-//! The warps of a block take its steps in turns, 128 bytes of each of 64 rows of weights, and their
-//! sums are added in the order of the warps. A lane copies to shared memory what it will multiply
-//! itself, in pieces of 16 bytes, so that warps wait for nobody; copies run two steps ahead.
+//! The warps of a block take every fourth step along K; a step is 128 bytes of each of 64 rows of
+//! weights. Their sums are added in the order of the warps. A lane copies to shared memory only
+//! what it multiplies itself, in pieces of 16 bytes, so no warp waits for another; copies run two
+//! steps ahead.
 //!
-//! Weights are the left side of the products, so that few rows of activations waste little. A
-//! product does not know which columns of K it sums over as long as both sides agree: a lane's
-//! fragments are the words of its pieces as they lie in memory, and those of the activations are put
-//! into the order in which weights of fewer bits come out of theirs.
+//! The weights are the left operand (16 rows) of the tensor cores, so that few rows of activations
+//! waste little of the right one. The sum over K does not depend on the order of columns as long as
+//! both sides agree: a lane's operands are the words of its pieces as they are in memory, and
+//! activations are permuted to the order in which quantized weights are converted.
 #pragma once
 #include "weights.cuh"
 
 #define WARPS 4
 #define THREADS (WARPS * LANES)
-/// Output columns of a block: rows of weights.
+/// Output columns of a block, which are rows of weights.
 #define COLUMNS 64
-/// Rows of activations.
+/// Largest number of activation rows.
 #define TOKENS 16
-/// Pieces of a row in one step.
+/// 16-byte pieces of a row in one step.
 #define PIECES 8
-/// Pieces of one lane in one step: of two rows of each 16, two.
+/// Pieces of one lane in one step: two columns of pieces for each of two rows out of every 16.
 #define OWN (COLUMNS * PIECES / LANES)
-/// Steps of a warp that shared memory holds.
+/// Steps of a warp that shared memory buffers.
 #define STAGES 3
 #define STAGE_BYTES (COLUMNS * PIECES * 16)
-/// Elements from one row of sums to the next in shared memory: rows begin in different banks.
+/// Elements from one row of sums to the next in shared memory, padded so that rows begin in
+/// different banks.
 #define SUM_STRIDE (COLUMNS + 4)
 
 /// Activations [T, K], T at most 16.
@@ -34,18 +37,19 @@ struct Rows {
     u32 tokens;
 };
 
-/// Steps over a row.
+/// Number of steps along a row of weights.
 template <class E> DEVICE u32 steps_of(const Matrix<E>& w) {
     return (w.row_pieces() + PIECES - 1) / PIECES;
 }
 
-/// A lane's sums: of each 16 output columns and each 8 tokens what a product leaves it.
+/// Sums of a lane: for each 16 output columns and each 8 tokens, its elements of a tensor-core
+/// result.
 struct Sums {
     float x[COLUMNS / 16][TOKENS / 8][4];
 };
 
-/// A lane's piece i of a step: of the 16 rows i / 4 the row lane / 4, and that 8 below it where i is
-/// odd; of the step's columns the piece lane % 4, and that 4 behind it for i / 2.
+/// Location of a lane's piece i of a step: in row group i / 4, row lane / 4, plus 8 if i is odd; in
+/// the step's columns, piece lane % 4, plus 4 if i / 2 is odd.
 template <class E> DEVICE Place place(const Matrix<E>& w, u32 first, u32 step, u32 i) {
     u32 row = first + i / 4 * 16 + i % 2 * 8 + lane() / 4;
     u32 piece = step * PIECES + i / 2 % 2 * 4 + lane() % 4;
@@ -53,8 +57,8 @@ template <class E> DEVICE Place place(const Matrix<E>& w, u32 first, u32 step, u
     return {is_there ? static_cast<u64>(row) * w.row_pieces() + piece : 0, is_there};
 }
 
-/// Begins to copy a step's weights; zeros where there are none. Behind the last step an empty group
-/// keeps the count.
+/// Starts to copy a step's weights; zeros where there are none. After the last step, an empty group
+/// keeps the group count.
 template <class E>
 DEVICE void begin_step(u8* stage, const Matrix<E>& w, u32 first, u32 step, u32 to) {
     if (step < to) {
@@ -68,7 +72,7 @@ DEVICE void begin_step(u8* stage, const Matrix<E>& w, u32 first, u32 step, u32 t
     close_copies();
 }
 
-/// What the weights of each of the lane's pieces are multiplied by.
+/// Loads the MXFP4 scale factor of each of the lane's pieces.
 template <class E>
 DEVICE void load_factors(u32 (&factors)[OWN], const Matrix<E>& w, u32 first, u32 step) {
 #pragma unroll
@@ -79,7 +83,8 @@ DEVICE void load_factors(u32 (&factors)[OWN], const Matrix<E>& w, u32 first, u32
     }
 }
 
-/// The activations that meet a piece of weights at `column`; zeros where there are none.
+/// Loads the activations that are multiplied with a piece of weights at `column`; zeros where there
+/// are none.
 template <class E>
 DEVICE void load_activations(u32 (&words)[TOKENS / 8][Format<E>::PIECE / 2], const Rows& rows,
                              u32 column, u32 k) {
@@ -99,7 +104,7 @@ DEVICE void load_activations(u32 (&words)[TOKENS / 8][Format<E>::PIECE / 2], con
     }
 }
 
-/// `sums += weights * activations` over one step.
+/// Multiplies one step: `sums += weights * activations`.
 template <class E>
 DEVICE void multiply_step(Sums& sums, const u8* stage, const u32 (&factors)[OWN], const Rows& rows,
                           u32 step, u32 k) {
@@ -148,7 +153,7 @@ DEVICE void add_scaled(Sums& sums, const Sums& more, float scale) {
     }
 }
 
-/// The warp's share of the steps from `from` to `to`.
+/// Multiplies the warp's share of the steps from `from` to `to`.
 template <class E>
 DEVICE Sums multiply(u8* stages, const Matrix<E>& w, const Rows& rows, u32 first, u32 from,
                      u32 to) {
@@ -161,6 +166,7 @@ DEVICE Sums multiply(u8* stages, const Matrix<E>& w, const Rows& rows, u32 first
     for (u32 step = from + warp(); step < to; step += WARPS, begun += WARPS) {
         u32 factors[OWN];
         load_factors(factors, w, first, step);
+        // Groups complete in order, so with this many open the oldest stage has arrived.
         await_copies<STAGES - 2>();
         u32 last = stage == 0 ? STAGES - 1 : stage - 1;
         begin_step(stages + last * STAGE_BYTES, w, first, begun, to);
@@ -177,17 +183,18 @@ DEVICE Sums multiply(u8* stages, const Matrix<E>& w, const Rows& rows, u32 first
     return sums;
 }
 
-/// Where a thread's eight results belong.
+/// Token and output column of the first of a thread's eight results.
 DEVICE u32 own_token() { return threadIdx.x / (COLUMNS / 8); }
 DEVICE u32 own_column() { return threadIdx.x % (COLUMNS / 8) * 8; }
 
-/// The products of `rows` with the 64 rows of `w` from `first` over the steps from `from` to `to`:
-/// of the token `own_token()` the eight columns from `first + own_column()`. `shared` has a place for
-/// each warp's stages, and may be used again at once.
+/// Multiplies `rows` with the 64 rows of `w` from `first`, over the steps from `from` to `to`, and
+/// returns eight columns from `first + own_column()` of token `own_token()`. `shared` has space for
+/// each warp's stages and may be reused at once.
 template <class E>
 DEVICE Eight product(u8* shared, const Matrix<E>& w, const Rows& rows, u32 first, u32 from,
                      u32 to) {
     Sums own = multiply(shared + warp() * STAGES * STAGE_BYTES, w, rows, first, from, to);
+    // The sums go where the stages were, which all warps must have finished reading.
     __syncthreads();
     float* all = reinterpret_cast<float*>(shared);
 #pragma unroll

@@ -1,13 +1,13 @@
-//! Random weights, the bits that `weights/random.rs` makes of bf16.
+//! Random bf16 weights, with the same bits as `weights/random.rs` generates.
 //!
-//! out [rows, cols] bf16: element c of row r is number `first` + r `stride` + c of a stream that begins at
-//! `start`; cols are a multiple of 8, `first` and `stride` of 4. Each 64 bits of the stream are four
-//! numbers, uniform in [-1, 1), times `factor`.
+//! out [rows, cols] bf16: element c of row r is number `first` + r `stride` + c of the random
+//! stream that begins at `start`; cols is a multiple of 8, `first` and `stride` are multiples of 4.
+//! Each 64 bits of the stream give four numbers, uniform in [-1, 1), times `factor`.
 //! Grid and block: a thread for each eight results. Source: Steele, Lea, Flood 2014 (SplitMix64).
 //@ random_bf16: registers 40, shared 0, has STG.E.128
 #include "prims.cuh"
 
-/// The `index`-th 64 bits.
+/// 64-bit word `index` of the random stream.
 DEVICE u64 random_word(u64 start, u64 index) {
     u64 z = start + (index + 1) * 0x9e3779b97f4a7c15ull;
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
@@ -15,7 +15,7 @@ DEVICE u64 random_word(u64 start, u64 index) {
     return z ^ z >> 31;
 }
 
-/// Two of a word's numbers, the lower first.
+/// Two of a word's four numbers, the lower first.
 DEVICE u32 random_pair(u32 bits, float factor) {
     float low = static_cast<short>(bits & 0xffffu), high = static_cast<short>(bits >> 16);
     return narrow(factor * (low / 32768.0f), factor * (high / 32768.0f));

@@ -1,10 +1,10 @@
-//! RMS norm of rows, alone or after an addition to them.
+//! RMS norm of rows, alone or after a residual addition.
 //!
 //! rms_norm: out [T, N] bf16 = x [T, N] bf16 / sqrt(mean(x^2) + epsilon) * weight [N] f32.
-//! add_rms_norm: x += delta [T, N] bf16 first; the norm is that of the rounded x, so that it is the
-//! same whether x comes from here or from memory. Sums are f32.
+//! add_rms_norm: x += delta [T, N] bf16 first. The norm is computed from the rounded x, so that it
+//! has the same bits as rms_norm of the x in memory. Sums are f32.
 //! N is a multiple of 8, at most 8192: each thread keeps eight elements of the row in registers, so
-//! that memory is read once.
+//! memory is read once.
 //! Grid: T. Block: whole warps, N / 8 threads or a few more. Source: Zhang and Sennrich 2019.
 //@ rms_norm: registers 40, shared 128, has LDG.E.128 STG.E.128 SHFL.BFLY
 //@ add_rms_norm: registers 40, shared 128, has LDG.E.128 STG.E.128 SHFL.BFLY
@@ -17,7 +17,7 @@ DEVICE float square_sum(const Eight& v) {
     return sum;
 }
 
-/// Norms the row of which this thread holds `v`, the elements from `column`.
+/// Normalizes the row of which this thread holds `v`, the elements from `column`.
 DEVICE void norm(bf16* out, Eight v, const float* weight, u32 column, u32 n, float epsilon) {
     __shared__ float parts[LANES];
     float scale = rsqrtf(block_sum(square_sum(v), parts) / n + epsilon);

@@ -1,15 +1,17 @@
-//! Norms and turns the query and key heads of a step, and writes keys and values to their pages.
+//! Rotary embedding (RoPE) with optional head norms, and write of keys and values to the paged KV
+//! cache.
 //!
 //! qkv [T, (H + 2 KV) D] bf16: query heads, key heads, value heads. Queries are written back; keys
-//! and values go to the pages only. Each head x is divided by sqrt(mean(x^2) + epsilon) and
-//! multiplied by its norm's weight where the layer has such (norms [2, D] f32, of queries and of keys,
-//! else null); then elements i and i + P are turned by turns [T, P] (cosine, sine), P at most D / 2.
-//! slots [T]: the row's page times the tokens of a page, plus its place in the page.
-//! pages: of each page and KV head the keys of the page's tokens, [page tokens, D], placed as `pages.cuh`
-//! says, then their values; bf16, or e4m3 of x / scale with scales [2, KV] f32 of the heads' keys and
-//! values. Sums and turns are f32; D is a power of two, at most 256, and a row of a page 16 bytes or
-//! more.
-//! Grid: (H + 2 KV over 4, T). Block: 4 warps, one a head. Source: Su et al. 2021.
+//! and values go to the KV pages only. Each query and key head x is divided by sqrt(mean(x^2) +
+//! epsilon) and multiplied by its norm's weight if the layer has one (norms [2, D] f32, of queries
+//! and of keys, else null); then elements i and i + P are rotated by the cos/sin table turns [T, P]
+//! (cosine, sine), P at most D / 2. slots [T]: the row's page times the tokens of a page, plus its
+//! row in the page.
+//! pages: for each page and KV head the keys of the page's tokens, [page tokens, D], in the layout
+//! of `pages.cuh`, then their values; bf16, or e4m3 of x / scale with scales [2, KV] f32 of the
+//! heads' keys and values. Sums and rotations are f32; D is a power of two, at most 256, and a row
+//! of a page has at least 16 bytes.
+//! Grid: (H + 2 KV over 4, T). Block: 4 warps, one per head. Source: Su et al. 2021.
 //@ rope_and_cache_bf16: registers 48, shared 4096, has STG.E LDG.E.64
 //@ rope_and_cache_e4m3: registers 48, shared 4096, has STG.E.U16 LDG.E.64
 #include "pages.cuh"
@@ -19,7 +21,7 @@
 
 struct RopeShape {
     u32 heads, kv_heads, head_dim, pairs, page_tokens;
-    /// Elements from one page of the layer to the next, in units of [page tokens, D].
+    /// Distance from one page of the layer to the next, in units of [page tokens, D].
     u32 page_stride;
     float epsilon;
 };
@@ -32,14 +34,14 @@ DEVICE void put(e4m3* to, float low, float high, float scale) {
     *reinterpret_cast<u16*>(to) = narrow_e4m3(low / scale, high / scale);
 }
 
-/// Element `i` of a page's row of `d`.
+/// Address of element `i` of a row of `d` elements in a page.
 template <class E> DEVICE E* element(E* page, u32 page_tokens, u32 row, u32 d, u32 i) {
     constexpr u32 PER_PIECE = 16 / sizeof(E);
     u32 bytes = place_in_page(d / PER_PIECE, page_tokens, row, i / PER_PIECE);
     return page + bytes / sizeof(E) + i % PER_PIECE;
 }
 
-/// Reads one head into shared memory, a warp's lanes taking turns at pairs of elements.
+/// Reads one head into shared memory by the lanes of a warp, two elements at a time.
 DEVICE void read(float* head, const bf16* from, u32 d) {
     for (u32 i = lane() * 2; i < d; i += 2 * LANES) {
         u32 both = *reinterpret_cast<const u32*>(from + i);
@@ -60,7 +62,7 @@ DEVICE void norm(float* head, const float* weight, u32 d, float epsilon) {
     }
 }
 
-/// Element `i` of a head after its turn.
+/// Element `i` of a head after its rotation.
 DEVICE float turned(const float* head, const float2* turns, u32 pairs, u32 i) {
     if (i >= 2 * pairs) return head[i];
     float2 turn = turns[i < pairs ? i : i - pairs];
@@ -79,8 +81,9 @@ DEVICE void rope_and_cache(bf16* qkv, E* pages, const float2* turns, const u32* 
     bool is_query = index < s.heads, is_value = index >= s.heads + s.kv_heads;
     read(head, from, d);
     if (norms && !is_value) norm(head, norms + (is_query ? 0 : d), d, s.epsilon);
+    // The rotation of an element needs another one, which a different lane may have written.
     __syncwarp();
-    // Of keys and values: the number of their KV head among those of keys, then of values.
+    // Index of the KV head, counting key heads, then value heads.
     u32 stored = is_query ? 0 : index - s.heads;
     u32 page = slots[row] / s.page_tokens, token = slots[row] % s.page_tokens;
     u64 block = static_cast<u64>(page) * s.page_stride + 2 * (stored % s.kv_heads) + is_value;

@@ -1,10 +1,10 @@
-//! The experts of each row, and what their results weigh.
+//! MoE routing: top-k experts of each row, and the weights of their results.
 //!
-//! ids [T, chosen] u32 and weights [T, chosen] f32 from logits [T, E] f32: the largest logits, the
-//! first of equals, falling. Weights are their softmax over the chosen where `is_normalized`, which
-//! is also what a softmax over all experts gives once divided by the sum of the chosen; else over
-//! all. E is at most 512, chosen at most 32.
-//! Grid: T over 4. Block: 4 warps, one a row; a lane holds every 32nd logit.
+//! ids [T, chosen] u32 and weights [T, chosen] f32 from logits [T, E] f32: the largest logits in
+//! falling order, the lower index among equals. If `is_normalized`, weights are the softmax over
+//! the selected experts, which equals a softmax over all experts divided by the sum of the
+//! selected; otherwise they are the softmax over all experts. E is at most 512, chosen at most 32.
+//! Grid: T over 4. Block: 4 warps, one per row; a lane holds every 32nd logit.
 //@ route: registers 64, shared 0, has SHFL.BFLY MUFU.EX2
 #include "prims.cuh"
 
@@ -35,6 +35,7 @@ route(u32* ids, float* weights, const float* __restrict__ logits, u32 rows, u32 
 #pragma unroll
         for (u32 i = 0; i < LOGITS_PER_LANE; ++i) {
             if (ranks[i] != best) continue;
+            // Only the lane that holds the expert adds its weight; lanes are summed below.
             all += exp2_fast(LOG2_E * (number_of(best) - largest));
             ranks[i] = 0;
         }

@@ -1,32 +1,34 @@
-//! The next token of each row whose temperature is above 0.
+//! Sampling of the next token (temperature, top-k, top-p, min-p) of each row whose temperature is
+//! above 0.
 //!
-//! ids [R] u32 hold the likeliest tokens before, and the chosen ones after; rows at temperature 0 and
-//! those without a finite logit (NONE) keep theirs. logits [R, V] f32.
-//! A token weighs exp((logit - largest) / temperature); those below min_p are dropped, then all but
-//! the top_k likeliest (0 keeps all), then all after those that first reach the share top_p. The
-//! token is drawn with the n-th number of the row's seed, in the order of the vocabulary where
-//! nothing was ranked, else likelier ones first, the lower id of equals. So does the CPU's sampler.
+//! ids [R] u32 hold the likeliest tokens before, and the sampled ones after; rows at temperature 0,
+//! and those without a finite logit (NONE), keep theirs. logits [R, V] f32.
+//! The weight of a token is exp((logit - largest) / temperature). Tokens of a weight below min_p
+//! are dropped, then all but the top_k likeliest (0 keeps all), then all behind those that first
+//! reach the share top_p. The token is sampled with random number `index` of the row's seed: in the
+//! order of the vocabulary if neither top-k nor top-p applies, else in the order of falling weight,
+//! the lower id first among equals. The CPU's sampler does the same.
 //!
-//! Nothing is sorted: where a sum of the ranked tokens is reached is searched for by the bits of
-//! their weights. Sums are of integers, so that they do not depend on their order.
-//! Grid: R. Block: 512. Numbers: SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
+//! Nothing is sorted: the token at which a cumulative sum is reached is found by a search over the
+//! bits of the weights. Sums are of integers, so they do not depend on the order of addition.
+//! Grid: R. Block: 512. Random numbers: SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
 //@ sample: registers 64, shared 1024, has SHFL.BFLY SHFL.UP
 #include "prims.cuh"
 
 #define WARPS 16
-/// Units of weight in 1.
+/// Integer units that a weight of 1 has: 2^40.
 #define UNITS 1099511627776.0f
 
-/// How one row is sampled.
+/// Sampling parameters of one row.
 struct Sampling {
     float temperature, top_p, min_p;
     u32 top_k;
     u64 seed;
-    /// Which of the seed's numbers.
+    /// Index of the random number among those of the seed.
     u64 index;
 };
 
-/// The last token of those that are kept, by its weight's bits and its id.
+/// Last token that is kept, by the bits of its weight and its id.
 struct Cut {
     u32 weight, id;
 };
@@ -37,7 +39,7 @@ struct Row {
     float largest, temperature, min_p;
     Cut cut;
 
-    /// The bits of a token's weight, which rank as it does; 0 for tokens that are not kept.
+    /// Bits of a token's weight, which sort like the weight; 0 for tokens that are not kept.
     DEVICE_MEMBER u32 weight(u32 id) const {
         if (id >= vocab) return 0;
         float weight = expf((logits[id] - largest) / temperature);
@@ -48,7 +50,7 @@ struct Row {
     }
 };
 
-/// What tokens are counted in: each as one, or by their weight.
+/// Unit of a cumulative sum: each token counts as one (top-k), or by its weight (top-p).
 struct Ones {
     static DEVICE_MEMBER u64 of(u32 bits) { return bits > 0; }
 };
@@ -61,7 +63,7 @@ struct Shared {
     u32 found;
 };
 
-/// Sums over the block, for each of its threads.
+/// Sums over the block, returned to every thread.
 DEVICE void block_sums(u64 (&x)[3], Shared& shared) {
 #pragma unroll
     for (int i = 0; i < 3; ++i) {
@@ -78,7 +80,7 @@ DEVICE void block_sums(u64 (&x)[3], Shared& shared) {
     __syncthreads();
 }
 
-/// The sum over all tokens of a row.
+/// Sum over all tokens of a row.
 template <class Unit> DEVICE u64 total(const Row& row, Shared& shared) {
     u64 sums[3] = {};
     for (u32 id = threadIdx.x; id < row.vocab; id += blockDim.x) sums[0] += Unit::of(row.weight(id));
@@ -86,7 +88,8 @@ template <class Unit> DEVICE u64 total(const Row& row, Shared& shared) {
     return sums[0];
 }
 
-/// In the order of the vocabulary, the first token at which the sum of `unit(id)` exceeds `wanted`.
+/// Returns the first token, in the order of the vocabulary, at which the sum of `unit(id)` exceeds
+/// `wanted`.
 template <class Unit> DEVICE u32 walk(u32 vocab, u64 wanted, Shared& shared, const Unit& unit) {
     u64 before = 0;
     for (u32 base = 0; base < vocab && before <= wanted; base += blockDim.x) {
@@ -111,10 +114,11 @@ template <class Unit> DEVICE u32 walk(u32 vocab, u64 wanted, Shared& shared, con
     return shared.found;
 }
 
-/// Likelier tokens first, the first token at which the sum of their units exceeds `wanted`, which the
-/// sum of all does.
+/// Returns the first token, in the order of falling weight, at which the sum of units exceeds
+/// `wanted`; the sum of all must exceed it.
 template <class Unit> DEVICE Cut find(const Row& row, u64 wanted, Shared& shared) {
-    // The largest bits such that tokens of at least these exceed `wanted`; weights are at most 1.
+    // Finds, two bits at a time, the largest bits such that tokens of at least these bits sum to
+    // more than `wanted`. Weights are at most 1, so the upper bits are 0.
     u32 bits = 0;
     u64 beyond = 0;
     for (int shift = 28; shift >= 0; shift -= 2) {
@@ -130,7 +134,8 @@ template <class Unit> DEVICE Cut find(const Row& row, u64 wanted, Shared& shared
         beyond = digit == 0 ? sums[0] : digit == 1 ? sums[1] : digit == 2 ? sums[2] : beyond;
         bits += digit << shift;
     }
-    // Tokens of these very bits weigh the same: so many of them come before.
+    // Tokens of exactly these bits have equal units, so a division gives the token's index among
+    // them.
     u64 rank = (wanted - beyond) / Unit::of(bits);
     u32 id = walk(row.vocab, rank, shared, [&](u32 id) -> u64 { return row.weight(id) == bits; });
     return {bits, id};
@@ -142,7 +147,7 @@ DEVICE u64 mix(u64 z) {
     return z ^ (z >> 31);
 }
 
-/// 53 random bits, as the fraction of 2^64.
+/// Random number with 53 bits, scaled to a fraction of 2^64.
 DEVICE u64 random_bits(u64 seed, u64 index) {
     constexpr u64 GOLDEN_GAMMA = 0x9e3779b97f4a7c15ull;
     u64 start = mix(seed + GOLDEN_GAMMA);

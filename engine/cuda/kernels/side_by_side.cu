@@ -1,9 +1,10 @@
-//! Rows that were computed apart, or with padding, as they belong together.
+//! Interleaves the columns that ranks computed separately (after an all-gather), and removes
+//! padding columns.
 //!
-//! side_by_side: out [T, N] f32 of `parts` f32: of each rank its columns [T, own], one rank behind
-//! another. Rank i of R has columns N i / R up to N (i + 1) / R, rounded down.
+//! side_by_side: out [T, N] f32 from `parts` f32, which holds each rank's columns [T, own], one
+//! rank after another. Rank i of R has columns N i / R up to N (i + 1) / R, rounded down.
 //! leave_padding: out [T, N] = the first N columns of x [T, K], both f32 or both bf16.
-//! Grid: blocks that cover N, by T. Block: 256.
+//! Grid: (blocks that cover N, T). Block: 256.
 //@ side_by_side: registers 40, shared 0, has LDG.E STG.E
 //@ leave_padding_f32: registers 32, shared 0, has LDG.E STG.E
 //@ leave_padding_bf16: registers 32, shared 0, has LDG.E.U16 STG.E.U16

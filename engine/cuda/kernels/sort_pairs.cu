@@ -1,16 +1,17 @@
-//! Sorts the pairs of a row and an expert it goes to by expert, the rows of one expert in rising
-//! order: the same order on every run.
+//! Sorts (row, expert) pairs by expert for MoE dispatch; the rows of one expert keep their order,
+//! so the result is the same on every run.
 //!
-//! ids [P] u32: the expert of each pair. Of the E experts from `first` on: offsets [E + 1] u32, where
-//! the pairs of each begin among the sorted; sources [P], the pairs in their order; slots [P], where
-//! each pair went, or NONE if its expert is another rank's.
-//! Grid: E. Block: 256; each counts the pairs before its expert's, then places those.
+//! ids [P] u32: the expert of each pair. For the E experts from `first` on: offsets [E + 1] u32 =
+//! index of each expert's first pair in sorted order; sources [P] = the pairs in sorted order;
+//! slots [P] = sorted index of each pair, or NONE if its expert belongs to another rank.
+//! Grid: E. Block: 256; each block counts the pairs of lower experts, then writes those of its own.
 //@ sort_pairs: registers 40, shared 64, has VOTE STG.E
 #include "prims.cuh"
 
 #define WARPS 8
 
-/// Of a block's threads, how many before this one say yes, and how many in all.
+/// Number of threads of the block before this one for which `is_so` is true, and number in the
+/// whole block.
 DEVICE uint2 count(bool is_so, u32* parts) {
     u32 votes = __ballot_sync(ALL_LANES, is_so);
     if (lane() == 0) parts[warp()] = static_cast<u32>(__popc(votes));
@@ -32,7 +33,8 @@ sort_pairs(u32* offsets, u32* sources, u32* slots, const u32* __restrict__ ids, 
     u32 expert = blockIdx.x, experts = gridDim.x, start = 0;
     for (u32 base = 0; base < pairs; base += blockDim.x) {
         u32 pair = base + threadIdx.x;
-        // Experts below `first` wrap to numbers above all others.
+        // For experts below `first` the unsigned difference wraps around to a number beyond all
+        // others.
         u32 id = pair < pairs ? ids[pair] - first : NONE;
         start += count(id < expert, parts).y;
         if (expert == 0 && pair < pairs && id >= experts) slots[pair] = NONE;

@@ -1,8 +1,8 @@
-//! Reads memory once, for nothing but to see how fast that is.
+//! Reads memory once, to measure the memory bandwidth of a GPU.
 //!
-//! out [warps of the grid] u32 = what each warp read, all words xored. `from` is `vectors` pieces of 16
-//! bytes.
-//! Grid: as many blocks as run at once. Block: 512, each thread with four pieces on their way.
+//! out [warps of the grid] u32 = XOR of all words that each warp read, so that the compiler keeps
+//! the reads. `from` has `vectors` pieces of 16 bytes.
+//! Grid: as many blocks as run at once. Block: 512, each thread with four reads in flight.
 //@ stream_read: registers 40, shared 0, has LDG.E.128
 #include "prims.cuh"
 

@@ -1,8 +1,9 @@
-//! Products of many rows with weights, where no library has a faster one.
+//! Matrix multiplication (GEMM) of many rows with weights in tiles, for prefill, where cuBLASLt is
+//! missing or slower.
 //!
-//! out [T, N] bf16, or without it wide [T, N] f32 = x [T, K] bf16 times weights [N, K] transposed, summed in
-//! f32. K of bf16 weights is a multiple of 8; of e4m3 ones, which have an f32 scale for each 128 x
-//! 128, of 16.
+//! out [T, N] bf16, or without it wide [T, N] f32 = x [T, K] bf16 times weights [N, K] transposed,
+//! summed in f32. K is a multiple of 8 for bf16 weights, and of 16 for e4m3 weights, which have an
+//! f32 scale for each 128 x 128.
 //! Grid: as many blocks as run at once. Block: 8 warps.
 //@ tile_matmul_bf16: registers 128, shared 0, has HMMA.16816.F32.BF16 LDGSTS.E.BYPASS.128 LDSM.16.M88.4
 //@ tile_matmul_e4m3: registers 255, shared 0, has HMMA.16816.F32.BF16 LDGSTS.E.BYPASS.128 LDSM.16.M88.4

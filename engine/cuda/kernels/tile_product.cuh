@@ -1,42 +1,44 @@
-//! Products of many rows with weights `[N, K]` of any type, by tiles of 128 rows and 128 output
-//! columns: what `tile_matmul` and `grouped_matmul` share, and their variants for warpgroups.
+//! Tiled GEMM for many rows: multiplication with weights `[N, K]` of any storage format by tiles of
+//! 128 rows and 128 output columns, shared by `tile_matmul`, `grouped_matmul` and their variants
+//! for warpgroups.
 //!
-//! A block goes over K in steps of 64 columns, whose copies run two steps ahead. Weights of eight and
-//! four bits are copied as they are; each thread widens what it copied itself into a tile of bf16.
-//! Tiles of bf16 have rows of 128 bytes, whose pieces are placed as `piece` does: so that eight rows
-//! are read at once, and as the tensor cores of a warpgroup want them.
+//! A block goes over K in steps of 64 columns, whose copies run two steps ahead. Quantized weights
+//! are copied as they are stored; each thread converts what it copied itself to a bf16 tile. bf16
+//! tiles have rows of 128 bytes, whose pieces are swizzled as `piece` does, so that eight rows can
+//! be read without bank conflicts and as warpgroup multiplication requires.
 //!
-//! Blocks are as many as run at once, and take tiles in turns; how many tiles there are, and of which
-//! expert, is found from the offsets of the experts' rows, so that a launch does not depend on them.
-//! The tiles of 16 times 128 rows follow each other, so that what they share is in the cache.
-//! A row's bits do not depend on what else is multiplied.
+//! There are as many blocks as run at once, and each takes every grid-th tile. The number of tiles,
+//! and the expert of each, is found from the offsets of the experts' rows on the device, so that
+//! the launch does not depend on them. Tiles of 16 x 128 rows follow one another, so that the
+//! weights that they share stay in the cache. The bits of a row do not depend on the other rows.
 #pragma once
 #include "weights.cuh"
 
 #define WARPS 8
 #define THREADS (WARPS * LANES)
-/// Rows and columns of a tile.
+/// Rows, and columns, of a tile of results.
 #define TILE 128
-/// Columns of K in a step, and their pieces.
+/// Columns of K in a step, and 16-byte pieces of bf16 in as many columns.
 #define STEP 64
 #define STEP_PIECES 8
-/// Steps that shared memory holds.
+/// Steps that shared memory buffers.
 #define STAGES 3
 #define TILE_BYTES (TILE * STEP * 2)
-/// Columns that share a scale of e4m3.
+/// Columns of K that share an e4m3 scale.
 #define SCALE_BLOCK 128
 /// Elements from one row of sums to the next in shared memory.
 #define SUM_STRIDE (TILE + 4)
-/// Tiles of rows whose tiles of columns are taken before others.
+/// Number of row tiles in a band, whose tiles are all computed before the next band begins.
 #define BAND 16
 
-/// One tile of results: its expert, its rows among all, and its first column.
+/// One tile of results: its expert, its first row among all rows, its number of rows, its first
+/// column.
 struct Tile {
     u32 expert, row, rows, column;
 };
 
-/// The rows of each expert: from offsets [experts + 1] at its number to the next. Without offsets all
-/// `rows` are of one.
+/// Rows of each expert: offsets [experts + 1] gives the first row of each. Without offsets, all
+/// `rows` belong to one matrix.
 struct Groups {
     const u32* offsets;
     u32 experts, rows;
@@ -48,7 +50,7 @@ struct Groups {
 
 DEVICE u32 tiles_of(u32 size) { return (size + TILE - 1) / TILE; }
 
-/// The tile that is the `index`-th of an expert's.
+/// Tile number `index` of an expert.
 DEVICE Tile tile_of(u32 expert, u32 start, u32 rows, u32 columns, u32 index) {
     u32 band = index / (BAND * columns), in_band = index % (BAND * columns);
     u32 height = min(tiles_of(rows) - band * BAND, static_cast<u32>(BAND));
@@ -56,8 +58,8 @@ DEVICE Tile tile_of(u32 expert, u32 start, u32 rows, u32 columns, u32 index) {
     return {expert, start + row, min(rows - row, static_cast<u32>(TILE)), in_band / height * TILE};
 }
 
-/// The `index`-th tile of all, without rows behind the last. Each warp looks for itself, at 32
-/// experts at a time.
+/// Tile number `index` over all experts; zero rows behind the last tile. Each warp searches for
+/// itself, 32 experts at a time.
 DEVICE Tile find_tile(const Groups& groups, u32 n, u32 index) {
     u32 columns = tiles_of(n);
     for (u32 base = 0; base < groups.experts; base += LANES) {
@@ -81,18 +83,18 @@ DEVICE Tile find_tile(const Groups& groups, u32 n, u32 index) {
     return {0, 0, 0, 0};
 }
 
-/// A block's shared memory: for each stage activations and weights of bf16, or activations, two
-/// tiles of widened weights, and each stage's codes.
+/// Shared memory of a block: activations and bf16 weights of each stage; or, for quantized weights,
+/// activations of each stage, two tiles of converted weights, and the stored weights of each stage.
 template <class E> struct Stages {
     static constexpr bool IS_WIDENED = sizeof(E) == 1;
-    /// Pieces of a row of weights in a step.
+    /// 16-byte pieces of a row of weights in a step.
     static constexpr u32 PIECES = STEP / Format<E>::PIECE;
-    /// Pieces of weights that a thread copies.
+    /// Pieces of weights that a thread copies in a step.
     static constexpr u32 OWN = TILE * PIECES / THREADS;
     u8* shared;
 
     DEVICE_MEMBER u8* activations(u32 stage) const { return shared + stage * TILE_BYTES; }
-    /// By stage, or by step of what is widened.
+    /// Tile of weights: by stage for bf16, by parity of the step for converted weights.
     DEVICE_MEMBER u8* weights(u32 stage) const { return activations(STAGES + stage); }
     DEVICE_MEMBER u8* code(u32 stage, u32 i) const {
         return weights(2) + ((stage * OWN + i) * THREADS + threadIdx.x) * 16;
@@ -100,33 +102,34 @@ template <class E> struct Stages {
     DEVICE_MEMBER float* sums() const { return reinterpret_cast<float*>(shared); }
 };
 
-/// What a block multiplies: rows of x [rows, K] and of w from the tile's first column.
+/// Operands of a block's tile: rows of x [rows, K], and rows of w from the tile's first column.
 template <class E> struct Factors {
     const bf16* x;
     Matrix<E> w;
     u32 rows, column;
 
     DEVICE_MEMBER u32 steps() const { return (w.k + STEP - 1) / STEP; }
-    /// Where piece i of a thread's is in the tile.
+    /// Row in the tile of the thread's piece i.
     DEVICE_MEMBER u32 own_row(u32 i) const {
         return (i * THREADS + threadIdx.x) / Stages<E>::PIECES;
     }
     DEVICE_MEMBER u32 own_piece() const { return threadIdx.x % Stages<E>::PIECES; }
-    /// Of the weights' pieces, fewer than 2^32, one's number; that of the first where there is none.
+    /// Location of the thread's piece i of the weights in a step, counted in pieces (fewer than
+    /// 2^32); the first piece where there is none.
     DEVICE_MEMBER Place place(u32 step, u32 i) const {
         u32 row = column + own_row(i), at = step * Stages<E>::PIECES + own_piece();
         bool is_there = row < w.n && at < w.row_pieces();
         return {is_there ? row * w.row_pieces() + at : 0, is_there};
     }
-    /// Of e4m3: that of all the tile's columns in a step.
+    /// e4m3 scale of all the tile's columns in a step.
     DEVICE_MEMBER float scale(u32 step) const {
         u32 blocks = (w.k + SCALE_BLOCK - 1) / SCALE_BLOCK;
         return w.scales[column / SCALE_BLOCK * blocks + step / (SCALE_BLOCK / STEP)];
     }
 };
 
-/// Begins to copy a step; zeros where there is nothing. Behind the last step an empty group keeps
-/// the count.
+/// Starts to copy a step's operands; zeros where there are none. After the last step, an empty
+/// group keeps the group count.
 template <class E>
 DEVICE void begin_step(const Stages<E>& stages, u32 stage, const Factors<E>& f, u32 step) {
     if (step < f.steps()) {
@@ -151,7 +154,7 @@ DEVICE void begin_step(const Stages<E>& stages, u32 stage, const Factors<E>& f, 
     close_copies();
 }
 
-/// What the weights of each of a thread's pieces are multiplied by.
+/// Loads the MXFP4 scale factor of each of the thread's pieces.
 template <class E>
 DEVICE void load_factors(u32 (&factors)[Stages<E>::OWN], const Factors<E>& f, u32 step) {
     if constexpr (sizeof(typename Format<E>::Scale) == 1) {
@@ -163,7 +166,7 @@ DEVICE void load_factors(u32 (&factors)[Stages<E>::OWN], const Factors<E>& f, u3
     }
 }
 
-/// The weights of a piece of e4m3 in the order of their columns.
+/// Converts a piece of 16 e4m3 weights to bf16, in the order of their columns.
 DEVICE void widen_piece(u32 (&words)[8], const u32 (&code)[4], u32 factor) {
 #pragma unroll
     for (u32 i = 0; i < 8; i += 2) {
@@ -174,11 +177,11 @@ DEVICE void widen_piece(u32 (&words)[8], const u32 (&code)[4], u32 factor) {
     }
 }
 
-/// The same of MXFP4.
+/// Converts a piece of 32 MXFP4 weights to bf16, in the order of their columns.
 DEVICE void widen_piece(u32 (&words)[16], const u32 (&code)[4], u32 factor) {
 #pragma unroll
     for (u32 i = 0; i < 16; i += 4) {
-        // Columns 3 and 7, 2 and 6, 1 and 5, 0 and 4.
+        // The words hold columns 3 and 7, 2 and 6, 1 and 5, 0 and 4, in this order.
         u32 last = Format<e2m1x2>::weights(code, i, factor);
         u32 third = Format<e2m1x2>::weights(code, i + 1, factor);
         u32 second = Format<e2m1x2>::weights(code, i + 2, factor);
@@ -190,7 +193,7 @@ DEVICE void widen_piece(u32 (&words)[16], const u32 (&code)[4], u32 factor) {
     }
 }
 
-/// Widens what this thread copied of a step.
+/// Converts the weights of a step that this thread copied.
 template <class E>
 DEVICE void widen_step(const Stages<E>& stages, u32 stage, const Factors<E>& f, u32 step,
                        const u32 (&factors)[Stages<E>::OWN]) {
@@ -210,12 +213,12 @@ DEVICE void widen_step(const Stages<E>& stages, u32 stage, const Factors<E>& f, 
     }
 }
 
-/// A lane's sums, of as many parts of 16 x 8 as a warp has, each as a product leaves it.
+/// Sums of a lane: one 16 x 8 tensor-core result for each part of the warp.
 struct Sums {
     float x[TILE * TILE / WARPS / 128][4];
 };
 
-/// `sums += scale * block`, and `block` begins anew.
+/// Adds the sums of a scale block, `sums += scale * block`, and resets `block` to zero.
 DEVICE void add_block(Sums& sums, Sums& block, float scale) {
 #pragma unroll
     for (u32 i = 0; i < sizeof sums.x / sizeof sums.x[0]; ++i) {
@@ -227,7 +230,8 @@ DEVICE void add_block(Sums& sums, Sums& block, float scale) {
     }
 }
 
-/// Sums of a tile by `Product`, which says which parts are a warp's, and how a step is multiplied.
+/// Computes the sums of a tile. `Product` says which parts belong to a warp, and how a step is
+/// multiplied.
 template <class E, class Product>
 DEVICE Sums multiply(const Stages<E>& stages, const Factors<E>& f) {
     Sums sums = {}, block = {};
@@ -244,7 +248,9 @@ DEVICE Sums multiply(const Stages<E>& stages, const Factors<E>& f) {
         if constexpr (Stages<E>::IS_WIDENED) widen_step(stages, stage, f, step, factors);
         Product::share();
         __syncthreads();
+        // Copies overlap with the multiplication: they start before it if it blocks the warp.
         if (!Product::IS_ASYNC) begin_next();
+        // Warps without rows skip the multiplication, but take part in copies and barriers.
         if (Product::row() < f.rows) {
             const u8* weights = stages.weights(Stages<E>::IS_WIDENED ? step % 2 : stage);
             Product::multiply(Format<E>::HAS_STEP_SCALES ? block : sums, stages.activations(stage),
@@ -263,8 +269,7 @@ DEVICE Sums multiply(const Stages<E>& stages, const Factors<E>& f) {
     return sums;
 }
 
-/// Where results go: to `out` [rows, N] in bf16, or else to `wide` in f32; biases [N] are added where
-/// there are any.
+/// Output target: `out` [rows, N] in bf16, or else `wide` in f32; biases [N] are added if given.
 struct Results {
     bf16* out;
     float* wide;
@@ -272,7 +277,7 @@ struct Results {
     u32 n;
 };
 
-/// Writes a tile's sums, times `factor`, through shared memory, so that whole rows are written.
+/// Writes a tile's sums, times `factor`, through shared memory, so that threads write whole rows.
 template <class Product>
 DEVICE void write(const Results& results, const Tile& tile, const Sums& own, float* all,
                   float factor) {
@@ -307,8 +312,8 @@ DEVICE void write(const Results& results, const Tile& tile, const Sums& own, flo
     __syncthreads();
 }
 
-/// Every grid-th tile of `groups`: rows of x [rows, K] times the rows of their expert's weights, of
-/// which `w` is the first's, and biases [experts, N] where there are any.
+/// Computes every grid-th tile of `groups`: rows of x [rows, K] times their expert's weights, plus
+/// biases [experts, N] if given. `w` is the matrix of the first expert.
 template <class E, class Product>
 DEVICE void multiply_tiles(u8* shared, bf16* out, float* wide, const bf16* x, const Matrix<E>& w,
                            const float* biases, const Groups& groups) {

@@ -1,8 +1,8 @@
-//! The turns that rotary embeddings give to a step's rows, once for all layers.
+//! Cos/sin table of the rotary embedding for a step's rows, computed once for all layers.
 //!
 //! out [T, P] (cosine, sine) f32 of the angles positions [T] * frequencies [P], times `factor`.
-//! Angles are rounded to f32, as the CPU has them; whole turns are then taken away in f64, so that no
-//! position is too large.
+//! Angles are rounded to f32, as on the CPU; full rotations are then subtracted in f64, so that
+//! large positions stay accurate.
 //! Grid and block: a thread for each angle. Source: Su et al. 2021.
 //@ turns: registers 48, shared 0, has DMUL STG.E.64
 #include "prims.cuh"

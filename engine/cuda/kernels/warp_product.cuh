@@ -1,22 +1,23 @@
-//! How warps multiply the tiles of `tile_product.cuh`: each has 64 rows and 32 columns of the results.
+//! GEMM micro-kernel of a warp for the tiles of `tile_product.cuh`: each warp computes 64 rows and
+//! 32 columns of a tile.
 #pragma once
 #include "tile_product.cuh"
 
 struct WarpProduct {
     static constexpr bool IS_ASYNC = false;
 
-    /// The warp's first row and column.
+    /// First row, and first column, of the warp in the tile.
     static DEVICE_MEMBER u32 row() { return warp() / 4 * 64; }
     static DEVICE_MEMBER u32 column() { return warp() % 4 * 32; }
-    /// Where part i of the sums is: its row from the warp's first, its column in the tile.
+    /// Position of part i of the sums: row relative to the warp's first, column in the tile.
     static DEVICE_MEMBER u32 part_row(u32 i) { return i / 4 * 16; }
     static DEVICE_MEMBER u32 part_column(u32 i) { return column() + i % 4 * 8; }
 
-    /// Nothing is read or summed but when it is asked for.
+    /// Nothing to do: warps read shared memory and add up synchronously.
     static DEVICE_MEMBER void share() {}
     static DEVICE_MEMBER void finish(Sums&) {}
 
-    /// `sums += activations * weights` over a step.
+    /// Multiplies one step: `sums += activations * weights`.
     static DEVICE_MEMBER void multiply(Sums& sums, const u8* activations, const u8* weights) {
         u32 in_eight = lane() % 8, matrix = lane() / 8;
 #pragma unroll

@@ -1,5 +1,5 @@
-//! The machine instructions of warpgroups, four warps whose first is a multiple of four, and of what
-//! they read. For sm_90a alone.
+//! Warpgroup instructions (WGMMA) and their matrix descriptors. A warpgroup is four warps, the
+//! first of which has a number that is a multiple of four. For sm_90a only.
 #pragma once
 #include "prims.cuh"
 
@@ -9,34 +9,37 @@
 #include "warpgroup.h"
 #else
 
-/// The warpgroup that this thread is of, the same for all lanes as far as the compiler sees.
+/// Index of this thread's warpgroup, in a form that the compiler knows to be the same for all
+/// lanes.
 DEVICE u32 warpgroup() { return __shfl_sync(ALL_LANES, threadIdx.x / (GROUP_WARPS * LANES), 0); }
 
-/// Where in shared memory.
+/// Address of `at` in the shared memory window.
 DEVICE u64 shared_address(const void* at) { return __cvta_generic_to_shared(at); }
 
-/// What this thread wrote to shared memory may, behind the next barrier, be read by products.
+/// Makes this thread's writes to shared memory visible to warpgroup multiplication after the next
+/// barrier.
 DEVICE void publish_to_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-/// Registers may, from here on, be added to by products.
+/// Orders earlier register writes before warpgroup multiplication that adds to these registers.
 DEVICE void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
-/// Closes a group of products.
+/// Closes a group of multiplications.
 DEVICE void close_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-/// Waits for this warpgroup's products.
+/// Waits for this warpgroup's multiplications.
 DEVICE void await_products() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
 
 #define FOUR(c, i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
 
-/// Sums that products added to are read after this alone.
+/// Keeps the compiler from reading the sums of asynchronous multiplication before this point.
 template <int N> DEVICE void take_sums(float (&c)[N][4]) {
 #pragma unroll
     for (int i = 0; i < N; ++i) asm volatile("" : FOUR(c, i)::"memory");
 }
 
-/// Begins `c += a * b` of bf16 into f32: a is 64 rows of 16 columns, b 128 of 16, c 64x128. Warp w of
-/// the group has the rows 16w to 16w + 15 of c, as `multiply_add` leaves parts of 8 columns each.
+/// Starts `c += a * b` of bf16 with f32 accumulation: a is 64 rows of 16 columns, b 128 of 16, c
+/// 64x128. Warp w of the group holds rows 16w to 16w + 15 of c, in parts of 8 columns as
+/// `multiply_add` leaves them.
 DEVICE void multiply_add_64x128(float (&c)[16][4], u64 a, u64 b) {
     asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
                  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, "
@@ -51,7 +54,8 @@ DEVICE void multiply_add_64x128(float (&c)[16][4], u64 a, u64 b) {
                  : "l"(a), "l"(b));
 }
 
-/// Begins `c += a * b` of bf16 into f32: a is 64 rows of 16 columns, b 64 of 16, c 64x64.
+/// Starts `c += a * b` of bf16 with f32 accumulation: a is 64 rows of 16 columns, b 64 of 16, c
+/// 64x64.
 DEVICE void multiply_add_64x64(float (&c)[8][4], u64 a, u64 b) {
     asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
                  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, "
@@ -62,9 +66,8 @@ DEVICE void multiply_add_64x64(float (&c)[8][4], u64 a, u64 b) {
                  : "l"(a), "l"(b));
 }
 
-/// Begins `c += a * b` of bf16 into f32, b 16x64, c 64x64; each warp has its 16 rows of a in registers, as
-/// `multiply_add` takes them. b is
-/// described as transposed or not.
+/// Starts `c += a * b` of bf16 with f32 accumulation: b is 16x64, c 64x64. Each warp has its 16
+/// rows of a in registers, as `multiply_add` takes them; the descriptor of b is transposed or not.
 template <bool IS_TRANSPOSED>
 DEVICE void multiply_add_64x64(float (&c)[8][4], const u32 (&a)[4], u64 b) {
     asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
@@ -76,9 +79,8 @@ DEVICE void multiply_add_64x64(float (&c)[8][4], const u32 (&a)[4], u64 b) {
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(IS_TRANSPOSED));
 }
 
-/// Begins `c += a * b` of bf16 into f32, b 16x128, c 64x128; each warp has its 16 rows of a in registers, as
-/// `multiply_add` takes them. b is
-/// described as transposed or not.
+/// Starts `c += a * b` of bf16 with f32 accumulation: b is 16x128, c 64x128. Each warp has its 16
+/// rows of a in registers, as `multiply_add` takes them; the descriptor of b is transposed or not.
 template <bool IS_TRANSPOSED>
 DEVICE void multiply_add_64x128(float (&c)[16][4], const u32 (&a)[4], u64 b) {
     asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
@@ -95,17 +97,17 @@ DEVICE void multiply_add_64x128(float (&c)[16][4], const u32 (&a)[4], u64 b) {
 }
 #endif
 
-/// What a product is told of an operand in shared memory, rows of 128 bytes along K whose pieces are
-/// placed as `piece` does: the tile begins at a multiple of 1024 bytes, and so do each eight rows. Two
-/// more stand for 16 columns of bf16 further on. Source: PTX ISA 8.0, matrix descriptors of wgmma.
+/// Matrix descriptor of an operand in shared memory with rows of 128 bytes along K, swizzled as
+/// `piece` does. The tile, and each eight rows, begin at a multiple of 1024 bytes. Adding 2 to the
+/// descriptor advances it by 16 columns of bf16. Source: PTX ISA 8.0, matrix descriptors of wgmma.
 DEVICE u64 describe(const void* tile) {
     u64 at = shared_address(tile);
     constexpr u64 EIGHT_ROWS = 1024 / 16, SWIZZLE_128 = 1;
     return (at & 0x3ffff) >> 4 | 1ull << 16 | EIGHT_ROWS << 32 | SWIZZLE_128 << 62;
 }
 
-/// The same of an operand whose rows are those of K, 64 of its columns each: as many more begin
-/// `apart` bytes further on. 128 more stand for 16 rows further on.
+/// Matrix descriptor of a transposed operand, whose rows are along K, with panels of 64 columns
+/// that begin `apart` bytes after one another. Adding 128 to the descriptor advances it by 16 rows.
 DEVICE u64 describe_transposed(const void* tile, u64 apart) {
     return (describe(tile) & ~(0x3fffull << 16)) | apart / 16 << 16;
 }

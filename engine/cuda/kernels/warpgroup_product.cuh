@@ -1,20 +1,21 @@
-//! How warpgroups multiply the tiles of `tile_product.cuh`: each has 64 rows of the results, of all
-//! columns. Tiles lie in shared memory as their products read them.
+//! GEMM micro-kernel of a warpgroup (WGMMA) for the tiles of `tile_product.cuh`: each warpgroup
+//! computes 64 rows and all columns of a tile, and reads both operands from shared memory.
 #pragma once
 #include "tile_product.cuh"
 #include "warpgroup.cuh"
 
 struct WarpgroupProduct {
-    /// Products go on while the warps do something else.
+    /// Multiplication is asynchronous: the warps do other work meanwhile.
     static constexpr bool IS_ASYNC = true;
 
-    /// The warpgroup's first row.
+    /// First row of the warpgroup in the tile.
     static DEVICE_MEMBER u32 row() { return warpgroup() * 64; }
-    /// Where part i of the sums is: its row from the warpgroup's first, its column in the tile.
+    /// Position of part i of the sums: row relative to the warpgroup's first, column in the tile.
     static DEVICE_MEMBER u32 part_row(u32) { return warp() % GROUP_WARPS * 16; }
     static DEVICE_MEMBER u32 part_column(u32 i) { return i * 8; }
 
-    /// Before a barrier: what this thread wrote is for products, and what they read is free.
+    /// Before a barrier: waits for the multiplications that read shared memory, so that it can be
+    /// overwritten, and makes this thread's writes visible to the next ones.
     static DEVICE_MEMBER void share() {
         await_products();
         publish_to_products();
@@ -25,7 +26,7 @@ struct WarpgroupProduct {
         take_sums(sums.x);
     }
 
-    /// Begins `sums += activations * weights` over a step.
+    /// Starts to multiply one step: `sums += activations * weights`.
     static DEVICE_MEMBER void multiply(Sums& sums, const u8* activations, const u8* weights) {
         u64 x = describe(activations + row() * STEP * 2), w = describe(weights);
         begin_products();

@@ -1,31 +1,30 @@
-//! Weights `[N, K]` of every type: where their scales are, and how they come out of the 16 bytes that
-//! are copied at a time.
-//!
-//! Rows of weights are whole pieces. N is a multiple of 8.
+//! Storage formats of weights `[N, K]` (bf16, FP8 e4m3, MXFP4): location of their scales, and
+//! dequantization from pieces of 16 bytes. A row of weights consists of whole pieces; N is a
+//! multiple of 8.
 #pragma once
 #include "prims.cuh"
 
-/// How weights come out of a piece. `weights` gives the i-th word of a piece, two numbers; and
-/// `activations` of eight columns the i-th word that meets those.
+/// Dequantization of one format: `weights` returns the i-th word (two numbers) of a piece as bf16,
+/// and `activations` the i-th word of eight activations in the matching column order.
 template <class E> struct Format;
 
 template <> struct Format<bf16> {
     using Scale = float;
     /// Columns of a piece.
     static constexpr u32 PIECE = 8;
-    /// Whether the weights of a step share a scale.
+    /// True when the weights of a step share a scale.
     static constexpr bool HAS_STEP_SCALES = false;
-    /// What weights are to be multiplied by beside their scales.
+    /// Factor of the final sums, in addition to scales.
     static constexpr float FACTOR = 1.0f;
 
-    /// Scales of a matrix.
+    /// Number of scales of a matrix.
     static DEVICE_MEMBER u64 scales(u32, u32) { return 0; }
     static DEVICE_MEMBER u32 factor(Scale) { return 0; }
     static DEVICE_MEMBER u32 weights(const u32 (&piece)[4], u32 i, u32) { return piece[i]; }
     static DEVICE_MEMBER u32 activations(const u32 (&eight)[4], u32 i) { return eight[i]; }
 };
 
-/// Scales [N / 128, K / 128], rounded up.
+/// Format FP8 e4m3, with scales [N / 128, K / 128], rounded up.
 template <> struct Format<e4m3> {
     using Scale = float;
     static constexpr u32 PIECE = 16;
@@ -45,8 +44,9 @@ template <> struct Format<e4m3> {
     }
 };
 
-/// Scales [N, K / 32], one for each piece: powers of two with bias 127 (MXFP4), exact from 2^-60 to
-/// 2^65. Weights are kept 2^-64 times too small, so that one product scales them.
+/// Format MXFP4, with scales [N, K / 32], one for each piece: powers of two with bias 127, exact
+/// from 2^-60 to 2^65. Converted weights are 2^-64 times too small, so that one multiplication both
+/// corrects the exponent and applies the scale; FACTOR undoes it.
 template <> struct Format<e2m1x2> {
     using Scale = u8;
     static constexpr u32 PIECE = 32;
@@ -54,26 +54,26 @@ template <> struct Format<e2m1x2> {
     static constexpr float FACTOR = 18446744073709551616.0f;
 
     static DEVICE_MEMBER u64 scales(u32 n, u32 k) { return static_cast<u64>(n) * (k / PIECE); }
-    /// 2^(scale - 127 + 126 - 64), twice.
+    /// The bf16 factor 2^(scale - 127 + 126 - 64), in both halves of a word.
     static DEVICE_MEMBER u32 factor(Scale scale) { return (scale + 62u) * 0x00800080u; }
     static DEVICE_MEMBER u32 weights(const u32 (&piece)[4], u32 i, u32 factor) {
         return widen_e2m1(piece[i / 4] << 4 * (i % 4), factor);
     }
-    /// Word i of four is columns 3 - i and 7 - i.
+    /// Word i of four holds columns 3 - i and 7 - i.
     static DEVICE_MEMBER u32 activations(const u32 (&eight)[4], u32 i) {
         u32 first = eight[(3 - i) / 2], second = eight[(3 - i) / 2 + 2];
         return i % 2 ? low_halves(first, second) : high_halves(first, second);
     }
 };
 
-/// Weights [N, K].
+/// Weight matrix [N, K] with its scales.
 template <class E> struct Matrix {
     const E* rows;
     const typename Format<E>::Scale* scales;
     u32 n, k;
 
     DEVICE_MEMBER u32 row_pieces() const { return k / Format<E>::PIECE; }
-    /// The matrix of an expert, where this is the first's.
+    /// Matrix of an expert, if this is the matrix of the first.
     DEVICE_MEMBER Matrix of_expert(u32 expert) const {
         u64 pieces = static_cast<u64>(n) * row_pieces();
         const u8* codes = reinterpret_cast<const u8*>(rows) + expert * pieces * 16;
@@ -82,8 +82,8 @@ template <class E> struct Matrix {
     }
 };
 
-/// A piece of the weights, counted from the matrix's first. What is not there has the first's
-/// address.
+/// Location of a piece of weights, counted in pieces from the matrix's first. A piece that does not
+/// exist has location 0, which is a valid address.
 struct Place {
     u64 at;
     bool is_there;

@@ -1,8 +1,8 @@
-//! Bulk copies on a processor: what `bulk.cuh` names.
+//! Emulation of the bulk copies and arrival barriers of `bulk.cuh` on a host processor.
 //!
-//! Copies happen when somebody waits for them, as late as they may. It finds: bytes that are expected
-//! and never copied, or copied and not expected; copies that nobody waits for; and what is not aligned.
-//! It cannot find fences between what threads write and copies.
+//! Copies are executed as late as allowed, when a thread waits for them. It detects bytes that are
+//! announced and never copied, or copied and not announced; copies that no thread waits for; and
+//! misaligned addresses. It cannot detect a missing fence between a thread's writes and copies.
 #pragma once
 
 #include "shim.h"
@@ -11,7 +11,7 @@ namespace shim {
 
 inline const char AWAITS_BYTES[] = "await_bytes";
 
-/// What is to arrive at one place, in this block.
+/// Arrival barrier at this address in the current block.
 inline Arrival& arrival(const u64* at) {
     for (Arrival& one : block().arrivals) {
         if (one.at == at) return one;
@@ -19,7 +19,7 @@ inline Arrival& arrival(const u64* at) {
     fail("bytes at a place that was not opened");
 }
 
-/// Lets those look again that wait for bytes.
+/// Wakes the threads that wait for bytes, so that they check again.
 inline void wake_waiting() {
     for (Fiber& one : block().fibers) {
         if (one.awaits == AWAITS_BYTES) one.awaits = nullptr;

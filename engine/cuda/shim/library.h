@@ -1,5 +1,5 @@
-//! The library around a kernel that runs on a processor: launches by name, with pointers to the
-//! arguments, as a GPU's driver takes them.
+//! Shared library around a kernel that runs on a host processor: calls kernels by name with
+//! pointers to the arguments, as a GPU's driver does.
 #pragma once
 
 #include <tuple>
@@ -9,7 +9,7 @@
 
 namespace shim {
 
-/// One kernel as it is called: how it is launched, and where each argument lies.
+/// Launch of one kernel: grid, block, shared memory, and pointers to the arguments.
 struct Call {
     dim3 grid;
     u32 threads, shared_bytes;

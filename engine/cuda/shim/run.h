@@ -1,9 +1,9 @@
-//! The program around a kernel that runs on a processor: reads launches with their arguments from
-//! one file, runs each, and writes what it left in its buffers to another.
+//! Test program around a kernel that runs on a host processor: reads launches with their arguments
+//! from one file, runs each, and writes the final content of its buffers to another.
 //!
-//! A launch: the entry's name, grid, threads, bytes of dynamic shared memory, arguments. Names and
-//! arguments are preceded by their length. Every launch runs twice, its threads in either order,
-//! and must leave the same bytes.
+//! A launch in the file: the entry's name, grid, threads, bytes of dynamic shared memory,
+//! arguments. Names and arguments are preceded by their length. Every launch runs twice, with its
+//! threads in either order, and both must give the same bytes; this detects many data races.
 #pragma once
 
 #include <cstdint>

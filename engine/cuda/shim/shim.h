@@ -1,12 +1,13 @@
-//! CUDA on a processor, as far as the kernels use it: blocks one after another, each thread of a
-//! block a fiber, what a warp does together done by its last lane to arrive.
+//! Emulation of CUDA on a host processor, as far as the kernels use it: blocks run one after
+//! another, each thread of a block is a fiber, and warp operations are executed by the last lane to
+//! arrive.
 //!
-//! Matrices are loaded from dynamic shared memory only.
+//! Matrices can be loaded from dynamic shared memory only.
 //!
-//! It finds: lanes that do not arrive where the others of their warp do, barriers that not all
-//! threads reach, copies that nobody waited for, rows of a matrix that share banks, and, under
-//! sanitizers, whatever those find in global and shared memory. It cannot find races within a
-//! stretch between two barriers, except that threads may run in either order.
+//! It detects lanes that do not arrive at the same warp operation, barriers that not all threads
+//! reach, asynchronous copies that no thread waited for, bank conflicts of matrix loads, and, under
+//! sanitizers, what those find in global and shared memory. It cannot detect races between two
+//! barriers, except that threads may be run in either order.
 #pragma once
 
 #include <sanitizer/asan_interface.h>
@@ -76,16 +77,17 @@ struct BulkCopy {
     u32 bytes;
 };
 
-/// What arrives at one place of shared memory: bytes that are expected and those of copies that were
-/// begun, in the phase that this is.
+/// Arrival barrier in shared memory: announced bytes, and bytes of copies started, in the current
+/// phase.
 struct Arrival {
     const u64* at;
     u32 phase, expected, begun;
     std::vector<BulkCopy> copies;
 };
 
-/// Where a fiber goes on. Contexts are begun by the C library, whose switches call the system; jumps
-/// between those that run already do not, but the sanitizer does not know them.
+/// Saved execution state of a fiber. New contexts are started by the C library, whose switches make
+/// a system call; jumps between running contexts do not, but AddressSanitizer does not support
+/// them.
 struct Place {
     ucontext_t context;
 #ifndef __SANITIZE_ADDRESS__
@@ -94,7 +96,7 @@ struct Place {
 #endif
 };
 
-/// Goes on at `to` until somebody goes on at `from`.
+/// Switches from the fiber `from` to `to`; returns when another fiber switches back to `from`.
 inline void go(Place& from, Place& to) {
 #ifdef __SANITIZE_ADDRESS__
     swapcontext(&from.context, &to.context);
@@ -110,14 +112,14 @@ inline void go(Place& from, Place& to) {
 struct Fiber {
     Place place;
     std::vector<char> stack = std::vector<char>(STACK_BYTES);
-    /// What it waits for, if it does.
+    /// Name of the operation that the thread waits for, or null.
     const char* awaits = nullptr;
     bool has_ended = false;
-    /// Copies that were begun: the last group is open.
+    /// Groups of asynchronous copies that were started; the last group is open.
     std::vector<std::vector<Copy>> copies;
 };
 
-/// What the lanes of a warp bring and take in the operation that they are in.
+/// Exchange buffers of a warp operation: what each lane passes in and gets back.
 struct Warp {
     const char* operation = nullptr;
     u32 arrived = 0;
@@ -136,11 +138,11 @@ struct Block {
     Place launcher;
     u32 current = 0;
     u32 at_barrier = 0;
-    /// Whether threads run from the last to the first.
+    /// True when threads run from the last to the first.
     bool is_reversed = false;
 };
 
-/// That of this thread of the host: each runs a GPU of its own.
+/// Current block of this host thread; each host thread emulates a GPU of its own.
 inline Block& block() {
     static thread_local Block one;
     return one;
@@ -148,7 +150,7 @@ inline Block& block() {
 
 inline Fiber& fiber() { return block().fibers[block().current]; }
 
-/// The next thread that can go on, if any.
+/// Finds the next thread of the block that can run, if any.
 inline bool next(u32& thread) {
     Block& b = block();
     for (u32 i = 1; i <= b.threads; ++i) {
@@ -165,7 +167,7 @@ inline void fail_waiting() {
     }
 }
 
-/// Gives way to another thread until this one no longer waits.
+/// Switches to other threads until this one no longer waits for `operation`.
 inline void wait(const char* operation) {
     u32 before = block().current, thread;
     fiber().awaits = operation;
@@ -174,7 +176,8 @@ inline void wait(const char* operation) {
     go(block().fibers[before].place, block().fibers[thread].place);
 }
 
-/// One thread, in one block after another where fibers outlive blocks.
+/// Main function of a fiber: runs the kernel as one thread, in one block after another where fibers
+/// are reused.
 inline void run_thread() {
     for (;;) {
         (*block().body)();
@@ -194,7 +197,7 @@ inline void run_thread() {
     }
 }
 
-/// Begins a fiber, if there is none that ended a block before.
+/// Starts a fiber, unless it can be reused from an earlier block.
 inline void begin_thread(Fiber& one) {
     one.awaits = nullptr;
     one.has_ended = false;
@@ -207,7 +210,7 @@ inline void begin_thread(Fiber& one) {
     context.uc_stack.ss_size = one.stack.size();
     context.uc_link = nullptr;
     makecontext(&context, run_thread, 0);
-    // A context without a size is one whose stack the sanitizer does not clear at every switch.
+    // With a size of 0, AddressSanitizer does not clear the stack at every switch.
     context.uc_stack.ss_size = 0;
     ASAN_UNPOISON_MEMORY_REGION(one.stack.data(), one.stack.size());
 }
@@ -215,7 +218,7 @@ inline void begin_thread(Fiber& one) {
 inline void run_block(dim3 index) {
     Block& b = block();
     b.index = index;
-    // What nobody wrote is NaN.
+    // Unwritten shared memory is NaN, so that a kernel that reads it fails its test.
     std::fill(b.shared.begin(), b.shared.end(), u8{0xff});
     b.arrivals.clear();
     for (u32 i = 0; i < b.threads; ++i) begin_thread(b.fibers[i]);
@@ -243,7 +246,8 @@ inline void launch(dim3 grid, u32 threads, u32 shared_bytes, const std::function
     }
 }
 
-/// What all lanes of a warp do together: `compute` gets what each brought and writes what each takes.
+/// Executes a warp operation once all lanes have arrived: `compute` gets every lane's input and
+/// writes every lane's result.
 template <class In, class Out, class Compute>
 inline Out together(const char* operation, const In& in, const Compute& compute) {
     static_assert(sizeof(In) <= EXCHANGE_BYTES && sizeof(Out) <= EXCHANGE_BYTES, "they fit");
@@ -291,7 +295,7 @@ inline float half(u32 word, u32 which) {
     return x;
 }
 
-/// Eight rows are read at once if no two of them lie in the same banks.
+/// Fails if two of the eight rows of a matrix lie in the same banks.
 inline void check_banks(const Rows* rows) {
     const u8* start = block().shared.data();
     u32 used = 0;
@@ -321,7 +325,8 @@ template <bool Transposed> inline void load_matrices(u32 (&to)[4], const void* r
     std::memcpy(to, four.x, sizeof to);
 }
 
-/// One product of a warp: gathers both matrices from the lanes' fragments, and hands out the sums.
+/// Tensor-core operation of a warp in bf16: collects both matrices from the lanes' fragments, and
+/// returns the sums.
 inline void multiply(Fragments* lanes, Four* out) {
     float a[16][16], b[16][8];
     for (u32 l = 0; l < LANES; ++l) {
@@ -349,7 +354,7 @@ inline void multiply(Fragments* lanes, Four* out) {
     }
 }
 
-/// One product of f32, of which the lower 13 bits do not count.
+/// Tensor-core operation of a warp in TF32, which ignores the lower 13 bits of an f32.
 inline void multiply_short(Fragments* lanes, Four* out) {
     auto number = [](u32 bits) {
         float x;
@@ -505,7 +510,8 @@ DEVICE void close_copies() {
     copies.emplace_back();
 }
 
-/// Copies happen as late as they may.
+/// Waits for copy groups. Copies are executed here, as late as allowed, so that a kernel that reads
+/// too early reads old data.
 template <int Open> DEVICE void await_copies() {
     auto& groups = shim::fiber().copies;
     if (!groups.empty() && !groups.back().empty()) shim::fail("copies of no closed group");

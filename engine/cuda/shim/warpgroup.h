@@ -1,14 +1,15 @@
-//! Products of warpgroups on a processor: what `warpgroup.cuh` names, read from shared memory as the
-//! descriptors say. Source: PTX ISA 8.0, canonical layouts of wgmma.
+//! Emulation of the warpgroup multiplication of `warpgroup.cuh` on a host processor: operands are
+//! read from shared memory as their descriptors say. Source: PTX ISA 8.0, canonical layouts of
+//! wgmma.
 //!
-//! Products happen at once, so that it is not found when their sums are read too early.
+//! Multiplication is executed at once, so reading its sums too early is not detected.
 #pragma once
 
 #include "shim.h"
 
 namespace shim {
 
-/// Where a descriptor says that an operand's tile is, in bytes of shared memory.
+/// Location of an operand's tile in shared memory, in bytes, decoded from its descriptor.
 struct Tile {
     u64 start, panel, eight;
 
@@ -19,23 +20,23 @@ struct Tile {
     }
 
     static float number(u64 at) {
-        // Pieces of 16 bytes are placed by the 128 bytes that they are in.
+        // 128-byte swizzle: the 16-byte pieces of a row are permuted by the number of the row.
         at ^= at >> 3 & 0x70;
         u16 bits;
         std::memcpy(&bits, &block().shared.at(at), 2);
         return half(bits, 0);
     }
-    /// Row r of a tile along K, column k.
+    /// Element at row r and column k of a tile whose rows are along K.
     float along(u32 r, u32 k) const {
         return number(start + r / 8 * eight + r % 8 * 128 + k * 2);
     }
-    /// The same where rows are those of K.
+    /// Element at row r and column k of a transposed tile, whose rows are along K.
     float across(u32 r, u32 k) const {
         return number(start + r / 64 * panel + r % 64 * 2 + k / 8 * eight + k % 8 * 128);
     }
 };
 
-/// Columns of K that one product takes of a lane's two rows.
+/// The 16 columns of K of one multiplication, for the two rows of a lane.
 struct Lines {
     float x[2][16];
 };
@@ -58,7 +59,7 @@ struct Words {
     u32 x[16];
 };
 
-/// The lines of a lane from the fragments of the four that share them.
+/// Collects the rows of a lane from the register fragments of the four lanes that share them.
 inline Lines gather(const u32 (&a)[4]) {
     Four mine;
     std::memcpy(mine.x, a, sizeof mine.x);
@@ -75,7 +76,7 @@ inline Lines gather(const u32 (&a)[4]) {
     return lines;
 }
 
-/// The lines of a lane where they are described.
+/// Reads the rows of a lane from shared memory at a descriptor.
 inline Lines lines_of(u64 a) {
     __syncwarp();
     Tile rows(a);

@@ -1,21 +1,22 @@
-//! Activations on the device.
+//! Activation buffers in GPU memory: shape, element type (DType) and address of each.
 
 use super::driver::Address;
 use super::group::Numbers;
 use super::stream::{Room, Stream};
 use engine_core::DeviceError;
 
-/// Type of activations in memory.
+/// Element type (DType) of a buffer of activations in GPU memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Number {
     /// Two bytes: of everything else.
     Bf16,
-    /// Of scores that are compared: router logits, and those of the head.
+    /// Single precision, for scores that are compared with one another: router logits and the
+    /// logits of the language model head.
     F32,
 }
 
 impl Number {
-    /// Returns the bytes of one element.
+    /// Bytes of one element of this type.
     pub fn bytes(self) -> usize {
         match self {
             Self::Bf16 => 2,
@@ -24,14 +25,15 @@ impl Number {
     }
 }
 
-/// Activations `[rows, cols]`, row major, in the type that the operation which wrote them has.
+/// Activation buffer in GPU memory, `[rows, cols]`, row major. Its element type is that of the
+/// operation that wrote it last.
 #[derive(Debug)]
 pub struct Buffer {
     rows: usize,
     cols: usize,
     number: Number,
     room: Room,
-    /// What was read of it.
+    /// Copy of the elements in host memory, filled when the buffer is read back.
     pub(super) host: Vec<f32>,
 }
 
@@ -52,7 +54,7 @@ impl Buffer {
         self.number
     }
 
-    /// Gives it a shape, and room for bf16.
+    /// Gives the buffer the shape `[rows, cols]` and allocates memory for it as bf16.
     pub(super) fn reshape(
         &mut self,
         stream: &mut Stream,
@@ -63,35 +65,38 @@ impl Buffer {
         self.output(stream, Number::Bf16).map(|_| ())
     }
 
-    /// Where an operation writes all of it.
+    /// Returns the address at which an operation writes the whole buffer as elements of `number`,
+    /// after growing the memory where that is needed.
     pub(super) fn output(
         &mut self,
         stream: &mut Stream,
         number: Number,
     ) -> Result<Address, DeviceError> {
         self.number = number;
+        // An empty buffer still needs an address, which kernels take as an argument.
         stream.room(&mut self.room, (self.rows * self.cols * number.bytes()).max(1))
     }
 
-    /// Where its bf16 are.
+    /// Address of the buffer, for an operation that reads bf16. Panics if the buffer holds f32.
     pub(super) fn bf16(&self) -> Address {
         assert_eq!(self.number, Number::Bf16, "the operation takes bf16");
         self.room.address()
     }
 
-    /// Where its f32 are.
+    /// Address of the buffer, for an operation that reads f32. Panics if the buffer holds bf16.
     pub(super) fn f32(&self) -> Address {
         assert_eq!(self.number, Number::F32, "the operation takes f32");
         self.room.address()
     }
 
-    /// All that it holds.
+    /// All elements of the buffer as one operand of a collective operation (all-reduce,
+    /// all-gather).
     pub(super) fn numbers(&self) -> Numbers {
         let (at, count) = (self.room.address(), self.rows * self.cols);
         Numbers { at, count, number: self.number }
     }
 
-    /// Where it is, whatever it holds.
+    /// Address of the buffer, whatever its element type.
     pub(super) fn address(&self) -> Address {
         self.room.address()
     }

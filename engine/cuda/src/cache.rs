@@ -1,15 +1,19 @@
-//! Pages of keys and values, and places for recurrent state.
+//! Paged KV cache and recurrent state in GPU memory: sizes and addresses. Which page belongs to
+//! which sequence is the scheduler's business and not known here.
 
 use super::driver::{Address, Memory};
 use super::launch::attention::PageType;
 use engine_core::{DeviceError, KvShape, KvType, StateShape};
 
-/// Rows whose places in a page follow from each other's.
+/// Smallest page of the KV cache in tokens: kernels interleave the rows of a page in groups of
+/// eight, so a smaller page cannot be addressed.
 const PAGE_TOKENS_MIN: usize = 8;
 
-/// Pages of all layers, and one more, to which rows write that are nobody's. Of each page, layer and
-/// KV head the keys, `[page tokens, D]` placed as products read them (`kernels/pages.cuh`), then the
-/// values.
+/// KV cache of all layers, in pages ("blocks" in vLLM's words). One page more than the scheduler
+/// knows is allocated: padding rows of a CUDA graph write there.
+///
+/// For each page, layer and KV head it holds the keys, `[page tokens, D]` swizzled as matrix
+/// multiplications read them (`kernels/pages.cuh`), followed by the values.
 #[derive(Debug)]
 pub struct Kv {
     pub shape: KvShape,
@@ -17,42 +21,48 @@ pub struct Kv {
 }
 
 impl Kv {
-    /// Bytes of `shape`.
+    /// Bytes of device memory that a KV cache of `shape` takes, including the page for padding
+    /// rows.
     ///
     /// # Errors
-    /// Pages are not of a power of two of tokens, eight at least, or more than memory can be.
+    /// The page size is not a power of two of at least eight tokens, or the size in bytes
+    /// overflows.
     pub fn bytes(shape: &KvShape) -> Result<usize, DeviceError> {
         let wrong = |message| DeviceError { operation: "kv", message };
         let tokens = shape.page_tokens;
         if !tokens.is_power_of_two() || tokens < PAGE_TOKENS_MIN {
             let from = PAGE_TOKENS_MIN;
             return Err(wrong(format!(
-                "a page of {tokens} tokens is no power of two from {from} on"
+                "a page has {tokens} tokens, and must have a power of two, at least {from}"
             )));
         }
         let page = shape.token_bytes() * tokens;
+        // One page more, to which padding rows write.
         let bytes = (shape.pages + 1).checked_mul(page);
-        bytes.ok_or_else(|| wrong(format!("{} pages are more than memory can be", shape.pages)))
+        bytes.ok_or_else(|| wrong(format!("the size in bytes of {} pages overflows", shape.pages)))
     }
 
-    /// The page that is nobody's.
+    /// Number of the extra page to which padding rows write; it belongs to no sequence.
     pub fn scratch_page(shape: &KvShape) -> u32 {
         shape.pages as u32
     }
 
-    /// From one page of a layer to the next, in `[page tokens, D]`.
+    /// Distance from one page of a layer to the next page of that layer, in units of `[page tokens,
+    /// D]`.
     pub fn page_stride(&self) -> u32 {
         (2 * self.shape.layers * self.shape.kv_heads) as u32
     }
 
-    /// Where the first page of `layer` begins.
+    /// Address of the keys of `layer`'s first page.
     pub fn layer(&self, layer: usize) -> Address {
         let KvShape { layers, kv_heads, head_dim, page_tokens, kv_type, .. } = self.shape;
         assert!(layer < layers, "the layer has pages");
+        // Every KV head has keys and values, hence twice the heads of the layers before.
         let heads = 2 * layer * kv_heads;
         self.memory.address().plus(heads * page_tokens * head_dim * kv_type.bytes())
     }
 
+    /// Element type of keys and values, as the attention kernels name it.
     pub fn page_type(&self) -> PageType {
         match self.shape.kv_type {
             KvType::Fp8 => PageType::E4m3,
@@ -61,7 +71,8 @@ impl Kv {
     }
 }
 
-/// Places of all layers, and one more, to which rows write that are nobody's.
+/// Recurrent state of all linear-attention layers, in slots of one sequence each. One slot more
+/// than the scheduler knows is allocated: padding rows of a CUDA graph write there.
 #[derive(Debug)]
 pub struct State {
     pub shape: StateShape,
@@ -69,17 +80,18 @@ pub struct State {
 }
 
 impl State {
-    /// Bytes of `shape`.
+    /// Bytes of device memory that recurrent state of `shape` takes, including the slot for padding
+    /// rows.
     pub fn bytes(shape: &StateShape) -> usize {
         (shape.places + 1) * shape.place_bytes()
     }
 
-    /// From one place to the next, in f32.
+    /// Distance from one state slot to the next, in f32 elements.
     pub fn place_stride(&self) -> u32 {
         (self.shape.layers * self.shape.net.state_elements()) as u32
     }
 
-    /// Where the first place of `layer` begins.
+    /// Address of the first state slot of `layer`.
     pub fn layer(&self, layer: usize) -> Address {
         assert!(layer < self.shape.layers, "the layer has state");
         self.memory.address().plus(layer * self.shape.net.state_elements() * size_of::<f32>())

@@ -1,4 +1,4 @@
-//! A GPU as a device: each operation a launch or a few.
+//! CUDA device: each operation of [`Device`] as one or a few kernel launches on one GPU.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -31,35 +31,36 @@ use engine_core::{
     StepRows,
 };
 
-/// Steps in flight when the next is planned.
+/// Number of steps in flight while the next is planned, so that the GPU does not wait for the host.
 pub const RUN_AHEAD: usize = 1;
 
-/// One GPU.
+/// One GPU as a [`Device`], with the memory and launch state of the one model that it serves.
 #[derive(Debug)]
 pub struct Cuda {
-    /// The way to the other ranks, where there are any. It goes first: what the device still computes
-    /// may wait for them.
+    /// Tensor-parallel group, if the model is shared by several ranks. Dropped first: kernels still
+    /// running may wait for the other ranks, and dropping the group releases them.
     group: Option<Group>,
     pub(super) stream: Stream,
     pub(super) staging: Staging,
     layers: Layers,
+    /// Attention variants of the model (shape and window). Every step has a plan for each of them.
     attending: Vec<Attending>,
-    /// Partial results of attention.
+    /// Partial attention results of lines whose key positions are split among blocks.
     lines: Room,
     products: Products,
-    /// Products with the padding of their weights.
+    /// Result of a matrix multiplication with padded weights, before the padding is removed.
     padded: Buffer,
     router: Router,
     landing: Landing,
     steps: Steps,
-    /// Places for recurrent state.
+    /// Number of recurrent-state slots; none for a model without recurrent layers.
     places: Option<usize>,
-    /// Where the logits of a replayed step are.
+    /// Address of the logits of a replayed CUDA graph; none while kernels are launched one by one.
     replayed: Option<Address>,
 }
 
 impl Cuda {
-    /// The device of `driver`'s GPU, with a model to itself.
+    /// Creates the device of `driver`'s GPU for a model that is not shared with other ranks.
     pub fn new(driver: Arc<dyn Driver>) -> Self {
         Self {
             group: None,
@@ -78,15 +79,15 @@ impl Cuda {
         }
     }
 
-    /// Keeps in `folder`, if there is one, which way of each product was the fastest.
+    /// Stores measured GEMM choices in `folder`, if one is given.
     pub fn keeping(self, folder: Option<PathBuf>) -> Self {
         Self { products: Products::keeping(folder), ..self }
     }
 
-    /// The devices of `members`, which share a model, in the order of their ranks.
+    /// Creates the devices of the tensor-parallel group `members`, in the order of their ranks.
     ///
     /// # Errors
-    /// A device is full.
+    /// A device does not have enough memory.
     pub fn group(members: Vec<Member>) -> Result<Vec<Self>, DeviceError> {
         let drivers: Vec<_> = members.iter().map(|member| Arc::clone(&member.driver)).collect();
         let groups = Group::of(members)?;
@@ -94,7 +95,7 @@ impl Cuda {
         Ok(ranks.map(|(driver, group)| Self { group: Some(group), ..Self::new(driver) }).collect())
     }
 
-    /// `out = x * w^T` in `number`, without the padding that `w` may have.
+    /// Matrix multiplication `out = x * w^T` into elements of `number`, without the padding of `w`.
     fn product(
         &mut self,
         x: &Buffer,
@@ -121,7 +122,7 @@ impl Cuda {
         self.stream.launch(entry, Launch::numbers(rows, cols), &arguments)
     }
 
-    /// One launch over the elements of `x` and `out`.
+    /// Launches an element-wise kernel from `x` to `out`; `more` appends further arguments.
     fn elementwise(
         &mut self,
         entry: &str,
@@ -252,6 +253,7 @@ impl Device for Cuda {
 
     fn kv(&mut self, shape: KvShape) -> Result<Kv, DeviceError> {
         let bytes = Kv::bytes(&shape)?;
+        // Captured CUDA graphs name the address of the KV cache, so they are released first.
         self.stream.moved()?;
         let memory = Memory::new(self.stream.driver(), bytes)?;
         let kv = Kv { shape, memory };
@@ -296,6 +298,7 @@ impl Device for Cuda {
         let (reads, draws) = draft.head();
         let pairs = rotation.inverse_frequencies.len();
         let Draft { bucket, layout, .. } = draft;
+        // The cos/sin kernel reads positions from the plan's metadata, so the plan comes first.
         let turns = Address::NULL;
         let plan = Plan { layout, bucket, metadata, turns, pairs, reads, draws };
         let turns = self.steps.turn(&mut self.stream, &mut self.staging, rotation, &plan)?;
@@ -310,7 +313,7 @@ impl Device for Cuda {
         self.replayed = None;
         if let Some(rows) = plan.bucket {
             let known = self.stream.known(rows);
-            // A rank whose memory has moved has no records any more: the others run with it.
+            // A rank without a usable CUDA graph makes all ranks launch kernels one by one.
             let known = match &mut self.group {
                 Some(group) => group.least(f32::from(known))? as u8,
                 None => known,
@@ -367,6 +370,7 @@ impl Device for Cuda {
     }
 
     fn draw(&mut self, logits: &mut Buffer, plan: &Plan) -> Result<(), DeviceError> {
+        // A CUDA graph always samples, so that it can be replayed for every step.
         if plan.draws == 0 && plan.bucket.is_none() {
             return Ok(());
         }
@@ -516,6 +520,7 @@ impl Device for Cuda {
         let shape = delta_net_arguments(layer, state.place_stride());
         let arguments = Arguments::new().address(to).address(states).address(projected.bf16());
         let arguments = arguments.address(spans).address(constants).value(shape);
+        // A decoding step has one row per sequence: chunks of 32 rows would be nearly empty.
         if plan.bucket.is_none() && has_chunks(&layer.shape) {
             let launch = Launch::delta_net_chunks(&layer.shape, count);
             self.stream.launch("delta_net_chunks", launch, &arguments)?;

@@ -1,7 +1,8 @@
-//! The GPUs that share a model: short sums in one launch over each other's memory, all else by NCCL,
-//! and one meeting of the host's threads where ranks have to agree on what they do.
+//! Tensor-parallel group of GPUs: all-reduce of short vectors by one kernel that reads the other
+//! ranks' memory, all other collectives by NCCL, and an exchange between the host threads where
+//! ranks must agree on what to do.
 //!
-//! Knows no operation but those of [`Collective`], and no driver.
+//! Knows only the operations of [`Collective`], and no driver.
 
 use std::sync::Arc;
 
@@ -13,41 +14,49 @@ use super::stream::{Room, Stream};
 use engine_core::collective::{ANOTHER_ENDED, InProcess};
 use engine_core::{Collective, DeviceError, Rank};
 
-/// Numbers in the memory of a rank's device.
+/// Operand of a collective operation: elements in device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Numbers {
+    /// Device address of the operand's first element.
     pub at: Address,
+    /// Number of elements of the operand.
     pub count: usize,
+    /// Element type (DType) of the operand.
     pub number: Number,
 }
 
-/// One rank's place among the GPUs that share a model.
+/// One rank of a tensor-parallel group of GPUs.
 #[derive(Debug)]
 pub struct Group {
     driver: Arc<dyn Driver>,
+    /// NCCL communicator of this rank.
     communicator: Box<dyn Communicator>,
+    /// Connection to the host threads of the other ranks.
     host: InProcess,
-    /// Raised when a rank has ended.
+    /// Flag that a rank raises when it ends, so that kernels of the others stop waiting.
     ended: Arc<Signal>,
+    /// Memory for the one-kernel all-reduce; none where the GPUs cannot use it.
     exchange: Option<Exchange>,
-    /// What was gathered, rank after rank.
+    /// Result of an all-gather before its columns are interleaved: the parts in the order of the
+    /// ranks.
     parts: Room,
 }
 
-/// Memory for sums in one launch.
+/// Memory of all ranks for the one-kernel all-reduce.
 #[derive(Debug, Clone)]
 struct Exchange {
-    /// What the others read and write: it stays until no rank is left.
+    /// Exchange memory of each rank, which the others read and write. Shared, so that it is
+    /// released only when the last rank ends.
     peers: Arc<Vec<Memory>>,
-    /// Numbers of a sum at most.
+    /// Largest number of elements that one launch can sum.
     capacity: usize,
 }
 
 impl Group {
-    /// The ranks of a group of `members`, in their order.
+    /// Creates the ranks of a group of `members`, in their order.
     ///
     /// # Errors
-    /// A device is full.
+    /// A device does not have enough memory.
     pub fn of(members: Vec<Member>) -> Result<Vec<Self>, DeviceError> {
         let Some(first) = members.first() else { return Ok(Vec::new()) };
         let ended = Arc::new(Signal::new(&first.driver)?);
@@ -64,7 +73,7 @@ impl Group {
         Ok(ranks.collect())
     }
 
-    /// The smallest of what the ranks have to say, which the host learns at once.
+    /// Returns the minimum of `x` over all ranks, by communication between the host threads.
     ///
     /// # Errors
     /// Another rank has ended.
@@ -72,7 +81,8 @@ impl Group {
         self.host.least(x)
     }
 
-    /// Whether what the device computed is worth anything.
+    /// Fails if another rank has ended, since the results of collective operations are then
+    /// undefined.
     ///
     /// # Errors
     /// Another rank has ended.
@@ -84,19 +94,19 @@ impl Group {
         Ok(())
     }
 
-    /// Makes room to gather `bytes` bytes.
+    /// Allocates memory to gather `bytes` bytes.
     ///
     /// # Errors
-    /// The device is full.
+    /// The device does not have enough memory.
     pub fn make_room(&mut self, stream: &mut Stream, bytes: usize) -> Result<(), DeviceError> {
         stream.room(&mut self.parts, bytes).map(|_| ())
     }
 
-    /// One launch that sums `x` over the ranks.
+    /// Launches the one-kernel all-reduce of `x`.
     fn sum_at_once(&self, exchange: &Exchange, x: &Numbers) -> Result<(), DeviceError> {
         let Rank { index, count } = self.host.rank();
         let arguments = Arguments::new().address(x.at).address(x.at).value(exchange.argument());
-        // The host's memory is none of the device's.
+        // Passed as a plain value: the flag is in host memory, not in an allocation of the device.
         let arguments = arguments.value(self.ended.address().0);
         let numbers = [index, count, x.count, exchange.capacity].map(|size| size as u32);
         let arguments = numbers.into_iter().fold(arguments, Arguments::value);
@@ -111,6 +121,7 @@ impl Collective<Numbers> for Group {
 
     fn all_reduce_sum(&mut self, x: &mut Numbers) -> Result<(), DeviceError> {
         match &self.exchange {
+            // No rank waits for this one, since the count is the same on every rank.
             _ if x.count == 0 => Ok(()),
             Some(exchange) if x.number == Number::Bf16 && x.count <= exchange.capacity => {
                 self.sum_at_once(exchange, x)
@@ -119,7 +130,8 @@ impl Collective<Numbers> for Group {
         }
     }
 
-    /// Of f32, in columns as [`Rank::share`] divides them.
+    /// Gathers f32 columns that the ranks hold in shares as [`Rank::share`] divides them, and
+    /// interleaves them to rows.
     fn all_gather(
         &mut self,
         x: &Numbers,
@@ -133,6 +145,7 @@ impl Collective<Numbers> for Group {
         let (ranks, cols) = (self.rank().count, out.count / rows);
         let share = |index| Rank { index, count: ranks }.share(cols);
         let parts = self.parts.address();
+        // NCCL gathers only parts of equal size; others are broadcast one by one.
         if cols.is_multiple_of(ranks) {
             self.communicator.all_gather(x.at, parts, x.count, x.number)?;
         } else {
@@ -150,17 +163,18 @@ impl Collective<Numbers> for Group {
 }
 
 impl Drop for Group {
-    /// Nobody waits for a rank that has gone, not even its own device.
+    /// Releases every rank that waits for this one, its own device included.
     fn drop(&mut self) {
         self.ended.raise();
         self.communicator.abandon();
-        // Kernels that look at the signal have ended before it goes.
+        // Kernels may still read the flag, so it is released only after they have ended.
         let _failed = self.driver.wait_all();
     }
 }
 
 impl Exchange {
-    /// None where not all of `members` reach the others' memory, or they are too many.
+    /// Allocates the exchange memory. Returns none where a member cannot reach the others' memory,
+    /// or where there are too many members.
     fn among(members: &[Member]) -> Result<Option<Self>, DeviceError> {
         let capacity = capacity(members.len());
         if capacity == 0 || !members.iter().all(|member| member.reaches_others) {
@@ -173,11 +187,13 @@ impl Exchange {
             .collect::<Result<_, _>>()?;
         for (member, memory) in members.iter().zip(&peers) {
             member.driver.zero(memory.address(), bytes)?;
+            // Another rank may write here from its first launch on, so the zeros must be complete.
             member.driver.wait_all()?;
         }
         Ok(Some(Self { peers: Arc::new(peers), capacity }))
     }
 
+    /// Table of the ranks' exchange memory as the kernel reads it.
     fn argument(&self) -> PeersArgument {
         let mut exchanges = [0; RANKS_MAX];
         for (memory, out) in self.peers.iter().zip(&mut exchanges) {

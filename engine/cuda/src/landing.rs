@@ -1,5 +1,5 @@
-//! Tokens that steps draw, and their way and that of logits back: steps end on the device, and land
-//! when somebody waits for them.
+//! Sampling on the device, and the return of sampled tokens and logits to the host: each step in
+//! flight has pinned memory and an event, and the host waits for the oldest.
 
 use std::collections::VecDeque;
 
@@ -10,55 +10,62 @@ use super::step::Plan;
 use super::stream::{Room, Stream};
 use engine_core::{DeviceError, Landed};
 
-/// What a row has that could not draw.
+/// Token id that the sampling kernel writes for a row from which no token could be sampled.
 const NONE: u32 = u32::MAX;
 
-/// Tokens on the device, and what is on its way.
+/// Sampled tokens on the device, and steps in flight to the host.
 #[derive(Debug, Default)]
 pub struct Landing {
-    /// The likeliest token of each part of a row.
+    /// Partial argmax results: the likeliest token of each part of a row.
     best: Room,
-    /// `[R]` tokens of the last step, those of rows that draw nothing included.
+    /// `[R]` token ids of the last step, including those of rows that do not sample.
     ids: Room,
-    /// How many there is room for.
+    /// Number of tokens that `ids` has memory for.
     ids_max: usize,
-    /// Of the last step, the row that drew first, and how many did.
+    /// First row of the last step that sampled, and the number of rows that did.
     last: (u32, usize),
+    /// Steps in flight (submitted, not yet completed), oldest first.
     in_flight: VecDeque<Flight>,
+    /// Pinned memory and events of completed steps, to be reused.
     idle: Vec<Flight>,
+    /// Tokens of the step completed last.
     tokens: Vec<Option<u32>>,
 }
 
-/// A step on its way back: tokens, then logits.
+/// A step in flight: submitted to the device, its tokens and logits not yet on the host.
 #[derive(Debug)]
 struct Flight {
+    /// Pinned host memory for the step's tokens, followed by its logits.
     host: Pinned,
+    /// Event after the copies of the step's tokens and logits.
     landed: Event,
+    /// Number of tokens that the step samples.
     draws: usize,
-    /// First byte and number of the logits.
+    /// Offset of the logits in the host memory, and their size, both in bytes.
     logits: (usize, usize),
 }
 
 impl Landing {
-    /// How many tokens the last step drew.
+    /// Number of tokens that the last submitted step samples.
     pub fn drawn(&self) -> usize {
         self.last.1
     }
 
-    /// The row of the last step that drew first.
+    /// First row of the last submitted step that samples.
     pub fn first_drawn(&self) -> u32 {
         self.last.0
     }
 
-    /// Where the tokens of the last step are.
+    /// Address of the last step's token ids on the device.
     pub fn ids(&self) -> Address {
         self.ids.address()
     }
 
-    /// Makes room for the tokens of `rows` rows; those of the last step stay.
+    /// Grows the memory for token ids to `rows` rows. The ids of the last step are kept, since the
+    /// next step may read them as its input.
     ///
     /// # Errors
-    /// The device is full.
+    /// The device does not have enough memory.
     pub fn reserve(&mut self, stream: &mut Stream, rows: usize) -> Result<(), DeviceError> {
         if rows > self.ids_max || self.ids_max == 0 {
             stream.keeping_room(&mut self.ids, 4 * rows.max(1))?;
@@ -67,10 +74,11 @@ impl Landing {
         Ok(())
     }
 
-    /// Takes the likeliest token of each row of `logits`, and draws for those that want it.
+    /// Takes the argmax of each row of `logits`, then samples in the rows that have sampling
+    /// parameters.
     ///
     /// # Errors
-    /// The device failed.
+    /// The device reports an error.
     pub fn draw(
         &mut self,
         stream: &mut Stream,
@@ -85,15 +93,17 @@ impl Landing {
         stream.launch("argmax_part", launch, &arguments)?;
         let arguments = Arguments::new().address(self.ids()).address(best).value(parts as u32);
         stream.launch("argmax_merge", Launch::argmax_merge(rows), &arguments)?;
+        // The ids are those of greedy sampling now; the next kernel replaces those of other rows.
         let draws = plan.at(plan.layout.draws);
         let arguments = Arguments::new().address(self.ids()).address(logits.f32()).address(draws);
         stream.launch("sample", Launch::sample(rows), &arguments.value(vocab as u32))
     }
 
-    /// Sends a step's tokens and logits back.
+    /// Starts the copies of a step's sampled tokens and logits to the host, and makes it a step in
+    /// flight.
     ///
     /// # Errors
-    /// The device failed.
+    /// The device reports an error.
     pub fn depart(
         &mut self,
         stream: &Stream,
@@ -103,9 +113,11 @@ impl Landing {
     ) -> Result<(), DeviceError> {
         let Plan { reads, draws, .. } = *plan;
         let logit_bytes = 4 * reads * vocab;
+        // Aligned, so that the logits can be read in place as f32.
         let start = (4 * draws).next_multiple_of(16);
         let mut flight = self.flight(stream, start + logit_bytes)?;
         if draws > 0 {
+            // Rows whose logits are read come first, and their token ids are not needed.
             flight.host.download(0, self.ids().plus(4 * reads), 4 * draws)?;
         }
         if logit_bytes > 0 {
@@ -119,6 +131,8 @@ impl Landing {
         Ok(())
     }
 
+    /// Pinned memory of at least `bytes` bytes and an event, reused from a completed step where
+    /// possible.
     fn flight(&mut self, stream: &Stream, bytes: usize) -> Result<Flight, DeviceError> {
         match self.idle.pop() {
             Some(flight) if flight.host.size() >= bytes => Ok(flight),
@@ -134,17 +148,18 @@ impl Landing {
         }
     }
 
-    /// Waits for the oldest step on its way.
+    /// Waits until the oldest step in flight is complete and returns its tokens and logits.
     ///
     /// # Errors
-    /// The device failed, or no step is on its way.
+    /// The device reports an error, or no step is in flight.
     pub fn land(&mut self, stream: &Stream) -> Result<Landed<'_>, DeviceError> {
         let Some(flight) = self.in_flight.pop_front() else {
             let message = "no step is in flight".to_owned();
             return Err(DeviceError { operation: "land", message });
         };
         stream.driver().wait(flight.landed)?;
-        // The one that is shown is the last to be used again.
+        // Inserted first because `flight` pops the last: memory that the caller still reads is
+        // reused as late as possible.
         self.idle.insert(0, flight);
         let Flight { host, draws, logits: (start, bytes), .. } = &self.idle[0];
         let ids: &[u32] = bytemuck::cast_slice(&host.bytes()[..4 * draws]);

@@ -1,4 +1,5 @@
-//! What layers have beside weights that are multiplied, as their kernels read it: side by side.
+//! Constants of layers other than weight matrices, packed as their kernels read them: attention
+//! sinks, KV scales, norms, convolutions.
 
 use std::collections::BTreeMap;
 
@@ -8,29 +9,32 @@ use super::stream::Stream;
 use super::weights::{Part, Vector};
 use engine_core::{AttentionLayer, DeltaNetLayer, DeviceError};
 
-/// Constants of layers, by their number among those of their kind.
+/// Packed constants of all layers, by the index of a layer among those of its kind.
 #[derive(Debug, Default)]
 pub struct Layers {
+    /// Constants of attention layers, by index of the layer in the KV cache.
     attention: BTreeMap<usize, OfAttention>,
-    /// Convolution, rates, biases and norm.
+    /// Constants of gated-delta-net layers: convolution, rates, biases and norm.
     delta_net: BTreeMap<usize, Part>,
 }
 
+/// Packed constants of one attention layer.
 #[derive(Debug)]
 struct OfAttention {
-    /// `[H + 2 KV]` sinks of the query heads, then scales of the heads' keys and of their values.
+    /// `[H + 2 KV]` f32: attention sinks of the query heads, then key scales and value scales of
+    /// the KV heads.
     heads: Part,
-    /// `[2, D]` norms of queries and of keys.
+    /// `[2, D]` norm weights of queries and keys, if the layer normalizes heads.
     norms: Option<Part>,
-    /// Query heads, behind whose sinks the scales begin.
+    /// Number of query heads: the scales begin after as many sinks.
     sinks: usize,
 }
 
 impl Layers {
-    /// Puts what the kernels read of `layer` side by side.
+    /// Packs the constants of an attention layer for its kernels.
     ///
     /// # Errors
-    /// The device is full.
+    /// The device does not have enough memory.
     pub fn add_attention(
         &mut self,
         stream: &Stream,
@@ -39,6 +43,8 @@ impl Layers {
     ) -> Result<(), DeviceError> {
         let driver = stream.driver();
         let (heads, kv_heads) = (layer.shape.heads, layer.shape.kv_heads);
+        // Without sinks a weight of -infinity adds nothing to the softmax; without scales the
+        // factor is 1.
         let mut values = vec![f32::NEG_INFINITY; heads];
         values.resize(heads + 2 * kv_heads, 1.0);
         let part = Part::new(driver, 4 * values.len())?;
@@ -58,10 +64,10 @@ impl Layers {
         Ok(())
     }
 
-    /// Puts what the kernels read of `layer` side by side.
+    /// Packs the constants of a gated-delta-net layer for its kernels.
     ///
     /// # Errors
-    /// The device is full.
+    /// The device does not have enough memory.
     pub fn add_delta_net(
         &mut self,
         stream: &Stream,
@@ -72,27 +78,29 @@ impl Layers {
         Ok(())
     }
 
-    /// Sinks and scales of a layer.
+    /// Address of the attention sinks and KV scales of a layer.
     pub fn heads(&self, kv_layer: usize) -> Address {
         self.attention[&kv_layer].heads.address()
     }
 
-    /// Scales of the keys and values of a layer's heads.
+    /// Address of the KV scales of a layer: keys, then values.
     pub fn scales(&self, kv_layer: usize) -> Address {
         let of = &self.attention[&kv_layer];
         of.heads.address().plus(4 * of.sinks)
     }
 
-    /// Norms of a layer's heads; nowhere if it has none.
+    /// Address of the query and key norms of a layer; null if it has none.
     pub fn norms(&self, kv_layer: usize) -> Address {
         self.attention[&kv_layer].norms.as_ref().map_or(Address::NULL, Part::address)
     }
 
+    /// Address of the constants of a gated-delta-net layer.
     pub fn delta_net(&self, index: usize) -> Address {
         self.delta_net[&index].address()
     }
 }
 
+/// Copies `vectors` one after another into one allocation.
 fn side_by_side(stream: &Stream, vectors: &[&Vector]) -> Result<Part, DeviceError> {
     let elements: usize = vectors.iter().map(|vector| vector.len).sum();
     let all = Part::new(stream.driver(), 4 * elements)?;

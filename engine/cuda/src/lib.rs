@@ -1,8 +1,8 @@
-//! The CUDA device: the operations of [`Device`](super::Device) as launches of kernels, over a driver
-//! that may be emulated.
+//! CUDA device: the operations of [`Device`](super::Device) as kernel launches, over a driver that
+//! tests replace by an emulated one. Also lists the GPUs of the machine.
 //!
-//! cudarc opens the driver's library at run time and panics where there is none, so nothing of it
-//! is called before the library was found.
+//! cudarc opens the driver's library at run time and panics where there is none, so every call
+//! comes after a check that the library is present.
 
 #![warn(missing_docs)]
 
@@ -45,24 +45,25 @@ extern crate self as engine_cuda;
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
 use cudarc::driver::{DriverError, result};
 
-/// The oldest GPUs that the kernels are made for: their copies to shared memory begin there.
+/// Oldest supported compute capability: the kernels use asynchronous copies to shared memory, which
+/// exist since 8.0.
 pub const CAPABILITY_MIN: (u32, u32) = (8, 0);
 
-/// A GPU that the driver lists.
+/// GPU as the driver lists it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gpu {
-    /// As the driver has it.
+    /// Name of the GPU as the driver reports it.
     pub name: String,
-    /// All of its memory, whether free or not.
+    /// Total bytes of the GPU's memory, free or not.
     pub memory_bytes: u64,
-    /// 9.0 of Hopper.
+    /// Compute capability (major, minor) of the GPU: (9, 0) for Hopper.
     pub capability: (u32, u32),
 }
 
-/// The GPUs of this machine; empty where there is no driver, or the driver does not start.
+/// Lists the GPUs of this machine; empty where no driver is installed or the driver does not start.
 #[expect(unsafe_code, reason = "calls into the driver, each after the check that it is there")]
 pub fn gpus() -> Vec<Gpu> {
-    // SAFETY: looks for the library without calling into it.
+    // SAFETY: searches for the library without calling into it.
     if !unsafe { sys::is_culib_present() } {
         return Vec::new();
     }
@@ -70,13 +71,14 @@ pub fn gpus() -> Vec<Gpu> {
     panic::catch_unwind(list).unwrap_or_default()
 }
 
-/// The GPUs that would be used, one a rank: the first, as far as the kernels are made for them.
+/// Lists the GPUs that can be used, one per rank: the first ones of the list up to one that the
+/// kernels do not support.
 pub fn usable() -> Vec<Gpu> {
     gpus().into_iter().take_while(|gpu| gpu.capability >= CAPABILITY_MIN).collect()
 }
 
-/// What machine code is made for. GPUs of one major number run what is made for its first; the
-/// letter adds instructions that only Hopper has.
+/// Architecture name for which kernels are compiled. GPUs of one major version run code compiled
+/// for its first minor version; the suffix `a` adds instructions that only Hopper has.
 pub fn generation(capability: (u32, u32)) -> &'static str {
     match capability {
         (..=8, _) => "sm_80",
@@ -87,6 +89,7 @@ pub fn generation(capability: (u32, u32)) -> &'static str {
     }
 }
 
+/// Lists the GPUs through the driver, which must be present.
 #[expect(unsafe_code, reason = "calls into the driver, each after the check that it is there")]
 fn list() -> Vec<Gpu> {
     if result::init().is_err() {
@@ -96,7 +99,7 @@ fn list() -> Vec<Gpu> {
     let one = |ordinal| -> Result<Gpu, DriverError> {
         let device = result::device::get(ordinal)?;
         let name = result::device::get_name(device)?;
-        // SAFETY: the driver is initialized and the device is one that it just gave.
+        // SAFETY: the driver is initialized and just returned this device.
         let [memory, major, minor] = unsafe {
             let attribute = |which| result::device::get_attribute(device, which);
             [

@@ -1,7 +1,7 @@
-//! What the GPU reaches when it does nothing else: the limits that kernels are compared with. Knows no
-//! model.
+//! Hardware limits of a GPU, measured: memory bandwidth and bf16 throughput, with which kernels are
+//! compared (roofline). Knows no model.
 //!
-//! A limit is what was reached once, so the best of several runs counts and not the median.
+//! A limit is the best that was reached, so the fastest of several runs counts, not the median.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,37 +16,39 @@ use super::stopwatch::Stopwatch;
 use super::weights::Matrix;
 use engine_core::{Device, DeviceError};
 
-/// Runs of which the best counts.
+/// Number of runs; the fastest counts.
 const SAMPLES: usize = 10;
 
-/// What is done to find the limits.
+/// Problem sizes with which the limits are measured.
 #[derive(Debug, Clone, Copy)]
 pub struct Sizes {
-    /// Bytes that are read: far beyond any cache, where there is as much memory.
+    /// Bytes to read, far larger than any cache if memory allows.
     pub read_bytes: usize,
-    /// Rows, columns and depth of a product.
+    /// Rows, columns and depth of the square matrix multiplication.
     pub product: usize,
 }
 
 impl Sizes {
-    /// What `redline bench` takes.
+    /// Sizes that `redline bench` uses.
     pub const FULL: Self = Self { read_bytes: 4 << 30, product: 8192 };
 }
 
-/// Limits of one GPU.
+/// Measured hardware limits of one GPU: memory bandwidth and bf16 throughput.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Limits {
-    /// Of a kernel that does nothing but read.
+    /// Memory bandwidth in bytes per second, of a kernel that only reads.
     pub read_bytes_per_s: f64,
-    /// Of a product of bf16 summed in f32, by whatever was fastest.
+    /// Floating-point operations per second of a bf16 matrix multiplication with f32 accumulation,
+    /// by the fastest implementation.
     pub bf16_flops_per_s: f64,
 }
 
 impl Limits {
-    /// Measures them; which way of the product was fastest is kept in `kept`.
+    /// Measures both limits. The choice of GEMM implementation is stored in the folder `kept`, if
+    /// one is given.
     ///
     /// # Errors
-    /// The device failed, or has no memory left.
+    /// The device reports an error, or does not have enough memory.
     pub fn measure(
         driver: &Arc<dyn Driver>,
         kept: Option<PathBuf>,
@@ -59,9 +61,10 @@ impl Limits {
     }
 }
 
+/// Memory bandwidth of reading `bytes` bytes, in bytes per second.
 fn read_bytes_per_s(driver: &Arc<dyn Driver>, bytes: usize) -> Result<f64, DeviceError> {
     let cuda = Cuda::new(Arc::clone(driver));
-    // A GPU that is small or full still has a limit.
+    // A GPU that is small or full has a limit too, so at most half of the free memory is read.
     let bytes = bytes.min((driver.memory()?.free / 2) as usize) / 16 * 16;
     let launch = Launch::stream_read(driver.facts().processors);
     let (from, out) = (Memory::new(driver, bytes)?, Memory::new(driver, 4 * launch.warps())?);
@@ -73,6 +76,8 @@ fn read_bytes_per_s(driver: &Arc<dyn Driver>, bytes: usize) -> Result<f64, Devic
     Ok(bytes as f64 / timing.least_ns * 1e9)
 }
 
+/// Throughput of a square bf16 matrix multiplication of this size, in floating-point operations per
+/// second.
 fn bf16_flops_per_s(
     driver: &Arc<dyn Driver>,
     kept: Option<PathBuf>,
@@ -84,7 +89,9 @@ fn bf16_flops_per_s(
     cuda.resize(&mut x, size)?;
     cuda.resize(&mut out, size)?;
     fill(&cuda.stream, x.bf16(), size * size * Number::Bf16.bytes())?;
+    // The first call registers the shape, so that `tune` measures the implementations for it.
     cuda.matmul(&x, &w, &mut out)?;
+    // The call above registered the shape, so that its implementations are measured now.
     cuda.tune()?;
     let timing = Stopwatch::new(driver)?.time(1, SAMPLES, || cuda.matmul(&x, &w, &mut out))?;
     Ok(2.0 * (size as f64).powi(3) / timing.least_ns * 1e9)

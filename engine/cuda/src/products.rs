@@ -1,5 +1,5 @@
-//! Products with weights, of any number of rows: by our own kernels, or of bf16 by the library where
-//! that was measured to be faster.
+//! Matrix multiplication (GEMM) with weights, for any number of rows: by Redline's own kernels, or
+//! for bf16 by cuBLASLt where that was measured to be faster.
 
 mod tune;
 
@@ -16,24 +16,25 @@ use super::stream::{Room, Stream};
 use super::weights::{Matrix, Vector};
 use engine_core::DeviceError;
 
-/// Computes products.
+/// Matrix multiplication with weights, and the state that it keeps: buffers and measured choices.
 #[derive(Debug, Default)]
 pub struct Products {
-    /// Sums in f32 where blocks divide K.
+    /// Partial sums in f32 of split-K multiplications.
     parts: Room,
+    /// Measured choice between our own kernels and cuBLASLt, by shape and number of rows.
     choices: Choices,
-    /// What the library's algorithms work in, where any was chosen.
+    /// Scratch memory of cuBLASLt's algorithms, if any was chosen.
     workspace: Option<Memory>,
-    /// Products so far that are to be measured, until they are.
+    /// Shapes multiplied so far, which tuning will measure.
     seen: tune::Seen,
-    /// Folder of choices.
+    /// Folder in which measured choices are stored.
     kept: Option<PathBuf>,
-    /// Whether our own kernels compute all scores: ranks compute those of routers each for itself, and
-    /// must come to the same.
+    /// True when our own kernels compute all results in f32. Every rank computes the router logits
+    /// for itself, and all must get the same bits to select the same experts.
     own_scores: bool,
 }
 
-/// Where rows come from, and where their results go.
+/// Device addresses of input and output rows, and their number.
 #[derive(Debug, Clone, Copy)]
 struct Rows {
     x: Address,
@@ -42,15 +43,17 @@ struct Rows {
 }
 
 impl Products {
-    /// Products whose choices are kept in a folder, if one is given.
+    /// Creates matrix multiplication whose measured choices are stored in the folder `kept`, if one
+    /// is given.
     pub fn keeping(kept: Option<PathBuf>) -> Self {
         Self { kept, ..Self::default() }
     }
 
-    /// `out = x * w^T` in `number`.
+    /// Matrix multiplication `out = x * w^T` with a result of type `number`.
     ///
     /// # Errors
-    /// The weights are of a type that only experts have, or the device failed.
+    /// The weights are in a format that is supported for experts only, or the device reports an
+    /// error.
     pub fn matmul(
         &mut self,
         stream: &mut Stream,
@@ -62,6 +65,7 @@ impl Products {
         assert_eq!((x.cols(), out.cols(), out.rows()), (w.k, w.n, x.rows()), "shapes fit");
         let to = out.output(stream, number)?;
         let rows = Rows { x: x.bf16(), out: to, count: x.rows() };
+        // Warm-up steps register here the shapes that `tune` measures.
         self.seen.add(stream, rows.count, w, number);
         let way = match self.algorithm(stream.driver().as_ref(), rows.count, w, number) {
             Some(algorithm) => Way::Library(algorithm),
@@ -70,7 +74,8 @@ impl Products {
         self.multiply(stream, rows, w, number, way)
     }
 
-    /// The library's algorithm, where it was measured to be the fastest for as many rows and takes them.
+    /// Returns the algorithm of cuBLASLt to use, if one was measured to be the fastest for this
+    /// shape and supports the number of rows.
     fn algorithm(
         &self,
         driver: &dyn Driver,
@@ -87,16 +92,18 @@ impl Products {
             return None;
         };
         let product = ColumnProduct::of_weights(rows, w.n, w.k, result);
-        // It was proposed for the bucket's largest number of rows.
+        // The algorithm was proposed for the largest number of rows of the bucket, so a smaller one
+        // is checked.
         let takes = rows.is_power_of_two() || driver.blas()?.takes(&product, algorithm);
         takes.then_some(algorithm)
     }
 
-    /// Whether our own kernels compute such results whatever is faster.
+    /// True when our own kernels compute results of this type, whatever is faster.
     fn is_own(&self, result: Number) -> bool {
         self.own_scores && result == Number::F32
     }
 
+    /// Matrix multiplication by the given implementation.
     fn multiply(
         &mut self,
         stream: &mut Stream,
@@ -113,6 +120,7 @@ impl Products {
         }
     }
 
+    /// Matrix multiplication by an algorithm of cuBLASLt.
     fn by_library(
         &self,
         stream: &Stream,
@@ -133,7 +141,8 @@ impl Products {
         blas.multiply(&product, algorithm, &operands)
     }
 
-    /// At most [`ROWS_MAX`] rows.
+    /// Matrix multiplication of at most [`ROWS_MAX`] rows by our own kernel, split along K where
+    /// that was planned.
     fn few_rows(
         &mut self,
         stream: &mut Stream,
@@ -144,12 +153,13 @@ impl Products {
         let entry = w.matrix_type.matmul().ok_or_else(|| by_expert_only(w))?;
         let plan = &w.plan;
         let [tokens, n, k, steps] = [rows.count, w.n, w.k, plan.steps].map(|size| size as u32);
-        // One part in f32 is the result.
+        // Without split-K the f32 output of the kernel is the result, and no merge is needed.
         let is_whole = plan.splits == 1;
         let (to, parts) = match number {
             Number::Bf16 if is_whole => (rows.out, Address::NULL),
             Number::F32 if is_whole => (Address::NULL, rows.out),
             _ => {
+                // Sized for the most rows, so that the buffer does not move when the batch grows.
                 let bytes = plan.splits * ROWS_MAX * w.n * Number::F32.bytes();
                 (Address::NULL, stream.room(&mut self.parts, bytes)?)
             }
@@ -170,11 +180,11 @@ impl Products {
         stream.launch("matmul_merge", Launch::matmul_merge(rows.count, w.n), &arguments)
     }
 
-    /// Rows that are sorted by expert, each times its expert's weights. `offsets` is where the rows
-    /// of each begin.
+    /// Grouped matrix multiplication of a mixture of experts: rows sorted by expert, each times the
+    /// weights of its expert. `offsets` is the address of the first row of each expert.
     ///
     /// # Errors
-    /// The device failed.
+    /// The device reports an error.
     pub fn expert_matmul(
         &mut self,
         stream: &mut Stream,
@@ -185,6 +195,7 @@ impl Products {
     ) -> Result<(), DeviceError> {
         let Some(w) = experts.first() else { return Ok(()) };
         assert_eq!((x.cols(), out.cols(), out.rows()), (w.k, w.n, x.rows()), "shapes fit");
+        // The kernels compute the address of an expert's weights from its index.
         let last = &experts[experts.len() - 1].weights;
         let apart = (experts.len() - 1) * w.bytes().0;
         assert_eq!(last.address(), w.weights.address().plus(apart), "experts are stacked");
@@ -193,7 +204,8 @@ impl Products {
         let arguments = with_weights(Arguments::new().address(to).address(x.bf16()), w);
         let arguments = arguments.address(biases).address(offsets);
         let [n, k, count] = [w.n, w.k, experts.len()].map(|size| size as u32);
-        // Which experts the rows go to is known on the device only.
+        // The number of rows per expert is known on the device only, so the kernel is chosen by the
+        // average.
         if x.rows() <= ROWS_MAX * experts.len() {
             let launch = Launch::expert_matmul(experts.len(), w.n);
             stream.launch(w.matrix_type.expert_matmul(), launch, &arguments.value(n).value(k))
@@ -206,7 +218,7 @@ impl Products {
     }
 }
 
-/// More than [`ROWS_MAX`] rows, by tiles.
+/// Matrix multiplication of more than [`ROWS_MAX`] rows by our own kernel, tile by tile.
 fn many_rows(stream: &Stream, rows: Rows, w: &Matrix, number: Number) -> Result<(), DeviceError> {
     let entry = w.matrix_type.tile_matmul().ok_or_else(|| by_expert_only(w))?;
     let (narrow, wide) = match number {
@@ -221,12 +233,13 @@ fn many_rows(stream: &Stream, rows: Rows, w: &Matrix, number: Number) -> Result<
     stream.launch(entry, launch, &arguments)
 }
 
+/// Error for weights in a format that is supported for experts only.
 fn by_expert_only(w: &Matrix) -> DeviceError {
     let message = format!("weights of {:?} are multiplied by expert only", w.matrix_type);
     DeviceError { operation: "matmul", message }
 }
 
-/// The weights' arguments: the weights, then scales where the type has any.
+/// Appends the addresses of the weights and, for quantized formats, of their scales.
 fn with_weights(arguments: Arguments, w: &Matrix) -> Arguments {
     let arguments = arguments.address(w.weights.address());
     match w.matrix_type {

@@ -1,4 +1,5 @@
-//! Rows on their way to experts and back, sorted on the device.
+//! MoE routing on the device: top-k experts of each row, dispatch of rows to experts, and
+//! combination of their results.
 
 use std::ops::Range;
 
@@ -8,11 +9,12 @@ use super::launch::Launch;
 use super::stream::{Room, Stream};
 use engine_core::{DeviceError, Gate};
 
-/// Experts that rows are routed among, and to, at most.
+/// Largest number of experts of a layer, and largest number of experts per row (top-k), that the
+/// kernel supports.
 const EXPERTS_MAX: usize = 512;
 const CHOSEN_MAX: usize = 32;
 
-/// Memory for the routes of one layer after another.
+/// Buffers for the routes of a layer, reused by the next.
 #[derive(Debug, Default)]
 pub struct Router {
     ids: Room,
@@ -22,26 +24,31 @@ pub struct Router {
     slots: Room,
 }
 
-/// Where the rows of one layer go; they hold until the next are made.
+/// Routes of one MoE layer: which rows go to which experts. Valid until the next layer is routed.
 #[derive(Debug)]
 pub struct Routes {
-    /// Pairs of a row and an expert, those of other ranks included.
+    /// Number of (row, expert) pairs, including those whose expert belongs to another rank.
     pub pairs: usize,
+    /// Number of experts per row (top-k).
     chosen: usize,
+    /// Address of the f32 weight of each pair.
     weights: Address,
-    /// `[E + 1]` where the rows of each own expert begin.
+    /// Address of `[E + 1]` offsets: where the rows of each of this rank's experts begin.
     pub offsets: Address,
-    /// How many rows are sent, the last of the offsets.
+    /// Address of the number of rows sent to this rank's experts, the last of the offsets.
     sent: Address,
+    /// Address of the pair that each sorted row comes from.
     sources: Address,
+    /// Address of the sorted row of each pair.
     slots: Address,
 }
 
 impl Router {
-    /// Chooses `chosen` experts for each row, and sorts the rows by those in `own`.
+    /// Selects the top-k experts of each row (`chosen` many) and sorts the rows by expert, for
+    /// those experts in `own`.
     ///
     /// # Errors
-    /// There are more experts than the kernel takes, or the device failed.
+    /// There are more experts than the kernel supports, or the device reports an error.
     pub fn route(
         &mut self,
         stream: &mut Stream,
@@ -77,10 +84,11 @@ impl Router {
 }
 
 impl Routes {
-    /// The rows of `x` side by side with those of their expert. Rows that are not sent stay.
+    /// Copies the rows of `x` to `out`, sorted by expert. Rows of `out` behind the last pair sent
+    /// are left unchanged.
     ///
     /// # Errors
-    /// The device failed.
+    /// The device reports an error.
     pub fn dispatch(
         &self,
         stream: &mut Stream,
@@ -95,10 +103,10 @@ impl Routes {
         stream.launch("dispatch", Launch::row_copies(self.pairs, x.cols()), &arguments)
     }
 
-    /// The sum of each row's results by their weights.
+    /// Sums the expert results of each row, weighted by the router.
     ///
     /// # Errors
-    /// The device failed.
+    /// The device reports an error.
     pub fn combine(
         &self,
         stream: &mut Stream,

@@ -1,31 +1,36 @@
-//! The way of weights to the device: through pinned memory, filled while the last is copied.
+//! Upload of weights to the device through pinned memory in two halves: one is filled while the
+//! other is copied.
 
 use std::sync::Arc;
 
 use super::driver::{Address, Driver, Event, Pinned};
 use engine_core::DeviceError;
 
-/// Bytes of each half: more than a transfer has to begin with, and little beside a model.
+/// Bytes of each half: large enough to hide the start-up time of a transfer, and small compared
+/// with a model.
 const HALF_BYTES: usize = 16 << 20;
 
-/// Two halves of pinned memory that take turns.
+/// Double buffer of pinned host memory for uploads.
 #[derive(Debug)]
 pub struct Staging {
     driver: Arc<dyn Driver>,
+    /// Pinned memory of each half with the event after its last copy.
     halves: Vec<(Pinned, Event)>,
+    /// Index of the half used last.
     next: usize,
 }
 
 impl Staging {
+    /// Creates an upload path; memory is allocated at first use.
     pub fn new(driver: Arc<dyn Driver>) -> Self {
         Self { driver, halves: Vec::new(), next: 0 }
     }
 
-    /// Copies `rows` rows of `row_bytes` bytes to `to`, each as `fill` makes it. They are on their
-    /// way when this returns.
+    /// Copies `rows` rows of `row_bytes` bytes to `to`; `fill` writes a row's bytes. The copies may
+    /// still be running when this returns.
     ///
     /// # Errors
-    /// The device failed.
+    /// The device reports an error.
     pub fn send(
         &mut self,
         to: Address,
@@ -48,17 +53,18 @@ impl Staging {
         Ok(())
     }
 
-    /// Copies f32 to `to`.
+    /// Copies f32 values to the device address `to`.
     ///
     /// # Errors
-    /// The device failed.
+    /// The device reports an error.
     pub fn send_f32(&mut self, to: Address, values: &[f32]) -> Result<(), DeviceError> {
         self.send(to, values.len(), size_of::<f32>(), |i, out| {
             out.copy_from_slice(&values[i].to_le_bytes());
         })
     }
 
-    /// The half that has waited longer, once its copy has ended, with room for `bytes`.
+    /// Returns the half that was used longer ago, after its copy has ended, with space for `bytes`
+    /// bytes.
     fn half(&mut self, bytes: usize) -> Result<&mut (Pinned, Event), DeviceError> {
         if self.halves.len() < 2 {
             let pinned = Pinned::new(&self.driver, HALF_BYTES)?;
@@ -66,6 +72,7 @@ impl Staging {
             self.next = self.halves.len() - 1;
         } else {
             self.next = 1 - self.next;
+            // The half may be overwritten only after its last copy has ended.
             self.driver.wait(self.halves[self.next].1)?;
         }
         let half = &mut self.halves[self.next];

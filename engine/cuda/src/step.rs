@@ -1,6 +1,6 @@
-//! What a step's kernels read beside activations: tokens, positions, page tables, draws. It is laid
-//! out in one piece, so that one copy brings it to the device, and in a bucket always alike, so that
-//! records of launches hold.
+//! Metadata of a step, which its kernels read beside activations: token ids, positions, page tables
+//! (block tables), sampling parameters. It is one contiguous piece, copied at once, with the same
+//! layout for all steps of a CUDA graph bucket, so that captured addresses stay valid.
 
 use super::driver::Address;
 use super::launch::SamplingArguments;
@@ -10,75 +10,91 @@ use super::stream::bucket;
 use engine_core::sample::DrawParams;
 use engine_core::{AttentionShape, HeadRows, Segment, StepBatch, StepRows, StepToken};
 
-/// Bit of a token that says that it was drawn: the others are its place among those drawn.
+/// Bit in a token id that marks a token sampled by the step before and still on the device; the
+/// other bits are its index there.
 const DRAWN: u32 = 1 << 31;
-/// Words of one row's draw, and of one span of recurrent state.
+/// Words of one row's sampling parameters, and of one sequence's recurrent-state entry.
 const DRAW_WORDS: usize = size_of::<SamplingArguments>() / 4;
 const SPAN_WORDS: usize = size_of::<StateSpan>() / 4;
 
-/// Layers that attend alike: one plan serves them all.
+/// Attention variant: heads and window that several layers share, so that one attention plan serves
+/// them all.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Attending {
     pub shape: AttentionShape,
     pub window: Option<usize>,
-    /// Blocks of a launch.
+    /// Number of blocks of the attention launch.
     pub blocks: usize,
 }
 
 impl Attending {
-    /// Whether the layers of `other` can have the same plan.
+    /// True when a layer of this shape and window can use the same attention plan.
     pub fn is_like(&self, shape: &AttentionShape, window: Option<usize>) -> bool {
         let heads = |shape: &AttentionShape| (shape.heads, shape.kv_heads, shape.head_dim);
         heads(&self.shape) == heads(shape) && self.window == window
     }
 }
 
-/// Where a step writes what belongs to nobody.
+/// Locations that padding rows of a CUDA graph write to, which belong to no sequence.
 #[derive(Debug, Clone, Copy)]
 pub struct Scratch {
+    /// Number of the extra KV page.
     pub page: u32,
-    /// None in models without recurrent state.
+    /// Number of the extra state slot; none in models without recurrent state.
     pub place: Option<u32>,
+    /// Number of tokens of a KV page.
     pub page_tokens: usize,
 }
 
-/// Words of each part of a step's metadata, in their order.
+/// Layout of a step's metadata: the first word of each part, in the order of the parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
+    /// Rows of the step, padding included.
     pub rows: StepRows,
-    /// Sequences with recurrent state.
+    /// Number of sequences with recurrent state.
     pub spans: usize,
-    /// Words where parts begin.
+    /// First word of the sampling parameters.
     pub draws: usize,
+    /// First word of the token ids.
     pub ids: usize,
+    /// First word of the positions.
     pub positions: usize,
+    /// First word of the KV slots: page number times page size plus offset in the page.
     pub slots: usize,
+    /// First word of the indices of the rows that need logits.
     pub head_rows: usize,
+    /// First word of the recurrent-state entries.
     pub states: usize,
-    /// Of each [`Attending`].
+    /// First word of the attention plan of each [`Attending`].
     pub plans: Vec<usize>,
-    /// Page tables, up to the end.
+    /// First word of the page tables, which are the last part.
     pub tables: usize,
+    /// Total number of words of the metadata.
     pub words: usize,
 }
 
-/// A step before it is laid out.
+/// Step whose metadata is planned but not yet written.
 #[derive(Debug)]
 pub struct Draft<'a> {
     batch: &'a StepBatch,
     scratch: Scratch,
+    /// Rows of the step that need logits.
     head: HeadRows,
-    /// Segments with the rows that fill up the bucket.
+    /// Rows of each sequence, followed by the padding rows of the CUDA graph bucket.
     spans: Vec<Span<'a>>,
+    /// Attention plan of each attention variant.
     plans: Vec<AttentionPlan>,
-    /// Rows of the bucket, if the step is of one.
+    /// Number of rows of the CUDA graph bucket, if all sequences decode; none for a step with a
+    /// prefill chunk.
     pub bucket: Option<usize>,
     pub layout: Layout,
 }
 
 impl<'a> Draft<'a> {
+    /// Plans the metadata of `batch`: padding, attention plans and layout.
     pub fn new(batch: &'a StepBatch, attending: &[Attending], scratch: Scratch) -> Self {
         let head = batch.head_rows();
+        // Only decoding steps are captured as CUDA graphs: prefill chunks have too many shapes.
         let decodes = !batch.tokens.is_empty() && batch.segments.iter().all(|one| one.rows == 1);
         let bucket = decodes.then(|| bucket(batch.tokens.len()));
         let spans = spans(batch, &scratch, bucket);
@@ -89,6 +105,7 @@ impl<'a> Draft<'a> {
         let plan = |of: &Attending| AttentionPlan::new(&spans, &of.shape, of.window, of.blocks);
         let plans: Vec<AttentionPlan> = attending.iter().map(plan).collect();
         let plan_words = attending.iter().zip(&plans).map(|(of, plan)| match bucket {
+            // A fixed size keeps everything behind the plan at the captured addresses.
             Some(rows) => AttentionPlan::words_max(rows, &of.shape, of.blocks),
             None => plan.words(),
         });
@@ -98,16 +115,19 @@ impl<'a> Draft<'a> {
         Self { batch, scratch, head, spans, plans, bucket, layout }
     }
 
-    /// Rows whose logits are read, and rows that draw.
+    /// Number of rows whose logits are copied to the host, and number of rows that sample on the
+    /// device.
     pub fn head(&self) -> (usize, usize) {
         (self.head.read(), self.head.draws.len())
     }
 
-    /// Writes everything to `out`. Tokens that were drawn are those of rows `drawn ..` before.
+    /// Writes the metadata to `out`. Tokens sampled by the previous step are those of its rows from
+    /// `drawn` on.
     pub fn write(&self, drawn: u32, out: &mut [u32]) {
         let at = &self.layout;
         self.write_draws(&mut out[at.draws..at.ids]);
         let ids = &mut out[at.ids..at.positions];
+        // Padding rows read token 0; their results are ignored.
         ids.fill(0);
         for (token, out) in self.batch.tokens.iter().zip(ids) {
             *out = match token {
@@ -141,7 +161,8 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Rows that draw nothing take their likeliest token, which nobody asks for.
+    /// Writes the sampling parameters. Rows without any keep zeros, which means greedy sampling;
+    /// their result is ignored.
     fn write_draws(&self, out: &mut [u32]) {
         out.fill(0);
         let rows = out.chunks_exact_mut(DRAW_WORDS).skip(self.head.read());
@@ -152,6 +173,7 @@ impl<'a> Draft<'a> {
         }
     }
 
+    /// Writes the recurrent-state entries. Padding rows use the state slot `scratch`.
     fn write_states(&self, scratch: u32, out: &mut [u32]) {
         let states = self.batch.segments.iter().map(|segment| segment.state);
         let states = states.chain(std::iter::repeat(None));
@@ -172,7 +194,7 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// The segments' rows, and up to the bucket rows at the first position of the scratch page.
+/// Rows of each sequence, then padding rows up to the bucket, at position 0 of the extra page.
 fn spans<'a>(batch: &'a StepBatch, scratch: &Scratch, bucket: Option<usize>) -> Vec<Span<'a>> {
     let mut spans = Vec::with_capacity(bucket.unwrap_or(batch.segments.len()));
     let mut row = 0;
@@ -204,7 +226,7 @@ impl Layout {
             end += words;
             end - words
         };
-        // Draws first: they have words of eight bytes.
+        // Sampling parameters come first, since they contain eight-byte words that must be aligned.
         let draws = take(rows.head * DRAW_WORDS);
         let [ids, positions, slots] = [rows.all; 3].map(&mut take);
         let head_rows = take(rows.head);
@@ -227,24 +249,26 @@ impl Layout {
     }
 }
 
-/// A step that is laid out on the device.
+/// Step whose metadata is on the device.
 #[derive(Debug)]
 pub struct Plan {
     pub layout: Layout,
+    /// Number of rows of the CUDA graph bucket, if the step belongs to one.
     pub bucket: Option<usize>,
-    /// Where its metadata is.
+    /// Address of the metadata on the device.
     pub metadata: Address,
-    /// `[T, P]` pairs of cosine and sine, and P.
+    /// Address of the cos/sin table `[T, P]` of the rotary embedding, and the number P of rotated
+    /// pairs.
     pub turns: Address,
     pub pairs: usize,
-    /// Rows whose logits are read: the first that pass the head.
+    /// Number of rows whose logits are copied to the host: the first of those that need logits.
     pub reads: usize,
-    /// Rows behind them that draw.
+    /// Number of rows behind them that sample on the device.
     pub draws: usize,
 }
 
 impl Plan {
-    /// The address of a word of the metadata.
+    /// Address of a word of the metadata.
     pub fn at(&self, word: usize) -> Address {
         self.metadata.plus(4 * word)
     }

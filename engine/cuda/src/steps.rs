@@ -1,5 +1,5 @@
-//! The way of what steps read beside activations: laid out in pinned memory, copied in one piece, and
-//! from it the turns of positions.
+//! Upload of each step's metadata through pinned memory, in one copy, and the cos/sin table of its
+//! positions.
 
 use super::device::RUN_AHEAD;
 use super::driver::{Address, Arguments, Pinned};
@@ -10,27 +10,29 @@ use super::stream::{Room, Stream};
 use super::weights::Part;
 use engine_core::{DeviceError, Rotation};
 
-/// Room for what steps read, at least: page tables of 256 sequences of 8,000 tokens.
+/// Smallest size of the metadata buffer in bytes: page tables of about 256 sequences of 8,000
+/// tokens.
 const BYTES_MIN: usize = 1 << 20;
 
-/// Memory for what steps read beside activations.
+/// Buffers for the metadata of steps, and for their cos/sin tables.
 #[derive(Debug, Default)]
 pub struct Steps {
     metadata: Room,
     turns: Room,
-    /// Inverse frequencies of the rotation that was last asked for.
+    /// Rotary embedding used last, with its inverse frequencies on the device.
     frequencies: Option<(Rotation, Part)>,
-    /// Filled in turns: the step before may still be on its way.
+    /// Pinned buffers used in rotation: the copies of steps in flight may still read the others.
     pinned: Vec<Pinned>,
+    /// Index of the pinned buffer used last.
     next: usize,
 }
 
 impl Steps {
-    /// Lays out a step and begins to copy it to the device; gives where it will be. Tokens that were
-    /// drawn are those of rows `first_drawn ..` before.
+    /// Writes a step's metadata and starts its copy to the device; returns its address there.
+    /// Tokens sampled by the previous step are those of its rows from `first_drawn` on.
     ///
     /// # Errors
-    /// The device is full, or failed.
+    /// The device does not have enough memory, or reports an error.
     pub fn send(
         &mut self,
         stream: &mut Stream,
@@ -38,8 +40,10 @@ impl Steps {
         first_drawn: u32,
     ) -> Result<Address, DeviceError> {
         let bytes = 4 * draft.layout.words;
-        // Page tables grow with every page, and what was recorded must not move each time.
+        // Page tables grow with every page; rounding up keeps the buffer in place, so that captured
+        // CUDA graphs stay valid.
         let room = bytes.next_power_of_two().max(BYTES_MIN);
+        // One buffer more than steps in flight, so that the one written now is not being copied.
         if self.pinned.len() <= RUN_AHEAD {
             self.pinned.push(Pinned::new(stream.driver(), room)?);
             self.next = self.pinned.len() - 1;
@@ -57,10 +61,10 @@ impl Steps {
         Ok(metadata)
     }
 
-    /// Computes the turns of a step's positions.
+    /// Computes the cos/sin table for the positions of a step.
     ///
     /// # Errors
-    /// As [`Steps::send`].
+    /// The device does not have enough memory, or reports an error.
     pub fn turn(
         &mut self,
         stream: &mut Stream,

@@ -1,11 +1,12 @@
-//! How long the device takes for what it is given, by its own clock.
+//! Times work on the device by the device's own clock, between two events, without host time in
+//! between.
 
 use std::sync::Arc;
 
 use super::driver::{Driver, Event};
 use engine_core::DeviceError;
 
-/// Two marks in the stream.
+/// Pair of timed events in the stream.
 #[derive(Debug)]
 pub struct Stopwatch {
     driver: Arc<dyn Driver>,
@@ -13,24 +14,24 @@ pub struct Stopwatch {
     to: Event,
 }
 
-/// Times of one call, in nanoseconds.
+/// Statistics of the measured times of one call, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Timing {
-    /// The middle one, which counts where speeds are compared.
+    /// Median time of one call, by which speeds are compared.
     pub median_ns: f64,
-    /// Median absolute deviation.
+    /// Median absolute deviation of the times from their median.
     pub mad_ns: f64,
-    /// The shortest, which counts where limits are found.
+    /// Shortest time of one call, from which hardware limits are computed.
     pub least_ns: f64,
-    /// How many times there are.
+    /// Number of timed runs.
     pub samples: usize,
 }
 
 impl Timing {
-    /// What `samples` runs say of one call.
+    /// Statistics of the times of one call.
     ///
     /// # Panics
-    /// There is no sample.
+    /// `samples` is empty.
     fn of(mut samples: Vec<f64>) -> Self {
         let median_ns = median(&mut samples);
         let least_ns = samples[0];
@@ -40,7 +41,7 @@ impl Timing {
     }
 }
 
-/// Sorts `samples`; the mean of both where two are in the middle.
+/// Sorts `samples` and returns their median; with an even number, the mean of the middle two.
 fn median(samples: &mut [f64]) -> f64 {
     samples.sort_unstable_by(f64::total_cmp);
     let (half, is_odd) = (samples.len() / 2, samples.len() % 2 == 1);
@@ -48,24 +49,24 @@ fn median(samples: &mut [f64]) -> f64 {
 }
 
 impl Stopwatch {
-    /// A stopwatch in the driver's stream.
+    /// Creates a stopwatch in the driver's stream.
     ///
     /// # Errors
-    /// The device failed.
+    /// The device reports an error.
     pub fn new(driver: &Arc<dyn Driver>) -> Result<Self, DeviceError> {
         let (from, to) = (driver.timed_event()?, driver.timed_event()?);
         Ok(Self { driver: Arc::clone(driver), from, to })
     }
 
-    /// Times of one of the `calls` calls that `work` begins, from `samples` runs of all of them after one
-    /// that warms up. They are recorded, so that no time of the host's is in between; `work` is first
-    /// called without that, and takes all memory that it needs.
+    /// Times `work`, which makes `calls` calls, in `samples` runs after one that warms up. The runs
+    /// replay a CUDA graph of the work, so that no host time is included; `work` is first called
+    /// once without capture, to allocate all memory that it needs.
     ///
     /// # Errors
-    /// As `work`, or the device failed.
+    /// An error of `work`, or the device reports one.
     ///
     /// # Panics
-    /// There is no sample.
+    /// `samples` is 0.
     pub fn time(
         &self,
         calls: usize,
@@ -77,6 +78,7 @@ impl Stopwatch {
         driver.wait_all()?;
         driver.begin_record()?;
         let worked = work();
+        // The capture is ended even after an error, since the stream could not be used otherwise.
         let record = driver.end_record();
         worked?;
         let record = record?;
@@ -89,6 +91,7 @@ impl Stopwatch {
         };
         let all: Result<Vec<f64>, DeviceError> = (0..=samples).map(|_| sample()).collect();
         driver.release_record(record);
+        // The first run warms up and does not count.
         Ok(Timing::of(all?.split_off(1)))
     }
 }

@@ -1,5 +1,5 @@
-//! The device's one stream: launches, memory that grows to the largest step, and records of decoding
-//! steps by their number of rows.
+//! CUDA stream of the device: kernel launches, growable buffers, and CUDA graph capture and replay
+//! of decoding steps by their padded number of rows (bucket).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use super::driver::{Address, Arguments, Driver, Memory, Record};
 use super::launch::Launch;
 use engine_core::DeviceError;
 
-/// What is known of the steps of one bucket.
+/// State of the CUDA graph of one bucket: a step ran, or a step was captured and can be replayed.
 #[derive(Debug, Clone, Copy)]
 enum Seen {
-    /// One ran, so that all memory has its size.
+    /// One step of the bucket ran without capture, so that all buffers have their size.
     Once,
     Recorded {
         record: Record,
@@ -19,38 +19,42 @@ enum Seen {
     },
 }
 
-/// Memory that grows to the largest step and then stays where it is.
+/// Growable buffer in device memory: it grows to the largest step and then stays at its address.
 #[derive(Debug, Default)]
 pub struct Room(Option<Memory>);
 
 impl Room {
-    /// Where it is; nowhere before it was ever used.
+    /// Address of the buffer; null before its first use.
     pub fn address(&self) -> Address {
         self.0.as_ref().map_or(Address::NULL, Memory::address)
     }
 }
 
+/// Stream of one device with the captured CUDA graphs of its decoding steps.
 #[derive(Debug)]
 pub struct Stream {
     driver: Arc<dyn Driver>,
-    /// By number of rows.
+    /// State of the CUDA graph by number of rows of the bucket.
     buckets: BTreeMap<usize, Seen>,
+    /// Rows of the bucket whose step is being captured now.
     recording: Option<usize>,
 }
 
 impl Stream {
+    /// Creates a stream without any captured CUDA graph.
     pub fn new(driver: Arc<dyn Driver>) -> Self {
         Self { driver, buckets: BTreeMap::new(), recording: None }
     }
 
+    /// Driver in whose stream everything runs.
     pub fn driver(&self) -> &Arc<dyn Driver> {
         &self.driver
     }
 
-    /// As `Driver::launch`.
+    /// Launches a kernel as [`Driver::launch`] does.
     ///
     /// # Errors
-    /// The device failed.
+    /// The device reports an error.
     pub fn launch(
         &self,
         entry: &str,
@@ -60,16 +64,17 @@ impl Stream {
         self.driver.launch(entry, launch, arguments)
     }
 
-    /// `room` with at least `bytes` bytes, of unspecified content. Where it has to grow it moves, and
-    /// what was recorded no longer holds.
+    /// Grows `room` to at least `bytes` bytes, of unspecified content, and returns its address.
+    /// Growing moves the buffer, so all captured CUDA graphs are released.
     ///
     /// # Errors
-    /// The device has not that much memory.
+    /// The device does not have enough memory.
     pub fn room(&mut self, room: &mut Room, bytes: usize) -> Result<Address, DeviceError> {
         match &room.0 {
             Some(memory) if memory.bytes() >= bytes => Ok(memory.address()),
             _ => {
                 self.forget()?;
+                // Released first, so that old and new memory need not fit at the same time.
                 room.0 = None;
                 let memory = room.0.insert(Memory::new(&self.driver, bytes)?);
                 Ok(memory.address())
@@ -77,10 +82,10 @@ impl Stream {
         }
     }
 
-    /// As [`Stream::room`], and keeps the content.
+    /// Grows a buffer as [`Stream::room`] does, and keeps its content.
     ///
     /// # Errors
-    /// As [`Stream::room`].
+    /// The errors of [`Stream::room`].
     pub fn keeping_room(&mut self, room: &mut Room, bytes: usize) -> Result<Address, DeviceError> {
         if room.0.as_ref().is_none_or(|memory| memory.bytes() < bytes) {
             let mut larger = Room::default();
@@ -94,10 +99,10 @@ impl Stream {
         Ok(room.address())
     }
 
-    /// Drops all records: what they name is about to move.
+    /// Releases all captured CUDA graphs, because memory that they name is about to move.
     fn forget(&mut self) -> Result<(), DeviceError> {
         if self.recording.is_some() {
-            let message = "memory moved while a step was recorded".to_owned();
+            let message = "memory moved during CUDA graph capture".to_owned();
             return Err(DeviceError { operation: "record", message });
         }
         for seen in std::mem::take(&mut self.buckets).into_values() {
@@ -108,7 +113,8 @@ impl Stream {
         Ok(())
     }
 
-    /// How far the steps of `rows` rows are known: 0 not at all, 1 one ran, 2 one was recorded.
+    /// State of the bucket of `rows` rows as a number that ranks can compare: 0 no step ran, 1 one
+    /// ran, 2 one was captured.
     pub fn known(&self, rows: usize) -> u8 {
         match self.buckets.get(&rows) {
             None => 0,
@@ -117,18 +123,20 @@ impl Stream {
         }
     }
 
-    /// Runs a step of `rows` rows as it was recorded, and says where its logits are. The first such
-    /// step is run by its operations, and the second is recorded while they are called. `known` is
-    /// [`Stream::known`], or less where others know less.
+    /// Replays the CUDA graph of the bucket of `rows` rows and returns the address of its logits.
+    /// The first step of a bucket is launched kernel by kernel, and the second is captured while
+    /// its operations are called; both return none. `known` is [`Stream::known`], or less where
+    /// another rank's state is less.
     ///
     /// # Errors
-    /// The device failed.
+    /// The device reports an error.
     pub fn replay(&mut self, rows: usize, known: u8) -> Result<Option<Address>, DeviceError> {
         match self.buckets.get(&rows) {
             Some(Seen::Recorded { record, logits }) if known == 2 => {
                 self.driver.replay(*record)?;
                 return Ok(Some(*logits));
             }
+            // Another rank has to capture again, so this rank captures with it.
             Some(Seen::Recorded { record, .. }) => self.driver.release_record(*record),
             _ => {}
         }
@@ -142,10 +150,11 @@ impl Stream {
         Ok(None)
     }
 
-    /// Ends the record of a step, if there is one, and runs it. Its logits are at `logits`.
+    /// Ends the capture of a step, if one is in progress, and replays it once, since a capture
+    /// executes nothing. Its logits are at `logits`.
     ///
     /// # Errors
-    /// The device failed.
+    /// The device reports an error.
     pub fn finish(&mut self, logits: Address) -> Result<(), DeviceError> {
         let Some(rows) = self.recording.take() else { return Ok(()) };
         let record = self.driver.end_record()?;
@@ -153,10 +162,10 @@ impl Stream {
         self.driver.replay(record)
     }
 
-    /// Memory that records may name has moved: pages, or places for state.
+    /// Releases all captured CUDA graphs, because the KV cache or the recurrent state moves.
     ///
     /// # Errors
-    /// A step is being recorded.
+    /// A step is being captured.
     pub fn moved(&mut self) -> Result<(), DeviceError> {
         self.forget()
     }
@@ -168,8 +177,8 @@ impl Drop for Stream {
     }
 }
 
-/// The bucket of a decoding step of `rows` rows: 1, 2, 4, then multiples of 8 to 64, of 16 to 256,
-/// and of 32.
+/// CUDA graph bucket of a decoding step of `rows` rows, which is padded to it: 1, 2, 4, then
+/// multiples of 8 up to 64, of 16 up to 256, and of 32.
 pub fn bucket(rows: usize) -> usize {
     match rows {
         0..=2 => rows.max(1),

@@ -1,7 +1,7 @@
-//! Weights on their way to the device, and where they lie there.
+//! Weight matrices on the device: conversion from stored formats, upload, and memory layout.
 //!
-//! Matrices keep the type in which they are stored where kernels multiply it: bf16, e4m3 where each
-//! block of 128 x 128 has one scale, MXFP4. All others become bf16.
+//! A matrix keeps its stored format where kernels support it: bf16, FP8 (e4m3) with one scale per
+//! block of 128 x 128, and MXFP4. Every other format is converted to bf16.
 
 use std::sync::Arc;
 
@@ -17,16 +17,17 @@ use engine_core::{DeviceError, HostMatrix, RandomRows, WeightType};
 use engine_weights::format::dequantize;
 use engine_weights::random;
 
-/// Rows, output columns, that kernels take at a time.
+/// Output columns that kernels process at a time; the number of stored rows is padded to a
+/// multiple.
 const ROWS: usize = 8;
-/// Rows and columns that share a scale of e4m3.
+/// Rows and columns of the block that shares an FP8 scale.
 const SCALED: usize = 128;
-/// Weights of a block as [`HostMatrix`] has them, of e4m3 and of MXFP4.
+/// Weights in a block of the stored form that [`HostMatrix`] has, for FP8 and for MXFP4.
 const BLOCK: usize = 32;
-/// Exponent of the largest scale of MXFP4 that kernels compute with: 2^65, bias 127.
+/// Exponent (bias 127) of the largest MXFP4 scale that the kernels support, 2^65.
 const MXFP4_SCALE_MAX: u8 = 127 + 65;
 
-/// A part of memory that several may share.
+/// Part of an allocation of device memory that several owners can share.
 #[derive(Debug, Clone)]
 pub struct Part {
     memory: Arc<Memory>,
@@ -34,15 +35,17 @@ pub struct Part {
 }
 
 impl Part {
+    /// Allocates `bytes` bytes of its own.
     pub fn new(driver: &Arc<dyn Driver>, bytes: usize) -> Result<Self, DeviceError> {
         Ok(Self { memory: Arc::new(Memory::new(driver, bytes)?), at: 0 })
     }
 
+    /// Device address of the part's first byte.
     pub fn address(&self) -> Address {
         self.memory.address().plus(self.at)
     }
 
-    /// `parts` of `bytes` bytes each, one behind another in memory of their own.
+    /// Copies `parts` of `bytes` bytes each into one new allocation, one after another.
     pub fn join(
         driver: &Arc<dyn Driver>,
         parts: &[&Self],
@@ -60,33 +63,37 @@ impl Part {
     }
 }
 
-/// Weights `[N]` in f32.
+/// Weight vector `[N]` in f32, such as a norm or a bias.
 #[derive(Debug, Clone)]
 pub struct Vector {
     pub part: Part,
     pub len: usize,
 }
 
-/// Weights `[N, K]`.
+/// Weight matrix `[N, K]` in device memory.
 #[derive(Debug, Clone)]
 pub struct Matrix {
+    /// Storage format of the weights.
     pub matrix_type: MatrixType,
+    /// Number N of output columns, padding included.
     pub n: usize,
-    /// How many of the last rows were added, zeros, as kernels take columns by eight.
+    /// Number of zero rows at the end, added because kernels process eight output columns at a
+    /// time.
     pub padding: usize,
+    /// Length K of the contraction.
     pub k: usize,
     pub weights: Part,
-    /// f32 of e4m3, bytes of MXFP4, nothing of bf16.
+    /// Scales: f32 for FP8, one byte each for MXFP4, empty for bf16.
     pub scales: Part,
-    /// How few rows are multiplied by it.
+    /// Launch of a multiplication of few rows with this matrix.
     pub plan: MatmulPlan,
 }
 
 impl Matrix {
-    /// Weights that nobody trained, for what is timed: random ones, and scales near 1.
+    /// Creates random weights with scales of 1, for measurements that need no trained weights.
     ///
     /// # Errors
-    /// The device is full.
+    /// The device does not have enough memory.
     pub(super) fn random(
         staging: &mut Staging,
         stream: &Stream,
@@ -97,7 +104,7 @@ impl Matrix {
         let driver = stream.driver();
         let random = Self::room(driver, matrix_type, n, k)?;
         let (weight_bytes, scale_bytes) = random.bytes();
-        // Bytes of random bf16 are codes of fewer bits, too.
+        // Random bf16 bytes are also valid random FP8 and MXFP4 values.
         fill(stream, random.weights.address(), weight_bytes)?;
         let scales = random.scales.address();
         match matrix_type {
@@ -108,7 +115,7 @@ impl Matrix {
         Ok(random)
     }
 
-    /// Room for `stored` rows, with padding as kernels want it.
+    /// Allocates memory for `stored` rows and the padding rows, which are zeroed.
     fn room(
         driver: &Arc<dyn Driver>,
         matrix_type: MatrixType,
@@ -128,13 +135,13 @@ impl Matrix {
         Ok(Self { matrix_type, n, padding, k, weights, scales, plan })
     }
 
-    /// Bytes of the weights, and of their scales.
+    /// Bytes of the weights, and bytes of their scales.
     pub fn bytes(&self) -> (usize, usize) {
         bytes(self.matrix_type, self.n, self.k)
     }
 }
 
-/// Bytes of weights `[n, k]`, and of their scales.
+/// Bytes of weights `[n, k]`, and bytes of their scales.
 pub fn bytes(matrix_type: MatrixType, n: usize, k: usize) -> (usize, usize) {
     match matrix_type {
         MatrixType::Bf16 => (2 * n * k, 0),
@@ -143,7 +150,7 @@ pub fn bytes(matrix_type: MatrixType, n: usize, k: usize) -> (usize, usize) {
     }
 }
 
-/// Stored rows under one another.
+/// Stored rows of several matrices as if they were one, such as query, key and value projections.
 struct Rows<'a, 'b>(&'a [HostMatrix<'b>]);
 
 impl<'a> Rows<'a, '_> {
@@ -159,7 +166,7 @@ impl<'a> Rows<'a, '_> {
         self.0.iter().all(|part| part.weight_type == weight_type)
     }
 
-    /// Row `n` of all parts, and its type.
+    /// Row `n` of the combined rows, with its format.
     fn row(&self, mut n: usize) -> (WeightType, &'a [u8]) {
         for part in self.0 {
             if n < part.n {
@@ -171,10 +178,11 @@ impl<'a> Rows<'a, '_> {
     }
 }
 
-/// Puts the matrices in `parts` under one another on the device.
+/// Uploads the combined rows of `parts` as one matrix, converted if no kernel supports their
+/// format.
 ///
 /// # Errors
-/// The kernels do not take its shape or its scales, or the device is full.
+/// The kernels do not support the shape or the scales, or the device does not have enough memory.
 pub fn matrix(
     staging: &mut Staging,
     driver: &Arc<dyn Driver>,
@@ -189,7 +197,8 @@ pub fn matrix(
         None => MatrixType::Bf16,
     };
     let piece = matrix_type.piece();
-    // Experts are multiplied by without a place to leave padding.
+    // Padding is not possible in MXFP4: it is used for experts only, and expert results have no
+    // separate step that removes padding.
     let is_padded = !stored.is_multiple_of(ROWS) && matrix_type == MatrixType::Mxfp4;
     if !k.is_multiple_of(piece) || is_padded {
         return Err(refused(format!(
@@ -215,17 +224,17 @@ pub fn matrix(
     Ok(matrix)
 }
 
-/// Rows of random bf16 under one another, made on the device; none where the kernel makes no such
-/// rows.
+/// Generates rows of random bf16 weights on the device. Returns none where the kernel cannot
+/// generate the requested rows.
 ///
 /// # Errors
-/// The device is full, or failed.
+/// The device does not have enough memory, or reports an error.
 pub fn random_matrix(
     stream: &Stream,
     parts: &[RandomRows],
     k: usize,
 ) -> Result<Option<Matrix>, DeviceError> {
-    // Four numbers of a stream are made at a time, and eight are written.
+    // The kernel generates four numbers of a random stream at a time, and writes eight.
     let is_made =
         |part: &RandomRows| part.stride.is_multiple_of(4) && part.column.is_multiple_of(4);
     if !k.is_multiple_of(MatrixType::Bf16.piece()) || !parts.iter().all(is_made) {
@@ -235,6 +244,7 @@ pub fn random_matrix(
     let matrix = Matrix::room(stream.driver(), MatrixType::Bf16, stored, k)?;
     let mut to = matrix.weights.address();
     for part in parts {
+        // One launch per run, since the kernel advances by a fixed stride from row to row.
         for (row, rows) in runs(part) {
             let first = row * part.stride + part.column;
             let arguments = Arguments::new().address(to).value(part.start).value(first as u64);
@@ -247,7 +257,8 @@ pub fn random_matrix(
     Ok(Some(matrix))
 }
 
-/// The stored rows of `part`, in their order: where neighbors begin, and how many there are.
+/// Runs of consecutive stored rows of `part`, in the order of the matrix: (first row, number of
+/// rows).
 fn runs(part: &RandomRows) -> Vec<(usize, usize)> {
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for row in (0..part.n).map(|n| part.row + part.order.stored_row(n)) {
@@ -259,12 +270,14 @@ fn runs(part: &RandomRows) -> Vec<(usize, usize)> {
     runs
 }
 
+/// Error for weights that the kernels do not support.
 fn refused(message: String) -> DeviceError {
     DeviceError { operation: "matrix", message }
 }
 
 impl Rows<'_, '_> {
-    /// The scales of blocks of 128 x 128, where all rows are e4m3 and each block has one.
+    /// Scales of the 128 x 128 blocks, or none unless all rows are FP8 and each block has a single
+    /// scale.
     fn e4m3_scales(&self) -> Option<Vec<f32>> {
         if !self.are_all(WeightType::F8E4M3) {
             return None;
@@ -276,6 +289,7 @@ impl Rows<'_, '_> {
             for (i, block) in blocks.enumerate() {
                 let scale: f32 = bytemuck::pod_read_unaligned(&block[..size_of::<f32>()]);
                 let known = &mut scales[n / SCALED * cols + i * BLOCK / SCALED];
+                // The kernels read one scale per block, so that such a matrix is converted to bf16.
                 if known.is_some_and(|known| known != scale) {
                     return None;
                 }
@@ -286,6 +300,7 @@ impl Rows<'_, '_> {
     }
 }
 
+/// Uploads rows as bf16, dequantized if they are stored in another format.
 fn send_bf16(staging: &mut Staging, rows: &Rows<'_, '_>, to: Address) -> Result<(), DeviceError> {
     let mut values = vec![0.0; rows.k()];
     staging.send(to, rows.count(), 2 * rows.k(), |row, out| match rows.row(row) {
@@ -299,7 +314,8 @@ fn send_bf16(staging: &mut Staging, rows: &Rows<'_, '_>, to: Address) -> Result<
     })
 }
 
-/// Codes as kernels have them, two neighbors in a byte, and the scales by themselves.
+/// Uploads MXFP4 rows: scales separately from the quantized values, and values repacked so that one
+/// byte holds two neighbors, as the kernels read them.
 fn send_mxfp4(
     staging: &mut Staging,
     rows: &Rows<'_, '_>,
@@ -330,10 +346,10 @@ fn send_mxfp4(
     })
 }
 
-/// The matrices of a layer's experts one behind another.
+/// Copies the matrices of a layer's experts into one allocation, one after another.
 ///
 /// # Errors
-/// They are not of one shape and type, or the device is full.
+/// The matrices differ in shape or format, or the device does not have enough memory.
 pub fn stack(driver: &Arc<dyn Driver>, experts: Vec<Matrix>) -> Result<Vec<Matrix>, DeviceError> {
     let Some(first) = experts.first() else { return Ok(experts) };
     if first.padding > 0 {
@@ -356,10 +372,10 @@ pub fn stack(driver: &Arc<dyn Driver>, experts: Vec<Matrix>) -> Result<Vec<Matri
         .collect())
 }
 
-/// The biases of a layer's experts one behind another.
+/// Copies the biases of a layer's experts into one allocation, one after another.
 ///
 /// # Errors
-/// They are not of one length, or the device is full.
+/// The biases differ in length, or the device does not have enough memory.
 pub fn stack_vectors(
     driver: &Arc<dyn Driver>,
     vectors: &[Vector],

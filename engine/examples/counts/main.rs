@@ -1,8 +1,8 @@
-//! What `cargo xtask counts` counts the instructions of: one call of an operation on one thread,
-//! over fixed numbers. Without arguments lists the cases, with a name runs that one.
+//! Program whose instructions `cargo xtask counts` counts: one call of an operation on one thread,
+//! over fixed numbers. Lists the cases without arguments, and runs one case by its name.
 //!
-//! Only [`counted`] is counted, so that making a case, and the first call with its allocations, are
-//! not.
+//! Only the function [`counted`] is counted, so that creating a case, and its first call with its
+//! allocations, are excluded.
 
 #![expect(clippy::duplicate_mod, reason = "each bench is a crate of its own that shares tables")]
 
@@ -32,11 +32,10 @@ benches! {
     silu_mul: "../../benches/silu_mul.rs",
 }
 
-/// Instruction sets that are counted, as far as the processor has them: the others are unknown to
-/// the counter.
+/// Instruction sets to count, if the processor has them; the counting tool does not know others.
 const ISAS: [&str; 2] = ["avx2", "portable"];
 
-/// A name, and what makes the call that is counted.
+/// Name of a case, and function that creates the call to count.
 type Case = (String, Box<dyn FnOnce() -> Call>);
 type Make = fn(Cpu) -> Call;
 type Call = Box<dyn FnMut()>;
@@ -53,13 +52,13 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     let mut call = make();
-    // Working memory grows in the first call.
+    // The first call allocates working memory.
     call();
     counted(&mut call);
     ExitCode::SUCCESS
 }
 
-/// The only function whose instructions count, with those that it calls.
+/// The only function whose instructions are counted, with those that it calls.
 #[inline(never)]
 fn counted(call: &mut Call) {
     call();
@@ -76,8 +75,8 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-/// The operations. Products of stored blocks are in eight-bit integers, and turn their rows into
-/// such first.
+/// Operations to count on each instruction set. Multiplication with quantized weights is in 8-bit
+/// integers, and quantizes its rows first.
 fn of_each_isa() -> Vec<(&'static str, Make)> {
     vec![
         ("matmul_int8/T1_q4_1", |cpu| product(cpu, 1, WeightType::Q4_1)),
@@ -99,11 +98,11 @@ fn of_each_isa() -> Vec<(&'static str, Make)> {
     ]
 }
 
-/// Two key heads of the layer that the bench measures.
+/// Gated-delta-net shape with two key heads of the layer that the benchmark measures.
 const NET: DeltaNetShape =
     DeltaNetShape { key_heads: 2, value_heads: 4, key_dim: 128, value_dim: 128, taps: 4 };
 
-/// Four tiles of columns.
+/// Creates a call of a matrix multiplication whose weights have four tiles of columns.
 fn product(cpu: Cpu, t: usize, weight_type: WeightType) -> Call {
     let product = matmul::Product { t, k: 576, n: 192, weight_type };
     matmul::case("matmul", cpu, Arithmetic::AsStored, product).run

@@ -1,4 +1,5 @@
-//! A fixed trace of arrivals through the scheduler: shared prefixes, chunked prompts, preemptions.
+//! Fixed trace of arrivals through the scheduler, with shared prefixes, chunked prefill and
+//! preemption.
 
 use engine_schedule::{Limits, Needs, Scheduler, SeqId};
 
@@ -16,7 +17,7 @@ const LIMITS: Limits = Limits {
     run_ahead: 0,
 };
 
-/// Runs the whole trace from an empty scheduler.
+/// Runs the whole trace, beginning with an empty scheduler.
 pub fn run() {
     let mut scheduler = Scheduler::new(LIMITS);
     let mut random = Random(1);
@@ -45,18 +46,18 @@ pub fn run() {
     assert!(totals.preemptions > 0 && totals.hit_tokens > 0, "nothing hard came: {totals:?}");
 }
 
-/// Tokens that a sequence asks for.
+/// Number of tokens that a sequence generates.
 fn output(id: SeqId) -> usize {
     1 + (id.0 * 37 % 120) as usize
 }
 
-/// A prompt that begins as those of its family do.
+/// Random prompt whose beginning is that of its family, so that prefixes are shared.
 fn prompt(random: &mut Random) -> Vec<u32> {
     let (family, length) = (random.below(4), 1 + random.below(200));
     (0..length).map(|index| family * 1000 + index).collect()
 }
 
-/// A linear congruential generator.
+/// Linear congruential generator.
 struct Random(u32);
 
 impl Random {

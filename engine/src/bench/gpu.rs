@@ -1,5 +1,5 @@
-//! `redline bench` on a GPU: steps as the server runs them, and single kernels, beside limits that are
-//! measured in the same process.
+//! `redline bench` on a GPU: steps as the server runs them, and single kernels, compared with
+//! hardware limits measured in the same process.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,25 +22,25 @@ use engine_cuda::table::cases::{Case, standard};
 use engine_cuda::table::{LAYERS_BYTES, Measured, Table};
 use engine_weights::{Checkpoint, ModelSource};
 
-/// Figures of one GPU: of a model, of kernels, or of both.
+/// Report of one GPU: figures of a model, of kernels, or of both.
 #[derive(Debug, Serialize)]
 struct Report {
     engine: &'static str,
     version: &'static str,
     device: &'static str,
     device_name: String,
-    /// What kernels were compiled for.
+    /// GPU architecture for which kernels were compiled, such as `sm_90a`.
     isa: &'static str,
     #[serde(flatten)]
     steps: Option<Steps>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     kernels: Vec<Kernel>,
     limits: Reached,
-    /// Why a figure is missing, by its path.
+    /// Reason for each missing figure, by its path in the report.
     absent: BTreeMap<&'static str, &'static str>,
 }
 
-/// A model's figures.
+/// Figures of a model's prefill and decoding steps.
 #[derive(Debug, Serialize)]
 struct Steps {
     model: String,
@@ -49,7 +49,7 @@ struct Steps {
     decode: Vec<Decode>,
 }
 
-/// One of `benches` in a record `kernel.v1`.
+/// Figures of one kernel case, an element of `benches` in a `kernel.v1` record.
 #[derive(Debug, Serialize)]
 struct Kernel {
     op: &'static str,
@@ -65,25 +65,27 @@ struct Kernel {
     limit_share: f64,
 }
 
+/// Measured hardware limits of the GPU, with which figures are compared.
 #[derive(Debug, Serialize)]
 struct Reached {
     bf16_flops_per_s: f64,
     read_bytes_per_s: f64,
-    /// Version of the library that products may be computed by, beside our own kernels.
+    /// Version of the GEMM library that may compute matrix multiplications; none where it is not
+    /// installed.
     library: Option<String>,
 }
 
-/// Opens the first GPU, measures what is asked for, and returns what is to be printed.
+/// Opens the first GPU, measures what `flags` select, and returns the report as text.
 ///
 /// # Errors
-/// The GPU cannot be opened, or the model not be loaded or run.
+/// The GPU cannot be opened, or the model cannot be loaded or run.
 pub(super) fn run(
     subject: Subject<'_>,
     flags: &BenchFlags,
     cubins: &Cubins,
     clock: Clock,
 ) -> Result<String, BenchError> {
-    // A wrong name is told before a minute of measuring.
+    // Looked up first, so that a wrong model name is reported before a minute of measuring.
     let source = match subject.model {
         None if flags.kernels => None,
         _ => Some(subject.source()?),
@@ -95,7 +97,7 @@ pub(super) fn run(
     Ok(shown(&bench.report(source, flags, limits, &cases)?, flags.json))
 }
 
-/// An open GPU.
+/// Open GPU with what its measurements need.
 struct Bench<'a> {
     driver: Arc<dyn Driver>,
     cubins: &'a Cubins,
@@ -103,6 +105,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
+    /// Measures the kernel cases, and the steps of a model if one is given.
     fn report(
         &self,
         source: Option<ModelSource>,
@@ -140,6 +143,7 @@ impl Bench<'_> {
         })
     }
 
+    /// Measures the kernel cases one after another, and prints each result at once.
     fn kernels(&self, limits: Limits, cases: &[Case]) -> Result<Vec<Kernel>, BenchError> {
         let kept = self.cubins.choices.clone();
         let table = Table { driver: &self.driver, kept, limits, layers_bytes: LAYERS_BYTES };
@@ -159,13 +163,15 @@ impl Bench<'_> {
                 flops,
                 limit_share,
             };
-            // It takes minutes, and may be cut short.
+            // Printed at once, because all cases together take minutes and the user may stop
+            // earlier.
             say(format_args!("{kernel}"));
             Ok(kernel)
         };
         cases.iter().map(one).collect()
     }
 
+    /// Loads the model and measures its steps.
     fn steps(
         &self,
         source: ModelSource,
@@ -221,7 +227,7 @@ impl fmt::Display for Report {
             }
             None => writeln!(f, "{engine} {version}")?,
         }
-        let library = limits.library.as_deref().unwrap_or("no library of products");
+        let library = limits.library.as_deref().unwrap_or("no GEMM library");
         writeln!(f, "{device_name} ({isa}, {library})")?;
         writeln!(
             f,
@@ -275,7 +281,7 @@ mod tests {
         "moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2,
         "norm_topk_prob": true, "decoder_sparse_step": 1, "mlp_only_layers": []"#;
 
-    /// What is measured on an emulated GPU.
+    /// Report of an emulated GPU on which every kernel takes 2 µs.
     fn report(source: Option<ModelSource>, words: &[&str], cases: &[Case]) -> Option<Report> {
         let script = Script { ns: |_| 2000.0, ..Script::default() };
         let driver: Arc<dyn Driver> = Emulated::with(1 << 30, script)?;

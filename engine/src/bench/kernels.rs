@@ -1,7 +1,8 @@
-//! Matrix products and attention by themselves, in the shapes of a model, beside the machine's limits.
+//! Measures matrix multiplication and attention of the CPU by themselves, in the shapes of a model,
+//! compared with the limits of the machine.
 //!
-//! They run on a device of their own, over random weights and made-up keys and values: shapes and
-//! stored types are all that it knows of a model.
+//! They run on a device of their own, with random weights and made-up keys and values: of the
+//! model, only shapes and stored formats are known.
 
 use std::fmt;
 
@@ -18,19 +19,19 @@ use engine_cpu::{Cpu, Isa};
 use engine_model::{MatrixShape, ModelInfo};
 use engine_weights::random_tensor;
 
-/// Rows of the products: a large batch that decodes, and a chunk of a prompt.
+/// Rows of the multiplications: a large decoding batch, and a prefill chunk.
 const PRODUCT_ROWS: [usize; 2] = [64, 512];
-/// Positions that attention sees, where the model takes as many.
+/// Context length of attention in positions, if the model allows it.
 const CONTEXT: usize = 8000;
-/// Rows of a prompt's chunk.
+/// Rows of a prefill chunk.
 const CHUNK_ROWS: usize = 512;
-/// Bytes of weights, or of keys and values, over as many layers as hold them: far beyond any cache,
-/// so that they come from memory as in a step.
+/// Bytes of weights, or of keys and values, over all layers: far larger than any cache, so that
+/// they come from memory as in a step.
 const LAYERS_BYTES: usize = 128 << 20;
-/// More layers would take long to fill where a layer is small.
+/// Largest number of layers; many small layers would take long to fill.
 const LAYERS_MAX: usize = 64;
 
-/// Rows by the largest matrix of a layer.
+/// Figures of multiplying rows with the largest matrix of a layer.
 #[derive(Debug, Serialize)]
 pub(super) struct Product {
     rows: usize,
@@ -39,25 +40,25 @@ pub(super) struct Product {
     weight_dtype: &'static str,
     dtype: &'static str,
     ops_per_s: f64,
-    /// Share of the arithmetic limit of `dtype`.
+    /// Measured rate as a share of the machine's limit for arithmetic in `dtype`, 0 to 1.
     limit_share: f64,
 }
 
-/// Rows of one sequence, the last of `context` positions, over the positions up to theirs.
+/// Figures of attention: `rows` rows of one sequence, the last of `context` positions.
 #[derive(Debug, Serialize)]
 pub(super) struct Attention {
     rows: usize,
     context: usize,
-    /// Keys and values, as if each were read once a layer.
+    /// Bytes of keys and values per second, counted as if each was read once per layer.
     kv_bytes_per_s: f64,
     flops_per_s: f64,
-    /// Share of `limit`, which is the nearer of the two.
+    /// Measured rate as a share of the nearer limit, 0 to 1.
     limit_share: f64,
-    /// The limit's name.
+    /// Name of the nearer limit: `read_bytes_per_s` or `f32_flops_per_s`.
     limit: &'static str,
 }
 
-/// What kernels run on.
+/// Measures kernels with one instruction set and number of threads.
 pub(super) struct Kernels<'a> {
     pub isa: Isa,
     pub threads: usize,
@@ -66,10 +67,11 @@ pub(super) struct Kernels<'a> {
 }
 
 impl Kernels<'_> {
-    /// The largest product of a layer, for a few rows and for many.
+    /// Measures the largest matrix multiplication of a layer, for a decoding batch and for a
+    /// prefill chunk.
     ///
     /// # Errors
-    /// The device is full.
+    /// There is not enough memory.
     pub(super) fn products(&self, info: &ModelInfo) -> Result<Vec<Product>, DeviceError> {
         let MatrixShape { n, k, weight_type } = info.largest_matrix;
         let mut cpu = Cpu::new(self.isa, self.threads);
@@ -84,7 +86,8 @@ impl Kernels<'_> {
         let (mut stream, mut x, mut out) = (cpu.buffer(k)?, cpu.buffer(k)?, cpu.buffer(n)?);
         let weight = cpu.vector(&vec![1.0; k])?;
         let product = |rows: usize| {
-            // As in a step, where a norm leaves rows as products take them.
+            // A norm comes first as in a step, since it leaves rows in the form that multiplication
+            // reads.
             cpu.write(&mut stream, &values(rows * k))?;
             cpu.resize(&mut x, rows)?;
             cpu.rms_norm(&stream, &weight, 0.0, &mut x)?;
@@ -100,14 +103,14 @@ impl Kernels<'_> {
         PRODUCT_ROWS.into_iter().map(product).collect()
     }
 
-    /// The row that decodes and a prompt's last chunk, over a long context.
+    /// Measures attention of one decoding row, and of a prompt's last chunk, over a long context.
     ///
     /// # Errors
-    /// The device is full.
+    /// There is not enough memory.
     pub(super) fn attention(&self, info: &ModelInfo) -> Result<Vec<Attention>, DeviceError> {
         let mut sequence = Sequence::fill(Cpu::new(self.isa, self.threads), info)?;
         let chunk = CHUNK_ROWS.min(sequence.context);
-        // A chunk reads a layer's keys and values many times, and takes as much longer.
+        // A chunk reads the keys and values of a layer many times, so one layer takes long enough.
         [(1, sequence.kv_shape.layers), (chunk, 1)]
             .into_iter()
             .map(|(rows, layers)| {
@@ -128,13 +131,13 @@ impl Kernels<'_> {
     }
 }
 
-/// What attention has to read and to compute.
+/// Work of attention: bytes to read, and floating-point operations.
 struct Work {
     kv_bytes: f64,
     flops: f64,
 }
 
-/// One sequence with keys and values at every position.
+/// One sequence with keys and values at every position of its context.
 struct Sequence<'a> {
     cpu: Cpu,
     info: &'a ModelInfo,
@@ -144,6 +147,7 @@ struct Sequence<'a> {
 }
 
 impl<'a> Sequence<'a> {
+    /// Fills the KV cache with made-up keys and values.
     fn fill(mut cpu: Cpu, info: &'a ModelInfo) -> Result<Self, DeviceError> {
         let context = CONTEXT.min(info.max_seq_len);
         let (kv_heads, head_dim) = (info.attention.kv_heads, info.attention.head_dim);
@@ -172,7 +176,7 @@ impl<'a> Sequence<'a> {
         Ok(sequence)
     }
 
-    /// A step of `rows` rows from `position` whose heads are not turned.
+    /// Plans a step of `rows` rows from `position` on, without rotation of heads.
     fn plan(&mut self, position: usize, rows: usize) -> Result<<Cpu as Device>::Plan, DeviceError> {
         let pages = (0..self.kv_shape.pages as u32).collect();
         let segment = Segment { rows, position, pages, logits: LogitRows::None, state: None };
@@ -181,10 +185,10 @@ impl<'a> Sequence<'a> {
         self.cpu.plan(&batch, &self.kv, &rotation)
     }
 
-    /// What the last `rows` rows have to do in `layers` layers.
+    /// Work of the last `rows` rows in `layers` layers.
     fn work(&self, rows: usize, layers: usize) -> Work {
         let one_layer = KvShape { layers: 1, ..self.kv_shape };
-        // The rows see one position more each, the last all.
+        // Each row sees one position more than the row before, and the last row sees all.
         let seen = rows * (self.context - rows) + rows * (rows + 1) / 2;
         let shape = &self.info.attention;
         Work {
@@ -193,7 +197,7 @@ impl<'a> Sequence<'a> {
         }
     }
 
-    /// Median seconds of the attention of the last `rows` rows in `layers` layers.
+    /// Median time in seconds of the attention of the last `rows` rows in `layers` layers.
     fn seconds(&mut self, clock: Clock, rows: usize, layers: usize) -> Result<f64, DeviceError> {
         let shape = self.info.attention;
         let plan = self.plan(self.context - rows, rows)?;
@@ -210,12 +214,12 @@ impl<'a> Sequence<'a> {
     }
 }
 
-/// Layers that hold [`LAYERS_BYTES`].
+/// Number of layers that together take about [`LAYERS_BYTES`].
 fn layers(layer_bytes: usize) -> usize {
     (LAYERS_BYTES / layer_bytes.max(1)).clamp(1, LAYERS_MAX)
 }
 
-/// Plausible activations.
+/// Made-up activations between -1 and 1.
 fn values(count: usize) -> Vec<f32> {
     (0..count).map(|i| (i % 251) as f32 / 125.0 - 1.0).collect()
 }

@@ -1,4 +1,4 @@
-//! Whole steps of a model under a stopwatch: prompts, and tokens after them. Knows no device.
+//! Measures whole steps of a model: prefill of prompts, and decoding. Knows no device.
 
 use std::fmt;
 
@@ -11,40 +11,45 @@ use engine_core::sample::Sampling;
 use engine_core::{DeviceError, LogitRows, Segment, SegmentState, StepBatch, StepToken};
 use engine_model::{Model, ModelInfo};
 
-/// Repeats of each measurement; the median counts.
+/// Number of runs of each measurement; their median counts.
 const REPEATS: usize = 3;
 
+/// Figures of prefill: one prompt in one step.
 #[derive(Debug, Serialize)]
 pub(super) struct Prefill {
     tokens: usize,
     tokens_per_s: f64,
-    /// Share of the arithmetic limit of the type that most is computed in: what the products of
-    /// rows by the layers' matrices take of it. Attention, norms and the one row of logits do not
-    /// count, so that there is always some distance from 1.
+    /// Share of the limit for arithmetic in the model's type, 0 to 1, counting the multiplications
+    /// by the layers' matrices only. Attention, norms and logits are not counted, so that the share
+    /// stays below 1.
     limit_share: f64,
 }
 
+/// Figures of decoding: one token per sequence and step.
 #[derive(Debug, Serialize)]
 pub(super) struct Decode {
     batch: usize,
     context: usize,
     tokens_per_s: f64,
-    /// Share of the speed at which memory can be read: what a step's weights and KV cache take of
-    /// it, if both are read once and weights are as large as [`Speeds`] says.
+    /// Share of the memory bandwidth, 0 to 1, if a step reads its weights (of the size in
+    /// [`Speeds`]) and its KV cache once.
     pub limit_share: Option<f64>,
 }
 
-/// What steps are compared with.
+/// Limits of the machine and bytes of weights, from which shares are computed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Speeds {
-    /// Limit of arithmetic in the type that products are computed in.
+    /// Limit in operations per second of the arithmetic in which matrix multiplications are
+    /// computed.
     pub ops_per_s: f64,
+    /// Memory bandwidth in bytes per second.
     pub read_bytes_per_s: f64,
-    /// Weights that a step of any number of rows reads; none where that is not known.
+    /// Bytes of weights that a step reads, whatever its number of rows; none where that is not
+    /// known.
     pub weight_bytes: Option<f64>,
 }
 
-/// Pages of a sequence that is as long as any that `flags` ask for.
+/// Number of KV pages of the longest sequence that `flags` select.
 pub(super) fn pages_each(flags: &BenchFlags, info: &ModelInfo) -> Result<usize, BenchError> {
     let longest = flags.prompts.iter().map(|tokens| tokens.get()).max().unwrap_or(1);
     let wanted = longest.max(flags.context.get() + flags.steps.get());
@@ -55,8 +60,8 @@ pub(super) fn pages_each(flags: &BenchFlags, info: &ModelInfo) -> Result<usize, 
     Ok(wanted.div_ceil(PAGE_TOKENS))
 }
 
-/// A model under a stopwatch. Where it runs ahead, it draws its own tokens, and a step is begun before
-/// the last has landed, as in the server.
+/// Model to measure. If it runs ahead, it samples its own tokens, and a step is submitted before
+/// the previous one is complete, as in the server.
 pub(super) struct Timed<'a> {
     pub model: &'a mut dyn Model,
     pub pages_each: usize,
@@ -64,7 +69,7 @@ pub(super) struct Timed<'a> {
 }
 
 impl Timed<'_> {
-    /// All that `flags` ask for, with its shares of `speeds`.
+    /// Measures everything that `flags` select, with shares of the limits `speeds`.
     pub fn rows(
         &mut self,
         flags: &BenchFlags,
@@ -91,19 +96,20 @@ impl Timed<'_> {
         Ok((prefill, decode))
     }
 
-    /// Tokens per second of one prompt in one step.
+    /// Measures one prompt in one step, in tokens per second.
     fn prefill(&mut self, tokens: usize) -> Result<f64, DeviceError> {
         let batch = self.batch(1, 0, tokens);
         self.median_rate(tokens, &[batch])
     }
 
-    /// Tokens per second of `steps` steps of one token for each sequence, from `context` on.
+    /// Measures `steps` steps of one token per sequence, from `context` on, in tokens per second.
     fn decode(
         &mut self,
         sequences: usize,
         context: usize,
         steps: usize,
     ) -> Result<f64, DeviceError> {
+        // One sequence per step, so that no step is larger than those that are measured.
         for sequence in 0..sequences {
             let mut fill = self.batch(sequences, 0, context);
             fill.segments = vec![fill.segments.swap_remove(sequence)];
@@ -113,6 +119,7 @@ impl Timed<'_> {
         let mut batches: Vec<_> =
             (0..steps).map(|step| self.batch(sequences, context + step, 1)).collect();
         if self.model.run_ahead() > 0 {
+            // Each step continues with the tokens that the step before sampled on the device.
             for batch in batches.iter_mut().skip(1) {
                 batch.tokens = (0..sequences as u32).map(StepToken::Drawn).collect();
             }
@@ -120,7 +127,7 @@ impl Timed<'_> {
         self.median_rate(sequences * steps, &batches)
     }
 
-    /// Rows from `position` of each sequence; every sequence has pages of its own.
+    /// Step of `rows` rows from `position` of each sequence, each with KV pages of its own.
     fn batch(&self, sequences: usize, position: usize, rows: usize) -> StepBatch {
         let vocab_size = self.model.info().vocab_size;
         let logits = match self.model.run_ahead() {
@@ -140,13 +147,13 @@ impl Timed<'_> {
         batch
     }
 
-    /// Median over the repeats of the tokens per second of `batches`, which compute `tokens`.
+    /// Median rate of `batches` in tokens per second; together they compute `tokens` tokens.
     fn median_rate(&mut self, tokens: usize, batches: &[StepBatch]) -> Result<f64, DeviceError> {
         Ok(tokens as f64 / median_seconds(self.clock, || run(self.model, batches))?)
     }
 }
 
-/// Runs steps one after another, as many in flight as the model has.
+/// Runs steps one after another, with as many in flight as the model allows.
 fn run(model: &mut dyn Model, batches: &[StepBatch]) -> Result<(), DeviceError> {
     let ahead = model.run_ahead();
     for (step, batch) in batches.iter().enumerate() {
@@ -158,7 +165,7 @@ fn run(model: &mut dyn Model, batches: &[StepBatch]) -> Result<(), DeviceError> 
     (0..ahead.min(batches.len())).try_for_each(|_| model.land().map(|_| ()))
 }
 
-/// Median seconds of `work` over the repeats, after one that warms up.
+/// Median time in seconds of `work`, after a first run that warms up.
 pub(super) fn median_seconds(
     clock: Clock,
     mut work: impl FnMut() -> Result<(), DeviceError>,
@@ -174,7 +181,7 @@ pub(super) fn median_seconds(
     Ok(seconds[REPEATS / 2])
 }
 
-/// A line for each.
+/// Writes a line for each figure.
 pub(super) fn write(
     f: &mut fmt::Formatter<'_>,
     dtype: &str,

@@ -44,7 +44,7 @@ pub struct ServerInfo {
 pub struct KvFacts {
     /// Pages of the cache.
     pub pages: usize,
-    /// Tokens of a page.
+    /// Tokens of a KV page.
     pub page_tokens: usize,
     /// Bytes that all pages take when they are full.
     pub bytes: u64,

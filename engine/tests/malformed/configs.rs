@@ -1,5 +1,5 @@
-//! Every key of a config.json with values that nobody should write: the model loads, or one error
-//! says which file is at fault.
+//! Every key of a `config.json` with invalid or extreme values: either the model loads, or one
+//! error names the file at fault.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use engine_model::Model;
 use engine_weights::ModelSource;
 use serde_json::{Value, json};
 
-/// A small configuration of each architecture, every key that has a meaning written out.
+/// Small configuration of each architecture, with every meaningful key written out.
 fn configs() -> Vec<Value> {
     let with = |architecture: &str, more: Value| {
         let mut config = json!({
@@ -44,7 +44,7 @@ fn configs() -> Vec<Value> {
     ]
 }
 
-/// What no key should be. A number of 2^44 is a size that no machine has.
+/// Values that no key should have. 2^44 is a size that exceeds any machine's memory.
 fn odd_values() -> Vec<Value> {
     let numbers = [json!(-1), json!(0), json!(1), json!(3), json!(0.5), json!(1e-40), json!(1e300)];
     let sizes = [json!(1u64 << 44), json!(u64::MAX), json!(i64::MIN)];
@@ -52,7 +52,7 @@ fn odd_values() -> Vec<Value> {
     [&numbers[..], &sizes, &others].concat()
 }
 
-/// `config` with each of its keys, and each key one level down, set to `value`.
+/// `config` with each of its keys, and each key one level down, replaced by `value`.
 fn changed(config: &Value, value: &Value) -> Vec<(String, Value)> {
     let mut all = Vec::new();
     for (key, old) in config.as_object().unwrap() {
@@ -68,7 +68,7 @@ fn changed(config: &Value, value: &Value) -> Vec<(String, Value)> {
     all
 }
 
-/// Computes a few tokens, whatever comes of it: numbers, none, or an error.
+/// Computes a few tokens; any result or error is accepted, but no panic.
 fn run(model: &mut dyn Model) {
     let allocated = model.allocate_kv(1, 16).and_then(|()| model.allocate_states(1));
     let state = Some(SegmentState { place: 0, load: None, save: None });

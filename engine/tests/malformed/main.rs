@@ -1,4 +1,4 @@
-//! Files and requests that are not what they claim to be: a value or one clear error, never a crash.
+//! Tests of malformed files and requests: each gives a value or one clear error, never a crash.
 
 #[cfg(test)]
 mod configs;

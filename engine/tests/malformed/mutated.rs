@@ -1,5 +1,5 @@
-//! The functions that are fuzzed, over their corpus and over mutations of it that are the same on
-//! every run; and whole models, mutated and loaded.
+//! Runs the fuzz targets over their corpus and over mutations of it that are the same on every run,
+//! and loads mutated models.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,10 +11,10 @@ use engine_weights::fixture::tiny_llama_gguf;
 use crate::mutation::Mutations;
 use crate::targets;
 
-/// Mutations of each input of a corpus.
+/// Number of mutations of each input of a corpus.
 const MUTATIONS: usize = 3000;
 
-/// The inputs of a target, by name.
+/// Inputs of a target's corpus, sorted by file name.
 fn corpus(target: &str) -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target);
     let mut paths: Vec<PathBuf> =
@@ -59,7 +59,7 @@ fn mutated_models_load_or_say_why_not() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("m.gguf");
     let sound = tiny_llama_gguf(1);
-    // Everything up to the data: that is where a file can lie.
+    // Only the header is mutated: the data after it has no structure that could be invalid.
     let head = sound.windows(10).rposition(|bytes| bytes == b"ffn_down.w").unwrap() + 60;
     let mut mutations = Mutations::new(11, sound[..head].to_vec());
     let mut loaded = 0;

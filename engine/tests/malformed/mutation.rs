@@ -1,13 +1,13 @@
-//! Inputs changed at random, the same on every run.
+//! Pseudo-random mutations of inputs, the same on every run.
 
 use engine_core::random::{GOLDEN_GAMMA, mix};
 
-/// Numbers that lengths, counts and offsets are checked against.
+/// Extreme numbers, which lengths, counts and offsets must be checked against.
 const EXTREMES: [u64; 8] = [0, 1, 255, 1 << 31, (1 << 32) + 1, 1 << 62, u64::MAX - 31, u64::MAX];
 
-/// One input, changed anew by each call.
+/// Generator of mutations of one input; each call starts from the original.
 pub struct Mutations {
-    /// Counts on by one number after another.
+    /// State of the random number generator.
     state: u64,
     original: Vec<u8>,
     changed: Vec<u8>,
@@ -23,7 +23,7 @@ impl Mutations {
         (mix(self.state) % below.max(1) as u64) as usize
     }
 
-    /// The input with one to three changes.
+    /// Returns the input with one to three changes.
     pub fn next(&mut self) -> &[u8] {
         self.changed.clone_from(&self.original);
         for _ in 0..=self.number(3) {

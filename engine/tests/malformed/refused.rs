@@ -1,4 +1,5 @@
-//! Unsound files end the process with exit code 2 and one line that says why.
+//! Tests that a malformed file ends the process with exit code 2 and one line that gives the
+//! reason.
 
 use std::fs;
 use std::path::Path;
@@ -45,7 +46,7 @@ fn unsound_gguf_files_end_the_process_with_code_2() {
     }
 }
 
-/// A Llama of one layer; its one tensor is the embedding.
+/// Folder with a one-layer Llama that has only one tensor, the embedding.
 fn folder_model(change: impl FnOnce(&mut Value)) -> tempfile::TempDir {
     let mut config = json!({
         "architectures": ["LlamaForCausalLM"], "hidden_size": 32, "num_hidden_layers": 1,

@@ -1,5 +1,5 @@
-//! `redline bench`: its document, which later suites read, and what a person sees. No figure is
-//! compared with another, as none is the same twice.
+//! Tests of `redline bench`: its JSON document, which later suites read, and its table. Figures are
+//! not compared, since they differ from run to run.
 
 use std::process::Output;
 
@@ -10,7 +10,7 @@ use crate::launched::{command, end_of, tiny_model};
 const FLAGS: [&str; 10] =
     ["-p", "8,24", "-n", "2", "-b", "1,3", "--context", "4", "--threads", "1"];
 
-/// What `redline bench` prints of the tiny model.
+/// Output of `redline bench` for the tiny model.
 fn bench(more: &[&str]) -> String {
     let model = tiny_model();
     let args = [&["bench", model.path().to_str().unwrap()], &FLAGS[..], more].concat();
@@ -29,7 +29,7 @@ fn every_figure_of_a_bench_has_its_share_of_a_limit() {
     let report: Value = serde_json::from_str(&bench(&["--json"])).unwrap();
     let limits = ["int8_ops_per_s", "f32_flops_per_s", "read_bytes_per_s"];
     assert!(limits.iter().all(|name| is_positive(&report["limits"][name])), "{report}");
-    // Not every processor has products of bf16; nothing else may be missing.
+    // Not every processor has bf16 instructions; no other figure may be missing.
     let bf16 = is_positive(&report["limits"]["bf16_flops_per_s"]);
     assert_eq!(bf16, report["limits"]["bf16_flops_per_s"] != Value::Null, "{report}");
     let absent: Vec<_> = report["absent"].as_object().unwrap().keys().collect();
@@ -77,7 +77,7 @@ fn a_bench_beyond_the_models_length_is_wrong_use() {
     let model = tiny_model();
     let (code, said) = end_of(&["bench", model.path().to_str().unwrap(), "-p", "1000000"]);
     assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("1000000 tokens are asked for"), "{said}");
+    assert!(said.contains("1000000 tokens are requested"), "{said}");
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn a_bench_of_a_gpu_that_is_not_there_says_so() {
     }
     let (code, said) = end_of(&["bench", "--kernels", "--device", "auto"]);
     assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("`--kernels` measures those of a GPU"), "{said}");
+    assert!(said.contains("`--kernels` measures GPU kernels"), "{said}");
 }
 
 #[test]

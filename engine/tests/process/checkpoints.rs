@@ -1,4 +1,4 @@
-//! Real checkpoints, loaded by the binary and asked over HTTP.
+//! Tests with real checkpoints, loaded by the binary and queried over HTTP.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,8 @@ use crate::launched::{Launched, cached, fixture, post};
 
 pub const SMOLLM2: &str = "sha256/b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53/\
                        SmolLM2-135M-Instruct.Q4_1.gguf";
-/// Below this the reference's own rounding may tip the choice.
+/// Smallest margin between the two largest logits at which the reference's own rounding cannot
+/// change the greedy token.
 const SAFE_MARGIN: f64 = 0.35;
 
 fn ids(answer: &Value) -> Vec<u64> {

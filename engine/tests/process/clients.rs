@@ -1,6 +1,6 @@
-//! Other people's programs against the built server: the `openai` package, SGLang's and AIPerf's
-//! benchmark clients. They come from the package index, so that without one nothing is proven, and
-//! the tests say so.
+//! Tests with other projects' clients against the built server: the `openai` package, and the
+//! benchmark clients of SGLang and AIPerf. They are installed from the package index; without one
+//! the tests are skipped and say so.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -12,10 +12,11 @@ use crate::real_tokenizers::qwen3;
 
 const OPENAI: &str = "openai==3.54.0";
 const SGLANG: &str = "sglang==0.5.23";
-/// 139 packages of 1.2 GB: about two minutes to install on two cores, once.
+/// Version of AIPerf: 139 packages of 1.2 GB, which take about two minutes to install once on two
+/// cores.
 const AIPERF: &str = "aiperf==0.13.0";
 
-/// Where what was installed stays for the next run.
+/// Folder in which installed packages are kept for the next run.
 fn scratch(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
 }
@@ -24,7 +25,8 @@ fn run(command: &mut Command) -> Option<Output> {
     command.output().ok().filter(|output| output.status.success())
 }
 
-/// A Python with `package`, or a note that there is none.
+/// Python interpreter of an environment with `package`, or none with a message that the test is
+/// skipped.
 fn python_with(package: &str) -> Option<PathBuf> {
     let folder = scratch(package);
     let python = folder.join("bin/python");
@@ -43,7 +45,7 @@ fn python_with(package: &str) -> Option<PathBuf> {
     Some(python)
 }
 
-/// What a script prints that has to succeed.
+/// Output of a script, which must succeed.
 fn says(python: &Path, script: &str, args: &[&str]) -> String {
     let output = Command::new(python).arg("-c").arg(script).args(args).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -126,8 +128,8 @@ fn extra_the_openai_package_works_unchanged() {
     assert_eq!(says(&python, OPENAI_SCRIPT, &[&server.url]), "served\n");
 }
 
-/// The benchmark client of a wheel that is opened and not installed: its requirements are many
-/// gigabytes, and this part of it needs none of them.
+/// Runs SGLang's benchmark client from an unpacked wheel. Installing the wheel would need many
+/// gigabytes of requirements that the client does not use.
 const SGLANG_SCRIPT: &str = r#"
 import importlib.util, pathlib, sys
 
@@ -207,10 +209,10 @@ fn extra_sglangs_benchmark_client_completes_a_run() {
     assert!(!metrics.contains("outcome=\"refused\"} 1"), "{metrics}");
 }
 
-/// Requests that AIPerf sends.
+/// Number of requests that AIPerf sends.
 const AIPERF_REQUESTS: u64 = 12;
 
-/// What AIPerf writes down of a run over `endpoint`.
+/// Report that AIPerf writes after a run over `endpoint`.
 fn aiperf(python: &Path, url: &str, tokenizer: &Path, endpoint: &str) -> Value {
     let results = tokenizer.join(endpoint);
     let options = format!(
@@ -222,7 +224,7 @@ fn aiperf(python: &Path, url: &str, tokenizer: &Path, endpoint: &str) -> Value {
     let mut command = Command::new(python.with_file_name("aiperf"));
     command.arg("profile").args(options.split_whitespace());
     command.arg("--tokenizer").arg(tokenizer).arg("--output-artifact-dir").arg(&results);
-    // Its own caches go with the test, and what it says of itself stays here.
+    // Its caches are removed with the test, and nothing is sent to its authors.
     let output = command.env("HF_HOME", tokenizer.join("hub")).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned()
         + &String::from_utf8_lossy(&output.stderr);

@@ -1,4 +1,4 @@
-//! The reference's outputs, over HTTP: what a client of the reference path gets.
+//! Compares the server's answers over HTTP with the outputs of reference implementations.
 
 use std::path::Path;
 
@@ -7,19 +7,20 @@ use serde_json::{Value, json};
 
 use crate::launched::{Launched, command, fixture};
 
-/// The reference path: f32 throughout, and rotary frequencies as the references were made with.
+/// Flags of the reference path: f32 throughout, with rotary frequencies as the references have
+/// them.
 const REFERENCE: [&str; 6] = ["--dtype", "f32", "--kv-dtype", "f32", "--max-batch-size", "8"];
-/// Most that a log-probability may differ.
+/// Largest accepted difference of a log-probability.
 const TOLERANCE: f64 = 1e-3;
 
-/// Natural log-probabilities of a row.
+/// Natural log-probabilities of a row of logits.
 fn log_softmax(logits: &[f32]) -> Vec<f64> {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = logits.iter().map(|logit| f64::from(logit - largest).exp()).sum();
     logits.iter().map(|logit| f64::from(logit - largest) - sum.ln()).collect()
 }
 
-/// Compares what is told of a prompt's tokens with the reference's logits `[T, V]`.
+/// Compares the log-probabilities of a prompt's tokens with the reference's logits `[T, V]`.
 fn check_prompt(answer: &Value, prompt: &[u64], logits: &[f32], what: &str) {
     let logprobs = &answer["choices"][0]["logprobs"];
     let vocab = logits.len() / prompt.len();
@@ -62,7 +63,8 @@ async fn check(server: &Launched, folder: &Path, name: &str) {
             let difference = (found.as_f64().unwrap() - expected.as_f64().unwrap()).abs();
             assert!(difference < TOLERANCE, "{what}: {difference}");
         }
-        // The prompt is in the cache by now, and its log-probabilities are told all the same.
+        // The prompt is in the prefix cache by now, and its log-probabilities must be returned all
+        // the same.
         let body = json!({
             "prompt": case["prompt"], "max_tokens": 1, "temperature": 0, "echo": true,
             "logprobs": 5, "return_tokens_as_token_ids": true,

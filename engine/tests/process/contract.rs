@@ -1,4 +1,5 @@
-//! What later suites read of this release: names, types and definitions, seen from outside.
+//! Tests of what later load generators read from this release: names, types and definitions, seen
+//! from outside.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +9,7 @@ use sha2::{Digest, Sha256};
 
 use crate::launched::{Launched, command, tiny_model};
 
-/// Each path of a document with the type of its value.
+/// Appends a line with path and type for each value of a document.
 fn types(path: &str, value: &Value, out: &mut String) {
     let name = match value {
         Value::Object(map) => {
@@ -34,7 +35,7 @@ async fn server_info_keeps_its_fields_and_their_types() {
     let mut info = server.get("/server_info").await;
     let info = info.as_object_mut().unwrap();
     let config = info.remove("config").unwrap();
-    // There is one only where the builder said so.
+    // The commit is set only where the builder passed it.
     let commit = info.remove("commit").unwrap();
     assert!(commit.is_null() || commit.is_string(), "{commit}");
     let mut found = String::new();

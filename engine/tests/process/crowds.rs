@@ -1,4 +1,4 @@
-//! Thousands of clients at the same moment.
+//! Tests with thousands of clients at the same time.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,14 +12,15 @@ use nix::sys::signal::Signal;
 use crate::launched::{Launched, command, tiny_model};
 
 const CLIENTS: usize = 2000;
-/// As many as the published workloads open at once.
+/// Number of connections that the largest published workloads open at once.
 const MANY: usize = 10_000;
-/// Memory that so many may take, beside model and KV cache.
+/// Largest accepted memory of these connections, in addition to model and KV cache.
 const MANY_BYTES_MAX: u64 = 2 << 30;
-/// Shorter than the second after which a client tries again that the system turned away.
+/// Timeout of a connection attempt, shorter than the second after which the kernel retries a
+/// refused one.
 const PATIENCE: Duration = Duration::from_millis(700);
 
-/// Whether this machine lets one process have that many connections, and queue them.
+/// True if this machine allows one process that many connections, and a listen queue for them.
 fn possible(clients: usize) -> bool {
     let files = clients as u64 + 200;
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
@@ -38,7 +39,7 @@ fn two_thousand_connections_at_once_are_all_taken_at_once() {
         return;
     }
     let model = tiny_model();
-    // Shells give fewer files than there are clients.
+    // Shells start programs with a limit of open files below the number of clients.
     let mut shell = std::process::Command::new("sh");
     shell.args(["-c", "ulimit -Sn 256; exec \"$0\" \"$@\""]);
     let serve = command(&["serve", model.path().to_str().unwrap(), "--port", "0"]);
@@ -47,7 +48,7 @@ fn two_thousand_connections_at_once_are_all_taken_at_once() {
     let server = Launched::spawn(shell);
     let address: SocketAddr = server.url.strip_prefix("http://").unwrap().parse().unwrap();
 
-    // A server that is busy for a moment turns nobody away.
+    // A server that is stopped for a moment must not refuse connections.
     server.signal(Signal::SIGSTOP);
     let connect = |_| TcpStream::connect_timeout(&address, PATIENCE);
     let clients: Result<Vec<_>, _> = (0..CLIENTS).map(connect).collect();
@@ -62,7 +63,7 @@ fn two_thousand_connections_at_once_are_all_taken_at_once() {
     }
 }
 
-/// Processor time that a process has had, in hundredths of a second.
+/// Processor time that a process has used, in hundredths of a second.
 fn cpu_ticks(pid: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
@@ -107,7 +108,7 @@ async fn extra_ten_thousand_requests_at_once_are_all_answered() {
     assert_eq!(metric(&server, "redline_generation_tokens_total").await, 4.0 * MANY as f64);
     assert_eq!(metric(&server, "redline_kv_pages_used").await, 0.0);
 
-    // With nothing to do, the server does nothing.
+    // An idle server must use no processor time.
     let busy = cpu_ticks(server.id());
     tokio::time::sleep(Duration::from_secs(4)).await;
     let busy = cpu_ticks(server.id()) - busy;

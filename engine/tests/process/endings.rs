@@ -1,4 +1,4 @@
-//! Exit codes and the message before them.
+//! Tests of exit codes and of the last message before the exit.
 
 use std::net::TcpListener;
 

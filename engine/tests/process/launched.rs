@@ -1,4 +1,4 @@
-//! A `redline` process, ended with its test.
+//! A `redline` process for a test, ended when the test ends.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
@@ -10,23 +10,24 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::NamedTempFile;
 
-/// A server that is ready.
+/// Server process that is ready to take requests.
 pub struct Launched {
     child: Child,
     pub url: String,
     stderr: Option<BufReader<ChildStderr>>,
 }
 
+/// Command that runs `redline` with `args`.
 pub fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_redline"));
     prepare(&mut command, args);
     command
 }
 
-/// Gives a program its arguments and surroundings that are the same on every machine.
+/// Sets the arguments of a command, and an environment that is the same on every machine.
 pub fn prepare(command: &mut Command, args: &[&str]) {
     command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-    // The hub cache of whoever runs the test has no part in it.
+    // The hub cache of the user who runs the test must not matter.
     command.env("HF_HUB_CACHE", "hub");
 }
 
@@ -38,13 +39,13 @@ pub fn end_of(args: &[&str]) -> (Option<i32>, String) {
 }
 
 impl Launched {
-    /// Serves `model` on a port of its own.
+    /// Serves `model` on a free port.
     pub fn serve(model: &str, flags: &[&str]) -> Self {
         let args = [&["serve", model, "--port", "0", "--device", "cpu"], flags].concat();
         Self::spawn(command(&args))
     }
 
-    /// Runs a command that becomes a server.
+    /// Starts a command that becomes a server, and waits until it is ready.
     pub fn spawn(mut command: Command) -> Self {
         let mut child = command.spawn().unwrap();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
@@ -66,14 +67,15 @@ impl Launched {
         self.child.id()
     }
 
-    /// What `/proc` says of the process's memory: `VmRSS:` what it has, `VmHWM:` the most it had.
+    /// Memory of the process from `/proc`, in bytes: `VmRSS:` for the current size, `VmHWM:` for
+    /// the peak.
     pub fn memory_bytes(&self, name: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap();
         let line = status.lines().find(|line| line.starts_with(name)).unwrap();
         line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
     }
 
-    /// Reads no more of what the process says.
+    /// Closes the process's standard error, so that its messages are not read any more.
     pub fn stop_listening(&mut self) {
         self.stderr = None;
     }
@@ -92,13 +94,13 @@ impl Launched {
         post(&format!("{}{path}", self.url), body).await
     }
 
-    /// Sends SIGTERM and returns the exit code and what was said after `ready`.
+    /// Sends SIGTERM and returns the exit code and the messages after `ready`.
     pub fn terminate(self) -> (Option<i32>, String) {
         self.signal(Signal::SIGTERM);
         self.wait()
     }
 
-    /// Waits for the end; returns the exit code and what was said after `ready`.
+    /// Waits for the end and returns the exit code and the messages after `ready`.
     pub fn wait(mut self) -> (Option<i32>, String) {
         let code = self.child.wait().unwrap().code();
         let mut rest = String::new();
@@ -111,7 +113,7 @@ impl Launched {
 
 impl Drop for Launched {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -122,19 +124,19 @@ pub async fn post(url: &str, body: &Value) -> Value {
     response.json().await.unwrap()
 }
 
-/// A made-up model in a file that goes with the handle.
+/// Small made-up model in a temporary file, deleted with the returned handle.
 pub fn tiny_model() -> NamedTempFile {
     let mut file = tempfile::Builder::new().prefix("tiny").suffix(".gguf").tempfile().unwrap();
     file.write_all(&tiny_llama_gguf(1)).unwrap();
     file
 }
 
-/// A file of the fixtures, or a note that the test is skipped.
+/// Path of a fixture file, or none with a message that the test is skipped.
 pub fn fixture(path: &str) -> Option<PathBuf> {
     in_folder("REDLINE_FIXTURES", path)
 }
 
-/// A file of the download cache, or a note that the test is skipped.
+/// Path of a file in the download cache, or none with a message that the test is skipped.
 pub fn cached(path: &str) -> Option<PathBuf> {
     in_folder("REDLINE_CACHE", path)
 }

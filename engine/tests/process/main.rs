@@ -1,4 +1,4 @@
-//! The binary as its users see it: exit codes, messages, and real checkpoints over HTTP.
+//! Tests of the binary as its users see it: exit codes, messages, and real checkpoints over HTTP.
 
 #[cfg(test)]
 mod bench;

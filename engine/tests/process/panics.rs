@@ -1,5 +1,5 @@
-//! A panic of the worker, seen from outside: those who wait learn of it, nobody is told that all is
-//! well, and the process ends.
+//! Test of a panic in the engine loop, seen from outside: waiting requests get an error, `/health`
+//! reports the failure, and the process ends.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use crate::launched::{Launched, prepare, tiny_model};
 
-/// `redline` over a model that panics (`examples/panicking.rs`), which is built with the tests.
+/// Command that runs `redline` with a model that panics (`examples/panicking.rs`), which is built
+/// with the tests.
 fn panicking(args: &[&str]) -> Command {
     let program = Path::new(env!("CARGO_BIN_EXE_redline")).with_file_name("examples/panicking");
     assert!(program.exists(), "build it: `cargo build --package engine --example panicking`");
@@ -41,7 +42,7 @@ async fn a_panic_of_the_worker_ends_the_process_after_health_told_of_it() {
     let (status, said) = health().await.unwrap();
     assert_eq!((status, &said["status"]), (503, &json!("failed")), "{said}");
     assert!(said["reason"].as_str().unwrap().contains("a step too many"), "{said}");
-    // Until the process is gone, nothing is well.
+    // Until the process is gone, every answer of `/health` reports the failure.
     while let Ok((status, said)) = health().await {
         assert_eq!(status, 503, "{said}");
     }

@@ -1,4 +1,4 @@
-//! Tensor parallelism as a machine meets it: how much memory all ranks take, and heads that do not
+//! Tests of tensor parallelism as a process: memory of all ranks, and numbers of heads that do not
 //! divide evenly.
 
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::checkpoints::SMOLLM2;
 use crate::launched::{Launched, cached};
 
-/// A configuration of the keys of `changes`, all but its weights being small.
+/// Configuration with the keys of `changes`, small except for its weights.
 fn config(architecture: &str, changes: &Value) -> Value {
     let mut config = json!({
         "architectures": [architecture], "hidden_size": 512, "num_hidden_layers": 8,
@@ -18,7 +18,7 @@ fn config(architecture: &str, changes: &Value) -> Value {
     config
 }
 
-/// Memory of a server of random weights on `tp` ranks.
+/// Memory in bytes of a server with random weights on `tp` ranks.
 fn memory_bytes(config: &Value, tp: &str) -> u64 {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
@@ -47,12 +47,13 @@ fn no_rank_holds_the_whole_model() {
         let config = config(architecture, &changes);
         let (one, four) = (memory_bytes(&config, "1"), memory_bytes(&config, "4"));
         eprintln!("{architecture}: {} MiB on one rank, {} MiB on four", one >> 20, four >> 20);
-        // If even one of the four had everything, it would be almost twice as much.
+        // If even one of the four ranks held the whole model, the memory would be almost twice as
+        // much.
         assert!(2 * four < 3 * one, "{architecture}: {one} bytes on one rank, {four} on four");
     }
 }
 
-/// Log-probabilities of a prompt's tokens but the first.
+/// Log-probabilities of a prompt's tokens, without the first.
 async fn logprobs(server: &Launched) -> Vec<f64> {
     let prompt = "The capital of France is Paris, and that of Italy is Rome.";
     let body = json!({"prompt": prompt, "max_tokens": 0, "echo": true, "logprobs": 0});
@@ -65,7 +66,8 @@ async fn logprobs(server: &Launched) -> Vec<f64> {
 #[tokio::test]
 async fn nine_heads_on_two_to_eight_ranks_say_what_they_say_on_one() {
     let Some(model) = cached(SMOLLM2) else { return };
-    // In bytes each rank has scales of its own for what it holds of a row.
+    // f32, because in 8-bit formats each rank has its own scales for its part of a row, which
+    // changes rounding.
     let serve = |tp: &str| {
         let flags = ["--tp", tp, "--dtype", "f32", "--kv-dtype", "f32"];
         Launched::serve(model.to_str().unwrap(), &flags)

@@ -1,5 +1,5 @@
-//! The tokenizers and chat formats that the published models have, in a server with made-up
-//! weights. `cargo xtask ci --extra` fetches the files.
+//! Tests with the tokenizers and chat templates of published models, in a server with made-up
+//! weights. `cargo xtask ci --extra` downloads the files.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,7 @@ const QWEN3_CONFIG: &str = "sha256/5a7303fcb1a27ede63134a2cbd61d5282c247ca6d769c
 const GPT_OSS: &str = "sha256/0614fe83cadab421296e664e1f48f4261fa8fef6e03e63bb75c20f38e37d07d3/\
                        tokenizer.json";
 
-/// A folder with a small model's configuration and these files.
+/// Folder with a small model's configuration and links to `files`.
 fn folder(vocab_size: usize, eos: u32, files: &[PathBuf]) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let config = json!({
@@ -39,7 +39,7 @@ fn serve(folder: &Path) -> Launched {
     Launched::serve(folder.to_str().unwrap(), &flags)
 }
 
-/// A server with the tokenizer of Qwen3, and the folder it is in.
+/// Server with the tokenizer of Qwen3, and its folder.
 pub fn qwen3() -> Option<(Launched, TempDir)> {
     let folder = folder(151_936, 151_645, &[cached(QWEN3)?, cached(QWEN3_CONFIG)?]);
     Some((serve(folder.path()), folder))
@@ -57,7 +57,7 @@ async fn ids(server: &Launched, text: &str) -> Value {
 async fn rendered(server: &Launched, body: &Value) -> String {
     let tokens = server.post("/tokenize", body).await["tokens"].clone();
     let mut text = String::new();
-    // One by one, since special tokens are left out of a text.
+    // The tokens are returned one by one, since a decoded text leaves out special tokens.
     let body = json!({
         "prompt": tokens, "max_tokens": 0, "echo": true, "logprobs": 0,
     });
@@ -72,7 +72,7 @@ async fn rendered(server: &Launched, body: &Value) -> String {
 #[tokio::test]
 async fn extra_qwen3_reads_and_writes_as_it_was_taught() {
     let Some((server, _folder)) = qwen3() else { return };
-    // What Hugging Face's tokenizers give for the same file.
+    // Expected ids are those of Hugging Face's tokenizers for the same file.
     for (text, tokens) in [
         ("Hello world", json!([9707, 1879])),
         ("<|im_start|>user\n", json!([151_644, 872, 198])),
@@ -119,7 +119,7 @@ async fn extra_gpt_oss_speaks_harmony_without_a_template() {
          included for every message.<|end|><|start|>developer<|message|># Instructions\n\n\
          Be brief.<|end|><|start|>user<|message|>2+2?<|end|><|start|>assistant"
     );
-    // Made-up weights say anything, and it is still a chat.
+    // Made-up weights generate any text, and it must still be a valid chat answer.
     let body = json!({
         "messages": [{"role": "user", "content": "hi"}], "max_tokens": 8, "reasoning_effort": "high",
     });
@@ -160,7 +160,7 @@ async fn extra_structured_answers_hold_over_a_real_vocabulary() {
     }
 }
 
-/// What a GGUF of a model with this tokenizer.json holds of it, under the name `pre`.
+/// GGUF file with the content of a tokenizer.json, for the pre-tokenizer called `pre`.
 fn as_gguf(tokenizer: &Value, pre: &str) -> Vec<u8> {
     const NORMAL: i64 = 1;
     const CONTROL: i64 = 3;

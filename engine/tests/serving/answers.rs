@@ -1,4 +1,4 @@
-//! What well-formed requests get.
+//! Tests of the answers to well-formed requests.
 
 use serde_json::{Value, json};
 
@@ -134,8 +134,8 @@ async fn prompts_come_as_text_as_ids_and_as_lists_of_either() {
     assert_eq!(ask(json!([ids, "other"])).await, [one, other].concat());
 }
 
-/// Sixty-four streams at once, more than `wide` of them in one step, and each alone after that: the
-/// texts are the same.
+/// Checks batch invariance: 64 streams at once, with more than `wide` of them in one step, give the
+/// same texts as each alone.
 async fn check_company(setup: Setup, wide: usize) {
     let server = start(setup).await;
     let body = |i: usize| {
@@ -158,7 +158,7 @@ async fn check_company(setup: Setup, wide: usize) {
     let together = tasks.join_all().await;
     assert!(server.widest_step() > wide, "{} at once", server.widest_step());
     for _ in 0..2 {
-        // With what the cache holds now, and with an empty one.
+        // First with the prefix cache as it is now, then with an empty one.
         for (i, events) in &together {
             assert_eq!(events.len(), 20 + i % 30 + 1);
             assert_eq!(text(events.clone()), text(ask(*i).await), "prompt {i}");
@@ -256,7 +256,8 @@ async fn cached_tokens_are_never_more_than_the_prompt_has() {
     setup.limits.max_batch_size = 2;
     let server = start(setup).await;
     let prompts: Vec<Vec<u32>> = vec![(0..21).collect(), (100..131).collect()];
-    // The third choice of a prompt starts when the first has ended, and finds its pages.
+    // The third choice of a prompt starts when the first has ended, and finds its pages in the
+    // cache.
     let mut body = json!({"prompt": prompts, "n": 4, "max_tokens": 2, "temperature": 0});
     let details = |usage: &Value| usage["prompt_tokens_details"]["cached_tokens"].clone();
     for expected in [0, 20 + 28] {
@@ -323,7 +324,7 @@ async fn completions_give_logprobs_in_four_lists() {
     assert_eq!(logprobs["tokens"], json!(["a", "b"]));
     assert_eq!(logprobs["text_offset"], json!([0, 1]));
     assert_eq!(logprobs["top_logprobs"][0].as_object().unwrap().len(), 2);
-    // Softmax of one 9 among 257 zeros.
+    // Softmax of one logit of 9 among 257 zeros.
     let expected = -(1.0 + 257.0 * (-9.0f64).exp()).ln();
     let found = logprobs["token_logprobs"][0].as_f64().unwrap();
     assert!((found - expected).abs() < 1e-6, "{found} instead of {expected}");

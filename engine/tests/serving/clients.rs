@@ -1,5 +1,5 @@
-//! The bodies that benchmark and evaluation clients send, as they send them. None of their neutral
-//! fields may be refused, and none of their questions left without its answer.
+//! Tests with the request bodies of benchmark and evaluation clients, as they send them. None of
+//! their fields may be refused, and every field that they read must be in the answer.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,8 @@ use crate::harness::{Setup, start};
 const COMPLETIONS: &str = "/v1/completions";
 const CHAT: &str = "/v1/chat/completions";
 
-/// Client and body. Versions are those whose sources were read.
+/// Client name with version, and its completion request. The bodies are taken from the clients'
+/// sources.
 fn completions() -> Vec<(&'static str, Value)> {
     vec![
         (
@@ -58,7 +59,7 @@ fn completions() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// The same for chats.
+/// Client name with version, and its chat request.
 fn chats() -> Vec<(&'static str, Value)> {
     let user = json!([{"role": "user", "content": "hello"}]);
     let user_parts = json!([{"role": "user", "content": [{"type": "text", "text": "hello"}]}]);
@@ -130,7 +131,7 @@ async fn the_bodies_of_known_clients_are_taken_as_they_are() {
         let events = crate::harness::events(&text);
         let tokens = events.iter().filter(|event| event["choices"][0].is_object()).count();
         assert_eq!(tokens, 4, "{client}: a chunk per token\n{text}");
-        // Usage comes to whom asked for it: one of these clients fails when it is given more.
+        // Usage is sent only if requested: one of these clients fails on an unexpected usage event.
         let asked = body["stream_options"]["include_usage"] == true;
         let usage = &events[events.len() - 2]["usage"];
         assert_eq!(usage["completion_tokens"] == 4, asked, "{client}: {text}");
@@ -143,7 +144,7 @@ async fn an_evaluation_finds_what_it_reads() {
     let (_, body) = completions().into_iter().find(|(name, _)| name.contains("loglik")).unwrap();
     let value = server.json(COMPLETIONS, &body).await;
     for (choice, prompt) in value["choices"].as_array().unwrap().iter().zip([3, 2]) {
-        // The first token is given, the last was sampled: neither is scored.
+        // The first token has no score, and the last was sampled, so neither is compared.
         let logprobs = &choice["logprobs"];
         let scored = &logprobs["token_logprobs"].as_array().unwrap()[1..prompt];
         assert!(scored.iter().all(|value| value.as_f64().unwrap() <= 0.0), "{choice}");

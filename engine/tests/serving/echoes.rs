@@ -1,4 +1,4 @@
-//! Prompts that come back, with their log-probabilities.
+//! Tests of `echo`: prompts that are returned with their log-probabilities.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,8 @@ use crate::harness::{Running, Setup, start};
 
 const PATH: &str = "/v1/completions";
 
-/// Softmax of one 9 among 257 zeros, of the likeliest token and of any other.
+/// Log-probability of the likeliest token, and of any other, in a softmax of one logit of 9 among
+/// 257 zeros.
 const LIKELY: f64 = -0.031_222;
 const UNLIKELY: f64 = LIKELY - 9.0;
 
@@ -27,10 +28,11 @@ fn check(value: &Value, expected: &[Option<f64>]) {
 #[tokio::test]
 async fn a_prompt_comes_back_with_its_logprobs() {
     let mut setup = Setup::script(b"abc");
-    // The prompt is cut into chunks, and its start is in the cache after the first time.
+    // The prompt is prefilled in several chunks, and its beginning is in the prefix cache the
+    // second time.
     setup.limits.token_budget = 16;
     let server = start(setup).await;
-    // After `>` the script begins: `a` is likely, `x` is not.
+    // After `>` the script begins, so `a` is likely and `x` is not.
     let prompt = ["x".repeat(40).as_str(), ">axc"].concat();
     let body = json!({
         "prompt": prompt, "max_tokens": 1, "temperature": 0, "logprobs": 1, "echo": true,

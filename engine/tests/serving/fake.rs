@@ -1,5 +1,5 @@
-//! A model and a tokenizer small enough to be looked through: bytes are tokens, and the next token
-//! is a hash of all before it.
+//! Model and tokenizer for tests, simple enough that results are known: bytes are tokens, and the
+//! next token is a hash of all tokens before it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,28 +16,27 @@ use engine_core::{
 };
 use engine_model::{MatrixShape, Model, ModelInfo};
 
-/// Ids below 256 are bytes, the rest are special.
+/// Size of the vocabulary: ids below 256 are bytes, the others are special tokens.
 pub const VOCAB_SIZE: usize = 258;
 pub const BEGIN: u32 = 256;
 pub const END: u32 = 257;
 
-/// What happens at a step besides the step.
+/// Behavior of the fake model's steps.
 #[derive(Debug, Clone, Default)]
 pub struct Behavior {
     /// Time that each step takes.
     pub step_time: Duration,
-    /// The step at which the model panics.
+    /// Number of the step in which the model panics.
     pub panic_at: Option<usize>,
-    /// Steps that it lets in flight when the next is begun.
+    /// Number of steps in flight while the next is submitted.
     pub run_ahead: usize,
-    /// The output that every sequence has after its first `>`, then the end token; otherwise
-    /// hashes.
+    /// Output of every sequence after its first `>`, followed by the end token; none for hashes.
     pub script: Option<Vec<u32>>,
 }
 
-/// Keeps each position's token in its page, as a real cache keeps keys, and all tokens so far as
-/// recurrent state: a wrong page table or a page shared wrongly changes the output, and a state
-/// that is not that of its sequence panics.
+/// Fake model. It stores each position's token in its KV page, as a real cache stores keys, and all
+/// tokens so far as recurrent state. So a wrong page table or a wrongly shared page changes the
+/// output, and a state of another sequence panics.
 #[derive(Debug)]
 pub struct FakeModel {
     info: ModelInfo,
@@ -45,14 +44,14 @@ pub struct FakeModel {
     states: BTreeMap<u32, Vec<u32>>,
     page_tokens: usize,
     sampler: Sampler,
-    /// What the last step that was begun drew.
+    /// Tokens that the last submitted step sampled.
     drawn: Vec<Option<u32>>,
     /// Logits and tokens of the steps in flight.
     flights: VecDeque<(Vec<f32>, Vec<Option<u32>>)>,
     landed: (Vec<f32>, Vec<Option<u32>>),
     steps: usize,
     behavior: Behavior,
-    /// The largest number of sequences in one step, seen from outside.
+    /// Largest number of sequences in one step, shared with the test.
     pub widest: Arc<AtomicUsize>,
 }
 
@@ -87,7 +86,7 @@ impl FakeModel {
         }
     }
 
-    /// Takes `state` from what it was before `position` to `sequence`.
+    /// Advances the recurrent state from `position` to the end of `sequence`.
     fn advance(&mut self, state: SegmentState, position: usize, sequence: &[u32]) {
         let mut tokens = match state.load {
             Some(load) => self.states[&load].clone(),
@@ -113,7 +112,7 @@ impl FakeModel {
         let hash = sequence.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, token| {
             (hash ^ u64::from(*token)).wrapping_mul(0x0000_0100_0000_01b3)
         });
-        // Lower-case letters, so that texts can be read.
+        // Lower-case letters, so that texts are readable.
         u32::from(b'a') + u32::try_from((hash >> 32) % 26).unwrap()
     }
 }
@@ -178,11 +177,11 @@ impl Model for FakeModel {
     }
 }
 
-/// Bytes as tokens.
+/// Tokenizer whose tokens are bytes.
 #[derive(Debug)]
 pub struct ByteText {
     pub reasoning: Reasoning,
-    /// What the template waits for where a message is from a `sleeper`.
+    /// Barrier at which the chat template waits if a message has the role `sleeper`.
     pub wake: Arc<Barrier>,
 }
 

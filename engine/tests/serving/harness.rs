@@ -1,4 +1,4 @@
-//! A server over the fake model on a port of its own, and a client for it.
+//! Server with the fake model on a free port, and a client for it.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -22,7 +22,7 @@ use tokio::task::JoinHandle;
 
 use crate::fake::{Behavior, ByteText, FakeModel};
 
-/// How the server of a test differs from the usual.
+/// Configuration of a test's server.
 #[derive(Debug, Clone)]
 pub struct Setup {
     pub behavior: Behavior,
@@ -51,7 +51,8 @@ impl Default for Setup {
 }
 
 impl Setup {
-    /// A model with recurrent state, places for fewer sequences than may run, and little memory.
+    /// Model with recurrent state, with fewer state slots than sequences that may run, and little
+    /// KV memory.
     pub fn recurrent() -> Self {
         let mut setup = Self::default();
         setup.limits.states = Some(StateLimits { places: 24, interval: 16 });
@@ -59,31 +60,33 @@ impl Setup {
         setup
     }
 
-    /// The same with a step begun before the last has landed.
+    /// The same setup with one step in flight while the next is submitted.
     pub fn ahead(mut self) -> Self {
         (self.behavior.run_ahead, self.limits.run_ahead) = (1, 1);
         self
     }
 
+    /// Model that generates `text` after a prompt's first `>`.
     pub fn script(text: &[u8]) -> Self {
         let script = Some(text.iter().copied().map(u32::from).collect());
         Self { behavior: Behavior { script, ..Behavior::default() }, ..Self::default() }
     }
 }
 
-/// A running server and a client that knows where it is.
+/// Running server with a client for it.
 pub struct Running {
     pub address: SocketAddr,
     pub client: Client,
     pub widest: Arc<AtomicUsize>,
     stop: Option<oneshot::Sender<()>>,
     pub end: JoinHandle<Result<(), ServeError<Infallible>>>,
-    /// Waited for: the template goes on.
+    /// Barrier that releases a waiting chat template.
     pub wake: Arc<Barrier>,
-    /// Dropped or sent to: the model finishes loading.
+    /// Sender that lets the model finish loading, when it sends or is dropped.
     pub load: std::sync::mpsc::Sender<()>,
 }
 
+/// Starts a server, and waits until it is ready if `setup` says so.
 pub async fn start(setup: Setup) -> Running {
     let widest = Arc::new(AtomicUsize::new(0));
     let (load, may_load) = std::sync::mpsc::channel::<()>();
@@ -94,6 +97,7 @@ pub async fn start(setup: Setup) -> Running {
     let wake = Arc::new(Barrier::new(2));
     let template = Arc::clone(&wake);
     let loading = move || {
+        // An error means that the sender was dropped, which also lets the model load.
         let _ = may_load.recv();
         let mut model = FakeModel::new(setup.behavior, seen);
         model.allocate_kv(setup.limits.pages, setup.limits.page_tokens).unwrap();
@@ -133,7 +137,7 @@ impl Running {
         self.client.post(self.url(path)).json(body).send().await.unwrap()
     }
 
-    /// The JSON of a request that has to succeed.
+    /// JSON answer of a request, which must succeed.
     pub async fn json(&self, path: &str, body: &Value) -> Value {
         let response = self.post(path, body).await;
         let status = response.status();
@@ -143,21 +147,21 @@ impl Running {
         value
     }
 
-    /// The events of a stream that has to succeed; `[DONE]` is a string among them.
+    /// Events of a streamed answer, which must succeed; `[DONE]` is returned as a string.
     pub async fn events(&self, path: &str, body: &Value) -> Vec<Value> {
         let response = self.post(path, body).await;
         assert_eq!(response.headers()["content-type"], "text/event-stream; charset=utf-8");
         events(&response.text().await.unwrap())
     }
 
-    /// The value of a line of `/metrics`.
+    /// Value of a metric in `/metrics`.
     pub async fn metric(&self, name: &str) -> f64 {
         let page = self.get("/metrics").await.text().await.unwrap();
         let line = page.lines().find(|line| line.starts_with(&format!("{name} ")));
         line.unwrap_or_else(|| panic!("no {name}")).rsplit(' ').next().unwrap().parse().unwrap()
     }
 
-    /// Waits until a metric has a value.
+    /// Waits until a metric has the given value.
     pub async fn wait_for(&self, name: &str, value: f64) {
         let wait = async {
             while self.metric(name).await != value {

@@ -1,4 +1,4 @@
-//! Beginning and end: loading, clients that leave, draining, failure.
+//! Tests of the server's life cycle: loading, clients that disconnect, draining, failure.
 
 use std::time::Duration;
 
@@ -60,7 +60,7 @@ async fn draining_finishes_what_runs_and_refuses_what_comes() {
     });
     server.wait_for("redline_requests_running", 1.0).await;
     server.stop();
-    // The signal is taken up between two of these.
+    // The signal is handled at some time between two of these requests.
     let refused = loop {
         let response =
             server.post("/v1/completions", &json!({"prompt": "x", "max_tokens": 1})).await;
@@ -87,7 +87,7 @@ async fn extra_draining_waits_no_longer_than_its_grace() {
         );
     server.wait_for("redline_requests_running", 1.0).await;
     server.stop();
-    // The answer would take two minutes.
+    // The whole answer would take two minutes.
     let end = tokio::time::timeout(Duration::from_secs(60), server.end).await;
     assert!(end.expect("it ends within its grace time").unwrap().is_ok());
     assert!(!cut_off.is_finished(), "nothing was left to wait for");
@@ -128,7 +128,7 @@ async fn a_slow_template_holds_up_nobody() {
     let body = json!({"messages": [{"role": "sleeper", "content": "x"}], "max_tokens": 3});
     let (client, url) = (server.client.clone(), server.url("/v1/chat/completions"));
     let asleep = tokio::spawn(async move { client.post(url).json(&body).send().await.unwrap() });
-    // Others are answered while the template runs, which ends only after them.
+    // Other requests are answered while the template runs; it ends only after them.
     for _ in 0..3 {
         server.json("/v1/completions", &json!({"prompt": "hello", "max_tokens": 3})).await;
     }

@@ -1,4 +1,4 @@
-//! The server from outside, over real sockets, with a model that can be foreseen.
+//! Tests of the server from outside, over real sockets, with a model whose results are known.
 
 #[cfg(test)]
 mod answers;

@@ -1,4 +1,5 @@
-//! What ill-formed requests get: a status, a stable code and the field at fault.
+//! Tests of refused requests: each gets a status, a stable error code and the name of the wrong
+//! field.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,5 @@
-//! JSON of any shape in any field: an answer or a refusal, never a failure of the server.
+//! Property test: JSON of any shape in any field gives an answer or a refusal, never a failure of
+//! the server.
 
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -50,7 +51,7 @@ const FIELDS: [&str; 40] = [
     "top_p",
 ];
 
-/// Words that mean something somewhere, so that shapes get past the first check.
+/// Words with a meaning in some field, so that random values pass the first checks.
 const WORDS: [&str; 14] = [
     "role",
     "content",
@@ -89,7 +90,7 @@ fn value() -> impl Strategy<Value = Value> {
     })
 }
 
-/// A body that would do, with a few fields of any shape.
+/// Valid body in which a few fields are replaced by random values.
 fn body() -> impl Strategy<Value = Value> {
     let field = (prop::sample::select(&FIELDS[..]), value());
     prop::collection::vec(field, 1..4).prop_map(|fields| {

@@ -1,4 +1,4 @@
-//! Reasoning apart from the answer, and answers with a structure.
+//! Tests of reasoning that is separated from the answer, and of structured answers.
 
 use engine::tokenize::Reasoning;
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ fn body(extra: Value) -> Value {
     body
 }
 
-/// Reasoning and content of a streamed answer, put together.
+/// Reasoning and content of a streamed answer, joined from its events.
 async fn streamed(server: &Running) -> (String, String) {
     let events = server.events(CHAT, &body(json!({"stream": true}))).await;
     let (mut reasoning, mut content) = (String::new(), String::new());
@@ -68,7 +68,7 @@ async fn special_tokens_are_shown_to_who_asks() {
 
 #[tokio::test]
 async fn a_structured_answer_keeps_to_its_structure_whatever_the_model_wants() {
-    // The model wants letters only, by hashes of what was said.
+    // Without a structure the model would generate letters only.
     let server = start(Setup::default()).await;
     let schema = json!({
         "type": "object", "required": ["sure", "why"], "additionalProperties": false,

@@ -8,7 +8,7 @@ use crate::random;
 /// How a token is drawn from a row of logits that nothing changes any more.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DrawParams {
-    /// 0 takes the likeliest token.
+    /// Softmax temperature; 0 selects the likeliest token (greedy sampling).
     pub temperature: f32,
     /// Share of the probability kept, likeliest first; 1 keeps all.
     pub top_p: f32,
@@ -16,7 +16,7 @@ pub struct DrawParams {
     pub min_p: f32,
     /// Number of candidates kept; 0 keeps all.
     pub top_k: u32,
-    /// Which stream of random numbers the token is drawn by.
+    /// Seed of the sequence's random numbers.
     pub seed: u64,
     /// Which of the seed's numbers: as many tokens the sequence has drawn before.
     pub index: u64,

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 /// How tokens are chosen; ranges are the caller's duty.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampling {
-    /// 0 takes the likeliest token.
+    /// Softmax temperature; 0 selects the likeliest token (greedy sampling).
     pub temperature: f32,
     /// Share of the probability kept, likeliest first; 1 keeps all.
     pub top_p: f32,

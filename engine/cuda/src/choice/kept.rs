@@ -1,7 +1,8 @@
-//! Choices on disk, for the next start on the same GPU with the same libraries.
+//! Measured choices between GEMM implementations in a JSON file, for the next start on the same GPU
+//! with the same libraries.
 //!
-//! A file that cannot be read, or is not of exactly this GPU, driver, library and kernels, counts as
-//! none: choices are measured again, and it is written anew.
+//! A file that cannot be read, or that was written for another GPU, driver, library or kernel
+//! source, is ignored: the choices are measured again and the file is overwritten.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,23 +15,26 @@ use crate::buffer::Number;
 use crate::driver::{Algorithm, keep};
 use engine_weights::hex;
 
-/// What choices depend on beside shapes.
+/// Environment for which measured choices are valid: a file with another key is ignored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Key {
+    /// Name of the GPU as its driver reports it.
     pub gpu: String,
-    /// Versions of library and driver.
+    /// Versions of cuBLASLt and of the CUDA driver.
     pub library: String,
-    /// Hash of our own kernels.
+    /// SHA-256 of the sources of Redline's own kernels, lower-case hex.
     pub kernels: String,
 }
 
-/// The file of one key, in a folder of such files.
+/// File that stores the measured choices of one key. Its name is derived from the key, so that a
+/// cache folder holds the files of several GPUs.
 #[derive(Debug, Clone)]
 pub struct Kept {
     path: PathBuf,
     key: Key,
 }
 
+/// JSON content of the file of measured choices.
 #[derive(Debug, Serialize, Deserialize)]
 struct File {
     #[serde(flatten)]
@@ -38,17 +42,18 @@ struct File {
     choices: Vec<Choice>,
 }
 
+/// JSON form of one measured choice: the implementation for weights `[n, k]` and a bucket of rows.
 #[derive(Debug, Serialize, Deserialize)]
 struct Choice {
     n: usize,
     k: usize,
     result: ResultType,
     rows: usize,
-    /// None for our own kernels.
+    /// Opaque cuBLASLt algorithm; none means Redline's own kernels.
     algorithm: Option<[u64; 8]>,
 }
 
-/// [`Number`] in words.
+/// Element type of a result as written in JSON, for [`Number`].
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum ResultType {
@@ -60,6 +65,8 @@ impl Kept {
     pub fn new(folder: &Path, key: Key) -> Self {
         let mut hash = Sha256::new();
         for text in [&key.gpu, &key.library, &key.kernels] {
+            // The length separates the texts, so that moving a character between them changes the
+            // hash.
             hash.update((text.len() as u64).to_le_bytes());
             hash.update(text);
         }
@@ -67,11 +74,12 @@ impl Kept {
         Self { path, key }
     }
 
-    /// What was kept; nothing where there is no such file, or none to be trusted.
+    /// Returns the stored choices; empty where the file is missing, damaged or of another key.
     pub fn read(&self) -> Choices {
         let file = fs::read(&self.path).ok();
         let file: Option<File> = file.and_then(|bytes| serde_json::from_slice(&bytes).ok());
         let mut choices = Choices::default();
+        // The name has only a part of the hash, so the whole key is compared too.
         let own = file.filter(|file| file.key == self.key).map_or(Vec::new(), |file| file.choices);
         for Choice { n, k, result, rows, algorithm } in own {
             let result = match result {
@@ -84,7 +92,8 @@ impl Kept {
         choices
     }
 
-    /// Keeps `choices` if they can be kept.
+    /// Writes `choices` to the file. A folder that cannot be written is no error: the cache only
+    /// saves time at the next start.
     pub fn write(&self, choices: &Choices) {
         let one = |((shape, rows), way): (&(Shape, usize), &Way)| Choice {
             n: shape.n,

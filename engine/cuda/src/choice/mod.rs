@@ -1,5 +1,5 @@
-//! Which way computes a product of bf16 fastest: our own kernels, or an algorithm of the library.
-//! Plain data and plain rules; time comes from whoever measures.
+//! Choice between GEMM implementations for bf16 weights: Redline's own kernels, or one of
+//! cuBLASLt's algorithms. Plain data and rules; measured times are passed in by the caller.
 
 mod kept;
 
@@ -11,13 +11,13 @@ use super::buffer::Number;
 use super::driver::Algorithm;
 use engine_core::DeviceError;
 
-/// Algorithms that the library is asked for.
+/// Number of candidate algorithms to request from cuBLASLt for one matrix multiplication.
 pub const ALGORITHMS: usize = 8;
-/// What an algorithm has to take at most of our own kernels' time to be preferred: less is noise, and
-/// our own have the same bits on every start.
+/// Factor of our own kernels' time below which an algorithm of the library is preferred. A gain of
+/// less than 2 % is noise, and our own kernels give the same bits on every start.
 const GAIN: f64 = 0.98;
 
-/// Weights `[n, k]`, and the type of what rows times them give.
+/// Key of a choice: weights `[n, k]`, and the element type of the result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Shape {
     pub n: usize,
@@ -25,34 +25,36 @@ pub struct Shape {
     pub result: Number,
 }
 
-/// A way to compute a product.
+/// Implementation that computes a matrix multiplication.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
+    /// Redline's own matrix multiplication kernels.
     Own,
+    /// This algorithm of NVIDIA's GEMM library cuBLASLt.
     Library(Algorithm),
 }
 
-/// Rows that share a way: up to the next power of two.
+/// Bucket of a number of rows: the next power of two. All row counts of a bucket share one choice.
 pub fn row_bucket(rows: usize) -> usize {
     rows.next_power_of_two()
 }
 
-/// The buckets of up to `rows` rows.
+/// Buckets needed for every number of rows from 1 to `rows`.
 pub fn row_buckets(rows: usize) -> impl Iterator<Item = usize> {
     (0..=row_bucket(rows).ilog2()).map(|power| 1 << power)
 }
 
-/// The way of each shape and bucket that was measured.
+/// Measured choices: for each weight shape and bucket of rows, the fastest implementation.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Choices(BTreeMap<(Shape, usize), Way>);
 
 impl Choices {
-    /// The way for `rows` rows; none where nobody has measured.
+    /// Returns the implementation for `rows` rows, or none if its bucket was not measured.
     pub fn way(&self, shape: Shape, rows: usize) -> Option<Way> {
         self.0.get(&(shape, row_bucket(rows))).copied()
     }
 
-    /// The way of all rows of `bucket`.
+    /// Sets the implementation for all row counts of `bucket`.
     pub fn set(&mut self, shape: Shape, bucket: usize, way: Way) {
         self.0.insert((shape, bucket), way);
     }
@@ -61,22 +63,23 @@ impl Choices {
         self.0.is_empty()
     }
 
-    /// Whether any of them is the library's.
+    /// True when at least one choice is an algorithm of cuBLASLt.
     pub fn need_library(&self) -> bool {
         self.0.values().any(|way| *way != Way::Own)
     }
 }
 
-/// The fastest of our own way and `algorithms`. `measure` gives the nanoseconds of one product, or
-/// nothing where the way turns out not to compute it.
+/// Returns the fastest of our own kernels and `algorithms`. `measure` returns the nanoseconds of
+/// one matrix multiplication, or none if the implementation turns out not to support it.
 ///
 /// # Errors
-/// As `measure`.
+/// The error of `measure`.
 pub fn fastest(
     algorithms: &[Algorithm],
     mut measure: impl FnMut(Way) -> Result<Option<f64>, DeviceError>,
 ) -> Result<Way, DeviceError> {
     let own = measure(Way::Own)?.unwrap_or(f64::INFINITY);
+    // Only our own kernels get the bonus; among the algorithms the fastest wins.
     let mut best = (Way::Own, own * GAIN);
     for algorithm in algorithms {
         let way = Way::Library(*algorithm);
@@ -97,7 +100,8 @@ mod tests {
         Algorithm([number; 8])
     }
 
-    /// The fastest of our own way, which takes `own` ns, and of algorithms that take `times`.
+    /// Implementation chosen where our own kernels take `own` ns and the library's algorithms take
+    /// `times`.
     fn chosen(own: f64, times: &[Option<f64>]) -> Way {
         let algorithms: Vec<_> = (0..times.len()).map(|i| algorithm(i as u64)).collect();
         let measure = |way| match way {

@@ -1,39 +1,39 @@
-//! The arguments of one launch, as they lie in memory.
+//! Arguments of one kernel launch, packed as the driver reads them.
 
 use bytemuck::NoUninit;
 
 use super::Address;
 
-/// Words that the arguments of a launch take at most.
+/// Largest size of a kernel's arguments, in words of eight bytes.
 const WORDS: usize = 32;
 
-/// Arguments in the order of the kernel's parameters, each at a multiple of eight bytes.
+/// Kernel arguments in the order of the kernel's parameters, each aligned to eight bytes.
 #[derive(Debug, Clone, Default)]
 pub struct Arguments {
     words: [u64; WORDS],
     used: usize,
-    /// Word where each begins.
+    /// Index of the first word of each argument.
     starts: Vec<u8>,
-    /// Which of them are addresses.
+    /// Bit set of the arguments that are device addresses, by argument index.
     addresses: u64,
 }
 
 impl Arguments {
-    /// None yet.
+    /// Creates an empty list of kernel arguments.
     pub fn new() -> Self {
         Self { starts: Vec::with_capacity(12), ..Self::default() }
     }
 
-    /// Adds an address, which [`Arguments::addresses`] lists.
+    /// Appends a device address, which [`Arguments::addresses`] lists.
     pub fn address(mut self, address: Address) -> Self {
         self.addresses |= 1 << self.starts.len();
         self.value(address.0)
     }
 
-    /// Adds a number, or a structure that lies in memory as the kernel reads it.
+    /// Appends a number, or a `repr(C)` structure with the layout that the kernel reads.
     ///
     /// # Panics
-    /// There are more than any kernel takes.
+    /// The arguments exceed the largest size of any kernel's arguments.
     pub fn value<T: NoUninit>(mut self, value: T) -> Self {
         let bytes = bytemuck::bytes_of(&value);
         let words = bytes.len().div_ceil(8);
@@ -45,12 +45,13 @@ impl Arguments {
         self
     }
 
-    /// Where each argument lies.
+    /// Pointer to each argument, in the form that `cuLaunchKernel` takes. Valid while `self` is not
+    /// moved.
     pub fn pointers(&self) -> Vec<*const u64> {
         self.starts.iter().map(|start| &raw const self.words[usize::from(*start)]).collect()
     }
 
-    /// Those of the arguments that are addresses.
+    /// Device addresses among the arguments, in order.
     pub fn addresses(&self) -> impl Iterator<Item = Address> + '_ {
         let is_address = |i: &usize| self.addresses >> i & 1 == 1;
         let indices = (0..self.starts.len()).filter(is_address);

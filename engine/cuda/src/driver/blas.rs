@@ -1,7 +1,7 @@
-//! What the device asks of a library of dense products: a product by one of the algorithms that the
-//! library itself proposes for it. Knows no weights and no clock.
+//! Interface to a vendor's GEMM library: matrix multiplication by one of the algorithms that the
+//! library proposes. Knows no weights and no clock.
 //!
-//! Matrices lie column after column here, as in cuBLASLt.
+//! Matrices are column major here, as in cuBLASLt.
 //! Source: [cuBLAS 13.0](https://docs.nvidia.com/cuda/cublas/), `cublasLtMatmul`.
 
 use std::fmt;
@@ -10,58 +10,59 @@ use super::Address;
 use crate::buffer::Number;
 use engine_core::DeviceError;
 
-/// A matrix in memory, column after column.
+/// Layout of a column-major matrix in device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Columns {
-    /// Data type of keys and values.
+    /// Data type of the matrix elements.
     pub number: Number,
-    /// Elements of a column.
+    /// Number of elements of one column.
     pub rows: usize,
-    /// Columns, at least one.
+    /// Number of columns, at least one.
     pub cols: usize,
-    /// Elements from one column to the next.
+    /// Leading dimension: elements from the start of one column to the start of the next.
     pub stride: usize,
 }
 
 impl Columns {
-    /// A matrix `[rows, cols]` that lies row after row is its transposed one, column after column.
+    /// Layout of a row-major matrix `[rows, cols]`, which is its transpose in column-major order.
     fn of_rows(number: Number, rows: usize, cols: usize) -> Self {
         Self { number, rows: cols, cols: rows, stride: cols }
     }
 
-    /// Bytes from the first element to the last.
+    /// Bytes from the first element of the matrix to the end of the last.
     pub fn bytes(&self) -> usize {
         ((self.cols - 1) * self.stride + self.rows) * self.number.bytes()
     }
 }
 
-/// One side of a product.
+/// One factor of a matrix multiplication.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Side {
-    /// As it lies in memory.
+    /// Layout of the factor in memory.
     pub matrix: Columns,
-    /// Whether it is turned over before it is multiplied.
+    /// True when the factor is transposed before it is multiplied.
     pub is_transposed: bool,
 }
 
-/// `d = alpha * a * b + beta * d`, summed in f32.
+/// Column-major matrix multiplication `d = alpha * a * b + beta * d`, accumulated in f32.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ColumnProduct {
-    /// The left factor.
+    /// Left factor of the matrix multiplication.
     pub a: Side,
-    /// The right factor.
+    /// Right factor of the matrix multiplication.
     pub b: Side,
-    /// The result, never turned over.
+    /// Layout of the result, which is never transposed.
     pub d: Columns,
-    /// Factor of the product.
+    /// Factor of the matrix product.
     pub alpha: f32,
-    /// Factor of what the result held before; 0 does not read it.
+    /// Factor of the previous content of the result; 0 means that the content is not read.
     pub beta: f32,
 }
 
 impl ColumnProduct {
-    /// `out [rows, n] = x [rows, k] * w [n, k]^T`, all row after row: turned over it is
-    /// `out^T = w * x^T`, and what lies row after row is transposed already.
+    /// Row-major `out [rows, n] = x [rows, k] * w [n, k]^T` as a column-major multiplication:
+    /// transposing both sides gives `out^T = w * x^T`, and a row-major matrix read in column-major
+    /// order is already its transpose.
     pub fn of_weights(rows: usize, n: usize, k: usize, result: Number) -> Self {
         let side = |rows, is_transposed| Side {
             matrix: Columns::of_rows(Number::Bf16, rows, k),
@@ -77,50 +78,51 @@ impl ColumnProduct {
     }
 }
 
-/// A way to compute products, as the library itself writes it down; it means nothing to another
-/// version.
+/// cuBLASLt algorithm in the library's own opaque encoding, valid only for the library version that
+/// returned it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Algorithm(pub [u64; 8]);
 
-/// Where a product finds its matrices.
+/// Device addresses of the operands of a matrix multiplication.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Operands {
-    /// The left factor.
+    /// Device address of the left factor.
     pub a: Address,
-    /// The right factor.
+    /// Device address of the right factor.
     pub b: Address,
-    /// The result.
+    /// Device address of the result.
     pub d: Address,
-    /// [`WORKSPACE_BYTES`] that no other product uses meanwhile.
+    /// Scratch memory of [`WORKSPACE_BYTES`] that no concurrent matrix multiplication uses.
     pub workspace: Address,
 }
 
-/// What an algorithm may use: as much as NVIDIA advises for Hopper, and more than older GPUs need.
+/// Bytes of scratch memory that an algorithm may use: what NVIDIA recommends for Hopper, and more
+/// than older GPUs need.
 pub const WORKSPACE_BYTES: usize = 32 << 20;
 
-/// A library on one GPU. Products only begin, in the order of the driver's stream, and may be
-/// recorded with its launches.
+/// GEMM library (cuBLASLt) on one GPU. Calls are asynchronous in the order of the driver's stream,
+/// and can be part of a CUDA graph capture.
 pub trait Blas: Send + Sync + fmt::Debug {
-    /// Versions of the library and of the driver.
+    /// Version of the library and of the CUDA driver.
     fn version(&self) -> &str;
 
-    /// At most `most` algorithms for `product`, those first that the library thinks fastest.
+    /// Returns at most `most` algorithms for `product`, in the library's estimated order of speed.
     ///
     /// # Errors
-    /// The library failed.
+    /// The library reports an error other than "not supported".
     fn algorithms(
         &self,
         product: &ColumnProduct,
         most: usize,
     ) -> Result<Vec<Algorithm>, DeviceError>;
 
-    /// Whether `algorithm`, proposed for a product of other sizes, computes this one.
+    /// True when `algorithm`, proposed for a multiplication of other sizes, supports this one.
     fn takes(&self, product: &ColumnProduct, algorithm: Algorithm) -> bool;
 
-    /// Begins `product`.
+    /// Starts the matrix multiplication `product` on the stream and returns at once.
     ///
     /// # Errors
-    /// The library or the device failed.
+    /// The library or the device reports an error.
     fn multiply(
         &self,
         product: &ColumnProduct,

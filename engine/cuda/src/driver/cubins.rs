@@ -1,5 +1,5 @@
-//! The kernels' sources, and where their machine code comes from: a folder that was prepared, the
-//! user's cache, or the compiler that comes with the driver's libraries.
+//! Kernel sources and their compiled machine code (cubins): from a prepared folder, from the user's
+//! cache, or from NVRTC, the compiler in NVIDIA's libraries.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,29 +9,29 @@ use sha2::{Digest, Sha256};
 
 use engine_weights::hex;
 
-/// Names the folder of [`Cubins::prepared`].
+/// Environment variable with the path of [`Cubins::prepared`].
 pub const CUBINS: &str = "REDLINE_CUBINS";
-/// Says [`Cubins::portable`] by not being empty.
+/// Environment variable that sets [`Cubins::portable`] when it is not empty.
 pub const PORTABLE: &str = "REDLINE_PORTABLE_KERNELS";
 
-/// Folders of machine code.
+/// Folders for compiled kernels and measured choices, and which kernels to use.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cubins {
-    /// Has every kernel, as `NAME.sm_80.cubin`: what `cargo xtask cuda-check` leaves, so that nothing
-    /// is compiled at start.
+    /// Folder with every kernel as `NAME.sm_80.cubin`, as `cargo xtask cuda-check` writes it, so
+    /// that nothing is compiled at start.
     pub prepared: Option<PathBuf>,
-    /// Keeps what was compiled for the next start.
+    /// Cache folder for kernels compiled at start, read at the next start.
     pub cache: Option<PathBuf>,
-    /// Keeps which way of each product was the fastest.
+    /// Cache folder for the measured choices between GEMM implementations.
     pub choices: Option<PathBuf>,
-    /// Whether to leave kernels alone that are for one generation only, to compare them with those
-    /// that are for all.
+    /// True when kernels written for one GPU generation only are left out, to compare them with the
+    /// portable kernels.
     pub portable: bool,
 }
 
 impl Cubins {
-    /// As the environment says: `REDLINE_CUBINS`, `REDLINE_PORTABLE_KERNELS`, and the user's cache
-    /// folder (XDG Base Directory). `variable` looks a name up there.
+    /// Reads `REDLINE_CUBINS`, `REDLINE_PORTABLE_KERNELS` and the user's cache folder (XDG Base
+    /// Directory) from the environment. `variable` returns the value of an environment variable.
     pub fn of_environment(variable: impl Fn(&str) -> Option<String>) -> Self {
         let named = |name| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let cache = || named("XDG_CACHE_HOME").or_else(|| Some(named("HOME")?.join(".cache")));
@@ -44,8 +44,9 @@ impl Cubins {
     }
 }
 
-/// A kernel's name and source.
+/// Name and CUDA source text of a kernel file or header.
 #[derive(Debug)]
+/// Name and CUDA source text of a kernel file or header.
 pub struct Source {
     /// Name of its file without the ending.
     pub name: &'static str,
@@ -62,13 +63,13 @@ macro_rules! sources {
     };
 }
 
-/// What kernels include.
+/// CUDA headers that kernel files include.
 pub const HEADERS: [Source; 11] = sources![
     ".cuh": "attention" "bulk" "delta_net" "pages" "prims" "product" "tile_product" "warp_product"
         "warpgroup" "warpgroup_product" "weights"
 ];
 
-/// All kernels.
+/// All CUDA kernel files, with their source texts.
 pub const KERNELS: [Source; 27] = sources![
     ".cu": "add_bias" "all_reduce" "argmax" "attention" "attention_merge" "attention_sm90"
         "delta_net" "delta_net_chunks" "dispatch" "embed" "expert_matmul" "gated" "gather"
@@ -77,8 +78,9 @@ pub const KERNELS: [Source; 27] = sources![
         "turns"
 ];
 
-/// The kernels of a GPU of `generation`: those for all, then those for it alone, whose entries take the
-/// place of the same ones before; where only `portable` ones are wanted, without these.
+/// Kernel files for a GPU of `generation`, such as `sm_90a`: first the portable files, then, unless
+/// `portable` is set, those for this generation alone, whose entries replace portable entries of
+/// the same name.
 pub fn kernels(generation: &str, portable: bool) -> Vec<&'static Source> {
     static ALL: [Source; KERNELS.len()] = KERNELS;
     let for_all = ALL.iter().filter(|kernel| kernel.is_for(generation).is_none());
@@ -87,26 +89,28 @@ pub fn kernels(generation: &str, portable: bool) -> Vec<&'static Source> {
 }
 
 impl Source {
+    /// Lines of the file's head that begin with `//@ `, without that prefix.
     fn head(&self) -> impl Iterator<Item = &'static str> {
         self.text.lines().filter_map(|line| line.strip_prefix("//@ "))
     }
 
-    /// The entries that the head of a kernel's file lists.
+    /// Names of the kernel entries that the head of the file lists.
     pub fn entries(&self) -> impl Iterator<Item = &'static str> {
         self.head().filter_map(|line| Some(line.split_once(": ")?.0))
     }
 
-    /// Whether its head names `generation` among those that it is for; none where it is for all.
+    /// True when the head of the file names `generation` among the generations that it supports;
+    /// none if the file is portable.
     fn is_for(&self, generation: &str) -> Option<bool> {
         let names = self.head().find_map(|line| line.strip_prefix("for "))?;
         Some(names.split(' ').any(|name| name == generation))
     }
 
-    /// Machine code for `generation`, such as `sm_90a`, compiled by `compile` where there is none
-    /// yet; what `compile` says of a kernel that it refuses.
+    /// Returns machine code for `generation`, such as `sm_90a`, from the prepared folder or the
+    /// cache, or compiles it with `compile` and stores it in the cache.
     ///
     /// # Errors
-    /// As `compile`, or the folder that was named has no such file.
+    /// The error of `compile`, or the prepared folder has no file for this kernel.
     pub fn cubin(
         &self,
         folders: &Cubins,
@@ -114,6 +118,8 @@ impl Source {
         compiler: &str,
         compile: impl FnOnce() -> Result<Vec<u8>, String>,
     ) -> Result<Vec<u8>, String> {
+        // A prepared folder is used exclusively: a missing file is an error, not a reason to
+        // compile.
         if let Some(folder) = &folders.prepared {
             let path = folder.join(format!("{}.{generation}.cubin", self.name));
             let why =
@@ -131,7 +137,8 @@ impl Source {
         Ok(cubin)
     }
 
-    /// The file that keeps what became of exactly these sources.
+    /// Name of the cache file for this source, all headers, the GPU generation and the compiler
+    /// version, so that a change of any of them compiles again.
     fn key(&self, generation: &str, compiler: &str) -> String {
         let texts = [compiler, self.text].into_iter().chain(HEADERS.map(|header| header.text));
         format!("{}.{generation}.{}.cubin", self.name, &texts_sha256(texts)[..16])
@@ -139,6 +146,7 @@ impl Source {
 }
 
 fn texts_sha256<'a>(texts: impl Iterator<Item = &'a str>) -> String {
+    // The length separates the texts, so that moving a boundary between two files changes the hash.
     let mut hash = Sha256::new();
     for text in texts {
         hash.update((text.len() as u64).to_le_bytes());
@@ -147,16 +155,17 @@ fn texts_sha256<'a>(texts: impl Iterator<Item = &'a str>) -> String {
     hex(&hash.finalize())
 }
 
-/// The hash of all sources: of what was measured with other kernels, nothing holds.
+/// SHA-256 of all kernel sources and headers: a measurement made with other kernels is not reused.
 pub fn kernels_sha256() -> String {
     texts_sha256(KERNELS.iter().chain(&HEADERS).map(|source| source.text))
 }
 
-/// Keeps a file if it can be kept: whole, whoever else is at it.
+/// Writes a cache file atomically, through a temporary file and a rename, so that concurrent
+/// readers and writers see a whole file. Failure is ignored, since a cache only saves time.
 pub fn keep(path: &Path, content: &[u8]) {
     static PARTS: AtomicUsize = AtomicUsize::new(0);
     let Some(folder) = path.parent() else { return };
-    // Of this process, and of this one of the threads that may keep the same.
+    // The process id separates processes, the counter separates threads of this process.
     let (process, number) = (std::process::id(), PARTS.fetch_add(1, Ordering::Relaxed));
     let part = path.with_extension(format!("{process}.{number}.part"));
     let kept = fs::create_dir_all(folder)

@@ -1,8 +1,8 @@
-//! A GPU, through the libraries that its driver installed; they are opened at run time.
+//! CUDA driver of a real GPU, through NVIDIA's libraries, which are opened at run time.
 //!
-//! Handles belong to a context, and a context to the threads that it is bound to: every operation
-//! binds it first, since memory may be given back by any thread. One stream, so there are no events
-//! but those that are asked for.
+//! Handles belong to a context, and a context is current per thread: every operation makes it
+//! current first, since memory may be released on any thread. There is one stream and no implicit
+//! event.
 
 #![expect(unsafe_code, reason = "calls into the driver, each after the check that it is there")]
 
@@ -28,7 +28,7 @@ use crate::CAPABILITY_MIN;
 use crate::launch::{Launch, Processors};
 use engine_core::DeviceError;
 
-/// One GPU with the kernels.
+/// One GPU with its context, stream and loaded kernels.
 #[derive(Debug)]
 pub struct Gpu {
     facts: Facts,
@@ -40,19 +40,20 @@ pub struct Gpu {
     blas: Option<CublasLt>,
 }
 
-// SAFETY: the driver's handles may be used from any thread that the context is bound to, which every
-// operation sees to.
+// SAFETY: the driver's handles may be used from any thread on which the context is current, and
+// every operation makes it current.
 unsafe impl Send for Gpu {}
 // SAFETY: as above; the driver serializes calls.
 unsafe impl Sync for Gpu {}
 
 impl Gpu {
-    /// The GPU of this number, with all kernels loaded.
+    /// Opens the GPU of this ordinal number and loads all kernels.
     ///
     /// # Errors
-    /// There is no driver or no such GPU, it is too old, or the kernels cannot be compiled for it.
+    /// No driver or no such GPU, a compute capability that is too old, or kernels that do not
+    /// compile.
     pub fn open(ordinal: usize, cubins: &Cubins) -> Result<Arc<Self>, DeviceError> {
-        // SAFETY: looks for the library without calling into it.
+        // SAFETY: searches for the library without calling into it.
         if !unsafe { sys::is_culib_present() } {
             return Err(failed("open", "there is no CUDA driver".to_owned()));
         }
@@ -76,7 +77,7 @@ impl Gpu {
             return Err(failed("open", message));
         }
         let images = compile::images(facts.capability, cubins)?;
-        // SAFETY: the device is one that the driver just gave.
+        // SAFETY: the driver just returned this device.
         let context = unsafe { result::primary_ctx::retain(device) };
         let context = context.map_err(|error| named("open", error))?;
         let mut gpu = Self {
@@ -89,6 +90,7 @@ impl Gpu {
             blas: None,
         };
         gpu.bind("open")?;
+        // A non-blocking stream does not synchronize with the default stream of the process.
         let stream = result::stream::create(result::stream::StreamKind::NonBlocking);
         gpu.stream = stream.map_err(|error| named("open", error))?;
         gpu.blas = CublasLt::open(gpu.context, gpu.stream);
@@ -98,11 +100,13 @@ impl Gpu {
         Ok(Arc::new(gpu))
     }
 
-    /// Loads the entries of `kernel`, each with as much dynamic shared memory as a block may have.
+    /// Loads the kernels of one source file and allows each block the largest dynamic shared
+    /// memory.
     fn load(&mut self, kernel: &Source, image: &[u8]) -> Result<(), DriverError> {
         use sys::CUfunction_attribute_enum as Of;
-        // SAFETY: the image is a cubin, which says its own length; the module stays loaded as long
-        // as its functions, and the attributes are those of a function of it.
+        // SAFETY: the image is a cubin, which encodes its own length; the module stays loaded as
+        // long as its functions, and each attribute is read from and set on a function of this
+        // module.
         unsafe {
             let module = result::module::load_data(image.as_ptr().cast())?;
             self.modules.push(module);
@@ -120,6 +124,7 @@ impl Gpu {
                 result::function::set_function_attribute(
                     function,
                     Of::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                    // Static shared memory counts against the same limit.
                     most - own,
                 )?;
                 self.functions.insert(entry, function);
@@ -128,12 +133,13 @@ impl Gpu {
         Ok(())
     }
 
+    /// Makes the GPU's context current on this thread.
     fn bind(&self, operation: &'static str) -> Result<(), DeviceError> {
         // SAFETY: the context was retained and not yet released.
         unsafe { result::ctx::set_current(self.context) }.map_err(|error| named(operation, error))
     }
 
-    /// Does `call` with the context bound.
+    /// Calls `call` with the context current on this thread.
     fn with(
         &self,
         operation: &'static str,
@@ -144,10 +150,10 @@ impl Gpu {
     }
 }
 
-/// Name, processors and capability of `device`.
+/// Reads name, multiprocessors and compute capability of `device` from the driver.
 fn facts(device: sys::CUdevice) -> Result<Facts, DriverError> {
     let attribute = |which| {
-        // SAFETY: the device is one that the driver just gave.
+        // SAFETY: the driver just returned this device.
         unsafe { result::device::get_attribute(device, which) }
     };
     let major = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
@@ -167,7 +173,7 @@ fn failed(operation: &'static str, message: String) -> DeviceError {
     DeviceError { operation, message }
 }
 
-/// An error as the driver names and explains it.
+/// Error of the driver with the name and the explanation that the driver gives for it.
 fn named(operation: &'static str, error: DriverError) -> DeviceError {
     let text = |text: Result<&std::ffi::CStr, DriverError>| {
         text.map_or_else(|_| "unknown".to_owned(), |text| text.to_string_lossy().into_owned())
@@ -199,9 +205,10 @@ impl Driver for Gpu {
     }
 
     fn release(&self, address: Address) {
-        // What cannot be given back any more goes with the process.
+        // Memory that cannot be released is freed when the process ends.
         let _failed = self.with("release", || {
-            // SAFETY: it was allocated and is given back once; the driver waits for what uses it.
+            // SAFETY: the memory was allocated and is released once; the driver waits for work that
+            // uses it.
             unsafe { result::free_sync(address.0) }
         });
     }
@@ -213,42 +220,42 @@ impl Driver for Gpu {
         let start = start.map_err(|error| named("allocate_pinned", error))?.cast::<u8>();
         let no_memory = || failed("allocate_pinned", format!("no memory for {bytes} bytes"));
         let start = NonNull::new(start).ok_or_else(no_memory)?;
-        // SAFETY: it is that long, and nobody else has it.
+        // SAFETY: the allocation has `bytes` bytes, and nothing else refers to it.
         unsafe { start.as_ptr().write_bytes(0, bytes) };
         Ok(start)
     }
 
     unsafe fn release_pinned(&self, start: NonNull<u8>, _bytes: usize) {
         let _failed = self.with("release_pinned", || {
-            // SAFETY: as the caller says.
+            // SAFETY: the caller guarantees it.
             unsafe { result::free_host(start.as_ptr().cast()) }
         });
     }
 
     unsafe fn upload(&self, to: Address, from: *const u8, bytes: usize) -> Result<(), DeviceError> {
         self.with("upload", || {
-            // SAFETY: as the caller says.
+            // SAFETY: the caller guarantees it.
             unsafe { sys::cuMemcpyHtoDAsync_v2(to.0, from.cast(), bytes, self.stream) }.result()
         })
     }
 
     unsafe fn download(&self, to: *mut u8, from: Address, bytes: usize) -> Result<(), DeviceError> {
         self.with("download", || {
-            // SAFETY: as the caller says.
+            // SAFETY: the caller guarantees it.
             unsafe { sys::cuMemcpyDtoHAsync_v2(to.cast(), from.0, bytes, self.stream) }.result()
         })
     }
 
     fn copy(&self, to: Address, from: Address, bytes: usize) -> Result<(), DeviceError> {
         self.with("copy", || {
-            // SAFETY: both are memory of the device, which the driver checks.
+            // SAFETY: both addresses are device memory, which the driver checks.
             unsafe { result::memcpy_dtod_async(to.0, from.0, bytes, self.stream) }
         })
     }
 
     fn zero(&self, at: Address, bytes: usize) -> Result<(), DeviceError> {
         self.with("zero", || {
-            // SAFETY: it is memory of the device, which the driver checks.
+            // SAFETY: the address is device memory, which the driver checks.
             unsafe { result::memset_d8_async(at.0, 0, bytes, self.stream) }
         })
     }
@@ -266,8 +273,8 @@ impl Driver for Gpu {
         let mut pointers: Vec<*mut c_void> =
             arguments.pointers().into_iter().map(|at| at.cast_mut().cast()).collect();
         self.with("launch", || {
-            // SAFETY: the function is loaded; the arguments are copied before this returns. Whether
-            // they are those of the kernel is tested where kernels run on a processor.
+            // SAFETY: the function is loaded, and the arguments are copied before this call
+            // returns. That they match the kernel's parameters is tested with the emulated driver.
             unsafe {
                 let (block, shared) = ((launch.block, 1, 1), launch.shared_bytes);
                 result::launch_kernel(
@@ -297,44 +304,45 @@ impl Driver for Gpu {
 
     fn elapsed_ns(&self, from: Event, to: Event) -> Result<f64, DeviceError> {
         self.bind("elapsed_ns")?;
-        // SAFETY: the events were made by this driver, and events are never destroyed.
+        // SAFETY: this driver created both events, and events are never destroyed.
         let ms = unsafe { result::event::elapsed(from.0 as sys::CUevent, to.0 as sys::CUevent) };
         ms.map(|ms| f64::from(ms) * 1e6).map_err(|error| named("elapsed_ns", error))
     }
 
     fn mark(&self, event: Event) -> Result<(), DeviceError> {
         self.with("mark", || {
-            // SAFETY: the event was made by this driver, and events are never destroyed.
+            // SAFETY: this driver created the event, and events are never destroyed.
             unsafe { result::event::record(event.0 as sys::CUevent, self.stream) }
         })
     }
 
     fn wait(&self, event: Event) -> Result<(), DeviceError> {
         self.with("wait", || {
-            // SAFETY: as above.
+            // SAFETY: this driver created the event, and events are never destroyed.
             unsafe { result::event::synchronize(event.0 as sys::CUevent) }
         })
     }
 
     fn wait_all(&self) -> Result<(), DeviceError> {
         self.with("wait_all", || {
-            // SAFETY: the stream lives as long as this.
+            // SAFETY: the stream lives as long as `self`.
             unsafe { result::stream::synchronize(self.stream) }
         })
     }
 
     fn begin_record(&self) -> Result<(), DeviceError> {
+        // In this mode other threads, such as those of other ranks, may call CUDA during a capture.
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         self.with("begin_record", || {
-            // SAFETY: as above.
+            // SAFETY: the stream lives as long as `self`.
             unsafe { result::stream::begin_capture(self.stream, mode) }
         })
     }
 
     fn end_record(&self) -> Result<Record, DeviceError> {
         self.bind("end_record")?;
-        // SAFETY: the stream is recorded; the graph is one that the driver just gave, and is not
-        // needed once it was instantiated.
+        // SAFETY: a capture of the stream is in progress; the driver just returned the graph, which
+        // is not needed any more once it is instantiated.
         let record = unsafe {
             result::stream::end_capture(self.stream).and_then(|graph| {
                 let flags = sys::CUgraphInstantiate_flags(0);
@@ -348,14 +356,15 @@ impl Driver for Gpu {
 
     fn replay(&self, record: Record) -> Result<(), DeviceError> {
         self.with("replay", || {
-            // SAFETY: the record was made by this driver, and was not yet released.
+            // SAFETY: this driver instantiated the CUDA graph, and it was not yet released.
             unsafe { result::graph::launch(record.0 as sys::CUgraphExec, self.stream) }
         })
     }
 
     fn release_record(&self, record: Record) {
         let _failed = self.with("release_record", || {
-            // SAFETY: as above; the driver waits for what runs.
+            // SAFETY: as for a replay; the driver waits for a launch of the graph that is still
+            // running.
             unsafe { result::graph::exec_destroy(record.0 as sys::CUgraphExec) }
         });
     }
@@ -367,11 +376,12 @@ impl Driver for Gpu {
 
 impl Drop for Gpu {
     fn drop(&mut self) {
+        // cuBLASLt uses the context, so it is closed before the context is released.
         self.blas = None;
         if self.bind("close").is_err() {
             return;
         }
-        // SAFETY: nobody else has these handles any more, and each is given back once.
+        // SAFETY: nothing else has these handles any more, and each is released once.
         unsafe {
             for module in &self.modules {
                 let _failed = result::module::unload(*module);

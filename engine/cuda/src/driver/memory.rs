@@ -1,4 +1,5 @@
-//! Memory that is given back when its owner goes.
+//! Owned device memory and pinned host memory, released when dropped. The only file that releases
+//! GPU memory.
 
 #![expect(unsafe_code, reason = "pinned memory is written by the device")]
 
@@ -10,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::{Address, Driver};
 use engine_core::DeviceError;
 
-/// Memory of the device.
+/// Allocation of device memory, released when dropped.
 #[derive(Debug)]
 pub struct Memory {
     driver: Arc<dyn Driver>,
@@ -19,21 +20,22 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// `bytes` bytes of unspecified content, at a multiple of 256.
+    /// Allocates `bytes` bytes of unspecified content, aligned to 256.
     ///
     /// # Errors
-    /// The device has not that much memory.
+    /// The device does not have enough free memory.
     pub fn new(driver: &Arc<dyn Driver>, bytes: usize) -> Result<Self, DeviceError> {
+        // CUDA refuses allocations of zero bytes.
         let address = driver.allocate(bytes.max(1))?;
         Ok(Self { driver: Arc::clone(driver), address, bytes })
     }
 
-    /// Where it begins.
+    /// Address of the first byte of the device memory.
     pub fn address(&self) -> Address {
         self.address
     }
 
-    /// How long it is.
+    /// Size of the device memory in bytes, as requested.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -45,7 +47,8 @@ impl Drop for Memory {
     }
 }
 
-/// Memory of this program that the device copies from and to.
+/// Allocation of pinned (page-locked) host memory that the device copies to and from, released when
+/// dropped.
 #[derive(Debug)]
 pub struct Pinned {
     driver: Arc<dyn Driver>,
@@ -53,102 +56,107 @@ pub struct Pinned {
     bytes: usize,
 }
 
-// SAFETY: nobody else has the memory.
+// SAFETY: nothing else refers to the memory.
 unsafe impl Send for Pinned {}
 
 impl Pinned {
-    /// `bytes` zeros.
+    /// Allocates `bytes` bytes of pinned host memory, zeroed.
     ///
     /// # Errors
-    /// The system has not that much memory.
+    /// The host does not have enough memory.
     pub fn new(driver: &Arc<dyn Driver>, bytes: usize) -> Result<Self, DeviceError> {
         let start = driver.allocate_pinned(bytes.max(1))?;
         Ok(Self { driver: Arc::clone(driver), start, bytes })
     }
 
-    /// How many bytes it has.
+    /// Size of the pinned memory in bytes, as requested.
     pub fn size(&self) -> usize {
         self.bytes
     }
 
-    /// The content; what the device still writes is there after the wait for it.
+    /// Content of the memory. What the device copies there is complete only after a wait for that
+    /// copy.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: it is that long and was zeroed. Whoever begins a download waits before reading.
+        // SAFETY: the allocation has that many bytes and was zeroed. The caller of a download waits
+        // before it reads.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
     }
 
-    /// The content, to change it before [`Pinned::upload`].
+    /// Mutable content, to be filled before [`Pinned::upload`].
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and nobody else has it.
+        // SAFETY: as above, and `self` is borrowed mutably.
         unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
     }
 
-    /// Begins to copy the first `bytes` bytes to the device. They must stay as they are until the
-    /// stream has passed.
+    /// Starts an asynchronous copy of the first `bytes` bytes to the device. They must not be
+    /// changed until the stream has executed the copy.
     ///
     /// # Errors
-    /// The device failed.
+    /// The device reports an error.
     pub fn upload(&self, to: Address, bytes: usize) -> Result<(), DeviceError> {
         assert!(bytes <= self.bytes, "they are there");
-        // SAFETY: it is pinned; it goes only after the device has come to rest.
+        // SAFETY: the memory is pinned, and it is released only after all work on the device has
+        // ended.
         unsafe { self.driver.upload(to, self.start.as_ptr(), bytes) }
     }
 
-    /// Begins to copy `bytes` bytes from the device to `at`. They must not be read until the stream
-    /// has passed.
+    /// Starts an asynchronous copy of `bytes` bytes from the device to offset `at`. They must not
+    /// be read until the stream has executed the copy.
     ///
     /// # Errors
-    /// The device failed.
+    /// The device reports an error.
     pub fn download(&mut self, at: usize, from: Address, bytes: usize) -> Result<(), DeviceError> {
         assert!(at + bytes <= self.bytes, "they fit");
-        // SAFETY: as above, and they fit.
+        // SAFETY: as above, and the bytes fit.
         unsafe { self.driver.download(self.start.as_ptr().add(at), from, bytes) }
     }
 }
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // A device that failed copies nothing any more.
+        // The error is ignored: a device that failed does not copy any more.
         let _failed = self.driver.wait_all();
-        // SAFETY: the driver gave it, and its copies have ended.
+        // SAFETY: the driver allocated the memory, and its copies have ended.
         unsafe { self.driver.release_pinned(self.start, self.bytes) }
     }
 }
 
-/// A word of this program's memory that kernels of all devices read while they run: 0 until it is
-/// raised.
+/// Flag in pinned host memory that kernels of all devices can read while they run: 0, then 1 for
+/// good once it is raised.
 #[derive(Debug)]
 pub struct Signal(Pinned);
 
 impl Signal {
-    /// A signal that is not raised.
+    /// Creates a flag that is not raised.
     ///
     /// # Errors
-    /// The system has no memory.
+    /// The host does not have enough memory.
     pub fn new(driver: &Arc<dyn Driver>) -> Result<Self, DeviceError> {
         Pinned::new(driver, size_of::<u32>()).map(Self)
     }
 
-    /// Where kernels read it: pinned memory has one address on all devices.
+    /// Address of the flag for kernels: pinned memory has the same address on the host and on all
+    /// devices.
     pub fn address(&self) -> Address {
         Address(self.0.start.as_ptr() as u64)
     }
 
-    /// Raises it for good.
+    /// Raises the flag for good, so that waiting kernels end.
     pub fn raise(&self) {
         self.word().store(1, Ordering::Release);
     }
 
-    /// Whether anybody has raised it.
+    /// True once any rank has raised the flag.
     pub fn is_raised(&self) -> bool {
         self.word().load(Ordering::Acquire) != 0
     }
 
     fn word(&self) -> &AtomicU32 {
-        // SAFETY: it is as long and as aligned, and nobody takes its bytes.
+        // SAFETY: the memory has the size and alignment of a word, and its bytes are never
+        // borrowed.
         unsafe { AtomicU32::from_ptr(self.0.start.as_ptr().cast()) }
     }
 }
 
-// SAFETY: what several threads do to it is atomic.
+// SAFETY: threads access the word only by atomic operations.
 unsafe impl Sync for Signal {}

@@ -1,8 +1,9 @@
-//! What the device asks of a GPU's driver: memory, copies and launches in the order of one stream,
-//! events, records of launches, and what the GPUs of several ranks say to one another. Knows no
-//! operation.
+//! Interface to a GPU's driver: memory, asynchronous copies and kernel launches in the order of one
+//! stream, events, CUDA graph capture and replay, and communication between tensor-parallel ranks.
+//! Knows no operation of a model.
 //!
-//! There are two: [`gpu`], and for tests `emulated`, which runs the kernels on this processor.
+//! There are two implementations: [`gpu`], and for tests `emulated`, which runs the kernels on the
+//! host processor.
 
 #![expect(unsafe_code, reason = "copies that only begin, of memory that is named by its address")]
 
@@ -25,41 +26,41 @@ use super::buffer::Number;
 use super::launch::{Launch, Processors};
 use engine_core::{DeviceError, Rank};
 
-/// Where something lies in the memory of the device; 0 is nowhere.
+/// Address in device memory; 0 is the null address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Address(pub u64);
 
 impl Address {
-    /// Nowhere.
+    /// The null address, which no allocation contains.
     pub const NULL: Self = Self(0);
 
-    /// The address `bytes` behind this one.
+    /// Returns the address `bytes` bytes after this one.
     pub fn plus(self, bytes: usize) -> Self {
         Self(self.0 + bytes as u64)
     }
 }
 
-/// What a GPU is.
+/// Properties of a GPU that kernels and reports depend on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
-    /// As the driver has it.
+    /// Name of the GPU as the driver reports it.
     pub name: String,
-    /// What grids are laid out for.
+    /// Multiprocessors of the GPU, from which grid sizes are computed.
     pub processors: Processors,
-    /// Compute capability, 9.0 of Hopper.
+    /// Compute capability (major, minor) of the GPU: (9, 0) for Hopper.
     pub capability: (u32, u32),
 }
 
-/// Bytes of the device's memory.
+/// Free and total device memory, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryBytes {
-    /// What nobody has now.
+    /// Bytes of device memory that are free now.
     pub free: u64,
-    /// All of it, whether free or not.
+    /// Total bytes of device memory.
     pub total: u64,
 }
 
-/// Why `bytes` bytes cannot be had, with the arithmetic.
+/// Error for an allocation of `bytes` bytes that does not fit, with the numbers and a hint.
 pub fn out_of_memory(bytes: usize, memory: MemoryBytes) -> DeviceError {
     let MemoryBytes { free, total } = memory;
     let missing = (bytes as u64).saturating_sub(free);
@@ -71,112 +72,120 @@ pub fn out_of_memory(bytes: usize, memory: MemoryBytes) -> DeviceError {
     DeviceError { operation: "allocate", message }
 }
 
-/// A mark in the stream.
+/// Event in the stream, by which the host waits for work or measures its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event(pub u64);
 
-/// Launches that were recorded, to be launched again with the arguments that they had.
+/// Instantiated CUDA graph: captured launches that can be replayed with the arguments of the
+/// capture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record(pub u64);
 
-/// A GPU, or what stands for one. Operations happen in the order of their calls; copies, launches
-/// and events only begin, and [`Driver::wait`] waits.
+/// Driver of one GPU, real or emulated. Operations are executed in the order of their calls;
+/// copies, launches and events are asynchronous, and [`Driver::wait`] waits for them.
 ///
-/// Every operation fails only if the device does, or has no memory left. What a kernel does to the
+/// An operation fails only if the device does, or if no memory is left. What a kernel does to
+/// device memory is not checked here; kernels do not reach memory of the host process, except what
+/// is pinned for them.
 /// memory of the device is not checked here; it reaches no memory of this program.
 pub trait Driver: Send + Sync + fmt::Debug {
-    /// What the GPU is.
+    /// Name, multiprocessors and compute capability of the GPU.
     fn facts(&self) -> &Facts;
 
-    /// How much memory there is now.
+    /// Returns the free and the total device memory.
     fn memory(&self) -> Result<MemoryBytes, DeviceError>;
 
-    /// Memory of unspecified content, at a multiple of 256.
+    /// Allocates device memory of unspecified content, aligned to 256 bytes.
     fn allocate(&self, bytes: usize) -> Result<Address, DeviceError>;
 
-    /// Gives back what [`Driver::allocate`] gave, once nothing that was begun uses it any more.
+    /// Releases memory of [`Driver::allocate`] after all work that was started has ended.
     fn release(&self, address: Address);
 
-    /// Zeroed memory of this program that the device copies from and to by itself.
+    /// Allocates zeroed, pinned host memory for asynchronous copies.
     fn allocate_pinned(&self, bytes: usize) -> Result<NonNull<u8>, DeviceError>;
 
-    /// Gives back what [`Driver::allocate_pinned`] gave.
+    /// Releases memory of [`Driver::allocate_pinned`].
     ///
     /// # Safety
-    /// [`Driver::allocate_pinned`] gave it as so many bytes, and nobody uses it any more.
+    /// [`Driver::allocate_pinned`] returned `start` for the same `bytes`, and nothing uses the
+    /// memory any more.
     unsafe fn release_pinned(&self, start: NonNull<u8>, bytes: usize);
 
-    /// Begins to copy `bytes` bytes to the device.
+    /// Starts an asynchronous copy of `bytes` bytes from the host to the device.
     ///
     /// # Safety
-    /// They are in pinned memory, and stay as they are until the stream has passed.
+    /// The source is pinned memory, and is not changed until the stream has executed the copy.
     unsafe fn upload(&self, to: Address, from: *const u8, bytes: usize) -> Result<(), DeviceError>;
 
-    /// Begins to copy `bytes` bytes from the device.
+    /// Starts an asynchronous copy of `bytes` bytes from the device to the host.
     ///
     /// # Safety
-    /// They fit into pinned memory that nobody else uses until the stream has passed.
+    /// The bytes fit into pinned memory at `to`, which nothing else uses until the stream has
+    /// executed the copy.
     unsafe fn download(&self, to: *mut u8, from: Address, bytes: usize) -> Result<(), DeviceError>;
 
-    /// Begins to copy within the device.
+    /// Starts an asynchronous copy of `bytes` bytes within the device.
     fn copy(&self, to: Address, from: Address, bytes: usize) -> Result<(), DeviceError>;
 
-    /// Begins to fill with zeros.
+    /// Starts to fill `bytes` bytes of device memory with zeros.
     fn zero(&self, at: Address, bytes: usize) -> Result<(), DeviceError>;
 
-    /// Begins the kernel `entry`.
+    /// Launches the kernel `entry` asynchronously.
     fn launch(&self, entry: &str, launch: Launch, arguments: &Arguments)
     -> Result<(), DeviceError>;
 
-    /// An event that the stream has passed already.
+    /// Creates an event without timing, which counts as already reached.
     fn event(&self) -> Result<Event, DeviceError>;
 
-    /// As [`Driver::event`], and with a time.
+    /// Creates an event that also measures time.
     fn timed_event(&self) -> Result<Event, DeviceError>;
 
-    /// Nanoseconds from one event with a time to another, both of which the stream has passed.
+    /// Returns the nanoseconds between two timed events that the stream has reached.
     fn elapsed_ns(&self, from: Event, to: Event) -> Result<f64, DeviceError>;
 
-    /// Moves `event` to here.
+    /// Records `event` in the stream behind the work started so far.
     fn mark(&self, event: Event) -> Result<(), DeviceError>;
 
-    /// Waits until the stream has passed `event`.
+    /// Blocks until the stream has reached `event`.
     fn wait(&self, event: Event) -> Result<(), DeviceError>;
 
-    /// Waits until everything that was begun has ended.
+    /// Blocks until all work started so far has ended.
     fn wait_all(&self) -> Result<(), DeviceError>;
 
-    /// From here on launches are recorded instead of begun; nothing else may be begun.
+    /// Begins CUDA graph capture: from here on, launches are captured instead of executed, and no
+    /// other work may be started.
     fn begin_record(&self) -> Result<(), DeviceError>;
 
-    /// Ends what [`Driver::begin_record`] began.
+    /// Ends the capture that [`Driver::begin_record`] began and instantiates the CUDA graph.
     fn end_record(&self) -> Result<Record, DeviceError>;
 
-    /// Begins what was recorded.
+    /// Replays a captured CUDA graph asynchronously.
     fn replay(&self, record: Record) -> Result<(), DeviceError>;
 
-    /// Forgets a record; launches of it that have begun still end.
+    /// Releases a CUDA graph; replays of it that were started still complete.
     fn release_record(&self, record: Record);
 
-    /// The library of dense products, where one is installed.
+    /// Returns the vendor's GEMM library, if one is installed.
     fn blas(&self) -> Option<&dyn Blas> {
         None
     }
 }
 
-/// One rank's way to the others: operations of NCCL, in the order of the rank's stream, and recorded
-/// with its launches. Every rank calls the same in the same order.
+/// Communicator of one rank of a tensor-parallel group: NCCL operations in the order of the rank's
+/// stream, which can be part of a CUDA graph capture. Every rank must call the same operations in
+/// the same order.
 ///
-/// Every operation fails only if the device does, or another rank has ended. What has begun when a
-/// rank ends is let go, and leaves anything.
+/// An operation fails only if the device does, or if another rank has ended. Operations in progress
+/// when a rank ends are released, and their results are undefined.
 pub trait Communicator: Send + fmt::Debug {
-    /// Returns this rank's position in the group.
+    /// Index of this rank and number of ranks.
     fn rank(&self) -> Rank;
 
-    /// The `count` numbers at `x` = the sum of all ranks'.
+    /// Replaces the `count` elements at `x` by their sums over all ranks (all-reduce).
     fn all_reduce(&self, x: Address, count: usize, number: Number) -> Result<(), DeviceError>;
 
-    /// `out` = the `count` numbers at `x` of all ranks, one rank's behind another's.
+    /// Writes the `count` elements at `x` of every rank to `out`, in the order of the ranks
+    /// (all-gather).
     fn all_gather(
         &self,
         x: Address,
@@ -185,7 +194,7 @@ pub trait Communicator: Send + fmt::Debug {
         number: Number,
     ) -> Result<(), DeviceError>;
 
-    /// `out` = the `count` numbers at `x` of rank `root`.
+    /// Copies the `count` elements at `x` of rank `root` to `out` of every rank (broadcast).
     fn broadcast(
         &self,
         x: Address,
@@ -195,17 +204,18 @@ pub trait Communicator: Send + fmt::Debug {
         root: usize,
     ) -> Result<(), DeviceError>;
 
-    /// Lets ranks go that wait for this one: the group cannot be used any more.
+    /// Aborts the group: releases ranks that wait for this one. The group cannot be used
+    /// afterwards.
     fn abandon(&self);
 }
 
-/// A GPU of a group, as its driver gives it.
+/// One GPU of a tensor-parallel group.
 #[derive(Debug)]
 pub struct Member {
-    /// The GPU itself.
+    /// Driver of the member's GPU.
     pub driver: Arc<dyn Driver>,
-    /// Its way to the others.
+    /// Communicator that connects the GPU to the other ranks.
     pub communicator: Box<dyn Communicator>,
-    /// Whether its kernels read and write the memory of all other members.
+    /// True when kernels of this GPU can read and write the memory of all other members directly.
     pub reaches_others: bool,
 }

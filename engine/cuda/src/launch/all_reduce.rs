@@ -1,21 +1,24 @@
-//! How sums over ranks are launched, and what memory ranks share.
+//! Launch shape of the one-kernel tensor-parallel all-reduce, and size of the memory that the ranks
+//! share.
 
 use bytemuck::NoUninit;
 
 use super::Launch;
 
-/// Ranks that exchange at most.
+/// Largest number of ranks that the all-reduce kernel supports.
 pub const RANKS_MAX: usize = 8;
-/// Blocks of a launch at most.
+/// Largest number of blocks of a launch.
 const BLOCKS_MAX: usize = 64;
-/// Threads of a block.
+/// Threads of a block of the all-reduce kernel.
 const THREADS: usize = 512;
-/// Bytes that a rank reads of the others' memory at most: a launch of this kernel has one way to and
-/// fro, and reads all of every rank; NCCL has several of either, and reads each rank's part of a sum
-/// twice. Where the one overtakes the other was not measured yet.
+/// Largest number of bytes that a rank reads of the others' memory in one all-reduce. The kernel
+/// uses one path between two GPUs and reads all of every rank; NCCL uses several paths and reads
+/// only a share of each rank, twice, so NCCL is faster for long vectors. Where one overtakes the
+/// other has not been measured.
 const READ_BYTES_MAX: usize = 1 << 20;
 
-/// The longest sum, in numbers, that `ranks` ranks compute in one launch; none where they are too many.
+/// Longest vector, in elements, that `ranks` ranks sum by one kernel; 0 where the number of ranks
+/// is not supported.
 pub fn capacity(ranks: usize) -> usize {
     match ranks {
         2..=RANKS_MAX => READ_BYTES_MAX / (ranks - 1) / 2 / super::VECTOR * super::VECTOR,
@@ -23,24 +26,24 @@ pub fn capacity(ranks: usize) -> usize {
     }
 }
 
-/// How the table of the ranks' memory lies in memory: its addresses, those behind the last rank 0.
+/// Kernel argument: address of each rank's exchange memory, 0 behind the last rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, NoUninit)]
 #[repr(C)]
 pub struct PeersArgument {
-    /// Of each rank the [`exchange_bytes`] that it has for the others.
+    /// Address of each rank's exchange memory of [`exchange_bytes`] bytes.
     pub exchanges: [u64; RANKS_MAX],
 }
 
-/// Bytes that a rank has for the others to read and write, for sums of up to `capacity` numbers:
-/// rounds of every block, of each rank and its own, and the numbers of two rounds. Zeros before the
-/// first launch.
+/// Bytes of a rank's exchange memory for vectors of up to `capacity` elements: round counters of
+/// every block (of each rank, and the rank's own) and the elements of two rounds. It must be zeroed
+/// before the first launch.
 pub fn exchange_bytes(capacity: usize) -> usize {
     let rounds = BLOCKS_MAX * (RANKS_MAX + 1) * size_of::<u32>();
     rounds + 2 * super::vectors(capacity) * super::VECTOR * 2
 }
 
 impl Launch {
-    /// `all_reduce`: the same on each rank.
+    /// Launch of `all_reduce` over `elements` elements, the same on every rank.
     pub fn all_reduce(elements: usize) -> Self {
         let blocks = super::vectors(elements).div_ceil(THREADS).clamp(1, BLOCKS_MAX);
         Self::new([blocks, 1, 1], THREADS)

@@ -1,9 +1,10 @@
-//! The work list of attention: which block computes which lines over which positions.
+//! Work plan of paged attention: which block of the grid computes which query lines over which key
+//! positions (split-KV, as in Flash-Decoding).
 //!
-//! It is made once a step and copied to the device with the page tables. Grids do not depend on it,
-//! so that a captured launch stays what it is. Long stretches of positions are split where there are
-//! more blocks than items, and merged afterwards; so how a line's sums are split depends on what
-//! else is in the step.
+//! The plan is made once per step and copied to the device with the page tables. The grid does not
+//! depend on it, so a captured CUDA graph stays valid. Long ranges of positions are split where
+//! there are more blocks than items, and merged by a second kernel. So the split of a line's sums
+//! depends on the other sequences in the step.
 
 use std::borrow::Cow;
 
@@ -12,32 +13,34 @@ use bytemuck::{NoUninit, Zeroable};
 use super::{Launch, Processors};
 use engine_core::AttentionShape;
 
-/// Positions of a tile, and lines of the largest item.
+/// Key positions of a tile, and query lines of the largest item.
 const TILE: usize = 64;
-/// Tiles of an item below which a split costs more than it gains: each has its own queries, sums and
-/// merge.
+/// Smallest number of tiles for which an item is split: each split loads its own queries and adds a
+/// merge, so splitting less costs more than it gains.
 const TILES_MIN: usize = 4;
-/// Blocks that a multiprocessor runs at once if its memory allows, for which the kernels are compiled.
+/// Blocks that a multiprocessor runs at once if its shared memory allows; kernels are compiled for
+/// it.
 const BLOCKS_PER_PROCESSOR: usize = 2;
-/// Shared memory that `attention` declares, beside the dynamic.
+/// Bytes of static shared memory that `attention` declares, in addition to the dynamic part.
 const DECLARED_BYTES: usize = 512;
-/// Threads of a block.
+/// Threads of a block of either attention kernel.
 const THREADS: usize = 128;
-/// Words of the plan before the items.
+/// Words at the beginning of the plan before its items.
 const HEAD_WORDS: usize = 8;
-/// `Item::part` of what is not split.
+/// Value of `Item::part` for an item that is not split.
 const NONE: u32 = u32::MAX;
 
-/// Type of keys and values in their pages.
+/// Element type of keys and values in the KV cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PageType {
-    /// Two bytes.
+    /// bf16, two bytes per element.
     Bf16,
-    /// Eight bits, with a scale for each head's keys and values.
+    /// FP8 (e4m3), one byte, with a scale for the keys and one for the values of each KV head.
     E4m3,
 }
 
 impl PageType {
+    /// Bytes of one element of a key or value.
     fn bytes(self) -> usize {
         match self {
             Self::Bf16 => 2,
@@ -46,7 +49,8 @@ impl PageType {
     }
 }
 
-/// The kernel for heads of that size, if there is one.
+/// Name of the attention kernel for pages of this type and heads of `head_dim`, or none if there is
+/// no such kernel.
 pub fn entry(page_type: PageType, head_dim: usize) -> Option<&'static str> {
     match (page_type, head_dim) {
         (PageType::Bf16, 16) => Some("attention_bf16_16"),
@@ -61,50 +65,51 @@ pub fn entry(page_type: PageType, head_dim: usize) -> Option<&'static str> {
     }
 }
 
-/// How the kernel's last argument lies in memory.
+/// Last argument of the `attention` kernel.
 #[derive(Debug, Clone, Copy, PartialEq, NoUninit)]
 #[repr(C)]
 pub struct AttentionArguments {
-    /// Query heads.
+    /// Number of query heads.
     pub heads: u32,
-    /// Key heads, and as many value heads.
+    /// Number of KV heads.
     pub kv_heads: u32,
-    /// Tokens of a page: two to this power.
+    /// Base-2 logarithm of the number of tokens of a KV page.
     pub page_bits: u32,
-    /// From one page of the layer to the next, in `[page tokens, D]`.
+    /// Distance from one page of the layer to the next, in units of `[page tokens, D]`.
     pub page_stride: u32,
-    /// 0 where there is no window.
+    /// Size of the sliding window in positions; 0 for full attention.
     pub window: u32,
-    /// Factor of the scores.
+    /// Factor of the attention scores, usually 1 / sqrt(head size).
     pub scale: f32,
 }
 
-/// As [`AttentionArguments`], of `attention_merge`.
+/// Last argument of the `attention_merge` kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, NoUninit)]
 #[repr(C)]
 pub struct MergeArguments {
-    /// Query heads.
+    /// Number of query heads.
     pub heads: u32,
-    /// Key heads, and as many value heads.
+    /// Number of KV heads.
     pub kv_heads: u32,
-    /// D: elements of a head.
+    /// Elements of an attention head.
     pub head_dim: u32,
 }
 
 /// One sequence's rows in a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Span<'a> {
-    /// Index of the sequence's first row in the step.
+    /// First row of the sequence in the step.
     pub row: usize,
-    /// Number of rows, at least 1.
+    /// Number of rows, at least one.
     pub rows: usize,
-    /// Position of the first row in the sequence.
+    /// Absolute position of the sequence's first row.
     pub position: usize,
-    /// Page table, up to the last row.
+    /// Page table of the sequence ("block table" in vLLM's words), up to the page of its last row.
     pub pages: Cow<'a, [u32]>,
 }
 
-/// Lines of one block, as the kernel reads them.
+/// Work item of one block, as the kernel reads it: query lines of some rows and one KV head, over
+/// the key positions `from .. to`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, NoUninit, Zeroable)]
 #[repr(C)]
 struct Item {
@@ -124,7 +129,7 @@ impl Item {
     }
 }
 
-/// Lines whose positions were split, as the kernel reads them.
+/// Query lines whose key positions were split into several items, as the merge kernel reads them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, NoUninit)]
 #[repr(C)]
 struct Merge {
@@ -135,17 +140,18 @@ struct Merge {
     splits: u32,
 }
 
-/// The attention of one step, for all layers of one window.
+/// Attention work of one step, for all layers that share heads and window.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AttentionPlan {
     items: Vec<Item>,
     merges: Vec<Merge>,
-    /// Lines that partial results take.
+    /// Number of lines of partial results that split items write.
     pub part_lines: usize,
 }
 
 impl AttentionPlan {
-    /// Divides the work among `blocks`. With a window, whole tiles before it are left out.
+    /// Divides the attention of `spans` among `blocks`. With a sliding window, tiles entirely
+    /// before it are left out.
     ///
     /// # Panics
     /// More query heads share a KV head than an item has lines.
@@ -157,6 +163,7 @@ impl AttentionPlan {
     ) -> Self {
         let whole = whole_items(spans, shape, window);
         let tiles: usize = whole.iter().map(Item::tiles).sum();
+        // The share of one block; a longer item would delay the whole launch.
         let tiles_max = tiles.div_ceil(blocks).max(TILES_MIN);
         let (mut items, mut merges) = (Vec::with_capacity(whole.len()), Vec::new());
         let mut part_lines = 0;
@@ -172,18 +179,19 @@ impl AttentionPlan {
             part_lines += lines * splits.len();
             items.extend(splits);
         }
-        // Blocks take items in turns: the long ones first.
+        // Blocks take items in this order, so the longest come first to balance the load.
         items.sort_by_key(|item| std::cmp::Reverse(item.tiles()));
         Self { items, merges, part_lines }
     }
 
-    /// Words of the plan without page tables.
+    /// Words of the plan without the page tables.
     pub fn words(&self) -> usize {
         HEAD_WORDS + words(&self.items).len() + words(&self.merges).len()
     }
 
-    /// [`AttentionPlan::words`] of `rows` decoding sequences, at most: what is split makes at most two
-    /// items a block more, and no item is merged twice.
+    /// Largest value of [`AttentionPlan::words`] for `rows` decoding sequences, by which a CUDA
+    /// graph's buffer is sized. Splitting adds at most two items per block, and no item is merged
+    /// twice.
     pub fn words_max(rows: usize, shape: &AttentionShape, blocks: usize) -> usize {
         let whole = rows * shape.kv_heads;
         let item_words = size_of::<Item>() / size_of::<u32>();
@@ -191,8 +199,9 @@ impl AttentionPlan {
         HEAD_WORDS + (whole + 2 * blocks) * item_words + whole.min(blocks) * merge_words
     }
 
-    /// Writes what the kernels read, numbers of items and merges, then both. The page tables of the
-    /// spans follow one another from word `tables` on, counted from the first of `out`.
+    /// Writes the plan as the kernels read it: the numbers of items and merges, then both. The page
+    /// tables of all spans follow one another from word `tables` on, counted from the start of
+    /// `out`.
     pub fn write(&self, tables: usize, out: &mut [u32]) {
         let merges_at = HEAD_WORDS + words(&self.items).len();
         out[..HEAD_WORDS].fill(0);
@@ -207,18 +216,19 @@ impl AttentionPlan {
         out[merges_at..self.words()].copy_from_slice(words(&self.merges));
     }
 
-    /// Lines that partial results take at most, whatever the step: what is split has more than
-    /// a block's share of tiles, so that there are at most two splits a block.
+    /// Largest number of lines of partial results, whatever the step: a split item has more than
+    /// one block's share of tiles, so there are at most two splits per block.
     pub fn part_lines_max(shape: &AttentionShape, blocks: usize) -> usize {
         2 * blocks * (TILE / shape.group()).max(1) * shape.group()
     }
 }
 
+/// Items as the 32-bit words that the kernel reads.
 fn words<T: NoUninit>(items: &[T]) -> &[u32] {
     bytemuck::cast_slice(items)
 }
 
-/// What would be computed if nothing was split; page tables are counted from the first.
+/// Items before any split. Their page tables are counted from the start of the first table.
 fn whole_items(spans: &[Span<'_>], shape: &AttentionShape, window: Option<usize>) -> Vec<Item> {
     assert!(shape.group() <= TILE, "{} query heads share a KV head", shape.group());
     let rows_max = TILE / shape.group();
@@ -227,6 +237,7 @@ fn whole_items(spans: &[Span<'_>], shape: &AttentionShape, window: Option<usize>
         for first in (0..span.rows).step_by(rows_max) {
             let rows = rows_max.min(span.rows - first);
             let position = span.position + first;
+            // Tiles begin at multiples of their size, so the first may reach before the window.
             let hidden = window.map_or(0, |window| (position + 1).saturating_sub(window));
             items.extend((0..shape.kv_heads).map(|kv_head| Item {
                 row: (span.row + first) as u32,
@@ -244,9 +255,11 @@ fn whole_items(spans: &[Span<'_>], shape: &AttentionShape, window: Option<usize>
     items
 }
 
-/// Divides an item of more than `tiles_max` tiles into about equal ones, their parts from `part` on.
+/// Splits an item of more than `tiles_max` tiles into items of about equal length, whose partial
+/// results begin at line `part`.
 fn split(item: Item, tiles_max: usize, part: u32, lines: u32) -> Vec<Item> {
     let tiles = item.tiles();
+    // Parts of equal length, since the slowest block decides how long the launch takes.
     let step = tiles.div_ceil(tiles.div_ceil(tiles_max)) * TILE;
     let starts = (item.from..item.to).step_by(step);
     let one = |(i, from): (usize, u32)| Item {
@@ -259,18 +272,19 @@ fn split(item: Item, tiles_max: usize, part: u32, lines: u32) -> Vec<Item> {
 }
 
 impl Launch {
-    /// `attention`: as many blocks as run at once. Warpgroups read keys and values of eight bits where
-    /// they were widened to.
+    /// Launch of `attention`: as many blocks as run at once. On GPUs with warpgroups, FP8 keys and
+    /// values need shared memory for their bf16 copies too.
     pub fn attention(processors: Processors, page_type: PageType, head_dim: usize) -> Self {
         let (wide, tile) = (TILE * head_dim * 2, TILE * head_dim * page_type.bytes());
         let is_widened = processors.has_warpgroups && page_type == PageType::E4m3;
+        // Queries, then two stages of keys and values, then bf16 copies of one stage.
         let shared_bytes = wide + 4 * tile + if is_widened { 2 * wide } else { 0 };
         let own_bytes = shared_bytes + DECLARED_BYTES;
         let blocks = processors.resident_blocks(own_bytes, BLOCKS_PER_PROCESSOR);
         Self { shared_bytes: shared_bytes as u32, ..Self::new([blocks, 1, 1], THREADS) }
     }
 
-    /// `attention_merge`: blocks without shared memory.
+    /// Launch of `attention_merge`, whose blocks use no shared memory.
     pub fn attention_merge(processors: Processors) -> Self {
         Self::new([processors.count * BLOCKS_PER_PROCESSOR, 1, 1], THREADS)
     }
@@ -283,7 +297,7 @@ mod tests {
     const SHAPE: AttentionShape =
         AttentionShape { heads: 12, kv_heads: 2, head_dim: 64, scale: 1.0 };
 
-    /// The words of a plan, page tables behind it.
+    /// Words of a plan followed by the page tables.
     fn written(plan: &AttentionPlan, spans: &[Span<'_>]) -> Vec<u32> {
         let mut words = vec![7; plan.words()];
         plan.write(plan.words(), &mut words);
@@ -312,7 +326,8 @@ mod tests {
             .collect()
     }
 
-    /// Decoding sequences and chunks of such lengths, their pages numbered one after another.
+    /// Sequences of (first position, rows), decoding or prefill chunks, with their pages numbered
+    /// one after another.
     fn spans(lengths: &[(usize, usize)]) -> Vec<Span<'static>> {
         let (mut row, mut page) = (0, 0);
         let mut one = |&(position, rows): &(usize, usize)| {

@@ -1,115 +1,121 @@
-//! How gated DeltaNet is launched: blocks and shared memory from the shapes of its heads.
+//! Launch shapes of the gated-delta-net kernels: blocks and shared memory from the sizes of the
+//! heads.
 
 use bytemuck::NoUninit;
 
 use super::{BLOCK, LANES, Launch};
 use engine_core::DeltaNetShape;
 
-/// Keys that a thread has of one value, and of heads that are not whole warps of them.
+/// Keys of one value column that a thread holds in registers, and the same for heads whose sizes
+/// are not multiples of a warp.
 const KEYS: usize = 32;
 const KEYS_OF_SMALL: usize = 8;
-/// Threads of the largest block.
+/// Largest number of threads of a block of the row-by-row kernel.
 const THREADS_MAX: usize = 512;
-/// Rows of a chunk, and the threads that compute one.
+/// Rows of a prefill chunk in the chunked kernel, and threads of the block that computes one.
 const CHUNK: usize = 32;
 const CHUNK_THREADS: usize = 256;
-/// Keys, and values, of the largest head that chunks have.
+/// Largest key and value size of a head that the chunked kernel supports.
 const CHUNK_DIM_MAX: usize = 128;
-/// Tokens that a convolution sees at most, its own included.
+/// Largest width of the causal convolution in tokens, the current one included.
 const TAPS_MAX: usize = 8;
 
-/// How the kernels' last argument lies in memory: a [`DeltaNetShape`], and how places lie.
+/// Last argument of the gated-delta-net kernels: a [`DeltaNetShape`] and the layout of the state
+/// slots.
 #[derive(Debug, Clone, Copy, PartialEq, NoUninit)]
 #[repr(C)]
 pub struct DeltaNetArguments {
-    /// Number of query heads, and of key heads.
+    /// Number of query heads, which is also the number of key heads.
     pub key_heads: u32,
-    /// A multiple of `key_heads`.
+    /// Number of value heads, a multiple of `key_heads`.
     pub value_heads: u32,
-    /// Elements of a key.
+    /// Elements of a key (and query) of one head.
     pub key_dim: u32,
-    /// Elements of a value.
+    /// Elements of a value of one head.
     pub value_dim: u32,
-    /// Tokens that the convolution sees.
+    /// Width of the causal convolution in tokens.
     pub taps: u32,
-    /// From one place to the next, in f32.
+    /// Distance from one state slot to the next, in f32 elements.
     pub place_stride: u32,
-    /// Added to the mean square.
+    /// Constant that the norm adds to the mean square.
     pub epsilon: f32,
 }
 
-/// One sequence's rows in a step, as the kernels read them.
+/// One sequence's rows in a step, as the gated-delta-net kernels read them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, NoUninit)]
 #[repr(C)]
 pub struct StateSpan {
-    /// Index of the sequence's first row in the step.
+    /// First row of the sequence in the step.
     pub row: u32,
-    /// Number of rows, at least 1.
+    /// Number of rows, at least one.
     pub rows: u32,
-    /// Position of the first row in the sequence.
+    /// Absolute position of the sequence's first row.
     pub position: u32,
-    /// State slot that is read before the first row and written after the last.
+    /// Number of the sequence's state slot, read before the first row and written after the last.
     pub place: u32,
-    /// Another place to read from, or [`StateSpan::NOWHERE`].
+    /// Number of another state slot to read from instead, or [`StateSpan::NOWHERE`].
     pub load: u32,
-    /// Another place to write to as well, or [`StateSpan::NOWHERE`].
+    /// Number of another state slot to write to as well, or [`StateSpan::NOWHERE`].
     pub save: u32,
 }
 
 impl StateSpan {
-    /// No place.
+    /// Value that means no state slot.
     pub const NOWHERE: u32 = u32::MAX;
 }
 
-/// Whether heads are whole warps of keys and values.
+/// True when the heads consist of whole warps of keys and values, for which the faster kernel is
+/// compiled.
 fn is_whole(shape: &DeltaNetShape) -> bool {
     shape.key_dim.is_multiple_of(KEYS) && shape.value_dim.is_multiple_of(LANES)
 }
 
-/// The kernel for heads of these sizes.
+/// Name of the kernel that computes heads of these sizes row by row.
 pub fn entry(shape: &DeltaNetShape) -> &'static str {
     if is_whole(shape) { "delta_net" } else { "delta_net_8" }
 }
 
-/// Whether `delta_net_chunks` has heads of that size: whole warps of keys and values.
+/// True when `delta_net_chunks`, the kernel for prefill, supports heads of these sizes: whole warps
+/// of keys and values, at most 128 of each.
 pub fn has_chunks(shape: &DeltaNetShape) -> bool {
     let is_whole = |size: usize| size.is_multiple_of(LANES) && size <= CHUNK_DIM_MAX;
     is_whole(shape.key_dim) && is_whole(shape.value_dim)
 }
 
 impl Launch {
-    /// `delta_net`: a block for each value head of each sequence, a thread for 32 or 8 keys of one
-    /// value.
+    /// Launch of `delta_net`: a block for each value head of each sequence, a thread for 32 or 8
+    /// keys of one value column.
     ///
     /// # Panics
-    /// A block's threads do not have whole heads between them, or too few of them.
+    /// The heads cannot be divided among whole warps, or need more threads than a block has.
     pub fn delta_net(shape: &DeltaNetShape, spans: usize) -> Self {
         let DeltaNetShape { value_heads, key_dim, value_dim, taps, .. } = *shape;
         let keys = if is_whole(shape) { KEYS } else { KEYS_OF_SMALL };
         let threads = key_dim / keys * value_dim;
         assert!(
             key_dim.is_multiple_of(keys) && threads.is_multiple_of(LANES) && threads <= THREADS_MAX,
-            "heads of {key_dim} keys and {value_dim} values are not those of a block"
+            "heads of {key_dim} keys and {value_dim} values cannot be computed by one block"
         );
         assert!(taps <= TAPS_MAX, "a convolution of {taps} tokens sees more than {TAPS_MAX}");
-        // What is convolved, then two sums of every thread.
+        // Convolved queries, keys and values, then two partial sums of every thread.
         let shared_bytes = (2 * key_dim + value_dim + 2 * threads) * size_of::<f32>();
         let launch = Self::new([value_heads, spans, 1], threads);
         Self { shared_bytes: shared_bytes as u32, ..launch }
     }
 
-    /// `delta_net_chunks`: a block for each value head of each sequence.
+    /// Launch of `delta_net_chunks`: a block for each value head of each sequence.
     ///
     /// # Panics
-    /// Heads are not whole warps of keys and values, or larger than a chunk's.
+    /// The heads are not whole warps of keys and values, or larger than the kernel supports.
     pub fn delta_net_chunks(shape: &DeltaNetShape, spans: usize) -> Self {
         let DeltaNetShape { value_heads, key_dim, value_dim, taps, .. } = *shape;
         assert!(
             has_chunks(shape),
-            "heads of {key_dim} keys and {value_dim} values are not those of a chunk"
+            "heads of {key_dim} keys and {value_dim} values cannot be computed in chunks"
         );
         assert!(taps <= TAPS_MAX, "a convolution of {taps} tokens sees more than {TAPS_MAX}");
-        // Queries and keys, values and the state, two products of the chunk with itself.
+        // Queries and keys, values and state, and two matrices of the chunk's rows against each
+        // other. Rows are padded by 4 or 8 elements to avoid bank conflicts.
         let floats = 2 * CHUNK * (key_dim + 4)
             + (CHUNK + key_dim) * (value_dim + 8)
             + 2 * CHUNK * (CHUNK + 4);
@@ -117,7 +123,7 @@ impl Launch {
         Self { shared_bytes: (floats * size_of::<f32>()) as u32, ..launch }
     }
 
-    /// `delta_net_history`: a thread for each channel that is convolved.
+    /// Launch of `delta_net_history`: a thread for each channel of the convolution.
     pub fn delta_net_history(shape: &DeltaNetShape, spans: usize) -> Self {
         Self::new([shape.conv_cols().div_ceil(BLOCK), spans, 1], BLOCK)
     }

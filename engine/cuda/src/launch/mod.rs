@@ -1,5 +1,5 @@
-//! How kernels are launched: grids, blocks and shared memory from shapes. It knows no driver, so
-//! that it is tested where there is no GPU.
+//! Launch shapes of all kernels: grid, block and shared memory from the shapes of the operands.
+//! Knows no driver, so that it can be tested without a GPU.
 
 pub mod all_reduce;
 pub mod attention;
@@ -9,40 +9,40 @@ pub mod tiles;
 
 use bytemuck::NoUninit;
 
-/// Elements that a thread moves at a time: 16 bytes of bf16.
+/// Elements that a thread loads or stores at a time: 16 bytes of bf16.
 const VECTOR: usize = 8;
-/// Threads of a warp.
+/// Number of threads (lanes) of a warp.
 const LANES: usize = 32;
-/// Threads of a block where nothing asks for another number.
+/// Threads of a block, where a kernel needs no other number.
 const BLOCK: usize = 256;
-/// Warps of a block whose warps know nothing of each other.
+/// Warps of a block in kernels whose warps work independently.
 const WARPS_OF_ONE: usize = 4;
-/// Threads of a block that samples.
+/// Threads of a block of the sampling kernel.
 const SAMPLE_BLOCK: usize = 512;
-/// Threads of a block that only reads; a processor has two.
+/// Threads of a block of `stream_read`; a multiprocessor runs two such blocks.
 const READ_BLOCK: usize = 512;
-/// Threads of the largest block.
+/// Largest number of threads of a block.
 const BLOCK_MAX: usize = 1024;
-/// Shared memory that the system keeps of each block.
+/// Bytes of shared memory that CUDA reserves for each block.
 const SYSTEM_BYTES: usize = 1024;
 
-/// The multiprocessors of a GPU.
+/// Multiprocessors of a GPU, from which grid sizes are computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Processors {
-    /// How many the GPU has.
+    /// Number of multiprocessors of the GPU.
     pub count: usize,
-    /// Shared memory of one: 164 KiB on sm_80, 228 KiB on sm_90.
+    /// Bytes of shared memory of one multiprocessor: 164 KiB on sm_80, 228 KiB on sm_90.
     pub shared_bytes: usize,
-    /// Whether warpgroups multiply from shared memory, as on sm_90 alone.
+    /// True when warpgroups can multiply from shared memory (WGMMA), as on sm_90 only.
     pub has_warpgroups: bool,
 }
 
 impl Processors {
-    /// Blocks that run at once, each with so many bytes of shared memory of its own; no more than
-    /// `most` on one multiprocessor.
+    /// Number of blocks that the GPU runs at once, if each uses `shared_bytes` bytes of shared
+    /// memory, and at most `most` on one multiprocessor.
     ///
     /// # Panics
-    /// A multiprocessor has less shared memory than a block.
+    /// A block uses more shared memory than a multiprocessor has.
     fn resident_blocks(self, shared_bytes: usize, most: usize) -> usize {
         let fit = self.shared_bytes / (shared_bytes + SYSTEM_BYTES);
         assert!(fit > 0, "{shared_bytes} bytes of shared memory are more than a processor has");
@@ -52,20 +52,20 @@ impl Processors {
 
 #[cfg(test)]
 impl Processors {
-    /// sm_80.
+    /// Multiprocessors of an A100 (sm_80).
     pub const A100: Self = Self { count: 108, shared_bytes: 164 << 10, has_warpgroups: false };
-    /// sm_90.
+    /// Multiprocessors of an H200 (sm_90).
     pub const H200: Self = Self { count: 132, shared_bytes: 228 << 10, has_warpgroups: true };
 }
 
-/// The shape of one kernel launch.
+/// Grid, block and dynamic shared memory of one kernel launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Launch {
-    /// Blocks in each dimension.
+    /// Number of blocks in each dimension.
     pub grid: [u32; 3],
-    /// Threads, whole warps.
+    /// Threads of a block, a multiple of the warp size.
     pub block: u32,
-    /// Dynamic shared memory.
+    /// Bytes of dynamic shared memory of a block.
     pub shared_bytes: u32,
 }
 
@@ -75,115 +75,118 @@ impl Launch {
         Self { grid, block: block as u32, shared_bytes: 0 }
     }
 
-    /// `embed` and `gather`: a block a row.
+    /// Launch of `embed`, `gather` and `dispatch`: a block for each row.
     pub fn row_copies(rows: usize, cols: usize) -> Self {
         let threads = vectors(cols).next_multiple_of(LANES);
         Self::new([rows, 1, 1], threads.min(BLOCK))
     }
 
-    /// `rms_norm` and `add_rms_norm`: a block a row, a thread for each vector of it.
+    /// Launch of `rms_norm` and `add_rms_norm`: a block for each row, a thread for each eight
+    /// elements.
     pub fn norms(rows: usize, cols: usize) -> Self {
         let threads = vectors(cols).next_multiple_of(LANES);
         assert!(threads <= BLOCK_MAX, "a row of {cols} columns is longer than a block norms");
         Self::new([rows, 1, 1], threads)
     }
 
-    /// `turns`: a thread for each angle.
+    /// Launch of `turns`, which fills the cos/sin table of the rotary embedding: a thread for each
+    /// angle.
     pub fn turns(rows: usize, pairs: usize) -> Self {
         Self::new([(rows * pairs).div_ceil(BLOCK), 1, 1], BLOCK)
     }
 
-    /// `rope_and_cache`: a warp a head, of queries, keys and values.
+    /// Launch of `rope_and_cache`: a warp for each query, key and value head.
     pub fn rope_and_cache(rows: usize, heads: usize) -> Self {
         Self::new([heads.div_ceil(WARPS_OF_ONE), rows, 1], WARPS_OF_ONE * LANES)
     }
 
-    /// `route`: a warp a row.
+    /// Launch of `route` (top-k experts): a warp for each row.
     pub fn route(rows: usize) -> Self {
         Self::new([rows.div_ceil(WARPS_OF_ONE), 1, 1], WARPS_OF_ONE * LANES)
     }
 
-    /// `sort_pairs`: a block an expert.
+    /// Launch of `sort_pairs`: a block for each expert.
     pub fn sort_pairs(experts: usize) -> Self {
         Self::new([experts, 1, 1], BLOCK)
     }
 
-    /// `argmax_part`: blocks that each look at sixteen logits a thread. Its grid's first number is
-    /// that of the parts.
+    /// Launch of `argmax_part`: each thread reads sixteen logits. The first dimension of the grid
+    /// is the number of parts of a row.
     pub fn argmax_part(rows: usize, vocab: usize) -> Self {
         Self::new([vocab.div_ceil(16 * BLOCK), rows, 1], BLOCK)
     }
 
-    /// `argmax_merge`: a warp a row.
+    /// Launch of `argmax_merge`: a warp for each row.
     pub fn argmax_merge(rows: usize) -> Self {
         Self::new([rows, 1, 1], LANES)
     }
 
-    /// `sample`: a block a row.
+    /// Launch of `sample`: a block for each row.
     pub fn sample(rows: usize) -> Self {
         Self::new([rows, 1, 1], SAMPLE_BLOCK)
     }
 
-    /// `stream_read`: as many blocks as run at once.
+    /// Launch of `stream_read`: as many blocks as run at once.
     pub fn stream_read(processors: Processors) -> Self {
         Self::new([2 * processors.count, 1, 1], READ_BLOCK)
     }
 
-    /// Warps of all blocks.
+    /// Number of warps in all blocks of the launch.
     pub fn warps(&self) -> usize {
         self.grid.iter().product::<u32>() as usize * self.block as usize / LANES
     }
 
-    /// `side_by_side` and `leave_padding`: a thread a number.
+    /// Launch of `side_by_side` and `leave_padding`: a thread for each element.
     pub fn numbers(rows: usize, cols: usize) -> Self {
         Self::new([cols.div_ceil(BLOCK), rows, 1], BLOCK)
     }
 
-    /// `random_bf16`, and what does the same to all elements: a thread for each vector.
+    /// Launch of `random_bf16` and of element-wise kernels: a thread for each eight elements.
     pub fn elements(rows: usize, cols: usize) -> Self {
         Self::new([(rows * vectors(cols)).div_ceil(BLOCK), 1, 1], BLOCK)
     }
 }
 
-/// How the last argument of `rope_and_cache` lies in memory.
+/// Last argument of the `rope_and_cache` kernel.
 #[derive(Debug, Clone, Copy, PartialEq, NoUninit)]
 #[repr(C)]
 pub struct RopeArguments {
-    /// Query heads.
+    /// Number of query heads.
     pub heads: u32,
-    /// Key heads, and as many value heads.
+    /// Number of KV heads.
     pub kv_heads: u32,
-    /// D: elements of a head.
+    /// Elements of an attention head.
     pub head_dim: u32,
-    /// Pairs of elements that are turned.
+    /// Pairs of elements of a head that are rotated.
     pub pairs: u32,
-    /// Tokens of a page.
+    /// Tokens of a KV page.
     pub page_tokens: u32,
-    /// From one page of the layer to the next, in `[page tokens, D]`.
+    /// Distance from one page of the layer to the next, in units of `[page tokens, D]`.
     pub page_stride: u32,
-    /// Added to the mean square of a head.
+    /// Constant that the norm of a head adds to the mean square.
     pub epsilon: f32,
 }
 
-/// How `sample` reads [`DrawParams`](engine_core::sample::DrawParams) of one row.
+/// Sampling parameters of one row as the `sample` kernel reads them, from
+/// [`DrawParams`](crate::sample::DrawParams).
 #[derive(Debug, Clone, Copy, PartialEq, NoUninit)]
 #[repr(C)]
 pub struct SamplingArguments {
-    /// 0 takes the likeliest token.
+    /// Softmax temperature; 0 selects the likeliest token (greedy sampling).
     pub temperature: f32,
-    /// 1 keeps all.
+    /// Top-p (nucleus) threshold; 1 keeps all tokens.
     pub top_p: f32,
-    /// 0 keeps all.
+    /// Min-p threshold; 0 keeps all tokens.
     pub min_p: f32,
-    /// 0 keeps all.
+    /// Number of likeliest tokens to keep (top-k); 0 keeps all.
     pub top_k: u32,
-    /// Which stream of random numbers the token is drawn by.
+    /// Seed of the sequence's random numbers.
     pub seed: u64,
-    /// Tokens that the sequence has drawn before.
+    /// Number of tokens that the sequence has sampled before, which selects the random number.
     pub index: u64,
 }
 
-/// Vectors of a row.
+/// Number of eight-element vectors of a row of `cols` elements.
 fn vectors(cols: usize) -> usize {
     assert_eq!(cols % VECTOR, 0, "{cols} columns are not whole vectors of {VECTOR}");
     cols / VECTOR

@@ -1,35 +1,37 @@
-//! How products of few rows are launched: which blocks take which columns and which part of K.
+//! Launch shapes of matrix multiplications with few rows (decoding): which blocks compute which
+//! output columns, and the split of K among blocks (split-K).
 
 use bytemuck::NoUninit;
 
 use super::{Launch, Processors};
 
-/// Rows of activations that one product takes.
+/// Largest number of activation rows that the kernel for few rows takes.
 pub const ROWS_MAX: usize = 16;
-/// Output columns of a block.
+/// Output columns that a block computes.
 const COLUMNS: usize = 64;
-/// Bytes of a row of weights in one step.
+/// Bytes of a weight row that a warp loads in one step along K.
 const STEP_BYTES: usize = 128;
-/// Warps of a block, each with a step of its own.
+/// Warps of a block; each takes every fourth step along K.
 const WARPS: usize = 4;
-/// Steps of each warp that shared memory holds.
+/// Steps of each warp that shared memory buffers ahead of the computation.
 const STAGES: usize = 3;
-/// Blocks that a multiprocessor runs at once if its memory allows, for which the kernels are compiled.
+/// Blocks that a multiprocessor runs at once if its shared memory allows; kernels are compiled for
+/// it.
 const BLOCKS_PER_PROCESSOR: usize = 2;
 
-/// Type of weights in memory.
+/// Storage format of weights in device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MatrixType {
-    /// Two bytes.
+    /// bf16, two bytes per weight.
     Bf16,
-    /// Eight bits, with an f32 scale for each 128 x 128.
+    /// FP8 (e4m3), one byte per weight, with an f32 scale for each block of 128 x 128.
     E4m3,
-    /// Four bits, with a power of two for each 32 of a row.
+    /// MXFP4, four bits per weight, with a power-of-two scale for each 32 weights of a row.
     Mxfp4,
 }
 
 impl MatrixType {
-    /// Weights of 16 bytes, of which rows are whole numbers.
+    /// Number of weights in 16 bytes; the length of a row must be a multiple of it.
     pub fn piece(self) -> usize {
         match self {
             Self::Bf16 => 8,
@@ -38,7 +40,8 @@ impl MatrixType {
         }
     }
 
-    /// The kernel that multiplies rows by one matrix, if there is one.
+    /// Name of the kernel for few rows times one matrix, or none if this format is supported for
+    /// experts only.
     pub fn matmul(self) -> Option<&'static str> {
         match self {
             Self::Bf16 => Some("matmul_bf16"),
@@ -47,7 +50,7 @@ impl MatrixType {
         }
     }
 
-    /// The kernel that multiplies rows by the matrices of their experts.
+    /// Name of the kernel for few rows times the matrices of their experts.
     pub fn expert_matmul(self) -> &'static str {
         match self {
             Self::Bf16 => "expert_matmul_bf16",
@@ -56,7 +59,7 @@ impl MatrixType {
         }
     }
 
-    /// Steps over a row of `k` weights.
+    /// Number of steps along a row of `k` weights.
     fn steps(self, k: usize) -> usize {
         let piece = self.piece();
         assert_eq!(k % piece, 0, "rows of {k} weights are not whole pieces of {piece}");
@@ -64,71 +67,79 @@ impl MatrixType {
     }
 }
 
-/// How the last argument of `matmul` lies in memory.
+/// Last argument of the `matmul` kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, NoUninit)]
 #[repr(C)]
 pub struct MatmulArguments {
-    /// Rows of the left factor.
+    /// Number of activation rows, T.
     pub tokens: u32,
-    /// Output columns.
+    /// Number of output columns, N.
     pub n: u32,
-    /// Contraction.
+    /// Length of the contraction, K.
     pub k: u32,
-    /// Steps of one split.
+    /// Steps along K of one split.
     pub steps: u32,
 }
 
-/// How one shape of weights is multiplied, the same for every number of rows.
+/// Launch of a matrix multiplication of few rows with weights of one shape. It does not depend on
+/// the number of rows, so that results do not depend on it either.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MatmulPlan {
-    /// A block for each stretch of columns and each split.
+    /// Grid with a block for each range of output columns and each split.
     pub launch: Launch,
-    /// Parts that K is divided into. More than one leave sums in f32, `[splits, T, N]`, that
+    /// Number of splits of K. More than one write partial sums `[splits, T, N]` in f32, which
     /// `matmul_merge` adds up.
     pub splits: usize,
-    /// Steps of one split.
+    /// Steps along K of one split.
     pub steps: usize,
 }
 
 impl MatmulPlan {
-    /// Divides K where N alone has not enough columns for the blocks that run at once, as long as
-    /// every warp of a split has as many steps as it copies ahead.
+    /// Chooses the split of K: K is split where N alone does not give enough blocks to fill the
+    /// GPU, as long as every warp of a split has at least as many steps as it buffers ahead.
     ///
     /// # Panics
-    /// N is not whole vectors, or K not whole pieces.
+    /// N is not a multiple of eight, or a row of K weights not a multiple of 16 bytes.
     pub fn new(processors: Processors, matrix_type: MatrixType, n: usize, k: usize) -> Self {
         let columns = column_blocks(n);
         let steps = matrix_type.steps(k);
+        // With fewer steps than it buffers, a warp could not overlap copies with computation.
         let splits_max = (steps / (WARPS * STAGES)).max(1);
         let resident = processors.resident_blocks(shared_bytes(), BLOCKS_PER_PROCESSOR);
         let splits = (resident / columns).clamp(1, splits_max);
         let steps_of_one = steps.div_ceil(splits);
+        // Rounding up the steps of a split may leave no steps for the last splits.
         let splits = steps.div_ceil(steps_of_one);
         Self { launch: product([columns, splits, 1]), splits, steps: steps_of_one }
     }
 }
 
 impl Launch {
-    /// `matmul_merge`: a thread for each vector of the result.
+    /// Launch of `matmul_merge`: a thread for each eight elements of the result.
     pub fn matmul_merge(rows: usize, n: usize) -> Self {
         Self::elements(rows, n)
     }
 
-    /// `expert_matmul`: all columns of every expert; those without rows end at once.
+    /// Launch of `expert_matmul`: blocks for all columns of every expert; those of experts without
+    /// rows end at once.
     pub fn expert_matmul(experts: usize, n: usize) -> Self {
         product([column_blocks(n), experts, 1])
     }
 }
 
+/// Launch of a kernel for few rows with this grid.
 fn product(grid: [usize; 3]) -> Launch {
     Launch { shared_bytes: shared_bytes() as u32, ..Launch::new(grid, WARPS * super::LANES) }
 }
 
+/// Number of blocks that cover N output columns.
 fn column_blocks(n: usize) -> usize {
+    // Only for its check that N is a multiple of eight.
     super::vectors(n);
     n.div_ceil(COLUMNS)
 }
 
+/// Bytes of dynamic shared memory of a block, for the buffered steps of all warps.
 fn shared_bytes() -> usize {
     WARPS * STAGES * COLUMNS * STEP_BYTES
 }

@@ -1,27 +1,28 @@
-//! How products of many rows are launched: as many blocks as run at once, which take tiles of the
-//! result in turns.
+//! Launch shapes of matrix multiplications with many rows (prefill). There are as many blocks as
+//! run at once, and each computes every grid-th tile of the result.
 //!
-//! A file `NAME_sm90.cu` has the entries of `NAME.cu` for GPUs of compute capability 9.0, launched
-//! alike.
+//! A file `NAME_sm90.cu` has the same entries as `NAME.cu`, for GPUs of compute capability 9.0,
+//! with the same launch shape.
 
 use super::product::MatrixType;
 use super::{LANES, Launch, Processors};
 
-/// Rows and columns of a tile.
+/// Rows and columns of a result tile.
 const TILE: usize = 128;
-/// Columns of K in a step.
+/// Elements of K in one step.
 const STEP: usize = 64;
-/// Steps that shared memory holds.
+/// Number of steps along K that shared memory buffers.
 const STAGES: usize = 3;
-/// Bytes of a step's tile in bf16.
+/// Bytes of one step of a tile in bf16.
 const TILE_BYTES: usize = TILE * STEP * 2;
-/// Tiles of weights that are widened in turns.
+/// Number of buffers for weights converted to bf16: one is filled while the other is multiplied.
 const WIDENED: usize = 2;
-/// Warps of a block.
+/// Warps of a block of the tiled GEMM kernels.
 const WARPS: usize = 8;
 
 impl MatrixType {
-    /// The kernel that multiplies many rows by one matrix, if there is one.
+    /// Name of the kernel for many rows times one matrix, or none if this format is supported for
+    /// experts only.
     pub fn tile_matmul(self) -> Option<&'static str> {
         match self {
             Self::Bf16 => Some("tile_matmul_bf16"),
@@ -30,7 +31,7 @@ impl MatrixType {
         }
     }
 
-    /// The kernel that multiplies many rows by the matrices of their experts.
+    /// Name of the kernel for many rows times the matrices of their experts (grouped GEMM).
     pub fn grouped_matmul(self) -> &'static str {
         match self {
             Self::Bf16 => "grouped_matmul_bf16",
@@ -39,14 +40,14 @@ impl MatrixType {
         }
     }
 
-    /// Blocks that a multiprocessor runs at once if its memory allows: those whose results of each
-    /// scale are summed apart need the registers of two.
+    /// Number of blocks that a multiprocessor runs at once if its shared memory allows. FP8 weights
+    /// need a second set of accumulators, one per scale, and so the registers of two blocks.
     fn blocks_per_processor(self) -> usize {
         if self == Self::E4m3 { 1 } else { 2 }
     }
 
-    /// Shared memory of a block: activations of each stage, and their weights or, of those that are
-    /// widened, their codes.
+    /// Bytes of shared memory of a block: for each buffered step the activations and the stored
+    /// weights, and buffers for weights that are converted to bf16.
     fn tile_shared_bytes(self) -> usize {
         let codes = STAGES * TILE * (STEP / self.piece() * 16);
         let widened = if self == Self::Bf16 { 0 } else { WIDENED * TILE_BYTES };
@@ -55,10 +56,10 @@ impl MatrixType {
 }
 
 impl Launch {
-    /// `tile_matmul`: no more blocks than there are tiles.
+    /// Launch of `tile_matmul`: as many blocks as run at once, but no more than there are tiles.
     ///
     /// # Panics
-    /// N is not whole vectors, or a processor has too little shared memory.
+    /// N is not a multiple of eight, or a multiprocessor has too little shared memory.
     pub fn tile_matmul(
         processors: Processors,
         matrix_type: MatrixType,
@@ -71,10 +72,11 @@ impl Launch {
         Self { grid: [launch.grid[0].min(tiles.max(1) as u32), 1, 1], ..launch }
     }
 
-    /// `grouped_matmul`: the same for every number of rows, however they are spread over the experts.
+    /// Launch of `grouped_matmul`. It does not depend on the number of rows nor on their
+    /// distribution over experts, which only the device knows.
     ///
     /// # Panics
-    /// A processor has too little shared memory.
+    /// A multiprocessor has too little shared memory.
     pub fn grouped_matmul(processors: Processors, matrix_type: MatrixType) -> Self {
         let shared_bytes = matrix_type.tile_shared_bytes();
         let most = matrix_type.blocks_per_processor();

@@ -1,5 +1,6 @@
-//! The fastest way of each product that was seen: measured on the device with the weights themselves,
-//! or known from an earlier start.
+//! Tuning of matrix multiplications at start: measures our own kernels and cuBLASLt's algorithms
+//! for each shape that a warm-up step used, with the weights themselves, unless an earlier start
+//! stored the choice.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,27 +16,29 @@ use crate::stream::Stream;
 use crate::weights::Matrix;
 use engine_core::{DeviceError, Rank};
 
-/// Runs of each way that are timed; their median counts.
+/// Number of timed runs of each implementation; their median counts.
 const SAMPLES: usize = 3;
-/// Rows that the calls of a run have between them at least, so that few rows take long enough, and
-/// calls of a run at most.
+/// Smallest total number of rows of the calls in one run, so that multiplications of few rows take
+/// long enough to be timed, and largest number of calls in a run.
 const ROWS_PER_RUN: usize = 1024;
 const CALLS_MAX: usize = 16;
-/// Free memory that is left alone: measuring may fail for want of memory, starting may not.
+/// Free memory in bytes that tuning does not touch: without enough memory a measurement can be
+/// skipped, but the server must start.
 const SPARE_BYTES: u64 = 64 << 20;
 
-/// Products of bf16 that were computed.
+/// Shapes of the bf16 multiplications seen so far, to be measured by tuning.
 #[derive(Debug, Default)]
 pub struct Seen {
-    /// The largest number of rows, and some of the weights of that shape: one after another they come
-    /// from memory, as in a step.
+    /// For each shape, the largest number of rows, and some of the weights of that shape. Runs
+    /// cycle through several weights so that these come from memory and not from the cache, as in a
+    /// step.
     shapes: BTreeMap<Shape, (usize, Vec<Matrix>)>,
-    /// Whether they were measured, and nothing is to be noted any more.
+    /// True after tuning, when shapes are no longer registered.
     is_over: bool,
 }
 
 impl Seen {
-    /// Notes a product, where there is another way than ours to compute it.
+    /// Registers a multiplication, where cuBLASLt could compute it too.
     pub fn add(&mut self, stream: &Stream, rows: usize, w: &Matrix, result: Number) {
         let is_fixed = self.is_over || rows == 0 || w.matrix_type != MatrixType::Bf16;
         if is_fixed || stream.driver().blas().is_none() {
@@ -52,11 +55,12 @@ impl Seen {
 }
 
 impl Products {
-    /// Chooses the way of every product seen so far, for all numbers of rows up to the largest; of
-    /// scores only where this is the only rank. From here on nothing is measured any more.
+    /// Chooses the implementation of every multiplication seen so far, for all numbers of rows up
+    /// to the largest. Results in f32 keep our own kernels where there are several ranks.
+    /// Afterwards nothing is measured any more.
     ///
     /// # Errors
-    /// The device failed.
+    /// The device reports an error.
     pub fn tune(&mut self, stream: &mut Stream, rank: Rank) -> Result<(), DeviceError> {
         self.seen.is_over = true;
         self.own_scores = rank != Rank::ONLY;
@@ -70,6 +74,7 @@ impl Products {
         });
         let known = kept.as_ref().map_or_else(Choices::default, Kept::read);
         self.choices = known.clone();
+        // Needed for measuring; released below if no algorithm is chosen.
         self.workspace = Some(Memory::new(&driver, WORKSPACE_BYTES)?);
         for (shape, (rows, weights)) in seen {
             if self.is_own(shape.result) {
@@ -90,7 +95,8 @@ impl Products {
         Ok(())
     }
 
-    /// Measures all ways of one shape, bucket by bucket, as far as there is memory for its rows.
+    /// Measures all implementations of one shape for each bucket of rows that fits into free
+    /// memory.
     fn measure(
         &mut self,
         stream: &mut Stream,
@@ -122,7 +128,8 @@ impl Products {
                 });
                 match timed {
                     Ok(timing) => Ok(Some(timing.median_ns)),
-                    // A library may find only now that it does not compute a product.
+                    // cuBLASLt may report only at execution that an algorithm does not support the
+                    // shape.
                     Err(_) if way != Way::Own => Ok(None),
                     Err(error) => Err(error),
                 }
@@ -133,7 +140,8 @@ impl Products {
     }
 }
 
-/// Fills memory with random bf16: what a GPU computes, and so how fast, depends on the numbers a little.
+/// Fills memory with random bf16 numbers: the power draw of a GPU, and so its speed, depends a
+/// little on the numbers that it multiplies.
 pub fn fill(stream: &Stream, to: Address, bytes: usize) -> Result<(), DeviceError> {
     const COLS: usize = 8;
     const SEED: u64 = 1;
@@ -154,11 +162,13 @@ mod tests {
     use engine_core::Device;
 
     const MEMORY: u64 = 1 << 30;
-    /// Rows whose way is the library's third algorithm, and rows whose way is its second.
+    /// Numbers of rows for which the script makes the library's algorithm 3, and its algorithm 2,
+    /// the fastest.
     const THIRD: usize = 32;
     const SECOND: usize = 16;
 
-    /// Our kernels take a microsecond, and the library's algorithms more but for the rows above.
+    /// Scripted times: our kernels take a microsecond, and the library's algorithms take longer
+    /// except for the numbers of rows above.
     fn ns(name: &str) -> f64 {
         match name {
             "algorithm 3 of 32 rows" | "algorithm 2 of 16 rows" => 100.0,
@@ -171,7 +181,7 @@ mod tests {
         Emulated::with(MEMORY, Script { algorithms: 4, ns })
     }
 
-    /// A device with weights, that tuned itself by a step of `rows` rows.
+    /// Device with one weight matrix, tuned after a step of `rows` rows.
     struct Tuned {
         cuda: Cuda,
         w: Matrix,
@@ -193,7 +203,8 @@ mod tests {
             tuned
         }
 
-        /// Made-up rows times the weights, in bf16 or as scores.
+        /// Multiplies made-up rows with the weights, with a result in bf16, or in f32 if
+        /// `is_score`.
         fn multiply(&mut self, rows: usize, is_score: bool) -> Vec<f32> {
             let Self { cuda, w } = self;
             let (mut x, mut out) = (Buffer::new(Self::K), Buffer::new(Self::N));
@@ -236,7 +247,8 @@ mod tests {
         };
         assert_eq!(products(THIRD, 3), 1);
         assert_eq!(products(SECOND, 2), 1);
-        // The second takes multiples of eight only, and our kernels the others of its bucket.
+        // Algorithm 2 supports multiples of eight only, so our kernels compute the other numbers of
+        // rows of its bucket.
         assert_eq!(products(SECOND - 1, 2), 0);
         assert_eq!(products(THIRD - 1, 3), 1);
         assert_eq!([products(8, 3), products(64, 3), products(65, 3)], [0; 3]);
@@ -247,7 +259,7 @@ mod tests {
         let Some(gpu) = gpu() else { return };
         let driver: Arc<dyn Driver> = Arc::clone(&gpu) as _;
         let folder = tempfile::TempDir::new().unwrap();
-        // What was kept by one that was alone changes nothing.
+        // A choice stored by a single-rank server must not be used for f32 results here.
         Tuned::new(&gpu, THIRD, Some(folder.path()));
         let mut stream = Stream::new(Arc::clone(&driver));
         let mut staging = Staging::new(driver);
@@ -273,7 +285,7 @@ mod tests {
         let before = gpu.products(3, THIRD);
         assert_eq!(second.multiply(THIRD, false), want);
         assert_eq!(gpu.products(3, THIRD), before + 1);
-        // More rows are measured, and added.
+        // A larger number of rows is measured and added to the file.
         Tuned::new(&gpu, 2 * THIRD, Some(folder.path()));
         assert!(gpu.products(4, 2 * THIRD) > 0);
         let before = gpu.products(4, 2 * THIRD);
@@ -281,7 +293,7 @@ mod tests {
         assert_eq!(gpu.products(4, 2 * THIRD), before);
     }
 
-    /// Every algorithm that the library of `driver` proposes, against our own kernels.
+    /// Compares every algorithm that the library of `driver` proposes with our own kernels.
     fn check_library(driver: &Arc<dyn Driver>) {
         const N: usize = 136;
         const K: usize = 264;
@@ -325,6 +337,7 @@ mod tests {
         }
     }
 
+    /// Value of one bf16 or f32 element.
     fn widen(bytes: &[u8], number: Number) -> f32 {
         match number {
             Number::Bf16 => half::bf16::from_le_bytes([bytes[0], bytes[1]]).to_f32(),
@@ -338,7 +351,7 @@ mod tests {
         check_library(&(gpu as _));
     }
 
-    /// On a GPU, where there is one; a proof runs it there.
+    /// The same comparison on a real GPU, where the machine has one.
     mod on_gpu {
         use super::*;
         use crate::driver::Cubins;

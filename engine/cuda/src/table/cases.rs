@@ -1,10 +1,10 @@
-//! What the table measures: operations at sizes that published models have, as plain data.
+//! Cases of the GPU kernel table: operations at the sizes of published models, as plain data.
 
 use crate::launch::product::MatrixType;
 use crate::weights::bytes;
 use engine_core::{AttentionShape, DeltaNetShape, KvType};
 
-/// Heads of Qwen3-8B, of gpt-oss-20b, and of Qwen3.5-9B.
+/// (query heads, KV heads, head size) of Qwen3-8B, of gpt-oss-20b, and of Qwen3.5-9B.
 const QWEN3: (usize, usize, usize) = (32, 8, 128);
 const GPT_OSS: (usize, usize, usize) = (64, 8, 64);
 const QWEN3_5: (usize, usize, usize) = (16, 4, 256);
@@ -12,13 +12,14 @@ const GPT_OSS_WINDOW: usize = 128;
 const QWEN3_5_NET: DeltaNetShape =
     DeltaNetShape { key_heads: 16, value_heads: 32, key_dim: 128, value_dim: 128, taps: 4 };
 
-/// One operation at one size.
+/// Case to measure: one operation at one size.
 #[derive(Debug, Clone, Copy, PartialEq)]
-#[expect(missing_docs, reason = "what is said of a case names its sizes")]
+#[expect(missing_docs, reason = "the comment of a case names its sizes")]
 pub enum Case {
-    /// Rows times `[n, k]`.
+    /// Matrix multiplication of `rows` rows with weights `[n, k]`.
     Product { matrix_type: MatrixType, rows: usize, n: usize, k: usize },
-    /// Rows times the `[n, k]` of `chosen` experts each.
+    /// Mixture of experts: `rows` rows, each times the weights `[n, k]` of its top-k (`chosen`)
+    /// experts.
     Experts {
         matrix_type: MatrixType,
         rows: usize,
@@ -27,7 +28,7 @@ pub enum Case {
         n: usize,
         k: usize,
     },
-    /// Of each sequence the last `rows` of `context` positions.
+    /// Paged attention of the last `rows` of `context` positions of each sequence.
     Attention {
         shape: AttentionShape,
         window: Option<usize>,
@@ -36,24 +37,24 @@ pub enum Case {
         rows: usize,
         context: usize,
     },
-    /// `rows` rows of each sequence.
+    /// Gated delta net over `rows` rows of each sequence.
     DeltaNet { shape: DeltaNetShape, sequences: usize, rows: usize },
-    /// `rows` rows of `cols`.
+    /// Addition and RMS norm of `rows` rows of `cols` columns.
     AddRmsNorm { rows: usize, cols: usize },
-    /// `rows` rows of `cols` gates, and as many of what they let through.
+    /// SiLU-gated multiplication with `rows` rows of `cols` gate and `cols` up columns.
     SiluMul { rows: usize, cols: usize },
 }
 
-/// What one call has to do.
+/// Least work of one call, from which its share of the hardware limits is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Work {
-    /// Read and written at least.
+    /// Smallest number of bytes that one call reads and writes.
     pub bytes: u64,
-    /// Floating point operations: a multiplication and an addition are two.
+    /// Floating-point operations of one call; a multiplication and an addition count as two.
     pub flops: u64,
 }
 
-/// Every case, the decoding ones first.
+/// All cases of the table, decoding before prefill.
 pub fn standard() -> Vec<Case> {
     let mut cases = Vec::new();
     let attention = |(heads, kv_heads, head_dim): (usize, usize, usize), window, kv_type| {
@@ -79,14 +80,14 @@ pub fn standard() -> Vec<Case> {
         cases.extend(shapes().map(attention(QWEN3_5, None, KvType::Bf16)));
     }
     for rows in [1, 16, 64, 256, 2048, 8192] {
-        // Of Qwen3-8B: queries, keys and values; gates and what they let through; back.
+        // Projections of Qwen3-8B: queries, keys and values; gate and up; down.
         for (n, k) in [(6144, 4096), (24_576, 4096), (4096, 12_288)] {
             let product = |matrix_type| Case::Product { matrix_type, rows, n, k };
             cases.extend([MatrixType::Bf16, MatrixType::E4m3].map(product));
         }
     }
     for rows in [1, 16, 64, 256, 2048] {
-        // Of gpt-oss-20b, and of Qwen3-30B-A3B.
+        // Expert projections of gpt-oss-20b, and of Qwen3-30B-A3B.
         let mxfp4 = MatrixType::Mxfp4;
         let gpt_oss = (mxfp4, 4, 32, 5760, 2880);
         let of_qwen3 = |matrix_type| (matrix_type, 8, 128, 1536, 2048);
@@ -106,6 +107,7 @@ pub fn standard() -> Vec<Case> {
     cases
 }
 
+/// Name of a storage format of weights.
 fn dtype(matrix_type: MatrixType) -> &'static str {
     match matrix_type {
         MatrixType::Bf16 => "bf16",
@@ -114,14 +116,14 @@ fn dtype(matrix_type: MatrixType) -> &'static str {
     }
 }
 
-/// Bytes of `[n, k]` with its scales.
+/// Bytes of weights `[n, k]` with their scales.
 fn weight_bytes(matrix_type: MatrixType, n: usize, k: usize) -> usize {
     let (weights, scales) = bytes(matrix_type, n, k);
     weights + scales
 }
 
 impl Case {
-    /// The operation's name.
+    /// Name of the measured operation.
     pub fn op(&self) -> &'static str {
         match self {
             Self::Product { .. } => "matmul",
@@ -133,7 +135,8 @@ impl Case {
         }
     }
 
-    /// Sizes by their letters: T rows, B sequences, C context, E experts, of which a row has X, W window.
+    /// Sizes as text, by their letters: T rows, B sequences, C context, E experts, X experts per
+    /// row, W window.
     pub fn shape(&self) -> String {
         match self {
             Self::Product { rows, n, k, .. } => format!("T{rows}_K{k}_N{n}"),
@@ -155,7 +158,7 @@ impl Case {
         }
     }
 
-    /// Type of weights, pages or, where there are neither, activations.
+    /// Name of the storage format: of the weights, else of the KV cache, else of the activations.
     pub fn dtype(&self) -> &'static str {
         match self {
             Self::Product { matrix_type, .. } | Self::Experts { matrix_type, .. } => {
@@ -166,7 +169,7 @@ impl Case {
         }
     }
 
-    /// What one call has to do; of the experts, `used` have rows.
+    /// Least work of one call; `used` is the number of experts that have rows.
     pub fn work(&self, used: usize) -> Work {
         let (bytes, flops) = match *self {
             Self::Product { matrix_type, rows, n, k } => {
@@ -180,6 +183,7 @@ impl Case {
                 let AttentionShape { heads, kv_heads, head_dim, .. } = shape;
                 let most = window.unwrap_or(context);
                 let seen: usize = (context - rows..context).map(|at| (at + 1).min(most)).sum();
+                // With a window, rows read from the window of the first row to the last position.
                 let read = context.min(most + rows - 1);
                 let kv = 2 * read * kv_heads * head_dim * kv_type.bytes();
                 let lines = rows * heads * head_dim;
@@ -189,8 +193,8 @@ impl Case {
                 let state = 2 * 4 * shape.state_elements();
                 let lines = rows * (shape.cols() + shape.value_heads * shape.value_dim);
                 let cells = shape.value_heads * shape.key_dim * shape.value_dim;
-                // For each row of each sequence: what the state says of the key, what is added, what
-                // it says of the query.
+                // Per row of each sequence, for each element of the state: the state times the key,
+                // the update, and the state times the query, of two operations each.
                 (sequences * (state + 2 * lines), 6 * sequences * rows * cells)
             }
             Self::AddRmsNorm { rows, cols } => (4 * 2 * rows * cols, 5 * rows * cols),
@@ -222,13 +226,13 @@ mod tests {
             let (kv_type, sequences) = (KvType::Bf16, 2);
             Case::Attention { shape, window, kv_type, sequences, rows, context }.work(0)
         };
-        // Keys and values of 1,000 positions; queries and results.
+        // Keys and values of 1,000 positions, and queries and results of one row.
         let bytes = 2 * (2 * 1000 * 8 * 128 * 2 + 4 * 32 * 128);
         let flops = 2 * 4 * 1000 * 32 * 128;
         assert_eq!(attention(None, 1, 1000), Work { bytes, flops });
         let bytes = 2 * (2 * 100 * 8 * 128 * 2 + 4 * 32 * 128);
         assert_eq!(attention(Some(100), 1, 1000), Work { bytes, flops: flops / 10 });
-        // 1 + 2 + 3 + 4 positions.
+        // The four rows see 1 + 2 + 3 + 4 positions.
         assert_eq!(attention(None, 4, 4).flops, 2 * 4 * 10 * 32 * 128);
         let experts = Case::Experts {
             matrix_type: MatrixType::Mxfp4,

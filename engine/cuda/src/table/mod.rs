@@ -1,5 +1,5 @@
-//! How long single operations take on a GPU, beside what its limits allow. Knows no model: weights,
-//! activations and pages are random.
+//! GPU kernel table: times of single operations, compared with the hardware limits. Knows no model:
+//! weights, activations and KV pages are random.
 
 pub mod cases;
 
@@ -20,53 +20,55 @@ use engine_core::{
     KvShape, KvType, LogitRows, Rotation, Segment, SegmentState, StateShape, StepBatch,
 };
 
-/// Runs of a case, of which the median counts.
+/// Number of timed runs of a case; their median counts.
 const SAMPLES: usize = 11;
-/// Calls of a run at least, so that it takes longer than an event is late.
+/// Smallest number of calls in a run, so that a run is long compared with the resolution of an
+/// event.
 const CALLS_MIN: usize = 4;
-/// Layers of a case at most.
+/// Largest number of layers of a case.
 const LAYERS_MAX: usize = 64;
-/// Tokens of a page, as the server has them.
+/// Tokens of a KV page, as in the server's default.
 const PAGE_TOKENS: usize = 16;
-/// Between a page of a sequence and its next: a prime, so that they are spread.
+/// Distance between two successive pages of a sequence: a prime, so that pages are scattered.
 const PAGE_STRIDE: usize = 7919;
 
-/// Layers hold as many bytes, so that weights and pages come from memory as in a step: far beyond any cache.
+/// Total bytes of the layers of a case, far larger than any cache, so that weights and KV pages
+/// come from memory as in a step.
 pub const LAYERS_BYTES: usize = 256 << 20;
 
-/// One case, measured.
+/// Measured time and work of one case.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Measured {
-    /// What was measured.
+    /// Case that was measured.
     pub case: Case,
-    /// Times of one call.
+    /// Statistics of the times of one call.
     pub timing: Timing,
-    /// What one call reads and writes at least.
+    /// Smallest number of bytes that one call reads and writes.
     pub bytes: u64,
-    /// Floating point operations of one call.
+    /// Floating-point operations of one call.
     pub flops: u64,
-    /// Of the nearer limit.
+    /// Share of the hardware limit that is nearer: memory bandwidth or bf16 throughput, 0 to 1.
     pub limit_share: f64,
 }
 
-/// A GPU under a stopwatch.
+/// Measures the cases of the table on one GPU.
 #[derive(Debug)]
 pub struct Table<'a> {
-    /// The GPU.
+    /// Driver of the GPU to measure.
     pub driver: &'a Arc<dyn Driver>,
-    /// Folder of the fastest ways of products.
+    /// Folder in which measured GEMM choices are stored.
     pub kept: Option<PathBuf>,
-    /// What [`Measured::limit_share`] is a share of.
+    /// Hardware limits, for [`Measured::limit_share`].
     pub limits: Limits,
-    /// As [`LAYERS_BYTES`].
+    /// Total bytes of the layers of a case; [`LAYERS_BYTES`] except in tests.
     pub layers_bytes: usize,
 }
 
 impl Table<'_> {
-    /// Measures `case`.
+    /// Measures the time of one case on a fresh device.
     ///
     /// # Errors
-    /// The device failed, or has no memory left.
+    /// The device reports an error, or does not have enough memory.
     pub fn measure(&self, case: Case) -> Result<Measured, DeviceError> {
         let run = Run {
             cuda: Cuda::new(Arc::clone(self.driver)).keeping(self.kept.clone()),
@@ -83,7 +85,7 @@ impl Table<'_> {
     }
 }
 
-/// One case on a device of its own.
+/// Measurement of one case, with a device of its own.
 struct Run {
     cuda: Cuda,
     watch: Stopwatch,
@@ -91,7 +93,7 @@ struct Run {
 }
 
 impl Run {
-    /// Times of a call, and how many experts had rows.
+    /// Times one call of the case, and counts the experts that had rows.
     fn time(mut self, case: &Case) -> Result<(Timing, usize), DeviceError> {
         let timing = match *case {
             Case::Product { matrix_type, rows, n, k } => self.product(matrix_type, rows, n, k),
@@ -109,12 +111,13 @@ impl Run {
         Ok((timing?, 0))
     }
 
-    /// Layers that hold enough, where one takes `bytes`.
+    /// Number of layers to allocate if one takes `bytes` bytes.
     fn layers(&self, bytes: usize) -> usize {
         self.layers_bytes.div_ceil(bytes.max(1)).clamp(1, LAYERS_MAX)
     }
 
-    /// Times calls of `work`, which is given the layer that is due.
+    /// Times calls of `work`, which gets the index of the layer to use, so that successive calls
+    /// read different memory.
     fn over(
         &mut self,
         layers: usize,
@@ -126,12 +129,12 @@ impl Run {
         watch.time(calls, SAMPLES, &mut all)
     }
 
-    /// A buffer of random numbers.
+    /// Allocates a buffer of random numbers.
     fn random(&mut self, rows: usize, cols: usize, number: Number) -> Result<Buffer, DeviceError> {
         let mut x = Buffer::new(cols);
         x.reshape(&mut self.cuda.stream, rows, cols)?;
         let at = x.output(&mut self.cuda.stream, number)?;
-        // Two bf16 are an f32, of about the second's size.
+        // Two random bf16 make one f32, whose magnitude is that of the upper bf16.
         fill(&self.cuda.stream, at, rows * cols * number.bytes())?;
         Ok(x)
     }
@@ -145,10 +148,12 @@ impl Run {
         Matrix::random(&mut self.cuda.staging, &self.cuda.stream, matrix_type, n, k)
     }
 
+    /// Allocates a constant vector of `len` elements.
     fn vector(&mut self, len: usize) -> Result<Vector, DeviceError> {
         self.cuda.vector(&vec![0.5; len])
     }
 
+    /// Measures the time of a matrix multiplication.
     fn product(
         &mut self,
         matrix_type: MatrixType,
@@ -163,11 +168,14 @@ impl Run {
         let all: Vec<Matrix> = std::iter::once(first).chain(more).collect();
         let x = self.random(rows, k, Number::Bf16)?;
         let mut out = self.random(rows, n, Number::Bf16)?;
+        // Registers the shape with all its weights, with which tuning then measures.
         all.iter().try_for_each(|w| self.cuda.matmul(&x, w, &mut out))?;
         self.cuda.tune()?;
         self.over(layers, |cuda, layer| cuda.matmul(&x, &all[layer], &mut out))
     }
 
+    /// Times the grouped matrix multiplication of a mixture of experts, and counts the experts that
+    /// had rows.
     fn experts(
         &mut self,
         matrix_type: MatrixType,
@@ -198,12 +206,14 @@ impl Run {
         Ok((timing, offsets.windows(2).filter(|two| two[0] < two[1]).count()))
     }
 
-    /// Rows of `sequences` sequences, the last of `context` positions, whose pages are spread.
+    /// Step of `sequences` sequences with `rows` rows each, the last of `context` positions, on
+    /// scattered pages.
     fn batch(sequences: usize, rows: usize, context: usize) -> StepBatch {
         let each = context.div_ceil(PAGE_TOKENS);
         let all = sequences * each;
         let spread = |page: usize| (page * PAGE_STRIDE % all) as u32;
-        // A number of pages that the stride divides is not met by any case; they would share some.
+        // If the stride divided the number of pages, sequences would share pages. No case has such
+        // a number.
         let segment = |sequence: usize| Segment {
             rows,
             position: context - rows,
@@ -214,6 +224,7 @@ impl Run {
         StepBatch::known(&vec![0; sequences * rows], (0..sequences).map(segment).collect())
     }
 
+    /// Measures the time of paged attention.
     fn attention(
         &mut self,
         layer: &AttentionLayer<Vector>,
@@ -243,6 +254,7 @@ impl Run {
         self.over(layers, |cuda, layer| cuda.attention(&qkv, &all[layer], &plan, &kv, &mut out))
     }
 
+    /// Measures the time of the gated delta net.
     fn delta_net(
         &mut self,
         shape: DeltaNetShape,
@@ -266,7 +278,7 @@ impl Run {
         });
         let all = all.collect::<Result<Vec<DeltaNetLayer<Vector>>, DeviceError>>()?;
         all.iter().try_for_each(|layer| self.cuda.prepare_delta_net(layer))?;
-        // Pages of no layer: only positions count.
+        // A KV cache without layers: the step's plan needs one for positions only.
         let kv = self.cuda.kv(KvShape {
             layers: 0,
             kv_heads: 1,
@@ -276,7 +288,7 @@ impl Run {
             kv_type: KvType::Bf16,
         })?;
         let straight = Rotation { inverse_frequencies: Vec::new(), factor: 1.0 };
-        // Behind a first token, so that states are read.
+        // Position 1 on, so that the recurrent state is read.
         let plan = self.cuda.plan(&Self::batch(sequences, rows, rows + 1), &kv, &straight)?;
         let rows = self.cuda.rows(&plan).all;
         let projected = self.random(rows, shape.cols(), Number::Bf16)?;
@@ -286,6 +298,7 @@ impl Run {
         })
     }
 
+    /// Measures the time of residual addition and RMS norm.
     fn add_rms_norm(&mut self, rows: usize, cols: usize) -> Result<Timing, DeviceError> {
         let weight = self.vector(cols)?;
         let layers = self.layers(6 * rows * cols);
@@ -300,6 +313,7 @@ impl Run {
         })
     }
 
+    /// Measures the time of the SiLU-gated multiplication.
     fn silu_mul(&mut self, rows: usize, cols: usize) -> Result<Timing, DeviceError> {
         let layers = self.layers(6 * rows * cols);
         let set = |_| -> Result<[Buffer; 2], DeviceError> {
@@ -339,7 +353,8 @@ mod tests {
         assert!(is_near(bf16_flops_per_s, 2.0 * 64f64.powi(3) / (KERNEL_NS / 1e9)));
     }
 
-    /// Each kind of case at a size that a processor computes, and its launches a call.
+    /// Each kind of case at a size that a processor can emulate, with its number of launches per
+    /// call.
     fn small() -> Vec<(Case, f64)> {
         let shape = AttentionShape { heads: 4, kv_heads: 2, head_dim: 64, scale: 0.125 };
         let attention = |kv_type, window, sequences, rows, context| Case::Attention {

@@ -1,10 +1,10 @@
-//! Sums over ranks that read each other's memory, a thread of the host each.
+//! Tests of the one-kernel all-reduce: each rank is a host thread that reads the others' memory.
 
 use bytemuck::NoUninit;
 
 use super::*;
 
-/// The last argument of `ranks.cu`.
+/// Last argument of the kernel in `ranks.cu`.
 #[derive(Clone, Copy, NoUninit)]
 #[repr(C)]
 struct RanksArguments {

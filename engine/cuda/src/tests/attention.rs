@@ -1,4 +1,4 @@
-//! Attention over pages, whole and split, against the reference.
+//! Tests of the paged attention kernels, with and without split positions, against the reference.
 
 use super::pages::Pages;
 use super::*;
@@ -8,19 +8,21 @@ use crate::launch::attention::{
 };
 use engine_core::{AttentionLayer, AttentionShape};
 
-/// Weights are rounded to bf16 before they meet the values, and results after.
+/// Relative error bound: softmax weights are rounded to bf16 before they meet the values, and
+/// results after.
 const BOUND: f32 = 1.0 / 128.0;
 
+/// One attention problem to compare with the reference.
 struct Case {
     shape: AttentionShape,
     page_type: PageType,
     page_tokens: usize,
     window: Option<usize>,
     has_sinks: bool,
-    /// Multiprocessors, each of two blocks among which the work is divided.
+    /// Number of multiprocessors, each with two blocks among which the work is divided.
     processors: usize,
     has_warpgroups: bool,
-    /// Of each sequence, the position of its first row in the step, and the rows.
+    /// Position of the first row, and number of rows, of each sequence in the step.
     spans: Vec<(usize, usize)>,
 }
 
@@ -43,9 +45,9 @@ fn shape(heads: usize, kv_heads: usize, head_dim: usize) -> AttentionShape {
     AttentionShape { heads, kv_heads, head_dim, scale: 6.0 / (head_dim as f32).sqrt() }
 }
 
-/// The rows of one sequence up to its last in the step: queries, keys and values. Keys and values
-/// are such as their pages hold, so that only the kernel's own rounding is seen; values are around 1,
-/// so that a weight that is lost or too much is seen too.
+/// Queries, keys and values of one sequence up to its last row in the step. Keys and values are
+/// representable in the page's type, so that only the kernel's own rounding shows; values are
+/// around 1, so that a softmax weight that is lost or added shows too.
 fn sequence(case: &Case, length: usize, seed: u32) -> Vec<f32> {
     let AttentionShape { heads, kv_heads, head_dim, .. } = case.shape;
     let held = |x: f32| match case.page_type {
@@ -61,7 +63,7 @@ fn sequence(case: &Case, length: usize, seed: u32) -> Vec<f32> {
     qkv
 }
 
-/// Everything that a step's attention reads, and what it must give.
+/// Inputs of a step's attention, and the expected result.
 struct Step {
     qkv: Vec<f32>,
     pages: Vec<u8>,
@@ -74,7 +76,7 @@ fn step(case: &Case, cache: &Pages) -> Step {
     let AttentionShape { heads, kv_heads, head_dim: d, .. } = case.shape;
     let lengths = case.spans.iter().map(|(position, rows)| position + rows);
     let count: usize = lengths.map(|length| length.div_ceil(case.page_tokens)).sum();
-    // What nobody wrote is no number.
+    // Unwritten KV pages are NaN, so that a read outside of the sequences fails.
     let mut step = Step {
         qkv: Vec::new(),
         pages: vec![0xff; cache.bytes(count + 1)],
@@ -119,7 +121,8 @@ fn step(case: &Case, cache: &Pages) -> Step {
     step
 }
 
-/// Runs both kernels; gives how many merges there were.
+/// Runs the attention and the merge kernel, compares with the reference, and returns the number of
+/// merges.
 fn check(attention: &Program, merge: &Program, case: &Case) -> u32 {
     let AttentionShape { heads, kv_heads, head_dim, scale } = case.shape;
     let &Case { page_type, page_tokens, window, .. } = case;
@@ -166,7 +169,7 @@ fn check(attention: &Program, merge: &Program, case: &Case) -> u32 {
     words[1]
 }
 
-/// Every head size and type: sixteen lines for all warps, and lines of their own.
+/// Every head size and page type: lines that all warps share, and more than 16 lines.
 fn sizes() -> Vec<Case> {
     let bf16 = [16, 32, 64, 128, 256].map(|head_dim| (PageType::Bf16, head_dim));
     let e4m3 = [64, 128, 256].map(|head_dim| (PageType::E4m3, head_dim));
@@ -177,7 +180,7 @@ fn sizes() -> Vec<Case> {
     bf16.into_iter().chain(e4m3).map(case).collect()
 }
 
-/// Rows, positions, heads and pages that end anywhere in tiles.
+/// Rows, positions, heads and pages that end anywhere within tiles.
 fn tails() -> Vec<Case> {
     let mut cases = Vec::new();
     for rows in (1..=17).chain([21, 22, 31, 33]) {
@@ -193,7 +196,8 @@ fn tails() -> Vec<Case> {
         let (shape, spans) = (shape(heads, kv_heads, 16), vec![(66, 1), (3, 2)]);
         cases.push(Case { shape, spans, page_tokens: 32, ..Case::default() });
     }
-    // Scores so far apart that their powers would overflow if they were not taken under the largest.
+    // Scores so far apart that their exponentials would overflow without subtraction of the
+    // largest.
     let steep = AttentionShape { scale: 100.0, ..shape(4, 2, 64) };
     let spans = vec![(130, 1), (70, 20), (600, 1)];
     cases.push(Case { shape: steep, spans, processors: 8, ..Case::default() });
@@ -204,7 +208,7 @@ fn tails() -> Vec<Case> {
     cases
 }
 
-/// Windows around the size of a tile, with sinks and without.
+/// Sliding windows around the size of a tile, with attention sinks and without.
 fn windows() -> Vec<Case> {
     let mut cases = Vec::new();
     for window in [1, 2, 63, 64, 65, 1000] {
@@ -216,7 +220,7 @@ fn windows() -> Vec<Case> {
     cases
 }
 
-/// Work for fewer items than there are blocks.
+/// Fewer items than blocks, so that positions are split.
 fn splits() -> Vec<Case> {
     let mut cases = Vec::new();
     for (page_type, has_sinks) in
@@ -231,7 +235,7 @@ fn splits() -> Vec<Case> {
     cases
 }
 
-/// One test for all, since the kernel takes longer to compile than to run.
+/// One test for all cases, since compiling the kernel takes longer than running it.
 #[test]
 fn attention_is_that_of_the_reference_whole_and_split() {
     let (Some(attention), Some(merge)) =
@@ -259,7 +263,7 @@ fn attention_by_warpgroups_is_that_of_the_reference() {
     for (page_type, head_dim) in bf16.into_iter().chain(e4m3) {
         for window in [None, Some(head_dim + 1)] {
             let (shape, has_sinks) = (shape(6, 2, head_dim), window.is_some());
-            // Few lines and many, as many as an item has, and positions that are split.
+            // Few lines and many, as many as an item can have, and positions that are split.
             let spans = vec![(70, 1), (0, 6), (61, 22), (300, 21)];
             let processors = 8;
             with(Case {

@@ -1,4 +1,5 @@
-//! Gated DeltaNet, sequences whole and cut into steps, against the reference.
+//! Tests of the gated-delta-net kernels, with sequences in one step and in several, against the
+//! reference.
 
 use super::*;
 use crate::launch::delta_net::{DeltaNetArguments, StateSpan, entry};
@@ -13,13 +14,13 @@ fn layer(shape: DeltaNetShape) -> DeltaNetLayer<Vec<f32>> {
         conv: numbers(shape.taps * shape.conv_cols(), 50),
         rate: numbers(shape.value_heads, 51).iter().map(|x| -0.3 - 0.2 * x).collect(),
         bias: numbers(shape.value_heads, 52),
-        // So large that results are, beside which the bound is small.
+        // Large norm weights make large results, compared with which the error bound is small.
         norm: numbers(shape.value_dim, 53).iter().map(|x| 16.0 + 8.0 * x).collect(),
         epsilon: 1e-6,
     }
 }
 
-/// How a sequence's rows are gone over.
+/// Kernel by which a sequence's rows are computed: row by row, or in chunks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Rows {
     OneByOne,
@@ -27,24 +28,25 @@ enum Rows {
 }
 
 impl Rows {
-    /// Products over chunks round what they multiply to eleven bits, which the norm's weights enlarge.
+    /// Relative error bound. The chunked kernel multiplies in TF32, and the norm's weights enlarge
+    /// its rounding.
     fn bound(self) -> f32 {
         if self == Self::OneByOne { BF16_ROUNDING } else { 4.0 * BF16_ROUNDING }
     }
 }
 
-/// The kernels, and the states that they share from step to step.
+/// Kernels with the states that they pass from step to step.
 struct Net {
     rows: Rows,
     program: Program,
     history: Program,
     layer: DeltaNetLayer<Vec<f32>>,
-    /// Bytes of every place.
+    /// Bytes of all state slots.
     states: Vec<u8>,
 }
 
 impl Net {
-    /// Places that nobody wrote hold no numbers.
+    /// Creates state slots filled with NaN.
     fn new(rows: Rows, shape: DeltaNetShape, places: usize) -> Option<Self> {
         let name = if rows == Rows::OneByOne { "delta_net" } else { "delta_net_chunks" };
         let program = Program::compile(name)?;
@@ -53,7 +55,7 @@ impl Net {
         Some(Self { rows, program, history, layer: layer(shape), states })
     }
 
-    /// One step over `rows`; gives its results.
+    /// Runs one step and returns its results.
     fn step(&mut self, projected: &[f32], spans: &[StateSpan]) -> Vec<f32> {
         let DeltaNetLayer { shape, conv, rate, bias, norm, epsilon, .. } = &self.layer;
         let DeltaNetShape { key_heads, value_heads, key_dim, value_dim, taps } = *shape;
@@ -92,7 +94,7 @@ impl Net {
     }
 }
 
-/// Elements of a place: those of the layer, and what another layer has behind them.
+/// Elements of a state slot: those of the layer, and some of another layer behind them.
 fn stride(shape: &DeltaNetShape) -> usize {
     shape.state_elements() + 24
 }
@@ -145,13 +147,13 @@ fn check_places(way: Rows) {
     let sequences = [rounded(6 * cols, 55), rounded(6 * cols, 56)];
     let want: Vec<Vec<f32>> =
         sequences.iter().map(|rows| reference::delta_net(rows, &net.layer)).collect();
-    // The first is saved after four rows, and the second has three in place 1.
+    // The first sequence is saved to slot 4 after four rows; the second has three rows in slot 1.
     let first = [&sequences[0][..4 * cols], &sequences[1][..3 * cols]].concat();
     let spans = [StateSpan { save: 4, ..span(0, 4, 0, 0) }, span(4, 3, 0, 1)];
     let got = net.step(&first, &spans);
     check_close(&got[..4 * out_cols], &want[0][..4 * out_cols], way.bound(), "the first");
     check_close(&got[4 * out_cols..], &want[1][..3 * out_cols], way.bound(), "the second");
-    // What was saved goes on in place 3 while the first goes on in its own.
+    // The saved state continues in slot 3 while the first sequence continues in its own slot.
     let second =
         [&sequences[0][4 * cols..], &sequences[1][3 * cols..], &sequences[0][4 * cols..]].concat();
     let loaded = StateSpan { load: 4, ..span(5, 2, 4, 3) };

@@ -1,16 +1,16 @@
-//! What is done to rows and elements one by one.
+//! Tests of the element-wise and row-wise kernels: embedding, norms, biases, gated activations.
 
 use super::*;
 
 const COLS: [usize; 4] = [8, 24, 264, 2880];
 
-/// Sizes of buffers, so many that both ends of blocks, warps and rows are met.
+/// Buffer sizes (rows, columns) at and around the ends of blocks, warps and rows.
 fn sizes() -> impl Iterator<Item = (usize, usize)> {
     let all_rows = ROWS.iter().map(|rows| (*rows, 264));
     all_rows.chain(COLS.iter().map(|cols| (3, *cols)))
 }
 
-/// Says of an id that it is a place among those drawn.
+/// Bit that marks an id as an index among the tokens that the previous step sampled.
 const DRAWN: u32 = 1 << 31;
 
 #[test]
@@ -20,10 +20,10 @@ fn rows_are_embedded_and_gathered() {
         return;
     };
     for (rows, cols) in sizes() {
-        // The table holds ids 10 to 19: one rank's share.
+        // The table holds ids 10 to 19, one rank's share of the vocabulary.
         let table = rounded(10 * cols, 1);
         let ids: Vec<u32> = (0..rows as u32).map(|i| 5 + 7 * i % 20).collect();
-        // Some were drawn by the step before.
+        // Every third id was sampled by the previous step.
         let given = ids.iter().zip(0..).map(|(id, i)| if i % 3 == 1 { DRAWN | i } else { *id });
         let call = Call::new("embed", Launch::row_copies(rows, cols))
             .buffer(&vec![7u16; rows * cols])

@@ -1,10 +1,10 @@
-//! Rows on their way to experts and back.
+//! Tests of the MoE kernels: routing (top-k experts), sort by expert, dispatch and combination.
 
 use super::*;
 
 const NOWHERE: u32 = u32::MAX;
 
-/// Experts and weights of one row by their definition, likeliest first.
+/// Top-k experts and weights of one row by their definition, likeliest first.
 fn definition(logits: &[f32], chosen: usize, is_normalized: bool) -> (Vec<u32>, Vec<f32>) {
     let mut order: Vec<usize> = (0..logits.len()).collect();
     order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]).then(a.cmp(b)));
@@ -22,7 +22,7 @@ fn rows_go_to_the_experts_of_their_largest_logits() {
     for (rows, experts, chosen) in
         few.chain([(3, 1, 1), (4, 32, 4), (5, 128, 8), (2, 512, 10), (3, 33, 32)])
     {
-        // Of a few values only, so that many are equal.
+        // Only a few distinct values, so that many logits are equal.
         let logits: Vec<f32> =
             numbers(rows * experts, 10).iter().map(|x| (8.0 * x).round() / 2.0).collect();
         for is_normalized in [true, false] {
@@ -35,7 +35,7 @@ fn rows_go_to_the_experts_of_their_largest_logits() {
                 .value(chosen as u32)
                 .value(u32::from(is_normalized));
             let got = &program.run(&[call])[0];
-            let what = format!("T{rows} E{experts} of which {chosen}, {is_normalized}");
+            let what = format!("T{rows} E{experts} top-{chosen}, {is_normalized}");
             let each = logits.chunks_exact(experts);
             let want: Vec<_> = each.map(|row| definition(row, chosen, is_normalized)).collect();
             let ids: Vec<u32> = want.iter().flat_map(|(ids, _)| ids.clone()).collect();
@@ -46,7 +46,8 @@ fn rows_go_to_the_experts_of_their_largest_logits() {
     }
 }
 
-/// Pairs of `own` by expert, in their order, as offsets, sources and slots.
+/// Offsets, sources and slots of the pairs whose expert is in `own`, sorted by expert and then in
+/// their order.
 fn sorted(ids: &[u32], own: std::ops::Range<u32>) -> (Vec<u32>, Vec<u32>, Vec<u32>) {
     let (mut offsets, mut sources, mut slots) = (vec![0], Vec::new(), vec![NOWHERE; ids.len()]);
     for expert in own {
@@ -116,7 +117,7 @@ fn rows_are_sent_and_their_results_summed_by_weight() {
             .value(chosen as u32)
             .value(cols as u32);
         let got = program.run(&[dispatch, combine]);
-        let what = format!("T{rows} N{cols} of which {chosen}");
+        let what = format!("T{rows} N{cols} top-{chosen}");
         let row = |pair: &u32| x[*pair as usize / chosen * cols..][..cols].to_vec();
         let want: Vec<f32> = sources.iter().flat_map(row).collect();
         assert_eq!(widen(&got[0][0])[..sent * cols], want, "{what}");

@@ -1,4 +1,4 @@
-//! Kernels that are wrong, each in its own way, and one that is not: what the shim must tell apart.
+//! Kernels with one fault each, and one without any, by which the checks of the shim are tested.
 //!
 //! Each changes x [64] f32. Grid: 1. Block: 64, with 64 bytes of shared memory.
 //@ copies_that_nobody_awaits: registers 16, shared 0
@@ -23,7 +23,7 @@ extern "C" __global__ void copies_that_nobody_awaits(float* x) {
     x[threadIdx.x] = reinterpret_cast<float*>(shared)[threadIdx.x % 4];
 }
 
-/// Begins to copy 64 bytes, of which so many are expected.
+/// Starts a bulk copy of 64 bytes and announces `expected` bytes.
 DEVICE void copy_by_one(u8* to, const float* from, u64* arrival, u32 expected) {
     if (threadIdx.x == 0) {
         open_arrival(arrival);

@@ -1,4 +1,4 @@
-//! What limits are measured with.
+//! Test of the kernel that measures memory bandwidth.
 
 use super::*;
 use crate::launch::Processors;

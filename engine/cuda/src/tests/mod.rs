@@ -1,6 +1,7 @@
-//! The kernels on this processor, through the shim, against the reference operations of the CPU.
+//! Tests of the kernels on the host processor, through the shim, against the CPU's reference
+//! operations.
 //!
-//! What a GPU alone can show, such as speed and races, is not tested here.
+//! Properties that only a GPU shows, such as speed and races, are not tested here.
 
 mod all_reduce;
 mod attention;
@@ -23,7 +24,7 @@ use super::launch::Launch;
 use crate::reference::{self, check_close, numbers};
 use shim::{Call, Program};
 
-/// Half the distance between two bf16, relative: what rounding a result costs.
+/// Largest relative error of rounding a result to bf16: half the distance between two bf16.
 const BF16_ROUNDING: f32 = 1.0 / 256.0;
 
 /// Row counts around the sizes of tiles and warps.
@@ -41,23 +42,23 @@ fn machine_code_is_made_for_the_gpus_own_generation() {
     assert_eq!(names, ["sm_80", "sm_80", "sm_90a", "sm_100", "sm_120"]);
 }
 
-/// Numbers that look random, as bf16 holds them.
+/// Pseudo-random numbers that are representable in bf16.
 fn rounded(count: usize, seed: u32) -> Vec<f32> {
     numbers(count, seed).iter().map(|x| bf16::from_f32(*x).to_f32()).collect()
 }
 
-/// The bits of numbers in bf16.
+/// Bits of numbers rounded to bf16.
 fn narrow(values: &[f32]) -> Vec<u16> {
     values.iter().map(|x| bf16::from_f32(*x).to_bits()).collect()
 }
 
-/// Numbers of a buffer of bf16.
+/// Values of a buffer of bf16, as f32.
 fn widen(bytes: &[u8]) -> Vec<f32> {
     let bits = bytes.chunks_exact(2).map(|two| u16::from_le_bytes([two[0], two[1]]));
     bits.map(|bits| bf16::from_bits(bits).to_f32()).collect()
 }
 
-/// Elements of a buffer of them.
+/// Elements of a buffer as type `T`.
 fn elements<T: bytemuck::AnyBitPattern>(bytes: &[u8]) -> Vec<T> {
     bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect()
 }

@@ -1,9 +1,9 @@
-//! Pages of keys and values as the kernels have them, and codes of eight bits.
+//! Reference for the layout of KV pages, and for the FP8 format e4m3, used by other tests.
 
 use super::*;
 use crate::launch::attention::PageType;
 
-/// The value of an e4m3 code, by its definition.
+/// Value of an e4m3 number by its definition.
 pub(super) fn e4m3(code: u8) -> f32 {
     let (exponent, mantissa) = (i32::from(code >> 3 & 15), f32::from(code & 7));
     let size = match (exponent, code & 7) {
@@ -14,7 +14,7 @@ pub(super) fn e4m3(code: u8) -> f32 {
     if code & 0x80 == 0 { size } else { -size }
 }
 
-/// The code nearest to `x`, the even one of two; 448 for what is larger.
+/// Nearest e4m3 to `x`, ties to even; larger magnitudes become 448.
 pub(super) fn nearest_e4m3(x: f32) -> u8 {
     let size = x.abs().min(448.0);
     let distance = |code: &u8| (e4m3(*code) - size).abs();
@@ -23,14 +23,14 @@ pub(super) fn nearest_e4m3(x: f32) -> u8 {
     code | if x.is_sign_negative() { 0x80 } else { 0 }
 }
 
-/// Where the keys and values of one layer lie.
+/// Shape of a paged KV cache, from which the location of each element follows.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pages {
     pub page_type: PageType,
     pub kv_heads: usize,
     pub head_dim: usize,
     pub page_tokens: usize,
-    /// Layers that a page holds; the tests use the first.
+    /// Number of layers of a page; the tests use the first.
     pub layers: usize,
 }
 
@@ -43,8 +43,9 @@ impl Pages {
         pages * self.stride() * self.page_tokens * self.head_dim * self.element_bytes()
     }
 
-    /// Where the element `i` of a token's key, or of its value, begins. Rows are pieces of 16 bytes in
-    /// panels of up to eight; among eight rows no two have pieces of one column in the same banks.
+    /// Offset in bytes of element `i` of a token's key, or of its value. Rows consist of 16-byte
+    /// pieces in panels of up to eight, swizzled so that the pieces of one column of eight rows are
+    /// in different banks.
     pub(super) fn at(&self, slot: usize, (kv_head, is_value): (usize, bool), i: usize) -> usize {
         let (page, token) = (slot / self.page_tokens, slot % self.page_tokens);
         let block = page * self.stride() + 2 * kv_head + usize::from(is_value);
@@ -61,7 +62,7 @@ impl Pages {
         if self.page_type == PageType::Bf16 { 2 } else { 1 }
     }
 
-    /// Writes a head's vector as the pages' type has it.
+    /// Writes the vector of a head, converted to the type of the pages.
     pub(super) fn write(&self, bytes: &mut [u8], slot: usize, head: (usize, bool), values: &[f32]) {
         for (i, x) in values.iter().enumerate() {
             let to = &mut bytes[self.at(slot, head, i)..];
@@ -74,7 +75,7 @@ impl Pages {
         }
     }
 
-    /// Reads a head's vector.
+    /// Reads the vector of a head.
     pub(super) fn read(&self, bytes: &[u8], slot: usize, head: (usize, bool)) -> Vec<f32> {
         let element = |i| {
             let from = &bytes[self.at(slot, head, i)..];

@@ -1,23 +1,26 @@
-//! Products with weights of every type, whole, split and by expert.
+//! Tests of the matrix multiplication kernels for few rows: every weight format, split-K, and by
+//! expert.
 
 use super::weights::{ExpertCase, weights, with_weights};
 use super::*;
 use crate::launch::Processors;
 use crate::launch::product::{MatmulArguments, MatmulPlan, MatrixType, ROWS_MAX};
 
-/// What summing in f32 costs.
+/// Relative error bound of f32 accumulation.
 pub(super) const F32_SUMS: f32 = 1e-5;
 
+/// One matrix multiplication to compare with the reference.
 struct Case {
     matrix_type: MatrixType,
     rows: usize,
     n: usize,
     k: usize,
-    /// Multiprocessors, by which it is decided whether to split.
+    /// Number of multiprocessors, which decides whether K is split.
     processors: usize,
 }
 
-/// Multiplies into bf16, and into f32; both are those of the reference. Gives the splits.
+/// Multiplies with a result in bf16 and in f32, compares both with the reference, and returns the
+/// number of splits.
 fn check(program: &Program, case: &Case) -> usize {
     let &Case { matrix_type, rows, n, k, processors } = case;
     let processors =

@@ -1,4 +1,4 @@
-//! Random weights, those of the CPU.
+//! Test of random weights that the device generates: they have the same bits as those of the CPU.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ fn random_weights_have_the_bits_of_those_of_the_cpu() {
     let (rows, cols, seed, name) = (6, 24, 7, "model.layers.3.mlp.up_proj.weight");
     let whole = random::tensor(seed, name, WeightType::Bf16, &[rows, cols]);
     let whole = elements::<u16>(&whole.bytes);
-    // All of it, some rows, and some columns of all.
+    // The whole tensor, some rows, and some columns of all rows.
     for (row, column, own_rows, own_cols) in [(0, 0, 6, 24), (2, 0, 3, 24), (0, 4, 6, 8)] {
         let call = Call::new("random_bf16", Launch::elements(own_rows, own_cols))
             .buffer(&vec![7u16; own_rows * own_cols])

@@ -1,6 +1,8 @@
-//! Ranks that sum over each other's memory, each on a thread of the host.
+//! Test program of the one-kernel all-reduce: ranks that read each other's memory, each on a host
+//! thread.
 //!
-//! out [rounds, ranks, N] bf16 = what each rank gets of x [rounds, ranks, N] bf16. Grid: 1. Block: any.
+//! out [rounds, ranks, N] bf16 = result of each rank for x [rounds, ranks, N] bf16. Grid: 1. Block:
+//! any.
 //@ ranks: registers 255, shared 0
 #include "../kernels/all_reduce.cu"
 

@@ -1,4 +1,5 @@
-//! Turns, norms of heads, and what is written to pages.
+//! Tests of the rotary embedding: cos/sin table, head norms, rotation, and writes to the paged KV
+//! cache.
 
 use super::pages::{Pages, e4m3};
 use super::*;
@@ -58,7 +59,7 @@ impl Case {
         3 * row + 40
     }
 
-    /// Of queries, then of keys.
+    /// Norm weights of queries, then of keys.
     fn norms(&self) -> Vec<f32> {
         numbers(2 * self.head_dim, 9)
     }
@@ -76,7 +77,7 @@ impl Case {
         self.rows.div_ceil(16) + 1
     }
 
-    /// Pages from the last to the first, as tables may have them.
+    /// KV slot of a row, with the pages in descending order, since page tables may have any order.
     fn slot(&self, row: usize) -> usize {
         (self.page_count() - 1 - row / 16) * 16 + row % 16
     }
@@ -111,7 +112,7 @@ impl Case {
             })
     }
 
-    /// Head `index` of a row as the reference has it.
+    /// Head `index` of a row as the reference computes it.
     fn want(&self, row: usize, index: usize, head: &[f32]) -> Vec<f32> {
         if index >= self.heads + self.kv_heads {
             return head.to_vec();
@@ -124,13 +125,14 @@ impl Case {
         reference::rotate(head, Self::position(row), &self.rotation())
     }
 
-    /// A key or value as its pages have it.
+    /// Compares a key or value with its expected vector, up to the rounding of the page's type.
     fn check_stored(&self, got: &[f32], want: &[f32], stored: usize, what: &str) {
         if self.page_type == PageType::Bf16 {
             return check_close(got, want, BF16_ROUNDING, what);
         }
         for (got, x) in got.iter().zip(want) {
-            // The nearest code, or its neighbour where rounding before it tips the scale.
+            // Either the nearest e4m3, or its neighbor where earlier rounding moves the number past
+            // the middle.
             let exact = (x / self.scales()[stored]).clamp(-448.0, 448.0);
             let step = (exact.abs() / 8.0).max(1.0 / 512.0);
             assert!((got - exact).abs() <= 0.51 * step, "{what}: {got}, not {exact}");
@@ -138,7 +140,7 @@ impl Case {
     }
 }
 
-/// Heads one by one as the reference has them, before and after.
+/// Compares every head with the reference, and checks that nothing else is written.
 fn check(program: &Program, case: Case) {
     let (d, pages) = (case.head_dim, case.pages());
     let results = program.run(&[case.call()]).remove(0);
@@ -158,7 +160,7 @@ fn check(program: &Program, case: Case) {
         let got = pages.read(got_pages, case.slot(row), head);
         case.check_stored(&got, &want, stored, &what);
     }
-    // Everything else is as it was.
+    // All other bytes of the pages keep their initial value.
     let written = case.rows * 2 * case.kv_heads * d;
     let (untouched, all) = match case.page_type {
         PageType::Bf16 => {
@@ -198,7 +200,7 @@ fn heads_are_normed_turned_and_stored() {
 #[test]
 fn codes_of_eight_bits_are_the_nearest_ones() {
     let Some(program) = Program::compile("rope_and_cache") else { return };
-    // Every code, what is half way between two, what is next to that, and what is too large.
+    // Every e4m3 value, the middle between neighbors, and numbers that are too large or too small.
     let codes: Vec<f32> = (0..0x7f).map(e4m3).collect();
     let halves = codes.windows(2).map(|two| (two[0] + two[1]) / 2.0);
     let mut values: Vec<f32> =

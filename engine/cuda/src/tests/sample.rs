@@ -1,4 +1,4 @@
-//! Tokens that are chosen on the device, against the sampler.
+//! Tests of the sampling kernels (argmax, top-k, top-p, min-p) against the CPU's sampler.
 
 use super::*;
 use crate::launch::SamplingArguments;
@@ -6,7 +6,7 @@ use engine_core::sample::{Row, Sampler, Sampling};
 
 const NONE: u32 = u32::MAX;
 
-/// The likeliest token of each row, by both stages.
+/// Likeliest token of each row, by both stages of the argmax.
 fn likeliest(program: &Program, logits: &[f32], vocab: usize) -> Vec<u32> {
     let rows = logits.len() / vocab;
     let launch = Launch::argmax_part(rows, vocab);
@@ -57,7 +57,7 @@ fn the_likeliest_token_is_the_first_of_the_largest_finite_logits() {
     assert_eq!(likeliest(&program, &odd.concat(), 4), want);
 }
 
-/// Rows sampled in every way, equal logits among them.
+/// Sampling parameters that combine temperature, top-k, top-p and min-p.
 fn ways() -> Vec<Sampling> {
     let mut ways = Vec::new();
     for temperature in [0.0, 0.7, 1.5] {
@@ -95,7 +95,7 @@ fn drawn_tokens_are_those_of_the_sampler() {
     for vocab in [37, 1300] {
         let mut logits: Vec<f32> =
             numbers(ways.len() * vocab, 16).iter().map(|x| 6.0 * x).collect();
-        // Every other row has equal logits, where ids decide.
+        // Every other row has equal logits, so that the order of ids decides.
         for row in logits.chunks_exact_mut(vocab).step_by(2) {
             row.iter_mut().for_each(|x| *x = x.round());
         }
@@ -117,7 +117,7 @@ fn drawn_tokens_are_those_of_the_sampler() {
 #[test]
 fn a_share_that_is_reached_exactly_is_enough() {
     let Some(program) = Program::compile("sample") else { return };
-    // Of eight equal tokens the first four are half of the weight.
+    // The first four of eight equal tokens have exactly half of the weight.
     let logits = [1.0f32; 8];
     let way = |seed| Sampling { temperature: 1.0, top_p: 0.5, seed, ..Sampling::greedy() };
     let ways: Vec<Sampling> = (0..24).map(way).collect();

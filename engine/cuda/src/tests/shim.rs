@@ -1,4 +1,5 @@
-//! One program per kernel: its source and the shim, compiled for this processor under sanitizers.
+//! Test harness: compiles a kernel with the shim to a program for the host processor, under
+//! sanitizers, and runs it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,12 +15,12 @@ const COMPILE: &str = "-std=c++17 -O1 -g1 -DSHIM -fsanitize=address,undefined \
                        -fno-sanitize-recover=all -fno-strict-aliasing -ffp-contract=off \
                        -Wall -Wextra -Werror -Wno-unknown-pragmas -Wno-unused-function";
 
-/// One launch with its arguments.
+/// One kernel launch with its arguments.
 #[derive(Debug, Clone)]
 pub(super) struct Call {
     bytes: Vec<u8>,
     arguments: Vec<u8>,
-    /// Bytes of each argument that comes back.
+    /// Size in bytes of each buffer argument, whose content is returned.
     buffers: Vec<usize>,
     count: u32,
 }
@@ -34,24 +35,24 @@ impl Call {
         Self { bytes, arguments: Vec::new(), buffers: Vec::new(), count: 0 }
     }
 
-    /// An argument that is passed by value.
+    /// Appends an argument that is passed by value.
     pub(super) fn value<T: NoUninit>(self, value: T) -> Self {
         self.argument(0, bytemuck::bytes_of(&value))
     }
 
-    /// An argument that points to a copy of `values`.
+    /// Appends a pointer to a copy of `values`, whose content is returned after the launch.
     pub(super) fn buffer<T: NoUninit>(mut self, values: &[T]) -> Self {
         let bytes = bytemuck::cast_slice(values);
         self.buffers.push(bytes.len());
         self.argument(1, bytes)
     }
 
-    /// An argument that points to nothing.
+    /// Appends a null pointer argument.
     pub(super) fn null(self) -> Self {
         self.argument(2, &[])
     }
 
-    /// [`Call::buffer`], or [`Call::null`] of nothing.
+    /// Appends a buffer as [`Call::buffer`], or a null pointer if `values` is none.
     pub(super) fn optional<T: NoUninit>(self, values: Option<&[T]>) -> Self {
         match values {
             Some(values) => self.buffer(values),
@@ -68,21 +69,22 @@ impl Call {
     }
 }
 
-/// A compiled kernel.
+/// Kernel compiled to a program.
 #[derive(Debug)]
 pub(super) struct Program {
     path: PathBuf,
-    /// What it reads and writes.
+    /// Temporary folder for the program's input and output.
     dir: TempDir,
 }
 
 impl Program {
-    /// Compiles `kernels/NAME.cu`; nothing, and a line that says so, where there is no compiler.
+    /// Compiles `kernels/NAME.cu`. Returns none and prints a message where no compiler is
+    /// installed.
     pub(super) fn compile(name: &str) -> Option<Self> {
         Self::compile_source(&home().join("kernels").join(name).with_extension("cu"))
     }
 
-    /// Compiles `tests/NAME.cu`, which runs kernels in its own way.
+    /// Compiles `tests/NAME.cu`, a test program that is not a plain kernel.
     pub(super) fn compile_test(name: &str) -> Option<Self> {
         Self::compile_source(&home().join("src/tests").join(name).with_extension("cu"))
     }
@@ -100,7 +102,7 @@ impl Program {
         Some(Self { path: compiled(source, &main, COMPILE)?, dir: TempDir::new().unwrap() })
     }
 
-    /// Runs the calls one after another; gives for each the content of its buffers.
+    /// Runs the launches one after another and returns the content of each one's buffers.
     pub(super) fn run(&self, calls: &[Call]) -> Vec<Vec<Vec<u8>>> {
         let done = self.attempt(calls);
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
@@ -117,7 +119,7 @@ impl Program {
         answers
     }
 
-    /// Runs the calls, well or not.
+    /// Runs the launches and returns the output of the program, whether it succeeds or fails.
     fn attempt(&self, calls: &[Call]) -> Output {
         let path = |name: &str| self.dir.path().join(name);
         let mut bytes = (calls.len() as u32).to_le_bytes().to_vec();
@@ -132,7 +134,7 @@ impl Program {
     }
 }
 
-/// Kernels with a fault each, and what the shim has to say of it.
+/// Name of the file of kernels with one fault each.
 const FAULTS: &str = "faults";
 
 #[test]

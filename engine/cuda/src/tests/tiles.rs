@@ -1,4 +1,4 @@
-//! Products of many rows, by tiles, with weights of every type and by expert.
+//! Tests of the tiled GEMM kernels for many rows: every weight format, and grouped by expert.
 
 use super::product::F32_SUMS;
 use super::weights::{ExpertCase, Weights, weights, with_weights};
@@ -6,11 +6,11 @@ use super::*;
 use crate::launch::Processors;
 use crate::launch::product::MatrixType;
 
-/// Two or four blocks that run at once.
+/// GPU on which two or four blocks run at once, depending on the format.
 const PROCESSORS: Processors =
     Processors { count: 2, shared_bytes: 228 << 10, has_warpgroups: false };
 
-/// Rows of `x` times `w`, in bf16 and in f32.
+/// Multiplies the rows of `x` with `w`, with a result in bf16 and in f32.
 fn multiply(
     program: &Program,
     matrix_type: MatrixType,
@@ -48,7 +48,7 @@ const TYPES: [MatrixType; 2] = [MatrixType::Bf16, MatrixType::E4m3];
 fn many_rows_are_multiplied_as_the_reference_does() {
     let Some(program) = Program::compile("tile_matmul") else { return };
     check_sizes(&program);
-    // More tiles of rows than a band has, in turns of few blocks.
+    // More row tiles than a band has, on few blocks.
     check(&program, MatrixType::Bf16, 17 * 128 + 1, 136, 8);
 }
 

@@ -1,23 +1,24 @@
-//! Weights of every type as the kernels have them, and the rows of experts that meet them.
+//! Pseudo-random weights of every storage format with their values, and a check of multiplication
+//! by expert.
 
 use super::*;
 use crate::launch::product::MatrixType;
 
-/// Weights `[N, K]` as the kernels have them, and their values.
+/// Weights `[N, K]` in the kernels' layout, with their dequantized values.
 pub(super) struct Weights {
     pub codes: Vec<u8>,
-    /// f32 of e4m3.
+    /// FP8 scales of the 128 x 128 blocks.
     pub block_scales: Vec<f32>,
-    /// Exponents of MXFP4.
+    /// MXFP4 scale exponents.
     pub exponents: Vec<u8>,
     pub values: Vec<f32>,
 }
 
-/// The numbers of four bits, by their definition.
+/// Values of the FP4 format e2m1 by its definition.
 const E2M1: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
 
-/// Weights that look random, about as large as those of a model, under scales that differ from block
-/// to block.
+/// Pseudo-random weights of about the size of a model's, with scales that differ from block to
+/// block.
 pub(super) fn weights(matrix_type: MatrixType, n: usize, k: usize, seed: u32) -> Weights {
     let base = rounded(n * k, seed);
     let mut w = Weights { codes: vec![], block_scales: vec![], exponents: vec![], values: vec![] };
@@ -30,7 +31,7 @@ pub(super) fn weights(matrix_type: MatrixType, n: usize, k: usize, seed: u32) ->
             let blocks = k.div_ceil(128);
             let scales = numbers(n.div_ceil(128) * blocks, seed + 1);
             w.block_scales = scales.iter().map(|x| (2.0 + x) / 512.0).collect();
-            // Cubes, so that codes of every exponent are met.
+            // Cubes spread over all exponents of e4m3.
             w.codes = base.iter().map(|x| pages::nearest_e4m3(448.0 * x * x * x)).collect();
             let scale = |i: usize| w.block_scales[i / k / 128 * blocks + i % k / 128];
             let value = |(i, code): (usize, &u8)| pages::e4m3(*code) * scale(i);
@@ -52,7 +53,7 @@ pub(super) fn weights(matrix_type: MatrixType, n: usize, k: usize, seed: u32) ->
     w
 }
 
-/// The weights' arguments: codes, then scales where the type has any.
+/// Appends the weight arguments: quantized values, then scales if the format has any.
 pub(super) fn with_weights(call: Call, matrix_type: MatrixType, w: &Weights) -> Call {
     let call = call.buffer(&w.codes);
     match matrix_type {
@@ -62,7 +63,7 @@ pub(super) fn with_weights(call: Call, matrix_type: MatrixType, w: &Weights) -> 
     }
 }
 
-/// Rows that each expert gets, and their products' shape.
+/// Multiplication by expert to check: number of rows of each expert, and shape of the weights.
 pub(super) struct ExpertCase<'a> {
     pub matrix_type: MatrixType,
     pub counts: &'a [usize],
@@ -71,7 +72,7 @@ pub(super) struct ExpertCase<'a> {
 }
 
 impl ExpertCase<'_> {
-    /// Where the rows of each expert begin, and the last ones end.
+    /// First row of each expert, and the end of the last.
     fn offsets(&self) -> Vec<u32> {
         let mut offsets = vec![0];
         self.counts
@@ -80,8 +81,8 @@ impl ExpertCase<'_> {
         offsets
     }
 
-    /// Runs `product`, with the experts' offsets and the shape as its last arguments, and compares
-    /// it with the reference; one row more is another rank's.
+    /// Runs `product` with the experts' offsets and the shape as its last arguments, and compares
+    /// it with the reference. One row more belongs to another rank and must stay unchanged.
     pub(super) fn check(&self, program: &Program, product: &Call, tail: impl Fn(Call) -> Call) {
         let &Self { matrix_type, counts, n, k } = self;
         let (experts, offsets) = (counts.len(), self.offsets());

@@ -1,4 +1,5 @@
-//! cuBLASLt, opened at run time; where it is not installed, or too old for the bindings, there is none.
+//! cuBLASLt, NVIDIA's GEMM library, opened at run time. Where it is not installed, or older than
+//! the bindings, matrix multiplication uses Redline's own kernels only.
 
 #![expect(unsafe_code, reason = "calls into the library, after the check that it is there")]
 
@@ -14,7 +15,7 @@ use crate::driver::blas::{
 };
 use engine_core::DeviceError;
 
-/// The library on the stream of one GPU.
+/// cuBLASLt on the stream of one GPU.
 #[derive(Debug)]
 pub struct CublasLt {
     handle: sys::cublasLtHandle_t,
@@ -23,15 +24,17 @@ pub struct CublasLt {
     version: String,
 }
 
-// SAFETY: a handle may be used by any thread that its context is bound to, which every call sees to.
+// SAFETY: a handle may be used by any thread on which its context is current, and every call makes
+// it current.
 unsafe impl Send for CublasLt {}
-// SAFETY: as above; the library's calls on one handle may happen at once.
+// SAFETY: as above; cuBLASLt allows concurrent calls on one handle.
 unsafe impl Sync for CublasLt {}
 
 impl CublasLt {
-    /// The library, if it is installed. The context is bound, and outlives it as the stream does.
+    /// Opens cuBLASLt if it is installed. The context must be current, and must outlive the
+    /// library, as must the stream.
     pub fn open(context: driver::CUcontext, stream: driver::CUstream) -> Option<Self> {
-        // SAFETY: looks for the library without calling into it.
+        // SAFETY: searches for the library without calling into it.
         if !unsafe { sys::is_culib_present() } {
             return None;
         }
@@ -39,7 +42,7 @@ impl CublasLt {
         let opened = panic::catch_unwind(|| {
             let handle = result::create_handle().ok()?;
             let mut driver_version = 0;
-            // SAFETY: the library is there, and so is the number to be written.
+            // SAFETY: the library is present, and `driver_version` is writable.
             let library_version = unsafe {
                 driver::cuDriverGetVersion(&raw mut driver_version).result().ok()?;
                 sys::cublasLtGetVersion()
@@ -50,6 +53,7 @@ impl CublasLt {
         Some(Self { handle, context, stream, version })
     }
 
+    /// Makes the GPU's context current on this thread.
     fn bind(&self) -> Result<(), DeviceError> {
         // SAFETY: the context was retained and not yet released.
         let bound = unsafe { cudarc::driver::result::ctx::set_current(self.context) };
@@ -60,7 +64,7 @@ impl CublasLt {
 impl Drop for CublasLt {
     fn drop(&mut self) {
         if self.bind().is_ok() {
-            // SAFETY: nobody else has the handle any more.
+            // SAFETY: nothing else has the handle any more.
             let _failed = unsafe { result::destroy_handle(self.handle) };
         }
     }
@@ -74,7 +78,8 @@ fn named(error: result::CublasError) -> DeviceError {
     failed(format!("{:?}", error.0))
 }
 
-/// A product as the library is told of it.
+/// cuBLASLt descriptors of one matrix multiplication: the operation and the layouts of its
+/// operands.
 struct Described {
     product: sys::cublasLtMatmulDesc_t,
     a: sys::cublasLtMatrixLayout_t,
@@ -86,7 +91,7 @@ impl Described {
     fn new(product: &ColumnProduct) -> Result<Self, result::CublasError> {
         use sys::cublasLtMatmulDescAttributes_t as Of;
         let in_f32 = sys::cublasComputeType_t::CUBLAS_COMPUTE_32F;
-        // Made one by one, so that what was made goes if another cannot be.
+        // Created one by one, so that `Drop` releases those created so far when a later one fails.
         let mut described = Self {
             product: result::create_matmul_desc(in_f32, sys::cudaDataType_t::CUDA_R_32F)?,
             a: std::ptr::null_mut(),
@@ -103,7 +108,7 @@ impl Described {
         for (attribute, Side { is_transposed, .. }) in sides {
             let transposed = i32::from(*is_transposed);
             let at = (&raw const transposed).cast::<c_void>();
-            // SAFETY: the attribute is an i32, and the description was just made.
+            // SAFETY: the attribute is an i32, and the descriptor was just created.
             unsafe {
                 result::set_matmul_desc_attribute(
                     described.product,
@@ -119,7 +124,7 @@ impl Described {
 
 impl Drop for Described {
     fn drop(&mut self) {
-        // SAFETY: each was made and is given back once.
+        // SAFETY: each descriptor was created and is released once.
         unsafe {
             for layout in [self.a, self.b, self.d].into_iter().filter(|layout| !layout.is_null()) {
                 let _failed = result::destroy_matrix_layout(layout);
@@ -138,14 +143,14 @@ fn layout(matrix: &Columns) -> Result<sys::cublasLtMatrixLayout_t, result::Cubla
     result::create_matrix_layout(number, rows as u64, cols as u64, stride as i64)
 }
 
-/// What algorithms are chosen by: the workspace that there is.
+/// cuBLASLt search preference: the size of the workspace that an algorithm may use.
 struct Preference(sys::cublasLtMatmulPreference_t);
 
 impl Preference {
     fn new() -> Result<Self, result::CublasError> {
         let preference = Self(result::create_matmul_pref()?);
         let bytes = WORKSPACE_BYTES;
-        // SAFETY: the attribute is a number of that size, and the preference was just made.
+        // SAFETY: the attribute is a number of that size, and the preference was just created.
         unsafe {
             result::set_matmul_pref_attribute(
                 preference.0,
@@ -160,11 +165,12 @@ impl Preference {
 
 impl Drop for Preference {
     fn drop(&mut self) {
-        // SAFETY: it was made and is given back once.
+        // SAFETY: the preference was created and is released once.
         let _failed = unsafe { result::destroy_matmul_pref(self.0) };
     }
 }
 
+/// Empty result for cuBLASLt to write to.
 fn no_result() -> sys::cublasLtMatmulHeuristicResult_t {
     sys::cublasLtMatmulHeuristicResult_t {
         algo: sys::cublasLtMatmulAlgo_t { data: [0; 8] },
@@ -190,7 +196,7 @@ impl Blas for CublasLt {
         let preference = Preference::new().map_err(named)?;
         let mut found = vec![no_result(); most];
         let mut count = 0;
-        // SAFETY: the descriptions live until the end of this call, and there is room for as many.
+        // SAFETY: the descriptors live until the end of this call, and `found` has `most` elements.
         let asked = unsafe {
             sys::cublasLtMatmulAlgoGetHeuristic(
                 self.handle,
@@ -206,7 +212,7 @@ impl Blas for CublasLt {
             )
         };
         match asked {
-            // It has none for such a product.
+            // cuBLASLt has no algorithm for such a multiplication.
             sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED => return Ok(Vec::new()),
             status => status.result().map_err(named)?,
         }
@@ -222,7 +228,7 @@ impl Blas for CublasLt {
         let (Ok(()), Ok(described)) = (self.bind(), Described::new(product)) else { return false };
         let algorithm = sys::cublasLtMatmulAlgo_t { data: algorithm.0 };
         let mut checked = no_result();
-        // SAFETY: the descriptions live until the end of this call.
+        // SAFETY: the descriptors live until the end of this call.
         let status = unsafe {
             sys::cublasLtMatmulAlgoCheck(
                 self.handle,
@@ -249,8 +255,8 @@ impl Blas for CublasLt {
         let described = Described::new(product).map_err(named)?;
         let algorithm = sys::cublasLtMatmulAlgo_t { data: algorithm.0 };
         let at = |address: super::Address| address.0 as *mut c_void;
-        // SAFETY: the descriptions live until the end of this call, which copies factors and
-        // algorithm. What the product does to the memory of the device is not checked here.
+        // SAFETY: the descriptors live until the end of this call, which copies the scalar factors
+        // and the algorithm. What the kernel does to device memory is not checked here.
         unsafe {
             result::matmul(
                 self.handle,

@@ -1,4 +1,5 @@
-//! Machine code of all kernels for one GPU, by NVRTC where it is not there already.
+//! Compiles all kernels for one GPU with NVRTC, unless their machine code is in a prepared folder
+//! or in the cache.
 
 use std::ffi::{CString, c_char, c_int};
 use std::panic;
@@ -11,15 +12,17 @@ use crate::driver::cubins::{CUBINS, Cubins, HEADERS, Source, kernels};
 use crate::generation;
 use engine_core::DeviceError;
 
-/// A kernel and its machine code.
+/// Kernel source file with its machine code.
 pub type Image = (&'static Source, Vec<u8>);
 
-/// The kernels for a GPU of this capability, each with its machine code.
+/// Returns every kernel file for a GPU of this compute capability with its machine code, compiling
+/// in parallel.
 ///
 /// # Errors
-/// It is not where it was said to be, or the compiler is missing or refuses a kernel.
+/// The prepared folder lacks a file, NVRTC is not installed, or NVRTC rejects a kernel.
 pub fn images(capability: (u32, u32), cubins: &Cubins) -> Result<Vec<Image>, DeviceError> {
     let generation = generation(capability);
+    // The version is only a part of cache keys, and NVRTC is not needed with a prepared folder.
     let compiler = if cubins.prepared.is_some() { String::new() } else { version() };
     let compiler = &compiler;
     let image = |kernel: &'static Source| {
@@ -28,6 +31,7 @@ pub fn images(capability: (u32, u32), cubins: &Cubins) -> Result<Vec<Image>, Dev
     };
     let image = &image;
     let kernels = kernels(generation, cubins.portable);
+    // NVRTC compiles a file on one thread, so the files are compiled in parallel.
     let all: Result<Vec<_>, String> = thread::scope(|scope| {
         let threads: Vec<_> =
             kernels.into_iter().map(|kernel| scope.spawn(move || image(kernel))).collect();
@@ -39,27 +43,28 @@ pub fn images(capability: (u32, u32), cubins: &Cubins) -> Result<Vec<Image>, Dev
     all.map_err(|message| DeviceError { operation: "load_kernels", message })
 }
 
-/// The compiler's version, part of what its code is kept by; empty where there is no compiler.
+/// Version of NVRTC, part of the key of cached machine code; empty where NVRTC is not installed.
 fn version() -> String {
-    // SAFETY: looks for the library without calling into it.
+    // SAFETY: searches for the library without calling into it.
     if !unsafe { sys::is_culib_present() } {
         return String::new();
     }
     let (mut major, mut minor) = (0, 0);
-    // SAFETY: both are there to be written.
+    // SAFETY: both numbers are writable.
     let asked = unsafe { sys::nvrtcVersion(&raw mut major, &raw mut minor) }.result();
     asked.map_or_else(|_| String::new(), |()| format!("{major}.{minor}"))
 }
 
+/// Compiles the kernels of one source file to machine code for `generation`, such as `sm_90a`.
 fn compile(kernel: &Source, generation: &str) -> Result<Vec<u8>, String> {
-    // SAFETY: looks for the library without calling into it.
+    // SAFETY: searches for the library without calling into it.
     if !unsafe { sys::is_culib_present() } {
         return Err(format!(
             "`libnvrtc`, the compiler for kernels, is not installed; hint: have its folder in \
              `LD_LIBRARY_PATH`, or a folder of compiled kernels in `{CUBINS}`; or `--device cpu`"
         ));
     }
-    let text = |text: &str| CString::new(text).map_err(|_| "a source has an end inside".to_owned());
+    let text = |text: &str| CString::new(text).map_err(|_| "a source has a NUL byte".to_owned());
     let (source, name) = (text(kernel.text)?, text(kernel.name)?);
     let headers: Vec<CString> =
         HEADERS.iter().map(|header| text(header.text)).collect::<Result<_, _>>()?;
@@ -80,20 +85,20 @@ fn compile(kernel: &Source, generation: &str) -> Result<Vec<u8>, String> {
             pointers(&names).as_ptr(),
         )
     };
-    made.result().map_err(|error| format!("NVRTC does not start: {error:?}"))?;
+    made.result().map_err(|error| format!("NVRTC cannot create a program: {error:?}"))?;
     let options = ["--std=c++17".to_owned(), format!("--gpu-architecture={generation}")];
-    // SAFETY: the program was just made.
+    // SAFETY: the program was just created.
     let image = unsafe { result::compile_program(program, &options) }
         .map_err(|error| {
             format!("`{}.cu` does not compile: {error:?}\n{}", kernel.name, log(program))
         })
         .and_then(|()| cubin(program).map_err(|error| format!("no machine code: {error:?}")));
-    // SAFETY: it is destroyed once.
+    // SAFETY: the program is destroyed once.
     let _failed = unsafe { result::destroy_program(program) };
     image
 }
 
-/// What the compiler said.
+/// Messages of NVRTC about a program, such as compile errors.
 fn log(program: sys::nvrtcProgram) -> String {
     // SAFETY: the program was not yet destroyed.
     let log = unsafe { result::get_program_log(program) }.unwrap_or_default();
@@ -101,9 +106,10 @@ fn log(program: sys::nvrtcProgram) -> String {
     String::from_utf8_lossy(&bytes).trim_end_matches('\0').to_owned()
 }
 
+/// Machine code of a compiled program.
 fn cubin(program: sys::nvrtcProgram) -> Result<Vec<u8>, result::NvrtcError> {
     let mut size = 0;
-    // SAFETY: the program was compiled; the buffer is as long as it says.
+    // SAFETY: the program was compiled, and the buffer has the size that it reports.
     unsafe {
         sys::nvrtcGetCUBINSize(program, &raw mut size).result()?;
         let mut image = vec![0u8; size];

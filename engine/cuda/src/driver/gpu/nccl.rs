@@ -1,4 +1,4 @@
-//! The GPUs of a group: each its own context and stream, all of them connected by NCCL.
+//! Tensor-parallel group of GPUs: each has its own context and stream, and NCCL connects them.
 
 use std::ffi::c_int;
 use std::panic;
@@ -16,7 +16,7 @@ use crate::driver::{Address, Communicator, Member};
 use engine_core::collective::ANOTHER_ENDED;
 use engine_core::{DeviceError, Rank};
 
-/// One rank's handle.
+/// NCCL communicator of one rank.
 #[derive(Debug)]
 struct Nccl {
     gpu: Arc<Gpu>,
@@ -24,26 +24,26 @@ struct Nccl {
     handles: Arc<Handles>,
 }
 
-/// The communicators of all ranks, nulls once they were given back.
+/// NCCL handles of all ranks; null after the group was aborted.
 #[derive(Debug)]
 struct Handles(Vec<Mutex<sys::ncclComm_t>>);
 
-// SAFETY: a communicator may be used from any thread, by one at a time, which its lock sees to.
+// SAFETY: a communicator may be used from any thread, by one at a time, which its lock ensures.
 unsafe impl Send for Handles {}
 // SAFETY: as above.
 unsafe impl Sync for Handles {}
 
-/// Whether NCCL is installed.
+/// True when NCCL is installed.
 pub fn has_nccl() -> bool {
-    // SAFETY: looks for the library without calling into it.
+    // SAFETY: searches for the library without calling into it.
     unsafe { sys::is_culib_present() }
 }
 
 impl Gpu {
-    /// The first `count` GPUs, connected, with all kernels loaded.
+    /// Opens the first `count` GPUs, loads all kernels and connects the GPUs with NCCL.
     ///
     /// # Errors
-    /// As [`Gpu::open`], or NCCL is not installed or cannot connect them.
+    /// An error of [`Gpu::open`], or NCCL is not installed or cannot connect the GPUs.
     pub fn open_group(count: usize, cubins: &Cubins) -> Result<Vec<Member>, DeviceError> {
         if !has_nccl() {
             let message = "`libnccl.so` is not found, by which GPUs that share a model sum their parts; \
@@ -69,12 +69,13 @@ impl Gpu {
         Ok(gpus.into_iter().zip(reaches).enumerate().map(member).collect())
     }
 
-    /// Lets kernels read and write the memory of `others`; false where the machine cannot.
+    /// Enables direct access of this GPU's kernels to the memory of `others`. Returns false where
+    /// the machine does not support it.
     fn reach_all(&self, others: &[Arc<Self>]) -> Result<bool, DeviceError> {
         self.bind("reach_all")?;
         for other in others.iter().filter(|other| other.device != self.device) {
             let mut can = 0;
-            // SAFETY: both devices are ones that the driver gave, and their contexts are retained.
+            // SAFETY: the driver returned both devices, and their contexts are retained.
             let reached = unsafe {
                 driver::cuDeviceCanAccessPeer(&raw mut can, self.device, other.device)
                     .result()
@@ -84,6 +85,7 @@ impl Gpu {
                 }
                 driver::cuCtxEnablePeerAccess(other.context, 0)
             };
+            // A group opened earlier in this process may have enabled access already.
             if reached != CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED {
                 reached.result().map_err(|error| named("reach_all", error))?;
             }
@@ -92,11 +94,12 @@ impl Gpu {
     }
 }
 
-/// Communicators of the first `count` GPUs, made at once: no rank waits for one that never comes.
+/// Creates the communicators of the first `count` GPUs in one call, so that no rank waits for
+/// another that fails to start.
 fn connect(count: usize) -> Result<Handles, DeviceError> {
     let ordinals: Vec<c_int> = (0..count as c_int).collect();
     let mut handles = vec![ptr::null_mut(); count];
-    // SAFETY: both have `count` elements.
+    // SAFETY: both arrays have `count` elements.
     let made =
         unsafe { result::comm_init_all(handles.as_mut_ptr(), count as c_int, ordinals.as_ptr()) };
     made.map_err(|error| nccl_failed("ncclCommInitAll", &error))?;
@@ -104,7 +107,7 @@ fn connect(count: usize) -> Result<Handles, DeviceError> {
 }
 
 fn nccl_failed(operation: &'static str, error: &NcclError) -> DeviceError {
-    failed(operation, format!("{:?}; hint: `NCCL_DEBUG=INFO` has NCCL say more", error.0))
+    failed(operation, format!("{:?}; hint: `NCCL_DEBUG=INFO` makes NCCL print more", error.0))
 }
 
 impl Handles {
@@ -112,12 +115,13 @@ impl Handles {
         self.0[rank].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends what waits, and gives all communicators back.
+    /// Aborts pending operations and releases the communicators of all ranks.
     fn abort(&self) {
         for rank in 0..self.0.len() {
             let mut handle = self.lock(rank);
             if !handle.is_null() {
-                // SAFETY: it was made, and is given back once; nobody else is in a call with it.
+                // SAFETY: the communicator was created and is released once; its lock excludes a
+                // concurrent call.
                 let _failed = unsafe { result::comm_abort(*handle) };
                 *handle = ptr::null_mut();
             }
@@ -132,7 +136,7 @@ impl Drop for Handles {
 }
 
 impl Nccl {
-    /// Does `call` with the communicator and the context bound.
+    /// Calls `call` with the communicator locked and the context current on this thread.
     fn with(
         &self,
         operation: &'static str,
@@ -163,8 +167,8 @@ impl Communicator for Nccl {
     fn all_reduce(&self, x: Address, count: usize, number: Number) -> Result<(), DeviceError> {
         let (numbers, sum) = (data_type(number), ncclRedOp_t::ncclSum);
         self.with("ncclAllReduce", |handle, stream| {
-            // SAFETY: it is memory of the device; how long it has to be is the caller's business, as
-            // for a launch.
+            // SAFETY: the address is device memory; as for a kernel launch, the caller guarantees
+            // its length.
             unsafe { result::all_reduce(x.0 as _, x.0 as _, count, numbers, sum, handle, stream) }
         })
     }
