@@ -1,5 +1,5 @@
-//! `redline bench`: how fast a model computes, without scheduler and server, on the CPU or a GPU. It
-//! knows nothing of what is in the steps that it times.
+//! `redline bench`: measures the prefill and decode throughput of a model, on the CPU or a GPU,
+//! without scheduler and HTTP server. It must not know what a step computes.
 
 mod gpu;
 mod kernels;
@@ -23,10 +23,10 @@ use crate::weights::{ModelFiles, ModelSource};
 use kernels::{Attention, Kernels, Product};
 use steps::{Decode, Prefill, Speeds, Timed, median_seconds, pages_each};
 
-/// What to measure.
+/// Options of `redline bench`: lengths, batch sizes and device to measure.
 #[derive(Debug, Clone, clap::Args)]
 pub struct BenchFlags {
-    /// Lengths of prompts
+    /// Prompt lengths to measure prefill with, in tokens
     #[arg(short = 'p', value_name = "TOKENS", value_delimiter = ',', default_value = "512")]
     pub prompts: Vec<NonZeroUsize>,
     /// Decode steps per measurement
@@ -35,19 +35,19 @@ pub struct BenchFlags {
     /// Sequences per decode step
     #[arg(short = 'b', value_name = "BATCH", value_delimiter = ',', default_value = "1,8,32")]
     pub batches: Vec<NonZeroUsize>,
-    /// Tokens that each sequence has before the first decode step
+    /// Tokens that each sequence already has before the first decode step
     #[arg(long, value_name = "TOKENS", default_value = "128")]
     pub context: NonZeroUsize,
-    /// Threads to compute with [default: the machine's cores]
+    /// Compute threads [default: the machine's cores]
     #[arg(long, value_name = "N")]
     pub threads: Option<NonZeroUsize>,
-    /// As for `serve`
+    /// How weights are obtained, as for `serve`
     #[arg(long, value_name = "FORMAT", default_value = "auto")]
     pub load_format: LoadFormat,
-    /// What to measure; `auto` is the first GPU where there is one that is supported
+    /// Device to measure; `auto` is the first supported GPU, else the CPU
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     pub device: DeviceChoice,
-    /// Measures single kernels of a GPU at the sizes of published models; needs no MODEL
+    /// Measures single GPU kernels at the sizes of published models; needs no MODEL
     #[arg(long)]
     pub kernels: bool,
     /// Prints one JSON document instead of a table
@@ -55,7 +55,7 @@ pub struct BenchFlags {
     pub json: bool,
 }
 
-/// Why there is no measurement.
+/// Reason why `redline bench` ends without a measurement.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says what happened, and to what")]
 pub enum BenchError {
@@ -66,18 +66,19 @@ pub enum BenchError {
     #[error("{}", NO_GPU)]
     NoGpu,
     #[error(
-        "`--kernels` measures those of a GPU; hint: `--device cuda`, or `cargo xtask kernels` for those \
+        "`--kernels` measures GPU kernels; hint: `--device cuda`, or `cargo xtask kernels` for those \
          of the CPU"
     )]
     KernelsOfCpu,
-    #[error("MODEL names what to measure, and there is none; hint: `--kernels` needs no model")]
+    #[error("no MODEL was given to measure; hint: `--kernels` needs no model")]
     NoModel,
-    #[error("{wanted} tokens are asked for, but a sequence has at most {max_seq_len} here")]
+    #[error("{wanted} tokens per sequence were requested; the model takes at most {max_seq_len}")]
     TooLong { wanted: usize, max_seq_len: usize },
 }
 
 impl BenchError {
-    /// Exit code of the process.
+    /// Exit code of the process: 2 for wrong use, 4 for a device error, else that of the load
+    /// error.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::TooLong { .. } | Self::KernelsOfCpu | Self::NoModel => 2,
@@ -87,7 +88,8 @@ impl BenchError {
     }
 }
 
-/// One model's figures.
+/// Throughput of one model on the CPU, beside the limits of the machine: the JSON document that
+/// `redline bench --json` prints.
 #[derive(Debug, Serialize)]
 struct Report {
     engine: &'static str,
@@ -102,14 +104,16 @@ struct Report {
     products: Vec<Product>,
     attention: Vec<Attention>,
     limits: Limits,
-    /// Why a figure is missing, by its path.
+    /// Reason for each missing figure, by the JSON path of the figure.
     absent: BTreeMap<&'static str, &'static str>,
 }
 
+/// Measured limits of the processor: peak arithmetic throughput per type, and read bandwidth of
+/// memory. A model's throughput is judged against them.
 #[derive(Debug, Serialize)]
 struct Limits {
     int8_ops_per_s: f64,
-    /// Nothing where the processor has no products of bf16.
+    /// Peak of bf16 multiplications with AVX-512 BF16; `None` where the processor has none.
     bf16_flops_per_s: Option<f64>,
     f32_flops_per_s: f64,
     read_bytes_per_s: f64,
@@ -125,7 +129,8 @@ impl Limits {
         })
     }
 
-    /// Operations per second in the type that a model's matrix products are computed in.
+    /// Peak operations per second in the type in which a model's matrix multiplications are
+    /// computed.
     fn ops_per_s(&self, compute_dtype: &str) -> f64 {
         match (compute_dtype, self.bf16_flops_per_s) {
             ("int8", _) => self.int8_ops_per_s,
@@ -135,12 +140,12 @@ impl Limits {
     }
 }
 
-/// What to measure, and where hub ids are looked up.
+/// Model to measure, by name, and the folder in which hub ids are looked up.
 #[derive(Debug, Clone, Copy)]
 pub struct Subject<'a> {
-    /// Folder, .gguf file or hub id; single kernels need none.
+    /// Folder, .gguf file or hub id of the model; `None` with `--kernels`, which needs no model.
     pub model: Option<&'a str>,
-    /// Where hub ids are looked up.
+    /// Folder of the local hub cache, in which hub ids are looked up.
     pub hub_cache: Option<&'a Path>,
 }
 
@@ -150,10 +155,10 @@ impl Subject<'_> {
     }
 }
 
-/// Loads a model, measures it and returns what is to be printed.
+/// Loads a model, measures it and returns the table or JSON document to print.
 ///
 /// # Errors
-/// The model cannot be loaded or run, or is asked for more than it can take; or there is no GPU.
+/// The model cannot be loaded or run, the lengths exceed the model's context, or there is no GPU.
 pub fn run(
     subject: Subject<'_>,
     flags: &BenchFlags,
@@ -179,7 +184,8 @@ fn on_cpu(subject: Subject<'_>, flags: &BenchFlags, clock: Clock) -> Result<Stri
         ..LoadOptions::default()
     };
     let mut loaded = model::load(&source, &options)?;
-    // It is computed in the background, on a processor that would be missing from what is measured.
+    // The digest of the weights is computed in the background, on a core that the measurement
+    // needs.
     let _unused = loaded.weights_sha256.wait();
     let info = loaded.info().clone();
     let pages_each = pages_each(flags, &info)?;
@@ -221,7 +227,7 @@ fn on_cpu(subject: Subject<'_>, flags: &BenchFlags, clock: Clock) -> Result<Stri
     Ok(shown(&report, flags.json))
 }
 
-/// `report` as it is printed.
+/// Text of `report`: one JSON document, or a table for people.
 fn shown<R: Serialize + fmt::Display>(report: &R, as_json: bool) -> String {
     if as_json {
         let json = serde_json::to_string_pretty(report).expect("plain values are JSON");
@@ -231,7 +237,8 @@ fn shown<R: Serialize + fmt::Display>(report: &R, as_json: bool) -> String {
     }
 }
 
-/// What the weights take in their files: what has to be read at least, were nothing unpacked.
+/// Size of the weights in their files, in bytes. A decode step reads at least as much from memory,
+/// unless the weights are unpacked while they are loaded.
 fn stored_bytes(files: &ModelFiles) -> Option<f64> {
     match files {
         ModelFiles::Gguf(path) => Some(path.metadata().ok()?.len() as f64),
