@@ -1,11 +1,13 @@
-//! Which tokens may still be chosen at a temperature above 0, and with which weight.
+//! Top-k, top-p and min-p sampling: cuts the candidates at a temperature above 0, with their
+//! weights.
 
 use super::DrawParams;
 
-/// Fills `candidates` with (token, weight); weights are relative to the likeliest, which has 1.
+/// Fills `candidates` with pairs of token and weight. Weights are relative to the likeliest token,
+/// which has 1.
 ///
-/// Without `top_k` and `top_p` the order is that of the vocabulary. Both need the likeliest first,
-/// but seldom many of them, so that a part is sorted at a time.
+/// Without top-k and top-p the candidates stay in the order of the vocabulary. With them they are
+/// sorted, the likeliest first; for top-p only as far as needed, since few candidates are kept.
 pub(super) fn keep_candidates(
     candidates: &mut Vec<(u32, f32)>,
     logits: &[f32],
@@ -32,7 +34,8 @@ pub(super) fn keep_candidates(
     }
 }
 
-/// Sorts a growing head until its weights reach `wanted`; returns how many that takes.
+/// Sorts the head of the candidates, in growing parts, until their weights reach `wanted`; returns
+/// the number of candidates that this takes.
 fn sort_until(candidates: &mut [(u32, f32)], wanted: f64) -> usize {
     let (mut sorted, mut sum) = (0, 0.0);
     let mut part = 256;
@@ -55,7 +58,7 @@ fn sort_until(candidates: &mut [(u32, f32)], wanted: f64) -> usize {
     candidates.len()
 }
 
-/// Likelier first, the lower id of equals first, so that the order is total.
+/// Order by falling weight, then by rising id, so that it is total and results are repeatable.
 fn likelier(a: &(u32, f32), b: &(u32, f32)) -> std::cmp::Ordering {
     b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
 }

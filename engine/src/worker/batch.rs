@@ -1,11 +1,12 @@
-//! A planned step as the model wants it.
+//! Translates the scheduler's plan of a step to the model's input batch: token ids, positions,
+//! block tables and logits to return.
 
 use super::desk::Desk;
 use crate::model::{LogitRows, SegmentState, StepBatch, StepToken};
 use crate::schedule::Plan;
 
 impl Desk {
-    /// Makes `batch` what `plan` says; its memory is used again.
+    /// Fills `batch` for `plan`. The batch is reused, so that a step allocates no memory.
     pub(super) fn fill(&mut self, batch: &mut StepBatch, plan: &Plan) {
         let mut draws = 0;
         batch.tokens.clear();

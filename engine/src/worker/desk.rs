@@ -1,4 +1,5 @@
-//! All of the worker but the model: what was asked, what the scheduler is told, what goes out.
+//! State of running requests: applies commands, feeds sampled tokens back to the scheduler, and
+//! makes the outputs. It must not know the model.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -14,6 +15,7 @@ use crate::sample::{NoFiniteLogit, Sampler, TokenLogprobs};
 use crate::schedule::{BySequence, Limits, Needs, Scheduler, SeqId};
 use crate::text::Text;
 
+/// State of all unfinished requests, with the scheduler and the sampler.
 #[derive(Debug)]
 pub(super) struct Desk {
     pub(super) scheduler: Scheduler,
@@ -24,15 +26,16 @@ pub(super) struct Desk {
     pub(super) clock: Clock,
 }
 
-/// What a token is chosen by.
+/// Source of a sequence's next token: the device's sample, or logits.
 #[derive(Debug, Clone, Copy)]
 enum Choice<'a> {
-    /// The device has drawn it, unless no logit was finite.
+    /// Token that the device has sampled; `None` if no logit was finite.
     Drawn(Option<u32>),
-    /// `[rows, vocab]` logits.
+    /// Logits `[rows, vocab]` to sample from on the host.
     From(&'a [f32]),
 }
 
+/// Reduces logits of several rows to the last.
 impl Choice<'_> {
     fn of_last_row(self, vocab_size: usize) -> Self {
         match self {
@@ -54,11 +57,12 @@ impl Desk {
         Self { scheduler, sampler, active, text, metrics, clock }
     }
 
-    /// Whether no sequence is under way.
+    /// True when no sequence is waiting or running.
     pub(super) fn is_idle(&self) -> bool {
         self.scheduler.is_idle()
     }
 
+    /// Applies a command of the front end.
     pub(super) fn obey(&mut self, command: Command, outputs: &mut Vec<Output>) {
         match command {
             Command::Submit(requests) => {
@@ -75,7 +79,8 @@ impl Desk {
                 }
             }
             Command::ResetPrefixCache(reply) => {
-                // Whoever asked may have gone; the cache is empty all the same.
+                // The client may have gone, so that nobody receives the reply; the cache is empty
+                // all the same.
                 let _ = reply.send(self.scheduler.reset_prefix_cache());
             }
         }
@@ -86,7 +91,8 @@ impl Desk {
         let prompt_tokens = prompt.len() as u64;
         let logprobs = request.prompt_logprobs.then(|| PromptLogprobs::new(&request, prompt.len()));
         let chosen_here = chosen_here(&request, self.text.end_tokens());
-        // What is found in the cache has no logits.
+        // Prompt log-probabilities need all rows, so the prompt must not come from the prefix
+        // cache.
         let needs = Needs { all_rows: request.prompt_logprobs, known_tokens: chosen_here };
         let added = self.scheduler.add(id, prompt, request.max_tokens, needs);
         if let Err(refusal) = added {
@@ -110,8 +116,8 @@ impl Desk {
         self.active.insert(id, active);
     }
 
-    /// Takes what came of a step: a token for each sequence that was ready for one and has not ended
-    /// since.
+    /// Processes the results of a completed step: appends one token to each sequence that was
+    /// sampled and has not ended since.
     pub(super) fn take(
         &mut self,
         flight: &Flight,
@@ -132,7 +138,7 @@ impl Desk {
                     Choice::From(own)
                 }
             };
-            // A sequence that ended while this step was in flight has no use for it.
+            // The sequence may have ended while this step was in flight.
             let Some(active) = self.active.get_mut(slot.id) else { continue };
             if active.started.is_none() {
                 let start = flight.start;
@@ -150,12 +156,12 @@ impl Desk {
                 outputs.push(self.advance(slot.id, choice.of_last_row(vocab_size)));
             }
         }
-        assert!(logits.is_empty() && tokens.next().is_none(), "nothing came that nobody asked for");
+        assert!(logits.is_empty() && tokens.next().is_none(), "every result of the step was used");
         let generated = outputs[before..].iter().filter(|output| output.token.is_some()).count();
         self.metrics.generation_tokens.fetch_add(generated as u64, Relaxed);
     }
 
-    /// One more token of a sequence, which may be its last.
+    /// Appends one token to a sequence and makes its output; ends the sequence if it was the last.
     fn advance(&mut self, id: SeqId, choice: Choice<'_>) -> Output {
         let sequence = self.scheduler.sequence(id).expect("a sampled sequence lives");
         let cached_tokens = sequence.cached_tokens();
@@ -201,6 +207,7 @@ impl Desk {
         Output { id, token, prompt, text, finish, cached_tokens }
     }
 
+    /// Removes an ended sequence and counts it in the metrics.
     fn end(&mut self, id: SeqId, outcome: Outcome, n_tokens: usize) {
         self.scheduler.remove(id);
         let active = self.active.remove(id).expect("a sequence ends once");
@@ -213,6 +220,7 @@ impl Desk {
         }
     }
 
+    /// Copies the scheduler's counts to the metrics.
     pub(super) fn publish_counts(&self) {
         let (metrics, totals) = (&self.metrics, self.scheduler.totals());
         metrics.requests_running.store(self.scheduler.running() as u64, Relaxed);

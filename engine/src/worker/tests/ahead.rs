@@ -1,5 +1,5 @@
-//! Steps that are begun before the last has landed: every sequence has the outputs that it has
-//! without.
+//! Tests of steps that are submitted before the previous one has completed: every sequence must
+//! have the outputs that it has without running ahead.
 
 use std::cell::RefCell;
 use std::num::NonZeroUsize;
@@ -16,27 +16,27 @@ use crate::sample::Structure;
 use crate::tokenize::Tokenizer;
 use crate::weights::Checkpoint;
 
-/// Tokens of the tiny model.
+/// Vocabulary size of the tiny model.
 const VOCAB: u32 = 267;
 const PAGES: usize = 24;
 
-/// A model of which a step can be begun while another is in flight.
+/// Model that accepts a step while another is in flight.
 #[derive(Debug)]
 pub(super) struct Ahead {
     model: Box<dyn Model>,
     flights: VecDeque<(Vec<f32>, Vec<Option<u32>>)>,
     landed: (Vec<f32>, Vec<Option<u32>>),
     seen: Arc<Seen>,
-    /// The step of which nothing lands.
+    /// Number of the step that fails to complete, if any.
     fails_at: Option<usize>,
 }
 
-/// What came by.
+/// What the model has recorded of its calls.
 #[derive(Debug, Default)]
 struct Seen {
-    /// `(` a step begins, `)` it lands.
+    /// `(` for each submitted step, `)` for each completed one, in order.
     calls: Mutex<String>,
-    /// Rows whose token was drawn by the step before.
+    /// Number of rows whose input token was sampled by the step before.
     drawn: AtomicUsize,
 }
 
@@ -82,7 +82,7 @@ impl Model for Ahead {
     }
 }
 
-/// The tiny model with pages, and its tokenizer.
+/// The tiny model on `ranks` ranks, with KV pages allocated, and its tokenizer.
 fn tiny(ranks: usize) -> (Box<dyn Model>, Arc<dyn Text>) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tiny.gguf");
@@ -112,7 +112,7 @@ fn small(run_ahead: usize) -> Limits {
     }
 }
 
-/// What a sequence was given, all its steps together.
+/// Everything that a sequence was sent, all its outputs together.
 #[derive(Debug, Default, PartialEq)]
 struct Total {
     tokens: Vec<TokenOutput>,
@@ -135,7 +135,7 @@ impl Total {
     }
 }
 
-/// One thing that happens.
+/// One event of a random trace.
 #[derive(Debug, Clone)]
 enum Event {
     Submit(Box<Request>),
@@ -144,7 +144,7 @@ enum Event {
     Step,
 }
 
-/// Lets everything happen; returns the model, and what each sequence was given.
+/// Plays a trace; returns the model, and what each sequence was sent.
 fn play(
     model: Box<dyn Model>,
     text: &Arc<dyn Text>,
@@ -251,7 +251,7 @@ fn event(guide: Option<Guide>) -> impl Strategy<Value = Event> {
     ]
 }
 
-/// What random traces had in them.
+/// Counts of what the random traces covered, to prove that they covered enough.
 #[derive(Debug, Default)]
 struct Tried {
     hits: u64,
@@ -260,7 +260,7 @@ struct Tried {
     drawn: usize,
 }
 
-/// Random traces over a model on so many ranks, each with and without running ahead.
+/// Plays random traces over a model on `ranks` ranks, each with and without running ahead.
 fn check_traces(ranks: usize, cases: u32) -> Tried {
     let (model, text) = tiny(ranks);
     let guide = text.guide(&Structure::Regex("[a-z]{3,12}".into()), None).unwrap();
@@ -298,7 +298,7 @@ fn check_traces(ranks: usize, cases: u32) -> Tried {
                 if want.finish.is_some() && got.finish.is_some() {
                     prop_assert_eq!(got, want, "sequence {}", id);
                 } else {
-                    // An abort finds a sequence a step earlier or later.
+                    // An abort may reach a sequence one step earlier or later.
                     prop_assert!(got.begins_as(want) || want.begins_as(got), "sequence {}", id);
                     tried.unfinished += 1;
                 }
@@ -318,7 +318,7 @@ fn every_sequence_has_the_outputs_that_it_has_without_running_ahead() {
     }
 }
 
-/// How steps of a request begin and land, one step ahead.
+/// Order in which the steps of one request are submitted and completed, with one step ahead.
 fn calls(change: impl FnOnce(&mut Request)) -> String {
     let (model, text) = tiny(1);
     let model = Ahead::new(model);
