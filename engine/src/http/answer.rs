@@ -237,7 +237,7 @@ impl Split {
     }
 }
 
-/// What a stream has written of one choice so far.
+/// State of one choice of a stream: what has been written of it so far.
 #[derive(Debug, Default, Clone)]
 struct ChoiceState {
     split: Split,

@@ -37,8 +37,8 @@ pub struct ServerInfo {
     pub model: ModelFacts,
     /// Microseconds from the start of the process until the server was ready.
     pub startup_us: u64,
-    /// Microseconds from the first look-up of the model's files until weights and tokenizer were
-    /// loaded.
+    /// Microseconds from the start of the search for the model's files until weights and tokenizer
+    /// were loaded.
     pub weights_load_us: u64,
 }
 

@@ -47,8 +47,7 @@ impl Sampler {
     }
 }
 
-/// Index of the largest finite logit, the lowest index if several are equal; `None` if none is
-/// finite.
+/// Index of the largest finite logit, the lowest index if several are equal.
 fn argmax(logits: &[f32]) -> Option<u32> {
     // Two passes compile to vector code; a single pass that tracks the index does not.
     let mut lanes = [f32::NEG_INFINITY; 16];

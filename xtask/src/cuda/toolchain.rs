@@ -1,4 +1,5 @@
-//! The CUDA toolchain: fetched once from its Python packages, by hash, into the cache.
+//! CUDA toolchain for `cuda-check`: downloaded once, by hash, from its Python packages into the
+//! cache.
 
 use std::ffi::OsString;
 use std::fs;
@@ -8,27 +9,28 @@ use anyhow::{Context, Result, bail};
 
 use crate::shell::Shell;
 
-/// What is fetched, in the form that pip checks hashes by.
+/// Packages to download, in pip's requirements format with hashes.
 const PACKAGES: &str = include_str!("toolchain.txt");
 
-/// Where the packages put their folders.
+/// Folder in which the packages install their files.
 const ROOT: &str = "nvidia/cu13";
 
+/// Hint for a download that failed.
 const NO_PACKAGES: &str = "\
 hint: it comes from Python packages: connect to the network, and see that `python3 -m pip` works; or
       take the folder `tools/cuda` of another machine's cache";
 
-/// Programs that need no GPU and no driver.
+/// Installed CUDA toolchain: compilers and a disassembler that need neither GPU nor driver.
 #[derive(Debug)]
 pub struct Toolchain {
     root: PathBuf,
 }
 
 impl Toolchain {
-    /// The toolchain that the cache holds, else a fetched one.
+    /// Returns the toolchain in the cache; downloads it if it is missing or outdated.
     ///
     /// # Errors
-    /// There is no cache folder, or pip could not fetch the packages as they are pinned.
+    /// There is no cache folder, or pip could not download the pinned packages.
     pub fn obtain(shell: &Shell) -> Result<Self> {
         let cache = shell.cache().context("no cache folder: set `REDLINE_CACHE` to one")?;
         let dir = cache.join("tools/cuda");
@@ -45,18 +47,19 @@ impl Toolchain {
         self.root.join("bin/nvcc")
     }
 
-    /// Where the compiler that a driver has at run time lies, as a library.
+    /// NVRTC, the compiler library that compiles kernels at run time.
     pub fn nvrtc(&self) -> PathBuf {
         self.root.join("lib/libnvrtc.so.13")
     }
 
-    /// Reads compiled kernels.
+    /// Disassembler of compiled kernels, which also prints their use of resources.
     pub fn cuobjdump(&self) -> PathBuf {
         self.root.join("bin/cuobjdump")
     }
 }
 
-/// Installs beside `dir`, and renames what is whole.
+/// Installs the packages into a temporary folder beside `dir` and renames it, so that `dir` is
+/// always complete.
 fn fetch(shell: &Shell, dir: &Path) -> Result<()> {
     let beside = dir.with_extension(std::process::id().to_string());
     fs::create_dir_all(&beside).with_context(|| format!("cannot write `{}`", beside.display()))?;

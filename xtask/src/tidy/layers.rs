@@ -1,11 +1,12 @@
-//! What a part must not know: I/O, clocks, the wire, `unsafe`.
+//! Tidy rules for layers: words that a part of the tree must not use, such as I/O, clocks, HTTP or
+//! `unsafe`.
 
 use super::source::code_lines;
 use super::{File, Finding};
 
-/// A word that is forbidden somewhere.
+/// Words that some files must not contain, with what to do instead.
 struct Ban {
-    /// True where the ban holds.
+    /// True for files that the ban applies to.
     within: fn(&File) -> bool,
     words: &'static [&'static str],
     instead: &'static str,
@@ -84,7 +85,7 @@ fn check_file(file: &File) -> Vec<Finding> {
     findings
 }
 
-/// True when `word` stands in `code` and is not a part of a longer name.
+/// True if `word` stands in `code` as a whole word or path.
 fn has_word(code: &str, word: &str) -> bool {
     let part_of_name = |c: char| c.is_alphanumeric() || c == '_';
     code.match_indices(word).any(|(start, _)| {

@@ -1,4 +1,4 @@
-//! Who may depend on whom, on nothing in vain, and under which licences.
+//! Tidy rules for manifests: allowed dependencies between packages, unused dependencies, licences.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -8,7 +8,7 @@ use anyhow::Result;
 use super::{File, Finding};
 use crate::shell::{Shell, cargo};
 
-/// Workspace packages that each package may depend on (tests excepted).
+/// Workspace packages that each package may depend on, except in tests.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("schema", &[]),
     ("audit", &["schema"]),
@@ -21,9 +21,9 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("tests", &["schema"]),
 ];
 
-/// Dependencies that only these packages may name: one home for each thing.
+/// External crates that only these packages may use, so that each has one home.
 const HOMES: &[(&str, &[&str])] = &[
-    // The site serves its own preview with it (docs/decisions/0031-browser.md).
+    // The site serves its preview with axum (docs/decisions/0031-browser.md).
     ("axum", &["engine", "site"]),
     ("cudarc", &["engine"]),
     ("git2", &["registry"]),
@@ -32,7 +32,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("statrs", &["registry", "suite"]),
 ];
 
-/// Licences that may be linked. Each is permissive, and asks for no more than notice.
+/// Licences of crates that may be linked: permissive ones that require no more than a notice.
 const LICENCES: &[&str] = &[
     "0BSD",
     "Apache-2.0",
@@ -57,7 +57,7 @@ pub fn check(files: &[File]) -> Vec<Finding> {
         .collect()
 }
 
-/// Dependencies that no file of their package names.
+/// Findings for dependencies that no source file of the package uses.
 fn check_use(file: &File, files: &[File]) -> Vec<Finding> {
     let (Some(text), Some(package)) = (&file.text, package_of(file)) else { return Vec::new() };
     let code = files.iter().filter(|file| file.is_rust() && file.under(&package));
@@ -70,7 +70,7 @@ fn check_use(file: &File, files: &[File]) -> Vec<Finding> {
         if line.starts_with('[') {
             in_dependencies = line.ends_with("dependencies]");
         }
-        // Notes, and lists over several lines, begin otherwise.
+        // Comments and continuation lines of lists begin with other characters.
         let name = line.split(['.', ' ', '=']).next().unwrap_or_default();
         let is_name = name.starts_with(|c: char| c.is_ascii_alphanumeric());
         if in_dependencies && is_name && !words.contains(&*name.replace('-', "_")) {
@@ -80,6 +80,7 @@ fn check_use(file: &File, files: &[File]) -> Vec<Finding> {
     findings
 }
 
+/// Findings for a manifest's lints and its dependencies on packages and crates.
 fn check_manifest(file: &File) -> Vec<Finding> {
     let (Some(text), Some(package)) = (&file.text, package_of(file)) else { return Vec::new() };
     let mut findings = Vec::new();
@@ -115,13 +116,14 @@ fn check_manifest(file: &File) -> Vec<Finding> {
     findings
 }
 
-/// The package of a member's manifest; none for the workspace's own.
+/// Name of the package that a member's manifest belongs to; `None` for the workspace's own
+/// manifest.
 fn package_of(file: &File) -> Option<String> {
     let folder = file.path.parent()?;
     (folder.components().count() == 1).then(|| folder.display().to_string())
 }
 
-/// Checks the licence of every crate that is compiled.
+/// Checks the licence of every crate that is linked.
 ///
 /// # Errors
 /// Cargo cannot list the crates.
@@ -146,7 +148,7 @@ fn licence_finding(line: &str) -> Option<Finding> {
     Some(Finding { path: Path::new("Cargo.lock").into(), line: 0, message })
 }
 
-/// An SPDX expression is allowed when each of its `AND` terms offers an allowed choice.
+/// True if each `AND` term of an SPDX expression offers an allowed licence.
 fn is_allowed(expression: &str) -> bool {
     let flat = expression.replace(['(', ')'], "").replace('/', " OR ");
     flat.split(" AND ").all(|term| {

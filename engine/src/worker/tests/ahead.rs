@@ -31,7 +31,7 @@ pub(super) struct Ahead {
     fails_at: Option<usize>,
 }
 
-/// What the model has recorded of its calls.
+/// Record of the calls that the model has received.
 #[derive(Debug, Default)]
 struct Seen {
     /// `(` for each submitted step, `)` for each completed one, in order.
@@ -333,7 +333,7 @@ fn calls(change: impl FnOnce(&mut Request)) -> String {
 
 #[test]
 fn a_step_begins_before_the_last_has_landed_unless_it_needs_to_know_a_token() {
-    assert_eq!(calls(|_| {}), "(()()())", "drawn tokens, the number of which is known");
+    assert_eq!(calls(|_| {}), "(()()())", "tokens sampled on the device");
     assert_eq!(calls(|request| request.logprobs = Some(0)), "()()()()", "tokens chosen here");
     let banned = |request: &mut Request| (request.min_tokens, request.ignore_eos) = (2, false);
     assert_eq!(calls(banned), "()()(())", "tokens chosen here, then drawn ones");
