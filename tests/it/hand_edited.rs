@@ -1,9 +1,9 @@
-//! A record that was edited, moved or deleted by hand is found.
+//! Records that were edited, moved or deleted by hand are found by `check`.
 
 use tests::clone::Clone;
 use tests::inputs::files_under;
 
-/// A clone with committed records, and the path of one of them.
+/// Clone with committed records, and the path of one of them.
 fn clone_with_a_record() -> (Clone, std::path::PathBuf) {
     let clone = Clone::of_this_repository(&[]);
     let runs = files_under(&clone.root().join("results/runs"));

@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM at any time: no stray server, no lock in the way, no changed tree.
+//! Ctrl-C and SIGTERM at any time leave no server running, no lock, and the tree unchanged.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -10,8 +10,8 @@ use tests::clone::{Clone, already_built_path};
 use tests::inputs::{CONVERSATIONS, MODEL, cached};
 use tests::program::wait;
 
-/// Waits for a line of the progress of `command`, a release-bench, that holds `moment`, and signals
-/// it.
+/// Starts a campaign, waits until a line of its progress contains `moment`, and sends it the
+/// signal.
 fn interrupted_at(mut command: Command, moment: &str, signal: Signal) {
     let mut child =
         command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts");
@@ -27,7 +27,7 @@ fn interrupted_at(mut command: Command, moment: &str, signal: Signal) {
     assert_eq!(said, 1, "{}", rest.join("\n"));
 }
 
-/// One launch of one scenario.
+/// Arguments for one run of one scenario.
 const ONE: [&str; 4] = ["--scenario", "thinking-lite", "--repeats", "1"];
 
 #[test]

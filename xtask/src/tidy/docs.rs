@@ -13,7 +13,7 @@ const README_LINES_MAX: usize = 80;
 /// the notes of past releases, and expected outputs of tests.
 const NO_DOCUMENTS: &[&str] = &["CHANGELOG.md", "results", "site/cases", "templates"];
 
-/// Documents with tables of claims, each of which names its test beside the test's file.
+/// Documents with tables of claims; each claim names its test and the test's file.
 const CLAIMS: &[&str] = &["docs/METHOD.md", "docs/SECURITY.md"];
 
 pub fn check(files: &[File]) -> Vec<Finding> {
