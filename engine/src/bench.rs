@@ -166,6 +166,7 @@ pub fn run(
     clock: Clock,
 ) -> Result<String, BenchError> {
     let has_gpu = flags.device != DeviceChoice::Cpu && !cuda::usable().is_empty();
+    // `auto` falls back to the CPU; only `cuda` by name is an error without a GPU.
     match (flags.device, has_gpu) {
         (_, true) => gpu::run(subject, flags, cubins, clock),
         (DeviceChoice::Cuda, false) => Err(BenchError::NoGpu),
@@ -189,6 +190,7 @@ fn on_cpu(subject: Subject<'_>, flags: &BenchFlags, clock: Clock) -> Result<Stri
     let _unused = loaded.weights_sha256.wait();
     let info = loaded.info().clone();
     let pages_each = pages_each(flags, &info)?;
+    // Pages for the largest batch serve all smaller ones.
     let widest = flags.batches.iter().map(|batch| batch.get()).max().unwrap_or(1);
     loaded.model.allocate_kv(widest * pages_each, PAGE_TOKENS)?;
     loaded.model.allocate_states(widest)?;

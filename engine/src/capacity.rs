@@ -29,6 +29,7 @@ pub(crate) fn limits(
     let ask = Ask {
         entry_count: config.cache_max_entry_count.value,
         sequences: max_batch_size,
+        // A CPU's memory has other users, so take no more than the largest batch can use.
         useful_pages: match memory.is_own {
             true => usize::MAX,
             false => max_batch_size.saturating_mul(max_seq_len.div_ceil(PAGE_TOKENS)),
@@ -50,6 +51,7 @@ pub(crate) fn limits(
         chunk_tokens: CHUNK_TOKENS,
         prefix_cache: ask.snapshots,
         states: (places > 0).then_some(StateLimits { places, interval: STATE_INTERVAL }),
+        // The caller sets it, since the model knows how far its device can run ahead.
         run_ahead: 0,
     })
 }
@@ -94,6 +96,7 @@ impl Ask {
             if self.snapshots { pages * PAGE_TOKENS / STATE_INTERVAL } else { 0 }
         };
         let mut sequences = if self.state_bytes == 0 { 0 } else { self.sequences };
+        // Above 1 the flag is a number of pages, however much memory is free.
         let pages = if self.entry_count > 1.0 {
             self.entry_count as usize
         } else {
@@ -101,6 +104,7 @@ impl Ask {
             let state_bytes = self.state_bytes as f64;
             if state_bytes > 0.0 {
                 // Without this limit the states of a large batch would leave no memory for pages.
+                // One sequence must always be able to run.
                 sequences = sequences.min((budget / 2.0 / state_bytes) as usize).max(1);
             }
             let rest = budget - sequences as f64 * state_bytes;

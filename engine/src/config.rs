@@ -161,6 +161,7 @@ impl Config {
         let device = Setting::pick(a.device, b.device, || DeviceChoice::Auto);
         let dtype = Setting::pick(a.dtype, b.dtype, || DtypeChoice::Auto);
         let kv_dtype = Setting::pick(a.kv_dtype, b.kv_dtype, || KvDtypeChoice::Auto);
+        // Without a GPU for each rank `auto` means the CPU, whose defaults differ.
         let suits_gpu = suits_gpu(device.value, dtype.value, kv_dtype.value);
         let is_gpu = suits_gpu && machine.gpus.len() >= tp.value;
         let gpu = machine.gpus.first().copied().filter(|_| is_gpu);
@@ -193,6 +194,7 @@ impl Config {
                 None
             }),
             insecure_bind: Setting::pick_switch(a.insecure_bind, b.insecure_bind),
+            // A profile cannot name another profile.
             profile: Setting::pick(a.profile.map(Some), None, || None),
         };
         config.check_sense()?;
@@ -219,6 +221,7 @@ impl Config {
             return Err(ConfigError::Invalid { flag, value, wanted: "at most 4096" });
         }
         let ratio = self.cache_max_entry_count.value;
+        // Negated, so that NaN is refused, too.
         if !(ratio > 0.0 && ratio < f64::from(u32::MAX)) {
             let (flag, wanted) = ("cache-max-entry-count", "a share above 0 or a number of pages");
             return Err(ConfigError::Invalid { flag, value: ratio.to_string(), wanted });
@@ -244,6 +247,7 @@ impl Config {
         let (tp, kv_dtype) = (name_of(&self.tp.value), name_of(&kv_dtype));
         for (flag, ok, value, supported) in [
             ("tp", (1..=TP_MAX).contains(&self.tp.value), tp, "1 to 64"),
+            // A known name, for a clear message, but no kernel computes it.
             ("dtype", dtype != DtypeChoice::Int4, name_of(&dtype), "auto, f32, bf16, int8"),
             ("dtype", is_bf16 || !is_cuda, name_of(&dtype), "auto, bf16 on a GPU"),
             ("kv-dtype", kv, kv_dtype, supported_kv),
@@ -357,6 +361,7 @@ pub fn config_sha256(effective: &BTreeMap<&'static str, Setting<Value>>) -> Stri
 /// Writes a whole floating-point number as an integer, as RFC 8785 does.
 fn canonical(value: &Value) -> Value {
     match value.as_f64() {
+        // Below 1e15 the conversion to an integer is exact.
         Some(number) if value.is_f64() && number.fract() == 0.0 && number.abs() < 1e15 => {
             Value::from(number as i64)
         }

@@ -162,6 +162,7 @@ pub type Prepare = fn(&Launch) -> Result<Loaded, PrepareError>;
 /// The flags are not supported, the port is taken, the model is unusable, or the engine failed.
 pub async fn serve(mut launch: Launch, prepare: Prepare) -> Result<(), LaunchError> {
     cpu::keep_large_blocks_apart();
+    // Checked before the socket opens, so that an impossible command fails at once.
     if launch.config.device.value == DeviceChoice::Cuda {
         match (cuda::usable().len(), launch.config.tp.value) {
             (0, _) => return Err(LaunchError::NoGpu),
@@ -250,6 +251,7 @@ pub fn prepare(launch: &Launch) -> Result<Loaded, PrepareError> {
         model: ModelFacts {
             id: source.id.clone(),
             architecture: info.architecture.clone(),
+            // Filled in per request, since it may still be computed.
             weights_sha256: None,
             weights: loaded.weights,
             format: loaded.format,
@@ -259,6 +261,7 @@ pub fn prepare(launch: &Launch) -> Result<Loaded, PrepareError> {
             parameters: info.parameters,
             max_seq_len: info.max_seq_len,
         },
+        // Filled in when the server is ready.
         startup_us: 0,
         weights_load_us,
     };
@@ -281,6 +284,7 @@ fn load(
     thread::scope(|scope| {
         let tokenizer = scope.spawn(|| Tokenizer::load(checkpoint.config()));
         let loaded = model::load_checkpoint(&checkpoint, options)?;
+        // A panic of the tokenizer's thread goes on here, and the server reports it.
         let tokenizer = tokenizer.join().unwrap_or_else(|panic| resume_unwind(panic))?;
         Ok((loaded, tokenizer))
     })
@@ -302,6 +306,7 @@ fn options(config: &Config, cubins: &Cubins) -> Result<LoadOptions, DtypeError> 
             KvDtypeChoice::F16 => model::KvChoice::F16,
             KvDtypeChoice::Bf16 => model::KvChoice::Bf16,
             KvDtypeChoice::Fp8 => model::KvChoice::Fp8,
+            // `int8` was refused with the flags.
             KvDtypeChoice::Auto | KvDtypeChoice::Int8 => model::KvChoice::Auto,
         },
         random_seed: random_seed(config.load_format.value),

@@ -19,6 +19,7 @@ fn main() -> ExitCode {
     let program = Manual::augment_subcommands(Cli::command());
     // Man pages and completions are made from the same definition of the command line.
     let asked = program.clone().get_matches();
+    // `completions` and `man` need neither clock nor environment.
     if let Ok(manual) = Manual::from_arg_matches(&asked) {
         return manual.answer(program);
     }

@@ -24,6 +24,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    // In the order of declaration, since `count_request` uses `outcome as usize` as index.
     const ALL: [Self; 5] = [Self::Stop, Self::Length, Self::Abort, Self::Refused, Self::Error];
 
     fn label(self) -> &'static str {
@@ -106,6 +107,7 @@ impl Metrics {
         let mut out = String::with_capacity(8 * 1024);
         for (name, kind, help, value) in self.numbers() {
             head(&mut out, name, kind, help);
+            // Writing to a string cannot fail.
             let _ = writeln!(out, "redline_{name} {}", value.load(Relaxed));
         }
         head(&mut out, "requests_total", "counter", "Finished sequences by how they ended.");
@@ -202,6 +204,7 @@ impl Histogram {
     /// Counts one value.
     pub fn observe(&self, value: f64) {
         let bucket = self.bounds.partition_point(|bound| *bound < value);
+        // A panic of another thread leaves the counts usable.
         let mut state = self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         state.counts[bucket] += 1;
         state.sum += value;
@@ -215,6 +218,7 @@ impl Histogram {
     fn render(&self, out: &mut String, name: &str) {
         let state = self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
         let mut total = 0;
+        // Buckets are cumulative in Prometheus' format.
         for (bound, count) in self.bounds.iter().zip(&state.counts) {
             total += count;
             let _ = writeln!(out, "redline_{name}_bucket{{le=\"{bound}\"}} {total}");

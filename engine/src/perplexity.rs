@@ -118,12 +118,14 @@ pub fn run(
     if windows == 0 {
         return Err(PerplexityError::Short { tokens: tokens.len(), context });
     }
+    // Windows are computed one after another, so the KV pages of one suffice.
     loaded.model.allocate_kv(context.div_ceil(PAGE_TOKENS), PAGE_TOKENS)?;
     loaded.model.allocate_states(1)?;
     let mut total = 0.0;
     for window in tokens.chunks_exact(context).take(windows) {
         total += surprise(loaded.model.as_mut(), window, tokenizer.bos_id())?;
     }
+    // The last token of a window predicts none of its tokens, so it is not scored.
     let scored = windows * (context - 1 - context / 2);
     let report = Report {
         model: source.id,
@@ -147,6 +149,7 @@ pub fn run(
 fn surprise(model: &mut dyn Model, window: &[u32], bos: Option<u32>) -> Result<f64, StepError> {
     let mut tokens = window.to_vec();
     if let Some(bos) = bos {
+        // llama-perplexity replaces the first token, too, instead of inserting one.
         tokens[0] = bos;
     }
     let rows = tokens.len();
@@ -165,6 +168,7 @@ fn surprise(model: &mut dyn Model, window: &[u32], bos: Option<u32>) -> Result<f
 
 /// Negative log-likelihood of a token: `-ln softmax(logits)[id]`.
 fn negative_log_likelihood(logits: &[f32], id: u32) -> f64 {
+    // Subtracting the maximum keeps `exp` from overflowing.
     let top = logits.iter().fold(f32::NEG_INFINITY, |top, x| top.max(*x));
     let sum: f64 = logits.iter().map(|x| f64::from(x - top).exp()).sum();
     sum.ln() - f64::from(logits[id as usize] - top)

@@ -15,6 +15,7 @@ pub fn mix(mut z: u64) -> u64 {
 
 /// Uniform random number in [0, 1): number `index` of the stream with this seed.
 pub fn uniform(seed: u64, index: u64) -> f64 {
+    // Mixing the seed keeps the streams of neighboring seeds apart.
     let start = mix(seed.wrapping_add(GOLDEN_GAMMA));
     let bits = mix(start.wrapping_add(index.wrapping_add(1).wrapping_mul(GOLDEN_GAMMA)));
     // The upper 53 bits fill the mantissa exactly.

@@ -92,6 +92,8 @@ impl<E: std::error::Error + Send + 'static> Server<E> {
                 let loaded = load().map_err(ServeError::Load)?;
                 work(loaded, handle, &phase, &queues, metrics, clock)
             };
+            // A panic becomes a failure that clients and the exit code report; a server whose
+            // worker is gone would answer nothing.
             let end = catch_unwind(AssertUnwindSafe(life))
                 .unwrap_or_else(|panic| Err(ServeError::Panic(panic_message(&*panic))));
             // Sent before the queues close, so that a route that sees them closed finds the reason.
@@ -121,6 +123,7 @@ impl<E: std::error::Error + Send + 'static> Server<E> {
         let mut server =
             tokio::spawn(http::serve(listener, self.app.clone(), async move { _ = closed.await }));
         let mut phase = self.phase.clone();
+        // A task waits for the model, because the socket answers while it loads.
         tokio::spawn(async move {
             let loaded = phase.wait_for(|phase| !matches!(phase, Phase::Loading)).await;
             if let (Ok(Phase::Ready(_)), Ok(address)) = (loaded.as_deref(), address) {
@@ -137,6 +140,7 @@ impl<E: std::error::Error + Send + 'static> Server<E> {
             }
         }
         let _ = close.send(());
+        // A client that does not read its answer must not keep the process alive.
         if tokio::time::timeout(LAST_WORDS, &mut server).await.is_err() {
             server.abort();
         }

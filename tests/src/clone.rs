@@ -41,6 +41,7 @@ impl Clone {
         words.extend([source.as_str(), "redline"]);
         run(&mut command(Path::new("git"), folder.path(), &words)).expect_code(0);
         let clone = Self { folder };
+        // Commits need an author, and the machine may have none configured.
         clone.git(&["config", "user.name", "A User"]);
         clone.git(&["config", "user.email", "user@example.org"]);
         clone

@@ -40,6 +40,7 @@ impl Disk {
         File::create(&file).and_then(|file| file.set_len(bytes)).expect("writable");
         std::fs::create_dir_all(at).expect("writable");
         let (file, place) = (file.display().to_string(), at.display().to_string());
+        // Without journal and reserved blocks nearly every byte can be used.
         let plain = ["-q", "-m", "0", "-O", "^has_journal", &file];
         for (program, words) in [
             ("mount", &["--make-rprivate", "/"][..]),
@@ -64,6 +65,7 @@ impl Disk {
         let path = self.at.join("filler");
         let file = File::create(&path).expect("room for a name");
         let (mut end, mut piece) = (0, 1 << 26);
+        // A piece that does not fit is halved, until not even one KiB is free.
         while piece >= 1 << 10 {
             match posix_fallocate(&file, end, piece) {
                 Ok(()) => end += piece,

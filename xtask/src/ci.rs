@@ -90,6 +90,7 @@ pub fn run(shell: &Shell, extra: bool) -> Result<u8> {
 fn fetch(shell: &Shell, ids: &[&str]) -> Result<u8> {
     let ids: Vec<OsString> = ids.iter().map(OsString::from).collect();
     match build::run_campaign(shell, "fetch", &ids)? {
+        // Exit code 4 is the environment's fault, such as no network.
         4 => {
             eprintln!("no inputs: the tests that need them will be skipped");
             Ok(0)
@@ -132,6 +133,7 @@ fn workflows(shell: &Shell) -> Result<u8> {
 /// Builds the documentation and fails on warnings. Programs are included, because their modules are
 /// private but documented as well.
 fn docs(shell: &Shell) -> Result<u8> {
+    // Set by `env`, for this cargo only.
     let flags = ["RUSTDOCFLAGS=-D warnings"];
     let cargo = cargo().into_os_string();
     let mut words: Vec<OsString> = flags.iter().map(OsString::from).collect();

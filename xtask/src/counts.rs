@@ -48,6 +48,7 @@ struct Committed {
 /// # Errors
 /// The example does not build, or the committed file cannot be read.
 pub fn run(shell: &Shell, renew: bool) -> Result<u8> {
+    // Every machine can run `ci`; only writing new counts requires valgrind.
     if shell.read(Path::new("valgrind"), &["--version"]).is_err() {
         eprintln!("no valgrind: instructions are not counted");
         return Ok(if renew { 4 } else { 0 });
@@ -133,6 +134,7 @@ impl Committed {
                 return Some(format!("{name}: {now} instructions, and none are committed"));
             };
             let percent = 100.0 * now.abs_diff(*then) as f64 / *then as f64;
+            // Integers keep the bounds exact.
             if 100 * now > (100 + GROWTH_PERCENT) * then {
                 Some(format!("{name}: {now} instructions, {percent:.1} % more than {then}"))
             } else if 100 * now < (100 - SHRINKAGE_PERCENT) * then {

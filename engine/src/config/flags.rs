@@ -64,6 +64,7 @@ pub struct Flags {
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<DeviceChoice>,
     /// Address to listen on [default: 127.0.0.1]
+    // The aliases of this and the next flags are LMDeploy's names.
     #[arg(long, visible_alias = "server-name", value_name = "H")]
     #[serde(alias = "server-name")]
     pub host: Option<String>,

@@ -195,6 +195,7 @@ async fn whole<S: Shape>(
     let mut open = count;
     while open > 0 {
         let (index, output) = ticket.next().await.ok_or_else(engine_ended)?;
+        // One failed choice fails the answer: a JSON document cannot show a partial one.
         if let Some(Finish::Failed(reason)) = &output.finish {
             return Err(failed(reason));
         }
@@ -205,6 +206,7 @@ async fn whole<S: Shape>(
         choice.parts.reasoning.push_str(&parts.reasoning);
         choice.parts.content.push_str(&parts.content);
         choice.tokens.extend(output.token);
+        // Only the first output has the prompt's log-probabilities.
         choice.prompt = output.prompt.or(choice.prompt.take());
         choice.finish = output.finish;
     }
@@ -272,6 +274,7 @@ impl<S: Shape> Events<S> {
         let first = !std::mem::replace(&mut state.started, true);
         let text_offset = state.text_chars;
         state.tokens += usize::from(output.token.is_some());
+        // Offsets count characters, not bytes.
         state.text_chars += output.text.chars().count();
         state.cached_tokens = output.cached_tokens;
         state.finished = output.finish.is_some();
@@ -280,6 +283,7 @@ impl<S: Shape> Events<S> {
         let choice = self.shape.chunk(&self.writing, &piece);
         let mut document = Document::new(&self.writing, S::CHUNK_OBJECT, vec![choice]);
         let answer = self.writing.answer;
+        // Once per answer: in the first chunk of the first choice.
         if answer.return_token_ids && first && self.shape.prompt_ids_on_top() && index == 0 {
             document.prompt_token_ids = Some(self.writing.prompt_ids(0));
         }
@@ -327,6 +331,7 @@ impl<S: Shape + Unpin> Stream for Events<S> {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let mut out = Vec::new();
+        // Everything that is ready goes out in one write.
         while !self.ended {
             match self.ticket.poll_next(context) {
                 Poll::Pending => break,

@@ -56,6 +56,7 @@ pub(super) async fn chat_completions(
 /// The body is not JSON, a field has an invalid value, or the template refuses the messages.
 pub fn check_chat(body: &[u8], text: &dyn Text, vocab_size: usize) -> Result<(), ApiError> {
     let mut fields = Fields::parse(body)?;
+    // Without a server any model name is right, but it must be a string.
     fields.string("model")?;
     let asking = Asking::take(fields, text.reasoning(), vocab_size)?;
     asking.prompt.written(text, 0).map(|_| ())
@@ -158,6 +159,7 @@ fn message((index, message): (usize, Value)) -> Result<Value, ApiError> {
         return Err(wrong_type(&name("role"), "a string", &found));
     }
     let calls = take_calls(&mut map, &name("tool_calls"))?;
+    // Some clients always send these fields; without a value they ask for nothing.
     for field in ["function_call", "audio"] {
         if map.remove(field).is_some_and(|value| !value.is_null() && value != json!([])) {
             return unsupported(field, "is not supported");
@@ -165,6 +167,7 @@ fn message((index, message): (usize, Value)) -> Result<Value, ApiError> {
     }
     let text = match map.remove("content").unwrap_or_default() {
         Value::String(text) => text,
+        // A message that only calls tools has no content.
         Value::Null if !calls.is_empty() => String::new(),
         Value::Array(parts) => {
             let texts = parts.iter().map(|part| {
@@ -200,6 +203,7 @@ fn take_calls(map: &mut Map<String, Value>, name: &str) -> Result<Vec<Value>, Ap
             return Err(wrong_type(name, "a list of calls, each with `function.name`", call));
         }
         let parsed = call["function"]["arguments"].as_str().map(serde_json::from_str::<Value>);
+        // Arguments that are not a JSON object stay a string.
         if let Some(Ok(arguments @ Value::Object(_))) = parsed {
             call["function"]["arguments"] = arguments;
         }

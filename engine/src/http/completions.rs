@@ -23,6 +23,7 @@ pub(super) async fn completions(State(app): State<App>, body: Bytes) -> Result<R
     super::check_model(&mut fields, &ready)?;
     let Asking { prompts, echo, mut params, logprobs, add_special_tokens } =
         Asking::take(fields, ready.vocab_size)?;
+    // Built once and copied for each choice, since building a grammar takes long.
     let guide = params.guide(&ready, None).await?;
     let (mut prompt_ids, mut echoes) = (Vec::with_capacity(prompts.len()), Vec::new());
     let mut requests = Vec::new();
@@ -134,6 +135,7 @@ impl Shape for Completion {
         let echo = self.echo(writing, piece.index);
         let entries =
             entries(writing, piece.index, output.prompt.as_deref(), output.token.as_slice());
+        // The repeated prompt is part of the first piece, so later offsets begin after it.
         let (shown, offset) =
             if piece.first { (echo, 0) } else { ("", echo.chars().count() + piece.text_offset) };
         let text = [shown, &piece.parts.content].concat();

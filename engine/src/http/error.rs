@@ -154,9 +154,11 @@ impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let status = self.kind.facts().status;
         let mut response = (status, Json(self.body())).into_response();
+        // The middleware counts the error by its kind.
         response.extensions_mut().insert(self.kind);
         match self.kind {
             ErrorKind::InvalidApiKey => {
+                // HTTP requires the scheme with status 401.
                 let scheme = HeaderValue::from_static("Bearer");
                 response.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
             }

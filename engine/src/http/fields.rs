@@ -108,6 +108,7 @@ impl Neutral {
             Self::Never => false,
             Self::True => value == &Value::Bool(true),
             Self::False => value == &Value::Bool(false),
+            // `false` turns such an option off, too.
             Self::Zero => value.as_f64() == Some(0.0) || value == &Value::Bool(false),
             Self::One => value.as_f64() == Some(1.0),
             Self::Empty => match value {

@@ -61,6 +61,7 @@ async fn guard(State(app): State<App>, request: Request, next: Next) -> Response
     let generates = path == "/v1/completions" || path == "/v1/chat/completions";
     let shown = request.headers().get(header::AUTHORIZATION);
     let shown = shown.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+    // Health checks, as of a load balancer, have no key.
     let response = if path == "/health" || app.authorizes(shown) {
         next.run(request).await
     } else {
@@ -71,6 +72,7 @@ async fn guard(State(app): State<App>, request: Request, next: Next) -> Response
     if let (true, Some(outcome)) = (generates, kind.and_then(ErrorKind::outcome)) {
         app.metrics().count_request(outcome);
     }
+    // axum refuses a long body in plain text; this gives the answer our format.
     if response.status() == StatusCode::PAYLOAD_TOO_LARGE && kind.is_none() {
         let message = format!("the body is longer than {BODY_BYTES_MAX} bytes");
         return ApiError::new(ErrorKind::BodyTooLarge, message).into_response();
@@ -118,6 +120,7 @@ fn model_json(app: &App, ready: &Ready) -> Value {
     json!({
         "id": ready.model_name,
         "object": "model",
+        // The model has no date of its own; the start of the server stands for it.
         "created": app.clock().start_unix_ns() / 1_000_000_000,
         "owned_by": "redline",
         "max_model_len": ready.limits.max_seq_len,

@@ -90,6 +90,7 @@ impl Params {
         let n = fields.count("n", 1)?.unwrap_or(1);
         refuse_best_of(fields, n)?;
         let mut max_tokens = None;
+        // All names are read and checked, even if an earlier one decides.
         for name in max_tokens_names {
             let value = fields.count(name, max_tokens_min)?;
             max_tokens = max_tokens.or(value);
@@ -135,6 +136,7 @@ impl Params {
         let room = limits.max_output(prompt.len());
         let max_tokens = match self.max_tokens {
             Some(max_tokens) => max_tokens,
+            // At least one token, so that a prompt that leaves no room is refused below.
             None => asked.default_max_tokens.unwrap_or(usize::MAX).min(room).max(1),
         };
         let refused = |refusal| ApiError::from(refusal).at("max_tokens");
@@ -213,6 +215,7 @@ fn take_sampling(fields: &mut Fields, vocab_size: usize) -> Result<Sampling, Api
         repetition_penalty: number("repetition_penalty", 1.0, "above 0", &|n| n > 0.0)?,
         presence_penalty: number("presence_penalty", 0.0, "from -2 to 2", &penalty)?,
         frequency_penalty: number("frequency_penalty", 0.0, "from -2 to 2", &penalty)?,
+        // `top_k` and `logit_bias` follow below, `seed` with each choice.
         ..Sampling::greedy()
     };
     let top_k = take_top_k(fields)?;
@@ -295,6 +298,7 @@ pub(super) fn take_chat_logprobs(fields: &mut Fields) -> Result<Option<usize>, A
 }
 
 fn top_count(name: &str, value: &Value) -> Result<usize, ApiError> {
+    // The limit is OpenAI's.
     let count = value.as_u64().filter(|count| *count <= 20).and_then(|n| usize::try_from(n).ok());
     count.ok_or_else(|| wrong_type(name, "a whole number from 0 to 20", value))
 }

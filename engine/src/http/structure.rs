@@ -36,6 +36,7 @@ const SPELLINGS: [(&str, Read); 7] = [
 /// each other.
 pub(super) fn take_structure(fields: &mut Fields) -> Result<Option<Wanted>, ApiError> {
     let mut wanted: Option<Wanted> = None;
+    // All fields are read, to notice contradictions.
     for (field, read) in SPELLINGS {
         let Some(value) = fields.take(field) else { continue };
         let Some(structure) = read(field, value)? else { continue };
@@ -92,6 +93,7 @@ fn structured_outputs(field: &'static str, value: Value) -> Result<Option<Struct
     };
     let mut found = None;
     for (key, value) in entries {
+        // Clients send `null` or `false` for entries that are not used.
         if value.is_null() || value == Value::Bool(false) {
             continue;
         }

@@ -17,6 +17,7 @@ pub(super) fn keep_candidates(
     let largest = logits[likeliest as usize];
     candidates.clear();
     candidates.extend(logits.iter().zip(0u32..).filter_map(|(logit, token)| {
+        // A weight that underflows to 0 could not be sampled.
         let weight = ((logit - largest) / params.temperature).exp();
         (weight > 0.0 && weight >= params.min_p).then_some((token, weight))
     }));
@@ -26,6 +27,7 @@ pub(super) fn keep_candidates(
         candidates.truncate(top_k);
     }
     if params.top_p < 1.0 {
+        // In f64, because a vocabulary of small weights adds up inaccurately in f32.
         let total: f64 = candidates.iter().map(|(_, weight)| f64::from(*weight)).sum();
         let kept = sort_until(candidates, f64::from(params.top_p) * total);
         candidates.truncate(kept);
@@ -38,6 +40,7 @@ pub(super) fn keep_candidates(
 /// the number of candidates that this takes.
 fn sort_until(candidates: &mut [(u32, f32)], wanted: f64) -> usize {
     let (mut sorted, mut sum) = (0, 0.0);
+    // Few candidates are enough for most rows; the parts grow for the others.
     let mut part = 256;
     while sorted < candidates.len() {
         let rest = &mut candidates[sorted..];

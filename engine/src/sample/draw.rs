@@ -57,6 +57,7 @@ fn argmax(logits: &[f32]) -> Option<u32> {
             *lane = if *logit > *lane { *logit } else { *lane };
         }
     }
+    // NaN loses every comparison, so that it is never the largest.
     let largest = lanes.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max);
     if !largest.is_finite() {
         return None;

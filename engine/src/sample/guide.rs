@@ -42,6 +42,7 @@ impl Structure {
 fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
+        // The `regex` syntax allows a backslash before all ASCII punctuation.
         if c.is_ascii_punctuation() {
             escaped.push('\\');
         }
@@ -101,11 +102,13 @@ impl Grammars {
     ) -> Result<Self, GrammarError> {
         let words: Vec<Vec<u8>> = tokens
             .map(|token| {
+                // llguidance recognizes special tokens by this marker.
                 let marker = token.is_special.then_some(TokTrie::SPECIAL_TOKEN_MARKER);
                 marker.into_iter().chain(token.bytes).collect()
             })
             .collect();
         let size = u32::try_from(words.len()).map_err(|error| GrammarError::of(&error))?;
+        // A checkpoint may list end tokens beyond its tokenizer's vocabulary.
         let ends: Vec<u32> = end_tokens.iter().copied().filter(|id| *id < size).collect();
         let Some(end) = ends.first() else {
             return Err(GrammarError("the model has no token that ends an answer".into()));
@@ -117,6 +120,7 @@ impl Grammars {
             let mut factory = ParserFactory::new_simple(&tokens)?;
             factory.quiet();
             let limits = factory.limits_mut();
+            // Clients see the errors, so they must not show the engine's internals.
             limits.verbose_errors = false;
             limits.max_lexer_states = LEXER_STATES_MAX;
             Ok(factory)
@@ -194,11 +198,13 @@ impl Guide {
     /// # Errors
     /// The grammar has become too large to follow.
     pub fn allowed(&mut self) -> Result<Option<TokenSet>, GrammarError> {
+        // Free text may stand before the structure.
         if matches!(self.opening, Opening::After(_)) {
             return Ok(None);
         }
         let set = self.matcher.compute_mask_or_eos().map_err(|error| GrammarError::of(&error))?;
         let mut set = TokenSet(set.into());
+        // Instead of the structure, the model may begin with its reasoning.
         if let Opening::Unless { open, .. } = self.opening {
             set.insert(open);
         }

@@ -39,6 +39,7 @@ impl TokenLogprobs {
             let likelier = |a: &u32, b: &u32| {
                 logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b))
             };
+            // Few of a large vocabulary are needed, so they are selected before sorting.
             order.select_nth_unstable_by(top - 1, likelier);
             order.truncate(top);
             order.sort_unstable_by(likelier);

@@ -108,6 +108,7 @@ impl Sampler {
     /// No token that may be sampled has a finite logit.
     pub fn sample(&mut self, row: Row<'_>, params: &Sampling) -> Result<u32, NoFiniteLogit> {
         let draw = params.draw_params(row.tokens.len() - row.prompt_tokens);
+        // Without changes to the logits no copy is needed.
         if row.banned.is_empty() && row.allowed.is_none() && !params.changes_logits() {
             return self.draw(row.logits, &draw);
         }
@@ -124,6 +125,7 @@ impl Sampler {
 /// Applies penalties, bias, banned and allowed tokens to a copy of the logits.
 fn adjust(logits: &mut [f32], row: Row<'_>, params: &Sampling) {
     if params.repetition_penalty != 1.0 {
+        // Each token is penalized once, however often it occurs.
         let mut seen = row.tokens.to_vec();
         seen.sort_unstable();
         seen.dedup();
@@ -148,6 +150,7 @@ fn adjust(logits: &mut [f32], row: Row<'_>, params: &Sampling) {
             *logit += bias;
         }
     }
+    // Bans follow the bias, which could otherwise lift a banned token.
     for token in row.banned {
         if let Some(logit) = logits.get_mut(*token as usize) {
             *logit = f32::NEG_INFINITY;

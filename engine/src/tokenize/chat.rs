@@ -71,10 +71,12 @@ impl ChatTemplate {
         eos_token: Option<String>,
     ) -> Result<Self, Error> {
         let mut environment = Environment::new();
+        // Hugging Face compiles templates with these settings.
         environment
             .set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
         environment.set_recursion_limit(RECURSION_MAX);
         environment.set_fuel(Some(FUEL));
+        // Templates call Python's methods of strings and dictionaries.
         environment
             .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
@@ -151,6 +153,7 @@ fn to_json(value: &Value, options: Kwargs) -> Result<Value, Error> {
         Error::new(ErrorKind::BadSerialization, "cannot be written as JSON").with_source(err)
     };
     let mut out = Vec::new();
+    // Without a limit on the indent a template could fill the memory.
     match indent.map(|width| " ".repeat(width.min(16))) {
         Some(indent) => {
             let formatter = serde_json::ser::PrettyFormatter::with_indent(indent.as_bytes());
@@ -226,6 +229,7 @@ pub(super) fn strftime(format: &str, unix_s: i64) -> String {
             Some('M') => out.push_str(&format!("{minute:02}")),
             Some('S') => out.push_str(&format!("{second:02}")),
             Some('%') => out.push('%'),
+            // An unknown conversion stays as it is.
             Some(other) => out.extend(['%', other]),
             None => out.push('%'),
         }

@@ -70,6 +70,7 @@ pub(super) fn parts(metadata: &Metadata) -> Result<Option<Parts>, LoadError> {
         return Err(unusable(format!("model `{model}` is not supported; hint: gpt2")));
     }
     let name = match metadata.get("tokenizer.ggml.pre") {
+        // Older files do not name their pre-tokenizer.
         None => "default",
         Some(_) => metadata.text("tokenizer.ggml.pre")?,
     };
@@ -86,6 +87,7 @@ pub(super) fn parts(metadata: &Metadata) -> Result<Option<Parts>, LoadError> {
     };
     let text = |id: Option<u32>| id.map(|id| tokens[id as usize].clone());
     let (bos_id, eos_id) = (id("bos")?, id("eos")?);
+    // Chat models end an answer with EOT or EOM rather than EOS.
     let mut end_ids: Vec<u32> = eos_id.into_iter().chain(id("eot")?).chain(id("eom")?).collect();
     end_ids.sort_unstable();
     end_ids.dedup();
@@ -93,6 +95,7 @@ pub(super) fn parts(metadata: &Metadata) -> Result<Option<Parts>, LoadError> {
         None => None,
         Some(_) => Some(metadata.text("tokenizer.chat_template")?.to_owned()),
     };
+    // Without the flag, BOS depends on the pre-tokenizer, as in llama.cpp.
     let adds_bos = metadata.flag("tokenizer.ggml.add_bos_token").unwrap_or(pre.adds_bos);
     let adds_eos = metadata.flag("tokenizer.ggml.add_eos_token").unwrap_or(false);
     let before = bos_id.filter(|_| adds_bos);

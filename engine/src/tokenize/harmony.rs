@@ -102,11 +102,13 @@ fn push_assistant(message: &Value, is_open: bool, out: &mut String) {
         push(out, &format!("assistant{CHANNEL}analysis"), reasoning);
     }
     let (content, calls) = (text(message, "content"), calls(message));
+    // Text beside tool calls is commentary: the answer proper is still to come.
     if !calls.is_empty() && !content.is_empty() {
         push(out, &format!("assistant{CHANNEL}commentary"), content);
     }
     for call in calls {
         let function = &call["function"];
+        // Clients send the arguments as text, which the chat route may have parsed.
         let arguments = match &function["arguments"] {
             Value::String(text) => text.clone(),
             other => other.to_string(),

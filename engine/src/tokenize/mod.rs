@@ -83,9 +83,11 @@ impl Tokenizer {
         inner.with_padding(None);
         let reasoning = reasoning_of(&inner);
         let mut end_ids = parts.end_ids;
+        // A checkpoint that lists no end tokens ends its answers with EOS.
         if end_ids.is_empty() {
             end_ids.extend(parts.eos_token.as_deref().and_then(|token| inner.token_to_id(token)));
         }
+        // Answers in harmony also end with a tool call, which a checkpoint may not list.
         if reasoning == Reasoning::Harmony {
             end_ids.extend(harmony::ANSWER_ENDS.iter().filter_map(|mark| inner.token_to_id(mark)));
             end_ids.sort_unstable();
@@ -245,12 +247,14 @@ fn folder_parts(config_path: &Path, config: &Value) -> Result<Option<Parts>, Loa
     let settings = optional("tokenizer_config.json")?;
     let generation = optional("generation_config.json")?;
     let template_path = folder.join("chat_template.jinja");
+    // A template in a file of its own takes precedence.
     let template = if template_path.is_file() {
         let read = std::fs::read_to_string(&template_path);
         Some(read.map_err(|source| LoadError::Read { path: template_path, source })?)
     } else {
         template_of(&settings)
     };
+    // Either file may list end tokens that the other lacks.
     let mut end_ids = ids_of(generation.get("eos_token_id"));
     end_ids.extend(ids_of(config.get("eos_token_id")));
     end_ids.sort_unstable();

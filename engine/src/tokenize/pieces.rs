@@ -50,6 +50,7 @@ impl Pieces {
             let id = id as usize;
             // Ids without a token have no bytes: they end where the token before them does.
             pieces.ends[filled..id].fill(pieces.bytes.len() as u32);
+            // Added tokens are plain text, whatever the vocabulary's convention.
             match added.get(&(id as u32)) {
                 Some(token) => {
                     pieces.special[id] = token.special;
@@ -82,6 +83,7 @@ impl Pieces {
 
 /// Recognizes the convention by the tokenizer's decoder.
 fn spelling(tokenizer: &Tokenizer) -> Spelling {
+    // The decoder may be a sequence of decoders; its JSON names all of them.
     let decoder = tokenizer
         .get_decoder()
         .and_then(|decoder| serde_json::to_string(decoder).ok())
@@ -102,6 +104,7 @@ fn spell(spelling: Spelling, token: &str, from_char: &BTreeMap<char, u8>, out: &
             for c in token.chars() {
                 match from_char.get(&c) {
                     Some(byte) => out.push(*byte),
+                    // Other characters stand for themselves.
                     None => out.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
                 }
             }

@@ -64,6 +64,7 @@ impl Splitter {
     pub fn new(reasoning: Reasoning, prompt: &str) -> Self {
         let state = match reasoning {
             Reasoning::None => State::Content,
+            // A template with thinking turned off writes an empty block, which it closes.
             Reasoning::Think if closes_thinking(prompt) => State::Content,
             Reasoning::Harmony => State::Header,
             Reasoning::Think if opens_thinking(prompt) => State::BeforeThink,
@@ -75,6 +76,7 @@ impl Splitter {
     /// Adds a piece of text; returns the reasoning and answer that are final now.
     pub fn push(&mut self, text: &str) -> SplitText {
         let mut parts = SplitText::default();
+        // Nothing is held back once the answer has begun.
         if self.state == State::Content {
             parts.content.push_str(text);
             return parts;
@@ -162,6 +164,7 @@ impl Splitter {
             State::Think => text.trim_end_matches('\n').len(),
             _ => text.len(),
         };
+        // The earliest mark ends the text.
         if let Some((at, len)) = found.min() {
             out.push_str(&self.held[..trimmed(&self.held[..at])]);
             self.held.drain(..at + len);

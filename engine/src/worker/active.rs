@@ -37,6 +37,7 @@ pub(super) fn chosen_here(request: &Request, end_tokens: &[u32]) -> usize {
     }
     let has_ends = !request.ignore_eos && !end_tokens.is_empty();
     let is_held = has_ends || !request.stop_tokens.is_empty();
+    // Nothing has to be banned before `min_tokens` if no token can end the output.
     let banned = if is_held { request.min_tokens } else { 0 };
     // With prompt log-probabilities all rows' logits are read, so the first token is sampled from
     // them.
@@ -101,6 +102,7 @@ impl Active {
         is_complete: bool,
         end_tokens: &[u32],
     ) -> (String, Option<Finish>) {
+        // An end token is never part of the text; a stop token is, if the request wants it.
         if !self.request.ignore_eos && end_tokens.contains(&token) {
             return (self.rest(), Some(Finish::EndToken));
         }
@@ -110,6 +112,7 @@ impl Active {
             return (text + &self.detokenizer.finish(), Some(Finish::StopToken(token)));
         }
         let piece = self.detokenizer.push(token);
+        // Before `min_tokens` no stop string counts, so nothing is held back.
         let mut text = if n < self.request.min_tokens {
             self.stop_text.pass(&piece)
         } else {

@@ -8,13 +8,16 @@ use crate::schedule::Plan;
 impl Desk {
     /// Fills `batch` for `plan`. The batch is reused, so that a step allocates no memory.
     pub(super) fn fill(&mut self, batch: &mut StepBatch, plan: &Plan) {
+        // Number of tokens that the device samples in this step, up to here.
         let mut draws = 0;
         batch.tokens.clear();
+        // Resized rather than cleared, to keep the memory of the block tables.
         batch.segments.resize_with(plan.slots.len(), Default::default);
         for (slot, segment) in plan.slots.iter().zip(&mut batch.segments) {
             let sequence = self.scheduler.sequence(slot.id).expect("a planned sequence lives");
             let active = self.active.get_mut(slot.id).expect("a planned sequence is active");
             let end = slot.position + slot.rows;
+            // The newest input token may still be on the device, sampled by the step in flight.
             let known = &sequence.tokens()[slot.position..end - usize::from(slot.unknown)];
             batch.tokens.extend(known.iter().copied().map(StepToken::Known));
             if slot.unknown {
@@ -25,6 +28,8 @@ impl Desk {
             segment.position = slot.position;
             segment.pages.clear();
             segment.pages.extend(sequence.pages().iter().map(|page| page.0));
+            // Index of the output token that is sampled after the last row; 0 while the prompt
+            // lasts.
             let n = end.saturating_sub(sequence.prompt_tokens());
             segment.logits = active.logit_rows(slot, n);
             segment.state = slot.state.map(|state| SegmentState {

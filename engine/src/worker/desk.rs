@@ -128,6 +128,7 @@ impl Desk {
         self.scheduler.commit(&flight.plan);
         outputs.reserve(flight.plan.slots.len());
         let before = outputs.len();
+        // Logits and sampled tokens come in the order of the plan.
         let (mut logits, mut tokens) = (landed.logits, landed.tokens.iter());
         for (slot, segment) in flight.plan.slots.iter().zip(&flight.batch.segments) {
             let choice = match segment.logits {
@@ -140,6 +141,7 @@ impl Desk {
             };
             // The sequence may have ended while this step was in flight.
             let Some(active) = self.active.get_mut(slot.id) else { continue };
+            // Queueing ends with the submission of the first step that includes the sequence.
             if active.started.is_none() {
                 let start = flight.start;
                 active.started = Some(start);
@@ -168,6 +170,7 @@ impl Desk {
         let active = self.active.get_mut(id).expect("a sampled sequence is active");
         let n_before = sequence.output().len();
         let prompt = active.prompt.take().map(PromptLogprobs::finish);
+        // The request wants the prompt computed, and no output.
         if active.request.max_tokens == 0 {
             self.end(id, Outcome::Length, 0);
             let (text, finish) = (String::new(), Some(Finish::Length));
@@ -193,6 +196,7 @@ impl Desk {
             active.first_token = Some(now);
             self.metrics.ttft_seconds.observe_time(now.saturating_sub(active.arrived));
         }
+        // A request for log-probabilities is sampled on the host, where the logits are.
         let logprobs = match (active.request.logprobs, choice) {
             (Some(top), Choice::From(logits)) => Some(TokenLogprobs::of(logits, token, top)),
             _ => None,
@@ -212,6 +216,7 @@ impl Desk {
         self.scheduler.remove(id);
         let active = self.active.remove(id).expect("a sequence ends once");
         self.metrics.count_request(outcome);
+        // A time per output token needs at least two tokens.
         if let Some(first) = active.first_token
             && n_tokens > 1
         {

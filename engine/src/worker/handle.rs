@@ -71,8 +71,10 @@ impl Handle {
     /// The worker has ended.
     pub fn submit(&self, requests: Vec<Request>) -> Result<Ticket, WorkerGone> {
         let (sender, outputs) = async_mpsc::unbounded_channel();
+        // Ids grow with arrival; the scheduler takes them as age.
         let first = self.next.fetch_add(requests.len() as u64, Ordering::Relaxed);
         let ids: Vec<_> = (first..).map(SeqId).take(requests.len()).collect();
+        // The routes must exist before the worker can answer.
         {
             let mut state = self.routes.lock();
             if state.closed {
@@ -135,6 +137,7 @@ impl Drop for Ticket {
         let mut unfinished = std::mem::take(&mut self.ids);
         {
             let mut state = self.handle.routes.lock();
+            // A sequence without a route has ended and needs no abort.
             unfinished.retain(|id| state.open.remove(id).is_some());
         }
         if !unfinished.is_empty() {
@@ -159,6 +162,7 @@ async fn dispatch(mut outputs: async_mpsc::UnboundedReceiver<Vec<Output>>, route
             }
         }
     }
+    // The worker has ended: dropping the senders ends every open answer.
     let mut state = routes.lock();
     state.closed = true;
     state.open.clear();

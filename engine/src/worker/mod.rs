@@ -186,6 +186,7 @@ impl Worker {
             let Ok(command) = commands.recv() else { return Ok(false) };
             self.desk.obey(command, &mut step_outputs);
         }
+        // New sequences join the next step, without waiting for running ones: continuous batching.
         for command in commands.try_iter() {
             self.desk.obey(command, &mut step_outputs);
         }
@@ -205,6 +206,7 @@ impl Worker {
     /// Submits the next step; completes the oldest unless more steps may be in flight.
     fn step(&mut self, outputs: &mut Vec<Output>) -> Result<(), StepError> {
         let has_begun = self.launch()?;
+        // While the device computes, the host plans the next step.
         if has_begun && self.flights.len() <= self.run_ahead {
             return Ok(());
         }
@@ -217,6 +219,7 @@ impl Worker {
         if self.desk.is_idle() {
             return Ok(false);
         }
+        // The duration of a step includes planning it.
         let start = self.desk.clock.elapsed();
         let plan = self.desk.scheduler.plan();
         if plan.slots.is_empty() {

@@ -44,6 +44,7 @@ impl StopText {
                 return Released { text: std::mem::take(&mut self.held), stop: Some(stop) };
             }
         }
+        // Keeps the longest end that may still become a stop string.
         let keep = self.stops.iter().map(|stop| overlap(&self.held, stop)).max().unwrap_or(0);
         let rest = self.held.split_off(self.held.len() - keep);
         Released { text: std::mem::replace(&mut self.held, rest), stop: None }

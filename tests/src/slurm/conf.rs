@@ -26,6 +26,7 @@ pub struct Ports {
 impl Ports {
     /// Picks free ports, all different.
     pub fn free() -> Self {
+        // All ports are held until the last is found, so that no two are the same.
         let held: Vec<TcpListener> =
             (0..6).map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port")).collect();
         let port = |at: usize| held[at].local_addr().expect("an address").port();

@@ -72,6 +72,7 @@ impl Code {
             ));
         }
         let starts = |with: &str| self.opcodes.iter().any(|opcode| opcode.starts_with(with));
+        // Accesses to local memory in the code are spills even if the reported sizes are 0.
         if self.local_bytes > 0 || starts("LDL") || starts("STL") {
             findings.push(format!(
                 "{} bytes of local memory: registers were spilled, or an array is indexed by what \

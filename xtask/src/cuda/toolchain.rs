@@ -34,6 +34,8 @@ impl Toolchain {
     pub fn obtain(shell: &Shell) -> Result<Self> {
         let cache = shell.cache().context("no cache folder: set `REDLINE_CACHE` to one")?;
         let dir = cache.join("tools/cuda");
+        // The folder is renamed into place after pip has succeeded, so its list proves that it is
+        // whole.
         let is_whole =
             fs::read_to_string(dir.join("packages.txt")).is_ok_and(|has| has == PACKAGES);
         if !is_whole {
@@ -61,6 +63,7 @@ impl Toolchain {
 /// Installs the packages into a temporary folder beside `dir` and renames it, so that `dir` is
 /// always complete.
 fn fetch(shell: &Shell, dir: &Path) -> Result<()> {
+    // The process id keeps concurrent downloads apart.
     let beside = dir.with_extension(std::process::id().to_string());
     fs::create_dir_all(&beside).with_context(|| format!("cannot write `{}`", beside.display()))?;
     let list = beside.join("packages.txt");

@@ -41,6 +41,7 @@ fn target(code: &[Instruction], jump: &Instruction) -> Option<usize> {
     if !jumps.contains(&jump.flow_control()) {
         return None;
     }
+    // A target outside the function is not found.
     code.binary_search_by_key(&jump.near_branch_target(), Instruction::ip).ok()
 }
 
@@ -81,6 +82,7 @@ impl Loop {
         let on_stack = |one: &&Instruction| {
             let memory = (0..one.op_count()).any(|i| one.op_kind(i) == OpKind::Memory);
             let base = one.memory_base();
+            // `rbp` points into the frame only where the function uses it as frame pointer.
             let frame = base == Register::RSP || (base == Register::RBP && self.has_frame_pointer);
             (memory && frame) || one.is_stack_instruction()
         };

@@ -106,6 +106,7 @@ fn functions<'a>(file: &object::File<'a>, path: &Path) -> Result<Vec<Function<'a
     let function = |symbol: object::Symbol<'a, '_>| {
         let from = usize::try_from(symbol.address().checked_sub(start)?).ok()?;
         let to = from.checked_add(usize::try_from(symbol.size()).ok()?)?;
+        // The alternate form leaves out the hash at the name's end.
         let name = format!("{:#}", rustc_demangle::demangle(symbol.name().ok()?));
         Some(Function { name, address: symbol.address(), code: code.get(from..to)? })
     };

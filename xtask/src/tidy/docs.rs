@@ -131,6 +131,7 @@ fn dead_tests(file: &File, text: &str, files: &[File]) -> Vec<Finding> {
     };
     let mut findings = Vec::new();
     for (index, line) in text.lines().enumerate() {
+        // Only rows of a table that name a file of tests make a claim.
         if line.starts_with('|') && line.contains(".rs`: `") {
             let dead = back_ticked(line).filter(|word| is_name(word) && !exists(word));
             findings.extend(

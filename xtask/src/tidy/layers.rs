@@ -67,6 +67,7 @@ const BANS: &[Ban] = &[
 ];
 
 pub fn check(files: &[File]) -> Vec<Finding> {
+    // Tidy's own sources contain the banned words as text.
     let sources = files.iter().filter(|file| file.is_rust() && !file.under("xtask/src/tidy"));
     sources.flat_map(check_file).collect()
 }
@@ -91,6 +92,7 @@ fn has_word(code: &str, word: &str) -> bool {
     code.match_indices(word).any(|(start, _)| {
         let before = code[..start].chars().next_back();
         let after = code[start + word.len()..].chars().next();
+        // After a word such as `axum::` a name follows.
         let open_ended = word.ends_with(|c: char| !part_of_name(c));
         !before.is_some_and(part_of_name) && (open_ended || !after.is_some_and(part_of_name))
     })

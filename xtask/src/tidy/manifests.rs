@@ -63,6 +63,7 @@ fn check_use(file: &File, files: &[File]) -> Vec<Finding> {
     let code = files.iter().filter(|file| file.is_rust() && file.under(&package));
     let code = code.filter_map(|file| file.text.as_deref());
     let is_edge = |c: char| !(c.is_alphanumeric() || c == '_');
+    // Words suffice: a crate is used only where its name occurs.
     let words: BTreeSet<&str> = code.flat_map(|text| text.split(is_edge)).collect();
     let mut findings = Vec::new();
     let mut in_dependencies = false;
@@ -132,6 +133,7 @@ pub fn check_licences(shell: &Shell) -> Result<Vec<Finding>> {
         &cargo(),
         &["tree", "--locked", "--workspace", "--prefix", "none", "--format", "{p}|{l}"],
     )?;
+    // Cargo marks a crate that it has listed before with `(*)`.
     let mut lines: Vec<&str> = listed.lines().map(|line| line.trim_end_matches(" (*)")).collect();
     lines.sort_unstable();
     lines.dedup();
@@ -150,6 +152,7 @@ fn licence_finding(line: &str) -> Option<Finding> {
 
 /// True if each `AND` term of an SPDX expression offers an allowed licence.
 fn is_allowed(expression: &str) -> bool {
+    // Older manifests write `/` for `OR`.
     let flat = expression.replace(['(', ')'], "").replace('/', " OR ");
     flat.split(" AND ").all(|term| {
         term.split(" OR ")
