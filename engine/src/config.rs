@@ -40,22 +40,22 @@ const UNHASHED: [&str; 5] = ["api-key-file", "host", "model-name", "port", "prof
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
-    /// The built-in default.
+    /// Origin of a value that neither command line nor profile gives: the built-in default.
     Default,
     /// The command line.
     Flag,
-    /// The TOML file that `--profile` names.
+    /// Origin of a value given in the TOML file that `--profile` names.
     Profile,
-    /// The checkpoint, such as its longest context.
+    /// Origin of a value taken from the checkpoint, such as the longest context.
     Model,
 }
 
 /// Value of a flag, with its origin.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Setting<T> {
-    /// Value that is in effect.
+    /// Value of the flag that is in effect.
     pub value: T,
-    /// Origin of the value.
+    /// Origin of the flag's value.
     pub source: Source,
 }
 
@@ -202,7 +202,7 @@ impl Config {
         Ok(config)
     }
 
-    /// Checks the ranges of numeric flags.
+    /// Checks that numeric flags are within their ranges.
     fn check_sense(&self) -> Result<(), ConfigError> {
         for (flag, value) in [
             ("tp", self.tp.value),

@@ -97,7 +97,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Counts one finished sequence by its outcome.
+    /// Counts one finished sequence by its outcome in `redline_requests_total`.
     pub fn count_request(&self, outcome: Outcome) {
         self.requests[outcome as usize].fetch_add(1, Relaxed);
     }
@@ -201,7 +201,7 @@ impl Histogram {
         Self { bounds, state: Mutex::new(HistogramState { counts, sum: 0.0 }) }
     }
 
-    /// Counts one value.
+    /// Adds one value to the histogram.
     pub fn observe(&self, value: f64) {
         let bucket = self.bounds.partition_point(|bound| *bound < value);
         // A panic of another thread leaves the counts usable.
@@ -210,7 +210,7 @@ impl Histogram {
         state.sum += value;
     }
 
-    /// Counts one duration, in seconds.
+    /// Adds one duration to the histogram, in seconds.
     pub fn observe_time(&self, value: Duration) {
         self.observe(value.as_secs_f64());
     }

@@ -37,9 +37,9 @@ pub fn system(name: &str) -> Option<PathBuf> {
 pub struct Ended {
     /// Exit code; `None` if a signal ended the program.
     pub code: Option<i32>,
-    /// Standard output, as text.
+    /// Standard output of the program, as text.
     pub stdout: String,
-    /// Standard error, as text.
+    /// Standard error of the program, as text.
     pub stderr: String,
 }
 

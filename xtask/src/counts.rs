@@ -15,7 +15,7 @@ use crate::shell::Shell;
 /// Path of the committed counts, from the root.
 const FILE: &str = "engine/benches/counts.toml";
 
-/// Comment at the head of the committed file.
+/// Comment at the head of the committed file of instruction counts.
 const HEAD: &str = "\
 # Instructions of one call on one thread: docs/notes/guards.md. Written by `cargo xtask counts --renew`.
 ";
@@ -33,7 +33,7 @@ const SHRINKAGE_PERCENT: u64 = 5;
 /// name.
 const COUNTED: &str = "--toggle-collect=*6counts7counted*";
 
-/// Contents of the committed file.
+/// Contents of the committed file of instruction counts.
 #[derive(Debug, Deserialize, PartialEq, Eq)]
 struct Committed {
     /// `rustc --version` of the compiler that built the counted code.
@@ -80,7 +80,7 @@ pub fn run(shell: &Shell, renew: bool) -> Result<u8> {
     Ok(u8::from(!findings.is_empty()))
 }
 
-/// Counts the instructions of every case.
+/// Counts the instructions of every case of the example `counts`.
 fn count(shell: &Shell) -> Result<BTreeMap<String, u64>> {
     let line = "build --quiet --locked --release --workspace --example counts";
     shell.cargo(&line.split(' ').collect::<Vec<_>>())?;

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ConfigError;
 
-/// Device to compute on.
+/// Device to compute on: `--device`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[expect(missing_docs, reason = "`--help` would print each value's comment")]
@@ -16,7 +16,7 @@ pub enum DeviceChoice {
     Cuda,
 }
 
-/// Type of the matrix multiplications.
+/// Type in which matrix multiplications are computed: `--dtype`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[expect(missing_docs, reason = "`--help` would print each value's comment")]
@@ -28,7 +28,7 @@ pub enum DtypeChoice {
     Int4,
 }
 
-/// Type of keys and values in the KV cache.
+/// Type of keys and values in the KV cache: `--kv-dtype`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[expect(missing_docs, reason = "`--help` would print each value's comment")]

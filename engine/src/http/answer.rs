@@ -98,7 +98,7 @@ pub(super) struct Piece<'a> {
     pub(super) index: usize,
     pub(super) output: &'a Output,
     pub(super) parts: &'a SplitText,
-    /// True for the first chunk of its choice.
+    /// True if the piece becomes the first chunk of its choice.
     pub(super) first: bool,
     /// Number of characters of the choice's text before this piece.
     pub(super) text_offset: usize,
@@ -263,7 +263,6 @@ struct Events<S> {
     ended: bool,
 }
 
-/// Writing events.
 impl<S: Shape> Events<S> {
     fn write(&mut self, index: usize, output: &Output, out: &mut Vec<u8>) {
         if let Some(Finish::Failed(reason)) = &output.finish {

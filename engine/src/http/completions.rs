@@ -70,7 +70,7 @@ pub fn check_completion(body: &[u8], vocab_size: usize) -> Result<(), ApiError> 
 #[derive(Debug)]
 struct Asking {
     prompts: Vec<Prompt>,
-    /// True when the answer repeats the prompt.
+    /// True when the answer repeats the prompt before the output.
     echo: bool,
     params: Params,
     logprobs: Option<usize>,

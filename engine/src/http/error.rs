@@ -15,25 +15,25 @@ use crate::worker::WorkerGone;
 pub enum ErrorKind {
     /// The body is not a JSON object.
     InvalidJson,
-    /// A field has an invalid value.
+    /// A field of the request has an invalid value.
     InvalidField,
-    /// A required field is missing.
+    /// A required field of the request is missing.
     MissingField,
-    /// A field wants something that this release does not support.
+    /// A field of the request asks for something that this release does not support.
     UnsupportedField,
     /// Prompt and output together are longer than the longest sequence.
     ContextLengthExceeded,
     /// The sequence needs more KV pages than the whole cache has.
     KvCacheExceeded,
-    /// The API key is missing or wrong.
+    /// The API key of the request is missing or wrong.
     InvalidApiKey,
     /// The request names a model that this server does not have.
     ModelNotFound,
-    /// The path is not a route.
+    /// The path of the request is not a route.
     NotFound,
     /// The route does not support the HTTP method.
     MethodNotAllowed,
-    /// The body exceeds the size limit.
+    /// The request body is larger than the limit.
     BodyTooLarge,
     /// The model is still loading; the same request may succeed later.
     Loading,
@@ -108,7 +108,7 @@ impl ApiError {
         Self { kind, message: message.into(), param: None, source: None }
     }
 
-    /// Error about the value of a field.
+    /// Makes an error about the value of a request field.
     pub(super) fn field(field: &str, message: impl Into<String>) -> Self {
         Self::new(ErrorKind::InvalidField, message).at(field)
     }

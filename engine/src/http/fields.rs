@@ -94,15 +94,15 @@ enum Neutral {
     False,
     Zero,
     One,
-    /// An empty list, object or string.
+    /// Has no effect if it is an empty list, object or string.
     Empty,
     Text(&'static [&'static str]),
-    /// The list `["text"]`.
+    /// Has no effect if it is the list `["text"]`.
     OnlyText,
 }
 
 impl Neutral {
-    /// True when `value` is the neutral one.
+    /// True when the field has no effect with this value.
     fn holds(self, value: &Value) -> bool {
         match self {
             Self::Never => false,
@@ -163,7 +163,7 @@ impl Fields {
         }
     }
 
-    /// Reads a whole number that is at least `min`.
+    /// Reads a field whose value is a whole number of at least `min`.
     pub(super) fn count(&mut self, name: &str, min: usize) -> Result<Option<usize>, ApiError> {
         let Some(value) = self.take(name) else { return Ok(None) };
         let count = value.as_u64().and_then(|count| usize::try_from(count).ok());

@@ -19,7 +19,7 @@ pub(super) const CHOICES_MAX: usize = 128;
 /// Largest number of stop strings per request.
 const STOPS_MAX: usize = 16;
 
-/// Parameters of a request, without its prompt.
+/// Parameters of a completion or chat request, without its prompt.
 #[derive(Debug, Clone)]
 pub(super) struct Params {
     pub(super) answer: Answer,
@@ -39,13 +39,13 @@ pub(super) struct Params {
     seed: Option<u64>,
 }
 
-/// Options for the form of the answer.
+/// Options for the form of an answer: streaming, token usage, token ids.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Answer {
     pub(super) stream: bool,
-    /// True for a last chunk with the token usage.
+    /// True to end a stream with a chunk that has the token usage.
     pub(super) include_usage: bool,
-    /// True for the token usage so far in every chunk.
+    /// True to include the token usage so far in every chunk of a stream.
     pub(super) continuous_usage: bool,
     pub(super) return_token_ids: bool,
     /// True to name tokens `token_id:7` in log-probabilities, because different tokens may have the

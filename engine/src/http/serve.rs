@@ -1,4 +1,4 @@
-//! Accept loop of the HTTP server.
+//! Accept loop of the HTTP server. It must not know the routes.
 
 use std::io;
 

@@ -59,7 +59,7 @@ struct Shared {
     clock: Clock,
     /// SHA-256 of the API key that requests must send, if one is required.
     api_key: Option<[u8; 32]>,
-    /// Number of ids that `unique` has given out.
+    /// Number of unique ids given out so far.
     answers: AtomicU64,
 }
 

@@ -8,7 +8,7 @@ use crate::random;
 /// Parameters for sampling one token from a row of logits that penalties no longer change.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DrawParams {
-    /// Temperature; 0 takes the likeliest token.
+    /// Temperature of sampling; 0 takes the likeliest token.
     pub temperature: f32,
     /// Top-p: share of the probability to keep, likeliest first; 1 keeps all.
     pub top_p: f32,
@@ -16,7 +16,7 @@ pub struct DrawParams {
     pub min_p: f32,
     /// Top-k: number of candidates to keep; 0 keeps all.
     pub top_k: u32,
-    /// Seed of the stream of random numbers.
+    /// Seed of the stream of random numbers that tokens are sampled by.
     pub seed: u64,
     /// Index in that stream: the number of output tokens before this one.
     pub index: u64,

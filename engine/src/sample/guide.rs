@@ -17,7 +17,7 @@ use serde_json::Value;
 /// Largest number of lexer states of one grammar; a state takes one to two KB.
 const LEXER_STATES_MAX: usize = 50_000;
 
-/// Structure that an output must have.
+/// Structure that an output must have: a JSON schema or a regular expression.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Structure {
     /// JSON that conforms to this schema, with properties in the schema's order.
@@ -27,18 +27,18 @@ pub enum Structure {
 }
 
 impl Structure {
-    /// Structure of any JSON object.
+    /// Returns the structure that any JSON object has.
     pub fn any_object() -> Self {
         Self::Json(serde_json::json!({ "type": "object" }))
     }
 
-    /// Structure of exactly one of `texts`.
+    /// Returns the structure that is exactly one of `texts`.
     pub fn choice(texts: &[String]) -> Self {
         Self::Regex(texts.iter().map(|text| escape(text)).collect::<Vec<_>>().join("|"))
     }
 }
 
-/// Regular expression that matches only `text`.
+/// Escapes `text` to a regular expression that matches only it.
 fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
@@ -79,7 +79,7 @@ pub struct TokenBytes {
     pub is_special: bool,
 }
 
-/// Makes guides for one vocabulary.
+/// Grammar engine for one vocabulary: makes the guides of its requests.
 pub struct Grammars {
     factory: ParserFactory,
 }
@@ -241,7 +241,7 @@ impl Guide {
 pub struct TokenSet(Vec<u32>);
 
 impl TokenSet {
-    /// True if `token` is in the set.
+    /// True if the set contains the token id.
     pub fn contains(&self, token: u32) -> bool {
         self.0.get(token as usize / 32).is_some_and(|word| (word >> (token % 32)) & 1 == 1)
     }

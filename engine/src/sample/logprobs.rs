@@ -4,7 +4,7 @@
 /// Token with its log-probability (natural logarithm).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Candidate {
-    /// Id of the token.
+    /// Id of the token whose log-probability this is.
     pub token: u32,
     /// Log-probability of the token, at least -9999.
     pub logprob: f32,
@@ -13,7 +13,7 @@ pub struct Candidate {
 /// Log-probabilities of a token of the prompt or output, and of the likeliest tokens at its place.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenLogprobs {
-    /// The token that the prompt or output has.
+    /// Token that the prompt or output actually has, with its log-probability.
     pub chosen: Candidate,
     /// Likeliest tokens, likeliest first, in the number that the request wants. They may include
     /// the chosen token.

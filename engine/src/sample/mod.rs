@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 /// Sampling parameters of a request. The caller checks their ranges.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampling {
-    /// Temperature; 0 takes the likeliest token.
+    /// Temperature of sampling; 0 takes the likeliest token.
     pub temperature: f32,
     /// Top-p: share of the probability to keep, likeliest first; 1 keeps all.
     pub top_p: f32,
@@ -37,7 +37,7 @@ pub struct Sampling {
     pub frequency_penalty: f32,
     /// Logit bias: added to the logits of these tokens.
     pub logit_bias: BTreeMap<u32, f32>,
-    /// Seed of the stream of random numbers.
+    /// Seed of the stream of random numbers that tokens are sampled by.
     pub seed: u64,
 }
 
@@ -81,9 +81,9 @@ pub struct Row<'a> {
     pub logits: &'a [f32],
     /// Token ids of the prompt and of the output so far.
     pub tokens: &'a [u32],
-    /// Number of prompt tokens among `tokens`.
+    /// Number of prompt tokens at the beginning of `tokens`.
     pub prompt_tokens: usize,
-    /// Tokens that must not be sampled now.
+    /// Tokens that must not be sampled now, such as end tokens before `min_tokens`.
     pub banned: &'a [u32],
     /// The only tokens that may be sampled now, if a guide limits them.
     pub allowed: Option<&'a TokenSet>,

@@ -124,7 +124,7 @@ fn push_assistant(message: &Value, is_open: bool, out: &mut String) {
     }
 }
 
-/// Writes one message with its marks.
+/// Writes one message of the prompt: header and content between their marks.
 fn push(out: &mut String, header: &str, content: &str) {
     for part in [START, header, MESSAGE, content, END] {
         out.push_str(part);

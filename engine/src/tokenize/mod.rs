@@ -51,7 +51,7 @@ pub struct Tokenizer {
 
 /// Contents of a tokenizer, read from files in a folder or from GGUF metadata.
 struct Parts {
-    /// Text of a `tokenizer.json`.
+    /// Contents of the `tokenizer.json`.
     json: Vec<u8>,
     template: Option<String>,
     bos_id: Option<u32>,

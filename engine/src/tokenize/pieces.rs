@@ -24,7 +24,7 @@ enum Spelling {
     ByteLevel,
     /// SentencePiece's convention: `▁` is a space, and `<0x0A>` is a byte.
     SentencePiece,
-    /// Tokens are plain UTF-8 text.
+    /// No convention: tokens are plain UTF-8 text.
     Plain,
 }
 

@@ -35,8 +35,8 @@ enum Choice<'a> {
     From(&'a [f32]),
 }
 
-/// Reduces logits of several rows to the last.
 impl Choice<'_> {
+    /// Keeps only the last row of logits; a token sampled on the device stays as it is.
     fn of_last_row(self, vocab_size: usize) -> Self {
         match self {
             Self::Drawn(token) => Self::Drawn(token),

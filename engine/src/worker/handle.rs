@@ -101,7 +101,7 @@ impl Handle {
         freed.await.map_err(|_| WorkerGone)
     }
 
-    /// Number of sequences that have not ended.
+    /// Number of sequences that are waiting or running, over all requests.
     pub fn open(&self) -> usize {
         self.routes.lock().open.len()
     }

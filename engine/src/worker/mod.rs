@@ -35,7 +35,7 @@ use desk::Desk;
 pub struct Request {
     /// Prompt as token ids: at least one, each below the vocabulary's size.
     pub prompt: Vec<u32>,
-    /// Sampling parameters.
+    /// Sampling parameters of the sequence.
     pub sampling: Sampling,
     /// Largest number of output tokens; 0 computes the prompt and samples nothing.
     pub max_tokens: usize,
@@ -101,7 +101,7 @@ pub struct TokenOutput {
 /// Result of one step for one sequence.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Output {
-    /// Id of the sequence.
+    /// Id of the sequence that this output belongs to.
     pub id: SeqId,
     /// Sampled token; `None` with `max_tokens` 0, or where the sequence failed.
     pub token: Option<TokenOutput>,
@@ -120,8 +120,8 @@ pub struct Output {
 #[derive(Debug)]
 pub struct Worker {
     model: Box<dyn Model>,
-    /// Largest number of steps in flight while the next is planned.
     desk: Desk,
+    /// Largest number of steps in flight while the next is planned.
     run_ahead: usize,
     /// Steps that were submitted and are not completed yet, oldest first.
     flights: VecDeque<Flight>,

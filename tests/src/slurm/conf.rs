@@ -24,7 +24,7 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// Picks free ports, all different.
+    /// Picks a free TCP port for each daemon, all different.
     pub fn free() -> Self {
         // All ports are held until the last is found, so that no two are the same.
         let held: Vec<TcpListener> =

@@ -121,7 +121,7 @@ fn session(id: i32) -> Option<Pid> {
     (Some(of) != getsid(None).ok()).then_some(of)
 }
 
-/// Ids of all processes.
+/// Ids of all processes on this machine.
 fn processes() -> Vec<i32> {
     let entries = fs::read_dir("/proc").expect("a proc file system").flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()

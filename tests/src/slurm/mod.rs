@@ -23,7 +23,7 @@ pub const NODES: [&str; 3] = ["node1", "node2", "node3"];
 /// Programs that every cluster needs.
 const PROGRAMS: [&str; 9] =
     ["munged", "slurmctld", "slurmd", "sbatch", "squeue", "sacct", "scontrol", "scancel", "sinfo"];
-/// Debian packages that contain these programs.
+/// Debian packages that contain Slurm's and munge's programs.
 const PACKAGES: &str = "slurm-wlm munge";
 
 /// Running Slurm cluster. Dropping it ends all its processes, jobs included.

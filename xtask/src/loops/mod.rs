@@ -32,7 +32,7 @@ struct Expected {
 /// One loop that a function of the server must contain.
 #[derive(Debug, Deserialize)]
 struct Expectation {
-    /// Description of what the loop computes.
+    /// Description of the tile that the loop computes, for messages.
     tile: String,
     /// End of the function's demangled name.
     function: String,
@@ -99,7 +99,7 @@ pub fn check(shell: &Shell) -> Result<u8> {
     Ok(u8::from(!findings.is_empty()))
 }
 
-/// All functions that have a symbol.
+/// All functions of the server that have a symbol.
 fn functions<'a>(file: &object::File<'a>, path: &Path) -> Result<Vec<Function<'a>>> {
     let text = file.section_by_name(".text").context("there is no code")?;
     let (start, code) = (text.address(), text.data().context("there is no code")?);

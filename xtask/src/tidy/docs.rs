@@ -100,7 +100,7 @@ fn links(line: &str) -> impl Iterator<Item = &str> {
     paths.filter(|path| !path.is_empty() && !path.contains("://"))
 }
 
-/// Path without `..` components.
+/// Resolves the `..` components of a path.
 fn normal(path: &Path) -> PathBuf {
     let mut normal = PathBuf::new();
     for part in path.components() {

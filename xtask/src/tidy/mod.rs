@@ -19,7 +19,7 @@ use crate::shell::Shell;
 /// Violation of a house rule.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Finding {
-    /// Path of the file, from the root.
+    /// Path of the file with the violation, from the root.
     pub path: PathBuf,
     /// Line number from 1; 0 for the file as a whole.
     pub line: usize,

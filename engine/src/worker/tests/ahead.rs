@@ -135,7 +135,7 @@ impl Total {
     }
 }
 
-/// One event of a random trace.
+/// One event of a random trace: a command to the worker, or a step.
 #[derive(Debug, Clone)]
 enum Event {
     Submit(Box<Request>),
