@@ -369,7 +369,8 @@ fn canonical(value: &Value) -> Value {
     }
 }
 
-/// Default of `--max-batch-size` per GPU model, by a part of its name. Published since 0.10.0.
+/// Default of `--max-batch-size` per GPU model, by a part of its name, as published for 0.10.0 and
+/// later.
 const MAX_BATCH_SIZES: [(&str, usize); 6] =
     [("a100", 512), ("a800", 512), ("h20", 1024), ("h100", 1024), ("h800", 1024), ("h200", 1280)];
 

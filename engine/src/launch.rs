@@ -101,7 +101,7 @@ pub enum LaunchError {
     #[error("{}", NO_GPU)]
     NoGpu,
     #[error(
-        "`--tp {wanted}` takes a GPU for each rank, and there are {found} of compute capability 8.0 or \
+        "`--tp {wanted}` needs a GPU for each rank, and there are {found} of compute capability 8.0 or \
          later; hint: `--tp {found}`, or `--device cpu`"
     )]
     FewGpus { found: usize, wanted: usize },
@@ -189,7 +189,7 @@ pub async fn serve(mut launch: Launch, prepare: Prepare) -> Result<(), LaunchErr
     let server = Server::start(load, api_key.as_deref(), clock)?;
     let shutdown = async move {
         tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
-        say(format_args!("draining: what runs may end, nothing new is taken"));
+        say(format_args!("draining: running requests may finish, new ones are refused"));
     };
     let ready = |address: SocketAddr| say(format_args!("ready http://{address}"));
     Ok(server.run(listener, shutdown, ready).await?)

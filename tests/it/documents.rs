@@ -1,4 +1,4 @@
-//! Commands and flags that the documents show exist.
+//! Checks that the commands and flags that documents show exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

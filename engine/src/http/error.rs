@@ -88,7 +88,7 @@ impl ErrorKind {
     }
 }
 
-/// Error on its way to a client. Its `source` is for the log and is never sent.
+/// Error on its way to a client, who sees its message but never its `source`.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct ApiError {

@@ -61,7 +61,7 @@ impl Wanted {
         let Self { field, structure } = self;
         let built = beside("the grammar", move || text.guide(&structure, chat.as_deref()));
         built.await?.map_err(|error| {
-            let message = format!("`{field}` cannot be followed: {error}");
+            let message = format!("`{field}` cannot be used: {error}");
             ApiError::field(field, message)
         })
     }

@@ -6,7 +6,8 @@ use crate::model::{LogitRows, SegmentState, StepBatch, StepToken};
 use crate::schedule::Plan;
 
 impl Desk {
-    /// Fills `batch` for `plan`. The batch is reused, so that a step allocates no memory.
+    /// Fills `batch` for `plan`. The batch comes from an earlier step, so that its memory is
+    /// reused.
     pub(super) fn fill(&mut self, batch: &mut StepBatch, plan: &Plan) {
         // Number of tokens that the device samples in this step, up to here.
         let mut draws = 0;
