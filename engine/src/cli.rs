@@ -58,7 +58,7 @@ pub struct Surroundings {
     pub cores: usize,
     /// Folder of the local hub cache, in which hub ids are looked up.
     pub hub_cache: Option<PathBuf>,
-    /// Sources of the CUDA kernels' machine code, and the folder that keeps compiled kernels.
+    /// Folders of the CUDA kernels' machine code: prepared files, and a cache of compiled kernels.
     pub cubins: Cubins,
 }
 

@@ -59,7 +59,7 @@ pub struct Launch {
     pub model: String,
     /// Folder of the local hub cache, in which hub ids are looked up.
     pub hub_cache: Option<PathBuf>,
-    /// Sources of the CUDA kernels' machine code, and the folder that keeps compiled kernels.
+    /// Folders of the CUDA kernels' machine code: prepared files, and a cache of compiled kernels.
     pub cubins: Cubins,
     /// Clock that was started when the process started.
     pub clock: Clock,

@@ -30,6 +30,7 @@ fn a_folder_that_is_no_clone_is_refused() {
     let program = tests::program::built("redline-campaign");
     let mut command =
         tests::program::command(&program, folder.path(), &["release-bench", "v0.9.2"]);
+    // Keeps git from finding a repository above the temporary folder.
     command.env("GIT_CEILING_DIRECTORIES", folder.path().parent().unwrap_or(Path::new("/")));
     run(&mut command).expect_code(4).expect_said("clone");
     let left: Vec<_> = std::fs::read_dir(folder.path()).expect("readable").collect();

@@ -80,6 +80,7 @@ impl Releases {
         let manifest = clone.root().join("engine/Cargo.toml");
         let now = std::fs::read_to_string(&manifest).expect("readable");
         let version = now.lines().find(|line| line.starts_with("version")).expect("a version");
+        // A release is the first commit whose manifest has its version.
         for name in [&self.names[0], &self.names[1], "99.0.0-dev"] {
             let text = now.replace(version, &format!("version = \"{name}\""));
             std::fs::write(&manifest, text).expect("writable");
@@ -296,6 +297,7 @@ fn extra_a_dead_node_and_a_dead_controller_change_nothing_in_the_registry() {
         (disturbed.measuring() == 2).then_some(())
     });
     kill(controller);
+    // The campaign borrows the cluster, which has to be changed to kill a node.
     let Campaign { clone, path, .. } = disturbed;
     cluster.kill_node("node2");
     let extent = WHOLE;

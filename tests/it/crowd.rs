@@ -37,6 +37,7 @@ fn files_of(id: u32) -> usize {
 fn extra_ten_thousand_streams_are_all_answered_in_full() {
     let Some(tokenizer) = cached(TOKENIZER) else { return };
     let (_, files) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
+    // A process also needs descriptors for other things than its streams.
     if files < STREAMS + 500 {
         println!("skipped: a process may have {files} files here, for {STREAMS} streams");
         return;

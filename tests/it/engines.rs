@@ -41,6 +41,7 @@ impl StandIn {
         for name in ["vllm", "lmdeploy", "trtllm-serve"] {
             write_program(&programs.join(name), &serves);
         }
+        // Other uses of Python reach the real one; only the start of SGLang's server is mocked.
         let python = "case \"$*\" in *sglang.launch_server*) ;; *)\n\
                       PATH=${PATH#*:}; exec python3 \"$@\" ;; esac\n";
         write_program(&programs.join("python3"), &format!("{python}{serves}"));

@@ -93,6 +93,7 @@ fn what_a_server_sends_in_mid_run_decides_the_class() {
     let clone = Clone::of_this_repository(&[]);
     let before = clone.state();
     let chunk = "data: {\"choices\":[{\"index\":0,\"text\":\"t\",\"token_ids\":[28]}]}\n\n";
+    // One good chunk comes before what each case breaks.
     let cases = [
         (
             json!({"events": [{"text": chunk}, {"text": "data: {\"choi\u{0}\n\n"}]}),

@@ -21,6 +21,7 @@ fn the_committed_registry_is_sound() {
 fn an_edited_record_is_named() {
     let (clone, record) = clone_with_a_record();
     let text = std::fs::read_to_string(&record).expect("readable");
+    // Changes a number, so that the file is still a valid record.
     let edited = text.replacen("\"requests_ok\": ", "\"requests_ok\": 1", 1);
     assert_ne!(text, edited);
     std::fs::write(&record, edited).expect("writable");

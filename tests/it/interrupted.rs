@@ -19,6 +19,7 @@ fn interrupted_at(mut command: Command, moment: &str, signal: Signal) {
     let seen = lines.by_ref().map_while(Result::ok).any(|line| line.contains(moment));
     let id = i32::try_from(child.id()).expect("process ids are small");
     kill(Pid::from_raw(id), signal).expect("it runs");
+    // Everything is read, so that the program never blocks on a full pipe.
     let rest: Vec<String> = lines.map_while(Result::ok).collect();
     let ended = wait(child, Duration::from_secs(180));
     assert!(seen, "`{moment}` was never printed");

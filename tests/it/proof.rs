@@ -29,6 +29,7 @@ fn extra_a_proof_is_rehearsed_without_a_gpu() {
     std::fs::rename(clone.root().join("target/proofs/rehearsal/box"), &place)
         .or_else(|_| copied(&clone.root().join("target/proofs/rehearsal/box"), &place))
         .expect("the box can be carried");
+    // An empty environment, as on a machine that knows nothing of this workspace.
     let mut prove = command(&place.join("prove"), folder.path(), &["--out", "results"]);
     prove.env_clear().env("PATH", "/usr/bin:/bin");
     run(&mut prove).expect_code(0);

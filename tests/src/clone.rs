@@ -35,6 +35,7 @@ impl Clone {
     #[track_caller]
     pub fn of(root: &Path, options: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
+        // With a plain path git would link the objects and ignore `--depth`.
         let source = format!("file://{}", root.display());
         let mut words = vec!["clone", "--quiet"];
         words.extend(options);
@@ -80,6 +81,7 @@ impl Clone {
     #[must_use]
     pub fn program(&self, name: &str, words: &[&str]) -> Command {
         let mut program = command(&crate::program::built(name), &self.root(), words);
+        // Shared, so that a clone compiles nothing again.
         program.env("CARGO_TARGET_DIR", target());
         program
     }

@@ -53,6 +53,7 @@ pub fn run_campaign(shell: &Shell, verb: &str, rest: &[OsString]) -> Result<u8> 
 /// # Errors
 /// A program does not build or cannot be started.
 pub fn run_results(shell: &Shell, verb: &str, rest: &[OsString]) -> Result<u8> {
+    // These verbs start `redline-site`, which must be up to date.
     match RENDERING.contains(&verb) {
         true => build(shell, &["redline-results", "redline-site"])?,
         false => build(shell, &["redline-results"])?,

@@ -111,6 +111,7 @@ fn format(shell: &Shell) -> Result<u8> {
     if code != 0 {
         return Ok(code);
     }
+    // rustfmt needs the edition, which cargo passes to it otherwise.
     let mut words = ["--check", "--edition", "2024"].map(OsString::from).to_vec();
     for entry in std::fs::read_dir(shell.root().join(MACRO_DECLARED))? {
         words.push(entry?.path().into_os_string());
@@ -155,6 +156,7 @@ fn nextest(shell: &Shell, more: &[&str]) -> Result<u8> {
     } else {
         vec!["test", "--locked", "--release", "--workspace", "--no-fail-fast"]
     };
+    // Only nextest knows profiles.
     if present {
         words.extend(more);
     }

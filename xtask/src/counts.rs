@@ -62,6 +62,7 @@ pub fn run(shell: &Shell, renew: bool) -> Result<u8> {
         return Ok(0);
     }
     let committed = Committed::read(&path)?;
+    // Another compiler generates other code, so that its counts cannot be compared.
     if committed.compiler != compiler {
         eprintln!(
             "the committed counts are from {}, but this is {compiler}: not compared\n\
@@ -91,6 +92,7 @@ fn count(shell: &Shell) -> Result<BTreeMap<String, u64>> {
 
 /// Counts the instructions of one case.
 fn count_one(shell: &Shell, example: &Path, name: &str) -> Result<u64> {
+    // valgrind prints the count in its log, which goes to standard output here.
     let log = shell.read(
         Path::new("valgrind"),
         &[

@@ -129,6 +129,7 @@ pub fn parse(arguments: &[OsString]) -> Result<Command, lexopt::Error> {
         Some("codegen") => Command::Codegen { check: one_flag(&rest, "check")? },
         Some("ci") => Command::Ci { extra: one_flag(&rest, "extra")? },
         Some("tidy") => {
+            // No flag has an empty name, so any argument is refused.
             one_flag(&rest, "")?;
             Command::Tidy
         }

@@ -21,6 +21,7 @@ impl Shell {
     /// # Errors
     /// The package has no parent folder.
     pub fn at_workspace_root() -> Result<Self> {
+        // Cargo sets the variable; the compiled-in path is for a program that is started directly.
         let package = std::env::var_os("CARGO_MANIFEST_DIR")
             .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
         let root = package.parent().context("xtask has no parent folder")?.to_path_buf();

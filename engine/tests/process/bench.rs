@@ -77,7 +77,7 @@ fn a_bench_beyond_the_models_length_is_wrong_use() {
     let model = tiny_model();
     let (code, said) = end_of(&["bench", model.path().to_str().unwrap(), "-p", "1000000"]);
     assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("1000000 tokens are asked for"), "{said}");
+    assert!(said.contains("1000000 tokens per sequence were requested"), "{said}");
 }
 
 #[test]

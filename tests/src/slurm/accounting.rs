@@ -77,6 +77,7 @@ fn database(root: &Path, port: u16) -> Daemon {
                   create user if not exists slurm@'127.0.0.1' identified by 'slurm'; \
                   grant all on slurm.* to slurm@localhost; \
                   grant all on slurm.* to slurm@'127.0.0.1';";
+    // The first successful statement shows that the database is up.
     until("the database's answer", || {
         assert!(daemon.runs(), "mariadbd ended");
         let mut asked = Command::new(system("mariadb").expect("it was looked for"));

@@ -27,6 +27,7 @@ impl Daemon {
         let log = root.join("log").join(format!("{program}.out"));
         let log = fs::OpenOptions::new().create(true).append(true).open(log).expect("writable");
         let mut command = Command::new(system(program).expect("it was looked for"));
+        // A group of its own, so that `end` also kills what the daemon has started.
         command.args(words).current_dir(root).process_group(0).stdin(Stdio::null());
         command.env("SLURM_CONF", super::conf::path(root));
         command.stdout(log.try_clone().expect("a second handle")).stderr(log);
@@ -89,8 +90,8 @@ pub fn munge(root: &Path) -> Daemon {
 
 /// Kills the job steps of nodes, with all processes of their sessions, and waits for their end. A
 /// step leaves the process group of its node's daemon, but everything that it starts stays in its
-/// session. A step is recognized by the node's log file, which it keeps open: its command line and
-/// environment are overwritten by its title.
+/// session. A step is recognized by the node's log file, which it keeps open; its environment
+/// cannot tell, because the step's title overwrites it.
 pub fn kill_steps(root: &Path, nodes: &[&str]) {
     let logs: Vec<PathBuf> = nodes.iter().map(|node| super::conf::log(root, node)).collect();
     until("the end of the nodes' steps", || {

@@ -43,6 +43,7 @@ impl Head {
                 head.budgets.push(budget);
             }
         }
+        // A misspelled name would exclude the kernel from every check.
         if let Some(name) = head.generations.iter().find(|name| !known.contains(&name.as_str())) {
             bail!("`//@ for {name}`: kernels are compiled for {}", known.join(", "));
         }

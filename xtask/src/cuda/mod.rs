@@ -176,6 +176,7 @@ impl Unit {
             }
             said.findings.extend(findings.iter().map(|finding| format!("{name}: {finding}")));
         }
+        // An entry without a budget would never be checked.
         for entry in entries.keys() {
             if budgets.iter().all(|budget| budget.entry != *entry) {
                 let what = "no budget: add a line `//@ NAME: ...` for it at the head";

@@ -68,6 +68,7 @@ fn fetch(shell: &Shell, dir: &Path) -> Result<()> {
     fs::create_dir_all(&beside).with_context(|| format!("cannot write `{}`", beside.display()))?;
     let list = beside.join("packages.txt");
     fs::write(&list, PACKAGES).with_context(|| format!("cannot write `{}`", list.display()))?;
+    // With hashes and without dependencies exactly the pinned files are installed.
     let fixed = "-m pip install --no-deps --only-binary :all: --require-hashes --no-input --quiet \
                  --disable-pip-version-check --root-user-action ignore";
     let mut words: Vec<OsString> = fixed.split_whitespace().map(OsString::from).collect();

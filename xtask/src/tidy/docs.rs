@@ -80,6 +80,7 @@ fn dead_paths(file: &File, text: &str, tree: &BTreeSet<&Path>) -> Vec<Finding> {
 /// a Rust file that does not exist.
 fn is_dead(word: &str, folder: &Path, tree: &BTreeSet<&Path>) -> bool {
     let path = Path::new(word.trim_end_matches('/'));
+    // A word with other characters is code or a command, not a path.
     let plain = word.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-".contains(&b));
     let mut parts = path.components();
     let (Some(top), Some(_)) = (parts.next(), parts.next()) else {

@@ -97,6 +97,7 @@ fn check_manifest(file: &File) -> Vec<Finding> {
     let mut in_dependencies = false;
     for (index, line) in text.lines().enumerate() {
         if line.starts_with('[') {
+            // Tests may depend on more, so that dev-dependencies are not checked.
             in_dependencies = line == "[dependencies]";
         }
         let name = line.split(['.', ' ', '=']).next().unwrap_or_default();

@@ -71,6 +71,7 @@ const RULES: &[Rule] = &[manifests::check, layers::check, source::check, tree::c
 pub fn run(shell: &Shell) -> Result<u8> {
     let files = tracked_files(shell)?;
     let mut findings: Vec<Finding> = RULES.iter().flat_map(|rule| rule(&files)).collect();
+    // Licences need cargo; all other rules need only the files.
     findings.extend(manifests::check_licences(shell)?);
     findings.sort();
     for finding in &findings {
