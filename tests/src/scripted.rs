@@ -88,7 +88,7 @@ pub fn release(folder: &Path, version: &str, answers: &[Value]) {
     let script_path = folder.join(format!("{version}.json"));
     let script = script(version, "stand-in", answers);
     std::fs::write(&script_path, script.to_string()).expect("writable");
-    // Of the engine's flags only `--port` matters; the script ignores the others.
+    // The script reads `--port` among the engine's flags and ignores the others.
     let serves = format!(
         "#!/bin/sh\nport=\nfor word in \"$@\"; do\n  case $before in --port) port=$word ;; esac\n  \
          before=$word\ndone\nexec '{}' --detach --script '{}' --listen 127.0.0.1:$port\n",

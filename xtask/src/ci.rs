@@ -111,7 +111,7 @@ fn format(shell: &Shell) -> Result<u8> {
     if code != 0 {
         return Ok(code);
     }
-    // rustfmt needs the edition, which cargo passes to it otherwise.
+    // rustfmt needs the edition, which `cargo fmt` would pass to it.
     let mut words = ["--check", "--edition", "2024"].map(OsString::from).to_vec();
     for entry in std::fs::read_dir(shell.root().join(MACRO_DECLARED))? {
         words.push(entry?.path().into_os_string());
