@@ -1,5 +1,5 @@
-//! `redline bench`: measures how fast a model computes on the CPU or a GPU, without scheduler and
-//! server. Knows nothing of the operations inside a step.
+//! `redline bench`: measures the prefill and decode throughput of a model, on the CPU or a GPU,
+//! without scheduler and HTTP server. It must not know what a step computes.
 
 mod gpu;
 mod kernels;
@@ -23,10 +23,10 @@ use engine_weights::{ModelFiles, ModelSource};
 use kernels::{Attention, Kernels, Product};
 use steps::{Decode, Prefill, Speeds, Timed, median_seconds, pages_each};
 
-/// Options of `redline bench`.
+/// Options of `redline bench`: lengths, batch sizes and device to measure.
 #[derive(Debug, Clone, clap::Args)]
 pub struct BenchFlags {
-    /// Prompt lengths for prefill
+    /// Prompt lengths to measure prefill with, in tokens
     #[arg(short = 'p', value_name = "TOKENS", value_delimiter = ',', default_value = "512")]
     pub prompts: Vec<NonZeroUsize>,
     /// Decode steps per measurement
@@ -35,19 +35,19 @@ pub struct BenchFlags {
     /// Sequences per decode step
     #[arg(short = 'b', value_name = "BATCH", value_delimiter = ',', default_value = "1,8,32")]
     pub batches: Vec<NonZeroUsize>,
-    /// Tokens that each sequence has before the first decode step
+    /// Tokens that each sequence already has before the first decode step
     #[arg(long, value_name = "TOKENS", default_value = "128")]
     pub context: NonZeroUsize,
-    /// Threads to compute with [default: the machine's cores]
+    /// Compute threads [default: the machine's cores]
     #[arg(long, value_name = "N")]
     pub threads: Option<NonZeroUsize>,
-    /// Whether to read the weights or to make them up, as for `serve`
+    /// How weights are obtained, as for `serve`
     #[arg(long, value_name = "FORMAT", default_value = "auto")]
     pub load_format: LoadFormat,
-    /// Device to measure; `auto` selects the first supported GPU, or the CPU if there is none
+    /// Device to measure; `auto` is the first supported GPU, else the CPU
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     pub device: DeviceChoice,
-    /// Measure single GPU kernels at the sizes of published models; needs no MODEL
+    /// Measures single GPU kernels at the sizes of published models; needs no MODEL
     #[arg(long)]
     pub kernels: bool,
     /// Print one JSON document instead of a table
@@ -55,7 +55,7 @@ pub struct BenchFlags {
     pub json: bool,
 }
 
-/// Error of `redline bench`, each with its own message.
+/// Reason why `redline bench` ends without a measurement.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says what happened, and to what")]
 pub enum BenchError {
@@ -77,7 +77,8 @@ pub enum BenchError {
 }
 
 impl BenchError {
-    /// Exit code of the process for this error.
+    /// Exit code of the process: 2 for wrong use, 4 for a device error, else that of the load
+    /// error.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::TooLong { .. } | Self::KernelsOfCpu | Self::NoModel => 2,
@@ -87,7 +88,8 @@ impl BenchError {
     }
 }
 
-/// Report of one model on the CPU.
+/// Throughput of one model on the CPU, beside the limits of the machine: the JSON document that
+/// `redline bench --json` prints.
 #[derive(Debug, Serialize)]
 struct Report {
     engine: &'static str,
@@ -102,15 +104,16 @@ struct Report {
     products: Vec<Product>,
     attention: Vec<Attention>,
     limits: Limits,
-    /// Reason for each missing figure, by its path in the report.
+    /// Reason for each missing figure, by the JSON path of the figure.
     absent: BTreeMap<&'static str, &'static str>,
 }
 
-/// Measured hardware limits of the processor, with which figures are compared.
+/// Measured limits of the processor: peak arithmetic throughput per type, and read bandwidth of
+/// memory. A model's throughput is judged against them.
 #[derive(Debug, Serialize)]
 struct Limits {
     int8_ops_per_s: f64,
-    /// Throughput of bf16 arithmetic; none where the processor has no bf16 instructions.
+    /// Peak of bf16 multiplications with AVX-512 BF16; `None` where the processor has none.
     bf16_flops_per_s: Option<f64>,
     f32_flops_per_s: f64,
     read_bytes_per_s: f64,
@@ -126,8 +129,8 @@ impl Limits {
         })
     }
 
-    /// Limit in operations per second of the arithmetic in which a model's matrix multiplications
-    /// are computed.
+    /// Peak operations per second in the type in which a model's matrix multiplications are
+    /// computed.
     fn ops_per_s(&self, compute_dtype: &str) -> f64 {
         match (compute_dtype, self.bf16_flops_per_s) {
             ("int8", _) => self.int8_ops_per_s,
@@ -137,12 +140,12 @@ impl Limits {
     }
 }
 
-/// Model to measure, and the folder with downloaded models.
+/// Model to measure, by name, and the folder in which hub ids are looked up.
 #[derive(Debug, Clone, Copy)]
 pub struct Subject<'a> {
-    /// Folder, `.gguf` file or hub id of the model; none to measure single kernels.
+    /// Folder, .gguf file or hub id of the model; `None` with `--kernels`, which needs no model.
     pub model: Option<&'a str>,
-    /// Cache folder in which hub ids are looked up.
+    /// Folder of the local hub cache, in which hub ids are looked up.
     pub hub_cache: Option<&'a Path>,
 }
 
@@ -154,11 +157,10 @@ impl Subject<'_> {
     }
 }
 
-/// Loads a model, measures it and returns the report as text.
+/// Loads a model, measures it and returns the table or JSON document to print.
 ///
 /// # Errors
-/// The model cannot be loaded or run, a requested length exceeds its maximum, or a requested GPU
-/// does not exist.
+/// The model cannot be loaded or run, the lengths exceed the model's context, or there is no GPU.
 pub fn run(
     subject: Subject<'_>,
     flags: &BenchFlags,
@@ -166,6 +168,7 @@ pub fn run(
     clock: Clock,
 ) -> Result<String, BenchError> {
     let has_gpu = flags.device != DeviceChoice::Cpu && !engine_cuda::usable().is_empty();
+    // `auto` falls back to the CPU; only `cuda` by name is an error without a GPU.
     match (flags.device, has_gpu) {
         (_, true) => gpu::run(subject, flags, cubins, clock),
         (DeviceChoice::Cuda, false) => Err(BenchError::NoGpu),
@@ -185,11 +188,12 @@ fn on_cpu(subject: Subject<'_>, flags: &BenchFlags, clock: Clock) -> Result<Stri
         ..LoadOptions::default()
     };
     let mut loaded = load::load(&source, &options)?;
-    // The hash of the weights is computed in the background, and would take processor time from the
-    // measurement.
+    // The digest of the weights is computed in the background, on a core that the measurement
+    // needs.
     let _unused = loaded.weights_sha256.wait();
     let info = loaded.info().clone();
     let pages_each = pages_each(flags, &info)?;
+    // Pages for the largest batch serve all smaller ones.
     let widest = flags.batches.iter().map(|batch| batch.get()).max().unwrap_or(1);
     loaded.model.allocate_kv(widest * pages_each, PAGE_TOKENS)?;
     loaded.model.allocate_states(widest)?;
@@ -228,7 +232,7 @@ fn on_cpu(subject: Subject<'_>, flags: &BenchFlags, clock: Clock) -> Result<Stri
     Ok(shown(&report, flags.json))
 }
 
-/// Report as text: JSON, or a table for people.
+/// Text of `report`: one JSON document, or a table for people.
 fn shown<R: Serialize + fmt::Display>(report: &R, as_json: bool) -> String {
     if as_json {
         let json = serde_json::to_string_pretty(report).expect("plain values are JSON");
@@ -238,8 +242,8 @@ fn shown<R: Serialize + fmt::Display>(report: &R, as_json: bool) -> String {
     }
 }
 
-/// Bytes of the weight files: the least that a step reads, if weights are not unpacked to a larger
-/// form. None where the file system does not report the size.
+/// Size of the weights in their files, in bytes. A decode step reads at least as much from memory,
+/// unless the weights are unpacked while they are loaded.
 fn stored_bytes(files: &ModelFiles) -> Option<f64> {
     match files {
         ModelFiles::Gguf(path) => Some(path.metadata().ok()?.len() as f64),

@@ -1,21 +1,23 @@
-//! How many pages and places for recurrent state a server has: from flags, model and free memory.
+//! KV cache allocation: divides free memory into KV pages and slots for recurrent state, by the
+//! flags and the model's sizes.
 //!
-//! Knows no device: it divides bytes.
+//! Must not know any device: it divides bytes.
 
 use crate::config::{CHUNK_TOKENS, Config, PAGE_TOKENS, STATE_INTERVAL};
 use crate::launch::PrepareError;
 use engine_model::ModelInfo;
 use engine_schedule::{Limits, StateLimits};
 
-/// Memory that is free after weights and all else that steps need.
+/// Memory left for KV pages and recurrent state, after weights and the buffers that steps need.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FreeMemory {
     pub bytes: u64,
-    /// Whether nobody else uses it, as on a GPU: what no batch can use keeps prefixes.
+    /// True when no other process uses this memory, as on a GPU. The rest of it then keeps
+    /// prefixes, although no batch could use so many pages at once.
     pub is_own: bool,
 }
 
-/// What the scheduler may use: the flags, and as much memory as they allow.
+/// Computes the scheduler's limits from the flags, the model and the free memory.
 pub(crate) fn limits(
     config: &Config,
     info: &ModelInfo,
@@ -27,6 +29,7 @@ pub(crate) fn limits(
     let ask = Ask {
         entry_count: config.cache_max_entry_count.value,
         sequences: max_batch_size,
+        // A CPU's memory has other users, so take no more than the largest batch can use.
         useful_pages: match memory.is_own {
             true => usize::MAX,
             false => max_batch_size.saturating_mul(max_seq_len.div_ceil(PAGE_TOKENS)),
@@ -48,30 +51,36 @@ pub(crate) fn limits(
         chunk_tokens: CHUNK_TOKENS,
         prefix_cache: ask.snapshots,
         states: (places > 0).then_some(StateLimits { places, interval: STATE_INTERVAL }),
+        // The caller sets it, since the model knows how far its device can run ahead.
         run_ahead: 0,
     })
 }
 
-/// Bytes of one page over all layers.
+/// Bytes of one KV page over all layers, keys and values.
 pub(crate) fn page_bytes(info: &ModelInfo) -> u64 {
     (info.kv_bytes_per_token * PAGE_TOKENS) as u64
 }
 
-/// What memory is to be divided for.
+/// Request to divide free memory: the sizes of a KV page and of a state, and how many are wanted.
 #[derive(Debug)]
 struct Ask {
-    /// `--cache-max-entry-count`: a share of the free memory up to 1, above it a number of pages.
+    /// `--cache-max-entry-count`: up to 1 the share of free memory to use, above 1 a number of
+    /// pages.
     entry_count: f64,
-    /// Sequences that are to run at once.
+    /// Largest number of sequences that run at once.
     sequences: usize,
-    /// The batch cannot use more pages than this. A CPU's memory has other users.
+    /// Number of KV pages that the largest batch can fill. More would only be taken away from the
+    /// other users of a CPU's memory.
     useful_pages: usize,
+    /// Bytes of one KV page over all layers.
     page_bytes: u64,
-    /// 0 for models without recurrent state.
+    /// Bytes of one sequence's recurrent state; 0 for models without recurrent state.
     state_bytes: u64,
+    /// True when the prefix cache is on, so that snapshots of the recurrent state are kept.
     snapshots: bool,
 }
 
+/// Result of dividing the memory: KV pages, and slots for recurrent state.
 #[derive(Debug, PartialEq, Eq)]
 struct Share {
     pages: usize,
@@ -79,24 +88,30 @@ struct Share {
 }
 
 impl Ask {
-    /// Pages, and places for recurrent state: one for each sequence that runs, as long as that is
-    /// no more than half of the memory, and one for each snapshot that the pages can end in.
+    /// Divides `free_bytes` into KV pages and state slots; `None` if not even one page fits. Each
+    /// running sequence gets a slot, as long as these take at most half of the memory, and each
+    /// snapshot that the pages can end in gets another.
     fn divide(&self, free_bytes: u64) -> Option<Share> {
         let snapshots = |pages: usize| {
             if self.snapshots { pages * PAGE_TOKENS / STATE_INTERVAL } else { 0 }
         };
         let mut sequences = if self.state_bytes == 0 { 0 } else { self.sequences };
+        // Above 1 the flag is a number of pages, however much memory is free.
         let pages = if self.entry_count > 1.0 {
             self.entry_count as usize
         } else {
             let budget = free_bytes as f64 * self.entry_count;
             let state_bytes = self.state_bytes as f64;
             if state_bytes > 0.0 {
+                // Without this limit the states of a large batch would leave no memory for pages.
+                // One sequence must always be able to run.
                 sequences = sequences.min((budget / 2.0 / state_bytes) as usize).max(1);
             }
             let rest = budget - sequences as f64 * state_bytes;
             let shared =
                 if self.snapshots { PAGE_TOKENS as f64 / STATE_INTERVAL as f64 } else { 0.0 };
+            // Every page also pays its share of the snapshots that are taken every
+            // `STATE_INTERVAL`.
             let affordable = rest / (self.page_bytes as f64 + shared * state_bytes);
             (affordable as usize).min(self.useful_pages)
         };
@@ -125,14 +140,15 @@ mod tests {
     #[test]
     fn memory_goes_to_pages_and_where_there_is_state_to_both() {
         let share = |pages, places| Some(Share { pages, places });
-        // Half of 4,096 MiB; a state of 48 MiB in every 256 pages costs a page 3/16 MiB more.
+        // Half of 4,096 MiB; a state of 48 MiB in every 256 pages adds 3/16 MiB to the cost of a
+        // page.
         assert_eq!(ask().divide(4096 * MIB), share(2048, 0));
         assert_eq!(Ask { useful_pages: 100, ..ask() }.divide(4096 * MIB), share(100, 0));
         let hybrid = || Ask { state_bytes: 48 * MIB, ..ask() };
         assert_eq!(hybrid().divide(4096 * MIB), share(1077, 16 + 4));
         let plain = Ask { snapshots: false, ..hybrid() };
         assert_eq!(plain.divide(4096 * MIB), share(1280, 16));
-        // Where states would take it all, fewer sequences run.
+        // States of 16 sequences would take all memory, so fewer sequences run.
         assert_eq!(hybrid().divide(1024 * MIB), share(229, 5));
         assert_eq!(Ask { entry_count: 512.0, ..hybrid() }.divide(MIB), share(512, 16 + 2));
         assert_eq!(hybrid().divide(64 * MIB), None);

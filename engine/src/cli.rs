@@ -1,5 +1,5 @@
-//! The command line of `redline`: which command does what. Knows no environment but what it is
-//! given.
+//! The command line of `redline`: parses the arguments and dispatches to serve, bench or
+//! perplexity. It must not read the environment; `main` passes that in.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -24,46 +24,46 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Serves a model until it is told to stop
+    /// Serves a model over HTTP until SIGTERM or Ctrl-C
     Serve {
         /// Folder with config.json and safetensors, .gguf file, or hub id in the local cache
         model: String,
         #[command(flatten)]
         flags: Box<Flags>,
     },
-    /// Measures prefill and decode without a server
+    /// Measures prefill and decode throughput without a server
     Bench {
-        /// Whether to read the weights or to make them up, as for `serve`
+        /// Folder, .gguf file or hub id of the model, as for `serve`
         #[arg(required_unless_present = "kernels")]
         model: Option<String>,
         #[command(flatten)]
         flags: BenchFlags,
     },
-    /// Measures how well a model predicts a text
+    /// Measures how well a model predicts a text (perplexity)
     Perplexity {
-        /// Whether to read the weights or to make them up, as for `serve`
+        /// Folder, .gguf file or hub id of the model, as for `serve`
         model: String,
         #[command(flatten)]
         flags: PerplexityFlags,
     },
 }
 
-/// What a command may know of the world.
+/// Facts about the process and its machine that a command may use; gathered in `main`.
 #[derive(Debug, Clone)]
 pub struct Surroundings {
-    /// Started where the process was.
+    /// Clock that was started when the process started.
     pub clock: Clock,
-    /// Processors that this process may use.
+    /// Number of processors that this process may use.
     pub cores: usize,
-    /// Cache folder in which hub ids are looked up.
+    /// Folder of the local hub cache, in which hub ids are looked up.
     pub hub_cache: Option<PathBuf>,
-    /// Location and cache of the compiled GPU kernels.
+    /// Folders of the CUDA kernels' machine code: prepared files, and a cache of compiled kernels.
     pub cubins: Cubins,
 }
 
 impl Cli {
-    /// Does what was asked, serving what `prepare` makes, and says how it ended: on standard output
-    /// what was asked for, on standard error what went wrong.
+    /// Runs the command and returns the exit code of the process. `serve` loads its model by
+    /// `prepare`. The result goes to standard output, an error to standard error.
     pub fn run(self, surroundings: Surroundings, prepare: Prepare) -> ExitCode {
         match self.answer(surroundings, prepare) {
             Ok(text) => {
@@ -100,12 +100,13 @@ impl Cli {
     }
 }
 
-/// One thread answers all clients: the model has better uses for the others.
+/// Runs `redline serve` on a runtime with one thread: one is enough for all clients, and the model
+/// needs the other cores.
 fn serve(launch: Launch, prepare: Prepare) -> Result<(), LaunchError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(LaunchError::Start)?;
     let result = runtime.block_on(launch::serve(launch, prepare));
-    // What may still be hashing or tokenizing holds up nobody.
+    // Returns without waiting for blocking tasks, such as hashing of the weights or tokenizing.
     runtime.shutdown_background();
     result
 }

@@ -1,4 +1,5 @@
-//! What a server was told, where from, and whether this release can do it.
+//! Configuration of a server: joins command line, profile and defaults, records where each value
+//! comes from, and refuses values that this release does not support.
 
 mod flags;
 #[cfg(test)]
@@ -17,48 +18,50 @@ use sha2::{Digest, Sha256};
 
 use engine_weights::hex;
 
-/// Tokens of a page of the KV cache.
+/// Tokens of a KV page (a block, in vLLM's words).
 pub const PAGE_TOKENS: usize = 16;
-/// Chunks of prompts end on multiples of this: part of what makes results repeatable.
+/// Prefill chunks end on multiples of this many tokens, whatever else is in the step. Results
+/// would otherwise depend on how a prompt was cut.
 pub const CHUNK_TOKENS: usize = 64;
-/// Recurrent state is kept for later prompts at multiples of this many tokens.
+/// Snapshots of recurrent state are kept for later prompts at multiples of this many tokens.
 pub const STATE_INTERVAL: usize = 4096;
 
-/// More ranks than any published model has key heads or experts worth a rank.
+/// Largest `--tp`: no published model has more key heads or experts to divide among ranks.
 const TP_MAX: usize = 64;
-/// More than any machine has cores. Far beyond it a system gives no more threads, and the runtime
-/// aborts the process that asks.
+/// Largest `--threads`, more than any machine has cores. Far beyond it the system refuses to start
+/// threads, and the runtime then aborts the process.
 const THREADS_MAX: usize = 4096;
 
-/// Flags that say where and under which name a server runs, but not what it computes. They are
-/// left out of the hash, so that two launches compare.
+/// Flags that say where and under which name a server runs, but not what it computes. They are left
+/// out of the configuration's hash, so that two starts with equal computation have equal hashes.
 const UNHASHED: [&str; 5] = ["api-key-file", "host", "model-name", "port", "profile"];
 
-/// Where a value comes from.
+/// Origin of a flag's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
-    /// What holds where nothing was said.
+    /// Origin of a value that neither command line nor profile gives: the built-in default.
     Default,
     /// The command line.
     Flag,
-    /// The file that `--profile` names.
+    /// Origin of a value given in the TOML file that `--profile` names.
     Profile,
-    /// The checkpoint.
+    /// Origin of a value taken from the checkpoint, such as the longest context.
     Model,
 }
 
-/// A value and where it comes from.
+/// Value of a flag, with its origin.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Setting<T> {
-    /// What holds.
+    /// Value of the flag that is in effect.
     pub value: T,
-    /// Who said so.
+    /// Origin of the flag's value.
     pub source: Source,
 }
 
 impl<T> Setting<T> {
-    /// The command line goes before the profile, and both before the default.
+    /// Picks a value: the command line takes precedence over the profile, the profile over the
+    /// default.
     fn pick(flag: Option<T>, profile: Option<T>, default: impl FnOnce() -> T) -> Self {
         match (flag, profile) {
             (Some(value), _) => Self { value, source: Source::Flag },
@@ -74,17 +77,17 @@ impl Setting<bool> {
     }
 }
 
-/// Flags that cannot be served as they are.
+/// Error in the flags or in a file that a flag names.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says what happened, and to what")]
 pub enum ConfigError {
     #[error("`--{flag} {value}` is not supported by this release; supported: {supported}")]
     Unsupported { flag: &'static str, value: String, supported: &'static str },
-    #[error("`--{flag} {value}` makes no sense: it must be {wanted}")]
+    #[error("`--{flag} {value}` is invalid: it must be {wanted}")]
     Invalid { flag: &'static str, value: String, wanted: &'static str },
     #[error("failed to read `{path}`")]
     ReadFile { path: PathBuf, source: io::Error },
-    #[error("the profile `{path}` is not a list of flags")]
+    #[error("the profile `{path}` is not a TOML table of flags")]
     Profile { path: PathBuf, source: Box<toml::de::Error> },
     #[error("the key file `{path}` is empty")]
     EmptyKey { path: PathBuf },
@@ -95,7 +98,8 @@ pub enum ConfigError {
     OpenBind { host: String },
 }
 
-/// All flags with their values; those that the model decides are none until it is loaded.
+/// Values of all flags, each with its origin. A value that the model decides is `None` until the
+/// model is loaded.
 #[derive(Debug, Clone, PartialEq)]
 #[expect(missing_docs, reason = "`Flags` says what each flag is")]
 pub struct Config {
@@ -118,18 +122,18 @@ pub struct Config {
     pub profile: Setting<Option<PathBuf>>,
 }
 
-/// The machine that a server is to run on.
+/// Facts about the machine that the server will run on, from which defaults follow.
 #[derive(Debug, Clone, Copy)]
 pub struct Machine<'a> {
-    /// Processors that this process may use.
+    /// Number of processors that this process may use.
     pub cores: usize,
-    /// The processor's name, as the system has it.
+    /// Name of the processor, as the system prints it.
     pub processor: &'a str,
-    /// The GPUs that would be used, by their names, one a rank.
+    /// Names of the GPUs that the server would use, one per tensor-parallel rank.
     pub gpus: &'a [&'a str],
 }
 
-/// Returns true if a GPU supports these options.
+/// True when a GPU supports this combination of device, matrix type and KV cache type.
 fn suits_gpu(device: DeviceChoice, dtype: DtypeChoice, kv: KvDtypeChoice) -> bool {
     device != DeviceChoice::Cpu
         && matches!(dtype, DtypeChoice::Auto | DtypeChoice::Bf16)
@@ -137,15 +141,15 @@ fn suits_gpu(device: DeviceChoice, dtype: DtypeChoice, kv: KvDtypeChoice) -> boo
 }
 
 impl Config {
-    /// Whether a GPU computes what is asked for, where there is one.
+    /// True when a GPU, if there is one, supports the configured device and types.
     pub fn suits_gpu(&self) -> bool {
         suits_gpu(self.device.value, self.dtype.value, self.kv_dtype.value)
     }
 
-    /// Brings flags, profile and defaults together, as they are on `machine`.
+    /// Resolves flags, profile and defaults to the configuration for `machine`.
     ///
     /// # Errors
-    /// A file cannot be read, or a value makes no sense or is not supported yet.
+    /// A file cannot be read, or a value is out of range or not supported by this release.
     pub fn resolve(flags: Flags, machine: &Machine<'_>) -> Result<Self, ConfigError> {
         let profile = match &flags.profile {
             Some(path) => Flags::read_profile(path)?,
@@ -157,6 +161,7 @@ impl Config {
         let device = Setting::pick(a.device, b.device, || DeviceChoice::Auto);
         let dtype = Setting::pick(a.dtype, b.dtype, || DtypeChoice::Auto);
         let kv_dtype = Setting::pick(a.kv_dtype, b.kv_dtype, || KvDtypeChoice::Auto);
+        // Without a GPU for each rank `auto` means the CPU, whose defaults differ.
         let suits_gpu = suits_gpu(device.value, dtype.value, kv_dtype.value);
         let is_gpu = suits_gpu && machine.gpus.len() >= tp.value;
         let gpu = machine.gpus.first().copied().filter(|_| is_gpu);
@@ -189,6 +194,7 @@ impl Config {
                 None
             }),
             insecure_bind: Setting::pick_switch(a.insecure_bind, b.insecure_bind),
+            // A profile cannot name another profile.
             profile: Setting::pick(a.profile.map(Some), None, || None),
         };
         config.check_sense()?;
@@ -196,6 +202,7 @@ impl Config {
         Ok(config)
     }
 
+    /// Checks that numeric flags are within their ranges.
     fn check_sense(&self) -> Result<(), ConfigError> {
         for (flag, value) in [
             ("tp", self.tp.value),
@@ -214,6 +221,7 @@ impl Config {
             return Err(ConfigError::Invalid { flag, value, wanted: "at most 4096" });
         }
         let ratio = self.cache_max_entry_count.value;
+        // Negated, so that NaN is refused, too.
         if !(ratio > 0.0 && ratio < f64::from(u32::MAX)) {
             let (flag, wanted) = ("cache-max-entry-count", "a share above 0 or a number of pages");
             return Err(ConfigError::Invalid { flag, value: ratio.to_string(), wanted });
@@ -221,7 +229,8 @@ impl Config {
         Ok(())
     }
 
-    /// What later releases may bring is refused by name, never taken for something else.
+    /// Refuses values that this release knows by name but cannot compute, such as `--dtype int4`,
+    /// rather than replacing them silently.
     fn check_support(&self) -> Result<(), ConfigError> {
         let (device, dtype, kv_dtype) = (self.device.value, self.dtype.value, self.kv_dtype.value);
         let is_cuda = device == DeviceChoice::Cuda;
@@ -238,6 +247,7 @@ impl Config {
         let (tp, kv_dtype) = (name_of(&self.tp.value), name_of(&kv_dtype));
         for (flag, ok, value, supported) in [
             ("tp", (1..=TP_MAX).contains(&self.tp.value), tp, "1 to 64"),
+            // A known name, for a clear message, but no kernel computes it.
             ("dtype", dtype != DtypeChoice::Int4, name_of(&dtype), "auto, f32, bf16, int8"),
             ("dtype", is_bf16 || !is_cuda, name_of(&dtype), "auto, bf16 on a GPU"),
             ("kv-dtype", kv, kv_dtype, supported_kv),
@@ -249,10 +259,11 @@ impl Config {
         Ok(())
     }
 
-    /// The addresses to listen on, refused if strangers could use them without being meant to.
+    /// Resolves `--host` and `--port` to socket addresses. An address that other machines can reach
+    /// needs `--api-key-file` or `--insecure-bind`.
     ///
     /// # Errors
-    /// The host has no address, or is open to other machines.
+    /// The host has no address, or is reachable from other machines without a key.
     pub fn addresses(&self) -> Result<Vec<SocketAddr>, ConfigError> {
         let host = &self.host.value;
         let resolved = (host.as_str(), self.port.value).to_socket_addrs();
@@ -268,10 +279,11 @@ impl Config {
         Ok(addresses)
     }
 
-    /// The key that requests must show, without the line end that editors leave.
+    /// Reads the API key from the file that `--api-key-file` names, without surrounding white
+    /// space: editors end a file with a line break. `None` without the flag.
     ///
     /// # Errors
-    /// The file cannot be read or has nothing in it.
+    /// The file cannot be read or holds no key.
     pub fn read_api_key(&self) -> Result<Option<String>, ConfigError> {
         let Some(path) = &self.api_key_file.value else { return Ok(None) };
         let key = std::fs::read_to_string(path)
@@ -282,21 +294,22 @@ impl Config {
         }
     }
 
-    /// Replaces `auto` by the types that the model was loaded with.
+    /// Replaces `auto` in `--dtype` and `--kv-dtype` by the types that the model was loaded with.
     pub fn settle_dtypes(&mut self, dtype: &str, kv_dtype: &str) {
-        // A type without a flag of its name stays `auto`: the model's facts name it.
+        // A type that no flag value names leaves the flag at `auto`; `/server_info` names it
+        // elsewhere.
         let name = |name: &str| Value::from(name);
         self.dtype.value = serde_json::from_value(name(dtype)).unwrap_or(self.dtype.value);
         self.kv_dtype.value = serde_json::from_value(name(kv_dtype)).unwrap_or(self.kv_dtype.value);
     }
 
-    /// Every flag with its value and source, as `/server_info` shows them.
+    /// Value and origin of every flag by its name, as `/server_info` shows them.
     pub fn effective(&self) -> BTreeMap<&'static str, Setting<Value>> {
         fn entry<T: Serialize>(setting: &Setting<T>) -> Setting<Value> {
             let value = serde_json::to_value(&setting.value).unwrap_or(Value::Null);
             Setting { value, source: setting.source }
         }
-        // Paths are nobody's business; whether there is one may be.
+        // A path may contain private names, so that only its presence is shown.
         let path = |setting: &Setting<Option<PathBuf>>| Setting {
             value: setting.value.as_ref().map_or(Value::Null, |_| "set".into()),
             source: setting.source,
@@ -331,21 +344,24 @@ fn name_of(value: &impl Serialize) -> String {
     }
 }
 
-/// SHA-256 over the canonical JSON (RFC 8785) of flag to value.
+/// SHA-256, in hex, of the canonical JSON (RFC 8785) of the flags with their values, without those
+/// in `UNHASHED`.
 pub fn config_sha256(effective: &BTreeMap<&'static str, Setting<Value>>) -> String {
     let values: BTreeMap<_, _> = effective
         .iter()
         .filter(|(flag, _)| !UNHASHED.contains(flag))
         .map(|(flag, setting)| (*flag, canonical(&setting.value)))
         .collect();
-    // Sorted keys, no spaces, shortest numbers: for these values that is the canonical form.
+    // serde_json writes sorted keys, no spaces and shortest numbers: the canonical form of these
+    // values.
     let json = serde_json::to_string(&values).expect("plain values are JSON");
     hex(Sha256::digest(json).as_ref())
 }
 
-/// Whole numbers have no fraction in the canonical form.
+/// Writes a whole floating-point number as an integer, as RFC 8785 does.
 fn canonical(value: &Value) -> Value {
     match value.as_f64() {
+        // Below 1e15 the conversion to an integer is exact.
         Some(number) if value.is_f64() && number.fract() == 0.0 && number.abs() < 1e15 => {
             Value::from(number as i64)
         }
@@ -353,12 +369,13 @@ fn canonical(value: &Value) -> Value {
     }
 }
 
-/// Sequences per step by card, as published for 0.10.0 and later.
+/// Default of `--max-batch-size` per GPU model, by a part of its name, as published for 0.10.0 and
+/// later.
 const MAX_BATCH_SIZES: [(&str, usize); 6] =
     [("a100", 512), ("a800", 512), ("h20", 1024), ("h100", 1024), ("h800", 1024), ("h200", 1280)];
 
-/// The entry whose name is the longest that the device's contains, so that a card is not taken for
-/// a shorter-named sister.
+/// Default of `--max-batch-size` for a device name. The longest name that matches decides: "h200"
+/// must not be taken for "h20".
 pub fn default_max_batch_size(device_name: &str) -> usize {
     let device_name = device_name.to_lowercase();
     let named = MAX_BATCH_SIZES.iter().filter(|(name, _)| device_name.contains(name));

@@ -1,8 +1,8 @@
-//! Structured output: which tokens may come next so that a text stays within a JSON schema or a
-//! regular expression.
+//! Structured output: the set of tokens that may come next, so that an output follows a JSON schema
+//! or a regular expression.
 //!
-//! The grammars are `llguidance`'s. It is told the bytes of every token once per model, and asked
-//! for the tokens that may follow before each sample. It knows no request and no logits.
+//! The grammars are `llguidance`'s. It gets the bytes of every token once per model, and computes
+//! the set of allowed tokens before each sample. This module must not know requests or logits.
 
 use std::fmt;
 use std::panic::AssertUnwindSafe;
@@ -15,34 +15,35 @@ use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 use serde_json::Value;
 
-/// States that one grammar may unfold into, of one to two KB each.
+/// Largest number of lexer states of one grammar; a state takes one to two KB.
 const LEXER_STATES_MAX: usize = 50_000;
 
-/// What a text has to be.
+/// Structure that an output must have: a JSON schema or a regular expression.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Structure {
-    /// JSON that this schema allows, its properties in the schema's order.
+    /// JSON that conforms to this schema, with properties in the schema's order.
     Json(Value),
-    /// A text that this expression matches whole, in the syntax of the `regex` crate.
+    /// Text that this regular expression matches as a whole, in the syntax of the `regex` crate.
     Regex(String),
 }
 
 impl Structure {
-    /// Any JSON object.
+    /// Returns the structure that any JSON object has.
     pub fn any_object() -> Self {
         Self::Json(serde_json::json!({ "type": "object" }))
     }
 
-    /// One of `texts`, as they stand.
+    /// Returns the structure that is exactly one of `texts`.
     pub fn choice(texts: &[String]) -> Self {
         Self::Regex(texts.iter().map(|text| escape(text)).collect::<Vec<_>>().join("|"))
     }
 }
 
-/// An expression that matches `text` and nothing else.
+/// Escapes `text` to a regular expression that matches only it.
 fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
+        // The `regex` syntax allows a backslash before all ASCII punctuation.
         if c.is_ascii_punctuation() {
             escaped.push('\\');
         }
@@ -51,15 +52,15 @@ fn escape(text: &str) -> String {
     escaped
 }
 
-/// A structure that cannot be followed.
+/// Reason why an output cannot follow a structure.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct GrammarError(String);
 
 impl GrammarError {
     fn of(error: &dyn fmt::Display) -> Self {
-        // What follows the first line is a trace of the grammar engine's own, or the drawing of an
-        // expression and below it what is wrong there.
+        // The lines after the first are a trace of the grammar engine, or a drawing of the
+        // expression with the error below it.
         let text = error.to_string();
         let mut lines = text.lines().map(str::trim);
         let first = lines.next().unwrap_or("no reason was given").to_owned();
@@ -70,16 +71,16 @@ impl GrammarError {
     }
 }
 
-/// The bytes of one token.
+/// Bytes of one token, as the grammar engine gets them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenBytes {
-    /// As they stand in running text, which may cut a character.
+    /// Bytes of the token in running text; they may end within a character.
     pub bytes: Vec<u8>,
-    /// Whether it stands for no text, and is thus in no grammar.
+    /// True for a special token, which stands for no text and so is part of no grammar.
     pub is_special: bool,
 }
 
-/// Makes guides for one vocabulary.
+/// Grammar engine for one vocabulary: makes the guides of its requests.
 pub struct Grammars {
     factory: ParserFactory,
 }
@@ -91,31 +92,36 @@ impl fmt::Debug for Grammars {
 }
 
 impl Grammars {
-    /// `tokens` by id; `end_tokens` are those with which the model ends an answer.
+    /// Prepares the grammar engine for a vocabulary: `tokens` in order of their ids, and the
+    /// `end_tokens` with which the model ends an answer.
     ///
     /// # Errors
-    /// The vocabulary is not one that texts can be made of.
+    /// The model has no end token, or the vocabulary is too large.
     pub fn new(
         tokens: impl Iterator<Item = TokenBytes>,
         end_tokens: &[u32],
     ) -> Result<Self, GrammarError> {
         let words: Vec<Vec<u8>> = tokens
             .map(|token| {
+                // llguidance recognizes special tokens by this marker.
                 let marker = token.is_special.then_some(TokTrie::SPECIAL_TOKEN_MARKER);
                 marker.into_iter().chain(token.bytes).collect()
             })
             .collect();
         let size = u32::try_from(words.len()).map_err(|error| GrammarError::of(&error))?;
+        // A checkpoint may list end tokens beyond its tokenizer's vocabulary.
         let ends: Vec<u32> = end_tokens.iter().copied().filter(|id| *id < size).collect();
         let Some(end) = ends.first() else {
             return Err(GrammarError("the model has no token that ends an answer".into()));
         };
+        // The grammar engine reports some errors by panics.
         let made = catch_unwind(AssertUnwindSafe(|| {
             let trie = TokTrie::from(&TokRxInfo::new(size, *end), &words).with_eos_tokens(&ends);
             let tokens: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
             let mut factory = ParserFactory::new_simple(&tokens)?;
             factory.quiet();
             let limits = factory.limits_mut();
+            // Clients see the errors, so they must not show the engine's internals.
             limits.verbose_errors = false;
             limits.max_lexer_states = LEXER_STATES_MAX;
             Ok(factory)
@@ -123,10 +129,10 @@ impl Grammars {
         Ok(Self { factory: made.map_err(|error| GrammarError::of(&error))? })
     }
 
-    /// A guide along `structure`, from the place that `opening` tells.
+    /// Makes a guide for an output that follows `structure` from `opening` on.
     ///
     /// # Errors
-    /// The structure is wrong, or asks for what no grammar here can say.
+    /// The structure is invalid, or uses features that the grammar engine does not support.
     pub fn guide(&self, structure: &Structure, opening: Opening) -> Result<Guide, GrammarError> {
         let grammar = match structure {
             Structure::Json(schema) => TopLevelGrammar::from_json_schema(schema.clone()),
@@ -137,7 +143,8 @@ impl Grammars {
         if let Some(error) = matcher.get_error() {
             return Err(GrammarError::of(&error));
         }
-        // One that nothing can begin is refused here: among running sequences it would be a failure.
+        // A structure that no token can begin is refused here; later it would fail a running
+        // sequence.
         if let Err(error) = matcher.compute_mask_or_eos() {
             let reason = GrammarError::of(&error);
             return Err(GrammarError(format!("no answer can begin with it ({reason})")));
@@ -146,28 +153,29 @@ impl Grammars {
     }
 }
 
-/// Where in an answer the structure begins: models may think first.
+/// Place in an output where the structure begins: a model may reason first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Opening {
-    /// With the first token.
+    /// The structure begins with the first token.
     AtOnce,
-    /// With the first token, unless that is `open`: then after `close`.
+    /// The structure begins with the first token, unless that is `open`; then it begins after
+    /// `close`.
     Unless {
-        /// Begins the model's reasoning.
+        /// Token that begins the model's reasoning.
         open: u32,
-        /// Ends it.
+        /// Token that ends the model's reasoning.
         close: u32,
     },
-    /// After these tokens.
+    /// The structure begins after these tokens.
     After(Vec<u32>),
 }
 
-/// Follows one answer along its structure.
+/// Follows one output token by token and knows which tokens the structure allows next.
 pub struct Guide {
     matcher: Matcher,
-    /// What is still to come before the structure begins.
+    /// Rest of the way to the beginning of the structure.
     opening: Opening,
-    /// The last tokens before it.
+    /// Tokens of the output before the structure, to recognize its beginning.
     seen: Vec<u32>,
 }
 
@@ -178,7 +186,7 @@ impl fmt::Debug for Guide {
 }
 
 impl Clone for Guide {
-    /// A guide that goes its own way from here.
+    /// Copies the state, so that the copy can follow another output.
     fn clone(&self) -> Self {
         let (opening, seen) = (self.opening.clone(), self.seen.clone());
         Self { matcher: self.matcher.deep_clone(), opening, seen }
@@ -186,26 +194,28 @@ impl Clone for Guide {
 }
 
 impl Guide {
-    /// The tokens that may come next; none stands for all.
+    /// Set of tokens that may come next; `None` if all may.
     ///
     /// # Errors
     /// The grammar has become too large to follow.
     pub fn allowed(&mut self) -> Result<Option<TokenSet>, GrammarError> {
+        // Free text may stand before the structure.
         if matches!(self.opening, Opening::After(_)) {
             return Ok(None);
         }
         let set = self.matcher.compute_mask_or_eos().map_err(|error| GrammarError::of(&error))?;
         let mut set = TokenSet::from_bits(set.into());
+        // Instead of the structure, the model may begin with its reasoning.
         if let Opening::Unless { open, .. } = self.opening {
             set.insert(open);
         }
         Ok(Some(set))
     }
 
-    /// Goes on by one token; true if nothing may follow it.
+    /// Accepts the next token; true if the structure is complete and nothing may follow.
     ///
     /// # Errors
-    /// The token was none of those allowed, or the grammar has become too large to follow.
+    /// The token is not allowed, or the grammar has become too large to follow.
     pub fn accept(&mut self, token: u32) -> Result<bool, GrammarError> {
         match &self.opening {
             Opening::After(wanted) => {
@@ -237,7 +247,7 @@ mod tests {
     const DONE: u32 = 257;
     const END: u32 = 258;
 
-    /// Bytes as tokens, then three special ones.
+    /// Vocabulary with one token per byte, and three special tokens.
     fn grammars() -> Grammars {
         let bytes = (0..=u8::MAX).map(|byte| TokenBytes { bytes: vec![byte], is_special: false });
         let special = ["<think>", "</think>", "<end>"];
@@ -246,7 +256,7 @@ mod tests {
         Grammars::new(bytes.chain(special), &[END]).unwrap()
     }
 
-    /// How much of `text` can be said, and whether the answer may end there.
+    /// Prefix of `text` that the structure allows, and whether the output may end there.
     fn follow(structure: &Structure, text: &str) -> (String, bool) {
         let mut guide = grammars().guide(structure, Opening::AtOnce).unwrap();
         let mut said = String::new();

@@ -1,4 +1,5 @@
-//! From flags to a served model: the one place that joins configuration, checkpoint and server.
+//! Startup of `redline serve`: joins configuration, checkpoint and device to a loaded model, and
+//! hands it to the server.
 
 use std::io;
 use std::net::SocketAddr;
@@ -32,17 +33,17 @@ use engine_model::{ModelInfo, RopeChoice};
 use engine_schedule::Limits;
 use engine_weights::{Checkpoint, ModelSource};
 
-/// Seed of made-up weights; two launches must have the same.
+/// Seed of random weights (`--load-format random`). Fixed, so that two starts have equal weights.
 const RANDOM_WEIGHTS_SEED: u64 = 1;
 
-/// Commit that this binary was built from, given by its builder in the environment.
+/// Commit that this binary was built from; the builder sets it in `REDLINE_COMMIT`.
 pub const COMMIT: Option<&str> = option_env!("REDLINE_COMMIT");
 
-/// What is said where `--device cuda` finds nothing to compute on.
+/// Error message where `--device cuda` finds no supported GPU.
 pub(crate) const NO_GPU: &str = "`--device cuda` needs a GPU of compute capability 8.0 or later with its \
                                  driver, and there is none; hint: `--device cpu`";
 
-/// Version and commit, as `--version` prints them.
+/// Version and commit of this binary, as `--version` prints them.
 pub fn version() -> &'static str {
     static VERSION: LazyLock<String> = LazyLock::new(|| {
         format!("{} ({})", env!("CARGO_PKG_VERSION"), COMMIT.unwrap_or("unknown commit"))
@@ -50,22 +51,22 @@ pub fn version() -> &'static str {
     &VERSION
 }
 
-/// One server to be.
+/// Everything that `redline serve` needs to start: configuration, model, caches and clock.
 #[derive(Debug, Clone)]
 pub struct Launch {
-    /// Flags, profile and defaults, brought together.
+    /// Configuration, resolved from flags, profile and defaults.
     pub config: Config,
-    /// Folder, .gguf file or hub id.
+    /// Folder, .gguf file or hub id of the model.
     pub model: String,
-    /// Cache folder in which hub ids are looked up.
+    /// Folder of the local hub cache, in which hub ids are looked up.
     pub hub_cache: Option<PathBuf>,
-    /// Location and cache of the compiled GPU kernels.
+    /// Folders of the CUDA kernels' machine code: prepared files, and a cache of compiled kernels.
     pub cubins: Cubins,
-    /// Started where the process was.
+    /// Clock that was started when the process started.
     pub clock: Clock,
 }
 
-/// A model that cannot be served as the flags say.
+/// Reason why a model cannot be loaded or served with the given flags.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says what happened, and to what")]
 pub enum PrepareError {
@@ -75,20 +76,20 @@ pub enum PrepareError {
     Dtype(#[from] DtypeError),
     #[error("failed to allocate the KV cache")]
     Kv(#[source] DeviceError),
-    #[error("failed to rehearse the largest step")]
+    #[error("failed to run the largest step as a warm-up")]
     Rehearsal(#[source] DeviceError),
     #[error(
         "`--max-seq-len {asked}` is more than the {made_for} tokens that the model was made for"
     )]
     TooLong { asked: usize, made_for: usize },
     #[error(
-        "the KV cache would have no page: {free_bytes} bytes are free, a page takes {page_bytes} and \
+        "too little memory for one KV page: {free_bytes} bytes are free, a page takes {page_bytes} and \
          a sequence's state {state_bytes}; hint: raise `--cache-max-entry-count`, or free memory"
     )]
     NoPage { free_bytes: u64, page_bytes: u64, state_bytes: u64 },
 }
 
-/// Why `redline serve` ended with an error.
+/// Reason why `redline` ended with an error, whichever command ran.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says what happened, and to what")]
 pub enum LaunchError {
@@ -101,7 +102,7 @@ pub enum LaunchError {
     #[error("{}", NO_GPU)]
     NoGpu,
     #[error(
-        "`--tp {wanted}` takes a GPU for each rank, and there are {found} of compute capability 8.0 or \
+        "`--tp {wanted}` needs a GPU for each rank, and there are {found} of compute capability 8.0 or \
          later; hint: `--tp {found}`, or `--device cpu`"
     )]
     FewGpus { found: usize, wanted: usize },
@@ -131,7 +132,7 @@ impl LaunchError {
 }
 
 impl PrepareError {
-    /// As [`LaunchError::exit_code`].
+    /// Exit code of the process; the codes are those of [`LaunchError::exit_code`].
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Load(error) => error.exit_code(),
@@ -142,15 +143,18 @@ impl PrepareError {
     }
 }
 
-/// Loads a model and settles what depends on it: [`prepare`], or in a test what stands around it.
+/// Function that loads a model and settles the flags that depend on it: [`prepare`], or a stand-in
+/// for it in tests.
 pub type Prepare = fn(&Launch) -> Result<Loaded, PrepareError>;
 
-/// Serves what `prepare` makes until a signal or a failure. The socket answers before that is there.
+/// Runs the server until a signal or a failure. The socket is open while `prepare` still loads the
+/// model, so that `/health` can say so.
 ///
 /// # Errors
-/// The flags cannot be served, the port is taken, the model is unusable, or the engine failed.
+/// The flags are not supported, the port is taken, the model is unusable, or the engine failed.
 pub async fn serve(mut launch: Launch, prepare: Prepare) -> Result<(), LaunchError> {
     engine_cpu::keep_large_blocks_apart();
+    // Checked before the socket opens, so that an impossible command fails at once.
     if launch.config.device.value == DeviceChoice::Cuda {
         match (engine_cuda::usable().len(), launch.config.tp.value) {
             (0, _) => return Err(LaunchError::NoGpu),
@@ -164,7 +168,7 @@ pub async fn serve(mut launch: Launch, prepare: Prepare) -> Result<(), LaunchErr
     let api_key = launch.config.read_api_key()?;
     let listening = listen(&addresses);
     let listener = listening.map_err(|source| LaunchError::Listen { addresses, source })?;
-    // Port 0 has become another.
+    // The system has replaced port 0 by a free one.
     launch.config.port.value = listener.local_addr().map_err(LaunchError::Start)?.port();
     let mut terminate = signal(SignalKind::terminate()).map_err(LaunchError::Start)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(LaunchError::Start)?;
@@ -177,16 +181,17 @@ pub async fn serve(mut launch: Launch, prepare: Prepare) -> Result<(), LaunchErr
     let server = Server::start(load, api_key.as_deref(), clock)?;
     let shutdown = async move {
         tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
-        say(format_args!("draining: what runs may end, nothing new is taken"));
+        say(format_args!("draining: running requests may finish, new ones are refused"));
     };
     let ready = |address: SocketAddr| say(format_args!("ready http://{address}"));
     Ok(server.run(listener, shutdown, ready).await?)
 }
 
-/// Loads the model and settles what depended on it.
+/// Loads the model, settles the flags that depend on it, runs a warm-up step and allocates the KV
+/// cache from the memory that is left.
 ///
 /// # Errors
-/// The model is unusable, or memory does not suffice for it.
+/// The model is unusable, or the memory does not suffice for it.
 pub fn prepare(launch: &Launch) -> Result<Loaded, PrepareError> {
     let mut config = launch.config.clone();
     let start_us = launch.clock.elapsed_us();
@@ -195,11 +200,11 @@ pub fn prepare(launch: &Launch) -> Result<Loaded, PrepareError> {
     let (mut loaded, tokenizer) = load(&source, &options(&config, &launch.cubins)?)?;
     let weights_load_us = launch.clock.elapsed_us() - start_us;
     for gpu in &loaded.device.idle_gpus {
-        say(format_args!("`{}` stays idle: the CPU computes what was asked for", gpu.name));
+        say(format_args!("`{}` stays idle: the CPU computes the requested types", gpu.name));
     }
     if loaded.device.lacks_library {
         say(format_args!(
-            "`libcublasLt` is not installed: our own kernels compute every product; hint: have its \
+            "`libcublasLt` is not found: our own kernels compute all matmuls; hint: put its \
              folder in `LD_LIBRARY_PATH`"
         ));
     }
@@ -208,6 +213,8 @@ pub fn prepare(launch: &Launch) -> Result<Loaded, PrepareError> {
     config.device.value = device_choice(loaded.device.kind);
     let run_ahead = loaded.model.run_ahead();
     let (tokens, sequences) = (config.max_prefill_token_num.value, config.max_batch_size.value);
+    // The warm-up step takes all memory but that of the KV cache, so that the rest is known after
+    // it.
     let rehearsed = loaded.model.rehearse(tokens, sequences).map_err(PrepareError::Rehearsal)?;
     let memory = match rehearsed {
         Some(free) => FreeMemory { bytes: free, is_own: true },
@@ -237,6 +244,7 @@ pub fn prepare(launch: &Launch) -> Result<Loaded, PrepareError> {
         model: ModelFacts {
             id: source.id.clone(),
             architecture: info.architecture.clone(),
+            // Filled in per request, since it may still be computed.
             weights_sha256: None,
             weights: loaded.weights,
             format: loaded.format,
@@ -246,6 +254,7 @@ pub fn prepare(launch: &Launch) -> Result<Loaded, PrepareError> {
             parameters: info.parameters,
             max_seq_len: info.max_seq_len,
         },
+        // Filled in when the server is ready.
         startup_us: 0,
         weights_load_us,
     };
@@ -259,7 +268,7 @@ pub fn prepare(launch: &Launch) -> Result<Loaded, PrepareError> {
     })
 }
 
-/// Model and tokenizer, made side by side: the one takes nearly as long as the other.
+/// Loads model and tokenizer in parallel: reading the tokenizer takes nearly as long.
 fn load(
     source: &ModelSource,
     options: &LoadOptions,
@@ -268,11 +277,13 @@ fn load(
     thread::scope(|scope| {
         let tokenizer = scope.spawn(|| Tokenizer::load(checkpoint.config()));
         let loaded = load::load_checkpoint(&checkpoint, options)?;
+        // A panic of the tokenizer's thread goes on here, and the server reports it.
         let tokenizer = tokenizer.join().unwrap_or_else(|panic| resume_unwind(panic))?;
         Ok((loaded, tokenizer))
     })
 }
 
+/// Options for loading a model, translated from the flags.
 fn options(config: &Config, cubins: &Cubins) -> Result<LoadOptions, DtypeError> {
     Ok(LoadOptions {
         device: config.device.value,
@@ -284,20 +295,22 @@ fn options(config: &Config, cubins: &Cubins) -> Result<LoadOptions, DtypeError> 
             KvDtypeChoice::F16 => KvChoice::F16,
             KvDtypeChoice::Bf16 => KvChoice::Bf16,
             KvDtypeChoice::Fp8 => KvChoice::Fp8,
+            // `int8` was refused with the flags.
             KvDtypeChoice::Auto | KvDtypeChoice::Int8 => KvChoice::Auto,
         },
         random_seed: random_seed(config.load_format.value),
         arithmetic: match config.dtype.value {
-            // A GPU multiplies in bf16 whatever the processor can.
+            // A GPU multiplies in bf16 whatever instructions the processor has.
             DtypeChoice::Bf16
+                // A GPU multiplies in bf16 whatever instructions the processor has.
                 if config.suits_gpu() && engine_cuda::usable().len() >= config.tp.value =>
             {
                 Arithmetic::Bf16
             }
             dtype => arithmetic(dtype, Isa::best())?,
         },
-        // `f32` by name is the reference path; `auto` keeps frequencies exact, even where it
-        // computes in f32.
+        // `--dtype f32` reproduces reference outputs, whose RoPE frequencies were rounded to the
+        // checkpoint's type; `auto` keeps exact frequencies, even where it computes in f32.
         rope: match config.dtype.value {
             DtypeChoice::F32 => RopeChoice::AsConverted,
             _ => RopeChoice::Exact,
@@ -306,7 +319,7 @@ fn options(config: &Config, cubins: &Cubins) -> Result<LoadOptions, DtypeError> 
     })
 }
 
-/// Seed of the weights, where they are made up.
+/// Seed of random weights, or `None` where the weights are read from the checkpoint.
 pub(crate) fn random_seed(format: LoadFormat) -> Option<u64> {
     match format {
         LoadFormat::Auto => None,
@@ -318,21 +331,21 @@ fn device_choice(kind: &str) -> DeviceChoice {
     if kind == "cuda" { DeviceChoice::Cuda } else { DeviceChoice::Cpu }
 }
 
-/// Why matrices cannot be multiplied in a type.
+/// Reason why a matrix type cannot be computed here.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says what happened, and to what")]
 pub enum DtypeError {
     #[error("`--dtype int4` is not supported by this release; supported: auto, f32, bf16, int8")]
     Int4,
     #[error(
-        "`--dtype bf16` needs a processor with AVX-512 BF16, which `{processor}` has not; hint: \
-         `--dtype auto` multiplies in f32 there what is stored in bf16"
+        "`--dtype bf16` needs a processor with AVX-512 BF16, which `{processor}` lacks; hint: \
+         `--dtype auto` computes bf16 weights in f32 there"
     )]
     NoBf16 { processor: String },
 }
 
 impl DtypeError {
-    /// As [`LaunchError::exit_code`].
+    /// Exit code of the process; the codes are those of [`LaunchError::exit_code`].
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Int4 => 2,
@@ -341,7 +354,7 @@ impl DtypeError {
     }
 }
 
-/// What `dtype` has matrices multiplied in on `isa`.
+/// Arithmetic in which matrices are multiplied on `isa` for a value of `--dtype`.
 pub(crate) fn arithmetic(dtype: DtypeChoice, isa: Isa) -> Result<Arithmetic, DtypeError> {
     match dtype {
         DtypeChoice::Auto => Ok(Arithmetic::AsStored),
@@ -353,7 +366,7 @@ pub(crate) fn arithmetic(dtype: DtypeChoice, isa: Isa) -> Result<Arithmetic, Dty
     }
 }
 
-/// Replaces what was left to the model, and `auto`, by what became of it.
+/// Replaces `auto` and unset flags by the values that the loaded model decides.
 fn settle(config: &mut Config, info: &ModelInfo, id: &str) -> Result<(), PrepareError> {
     match config.max_seq_len.value {
         Some(asked) if asked > info.max_seq_len => {
@@ -371,6 +384,7 @@ fn settle(config: &mut Config, info: &ModelInfo, id: &str) -> Result<(), Prepare
     Ok(())
 }
 
+/// Prints type and size of the loaded model, and the size of the KV cache, to standard error.
 fn log_model(id: &str, info: &ModelInfo, loaded: &load::Loaded, limits: &Limits) {
     say(format_args!(
         "{id}: {} of {} million {} weights in {} on {} ({}, {} threads)",
@@ -393,7 +407,7 @@ fn log_model(id: &str, info: &ModelInfo, loaded: &load::Loaded, limits: &Limits)
     ));
     if let Some(states) = limits.states {
         say(format_args!(
-            "recurrent state: {} places, at most {} MiB; snapshots every {} tokens",
+            "recurrent state: {} slots, at most {} MiB; snapshots every {} tokens",
             states.places,
             (states.places as u64 * info.state_bytes as u64) >> 20,
             states.interval,

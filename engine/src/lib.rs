@@ -1,8 +1,8 @@
 //! Redline's engine: an OpenAI-compatible server for large language models.
 //!
-//! Read in this order: `worker` is the loop, `engine_schedule` chooses a batch, `engine_model`
-//! computes it over a device, `engine_core::sample` picks the tokens, `http` speaks to the world.
-//! `load` alone chooses a device; only `http` knows the wire.
+//! Read in this order: `worker` is the engine loop, `schedule` forms batches, `model` computes them
+//! on a `device`, `sample` picks the tokens, `http` talks to clients. `schedule` and `model` do not
+//! know each other; only `http` knows the wire format.
 
 #![warn(missing_docs)]
 

@@ -1,33 +1,35 @@
-//! Log-probabilities of a chosen token and its rivals, from the logits as the model gave them:
-//! before penalties, bias and temperature.
+//! Log-probabilities of a token and its alternatives, from the model's logits before penalties,
+//! bias and temperature.
 
-/// A token and its natural log-probability.
+/// Token with its log-probability (natural logarithm).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Candidate {
-    /// Its id.
+    /// Id of the token whose log-probability this is.
     pub token: u32,
-    /// At least -9999.
+    /// Log-probability of the token, at least -9999.
     pub logprob: f32,
 }
 
-/// The chosen token and the likeliest ones, likeliest first.
+/// Log-probabilities of a token of the prompt or output, and of the likeliest tokens at its place.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenLogprobs {
-    /// The token that the output, or the prompt, has.
+    /// Token that the prompt or output actually has, with its log-probability.
     pub chosen: Candidate,
-    /// As many as were asked for; the chosen one may be among them.
+    /// Likeliest tokens, likeliest first, in the number that the request wants. They may include
+    /// the chosen token.
     pub top: Vec<Candidate>,
 }
 
 impl TokenLogprobs {
-    /// Log-probabilities of `token` and of the `top` likeliest of a row.
+    /// Computes the log-probabilities of `token` and of the `top` likeliest tokens from a row of
+    /// logits.
     pub fn of(logits: &[f32], token: u32, top: usize) -> Self {
         let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let sum: f64 = logits.iter().map(|logit| f64::from(logit - largest).exp()).sum();
         let log_sum = f64::from(largest) + sum.ln();
         let candidate = |token: u32| {
             let logprob = f64::from(logits[token as usize]) - log_sum;
-            // JSON has no infinity; the value is the one other servers print.
+            // JSON has no infinity; other servers print -9999 too.
             Candidate { token, logprob: logprob.max(-9999.0) as f32 }
         };
         let top = top.min(logits.len());
@@ -37,6 +39,7 @@ impl TokenLogprobs {
             let likelier = |a: &u32, b: &u32| {
                 logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b))
             };
+            // Few of a large vocabulary are needed, so they are selected before sorting.
             order.select_nth_unstable_by(top - 1, likelier);
             order.truncate(top);
             order.sort_unstable_by(likelier);

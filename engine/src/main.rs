@@ -1,4 +1,5 @@
-//! `redline`: serves a model, or measures it. Time, environment and arguments enter here.
+//! The program `redline`: serves a model or measures it. Time, environment and arguments are read
+//! here and handed down.
 
 use std::process::ExitCode;
 use std::thread;
@@ -16,7 +17,9 @@ mod manual;
 
 fn main() -> ExitCode {
     let program = Manual::augment_subcommands(Cli::command());
+    // Man pages and completions are made from the same definition of the command line.
     let asked = program.clone().get_matches();
+    // `completions` and `man` need neither clock nor environment.
     if let Ok(manual) = Manual::from_arg_matches(&asked) {
         return manual.answer(program);
     }

@@ -1,5 +1,5 @@
-//! `redline completions` and `redline man`: what a shell and `man` are told of the command line.
-//! Part of the program alone: whoever uses the library has a command line of their own.
+//! `redline completions` and `redline man`: shell completions and man pages from the command line's
+//! definition. They belong to the program, not to the library.
 
 use std::fs;
 use std::io::{self, Write};
@@ -10,22 +10,22 @@ use clap::{Command, Subcommand};
 use clap_complete::Shell;
 use engine::say::say;
 
-/// Exit code where the system refuses what was asked for.
+/// Exit code for an error of the environment, such as a folder that cannot be written.
 const ENVIRONMENT: u8 = 4;
 
 #[derive(Debug, Subcommand)]
 pub enum Manual {
-    /// Prints what has a shell complete this program's words
+    /// Prints a script that completes this program's commands and flags in a shell
     Completions { shell: Shell },
-    /// Writes this program's man pages
+    /// Writes this program's man pages into a folder
     Man {
-        /// Made where it is missing
+        /// Folder to write into; created if it is missing
         folder: PathBuf,
     },
 }
 
 impl Manual {
-    /// Does what was asked of `program`, and says how it ended.
+    /// Prints the completions or writes the man pages of `program`, and returns the exit code.
     #[must_use]
     pub fn answer(self, mut program: Command) -> ExitCode {
         match self {
@@ -33,7 +33,8 @@ impl Manual {
                 let name = program.get_name().to_owned();
                 let mut script = Vec::new();
                 clap_complete::generate(shell, &mut program, name, &mut script);
-                // Whoever reads may stop early.
+                // `write_all` rather than `print!`, which panics when the reader closes the pipe
+                // early.
                 let told = io::stdout().write_all(&script);
                 told.map_or(ExitCode::from(ENVIRONMENT), |()| ExitCode::SUCCESS)
             }
@@ -49,7 +50,7 @@ impl Manual {
     }
 }
 
-/// Writes a page for `program` and one for each of its commands, in roff.
+/// Writes one man page for `program` and one for each of its commands, in roff.
 fn write_pages(program: Command, folder: &Path) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     clap_mangen::generate_to(program, folder)

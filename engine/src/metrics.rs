@@ -1,6 +1,6 @@
-//! Counters, gauges and histograms of the process, and their text for Prometheus.
+//! Metrics of the process for Prometheus: counters, gauges and histograms, and their text format.
 //!
-//! Numbers come from the worker; nothing here knows where they are read. Text format 0.0.4:
+//! The worker sets the values; this module must not know who reads them. Text format 0.0.4:
 //! <https://prometheus.io/docs/instrumenting/exposition_formats/>.
 
 use std::fmt::Write;
@@ -8,22 +8,23 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// How a sequence ended, as `redline_requests_total` counts it.
+/// How a sequence ended: the `outcome` label of `redline_requests_total`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// By an end token or a stop of the request.
+    /// The output ended with an end token, a stop string or stop token, or a complete structure.
     Stop,
-    /// By `max_tokens`.
+    /// The output reached `max_tokens`.
     Length,
-    /// The client went away.
+    /// The client closed the connection.
     Abort,
-    /// The request was unusable, and answered with a 4xx.
+    /// The request was refused with a 4xx status, or because the server is loading or draining.
     Refused,
     /// The engine failed.
     Error,
 }
 
 impl Outcome {
+    // In the order of declaration, since `count_request` uses `outcome as usize` as index.
     const ALL: [Self; 5] = [Self::Stop, Self::Length, Self::Abort, Self::Refused, Self::Error];
 
     fn label(self) -> &'static str {
@@ -37,9 +38,10 @@ impl Outcome {
     }
 }
 
-/// Everything that `/metrics` shows. Sequences are counted, so that `n` choices count `n` times.
+/// All metrics that `/metrics` shows. Requests are counted per sequence: `n` choices count `n`
+/// times.
 #[derive(Debug)]
-#[expect(missing_docs, reason = "the page says what each is, beside its name")]
+#[expect(missing_docs, reason = "`numbers` and `histograms` give the help text of each")]
 pub struct Metrics {
     pub requests_running: AtomicU64,
     pub requests_waiting: AtomicU64,
@@ -59,11 +61,13 @@ pub struct Metrics {
     pub step_tokens: Histogram,
 }
 
-/// Quarter decades, enough for a panel; the suite measures latencies itself.
+/// Upper bounds of the time buckets, in seconds: three per decade are enough for a dashboard, since
+/// the load generator measures latencies itself.
 const SECONDS: &[f64] = &[
     0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0,
     200.0, 500.0,
 ];
+/// Upper bounds of the buckets of `step_tokens`: powers of two.
 const TOKENS: &[f64] = &[
     1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0,
     16384.0,
@@ -93,16 +97,17 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Counts a finished sequence.
+    /// Counts one finished sequence by its outcome in `redline_requests_total`.
     pub fn count_request(&self, outcome: Outcome) {
         self.requests[outcome as usize].fetch_add(1, Relaxed);
     }
 
-    /// The page of `/metrics`.
+    /// Renders the `/metrics` page in Prometheus' text format.
     pub fn render(&self) -> String {
         let mut out = String::with_capacity(8 * 1024);
         for (name, kind, help, value) in self.numbers() {
             head(&mut out, name, kind, help);
+            // Writing to a string cannot fail.
             let _ = writeln!(out, "redline_{name} {}", value.load(Relaxed));
         }
         head(&mut out, "requests_total", "counter", "Finished sequences by how they ended.");
@@ -117,18 +122,19 @@ impl Metrics {
         out
     }
 
+    /// Counters and gauges: name, type, help text and value.
     fn numbers(&self) -> [(&'static str, &'static str, &'static str, &AtomicU64); 10] {
         [
-            ("requests_running", "gauge", "Sequences that hold KV pages.", &self.requests_running),
-            ("requests_waiting", "gauge", "Sequences that hold none.", &self.requests_waiting),
+            ("requests_running", "gauge", "Running sequences.", &self.requests_running),
+            ("requests_waiting", "gauge", "Sequences waiting to run.", &self.requests_waiting),
             ("kv_pages_used", "gauge", "KV pages held by sequences.", &self.kv_pages_used),
             (
                 "kv_pages_touched",
                 "gauge",
-                "KV pages held at least once since the start.",
+                "KV pages used at least once since the start.",
                 &self.kv_pages_touched,
             ),
-            ("kv_pages", "gauge", "KV pages in all.", &self.kv_pages),
+            ("kv_pages", "gauge", "KV pages allocated.", &self.kv_pages),
             (
                 "prompt_tokens_total",
                 "counter",
@@ -151,12 +157,13 @@ impl Metrics {
             (
                 "preemptions_total",
                 "counter",
-                "Sequences that lost their pages to older ones.",
+                "Times a sequence was preempted for an older one.",
                 &self.preemptions,
             ),
         ]
     }
 
+    /// Histograms: name without prefix, help text and values.
     fn histograms(&self) -> [(&'static str, &'static str, &Histogram); 5] {
         [
             ("queue_seconds", "From arrival to the first step.", &self.queue_seconds),
@@ -168,11 +175,13 @@ impl Metrics {
     }
 }
 
+/// Appends the `# HELP` and `# TYPE` lines of a metric.
 fn head(out: &mut String, name: &str, kind: &str, help: &str) {
     let _ = writeln!(out, "# HELP redline_{name} {help}\n# TYPE redline_{name} {kind}");
 }
 
-/// Counts per bucket. One writer and rare readers: a lock keeps sum and counts together.
+/// Histogram with fixed buckets. A lock keeps sum and counts consistent; it is cheap, because one
+/// thread writes and readers are rare.
 #[derive(Debug)]
 pub struct Histogram {
     bounds: &'static [f64],
@@ -181,7 +190,7 @@ pub struct Histogram {
 
 #[derive(Debug, Default, Clone)]
 struct HistogramState {
-    /// Per bound, and one for what lies above the last.
+    /// Number of values per bucket; the last bucket holds values above the last bound.
     counts: Vec<u64>,
     sum: f64,
 }
@@ -192,15 +201,16 @@ impl Histogram {
         Self { bounds, state: Mutex::new(HistogramState { counts, sum: 0.0 }) }
     }
 
-    /// Adds a value.
+    /// Adds one value to the histogram.
     pub fn observe(&self, value: f64) {
         let bucket = self.bounds.partition_point(|bound| *bound < value);
+        // A panic of another thread leaves the counts usable.
         let mut state = self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         state.counts[bucket] += 1;
         state.sum += value;
     }
 
-    /// Adds a time in seconds.
+    /// Adds one duration to the histogram, in seconds.
     pub fn observe_time(&self, value: Duration) {
         self.observe(value.as_secs_f64());
     }
@@ -208,6 +218,7 @@ impl Histogram {
     fn render(&self, out: &mut String, name: &str) {
         let state = self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
         let mut total = 0;
+        // Buckets are cumulative in Prometheus' format.
         for (bound, count) in self.bounds.iter().zip(&state.counts) {
             total += count;
             let _ = writeln!(out, "redline_{name}_bucket{{le=\"{bound}\"}} {total}");

@@ -1,8 +1,9 @@
-//! `redline perplexity`: how well a model predicts a text, by which arithmetic is judged.
+//! `redline perplexity`: measures how well a model predicts a text, which shows whether an
+//! arithmetic is accurate enough.
 //!
-//! Windows and scored positions are those of llama.cpp's `llama-perplexity`, so that both figures
-//! of one file and text compare: windows of the same length side by side, each begun with the
-//! sequence's first token where the model has one, the second half of each scored.
+//! Windows and scored positions are those of llama.cpp's `llama-perplexity`, so that both programs'
+//! figures for the same file and text are comparable: the text is cut into windows of equal length,
+//! each begins with the BOS token where the model has one, and the second half of each is scored.
 
 use std::fs;
 use std::io;
@@ -20,29 +21,29 @@ use engine_cpu::Isa;
 use engine_model::Model;
 use engine_weights::{Checkpoint, ModelSource};
 
-/// Options of `redline bench`.
+/// Options of `redline perplexity`: text, window length and matrix type.
 #[derive(Debug, Clone, clap::Args)]
 pub struct PerplexityFlags {
-    /// The text, in UTF-8
+    /// Text file to predict, in UTF-8
     pub text: PathBuf,
-    /// Tokens of a window
+    /// Tokens per window
     #[arg(long, value_name = "TOKENS", default_value = "512")]
     pub context: NonZeroUsize,
-    /// Windows to take, from the first [default: as many as there are]
+    /// Number of windows to score, from the start of the text [default: all]
     #[arg(long, value_name = "N")]
     pub windows: Option<NonZeroUsize>,
-    /// Type of the matrix products; f32 is the reference path
+    /// Type of the matrix multiplications; f32 is the reference path
     #[arg(long, value_name = "TYPE", default_value = "auto")]
     pub dtype: DtypeChoice,
-    /// Threads to compute with [default: the machine's cores]
+    /// Compute threads [default: the machine's cores]
     #[arg(long, value_name = "N")]
     pub threads: Option<NonZeroUsize>,
-    /// Prints one JSON document instead of a line
+    /// Prints one JSON document instead of a line of text
     #[arg(long)]
     pub json: bool,
 }
 
-/// Why there is no figure.
+/// Reason why `redline perplexity` ends without a figure.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says what happened, and to what")]
 pub enum PerplexityError {
@@ -58,14 +59,15 @@ pub enum PerplexityError {
     Dtype(#[from] DtypeError),
     #[error("the model has no tokenizer; hint: a folder needs its tokenizer.json")]
     NoTokenizer,
-    #[error("windows of {context} tokens are asked for; the model takes 2 to {max_seq_len}")]
+    #[error("`--context {context}` is out of range; the model takes 2 to {max_seq_len} tokens")]
     Context { context: usize, max_seq_len: usize },
     #[error("the text has {tokens} tokens, less than one window of {context}")]
     Short { tokens: usize, context: usize },
 }
 
 impl PerplexityError {
-    /// Exit code of the process for this error.
+    /// Exit code of the process: 2 for wrong use or a bad text, 4 for a device error, else that of
+    /// the load error.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Load(error) => error.exit_code(),
@@ -76,21 +78,22 @@ impl PerplexityError {
     }
 }
 
+/// Perplexity of one text under one model, as printed.
 #[derive(Debug, Serialize)]
 struct Report {
     model: String,
     dtype: &'static str,
     context: usize,
     windows: usize,
-    /// Tokens whose probability counts.
+    /// Number of tokens whose probability was scored.
     scored: usize,
     perplexity: f64,
 }
 
-/// Loads a model, has it predict a text and returns what is to be printed.
+/// Loads a model, scores the text and returns the line or JSON document to print.
 ///
 /// # Errors
-/// The model cannot be loaded or run, or the text is too short or cannot be read.
+/// The model cannot be loaded or run, or the text cannot be read or is too short.
 pub fn run(
     name: &str,
     hub_cache: Option<&Path>,
@@ -118,12 +121,14 @@ pub fn run(
     if windows == 0 {
         return Err(PerplexityError::Short { tokens: tokens.len(), context });
     }
+    // Windows are computed one after another, so the KV pages of one suffice.
     loaded.model.allocate_kv(context.div_ceil(PAGE_TOKENS), PAGE_TOKENS)?;
     loaded.model.allocate_states(1)?;
     let mut total = 0.0;
     for window in tokens.chunks_exact(context).take(windows) {
         total += surprise(loaded.model.as_mut(), window, tokenizer.bos_id())?;
     }
+    // The last token of a window predicts none of its tokens, so it is not scored.
     let scored = windows * (context - 1 - context / 2);
     let report = Report {
         model: source.id,
@@ -143,10 +148,11 @@ pub fn run(
     })
 }
 
-/// Sum of `-ln p` over the second half of `window`, each token given all before it.
+/// Sum of `-ln p` over the tokens in the second half of `window`, each given all tokens before it.
 fn surprise(model: &mut dyn Model, window: &[u32], bos: Option<u32>) -> Result<f64, DeviceError> {
     let mut tokens = window.to_vec();
     if let Some(bos) = bos {
+        // llama-perplexity replaces the first token, too, instead of inserting one.
         tokens[0] = bos;
     }
     let rows = tokens.len();
@@ -163,8 +169,9 @@ fn surprise(model: &mut dyn Model, window: &[u32], bos: Option<u32>) -> Result<f
     Ok(scored.map(|(row, next)| negative_log_likelihood(row, *next)).sum())
 }
 
-/// `-ln softmax(logits)[id]`
+/// Negative log-likelihood of a token: `-ln softmax(logits)[id]`.
 fn negative_log_likelihood(logits: &[f32], id: u32) -> f64 {
+    // Subtracting the maximum keeps `exp` from overflowing.
     let top = logits.iter().fold(f32::NEG_INFINITY, |top, x| top.max(*x));
     let sum: f64 = logits.iter().map(|x| f64::from(x - top).exp()).sum();
     sum.ln() - f64::from(logits[id as usize] - top)

@@ -1,10 +1,10 @@
-//! Lines for whoever started the process. The one place that writes to standard error.
+//! Messages to the user on standard error. Nothing else in the engine writes there.
 
 use std::fmt;
 use std::io::{self, Write};
 
-/// Writes a line on standard error, in one piece. Whoever waited for `ready` may have stopped
-/// reading since; that is no reason to end, as it would be for `eprintln`.
+/// Writes one line to standard error in a single call. Errors are ignored: the program that waited
+/// for `ready` may have closed the pipe since, where `eprintln` would panic.
 pub fn say(line: fmt::Arguments<'_>) {
     let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }

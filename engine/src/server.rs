@@ -1,5 +1,5 @@
-//! One server: a socket that answers at once, a thread that loads the model and works, and the end
-//! of both.
+//! Life of one server: the socket that answers from the start, the thread that loads the model and
+//! then runs the engine loop, and the shutdown of both.
 
 use std::any::Any;
 use std::io;
@@ -23,29 +23,30 @@ use engine_model::Model;
 use engine_schedule::Limits;
 use engine_weights::Digest;
 
-/// How long running requests may take to end once the server was told to.
+/// Time that running requests get to finish after a shutdown signal.
 const GRACE: Duration = Duration::from_secs(10);
-/// How long the last answers may take to reach their clients, and a failure is shown.
+/// Time that the last answers get to reach their clients, and during which a failed engine still
+/// answers `/health`.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// A loaded model and all that the routes say about it.
+/// Loaded model, with the facts about it that the routes report.
 #[derive(Debug)]
 pub struct Loaded {
-    /// Its KV cache is allocated as `limits` says.
+    /// Model on its device, with the KV cache allocated as `limits` says.
     pub model: Box<dyn Model>,
-    /// The model's tokenizer and its chat template.
+    /// Tokenizer of the model, with its chat template.
     pub text: Arc<dyn Text>,
-    /// What the scheduler may use.
+    /// Limits of the scheduler: batch size, KV pages and lengths.
     pub limits: Limits,
-    /// The name that requests give.
+    /// Model name that requests use.
     pub model_name: String,
-    /// What `/server_info` answers, `startup_us` excepted.
+    /// Body of `/server_info`; `startup_us` is filled in when the server is ready.
     pub info: ServerInfo,
-    /// Of the weights, which may still be computed.
+    /// SHA-256 of the weights, which may still be computed in the background.
     pub weights_sha256: Digest,
 }
 
-/// Why a server ended that nobody asked to.
+/// Reason why a server ended without a shutdown signal.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says what happened, and to what")]
 pub enum ServeError<E> {
@@ -59,7 +60,7 @@ pub enum ServeError<E> {
     Thread(#[source] io::Error),
 }
 
-/// A server whose model is being loaded, or is.
+/// A server whose model is loading or loaded.
 #[derive(Debug)]
 pub struct Server<E> {
     app: App,
@@ -68,8 +69,8 @@ pub struct Server<E> {
 }
 
 impl<E: std::error::Error + Send + 'static> Server<E> {
-    /// Begins to load on a thread of its own, which then becomes the worker. Must be called within
-    /// a tokio runtime.
+    /// Starts a thread that loads the model and then runs the engine loop. Must be called within a
+    /// tokio runtime.
     ///
     /// # Errors
     /// The thread cannot be started.
@@ -92,9 +93,11 @@ impl<E: std::error::Error + Send + 'static> Server<E> {
                 let loaded = load().map_err(ServeError::Load)?;
                 work(loaded, handle, &phase, &queues, metrics, clock)
             };
+            // A panic becomes a failure that clients and the exit code report; a server whose
+            // worker is gone would answer nothing.
             let end = catch_unwind(AssertUnwindSafe(life))
                 .unwrap_or_else(|panic| Err(ServeError::Panic(panic_message(&*panic))));
-            // Before the queues close, so that whoever learns of the end finds the reason.
+            // Sent before the queues close, so that a route that sees them closed finds the reason.
             if let Err(error) = &end {
                 let _ = phase.send(Phase::Failed(error.to_string()));
             }
@@ -105,8 +108,8 @@ impl<E: std::error::Error + Send + 'static> Server<E> {
         Ok(Self { app, phase, worker: worker.map_err(ServeError::Thread)? })
     }
 
-    /// Answers on `listener` until `shutdown` or a failure of the engine; calls `ready` with the
-    /// address once requests are taken.
+    /// Answers requests on `listener` until `shutdown` or a failure of the engine. Calls `ready`
+    /// with the address once the model is loaded.
     ///
     /// # Errors
     /// The model could not be loaded, or the engine failed.
@@ -121,6 +124,7 @@ impl<E: std::error::Error + Send + 'static> Server<E> {
         let mut server =
             tokio::spawn(http::serve(listener, self.app.clone(), async move { _ = closed.await }));
         let mut phase = self.phase.clone();
+        // A task waits for the model, because the socket answers while it loads.
         tokio::spawn(async move {
             let loaded = phase.wait_for(|phase| !matches!(phase, Phase::Loading)).await;
             if let (Ok(Phase::Ready(_)), Ok(address)) = (loaded.as_deref(), address) {
@@ -137,17 +141,19 @@ impl<E: std::error::Error + Send + 'static> Server<E> {
             }
         }
         let _ = close.send(());
+        // A client that does not read its answer must not keep the process alive.
         if tokio::time::timeout(LAST_WORDS, &mut server).await.is_err() {
             server.abort();
         }
         let failed = matches!(&*self.phase.borrow(), Phase::Failed(_));
-        // A worker that is well ends with the process; there is nothing to wait for.
+        // A worker that did not fail ends with the process; joining it would wait for its last
+        // step.
         if failed { self.worker.join().unwrap_or(Ok(())) } else { Ok(()) }
     }
 }
 
-/// Waits until the engine has failed, and then, if it was ever in use, long enough for those who
-/// ask about its health to learn of it.
+/// Waits until the engine has failed. If the model had been loaded, waits a little longer, so that
+/// health checks can still read the reason.
 async fn failure(phase: &mut watch::Receiver<Phase>) {
     let loaded = phase.wait_for(|phase| !matches!(phase, Phase::Loading)).await;
     let was_ready = loaded.is_ok_and(|phase| matches!(*phase, Phase::Ready(_)));
@@ -157,19 +163,20 @@ async fn failure(phase: &mut watch::Receiver<Phase>) {
     }
 }
 
-/// Waits until no sequence is under way.
+/// Waits until no sequence is running or waiting.
 async fn ended(app: &App) {
     while app.open_sequences() > 0 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
-/// The worker's ends of its two queues.
+/// Ends of the worker's two queues: commands from the front end, outputs to it.
 struct Queues {
     commands: mpsc::Receiver<Command>,
     outputs: async_mpsc::UnboundedSender<Vec<Output>>,
 }
 
+/// Makes the worker, announces that the server is ready and runs the engine loop.
 fn work<E>(
     loaded: Loaded,
     handle: Handle,
@@ -187,6 +194,7 @@ fn work<E>(
     Ok(worker.run(&queues.commands, &queues.outputs)?)
 }
 
+/// Message of a panic, as far as it is text.
 fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(ToString::to_string);
     text.or_else(|| panic.downcast_ref::<String>().cloned())

@@ -1,4 +1,5 @@
-//! What the worker and the front end ask of a tokenizer.
+//! Interface between a tokenizer and its users, the engine loop and the HTTP routes: encode,
+//! detokenize, render chats, build guides for structured output.
 
 use std::error::Error;
 use std::fmt;
@@ -9,20 +10,20 @@ use serde_json::Value;
 use crate::guide::{GrammarError, Grammars, Guide, Opening, Structure};
 use crate::tokenize::{self, ChatInput, Reasoning, Tokenizer};
 
-/// A conversation that is to become a prompt.
+/// Conversation to render with the model's chat template.
 #[derive(Debug, Clone, Copy)]
 pub struct Chat<'a> {
-    /// List of objects with `role` and `content`.
+    /// Messages: a JSON array of objects with `role` and `content`.
     pub messages: &'a Value,
-    /// Whether it ends with what the model's answer begins with.
+    /// True to end the prompt with the header of the model's next answer.
     pub add_generation_prompt: bool,
-    /// Object of further variables of the model's template, or none.
+    /// Further variables for the chat template, a JSON object, or `None`.
     pub variables: Option<&'a Value>,
-    /// Seconds since 1970, for templates that state the date.
+    /// Current time in seconds since 1970, for templates that print the date.
     pub now_unix_s: u64,
 }
 
-/// A tokenizer cannot do what was asked.
+/// Error of a tokenizer, a chat template or a guide.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says what happened, and to what")]
 pub enum TextError {
@@ -38,63 +39,67 @@ pub enum TextError {
     Structure(#[from] GrammarError),
 }
 
-/// Text to tokens and back, for one model.
+/// Tokenizer of one model as the engine uses it: text to token ids and back.
 pub trait Text: Send + Sync + fmt::Debug {
-    /// The tokens of a text, with those that the model wants around it if asked.
+    /// Token ids of `text`; with `add_special_tokens` those that the model expects around it as
+    /// well.
     ///
     /// # Errors
     /// The text cannot be tokenized.
     fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, TextError>;
 
-    /// The text of tokens, special ones left out. Ids are below the vocabulary's size.
+    /// Text of `tokens` without special tokens. Every id is below the vocabulary's size.
     fn decode(&self, tokens: &[u32]) -> String;
 
-    /// The bytes of one token as it stands in running text; special tokens by their names.
+    /// Bytes of one token as they stand in running text; the name of a special token.
     fn token_bytes(&self, token: u32) -> Vec<u8>;
 
-    /// Turns a stream of tokens into text, special ones by their names if they are to be shown.
+    /// Detokenizer for a new output; with `shows_special` special tokens appear by their names.
     fn detokenizer(&self, shows_special: bool) -> Box<dyn Detokenizer>;
 
-    /// Tokens with which the model ends an answer.
+    /// End tokens: the ids with which the model ends an answer.
     fn end_tokens(&self) -> &[u32];
 
-    /// A conversation as the model was taught to see it.
+    /// Prompt for a conversation, rendered with the model's chat template.
     ///
     /// # Errors
-    /// There is no template, or it refuses these messages.
+    /// The model has no chat template, or the template refuses the messages.
     fn render_chat(&self, chat: &Chat<'_>) -> Result<String, TextError>;
 
-    /// How the model sets its reasoning apart from its answer.
+    /// How the model marks its reasoning in the output.
     fn reasoning(&self) -> Reasoning {
         Reasoning::None
     }
 
-    /// A guide along `structure`; after `chat`, a rendered conversation, the model may think first.
+    /// Guide that keeps an output within `structure`. `chat` is the rendered conversation, if any:
+    /// after it the model may reason before the structured answer begins.
     ///
     /// # Errors
-    /// The structure cannot be followed.
+    /// The structure is not valid, or no grammar can express it.
     fn guide(&self, structure: &Structure, chat: Option<&str>) -> Result<Guide, TextError>;
 }
 
-/// The text of one sequence, token by token.
+/// Incremental detokenizer: turns the tokens of one sequence into text, token by token.
 pub trait Detokenizer: Send + fmt::Debug {
-    /// Text that is certain now; empty while a character is unfinished.
+    /// Text that `token` completes; empty while a character is unfinished.
     fn push(&mut self, token: u32) -> String;
 
-    /// What was held back; an unfinished character becomes U+FFFD.
+    /// Text that was held back at the end of the output; an unfinished character becomes U+FFFD.
     fn finish(&mut self) -> String;
 }
 
-/// The tokenizer of a checkpoint; one without leaves ids as the only language.
+/// Tokenizer of a checkpoint, if it has one. Without a tokenizer prompts must be token ids, and
+/// outputs have no text.
 #[derive(Debug)]
 pub struct CheckpointText {
     tokenizer: Option<Tokenizer>,
-    /// Made when the first structured answer is asked for: it takes a while, and most never do.
+    /// Grammars for structured output, made on the first request that needs them: it takes long,
+    /// and most servers never need them.
     grammars: OnceLock<Result<Grammars, GrammarError>>,
 }
 
 impl CheckpointText {
-    /// The text of a model with `tokenizer`, or without any.
+    /// Wraps `tokenizer`, or `None` for a checkpoint without one.
     pub fn new(tokenizer: Option<Tokenizer>) -> Self {
         Self { tokenizer, grammars: OnceLock::new() }
     }
@@ -112,7 +117,8 @@ impl Text for CheckpointText {
 
     fn decode(&self, tokens: &[u32]) -> String {
         let Some(tokenizer) = &self.tokenizer else { return String::new() };
-        // A model may have more logits than its tokenizer has tokens; those have no text.
+        // A model may have more logits than its tokenizer has tokens; ids beyond those have no
+        // text.
         let known: Vec<u32> =
             tokens.iter().copied().filter(|id| (*id as usize) < tokenizer.vocab_size()).collect();
         tokenizer.decode(&known, true).unwrap_or_default()
@@ -177,7 +183,7 @@ impl Detokenizer for tokenize::Detokenizer {
     }
 }
 
-/// The text of tokens that have none.
+/// Detokenizer of a model without a tokenizer: all text is empty.
 #[derive(Debug)]
 struct Silent;
 
@@ -191,7 +197,7 @@ impl Detokenizer for Silent {
     }
 }
 
-/// An error with its causes, since the client sees no log.
+/// Message of an error followed by those of its causes, because a client does not see the log.
 fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -203,7 +209,8 @@ fn chain(error: &dyn Error) -> String {
     text
 }
 
-/// Length of the longest end of `text` that begins `mark`, whole marks left out.
+/// Length in bytes of the longest suffix of `text` that is a proper prefix of `mark`: text that may
+/// become the mark with the next piece.
 pub(crate) fn overlap(text: &str, mark: &str) -> usize {
     let longest = text.len().min(mark.len().saturating_sub(1));
     (1..=longest)

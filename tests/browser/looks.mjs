@@ -1,4 +1,4 @@
-// How pages look: at both ends of the widths, in both themes, and to assistive technology.
+// Appearance of the pages: narrow and wide windows, both themes, assistive technology.
 import { readFile } from "node:fs/promises";
 import { createRequire } from "node:module";
 import { join } from "node:path";

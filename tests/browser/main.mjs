@@ -1,5 +1,5 @@
-// What a reader of the results site is promised, in a real browser. Speaks to a site that is
-// already served; knows nothing of how it is made.
+// Checks in a real browser what a reader of the results site is promised. Works on a site that is
+// already served, and must not know how it is made.
 //
 // usage: node main.mjs ADDRESS FOLDER BROWSER   (FOLDER takes the screenshots)
 import { mkdir, rm } from "node:fs/promises";
@@ -16,11 +16,11 @@ if (!executablePath) {
 await rm(folder, { recursive: true, force: true });
 await mkdir(folder, { recursive: true });
 
-// Where the machine gives a browser no sandbox of its own, the pages are still only ours.
+// Some machines cannot give the browser a sandbox. It is not needed: all pages are our own.
 const browser = await chromium.launch({ executablePath, args: ["--no-sandbox"] });
 const faults = [];
 
-/** A page of its own, on which any fault of a script and any request elsewhere is noted. */
+/** Opens a page in a context of its own and records script errors and requests to other hosts. */
 async function open(options = {}) {
   const context = await browser.newContext({ viewport: { width: 1280, height: 900 }, ...options });
   const page = await context.newPage();
@@ -46,7 +46,7 @@ for (const [claim, hold] of claims) {
   const start = performance.now();
   const before = faults.length;
   let fault = null;
-  // A claim about what these records do not have says so, and holds.
+  // A claim about something that these records lack reports that, and passes.
   let without;
   try {
     without = await hold({ open, site, address, folder });

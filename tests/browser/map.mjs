@@ -1,18 +1,18 @@
-// The pages of a site, found as a reader finds them: by links from the start.
+// Finds the pages of a site as a reader does: by links from the start page.
 
-/** How far from the start pages are looked for; a reader is promised an answer within two. */
+/** Largest number of clicks from the start page; a reader is promised an answer within two. */
 const CLICKS_MAX = 3;
 const PAGES_MAX = 400;
 
-/** What a page is, by its address: pages of one kind come from one template. */
+/** Kind of a page, by its address: pages of one kind come from one template. */
 export function kind(path) {
   const parts = path.split("/").slice(0, -1);
   const [first = "start"] = parts;
-  // Below these, how deep a page lies says what it is.
+  // In these folders the depth of a page determines its kind.
   return ["r", "imports", "trend"].includes(first) ? `${first}-${parts.length}` : first;
 }
 
-/** Every page within reach: its path, its HTML, and the links that lead there. */
+/** All pages within reach, each with its path, its HTML, and the links that lead to it. */
 export async function map(address) {
   const pages = new Map([["index.html", { path: "index.html", way: [] }]]);
   for (const page of pages.values()) {
@@ -29,7 +29,7 @@ export async function map(address) {
   return [...pages.values()];
 }
 
-/** The largest page of each kind: what goes wrong, goes wrong there first. */
+/** The largest page of each kind, since layout problems show there first. */
 export function samples(site) {
   const largest = new Map();
   for (const page of site) {

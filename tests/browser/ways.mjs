@@ -1,11 +1,11 @@
-// Ways through the site: by clicks, by keys alone, without scripts, on paper. Each function's name
-// is the claim that it holds.
+// Ways through the site: by clicks, by keyboard only, without scripts, on paper. The name of each
+// function is the claim that it checks.
 import assert from "node:assert/strict";
 import { stat } from "node:fs/promises";
 import { join } from "node:path";
 import { samples } from "./map.mjs";
 
-/** What a page says that answers a question. */
+/** Texts that a page must contain to answer a question. */
 const QUESTIONS = {
   "fastest engine for Qwen3-8B on A100?": [
     /qwen3-8b/i,
@@ -88,7 +88,7 @@ export async function keys_alone_lead_everywhere({ open, site, address }) {
   await page.waitForURL((url) => url.href === target);
   const sortable = site.find(({ html }) => /<table[^>]*class="[^"]*sortable/.test(html));
   await page.goto(address + sortable.path);
-  // Tables of charts are folded.
+  // Tables of charts are folded until they are opened.
   await page.evaluate(() =>
     document.querySelectorAll("details").forEach((fold) => (fold.open = true)),
   );
@@ -115,7 +115,7 @@ export async function nothing_is_missing_without_scripts({ open, site, address }
     };
     const [without, withScripts] = [await read(bare), await read(whole)];
     for (const text of withScripts.filter((text) => !without.includes(text))) {
-      // What scripts add is empty until the reader asks.
+      // Cells that scripts fill stay empty until the reader chooses something.
       assert(
         ["", "-"].includes(text) || /^Cost /.test(text),
         `${path} lacks \`${text}\` without scripts`,
@@ -131,7 +131,7 @@ export async function nothing_is_missing_without_scripts({ open, site, address }
   await Promise.all([bare.context().close(), whole.context().close()]);
 }
 
-/** The width of A4 between the margins that browsers leave, in CSS pixels. */
+/** Width of an A4 page within the browsers' default margins, in CSS pixels. */
 const PAPER_WIDTH = 718;
 
 export async function every_kind_of_page_prints_on_white_within_the_paper({
@@ -220,7 +220,7 @@ export async function the_explorer_draws_what_is_chosen_and_keeps_it_in_the_addr
   const all = await page.locator("#explorer tbody tr").count();
   assert(all > 1, "runs are listed");
   const engines = page.locator(".tools select").nth(3);
-  // Imports do not say when they ran, so that this one alone is drawn over time.
+  // Imported records have no time of measurement, so only Redline is drawn over time.
   const engine = "redline";
   await engines.selectOption(engine);
   await page.waitForFunction((engine) => location.hash.includes(`engine=${engine}`), engine);

@@ -1,11 +1,12 @@
-//! Bad input ends with one clear message, the right exit code, and a tree that is as it was.
+//! Invalid input ends with one clear message and the right exit code, and leaves the tree
+//! unchanged.
 
 use std::path::Path;
 
 use tests::clone::Clone;
 use tests::program::{Ended, run};
 
-/// Runs release-bench in `clone` and asserts that the tree is as it was before.
+/// Runs a campaign command in `clone` and asserts that the clone is unchanged.
 #[track_caller]
 fn refused(clone: &Clone, words: &[&str]) -> Ended {
     let before = clone.state();
@@ -29,6 +30,7 @@ fn a_folder_that_is_no_clone_is_refused() {
     let program = tests::program::built("redline-campaign");
     let mut command =
         tests::program::command(&program, folder.path(), &["release-bench", "v0.9.2"]);
+    // Keeps git from finding a repository above the temporary folder.
     command.env("GIT_CEILING_DIRECTORIES", folder.path().parent().unwrap_or(Path::new("/")));
     run(&mut command).expect_code(4).expect_said("clone");
     let left: Vec<_> = std::fs::read_dir(folder.path()).expect("readable").collect();
@@ -110,8 +112,8 @@ fn a_disk_that_takes_no_more_is_named() {
     let clone = Clone::of_this_repository(&[]);
     let folder = tempfile::tempdir().expect("a temporary folder");
     let campaign = tests::program::built("redline-campaign");
-    // A limit on file size fails a write as a full disk does, and needs no rights. The conversations
-    // are mended into a file of their own, which is larger than the limit.
+    // A limit on file size fails writes as a full disk does, and needs no privileges. `fetch`
+    // writes the repaired conversations into a new file, which exceeds the limit.
     let script = "trap '' XFSZ; ulimit -f 2048; exec \"$@\"";
     let given = format!("sharegpt-head={}", conversations.display());
     let words = ["-c", script, "sh", campaign.to_str().expect("UTF-8"), "fetch"];

@@ -1,5 +1,5 @@
-//! The results site in a real browser: what a reader sees, clicks and prints. The claims are those
-//! of `tests/browser`; this file serves the site and brings browser and driver together.
+//! The results site in a real browser: what a reader sees, clicks and prints. The assertions are in
+//! `tests/browser`; this file serves the site and starts the browser's driver.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -9,25 +9,25 @@ use tests::clone::repository;
 use tests::inputs::cache;
 use tests::program::{built, command, run};
 
-/// Names that browsers of the one kind which the driver speaks to go by.
+/// Program names of the kind of browser that the driver supports.
 const BROWSERS: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "chrome"];
 
-/// Where `.ci/run` puts what `tests/browser/package-lock.json` names, below the cache.
+/// Folder below the cache into which `.ci/run` installs the packages of `tests/browser`.
 const PACKAGES: &str = "browser/node_modules";
 
-/// What the driver needs beside this repository.
+/// Paths that the driver needs from this machine.
 struct Needs {
     browser: PathBuf,
     packages: PathBuf,
 }
 
-/// What there is, or what is missing and how to come by it.
+/// Finds browser, Node.js and packages; an error says what is missing.
 fn needs() -> Result<Needs, String> {
     let browser = BROWSERS
         .iter()
         .find_map(|name| on_path(name))
         .ok_or_else(|| format!("no browser: none of `{}` is on the path", BROWSERS.join("`, `")))?;
-    // The driver's own floor.
+    // The oldest version that the driver supports.
     let new_enough = "process.exit(Number.parseInt(process.versions.node, 10) >= 20 ? 0 : 1)";
     let node = Command::new("node").args(["-e", new_enough]).status();
     if !node.is_ok_and(|status| status.success()) {
@@ -46,7 +46,7 @@ fn on_path(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
 }
 
-/// The site of this repository's records, served until the test ends.
+/// Preview server of this repository's results site; killed when dropped.
 struct Served {
     child: Child,
     address: String,
@@ -67,13 +67,14 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        // It may have ended by itself; the driver has failed by then.
+        // The preview may have ended by itself; the driver has failed then.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// The driver, in a folder where it finds its packages.
+/// Copies the driver into `folder` beside a link to its packages; returns the path of its main
+/// file.
 fn driver(folder: &Path, packages: &Path) -> PathBuf {
     for entry in std::fs::read_dir(repository().join("tests/browser")).expect("the driver") {
         let file = entry.expect("an entry").path();
@@ -101,7 +102,7 @@ fn extra_the_site_holds_its_promises_in_a_real_browser() {
     let folder = tempfile::tempdir().expect("a folder");
     let site = Served::new(&folder.path().join("site"));
     let main = driver(folder.path(), &found.packages);
-    // Kept for whoever wants to look.
+    // Screenshots are kept for people to look at.
     let built = built("redline-site");
     let pictures = built.ancestors().nth(2).expect("the target folder").join("browser");
     let mut node = Command::new("node");

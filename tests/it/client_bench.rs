@@ -1,5 +1,5 @@
-//! The load generator is measured beside the floor, what was measured is kept, and the document
-//! says it. No figure is asserted: this machine may be busy.
+//! `client-bench` compares the load generator with the raw-socket client, keeps the figures and
+//! writes them into the document. No figure is asserted, because this machine may be busy.
 
 use serde_json::Value;
 use tests::clone::Clone;
@@ -10,7 +10,7 @@ const ALONE: [&str; 6] =
 #[test]
 fn clients_are_measured_kept_and_written_into_the_method() {
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
-        return eprintln!("skipped: emitter and client want a core each");
+        return eprintln!("skipped: the mock server and the client need a core each");
     }
     let clone = Clone::of_this_repository(&[]);
     let words = [&ALONE[..], &["2", "--row", "spread", "--json"]].concat();

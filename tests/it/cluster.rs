@@ -1,5 +1,6 @@
-//! A release on a cluster: two nodes, one of which dies, and a controller that is killed. What is in
-//! the registry then is what an undisturbed campaign puts there, but for what a clock tells.
+//! A release measured on a Slurm cluster of two nodes, where a node dies and the controller is
+//! killed. The registry then holds the same records as after an undisturbed campaign, except
+//! measured values.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -13,16 +14,16 @@ use tests::inputs::{CONVERSATIONS, cached, files_under};
 use tests::program::{Ended, built, run, system, until, wait, while_running};
 use tests::slurm::Cluster;
 
-/// Model of the campaigns: one that answers at once, or another that `REDLINE_CLUSTER_MODEL` names,
-/// which takes as long as it takes.
+/// Model of the campaigns: a tiny one by default, which answers at once, or the one that
+/// `REDLINE_CLUSTER_MODEL` names.
 fn model() -> String {
     std::env::var("REDLINE_CLUSTER_MODEL").unwrap_or_else(|_| "tiny-random".to_owned())
 }
 
-/// SHA-256 of the tokenizer of the tiny model.
+/// SHA-256 of the tiny model's tokenizer, lower-case hex.
 const TOKENIZER: &str = "aeb13307a71acd8fe81861d94ad54ab689df773318809eed3cbe794b4492dae4";
 
-/// What a campaign asks of both releases.
+/// Scenarios and repeats that a campaign measures of both releases.
 #[derive(Debug, Clone, Copy)]
 struct Extent {
     scenarios: &'static [&'static str],
@@ -30,21 +31,21 @@ struct Extent {
     runs: usize,
 }
 
-/// The four standard scenarios, three times each.
+/// Extent with the four standard scenarios, three runs each.
 const WHOLE: Extent = Extent {
     scenarios: &["sharegpt-lite", "balanced-lite", "thinking-lite", "long-input-lite"],
     repeats: "3",
     runs: 2 * 4 * 3,
 };
 
-/// A job for each of two nodes.
+/// Extent with one job for each of two nodes.
 const SHORT: Extent =
     Extent { scenarios: &["balanced-lite", "long-input-lite"], repeats: "2", runs: 2 * 2 * 2 };
 
-/// Two releases of the engine that was built with the tests, which differ in nothing but the
-/// version that they state.
+/// Two releases made from the engine that was built with the tests. They differ only in the version
+/// that they report.
 struct Releases {
-    /// What the built engine states.
+    /// Version that the built engine reports.
     built: String,
     names: [String; 2],
 }
@@ -53,7 +54,7 @@ impl Releases {
     fn new() -> Self {
         let said = run(Command::new(built("redline")).arg("--version")).expect_code(0).stdout;
         let built = said.split_whitespace().nth(1).expect("`redline VERSION`").to_owned();
-        // Of the same length: they are written over it in a copy of the program.
+        // The names have the length of the version that they replace within a copy of the program.
         let stem = &built[..built.len() - 1];
         let names = ["1", "2"].map(|last| match built.strip_suffix("-dev") {
             Some(version) => format!("{version}-rc{last}"),
@@ -62,7 +63,7 @@ impl Releases {
         Self { built, names }
     }
 
-    /// A `cargo` that builds whichever release it is called in.
+    /// Shell script in place of `cargo`, which "builds" the release in whose worktree it is called.
     fn cargo(&self) -> String {
         format!(
             "set -e\nversion=$(sed -n 's/^version = \"\\(.*\\)\"$/\\1/p' engine/Cargo.toml)\n\
@@ -74,11 +75,12 @@ impl Releases {
         )
     }
 
-    /// A clone whose history has both, and a working version after them.
+    /// Commits both releases, and a development version after them, to a clone.
     fn commit(&self, clone: &Clone) {
         let manifest = clone.root().join("engine/Cargo.toml");
         let now = std::fs::read_to_string(&manifest).expect("readable");
         let version = now.lines().find(|line| line.starts_with("version")).expect("a version");
+        // A release is the first commit whose manifest has its version.
         for name in [&self.names[0], &self.names[1], "99.0.0-dev"] {
             let text = now.replace(version, &format!("version = \"{name}\""));
             std::fs::write(&manifest, text).expect("writable");
@@ -87,7 +89,7 @@ impl Releases {
     }
 }
 
-/// A campaign of both releases on a cluster.
+/// Campaign that measures both releases on a cluster.
 struct Campaign<'a> {
     cluster: &'a Cluster,
     clone: Clone,
@@ -109,7 +111,7 @@ impl<'a> Campaign<'a> {
         Self { cluster, clone, path, releases, extent }
     }
 
-    /// Starts it, or goes on with it; two of the nodes are to be used.
+    /// Starts the campaign, or with `--resume` continues it. One of the three nodes is excluded.
     fn start(&self, more: &[&str]) -> Child {
         let [baseline, candidate] = &self.releases.names;
         let model = model();
@@ -124,7 +126,7 @@ impl<'a> Campaign<'a> {
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
     }
 
-    /// Jobs whose nodes have begun to measure.
+    /// Number of jobs whose nodes have started to measure.
     fn measuring(&self) -> usize {
         let files = files_under(&self.clone.root().join("target/campaigns"));
         let begun = |path: &Path| {
@@ -134,7 +136,7 @@ impl<'a> Campaign<'a> {
         files.iter().filter(|path| path.ends_with("steps.jsonl") && begun(path)).count()
     }
 
-    /// Its jobs as the scheduler numbers them, one for each submission.
+    /// Slurm's ids of the campaign's jobs, one for each submission.
     fn submitted(&self) -> Vec<String> {
         let files = files_under(&self.clone.root().join("target/campaigns"));
         let journal = files.iter().find(|path| path.ends_with("journal.jsonl")).expect("a journal");
@@ -144,19 +146,19 @@ impl<'a> Campaign<'a> {
         lines.filter(|line| line["state"] == "submitted").filter_map(handle).collect()
     }
 
-    /// Jobs that have said how they ended.
+    /// Number of jobs that have written their result file.
     fn ended(&self) -> usize {
         let files = files_under(&self.clone.root().join("target/campaigns"));
         files.iter().filter(|path| path.ends_with("DONE")).count()
     }
 
-    /// What accounting was asked, each with what it said.
+    /// Log of the campaign's calls of `sacct`, each with its answer.
     fn accounted(&self) -> String {
         std::fs::read_to_string(self.clone.root().join("target/sacct.log")).unwrap_or_default()
     }
 
-    /// What it has put into the registry: for each place in the plan, everything that a clock, a
-    /// meter or chance has no part in.
+    /// Facts of the records in the registry, by planned run, without those that depend on a clock,
+    /// on measured values or on chance.
     fn records(&self) -> Records {
         let mut found = BTreeMap::new();
         for name in &self.releases.names {
@@ -178,9 +180,9 @@ impl<'a> Campaign<'a> {
     }
 }
 
-/// For each place in the plan, facts by their paths.
+/// Facts of records, by planned run and then by the fact's path within the record.
 type Records = BTreeMap<String, BTreeMap<String, Value>>;
-/// A program that does what `program` does, and notes in `log` what it was asked and said.
+/// Shell script that runs `program` and logs its arguments and output to `log`.
 fn noted(log: &Path, program: &str) -> String {
     let Some(real) = system(program) else { return "exit 127".to_owned() };
     let (log, real) = (log.display(), real.display());
@@ -190,7 +192,7 @@ fn noted(log: &Path, program: &str) -> String {
     )
 }
 
-/// Parts of a record that two runs of the same thing need not share.
+/// Paths within a record that differ between two runs of the same plan.
 const VARIES: [&str; 18] = [
     "id",
     "record_sha256",
@@ -204,17 +206,17 @@ const VARIES: [&str; 18] = [
     "memory",
     "telemetry",
     "calibration",
-    // A share of the memory that is free at the start.
+    // A share of the memory that is free when the server starts.
     "server.kv_bytes",
     "server.startup_us",
     "server.weights_load_us",
-    // Why a time or a count of one has none.
+    // Reasons for missing times, and for missing counts that depend on times.
     "absent.time",
     "absent.metrics",
     "absent.telemetry",
 ];
 
-/// The facts of `expected` that are not `found`.
+/// Differences between two sets of records, one line each.
 fn differences(expected: &Records, found: &Records) -> Vec<String> {
     let mut differences = Vec::new();
     for (place, facts) in expected {
@@ -249,7 +251,7 @@ fn flatten(path: &str, value: &Value, into: &mut BTreeMap<String, Value>) {
     }
 }
 
-/// A clone whose history has both releases.
+/// Clone of this repository whose history has both releases.
 fn with_releases(releases: &Releases) -> Clone {
     let clone = Clone::of_this_repository(&[]);
     let target = clone.root().join("suite/targets/cpu.toml");
@@ -260,7 +262,8 @@ fn with_releases(releases: &Releases) -> Clone {
     clone
 }
 
-/// Waits for a campaign's end. What it says of the releases is of the clock, and so of chance.
+/// Waits for a campaign to end. Its comparison of the releases depends on measured times, so any of
+/// the three verdicts is accepted.
 #[track_caller]
 fn finished(child: Child) -> Ended {
     let ended = wait(child, Duration::from_mins(60));
@@ -269,7 +272,7 @@ fn finished(child: Child) -> Ended {
     ended
 }
 
-/// Ends a process at once, and whatever it leaves behind stays.
+/// Kills a process and leaves behind whatever it leaves.
 fn kill(mut child: Child) {
     child.kill().expect("it runs");
     child.wait().expect("it has ended");
@@ -294,6 +297,7 @@ fn extra_a_dead_node_and_a_dead_controller_change_nothing_in_the_registry() {
         (disturbed.measuring() == 2).then_some(())
     });
     kill(controller);
+    // The campaign borrows the cluster, which has to be changed to kill a node.
     let Campaign { clone, path, .. } = disturbed;
     cluster.kill_node("node2");
     let extent = WHOLE;
@@ -338,7 +342,7 @@ fn extra_jobs_that_the_scheduler_has_forgotten_are_known_by_its_accounts() {
         let of_job = accounted[asked..].split("asked ");
         let said = of_job.filter(|question| question.contains(&format!("--jobs={job}\n")));
         let said: Vec<&str> = said.collect();
-        assert!(!said.is_empty(), "nobody asked for {job}:\n{accounted}");
+        assert!(!said.is_empty(), "no accounting query for {job}:\n{accounted}");
         let completed = format!("\n{job}|COMPLETED|0:0|");
         assert!(said.iter().all(|answer| answer.contains(&completed)), "{said:?}");
     }

@@ -1,4 +1,4 @@
-//! Ten thousand streams at once, from Redline's load generator into Redline's server.
+//! Ten thousand concurrent streams, from Redline's load generator to Redline's server.
 
 use std::fs;
 use std::path::Path;
@@ -10,14 +10,14 @@ use tests::inputs::cached;
 use tests::program::{built, command, run};
 use tests::server::Server;
 
-/// SHA-256 of the tokenizer of the tiny model.
+/// SHA-256 of the tiny model's tokenizer, lower-case hex.
 const TOKENIZER: &str = "aeb13307a71acd8fe81861d94ad54ab689df773318809eed3cbe794b4492dae4";
 
 const STREAMS: u64 = 10_000;
-/// Tokens of each answer.
+/// Number of tokens in each answer.
 const TOKENS: u64 = 4;
 
-/// The tiny model of the suite, as a folder with its configuration and tokenizer.
+/// Writes the suite's tiny model into `folder`: its configuration and tokenizer.
 fn model(folder: &Path, tokenizer: &Path) {
     let file = repository().join("suite/models/tiny-random.toml");
     let text = fs::read_to_string(file).expect("the model's file");
@@ -28,7 +28,7 @@ fn model(folder: &Path, tokenizer: &Path) {
     fs::copy(tokenizer, folder.join("tokenizer.json")).expect("a copy");
 }
 
-/// Descriptors that a process has open.
+/// Number of file descriptors that a process has open.
 fn files_of(id: u32) -> usize {
     fs::read_dir(format!("/proc/{id}/fd")).expect("it runs").count()
 }
@@ -37,6 +37,7 @@ fn files_of(id: u32) -> usize {
 fn extra_ten_thousand_streams_are_all_answered_in_full() {
     let Some(tokenizer) = cached(TOKENIZER) else { return };
     let (_, files) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
+    // A process also needs descriptors for other things than its streams.
     if files < STREAMS + 500 {
         println!("skipped: a process may have {files} files here, for {STREAMS} streams");
         return;

@@ -1,4 +1,4 @@
-//! What the documents promise on the command line exists.
+//! Checks that the commands and flags that documents show exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -26,7 +26,7 @@ fn the_landing_page_has_the_two_commands() {
     assert_eq!(tests, "cargo xtask ci");
 }
 
-/// Numbers are copied to the landing page by hand; none may differ from the records' own page.
+/// The landing page's numbers are copied by hand; each must stand on the rendered page, too.
 #[test]
 fn the_landing_pages_numbers_are_those_of_the_page_that_it_names() {
     let read = |path: &str| {
@@ -60,16 +60,16 @@ fn every_program_explains_itself() {
 /// A command as a document shows it.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Shown {
-    /// `xtask`, or one of [`PROGRAMS`].
+    /// Program name: `xtask`, or one of [`PROGRAMS`].
     program: String,
     verb: String,
-    /// The word behind the verb, which may be a verb of it.
+    /// The word after the verb, which may be a verb of its own, as in `gpu-proof pack`.
     next: Option<String>,
     flags: BTreeSet<String>,
 }
 
 impl Shown {
-    /// Reads a line of code or a word in back-ticks; none where it is no command of ours.
+    /// Parses a line of code or back-ticked text; `None` if it is not a command of this workspace.
     fn read(code: &str) -> Option<Self> {
         let code = code.trim().strip_prefix("cargo ").unwrap_or(code.trim());
         let code = code.split(" # ").next()?;
@@ -81,14 +81,14 @@ impl Shown {
         let mut words = words.filter(|word| !word.is_empty()).peekable();
         let verb = words.next().filter(plain)?.to_owned();
         let next = words.peek().copied().filter(plain).map(str::to_owned);
-        // What comes after `--` alone is for the program that this one starts.
+        // Words after `--` are for the program that this one starts.
         let own = words.take_while(|word| *word != "--");
         let flags = own.filter(|word| word.starts_with('-') && word.len() > 1);
         let flags = flags.filter_map(|flag| flag.split('=').next()).map(str::to_owned).collect();
         Some(Self { program: program.to_owned(), verb, next, flags })
     }
 
-    /// Every help that may tell of it; none where no program has the verb.
+    /// Help texts that may describe the command; empty if no program has the verb.
     fn helps(&self) -> Vec<String> {
         let mut helps = Vec::new();
         let mut programs = vec![self.program.as_str()];
@@ -112,7 +112,7 @@ impl Shown {
     }
 }
 
-/// Whether a help has a line for `verb`.
+/// True if a help text has a line for `verb`.
 fn lists(help: &str, verb: &str) -> bool {
     let lines = help.lines().filter_map(|line| line.strip_prefix("  ")?.split("  ").next());
     lines.flat_map(words).any(|word| word == verb)
@@ -127,7 +127,7 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !c.is_ascii_alphanumeric() && c != '-')
 }
 
-/// The commands of a document: words in back-ticks, and lines that are fenced or set in by four.
+/// Commands of a document: back-ticked text, and lines that are fenced or indented by four spaces.
 fn commands(text: &str) -> BTreeSet<Shown> {
     let mut fenced = false;
     let mut found = BTreeSet::new();
@@ -142,7 +142,7 @@ fn commands(text: &str) -> BTreeSet<Shown> {
     found
 }
 
-/// Tracked Markdown that speaks of today's tree; what is rendered from records does not.
+/// Tracked Markdown files that describe today's tree; pages rendered from records are left out.
 fn documents() -> Vec<String> {
     let git = system("git").expect("git");
     let listed = run(&mut command(&git, &repository(), &["ls-files", "*.md"])).expect_code(0);

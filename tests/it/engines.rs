@@ -1,6 +1,6 @@
-//! Other engines are measured like any release of Redline: whether the installed release is the one
-//! that was asked for, how it is launched, what it tells of itself, and what it counts. Stand-ins
-//! answer as each does on the wire; `source` in `it/stand-ins/*.json` says where that was read.
+//! Other engines are measured like any release of Redline: the installed version is checked, and
+//! its start, configuration and token counts are recorded. Mock servers answer in each engine's API
+//! format; `source` in `it/stand-ins/*.json` says where that format was read.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -11,7 +11,7 @@ use tests::clone::Clone;
 use tests::inputs::{CONVERSATIONS, MODEL, cached};
 use tests::program::{Ended, built, run};
 
-/// An engine that is not there, and what is there in its place.
+/// Mock of an engine: its package, its version, and the script of its answers.
 struct StandIn {
     engine: &'static str,
     package: &'static str,
@@ -24,8 +24,9 @@ const fn stand_in(engine: &'static str, version: &'static str, script: &'static 
 }
 
 impl StandIn {
-    /// Runs `release-bench` for `asked` with the stand-in installed: a program of the engine's name,
-    /// or of Python's where the engine is a module, and a package of its version.
+    /// Runs `release-bench` for the version `asked` with the mock installed: a program with the
+    /// engine's name, or a Python that handles the engine's module, and a package of the mock's
+    /// version.
     fn bench(&self, clone: &Clone, folder: &Path, asked: &str, more: &[&str]) -> Ended {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("it/stand-ins").join(self.script);
         let emitter = built("redline-emitter");
@@ -40,6 +41,7 @@ impl StandIn {
         for name in ["vllm", "lmdeploy", "trtllm-serve"] {
             write_program(&programs.join(name), &serves);
         }
+        // Other uses of Python reach the real one; only the start of SGLang's server is mocked.
         let python = "case \"$*\" in *sglang.launch_server*) ;; *)\n\
                       PATH=${PATH#*:}; exec python3 \"$@\" ;; esac\n";
         write_program(&programs.join("python3"), &format!("{python}{serves}"));
@@ -53,7 +55,7 @@ impl StandIn {
         run(&mut command)
     }
 
-    /// What pip leaves of a package, as far as its name and version are told by it.
+    /// Writes the files of an installed Python package that name its version.
     fn install(&self, packages: &Path) {
         let name = self.package.replace('-', "_");
         let folder = packages.join(format!("{name}-{}.dist-info", self.version));
@@ -64,13 +66,13 @@ impl StandIn {
         std::fs::write(folder.join("RECORD"), "a.py,sha256=00,1\n").expect("writable");
     }
 
-    /// Measures the version that is installed, and returns its record.
+    /// Measures the version that is installed, and returns its run record.
     fn measured(&self) -> Option<RunRecord> {
         let (Some(_), Some(_)) = (cached(MODEL), cached(CONVERSATIONS)) else { return None };
         let clone = Clone::of_this_repository(&[]);
         let folder = tempfile::tempdir().expect("a temporary folder");
         let ended = self.bench(&clone, folder.path(), self.version, &[]).expect_code(0);
-        assert!(ended.stdout.contains("known      "), "no quirk was told:\n{}", ended.stdout);
+        assert!(ended.stdout.contains("known      "), "no known issue shown:\n{}", ended.stdout);
         let committed = clone.git(&["show", "--name-only", "--format=", "HEAD"]);
         let path = committed.lines().find(|path| path.contains("/runs/")).expect("a run");
         assert!(path.starts_with(&format!("results/runs/{}/v{}/", self.engine, self.version)));
@@ -88,7 +90,8 @@ fn write_program(path: &Path, script: &str) {
     std::fs::set_permissions(path, mode).expect("permissions can be set");
 }
 
-/// What holds of every engine: all was answered, and the tokens were counted by the server.
+/// Asserts what is true for every engine: all requests succeeded, and the server reported token
+/// counts.
 fn well(run: &RunRecord, version: &str) {
     assert_eq!((run.status, &*run.engine.release), (Status::Ok, &*format!("v{version}")));
     assert_eq!(run.engine.binary_sha256.as_deref().map(str::len), Some(64));
@@ -111,7 +114,7 @@ fn cache(run: &RunRecord) -> CacheState {
     run.cache.as_ref().expect("facts of the cache").state
 }
 
-/// What the server's own counter of output tokens grew by.
+/// Growth of the server's own counter of output tokens during the run.
 fn counted(run: &RunRecord) -> Option<u64> {
     run.telemetry.as_ref()?.server.as_ref()?.output_tokens
 }
@@ -120,7 +123,7 @@ fn source(run: &RunRecord) -> Option<TokenSource> {
     run.counts.as_ref().and_then(|counts| counts.token_source)
 }
 
-/// Whose ids the digest of the outputs is made of.
+/// Source of the token ids that the digest of the outputs is made of.
 fn outputs(run: &RunRecord) -> Option<IdsSource> {
     let correctness = run.correctness.as_ref()?;
     correctness.tokens_sha256.as_ref()?;
@@ -140,7 +143,7 @@ fn vllm_0_10_tells_its_configuration_as_text() {
     assert!(reason(&run, "server.max_batch_size").contains("/server_info"), "{:?}", run.absent);
     assert_eq!(cache(&run), CacheState::Cold, "it was emptied");
     assert_eq!(source(&run), Some(TokenSource::Usage));
-    assert_eq!(outputs(&run), Some(IdsSource::Retokenized), "ids are not told");
+    assert_eq!(outputs(&run), Some(IdsSource::Retokenized), "ids are not reported");
     assert_eq!(counted(&run), Some(0), "the counter is found, and stands still");
 }
 
@@ -157,7 +160,7 @@ fn vllm_0_17_tells_its_configuration_by_parts_and_its_ids() {
     );
     assert_eq!(server.config_sha256.as_deref().map(str::len), Some(64));
     assert_eq!((server.kv_dtype.as_deref(), cache(&run)), (Some("auto"), CacheState::Cold));
-    assert_eq!(outputs(&run), Some(IdsSource::Given), "ids are told");
+    assert_eq!(outputs(&run), Some(IdsSource::Given), "ids are reported");
 }
 
 #[test]
@@ -170,7 +173,7 @@ fn sglang_tells_all_at_one_route_and_its_cache_is_flushed() {
     assert_eq!(cache(&run), CacheState::Cold);
     assert_eq!(source(&run), Some(TokenSource::Usage));
     let hits = run.cache.as_ref().and_then(|cache| cache.hit_tokens);
-    assert_eq!(hits, Some(0), "its counter tells, though usage does not");
+    assert_eq!(hits, Some(0), "its counter reports them, usage does not");
 }
 
 #[test]
@@ -214,7 +217,7 @@ fn another_release_than_the_installed_one_is_refused_before_it_is_served() {
     ended
         .expect_said("vllm 0.10.1.1 is installed on this machine, not 0.10.1")
         .expect_said("hint: `python3 -m pip install vllm==0.10.1`");
-    // What the package says and what the server says must agree too.
+    // The versions reported by the package and by the server must agree, too.
     let lies = stand_in("vllm", "0.10.1", "vllm-0.17.json");
     let other = tempfile::tempdir().expect("a temporary folder");
     let ended = lies.bench(&clone, other.path(), "v0.10.1", &[]).expect_code(1);

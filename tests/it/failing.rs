@@ -1,5 +1,5 @@
-//! A server that dies, hangs or talks nonsense in mid-run: the run is recorded as failed under its
-//! class, the command ends with 1, and nothing is left behind.
+//! A server that dies, hangs or sends garbage during a run: the run is recorded as failed with the
+//! right failure class, the command ends with exit code 1, and no process or lock is left.
 
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -14,13 +14,13 @@ use tests::inputs::{CONVERSATIONS, MODEL, cached};
 use tests::program::{Ended, wait, while_running};
 use tests::scripted::Scripted;
 
-/// A scenario of ten requests, one after the other, after two for warming up.
+/// Scenario of ten sequential requests after two for warm-up.
 const ONE_BY_ONE: &str = "ladder-lite-c1";
 
-/// Requests of it that a server answers before it fails, warm-up included.
+/// Number of requests that the server answers before it fails, warm-up included.
 const ANSWERED: u64 = 6;
 
-/// Starts `release-bench` on one scenario, once.
+/// Starts `release-bench` with one run of one scenario.
 fn start(clone: &Clone, scenario: &str, more: &[&str], path: Option<&Path>) -> Child {
     let words = ["release-bench", "--scenario", scenario, "--repeats", "1"];
     let words: Vec<&str> = words.iter().chain(more).copied().collect();
@@ -31,26 +31,27 @@ fn start(clone: &Clone, scenario: &str, more: &[&str], path: Option<&Path>) -> C
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
 }
 
-/// A steady answer, `times` times or, for 0, always.
+/// Scripted answer with steady gaps, given `times` times, or always for 0.
 fn steady(times: u64, gap_us: u64) -> Value {
     json!({"times": times, "steady": {"first_us": 2000, "gap_us": gap_us}})
 }
 
-/// The record of the one run that ended, which must say that it failed; and nothing else is left.
+/// Asserts that the campaign recorded its only run as failed and left nothing else; returns the
+/// record.
 #[track_caller]
 fn failed_run(clone: &Clone, ended: Ended, before: &(String, String)) -> RunRecord {
     ended.expect_code(1).expect_said("1 of 1 runs failed or are INVALID");
     nothing_is_left(clone, before);
     let mut runs = clone.uncommitted_runs();
     let (_, run) = runs.pop().expect("the run was recorded");
-    assert_eq!(runs, [], "one run was asked for");
+    assert_eq!(runs, [], "one run was planned");
     assert_eq!(run.validity.verdict, ValidityVerdict::Invalid, "{run:?}");
     assert_ne!(run.status, Status::Ok);
     sound_as_data(clone, &run);
     run
 }
 
-/// No process, no lock, no change that git would see.
+/// Asserts that no process, no lock and no change to the working tree is left.
 #[track_caller]
 fn nothing_is_left(clone: &Clone, before: &(String, String)) {
     assert_eq!(*before, clone.state());
@@ -58,8 +59,9 @@ fn nothing_is_left(clone: &Clone, before: &(String, String)) {
     assert!(!clone.root().join("target/release-bench.lock").exists(), "the lock is left");
 }
 
-/// Failed runs are data: a registry that holds one is sound. Takes the campaign's folder, which is
-/// laid out like a registry, out of the clone, whose own registry would be checked instead.
+/// Asserts that a registry with this failed run is sound. Moves the campaign's folder, which has
+/// the layout of a registry, out of the clone, because `check` would use the clone's registry
+/// instead.
 #[track_caller]
 fn sound_as_data(clone: &Clone, run: &RunRecord) {
     let campaign = run.campaign.as_ref().expect("a campaign's run").id.as_str();
@@ -67,7 +69,7 @@ fn sound_as_data(clone: &Clone, run: &RunRecord) {
     std::fs::rename(clone.root().join("target/campaigns").join(campaign), &registry)
         .expect("movable");
     let registry = registry.to_str().expect("UTF-8");
-    // A working tree's record is not meant for a registry, and that is all there is against it.
+    // A record of a working tree does not belong in a registry; that is the only finding.
     let from_tree = run.engine.release.ends_with("-dev");
     let code = if from_tree { 2 } else { 0 };
     let checked =
@@ -91,6 +93,7 @@ fn what_a_server_sends_in_mid_run_decides_the_class() {
     let clone = Clone::of_this_repository(&[]);
     let before = clone.state();
     let chunk = "data: {\"choices\":[{\"index\":0,\"text\":\"t\",\"token_ids\":[28]}]}\n\n";
+    // One good chunk comes before what each case breaks.
     let cases = [
         (
             json!({"events": [{"text": chunk}, {"text": "data: {\"choi\u{0}\n\n"}]}),
@@ -136,7 +139,7 @@ fn a_server_of_someone_else_that_dies_in_mid_run_is_a_crash() {
     assert_failure(&run, FailureClass::Crash, "no longer answers");
 }
 
-/// The engine that `campaign` launched, once most of a scenario's requests are under way in it.
+/// Process of the engine that `campaign` started, once it runs more than four requests.
 fn busy_engine(clone: &Clone, campaign: &mut Child) -> Pid {
     let client = reqwest::blocking::Client::builder().no_proxy().build().expect("a client");
     let (id, port) = while_running(campaign, "the engine", || {
@@ -150,13 +153,13 @@ fn busy_engine(clone: &Clone, campaign: &mut Child) -> Pid {
             client.get(format!("http://127.0.0.1:{port}/metrics")).send().ok()?.text().ok()?;
         let running =
             page.lines().find_map(|line| line.strip_prefix("redline_requests_running "))?;
-        // The warm-up has two.
+        // The warm-up has only two requests.
         (running.trim().parse::<f64>().ok()? > 4.0).then_some(())
     });
     Pid::from_raw(i32::try_from(id).expect("process ids are small"))
 }
 
-/// Measures the clone with the engine that the tests were built with, and sends it a signal.
+/// Measures the clone with the engine that was built with the tests, and sends it a signal mid-run.
 #[track_caller]
 fn signalled(clone: &Clone, signal: Signal) -> RunRecord {
     let before = clone.state();
@@ -171,7 +174,7 @@ fn signalled(clone: &Clone, signal: Signal) -> RunRecord {
 fn an_engine_that_dies_in_mid_run_is_a_crash() {
     let (Some(_), Some(_)) = (cached(MODEL), cached(CONVERSATIONS)) else { return };
     let clone = Clone::as_built();
-    // A signal that nobody handles and that leaves no core file.
+    // SIGUSR1, because the engine does not handle it and it leaves no core file.
     let run = signalled(&clone, Signal::SIGUSR1);
     assert_failure(&run, FailureClass::Crash, "signal 10 (SIGUSR1) during the run");
 }
@@ -211,7 +214,7 @@ fn a_second_campaign_is_refused_and_the_first_goes_on() {
     assert_eq!((refused.stderr, refused.stdout), (holder, String::new()));
     wait(first, Duration::from_secs(180)).expect_code(0);
     let runs = clone.uncommitted_runs();
-    let [(_, run)] = &runs[..] else { panic!("one run was asked for: {runs:?}") };
+    let [(_, run)] = &runs[..] else { panic!("one run was planned: {runs:?}") };
     assert_eq!(run.counts.as_ref().and_then(|counts| counts.requests_ok), Some(10));
     nothing_is_left(&clone, &before);
 }

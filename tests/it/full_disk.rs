@@ -1,5 +1,5 @@
-//! A disk that fills up under a campaign: it ends as the environment's fault, what was measured
-//! before stays as it is, and once there is room the campaign goes on where it stopped.
+//! A disk that fills up during a campaign: the campaign ends with exit code 4, what was measured
+//! stays unchanged, and with space it continues where it stopped.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -12,16 +12,16 @@ use tests::inputs::{CONVERSATIONS, MODEL, cached, files_under};
 use tests::program::{Ended, wait, while_running};
 use tests::scripted::Scripted;
 
-/// Some more than a node asks to be free before it measures.
+/// Size of the disk in bytes: a little more than a node requires to be free before it measures.
 const BYTES: u64 = 320 << 20;
 
-/// Two launches of ten requests, one after the other, of a server that is up.
+/// Arguments of a campaign with two runs of ten sequential requests, on a server that is up.
 fn words<'a>(url: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     let words = ["release-bench", "--scenario", "ladder-lite-c1", "--repeats", "2", "--url", url];
     words.iter().chain(more).copied().collect()
 }
 
-/// The lines of the files of this name below the campaigns.
+/// JSON lines of all files with this name below the campaigns' folder.
 fn lines(clone: &Clone, name: &str) -> Vec<Value> {
     let files = files_under(&clone.root().join("target/campaigns"));
     let texts = files.iter().filter(|path| path.ends_with(name)).map(std::fs::read_to_string);
@@ -30,12 +30,12 @@ fn lines(clone: &Clone, name: &str) -> Vec<Value> {
     lines.filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
-/// Steps of this kind that the campaign's node has noted.
+/// Number of steps of this kind that the campaign's node has logged.
 fn steps(clone: &Clone, kind: &str) -> usize {
     lines(clone, "steps.jsonl").iter().filter(|step| step["step"] == kind).count()
 }
 
-/// The records of finished blocks as they lie on the disk: path and bytes.
+/// Records of finished blocks on the disk: path and bytes.
 fn finished_records(clone: &Clone) -> Vec<(PathBuf, Vec<u8>)> {
     let folder = clone.root().join("target/campaigns");
     let steps = lines(clone, "steps.jsonl");
@@ -80,7 +80,7 @@ fn a_disk_that_fills_up_in_mid_campaign_loses_nothing_and_the_campaign_goes_on()
     assert_eq!(finished_records(&clone), kept, "what was measured is as it was");
     assert!(clone.uncommitted_runs().iter().all(|(_, run)| run.failure.is_none()), "blamed");
 
-    // As long as there is no room it says so again.
+    // A resume without space fails in the same way.
     let again = ended(&clone, server.url(), &["--resume"]).expect_code(4);
     assert!(!again.stderr.contains("panicked"), "{}", again.stderr);
     drop(filler);

@@ -1,9 +1,9 @@
-//! A record that was edited, moved or deleted by hand is found.
+//! Records that were edited, moved or deleted by hand are found by `check`.
 
 use tests::clone::Clone;
 use tests::inputs::files_under;
 
-/// A clone with committed records, and the path of one of them.
+/// Clone with committed records, and the path of one of them.
 fn clone_with_a_record() -> (Clone, std::path::PathBuf) {
     let clone = Clone::of_this_repository(&[]);
     let runs = files_under(&clone.root().join("results/runs"));
@@ -21,6 +21,7 @@ fn the_committed_registry_is_sound() {
 fn an_edited_record_is_named() {
     let (clone, record) = clone_with_a_record();
     let text = std::fs::read_to_string(&record).expect("readable");
+    // Changes a number, so that the file is still a valid record.
     let edited = text.replacen("\"requests_ok\": ", "\"requests_ok\": 1", 1);
     assert_ne!(text, edited);
     std::fs::write(&record, edited).expect("writable");

@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM at any time: no stray server, no lock in the way, no changed tree.
+//! Ctrl-C and SIGTERM at any time leave no server running, no lock, and the tree unchanged.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -10,8 +10,8 @@ use tests::clone::{Clone, already_built_path};
 use tests::inputs::{CONVERSATIONS, MODEL, cached};
 use tests::program::wait;
 
-/// Waits for a line of the progress of `command`, a release-bench, that holds `moment`, and signals
-/// it.
+/// Starts a campaign, waits until a line of its progress contains `moment`, and sends it the
+/// signal.
 fn interrupted_at(mut command: Command, moment: &str, signal: Signal) {
     let mut child =
         command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts");
@@ -19,6 +19,7 @@ fn interrupted_at(mut command: Command, moment: &str, signal: Signal) {
     let seen = lines.by_ref().map_while(Result::ok).any(|line| line.contains(moment));
     let id = i32::try_from(child.id()).expect("process ids are small");
     kill(Pid::from_raw(id), signal).expect("it runs");
+    // Everything is read, so that the program never blocks on a full pipe.
     let rest: Vec<String> = lines.map_while(Result::ok).collect();
     let ended = wait(child, Duration::from_secs(180));
     assert!(seen, "`{moment}` was never printed");
@@ -27,7 +28,7 @@ fn interrupted_at(mut command: Command, moment: &str, signal: Signal) {
     assert_eq!(said, 1, "{}", rest.join("\n"));
 }
 
-/// One launch of one scenario.
+/// Arguments for one run of one scenario.
 const ONE: [&str; 4] = ["--scenario", "thinking-lite", "--repeats", "1"];
 
 #[test]

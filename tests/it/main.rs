@@ -1,5 +1,5 @@
-//! One file per promise to a user. Everything here speaks to real binaries over files, processes,
-//! HTTP and git.
+//! Black-box tests, one file per promise to a user. They run real binaries and use files,
+//! processes, HTTP and git only.
 
 mod bad_input;
 mod browser;

@@ -1,4 +1,5 @@
-//! What a release shows on a machine without network and compiler, rehearsed on this one.
+//! A GPU validation bundle runs on a machine without network and compiler: a rehearsal without a
+//! GPU.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use tests::clone::Clone;
 use tests::inputs::{CONVERSATIONS, cached, files_under};
 use tests::program::{command, run, wait};
 
-/// The box is packed from a clone, shows itself in a folder that is none, and is collected again.
+/// The bundle is packed from a clone, run in a folder outside any clone, and its results collected.
 #[test]
 fn extra_a_proof_is_rehearsed_without_a_gpu() {
     if cached(CONVERSATIONS).is_none() {
@@ -28,6 +29,7 @@ fn extra_a_proof_is_rehearsed_without_a_gpu() {
     std::fs::rename(clone.root().join("target/proofs/rehearsal/box"), &place)
         .or_else(|_| copied(&clone.root().join("target/proofs/rehearsal/box"), &place))
         .expect("the box can be carried");
+    // An empty environment, as on a machine that knows nothing of this workspace.
     let mut prove = command(&place.join("prove"), folder.path(), &["--out", "results"]);
     prove.env_clear().env("PATH", "/usr/bin:/bin");
     run(&mut prove).expect_code(0);
@@ -57,7 +59,7 @@ fn extra_a_proof_is_rehearsed_without_a_gpu() {
     assert_eq!(before, clone.state());
 }
 
-/// Across file systems a folder cannot be renamed.
+/// Copies a folder; used where it cannot be renamed, across file systems.
 fn copied(from: &std::path::Path, to: &std::path::Path) -> std::io::Result<()> {
     let status = std::process::Command::new("cp").arg("-r").arg(from).arg(to).status()?;
     if status.success() { Ok(()) } else { Err(std::io::Error::other("cp failed")) }

@@ -1,14 +1,14 @@
-//! What is said about records afterwards, and what two clones do with it: the real programs, the
-//! real pages.
+//! Statements about records after they were committed (events), and their exchange between two
+//! clones, with the real programs and pages.
 
 use std::path::Path;
 
 use tests::clone::Clone;
 use tests::inputs::files_under;
 
-/// A clone of this repository with a branch of its own name, and what it shares with others.
+/// Two clones of this repository, on a branch of their own, and the remote that they share.
 struct Shared {
-    /// Where all of them push.
+    /// Bare repository that both clones push to.
     remote: tempfile::TempDir,
     one: Clone,
     two: Clone,
@@ -21,7 +21,7 @@ impl Shared {
         let shared = Self { remote, one, two };
         shared.one.git(&["init", "--quiet", "--bare", shared.address()]);
         for clone in [&shared.one, &shared.two] {
-            // The tests may themselves run on any branch, or on none.
+            // The tests may run on any branch, or with a detached HEAD.
             clone.git(&["switch", "--quiet", "--force-create", "shared"]);
         }
         shared
@@ -36,7 +36,7 @@ impl Shared {
     }
 }
 
-/// Id of a run of the engine's own in the registry of `clone`, and the page that shows it.
+/// Id of a run of Redline in the registry of `clone`, and the path of the page that shows it.
 fn a_run(clone: &Clone, index: usize) -> (String, String) {
     let results = clone.root().join("results");
     let runs = files_under(&results.join("runs/redline"));
@@ -51,7 +51,7 @@ fn read(clone: &Clone, path: impl AsRef<Path>) -> String {
     std::fs::read_to_string(clone.root().join(path)).expect("readable")
 }
 
-/// Both registry and pages are sound, and nothing is left for the user to clean up.
+/// Asserts that registry and pages are sound, and that the working tree has no changes.
 fn expect_sound(clone: &Clone) {
     clone.run("redline-results", &["check"]).expect_code(0);
     clone.run("redline-site", &["check"]).expect_code(0);
@@ -92,7 +92,8 @@ fn two_clones_that_said_different_things_end_in_one_line_with_the_pages_of_both(
     }
     let said = shared.sync(one);
     assert!(said.contains("pushed"), "{said}");
-    // The second one finds the event of the first: its own goes behind, the pages show both.
+    // The second clone receives the event of the first: its own commit is moved behind it, and the
+    // pages show both.
     let said = shared.sync(two);
     assert!(said.contains("1 record in, 1 commit moved behind"), "{said}");
     shared.sync(one);

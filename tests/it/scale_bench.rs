@@ -1,5 +1,5 @@
-//! The registry's tools and the site are timed over a small made-up registry, and the document says
-//! it. No time is asserted: this machine may be busy.
+//! `scale-bench` times the registry's tools and the site on a small generated registry and writes
+//! the table into the document. No time is asserted, because this machine may be busy.
 
 use tests::clone::Clone;
 

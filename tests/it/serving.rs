@@ -1,4 +1,4 @@
-//! `redline serve` as a user meets it.
+//! `redline serve` as a user meets it: answers, damaged models, taken ports, shutdown.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -25,7 +25,8 @@ fn greedy_tokens_over_http_are_the_references() {
     for case in golden["cases"].as_array().expect("cases") {
         let greedy = case["greedy"].as_array().expect("ids");
         let margins = case["margin"].as_array().expect("margins");
-        // Free running follows the reference up to the first position that it all but tosses for.
+        // The output must equal the reference's up to the first position whose two likeliest tokens
+        // are so close that rounding decides.
         let sure = |margin: &serde_json::Value| margin.as_f64().is_some_and(|m| m >= 0.35);
         let sure_tokens = margins.iter().take_while(|margin| sure(margin)).count();
         let body = serde_json::json!({

@@ -1,4 +1,4 @@
-//! A server that is asked again and again holds no more than at first.
+//! Memory leaks: a server under repeated load does not use more memory at the end.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -12,7 +12,7 @@ fn extra_a_minute_of_load_leaves_a_server_as_it_was() {
     let (Some(_), Some(_)) = (cached(MODEL), cached(CONVERSATIONS)) else { return };
     let clone = Clone::of_this_repository(&[]);
     let target = clone.root().join("target");
-    // The working tree is the one that these tests were built from.
+    // The working tree's engine is the one that was built with the tests.
     let cargo = format!(
         "mkdir -p \"$CARGO_TARGET_DIR/release\"\ncp '{}' \"$CARGO_TARGET_DIR/release/redline\"",
         built("redline").display()

@@ -1,6 +1,6 @@
-//! A gate from the command line to its exit code: what a screen suspects is launched again, and
-//! only what the second launches bear out fails a release. Every program is the real one but the
-//! server, which stands in for two releases of the engine and is slower where it is told to be.
+//! A release comparison from the command line to its exit code: metrics that the first runs make
+//! suspect are measured again, and only confirmed regressions fail the release. Every program is
+//! real except the server, which is a mock of two releases, one of them slower.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -16,15 +16,16 @@ use tests::inputs::{CONVERSATIONS, MODEL, cached, files_under};
 use tests::program::{Ended, command, run, wait};
 use tests::scripted;
 
-/// One user at a time, whose latencies gate: answers of 64 tokens.
+/// Scenario with one user and answers of 64 tokens, in which the candidate is slower.
 const SLOWER: &str = "ladder-lite-c1";
-/// Answers of 750 tokens.
+/// Scenario with answers of 750 tokens, in which both releases are equally fast.
 const AS_FAST: &str = "thinking-lite";
-/// Enough where an effect is large.
+/// Pairs of runs before the confirmation; few are enough for a large effect.
 const SCREEN_PAIRS: usize = 3;
+/// Pairs of runs in the confirmation.
 const CONFIRM_PAIRS: usize = 8;
 
-/// A release of the engine, with a time of its own between the tokens of short answers.
+/// Writes a mock of one release, with its own time between the tokens of short answers.
 fn stand_in(folder: &Path, version: &str, gap_us: u64) {
     let steady = |gap_us: u64| json!({"first_us": 4_000, "gap_us": gap_us});
     let short = json!({"body_contains": "\"max_tokens\":64,"});
@@ -35,7 +36,7 @@ fn stand_in(folder: &Path, version: &str, gap_us: u64) {
     scripted::release(folder, version, &answers);
 }
 
-/// `release-bench v0.9.2 --baseline v0.9.1` of the stand-ins, into a registry of its own.
+/// Runs `release-bench v0.9.2 --baseline v0.9.1` with the mocks, into a registry of its own.
 fn gate(clone: &Clone, folder: &Path, registry: &Path) -> Ended {
     let words = ["release-bench", "v0.9.2", "--baseline", "v0.9.1", "--repeats", "3", "--yes"];
     let cells = ["--scenario", SLOWER, "--scenario", AS_FAST];
@@ -78,7 +79,7 @@ fn what_a_screen_suspects_is_launched_again_and_fails_the_release_when_it_is_bor
     assert!(ended.stdout.contains("regressed"), "{}", ended.stdout);
 
     let campaigns: Vec<CampaignRecord> = read(&registry.join("results/campaigns"));
-    let [campaign] = &campaigns[..] else { panic!("one campaign was asked for: {campaigns:?}") };
+    let [campaign] = &campaigns[..] else { panic!("one campaign was started: {campaigns:?}") };
     let of = |metric: &str| {
         let of = |verdict: &&schema::verdict::Verdict| {
             verdict.metric == metric && verdict.cell.scenario.starts_with(SLOWER)
@@ -92,7 +93,7 @@ fn what_a_screen_suspects_is_launched_again_and_fails_the_release_when_it_is_bor
     let cells: BTreeSet<&str> = regressed.map(|verdict| &*verdict.cell.scenario).collect();
     assert_eq!(cells.into_iter().collect::<Vec<_>>(), [slower.cell.scenario.as_str()]);
 
-    // Only what was suspected was launched again, each side once in every pair.
+    // Only the suspected scenario was measured again, both releases once in every pair.
     let runs: Vec<RunRecord> = read(&registry.join("results/runs"));
     let launched = |of: Option<Stage>, id: &str| {
         runs.iter().filter(|run| stage(run) == of && run.scenario.id == id).count()
@@ -105,7 +106,7 @@ fn what_a_screen_suspects_is_launched_again_and_fails_the_release_when_it_is_bor
     let suspected = suspected.map(|verdict| verdict.cell.scenario.clone());
     assert_eq!(again.collect::<BTreeSet<_>>(), suspected.collect::<BTreeSet<_>>());
 
-    // Whoever asks the registry later is told the same.
+    // A later query of the registry gives the same verdict.
     let at = ["--registry", registry.to_str().expect("UTF-8")];
     clone.run("redline-results", &[&["check"], &at[..]].concat()).expect_code(0);
     let asked = clone.run("redline-results", &[&["diff", "v0.9.1", "v0.9.2"], &at[..]].concat());

@@ -1,4 +1,5 @@
-//! A registry that an earlier release's tools wrote is read, judged, extended and shown by today's.
+//! A registry written by an earlier release's tools: today's tools read, judge, extend and render
+//! it.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use tests::inputs::{CONVERSATIONS, MODEL, cached, files_under};
 use tests::program::{run, wait};
 use tests::scripted;
 
-/// The first records: forty runs of v0.9.1 and v0.9.2, written by the tools of v0.9.2.
+/// Commit with the first records: forty runs of v0.9.1 and v0.9.2, written by the tools of v0.9.2.
 const WRITTEN: &str = "a98a243006ea519da17ae5ba0909efc0251246a6";
 
 #[test]

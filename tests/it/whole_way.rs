@@ -1,4 +1,4 @@
-//! The main command, from a fresh clone to a page.
+//! `release-bench` from a fresh clone to the rendered page.
 
 use std::time::Duration;
 
@@ -6,12 +6,12 @@ use tests::clone::{Clone, already_built_path};
 use tests::inputs::{CONVERSATIONS, MODEL, cached, files_under};
 use tests::program::wait;
 
-/// One scenario, one launch: everything that the main command does, once.
+/// One scenario with one run: everything that `release-bench` does, once.
 #[test]
 fn a_release_is_built_measured_recorded_and_shown() {
     let (Some(_), Some(_)) = (cached(MODEL), cached(CONVERSATIONS)) else { return };
     let clone = Clone::of_this_repository(&[]);
-    // The user's own changes, staged and not, are left as they are.
+    // The user's own changes, staged or not, must stay as they are.
     std::fs::write(clone.root().join("README.md"), "mine\n").expect("writable");
     std::fs::write(clone.root().join("staged.txt"), "mine too\n").expect("writable");
     clone.git(&["add", "staged.txt"]);
@@ -43,7 +43,7 @@ fn a_release_is_built_measured_recorded_and_shown() {
     clone.run("redline-site", &["check"]).expect_code(0);
 }
 
-/// A working tree can be measured too; its records stay out of the registry.
+/// A working tree can be measured, too; its records are not committed.
 #[test]
 fn a_working_tree_is_measured_and_never_committed() {
     let (Some(_), Some(_)) = (cached(MODEL), cached(CONVERSATIONS)) else { return };
@@ -59,7 +59,7 @@ fn a_working_tree_is_measured_and_never_committed() {
     assert!(ended.stdout.contains("balanced-lite"), "no table:\n{}", ended.stdout);
     assert_eq!(before, clone.state());
     let runs = clone.uncommitted_runs();
-    let [(_, run)] = &runs[..] else { panic!("one run was asked for: {runs:?}") };
+    let [(_, run)] = &runs[..] else { panic!("one run was planned: {runs:?}") };
     assert_eq!(run.counts.as_ref().and_then(|counts| counts.requests_ok), Some(32));
     assert!(run.engine.release.ends_with("-dev") || run.engine.dirty == Some(true));
 }

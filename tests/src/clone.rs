@@ -1,4 +1,4 @@
-//! Scratch clones of this repository, as a user would have one.
+//! Scratch clones of this repository, with the setup that a user would have.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -10,47 +10,49 @@ use tempfile::TempDir;
 use crate::inputs::files_under;
 use crate::program::{Ended, command, run};
 
-/// A clone in a folder of its own, gone when dropped.
+/// Clone of a repository in a temporary folder; removed when dropped.
 #[derive(Debug)]
 pub struct Clone {
     folder: TempDir,
 }
 
 impl Clone {
-    /// Clones this repository's HEAD; `options` go to `git clone`.
+    /// Clones this repository at HEAD; `options` are passed to `git clone`.
     ///
     /// # Panics
-    /// Git cannot clone.
+    /// Git fails to clone.
     #[must_use]
     #[track_caller]
     pub fn of_this_repository(options: &[&str]) -> Self {
         Self::of(&repository(), options)
     }
 
-    /// Clones HEAD of the repository at `root`.
+    /// Clones the repository at `root` at HEAD; `options` are passed to `git clone`.
     ///
     /// # Panics
-    /// Git cannot clone.
+    /// Git fails to clone.
     #[must_use]
     #[track_caller]
     pub fn of(root: &Path, options: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
+        // With a plain path git would link the objects and ignore `--depth`.
         let source = format!("file://{}", root.display());
         let mut words = vec!["clone", "--quiet"];
         words.extend(options);
         words.extend([source.as_str(), "redline"]);
         run(&mut command(Path::new("git"), folder.path(), &words)).expect_code(0);
         let clone = Self { folder };
+        // Commits need an author, and the machine may have none configured.
         clone.git(&["config", "user.name", "A User"]);
         clone.git(&["config", "user.email", "user@example.org"]);
         clone
     }
 
-    /// A clone of HEAD whose engine has the version of the one that was built, should a change of
-    /// it not be committed yet.
+    /// Clones this repository at HEAD, with the engine's manifest from the working tree, so that
+    /// the version is that of the built engine even where its change is not committed yet.
     ///
     /// # Panics
-    /// Git cannot clone.
+    /// Git fails to clone, or the manifest cannot be copied.
     #[must_use]
     #[track_caller]
     pub fn as_built() -> Self {
@@ -60,46 +62,47 @@ impl Clone {
         clone
     }
 
-    /// The clone's root.
+    /// Root folder of the clone.
     #[must_use]
     pub fn root(&self) -> PathBuf {
         self.folder.path().join("redline")
     }
 
-    /// Runs git in the clone and returns what it printed.
+    /// Runs git in the clone and returns its standard output.
     ///
     /// # Panics
-    /// Git fails.
+    /// Git ends with an error.
     #[track_caller]
     pub fn git(&self, words: &[&str]) -> String {
         run(&mut command(Path::new("git"), &self.root(), words)).expect_code(0).stdout
     }
 
-    /// A built program that works in the clone.
+    /// Command that runs a built program in the clone.
     #[must_use]
     pub fn program(&self, name: &str, words: &[&str]) -> Command {
         let mut program = command(&crate::program::built(name), &self.root(), words);
+        // Shared, so that a clone compiles nothing again.
         program.env("CARGO_TARGET_DIR", target());
         program
     }
 
-    /// Runs a built program in the clone.
+    /// Runs a built program in the clone to its end.
     #[track_caller]
     pub fn run(&self, name: &str, words: &[&str]) -> Ended {
         run(&mut self.program(name, words))
     }
 
-    /// HEAD, and everything that git sees in the tree.
+    /// Commit of HEAD, and git's status of the working tree, to compare before and after a command.
     #[must_use]
     #[track_caller]
     pub fn state(&self) -> (String, String) {
         (self.git(&["rev-parse", "HEAD"]), self.git(&["status", "--porcelain=v1", "--branch"]))
     }
 
-    /// Processes whose command line mentions the clone's folder: id and command line.
+    /// Processes whose command line contains the clone's path: process id and command line.
     ///
     /// # Panics
-    /// The system has no `/proc`.
+    /// The system has no `/proc` file system.
     #[must_use]
     pub fn processes(&self) -> Vec<(u32, String)> {
         let root = self.root().display().to_string();
@@ -113,10 +116,10 @@ impl Clone {
         entries.filter_map(line).filter(|(_, line)| line.contains(&root)).collect()
     }
 
-    /// Runs that were recorded under `target/` and never committed: path and record.
+    /// Run records below `target/campaigns`, which were never committed: path and record.
     ///
     /// # Panics
-    /// One of them is not readable as a record.
+    /// A file is not a readable run record.
     #[must_use]
     #[track_caller]
     pub fn uncommitted_runs(&self) -> Vec<(PathBuf, RunRecord)> {
@@ -132,46 +135,47 @@ impl Clone {
     }
 }
 
-/// The root of the repository that the tests belong to.
+/// Root folder of the repository that the tests belong to.
 #[must_use]
 pub fn repository() -> PathBuf {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     package.parent().expect("the package lies in the workspace").to_path_buf()
 }
 
-/// The target folder that the tests were built in, shared with clones so that dependencies are
-/// compiled once.
+/// Target folder that the tests were built in. Clones share it, so that dependencies are compiled
+/// only once.
 #[must_use]
 pub fn target() -> PathBuf {
     let test = std::env::current_exe().expect("a test knows its own path");
     test.ancestors().nth(3).expect("tests lie in target/release/deps").to_path_buf()
 }
 
-/// A `PATH` on which the package clients are there and reach nothing, made in `folder`; git and
-/// the other programs are found as before.
+/// Value of `PATH` with which `pip` and `npm` fail as without a network. Their stand-ins are made
+/// in `folder`; git and all other programs are the real ones.
 ///
 /// # Panics
-/// The folder cannot be written.
+/// The folder is not writable.
 #[must_use]
 pub fn offline_path(folder: &Path) -> OsString {
     let fails = "echo 'network is unreachable' >&2\nexit 1";
     path_with(folder, &[("python3", fails), ("pip", fails), ("npm", fails)])
 }
 
-/// A `PATH` on which `cargo` finds everything built, made in `folder`: what is measured is then
-/// the engine that was built with the tests.
+/// Value of `PATH` with a `cargo` that does nothing and succeeds, made in `folder`. A campaign then
+/// measures the engine that was built with the tests.
 ///
 /// # Panics
-/// The folder cannot be written.
+/// The folder is not writable.
 #[must_use]
 pub fn already_built_path(folder: &Path) -> OsString {
     path_with(folder, &[("cargo", "exit 0")])
 }
 
-/// The present `PATH` behind a folder of small shell scripts, made in `folder`: name and script.
+/// Value of `PATH` with shell scripts in front of the real programs. `scripts` has pairs of name
+/// and script; the files are made in `folder`.
 ///
 /// # Panics
-/// The folder cannot be written.
+/// The folder is not writable.
 #[must_use]
 pub fn path_with(folder: &Path, scripts: &[(&str, &str)]) -> OsString {
     use std::os::unix::fs::PermissionsExt;

@@ -1,5 +1,5 @@
-//! A small disk of a test's own: a file system in a file, seen by this test alone. It knows the
-//! kernel, and nothing of who writes there.
+//! A small file system for one test, in a file that is mounted where only the test sees it. It must
+//! not know which programs write to it.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -13,8 +13,8 @@ use tempfile::TempDir;
 
 use crate::program::{Ended, run};
 
-/// A folder that is a disk by itself, for the thread that made it and for what that starts. It goes
-/// with the last of them.
+/// Folder with a small file system mounted on it, visible only to the thread that made it and to
+/// the processes that this thread starts. The mount ends with the last of them.
 #[derive(Debug)]
 pub struct Disk {
     at: PathBuf,
@@ -22,10 +22,11 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// A disk of `bytes` at the folder `at`; `None` after saying what is missing here.
+    /// Mounts a file system of `bytes` at the folder `at`. Prints the reason and returns `None` if
+    /// this machine does not allow it.
     ///
     /// # Panics
-    /// The folder cannot be made.
+    /// The folder or the file behind it cannot be created.
     #[must_use]
     #[track_caller]
     pub fn mounted_at(at: &Path, bytes: u64) -> Option<Self> {
@@ -35,10 +36,11 @@ impl Disk {
         }
         let image = tempfile::tempdir().expect("a temporary folder");
         let file = image.path().join("disk");
-        // A hole: what nobody writes takes no room.
+        // A sparse file: blocks that nobody writes take no space.
         File::create(&file).and_then(|file| file.set_len(bytes)).expect("writable");
         std::fs::create_dir_all(at).expect("writable");
         let (file, place) = (file.display().to_string(), at.display().to_string());
+        // Without journal and reserved blocks nearly every byte can be used.
         let plain = ["-q", "-m", "0", "-O", "^has_journal", &file];
         for (program, words) in [
             ("mount", &["--make-rprivate", "/"][..]),
@@ -53,16 +55,17 @@ impl Disk {
         Some(Self { at: at.to_owned(), _image: image })
     }
 
-    /// Takes all the room that is left, until the file that it gives is dropped and gone.
+    /// Fills the file system completely, until the returned file is dropped.
     ///
     /// # Panics
-    /// The disk fails in another way than by being full.
+    /// The file system fails for another reason than lack of space.
     #[must_use]
     #[track_caller]
     pub fn fill(&self) -> Filler {
         let path = self.at.join("filler");
         let file = File::create(&path).expect("room for a name");
         let (mut end, mut piece) = (0, 1 << 26);
+        // A piece that does not fit is halved, until not even one KiB is free.
         while piece >= 1 << 10 {
             match posix_fallocate(&file, end, piece) {
                 Ok(()) => end += piece,
@@ -76,7 +79,7 @@ impl Disk {
     }
 }
 
-/// What takes a disk's room; gone when dropped.
+/// File that fills a file system; removed when dropped.
 #[derive(Debug)]
 pub struct Filler {
     path: PathBuf,
@@ -84,12 +87,13 @@ pub struct Filler {
 
 impl Drop for Filler {
     fn drop(&mut self) {
-        // A test that fails anyway has more to say.
+        // An error is ignored, since the test may be failing already and its own message matters
+        // more.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-/// Runs a program of the system; says what came of it where that is not well.
+/// Runs a program of the system; an error says why it failed.
 fn well(program: &str, words: &[&str]) -> Result<(), String> {
     let Some(path) = crate::program::system(program) else { return Err("is not here".to_owned()) };
     let Ended { code, stderr, .. } = run(Command::new(path).args(words));

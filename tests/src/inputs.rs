@@ -1,26 +1,27 @@
-//! Inputs that a machine may lack: reference outputs, the default model and conversations.
+//! Inputs that a machine may lack: reference outputs, the default model and the conversations.
 
 use std::path::{Path, PathBuf};
 
 use crate::skip::skip;
 
-/// SHA-256 of the default model's file.
+/// SHA-256 of the default model's file, lower-case hex.
 pub const MODEL: &str = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53";
 
-/// SHA-256 of the mended conversations.
+/// SHA-256 of the conversations as `fetch` stores them, lower-case hex.
 pub const CONVERSATIONS: &str = "67ef1f76b4e6d51be9765fd2df485115ff2d2cdeada529d1eddb3c389d2884a4";
 
-/// SHA-256 of the conversations as their package has them, cut short.
+/// SHA-256 of the conversations as their package has them, cut off at the end; lower-case hex.
 pub const CONVERSATIONS_AS_PACKED: &str =
     "99af0276a84059eca22886be5ea278454a05a505f455436f2f2e78a8faa77772";
 
-/// The cache that inputs were fetched into, if the run has one.
+/// Cache folder that inputs were downloaded into; prints a skip message and returns `None` if the
+/// run has none.
 #[must_use]
 pub fn cache() -> Option<PathBuf> {
     absent("REDLINE_CACHE", variable("REDLINE_CACHE"))
 }
 
-/// A committed fixture, by its path in `tests/fixtures`.
+/// Path of a committed fixture, given its path in `tests/fixtures`.
 ///
 /// Programs that a bundle carries to another machine find the folder below their working directory.
 #[must_use]
@@ -40,7 +41,8 @@ pub fn published_pages() -> Option<PathBuf> {
     folder
 }
 
-/// A fetched file by its hash, or none after saying that the test has nothing to work on.
+/// Path of a downloaded input by its SHA-256; prints a skip message and returns `None` if it is
+/// missing.
 #[must_use]
 pub fn cached(sha256: &str) -> Option<PathBuf> {
     let folder = cache()?.join("sha256").join(sha256);
@@ -65,7 +67,7 @@ fn absent(what: &str, path: Option<PathBuf>) -> Option<PathBuf> {
     path
 }
 
-/// Every file below a folder, in order; none where the folder does not exist.
+/// All files below a folder, sorted by path; empty if the folder does not exist.
 #[must_use]
 pub fn files_under(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };

@@ -1,5 +1,6 @@
-//! The harness of the black-box tests: the built programs, scratch clones, and inputs that may be
-//! absent. It knows processes, files and exit codes, and nothing of the inside of any program.
+//! Harness of the black-box tests: built programs, scratch clones of the repository, servers, Slurm
+//! clusters, and inputs that may be missing. It knows processes, files and exit codes, and must not
+//! know the inside of any program.
 
 #![warn(missing_docs)]
 

@@ -1,4 +1,4 @@
-//! Running the programs that cargo built, and reading what they say.
+//! Runs the programs that cargo built, and collects their output and exit codes.
 
 use std::ffi::OsStr;
 use std::io::Read;
@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// A program beside the running test: `redline`, `redline-bench` and their siblings.
+/// Path of a program built beside the running test: `redline`, `redline-bench` and the others.
 ///
 /// # Panics
-/// It was not built: `cargo xtask ci` builds every program before it tests.
+/// The program was not built; `cargo xtask ci` builds every program before it tests.
 #[must_use]
 pub fn built(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("a test knows its own path");
@@ -23,7 +23,8 @@ pub fn built(name: &str) -> PathBuf {
     program
 }
 
-/// A program of the system, on the path or where daemons are.
+/// Path of a program of the system, searched on `PATH` and in the folders of daemons; `None` if it
+/// is not installed.
 #[must_use]
 pub fn system(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -31,14 +32,14 @@ pub fn system(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).chain(daemons).map(|dir| dir.join(name)).find(|p| p.is_file())
 }
 
-/// How a program ended.
+/// Exit code and output of a program that has ended.
 #[derive(Debug)]
 pub struct Ended {
-    /// Exit code; none when a signal ended it.
+    /// Exit code; `None` if a signal ended the program.
     pub code: Option<i32>,
-    /// What it wrote there, as text.
+    /// Standard output of the program, as text.
     pub stdout: String,
-    /// What it wrote there, as text.
+    /// Standard error of the program, as text.
     pub stderr: String,
 }
 
@@ -51,10 +52,10 @@ impl Ended {
         }
     }
 
-    /// Asserts the exit code, and shows what the program said where it differs.
+    /// Asserts the exit code; a failure shows the program's output.
     ///
     /// # Panics
-    /// The code differs.
+    /// The exit code differs.
     #[track_caller]
     pub fn expect_code(self, code: i32) -> Self {
         assert_eq!(
@@ -67,10 +68,10 @@ impl Ended {
         self
     }
 
-    /// Asserts that standard error holds `text`.
+    /// Asserts that standard error contains `text`.
     ///
     /// # Panics
-    /// It does not.
+    /// Standard error does not contain the text.
     #[track_caller]
     pub fn expect_said(self, text: &str) -> Self {
         assert!(self.stderr.contains(text), "`{text}` is not in\n{}\n---", self.stderr);
@@ -78,7 +79,7 @@ impl Ended {
     }
 }
 
-/// A program with its arguments, in a folder.
+/// Command for a program with its arguments, to run in `folder` without standard input.
 #[must_use]
 pub fn command<S: AsRef<OsStr>>(program: &Path, folder: &Path, arguments: &[S]) -> Command {
     let mut command = Command::new(program);
@@ -86,20 +87,20 @@ pub fn command<S: AsRef<OsStr>>(program: &Path, folder: &Path, arguments: &[S]) 
     command
 }
 
-/// Runs a program to its end.
+/// Runs a program to its end and returns its exit code and output.
 ///
 /// # Panics
-/// It cannot be started.
+/// The program cannot be started.
 #[track_caller]
 pub fn run(command: &mut Command) -> Ended {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     Ended::of(&output)
 }
 
-/// Waits for a child, at most `limit`.
+/// Waits for a child process to end, at most for the time `limit`.
 ///
 /// # Panics
-/// It has not ended by then; it is killed first.
+/// The child has not ended in time; it is killed first.
 #[track_caller]
 pub fn wait(mut child: Child, limit: Duration) -> Ended {
     let start = Instant::now();
@@ -113,11 +114,11 @@ pub fn wait(mut child: Child, limit: Duration) -> Ended {
     Ended::of(&child.wait_with_output().expect("the child has ended"))
 }
 
-/// Looks until `seen` finds something, three minutes at most: the machine may be busy with other
-/// tests.
+/// Polls `seen` until it returns a value, for at most three minutes, since other tests may keep the
+/// machine busy. `what` names the value in the panic message.
 ///
 /// # Panics
-/// It never did.
+/// No value came in time.
 #[track_caller]
 pub fn until<T>(what: &str, mut seen: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
@@ -130,20 +131,21 @@ pub fn until<T>(what: &str, mut seen: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// As [`until`], and only as long as `child` runs.
+/// Polls `seen` as [`until`] does, but stops as soon as `child` has ended.
 ///
 /// # Panics
-/// It never did; what the child left to read on standard error is shown.
+/// No value came in time, or the child ended before; its standard error is shown.
 #[track_caller]
 pub fn while_running<T>(child: &mut Child, what: &str, mut seen: impl FnMut() -> Option<T>) -> T {
     until(what, || {
-        // Asked for first: what it did before it ended can still be found.
+        // The child's state is read before `seen`, so that what it did just before its end still
+        // counts.
         let ended = child.try_wait().expect("a child can be waited for");
         let found = seen();
         if let (None, Some(status)) = (&found, ended) {
             let mut said = String::new();
             if let Some(mut stderr) = child.stderr.take() {
-                // As far as it is text.
+                // Output that is not UTF-8 is left out.
                 let _ = stderr.read_to_string(&mut said);
             }
             panic!("{status} before {what} was seen:\n{said}");

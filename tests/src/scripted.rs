@@ -1,5 +1,5 @@
-//! Scripted servers: `redline-emitter`, told what to answer, on a port of its own or in the place of
-//! releases of the engine.
+//! Mock servers: `redline-emitter` with scripted answers, on a free port or in place of a release
+//! of the engine.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::clone::path_with;
 use crate::program::{built, command, while_running};
 use crate::server::Server;
 
-/// A running emitter; ended when dropped.
+/// Running mock server with scripted answers; killed when dropped.
 #[derive(Debug)]
 pub struct Scripted {
     server: Server,
@@ -20,11 +20,11 @@ pub struct Scripted {
 }
 
 impl Scripted {
-    /// Answers as a ready Redline does, and to requests what `answers` say, in the order and shape
-    /// of the emitter's own scripts.
+    /// Starts a mock server that looks like a ready Redline and answers requests by `answers`,
+    /// which have the format of the mock server's script files.
     ///
     /// # Panics
-    /// The emitter does not start.
+    /// The mock server does not start.
     #[must_use]
     #[track_caller]
     pub fn answering(answers: &[Value]) -> Self {
@@ -36,16 +36,17 @@ impl Scripted {
         Self { server, folder }
     }
 
-    /// Where it listens, as `http://HOST:PORT`.
+    /// Address of the mock server, as `http://HOST:PORT`.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.server.url
     }
 
-    /// Waits for the `n`-th request of `client`, from 0, warm-up included.
+    /// Waits until the mock server has received request number `n`, counted from 0 and including
+    /// warm-up. `client` is the process that sends the requests.
     ///
     /// # Panics
-    /// It does not come.
+    /// The client ends before, or the request does not come in time.
     #[track_caller]
     pub fn wait_for_request(&self, n: u64, client: &mut Child) {
         let log: PathBuf = self.folder.path().join("log");
@@ -60,7 +61,7 @@ impl Scripted {
     }
 }
 
-/// What a ready Redline of `version` tells of itself, and `answers` to requests.
+/// Script of a mock server: the routes of a ready Redline of `version`, and `answers` to requests.
 fn script(version: &str, model: &str, answers: &[Value]) -> Value {
     let info = json!({
         "engine": "redline", "version": version, "device": "cpu", "device_name": "none",
@@ -78,15 +79,16 @@ fn script(version: &str, model: &str, answers: &[Value]) -> Value {
     }})
 }
 
-/// Puts a program that stands in for the engine of `version` into `folder`; it takes the engine's
-/// flags, and answers requests as `answers` say.
+/// Writes a program `redline-VERSION` into `folder` that stands in for the engine of that version.
+/// It accepts the engine's flags and answers requests by `answers`.
 ///
 /// # Panics
-/// The folder cannot be written.
+/// The folder is not writable.
 pub fn release(folder: &Path, version: &str, answers: &[Value]) {
     let script_path = folder.join(format!("{version}.json"));
     let script = script(version, "stand-in", answers);
     std::fs::write(&script_path, script.to_string()).expect("writable");
+    // The script reads `--port` among the engine's flags and ignores the others.
     let serves = format!(
         "#!/bin/sh\nport=\nfor word in \"$@\"; do\n  case $before in --port) port=$word ;; esac\n  \
          before=$word\ndone\nexec '{}' --detach --script '{}' --listen 127.0.0.1:$port\n",
@@ -96,8 +98,8 @@ pub fn release(folder: &Path, version: &str, answers: &[Value]) {
     std::fs::write(folder.join(format!("redline-{version}")), serves).expect("writable");
 }
 
-/// A `PATH` with a `cargo` that builds the program of `folder` which stands in for the release in
-/// whose tree it is called.
+/// Value of `PATH` with a `cargo` that "builds" a release of the engine by copying its stand-in
+/// from `folder`. The release is the one in whose worktree `cargo` is called.
 #[must_use]
 pub fn path_of_releases(folder: &Path) -> OsString {
     let builds = format!(

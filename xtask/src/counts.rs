@@ -1,8 +1,8 @@
-//! Instruction counts of the kernels and of the scheduler against what is committed: a regression
-//! shows on any machine, without a clock.
+//! `cargo xtask counts`: compares instruction counts of the kernels and the scheduler with
+//! committed ones, so that a regression shows on any machine, without timing.
 //!
-//! It knows neither kernels nor shapes: the engine's example `counts` lists its cases and runs them
-//! one by one, under callgrind.
+//! It must not know kernels or shapes: the engine's example `counts` lists its cases and runs one
+//! of them at a time under callgrind.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,39 +12,43 @@ use serde::Deserialize;
 
 use crate::shell::Shell;
 
-/// The committed counts, from the root.
+/// Path of the committed counts, from the root.
 const FILE: &str = "engine/benches/counts.toml";
 
+/// Comment at the head of the committed file of instruction counts.
 const HEAD: &str = "\
 # Instructions of one call on one thread: docs/notes/guards.md. Written by `cargo xtask counts --renew`.
 ";
 
-/// Percent by which a count may grow. The kernels' own code is the same wherever this compiler makes
-/// it, and every processor with AVX2 looks alike under callgrind, but another C library copies and
-/// fills memory by other instructions.
+/// Growth of a count, in percent, that is not a regression. The kernels' own code is the same on
+/// every machine with this compiler, and callgrind hides the processor, but another C library
+/// copies and fills memory with other instructions.
 const GROWTH_PERCENT: u64 = 2;
 
-/// Percent by which a count may shrink before the committed one has to follow: a guard far above the
-/// truth guards nothing.
+/// Fall of a count, in percent, from which the committed count must be lowered: a limit far above
+/// the actual count would not notice a regression.
 const SHRINKAGE_PERCENT: u64 = 5;
 
-/// The function of the example whose instructions count, in mangled symbols.
+/// Option that makes callgrind count only within the example's function `counted`, by its mangled
+/// name.
 const COUNTED: &str = "--toggle-collect=*6counts7counted*";
 
-/// What is committed.
+/// Contents of the committed file of instruction counts.
 #[derive(Debug, Deserialize, PartialEq, Eq)]
 struct Committed {
-    /// `rustc --version` that compiled what was counted.
+    /// `rustc --version` of the compiler that built the counted code.
     compiler: String,
     instructions: BTreeMap<String, u64>,
 }
 
-/// Counts every case and compares, or writes what was counted; exit code 1 when a count is out of
-/// its bounds. Where there is no valgrind, or another compiler, there is nothing to compare.
+/// Counts every case and compares the counts with the committed ones; exit code 1 if a count is out
+/// of bounds. With `renew` writes the counts instead. Without valgrind or with another compiler
+/// nothing is compared.
 ///
 /// # Errors
 /// The example does not build, or the committed file cannot be read.
 pub fn run(shell: &Shell, renew: bool) -> Result<u8> {
+    // Every machine can run `ci`; only writing new counts requires valgrind.
     if shell.read(Path::new("valgrind"), &["--version"]).is_err() {
         eprintln!("no valgrind: instructions are not counted");
         return Ok(if renew { 4 } else { 0 });
@@ -58,10 +62,11 @@ pub fn run(shell: &Shell, renew: bool) -> Result<u8> {
         return Ok(0);
     }
     let committed = Committed::read(&path)?;
+    // Another compiler generates other code, so that its counts cannot be compared.
     if committed.compiler != compiler {
         eprintln!(
-            "the committed counts are of {}, and this is {compiler}: nothing to compare\n\
-             hint: `cargo xtask counts --renew` commits to this compiler",
+            "the committed counts are from {}, but this is {compiler}: not compared\n\
+             hint: `cargo xtask counts --renew` writes counts for this compiler",
             committed.compiler
         );
         return Ok(0);
@@ -71,12 +76,12 @@ pub fn run(shell: &Shell, renew: bool) -> Result<u8> {
         eprintln!("{finding}");
     }
     if !findings.is_empty() {
-        eprintln!("hint: where that is meant, `cargo xtask counts --renew` and commit {FILE}");
+        eprintln!("hint: if this is intended, run `cargo xtask counts --renew` and commit {FILE}");
     }
     Ok(u8::from(!findings.is_empty()))
 }
 
-/// Instructions of every case.
+/// Counts the instructions of every case of the example `counts`.
 fn count(shell: &Shell) -> Result<BTreeMap<String, u64>> {
     let line = "build --quiet --locked --release --workspace --example counts";
     shell.cargo(&line.split(' ').collect::<Vec<_>>())?;
@@ -85,7 +90,9 @@ fn count(shell: &Shell) -> Result<BTreeMap<String, u64>> {
     names.lines().map(|name| Ok((name.to_owned(), count_one(shell, &example, name)?))).collect()
 }
 
+/// Counts the instructions of one case.
 fn count_one(shell: &Shell, example: &Path, name: &str) -> Result<u64> {
+    // valgrind prints the count in its log, which goes to standard output here.
     let log = shell.read(
         Path::new("valgrind"),
         &[
@@ -101,7 +108,7 @@ fn count_one(shell: &Shell, example: &Path, name: &str) -> Result<u64> {
     collected(&log).with_context(|| format!("callgrind counted nothing in `{name}`:\n{log}"))
 }
 
-/// The total in what callgrind says at its end.
+/// Total count in callgrind's log; `None` if it is missing or zero.
 fn collected(log: &str) -> Option<u64> {
     let line = log.lines().find_map(|line| line.split_once("Collected :"))?;
     line.1.trim().parse().ok().filter(|count| *count > 0)
@@ -121,14 +128,15 @@ impl Committed {
         format!("{HEAD}compiler = \"{}\"\n\n[instructions]\n{counts}", self.compiler)
     }
 
-    /// A line for each count that is out of bounds or not committed. What is committed and was not
-    /// counted needs a processor with more instructions.
+    /// One line for each count that is out of bounds or not committed. Committed cases that were
+    /// not counted are skipped: they need instructions that this processor lacks.
     fn compare(&self, counted: &BTreeMap<String, u64>) -> Vec<String> {
         let compare = |(name, now): (&String, &u64)| {
             let Some(then) = self.instructions.get(name) else {
                 return Some(format!("{name}: {now} instructions, and none are committed"));
             };
             let percent = 100.0 * now.abs_diff(*then) as f64 / *then as f64;
+            // Integers keep the bounds exact.
             if 100 * now > (100 + GROWTH_PERCENT) * then {
                 Some(format!("{name}: {now} instructions, {percent:.1} % more than {then}"))
             } else if 100 * now < (100 - SHRINKAGE_PERCENT) * then {

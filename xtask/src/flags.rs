@@ -1,75 +1,75 @@
-//! The command line: this file is the help text.
+//! Command line of `cargo xtask`: its help text and its parser.
 
 use std::ffi::OsString;
 
 use lexopt::prelude::*;
 
-/// What `cargo xtask --help` prints.
+/// Help text that `cargo xtask --help` prints.
 pub const HELP: &str = "\
 usage: cargo xtask COMMAND
 
 Measure
   release-bench VERSION   build that release, measure it, commit its records, render its pages
                           (--help lists the flags; --dry-run prints the plan)
-  lab NAME                find out which options of a server are worth it, for which load
-                          (--dry-run prints the plan, --resume goes on with one)
-  ingest DIR              finish a campaign from the folders of its jobs alone
+  lab NAME                find which server options are worth setting, and under which load
+                          (--dry-run prints the plan, --resume continues one)
+  ingest DIR              finish a campaign with nothing but the folders of its jobs
   diff A B                compare two releases from their records
-  kernels                 run the op benches, and a model beside the limits of the machine, and
+  kernels                 benchmark the kernels, and a model against the machine's limits, and
                           write a kernels record
-  peer-bench ENGINE       measure the working tree beside another engine, such as llama.cpp
-  client-bench            measure the load generator beside others, against an emitter that keeps
+  peer-bench ENGINE       compare the working tree with another engine, such as llama.cpp
+  client-bench            compare the load generator with others, on a mock server that keeps
                           its own log (--row NAME: only that row; --document: into docs/METHOD.md)
-  scale-bench             time the registry's tools and the site over a registry made up at size
+  scale-bench             time the registry's tools and the site on a large generated registry
                           (--records N; --document: into docs/METHOD.md)
-  soak                    keep the working tree's server under load, and see whether it holds more
-                          and more (--minutes N; else an hour)
-  gpu-proof pack VERSION  put a release into a folder that shows it on a machine with a GPU, without
-                          network and compiler; `gpu-proof collect` records what it showed
+  soak                    detect memory leaks: keep the working tree's server under load
+                          (--minutes N; default: an hour)
+  gpu-proof pack VERSION  pack a release into a bundle that validates it on a machine with a GPU,
+                          without network or compiler; `gpu-proof collect` records the results
   serve VERSION --model ID
                           build that release and serve a model with it
   fetch [ID...]           fetch models and data sets into the cache
 
 Registry and site
   check                   check every record under results/
-  list, show RUN          what the registry holds
+  list, show RUN          list what the registry holds, or print one run
   best MODEL --hardware ID
-                          what serves a model best there, by a metric and within limits
+                          best configuration for a model there, by a metric and within limits
   export --csv            every run as one flat table
-  rules                   the rules by which records are checked
+  rules                   list the rules that records are checked by
   retract, annotate, waive, epoch
-                          say afterwards that records were wrong, what is worth knowing of them,
-                          that a regression is accepted until a day, that a machine changed
-  sync REMOTE             bring this clone and a remote together, with the pages of both
-  import FILE...          record published results of others; --help lists the flags
-  trend                   how figures went over releases and days, and where they changed
+                          declare later that records are wrong, add a note to them, accept a
+                          regression until a date, note that a machine changed
+  sync REMOTE             synchronize this clone with a remote, and render the pages of both
+  import FILE...          import results that others published; --help lists the flags
+  trend                   show metrics over releases and days, and where they changed
   site [--check|--pages|--open]
-                          render the site to target/site; --check: are the committed pages
-                          fresh? --pages: render them anew; --open: serve the site on this
+                          render the site to target/site; --check: verify that the committed
+                          pages are fresh; --pages: render them; --open: serve the site on this
                           machine and follow records and templates (--port N)
 
 Work on Redline
   ci [--extra]            everything that must pass; --extra: the slower stages
-  tidy                    the house rules
-  counts [--renew]        count the instructions of the kernels and compare with what is committed;
-                          --renew: commit to what they are now
-  loops                   look at the innermost loops of the AVX-512 kernels in the built server
+  tidy                    check the house rules
+  counts [--renew]        count the kernels' instructions and compare with the committed counts;
+                          --renew: write the present counts
+  loops                   check the innermost loops of the AVX-512 kernels in the built server
   cuda-check              compile the CUDA kernels, which needs no GPU, and check their machine code
-  codegen [--check]       write what is generated from the code
+  codegen [--check]       write the files that are generated from the code
 
 Arguments after the command go to the program that does the work.
-Exit codes: 0 well, 1 worse, 2 wrong use or unsound data, 3 inconclusive, 4 environment.";
+Exit codes: 0 success, 1 worse, 2 wrong use or unsound data, 3 inconclusive, 4 environment.";
 
-/// A parsed command line.
+/// Parsed command of `cargo xtask`, with the arguments to pass on.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Command {
     Help,
-    /// A verb of `redline-campaign`.
+    /// Verb of `redline-campaign`, with its arguments.
     Campaign {
         verb: &'static str,
         rest: Vec<OsString>,
     },
-    /// A verb of `redline-results`.
+    /// Verb of `redline-results`, with its arguments.
     Results {
         verb: &'static str,
         rest: Vec<OsString>,
@@ -94,7 +94,7 @@ pub enum Command {
 /// Parses the arguments after the program's name.
 ///
 /// # Errors
-/// No such command, or a flag that it does not take.
+/// The command is unknown, or does not take a given flag.
 pub fn parse(arguments: &[OsString]) -> Result<Command, lexopt::Error> {
     let Some((verb, rest)) = arguments.split_first() else { return Ok(Command::Help) };
     let rest = rest.to_vec();
@@ -129,6 +129,7 @@ pub fn parse(arguments: &[OsString]) -> Result<Command, lexopt::Error> {
         Some("codegen") => Command::Codegen { check: one_flag(&rest, "check")? },
         Some("ci") => Command::Ci { extra: one_flag(&rest, "extra")? },
         Some("tidy") => {
+            // No flag has an empty name, so any argument is refused.
             one_flag(&rest, "")?;
             Command::Tidy
         }
@@ -146,7 +147,7 @@ pub fn parse(arguments: &[OsString]) -> Result<Command, lexopt::Error> {
     Ok(command)
 }
 
-/// True when `--name` is given; any other argument is an error.
+/// True if `--name` is given; any other argument is an error.
 fn one_flag(rest: &[OsString], name: &str) -> Result<bool, lexopt::Error> {
     let mut parser = lexopt::Parser::from_args(rest);
     let mut given = false;

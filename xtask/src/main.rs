@@ -1,4 +1,4 @@
-//! `cargo xtask`: builds Redline's other binaries and runs them. It links none of them, so that it
+//! `cargo xtask`: builds Redline's other programs and runs them. It links none of them, so that it
 //! compiles in seconds.
 
 mod build;
@@ -36,7 +36,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs one command and gives its exit code.
+/// Runs one command and returns its exit code.
 fn run(shell: &Shell, command: Command) -> Result<u8> {
     match command {
         Command::Help => {

@@ -1,4 +1,4 @@
-//! Running other programs from the workspace's root.
+//! Runs other programs in the workspace's root folder, and finds the target and cache folders.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// The workspace that this program was started in.
+/// Workspace that this program belongs to: its root, target and cache folders.
 #[derive(Debug)]
 pub struct Shell {
     root: PathBuf,
@@ -15,12 +15,13 @@ pub struct Shell {
 }
 
 impl Shell {
-    /// Finds the workspace's root from the place of this package, and its target folder from the
-    /// environment as cargo does.
+    /// Finds the workspace's root by the place of this package, and its target folder as cargo
+    /// does, from `CARGO_TARGET_DIR`.
     ///
     /// # Errors
-    /// The folder is gone.
+    /// The package has no parent folder.
     pub fn at_workspace_root() -> Result<Self> {
+        // Cargo sets the variable; the compiled-in path is for a program that is started directly.
         let package = std::env::var_os("CARGO_MANIFEST_DIR")
             .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
         let root = package.parent().context("xtask has no parent folder")?.to_path_buf();
@@ -33,25 +34,26 @@ impl Shell {
         &self.root
     }
 
-    /// Where cargo writes what it builds.
+    /// Folder that cargo builds into.
     pub fn target(&self) -> &Path {
         &self.target
     }
 
-    /// The folder that inputs and tools are fetched into, if there is any.
+    /// Folder that inputs and tools are downloaded into, if the system has one.
     pub fn cache(&self) -> Option<&Path> {
         self.cache.as_deref()
     }
 
-    /// A program that cargo built with the one profile that the workspace uses.
+    /// Path of a program that cargo built in the release profile, the only one that the workspace
+    /// uses.
     pub fn built(&self, name: &str) -> PathBuf {
         self.target.join("release").join(name)
     }
 
-    /// Runs a program with this process's own streams and gives its exit code.
+    /// Runs a program with this process's standard streams and returns its exit code.
     ///
     /// # Errors
-    /// The program cannot be started, or was killed by a signal.
+    /// The program cannot be started, or a signal killed it.
     pub fn exit_code<S: AsRef<OsStr>>(&self, program: &Path, arguments: &[S]) -> Result<u8> {
         let status = self
             .command(program, arguments)
@@ -63,10 +65,10 @@ impl Shell {
         }
     }
 
-    /// Runs a program and returns what it printed.
+    /// Runs a program and returns its standard output.
     ///
     /// # Errors
-    /// The program cannot be started or fails.
+    /// The program cannot be started or ends with an error.
     pub fn read<S: AsRef<OsStr>>(&self, program: &Path, arguments: &[S]) -> Result<String> {
         let output = self
             .command(program, arguments)
@@ -79,7 +81,7 @@ impl Shell {
         String::from_utf8(output.stdout).context("the output is not UTF-8")
     }
 
-    /// Runs a program and returns what it printed and how it ended.
+    /// Runs a program and returns its output and exit status.
     ///
     /// # Errors
     /// The program cannot be started.
@@ -89,10 +91,10 @@ impl Shell {
             .with_context(|| format!("failed to start `{}`", program.display()))
     }
 
-    /// `cargo` with these arguments; an exit code other than zero is an error.
+    /// Runs `cargo` with these arguments; an exit code other than zero is an error.
     ///
     /// # Errors
-    /// Cargo cannot be started or fails.
+    /// Cargo cannot be started or ends with an error.
     pub fn cargo(&self, arguments: &[&str]) -> Result<()> {
         let code = self.exit_code(&cargo(), arguments)?;
         if code != 0 {
@@ -111,13 +113,13 @@ impl Shell {
     }
 }
 
-/// The cargo that runs this program.
+/// Path of the cargo that runs this program.
 pub fn cargo() -> PathBuf {
     std::env::var_os("CARGO").map_or_else(|| PathBuf::from("cargo"), PathBuf::from)
 }
 
-/// The folder that inputs are fetched into, named to every program so that the tests look where
-/// the fetcher put things: `REDLINE_CACHE`, else the platform's cache folder.
+/// Cache folder: `REDLINE_CACHE`, else the platform's cache folder for `redline`. Every program
+/// gets it as `REDLINE_CACHE`, so that tests look where the inputs were downloaded to.
 fn cache() -> Option<PathBuf> {
     let variable =
         |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);

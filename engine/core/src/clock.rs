@@ -1,8 +1,8 @@
-//! The time of the process. Made once in `main` and handed down; nothing else asks the system.
+//! Clock of the process. `main` makes it and hands it down; nothing else reads the system's time.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Time since the process began, and its place in the calendar.
+/// Monotonic time since the process started, with the calendar time of the start.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
     start: Instant,
@@ -10,29 +10,31 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A clock that starts now.
+    /// Returns a clock that starts now.
     pub fn start() -> Self {
-        // A calendar before 1970 is a machine without one; ids and `created` then count from 0.
+        // A date before 1970 means that the machine has no clock; `created` then counts from 0.
         let start_unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self { start: Instant::now(), start_unix }
     }
 
-    /// Time since the start; never goes back.
+    /// Time since the process started; monotonic.
     pub fn elapsed(&self) -> Duration {
         self.start.elapsed()
     }
 
-    /// Microseconds since the start.
+    /// Microseconds since the process started; monotonic.
     pub fn elapsed_us(&self) -> u64 {
         u64::try_from(self.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// Seconds since 1970, steady between calls even where the calendar is set anew.
+    /// Seconds since 1970. It advances with the monotonic clock, so that a change of the system's
+    /// calendar does not make it jump.
     pub fn unix_s(&self) -> u64 {
         (self.start_unix + self.elapsed()).as_secs()
     }
 
-    /// Nanoseconds between 1970 and the start: a number that no other process is likely to have.
+    /// Nanoseconds from 1970 to the start of the process. Serves as a number that is most likely
+    /// unique to this process.
     pub fn start_unix_ns(&self) -> u64 {
         u64::try_from(self.start_unix.as_nanos()).unwrap_or(u64::MAX)
     }

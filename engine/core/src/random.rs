@@ -1,11 +1,11 @@
-//! The numbers of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
-//! generators", 2014): each is a function of a counter, so a stream can be begun anywhere. What they
-//! are drawn for is their callers' matter.
+//! SplitMix64 random numbers (Steele, Lea and Flood, "Fast splittable pseudorandom number
+//! generators", 2014). Each number is a function of a counter, so that a stream can be started at
+//! any index. Must not know what the numbers are used for.
 
-/// What a counter goes on by from one number of a stream to the next.
+/// Increment of the counter from one number of a stream to the next.
 pub const GOLDEN_GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The number at counter `z`.
+/// Random number that belongs to counter value `z`.
 #[inline]
 pub fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -13,8 +13,9 @@ pub fn mix(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// A uniform number in [0, 1): the one at `index` of the stream that `seed` chooses.
+/// Uniform random number in [0, 1): number `index` of the stream with this seed.
 pub fn uniform(seed: u64, index: u64) -> f64 {
+    // Mixing the seed keeps the streams of neighboring seeds apart.
     let start = mix(seed.wrapping_add(GOLDEN_GAMMA));
     let bits = mix(start.wrapping_add(index.wrapping_add(1).wrapping_mul(GOLDEN_GAMMA)));
     // The upper 53 bits fill the mantissa exactly.
@@ -32,7 +33,7 @@ mod tests {
             for index in 0..100_000 {
                 buckets[(uniform(seed, index) * 10.0) as usize] += 1;
             }
-            // Nine sigmas of a binomial with p = 0.1.
+            // 860 is nine standard deviations of a binomial distribution with p = 0.1.
             assert!(buckets.iter().all(|count: &i32| (count - 10_000).abs() < 860), "{buckets:?}");
         }
         assert_ne!(uniform(1, 0), uniform(2, 0));

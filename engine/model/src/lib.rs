@@ -50,7 +50,7 @@ pub struct ModelInfo {
     pub has_experts: bool,
     /// Type in which matrices are multiplied; `f32` is the reference.
     pub compute_dtype: &'static str,
-    /// Type of the KV cache.
+    /// Type of keys and values in the KV cache: `--kv-dtype`.
     pub kv_type: KvType,
     /// Returns the bytes of one token's keys and values over all layers.
     pub kv_bytes_per_token: usize,

@@ -1,4 +1,4 @@
-//! The flags of `redline serve`, as the command line and a profile give them.
+//! Flags of `redline serve`, as parsed from the command line or a profile.
 
 use std::path::{Path, PathBuf};
 
@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use super::ConfigError;
 
-/// Device to compute on.
+/// Device to compute on: `--device`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
-#[expect(missing_docs, reason = "`--help` would print what is said of a value")]
+#[expect(missing_docs, reason = "`--help` would print each value's comment")]
 pub enum DeviceChoice {
     Auto,
     #[default]
@@ -17,10 +17,10 @@ pub enum DeviceChoice {
     Cuda,
 }
 
-/// Type of the matrix products.
+/// Type in which matrix multiplications are computed: `--dtype`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
-#[expect(missing_docs, reason = "`--help` would print what is said of a value")]
+#[expect(missing_docs, reason = "`--help` would print each value's comment")]
 pub enum DtypeChoice {
     Auto,
     F32,
@@ -29,10 +29,10 @@ pub enum DtypeChoice {
     Int4,
 }
 
-/// Type of the KV cache.
+/// Type of keys and values in the KV cache: `--kv-dtype`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
-#[expect(missing_docs, reason = "`--help` would print what is said of a value")]
+#[expect(missing_docs, reason = "`--help` would print each value's comment")]
 pub enum KvDtypeChoice {
     Auto,
     F32,
@@ -42,28 +42,30 @@ pub enum KvDtypeChoice {
     Int8,
 }
 
-/// Where the numbers of the weights come from.
+/// Origin of the weights: the checkpoint's files, or random numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
-#[expect(missing_docs, reason = "`--help` would print what is said of a value")]
+#[expect(missing_docs, reason = "`--help` would print each value's comment")]
 pub enum LoadFormat {
     Auto,
-    /// Seeded random weights of the shapes that the configuration names.
+    /// Seeded random weights with the shapes that the model's configuration gives
     Random,
 }
 
-/// What was said; nothing has its default yet. The same names hold in a profile.
+/// Options of `redline serve`, as given: a flag that was not given is `None`. A profile uses the
+/// same names.
 #[derive(Debug, Clone, Default, PartialEq, clap::Args, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct Flags {
-    /// Tensor-parallel ranks: threads of the CPU, or as many GPUs of this machine, which NCCL connects
-    /// (`CUDA_VISIBLE_DEVICES` chooses among them) [default: 1]
+    /// Tensor-parallel ranks: threads of the CPU, or GPUs of this machine, connected by NCCL
+    /// (`CUDA_VISIBLE_DEVICES` selects them) [default: 1]
     #[arg(long, value_name = "N")]
     pub tp: Option<usize>,
-    /// Where to compute [default: auto]
+    /// Device to compute on [default: auto]
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<DeviceChoice>,
     /// Address to listen on [default: 127.0.0.1]
+    // The aliases of this and the next flags are LMDeploy's names.
     #[arg(long, visible_alias = "server-name", value_name = "H")]
     #[serde(alias = "server-name")]
     pub host: Option<String>,
@@ -71,55 +73,55 @@ pub struct Flags {
     #[arg(long, visible_alias = "server-port", value_name = "P")]
     #[serde(alias = "server-port")]
     pub port: Option<u16>,
-    /// Sequences that run at once [default: by card]
+    /// Largest number of sequences that run at once [default: by GPU model]
     #[arg(long, value_name = "N")]
     pub max_batch_size: Option<usize>,
-    /// Share of free memory, after weights, for the KV cache; above 1 a number of pages
+    /// Share of the free memory, after weights, for the KV cache; above 1 a number of pages
     /// [default: 0.8]
     #[arg(long, value_name = "R")]
     pub cache_max_entry_count: Option<f64>,
-    /// Token budget of a step [default: 8192 on a GPU, 512 on a CPU]
+    /// Token budget of a step, prefill chunks included [default: 8192 on a GPU, 512 on a CPU]
     #[arg(long, value_name = "N")]
     pub max_prefill_token_num: Option<usize>,
-    /// Longest sequence, prompt and output together [default: the model's]
+    /// Longest sequence in tokens, prompt and output together [default: the model's]
     #[arg(long, visible_alias = "session-len", value_name = "N")]
     #[serde(alias = "session-len")]
     pub max_seq_len: Option<usize>,
-    /// Type of the matrix products; f32 is the reference path [default: auto]
+    /// Type of the matrix multiplications; f32 is the reference path [default: auto]
     #[arg(long, value_name = "TYPE")]
     pub dtype: Option<DtypeChoice>,
-    /// Type of the KV cache [default: auto]
+    /// Type of keys and values in the KV cache [default: auto]
     #[arg(long, value_name = "TYPE")]
     pub kv_dtype: Option<KvDtypeChoice>,
-    /// Whether to read the weights or to make them up [default: auto]
+    /// Read the weights (auto) or use random ones (random) [default: auto]
     #[arg(long, value_name = "FORMAT")]
     pub load_format: Option<LoadFormat>,
-    /// Compute every prompt from its start
+    /// Turn the prefix cache off: compute every prompt from its start
     #[arg(long)]
     pub no_prefix_cache: bool,
-    /// Threads to compute with [default: the machine's cores]
+    /// Compute threads [default: the machine's cores]
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
-    /// The name that requests give [default: the model's]
+    /// Model name that requests use [default: the model's]
     #[arg(long, value_name = "S")]
     pub model_name: Option<String>,
-    /// File with the key that requests must show
+    /// File with the API key that requests must send
     #[arg(long, value_name = "F")]
     pub api_key_file: Option<PathBuf>,
-    /// Listen beyond this machine without a key
+    /// Allow listening on addresses that other machines can reach without an API key
     #[arg(long)]
     pub insecure_bind: bool,
-    /// TOML file of these flags; the command line goes before it
+    /// TOML file with values for these flags; the command line takes precedence
     #[arg(long, value_name = "FILE")]
     #[serde(skip)]
     pub profile: Option<PathBuf>,
 }
 
 impl Flags {
-    /// Reads a profile.
+    /// Reads the flags of a profile, a TOML file.
     ///
     /// # Errors
-    /// The file cannot be read, or has a line that is no flag.
+    /// The file cannot be read, or has a key that is not a flag.
     pub fn read_profile(path: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| ConfigError::ReadFile { path: path.to_owned(), source })?;

@@ -1,4 +1,4 @@
-//! What flags and profiles become, and how wrong ones are answered.
+//! Tests of the configuration: defaults, flags and profiles, and the messages for invalid values.
 
 use std::io::Write;
 
@@ -145,22 +145,22 @@ fn defaults_are_those_of_the_device_that_computes() {
 fn what_makes_no_sense_is_refused() {
     check_refused(
         "--max-batch-size 0",
-        &expect!["`--max-batch-size 0` makes no sense: it must be at least 1"],
+        &expect!["`--max-batch-size 0` is invalid: it must be at least 1"],
     );
     check_refused(
         "--threads 4097",
-        &expect!["`--threads 4097` makes no sense: it must be at most 4096"],
+        &expect!["`--threads 4097` is invalid: it must be at most 4096"],
     );
     check_refused(
         "--cache-max-entry-count 0",
         &expect![
-            "`--cache-max-entry-count 0` makes no sense: it must be a share above 0 or a number of pages"
+            "`--cache-max-entry-count 0` is invalid: it must be a share above 0 or a number of pages"
         ],
     );
     check_refused(
         "--cache-max-entry-count nan",
         &expect![
-            "`--cache-max-entry-count NaN` makes no sense: it must be a share above 0 or a number of pages"
+            "`--cache-max-entry-count NaN` is invalid: it must be a share above 0 or a number of pages"
         ],
     );
     check_refused(

@@ -1,6 +1,7 @@
-//! From the outputs of a request's sequences to a body: one JSON document, or server-sent events.
+//! Writes the answer to a completion or chat request: one JSON document, or a stream of server-sent
+//! events (SSE) with one chunk per token.
 //!
-//! Completions and chat differ only in how a choice is written; `Shape` is that difference.
+//! The two routes differ only in the JSON of a choice, which the trait `Shape` hides.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -23,39 +24,40 @@ use crate::logprobs::TokenLogprobs;
 use crate::tokenize::{SplitText, Splitter};
 use crate::worker::{Finish, Output, Ticket, TokenOutput};
 
-/// How a route writes choices.
+/// JSON format of a route: how it writes the choices of an answer.
 pub(super) trait Shape: Send + 'static {
-    /// `object` of a whole answer.
+    /// Value of the `object` field in an answer that is not streamed.
     const OBJECT: &'static str;
-    /// `object` of a chunk.
+    /// Value of the `object` field in a streamed chunk.
     const CHUNK_OBJECT: &'static str;
 
-    /// One choice of a whole answer.
+    /// JSON of one finished choice in an answer that is not streamed.
     fn whole(&self, context: &Writing, choice: &Choice) -> Value;
 
-    /// One choice of a chunk.
+    /// JSON of one choice in a streamed chunk.
     fn chunk(&self, context: &Writing, piece: &Piece<'_>) -> Value;
 
-    /// Whether the prompt's ids stand beside the choices and not in each.
+    /// True when `prompt_token_ids` is a field of the answer rather than of each choice.
     fn prompt_ids_on_top(&self) -> bool;
 }
 
-/// What the writers of one answer share.
+/// State shared by everything that writes one answer: its id, its request and the model.
 #[derive(Debug)]
 pub(super) struct Writing {
     pub(super) id: String,
     pub(super) created: u64,
     pub(super) ready: Arc<Ready>,
     pub(super) answer: Answer,
-    /// Prompt ids of each prompt; choice `i` belongs to prompt `i / n`.
+    /// Token ids of each prompt; choice `i` belongs to prompt `i / n`.
     pub(super) prompts: Vec<Vec<u32>>,
     pub(super) n: usize,
-    /// Tells reasoning from answer, where the model makes a difference; each choice has its own.
+    /// Splitter between reasoning and answer, for models that mark their reasoning. Each choice
+    /// works on a copy.
     pub(super) splitter: Option<Splitter>,
 }
 
 impl Writing {
-    /// A token as log-probabilities name it.
+    /// Name of a token in log-probabilities: its text, or `token_id:7` where the request wants ids.
     pub(super) fn token_name(&self, token: u32) -> String {
         if self.answer.tokens_as_ids {
             return format!("token_id:{token}");
@@ -67,8 +69,9 @@ impl Writing {
         &self.prompts[choice / self.n]
     }
 
-    /// `cached_tokens` has a figure per choice. A prompt counts once, however many choices it has:
-    /// what the first of them, the oldest, found in the cache is what the prompt was spared.
+    /// Token usage of the answer. `cached_tokens` has one entry per choice; only that of a prompt's
+    /// first choice counts, because usage counts a prompt once, and the first choice is the oldest.
+    /// The later ones would find the first one's pages in the prefix cache.
     fn usage(&self, completion_tokens: usize, cached_tokens: impl Iterator<Item = usize>) -> Usage {
         let prompt_tokens = self.prompts.iter().map(Vec::len).sum();
         let cached_tokens = cached_tokens.step_by(self.n).sum();
@@ -78,26 +81,26 @@ impl Writing {
     }
 }
 
-/// A sequence's outputs so far, put together.
+/// One choice of an answer, accumulated from a sequence's outputs.
 #[derive(Debug, Default)]
 pub(super) struct Choice {
     pub(super) index: usize,
     pub(super) parts: SplitText,
     pub(super) tokens: Vec<TokenOutput>,
-    /// Log-probabilities of the prompt, where they were asked for.
+    /// Log-probabilities of the prompt's tokens, if the request wants them.
     pub(super) prompt: Option<Vec<TokenLogprobs>>,
     pub(super) finish: Option<Finish>,
 }
 
-/// One output on its way into a chunk.
+/// One output of a sequence, to be written as a chunk of a stream.
 #[derive(Debug)]
 pub(super) struct Piece<'a> {
     pub(super) index: usize,
     pub(super) output: &'a Output,
     pub(super) parts: &'a SplitText,
-    /// Whether it is the first of its choice.
+    /// True if the piece becomes the first chunk of its choice.
     pub(super) first: bool,
-    /// Length in characters of the choice's text before it.
+    /// Number of characters of the choice's text before this piece.
     pub(super) text_offset: usize,
 }
 
@@ -114,7 +117,7 @@ struct PromptDetails {
     cached_tokens: usize,
 }
 
-/// A whole answer, or a chunk of one.
+/// Top level of an answer, or of a chunk of a streamed answer, in OpenAI's format.
 #[derive(Debug, Serialize)]
 struct Document<'a> {
     id: &'a str,
@@ -124,7 +127,8 @@ struct Document<'a> {
     choices: Vec<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     prompt_token_ids: Option<&'a [u32]>,
-    /// Chunks have `null` here where usage was asked for and is not due; none leaves it out.
+    /// Token usage. The outer `None` omits the field; `Some(None)` writes `null`, as OpenAI does in
+    /// chunks before the last when a request wants usage.
     #[serde(skip_serializing_if = "Option::is_none")]
     usage: Option<Option<Usage>>,
 }
@@ -137,7 +141,8 @@ impl<'a> Document<'a> {
     }
 }
 
-/// What OpenAI calls the reason, and the stop that caused it where a request named one.
+/// OpenAI's `finish_reason`, and as `stop_reason` the stop string or stop token that the request
+/// named and that ended the output.
 pub(super) fn reason(finish: Option<&Finish>) -> (Option<&'static str>, Value) {
     match finish {
         None => (None, Value::Null),
@@ -157,7 +162,7 @@ fn engine_ended() -> ApiError {
     failed("the engine ended before the answer did; its log says why")
 }
 
-/// Answers in the way that was asked for.
+/// Answers a request, streamed or as one document.
 pub(super) async fn respond<S: Shape + Unpin>(
     shape: S,
     writing: Writing,
@@ -176,6 +181,7 @@ pub(super) async fn respond<S: Shape + Unpin>(
     Ok((headers, Body::from_stream(events)).into_response())
 }
 
+/// Waits for all choices and answers with one JSON document.
 async fn whole<S: Shape>(
     shape: &S,
     writing: &Writing,
@@ -189,6 +195,7 @@ async fn whole<S: Shape>(
     let mut open = count;
     while open > 0 {
         let (index, output) = ticket.next().await.ok_or_else(engine_ended)?;
+        // One failed choice fails the answer: a JSON document cannot show a partial one.
         if let Some(Finish::Failed(reason)) = &output.finish {
             return Err(failed(reason));
         }
@@ -199,6 +206,7 @@ async fn whole<S: Shape>(
         choice.parts.reasoning.push_str(&parts.reasoning);
         choice.parts.content.push_str(&parts.content);
         choice.tokens.extend(output.token);
+        // Only the first output has the prompt's log-probabilities.
         choice.prompt = output.prompt.or(choice.prompt.take());
         choice.finish = output.finish;
     }
@@ -212,7 +220,7 @@ async fn whole<S: Shape>(
     Ok(Json(document).into_response())
 }
 
-/// Takes the outputs of one choice apart.
+/// Splits the text of one choice into reasoning and answer.
 #[derive(Debug, Default, Clone)]
 struct Split(Option<Splitter>);
 
@@ -231,6 +239,7 @@ impl Split {
     }
 }
 
+/// State of one choice of a stream: what has been written of it so far.
 #[derive(Debug, Default, Clone)]
 struct ChoiceState {
     split: Split,
@@ -241,10 +250,10 @@ struct ChoiceState {
     finished: bool,
 }
 
-/// The body of a streamed answer: an event per token, one with the usage, `[DONE]`.
+/// Body of a streamed answer: one SSE event per token, one with the usage if wanted, then `[DONE]`.
 ///
-/// Written by hand, since it is the one hot path of the front end. What has piled up by the time
-/// hyper asks goes out together, one event after another.
+/// A stream written by hand, because it is the only hot path of the front end. Events that have
+/// accumulated by the time that hyper polls are sent in one buffer.
 #[derive(Debug)]
 struct Events<S> {
     shape: S,
@@ -264,6 +273,7 @@ impl<S: Shape> Events<S> {
         let first = !std::mem::replace(&mut state.started, true);
         let text_offset = state.text_chars;
         state.tokens += usize::from(output.token.is_some());
+        // Offsets count characters, not bytes.
         state.text_chars += output.text.chars().count();
         state.cached_tokens = output.cached_tokens;
         state.finished = output.finish.is_some();
@@ -272,6 +282,7 @@ impl<S: Shape> Events<S> {
         let choice = self.shape.chunk(&self.writing, &piece);
         let mut document = Document::new(&self.writing, S::CHUNK_OBJECT, vec![choice]);
         let answer = self.writing.answer;
+        // Once per answer: in the first chunk of the first choice.
         if answer.return_token_ids && first && self.shape.prompt_ids_on_top() && index == 0 {
             document.prompt_token_ids = Some(self.writing.prompt_ids(0));
         }
@@ -299,13 +310,15 @@ impl<S: Shape> Events<S> {
         self.ended = true;
     }
 
-    /// Ends the stream with an error and without `[DONE]`, so that no client takes it for whole.
+    /// Ends the stream with an error event and without `[DONE]`, so that no client takes the answer
+    /// for complete.
     fn fail(&mut self, error: &ApiError, out: &mut Vec<u8>) {
         event(&error.body(), out);
         self.ended = true;
     }
 }
 
+/// Appends one server-sent event.
 fn event(document: &impl Serialize, out: &mut Vec<u8>) {
     out.extend_from_slice(b"data: ");
     serde_json::to_writer(&mut *out, document).expect("a document of plain values is JSON");
@@ -317,6 +330,7 @@ impl<S: Shape + Unpin> Stream for Events<S> {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let mut out = Vec::new();
+        // Everything that is ready goes out in one write.
         while !self.ended {
             match self.ticket.poll_next(context) {
                 Poll::Pending => break,

@@ -1,9 +1,10 @@
-//! Work that takes longer than clients should wait for each other: it leaves the event loop, which
-//! answers all of them on one thread.
+//! Runs slow work, such as chat templates, on a blocking thread. The event loop answers all clients
+//! on one thread and must not wait for it.
 
 use super::error::{ApiError, ErrorKind};
 
-/// What `work` returns, done on another thread. `what` does it, as a client is told should it panic.
+/// Runs `work` on a blocking thread and returns its result. A panic becomes the error "`what`
+/// failed".
 pub(super) async fn beside<T: Send + 'static>(
     what: &str,
     work: impl FnOnce() -> T + Send + 'static,

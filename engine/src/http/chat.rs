@@ -1,4 +1,4 @@
-//! `POST /v1/chat/completions`.
+//! Route `POST /v1/chat/completions`: reads the request, renders the chat template, writes choices.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ pub(super) async fn chat_completions(
     let text = prompt.render(&ready, app.clock().unix_s()).await?;
     let splitter = (reasoning != Reasoning::None).then(|| Splitter::new(reasoning, &text));
     let guide = params.guide(&ready, Some(&text)).await?;
-    // The template writes the special tokens itself.
+    // The chat template has written the special tokens already.
     let ids = encode(&ready, text, false).await?;
     let asked = Asked { prompt: &ids, logprobs, echo: false, default_max_tokens: None, guide };
     let requests = params.requests(asked, &ready.limits, || app.unique())?;
@@ -49,19 +49,20 @@ pub(super) async fn chat_completions(
     answer::respond(Chat, writing, ticket).await
 }
 
-/// Reads `body` as the route does, for a model that writes conversations as `text` does, and says
-/// whether it can be served: for fuzzing, without a server.
+/// Parses a chat request as the route does and renders its prompt with `text`, without a server.
+/// Used by fuzzing.
 ///
 /// # Errors
-/// It is not JSON, one of its fields cannot be taken, or the conversation cannot be written.
+/// The body is not JSON, a field has an invalid value, or the template refuses the messages.
 pub fn check_chat(body: &[u8], text: &dyn Text, vocab_size: usize) -> Result<(), ApiError> {
     let mut fields = Fields::parse(body)?;
+    // Without a server any model name is right, but it must be a string.
     fields.string("model")?;
     let asking = Asking::take(fields, text.reasoning(), vocab_size)?;
     asking.prompt.written(text, 0).map(|_| ())
 }
 
-/// What a body asks for, its model apart.
+/// Parsed body of a chat request, without `model`.
 #[derive(Debug)]
 struct Asking {
     prompt: ChatPrompt,
@@ -77,6 +78,7 @@ impl Asking {
         let logprobs = take_chat_logprobs(&mut fields)?;
         fields.finish()?;
         check_choices(1, params.n)?;
+        // Harmony's channel marks are special tokens, and the splitter needs them.
         if reasoning == Reasoning::Harmony {
             params.show_special();
         }
@@ -84,7 +86,7 @@ impl Asking {
     }
 }
 
-/// The fields that make a conversation a prompt.
+/// Fields of a chat request that determine its prompt.
 #[derive(Debug)]
 pub(super) struct ChatPrompt {
     messages: Value,
@@ -108,7 +110,7 @@ impl ChatPrompt {
             Some(other) if !other.is_object() => return Err(wrong_type(name, "an object", &other)),
             variables => variables,
         };
-        // Elsewhere it stays among the fields, and is refused with them.
+        // For other models the field stays unread, and is refused as unsupported.
         if reasoning == Reasoning::Harmony
             && let Some(effort) = fields.string("reasoning_effort")?
         {
@@ -118,8 +120,8 @@ impl ChatPrompt {
         Ok(Self { messages: Value::Array(messages?), add_generation_prompt, variables })
     }
 
-    /// The conversation as the model reads it. A template is a program that came with the
-    /// checkpoint, and so it runs beside the event loop.
+    /// Renders the conversation to the prompt's text. The template is a program that came with the
+    /// checkpoint and may run long, so it runs on a blocking thread.
     pub(super) async fn render(
         self,
         ready: &Arc<Ready>,
@@ -140,8 +142,8 @@ impl ChatPrompt {
     }
 }
 
-/// One message with its content as a text; parts other than text are refused, further keys are
-/// the template's business.
+/// Normalizes one message: its content becomes a string. Content parts other than text are refused;
+/// unknown keys are left for the template.
 fn message((index, message): (usize, Value)) -> Result<Value, ApiError> {
     let name = |field: &str| format!("messages.{index}.{field}");
     let unsupported = |field: &str, what: &str| {
@@ -157,6 +159,7 @@ fn message((index, message): (usize, Value)) -> Result<Value, ApiError> {
         return Err(wrong_type(&name("role"), "a string", &found));
     }
     let calls = take_calls(&mut map, &name("tool_calls"))?;
+    // Some clients always send these fields; without a value they ask for nothing.
     for field in ["function_call", "audio"] {
         if map.remove(field).is_some_and(|value| !value.is_null() && value != json!([])) {
             return unsupported(field, "is not supported");
@@ -164,6 +167,7 @@ fn message((index, message): (usize, Value)) -> Result<Value, ApiError> {
     }
     let text = match map.remove("content").unwrap_or_default() {
         Value::String(text) => text,
+        // A message that only calls tools has no content.
         Value::Null if !calls.is_empty() => String::new(),
         Value::Array(parts) => {
             let texts = parts.iter().map(|part| {
@@ -186,8 +190,8 @@ fn message((index, message): (usize, Value)) -> Result<Value, ApiError> {
     Ok(Value::Object(map))
 }
 
-/// The calls of an earlier answer. Templates want the arguments as what they are, clients send the
-/// text of them.
+/// Takes the tool calls of an earlier assistant message. Clients send the arguments as a JSON
+/// string, but templates expect an object.
 fn take_calls(map: &mut Map<String, Value>, name: &str) -> Result<Vec<Value>, ApiError> {
     let mut calls = match map.remove("tool_calls") {
         None | Some(Value::Null) => return Ok(Vec::new()),
@@ -199,6 +203,7 @@ fn take_calls(map: &mut Map<String, Value>, name: &str) -> Result<Vec<Value>, Ap
             return Err(wrong_type(name, "a list of calls, each with `function.name`", call));
         }
         let parsed = call["function"]["arguments"].as_str().map(serde_json::from_str::<Value>);
+        // Arguments that are not a JSON object stay a string.
         if let Some(Ok(arguments @ Value::Object(_))) = parsed {
             call["function"]["arguments"] = arguments;
         }
@@ -206,6 +211,7 @@ fn take_calls(map: &mut Map<String, Value>, name: &str) -> Result<Vec<Value>, Ap
     Ok(calls)
 }
 
+/// JSON format of chat choices.
 #[derive(Debug)]
 struct Chat;
 
@@ -240,11 +246,12 @@ impl Shape for Chat {
         if !parts.reasoning.is_empty() {
             add_reasoning(&mut delta, parts);
         }
-        // A token whose text is still held back comes with an empty one.
+        // A token whose text is still held back yields an empty `content`: clients count chunks.
         if parts.reasoning.is_empty() || !parts.content.is_empty() {
             delta["content"] = parts.content.as_str().into();
         }
-        // The role comes with the first token: a chunk of its own would look like a token.
+        // The role is part of the first token's chunk: clients would count a chunk of its own as a
+        // token.
         if piece.first {
             delta["role"] = "assistant".into();
         }
@@ -267,13 +274,14 @@ impl Shape for Chat {
     }
 }
 
-/// Under the name that most clients read, and the one that newer ones do.
+/// Adds the reasoning under both names in use: `reasoning_content`, and the newer `reasoning`.
 fn add_reasoning(object: &mut Value, parts: &SplitText) {
     for name in ["reasoning_content", "reasoning"] {
         object[name] = parts.reasoning.as_str().into();
     }
 }
 
+/// OpenAI's `logprobs` object of a chat choice; `null` where the request wants none.
 fn logprobs<'a>(writing: &Writing, outputs: impl Iterator<Item = &'a TokenOutput>) -> Value {
     let entry = |candidate: &Candidate| {
         json!({

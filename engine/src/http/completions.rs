@@ -1,4 +1,4 @@
-//! `POST /v1/completions`.
+//! Route `POST /v1/completions`: reads the request, tokenizes its prompts, writes choices.
 
 use axum::body::Bytes;
 use axum::extract::State;
@@ -14,7 +14,7 @@ use super::tokens::{encode, token_text};
 use crate::logprobs::TokenLogprobs;
 use crate::worker::TokenOutput;
 
-/// As OpenAI's documentation has it.
+/// Default of `max_tokens`, from OpenAI's API reference.
 const DEFAULT_MAX_TOKENS: usize = 16;
 
 pub(super) async fn completions(State(app): State<App>, body: Bytes) -> Result<Response, ApiError> {
@@ -23,6 +23,7 @@ pub(super) async fn completions(State(app): State<App>, body: Bytes) -> Result<R
     super::check_model(&mut fields, &ready)?;
     let Asking { prompts, echo, mut params, logprobs, add_special_tokens } =
         Asking::take(fields, ready.vocab_size)?;
+    // Built once and copied for each choice, since building a grammar takes long.
     let guide = params.guide(&ready, None).await?;
     let (mut prompt_ids, mut echoes) = (Vec::with_capacity(prompts.len()), Vec::new());
     let mut requests = Vec::new();
@@ -55,22 +56,21 @@ pub(super) async fn completions(State(app): State<App>, body: Bytes) -> Result<R
     answer::respond(Completion { echoes }, writing, ticket).await
 }
 
-/// Reads `body` as the route does, and says whether its fields can be served: for fuzzing, without
-/// a server.
+/// Parses a completion request as the route does, without a server. Used by fuzzing.
 ///
 /// # Errors
-/// It is not JSON, or one of its fields cannot be taken.
+/// The body is not JSON, or a field has an invalid value.
 pub fn check_completion(body: &[u8], vocab_size: usize) -> Result<(), ApiError> {
     let mut fields = Fields::parse(body)?;
     fields.string("model")?;
     Asking::take(fields, vocab_size).map(|_| ())
 }
 
-/// What a body asks for, its model apart.
+/// Parsed body of a completion request, without `model`.
 #[derive(Debug)]
 struct Asking {
     prompts: Vec<Prompt>,
-    /// Whether the prompt is part of the answer.
+    /// True when the answer repeats the prompt before the output.
     echo: bool,
     params: Params,
     logprobs: Option<usize>,
@@ -81,7 +81,8 @@ impl Asking {
     fn take(mut fields: Fields, vocab_size: usize) -> Result<Self, ApiError> {
         let prompts = take_prompts(&mut fields, vocab_size)?;
         let echo = fields.bool("echo")?;
-        // Who wants the prompt back may want nothing else.
+        // With `echo`, `max_tokens: 0` is allowed: the client may want only the prompt's
+        // log-probabilities.
         let max_tokens_min = usize::from(!echo);
         let params = Params::take(&mut fields, &["max_tokens"], max_tokens_min, vocab_size)?;
         let logprobs = take_completion_logprobs(&mut fields)?;
@@ -92,9 +93,10 @@ impl Asking {
     }
 }
 
+/// JSON format of completion choices.
 #[derive(Debug)]
 struct Completion {
-    /// The text of each prompt, where it is part of the answer.
+    /// Text of each prompt if the answer repeats it, else empty.
     echoes: Vec<String>,
 }
 
@@ -133,6 +135,7 @@ impl Shape for Completion {
         let echo = self.echo(writing, piece.index);
         let entries =
             entries(writing, piece.index, output.prompt.as_deref(), output.token.as_slice());
+        // The repeated prompt is part of the first piece, so later offsets begin after it.
         let (shown, offset) =
             if piece.first { (echo, 0) } else { ("", echo.chars().count() + piece.text_offset) };
         let text = [shown, &piece.parts.content].concat();
@@ -158,9 +161,11 @@ impl Shape for Completion {
     }
 }
 
-/// A token and its log-probabilities; nothing foretells the first of a prompt.
+/// Token with its log-probabilities; `None` for the first token of a prompt, which nothing
+/// predicts.
 type Entry<'a> = (u32, Option<&'a TokenLogprobs>);
 
+/// Tokens of a choice that have log-probabilities: those of the repeated prompt, then the output's.
 fn entries<'a>(
     writing: &Writing,
     choice: usize,
@@ -177,7 +182,8 @@ fn entries<'a>(
     entries
 }
 
-/// OpenAI's four lists, `null` where none were asked for.
+/// OpenAI's `logprobs` object of a completion choice, with four parallel lists; `null` where the
+/// request wants none.
 fn logprobs(writing: &Writing, entries: &[Entry<'_>], mut text_offset: usize) -> Value {
     if entries.is_empty() {
         return Value::Null;
@@ -196,7 +202,8 @@ fn logprobs(writing: &Writing, entries: &[Entry<'_>], mut text_offset: usize) ->
     })
 }
 
-/// The likeliest tokens by name, and the chosen one. Of two with one name the likelier counts.
+/// Log-probabilities of the likeliest tokens and of the sampled one, by name. If two tokens have
+/// the same name, the likelier one is kept.
 fn top(writing: &Writing, logprobs: &TokenLogprobs) -> Value {
     if logprobs.top.is_empty() {
         return Value::Null;

@@ -1,4 +1,4 @@
-//! What a request gets when it gets no answer: one table from kind to status, code and metric.
+//! Errors that clients see: one table from the kind of error to HTTP status, code and metric.
 
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -10,40 +10,40 @@ use crate::text::TextError;
 use crate::worker::WorkerGone;
 use engine_schedule::Refusal;
 
-/// What went wrong, as far as a client can act on it. Codes are stable.
+/// Kind of an error, as far as a client can react to it. Its code in the JSON body is stable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
     /// The body is not a JSON object.
     InvalidJson,
-    /// A field has a value that cannot be taken.
+    /// A field of the request has an invalid value.
     InvalidField,
-    /// A field that has to be there is not.
+    /// A required field of the request is missing.
     MissingField,
-    /// A field asks for what this release does not do.
+    /// A field of the request asks for something that this release does not support.
     UnsupportedField,
-    /// Prompt and output together are longer than a sequence may be.
+    /// Prompt and output together are longer than the longest sequence.
     ContextLengthExceeded,
-    /// The sequence would not fit the KV cache, were it alone there.
+    /// The sequence needs more KV pages than the whole cache has.
     KvCacheExceeded,
-    /// The server wants a key, and another was shown or none.
+    /// The API key of the request is missing or wrong.
     InvalidApiKey,
-    /// Another model is served here.
+    /// The request names a model that this server does not have.
     ModelNotFound,
-    /// There is no such route.
+    /// The path of the request is not a route.
     NotFound,
-    /// The route does not take the method.
+    /// The route does not support the HTTP method.
     MethodNotAllowed,
-    /// The body is longer than any request has to be.
+    /// The request body is larger than the limit.
     BodyTooLarge,
-    /// The model is being loaded: the same request may do later.
+    /// The model is still loading; the same request may succeed later.
     Loading,
-    /// The server is about to end, and takes nothing new.
+    /// The server is shutting down and accepts no new requests.
     Draining,
-    /// The fault is here, and not the client's.
+    /// The engine failed; the request is not at fault.
     EngineFailed,
 }
 
-/// The one place where a kind becomes a status, a code and a metric label.
+/// HTTP status, code, type and metric label of a kind of error.
 struct Facts {
     status: StatusCode,
     code: &'static str,
@@ -81,23 +81,24 @@ impl ErrorKind {
         Facts { status, code, r#type, outcome }
     }
 
-    /// How `redline_requests_total` counts it; what failed in the engine was counted there.
+    /// Outcome under which `redline_requests_total` counts the error; `None` for failures of the
+    /// engine, which the engine loop has counted.
     pub(super) fn outcome(self) -> Option<Outcome> {
         self.facts().outcome
     }
 }
 
-/// An error on its way to a client, who never sees its `source`.
+/// Error on its way to a client, who sees its message but never its `source`.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct ApiError {
-    /// Decides about status, code and metric.
+    /// Kind of the error, which determines status, code and metric.
     pub kind: ErrorKind,
-    /// What the client reads.
+    /// Message that the client sees.
     pub message: String,
-    /// The request field at fault.
+    /// Name of the request field that is wrong, if one is.
     pub param: Option<String>,
-    /// What caused it, where something did.
+    /// Underlying error, if any; not sent to the client.
     #[source]
     pub source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
@@ -107,7 +108,7 @@ impl ApiError {
         Self { kind, message: message.into(), param: None, source: None }
     }
 
-    /// A field whose value cannot be taken.
+    /// Makes an error about the value of a request field.
     pub(super) fn field(field: &str, message: impl Into<String>) -> Self {
         Self::new(ErrorKind::InvalidField, message).at(field)
     }
@@ -117,7 +118,7 @@ impl ApiError {
         self
     }
 
-    /// The JSON of the error, also for the middle of a stream.
+    /// JSON body of the error, for an error response or an event within a stream.
     pub(super) fn body(&self) -> Value {
         let Facts { code, r#type, .. } = self.kind.facts();
         json!({"error": {
@@ -153,9 +154,11 @@ impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let status = self.kind.facts().status;
         let mut response = (status, Json(self.body())).into_response();
+        // The middleware counts the error by its kind.
         response.extensions_mut().insert(self.kind);
         match self.kind {
             ErrorKind::InvalidApiKey => {
+                // HTTP requires the scheme with status 401.
                 let scheme = HeaderValue::from_static("Bearer");
                 response.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
             }

@@ -1,16 +1,16 @@
-//! Reads a request body field by field, so that each error names its field, and decides about the
-//! fields that nobody read.
+//! Reads a JSON request body field by field, so that each error names its field, and refuses fields
+//! that nothing read if they would change the output.
 
 use serde_json::{Map, Value};
 
 use super::error::{ApiError, ErrorKind};
 
-/// The fields of a JSON object that were not taken yet. `null` is the same as absent.
+/// Fields of a JSON object that have not been read yet. A `null` value counts as absent.
 #[derive(Debug)]
 pub(super) struct Fields(Map<String, Value>);
 
-/// Fields that would change the output and are not supported, with the values at which they would
-/// not. Everything else that is unknown has no effect here and is taken as it comes.
+/// Unsupported fields that would change the output, each with the value at which it has no effect
+/// and is accepted. Unknown fields that are not listed are ignored.
 const UNSUPPORTED: &[(&str, Neutral)] = &[
     ("add_special_tokens", Neutral::False),
     ("allowed_token_ids", Neutral::Empty),
@@ -86,7 +86,7 @@ const UNSUPPORTED: &[(&str, Neutral)] = &[
     ("xtc_probability", Neutral::Zero),
 ];
 
-/// A value at which an unsupported field has no effect.
+/// Value at which an unsupported field has no effect on the output.
 #[derive(Debug, Clone, Copy)]
 enum Neutral {
     Never,
@@ -94,19 +94,21 @@ enum Neutral {
     False,
     Zero,
     One,
-    /// `[]`, `{}` or `""`.
+    /// Has no effect if it is an empty list, object or string.
     Empty,
     Text(&'static [&'static str]),
-    /// `["text"]`
+    /// Has no effect if it is the list `["text"]`.
     OnlyText,
 }
 
 impl Neutral {
+    /// True when the field has no effect with this value.
     fn holds(self, value: &Value) -> bool {
         match self {
             Self::Never => false,
             Self::True => value == &Value::Bool(true),
             Self::False => value == &Value::Bool(false),
+            // `false` turns such an option off, too.
             Self::Zero => value.as_f64() == Some(0.0) || value == &Value::Bool(false),
             Self::One => value.as_f64() == Some(1.0),
             Self::Empty => match value {
@@ -122,7 +124,7 @@ impl Neutral {
 }
 
 impl Fields {
-    /// The object of a request body.
+    /// Parses a request body, which must be a JSON object.
     pub(super) fn parse(body: &[u8]) -> Result<Self, ApiError> {
         let invalid = |message: String| ApiError::new(ErrorKind::InvalidJson, message);
         match serde_json::from_slice(body) {
@@ -136,6 +138,7 @@ impl Fields {
         Self(map)
     }
 
+    /// Removes the field and returns its value; `None` if it is absent or `null`.
     pub(super) fn take(&mut self, name: &str) -> Option<Value> {
         self.0.remove(name).filter(|value| !value.is_null())
     }
@@ -160,7 +163,7 @@ impl Fields {
         }
     }
 
-    /// A whole number of at least `min`.
+    /// Reads a field whose value is a whole number of at least `min`.
     pub(super) fn count(&mut self, name: &str, min: usize) -> Result<Option<usize>, ApiError> {
         let Some(value) = self.take(name) else { return Ok(None) };
         let count = value.as_u64().and_then(|count| usize::try_from(count).ok());
@@ -170,7 +173,7 @@ impl Fields {
         }
     }
 
-    /// A finite number for which `fits` holds; `wanted` says which those are.
+    /// Reads a finite number that satisfies `fits`; `wanted` describes the range in the error.
     pub(super) fn number(
         &mut self,
         name: &str,
@@ -184,7 +187,7 @@ impl Fields {
         }
     }
 
-    /// Token ids, each below `vocab_size`.
+    /// Reads a list of token ids, each below `vocab_size`.
     pub(super) fn tokens(
         &mut self,
         name: &str,
@@ -193,7 +196,7 @@ impl Fields {
         self.take(name).map(|value| tokens(name, &value, vocab_size)).transpose()
     }
 
-    /// Refuses what is left if it would change the output.
+    /// Refuses the remaining fields that would change the output.
     pub(super) fn finish(mut self) -> Result<(), ApiError> {
         for (name, neutral) in UNSUPPORTED {
             let Some(value) = self.take(name) else { continue };
@@ -216,7 +219,7 @@ fn hint(name: &str) -> &'static str {
     }
 }
 
-/// Token ids, each below `vocab_size`.
+/// Converts a JSON list to token ids, each below `vocab_size`.
 pub(super) fn tokens(name: &str, value: &Value, vocab_size: usize) -> Result<Vec<u32>, ApiError> {
     let Value::Array(items) = value else {
         return Err(wrong_type(name, "a list of token ids", value));
@@ -233,7 +236,7 @@ pub(super) fn tokens(name: &str, value: &Value, vocab_size: usize) -> Result<Vec
     items.iter().map(token).collect()
 }
 
-/// An error that says what was wanted and, if it is short, what came.
+/// Error that says which value was expected and, if it is short, which value was found.
 pub(super) fn wrong_type(name: &str, wanted: &str, found: &Value) -> ApiError {
     let found = match found {
         Value::Array(_) => "a list".to_owned(),

@@ -1,4 +1,4 @@
-//! `GET /server_info`: what runs here, and how each flag came to its value.
+//! Route `GET /server_info`: version, model, device, KV cache, and origin of every flag's value.
 
 use std::collections::BTreeMap;
 
@@ -12,68 +12,73 @@ use super::state::App;
 use crate::config::Setting;
 use engine_weights::Digest;
 
-/// The answer, but for the digest that may still be on its way.
+/// Body of `/server_info`. The digest of the weights is filled in per request, because it may still
+/// be computed.
 #[derive(Debug, Clone, Serialize)]
 pub struct ServerInfo {
-    /// `redline`.
+    /// Name of the engine: `redline`.
     pub engine: &'static str,
-    /// As in `Cargo.toml`.
+    /// Version of the engine, as in `Cargo.toml`.
     pub version: &'static str,
-    /// Commit that the binary was built from, where its builder said.
+    /// Commit that the binary was built from, if its builder passed it in.
     pub commit: Option<&'static str>,
-    /// Kind of the device, `cpu` or `cuda`.
+    /// Kind of the device: `cpu` or `cuda`.
     pub device: &'static str,
     /// Name of the processor or the GPU.
     pub device_name: String,
-    /// Every flag by its name.
+    /// Value and origin of every flag, by the flag's name.
     pub config: BTreeMap<&'static str, Setting<Value>>,
-    /// As [`config_sha256`](crate::config::config_sha256) has it of them.
+    /// Hash of the flags in `config`, as [`config_sha256`](crate::config::config_sha256) computes
+    /// it.
     pub config_sha256: String,
-    /// What prompts and outputs are kept in.
+    /// Size and type of the KV cache.
     pub kv: KvFacts,
-    /// What is served.
+    /// Facts about the served model.
     pub model: ModelFacts,
-    /// From the start of the process until requests are taken.
+    /// Microseconds from the start of the process until the server was ready.
     pub startup_us: u64,
-    /// From the first look for files until weights and tokenizer were there.
+    /// Microseconds from the start of the search for the model's files until weights and tokenizer
+    /// were loaded.
     pub weights_load_us: u64,
 }
 
-/// The KV cache.
+/// Size and type of the KV cache.
 #[derive(Debug, Clone, Serialize)]
 pub struct KvFacts {
-    /// Pages of the cache.
+    /// Number of KV pages.
     pub pages: usize,
-    /// Tokens of a KV page.
+    /// Tokens per KV page.
     pub page_tokens: usize,
-    /// Bytes that all pages take when they are full.
+    /// Bytes of all KV pages. On a CPU a page takes memory only once it is used.
     pub bytes: u64,
-    /// Type of keys and values.
+    /// Type of keys and values in the KV cache.
     pub dtype: &'static str,
 }
 
-/// The model and where it comes from.
+/// Facts about the model and its checkpoint.
 #[derive(Debug, Clone, Serialize)]
 pub struct ModelFacts {
-    /// Hub id, or the name of the folder or file.
+    /// Hub id, or the name of the model's folder or file.
     pub id: String,
-    /// As the checkpoint names it.
+    /// Architecture, as the checkpoint names it.
     pub architecture: String,
-    /// Filled in when asked for; none if the files could not be read again.
+    /// SHA-256 of the weights' files in hex, filled in per request; `None` if a file could not be
+    /// read.
     pub weights_sha256: Option<String>,
-    /// Origin of the weights, `real` or `random`.
+    /// `real` for the checkpoint's weights, `random` for generated ones.
     pub weights: &'static str,
-    /// Container of the weights.
+    /// File format of the weights, such as GGUF.
     pub format: &'static str,
-    /// Commit of the hub's repository.
+    /// Commit of the hub repository that the files are from, if known.
     pub revision: Option<String>,
-    /// As [`Tokenizer::sha256`](crate::tokenize::Tokenizer::sha256); none where there is no tokenizer.
+    /// SHA-256 of the tokenizer, as [`Tokenizer::sha256`](crate::tokenize::Tokenizer::sha256)
+    /// defines it; `None` for a model without a tokenizer.
     pub tokenizer_sha256: Option<String>,
-    /// Type of the matrix products.
+    /// Type in which matrix multiplications are computed.
     pub dtype: &'static str,
-    /// Number of weights; an embedding that is also the LM head counts once.
+    /// Number of weights; tied embeddings count once.
     pub parameters: u64,
-    /// Longest sequence that the checkpoint was made for.
+    /// Longest sequence in tokens that the checkpoint was trained for.
     pub max_seq_len: usize,
 }
 
@@ -84,7 +89,8 @@ pub(super) async fn server_info(State(app): State<App>) -> Result<Json<ServerInf
     Ok(Json(info))
 }
 
-/// The digest of large weights takes longer than loading them.
+/// Waits for the digest of the weights on a blocking thread: hashing large files takes longer than
+/// loading them.
 async fn wait(digest: &Digest) -> Option<String> {
     let digest = digest.clone();
     let waited = tokio::task::spawn_blocking(move || digest.wait()).await;

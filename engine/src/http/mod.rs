@@ -1,4 +1,4 @@
-//! Routes, wire types and errors: the only place that knows HTTP.
+//! The HTTP front end: routes, API formats and errors. No other module may know HTTP.
 
 mod answer;
 mod beside;
@@ -30,16 +30,16 @@ use serde_json::{Value, json};
 
 use fields::Fields;
 
-/// A prompt of a million token ids fits, with room; nothing larger has a use here.
+/// Largest request body in bytes. A prompt of a million token ids fits with room to spare.
 const BODY_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// All routes over one engine.
+/// Router with all routes of one engine.
 fn router(app: App) -> Router {
     Router::new()
         .route("/v1/completions", post(completions::completions))
         .route("/v1/chat/completions", post(chat::chat_completions))
         .route("/v1/models", get(models))
-        // Hub ids have a slash.
+        // A wildcard, because hub ids contain a slash.
         .route("/v1/models/{*id}", get(model))
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
@@ -54,22 +54,25 @@ fn router(app: App) -> Router {
         .with_state(app)
 }
 
-/// Asks for the key, and gives axum's own refusals the shape of all others.
+/// Middleware that checks the API key, counts refused requests, and gives axum's own errors the
+/// JSON format of all others.
 async fn guard(State(app): State<App>, request: Request, next: Next) -> Response {
     let path = request.uri().path();
     let generates = path == "/v1/completions" || path == "/v1/chat/completions";
     let shown = request.headers().get(header::AUTHORIZATION);
     let shown = shown.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+    // Health checks, as of a load balancer, have no key.
     let response = if path == "/health" || app.authorizes(shown) {
         next.run(request).await
     } else {
-        let message = "this server wants a key; hint: `Authorization: Bearer KEY`";
+        let message = "this server requires an API key; hint: `Authorization: Bearer KEY`";
         ApiError::new(ErrorKind::InvalidApiKey, message).into_response()
     };
     let kind = response.extensions().get::<ErrorKind>().copied();
     if let (true, Some(outcome)) = (generates, kind.and_then(ErrorKind::outcome)) {
         app.metrics().count_request(outcome);
     }
+    // axum refuses a long body in plain text; this gives the answer our format.
     if response.status() == StatusCode::PAYLOAD_TOO_LARGE && kind.is_none() {
         let message = format!("the body is longer than {BODY_BYTES_MAX} bytes");
         return ApiError::new(ErrorKind::BodyTooLarge, message).into_response();
@@ -77,7 +80,7 @@ async fn guard(State(app): State<App>, request: Request, next: Next) -> Response
     response
 }
 
-/// Takes `model`, which may be left out but not be another than the one served.
+/// Reads the field `model`. It may be absent, but must not name another model than the served one.
 fn check_model(fields: &mut Fields, ready: &Ready) -> Result<(), ApiError> {
     match fields.string("model")? {
         Some(name) if name != ready.model_name => Err(unknown_model(&name, ready)),
@@ -117,6 +120,7 @@ fn model_json(app: &App, ready: &Ready) -> Value {
     json!({
         "id": ready.model_name,
         "object": "model",
+        // The model has no date of its own; the start of the server stands for it.
         "created": app.clock().start_unix_ns() / 1_000_000_000,
         "owned_by": "redline",
         "max_model_len": ready.limits.max_seq_len,

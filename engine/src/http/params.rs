@@ -1,4 +1,5 @@
-//! The fields that completions and chat share: how to generate, and how to answer.
+//! Request fields shared by completions and chat: sampling parameters, limits, stop conditions and
+//! the form of the answer.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,15 +15,16 @@ use crate::worker::Request;
 use engine_core::sample::Sampling;
 use engine_schedule::Limits;
 
-/// Choices that one request may ask for, prompts times `n`.
+/// Largest number of choices per request: number of prompts times `n`.
 pub(super) const CHOICES_MAX: usize = 128;
+/// Largest number of stop strings per request.
 const STOPS_MAX: usize = 16;
 
-/// What a request asks for besides its prompt.
+/// Parameters of a completion or chat request, without its prompt.
 #[derive(Debug, Clone)]
 pub(super) struct Params {
     pub(super) answer: Answer,
-    /// Choices per prompt.
+    /// Number of choices per prompt.
     pub(super) n: usize,
     max_tokens: Option<usize>,
     min_tokens: usize,
@@ -32,39 +34,41 @@ pub(super) struct Params {
     stop_tokens: Vec<u32>,
     shows_special: bool,
     sampling: Sampling,
-    /// What the answer has to be.
+    /// Structure that the answer must have, if the request wants one.
     structure: Option<Wanted>,
-    /// The first choice has this seed, each further one the next.
+    /// Seed of the first choice, if the request gives one; each further choice has the next number.
     seed: Option<u64>,
 }
 
-/// How the answer is written.
+/// Options for the form of an answer: streaming, token usage, token ids.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Answer {
     pub(super) stream: bool,
-    /// A last chunk with the usage.
+    /// True to end a stream with a chunk that has the token usage.
     pub(super) include_usage: bool,
-    /// The usage so far in each chunk.
+    /// True to include the token usage so far in every chunk of a stream.
     pub(super) continuous_usage: bool,
     pub(super) return_token_ids: bool,
-    /// Whether tokens stand as `token_id:7` in log-probabilities, where texts may be the same.
+    /// True to name tokens `token_id:7` in log-probabilities, because different tokens may have the
+    /// same text.
     pub(super) tokens_as_ids: bool,
 }
 
-/// One prompt, and what only the route knows of it.
+/// One prompt with the parameters that only its route knows.
 #[derive(Debug)]
 pub(super) struct Asked<'a> {
     pub(super) prompt: &'a [u32],
     pub(super) logprobs: Option<usize>,
-    /// Whether the prompt is part of the answer, with its log-probabilities where these are.
+    /// True when the answer repeats the prompt, with its log-probabilities if any are wanted.
     pub(super) echo: bool,
-    /// Holds where the request says nothing; none stands for all there is room for.
+    /// Value of `max_tokens` where the request has none; `None` allows as many tokens as fit.
     pub(super) default_max_tokens: Option<usize>,
     pub(super) guide: Option<Guide>,
 }
 
 impl Params {
-    /// A guide along what the answer has to be; `chat` is the prompt of a chat.
+    /// Guide that keeps the answer within the wanted structure; `chat` is the rendered prompt of a
+    /// chat.
     pub(super) async fn guide(
         &mut self,
         ready: &Arc<Ready>,
@@ -76,8 +80,8 @@ impl Params {
         }
     }
 
-    /// Takes the shared fields. `max_tokens_names` are the fields that the route calls its
-    /// `max_tokens`, in order of precedence; the number is at least `max_tokens_min`.
+    /// Reads the shared fields. `max_tokens_names` lists the route's names for `max_tokens`, in
+    /// order of precedence; the value must be at least `max_tokens_min`.
     pub(super) fn take(
         fields: &mut Fields,
         max_tokens_names: &[&str],
@@ -87,6 +91,7 @@ impl Params {
         let n = fields.count("n", 1)?.unwrap_or(1);
         refuse_best_of(fields, n)?;
         let mut max_tokens = None;
+        // All names are read and checked, even if an earlier one decides.
         for name in max_tokens_names {
             let value = fields.count(name, max_tokens_min)?;
             max_tokens = max_tokens.or(value);
@@ -113,12 +118,12 @@ impl Params {
         })
     }
 
-    /// The answer comes with its special tokens, because somebody has to read them.
+    /// Keeps special tokens in the output's text, because the reasoning splitter reads them.
     pub(super) fn show_special(&mut self) {
         self.shows_special = true;
     }
 
-    /// The sequences of one prompt.
+    /// Makes the requests for the sequences of one prompt, one per choice.
     pub(super) fn requests(
         &self,
         asked: Asked<'_>,
@@ -132,9 +137,12 @@ impl Params {
         let room = limits.max_output(prompt.len());
         let max_tokens = match self.max_tokens {
             Some(max_tokens) => max_tokens,
+            // At least one token, so that a prompt that leaves no room is refused below.
             None => asked.default_max_tokens.unwrap_or(usize::MAX).min(room).max(1),
         };
         let refused = |refusal| ApiError::from(refusal).at("max_tokens");
+        // The first check has the smallest output, so that an error of the prompt alone names the
+        // prompt.
         let least = max_tokens.min(1);
         limits
             .admits(prompt.len(), least)
@@ -159,7 +167,7 @@ impl Params {
     }
 }
 
-/// Refuses a request of more choices than one connection should bring in.
+/// Refuses a request with more choices than [`CHOICES_MAX`].
 pub(super) fn check_choices(prompts: usize, n: usize) -> Result<(), ApiError> {
     if prompts.saturating_mul(n) <= CHOICES_MAX {
         return Ok(());
@@ -168,10 +176,11 @@ pub(super) fn check_choices(prompts: usize, n: usize) -> Result<(), ApiError> {
     Err(ApiError::field("n", message))
 }
 
+/// Refuses `best_of` unless it has no effect: this server does not rank outputs.
 fn refuse_best_of(fields: &mut Fields, n: usize) -> Result<(), ApiError> {
     match fields.count("best_of", 1)? {
         Some(best_of) if best_of != n && best_of != 1 => {
-            let message = "`best_of` is not supported except as `n`";
+            let message = "`best_of` is supported only if it is 1 or equal to `n`";
             Err(ApiError::new(ErrorKind::UnsupportedField, message).at("best_of"))
         }
         _ => Ok(()),
@@ -207,6 +216,7 @@ fn take_sampling(fields: &mut Fields, vocab_size: usize) -> Result<Sampling, Api
         repetition_penalty: number("repetition_penalty", 1.0, "above 0", &|n| n > 0.0)?,
         presence_penalty: number("presence_penalty", 0.0, "from -2 to 2", &penalty)?,
         frequency_penalty: number("frequency_penalty", 0.0, "from -2 to 2", &penalty)?,
+        // `top_k` and `logit_bias` follow below, `seed` with each choice.
         ..Sampling::greedy()
     };
     let top_k = take_top_k(fields)?;
@@ -214,7 +224,7 @@ fn take_sampling(fields: &mut Fields, vocab_size: usize) -> Result<Sampling, Api
     Ok(Sampling { top_k, logit_bias, ..sampling })
 }
 
-/// -1 and 0 both stand for no limit.
+/// Reads `top_k`; -1 and 0 both mean no limit.
 fn take_top_k(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
     let Some(value) = fields.take("top_k") else { return Ok(None) };
     match value.as_i64() {
@@ -224,7 +234,7 @@ fn take_top_k(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
     }
 }
 
-/// Any whole number of 64 bits.
+/// Reads `seed`: any 64-bit integer, signed or unsigned.
 fn take_seed(fields: &mut Fields) -> Result<Option<u64>, ApiError> {
     let Some(value) = fields.take("seed") else { return Ok(None) };
     match value.as_u64().or_else(|| value.as_i64().map(i64::cast_unsigned)) {
@@ -268,7 +278,7 @@ fn take_stop(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
         .ok_or_else(|| wrong_type("stop", &wanted, &value))
 }
 
-/// The number of rivals to report with each token of a completion.
+/// Reads `logprobs` of a completion: the number of likeliest tokens to report with each token.
 pub(super) fn take_completion_logprobs(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
     match fields.take("logprobs") {
         None | Some(Value::Bool(false)) => Ok(None),
@@ -276,7 +286,8 @@ pub(super) fn take_completion_logprobs(fields: &mut Fields) -> Result<Option<usi
     }
 }
 
-/// The same for chat, which asks in two fields.
+/// Reads `logprobs` and `top_logprobs` of a chat: the number of likeliest tokens to report with
+/// each token.
 pub(super) fn take_chat_logprobs(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
     let wanted = fields.bool("logprobs")?;
     let top = fields.take("top_logprobs");
@@ -288,17 +299,19 @@ pub(super) fn take_chat_logprobs(fields: &mut Fields) -> Result<Option<usize>, A
 }
 
 fn top_count(name: &str, value: &Value) -> Result<usize, ApiError> {
+    // The limit is OpenAI's.
     let count = value.as_u64().filter(|count| *count <= 20).and_then(|n| usize::try_from(n).ok());
     count.ok_or_else(|| wrong_type(name, "a whole number from 0 to 20", value))
 }
 
-/// A prompt field as OpenAI has it: a text, token ids, or a list of either.
+/// One prompt of a completion, as text or as token ids.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Prompt {
     Text(String),
     Tokens(Vec<u32>),
 }
 
+/// Reads `prompt`: a text, a list of token ids, or a list of either.
 pub(super) fn take_prompts(
     fields: &mut Fields,
     vocab_size: usize,
@@ -312,6 +325,7 @@ pub(super) fn take_prompts(
         Value::Array(_) => fields::tokens("prompt", item, vocab_size).map(Prompt::Tokens),
         other => Err(wrong_type("prompt", wanted, other)),
     };
+    // A list of numbers is one prompt of token ids, not a list of prompts.
     match &value {
         Value::Array(items) if items.iter().any(|item| !item.is_number()) => {
             items.iter().map(one).collect()

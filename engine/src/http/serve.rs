@@ -1,4 +1,4 @@
-//! The accept loop.
+//! Accept loop of the HTTP server. It must not know the routes.
 
 use std::io;
 
@@ -7,16 +7,16 @@ use tokio::net::TcpListener;
 
 use super::{App, router};
 
-/// Answers on `listener` until `closed`, and then until the answers under way have ended.
+/// Serves HTTP on `listener` until `closed`, then until the answers in progress have ended.
 ///
 /// # Errors
-/// The socket fails.
+/// The socket failed.
 pub async fn serve(
     listener: TcpListener,
     app: App,
     closed: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
-    // A token is a small packet that nothing follows for a while.
+    // Nagle's algorithm would delay each token: it is a small packet, and no other follows it soon.
     let listener = listener.tap_io(|stream| {
         let _ = stream.set_nodelay(true);
     });

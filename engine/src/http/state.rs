@@ -1,4 +1,4 @@
-//! What the routes share: whether the model is there, and how to reach it.
+//! State that all routes share: the phase of the engine, its metrics, and the way to the worker.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,37 +14,37 @@ use crate::worker::Handle;
 use engine_core::clock::Clock;
 use engine_schedule::Limits;
 
-/// How far the engine is.
+/// Phase of the engine: loading, ready or failed.
 #[derive(Debug, Clone)]
 pub enum Phase {
-    /// The model is not there yet.
+    /// The model is still loading.
     Loading,
-    /// Requests are taken.
+    /// The model is loaded and requests are accepted.
     Ready(Arc<Ready>),
-    /// It will not come back; the reason is fit for a client.
+    /// The engine has failed for good; the reason may be shown to clients.
     Failed(String),
 }
 
-/// All that is known once the model is loaded.
+/// Everything that routes need once the model is loaded.
 #[derive(Debug)]
 pub struct Ready {
-    /// The way to the worker.
+    /// Handle that submits requests to the engine loop.
     pub handle: Handle,
-    /// The model's tokenizer and its chat template.
+    /// Tokenizer of the model, with its chat template.
     pub text: Arc<dyn Text>,
-    /// What requests may ask for at most.
+    /// Limits that requests are checked against: longest sequence, KV pages.
     pub limits: Limits,
-    /// Number of token ids; every id is below it.
+    /// Size of the vocabulary; every token id is below it.
     pub vocab_size: usize,
-    /// The name that requests give.
+    /// Model name that requests use.
     pub model_name: String,
-    /// What `/server_info` answers.
+    /// Body of `/server_info`, without the digest of the weights.
     pub info: ServerInfo,
-    /// Of the weights, which may still be computed.
+    /// SHA-256 of the weights, which may still be computed in the background.
     pub weights_sha256: engine_weights::Digest,
 }
 
-/// What every route can reach.
+/// Shared state of the HTTP routes; clones share it.
 #[derive(Debug, Clone)]
 pub struct App {
     shared: Arc<Shared>,
@@ -56,13 +56,14 @@ struct Shared {
     draining: AtomicBool,
     metrics: Arc<Metrics>,
     clock: Clock,
-    /// SHA-256 of the key that requests must show.
+    /// SHA-256 of the API key that requests must send, if one is required.
     api_key: Option<[u8; 32]>,
+    /// Number of unique ids given out so far.
     answers: AtomicU64,
 }
 
 impl App {
-    /// Routes over an engine that goes through `phase`.
+    /// State for routes over an engine whose phase is published in `phase`.
     pub fn new(
         phase: watch::Receiver<Phase>,
         metrics: Arc<Metrics>,
@@ -75,12 +76,12 @@ impl App {
         Self { shared: Arc::new(shared) }
     }
 
-    /// From now on new requests are refused.
+    /// Refuses new requests from now on, because the server is shutting down.
     pub fn drain(&self) {
         self.shared.draining.store(true, Ordering::Relaxed);
     }
 
-    /// Sequences that have not ended.
+    /// Number of sequences that are waiting or running.
     pub fn open_sequences(&self) -> usize {
         match &*self.shared.phase.borrow() {
             Phase::Ready(ready) => ready.handle.open(),
@@ -100,7 +101,7 @@ impl App {
         self.shared.clock
     }
 
-    /// The loaded engine.
+    /// The loaded engine; an error while it loads or after it failed.
     pub(super) fn ready(&self) -> Result<Arc<Ready>, ApiError> {
         match self.phase() {
             Phase::Ready(ready) => Ok(ready),
@@ -111,7 +112,7 @@ impl App {
         }
     }
 
-    /// The loaded engine, for new work.
+    /// The loaded engine for a new request; an error also while the server shuts down.
     pub(super) fn ready_for_work(&self) -> Result<Arc<Ready>, ApiError> {
         if self.shared.draining.load(Ordering::Relaxed) {
             return Err(ApiError::new(ErrorKind::Draining, "the server is shutting down"));
@@ -119,18 +120,21 @@ impl App {
         self.ready()
     }
 
-    /// A number that no other answer of this process has, and hardly one of another.
+    /// Number that is unique within this process, and most likely among processes. Used for ids of
+    /// answers and for seeds.
     pub(super) fn unique(&self) -> u64 {
         let n = self.shared.answers.fetch_add(1, Ordering::Relaxed);
         self.shared.clock.start_unix_ns().wrapping_add(n)
     }
 
-    /// Whether a request may pass. Digests are compared, whole, so that the time taken tells
-    /// nothing about the key.
+    /// True when `shown` is the API key, or no key is required. Compares whole digests without an
+    /// early exit, so that the time taken reveals nothing about the key.
     pub(super) fn authorizes(&self, shown: Option<&str>) -> bool {
         let Some(key) = &self.shared.api_key else { return true };
+        // A missing key is compared like a wrong one.
         let shown: [u8; 32] = Sha256::digest(shown.unwrap_or_default()).into();
         let different = key.iter().zip(&shown).fold(0, |sum, (a, b)| sum | (a ^ b));
+        // Keeps the compiler from adding an early exit.
         std::hint::black_box(different) == 0
     }
 }

@@ -1,4 +1,5 @@
-//! The fields that ask for a structured answer, in OpenAI's, vLLM's and SGLang's spellings.
+//! Request fields for structured output (JSON schema, regex, choice), in the names of OpenAI, vLLM
+//! and SGLang.
 
 use std::sync::Arc;
 
@@ -10,16 +11,17 @@ use super::fields::{Fields, wrong_type};
 use super::state::Ready;
 use crate::guide::{Guide, Structure};
 
-/// A structure and the field that asked for it.
+/// Structure that a request wants, with the name of the field that it came from.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Wanted {
     field: &'static str,
     structure: Structure,
 }
 
-/// Reads what one spelling asks for; none where its value asks for nothing.
+/// Reads the value of one field; `None` if the value wants no structure.
 type Read = fn(&'static str, Value) -> Result<Option<Structure>, ApiError>;
 
+/// Field names for structured output, with their readers.
 const SPELLINGS: [(&str, Read); 7] = [
     ("response_format", response_format),
     ("structured_outputs", structured_outputs),
@@ -30,14 +32,16 @@ const SPELLINGS: [(&str, Read); 7] = [
     ("regex", regex),
 ];
 
-/// The structure that a request asks for; two would contradict each other.
+/// Reads the structure that a request wants. Two fields are an error, since they could contradict
+/// each other.
 pub(super) fn take_structure(fields: &mut Fields) -> Result<Option<Wanted>, ApiError> {
     let mut wanted: Option<Wanted> = None;
+    // All fields are read, to notice contradictions.
     for (field, read) in SPELLINGS {
         let Some(value) = fields.take(field) else { continue };
         let Some(structure) = read(field, value)? else { continue };
         if let Some(first) = &wanted {
-            let message = format!("`{field}` cannot be had together with `{}`", first.field);
+            let message = format!("`{field}` cannot be combined with `{}`", first.field);
             return Err(ApiError::field(field, message));
         }
         wanted = Some(Wanted { field, structure });
@@ -46,8 +50,8 @@ pub(super) fn take_structure(fields: &mut Fields) -> Result<Option<Wanted>, ApiE
 }
 
 impl Wanted {
-    /// A guide along the structure. Grammars of large schemas take many milliseconds to build, and
-    /// so this happens beside the event loop.
+    /// Builds the guide for the structure, on a blocking thread: the grammar of a large schema
+    /// takes many milliseconds.
     pub(super) async fn guide(
         self,
         ready: &Arc<Ready>,
@@ -57,7 +61,7 @@ impl Wanted {
         let Self { field, structure } = self;
         let built = beside("the grammar", move || text.guide(&structure, chat.as_deref()));
         built.await?.map_err(|error| {
-            let message = format!("`{field}` cannot be followed: {error}");
+            let message = format!("`{field}` cannot be used: {error}");
             ApiError::field(field, message)
         })
     }
@@ -81,13 +85,15 @@ fn response_format(field: &'static str, value: Value) -> Result<Option<Structure
     }
 }
 
-/// `{"json": ..}`, `{"regex": ..}`, `{"choice": ..}` or `{"json_object": true}`.
+/// Reads vLLM's `structured_outputs`: `{"json": ..}`, `{"regex": ..}`, `{"choice": ..}` or
+/// `{"json_object": true}`.
 fn structured_outputs(field: &'static str, value: Value) -> Result<Option<Structure>, ApiError> {
     let Value::Object(entries) = value else {
         return Err(wrong_type(field, "an object", &value));
     };
     let mut found = None;
     for (key, value) in entries {
+        // Clients send `null` or `false` for entries that are not used.
         if value.is_null() || value == Value::Bool(false) {
             continue;
         }
@@ -102,14 +108,14 @@ fn structured_outputs(field: &'static str, value: Value) -> Result<Option<Struct
             }
         };
         if found.is_some() {
-            return Err(ApiError::field(field, format!("`{field}` asks for more than one thing")));
+            return Err(ApiError::field(field, format!("`{field}` has more than one structure")));
         }
         found = structure;
     }
     Ok(found)
 }
 
-/// A schema, or the text of one.
+/// Reads a JSON schema, given as an object or as a string that contains one.
 fn json(field: &'static str, value: Value) -> Result<Option<Structure>, ApiError> {
     let schema = match value {
         Value::String(text) => serde_json::from_str(&text)

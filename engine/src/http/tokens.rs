@@ -1,4 +1,4 @@
-//! `POST /tokenize` and `POST /detokenize`, and the way from text to ids for all routes.
+//! Routes `POST /tokenize` and `POST /detokenize`, and tokenization for all routes.
 
 use std::sync::Arc;
 
@@ -13,16 +13,18 @@ use super::error::{ApiError, ErrorKind};
 use super::fields::Fields;
 use super::state::{App, Ready};
 
-/// Longer texts are tokenized beside the event loop, which would stand still for milliseconds.
+/// Longest text in bytes that is tokenized on the event loop. A longer one would block it for
+/// milliseconds and goes to a blocking thread.
 const INLINE_BYTES_MAX: usize = 8 * 1024;
 
+/// Token ids of `text`; with `add_special_tokens` those that the model expects around it as well.
 pub(super) async fn encode(
     ready: &Arc<Ready>,
     text: String,
     add_special_tokens: bool,
 ) -> Result<Vec<u32>, ApiError> {
-    // No token is longer than a few hundred bytes; a text far beyond the context is refused by
-    // its length in tokens, which is cheap to find out.
+    // No length limit here: a text far beyond the model's context is refused by its number of
+    // tokens, which is cheap to find out.
     if text.len() <= INLINE_BYTES_MAX {
         return Ok(ready.text.encode(&text, add_special_tokens)?);
     }
@@ -31,7 +33,7 @@ pub(super) async fn encode(
     Ok(encoded.await??)
 }
 
-/// A token as it is shown in log-probabilities; bytes that are no text become U+FFFD.
+/// Text of a token in log-probabilities; bytes that are not UTF-8 become U+FFFD.
 pub(super) fn token_text(ready: &Ready, token: u32) -> String {
     String::from_utf8_lossy(&ready.text.token_bytes(token)).into_owned()
 }
@@ -46,7 +48,7 @@ pub(super) async fn tokenize(State(app): State<App>, body: Bytes) -> Result<Json
             encode(&ready, text, add_special_tokens).await?
         }
         None => {
-            // The template writes the special tokens itself.
+            // The chat template has written the special tokens already.
             let add_special_tokens = fields.bool_or("add_special_tokens", false)?;
             let prompt = ChatPrompt::take(&mut fields, ready.text.reasoning())?;
             let text = prompt.render(&ready, app.clock().unix_s()).await?;

@@ -1,8 +1,7 @@
-//! Chat templates: the Jinja text that turns messages into a prompt.
+//! Chat template: the checkpoint's Jinja program that turns messages into a prompt.
 //!
-//! Settings and extra functions are those of Hugging Face's `apply_chat_template`. A template is
-//! part of the checkpoint, yet it can neither fill the memory nor run for ever: its output, its work
-//! and its depth are limited.
+//! Settings and extra functions are those of Hugging Face's `apply_chat_template`. A checkpoint may
+//! come from anywhere, so the template's output, work and recursion depth are limited.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -12,27 +11,27 @@ use minijinja::value::{Kwargs, Serde};
 use minijinja::{Environment, Error, ErrorKind, Value};
 use serde::Serialize;
 
-/// Most bytes that a template may write.
+/// Largest output of a template, in bytes.
 const OUTPUT_BYTES_MAX: usize = 16 << 20;
-/// Most nested calls, includes and macros.
+/// Deepest nesting of calls, includes and macros.
 const RECURSION_MAX: usize = 100;
-/// Most instructions of one rendering: about a second. A conversation of a thousand messages takes
-/// a twentieth of it.
+/// Largest number of template instructions per rendering, about one second of work. A conversation
+/// of a thousand messages needs a twentieth of it.
 const FUEL: u64 = 20_000_000;
 const NAME: &str = "chat";
 
-/// A template that cannot be rendered.
+/// Reason why a chat template could not be rendered.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says what happened, and to what")]
 pub enum TemplateError {
-    /// The template itself refused the messages: the client's mistake.
+    /// The template called `raise_exception`: the messages are wrong, not the template.
     #[error("the chat template refused the messages: {message}")]
     Refused { message: String },
     #[error("failed to render the chat template")]
     Render(#[source] Error),
 }
 
-/// A compiled chat template.
+/// Compiled chat template, with the special tokens that it prints.
 pub struct ChatTemplate {
     environment: Environment<'static>,
     bos_token: String,
@@ -45,22 +44,22 @@ impl fmt::Debug for ChatTemplate {
     }
 }
 
-/// What a template is rendered with.
+/// Variables that a chat template is rendered with.
 #[derive(Debug, Clone, Copy)]
 pub struct ChatInput<'a> {
-    /// Array of objects with `role` and `content`.
+    /// Messages: a JSON array of objects with `role` and `content`.
     pub messages: &'a serde_json::Value,
-    /// Array of tool definitions, or none.
+    /// Tool definitions, a JSON array, or `None`.
     pub tools: Option<&'a serde_json::Value>,
-    /// Whether it ends with what the model's answer begins with.
+    /// True to end the prompt with the header of the model's next answer.
     pub add_generation_prompt: bool,
-    /// Object of further variables, such as `enable_thinking`, or none.
+    /// Further variables, such as `enable_thinking`, a JSON object, or `None`.
     pub variables: Option<&'a serde_json::Value>,
-    /// Seconds since 1970, for templates that state the date.
+    /// Current time in seconds since 1970, for templates that print the date.
     pub now_unix_s: i64,
 }
 
-/// Marks an error as raised by `raise_exception`.
+/// Marks an error that the template raised itself by `raise_exception`.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Raised(String);
@@ -72,10 +71,12 @@ impl ChatTemplate {
         eos_token: Option<String>,
     ) -> Result<Self, Error> {
         let mut environment = Environment::new();
+        // Hugging Face compiles templates with these settings.
         environment
             .set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
         environment.set_recursion_limit(RECURSION_MAX);
         environment.set_fuel(Some(FUEL));
+        // Templates call Python's methods of strings and dictionaries.
         environment
             .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
@@ -88,10 +89,11 @@ impl ChatTemplate {
         Ok(Self { environment, bos_token, eos_token })
     }
 
-    /// The prompt for `input`. Its special tokens are written out: encode it without adding more.
+    /// Renders the prompt for `input`. The template writes the special tokens, so encode the prompt
+    /// without adding more.
     ///
     /// # Errors
-    /// The template refuses the messages, or is wrong.
+    /// The template refuses the messages, or is faulty.
     pub fn render(&self, input: &ChatInput<'_>) -> Result<String, TemplateError> {
         let template = self.environment.get_template(NAME).map_err(TemplateError::Render)?;
         let mut variables = match input.variables {
@@ -126,7 +128,7 @@ fn classify(error: Error) -> TemplateError {
     TemplateError::Render(error)
 }
 
-/// A buffer that refuses to grow without end.
+/// Output buffer that refuses to grow beyond `OUTPUT_BYTES_MAX`.
 struct Limited(Vec<u8>);
 
 impl Write for Limited {
@@ -143,14 +145,15 @@ impl Write for Limited {
     }
 }
 
-/// Python's `json.dumps(value, ensure_ascii=False, indent=indent)`, which templates were written
-/// for; the filter that comes with the template engine escapes for HTML instead.
+/// Filter `tojson`: Python's `json.dumps(value, ensure_ascii=False, indent=indent)`, for which
+/// templates were written. The template engine's own filter escapes for HTML instead.
 fn to_json(value: &Value, options: Kwargs) -> Result<Value, Error> {
     let indent: Option<usize> = options.get("indent")?;
     let wrong = |err: serde_json::Error| {
         Error::new(ErrorKind::BadSerialization, "cannot be written as JSON").with_source(err)
     };
     let mut out = Vec::new();
+    // Without a limit on the indent a template could fill the memory.
     match indent.map(|width| " ".repeat(width.min(16))) {
         Some(indent) => {
             let formatter = serde_json::ser::PrettyFormatter::with_indent(indent.as_bytes());
@@ -165,7 +168,7 @@ fn to_json(value: &Value, options: Kwargs) -> Result<Value, Error> {
     Ok(Value::from_safe_string(String::from_utf8_lossy(&out).into_owned()))
 }
 
-/// Python's separators: a space after each comma and colon.
+/// JSON formatter with Python's separators: a space after each comma and colon.
 struct Spaced;
 
 impl serde_json::ser::Formatter for Spaced {
@@ -199,7 +202,7 @@ const MONTHS: [&str; 12] = [
 const DAYS: [&str; 7] =
     ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
 
-/// The conversions of `strftime` that chat templates use, in UTC.
+/// Formats a time in UTC, with the conversions of `strftime` that chat templates use.
 pub(super) fn strftime(format: &str, unix_s: i64) -> String {
     let (days, second) = (unix_s.div_euclid(86_400), unix_s.rem_euclid(86_400));
     let (year, month, day) = civil(days);
@@ -226,6 +229,7 @@ pub(super) fn strftime(format: &str, unix_s: i64) -> String {
             Some('M') => out.push_str(&format!("{minute:02}")),
             Some('S') => out.push_str(&format!("{second:02}")),
             Some('%') => out.push('%'),
+            // An unknown conversion stays as it is.
             Some(other) => out.extend(['%', other]),
             None => out.push('%'),
         }
@@ -233,8 +237,8 @@ pub(super) fn strftime(format: &str, unix_s: i64) -> String {
     out
 }
 
-/// Year, month from 1 and day from 1 of the day `days` after 1970-01-01 (Hinnant's
-/// `civil_from_days`).
+/// Calendar date (year, month from 1, day from 1) of the day `days` after 1970-01-01, by Hinnant's
+/// algorithm `civil_from_days`.
 fn civil(days: i64) -> (i64, usize, i64) {
     let shifted = days + 719_468;
     let era = shifted.div_euclid(146_097);

@@ -1,7 +1,7 @@
-//! A tokenizer.json rebuilt from GGUF metadata.
+//! Rebuilds a tokenizer.json from the metadata of a GGUF file.
 //!
-//! Which pre-tokenizer a name stands for is llama.cpp's knowledge (`llama-vocab.cpp`); ids have to
-//! equal its ids.
+//! The regular expressions of each named pre-tokenizer are llama.cpp's (`llama-vocab.cpp`); token
+//! ids must equal its ids.
 
 use std::collections::BTreeMap;
 
@@ -10,29 +10,32 @@ use serde_json::{Value, json};
 use super::{Parts, TokenizerError};
 use engine_weights::gguf::Metadata;
 
-/// Token types of the metadata that are recognized within a text.
+/// Token types in the metadata whose names are recognized within a text.
 const UNKNOWN: i64 = 2;
 const CONTROL: i64 = 3;
 const USER_DEFINED: i64 = 4;
 
+/// Regular expression of GPT-2's pre-tokenizer.
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)";
+/// Regular expression of Llama 3's pre-tokenizer.
 const LLAMA3: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+/// Regular expression of Qwen2's pre-tokenizer.
 const QWEN2: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// As the tokenizer.json of Qwen3.5 has it: marks belong to the letters before them.
+/// Pre-tokenizer of Qwen3.5, from its tokenizer.json: combining marks belong to the letters before.
 const QWEN35: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// As the tokenizer.json of gpt-oss-20b has it.
+/// Pre-tokenizer of gpt-oss, from the tokenizer.json of gpt-oss-20b.
 const O200K: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// How a named pre-tokenizer cuts a text before merges are applied.
+/// Pre-tokenizer: how a text is cut into words before merges are applied.
 struct PreTokenizer {
-    /// Expressions applied one after another: each cuts out its matches, and what is between them.
+    /// Regular expressions, applied in this order: each isolates its matches from the text between.
     splits: &'static [&'static str],
-    /// Whether a word that is a token itself is taken whole.
+    /// True if a word that is a token itself skips the merges.
     ignore_merges: bool,
     adds_bos: bool,
 }
 
-/// Names that stand for a pre-tokenizer of their own.
+/// Names of supported pre-tokenizers; aliases are left out.
 const KNOWN: &str = "default, gpt-2, gpt-4o, llama-bpe, qwen2, qwen35, smollm";
 
 fn pre_tokenizer(name: &str) -> Option<PreTokenizer> {
@@ -51,10 +54,10 @@ fn pre_tokenizer(name: &str) -> Option<PreTokenizer> {
     })
 }
 
-/// What `metadata` says of a tokenizer; none where it says nothing.
+/// Reads the tokenizer in `metadata`; `None` if it has none.
 ///
 /// # Errors
-/// It describes a kind that is not supported, or contradicts itself.
+/// The tokenizer's kind is not supported, or the metadata contradict each other.
 pub(super) fn parts(metadata: &Metadata) -> Result<Option<Parts>, TokenizerError> {
     if metadata.get("tokenizer.ggml.model").is_none() {
         return Ok(None);
@@ -66,6 +69,7 @@ pub(super) fn parts(metadata: &Metadata) -> Result<Option<Parts>, TokenizerError
         return Err(unusable(format!("model `{model}` is not supported; hint: gpt2")));
     }
     let name = match metadata.get("tokenizer.ggml.pre") {
+        // Older files do not name their pre-tokenizer.
         None => "default",
         Some(_) => metadata.text("tokenizer.ggml.pre")?,
     };
@@ -82,6 +86,7 @@ pub(super) fn parts(metadata: &Metadata) -> Result<Option<Parts>, TokenizerError
     };
     let text = |id: Option<u32>| id.map(|id| tokens[id as usize].clone());
     let (bos_id, eos_id) = (id("bos")?, id("eos")?);
+    // Chat models end an answer with EOT or EOM rather than EOS.
     let mut end_ids: Vec<u32> = eos_id.into_iter().chain(id("eot")?).chain(id("eom")?).collect();
     end_ids.sort_unstable();
     end_ids.dedup();
@@ -89,6 +94,7 @@ pub(super) fn parts(metadata: &Metadata) -> Result<Option<Parts>, TokenizerError
         None => None,
         Some(_) => Some(metadata.text("tokenizer.chat_template")?.to_owned()),
     };
+    // Without the flag, BOS depends on the pre-tokenizer, as in llama.cpp.
     let adds_bos = metadata.flag("tokenizer.ggml.add_bos_token").unwrap_or(pre.adds_bos);
     let adds_eos = metadata.flag("tokenizer.ggml.add_eos_token").unwrap_or(false);
     let before = bos_id.filter(|_| adds_bos);
@@ -109,7 +115,7 @@ pub(super) fn parts(metadata: &Metadata) -> Result<Option<Parts>, TokenizerError
             "merges": merges(metadata).map_err(unusable)?,
         },
     });
-    // The digest that names a tokenizer is over sorted keys.
+    // The digest that identifies a tokenizer is over JSON with sorted keys.
     json.sort_all_objects();
     let json = json.to_string().into_bytes();
     let (bos_token, eos_token) = (text(bos_id), text(eos_id));
@@ -163,7 +169,7 @@ fn pre_tokenizer_json(pre: &PreTokenizer) -> Value {
     json!({"type": "Sequence", "pretokenizers": steps})
 }
 
-/// Puts the tokens `before` and `after` around every text.
+/// Post-processor that puts the tokens `before` and `after` around every text.
 fn post_processor(before: Option<u32>, after: Option<u32>, tokens: &[String]) -> Value {
     if before.is_none() && after.is_none() {
         return byte_level();

@@ -1,7 +1,7 @@
-//! The harmony format of gpt-oss: how a conversation is written for it, and how its answers are
-//! marked up. After the published description (github.com/openai/harmony, docs/format.md).
+//! Harmony, the chat format of gpt-oss: renders a conversation, and defines the marks in its
+//! answers. From the published description (github.com/openai/harmony, docs/format.md).
 //!
-//! Its tokenizer files come without a template. A checkpoint that brings one is rendered by that.
+//! gpt-oss's tokenizer files have no chat template. If a checkpoint has one, it is used instead.
 
 use serde_json::Value;
 
@@ -14,36 +14,37 @@ const END: &str = "<|end|>";
 const CALL: &str = "<|call|>";
 const RETURN: &str = "<|return|>";
 
-/// Marks that a vocabulary has where its model speaks harmony.
+/// Special tokens by which a vocabulary shows that its model uses harmony.
 pub(super) const MARKS: [&str; 4] = [START, CHANNEL, MESSAGE, RETURN];
-/// Tokens that end an answer.
+/// Special tokens that end an answer.
 pub(super) const ANSWER_ENDS: [&str; 2] = [RETURN, CALL];
-/// What ends a message within an answer; a new start does so too, should the end be missing.
+/// Marks that end a message within an answer. `<|start|>` of the next message is one of them, since
+/// a model may omit the end.
 pub(super) const MESSAGE_ENDS: [&str; 4] = [END, RETURN, CALL, START];
-/// How the rest of a header begins, given that the prompt ends with `<|start|>assistant`.
+/// Possible beginnings of the answer's first header: the prompt ends with `<|start|>assistant`.
 pub(super) const HEADER_STARTS: [&str; 4] = [CHANNEL, START, "assistant", " to="];
-/// After these tokens the answer proper begins.
+/// Marks after which the answer proper begins: the final channel.
 pub(super) const FINAL: &str = "<|channel|>final<|message|>";
 
 const IDENTITY: &str = "You are ChatGPT, a large language model trained by OpenAI.";
 const EFFORTS: [&str; 3] = ["low", "medium", "high"];
 
-/// Whether the message under this header is reasoning.
+/// True if a message with this header is reasoning, that is, on the analysis channel.
 pub(super) fn is_reasoning(header: &str) -> bool {
     let channel = header.rsplit_once(CHANNEL).map_or("", |(_, channel)| channel.trim_start());
     channel.starts_with("analysis")
 }
 
-/// The prompt for `input`.
+/// Renders the prompt for a conversation.
 ///
 /// # Errors
-/// A message is not one that the format knows.
+/// A message has an unknown role, or a tool message names no tool.
 pub(super) fn render(input: &ChatInput<'_>) -> Result<String, TemplateError> {
     let empty = Vec::new();
     let messages = input.messages.as_array().unwrap_or(&empty);
     let mut out = String::new();
     push_system(input, &mut out)?;
-    // Reasoning that led to an answer has done its work; what led to a call is still needed.
+    // The format drops reasoning that led to an answer, but keeps what led to a tool call.
     let last_answer =
         messages.iter().rposition(|m| m["role"] == "assistant" && calls(m).is_empty());
     for (index, message) in messages.iter().enumerate() {
@@ -76,6 +77,7 @@ pub(super) fn render(input: &ChatInput<'_>) -> Result<String, TemplateError> {
     Ok(out)
 }
 
+/// Writes the system message: identity, date and reasoning effort.
 fn push_system(input: &ChatInput<'_>, out: &mut String) -> Result<(), TemplateError> {
     let variable = |name: &str| input.variables.and_then(|variables| variables[name].as_str());
     let effort = variable("reasoning_effort").unwrap_or("medium");
@@ -92,6 +94,7 @@ fn push_system(input: &ChatInput<'_>, out: &mut String) -> Result<(), TemplateEr
     Ok(())
 }
 
+/// Writes the messages of one assistant turn: reasoning if it is still open, text, tool calls.
 fn push_assistant(message: &Value, is_open: bool, out: &mut String) {
     let reasoning = ["reasoning_content", "reasoning", "thinking"].map(|name| text(message, name));
     let reasoning = reasoning.into_iter().find(|text| !text.is_empty());
@@ -99,11 +102,13 @@ fn push_assistant(message: &Value, is_open: bool, out: &mut String) {
         push(out, &format!("assistant{CHANNEL}analysis"), reasoning);
     }
     let (content, calls) = (text(message, "content"), calls(message));
+    // Text beside tool calls is commentary: the answer proper is still to come.
     if !calls.is_empty() && !content.is_empty() {
         push(out, &format!("assistant{CHANNEL}commentary"), content);
     }
     for call in calls {
         let function = &call["function"];
+        // Clients send the arguments as text, which the chat route may have parsed.
         let arguments = match &function["arguments"] {
             Value::String(text) => text.clone(),
             other => other.to_string(),
@@ -119,6 +124,7 @@ fn push_assistant(message: &Value, is_open: bool, out: &mut String) {
     }
 }
 
+/// Writes one message of the prompt: header and content between their marks.
 fn push(out: &mut String, header: &str, content: &str) {
     for part in [START, header, MESSAGE, content, END] {
         out.push_str(part);
@@ -129,11 +135,12 @@ fn text<'a>(object: &'a Value, name: &str) -> &'a str {
     object[name].as_str().unwrap_or_default()
 }
 
+/// Tool calls of a message.
 fn calls(message: &Value) -> &[Value] {
     message["tool_calls"].as_array().map_or(&[], Vec::as_slice)
 }
 
-/// The name of the tool that a message is from.
+/// Name of the tool that a tool message is from: its own `name`, or that of the call it answers.
 fn tool_name<'a>(message: &'a Value, before: &'a [Value]) -> Option<&'a str> {
     let called = before.iter().rev().flat_map(calls);
     let mut called = called.filter(|call| call["id"] == message["tool_call_id"]);

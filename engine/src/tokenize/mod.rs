@@ -1,6 +1,6 @@
-//! Text to token ids and back, and chat templates.
+//! Tokenizer: text to token ids and back, and the chat template of a checkpoint.
 //!
-//! Knows the checkpoint's tokenizer files and GGUF metadata; knows no request and no clock.
+//! Reads the checkpoint's tokenizer files or GGUF metadata. It must not know requests or a clock.
 
 mod chat;
 mod gguf;
@@ -26,7 +26,7 @@ use crate::guide::{Opening, TokenBytes};
 use engine_weights::{CheckpointError, ConfigSource, hex, read_json};
 use pieces::Pieces;
 
-/// Text that cannot be turned into ids, or ids that are no tokens.
+/// Error of encoding or decoding: a text that cannot be tokenized, or an unknown token id.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says what happened, and to what")]
 pub enum TokenizeError {
@@ -46,7 +46,7 @@ pub enum TokenizerError {
     Unusable { path: PathBuf, reason: String },
 }
 
-/// The tokenizer of a checkpoint.
+/// Tokenizer of a checkpoint, with its chat template and special tokens.
 #[derive(Debug)]
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
@@ -58,9 +58,9 @@ pub struct Tokenizer {
     sha256: String,
 }
 
-/// What a tokenizer is made of, whichever file it came from.
+/// Contents of a tokenizer, read from files in a folder or from GGUF metadata.
 struct Parts {
-    /// The text of a tokenizer.json.
+    /// Contents of the `tokenizer.json`.
     json: Vec<u8>,
     template: Option<String>,
     bos_id: Option<u32>,
@@ -70,11 +70,11 @@ struct Parts {
 }
 
 impl Tokenizer {
-    /// The tokenizer that belongs to `config`: `tokenizer.json` beside a config.json, or one rebuilt
-    /// from GGUF metadata. None where the checkpoint has no tokenizer.
+    /// Loads the tokenizer that belongs to `config`: `tokenizer.json` beside a config.json, or one
+    /// rebuilt from GGUF metadata. `None` if the checkpoint has no tokenizer.
     ///
     /// # Errors
-    /// There is one, but it cannot be used.
+    /// The tokenizer exists but cannot be used.
     pub fn load(config: &ConfigSource) -> Result<Option<Self>, TokenizerError> {
         let parts = match config {
             ConfigSource::Json { path, json } => folder_parts(path, json)?,
@@ -87,14 +87,16 @@ impl Tokenizer {
         let unusable = |reason: String| TokenizerError::Unusable { path: path.to_owned(), reason };
         let mut inner = tokenizers::Tokenizer::from_bytes(&parts.json)
             .map_err(|err| unusable(err.to_string()))?;
-        // A checkpoint's settings for training must neither cut nor fill what is served.
+        // Settings for training in the checkpoint must not truncate or pad prompts.
         inner.with_truncation(None).map_err(|err| unusable(err.to_string()))?;
         inner.with_padding(None);
         let reasoning = reasoning_of(&inner);
         let mut end_ids = parts.end_ids;
+        // A checkpoint that lists no end tokens ends its answers with EOS.
         if end_ids.is_empty() {
             end_ids.extend(parts.eos_token.as_deref().and_then(|token| inner.token_to_id(token)));
         }
+        // Answers in harmony also end with a tool call, which a checkpoint may not list.
         if reasoning == Reasoning::Harmony {
             end_ids.extend(harmony::ANSWER_ENDS.iter().filter_map(|mark| inner.token_to_id(mark)));
             end_ids.sort_unstable();
@@ -116,11 +118,11 @@ impl Tokenizer {
         })
     }
 
-    /// Ids of `text`. Special tokens written out in it are recognized; with `add_special_tokens`
-    /// those that the checkpoint puts around every text are added.
+    /// Token ids of `text`. Names of special tokens within it become their ids; with
+    /// `add_special_tokens` those that the checkpoint puts around every text are added.
     ///
     /// # Errors
-    /// The tokenizer refuses the text.
+    /// The text cannot be tokenized.
     pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, TokenizeError> {
         self.inner
             .encode_fast(text, add_special_tokens)
@@ -128,7 +130,7 @@ impl Tokenizer {
             .map_err(|err| TokenizeError::Encode { reason: err.to_string() })
     }
 
-    /// Text of `ids`; bytes that are not UTF-8 become U+FFFD.
+    /// Text of token ids; bytes that are not UTF-8 become U+FFFD.
     ///
     /// # Errors
     /// An id is not in the vocabulary.
@@ -143,25 +145,26 @@ impl Tokenizer {
                 bytes.extend_from_slice(piece.bytes);
             }
         }
+        // The tokenizer of such a vocabulary put a space before the text.
         let start = usize::from(self.pieces.strips_first_space() && bytes.first() == Some(&b' '));
         Ok(String::from_utf8_lossy(&bytes[start..]).into_owned())
     }
 
-    /// A decoder for one stream of generated tokens.
+    /// Detokenizer for the tokens of one output.
     pub fn detokenizer(&self, skip_special: bool) -> Detokenizer {
         Detokenizer::new(Arc::clone(&self.pieces), skip_special)
     }
 
-    /// The chat template, where the checkpoint has one.
+    /// Chat template of the checkpoint, if it has one.
     pub fn chat_template(&self) -> Option<&ChatTemplate> {
         self.template.as_ref()
     }
 
-    /// The prompt for `input`: by the checkpoint's template, else by the format that its special
-    /// tokens belong to. None where nothing says how its model was taught to chat.
+    /// Renders the prompt for a conversation: with the checkpoint's chat template, else in the
+    /// format that its special tokens show (harmony). `None` if neither is known.
     ///
     /// # Errors
-    /// The messages are refused, or the template is wrong.
+    /// The template refuses the messages, or is faulty.
     pub fn render_chat(&self, input: &ChatInput<'_>) -> Option<Result<String, TemplateError>> {
         match (self.chat_template(), self.reasoning) {
             (Some(template), _) => Some(template.render(input)),
@@ -170,12 +173,13 @@ impl Tokenizer {
         }
     }
 
-    /// How the model sets its reasoning apart.
+    /// How the model marks its reasoning in the output.
     pub fn reasoning(&self) -> Reasoning {
         self.reasoning
     }
 
-    /// Where a structured answer begins after `prompt`, a rendered conversation.
+    /// Place in the answer where a structured output begins, after `prompt`, a rendered
+    /// conversation: a model may reason first.
     pub fn opening(&self, prompt: &str) -> Opening {
         let id = |token: &str| self.inner.token_to_id(token);
         match self.reasoning {
@@ -194,7 +198,7 @@ impl Tokenizer {
         }
     }
 
-    /// The bytes of every token, by id.
+    /// Bytes of every token, in order of the ids.
     pub fn token_bytes(&self) -> impl Iterator<Item = TokenBytes> {
         (0..self.pieces.len() as u32).map(|id| {
             let piece = self.pieces.get(id).expect("the id is below the number of tokens");
@@ -202,29 +206,29 @@ impl Tokenizer {
         })
     }
 
-    /// Ids that end a generation.
+    /// End tokens: ids with which the model ends an answer.
     pub fn end_ids(&self) -> &[u32] {
         &self.end_ids
     }
 
-    /// The id that a sequence begins with, of models that have such.
+    /// BOS token: the id that every sequence begins with, if the model has one.
     pub fn bos_id(&self) -> Option<u32> {
         self.bos_id
     }
 
-    /// One more than the largest id that has a text.
+    /// Size of the vocabulary: one more than the largest token id.
     pub fn vocab_size(&self) -> usize {
         self.pieces.len()
     }
 
-    /// SHA-256 of the tokenizer.json, or for a GGUF of the one that is rebuilt from its metadata,
-    /// keys sorted and without white space.
+    /// SHA-256 of the tokenizer.json in hex. For a GGUF file, that of the tokenizer.json that is
+    /// rebuilt from its metadata, with sorted keys and without white space.
     pub fn sha256(&self) -> &str {
         &self.sha256
     }
 }
 
-/// What the special tokens of a vocabulary tell.
+/// How a model marks its reasoning, recognized by the special tokens of its vocabulary.
 fn reasoning_of(inner: &tokenizers::Tokenizer) -> Reasoning {
     let has = |token: &&str| inner.token_to_id(token).is_some();
     if harmony::MARKS.iter().all(has) {
@@ -236,7 +240,7 @@ fn reasoning_of(inner: &tokenizers::Tokenizer) -> Reasoning {
     }
 }
 
-/// Parts from the files beside `config_path`.
+/// Reads the tokenizer's files beside `config_path`; `None` if there is no tokenizer.json.
 fn folder_parts(config_path: &Path, config: &Value) -> Result<Option<Parts>, TokenizerError> {
     let folder = config_path.parent().unwrap_or(Path::new("."));
     let path = folder.join("tokenizer.json");
@@ -252,12 +256,14 @@ fn folder_parts(config_path: &Path, config: &Value) -> Result<Option<Parts>, Tok
     let settings = optional("tokenizer_config.json")?;
     let generation = optional("generation_config.json")?;
     let template_path = folder.join("chat_template.jinja");
+    // A template in a file of its own takes precedence.
     let template = if template_path.is_file() {
         let read = std::fs::read_to_string(&template_path);
         Some(read.map_err(|source| CheckpointError::Read { path: template_path, source })?)
     } else {
         template_of(&settings)
     };
+    // Either file may list end tokens that the other lacks.
     let mut end_ids = ids_of(generation.get("eos_token_id"));
     end_ids.extend(ids_of(config.get("eos_token_id")));
     end_ids.sort_unstable();
@@ -272,7 +278,8 @@ fn folder_parts(config_path: &Path, config: &Value) -> Result<Option<Parts>, Tok
     }))
 }
 
-/// A template is a text, or a list of named ones of which `default` is meant.
+/// Chat template of a tokenizer_config.json: a string, or the entry `default` of a list of named
+/// templates.
 fn template_of(settings: &Value) -> Option<String> {
     match settings.get("chat_template")? {
         Value::String(text) => Some(text.clone()),
@@ -284,12 +291,13 @@ fn template_of(settings: &Value) -> Option<String> {
     }
 }
 
-/// A special token is a text, or an object around one.
+/// Text of a special token in a tokenizer_config.json: a string, or an object with `content`.
 fn token_text(settings: &Value, key: &str) -> Option<String> {
     let token = settings.get(key)?;
     token.as_str().or_else(|| token.get("content")?.as_str()).map(str::to_owned)
 }
 
+/// Token ids of a JSON value that is one id or a list of ids.
 fn ids_of(value: Option<&Value>) -> Vec<u32> {
     let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
     match value {

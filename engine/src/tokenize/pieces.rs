@@ -1,33 +1,34 @@
-//! The bytes that each token stands for.
+//! Table from token id to the bytes that the token stands for.
 //!
-//! Decoding by table rather than through the tokenizer's decoder makes a stream of tokens decode to
-//! exactly what the whole does, and costs no allocation per token.
+//! Decoding by table instead of the tokenizer's decoder guarantees that a stream of tokens decodes
+//! to the same text as all tokens at once, and needs no allocation per token.
 
 use std::collections::BTreeMap;
 
 use tokenizers::Tokenizer;
 
-/// Bytes of every token, one after another.
+/// Bytes of all tokens, one after another, by token id.
 #[derive(Debug)]
 pub(crate) struct Pieces {
     bytes: Vec<u8>,
-    /// Ends of the tokens in `bytes`; ids without a token are empty.
+    /// End offset in `bytes` of each token, by id; an id without a token has no bytes.
     ends: Vec<u32>,
     special: Vec<bool>,
     spelling: Spelling,
 }
 
-/// How a vocabulary spells bytes.
+/// Convention by which a vocabulary writes bytes as characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Spelling {
-    /// Each byte is a printable character, as in GPT-2.
+    /// GPT-2's convention: each byte is one printable character.
     ByteLevel,
-    /// `▁` is a space and `<0x0A>` a byte, as in SentencePiece.
+    /// SentencePiece's convention: `▁` is a space, and `<0x0A>` is a byte.
     SentencePiece,
+    /// No convention: tokens are plain UTF-8 text.
     Plain,
 }
 
-/// One token.
+/// Bytes of one token, and whether it is special.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Piece<'a> {
     pub(super) bytes: &'a [u8],
@@ -47,8 +48,9 @@ impl Pieces {
         let mut filled = 0;
         for (id, token) in vocabulary {
             let id = id as usize;
-            // Ids that were skipped end where their predecessor does.
+            // Ids without a token have no bytes: they end where the token before them does.
             pieces.ends[filled..id].fill(pieces.bytes.len() as u32);
+            // Added tokens are plain text, whatever the vocabulary's convention.
             match added.get(&(id as u32)) {
                 Some(token) => {
                     pieces.special[id] = token.special;
@@ -73,13 +75,15 @@ impl Pieces {
         Some(Piece { bytes: &self.bytes[start..end], is_special: self.special[id] })
     }
 
-    /// Whether the first space of a whole text was put there by the tokenizer.
+    /// True if the tokenizer puts a space before a text, which decoding must remove again.
     pub(super) fn strips_first_space(&self) -> bool {
         self.spelling == Spelling::SentencePiece
     }
 }
 
+/// Recognizes the convention by the tokenizer's decoder.
 fn spelling(tokenizer: &Tokenizer) -> Spelling {
+    // The decoder may be a sequence of decoders; its JSON names all of them.
     let decoder = tokenizer
         .get_decoder()
         .and_then(|decoder| serde_json::to_string(decoder).ok())
@@ -93,12 +97,14 @@ fn spelling(tokenizer: &Tokenizer) -> Spelling {
     }
 }
 
+/// Appends the bytes that a token's spelling stands for.
 fn spell(spelling: Spelling, token: &str, from_char: &BTreeMap<char, u8>, out: &mut Vec<u8>) {
     match spelling {
         Spelling::ByteLevel => {
             for c in token.chars() {
                 match from_char.get(&c) {
                     Some(byte) => out.push(*byte),
+                    // Other characters stand for themselves.
                     None => out.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
                 }
             }
@@ -111,14 +117,14 @@ fn spell(spelling: Spelling, token: &str, from_char: &BTreeMap<char, u8>, out: &
     }
 }
 
-/// The byte of a token such as `<0x0A>`.
+/// Byte of a token such as `<0x0A>`; `None` for other tokens.
 fn hex_byte(token: &str) -> Option<u8> {
     let digits = token.strip_prefix("<0x")?.strip_suffix('>')?;
     if digits.len() == 2 { u8::from_str_radix(digits, 16).ok() } else { None }
 }
 
-/// GPT-2's spelling of bytes: printable ones stand for themselves, the others for the characters
-/// from U+0100 on, in rising order.
+/// Table of GPT-2's convention, from character to byte: a printable byte is the character of its
+/// own code, the other bytes are the characters from U+0100 on, in ascending order.
 fn byte_level_table() -> BTreeMap<char, u8> {
     let mut others = '\u{100}'..;
     (0..=u8::MAX)

@@ -1,8 +1,8 @@
-//! Tells a model's reasoning from its answer, in text that comes piece by piece.
+//! Separates a model's reasoning from its answer, in text that arrives piece by piece.
 //!
-//! Two ways are known: `<think>` tags, as Qwen3 was taught, and the channels of gpt-oss's harmony
-//! format (`harmony.rs`). Both are read from the text with its markup, so that a tag that is spread
-//! over tokens is one all the same.
+//! Two formats are known: `<think>` tags, as Qwen3 writes them, and the channels of gpt-oss's
+//! harmony format (`harmony.rs`). Both are recognized in text with its markup, so that it does not
+//! matter whether a tag is one token or several.
 
 use super::harmony;
 use crate::text::overlap;
@@ -10,55 +10,61 @@ use crate::text::overlap;
 pub(super) const THINK: &str = "<think>";
 pub(super) const THINK_END: &str = "</think>";
 
-/// How a model sets its reasoning apart.
+/// Format in which a model marks its reasoning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reasoning {
-    /// It does not, or not in a way that is known here.
+    /// The model marks no reasoning, or in an unknown format.
     None,
-    /// `<think>` and `</think>`.
+    /// Reasoning stands between `<think>` and `</think>`.
     Think,
-    /// Channels; the markup is special tokens, which have to be kept in the text.
+    /// Reasoning stands in a channel of harmony. Its marks are special tokens, which the
+    /// detokenizer must keep in the text.
     Harmony,
 }
 
-/// A piece of an answer.
+/// Piece of an output, separated into reasoning and answer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SplitText {
-    /// What the model thought, without markup.
+    /// Text of the reasoning, without markup.
     pub reasoning: String,
-    /// What it answered.
+    /// Text of the answer.
     pub content: String,
 }
 
-/// Takes one answer apart.
+/// Separates the text of one output, piece by piece, into reasoning and answer.
 #[derive(Debug, Clone)]
 pub struct Splitter {
     state: State,
-    /// Text that may be the beginning of a mark, or white space before one.
+    /// Text held back, since it may be the beginning of a mark, or white space before one.
     held: String,
 }
 
+/// Position of a splitter within the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Nothing came that says whether the model thinks first.
+    /// At the start: the model may or may not open a `<think>` tag.
     ThinkOrNot,
     Think,
-    /// Line ends between a tag and what it is about are nobody's text.
+    /// After a tag: line ends there belong neither to the reasoning nor to the answer.
     BeforeThink,
+    /// After the closing tag, before the answer's first character.
     BeforeContent,
     Content,
-    /// Between the messages of harmony.
+    /// In the header of a harmony message.
     Header,
+    /// In the text of a harmony message.
     Message {
         is_reasoning: bool,
     },
 }
 
 impl Splitter {
-    /// A splitter for what follows `prompt`, which may have opened the reasoning itself.
+    /// Makes a splitter for the output that follows `prompt`, which may have opened the `<think>`
+    /// tag.
     pub fn new(reasoning: Reasoning, prompt: &str) -> Self {
         let state = match reasoning {
             Reasoning::None => State::Content,
+            // A template with thinking turned off writes an empty block, which it closes.
             Reasoning::Think if closes_thinking(prompt) => State::Content,
             Reasoning::Harmony => State::Header,
             Reasoning::Think if opens_thinking(prompt) => State::BeforeThink,
@@ -67,9 +73,10 @@ impl Splitter {
         Self { state, held: String::new() }
     }
 
-    /// What a further piece of text makes certain.
+    /// Adds a piece of text; returns the reasoning and answer that are final now.
     pub fn push(&mut self, text: &str) -> SplitText {
         let mut parts = SplitText::default();
+        // Nothing is held back once the answer has begun.
         if self.state == State::Content {
             parts.content.push_str(text);
             return parts;
@@ -79,7 +86,7 @@ impl Splitter {
         parts
     }
 
-    /// What was held back, now that nothing follows.
+    /// Releases the text that was held back, at the end of the output.
     pub fn finish(&mut self) -> SplitText {
         let rest = std::mem::take(&mut self.held);
         let mut parts = SplitText::default();
@@ -91,7 +98,8 @@ impl Splitter {
         parts
     }
 
-    /// Moves on to the next state if the held text leads there; lets out what is certain.
+    /// Moves to the next state if the held text leads there, and releases what is final. False if
+    /// more text is needed.
     fn advance(&mut self, parts: &mut SplitText) -> bool {
         let next = match self.state {
             State::ThinkOrNot => self.think_or_not(),
@@ -117,8 +125,8 @@ impl Splitter {
         next.is_some()
     }
 
-    /// The tag comes first or not at all: holding white space back to see would make the first
-    /// token of an answer look late.
+    /// Looks for `<think>` at the very start. White space before it is not tolerated: holding it
+    /// back would delay the first token of an answer.
     fn think_or_not(&mut self) -> Option<State> {
         if let Some(rest) = self.held.strip_prefix(THINK) {
             self.held = rest.to_owned();
@@ -127,14 +135,15 @@ impl Splitter {
         (!THINK.starts_with(&self.held)).then_some(State::Content)
     }
 
+    /// Drops leading line ends; true once other text follows.
     fn after_line_ends(&mut self) -> bool {
         let start = self.held.len() - self.held.trim_start_matches('\n').len();
         self.held.drain(..start);
         !self.held.is_empty()
     }
 
-    /// Reads a header of harmony; text without one is content, since a model that was never taught
-    /// the format must not fall silent.
+    /// Reads the header of a harmony message. Text without a header counts as answer, so that the
+    /// output of a model that does not know the format is not lost.
     fn header(&mut self) -> Option<State> {
         if let Some(at) = self.held.find(harmony::MESSAGE) {
             let is_reasoning = harmony::is_reasoning(&self.held[..at]);
@@ -147,14 +156,15 @@ impl Splitter {
         (!may_be_header).then_some(State::Message { is_reasoning: false })
     }
 
-    /// Lets out the text before the first of `marks` and drops it with the mark; line ends before
-    /// `</think>` go with it. Without a mark, what cannot be part of one is let out.
+    /// Releases the text before the first of `marks` and drops the mark, with line ends before
+    /// `</think>`. Without a mark, releases the text that cannot belong to one.
     fn until(&mut self, marks: &[&str], out: &mut String) -> Option<()> {
         let found = marks.iter().filter_map(|mark| Some((self.held.find(mark)?, mark.len())));
         let trimmed = |text: &str| match self.state {
             State::Think => text.trim_end_matches('\n').len(),
             _ => text.len(),
         };
+        // The earliest mark ends the text.
         if let Some((at, len)) = found.min() {
             out.push_str(&self.held[..trimmed(&self.held[..at])]);
             self.held.drain(..at + len);
@@ -168,12 +178,13 @@ impl Splitter {
     }
 }
 
-/// Whether a prompt ends within the model's thinking.
+/// True if a prompt ends with an open `<think>` tag.
 pub(super) fn opens_thinking(prompt: &str) -> bool {
     prompt.trim_end().ends_with(THINK)
 }
 
-/// Whether a prompt ends after it, as where a template was told to leave the thinking out.
+/// True if a prompt ends with a closed `<think>` tag, as a template with thinking turned off
+/// writes.
 pub(super) fn closes_thinking(prompt: &str) -> bool {
     prompt.trim_end().ends_with(THINK_END)
 }

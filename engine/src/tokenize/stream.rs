@@ -1,18 +1,19 @@
-//! Decoding a stream of tokens as they are generated.
+//! Incremental detokenizer: decodes tokens to text as they are generated.
 
 use std::sync::Arc;
 
 use super::pieces::Pieces;
 
-/// Turns tokens into text, holding back the bytes of a character until it is whole.
+/// Detokenizer of one output: turns token ids into text, and holds back the bytes of a character
+/// until it is complete.
 ///
-/// The texts given out, one after another, are what decoding all tokens at once gives, with the
-/// leading space kept: a generation continues a prompt.
+/// The pieces together equal the text of all tokens decoded at once, except that a leading space is
+/// kept, because an output continues a prompt.
 #[derive(Debug)]
 pub struct Detokenizer {
     pieces: Arc<Pieces>,
     skip_special: bool,
-    /// Bytes of a character whose rest has not come yet.
+    /// Bytes of a character whose remaining bytes have not arrived yet.
     pending: Vec<u8>,
 }
 
@@ -21,13 +22,14 @@ impl Detokenizer {
         Self { pieces, skip_special, pending: Vec::new() }
     }
 
-    /// Appends to `text` what token `id` completes; an id without a token adds nothing.
+    /// Appends to `text` the characters that token `id` completes. An id without a token adds
+    /// nothing.
     pub fn push(&mut self, id: u32, text: &mut String) {
         let Some(piece) = self.pieces.get(id) else { return };
         if self.skip_special && piece.is_special {
             return;
         }
-        // Most tokens are whole characters.
+        // Fast path: most tokens are whole characters.
         if self.pending.is_empty()
             && let Ok(whole) = std::str::from_utf8(piece.bytes)
         {
@@ -64,7 +66,7 @@ impl Detokenizer {
         self.pending.drain(..self.pending.len() - kept);
     }
 
-    /// Appends what is left at the end: a character that was never finished becomes U+FFFD.
+    /// Appends what was held back at the end of the output: an unfinished character becomes U+FFFD.
     pub fn finish(&mut self, text: &mut String) {
         text.push_str(&String::from_utf8_lossy(&self.pending));
         self.pending.clear();

@@ -1,4 +1,4 @@
-//! Ids by hand, streams against wholes, templates against what they should print.
+//! Tests of tokenizers, detokenizers and chat templates.
 
 use std::path::Path;
 
@@ -19,7 +19,8 @@ fn tiny() -> Tokenizer {
     from_gguf(&tiny_llama_gguf(1)).unwrap().unwrap()
 }
 
-/// Metadata of a byte-level tokenizer named `pre` with the tokens and merges given.
+/// GGUF metadata of a byte-level tokenizer with the pre-tokenizer `pre`, and these tokens and
+/// merges.
 fn metadata(pre: &str, tokens: &[&str], merges: &[&str], more: &[(&str, Meta)]) -> Vec<u8> {
     let texts = |texts: &[&str]| Meta::Texts(texts.iter().map(|t| (*t).to_owned()).collect());
     let mut file = Writer::default();

@@ -1,4 +1,4 @@
-//! One sequence under way, but for its tokens, which are the scheduler's.
+//! State of one unfinished sequence, except its tokens, which the scheduler keeps.
 
 use std::time::Duration;
 
@@ -11,37 +11,43 @@ use engine_core::LogitRows;
 use engine_core::sample::{Row, Sampler};
 use engine_schedule::{Sequence, Slot};
 
+/// One waiting or running sequence: its request, its text so far and its times.
 #[derive(Debug)]
 pub(super) struct Active {
     pub(super) request: Request,
     pub(super) detokenizer: Box<dyn Detokenizer>,
     pub(super) stop_text: StopText,
     pub(super) prompt: Option<PromptLogprobs>,
-    /// So many of its first tokens are chosen here, from logits; the device draws the others.
+    /// Number of leading output tokens that are sampled on the host from logits; the device samples
+    /// the others.
     pub(super) chosen_here: usize,
-    /// The place of its token among those that the last step draws.
+    /// Index of the sequence's token among those that the newest step samples on the device, if it
+    /// samples one for this sequence. The next step reads its input token from there.
     pub(super) drawn: Option<u32>,
     pub(super) arrived: Duration,
     pub(super) started: Option<Duration>,
     pub(super) first_token: Option<Duration>,
 }
 
-/// How many of the first tokens of `request` are chosen by more than a row of logits, or with more
-/// than an id to show for it.
+/// Number of leading output tokens of `request` that must be sampled on the host, because they need
+/// a guide, penalties, a ban or log-probabilities. Other tokens are sampled on the device, which
+/// saves copying the logits and lets the next step be submitted early.
 pub(super) fn chosen_here(request: &Request, end_tokens: &[u32]) -> usize {
     if request.guide.is_some() || request.logprobs.is_some() || request.sampling.changes_logits() {
         return usize::MAX;
     }
     let has_ends = !request.ignore_eos && !end_tokens.is_empty();
     let is_held = has_ends || !request.stop_tokens.is_empty();
+    // Nothing has to be banned before `min_tokens` if no token can end the output.
     let banned = if is_held { request.min_tokens } else { 0 };
-    // The first is sampled from the last of the rows whose logits are read.
+    // With prompt log-probabilities all rows' logits are read, so the first token is sampled from
+    // them.
     banned.max(usize::from(request.prompt_logprobs))
 }
 
 impl Active {
-    /// What is wanted of a slot's logits; the last of its rows is that of the `n`-th token of the
-    /// output, counted from 0.
+    /// Rows of a scheduled sequence whose logits the step must return. The last row belongs to
+    /// output token number `n`, counted from 0.
     pub(super) fn logit_rows(&self, slot: &Slot, n: usize) -> LogitRows {
         match &self.prompt {
             Some(prompt) if !prompt.is_complete() => LogitRows::All,
@@ -51,7 +57,7 @@ impl Active {
         }
     }
 
-    /// The next token, and whether it completes the structure that was asked for.
+    /// Samples the next token on the host; true if it completes the request's structure.
     pub(super) fn choose(
         &mut self,
         sampler: &mut Sampler,
@@ -76,7 +82,7 @@ impl Active {
         Ok((token, complete.map_err(|error| error.to_string())?.unwrap_or(false)))
     }
 
-    /// Tokens that would end the output before `min_tokens`.
+    /// Tokens that must not be sampled now, since they would end the output before `min_tokens`.
     fn banned(&self, n_before: usize, end_tokens: &[u32]) -> Vec<u32> {
         let mut banned = Vec::new();
         if n_before < self.request.min_tokens {
@@ -88,7 +94,8 @@ impl Active {
         banned
     }
 
-    /// The text that a token, the `n`-th, makes certain, and whether it is the last.
+    /// Processes output token number `n`, counted from 1: returns the text that it completes, and
+    /// the reason if the output ends with it.
     pub(super) fn accept(
         &mut self,
         token: u32,
@@ -96,6 +103,7 @@ impl Active {
         is_complete: bool,
         end_tokens: &[u32],
     ) -> (String, Option<Finish>) {
+        // An end token is never part of the text; a stop token is, if the request wants it.
         if !self.request.ignore_eos && end_tokens.contains(&token) {
             return (self.rest(), Some(Finish::EndToken));
         }
@@ -105,6 +113,7 @@ impl Active {
             return (text + &self.detokenizer.finish(), Some(Finish::StopToken(token)));
         }
         let piece = self.detokenizer.push(token);
+        // Before `min_tokens` no stop string counts, so nothing is held back.
         let mut text = if n < self.request.min_tokens {
             self.stop_text.pass(&piece)
         } else {
@@ -121,7 +130,7 @@ impl Active {
         (text, Some(if is_complete { Finish::Complete } else { Finish::Length }))
     }
 
-    /// What was held back, now that nothing follows.
+    /// Text that was held back, released at the end of the output.
     fn rest(&mut self) -> String {
         let piece = self.detokenizer.finish();
         self.stop_text.pass(&piece)

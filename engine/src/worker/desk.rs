@@ -1,4 +1,5 @@
-//! All of the worker but the model: what was asked, what the scheduler is told, what goes out.
+//! State of running requests: applies commands, feeds sampled tokens back to the scheduler, and
+//! makes the outputs. It must not know the model.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -15,6 +16,7 @@ use engine_core::sample::{NoFiniteLogit, Sampler};
 use engine_core::{Landed, LogitRows};
 use engine_schedule::{BySequence, Limits, Needs, Scheduler, SeqId};
 
+/// State of all unfinished requests, with the scheduler and the sampler.
 #[derive(Debug)]
 pub(super) struct Desk {
     pub(super) scheduler: Scheduler,
@@ -25,16 +27,17 @@ pub(super) struct Desk {
     pub(super) clock: Clock,
 }
 
-/// What a token is chosen by.
+/// Source of a sequence's next token: the device's sample, or logits.
 #[derive(Debug, Clone, Copy)]
 enum Choice<'a> {
-    /// The device has drawn it, unless no logit was finite.
+    /// Token that the device has sampled; `None` if no logit was finite.
     Drawn(Option<u32>),
-    /// `[rows, vocab]` logits.
+    /// Logits `[rows, vocab]` to sample from on the host.
     From(&'a [f32]),
 }
 
 impl Choice<'_> {
+    /// Keeps only the last row of logits; a token sampled on the device stays as it is.
     fn of_last_row(self, vocab_size: usize) -> Self {
         match self {
             Self::Drawn(token) => Self::Drawn(token),
@@ -55,11 +58,12 @@ impl Desk {
         Self { scheduler, sampler, active, text, metrics, clock }
     }
 
-    /// Whether no sequence is under way.
+    /// True when no sequence is waiting or running.
     pub(super) fn is_idle(&self) -> bool {
         self.scheduler.is_idle()
     }
 
+    /// Applies a command of the front end.
     pub(super) fn obey(&mut self, command: Command, outputs: &mut Vec<Output>) {
         match command {
             Command::Submit(requests) => {
@@ -76,7 +80,8 @@ impl Desk {
                 }
             }
             Command::ResetPrefixCache(reply) => {
-                // Whoever asked may have gone; the cache is empty all the same.
+                // The client may have gone, so that nobody receives the reply; the cache is empty
+                // all the same.
                 let _ = reply.send(self.scheduler.reset_prefix_cache());
             }
         }
@@ -87,7 +92,8 @@ impl Desk {
         let prompt_tokens = prompt.len() as u64;
         let logprobs = request.prompt_logprobs.then(|| PromptLogprobs::new(&request, prompt.len()));
         let chosen_here = chosen_here(&request, self.text.end_tokens());
-        // What is found in the cache has no logits.
+        // Prompt log-probabilities need all rows, so the prompt must not come from the prefix
+        // cache.
         let needs = Needs { all_rows: request.prompt_logprobs, known_tokens: chosen_here };
         let added = self.scheduler.add(id, prompt, request.max_tokens, needs);
         if let Err(refusal) = added {
@@ -111,8 +117,8 @@ impl Desk {
         self.active.insert(id, active);
     }
 
-    /// Takes what came of a step: a token for each sequence that was ready for one and has not ended
-    /// since.
+    /// Processes the results of a completed step: appends one token to each sequence that was
+    /// sampled and has not ended since.
     pub(super) fn take(
         &mut self,
         flight: &Flight,
@@ -123,6 +129,7 @@ impl Desk {
         self.scheduler.commit(&flight.plan);
         outputs.reserve(flight.plan.slots.len());
         let before = outputs.len();
+        // Logits and sampled tokens come in the order of the plan.
         let (mut logits, mut tokens) = (landed.logits, landed.tokens.iter());
         for (slot, segment) in flight.plan.slots.iter().zip(&flight.batch.segments) {
             let choice = match segment.logits {
@@ -133,8 +140,9 @@ impl Desk {
                     Choice::From(own)
                 }
             };
-            // A sequence that ended while this step was in flight has no use for it.
+            // The sequence may have ended while this step was in flight.
             let Some(active) = self.active.get_mut(slot.id) else { continue };
+            // Queueing ends with the submission of the first step that includes the sequence.
             if active.started.is_none() {
                 let start = flight.start;
                 active.started = Some(start);
@@ -151,18 +159,19 @@ impl Desk {
                 outputs.push(self.advance(slot.id, choice.of_last_row(vocab_size)));
             }
         }
-        assert!(logits.is_empty() && tokens.next().is_none(), "nothing came that nobody asked for");
+        assert!(logits.is_empty() && tokens.next().is_none(), "every result of the step was used");
         let generated = outputs[before..].iter().filter(|output| output.token.is_some()).count();
         self.metrics.generation_tokens.fetch_add(generated as u64, Relaxed);
     }
 
-    /// One more token of a sequence, which may be its last.
+    /// Appends one token to a sequence and makes its output; ends the sequence if it was the last.
     fn advance(&mut self, id: SeqId, choice: Choice<'_>) -> Output {
         let sequence = self.scheduler.sequence(id).expect("a sampled sequence lives");
         let cached_tokens = sequence.cached_tokens();
         let active = self.active.get_mut(id).expect("a sampled sequence is active");
         let n_before = sequence.output().len();
         let prompt = active.prompt.take().map(PromptLogprobs::finish);
+        // The request wants the prompt computed, and no output.
         if active.request.max_tokens == 0 {
             self.end(id, Outcome::Length, 0);
             let (text, finish) = (String::new(), Some(Finish::Length));
@@ -188,6 +197,7 @@ impl Desk {
             active.first_token = Some(now);
             self.metrics.ttft_seconds.observe_time(now.saturating_sub(active.arrived));
         }
+        // A request for log-probabilities is sampled on the host, where the logits are.
         let logprobs = match (active.request.logprobs, choice) {
             (Some(top), Choice::From(logits)) => Some(TokenLogprobs::of(logits, token, top)),
             _ => None,
@@ -202,10 +212,12 @@ impl Desk {
         Output { id, token, prompt, text, finish, cached_tokens }
     }
 
+    /// Removes an ended sequence and counts it in the metrics.
     fn end(&mut self, id: SeqId, outcome: Outcome, n_tokens: usize) {
         self.scheduler.remove(id);
         let active = self.active.remove(id).expect("a sequence ends once");
         self.metrics.count_request(outcome);
+        // A time per output token needs at least two tokens.
         if let Some(first) = active.first_token
             && n_tokens > 1
         {
@@ -214,6 +226,7 @@ impl Desk {
         }
     }
 
+    /// Copies the scheduler's counts to the metrics.
     pub(super) fn publish_counts(&self) {
         let (metrics, totals) = (&self.metrics, self.scheduler.totals());
         metrics.requests_running.store(self.scheduler.running() as u64, Relaxed);

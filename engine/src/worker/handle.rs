@@ -1,8 +1,8 @@
-//! The front end's side of the worker: hands requests in, hands outputs out.
+//! Front end's handle to the worker: submits requests, and routes outputs to the clients.
 //!
-//! The worker sends one message per step; `dispatch` takes it apart. What a slow client has not
-//! read yet waits in its own queue, which is never longer than the request's `max_tokens`, and so
-//! the worker never waits for anybody.
+//! The worker sends one message per step; `dispatch` distributes its outputs. What a slow client
+//! has not read yet waits in the client's own queue, which `max_tokens` bounds, so that the worker
+//! never waits for a client.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,12 +13,12 @@ use tokio::sync::{mpsc as async_mpsc, oneshot};
 use super::{Command, Output, Request};
 use engine_schedule::SeqId;
 
-/// The worker ended; nothing can be asked of it any more.
+/// Error: the worker has ended, so that no command can be sent to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the engine has stopped")]
 pub struct WorkerGone;
 
-/// Asks the worker for things. Clones ask the same worker.
+/// Handle that sends commands to the worker. Clones share the worker.
 #[derive(Debug, Clone)]
 pub struct Handle {
     commands: mpsc::Sender<Command>,
@@ -26,7 +26,7 @@ pub struct Handle {
     next: Arc<AtomicU64>,
 }
 
-/// Where outputs go.
+/// Routes from sequence ids to the requests that wait for their outputs.
 #[derive(Debug, Default)]
 struct Routes {
     state: Mutex<RouteState>,
@@ -38,6 +38,7 @@ struct RouteState {
     closed: bool,
 }
 
+/// Queue of one request, with the index of the sequence in it.
 #[derive(Debug)]
 struct Route {
     choice: usize,
@@ -46,13 +47,15 @@ struct Route {
 
 impl Routes {
     fn lock(&self) -> MutexGuard<'_, RouteState> {
-        // The map is whole between any two operations, so that a panic elsewhere does not spoil it.
+        // No operation leaves the map half-changed, so a panic elsewhere while it is locked does no
+        // harm.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Handle {
-    /// A handle over the worker's command queue, and the task that must run beside it.
+    /// Makes a handle from the ends of the worker's queues, and the task that distributes outputs.
+    /// The caller must spawn the task.
     pub fn new(
         commands: mpsc::Sender<Command>,
         outputs: async_mpsc::UnboundedReceiver<Vec<Output>>,
@@ -62,14 +65,16 @@ impl Handle {
         (handle, dispatch(outputs, routes))
     }
 
-    /// Hands the sequences of one request in; they are told apart by their place in `requests`.
+    /// Submits the sequences of one request. Outputs name a sequence by its index in `requests`.
     ///
     /// # Errors
     /// The worker has ended.
     pub fn submit(&self, requests: Vec<Request>) -> Result<Ticket, WorkerGone> {
         let (sender, outputs) = async_mpsc::unbounded_channel();
+        // Ids grow with arrival; the scheduler takes them as age.
         let first = self.next.fetch_add(requests.len() as u64, Ordering::Relaxed);
         let ids: Vec<_> = (first..).map(SeqId).take(requests.len()).collect();
+        // The routes must exist before the worker can answer.
         {
             let mut state = self.routes.lock();
             if state.closed {
@@ -79,14 +84,14 @@ impl Handle {
                 state.open.insert(*id, Route { choice, sender: sender.clone() });
             }
         }
-        // From here on a dropped ticket takes the routes away again.
+        // From here on dropping the ticket, also by an early return, removes the routes.
         let ticket = Ticket { outputs, ids, handle: self.clone() };
         let numbered = ticket.ids.iter().copied().zip(requests).collect();
         self.commands.send(Command::Submit(numbered)).map_err(|_| WorkerGone)?;
         Ok(ticket)
     }
 
-    /// Forgets all cached prefixes; returns the number of pages freed.
+    /// Drops all cached prefixes; returns the number of KV pages freed.
     ///
     /// # Errors
     /// The worker has ended.
@@ -96,13 +101,14 @@ impl Handle {
         freed.await.map_err(|_| WorkerGone)
     }
 
-    /// Sequences that have not ended.
+    /// Number of sequences that are waiting or running, over all requests.
     pub fn open(&self) -> usize {
         self.routes.lock().open.len()
     }
 }
 
-/// One request under way. Dropping it, as happens when a client goes away, ends its sequences.
+/// Request in progress, and the queue of its outputs. Dropping it, as when a client disconnects,
+/// aborts its sequences.
 #[derive(Debug)]
 pub struct Ticket {
     outputs: async_mpsc::UnboundedReceiver<(usize, Output)>,
@@ -111,13 +117,13 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// The next output and the place of its sequence in the request; none once all have ended, or
-    /// when the worker has.
+    /// Returns the next output and the index of its sequence in the request; `None` once all
+    /// sequences have ended, or the worker has.
     pub async fn next(&mut self) -> Option<(usize, Output)> {
         self.outputs.recv().await
     }
 
-    /// As `next`, for a hand-written stream.
+    /// Polls for the next output, as [`Ticket::next`] does, for a stream written by hand.
     pub fn poll_next(
         &mut self,
         context: &mut std::task::Context<'_>,
@@ -131,22 +137,24 @@ impl Drop for Ticket {
         let mut unfinished = std::mem::take(&mut self.ids);
         {
             let mut state = self.handle.routes.lock();
+            // A sequence without a route has ended and needs no abort.
             unfinished.retain(|id| state.open.remove(id).is_some());
         }
         if !unfinished.is_empty() {
-            // A worker that has ended has nothing left to abort.
+            // If the worker has ended, there is nothing left to abort.
             let _ = self.handle.commands.send(Command::Abort(unfinished));
         }
     }
 }
 
+/// Distributes the outputs of each step to the requests that wait for them.
 async fn dispatch(mut outputs: async_mpsc::UnboundedReceiver<Vec<Output>>, routes: Arc<Routes>) {
     while let Some(step) = outputs.recv().await {
         let mut state = routes.lock();
         for output in step {
             let ended = output.finish.is_some();
             let id = output.id;
-            // A sequence without a route was aborted a moment ago.
+            // The sequence was aborted while its output was on the way.
             let Some(route) = state.open.get(&id) else { continue };
             let _ = route.sender.send((route.choice, output));
             if ended {
@@ -154,6 +162,7 @@ async fn dispatch(mut outputs: async_mpsc::UnboundedReceiver<Vec<Output>>, route
             }
         }
     }
+    // The worker has ended: dropping the senders ends every open answer.
     let mut state = routes.lock();
     state.closed = true;
     state.open.clear();

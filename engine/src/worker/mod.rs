@@ -1,7 +1,8 @@
-//! The loop: take requests, schedule a step, begin it, wait for an older one, hand its outputs out.
+//! The engine loop, which implements continuous batching: take new requests, schedule a step,
+//! submit it to the device, complete the oldest step, hand its outputs to the front end.
 //!
-//! It owns the model and runs on a thread of its own, asleep while nothing is asked. It knows
-//! tokens and text, but no wire format.
+//! It owns the model and runs on a thread of its own, which sleeps while no request is open. It
+//! knows tokens and text, but no wire format.
 
 mod active;
 mod batch;
@@ -32,105 +33,108 @@ use engine_core::{DeviceError, StepBatch};
 use engine_model::Model;
 use engine_schedule::{Limits, Plan, SeqId};
 
-/// One sequence to generate.
+/// One sequence to generate: a prompt with its parameters.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// At least one token; every id below the vocabulary's size.
+    /// Prompt as token ids: at least one, each below the vocabulary's size.
     pub prompt: Vec<u32>,
-    /// How its tokens are chosen.
+    /// Sampling parameters of the sequence.
     pub sampling: Sampling,
-    /// 0 computes the prompt and samples nothing.
+    /// Largest number of output tokens; 0 computes the prompt and samples nothing.
     pub max_tokens: usize,
-    /// No end token and no stop counts before this many tokens.
+    /// Smallest number of output tokens: before it, no end token and no stop ends the output.
     pub min_tokens: usize,
-    /// Whether end tokens are tokens like others.
+    /// True to treat end tokens like any other token.
     pub ignore_eos: bool,
-    /// Strings that end the output; none is empty.
+    /// Stop strings, which end the output; each has at least one character.
     pub stop: Vec<String>,
-    /// Whether the string that ended the output is part of it.
+    /// True to keep the stop string or stop token that ended the output in the text.
     pub include_stop: bool,
-    /// Tokens that end the output, besides the model's own.
+    /// Stop tokens, which end the output like the model's own end tokens.
     pub stop_tokens: Vec<u32>,
-    /// Number of rival tokens whose log-probabilities are wanted with that of each token.
+    /// Number of likeliest tokens to report with each token's log-probability; `None` for no
+    /// log-probabilities.
     pub logprobs: Option<usize>,
-    /// Whether those of the prompt's tokens are wanted as well.
+    /// True to report log-probabilities of the prompt's tokens as well.
     pub prompt_logprobs: bool,
-    /// Whether special tokens are part of the text, by their names.
+    /// True to keep special tokens in the text, by their names.
     pub shows_special: bool,
-    /// Keeps the output within a structure. Few requests have one, and it is large.
+    /// Guide that keeps the output within a structure. Boxed, since it is large and few requests
+    /// have one.
     pub guide: Option<Box<Guide>>,
 }
 
-/// What the front end asks.
+/// Command from the front end to the worker.
 #[derive(Debug)]
 pub enum Command {
-    /// Begin these sequences, of which none was begun before.
+    /// Start these sequences; their ids are new.
     Submit(Vec<(SeqId, Request)>),
-    /// Nobody waits for these any more; those that have ended already are passed over.
+    /// Abort these sequences, since their client is gone. Ids of ended sequences are ignored.
     Abort(Vec<SeqId>),
-    /// Forget all cached prefixes and answer with the number of pages freed.
+    /// Drop all cached prefixes and reply with the number of pages freed.
     ResetPrefixCache(oneshot::Sender<usize>),
 }
 
-/// Why a sequence ended.
+/// Reason why a sequence ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finish {
-    /// By a token with which the model ends an answer.
+    /// The model sampled one of its end tokens.
     EndToken,
-    /// The structure that was asked for is complete.
+    /// The structure that the request wants is complete.
     Complete,
-    /// By this token of the request's `stop_tokens`.
+    /// The model sampled this one of the request's `stop_tokens`.
     StopToken(u32),
-    /// By this string of the request's `stop`.
+    /// The text contained this one of the request's `stop` strings.
     StopString(String),
-    /// It has `max_tokens` tokens.
+    /// The output has `max_tokens` tokens.
     Length,
-    /// The engine cannot go on with this sequence.
+    /// The engine cannot continue this sequence, for this reason.
     Failed(String),
 }
 
-/// A sampled token.
+/// Sampled token, with its log-probabilities if the request wants them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenOutput {
-    /// Its id.
+    /// Id of the sampled token.
     pub token: u32,
-    /// Where they were asked for.
+    /// Log-probabilities of the token and its alternatives, if the request wants them.
     pub logprobs: Option<TokenLogprobs>,
 }
 
-/// What one step did for one sequence.
+/// Result of one step for one sequence.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Output {
-    /// Whose step it was.
+    /// Id of the sequence that this output belongs to.
     pub id: SeqId,
-    /// None where nothing is sampled, or the engine cannot go on with the sequence.
+    /// Sampled token; `None` with `max_tokens` 0, or where the sequence failed.
     pub token: Option<TokenOutput>,
-    /// With the first output, where they were asked for: the prompt's log-probabilities, from its
-    /// second token on.
+    /// Log-probabilities of the prompt's tokens, from the second on. Part of the first output, if
+    /// the request wants them.
     pub prompt: Option<Vec<TokenLogprobs>>,
-    /// Text that became certain; empty while a character or a stop string may be unfinished.
+    /// Text that became final; empty while it may end within a character or a stop string.
     pub text: String,
-    /// Why this is the last output, if it is.
+    /// Reason why the sequence ended, if this is its last output.
     pub finish: Option<Finish>,
-    /// Prompt tokens that the prefix cache spared.
+    /// Number of prompt tokens found in the prefix cache.
     pub cached_tokens: usize,
 }
 
-/// The model and all that is under way.
+/// The engine loop: the model, the state of running requests, and the steps in flight.
 #[derive(Debug)]
 pub struct Worker {
     model: Box<dyn Model>,
     desk: Desk,
+    /// Largest number of steps in flight while the next is planned.
     run_ahead: usize,
-    /// Steps that the model has begun, the oldest first.
+    /// Steps that were submitted and are not completed yet, oldest first.
     flights: VecDeque<Flight>,
-    /// Batches of steps that have landed, for their memory.
+    /// Batches of completed steps, kept to reuse their memory.
     spare: Vec<StepBatch>,
-    /// When the last step had landed and its outputs were made.
+    /// Time at which the last step was completed and its outputs made.
     landed: Duration,
 }
 
-/// A step that the model has begun.
+/// A step in flight: submitted to the device, not completed yet.
 #[derive(Debug)]
 struct Flight {
     plan: Plan,
@@ -139,7 +143,7 @@ struct Flight {
 }
 
 impl Worker {
-    /// A worker over a model whose KV cache is allocated as `limits` says.
+    /// Makes a worker for a model whose KV cache is allocated as `limits` says.
     pub fn new(
         model: Box<dyn Model>,
         text: Arc<dyn Text>,
@@ -149,7 +153,7 @@ impl Worker {
     ) -> Self {
         let run_ahead = limits.run_ahead;
         assert!(run_ahead <= model.run_ahead(), "the model takes so many steps");
-        // A step names tokens of the step before it, not of older ones.
+        // A step can take its input tokens from the step before it, but from no older one.
         assert!(run_ahead <= 1, "one step is in flight when the next is planned");
         metrics.kv_pages.store(limits.pages as u64, Relaxed);
         let desk = Desk::new(limits, text, metrics, clock);
@@ -157,10 +161,10 @@ impl Worker {
         Self { model, desk, run_ahead, flights, spare, landed: Duration::ZERO }
     }
 
-    /// Works until every command sender is gone.
+    /// Runs the loop until every command sender is dropped.
     ///
     /// # Errors
-    /// The device failed; what was under way is lost.
+    /// The device failed; the outputs of running sequences are lost.
     pub fn run(
         mut self,
         commands: &mpsc::Receiver<Command>,
@@ -170,11 +174,11 @@ impl Worker {
         Ok(())
     }
 
-    /// Takes what was asked, and begins a step or lands one; waits where nothing is under way. False
-    /// once every command sender is gone.
+    /// Runs one iteration: takes all commands, then submits a step or completes one. Blocks while
+    /// no sequence is open. Returns false once every command sender is dropped.
     ///
     /// # Errors
-    /// As [`Worker::run`].
+    /// The device failed, as for [`Worker::run`].
     pub fn turn(
         &mut self,
         commands: &mpsc::Receiver<Command>,
@@ -185,13 +189,14 @@ impl Worker {
             let Ok(command) = commands.recv() else { return Ok(false) };
             self.desk.obey(command, &mut step_outputs);
         }
+        // New sequences join the next step, without waiting for running ones: continuous batching.
         for command in commands.try_iter() {
             self.desk.obey(command, &mut step_outputs);
         }
         self.step(&mut step_outputs)?;
         self.desk.publish_counts();
         if !step_outputs.is_empty() {
-            // Without a front end nobody minds the outputs, and the commands end next.
+            // An error means that the front end has gone; the command queue closes then too.
             let _ = outputs.send(step_outputs);
         }
         Ok(true)
@@ -201,20 +206,23 @@ impl Worker {
         self.desk.is_idle() && self.flights.is_empty()
     }
 
-    /// Begins the next step, and lands the oldest where no more can be in flight.
+    /// Submits the next step; completes the oldest unless more steps may be in flight.
     fn step(&mut self, outputs: &mut Vec<Output>) -> Result<(), DeviceError> {
         let has_begun = self.launch()?;
+        // While the device computes, the host plans the next step.
         if has_begun && self.flights.len() <= self.run_ahead {
             return Ok(());
         }
         self.land(outputs)
     }
 
-    /// Begins the next step; false where there is none, or none before another has landed.
+    /// Submits the next step to the device. Returns false if there is nothing to compute, or
+    /// nothing before a step in flight completes.
     fn launch(&mut self) -> Result<bool, DeviceError> {
         if self.desk.is_idle() {
             return Ok(false);
         }
+        // The duration of a step includes planning it.
         let start = self.desk.clock.elapsed();
         let plan = self.desk.scheduler.plan();
         if plan.slots.is_empty() {
@@ -227,7 +235,7 @@ impl Worker {
         Ok(true)
     }
 
-    /// Waits for the oldest step in flight and hands out what came of it.
+    /// Waits for the oldest step in flight to complete, and makes its outputs.
     fn land(&mut self, outputs: &mut Vec<Output>) -> Result<(), DeviceError> {
         let Some(flight) = self.flights.pop_front() else { return Ok(()) };
         let vocab_size = self.model.info().vocab_size;
@@ -236,7 +244,7 @@ impl Worker {
         let Desk { metrics, clock, .. } = &self.desk;
         let end = clock.elapsed();
         metrics.step_tokens.observe(flight.plan.rows() as f64);
-        // A step that began while another ran has taken its time from there on.
+        // A step that was submitted while another ran began when that one was completed.
         let start = flight.start.max(self.landed);
         metrics.step_seconds.observe_time(end.saturating_sub(start));
         self.landed = end;

@@ -1,23 +1,23 @@
-//! Ends an output at a string, even where the string is spread over tokens, and lets no part of it
-//! out before.
+//! Stop strings: ends an output at a stop string, even if it is spread over several tokens, and
+//! never releases the beginning of one.
 
 use crate::text::overlap;
 
-/// Text on its way out, of one sequence.
+/// Output text of one sequence, which is held back while it may be the beginning of a stop string.
 #[derive(Debug, Default)]
 pub(super) struct StopText {
     stops: Vec<String>,
-    /// Whether the string that ended the output is part of it.
+    /// True to keep the stop string that ended the output in the text.
     include: bool,
-    /// Text that may be the beginning of a stop string.
+    /// Text held back, since it may be the beginning of a stop string.
     held: String,
 }
 
-/// What became certain with a piece of text.
+/// Text that became final with a new piece, and the stop string if one was completed.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Released {
     pub(super) text: String,
-    /// The stop string that was found.
+    /// Stop string that was found, if any.
     pub(super) stop: Option<String>,
 }
 
@@ -27,15 +27,16 @@ impl StopText {
         Self { stops, include, held: String::new() }
     }
 
-    /// Adds text and lets out what cannot be part of a stop string any more.
+    /// Adds text; releases the part that cannot belong to a stop string any more.
     pub(super) fn push(&mut self, text: String) -> Released {
         if self.stops.is_empty() {
             return Released { text, stop: None };
         }
         for c in text.chars() {
             self.held.push(c);
-            // The first that is complete ends the text, whatever the tokens are; of two that are
-            // complete at once the longer, since it began first.
+            // Character by character, so that the result does not depend on how the text is cut
+            // into tokens. Of two stop strings that are complete at once the longer wins, since it
+            // began first.
             let complete = self.stops.iter().filter(|stop| self.held.ends_with(stop.as_str()));
             if let Some(stop) = complete.max_by_key(|stop| stop.len()).cloned() {
                 let end = self.held.len() - if self.include { 0 } else { stop.len() };
@@ -43,12 +44,13 @@ impl StopText {
                 return Released { text: std::mem::take(&mut self.held), stop: Some(stop) };
             }
         }
+        // Keeps the longest end that may still become a stop string.
         let keep = self.stops.iter().map(|stop| overlap(&self.held, stop)).max().unwrap_or(0);
         let rest = self.held.split_off(self.held.len() - keep);
         Released { text: std::mem::replace(&mut self.held, rest), stop: None }
     }
 
-    /// Adds text that cannot end the output, and lets everything out.
+    /// Adds text that cannot end the output, and releases all of it.
     pub(super) fn pass(&mut self, text: &str) -> String {
         let mut all = std::mem::take(&mut self.held);
         all.push_str(text);
@@ -62,7 +64,7 @@ mod tests {
 
     use super::*;
 
-    /// What comes out piece by piece, ended by `!` if a stop was found.
+    /// Released pieces, joined by `|`; a final `!` means that a stop string was found.
     fn pieces(stops: &[&str], include: bool, input: &[&str]) -> String {
         let mut stop = StopText::new(stops.iter().map(ToString::to_string).collect(), include);
         let mut out = Vec::new();
@@ -115,7 +117,7 @@ mod tests {
             let parts: Vec<&str> = cuts.windows(2).map(|ends| &text[ends[0]..ends[1]]).collect();
             let whole = pieces(&stops, include, &[&text]).replace('|', "");
             prop_assert_eq!(pieces(&stops, include, &parts).replace('|', ""), &whole[..]);
-            // No stop string is seen, but at the very end of a text that keeps it.
+            // No stop string is part of the text, except at its end where it is included.
             let shown = whole.trim_end_matches('!');
             let last = shown.char_indices().next_back().map_or(0, |(at, _)| at);
             let shown = if include { &shown[..last] } else { shown };

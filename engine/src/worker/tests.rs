@@ -1,4 +1,5 @@
-//! The whole loop over real checkpoints: little memory, many sequences, prompts that begin alike.
+//! Tests of the engine loop over real checkpoints with little memory, many sequences, and prompts
+//! that share prefixes.
 
 mod ahead;
 
@@ -15,20 +16,20 @@ use engine_model::RopeChoice;
 use engine_schedule::StateLimits;
 use engine_weights::ModelSource;
 
-/// Largest difference of a log-probability to the reference's.
+/// Largest allowed difference between a log-probability and the reference's.
 const TOLERANCE: f32 = 1e-3;
-/// Tokens of prompt and continuation beyond the prompt: more than the reference has, so that
-/// sequences outgrow the pages they were admitted with.
+/// Length of the output: longer than the reference's, so that sequences outgrow the pages that they
+/// were admitted with.
 const WANTED: usize = 56;
 
-/// A prompt, the reference's greedy continuation, and the logits from which that begins.
+/// A prompt with the reference's greedy continuation, and the logits that its first token is from.
 struct Case {
     prompt: Vec<u32>,
     greedy: Vec<u32>,
     logits: Vec<f32>,
 }
 
-/// Folders of checkpoints with reference outputs, by name.
+/// Folders of the checkpoints that have reference outputs, in order of their names.
 fn checkpoints() -> Vec<PathBuf> {
     let Some(root) = std::env::var_os("REDLINE_FIXTURES") else {
         eprintln!("skipped: REDLINE_FIXTURES names no folder");
@@ -76,7 +77,7 @@ fn request(prompt: Vec<u32>, max_tokens: usize) -> Request {
     }
 }
 
-/// A worker over the checkpoint in `folder`, in the precision of the reference outputs.
+/// Worker over the checkpoint in `folder`, in the precision of the reference outputs.
 fn worker(folder: &Path, limits: &Limits, metrics: &Arc<Metrics>) -> Worker {
     let source = ModelSource::find(folder.to_str().unwrap(), None).unwrap();
     let (kv, arithmetic, rope) = (KvChoice::F32, Arithmetic::F32, RopeChoice::AsConverted);
@@ -93,7 +94,7 @@ fn worker(folder: &Path, limits: &Limits, metrics: &Arc<Metrics>) -> Worker {
     Worker::new(model, text, limits, Arc::clone(metrics), Clock::start())
 }
 
-/// Outputs of all requests, which come at once.
+/// Sampled tokens of all requests, which are submitted at once.
 fn run(worker: Worker, requests: Vec<Request>) -> BTreeMap<SeqId, Vec<TokenOutput>> {
     let (commands, inbox) = mpsc::channel();
     let (outbox, mut outputs) = async_mpsc::unbounded_channel();
@@ -118,7 +119,7 @@ fn crowded_out_and_found_again_sequences_are_the_reference_s() {
     }
 }
 
-/// Each checkpoint's prompts, more than fit at once.
+/// Runs each checkpoint's prompts, more than fit into memory at once.
 fn check_crowd(run_ahead: usize) {
     let limits = Limits {
         max_batch_size: 5,
@@ -134,11 +135,11 @@ fn check_crowd(run_ahead: usize) {
     for folder in checkpoints() {
         let cases = cases(&folder);
         let metrics = Arc::new(Metrics::default());
-        // Each prompt three times, the last time with a part of its continuation.
+        // Each prompt three times, the third time with a part of its continuation.
         let rounds = [0, 0, 9];
         let begun = |case: &Case, n: usize| {
             let whole = request([&case.prompt, &case.greedy[..n]].concat(), WANTED - n);
-            // The device draws the tokens of the others.
+            // Requests without log-probabilities are sampled on the device.
             Request { logprobs: (n == 0).then_some(0), ..whole }
         };
         let requests = cases.iter().flat_map(|case| rounds.map(|n| begun(case, n))).collect();

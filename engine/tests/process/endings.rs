@@ -120,7 +120,7 @@ fn sigterm_ends_with_0() {
     let (code, said) = Launched::serve(model.to_str().unwrap(), &[]).terminate();
     assert_eq!(code, Some(0), "{said}");
     expect![[r#"
-        draining: what runs may end, nothing new is taken
+        draining: running requests may finish, new ones are refused
     "#]]
     .assert_eq(&said);
 }

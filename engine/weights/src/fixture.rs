@@ -1,4 +1,4 @@
-//! A tiny made-up model, whole in one GGUF file: for tests that need a server and not its wisdom.
+//! A tiny random model in one GGUF file, for tests that need a server whose answers do not matter.
 
 use crate::gguf::{Value, Writer};
 use crate::random_tensor;
@@ -18,8 +18,8 @@ const TEMPLATE: &str = "{% for message in messages %}{{ '<|im_start|>' + message
                         message['content'] + '<|im_end|>' + '\n' }}{% endfor %}\
                         {% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
 
-/// A Llama model of 2 layers, 64 wide, with random weights from `seed`, a byte-level tokenizer and a
-/// chat template. The same seed gives the same bytes, about 120 KB.
+/// Builds the GGUF file of a Llama model with 2 layers and hidden size 64: random weights from
+/// `seed`, a byte-level tokenizer and a chat template. Equal seeds give equal bytes, about 120 KB.
 pub fn tiny_llama_gguf(seed: u64) -> Vec<u8> {
     let tokens = tokens();
     let vocab = tokens.len();
@@ -70,7 +70,7 @@ pub fn tiny_llama_gguf(seed: u64) -> Vec<u8> {
     file.bytes()
 }
 
-/// Special tokens, then one token for each byte, then one for each merge.
+/// Vocabulary of the model: special tokens, one token for each byte, one token for each merge.
 fn tokens() -> Vec<String> {
     let special = SPECIAL.iter().map(|token| (*token).to_owned());
     // GPT-2's spelling of the 256 bytes.

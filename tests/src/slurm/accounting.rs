@@ -1,4 +1,4 @@
-//! A cluster's accounts: slurmdbd over a database of its own.
+//! Accounting of a Slurm cluster: `slurmdbd` with a database of its own.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -7,13 +7,13 @@ use super::conf::{Ports, user, write_secret};
 use super::daemon::Daemon;
 use crate::program::{run, system, until};
 
-/// What it needs beside a cluster, and the packages that bring it.
+/// Programs that accounting needs in addition to a cluster's.
 pub const PROGRAMS: [&str; 5] =
     ["slurmdbd", "sacctmgr", "mariadbd", "mariadb", "mariadb-install-db"];
-/// See [`PROGRAMS`].
+/// Debian packages that contain [`PROGRAMS`].
 pub const PACKAGES: &str = "slurmdbd slurm-wlm-mysql-plugin mariadb-server";
 
-/// Running; ended with its folder's cluster.
+/// Running accounting daemon and its database; killed when dropped.
 #[derive(Debug)]
 pub struct Accounting {
     daemon: Daemon,
@@ -21,6 +21,8 @@ pub struct Accounting {
 }
 
 impl Accounting {
+    /// Starts the database and the accounting daemon.
+    ///
     /// # Panics
     /// The database does not start.
     #[track_caller]
@@ -41,8 +43,10 @@ impl Accounting {
         Self { daemon: Daemon::start(root, "slurmdbd", &["-D"]), _database: database }
     }
 
+    /// Waits until the accounting daemon answers.
+    ///
     /// # Panics
-    /// It ends, or does not answer.
+    /// The daemon ends, or does not answer.
     #[track_caller]
     pub fn wait_until_it_answers(&mut self, conf: &Path) {
         let program = system("sacctmgr").expect("it was looked for");
@@ -55,7 +59,8 @@ impl Accounting {
     }
 }
 
-/// A database whose user `slurm` may do everything in one schema, on one port of this machine.
+/// Starts a database server on one port of this machine. Its user `slurm` has all rights on one
+/// schema.
 fn database(root: &Path, port: u16) -> Daemon {
     let data = format!("--datadir={}", root.join("database").display());
     let socket = format!("--socket={}", root.join("run/database").display());
@@ -72,6 +77,7 @@ fn database(root: &Path, port: u16) -> Daemon {
                   create user if not exists slurm@'127.0.0.1' identified by 'slurm'; \
                   grant all on slurm.* to slurm@localhost; \
                   grant all on slurm.* to slurm@'127.0.0.1';";
+    // The first successful statement shows that the database is up.
     until("the database's answer", || {
         assert!(daemon.runs(), "mariadbd ended");
         let mut asked = Command::new(system("mariadb").expect("it was looked for"));

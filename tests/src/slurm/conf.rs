@@ -1,5 +1,5 @@
-//! The files that a cluster is configured by. Times are short, so that a test need not wait for
-//! what a real cluster takes minutes to notice.
+//! Configuration files of a Slurm cluster. Timeouts are short, so that a test does not wait minutes
+//! for a real cluster's reactions.
 
 use std::fs;
 use std::io::Write;
@@ -10,22 +10,23 @@ use std::process::Command;
 
 use crate::program::run;
 
-/// A port for each that listens.
+/// TCP ports of a cluster's daemons.
 #[derive(Debug)]
 pub struct Ports {
-    /// Of `slurmctld`.
+    /// Port of the controller, `slurmctld`.
     pub controller: u16,
-    /// Of each node's `slurmd`.
+    /// Ports of the nodes' daemons, `slurmd`.
     pub nodes: [u16; 3],
-    /// Of `slurmdbd`.
+    /// Port of the accounting daemon, `slurmdbd`.
     pub accounting: u16,
-    /// Of the database behind that.
+    /// Port of the accounting database.
     pub database: u16,
 }
 
 impl Ports {
-    /// Ports that nobody listens on now, all of them different.
+    /// Picks a free TCP port for each daemon, all different.
     pub fn free() -> Self {
+        // All ports are held until the last is found, so that no two are the same.
         let held: Vec<TcpListener> =
             (0..6).map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port")).collect();
         let port = |at: usize| held[at].local_addr().expect("an address").port();
@@ -34,17 +35,17 @@ impl Ports {
     }
 }
 
-/// The cluster's configuration.
+/// Path of the cluster's `slurm.conf`.
 pub fn path(root: &Path) -> PathBuf {
     root.join("slurm.conf")
 }
 
-/// What a node's daemon and its steps write to.
+/// Path of the log file that a node's daemon and its job steps write.
 pub fn log(root: &Path, node: &str) -> PathBuf {
     root.join("log").join(format!("slurmd-{node}.log"))
 }
 
-/// Who runs the daemons and the jobs: whoever runs the test.
+/// Name of the user who runs the test, and so the daemons and jobs.
 pub fn user() -> String {
     said(Command::new("id").arg("-un"))
 }
@@ -53,8 +54,8 @@ fn said(command: &mut Command) -> String {
     run(command).expect_code(0).stdout.trim().to_owned()
 }
 
-/// Writes `slurm.conf` and `gres.conf`: three nodes of four cores and two GPUs, which are devices
-/// that every machine has.
+/// Writes `slurm.conf` and `gres.conf`: three nodes with four cores and two GPUs each. The GPUs are
+/// device files that every machine has.
 pub fn write(root: &Path, ports: &Ports, accounts: bool) {
     let host = said(Command::new("hostname").arg("-s"));
     let (at, user) = (root.display(), user());
@@ -65,7 +66,8 @@ pub fn write(root: &Path, ports: &Ports, accounts: bool) {
             format!("NodeName={name} NodeHostname={host} Port={port} {NODE}\n")
         })
         .collect();
-    // Without accounts a job is remembered for the test's length; with them, as short as can be.
+    // Without accounting the controller must remember ended jobs for the whole test. With
+    // accounting it forgets them as soon as possible, so that tests cover queries of the accounts.
     let remembered = if accounts {
         format!(
             "AccountingStorageType=accounting_storage/slurmdbd\nAccountingStorageHost=127.0.0.1\n\
@@ -85,7 +87,7 @@ pub fn write(root: &Path, ports: &Ports, accounts: bool) {
     fs::write(root.join("gres.conf"), gpus).expect("writable");
 }
 
-/// A file that its owner alone may read; munge and slurmdbd insist.
+/// Writes a file that only its owner may read, as munge and slurmdbd require.
 pub fn write_secret(path: &Path, bytes: &[u8]) {
     let mut open = fs::OpenOptions::new();
     let file = open.write(true).create(true).truncate(true).mode(0o600).open(path);
@@ -95,8 +97,9 @@ pub fn write_secret(path: &Path, bytes: &[u8]) {
 const NODE: &str = "NodeAddr=127.0.0.1 CPUs=4 Sockets=1 CoresPerSocket=4 ThreadsPerCore=1 \
                     RealMemory=2000 Gres=gpu:h200:2 State=UNKNOWN";
 
-/// A private munge needs its socket named for accounting too, also where there is none. Nodes are
-/// given up after five seconds of silence.
+/// Part of `slurm.conf` that all clusters share. The path of the private munge socket is also
+/// needed under the accounting password, even without accounting. A node counts as lost after five
+/// seconds of silence.
 const COMMON: &str = "ClusterName=redline
 SlurmUser={user}
 SlurmdUser={user}

@@ -1,4 +1,4 @@
-//! The processes of a cluster, each found again and ended by its own id.
+//! Daemon processes of a Slurm cluster: starting them and killing them by their ids.
 
 use std::fs;
 use std::io::Read;
@@ -11,22 +11,23 @@ use nix::unistd::{Pid, getsid};
 
 use crate::program::{system, until};
 
-/// A program of the cluster that runs in the foreground, and leads a process group of its own.
+/// Daemon that runs in the foreground and leads a process group of its own; killed when dropped.
 #[derive(Debug)]
 pub struct Daemon {
     child: Child,
 }
 
 impl Daemon {
-    /// Starts `program`; what it says goes to `log/PROGRAM.out`.
+    /// Starts `program`; its output goes to `log/PROGRAM.out`.
     ///
     /// # Panics
-    /// It cannot be started.
+    /// The program cannot be started.
     #[track_caller]
     pub fn start(root: &Path, program: &str, words: &[&str]) -> Self {
         let log = root.join("log").join(format!("{program}.out"));
         let log = fs::OpenOptions::new().create(true).append(true).open(log).expect("writable");
         let mut command = Command::new(system(program).expect("it was looked for"));
+        // A group of its own, so that `end` also kills what the daemon has started.
         command.args(words).current_dir(root).process_group(0).stdin(Stdio::null());
         command.env("SLURM_CONF", super::conf::path(root));
         command.stdout(log.try_clone().expect("a second handle")).stderr(log);
@@ -34,16 +35,16 @@ impl Daemon {
         Self { child }
     }
 
-    /// Whether it still runs.
+    /// True while the daemon runs.
     pub fn runs(&mut self) -> bool {
         self.child.try_wait().is_ok_and(|status| status.is_none())
     }
 
-    /// Ends it at once, with what it started in its group.
+    /// Kills the daemon and its process group.
     pub fn end(&mut self) {
         if self.runs() {
             let id = i32::try_from(self.child.id()).expect("process ids are small");
-            // Nobody left is what is hoped for.
+            // An error means that no process of the group is left.
             let _ = killpg(Pid::from_raw(id), Signal::SIGKILL);
             let _ = self.child.wait();
         }
@@ -56,10 +57,10 @@ impl Drop for Daemon {
     }
 }
 
-/// By which the daemons of one cluster trust each other.
+/// Starts munge, the daemon by which the cluster's daemons authenticate each other.
 ///
 /// # Panics
-/// It does not start.
+/// The daemon does not start.
 #[track_caller]
 pub fn munge(root: &Path) -> Daemon {
     let mut key = [0; 1024];
@@ -69,7 +70,7 @@ pub fn munge(root: &Path) -> Daemon {
     super::conf::write_secret(&folder.join("key"), &key);
     let word = |flag: &str, name: &str| format!("--{flag}={}", folder.join(name).display());
     let words = [
-        // The folders above belong to the system.
+        // Without this, munged refuses parent folders that others may write.
         "--force".to_owned(),
         "--foreground".to_owned(),
         word("key-file", "key"),
@@ -87,9 +88,10 @@ pub fn munge(root: &Path) -> Daemon {
     daemon
 }
 
-/// Kills the steps of nodes, with their jobs, until none is left. A step has left its daemon's
-/// group and leads a session, which everything that it starts stays in. It is known by its node's
-/// log, which it keeps open: its title is written over its environment.
+/// Kills the job steps of nodes, with all processes of their sessions, and waits for their end. A
+/// step leaves the process group of its node's daemon, but everything that it starts stays in its
+/// session. A step is recognized by the node's log file, which it keeps open; its environment
+/// cannot tell, because the step's title overwrites it.
 pub fn kill_steps(root: &Path, nodes: &[&str]) {
     let logs: Vec<PathBuf> = nodes.iter().map(|node| super::conf::log(root, node)).collect();
     until("the end of the nodes' steps", || {
@@ -97,7 +99,7 @@ pub fn kill_steps(root: &Path, nodes: &[&str]) {
         let sessions: Vec<Pid> = steps.iter().filter_map(|id| session(*id)).collect();
         for id in processes() {
             if session(id).is_some_and(|of| sessions.contains(&of)) {
-                // It may have ended since.
+                // The process may have ended since it was listed.
                 let _ = kill(Pid::from_raw(id), Signal::SIGKILL);
             }
         }
@@ -105,7 +107,7 @@ pub fn kill_steps(root: &Path, nodes: &[&str]) {
     });
 }
 
-/// Whether a process writes one of `logs` for a step, rather than as a node's daemon.
+/// True if the process is a job step of one of the nodes whose log files are `logs`.
 fn is_step(id: i32, logs: &[PathBuf]) -> bool {
     let named = fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
     let open = fs::read_dir(format!("/proc/{id}/fd")).into_iter().flatten().flatten();
@@ -114,18 +116,19 @@ fn is_step(id: i32, logs: &[PathBuf]) -> bool {
     program.ends_with(b"slurmstepd") && open.any(|file| logs.contains(&file))
 }
 
-/// The session of a process that still runs; none that this one is in.
+/// Session of a running process; `None` if it is this test's own session.
 fn session(id: i32) -> Option<Pid> {
     let of = getsid(Some(Pid::from_raw(id))).ok()?;
     (Some(of) != getsid(None).ok()).then_some(of)
 }
 
+/// Ids of all processes on this machine.
 fn processes() -> Vec<i32> {
     let entries = fs::read_dir("/proc").expect("a proc file system").flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// Those of `programs` that are not there.
+/// Programs of the list that are not installed.
 #[must_use]
 pub fn missing<'a>(programs: &[&'a str]) -> Vec<&'a str> {
     programs.iter().copied().filter(|name| system(name).is_none()).collect()

@@ -1,5 +1,5 @@
-//! A real Slurm of a test's own: three nodes on this machine, with ports, keys and folders that
-//! nobody else uses. It knows daemons and Slurm's tools, and nothing of who uses them.
+//! A real Slurm cluster for one test: three nodes on this machine, with ports, keys and folders of
+//! their own. It knows Slurm's daemons and tools, and must not know which programs submit jobs.
 
 mod accounting;
 mod conf;
@@ -17,35 +17,36 @@ use tempfile::TempDir;
 use crate::program::{Ended, run, system, until};
 use accounting::Accounting;
 
-/// The nodes of every cluster.
+/// Names of the nodes of every cluster.
 pub const NODES: [&str; 3] = ["node1", "node2", "node3"];
 
-/// What every cluster needs, and the packages that bring it.
+/// Programs that every cluster needs.
 const PROGRAMS: [&str; 9] =
     ["munged", "slurmctld", "slurmd", "sbatch", "squeue", "sacct", "scontrol", "scancel", "sinfo"];
+/// Debian packages that contain Slurm's and munge's programs.
 const PACKAGES: &str = "slurm-wlm munge";
 
-/// A running cluster. All that it started, jobs included, ends with it.
+/// Running Slurm cluster. Dropping it ends all its processes, jobs included.
 #[derive(Debug)]
 pub struct Cluster {
     folder: TempDir,
     controller: Option<Daemon>,
     nodes: BTreeMap<&'static str, Daemon>,
-    // Ended last: the others' words to each other are sealed by it.
+    // Dropped after the daemons above: munge authenticates their messages to each other.
     accounting: Option<Accounting>,
     munge: Daemon,
 }
 
 impl Cluster {
-    /// A cluster that forgets jobs some minutes after their end, or none after saying what is
-    /// missing here.
+    /// Starts a cluster without accounting, which remembers ended jobs for ten minutes. Prints what
+    /// is missing and returns `None` if Slurm is not installed.
     #[must_use]
     pub fn without_accounting() -> Option<Self> {
         present(&PROGRAMS, PACKAGES).then(|| Self::start(false))
     }
 
-    /// A cluster that keeps accounts of its jobs in a database, and otherwise forgets them within
-    /// a minute.
+    /// Starts a cluster that stores its jobs in an accounting database and otherwise forgets them
+    /// within a minute. Prints what is missing and returns `None` if a program is not installed.
     #[must_use]
     pub fn with_accounting() -> Option<Self> {
         let there =
@@ -59,7 +60,7 @@ impl Cluster {
         for name in ["munge", "run", "log", "state", "spool"] {
             fs::create_dir(root.join(name)).expect("writable");
         }
-        // Everybody may reach the socket in it, whatever the umask is; munged insists.
+        // munged requires that everybody can enter the folder of its socket, whatever the umask is.
         let open = fs::Permissions::from_mode(0o711);
         fs::set_permissions(root.join("munge"), open).expect("permissions can be set");
         let munge = daemon::munge(root);
@@ -82,19 +83,19 @@ impl Cluster {
         cluster
     }
 
-    /// The folder that all nodes see; jobs may have theirs in it.
+    /// Folder that all nodes share; jobs may use it.
     #[must_use]
     pub fn root(&self) -> &Path {
         self.folder.path()
     }
 
-    /// What says which cluster it is: `SLURM_CONF`.
+    /// Path of the cluster's `slurm.conf`, the value of `SLURM_CONF`.
     #[must_use]
     pub fn conf(&self) -> PathBuf {
         conf::path(self.root())
     }
 
-    /// One of Slurm's tools, asked of this cluster.
+    /// Command that runs one of Slurm's tools against this cluster.
     #[must_use]
     pub fn tool(&self, name: &str, words: &[&str]) -> Command {
         let mut command = Command::new(system(name).expect("it was looked for"));
@@ -102,19 +103,19 @@ impl Cluster {
         command
     }
 
-    /// The same, run to its end, which is well.
+    /// Runs one of Slurm's tools against this cluster to its end.
     ///
     /// # Panics
-    /// It is not.
+    /// The tool ends with an error.
     #[track_caller]
     pub fn asked(&self, name: &str, words: &[&str]) -> Ended {
         run(&mut self.tool(name, words)).expect_code(0)
     }
 
-    /// Adds a line to the configuration, and has everybody read it.
+    /// Adds a line to `slurm.conf` and has all daemons read it.
     ///
     /// # Panics
-    /// The controller refuses it.
+    /// The controller refuses the configuration.
     #[track_caller]
     pub fn configure(&self, line: &str) {
         let text = fs::read_to_string(self.conf()).expect("readable");
@@ -122,10 +123,10 @@ impl Cluster {
         self.asked("scontrol", &["reconfigure"]);
     }
 
-    /// Starts the controller, with what it had saved.
+    /// Starts the controller, which loads the state that it saved before.
     ///
     /// # Panics
-    /// It ends, or does not answer.
+    /// The controller ends, or does not answer.
     #[track_caller]
     pub fn start_controller(&mut self) {
         let mut controller = Daemon::start(self.root(), "slurmctld", &["-D"]);
@@ -137,22 +138,22 @@ impl Cluster {
         self.controller = Some(controller);
     }
 
-    /// Ends the controller as a crash does: it saves nothing.
+    /// Kills the controller, as a crash would: it saves nothing.
     pub fn kill_controller(&mut self) {
         self.controller = None;
     }
 
-    /// Starts a node.
+    /// Starts the daemon of a node.
     ///
     /// # Panics
-    /// The program cannot be started.
+    /// The daemon cannot be started.
     #[track_caller]
     pub fn start_node(&mut self, node: &'static str) {
         self.nodes.insert(node, Daemon::start(self.root(), "slurmd", &["-D", "-N", node]));
     }
 
-    /// Takes a node away with everything that ran on it, as a loss of power does. Left to
-    /// themselves a job and the step that watches it would outlive their node's daemon.
+    /// Kills a node with everything that runs on it, as a power loss would. Without this, a job and
+    /// its step daemon would outlive the node's daemon.
     pub fn kill_node(&mut self, node: &str) {
         self.nodes.remove(node);
         daemon::kill_steps(self.root(), &[node]);
@@ -169,7 +170,7 @@ impl Drop for Cluster {
     }
 }
 
-/// Whether all programs are there; says which are not, and what to install.
+/// True if all programs are installed; otherwise prints which are missing and what to install.
 fn present(programs: &[&str], packages: &str) -> bool {
     let missing = missing(programs);
     if !missing.is_empty() {

@@ -1,16 +1,16 @@
-//! What a kernel's file says at its head: of each entry, in one line,
+//! Resource budgets at the head of a CUDA kernel's file: for each kernel entry one line
 //!
 //! `//@ NAME: registers 40, shared 128, has HMMA LDG.E.128, lacks ATOMG`
 //!
-//! and `//@ for sm_90a` where it is not for every generation.
+//! and `//@ for sm_90a` if the file is not for every GPU generation.
 //!
-//! Registers are of a thread, shared memory is static and in bytes, both at most. Instructions are
-//! named by the beginning of their SASS opcode. Local memory is never allowed: it is where
-//! registers are spilled to.
+//! The limits are registers per thread and bytes of static shared memory. Instructions are named by
+//! the beginning of their SASS opcode. Local memory is never allowed: the compiler uses it to spill
+//! registers.
 
 use anyhow::{Context, Result, bail};
 
-/// The limits of one entry.
+/// Budget of one kernel entry: its limits, and instructions that it must or must not have.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Budget {
     pub entry: String,
@@ -20,19 +20,19 @@ pub struct Budget {
     pub lacks: Vec<String>,
 }
 
-/// What stands at the head of a kernel's source.
+/// Parsed head of a kernel's file: GPU generations and budgets.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Head {
-    /// The generations that it is for; none where it is for all.
+    /// GPU generations that the file is for; empty if it is for all.
     generations: Vec<String>,
     pub budgets: Vec<Budget>,
 }
 
 impl Head {
-    /// What stands at the head of `source`, of which every generation is one of `known`.
+    /// Parses the head of `source`. Every generation that it names must be one of `known`.
     ///
     /// # Errors
-    /// A line is not of the form, or there is no budget.
+    /// A line has another form, a generation is unknown, or there is no budget.
     pub fn read(source: &str, known: &[&str]) -> Result<Self> {
         let mut head = Self { generations: Vec::new(), budgets: Vec::new() };
         for line in source.lines().filter_map(|line| line.strip_prefix("//@ ")) {
@@ -43,6 +43,7 @@ impl Head {
                 head.budgets.push(budget);
             }
         }
+        // A misspelled name would exclude the kernel from every check.
         if let Some(name) = head.generations.iter().find(|name| !known.contains(&name.as_str())) {
             bail!("`//@ for {name}`: kernels are compiled for {}", known.join(", "));
         }
@@ -52,12 +53,13 @@ impl Head {
         Ok(head)
     }
 
-    /// Whether the kernel is for `generation`.
+    /// True if the file is for this GPU generation.
     pub fn is_for(&self, generation: &str) -> bool {
         self.generations.is_empty() || self.generations.iter().any(|name| name == generation)
     }
 }
 
+/// Parses one budget line, without its `//@ `.
 fn one(line: &str) -> Result<Budget> {
     let (entry, limits) = line.split_once(": ").context("no `NAME: `")?;
     let (mut registers, mut shared) = (None, None);

@@ -1,21 +1,21 @@
-//! What the compiler made of each entry, as `cuobjdump` prints it, and whether it keeps its budget.
+//! Machine code of a kernel entry, as `cuobjdump` prints it, and its check against the budget.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::budget::Budget;
 
-/// One entry in machine code.
+/// Resources and opcodes of one kernel entry in machine code.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Code {
     pub registers: usize,
-    /// Static shared memory in bytes, with what the system keeps for itself.
+    /// Static shared memory per block in bytes, including what the system reserves.
     pub shared_bytes: usize,
-    /// Stack and local memory in bytes.
+    /// Stack and local memory per thread in bytes.
     pub local_bytes: usize,
     pub opcodes: BTreeSet<String>,
 }
 
-/// The entries that `cuobjdump -res-usage` and `cuobjdump -sass` tell of.
+/// Parses the output of `cuobjdump -res-usage` and `cuobjdump -sass`, by kernel entry.
 pub fn read(usage: &str, sass: &str) -> BTreeMap<String, Code> {
     let mut entries = BTreeMap::<String, Code>::new();
     let mut entry = None;
@@ -45,7 +45,7 @@ fn field(line: &str, what: &str) -> Option<usize> {
     line.split(' ').find_map(|word| word.strip_prefix(what))?.parse().ok()
 }
 
-/// The opcode of `/*0010*/ @!P0 OPCODE.MODIFIERS operands ;`.
+/// Opcode of a line such as `/*0010*/ @!P0 OPCODE.MODIFIERS operands ;`.
 fn opcode(line: &str) -> Option<&str> {
     let (_, instruction) = line.strip_prefix("/*")?.split_once("*/")?;
     let mut words = instruction.split_whitespace().filter(|word| !word.starts_with('@'));
@@ -53,7 +53,8 @@ fn opcode(line: &str) -> Option<&str> {
 }
 
 impl Code {
-    /// What breaks the budget, each with what to do.
+    /// Findings where the code exceeds its budget, each with a hint. `reserved_bytes` of the shared
+    /// memory belong to the system.
     pub fn judge(&self, budget: &Budget, reserved_bytes: usize) -> Vec<String> {
         let mut findings = Vec::new();
         let (registers, most) = (self.registers, budget.registers_max);
@@ -71,6 +72,7 @@ impl Code {
             ));
         }
         let starts = |with: &str| self.opcodes.iter().any(|opcode| opcode.starts_with(with));
+        // Accesses to local memory in the code are spills even if the reported sizes are 0.
         if self.local_bytes > 0 || starts("LDL") || starts("STL") {
             findings.push(format!(
                 "{} bytes of local memory: registers were spilled, or an array is indexed by what \

@@ -1,5 +1,5 @@
-//! `cargo xtask cuda-check`: compiles every CUDA kernel on a machine that has no GPU, and checks the
-//! machine code of each entry against the budget at the head of its file.
+//! `cargo xtask cuda-check`: compiles every CUDA kernel, which needs no GPU, and checks each kernel
+//! entry's machine code against the budget at the head of its file.
 
 mod budget;
 mod code;
@@ -20,17 +20,17 @@ use budget::{Budget, Head};
 use code::Code;
 use toolchain::Toolchain;
 
-/// Where the kernels are: every `.cu` is one.
+/// Folder of the kernels; every `.cu` file in it is compiled.
 const KERNELS: &str = "engine/cuda/kernels";
 
-/// Calls NVRTC, which is a library: this program loads none.
+/// Python script that calls NVRTC. NVRTC is a library, and this program loads none.
 const NVRTC: &str = include_str!("nvrtc.py");
 
-/// A GPU generation that kernels are compiled for.
+/// GPU generation that kernels are compiled for.
 #[derive(Debug, Clone, Copy)]
 struct Generation {
     name: &'static str,
-    /// Shared memory that the system keeps of each block.
+    /// Bytes of each block's shared memory that the system reserves.
     reserved_bytes: usize,
 }
 
@@ -39,23 +39,23 @@ const GENERATIONS: [Generation; 2] = [
     Generation { name: "sm_90a", reserved_bytes: 1024 },
 ];
 
-/// One kernel's source for one generation.
+/// Compilation of one kernel file for one GPU generation.
 struct Unit {
     source: PathBuf,
     generation: Generation,
 }
 
-/// What is said of a unit: a line for each entry that is well, and what is not.
+/// Result of checking one unit: a line for each entry within its budget, and the findings.
 #[derive(Default)]
 struct Said {
     well: Vec<String>,
     findings: Vec<String>,
 }
 
-/// Compiles and checks every kernel; exit code 1 when one is not as its head says.
+/// Compiles and checks every kernel; exit code 1 if an entry exceeds its budget.
 ///
 /// # Errors
-/// The toolchain cannot be had or started.
+/// The toolchain cannot be obtained or started.
 pub fn run(shell: &Shell) -> Result<u8> {
     let toolchain = Toolchain::obtain(shell)?;
     let units = units(&shell.root().join(KERNELS))?;
@@ -68,7 +68,7 @@ pub fn run(shell: &Shell) -> Result<u8> {
     Ok(u8::from(!findings.is_empty()))
 }
 
-/// Every kernel for every generation, in the order of their names.
+/// All kernel files, each for every generation, in order of their names.
 fn units(dir: &Path) -> Result<Vec<Unit>> {
     let entries = fs::read_dir(dir).with_context(|| format!("cannot read `{}`", dir.display()))?;
     let mut sources = Vec::new();
@@ -85,7 +85,7 @@ fn units(dir: &Path) -> Result<Vec<Unit>> {
     Ok(units.map(|(source, generation)| Unit { source, generation }).collect())
 }
 
-/// The answers to `ask` of every unit, which each processor asks in turn.
+/// Checks all units on as many threads as there are processors; results in the order of the units.
 fn for_all(units: &[Unit], ask: impl Fn(&Unit) -> Result<Said> + Sync) -> Result<Vec<Said>> {
     let (next, answers) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
     let work = || {
@@ -128,7 +128,7 @@ impl Unit {
             return Ok(said);
         }
         if let Some(why) = self.refused_by_nvrtc(shell, toolchain)? {
-            let what = "NVRTC, which has no headers, does not take it";
+            let what = "NVRTC, which has no headers, does not compile it";
             said.findings.push(format!("{}: {what}\n{why}", self.name()));
         }
         let dump = |what: &str| -> Result<String> {
@@ -138,7 +138,8 @@ impl Unit {
         Ok(said)
     }
 
-    /// What the compiler is told: nothing may be included but what lies beside the kernel.
+    /// Compiler arguments. There are no include folders, so that only files beside the kernel are
+    /// found.
     fn words(&self, cubin: &Path) -> Vec<OsString> {
         let fixed = "-std=c++17 -O3 -cubin -Werror all-warnings";
         let mut words: Vec<OsString> = fixed.split(' ').map(OsString::from).collect();
@@ -147,7 +148,8 @@ impl Unit {
         words
     }
 
-    /// What NVRTC says against the kernel: it is the compiler where only a driver is installed.
+    /// Compiles the kernel with NVRTC as well; returns its errors, if any. On machines that have
+    /// only a driver, NVRTC is the compiler.
     fn refused_by_nvrtc(&self, shell: &Shell, toolchain: &Toolchain) -> Result<Option<String>> {
         let words: [OsString; 5] = [
             "-c".into(),
@@ -174,6 +176,7 @@ impl Unit {
             }
             said.findings.extend(findings.iter().map(|finding| format!("{name}: {finding}")));
         }
+        // An entry without a budget would never be checked.
         for entry in entries.keys() {
             if budgets.iter().all(|budget| budget.entry != *entry) {
                 let what = "no budget: add a line `//@ NAME: ...` for it at the head";

@@ -1,10 +1,10 @@
-"""Compiles a kernel with NVRTC: LIBRARY GENERATION SOURCE. Ends with 1 and the log if it cannot."""
+"""Compiles a kernel with NVRTC; exit code 1 and the log on failure: LIBRARY GENERATION SOURCE."""
 import ctypes
 import os
 import sys
 
 library, generation, source = sys.argv[1:]
-# It looks for its built-in functions beside itself only if they are loaded already.
+# NVRTC finds its library of built-in functions only if that is loaded already.
 folder = os.path.dirname(library)
 for name in sorted(os.listdir(folder)):
     if name.startswith("libnvrtc-builtins.so"):

@@ -1,4 +1,5 @@
-//! The CUDA toolchain: fetched once from its Python packages, by hash, into the cache.
+//! CUDA toolchain for `cuda-check`: downloaded once, by hash, from its Python packages into the
+//! cache.
 
 use std::ffi::OsString;
 use std::fs;
@@ -8,30 +9,33 @@ use anyhow::{Context, Result, bail};
 
 use crate::shell::Shell;
 
-/// What is fetched, in the form that pip checks hashes by.
+/// Packages to download, in pip's requirements format with hashes.
 const PACKAGES: &str = include_str!("toolchain.txt");
 
-/// Where the packages put their folders.
+/// Folder in which the packages install their files.
 const ROOT: &str = "nvidia/cu13";
 
+/// Hint for a download that failed.
 const NO_PACKAGES: &str = "\
 hint: it comes from Python packages: connect to the network, and see that `python3 -m pip` works; or
       take the folder `tools/cuda` of another machine's cache";
 
-/// Programs that need no GPU and no driver.
+/// Installed CUDA toolchain: compilers and a disassembler that need neither GPU nor driver.
 #[derive(Debug)]
 pub struct Toolchain {
     root: PathBuf,
 }
 
 impl Toolchain {
-    /// The toolchain that the cache holds, else a fetched one.
+    /// Returns the toolchain in the cache; downloads it if it is missing or outdated.
     ///
     /// # Errors
-    /// There is no cache folder, or pip could not fetch the packages as they are pinned.
+    /// There is no cache folder, or pip could not download the pinned packages.
     pub fn obtain(shell: &Shell) -> Result<Self> {
         let cache = shell.cache().context("no cache folder: set `REDLINE_CACHE` to one")?;
         let dir = cache.join("tools/cuda");
+        // The folder is renamed into place after pip has succeeded, so its list proves that it is
+        // whole.
         let is_whole =
             fs::read_to_string(dir.join("packages.txt")).is_ok_and(|has| has == PACKAGES);
         if !is_whole {
@@ -45,23 +49,26 @@ impl Toolchain {
         self.root.join("bin/nvcc")
     }
 
-    /// Where the compiler that a driver has at run time lies, as a library.
+    /// NVRTC, the compiler library that compiles kernels at run time.
     pub fn nvrtc(&self) -> PathBuf {
         self.root.join("lib/libnvrtc.so.13")
     }
 
-    /// Reads compiled kernels.
+    /// Disassembler of compiled kernels, which also prints their use of resources.
     pub fn cuobjdump(&self) -> PathBuf {
         self.root.join("bin/cuobjdump")
     }
 }
 
-/// Installs beside `dir`, and renames what is whole.
+/// Installs the packages into a temporary folder beside `dir` and renames it, so that `dir` is
+/// always complete.
 fn fetch(shell: &Shell, dir: &Path) -> Result<()> {
+    // The process id keeps concurrent downloads apart.
     let beside = dir.with_extension(std::process::id().to_string());
     fs::create_dir_all(&beside).with_context(|| format!("cannot write `{}`", beside.display()))?;
     let list = beside.join("packages.txt");
     fs::write(&list, PACKAGES).with_context(|| format!("cannot write `{}`", list.display()))?;
+    // With hashes and without dependencies exactly the pinned files are installed.
     let fixed = "-m pip install --no-deps --only-binary :all: --require-hashes --no-input --quiet \
                  --disable-pip-version-check --root-user-action ignore";
     let mut words: Vec<OsString> = fixed.split_whitespace().map(OsString::from).collect();

@@ -1,18 +1,20 @@
-//! Finds the innermost loops of machine code, and what is inside them. It knows x86-64, and no kernel.
+//! Finds the innermost loops in x86-64 machine code, and counts their registers and stack accesses.
+//! It must not know any kernel.
 
 use std::collections::BTreeSet;
 
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, OpKind, Register};
 
-/// From the target of a backward jump to that jump.
+/// Instructions of one loop: from the target of a backward jump to that jump.
 #[derive(Debug)]
 pub struct Loop {
     instructions: Vec<Instruction>,
-    /// Whether the function keeps the start of its frame in `rbp`, which is any register else.
+    /// True if the function keeps its frame's start in `rbp`; otherwise `rbp` is an ordinary
+    /// register.
     has_frame_pointer: bool,
 }
 
-/// The loops of a function that hold no other, in rising order of address.
+/// Innermost loops of a function, those that contain no other loop, by ascending address.
 pub fn innermost(code: &[u8], address: u64) -> Vec<Loop> {
     let decoder = Decoder::with_ip(64, code, address, DecoderOptions::NONE);
     let all: Vec<Instruction> = decoder.into_iter().collect();
@@ -32,16 +34,18 @@ pub fn innermost(code: &[u8], address: u64) -> Vec<Loop> {
     innermost.map(|span| Loop { instructions: part(span), has_frame_pointer }).collect()
 }
 
-/// The earlier instruction that `jump`, the last of `code`, goes back to.
+/// Index of the earlier instruction that `jump`, the last of `code`, jumps back to; `None` if it is
+/// no backward jump within the function.
 fn target(code: &[Instruction], jump: &Instruction) -> Option<usize> {
     let jumps = [FlowControl::ConditionalBranch, FlowControl::UnconditionalBranch];
     if !jumps.contains(&jump.flow_control()) {
         return None;
     }
+    // A target outside the function is not found.
     code.binary_search_by_key(&jump.near_branch_target(), Instruction::ip).ok()
 }
 
-/// `mov rbp, rsp` and the address of something in the frame.
+/// True for `mov rbp, rsp`, or an instruction that points `rbp` into the frame.
 fn sets_frame_pointer(instruction: &Instruction) -> bool {
     let copies = instruction.op1_register() == Register::RSP;
     let points =
@@ -59,13 +63,13 @@ impl Loop {
         &self.instructions
     }
 
-    /// Address of the first instruction.
+    /// Address of the loop's first instruction.
     pub fn start(&self) -> u64 {
         self.instructions.first().map_or(0, Instruction::ip)
     }
 
-    /// 512-bit registers that hold results of instructions whose mnemonic, in lower case, is one of
-    /// those that are `wanted`.
+    /// Number of different 512-bit registers that hold results of instructions whose mnemonic, in
+    /// lower case, is `wanted`.
     pub fn wide_results(&self, wanted: impl Fn(&str) -> bool) -> usize {
         let name = |one: &Instruction| format!("{:?}", one.mnemonic()).to_lowercase();
         let wide = self.instructions.iter().filter(|one| one.op0_register().is_zmm());
@@ -73,11 +77,12 @@ impl Loop {
         results.collect::<BTreeSet<_>>().len()
     }
 
-    /// How many instructions read or write the function's frame.
+    /// Number of instructions that read or write the function's stack frame.
     pub fn stack_accesses(&self) -> usize {
         let on_stack = |one: &&Instruction| {
             let memory = (0..one.op_count()).any(|i| one.op_kind(i) == OpKind::Memory);
             let base = one.memory_base();
+            // `rbp` points into the frame only where the function uses it as frame pointer.
             let frame = base == Register::RSP || (base == Register::RBP && self.has_frame_pointer);
             (memory && frame) || one.is_stack_instruction()
         };
@@ -89,7 +94,7 @@ impl Loop {
 mod tests {
     use super::*;
 
-    /// Start and length in instructions of every innermost loop.
+    /// Start address and number of instructions of every innermost loop.
     fn spans(code: &[u8]) -> Vec<(u64, usize)> {
         let found = innermost(code, 0x10);
         found.iter().map(|one| (one.start(), one.instructions().len())).collect()
@@ -101,7 +106,7 @@ mod tests {
         assert_eq!(spans(&[0x48, 0xff, 0xc9, 0x75, 0xfb, 0xc3]), [(0x10, 2)]);
         // jnz +1; nop; ret
         assert_eq!(spans(&[0x75, 0x01, 0x90, 0xc3]), []);
-        // A jump to before the function is no loop of it: jmp -0x10
+        // A jump to before the function is not a loop of the function: jmp -0x10
         assert_eq!(spans(&[0xeb, 0xf0]), []);
     }
 

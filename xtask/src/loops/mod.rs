@@ -1,8 +1,8 @@
-//! The innermost loops of the AVX-512 kernels in the built server: that their instructions are
-//! those of the tile that was written, and that no value of it went to the stack.
+//! `cargo xtask loops`: checks the innermost loops of the AVX-512 kernels in the built server. Each
+//! must have the instructions of its GEMM tile, and no register spilled to the stack.
 //!
-//! Kernels are compiled for every instruction set whatever the machine, so this runs on any x86-64
-//! processor, where their instructions could not even be counted.
+//! Kernels for every instruction set are compiled on every machine, so the check runs on any x86-64
+//! processor, also one that cannot run the kernels.
 
 mod find;
 
@@ -16,11 +16,11 @@ use serde::Deserialize;
 use crate::shell::Shell;
 use find::Loop;
 
-/// Why no function may be found.
+/// Hint for a function that is not found: symbol names then lack the type parameters.
 const OLD_SYMBOLS: &str = "\
 hint: RUSTFLAGS in the environment take the place of those in .cargo/config.toml, which name types";
 
-/// What is expected, which is data.
+/// Table of the expected loops, in TOML.
 const EXPECTED: &str = include_str!("expected.toml");
 
 #[derive(Debug, Deserialize)]
@@ -29,48 +29,49 @@ struct Expected {
     loops: Vec<Expectation>,
 }
 
-/// A loop that a function must have.
+/// One loop that a function of the server must contain.
 #[derive(Debug, Deserialize)]
 struct Expectation {
-    /// What the loop computes, for a person.
+    /// Description of the tile that the loop computes, for messages.
     tile: String,
-    /// End of the demangled name.
+    /// End of the function's demangled name.
     function: String,
-    /// All instructions of the loop, at most.
+    /// Largest number of instructions in the loop.
     instructions_max: usize,
     has: Vec<Count>,
 }
 
-/// Instructions of a name whose results are in so many 512-bit registers: a tile has each of its sums
-/// in one of its own, which no other loop of its function has.
+/// Instruction of a tile, with the number of 512-bit registers that hold its results. A tile keeps
+/// each of its sums in a register of its own, by which its loop differs from the function's other
+/// loops.
 #[derive(Debug, Deserialize)]
 struct Count {
-    /// A mnemonic in lower case; `*` stands for any letters.
+    /// Mnemonic in lower case; `*` stands for any letters.
     name: String,
     registers: usize,
 }
 
-/// A function of the program.
+/// Function of the server: demangled name, address and machine code.
 struct Function<'a> {
     name: String,
     address: u64,
     code: &'a [u8],
 }
 
-/// Builds the server and checks it.
+/// Builds the server and checks its loops; exit code 1 if one is not as expected.
 ///
 /// # Errors
-/// It does not build, or is no program of this kind.
+/// The server does not build, or is not an ELF program with symbols.
 pub fn run(shell: &Shell) -> Result<u8> {
     let line = "build --quiet --locked --release --workspace --bin redline";
     shell.cargo(&line.split(' ').collect::<Vec<_>>())?;
     check(shell)
 }
 
-/// Checks the server that is built; exit code 1 when a loop is not as it has to be.
+/// Checks the loops of the server that was built before; exit code 1 if one is not as expected.
 ///
 /// # Errors
-/// There is no built server, or it is no program of this kind.
+/// The server is missing, or is not an ELF program with symbols.
 pub fn check(shell: &Shell) -> Result<u8> {
     let path = shell.built("redline");
     let bytes =
@@ -78,7 +79,7 @@ pub fn check(shell: &Shell) -> Result<u8> {
     let file = object::File::parse(&*bytes)
         .with_context(|| format!("`{}` is no ELF file", path.display()))?;
     if file.architecture() != object::Architecture::X86_64 {
-        eprintln!("no x86-64: there are no AVX-512 kernels to look at");
+        eprintln!("not x86-64: there are no AVX-512 kernels to check");
         return Ok(0);
     }
     let functions = functions(&file, &path)?;
@@ -98,13 +99,14 @@ pub fn check(shell: &Shell) -> Result<u8> {
     Ok(u8::from(!findings.is_empty()))
 }
 
-/// Every function that has a symbol.
+/// All functions of the server that have a symbol.
 fn functions<'a>(file: &object::File<'a>, path: &Path) -> Result<Vec<Function<'a>>> {
     let text = file.section_by_name(".text").context("there is no code")?;
     let (start, code) = (text.address(), text.data().context("there is no code")?);
     let function = |symbol: object::Symbol<'a, '_>| {
         let from = usize::try_from(symbol.address().checked_sub(start)?).ok()?;
         let to = from.checked_add(usize::try_from(symbol.size()).ok()?)?;
+        // The alternate form leaves out the hash at the name's end.
         let name = format!("{:#}", rustc_demangle::demangle(symbol.name().ok()?));
         Some(Function { name, address: symbol.address(), code: code.get(from..to)? })
     };
@@ -123,7 +125,7 @@ fn functions<'a>(file: &object::File<'a>, path: &Path) -> Result<Vec<Function<'a
 }
 
 impl Expectation {
-    /// A line for each function of the name: about the tile that was found, or what is wrong.
+    /// One line for each function with the expected name: the tile that was found, or the finding.
     fn judge(&self, functions: &[Function<'_>]) -> Vec<Result<String, String>> {
         let (tile, name) = (&self.tile, &self.function);
         let named = functions.iter().filter(|function| function.name.ends_with(name));
@@ -134,7 +136,8 @@ impl Expectation {
         lines
     }
 
-    /// The tile is the shortest loop with all the registers: longer ones also decode.
+    /// Checks one function. The tile is the shortest loop with all the registers; longer loops of a
+    /// function also dequantize.
     fn judge_one(&self, function: &Function<'_>) -> Result<String, String> {
         let (tile, max) = (&self.tile, self.instructions_max);
         let loops = find::innermost(function.code, function.address).into_iter();
@@ -175,9 +178,9 @@ impl Count {
 mod tests {
     use super::*;
 
-    /// `again: vpdpbusd zmm0, zmm1, [rax]; dec rcx; jnz again; ret`
+    /// Machine code of `again: vpdpbusd zmm0, zmm1, [rax]; dec rcx; jnz again; ret`.
     const CLEAN: &[u8] = &[0x62, 0xf2, 0x75, 0x48, 0x50, 0x00, 0x48, 0xff, 0xc9, 0x75, 0xf5, 0xc3];
-    /// The same with `[rsp]`.
+    /// Machine code of the same loop with a stack access, `[rsp]` in place of `[rax]`.
     const SPILLED: &[u8] =
         &[0x62, 0xf2, 0x75, 0x48, 0x50, 0x04, 0x24, 0x48, 0xff, 0xc9, 0x75, 0xf4, 0xc3];
 

@@ -1,19 +1,19 @@
-//! The documents: the landing page's length, paths and links that exist, tests that are called so,
-//! an index that is complete.
+//! Tidy rules for documents: length of the landing page, links and paths that exist, tests that
+//! exist, an index that lists every page.
 
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 
 use super::{File, Finding};
 
-/// The landing page fits two screens.
+/// Longest README.md, in lines: two screens.
 const README_LINES_MAX: usize = 80;
 
-/// Markdown that does not speak of today's tree: rendered from records, true of a release, or what
-/// a test expects.
+/// Markdown that does not describe today's tree, and is not checked: pages rendered from records,
+/// the notes of past releases, and expected outputs of tests.
 const NO_DOCUMENTS: &[&str] = &["CHANGELOG.md", "results", "site/cases", "templates"];
 
-/// Documents whose claims name the tests that hold them, in the same line as a file of tests.
+/// Documents with tables of claims; each claim names its test and the test's file.
 const CLAIMS: &[&str] = &["docs/method/client.md", "docs/SECURITY.md"];
 
 pub fn check(files: &[File]) -> Vec<Finding> {
@@ -36,7 +36,7 @@ pub fn check(files: &[File]) -> Vec<Finding> {
     findings
 }
 
-/// Pages under `docs` that neither the index links to nor a page that the index links to.
+/// Findings for pages of `docs/` that neither the index links to nor a page that the index links to.
 fn missing_in_index(index: &File, text: &str, files: &[File]) -> Vec<Finding> {
     let targets = |file: &File, text: &str| -> Vec<PathBuf> {
         let folder = file.path.parent().unwrap_or(Path::new("")).to_path_buf();
@@ -61,13 +61,13 @@ fn is_document(file: &File) -> bool {
     file.path.extension().is_some_and(|e| e == "md") && !NO_DOCUMENTS.iter().any(|n| file.under(n))
 }
 
-/// Every file and folder.
+/// All files and folders of the tree.
 fn tree(files: &[File]) -> BTreeSet<&Path> {
     files.iter().flat_map(|file| file.path.ancestors()).collect()
 }
 
-/// Links, and back-ticked words that look like paths of the tree, that lead nowhere. A path begins
-/// at the root or beside its document.
+/// Findings for links, and for back-ticked words that look like paths of the tree, that lead
+/// nowhere. A path is relative to the root or to its document.
 fn dead_paths(file: &File, text: &str, tree: &BTreeSet<&Path>) -> Vec<Finding> {
     let folder = file.path.parent().unwrap_or(Path::new(""));
     let mut findings = Vec::new();
@@ -83,10 +83,11 @@ fn dead_paths(file: &File, text: &str, tree: &BTreeSet<&Path>) -> Vec<Finding> {
     findings
 }
 
-/// Whether a word begins as a path of the tree does, and is none; or names a file of code that
-/// nobody has.
+/// True if a word begins with a folder of the tree but is not a path of it, or if it is the name of
+/// a Rust file that does not exist.
 fn is_dead(word: &str, folder: &Path, tree: &BTreeSet<&Path>) -> bool {
     let path = Path::new(word.trim_end_matches('/'));
+    // A word with other characters is code or a command, not a path.
     let plain = word.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-".contains(&b));
     let mut parts = path.components();
     let (Some(top), Some(_)) = (parts.next(), parts.next()) else {
@@ -95,19 +96,19 @@ fn is_dead(word: &str, folder: &Path, tree: &BTreeSet<&Path>) -> bool {
     };
     let bases = [Path::new(""), folder];
     let begins = bases.iter().any(|base| tree.contains(&*base.join(top)));
-    // What lies under `results/` is added by campaigns, to a registry that may still be empty.
+    // Campaigns create the files under `results/`, and a new registry is empty.
     let may_be_absent = path.starts_with("results");
     plain && begins && !may_be_absent && !bases.iter().any(|base| tree.contains(&*base.join(path)))
 }
 
-/// What a line links to in the tree.
+/// Targets of a line's links within the tree, without fragments.
 fn links(line: &str) -> impl Iterator<Item = &str> {
     let targets = line.split("](").skip(1).filter_map(|rest| rest.split(')').next());
     let paths = targets.filter_map(|target| target.split('#').next());
     paths.filter(|path| !path.is_empty() && !path.contains("://"))
 }
 
-/// The same place without steps up.
+/// Resolves the `..` components of a path.
 fn normal(path: &Path) -> PathBuf {
     let mut normal = PathBuf::new();
     for part in path.components() {
@@ -119,12 +120,12 @@ fn normal(path: &Path) -> PathBuf {
     normal
 }
 
-/// The words of a line that stand in back-ticks.
+/// Back-ticked words of a line.
 fn back_ticked(line: &str) -> impl Iterator<Item = &str> {
     line.split('`').skip(1).step_by(2)
 }
 
-/// Tests that a line names and no file has.
+/// Findings for tests that a line of a table names and that no file defines.
 fn dead_tests(file: &File, text: &str, files: &[File]) -> Vec<Finding> {
     let is_name = |word: &str| {
         let plain = word.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
@@ -138,6 +139,7 @@ fn dead_tests(file: &File, text: &str, files: &[File]) -> Vec<Finding> {
     };
     let mut findings = Vec::new();
     for (index, line) in text.lines().enumerate() {
+        // Only rows of a table that name a file of tests make a claim.
         if line.starts_with('|') && line.contains(".rs`: `") {
             let dead = back_ticked(line).filter(|word| is_name(word) && !exists(word));
             findings.extend(

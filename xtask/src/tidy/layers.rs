@@ -1,11 +1,12 @@
-//! What a part must not know: I/O, clocks, the wire, `unsafe`.
+//! Tidy rules for layers: words that a part of the tree must not use, such as I/O, clocks, HTTP or
+//! `unsafe`.
 
 use super::source::code_lines;
 use super::{File, Finding};
 
-/// A word that is forbidden somewhere.
+/// Words that some files must not contain, with what to do instead.
 struct Ban {
-    /// True where the ban holds.
+    /// True for files that the ban applies to.
     within: fn(&File) -> bool,
     words: &'static [&'static str],
     instead: &'static str,
@@ -70,6 +71,7 @@ const BANS: &[Ban] = &[
 ];
 
 pub fn check(files: &[File]) -> Vec<Finding> {
+    // Tidy's own sources contain the banned words as text.
     let sources = files.iter().filter(|file| file.is_rust() && !file.under("xtask/src/tidy"));
     sources.flat_map(check_file).collect()
 }
@@ -88,12 +90,13 @@ fn check_file(file: &File) -> Vec<Finding> {
     findings
 }
 
-/// True when `word` stands in `code` and is not a part of a longer name.
+/// True if `word` stands in `code` as a whole word or path.
 fn has_word(code: &str, word: &str) -> bool {
     let part_of_name = |c: char| c.is_alphanumeric() || c == '_';
     code.match_indices(word).any(|(start, _)| {
         let before = code[..start].chars().next_back();
         let after = code[start + word.len()..].chars().next();
+        // After a word such as `axum::` a name follows.
         let open_ended = word.ends_with(|c: char| !part_of_name(c));
         !before.is_some_and(part_of_name) && (open_ended || !after.is_some_and(part_of_name))
     })

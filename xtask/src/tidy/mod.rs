@@ -1,7 +1,7 @@
-//! The house rules, as code. Each finding names file, line and what to do.
+//! `cargo xtask tidy`: the house rules as code. Each finding names a file, a line and what to do.
 //!
-//! The rules that hold a part back from another are the invariants of ARCHITECTURE.md; the others
-//! keep the tree readable. docs/STYLE.md gives the reason for each.
+//! Rules about dependencies and layers are the invariants of ARCHITECTURE.md; the others keep the
+//! tree readable. docs/STYLE.md gives the reason for each.
 
 mod cycles;
 mod dependencies;
@@ -18,14 +18,14 @@ use anyhow::{Context, Result};
 
 use crate::shell::Shell;
 
-/// A breach of a house rule.
+/// Violation of a house rule.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Finding {
-    /// Path from the root.
+    /// Path of the file with the violation, from the root.
     pub path: PathBuf,
-    /// From 1; 0 for the file as a whole.
+    /// Line number from 1; 0 for the file as a whole.
     pub line: usize,
-    /// What is wrong, and what to do.
+    /// Message: what is wrong, and what to do.
     pub message: String,
 }
 
@@ -35,7 +35,8 @@ impl fmt::Display for Finding {
     }
 }
 
-/// A file that git tracks (or would: untracked and not ignored), with its text where it is UTF-8.
+/// File of the tree that git tracks, or would track (untracked and not ignored). `text` is `None`
+/// if it is not UTF-8.
 #[derive(Debug)]
 pub struct File {
     pub path: PathBuf,
@@ -44,7 +45,7 @@ pub struct File {
 }
 
 impl File {
-    /// A finding at a line of this file.
+    /// Makes a finding at a line of this file.
     pub fn finding(&self, line: usize, message: impl Into<String>) -> Finding {
         Finding { path: self.path.clone(), line, message: message.into() }
     }
@@ -53,15 +54,16 @@ impl File {
         self.path.extension().is_some_and(|extension| extension == "rs")
     }
 
-    /// True when the file lies in `folder` or is it.
+    /// True if the file is `folder` itself or lies below it.
     pub fn under(&self, folder: &str) -> bool {
         self.path.starts_with(folder)
     }
 }
 
+/// Rule: takes all files of the tree and returns the findings.
 type Rule = fn(&[File]) -> Vec<Finding>;
 
-/// Every rule.
+/// All rules except that for licences, which runs cargo.
 const RULES: &[Rule] = &[
     dependencies::check,
     layers::check,
@@ -72,7 +74,7 @@ const RULES: &[Rule] = &[
     vocabulary::check,
 ];
 
-/// Applies every rule to the working tree; exit code 2 when any is broken.
+/// Applies all rules to the working tree; exit code 2 if there are findings.
 ///
 /// # Errors
 /// Git cannot list the files, or one cannot be read.
@@ -86,6 +88,7 @@ pub fn run(shell: &Shell) -> Result<u8> {
     Ok(if findings.is_empty() { 0 } else { 2 })
 }
 
+/// Reads all files that git tracks or would track.
 fn tracked_files(shell: &Shell) -> Result<Vec<File>> {
     let listed = shell.read(
         Path::new("git"),
@@ -94,6 +97,7 @@ fn tracked_files(shell: &Shell) -> Result<Vec<File>> {
     let mut files = Vec::new();
     for path in listed.split('\0').filter(|path| !path.is_empty()) {
         let full = shell.root().join(path);
+        // Git also lists files that were deleted in the working tree.
         if !full.is_file() {
             continue;
         }

@@ -1,14 +1,14 @@
-//! What a source file looks like: its first line, its length, its names.
+//! Tidy rules for a source file: first line, length, file name, unfinished code.
 
 use super::{File, Finding};
 
-/// Longest file, in lines. One that needs more has a line in docs/STYLE.md that says why.
+/// Longest source file, in lines. A longer file needs a line with its reason in docs/STYLE.md.
 const LINES_MAX: usize = 600;
 
-/// Names that say nothing about what is inside.
+/// File names that say nothing about the contents.
 const EMPTY_NAMES: &[&str] = &["util", "utils", "common", "helpers", "misc", "manager", "base"];
 
-/// Words that belong to an unfinished change.
+/// Words that mark unfinished code.
 const UNFINISHED: &[&str] = &["todo!(", "unimplemented!(", "FIXME", "XXX", "#[ignore"];
 
 pub fn check(files: &[File]) -> Vec<Finding> {
@@ -36,6 +36,7 @@ fn check_file(file: &File, excused: &str) -> Vec<Finding> {
         findings
             .push(file.finding(0, format!("`{stem}` says nothing: name it after what it holds")));
     }
+    // Tidy's own sources contain these words as text.
     if !file.under("xtask/src/tidy") {
         for (index, line) in text.lines().enumerate() {
             if let Some(word) = UNFINISHED.iter().find(|word| line.contains(**word)) {
@@ -46,8 +47,8 @@ fn check_file(file: &File, excused: &str) -> Vec<Finding> {
     findings
 }
 
-/// The lines of `text` that are code, with their numbers: comments are left out, as far as a line
-/// can tell.
+/// Lines of `text` that contain code, with their numbers and without comments. A `//` within a
+/// string counts as a comment, too.
 pub fn code_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     text.lines().enumerate().filter_map(|(index, line)| {
         let code = line.split("//").next().unwrap_or_default();

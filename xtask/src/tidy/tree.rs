@@ -1,15 +1,15 @@
-//! What lies in the tree: sizes, scenario files.
+//! Tidy rules for the tree: size of files and of the whole tree, first key of scenario files.
 
 use super::{File, Finding};
 
-/// Largest file in bytes; Cargo.lock and the licence are as long as they are.
+/// Largest size of a file in bytes, records excepted.
 const FILE_BYTES_MAX: u64 = 256 * 1024;
 
-/// Largest record or fixture in bytes: a kernels record has every op, shape and instruction set, 350
-/// bytes each, and a checkpoint with reference logits is a little smaller.
+/// Largest size of a record in bytes. A kernels record has an entry of 350 bytes for every op,
+/// shape and instruction set.
 const DATA_BYTES_MAX: u64 = 1024 * 1024;
 
-/// The whole tree stays quick to clone and to copy.
+/// Largest size of the whole tree in bytes, so that it stays quick to clone.
 const TREE_BYTES_MAX: u64 = 40 * 1024 * 1024;
 
 pub fn check(files: &[File]) -> Vec<Finding> {

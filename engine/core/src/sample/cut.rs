@@ -1,11 +1,13 @@
-//! Which tokens may still be chosen at a temperature above 0, and with which weight.
+//! Top-k, top-p and min-p sampling: cuts the candidates at a temperature above 0, with their
+//! weights.
 
 use super::DrawParams;
 
-/// Fills `candidates` with (token, weight); weights are relative to the likeliest, which has 1.
+/// Fills `candidates` with pairs of token and weight. Weights are relative to the likeliest token,
+/// which has 1.
 ///
-/// Without `top_k` and `top_p` the order is that of the vocabulary. Both need the likeliest first,
-/// but seldom many of them, so that a part is sorted at a time.
+/// Without top-k and top-p the candidates stay in the order of the vocabulary. With them they are
+/// sorted, the likeliest first; for top-p only as far as needed, since few candidates are kept.
 pub(super) fn keep_candidates(
     candidates: &mut Vec<(u32, f32)>,
     logits: &[f32],
@@ -15,6 +17,7 @@ pub(super) fn keep_candidates(
     let largest = logits[likeliest as usize];
     candidates.clear();
     candidates.extend(logits.iter().zip(0u32..).filter_map(|(logit, token)| {
+        // A weight that underflows to 0 could not be sampled.
         let weight = ((logit - largest) / params.temperature).exp();
         (weight > 0.0 && weight >= params.min_p).then_some((token, weight))
     }));
@@ -24,6 +27,7 @@ pub(super) fn keep_candidates(
         candidates.truncate(top_k);
     }
     if params.top_p < 1.0 {
+        // In f64, because a vocabulary of small weights adds up inaccurately in f32.
         let total: f64 = candidates.iter().map(|(_, weight)| f64::from(*weight)).sum();
         let kept = sort_until(candidates, f64::from(params.top_p) * total);
         candidates.truncate(kept);
@@ -32,9 +36,11 @@ pub(super) fn keep_candidates(
     }
 }
 
-/// Sorts a growing head until its weights reach `wanted`; returns how many that takes.
+/// Sorts the head of the candidates, in growing parts, until their weights reach `wanted`; returns
+/// the number of candidates that this takes.
 fn sort_until(candidates: &mut [(u32, f32)], wanted: f64) -> usize {
     let (mut sorted, mut sum) = (0, 0.0);
+    // Few candidates are enough for most rows; the parts grow for the others.
     let mut part = 256;
     while sorted < candidates.len() {
         let rest = &mut candidates[sorted..];
@@ -55,7 +61,7 @@ fn sort_until(candidates: &mut [(u32, f32)], wanted: f64) -> usize {
     candidates.len()
 }
 
-/// Likelier first, the lower id of equals first, so that the order is total.
+/// Order by falling weight, then by rising id, so that it is total and results are repeatable.
 fn likelier(a: &(u32, f32), b: &(u32, f32)) -> std::cmp::Ordering {
     b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
 }

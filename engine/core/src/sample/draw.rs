@@ -1,32 +1,32 @@
-//! The draw itself: from one row of logits, by numbers that are known before the row is.
+//! Samples one token from a row of logits. The random number depends only on seed and index.
 //!
-//! Kernels that draw on a device do the same.
+//! Kernels that sample on a device use the same method.
 
 use super::{NoFiniteLogit, Sampler, cut};
 use crate::random;
 
-/// How a token is drawn from a row of logits that nothing changes any more.
+/// Parameters for sampling one token from a row of logits that penalties no longer change.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DrawParams {
-    /// Softmax temperature; 0 selects the likeliest token (greedy sampling).
+    /// Temperature of sampling; 0 takes the likeliest token.
     pub temperature: f32,
-    /// Share of the probability kept, likeliest first; 1 keeps all.
+    /// Top-p: share of the probability to keep, likeliest first; 1 keeps all.
     pub top_p: f32,
-    /// Candidates less likely than this share of the likeliest are dropped; 0 keeps all.
+    /// Min-p: candidates less likely than this share of the likeliest are dropped; 0 keeps all.
     pub min_p: f32,
-    /// Number of candidates kept; 0 keeps all.
+    /// Top-k: number of candidates to keep; 0 keeps all.
     pub top_k: u32,
-    /// Seed of the sequence's random numbers.
+    /// Seed of the stream of random numbers that tokens are sampled by.
     pub seed: u64,
-    /// Which of the seed's numbers: as many tokens the sequence has drawn before.
+    /// Index in that stream: the number of output tokens before this one.
     pub index: u64,
 }
 
 impl Sampler {
-    /// The token that `params` draw from `logits`, `[vocab_size]`.
+    /// Samples a token from `logits`, of shape `[vocab_size]`.
     ///
     /// # Errors
-    /// The model's output is unusable.
+    /// No logit is finite.
     pub fn draw(&mut self, logits: &[f32], params: &DrawParams) -> Result<u32, NoFiniteLogit> {
         let likeliest = argmax(logits).ok_or(NoFiniteLogit)?;
         if params.temperature == 0.0 {
@@ -34,6 +34,7 @@ impl Sampler {
         }
         cut::keep_candidates(&mut self.candidates, logits, likeliest, params);
         let total: f64 = self.candidates.iter().map(|(_, weight)| f64::from(*weight)).sum();
+        // Inverse of the cumulative distribution, without normalizing the weights.
         let mut left = random::uniform(params.seed, params.index) * total;
         for (token, weight) in &self.candidates {
             left -= f64::from(*weight);
@@ -41,14 +42,14 @@ impl Sampler {
                 return Ok(*token);
             }
         }
-        // Rounding may leave a crumb after the last candidate.
+        // Rounding may leave a small remainder after the last candidate.
         Ok(self.candidates.last().map_or(likeliest, |(token, _)| *token))
     }
 }
 
-/// Index of the largest finite logit, the lowest of equals.
+/// Index of the largest finite logit, the lowest index if several are equal.
 fn argmax(logits: &[f32]) -> Option<u32> {
-    // Two passes that compile to vector code: a single one that tracks the index does not.
+    // Two passes compile to vector code; a single pass that tracks the index does not.
     let mut lanes = [f32::NEG_INFINITY; 16];
     let (chunks, rest) = logits.as_chunks::<16>();
     for chunk in chunks {
@@ -56,6 +57,7 @@ fn argmax(logits: &[f32]) -> Option<u32> {
             *lane = if *logit > *lane { *logit } else { *lane };
         }
     }
+    // NaN loses every comparison, so that it is never the largest.
     let largest = lanes.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max);
     if !largest.is_finite() {
         return None;

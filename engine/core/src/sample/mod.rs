@@ -1,8 +1,8 @@
-//! Picks the next token of one sequence from its logits.
+//! Sampling: picks the next token of one sequence from its logits.
 //!
 //! It knows one row of logits, the sequence's tokens and its parameters: no batch, no clock, no
-//! shared state. The order is penalties, bias, what may be chosen at all, temperature, then the cuts
-//! `min_p`, `top_k` and `top_p`, each over what the one before left.
+//! shared state. Order of the steps: penalties, bias, banned and allowed tokens, temperature, then
+//! min-p, top-k and top-p, each applied to the candidates that the previous one left.
 
 mod cut;
 mod draw;
@@ -13,31 +13,32 @@ pub use draw::DrawParams;
 
 use std::collections::BTreeMap;
 
-/// How tokens are chosen; ranges are the caller's duty.
+/// Sampling parameters of a request. The caller checks their ranges.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampling {
-    /// Softmax temperature; 0 selects the likeliest token (greedy sampling).
+    /// Temperature of sampling; 0 takes the likeliest token.
     pub temperature: f32,
-    /// Share of the probability kept, likeliest first; 1 keeps all.
+    /// Top-p: share of the probability to keep, likeliest first; 1 keeps all.
     pub top_p: f32,
-    /// Number of candidates kept; none keeps all.
+    /// Top-k: number of candidates to keep; `None` keeps all.
     pub top_k: Option<usize>,
-    /// Candidates less likely than this share of the likeliest are dropped; 0 keeps all.
+    /// Min-p: candidates less likely than this share of the likeliest are dropped; 0 keeps all.
     pub min_p: f32,
-    /// Divides positive logits of tokens seen in prompt or output, multiplies negative ones.
+    /// Repetition penalty: divides positive logits of tokens in prompt or output, multiplies
+    /// negative ones.
     pub repetition_penalty: f32,
-    /// Subtracted from the logits of tokens seen in the output.
+    /// Presence penalty: subtracted from the logit of each token that the output has.
     pub presence_penalty: f32,
-    /// Subtracted once for each time a token was seen in the output.
+    /// Frequency penalty: subtracted once for each time that the output has the token.
     pub frequency_penalty: f32,
-    /// Added to the logits of these tokens.
+    /// Logit bias: added to the logits of these tokens.
     pub logit_bias: BTreeMap<u32, f32>,
-    /// Which stream of random numbers tokens are drawn by.
+    /// Seed of the stream of random numbers that tokens are sampled by.
     pub seed: u64,
 }
 
 impl Sampling {
-    /// The likeliest token, always.
+    /// Greedy sampling: always the likeliest token.
     pub fn greedy() -> Self {
         Self {
             temperature: 0.0,
@@ -52,7 +53,7 @@ impl Sampling {
         }
     }
 
-    /// Whether a choice depends on more than a row of logits.
+    /// True if penalties or a bias change the logits, so that sampling needs the sequence's tokens.
     pub fn changes_logits(&self) -> bool {
         self.repetition_penalty != 1.0
             || self.presence_penalty != 0.0
@@ -60,7 +61,8 @@ impl Sampling {
             || !self.logit_bias.is_empty()
     }
 
-    /// How the token at `index` of the output is drawn from logits that nothing changes any more.
+    /// Parameters for sampling output token number `index`, counted from 0, once penalties and bias
+    /// are applied.
     pub fn draw_params(&self, index: usize) -> DrawParams {
         let Self { temperature, top_p, min_p, seed, .. } = *self;
         let top_k = self.top_k.map_or(0, |top_k| u32::try_from(top_k.max(1)).unwrap_or(u32::MAX));
@@ -68,22 +70,22 @@ impl Sampling {
     }
 }
 
-/// One row to sample from.
+/// One row of logits to sample from, with what changes it.
 #[derive(Debug, Clone, Copy)]
 pub struct Row<'a> {
-    /// `[vocab_size]`, as the model gave them.
+    /// Logits of the model, of shape `[vocab_size]`.
     pub logits: &'a [f32],
-    /// Prompt and output so far.
+    /// Token ids of the prompt and of the output so far.
     pub tokens: &'a [u32],
-    /// Returns the length of the prompt in tokens.
+    /// Number of prompt tokens at the beginning of `tokens`.
     pub prompt_tokens: usize,
-    /// Tokens that may not be chosen now.
+    /// Tokens that must not be sampled now, such as end tokens before `min_tokens`.
     pub banned: &'a [u32],
-    /// The only tokens that may be chosen now, where there is such a limit.
+    /// The only tokens that may be sampled now, if a guide limits them.
     pub allowed: Option<&'a TokenSet>,
 }
 
-/// A set of token ids, a bit each.
+/// Set of token ids, as a bit mask.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenSet(Vec<u32>);
 
@@ -93,7 +95,7 @@ impl TokenSet {
         Self(words)
     }
 
-    /// Whether `token` is in it.
+    /// True if the set contains the token id.
     pub fn contains(&self, token: u32) -> bool {
         self.0.get(token as usize / 32).is_some_and(|word| (word >> (token % 32)) & 1 == 1)
     }
@@ -106,12 +108,12 @@ impl TokenSet {
     }
 }
 
-/// Logits of which none is a number that could be compared.
+/// Error: no logit is finite, so that nothing can be sampled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("no token that may be chosen has a finite logit")]
 pub struct NoFiniteLogit;
 
-/// Chooses tokens; holds nothing but buffers, to be reused from row to row.
+/// Samples tokens. It has no state but buffers, which are reused.
 #[derive(Debug, Default)]
 pub struct Sampler {
     logits: Vec<f32>,
@@ -119,12 +121,13 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// The next token of a row.
+    /// Samples the next token of a sequence.
     ///
     /// # Errors
-    /// The model's output is unusable.
+    /// No token that may be sampled has a finite logit.
     pub fn sample(&mut self, row: Row<'_>, params: &Sampling) -> Result<u32, NoFiniteLogit> {
         let draw = params.draw_params(row.tokens.len() - row.prompt_tokens);
+        // Without changes to the logits no copy is needed.
         if row.banned.is_empty() && row.allowed.is_none() && !params.changes_logits() {
             return self.draw(row.logits, &draw);
         }
@@ -138,8 +141,10 @@ impl Sampler {
     }
 }
 
+/// Applies penalties, bias, banned and allowed tokens to a copy of the logits.
 fn adjust(logits: &mut [f32], row: Row<'_>, params: &Sampling) {
     if params.repetition_penalty != 1.0 {
+        // Each token is penalized once, however often it occurs.
         let mut seen = row.tokens.to_vec();
         seen.sort_unstable();
         seen.dedup();
@@ -164,6 +169,7 @@ fn adjust(logits: &mut [f32], row: Row<'_>, params: &Sampling) {
             *logit += bias;
         }
     }
+    // Bans follow the bias, which could otherwise lift a banned token.
     for token in row.banned {
         if let Some(logit) = logits.get_mut(*token as usize) {
             *logit = f32::NEG_INFINITY;

@@ -1,4 +1,4 @@
-//! What is chosen from small rows whose right answer can be said.
+//! Tests of sampling: small rows of logits whose right result is known.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn hot() -> Sampling {
     Sampling { temperature: 1.0, ..Sampling::greedy() }
 }
 
-/// How often each token is drawn over many positions.
+/// Share of draws at which each token is sampled, over many positions.
 fn shares(logits: &[f32], params: &Sampling) -> Vec<f64> {
     let draws = 20_000;
     let mut sampler = Sampler::default();

@@ -1,5 +1,5 @@
-//! Steps that are begun before the last has landed: every sequence has the outputs that it has
-//! without.
+//! Tests of steps that are submitted before the previous one has completed: every sequence must
+//! have the outputs that it has without running ahead.
 
 use std::cell::RefCell;
 use std::num::NonZeroUsize;
@@ -17,27 +17,27 @@ use engine_model::ModelInfo;
 use engine_weights::Checkpoint;
 use engine_weights::fixture::tiny_llama_gguf;
 
-/// Tokens of the tiny model.
+/// Vocabulary size of the tiny model.
 const VOCAB: u32 = 267;
 const PAGES: usize = 24;
 
-/// A model of which a step can be begun while another is in flight.
+/// Model that accepts a step while another is in flight.
 #[derive(Debug)]
 pub(super) struct Ahead {
     model: Box<dyn Model>,
     flights: VecDeque<(Vec<f32>, Vec<Option<u32>>)>,
     landed: (Vec<f32>, Vec<Option<u32>>),
     seen: Arc<Seen>,
-    /// The step of which nothing lands.
+    /// Number of the step that fails to complete, if any.
     fails_at: Option<usize>,
 }
 
-/// What came by.
+/// Record of the calls that the model has received.
 #[derive(Debug, Default)]
 struct Seen {
-    /// `(` a step begins, `)` it lands.
+    /// `(` for each submitted step, `)` for each completed one, in order.
     calls: Mutex<String>,
-    /// Rows whose token was drawn by the step before.
+    /// Number of rows whose input token was sampled by the step before.
     drawn: AtomicUsize,
 }
 
@@ -83,7 +83,7 @@ impl Model for Ahead {
     }
 }
 
-/// The tiny model with pages, and its tokenizer.
+/// The tiny model on `ranks` ranks, with KV pages allocated, and its tokenizer.
 fn tiny(ranks: usize) -> (Box<dyn Model>, Arc<dyn Text>) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tiny.gguf");
@@ -113,7 +113,7 @@ fn small(run_ahead: usize) -> Limits {
     }
 }
 
-/// What a sequence was given, all its steps together.
+/// Everything that a sequence was sent, all its outputs together.
 #[derive(Debug, Default, PartialEq)]
 struct Total {
     tokens: Vec<TokenOutput>,
@@ -136,7 +136,7 @@ impl Total {
     }
 }
 
-/// One thing that happens.
+/// One event of a random trace: a command to the worker, or a step.
 #[derive(Debug, Clone)]
 enum Event {
     Submit(Box<Request>),
@@ -145,7 +145,7 @@ enum Event {
     Step,
 }
 
-/// Lets everything happen; returns the model, and what each sequence was given.
+/// Plays a trace; returns the model, and what each sequence was sent.
 fn play(
     model: Box<dyn Model>,
     text: &Arc<dyn Text>,
@@ -252,7 +252,7 @@ fn event(guide: Option<Guide>) -> impl Strategy<Value = Event> {
     ]
 }
 
-/// What random traces had in them.
+/// Counts of what the random traces covered, to prove that they covered enough.
 #[derive(Debug, Default)]
 struct Tried {
     hits: u64,
@@ -261,7 +261,7 @@ struct Tried {
     drawn: usize,
 }
 
-/// Random traces over a model on so many ranks, each with and without running ahead.
+/// Plays random traces over a model on `ranks` ranks, each with and without running ahead.
 fn check_traces(ranks: usize, cases: u32) -> Tried {
     let (model, text) = tiny(ranks);
     let guide = text.guide(&Structure::Regex("[a-z]{3,12}".into()), None).unwrap();
@@ -299,7 +299,7 @@ fn check_traces(ranks: usize, cases: u32) -> Tried {
                 if want.finish.is_some() && got.finish.is_some() {
                     prop_assert_eq!(got, want, "sequence {}", id);
                 } else {
-                    // An abort finds a sequence a step earlier or later.
+                    // An abort may reach a sequence one step earlier or later.
                     prop_assert!(got.begins_as(want) || want.begins_as(got), "sequence {}", id);
                     tried.unfinished += 1;
                 }
@@ -319,7 +319,7 @@ fn every_sequence_has_the_outputs_that_it_has_without_running_ahead() {
     }
 }
 
-/// How steps of a request begin and land, one step ahead.
+/// Order in which the steps of one request are submitted and completed, with one step ahead.
 fn calls(change: impl FnOnce(&mut Request)) -> String {
     let (model, text) = tiny(1);
     let model = Ahead::new(model);
@@ -334,7 +334,7 @@ fn calls(change: impl FnOnce(&mut Request)) -> String {
 
 #[test]
 fn a_step_begins_before_the_last_has_landed_unless_it_needs_to_know_a_token() {
-    assert_eq!(calls(|_| {}), "(()()())", "drawn tokens, the number of which is known");
+    assert_eq!(calls(|_| {}), "(()()())", "tokens sampled on the device");
     assert_eq!(calls(|request| request.logprobs = Some(0)), "()()()()", "tokens chosen here");
     let banned = |request: &mut Request| (request.min_tokens, request.ignore_eos) = (2, false);
     assert_eq!(calls(banned), "()()(())", "tokens chosen here, then drawn ones");
