@@ -43,7 +43,7 @@ impl Emitted {
 }
 
 /// Returns a `tokenizer.json` for mock servers: it knows the word `t`, which every emitted token
-/// is, and `words` prompt words `w0`, `w1`, ….
+/// is, and `words` prompt words `w0`, `w1` and so on.
 #[must_use]
 pub fn tokenizer(words: usize) -> Value {
     let words = (0..words).map(|number| (format!("w{number}"), json!(number + 2)));

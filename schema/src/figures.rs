@@ -11,25 +11,26 @@ use crate::histogram::HdrHistogram;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Histograms {
     /// TTFT (time to first token) of each request: actual send to the first chunk with a token, in
-    /// µs.
+    /// microseconds.
     pub ttft_us: Option<HdrHistogram>,
-    /// TTFT of each request from its scheduled send, in µs.
+    /// TTFT of each request from its scheduled send, in microseconds.
     pub ttft_scheduled_us: Option<HdrHistogram>,
-    /// TPOT (time per output token after the first) of each request, in µs.
+    /// TPOT (time per output token after the first) of each request, in microseconds.
     pub tpot_us: Option<HdrHistogram>,
-    /// ITL (inter-token latency) per chunk: gap between two consecutive chunks with tokens, in µs.
+    /// ITL (inter-token latency) per chunk: gap between two consecutive chunks with tokens, in
+    /// microseconds.
     pub itl_chunk_us: Option<HdrHistogram>,
-    /// ITL per token, in µs: a chunk of k tokens counts as k samples of its gap / k.
+    /// ITL per token, in microseconds: a chunk of k tokens counts as k samples of its gap / k.
     pub itl_token_us: Option<HdrHistogram>,
-    /// E2E latency of each request: actual send to the last chunk with a token, in µs.
+    /// E2E latency of each request: actual send to the last chunk with a token, in microseconds.
     pub e2e_us: Option<HdrHistogram>,
-    /// E2E latency of each request from its scheduled send, in µs.
+    /// E2E latency of each request from its scheduled send, in microseconds.
     pub e2e_scheduled_us: Option<HdrHistogram>,
-    /// Wait of each request for the limit on concurrency, in µs.
+    /// Wait of each request for the limit on concurrency, in microseconds.
     pub queue_us: Option<HdrHistogram>,
-    /// Time to open each connection, in µs.
+    /// Time to open each connection, in microseconds.
     pub connect_us: Option<HdrHistogram>,
-    /// Delay of each send that the client itself caused, in µs.
+    /// Delay of each send that the client itself caused, in microseconds.
     pub schedule_lag_us: Option<HdrHistogram>,
 }
 
@@ -75,28 +76,31 @@ pub struct Metrics {
     pub goodput_per_s: Option<BTreeMap<String, f64>>,
     /// Energy per output token in joules, of all GPUs that were used.
     pub joules_per_output_token: Option<f64>,
-    /// TTFT (time to first token): actual send to the first chunk with a token, in µs.
+    /// TTFT (time to first token): actual send to the first chunk with a token, in microseconds.
     pub ttft_us: Option<Summary>,
-    /// TPOT (time per output token after the first), one sample for each request, in µs.
+    /// TPOT (time per output token after the first), one sample for each request, in microseconds.
     pub tpot_us: Option<Summary>,
-    /// ITL (inter-token latency) per chunk: gap between two consecutive chunks with tokens, in µs.
+    /// ITL (inter-token latency) per chunk: gap between two consecutive chunks with tokens, in
+    /// microseconds.
     pub itl_chunk_us: Option<Summary>,
-    /// ITL per token, in µs: a chunk of k tokens counts as k samples of its gap / k.
+    /// ITL per token, in microseconds: a chunk of k tokens counts as k samples of its gap / k.
     pub itl_token_us: Option<Summary>,
-    /// E2E latency: actual send to the last chunk with a token, in µs.
+    /// E2E latency: actual send to the last chunk with a token, in microseconds.
     pub e2e_us: Option<Summary>,
-    /// TTFT from the scheduled send, in µs; it includes the wait for the limit on concurrency.
+    /// TTFT from the scheduled send, in microseconds; it includes the wait for the limit on
+    /// concurrency.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttft_scheduled_us: Option<Summary>,
-    /// E2E latency from the scheduled send, in µs; it includes the wait for the limit on
+    /// E2E latency from the scheduled send, in microseconds; it includes the wait for the limit on
     /// concurrency.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub e2e_scheduled_us: Option<Summary>,
-    /// Time from the actual send to the first event of the stream, in µs; that event may have a
-    /// role and no token.
+    /// Time from the actual send to the first event of the stream, in microseconds; that event may
+    /// have a role and no token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttft_event_us: Option<Summary>,
-    /// Time from the actual send to the first chunk of the answer after any reasoning, in µs.
+    /// Time from the actual send to the first chunk of the answer after any reasoning, in
+    /// microseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttft_content_us: Option<Summary>,
     /// Parts of the TTFT from the scheduled send: queue, client, connection, server, parsing.
@@ -114,7 +118,7 @@ pub struct Metrics {
 /// longest gap is the maximum of `itl_chunk_us`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Stalls {
-    /// Threshold in µs: a longer gap is a stall.
+    /// Threshold in microseconds: a longer gap is a stall.
     pub over_us: u64,
     /// Number of stalls.
     pub gaps: u64,
@@ -122,24 +126,25 @@ pub struct Stalls {
     pub time_share: f64,
 }
 
-/// Parts of the time from the scheduled send to the first parsed token, in µs. For each request the
-/// parts add up to the whole.
+/// Parts of the time from the scheduled send to the first parsed token, in microseconds. For each
+/// request the parts add up to the whole.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TtftParts {
-    /// Wait for the limit on concurrency, in µs.
+    /// Wait for the limit on concurrency, in microseconds.
     pub queue: Summary,
-    /// Delay that the client itself caused before the send, in µs.
+    /// Delay that the client itself caused before the send, in microseconds.
     pub schedule_lag: Summary,
-    /// Time to open a connection where none was open, in µs, without the TLS handshake.
+    /// Time to open a connection where none was open, in microseconds, without the TLS handshake.
     pub connect: Summary,
-    /// Time of the TLS handshake in µs; left out where no connection uses TLS.
+    /// Time of the TLS handshake in microseconds; left out where no connection uses TLS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<Summary>,
-    /// Time to write the request, from its first byte to its last, in µs.
+    /// Time to write the request, from its first byte to its last, in microseconds.
     pub send: Summary,
-    /// Time that server and network took, in µs.
+    /// Time that server and network took, in microseconds.
     pub server: Summary,
-    /// Time from the arrival of the first token until the client had read and parsed it, in µs.
+    /// Time from the arrival of the first token until the client had read and parsed it, in
+    /// microseconds.
     pub parse: Summary,
 }
 
@@ -161,9 +166,9 @@ impl TtftParts {
 /// Slice of a run: a span of time with its requests and tokens.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Slice {
-    /// Start of the slice in µs, from the first scheduled send of the run.
+    /// Start of the slice in microseconds, from the first scheduled send of the run.
     pub start_us: u64,
-    /// Length of the slice in µs; the last slice may be shorter than the others.
+    /// Length of the slice in microseconds; the last slice may be shorter than the others.
     pub length_us: u64,
     /// Number of requests whose first byte was sent in the slice.
     pub requests_sent: u64,
@@ -171,7 +176,8 @@ pub struct Slice {
     pub requests_ended: u64,
     /// Number of output tokens that arrived in the slice.
     pub output_tokens: u64,
-    /// Median TTFT of the requests sent in the slice, in µs; left out where there are none.
+    /// Median TTFT of the requests sent in the slice, in microseconds; left out where there are
+    /// none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttft_us_p50: Option<u64>,
 }
@@ -190,32 +196,34 @@ impl Metrics {
     }
 }
 
-/// Summary of a latency in µs. Percentiles are linear between order statistics (NumPy's default);
-/// `std` is the standard deviation of the population.
+/// Summary of a latency in microseconds. Percentiles are linear between order statistics (NumPy's
+/// default); `std` is the standard deviation of the population.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Summary {
-    /// Mean over all samples, in µs.
+    /// Mean over all samples, in microseconds.
     pub mean: Option<u64>,
-    /// Standard deviation of the population, in µs.
+    /// Standard deviation of the population, in microseconds.
     pub std: Option<u64>,
-    /// Median, in µs.
+    /// Median, in microseconds.
     pub p50: Option<u64>,
-    /// 90th percentile, in µs.
+    /// 90th percentile, in microseconds.
     pub p90: Option<u64>,
-    /// 95th percentile, in µs.
+    /// 95th percentile, in microseconds.
     pub p95: Option<u64>,
-    /// 99th percentile, in µs.
+    /// 99th percentile, in microseconds.
     pub p99: Option<u64>,
-    /// Largest sample, in µs.
+    /// Largest sample, in microseconds.
     pub max: Option<u64>,
-    /// Upper 99 % confidence bound of the 90th percentile in µs; left out where there are too few
-    /// samples (early-stopping rule of MLPerf Inference).
+    /// Upper 99 % confidence bound of the 90th percentile in microseconds; left out where there are
+    /// too few samples (early-stopping rule of MLPerf Inference).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p90_upper: Option<u64>,
-    /// Upper 99 % confidence bound of the 95th percentile, in µs; left out as for `p90_upper`.
+    /// Upper 99 % confidence bound of the 95th percentile, in microseconds; left out as for
+    /// `p90_upper`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p95_upper: Option<u64>,
-    /// Upper 99 % confidence bound of the 99th percentile, in µs; left out as for `p90_upper`.
+    /// Upper 99 % confidence bound of the 99th percentile, in microseconds; left out as for
+    /// `p90_upper`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p99_upper: Option<u64>,
 }

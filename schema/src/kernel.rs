@@ -1,4 +1,4 @@
-//! `kernel.v1`: record of micro-benchmarks of single operations (matmul, attention, …).
+//! `kernel.v1`: record of micro-benchmarks of single operations (matmul, attention and so on).
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -29,8 +29,8 @@ pub struct Manifest {
 /// Request of a manifest: prompt, output length and send time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ManifestRequest {
-    /// Scheduled send time in µs from the start of the run; for a request with `after`, from the
-    /// end of that request.
+    /// Scheduled send time in microseconds from the start of the run; for a request with `after`,
+    /// from the end of that request.
     pub send_us: u64,
     /// Index of the request whose end this one waits for: the previous turn of the conversation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
