@@ -134,7 +134,7 @@ pub struct TtftParts {
     pub queue: Summary,
     /// Delay that the client itself caused before the send, in microseconds.
     pub schedule_lag: Summary,
-    /// Time to open a connection where none was open, in microseconds, without the TLS handshake.
+    /// Time to open a connection if the request needed a new one, in microseconds, without TLS.
     pub connect: Summary,
     /// Time of the TLS handshake in microseconds; left out where no connection uses TLS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
