@@ -100,8 +100,8 @@ pub struct CellDiff {
     pub baseline_runs: SideCounts,
     /// Number of the candidate's runs by outcome.
     pub candidate_runs: SideCounts,
-    /// Flags with different values on the two sides, where a command line names one of them; such a cell
-    /// gets no verdict. Both sides report each of these flags.
+    /// Flags with different values on the two sides, where a command line names one of them; such a
+    /// cell gets no verdict. Both sides report each of these flags.
     pub changed: Vec<FlagChange>,
     /// Flags with different values on the two sides that no command line names: defaults that moved
     /// between the releases. The cell is judged, and its effect may be due to them.
