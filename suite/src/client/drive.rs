@@ -238,7 +238,7 @@ impl Driver<'_> {
     /// wait, in milliseconds.
     fn send_due(&mut self) -> Result<u8, DriveError> {
         if self.due_ns == u64::MAX {
-            // No request could be sent last time, and none has ended since.
+            // The last attempt found nothing to send, and no request has ended since.
             return Ok(WAIT_MAX_MS);
         }
         for _ in 0..SENDS_PER_TURN {

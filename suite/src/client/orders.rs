@@ -152,7 +152,7 @@ impl Observer for Unobserved {}
 /// Policy by which requests share connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pool {
-    /// As many connections as there may be requests in flight, used in rotation.
+    /// One connection for each request that may be in flight, used in rotation.
     Fixed,
     /// A few more connections than requests in flight, the most recently used first.
     Growing,
