@@ -114,7 +114,7 @@ fn write_number(number: &Number, out: &mut Vec<u8>) {
 }
 
 fn write_plain(value: &impl Serialize, out: &mut Vec<u8>) {
-    serde_json::to_writer(out, value).expect("texts and numbers are JSON, and memory takes them");
+    serde_json::to_writer(out, value).expect("texts and numbers are JSON, and memory is writable");
 }
 
 /// Returns the text of a record file: sorted keys, two spaces of indent, a line feed at the end.

@@ -103,7 +103,7 @@ impl HdrHistogram {
         let plain = inflate(&bytes)?;
         let head = bins::Head::of(&plain);
         if head.payload_bytes != (plain.len() - HEAD) as u64 {
-            return Err(HistogramError::Claims("a payload of another length than it has"));
+            return Err(HistogramError::Claims("a payload length that its data contradict"));
         }
         if head.digits > u64::from(SIGNIFICANT_DIGITS) || head.highest > VALUE_MAX {
             return Err(HistogramError::Claims("more digits or larger values than a record keeps"));
@@ -122,7 +122,7 @@ fn inflate(bytes: &[u8]) -> Result<Vec<u8>, HistogramError> {
     let refused = |why: &str| HistogramError::Encoding(why.to_owned());
     let (head, deflated) = bytes.split_at_checked(8).ok_or_else(|| refused("it is cut short"))?;
     if head[..4] != DEFLATED {
-        return Err(refused("it begins otherwise"));
+        return Err(refused("its magic number is wrong"));
     }
     let mut plain = Vec::new();
     let read = ZlibDecoder::new(deflated).take(PLAIN_MAX as u64 + 1).read_to_end(&mut plain);

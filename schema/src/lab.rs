@@ -267,11 +267,11 @@ fn check(lab: &LabFile) -> Result<(), LabError> {
         return senseless("a lab needs at least one of `profiles` and one of `engines`".into());
     }
     if let Some(twice) = repeated(lab.profiles.iter()) {
-        return senseless(format!("profile `{twice}` stands twice"));
+        return senseless(format!("profile `{twice}` is listed twice"));
     }
     if let Some(twice) = repeated(lab.engines.iter().map(|engine| &engine.id)) {
         return senseless(format!(
-            "engine `{twice}` stands twice: give the second an axis instead"
+            "engine `{twice}` is listed twice: use an axis for its variants"
         ));
     }
     let names = std::iter::once(&lab.objective.metric).chain(lab.objective.bounds.keys());
@@ -282,14 +282,14 @@ fn check(lab: &LabFile) -> Result<(), LabError> {
         }
     }
     if let Some((name, value)) = lab.objective.bounds.iter().find(|(_, value)| !value.is_finite()) {
-        return senseless(format!("the bound of `{name}` is {value}, which nothing keeps"));
+        return senseless(format!("the bound of `{name}` is {value}, not a number"));
     }
     match lab.budget {
         LabBudget { runs: None, hours: None } => {
             return senseless("`budget` names neither `runs` nor `hours`".into());
         }
         LabBudget { hours: Some(hours), .. } if !(hours.is_finite() && hours > 0.0) => {
-            return senseless(format!("a budget of {hours} hours is none"));
+            return senseless(format!("a budget of {hours} hours is not above zero"));
         }
         LabBudget { .. } => {}
     }
@@ -301,19 +301,19 @@ fn check(lab: &LabFile) -> Result<(), LabError> {
 fn check_axes(lab: &LabFile) -> Result<(), LabError> {
     let senseless = |why: String| Err(LabError::Senseless(why));
     if let Some(twice) = repeated(lab.axes.iter().map(|axis| &axis.name)) {
-        return senseless(format!("axis `{twice}` stands twice"));
+        return senseless(format!("axis `{twice}` is defined twice"));
     }
     for axis in &lab.axes {
         let name = &axis.name;
         if !lab.engines.iter().any(|engine| engine.id == axis.engine) {
             let engine = &axis.engine;
-            return senseless(format!("axis `{name}` is of `{engine}`, no engine of this lab"));
+            return senseless(format!("axis `{name}` is for `{engine}`, no engine of this lab"));
         }
         if axis.options.is_empty() {
             return senseless(format!("axis `{name}` has no options"));
         }
         if let Some(twice) = repeated(axis.options.iter().map(|option| &option.name)) {
-            return senseless(format!("option `{twice}` of axis `{name}` stands twice"));
+            return senseless(format!("option `{twice}` of axis `{name}` is defined twice"));
         }
         for part in std::iter::once(name).chain(axis.options.iter().map(|option| &option.name)) {
             let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
@@ -418,15 +418,15 @@ mod tests {
         for (from, to, error) in [
             (r#""lab-sharegpt-lite""#, "", "a lab needs at least one of `profiles`"),
             ("total_tokens_per_s", "speed", "no metric `speed`; known are requests_per_s"),
-            ("2e6", "nan", "the bound of `ttft_us_p99` is NaN, which nothing keeps"),
-            ("runs = 200", "hours = 0.0", "a budget of 0 hours is none"),
+            ("2e6", "nan", "the bound of `ttft_us_p99` is NaN, not a number"),
+            ("runs = 200", "hours = 0.0", "a budget of 0 hours is not above zero"),
             ("{ runs = 200 }", "{}", "`budget` names neither `runs` nor `hours`"),
-            (r#"name = "4""#, r#"name = "1""#, "option `1` of axis `threads` stands twice"),
-            (r#"name = "kv""#, r#"name = "threads""#, "axis `threads` stands twice"),
+            (r#"name = "4""#, r#"name = "1""#, "option `1` of axis `threads` is defined twice"),
+            (r#"name = "kv""#, r#"name = "threads""#, "axis `threads` is defined twice"),
             (r#"name = "f16""#, r#"name = "F16!""#, "`F16!` of axis `kv` is not a name of up to"),
             ("--kv-cache-dtype", "--threads", "axes `threads` and `kv` both set `--threads`"),
             (r#"["--threads=1"]"#, "[]", "option `1` of axis `threads` has no flags"),
-            (r#"id = "redline""#, r#"id = "vllm""#, "axis `threads` is of `redline`, no engine"),
+            (r#"id = "redline""#, r#"id = "vllm""#, "axis `threads` is for `redline`, no engine"),
         ] {
             let found = parse(&SOUND.replacen(from, to, 1)).unwrap_err().to_string();
             assert!(found.contains(error), "{to}: {found}");

@@ -195,8 +195,8 @@ pub enum ScenarioError {
     },
     /// The arrival process is `trace`, but the sampler's requests have no recorded times.
     #[error(
-        "`arrival.kind` is `trace`, and `{pack}` has no times\nhint: `trace@mooncake` and `jsonl` \
-         have"
+        "`arrival.kind` is `trace`, but `{pack}` has no times\nhint: use `trace@mooncake` or \
+         `jsonl`"
     )]
     NoTimes {
         /// Name of the sampler.

@@ -93,9 +93,9 @@ pub(super) fn read(plain: &[u8]) -> Result<Vec<Bin>, HistogramError> {
     let (head, mut rest) = (Head::of(plain), &plain[HEAD..]);
     #[expect(clippy::float_cmp, reason = "any other ratio is of a histogram of other numbers")]
     if head.cookie != COOKIE || head.offset != 0 || head.ratio != 1.0 {
-        return Err(refused("it begins otherwise"));
+        return Err(refused("its header is not valid"));
     }
-    let scale = Scale::of(&head).ok_or_else(|| refused("no histogram has its range"))?;
+    let scale = Scale::of(&head).ok_or_else(|| refused("its range is not valid"))?;
     let (mut bins, mut index) = (Vec::new(), 0_u64);
     while !rest.is_empty() {
         let (number, after) = count(rest).ok_or_else(|| refused("it is cut short"))?;
@@ -109,7 +109,7 @@ pub(super) fn read(plain: &[u8]) -> Result<Vec<Bin>, HistogramError> {
         }
         // A negative number encodes that many empty bins.
         let bins_passed = if number < 0 { number.unsigned_abs() } else { 1 };
-        index = index.checked_add(bins_passed).ok_or_else(|| refused("it never ends"))?;
+        index = index.checked_add(bins_passed).ok_or_else(|| refused("it has too many bins"))?;
     }
     Ok(bins)
 }

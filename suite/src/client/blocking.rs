@@ -35,7 +35,7 @@ pub enum CallError {
     TooLate(Duration),
     #[error(transparent)]
     Http(#[from] HttpError),
-    #[error("it wants TLS on this port\nhint: its address may begin with `https://`")]
+    #[error("the server expects TLS on this port\nhint: try an address with `https://`")]
     WantsTls,
 }
 

@@ -26,7 +26,7 @@ pub enum HttpError {
     Head(String),
     #[error("response head is longer than {HEAD_MAX} bytes")]
     HeadTooLong,
-    #[error("chunk of the response body is not framed as it should be: {0}")]
+    #[error("invalid chunk in the response body: {0}")]
     Chunk(&'static str),
 }
 
@@ -153,7 +153,7 @@ impl ResponseDecoder {
         let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
             self.line.extend_from_slice(bytes);
             if self.line.len() > LINE_MAX {
-                return Err(HttpError::Chunk("a line without an end"));
+                return Err(HttpError::Chunk("its size line is too long"));
             }
             return Ok(&[]);
         };

@@ -22,7 +22,7 @@ const REUSED_AFTER_US: u64 = 1_000_000;
 /// # Errors
 /// The hard limit is below `needed`, or the system calls fail.
 pub fn allow_files(most: u64, needed: u64) -> Result<(), DriveError> {
-    let what = "its limit on open files";
+    let what = "to read or raise the limit on open files";
     let system = |source| DriveError::System { what, source };
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(system)?;
     if needed > hard {

@@ -13,7 +13,7 @@ pub struct Sample {
     /// Wait for the concurrency limit in nanoseconds; `None` where nothing limits concurrency.
     pub queue_ns: Option<u64>,
     /// Time at which the client took up the request, in nanoseconds; it then opens a connection if
-    /// none is open.
+    /// needed.
     pub taken_ns: Option<u64>,
     /// Time at which the first byte of the request was written, in nanoseconds; `None` if never.
     pub sent_ns: Option<u64>,

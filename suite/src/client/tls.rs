@@ -40,8 +40,8 @@ pub enum TlsError {
     },
     /// The machine has no trusted certificate authorities.
     #[error(
-        "this machine has no list of certificate authorities that are trusted\n\
-         hint: `--ca-file` names a file of them"
+        "this machine has no list of certificate authorities to trust\n\
+         hint: name a file of them with `--ca-file`"
     )]
     NoAuthorities,
     /// The host cannot be a name in a certificate.
@@ -51,7 +51,7 @@ pub enum TlsError {
         host: String,
     },
     /// The TLS library rejects the settings.
-    #[error("no TLS: {0}")]
+    #[error("cannot set up TLS: {0}")]
     Setup(#[from] Error),
 }
 
@@ -133,7 +133,7 @@ impl Tls {
 
     fn connection(&self) -> ClientConnection {
         ClientConnection::new(Arc::clone(&self.config), self.name.clone())
-            .expect("one was made of the same parts before")
+            .expect("`new` made a connection of the same parts")
     }
 }
 
@@ -149,7 +149,7 @@ fn authorities(trust: &Trust) -> Result<RootCertStore, TlsError> {
         let certificate = certificate.map_err(|error| wrong(error.to_string()))?;
         store.add(certificate).map_err(|error| wrong(error.to_string()))?;
     }
-    if store.is_empty() { Err(wrong("it holds none".to_owned())) } else { Ok(store) }
+    if store.is_empty() { Err(wrong("the file has no certificate".to_owned())) } else { Ok(store) }
 }
 
 /// Blocking TLS connection.
@@ -196,7 +196,7 @@ pub enum Broken {
     #[error("{}", explain(.0))]
     Tls(#[from] Error),
     /// The server closed the connection during the handshake.
-    #[error("it ended the TLS handshake\nhint: its address may begin with `http://`")]
+    #[error("the server ended the TLS handshake\nhint: try an address with `http://`")]
     Ended,
     /// The server sent application data before a request.
     #[error("the server sent data before it was asked")]
@@ -319,7 +319,7 @@ pub fn said(error: &io::Error) -> String {
 fn explain(error: &Error) -> String {
     match error {
         Error::InvalidMessage(_) => {
-            "it does not answer with TLS\nhint: its address may begin with `http://`".to_owned()
+            "the server does not answer with TLS\nhint: try an address with `http://`".to_owned()
         }
         Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
             format!("{error}\nhint: `--ca-file` names the authority that signed the certificate")

@@ -189,7 +189,7 @@ fn answer<W: Write>(
     let number = shared.next.fetch_add(1, Ordering::Relaxed);
     let Some(answer) = choose(shared, number, request) else {
         let missing =
-            Route { status: 404, body: "no answer is scripted for this".into(), later: Vec::new() };
+            Route { status: 404, body: "no scripted answer fits this".into(), later: Vec::new() };
         return write_route(connection, &missing);
     };
     let log = |event, at_ns, planned_ns| {

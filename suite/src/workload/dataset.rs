@@ -58,7 +58,7 @@ pub enum DatasetError {
         source: serde_json::Error,
     },
     /// A line of the file is not a valid request.
-    #[error("line {number} of data set `{path}` is no request: {message}")]
+    #[error("line {number} of data set `{path}` is not a request: {message}")]
     Line {
         /// Path of the file.
         path: PathBuf,
@@ -218,7 +218,7 @@ mod tests {
         let found: Vec<(usize, serde_json::Value)> = lines.lines().unwrap();
         assert_eq!(found.iter().map(|line| line.0).collect::<Vec<_>>(), [1, 4]);
         let error = dataset("[1]\n[}").lines::<Vec<u8>>().unwrap_err().to_string();
-        assert!(error.starts_with("line 2 of data set `rows.json` is no request"), "{error}");
+        assert!(error.starts_with("line 2 of data set `rows.json` is not a request"), "{error}");
     }
 
     #[test]

@@ -20,7 +20,7 @@ const MIX_RIGHT: u32 = 0x4973_f715;
 pub struct Pcg64 {
     state: u128,
     increment: u128,
-    /// Upper 32 bits of a 64-bit number of which the lower 32 were used.
+    /// Upper 32 bits of the last 64-bit number, kept while only the lower 32 are used.
     half: Option<u32>,
 }
 

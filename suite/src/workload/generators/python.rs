@@ -19,7 +19,7 @@ impl PythonRandom {
     /// Returns one value of `Random._randbelow(bound)`, for a bound from 1 to 2^32 - 1.
     /// `random.choice` of a list uses it with the list's length.
     pub fn below(&mut self, bound: u32) -> u32 {
-        debug_assert!(bound > 0, "nothing lies below zero");
+        debug_assert!(bound > 0, "the bound must be above zero");
         let bits = u32::BITS - bound.leading_zeros();
         loop {
             let draw = self.0.next_u32() >> (u32::BITS - bits);

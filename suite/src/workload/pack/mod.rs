@@ -51,7 +51,7 @@ pub enum PlanError {
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
     /// The dataset is too small.
-    #[error("the data set gives {found} requests of the {wanted} that the scenario asks for")]
+    #[error("the data set gives only {found} of the {wanted} requests in the scenario")]
     TooFew {
         /// Number of requests that the dataset gives.
         found: usize,
@@ -60,8 +60,8 @@ pub enum PlanError {
     },
     /// Too few requests are suitable for warm-up.
     #[error(
-        "only {found} of the {wanted} requests that warm up begin unlike every measured one\n\
-         hint: ask for fewer, `warmup.requests`"
+        "only {found} of {wanted} warm-up requests begin unlike every measured one\n\
+         hint: lower `warmup.requests`"
     )]
     NoWarmup {
         /// Number of suitable requests.
@@ -71,7 +71,7 @@ pub enum PlanError {
     },
     /// A request would have an empty prompt or an empty answer.
     #[error(
-        "request {index} would have {what} of no tokens\nhint: raise `workload.range_ratio` or the \
+        "request {index} would have {what} without tokens\nhint: raise `workload.range_ratio` or the \
          length"
     )]
     Empty {
@@ -83,7 +83,7 @@ pub enum PlanError {
     /// The seed exceeds the range of the tool's generator.
     #[error("`workload.seed` {0} is beyond the 32 bits that NumPy's generator takes")]
     Seed(u64),
-    /// The sampler needs a dataset and none was given.
+    /// The sampler needs a dataset, and the caller gave it no file.
     #[error("`{pack}` draws from a data set, and none was given\nhint: give `{dataset}`")]
     NoDataset {
         /// Name of the sampler.
@@ -401,7 +401,7 @@ mod tests {
         let error = drawn("sharegpt@lmdeploy", 3, &[("aaaa", "bbbb")]).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "the data set gives 1 requests of the 3 that the scenario asks for"
+            "the data set gives only 1 of the 3 requests in the scenario"
         );
     }
 }
