@@ -33,8 +33,8 @@ pub struct CampaignRecord {
     pub plan: Vec<PlannedRun>,
     /// Comparison policy that the verdicts follow; null where nothing was compared.
     pub policy: Option<Policy>,
-    /// Noise of each metric by its name: half-width in percent of the interval that A/A blocks
-    /// showed.
+    /// Noise of each metric by its name: half-width in percent of the interval that a release shows
+    /// against itself.
     pub noise_floor: Option<BTreeMap<String, f64>>,
     /// Verdicts of the comparison, ordered by cell and metric.
     pub verdicts: Vec<Verdict>,

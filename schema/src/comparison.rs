@@ -29,8 +29,8 @@ pub struct Diff {
     pub policy: Policy,
     /// Commits between baseline and candidate; null where the git history is not available.
     pub commits: Option<Commits>,
-    /// Noise by campaign id and metric name: effect in percent that a release showed against
-    /// itself.
+    /// Noise by campaign id and metric name: half-width in percent of the interval that a release
+    /// shows against itself.
     pub noise_pct: BTreeMap<String, BTreeMap<String, f64>>,
     /// Cells in which both releases have runs, in order.
     pub cells: Vec<CellDiff>,

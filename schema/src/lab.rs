@@ -282,7 +282,7 @@ fn check(lab: &LabFile) -> Result<(), LabError> {
         }
     }
     if let Some((name, value)) = lab.objective.bounds.iter().find(|(_, value)| !value.is_finite()) {
-        return senseless(format!("the bound of `{name}` is {value}, not a number"));
+        return senseless(format!("the bound of `{name}` is {value}, not a finite number"));
     }
     match lab.budget {
         LabBudget { runs: None, hours: None } => {
@@ -418,7 +418,7 @@ mod tests {
         for (from, to, error) in [
             (r#""lab-sharegpt-lite""#, "", "a lab needs at least one of `profiles`"),
             ("total_tokens_per_s", "speed", "no metric `speed`; known are requests_per_s"),
-            ("2e6", "nan", "the bound of `ttft_us_p99` is NaN, not a number"),
+            ("2e6", "nan", "the bound of `ttft_us_p99` is NaN, not a finite number"),
             ("runs = 200", "hours = 0.0", "a budget of 0 hours is not above zero"),
             ("{ runs = 200 }", "{}", "`budget` names neither `runs` nor `hours`"),
             (r#"name = "4""#, r#"name = "1""#, "option `1` of axis `threads` is defined twice"),

@@ -20,7 +20,8 @@ pub struct Manifest {
     pub prompt_form: PromptForm,
     /// SHA-256 of the dataset file, lower-case hex; null where the sampler needs no dataset.
     pub dataset_sha256: Option<String>,
-    /// SHA-256 of the tokenizer file that prompts were made with, lower-case hex.
+    /// SHA-256 of the tokenizer that prompts were made with, lower-case hex: of `tokenizer.json`,
+    /// or of the tokenizer metadata of a GGUF file.
     pub tokenizer_sha256: String,
     /// Requests in the order in which they are sent.
     pub requests: Vec<ManifestRequest>,

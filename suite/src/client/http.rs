@@ -153,7 +153,7 @@ impl ResponseDecoder {
         let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
             self.line.extend_from_slice(bytes);
             if self.line.len() > LINE_MAX {
-                return Err(HttpError::Chunk("its size line is too long"));
+                return Err(HttpError::Chunk("a line is too long"));
             }
             return Ok(&[]);
         };

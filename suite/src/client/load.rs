@@ -18,7 +18,7 @@ const LONGEST_NS: u64 = 3600 * 1_000_000_000;
 /// Counters of the client's loop.
 #[derive(Debug)]
 pub struct ClientLoad {
-    /// Time that each turn of the loop spent between two polls, in nanoseconds.
+    /// Time from the end of each poll to the start of the next, in nanoseconds.
     turns_ns: Histogram<u64>,
     kernel_to_user_ns: Histogram<u64>,
     reads: u64,
@@ -105,8 +105,8 @@ impl ClientLoad {
         &self.shares
     }
 
-    /// Returns the 99th percentile of the time between two polls in microseconds, or `None` before
-    /// the first turn.
+    /// Returns the 99th percentile of the time from the end of one poll to the start of the next,
+    /// in microseconds, or `None` before the first turn.
     #[must_use]
     pub fn loop_lag_us_p99(&self) -> Option<u64> {
         quantile_us(&self.turns_ns)

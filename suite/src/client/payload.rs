@@ -12,7 +12,7 @@ use super::control::Key;
 pub struct Endpoint {
     /// `host:port` for the `Host` header.
     pub authority: String,
-    /// Path of the route.
+    /// Path of the route that requests go to.
     pub path: String,
     /// Name of the model on the server.
     pub model: String,
@@ -23,7 +23,7 @@ pub struct Endpoint {
 /// Request as bytes, with its send time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Payload {
-    /// HTTP head and body.
+    /// Bytes of the request: HTTP head and body.
     pub bytes: Vec<u8>,
     /// Scheduled send in microseconds from the start of the run, or from the end of the request
     /// `after`.

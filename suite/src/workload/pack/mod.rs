@@ -71,8 +71,8 @@ pub enum PlanError {
     },
     /// A request would have an empty prompt or an empty answer.
     #[error(
-        "request {index} would have {what} without tokens\nhint: raise `workload.range_ratio` or the \
-         length"
+        "request {index} would have {what} without tokens\nhint: raise `workload.range_ratio` or \
+         the length"
     )]
     Empty {
         /// Index of the request in the manifest.

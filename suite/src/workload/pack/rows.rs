@@ -51,7 +51,7 @@ impl Bounds {
     }
 }
 
-/// Lengths of prompts and answers.
+/// Source of prompt and answer lengths: the dataset, or random draws.
 enum Lengths {
     /// Prompts as in the dataset, and answers as well unless `answer` gives their length; rows
     /// outside of the bounds are dropped.
