@@ -1,14 +1,14 @@
-//! What a record does not know, and why: every null has a reason, and zero is never "unknown".
+//! Reasons for missing values in a record: every null needs one, and zero never means "unknown".
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use serde_json::Value;
 
-/// Reasons for what a record does not know: dotted path to sentence.
+/// Reasons why fields of a record are null: dotted path of the field to one sentence.
 pub type Absent = BTreeMap<String, String>;
 
-/// Fields that may be null or left out without a reason under `absent`.
+/// Dotted paths of record fields that may be null or left out without a reason under `absent`.
 pub const OPTIONAL: &[&str] = &[
     "failure",
     "source",
@@ -19,7 +19,8 @@ pub const OPTIONAL: &[&str] = &[
     "correctness.reference",
 ];
 
-/// Dotted paths of a record's nulls that neither `absent` nor [`OPTIONAL`] explains, in order.
+/// Returns the dotted paths of the nulls in `record` that neither `absent` nor [`OPTIONAL`]
+/// explains, in the record's order.
 #[must_use]
 pub fn unexplained_nulls(record: &Value) -> Vec<String> {
     let absent = record.get("absent").and_then(Value::as_object);
@@ -31,13 +32,15 @@ pub fn unexplained_nulls(record: &Value) -> Vec<String> {
     found
 }
 
-/// `path` is that of `value`, and is again afterwards.
+/// Appends the dotted paths of unexplained nulls in `value` to `found`. `path` is the path of
+/// `value`; the recursion extends it and restores it before it returns.
 fn collect_nulls(
     value: &Value,
     path: &mut String,
     explained: &dyn Fn(&str) -> bool,
     found: &mut Vec<String>,
 ) {
+    // A finding of a rule that passed has no detail, so nulls under `checks` need no reason.
     if explained(path) || path == "checks" {
         return;
     }
@@ -63,8 +66,8 @@ fn collect_nulls(
     }
 }
 
-/// Dotted paths of what later versions added to records: a measured one gives each or says why
-/// not, and one that was written before them does neither.
+/// Dotted paths of fields that later releases added to run records. A record measured today gives
+/// each of them or a reason for its absence; a record from before the field has neither.
 pub const FACTS: &[&str] = &[
     "artifacts",
     "client.place",
@@ -79,7 +82,8 @@ pub const FACTS: &[&str] = &[
     "server.scheduler",
 ];
 
-/// Those of [`FACTS`] that `record` neither gives nor explains.
+/// Returns the paths of [`FACTS`] that `record` neither gives nor explains under `absent`, where a
+/// reason for a group (`server`) covers all fields of the group.
 #[must_use]
 pub fn unexplained_facts(record: &Value) -> Vec<&'static str> {
     let absent = record.get("absent").and_then(Value::as_object);

@@ -1,68 +1,71 @@
-//! When requests are sent: the `arrival` of a scenario.
+//! Arrival processes: the `arrival` table of a scenario, which decides when requests are sent.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::scenario::{ScenarioError, positive};
 
-/// When requests are sent.
+/// Arrival process of a scenario: when its requests are sent.
 ///
-/// But for `closed`, every send time is fixed before the run, and no answer delays it. A cap,
-/// `concurrency_max`, makes requests wait for a connection; their times still count from when they
-/// were due.
+/// Except for `closed`, every send time is fixed before the run and no answer delays it; only a
+/// later turn of a conversation waits for the answer before it. Where `concurrency_max` limits the
+/// requests in flight, a request over the limit waits, and latencies from the scheduled send count
+/// that wait.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Arrival {
-    /// All at the start.
+    /// All requests are sent at the start of the run.
     AllAtOnce,
-    /// At most `concurrency` requests at a time, the next when one ends.
+    /// Closed loop: `concurrency` requests are in flight, and the next one is sent when one ends.
     Closed {
-        /// Users.
+        /// Number of simulated users, which is the number of requests in flight.
         concurrency: u64,
     },
-    /// One request every `1 / requests_per_s`.
+    /// Constant rate: one request every `1 / requests_per_s` seconds.
     Constant {
-        /// The mean rate.
+        /// Request rate, in requests per second.
         requests_per_s: f64,
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        /// Requests at one time, at most; the others wait.
+        /// Maximum number of requests in flight; further requests wait. Left out for no limit.
         concurrency_max: Option<u64>,
     },
-    /// Independent users: gaps are exponential.
+    /// Poisson process: exponential gaps between requests, as from independent users.
     Poisson {
-        /// The mean rate.
+        /// Mean request rate, in requests per second.
         requests_per_s: f64,
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        /// Requests at one time, at most; the others wait.
+        /// Maximum number of requests in flight; further requests wait. Left out for no limit.
         concurrency_max: Option<u64>,
     },
-    /// Gaps are gamma variates of this shape: below 1 in bursts, at 1 Poisson, above more even.
+    /// Gamma process: gaps between requests are gamma-distributed, in bursts for a `shape` below 1,
+    /// as a Poisson process at 1, and more regular above 1.
     Gamma {
-        /// The mean rate.
+        /// Mean request rate, in requests per second.
         requests_per_s: f64,
-        /// Of the gamma distribution.
+        /// Shape parameter of the gamma distribution of gaps, without unit.
         shape: f64,
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        /// Requests at one time, at most; the others wait.
+        /// Maximum number of requests in flight; further requests wait. Left out for no limit.
         concurrency_max: Option<u64>,
     },
-    /// Evenly, at a rate that goes from the one to the other in a straight line over the run.
+    /// Ramp: regular sends at a rate that changes linearly with time from `from_requests_per_s` to
+    /// `to_requests_per_s`.
     Ramp {
-        /// The rate at the start.
+        /// Request rate at the start of the run, in requests per second.
         from_requests_per_s: f64,
-        /// The rate at the end.
+        /// Request rate at the end of the run, in requests per second.
         to_requests_per_s: f64,
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        /// Requests at one time, at most; the others wait.
+        /// Maximum number of requests in flight; further requests wait. Left out for no limit.
         concurrency_max: Option<u64>,
     },
-    /// At the data set's own times, `speed` times as fast.
+    /// Trace: requests are sent at the times in the dataset, divided by `speed`.
     Trace {
         #[serde(default = "one")]
-        /// 2 for twice as fast.
+        /// Replay speed of the trace as a factor: 2 sends the requests twice as fast as recorded.
         speed: f64,
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        /// Requests at one time, at most; the others wait.
+        /// Maximum number of requests in flight; further requests wait. Left out for no limit.
         concurrency_max: Option<u64>,
     },
 }
@@ -72,7 +75,7 @@ fn one() -> f64 {
 }
 
 impl Arrival {
-    /// Most requests that are under way at a time; none where nothing caps them.
+    /// Returns the maximum number of requests in flight, or `None` where nothing limits it.
     #[must_use]
     pub fn concurrency_max(&self) -> Option<u64> {
         match self {
@@ -86,8 +89,8 @@ impl Arrival {
         }
     }
 
-    /// Time from the first of so many requests to the last, as far as rates say it; none where it is
-    /// up to answers or data.
+    /// Returns the time from the first to the last of `requests` sends in microseconds, as the
+    /// request rate implies; 0 where no rate does (all at once, closed loop, trace).
     #[must_use]
     #[expect(
         clippy::cast_precision_loss,
@@ -132,7 +135,7 @@ impl Arrival {
     }
 }
 
-/// Rates, shapes and speeds are numbers that a clock in microseconds can follow.
+/// Checks that a rate, shape or speed is within the range that a microsecond clock can follow.
 fn sound(key: &'static str, value: f64) -> Result<(), ScenarioError> {
     if (1e-3..=1e6).contains(&value) {
         return Ok(());

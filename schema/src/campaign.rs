@@ -1,4 +1,4 @@
-//! `campaign.v1`: one release-bench; its plan, the order of its runs, its noise and verdicts.
+//! `campaign.v1`: record of one release-bench campaign: planned runs in order, noise and verdicts.
 
 use std::collections::BTreeMap;
 
@@ -10,83 +10,85 @@ use crate::lab::LabFile;
 use crate::run::{Absent, RunRecord};
 use crate::verdict::{Stage, Verdict};
 
-/// The schema name that a campaign record carries.
+/// Schema name of a campaign record.
 pub const SCHEMA: &str = "campaign.v1";
 
-/// `campaign.v1`: a campaign as it was planned, and what became of it; its runs have records of
-/// their own.
+/// `campaign.v1`: a release-bench campaign as planned and its outcome. Each of its runs has a
+/// `run.v1` record of its own.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CampaignRecord {
-    /// Always `campaign.v1`.
+    /// Name of this schema, always `campaign.v1`.
     pub schema: String,
-    /// ULID.
+    /// ULID of the campaign.
     pub id: String,
-    /// SHA-256 over the canonical JSON of the record without this field.
+    /// SHA-256 of the record's canonical JSON without this field, lower-case hex.
     pub record_sha256: String,
-    /// The command as it was typed, without paths.
+    /// Command line that started the campaign, as typed, with file paths removed.
     pub command: Vec<String>,
-    /// The releases that ran interleaved, baseline first; one entry without a baseline.
+    /// Releases that ran interleaved, baseline first; one entry where there is no baseline.
     pub releases: Vec<String>,
-    /// Id of the machine.
+    /// Id of the hardware that the campaign ran on.
     pub hardware: String,
-    /// In the order in which the runs were launched.
+    /// Planned runs, in the order in which their servers were started.
     pub plan: Vec<PlannedRun>,
-    /// By which it was judged; null where nothing was.
+    /// Comparison policy that the verdicts follow; null where nothing was compared.
     pub policy: Option<Policy>,
-    /// Metric to half-width in percent of the A/A blocks.
+    /// Noise of each metric by its name: half-width in percent of the interval that a release shows
+    /// against itself.
     pub noise_floor: Option<BTreeMap<String, f64>>,
-    /// In the order of cells and metrics.
+    /// Verdicts of the comparison, ordered by cell and metric.
     pub verdicts: Vec<Verdict>,
-    /// What was expected and what was used: `wall_us_expected`, `wall_us`.
+    /// Time budget of the campaign: `wall_us_expected` and `wall_us`, in microseconds.
     pub budget: BTreeMap<String, Value>,
-    /// What it was launched to answer, where that was more than which release is faster.
+    /// Lab that this campaign carried out; left out for a plain comparison of releases.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lab: Option<Box<CampaignLab>>,
-    /// How it ended.
+    /// Status of the campaign: do all of its runs have figures?
     pub status: CampaignStatus,
-    /// Why each null is one.
+    /// Reason for each null field, by its dotted path.
     pub absent: Absent,
 }
 
-/// The lab that a campaign answers, whole: with the campaign's runs and its policy it gives the same
-/// rounds and the same conclusion for ever.
+/// Lab file that a campaign carried out, as a full copy, so that the campaign's runs and policy
+/// always give the same rounds and the same conclusion.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CampaignLab {
-    /// Stem of the file under `suite/labs/`.
+    /// Id of the lab: stem of its file under `suite/labs/`.
     pub id: String,
-    /// Of the file's bytes.
+    /// SHA-256 of the lab file's bytes, lower-case hex.
     pub sha256: String,
-    /// What it says.
+    /// Content of the lab file.
     pub file: LabFile,
-    /// Launches that it was allowed.
+    /// Maximum number of runs that the lab was allowed to start.
     pub runs_max: u32,
 }
 
-/// One run of the plan.
+/// Planned run: one server start that measures one scenario.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PlannedRun {
     /// ULID of the run's record.
     pub run: String,
-    /// The engine's id.
+    /// Id of the engine under test.
     pub engine: String,
-    /// Its version.
+    /// Release of the engine, such as `v0.10.0`.
     pub release: String,
-    /// The model's id.
+    /// Id of the model that is served.
     pub model: String,
-    /// The scenario's id.
+    /// Id of the scenario that is measured.
     pub scenario: String,
-    /// From 0; its runs are next to each other in time.
+    /// Number of the run's block, from 0; runs of one block are next to each other in time.
     pub block: u32,
-    /// From 0, in the order of launches.
+    /// Position of the run within its block, from 0, in the order in which servers are started.
     pub position: u32,
-    /// `confirm` for a launch that confirms what a screen found.
+    /// Stage of the comparison: `confirm` for a run that confirms what the screen found; left out
+    /// otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage: Option<Stage>,
 }
 
 impl PlannedRun {
-    /// The place in its campaign's plan that a record says it had; that of a run of no campaign is
-    /// the first.
+    /// Returns the place in the campaign's plan that a run record states; a run without a campaign
+    /// gets block 0 and position 0.
     #[must_use]
     pub fn of(record: &RunRecord) -> Self {
         let slot = record.campaign.as_ref();
@@ -103,24 +105,24 @@ impl PlannedRun {
     }
 }
 
-/// The policy that a comparison is made by: its file's id, revision and hash.
+/// Comparison policy of a campaign: id, revision and hash of its file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Policy {
-    /// Stem of the file under `suite/policies/`.
+    /// Id of the policy: stem of its file under `suite/policies/`.
     pub id: String,
-    /// Revision of that file.
+    /// Revision of the policy file.
     pub rev: u32,
-    /// Of its content.
+    /// SHA-256 of the policy file's content, lower-case hex.
     pub sha256: String,
 }
 
-/// Whether every run of a campaign has figures.
+/// Status of a campaign: do all of its runs have figures?
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum CampaignStatus {
-    /// Every run has figures.
+    /// Every run of the campaign has figures.
     #[default]
     Complete,
-    /// Some runs failed; their records say how.
+    /// Some runs of the campaign failed; their own records say why.
     Partial,
 }

@@ -1,15 +1,16 @@
-//! Canonical JSON (RFC 8785) and the SHA-256 sums that are taken over it.
+//! Canonical JSON (RFC 8785) and SHA-256 hashes of it.
 
 use serde::Serialize;
 use serde_json::{Number, Value};
 use sha2::{Digest, Sha256};
 
-/// A value that has no JSON form, such as a map with keys that are not strings.
+/// Error for a value without a JSON form, such as a map whose keys are not strings.
 #[derive(Debug, thiserror::Error)]
 #[error("value has no canonical JSON form")]
 pub struct CanonicalError(#[source] serde_json::Error);
 
-/// RFC 8785 text of `value`: keys sorted by UTF-16 code units, no spaces, ECMAScript numbers.
+/// Returns the RFC 8785 text of `value`: keys sorted by UTF-16 code units, no spaces, numbers as
+/// ECMAScript writes them.
 ///
 /// # Errors
 /// `value` cannot be written as JSON.
@@ -17,7 +18,7 @@ pub fn to_canonical<T: Serialize>(value: &T) -> Result<String, CanonicalError> {
     serde_json_canonicalizer::to_string(value).map_err(CanonicalError)
 }
 
-/// Lower-case hex SHA-256 of the canonical JSON of `value`.
+/// Returns the SHA-256 of the canonical JSON of `value`, lower-case hex.
 ///
 /// # Errors
 /// `value` cannot be written as JSON.
@@ -25,13 +26,13 @@ pub fn sha256_of<T: Serialize>(value: &T) -> Result<String, CanonicalError> {
     Ok(sha256_hex(to_canonical(value)?.as_bytes()))
 }
 
-/// Lower-case hex SHA-256 of `bytes`.
+/// Returns the SHA-256 of `bytes`, lower-case hex.
 #[must_use]
 pub fn sha256_hex(bytes: &[u8]) -> String {
     to_hex(&Sha256::digest(bytes))
 }
 
-/// Lower-case hex of `bytes`.
+/// Returns `bytes` as lower-case hex.
 #[must_use]
 pub fn to_hex(bytes: &[u8]) -> String {
     use std::fmt::Write;
@@ -42,7 +43,8 @@ pub fn to_hex(bytes: &[u8]) -> String {
     })
 }
 
-/// The SHA-256 of a record: over its canonical JSON without the key `record_sha256` itself.
+/// Returns the SHA-256 of a record's canonical JSON without the key `record_sha256`, lower-case
+/// hex.
 ///
 /// # Errors
 /// `record` cannot be written as JSON.
@@ -50,7 +52,7 @@ pub fn record_sha256<T: Serialize>(record: &T) -> Result<String, CanonicalError>
     Ok(record_sha256_of(&serde_json::to_value(record).map_err(CanonicalError)?))
 }
 
-/// As [`record_sha256`], of a record that was read as plain JSON.
+/// Returns the hash of [`record_sha256`] for a record that was read as plain JSON.
 #[must_use]
 pub fn record_sha256_of(record: &Value) -> String {
     let mut text = Vec::new();
@@ -63,9 +65,9 @@ pub fn record_sha256_of(record: &Value) -> String {
     sha256_hex(&text)
 }
 
-/// Appends the canonical text of `value`. [`to_canonical`] serialises every value into a buffer of
-/// its own before it can sort; what was read as JSON has its keys at hand, and a check of many
-/// records spends a fifth of its time here otherwise.
+/// Appends the canonical JSON text of `value` to `out`. [`to_canonical`] serializes every value
+/// into its own buffer before it can sort the keys; for JSON that was already parsed this function
+/// skips that, because a check of many records would spend a fifth of its time there.
 fn write_canonical(value: &Value, out: &mut Vec<u8>) {
     match value {
         Value::Array(list) => {
@@ -78,7 +80,7 @@ fn write_canonical(value: &Value, out: &mut Vec<u8>) {
         }
         Value::Object(map) => write_object(map.iter(), out),
         Value::Number(number) => write_number(number, out),
-        // These are written by RFC 8785 as they are by `serde_json`.
+        // RFC 8785 and `serde_json` write these values alike.
         Value::Null | Value::Bool(_) | Value::String(_) => write_plain(value, out),
     }
 }
@@ -99,7 +101,8 @@ fn write_object<'a>(entries: impl Iterator<Item = (&'a String, &'a Value)>, out:
     out.push(b'}');
 }
 
-/// Below this, every integer is a double of its own and is written with all its digits.
+/// Bound of the integers that are written with all their digits: below 2^53 each is an exact
+/// double.
 const INTEGERS_END: u64 = 1 << 53;
 
 fn write_number(number: &Number, out: &mut Vec<u8>) {
@@ -111,10 +114,10 @@ fn write_number(number: &Number, out: &mut Vec<u8>) {
 }
 
 fn write_plain(value: &impl Serialize, out: &mut Vec<u8>) {
-    serde_json::to_writer(out, value).expect("texts and numbers are JSON, and memory takes them");
+    serde_json::to_writer(out, value).expect("texts and numbers are JSON, and memory is writable");
 }
 
-/// The text of a record's file: sorted keys, two spaces, a line feed at the end.
+/// Returns the text of a record file: sorted keys, two spaces of indent, a line feed at the end.
 ///
 /// # Errors
 /// `record` cannot be written as JSON.
@@ -139,7 +142,7 @@ mod tests {
         assert_eq!(to_canonical(&value).expect("canonical"), expected);
     }
 
-    /// Any JSON, with keys and numbers that are hard to sort and to write.
+    /// Strategy for arbitrary JSON whose keys and numbers are hard to sort and to write.
     fn any_json() -> impl Strategy<Value = Value> {
         let leaf = prop_oneof![
             Just(Value::Null),

@@ -1,5 +1,5 @@
-//! `diff.v1`: two releases compared, cell by cell, as `redline-results diff --format json` prints
-//! it. What a verdict rests on is decided in `registry`.
+//! `diff.v1`: comparison of two releases, cell by cell, as `redline-results diff --format json`
+//! prints it. Plain data: `registry` decides the verdicts.
 
 use std::collections::BTreeMap;
 
@@ -11,179 +11,182 @@ use crate::exit::Exit;
 use crate::metric::{Better, Unit};
 use crate::verdict::{Cell, Verdict, VerdictKind};
 
-/// The schema name that a comparison carries.
+/// Schema name of a comparison.
 pub const SCHEMA: &str = "diff.v1";
 
-/// Two releases compared.
+/// Comparison of a candidate release with a baseline release, cell by cell.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Diff {
-    /// Always `diff.v1`.
+    /// Name of this schema, always `diff.v1`.
     pub schema: String,
-    /// The release that is compared with.
+    /// Release that the candidate is compared with.
     pub baseline: String,
-    /// The release that is judged.
+    /// Release that is judged.
     pub candidate: String,
-    /// What every output says about its figures.
+    /// Note that accompanies the figures in every output format.
     pub note: String,
-    /// The policy by which figures are judged.
+    /// Comparison policy that the verdicts follow.
     pub policy: Policy,
-    /// What changed in the engine between the two; `None` where the history is not at hand.
+    /// Commits between baseline and candidate; null where the git history is not available.
     pub commits: Option<Commits>,
-    /// Campaign to metric to the effect in percent that a release showed against itself.
+    /// Noise by campaign id and metric name: half-width in percent of the interval that a release
+    /// shows against itself.
     pub noise_pct: BTreeMap<String, BTreeMap<String, f64>>,
-    /// Cells that both releases have runs in, in order.
+    /// Cells in which both releases have runs, in order.
     pub cells: Vec<CellDiff>,
-    /// What each metric did over all cells of a machine.
+    /// Combined effect of each metric over all cells of an engine on one hardware.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub broad: Vec<Broad>,
-    /// Cells in which the candidate was not run.
+    /// Cells that only the baseline has runs in.
     pub baseline_only: Vec<Cell>,
-    /// Cells in which the baseline was not run.
+    /// Cells that only the candidate has runs in.
     pub candidate_only: Vec<Cell>,
-    /// Retracted runs that were left out.
+    /// Number of retracted runs that were left out.
     pub retracted: usize,
 }
 
-/// One metric over all cells of an engine on a hardware that were measured side by side, each cell
-/// counted once. It informs and is no verdict.
+/// Effect of one metric over all cells of an engine on a hardware that were measured side by side,
+/// with equal weight for each cell. It is informative and leads to no verdict.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Broad {
-    /// The engine's id.
+    /// Id of the engine.
     pub engine: String,
-    /// The hardware's id.
+    /// Id of the hardware.
     pub hardware: String,
-    /// The metric's name.
+    /// Name of the metric.
     pub metric: String,
-    /// As pages write it.
+    /// Title of the metric as pages show it.
     pub title: String,
-    /// How many there are.
+    /// Number of cells behind the effect.
     pub cells: u32,
     /// Geometric mean over the cells of candidate / baseline, minus one, in percent.
     pub effect_pct: f64,
-    /// 95 % t interval over the cells, in percent.
+    /// 95 % t interval of the effect over the cells, in percent.
     pub interval_pct: Option<(f64, f64)>,
-    /// Two-sided p of no shift.
+    /// Two-sided p-value of the hypothesis that the metric did not shift.
     pub p: Option<f64>,
 }
 
-/// The commits that lead from the baseline to the candidate.
+/// Commits that lead from the baseline release to the candidate release.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Commits {
-    /// Of the release that is compared with.
+    /// Commit hash of the baseline release.
     pub baseline: String,
-    /// Of the release that is judged.
+    /// Commit hash of the candidate release.
     pub candidate: String,
-    /// Those that touch what the engine is built from, the newest first.
+    /// Commits that touch files the engine is built from, newest first.
     pub changes: Vec<Commit>,
 }
 
-/// One commit.
+/// Commit of the engine's history.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Commit {
-    /// Its hash, shortened.
+    /// Hash of the commit, shortened.
     pub id: String,
-    /// First line of its message.
+    /// First line of the commit message.
     pub subject: String,
 }
 
-/// One cell of a comparison.
+/// Comparison of both releases in one cell.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CellDiff {
-    /// Which.
+    /// Cell that is compared.
     pub cell: Cell,
-    /// Campaigns in which both releases ran side by side; empty when they never did.
+    /// Ids of the campaigns in which both releases ran side by side; empty where they never did.
     pub campaigns: Vec<String>,
-    /// The newest of them, whose pairs are judged.
+    /// Id of the newest of these campaigns; its pairs of runs decide the verdicts.
     pub judged: Option<String>,
-    /// Of the release that is compared with.
+    /// Number of the baseline's runs by outcome.
     pub baseline_runs: SideCounts,
-    /// Of the release that is judged.
+    /// Number of the candidate's runs by outcome.
     pub candidate_runs: SideCounts,
-    /// Flags that both sides know, that differ, and that a command of either side names: such a cell
-    /// is not judged.
+    /// Flags with different values on the two sides, where a command line names one of them; such a
+    /// cell gets no verdict. Both sides report each of these flags.
     pub changed: Vec<FlagChange>,
-    /// Flags that both sides know, that differ, and that no command names: defaults that the release
-    /// moved. Such a cell is judged, and what it gained or lost may be theirs.
+    /// Flags with different values on the two sides that no command line names: defaults that moved
+    /// between the releases. The cell is judged, and its effect may be due to them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub moved: Vec<FlagChange>,
-    /// What a reader has to know about the figures.
+    /// Remarks that a reader needs beside the figures.
     pub remarks: Vec<String>,
-    /// The command that measures both releases in this cell again.
+    /// Command line that measures both releases in this cell again.
     pub command: Vec<String>,
-    /// One for each metric that either side knows.
+    /// Rows of the table: one for each metric that either side measured.
     pub rows: Vec<Row>,
 }
 
-/// How many runs of a side ended how.
+/// Number of runs of one release in a cell, by outcome.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SideCounts {
-    /// Runs whose figures are used.
+    /// Number of runs whose figures are used.
     pub used: usize,
-    /// Runs that failed, or in which requests failed.
+    /// Number of runs that failed or in which requests failed.
     pub failed: usize,
-    /// Runs that the machine and not the engine failed, or that were skipped.
+    /// Number of runs that were skipped or failed because of the machine, not the engine.
     pub lost: usize,
-    /// Runs whose client is not to be believed.
+    /// Number of runs that were ruled out because their client measurement is INVALID.
     pub invalid: usize,
-    /// Failed requests over all runs.
+    /// Number of failed requests over all runs.
     pub requests_failed: u64,
 }
 
-/// A flag whose value differs between the sides.
+/// Flag whose value differs between baseline and candidate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FlagChange {
-    /// Without dashes in front.
+    /// Name of the flag, without leading dashes.
     pub flag: String,
-    /// The values that the baseline's runs had, as JSON.
+    /// Values of the flag in the baseline's runs, each as JSON text.
     pub baseline: Vec<String>,
-    /// The values that the candidate's runs had, as JSON.
+    /// Values of the flag in the candidate's runs, each as JSON text.
     pub candidate: Vec<String>,
 }
 
-/// One metric of a cell.
+/// Row of a comparison: one metric of one cell.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Row {
-    /// As pages write the metric's name.
+    /// Title of the metric as pages show it.
     pub title: String,
-    /// Of the figures.
+    /// Unit of the figures.
     pub unit: Unit,
-    /// Which way.
+    /// Direction in which the metric improves.
     pub better: Better,
-    /// True where the metric gates a release in this cell.
+    /// True when a regression of this metric blocks a release in this cell.
     pub gates: bool,
-    /// Null where no run of it knows the figure.
+    /// Baseline's figures over its runs; null where no run measured the metric.
     pub baseline: Option<Summary>,
-    /// Null where no run of it knows the figure.
+    /// Candidate's figures over its runs; null where no run measured the metric.
     pub candidate: Option<Summary>,
-    /// What is said of it.
+    /// Verdict on this metric of this cell.
     pub verdict: Verdict,
 }
 
-/// Spread of one figure over repeats.
+/// Spread of one metric over repeated runs, in the metric's unit.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Summary {
-    /// Number of repeats that know the figure.
+    /// Number of runs that measured the metric.
     pub n: usize,
-    /// Over the repeats, in the metric's unit.
+    /// Median over the runs, in the metric's unit.
     pub median: f64,
-    /// The least of them.
+    /// Smallest value over the runs, in the metric's unit.
     pub min: f64,
-    /// The greatest of them.
+    /// Largest value over the runs, in the metric's unit.
     pub max: f64,
-    /// Their mean.
+    /// Mean over the runs, in the metric's unit.
     pub mean: f64,
-    /// Sample standard deviation over the mean; `None` for one repeat or a mean of zero.
+    /// Coefficient of variation: sample standard deviation / mean; null for one run or a mean of
+    /// zero.
     pub cv: Option<f64>,
 }
 
 impl Diff {
-    /// Every row, in order.
+    /// Returns the rows of all cells, in order.
     pub fn rows(&self) -> impl Iterator<Item = &Row> {
         self.cells.iter().flat_map(|cell| &cell.rows)
     }
 
-    /// The answer: "worse" for a regression or a new failure that nobody waived; inconclusive where
-    /// a metric that gates was not judged, or nothing was compared; else well.
+    /// Returns the exit code of the comparison: `Worse` for a regression or a new failure that is
+    /// not waived; `Inconclusive` where a release-blocking metric has no decision or nothing was
+    /// compared; otherwise `Well`.
     #[must_use]
     pub fn exit(&self) -> Exit {
         let gates = || self.rows().filter(|row| row.gates).map(|row| &row.verdict);

@@ -1,18 +1,18 @@
-//! Documents that hold what a program writes, between two lines that name its command. Text only: it
-//! opens no file.
+//! Parts of Markdown documents that a command writes, each between two marker lines; the first
+//! marker names the command. Text only: no file is opened.
 
-/// The last line of a part.
+/// Marker line that ends a generated part.
 const END: &str = "<!-- End of the table. -->";
 
-/// The first line of the part that `command` writes.
+/// Returns the marker line that begins the part that `command` writes.
 fn begin(command: &str) -> String {
     format!("<!-- The table below is written by `{command}`. -->")
 }
 
-/// `document` with `text` as the part that `command` writes.
+/// Returns `document` with the part that `command` writes replaced by `text`.
 ///
 /// # Errors
-/// It has no such part.
+/// The document has no such part; the message names the marker lines.
 pub fn insert(document: &str, command: &str, text: &str) -> Result<String, String> {
     let begin = begin(command);
     let missing = || format!("there are no lines `{begin}` and `{END}`");

@@ -1,30 +1,32 @@
-//! What the emitters say, and what the paced one did, a JSON document a line for each request: the
-//! truth that a client's figures are held against. Plain data; knows no socket.
+//! Log of the mock servers: one JSON document per request with the true times of its tokens,
+//! against which a client's figures are checked. Plain data; knows no socket.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-/// One request and its answer. Times are nanoseconds of the machine's monotonic clock.
+/// Log entry of a mock server: one request and its answer. Times are nanoseconds of the machine's
+/// monotonic clock.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Emitted {
-    /// The first token id of its prompt, by which a client's sample is found again; none where the
-    /// prompt is text.
+    /// First token id of the prompt, which matches this entry to the client's sample; null for a
+    /// text prompt.
     pub tag: Option<u64>,
-    /// Tokens that it asked for.
+    /// Number of output tokens that the request asked for.
     pub max_tokens: u64,
-    /// When its connection was accepted.
+    /// Time at which the server accepted the request's connection, in nanoseconds.
     pub accepted_ns: u64,
-    /// When the whole of it was read.
+    /// Time at which the server had read the whole request, in nanoseconds.
     pub received_ns: u64,
-    /// Just before its first token was handed to the system; none where the client went before.
+    /// Time just before the first token was passed to the kernel, in nanoseconds; null where the
+    /// client disconnected earlier.
     pub first_ns: Option<u64>,
-    /// From each token to the next.
+    /// Gap between each token and the next, in nanoseconds.
     pub gaps_ns: Vec<u64>,
 }
 
 impl Emitted {
-    /// When each token was handed to the system.
+    /// Iterates over the times at which each token was passed to the kernel, in nanoseconds.
     pub fn written_ns(&self) -> impl Iterator<Item = u64> + '_ {
         let later = self.gaps_ns.iter().scan(self.first_ns.unwrap_or(0), |at, gap| {
             *at += gap;
@@ -33,15 +35,15 @@ impl Emitted {
         self.first_ns.into_iter().chain(later)
     }
 
-    /// True when every token that was asked for was written.
+    /// True when every requested token was written.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.first_ns.is_some() && self.gaps_ns.len() as u64 + 1 == self.max_tokens
     }
 }
 
-/// A `tokenizer.json` that knows `t`, which each token of an emitter says, and for prompts `w0`,
-/// `w1` and so on, as many as `words`.
+/// Returns a `tokenizer.json` for mock servers: it knows the word `t`, which every emitted token
+/// is, and `words` prompt words `w0`, `w1` and so on.
 #[must_use]
 pub fn tokenizer(words: usize) -> Value {
     let words = (0..words).map(|number| (format!("w{number}"), json!(number + 2)));

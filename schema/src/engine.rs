@@ -1,129 +1,129 @@
-//! An engine file: how an OpenAI-compatible server is started, asked and read.
+//! Engine files (`suite/engines/<id>.toml`): how an inference server is started, requested and
+//! read.
 
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// `suite/engines/<id>.toml`. The id is the file's stem.
+/// Engine file `suite/engines/<id>.toml`; the id is the file's stem.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EngineFile {
-    /// As pages write its name.
+    /// Name of the engine as pages write it.
     pub title: String,
-    /// How it is started.
+    /// Command line and environment that start the server.
     pub launch: Launch,
-    /// How it says that it can serve.
+    /// Route that tells when the server is ready.
     pub ready: Ready,
-    /// How it tells version and configuration.
+    /// Routes and fields from which the server's version and configuration are read.
     pub info: Info,
-    /// How its prefix cache is emptied.
+    /// Route that empties the prefix cache, and the log line with the KV cache size.
     pub cache: Cache,
-    /// What it takes.
+    /// Route and format of requests, and the optional fields that the server accepts.
     pub request: Request,
-    /// What the suite reads from the page of metrics, by the suite's name for it.
+    /// Prometheus metric of the engine by the suite's name for it, such as `requests_running`.
     pub metrics: BTreeMap<String, String>,
-    /// Route of that page, in Prometheus' text format; else [`METRICS`].
+    /// Route of the server's metrics in Prometheus text format; `/metrics` where left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metrics_route: Option<String>,
-    /// The Python package that it is, for an engine that is installed and not built.
+    /// Python package of the engine, for one that is installed rather than built.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub package: Option<Package>,
-    /// What a reader of its numbers should know.
+    /// Differences from other engines that a reader of its figures should know.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub quirks: Vec<Quirk>,
-    /// Figures that a program of the engine measures by itself, without a server.
+    /// Figures that one of the engine's own programs measures without a server, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub figures: BTreeMap<String, FigureTool>,
-    /// Where the engine comes from, if it is one that Redline fetches and builds to stand beside
-    /// its own.
+    /// Source distribution, for an engine that Redline downloads and builds to measure beside its
+    /// own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
 }
 
-/// Where an engine's counters are, unless its file says otherwise.
+/// Route of the server's metrics unless the engine file names another.
 pub const METRICS: &str = "/metrics";
 
 impl EngineFile {
-    /// Route of the engine's counters.
+    /// Returns the route of the server's metrics: the engine file's, else [`METRICS`].
     #[must_use]
     pub fn metrics_route(&self) -> &str {
         self.metrics_route.as_deref().unwrap_or(METRICS)
     }
 }
 
-/// The command line: `argv`, then the settings that are asked for. `{binary}`, `{model}`, `{tp}`,
-/// `{port}` are filled in.
+/// Command line of the server: `argv`, then the flags of the requested settings. The placeholders
+/// `{binary}`, `{model}`, `{tp}` and `{port}` are replaced.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Launch {
-    /// Program and arguments, with `{binary}`, `{model}` and the like for what differs.
+    /// Program and arguments, with placeholders such as `{binary}` and `{model}`.
     pub argv: Vec<String>,
-    /// Variables that it needs.
+    /// Environment variables that the server needs, by name.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
-    /// Flags that set the number of threads, with `{threads}` for it.
+    /// Flags that set the number of threads, with `{threads}` as its placeholder.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub threads: Vec<String>,
-    /// Flags that ready it for as many requests as a scenario sends at once, where it is not ready
-    /// for them by itself.
+    /// Flags that prepare the server for the scenario's number of concurrent requests, for an
+    /// engine that does not adapt by itself.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub load: Vec<String>,
-    /// Flags that have it make up weights of the model's shape; none where it cannot.
+    /// Flags that make the server use random weights of the model's shape; empty where it cannot.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub random_weights: Vec<String>,
-    /// Flags that open what the suite asks for, such as its counters, where they are closed by
-    /// default.
+    /// Flags that enable what the suite reads, such as metrics, where it is disabled by default.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub observe: Vec<String>,
-    /// What may be asked for beside the model.
+    /// Flags for the settings that a campaign can request, such as tensor parallelism or the port.
     #[serde(default)]
     pub settings: Settings,
-    /// The same in a container.
+    /// Container image that starts the same server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<Image>,
-    /// How long a start may take before it is called a hang.
+    /// Longest time that the server may take to become ready, in seconds.
     pub timeout_s: u64,
 }
 
-/// How each thing is said that a launch may ask for; one that is not here cannot be asked for, or
-/// is said in `argv`. They follow `argv` in this order.
+/// Flags for each setting that a campaign can request. A setting that is left out cannot be
+/// requested or is part of `argv`. The flags follow `argv` in this order.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
-    /// Tensor-parallel ranks.
+    /// Setting for the number of tensor-parallel ranks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tp: Option<Setting>,
-    /// The address that it listens on.
+    /// Setting for the address that the server listens on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<Setting>,
-    /// The port that it listens on.
+    /// Setting for the port that the server listens on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<Setting>,
-    /// Of the made-up weights and of whatever else it draws.
+    /// Setting for the seed of random weights and of sampling.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<Setting>,
-    /// Tokens of the longest sequence.
+    /// Setting for the longest sequence, in tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub context: Option<Setting>,
-    /// Share of the memory that it may take, as it counts that.
+    /// Setting for the share of memory that the server may use, in the engine's own definition.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<Setting>,
 }
 
-/// One of them.
+/// Setting of an engine: the flags that set it, and its default.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Setting {
-    /// With `{value}` in place of what is asked for.
+    /// Flags of the setting, with `{value}` as placeholder for the requested value.
     pub flags: Vec<String>,
-    /// What holds without them: asking for that says nothing.
+    /// Value that applies without flags: a request for it adds no flags.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default: Option<String>,
 }
 
 impl Setting {
-    /// The flags that say `value`.
+    /// Returns the flags that set `value`, or none where it is the default.
     #[must_use]
     pub fn words(&self, value: &str) -> Vec<String> {
         if self.default.as_deref() == Some(value) {
@@ -133,47 +133,49 @@ impl Setting {
     }
 }
 
-/// A container image, and what is said inside it.
+/// Container image of an engine, with the arguments and environment inside it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Image {
-    /// With `{release}` in place of the release's name, or `{version}`, which has no `v`.
+    /// Image name, with `{release}` as placeholder for the release or `{version}` for it without
+    /// `v`.
     pub name: String,
-    /// What follows the image's name; settings come after it.
+    /// Arguments after the image name; the flags of settings follow them.
     pub argv: Vec<String>,
-    /// `NAME=VALUE`, in the order in which they are said.
+    /// Environment variables inside the container as `NAME=VALUE`, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<String>,
-    /// Where the folder of models from the hub lies inside.
+    /// Path inside the container at which the folder of Hugging Face models is mounted.
     pub hub: String,
 }
 
-/// A Python package.
+/// Python package of an engine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Package {
-    /// Its name, or those of its builds, the first of which is installed.
+    /// Names of the package or of its builds; the first one that is installed is used.
     pub names: Vec<String>,
 }
 
-/// What an engine does otherwise than others.
+/// Quirk of an engine: behavior in which it differs from others.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Quirk {
-    /// In one sentence.
+    /// Description of the quirk in one sentence.
     pub says: String,
-    /// The first release that does so; else all before `until`.
+    /// First release with the quirk; where left out, every release before `until` has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
-    /// The first release that does not.
+    /// First release without the quirk any more; where left out, later releases still have it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<String>,
-    /// File of the package, or page of the documentation, that shows it.
+    /// Evidence for the quirk: a file of the package or a page of the documentation.
     pub source: String,
 }
 
 impl Quirk {
-    /// True of a release, with or without `v`; of all where it is no version of numbers.
+    /// True when `release` (with or without `v`) has the quirk; also true when `release` is not a
+    /// version made of numbers.
     #[must_use]
     pub fn is_of(&self, release: &str) -> bool {
         let numbers = |version: &str| -> Option<Vec<u64>> {
@@ -187,184 +189,189 @@ impl Quirk {
     }
 }
 
-/// How a starting server is asked whether it serves.
+/// Readiness check of a starting server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Ready {
-    /// Route that answers 200 once the server can serve.
+    /// Route that answers 200 once the server can serve requests.
     pub route: String,
 }
 
-/// How version and effective configuration are learnt.
+/// Description of where the server reports its version and effective configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Info {
-    /// How the answer is read.
+    /// Format of the server's answer.
     pub dialect: InfoDialect,
-    /// Where it tells its configuration; none where it does not.
+    /// Route that reports the configuration; left out where the server has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub route: Option<String>,
-    /// Of dialect `fields`: where its version stands.
+    /// Location of the version, for the format `fields`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<Told>,
-    /// Of dialect `fields`: JSON pointers (RFC 6901) into the answer by the engine's own name of
-    /// the flag; the first that leads anywhere counts. Nothing else of the answer is kept.
+    /// Location of each flag's value, for the format `fields`: the engine's own flag name to JSON
+    /// pointers (RFC 6901) into the answer. The first pointer that finds a value is used; the rest
+    /// of the answer is not kept.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub flags: BTreeMap<String, Vec<String>>,
-    /// Of dialect `fields`: which of those flags say what a record asks for.
+    /// Flags that provide the facts of a record, for the format `fields`.
     #[serde(default)]
     pub facts: InfoFacts,
 }
 
-/// Where something is told.
+/// Location of a value: a route and a pointer into its answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Told {
-    /// Where it is asked for.
+    /// Route that is requested.
     pub route: String,
-    /// JSON pointer.
+    /// JSON pointer (RFC 6901) to the value in the route's answer.
     pub at: String,
 }
 
-/// Flags by what they mean. One behind `!` says the opposite.
+/// Names of the engine's flags that provide facts of a record. A name after `!` is negated.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct InfoFacts {
-    /// Tensor-parallel ranks.
+    /// Flag with the number of tensor-parallel ranks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tp: Option<String>,
-    /// Sequences in one step.
+    /// Flag with the maximum number of sequences in one step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_batch_size: Option<String>,
-    /// Type of keys and values.
+    /// Flag with the data type of the KV cache.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kv_dtype: Option<String>,
-    /// Whether it has one; behind `!` where the flag says that it has none.
+    /// Flag that is true when the prefix cache is on; with `!` in front, a flag that is true when
+    /// it is off.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prefix_cache: Option<String>,
-    /// Tokens of a page of the prefix cache.
+    /// Flag with the page size of the prefix cache, in tokens (vLLM: block size).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub page_tokens: Option<String>,
-    /// Type that is computed in.
+    /// Flag with the data type of the computation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dtype: Option<String>,
-    /// What computes.
+    /// Flag with the device that computes, such as `cuda`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
 }
 
-/// In whose words a server tells its version and configuration.
+/// Format in which a server reports its version and configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum InfoDialect {
-    /// `/server_info` as Redline's contract has it.
+    /// Redline's `/server_info`.
     Redline,
-    /// `/props` of `llama-server`.
+    /// The `/props` route of `llama-server`.
     #[serde(rename = "llama.cpp")]
     LlamaCpp,
-    /// What the file's `flags` point at. A text of `name=value, name=value` in the answer is read
-    /// as the object that it spells.
+    /// Any JSON answer, read at the engine file's `flags` pointers. A string of `name=value,
+    /// name=value` in the answer is read as an object.
     Fields,
 }
 
-/// How the prefix cache is emptied and its hits are read.
+/// How the prefix cache is emptied, and how the KV cache size is read from the log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Cache {
-    /// `POST` route that empties the prefix cache; none means a fresh launch is the only way.
+    /// Route that empties the prefix cache on `POST`; where left out, only a fresh server has an
+    /// empty cache.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reset_route: Option<String>,
-    /// What stands in the server's log before the size of its KV cache in MiB, for an engine that
-    /// writes all of it at the start and does not count the pages that it has touched.
+    /// Text in the server's log before the size of the KV cache in MiB. It is given for an engine
+    /// that allocates the whole cache at the start and does not report used pages.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kv_log: Option<String>,
 }
 
-/// A program that prints a figure: as JSON, one document or one a line, or in plain words.
+/// Program of an engine that prints a figure, as JSON (one document or one per line) or as text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FigureTool {
-    /// `{binary}`, `{binaries}` (the folder that it lies in), `{model}`, `{threads}`, and for a
-    /// perplexity `{text}`, are filled in.
+    /// Command line with the placeholders `{binary}`, `{binaries}` (its folder), `{model}`,
+    /// `{threads}`, and `{text}` for a perplexity.
     pub argv: Vec<String>,
-    /// JSON pointer (RFC 6901) to a number, or to a list of repeats, in each document. The median
-    /// of all counts. Exactly one of `pointer` and `after` is given.
+    /// JSON pointer (RFC 6901) to a number, or to a list of repeats, in each document; the figure
+    /// is the median over all of them. Exactly one of `pointer` and `after` is given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pointer: Option<String>,
-    /// What stands before the number.
+    /// Text directly before the number in the program's output.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<String>,
 }
 
-/// A source distribution that is built with CMake.
+/// Source distribution of an engine that is built with CMake.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Source {
-    /// `name==version`; its file is fetched, and no code of it runs before the build.
+    /// Source distribution as `name==version`. Its file is downloaded and unpacked; no code of it
+    /// runs before the build.
     pub sdist: String,
-    /// Name of that file.
+    /// File name of the source distribution.
     pub file: String,
-    /// Of that file.
+    /// SHA-256 of the source distribution's file, lower-case hex.
     pub sha256: String,
-    /// Of the source, for whoever reads this file: no program acts on it.
+    /// License of the source, for a person who reads this file; no program acts on it.
     pub licence: String,
-    /// Folder inside it that CMake configures.
+    /// Folder inside the source that CMake configures.
     pub folder: String,
-    /// CMake's settings.
+    /// CMake arguments of the build.
     pub cmake: Vec<String>,
     /// Programs to build, the server first.
     pub programs: Vec<String>,
 }
 
 impl Source {
-    /// Version of the distribution.
+    /// Returns the version of the source distribution.
     #[must_use]
     pub fn version(&self) -> &str {
         self.sdist.split_once("==").map_or("unknown", |(_, version)| version)
     }
 }
 
-/// What a request may carry.
+/// Requests that the server accepts: route, format and optional fields.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Request {
-    /// Where requests go.
+    /// Route that requests are sent to.
     pub route: String,
-    /// What is spoken on that route, where its name does not say.
+    /// API format of the route; left out where the route's name implies it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dialect: Option<Dialect>,
-    /// Prompts go as token ids, else as text.
+    /// True when prompts are sent as token ids; otherwise they are sent as text.
     pub token_ids: bool,
-    /// It takes a field of that name.
+    /// True when the server accepts the field `ignore_eos`.
     pub ignore_eos: bool,
-    /// Output ids can be asked for with `return_token_ids`.
+    /// True when the server returns output token ids for the field `return_token_ids`.
     pub return_token_ids: bool,
-    /// A running count can be asked for with `stream_options.continuous_usage_stats`.
+    /// True when the server reports a running token count for
+    /// `stream_options.continuous_usage_stats`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub usage_per_chunk: bool,
 }
 
 impl Request {
-    /// What is spoken on the route.
+    /// Returns the API format of the route: the file's, else the one that the route's name implies.
     #[must_use]
     pub fn dialect(&self) -> Dialect {
         self.dialect.unwrap_or_else(|| Dialect::of_route(&self.route))
     }
 
-    /// Prompts go as ids: they are wanted so, and the dialect has a place for them.
+    /// True when prompts are sent as token ids: the file says so and the API format supports it.
     #[must_use]
     pub fn sends_ids(&self) -> bool {
         self.token_ids && self.dialect().takes_ids()
     }
 
-    /// The ids of outputs come with an answer: on the native route they do unasked.
+    /// True when answers contain output token ids, on request or, on SGLang's `/generate`, always.
     #[must_use]
     pub fn gets_ids(&self) -> bool {
         self.return_token_ids || self.dialect() == Dialect::Generate
     }
 }
 
-/// How requests and streams of answers are written.
+/// API format: how requests and answer streams are written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Dialect {
@@ -373,7 +380,7 @@ pub enum Dialect {
     Completions,
     /// OpenAI's `/v1/chat/completions`.
     Chat,
-    /// SGLang's own `/generate`: all of the text so far with each event, and a running count.
+    /// SGLang's `/generate`: each event has the full text so far and a running token count.
     Generate,
     /// OpenAI's `/v1/responses`.
     Responses,
@@ -382,7 +389,8 @@ pub enum Dialect {
 }
 
 impl Dialect {
-    /// The dialect of a route by its last part; any other is taken for completions.
+    /// Returns the API format that the last part of `route` implies; completions for an unknown
+    /// one.
     #[must_use]
     pub fn of_route(route: &str) -> Self {
         let named = [
@@ -395,7 +403,7 @@ impl Dialect {
         found.map_or(Self::Completions, |(_, dialect)| *dialect)
     }
 
-    /// A prompt may be token ids.
+    /// True when the API format accepts prompts as token ids.
     #[must_use]
     pub fn takes_ids(self) -> bool {
         matches!(self, Self::Completions | Self::Generate)

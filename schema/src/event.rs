@@ -1,4 +1,5 @@
-//! An event: what is said about records afterwards, since a record is never edited.
+//! Events: statements about records after the fact (retraction, annotation, waiver, epoch), since a
+//! record itself is never edited.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,70 +10,70 @@ use crate::id::ulid_unix_ms;
 use crate::metric;
 use crate::verdict::{Cell, is_cell_pattern};
 
-/// The schema name that an event carries.
+/// Schema name of an event.
 pub const SCHEMA: &str = "event.v1";
 
-/// `results/events/<yyyy>/<ULID>.toml`, written by people or by `redline-results`.
+/// Event file `results/events/<yyyy>/<ULID>.toml`, written by a person or by `redline-results`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Event {
-    /// Always `event.v1`.
+    /// Name of this schema, always `event.v1`.
     pub schema: String,
-    /// ULID; the file's stem.
+    /// ULID of the event, which is the file's stem.
     pub id: String,
-    /// What is said.
+    /// Kind of the event: retraction, annotation, waiver or epoch.
     pub kind: EventKind,
-    /// RFC 3339, UTC.
+    /// Time of the event, RFC 3339 in UTC.
     pub at: String,
-    /// Ids of runs, of kernel records or of earlier events, or folders below `results/` that end
-    /// in `/`: what lay there when the event was written.
+    /// Records that the event is about: ids of runs, kernel records or earlier events, or folders
+    /// below `results/` that end in `/`, with their content at the time of the event.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub targets: Vec<String>,
-    /// A sentence, shown wherever the event shows.
+    /// Reason for the event in one sentence; pages show it with the event.
     pub reason: String,
-    /// Where that can be seen: addresses or files.
+    /// Evidence for the reason: URLs or files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub evidence: Vec<String>,
-    /// Id of the run that takes the place of a retracted one.
+    /// Id of the run that replaces a retracted run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaced_by: Option<String>,
-    /// RFC 3339, UTC; a waiver has one.
+    /// Time at which a waiver ends, RFC 3339 in UTC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<String>,
-    /// `engine/hardware/model/config/scenario@rev` with `*` for any part: the cells of a waiver or
-    /// an epoch.
+    /// Cells that a waiver or epoch applies to, as `engine/hardware/model/config/scenario@rev` with
+    /// `*` for any part.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cell: Option<String>,
-    /// Name of the metric that a waiver accepts.
+    /// Name of the metric whose regression a waiver accepts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metric: Option<String>,
-    /// The candidate that a waiver speaks of; without it, any.
+    /// Candidate release that a waiver applies to; left out for every release.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub release: Option<String>,
-    /// RFC 3339, UTC: an epoch begins here; `at` where it does not say.
+    /// Time at which an epoch begins, RFC 3339 in UTC; the time `at` where left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
 }
 
-/// What an event does.
+/// Kind of an event: its effect on the records that it names.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum EventKind {
-    /// The record was wrong: it is shown struck through and never compared. An event that is
-    /// retracted no longer counts.
+    /// Retraction: the record is wrong, is shown struck through and never compared. A retracted
+    /// event no longer applies.
     Retract,
-    /// A remark, which changes nothing.
+    /// Annotation: a remark without effect on figures or verdicts.
     Annotate,
-    /// A regression is accepted until `expires`.
+    /// Waiver: a regression is accepted until `expires`.
     Waive,
-    /// The machine or the data changed: series break here.
+    /// Epoch: the machine or its data changed, and trend series break here.
     Epoch,
 }
 
 impl EventKind {
-    /// The word that files and commands use.
+    /// Returns the name of the kind as files and commands write it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -85,8 +86,9 @@ impl EventKind {
 }
 
 impl Event {
-    /// True when the event speaks of the record `id` stored at `path` below `results/`. A folder
-    /// names what was planned before the event: what is measured there later is another matter.
+    /// True when the event is about the record `id` stored at `path` below `results/`. A folder
+    /// target covers only records planned before the event: a later measurement in the same folder
+    /// is not meant.
     #[must_use]
     pub fn names(&self, id: &str, path: &str) -> bool {
         let later = match (ulid_unix_ms(id), ulid_unix_ms(&self.id)) {
@@ -98,13 +100,13 @@ impl Event {
         })
     }
 
-    /// True when the event speaks of `cell`.
+    /// True when the event applies to `cell`.
     #[must_use]
     pub fn covers(&self, cell: &Cell) -> bool {
         self.cell.as_deref().is_some_and(|pattern| cell.matches(pattern))
     }
 
-    /// What the event speaks of, in words: its targets, or its cells and metric.
+    /// Returns the subject of the event as text: its targets, or its cell pattern and metric.
     #[must_use]
     pub fn subject(&self) -> String {
         let cell = self.cell.iter().cloned();
@@ -113,19 +115,20 @@ impl Event {
         parts.join(", ")
     }
 
-    /// True for a waiver that has run out at `unix_s`, in seconds since 1970.
+    /// True when a waiver has ended at `unix_s`, in seconds since 1970; also true without an end.
     #[must_use]
     pub fn has_expired(&self, unix_s: i64) -> bool {
         self.expires.as_deref().and_then(unix_s_of).is_none_or(|expires| expires <= unix_s)
     }
 
-    /// When an epoch begins, in seconds since 1970.
+    /// Returns the start of an epoch in seconds since 1970.
     #[must_use]
     pub fn since_unix_s(&self) -> Option<i64> {
         unix_s_of(self.since.as_deref().unwrap_or(&self.at))
     }
 
-    /// What keeps the event from being what its kind asks for, as lower-case fragments.
+    /// Returns the mistakes in the event (fields that its kind needs, unreadable times, bad
+    /// targets), as lower-case fragments.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         let mut found = Vec::new();
@@ -173,35 +176,36 @@ fn is_target(target: &str) -> bool {
     }
 }
 
-/// Seconds since 1970 of an RFC 3339 time in UTC, as events write it.
+/// Returns the seconds since 1970 of an RFC 3339 time in UTC that ends in `Z`, or `None` for other
+/// text.
 #[must_use]
 pub fn unix_s_of(text: &str) -> Option<i64> {
     let at = OffsetDateTime::parse(text, &Rfc3339).ok()?;
     (at.offset().is_utc() && text.ends_with('Z')).then(|| at.unix_timestamp())
 }
 
-/// RFC 3339 in UTC of seconds since 1970; `None` beyond the year 9999.
+/// Returns an RFC 3339 time in UTC for seconds since 1970, or `None` beyond the year 9999.
 #[must_use]
 pub fn rfc3339_of(unix_s: i64) -> Option<String> {
     OffsetDateTime::from_unix_timestamp(unix_s).ok()?.format(&Rfc3339).ok()
 }
 
-/// Reads an event file.
+/// Parses an event file.
 ///
 /// # Errors
-/// The text is not TOML of this shape.
+/// The text is not TOML with the fields of an event.
 pub fn parse(text: &str) -> Result<Event, Box<toml::de::Error>> {
     toml::from_str(text).map_err(Box::new)
 }
 
-/// The schema that an event file names, whatever else is in it.
+/// Returns the `schema` key of an event file, even where the rest of the file is not readable.
 #[must_use]
 pub fn schema_of(text: &str) -> Option<String> {
     let table: toml::Table = toml::from_str(text).ok()?;
     Some(table.get("schema")?.as_str()?.to_owned())
 }
 
-/// The text of an event's file.
+/// Returns the TOML text of an event's file.
 ///
 /// # Errors
 /// Never for an event that [`parse`] could read.
@@ -239,7 +243,7 @@ mod tests {
         assert!(event.names("01JD5XQ0000000000000000001", "runs/redline/v0.9.1/x.json"));
         assert!(event.names("01JD5XP0000000000000000000", "runs/redline/v0.9.0/x.json"));
         assert!(!event.names("01JD5XP0000000000000000000", "runs/redline/v0.9.01/x.json"));
-        // Measured again after the retraction.
+        // A run that was measured after the retraction.
         assert!(!event.names("01JD5XR0000000000000000000", "runs/redline/v0.9.0/y.json"));
     }
 

@@ -1,22 +1,22 @@
-//! The exit codes of every command of the suite.
+//! Exit codes that every program of the suite uses.
 
-/// Why a command ended. `101` is left to a panic, which is a bug.
+/// Exit code of a program. Code 101 is a panic, that is, a bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Exit {
-    /// All well.
+    /// Success.
     Well = 0,
-    /// The answer is "worse": a regression, a new failure, an INVALID run.
+    /// The answer is negative: a regression, a new failure or an INVALID run.
     Worse = 1,
-    /// Wrong use, or unsound data.
+    /// Wrong usage, or invalid data.
     Unsound = 2,
-    /// Nothing but inconclusive verdicts.
+    /// No decision: no regression was found, but the data do not suffice to exclude one.
     Inconclusive = 3,
-    /// The environment: no GPU, port taken, model missing, disk full, interrupted.
+    /// Environment failure: no GPU, port taken, model missing, disk full, interrupted.
     Environment = 4,
 }
 
 impl Exit {
-    /// The number that the process ends with.
+    /// Returns the exit code as the number that the process ends with.
     #[must_use]
     pub fn code(self) -> u8 {
         self as u8

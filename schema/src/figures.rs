@@ -1,4 +1,4 @@
-//! The figures of a run: distributions, rates and summaries of times.
+//! Figures of a run: latency histograms, rates and percentiles (TTFT, TPOT, ITL, E2E).
 
 use std::collections::BTreeMap;
 
@@ -7,33 +7,35 @@ use serde::{Deserialize, Serialize};
 
 use crate::histogram::HdrHistogram;
 
-/// Distributions, for plots and for computing percentiles again within a bin's width.
+/// Latency histograms of a run, for plots and for percentiles at a precision of one bin.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Histograms {
-    /// Actual send to the first chunk that carries a token.
+    /// TTFT (time to first token) of each request: actual send to the first chunk with a token, in
+    /// microseconds.
     pub ttft_us: Option<HdrHistogram>,
-    /// The same from the scheduled send.
+    /// TTFT of each request from its scheduled send, in microseconds.
     pub ttft_scheduled_us: Option<HdrHistogram>,
-    /// Per token after the first, one sample a request.
+    /// TPOT (time per output token after the first) of each request, in microseconds.
     pub tpot_us: Option<HdrHistogram>,
-    /// From one chunk that carries a token to the next.
+    /// ITL (inter-token latency) per chunk: gap between two consecutive chunks with tokens, in
+    /// microseconds.
     pub itl_chunk_us: Option<HdrHistogram>,
-    /// The same per token.
+    /// ITL per token, in microseconds: a chunk of k tokens counts as k samples of its gap / k.
     pub itl_token_us: Option<HdrHistogram>,
-    /// Actual send to the last chunk that carries a token.
+    /// E2E latency of each request: actual send to the last chunk with a token, in microseconds.
     pub e2e_us: Option<HdrHistogram>,
-    /// The same from the scheduled send.
+    /// E2E latency of each request from its scheduled send, in microseconds.
     pub e2e_scheduled_us: Option<HdrHistogram>,
-    /// Waits behind a cap on concurrency.
+    /// Wait of each request for the limit on concurrency, in microseconds.
     pub queue_us: Option<HdrHistogram>,
-    /// What connections took to open.
+    /// Time to open each connection, in microseconds.
     pub connect_us: Option<HdrHistogram>,
-    /// The client's own delay.
+    /// Delay of each send that the client itself caused, in microseconds.
     pub schedule_lag_us: Option<HdrHistogram>,
 }
 
 impl Histograms {
-    /// Every histogram with its name, in the order of the record.
+    /// Returns every histogram with its field name, in the order of the record.
     #[must_use]
     pub fn named(&self) -> [(&'static str, Option<&HdrHistogram>); 10] {
         [
@@ -51,97 +53,103 @@ impl Histograms {
     }
 }
 
-/// Rates over `time.wall_us`, exact percentiles over all samples.
+/// Rates over `time.wall_us`, and percentiles that are exact over all samples.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Metrics {
-    /// Answered.
+    /// Throughput: answered requests per second.
     pub requests_per_s: Option<f64>,
-    /// Of answered requests.
+    /// Prompt tokens of answered requests per second.
     pub input_tokens_per_s: Option<f64>,
-    /// Of answered requests.
+    /// Output tokens of answered requests per second.
     pub output_tokens_per_s: Option<f64>,
-    /// Of prompts and answers.
+    /// Prompt and output tokens of answered requests per second.
     pub total_tokens_per_s: Option<f64>,
-    /// Over the tensor-parallel ranks; null without a GPU.
+    /// Output tokens per second and GPU, over the tensor-parallel ranks; null without a GPU.
     pub output_tokens_per_s_per_gpu: Option<f64>,
-    /// Within `time.window_us`.
+    /// Output tokens per second in the steady state, `time.window_us`.
     pub output_tokens_per_s_steady: Option<f64>,
-    /// Most output tokens in any sliding second.
+    /// Largest number of output tokens in any sliding second.
     pub output_tokens_per_s_peak: Option<f64>,
-    /// Requests that were under way, over the time of the run.
+    /// Mean number of requests in flight over the run.
     pub concurrency_mean: Option<f64>,
-    /// Service level to requests per second that met it.
+    /// Goodput: requests per second that kept a service level, by the service level.
     pub goodput_per_s: Option<BTreeMap<String, f64>>,
-    /// Of all GPUs that worked.
+    /// Energy per output token in joules, of all GPUs that were used.
     pub joules_per_output_token: Option<f64>,
-    /// Actual send to the first chunk that carries a token.
+    /// TTFT (time to first token): actual send to the first chunk with a token, in microseconds.
     pub ttft_us: Option<Summary>,
-    /// Per token after the first, one sample a request.
+    /// TPOT (time per output token after the first), one sample for each request, in microseconds.
     pub tpot_us: Option<Summary>,
-    /// From one chunk that carries a token to the next.
+    /// ITL (inter-token latency) per chunk: gap between two consecutive chunks with tokens, in
+    /// microseconds.
     pub itl_chunk_us: Option<Summary>,
-    /// The same per token.
+    /// ITL per token, in microseconds: a chunk of k tokens counts as k samples of its gap / k.
     pub itl_token_us: Option<Summary>,
-    /// Actual send to the last chunk that carries a token.
+    /// E2E latency: actual send to the last chunk with a token, in microseconds.
     pub e2e_us: Option<Summary>,
-    /// The same as TTFT and E2E from the scheduled send: what waits behind a cap waits.
+    /// TTFT from the scheduled send, in microseconds; it includes the wait for the limit on
+    /// concurrency.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttft_scheduled_us: Option<Summary>,
-    /// See `ttft_scheduled_us`.
+    /// E2E latency from the scheduled send, in microseconds; it includes the wait for the limit on
+    /// concurrency.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub e2e_scheduled_us: Option<Summary>,
-    /// Actual send to the first event of the stream, such as a chunk with a role alone.
+    /// Time from the actual send to the first event of the stream, in microseconds; that event may
+    /// have a role and no token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttft_event_us: Option<Summary>,
-    /// Actual send to the first chunk of the answer itself, after any reasoning.
+    /// Time from the actual send to the first chunk of the answer after any reasoning, in
+    /// microseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttft_content_us: Option<Summary>,
-    /// What the time to the first token is made of.
+    /// Parts of the TTFT from the scheduled send: queue, client, connection, server, parsing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttft_parts_us: Option<TtftParts>,
-    /// Long gaps within answers; left out where no answer has two chunks.
+    /// Stalls: long gaps within answers; left out where no answer has two chunks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stalls: Option<Stalls>,
-    /// The run cut into spans of equal length, in order.
+    /// Progress of the run in slices of equal length, in order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slices: Option<Vec<Slice>>,
 }
 
-/// Gaps between two chunks of an answer that a reader notices. The longest is the maximum of
-/// `itl_chunk_us`.
+/// Stalls: gaps between two chunks of an answer that are long enough for a reader to notice. The
+/// longest gap is the maximum of `itl_chunk_us`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Stalls {
-    /// A gap longer than this is one.
+    /// Threshold in microseconds: a longer gap is a stall.
     pub over_us: u64,
-    /// How many there were.
+    /// Number of stalls.
     pub gaps: u64,
-    /// Of all time from first to last chunks, the share that lies within such gaps, from 0 to 1.
+    /// Share of the time between first and last chunks that lies in stalls, from 0 to 1.
     pub time_share: f64,
 }
 
-/// The time from the scheduled send to the first token in the client's hands, in parts that add
-/// up to it request by request.
+/// Parts of the time from the scheduled send to the first parsed token, in microseconds. For each
+/// request the parts add up to the whole.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TtftParts {
-    /// Behind the cap on concurrency.
+    /// Wait for the limit on concurrency, in microseconds.
     pub queue: Summary,
-    /// The client's own delay.
+    /// Delay that the client itself caused before the send, in microseconds.
     pub schedule_lag: Summary,
-    /// For a connection, where none was open; without the handshake of `tls`.
+    /// Time to open a connection if the request needed a new one, in microseconds, without TLS.
     pub connect: Summary,
-    /// For the TLS handshake, where a connection needs one.
+    /// Time of the TLS handshake in microseconds; left out where no connection uses TLS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<Summary>,
-    /// First byte of the request to its last.
+    /// Time to write the request, from its first byte to its last, in microseconds.
     pub send: Summary,
-    /// Server and network.
+    /// Time that server and network took, in microseconds.
     pub server: Summary,
-    /// From the arrival of the first token to its being read and parsed.
+    /// Time from the arrival of the first token until the client had read and parsed it, in
+    /// microseconds.
     pub parse: Summary,
 }
 
 impl TtftParts {
-    /// Every part with its name, in the order of time.
+    /// Returns every part with its name, in the order of time.
     #[must_use]
     pub fn named(&self) -> Vec<(&'static str, &Summary)> {
         let before = [
@@ -155,26 +163,27 @@ impl TtftParts {
     }
 }
 
-/// A span of a run.
+/// Slice of a run: a span of time with its requests and tokens.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Slice {
-    /// From the first scheduled send of the run.
+    /// Start of the slice in microseconds, from the first scheduled send of the run.
     pub start_us: u64,
-    /// The last one may be shorter than the others.
+    /// Length of the slice in microseconds; the last slice may be shorter than the others.
     pub length_us: u64,
-    /// Requests whose first byte went out.
+    /// Number of requests whose first byte was sent in the slice.
     pub requests_sent: u64,
-    /// Requests whose last token came.
+    /// Number of requests whose last token arrived in the slice.
     pub requests_ended: u64,
-    /// Tokens that came.
+    /// Number of output tokens that arrived in the slice.
     pub output_tokens: u64,
-    /// Of the requests sent in this span; none where none was.
+    /// Median TTFT of the requests sent in the slice, in microseconds; left out where there are
+    /// none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttft_us_p50: Option<u64>,
 }
 
 impl Metrics {
-    /// The summaries with the names of the histograms that they belong to.
+    /// Returns the latency summaries, each with the name of its histogram.
     #[must_use]
     pub fn summaries(&self) -> [(&'static str, Option<&Summary>); 5] {
         [
@@ -187,32 +196,34 @@ impl Metrics {
     }
 }
 
-/// Microseconds. Percentiles are linear between order statistics (NumPy's default), `std` is the
-/// population's.
+/// Summary of a latency in microseconds. Percentiles are linear between order statistics (NumPy's
+/// default); `std` is the standard deviation of the population.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Summary {
-    /// Of all samples.
+    /// Mean over all samples, in microseconds.
     pub mean: Option<u64>,
-    /// Standard deviation.
+    /// Standard deviation of the population, in microseconds.
     pub std: Option<u64>,
-    /// The median.
+    /// Median, in microseconds.
     pub p50: Option<u64>,
-    /// 90th percentile.
+    /// 90th percentile, in microseconds.
     pub p90: Option<u64>,
-    /// 95th percentile.
+    /// 95th percentile, in microseconds.
     pub p95: Option<u64>,
-    /// 99th percentile.
+    /// 99th percentile, in microseconds.
     pub p99: Option<u64>,
-    /// The largest.
+    /// Largest sample, in microseconds.
     pub max: Option<u64>,
-    /// What the percentile of that name is at most, with 99 % confidence; none where the samples
-    /// are too few to say (MLPerf Inference's early-stopping rule).
+    /// Upper 99 % confidence bound of the 90th percentile in microseconds; left out where there are
+    /// too few samples (early-stopping rule of MLPerf Inference).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p90_upper: Option<u64>,
-    /// See `p90_upper`.
+    /// Upper 99 % confidence bound of the 95th percentile, in microseconds; left out as for
+    /// `p90_upper`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p95_upper: Option<u64>,
-    /// See `p90_upper`.
+    /// Upper 99 % confidence bound of the 99th percentile, in microseconds; left out as for
+    /// `p90_upper`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p99_upper: Option<u64>,
 }

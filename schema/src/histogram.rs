@@ -1,4 +1,4 @@
-//! HDR histograms as they lie in a record: format V2, deflated, base64.
+//! HDR histograms as records store them: encoding V2, deflated, base64.
 
 mod bins;
 
@@ -15,50 +15,50 @@ use serde::{Deserialize, Serialize};
 pub use bins::Bin;
 use bins::HEAD;
 
-/// Significant decimal digits that Redline's histograms keep.
+/// Number of significant decimal digits in Redline's histograms.
 pub const SIGNIFICANT_DIGITS: u8 = 3;
 
-/// The largest value a record's histogram may hold: 30 days in microseconds. A decoder that
-/// trusted the file would allocate whatever it claims.
+/// Largest value that a record's histogram may hold: 30 days in microseconds. A decoder without a
+/// bound would allocate whatever the file claims.
 pub const VALUE_MAX: u64 = 30 * 24 * 3600 * 1_000_000;
 
-/// Longest base64 text that is decoded.
+/// Longest base64 text that is decoded, in bytes.
 const TEXT_MAX: usize = 1 << 20;
 
-/// A histogram in a record.
+/// HDR histogram in a record.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HdrHistogram {
     /// Base64 of the deflated V2 encoding of <https://github.com/HdrHistogram>.
     pub hdr_v2: String,
-    /// From 1 to 5: how finely large values are told apart.
+    /// Number of significant decimal digits to which large values are distinguished, from 1 to 5.
     pub significant_digits: u8,
 }
 
-/// A histogram that cannot be written or read.
+/// Error of writing or reading a histogram.
 #[derive(Debug, thiserror::Error)]
 pub enum HistogramError {
-    /// A value is beyond what a histogram holds.
+    /// A sample, in microseconds, is above [`VALUE_MAX`].
     #[error("a sample of {0} us is beyond the {VALUE_MAX} us that a histogram holds")]
     TooLarge(u64),
-    /// So many bytes are more than any histogram of a record has.
+    /// The text, of this many bytes, is longer than that of any record's histogram.
     #[error("histogram text of {0} bytes is longer than {TEXT_MAX}")]
     TooLong(usize),
-    /// The text is no base64.
+    /// The text is not base64.
     #[error("histogram is not base64")]
     Base64(#[source] base64::DecodeError),
-    /// Its bytes are no histogram.
+    /// The decoded bytes are not a deflated V2 encoding.
     #[error("histogram is not a deflated HDR V2 encoding: {0}")]
     Encoding(String),
-    /// It says of itself what its bytes do not.
+    /// The header claims something that the data contradict or a record does not allow.
     #[error("histogram claims {0}")]
     Claims(&'static str),
 }
 
 impl HdrHistogram {
-    /// Builds the histogram of `samples` in microseconds.
+    /// Encodes the histogram of `samples`, which are in microseconds.
     ///
     /// # Errors
-    /// A sample is beyond [`VALUE_MAX`].
+    /// A sample is above [`VALUE_MAX`].
     pub fn from_samples(samples: impl IntoIterator<Item = u64>) -> Result<Self, HistogramError> {
         let mut histogram = Histogram::<u64>::new_with_bounds(1, VALUE_MAX, SIGNIFICANT_DIGITS)
             .map_err(|error| HistogramError::Encoding(error.to_string()))?;
@@ -72,8 +72,8 @@ impl HdrHistogram {
         Ok(Self { hdr_v2: STANDARD.encode(bytes), significant_digits: SIGNIFICANT_DIGITS })
     }
 
-    /// Decodes the histogram. A file is not trusted: what its header claims is held against what
-    /// is there before anything is allocated for it.
+    /// Decodes the histogram. The file is not trusted: the header is checked against the data
+    /// before any memory is allocated for it.
     ///
     /// # Errors
     /// The text is too long, not base64 or not a V2 encoding, or claims more than a record holds.
@@ -84,17 +84,17 @@ impl HdrHistogram {
             .map_err(|error| HistogramError::Encoding(format!("{error:?}")))
     }
 
-    /// The bins that have samples, from low to high: what [`HdrHistogram::decode`] holds, without
-    /// the quarter of a megabyte for those that have none. A check of many records decodes
-    /// hundreds of thousands of histograms.
+    /// Returns the bins that have samples, in ascending order. A full decode allocates a quarter of
+    /// a megabyte for empty bins, and a check of many records reads hundreds of thousands of
+    /// histograms.
     ///
     /// # Errors
-    /// Those of [`HdrHistogram::decode`].
+    /// The same as those of [`HdrHistogram::decode`].
     pub fn bins(&self) -> Result<Vec<Bin>, HistogramError> {
         bins::read(&self.plain()?)
     }
 
-    /// The plain encoding, with a head that claims no more than a record holds.
+    /// Returns the inflated encoding, after its header was checked against the limits of a record.
     fn plain(&self) -> Result<Vec<u8>, HistogramError> {
         if self.hdr_v2.len() > TEXT_MAX {
             return Err(HistogramError::TooLong(self.hdr_v2.len()));
@@ -103,7 +103,7 @@ impl HdrHistogram {
         let plain = inflate(&bytes)?;
         let head = bins::Head::of(&plain);
         if head.payload_bytes != (plain.len() - HEAD) as u64 {
-            return Err(HistogramError::Claims("a payload of another length than it has"));
+            return Err(HistogramError::Claims("a payload length that its data contradict"));
         }
         if head.digits > u64::from(SIGNIFICANT_DIGITS) || head.highest > VALUE_MAX {
             return Err(HistogramError::Claims("more digits or larger values than a record keeps"));
@@ -112,17 +112,17 @@ impl HdrHistogram {
     }
 }
 
-/// First bytes of the deflated V2 encoding.
+/// Magic number of the deflated V2 encoding.
 const DEFLATED: [u8; 4] = 0x1c84_9314_u32.to_be_bytes();
-/// Longest plain encoding: nine bytes for each bin of [`VALUE_MAX`], and to spare.
+/// Longest inflated encoding in bytes: nine for each bin up to [`VALUE_MAX`], with reserve.
 const PLAIN_MAX: usize = 1 << 20;
 
-/// The plain encoding in a deflated one, with its whole head.
+/// Inflates the V2 encoding in `bytes` and checks that its header is complete.
 fn inflate(bytes: &[u8]) -> Result<Vec<u8>, HistogramError> {
     let refused = |why: &str| HistogramError::Encoding(why.to_owned());
     let (head, deflated) = bytes.split_at_checked(8).ok_or_else(|| refused("it is cut short"))?;
     if head[..4] != DEFLATED {
-        return Err(refused("it begins otherwise"));
+        return Err(refused("its magic number is wrong"));
     }
     let mut plain = Vec::new();
     let read = ZlibDecoder::new(deflated).take(PLAIN_MAX as u64 + 1).read_to_end(&mut plain);
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The bins with samples as the library tells them.
+    /// Bins with samples, as the `hdrhistogram` library reports them.
     fn bins_of(decoded: &Histogram<u64>) -> Vec<Bin> {
         let values = decoded.iter_recorded().map(|step| step.value_iterated_to());
         let bin = |value| Bin {
@@ -150,7 +150,7 @@ mod tests {
         values.map(bin).collect()
     }
 
-    /// A plain V2 encoding as a record keeps it.
+    /// Deflated, base64-coded histogram of a V2 encoding.
     fn packed(plain: &[u8]) -> HdrHistogram {
         let mut deflated = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::best());
         std::io::Write::write_all(&mut deflated, plain).expect("memory");
@@ -161,7 +161,7 @@ mod tests {
         HdrHistogram { hdr_v2: STANDARD.encode(bytes), significant_digits: 3 }
     }
 
-    /// The plain encoding with this head and these counts.
+    /// V2 encoding with the given header (payload, offset, digits, lowest, highest) and counts.
     fn plain(head: [u64; 5], counts: &[u8]) -> Vec<u8> {
         let [payload, offset, digits, lowest, highest] = head;
         let short = |value: u64| u32::try_from(value).expect("32 bits").to_be_bytes();
@@ -174,7 +174,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the bytes say, both readings agree on it, or both refuse it.
+        /// For any bytes, both decoders give the same bins or both refuse.
         #[test]
         fn bins_are_those_of_the_library(
             counts in prop::collection::vec(
@@ -215,7 +215,7 @@ mod tests {
         assert!(matches!(text(&long).decode(), Err(HistogramError::TooLong(_))));
     }
 
-    /// A deflated encoding with this head and `zeros` bytes of counts.
+    /// Histogram whose header claims these sizes, with `zeros` bytes of counts.
     fn claiming(payload: u32, digits: u32, highest: u64, zeros: usize) -> HdrHistogram {
         let head = [u64::from(payload), 0, u64::from(digits), 1, highest];
         packed(&plain(head, &vec![0; zeros]))

@@ -1,162 +1,165 @@
-//! `kernel.v1`: micro-benchmarks of single ops.
+//! `kernel.v1`: record of micro-benchmarks of single operations (matmul, attention and so on).
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::run::{Absent, EngineFacts, HardwareFacts, Time};
 
-/// The schema name that a kernels record carries.
+/// Schema name of a kernel record.
 pub const SCHEMA: &str = "kernel.v1";
 
-/// One run of all op benches.
+/// Record of one run of all kernel benchmarks of a release on a machine.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct KernelRecord {
-    /// Always `kernel.v1`.
+    /// Name of this schema, always `kernel.v1`.
     pub schema: String,
-    /// ULID.
+    /// ULID of the record.
     pub id: String,
-    /// SHA-256 over the canonical JSON of the record without this field.
+    /// SHA-256 of the record's canonical JSON without this field, lower-case hex.
     pub record_sha256: String,
-    /// What was measured.
+    /// Program that was measured.
     pub engine: EngineFacts,
-    /// On which machine.
+    /// Machine that the benchmarks ran on.
     pub hardware: HardwareFacts,
-    /// When.
+    /// Start, end and duration of the benchmarks.
     pub time: Time,
-    /// One for each op and shape.
+    /// Benchmark results, one for each operation and shape.
     pub benches: Vec<KernelBench>,
-    /// A model of the same release beside limits of the same machine.
+    /// Speed of a whole model in the same release, compared with limits measured on the same
+    /// machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_bench: Option<ModelBench>,
-    /// Why each null is one.
+    /// Reason for each null field, by its dotted path.
     pub absent: Absent,
 }
 
-/// A model's steps and its largest kernels, each beside a limit that the same process measured: what
-/// `redline bench MODEL --json` prints. Weights, keys and values come from memory, as they do in a
-/// server.
+/// Output of `redline bench MODEL --json`: speed of a model's steps and of its largest kernels,
+/// each compared with a hardware limit that the same process measured. Weights and KV cache are
+/// read from memory, as in a server.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ModelBench {
-    /// Its id.
+    /// Id of the model.
     pub model: String,
-    /// As the engine names it.
+    /// Device that computed, as the engine names it.
     pub device: String,
-    /// That it computed with.
+    /// Number of threads that computed.
     pub threads: u64,
-    /// The type that products are computed in.
+    /// Data type in which matrices are multiplied.
     pub dtype: String,
-    /// Prompts.
+    /// Speed of prefill (prompt processing), one entry for each prompt length.
     pub prefill: Vec<PrefillBench>,
-    /// Steps of one token a sequence.
+    /// Speed of decode steps (one token per sequence), one entry for each batch and context.
     pub decode: Vec<DecodeBench>,
-    /// Its largest products of matrices.
+    /// Speed of the model's largest matrix multiplications.
     #[serde(default)]
     pub products: Vec<ProductBench>,
-    /// Its attention.
+    /// Speed of the model's attention.
     #[serde(default)]
     pub attention: Vec<AttentionBench>,
-    /// What the machine reached beside it.
+    /// Hardware limits that the machine reached in the same process.
     pub limits: BenchLimits,
 }
 
-/// A prompt of so many tokens.
+/// Prefill benchmark: processing of one prompt.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PrefillBench {
-    /// Of the prompt.
+    /// Length of the prompt, in tokens.
     pub tokens: u64,
-    /// Median over repeats.
+    /// Prompt tokens per second, median over repeats.
     pub tokens_per_s: f64,
-    /// Share of the arithmetic limit.
+    /// Fraction of the arithmetic limit that was reached.
     pub limit_share: f64,
 }
 
-/// One token for each of `batch` sequences, after `context` tokens.
+/// Decode benchmark: one token for each of `batch` sequences with `context` earlier tokens.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DecodeBench {
-    /// Sequences.
+    /// Number of sequences in the step.
     pub batch: u64,
-    /// Tokens before, of each.
+    /// Number of earlier tokens in each sequence.
     pub context: u64,
-    /// Of all sequences, median over repeats.
+    /// Output tokens per second of all sequences together, median over repeats.
     pub tokens_per_s: f64,
-    /// Share of the limit of memory; none where it is not known how large the weights are.
+    /// Fraction of the memory bandwidth limit that was reached; left out where the size of the
+    /// weights is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit_share: Option<f64>,
 }
 
-/// `rows` by a matrix of `n` by `k` that is stored as `weight_dtype`.
+/// Matmul benchmark: `rows` times a matrix of `n` by `k` that is stored as `weight_dtype`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ProductBench {
-    /// Of the left side.
+    /// Number of rows of the left matrix.
     pub rows: u64,
-    /// Output columns.
+    /// Number of output columns.
     pub n: u64,
-    /// Contraction.
+    /// Length of the contraction (inner dimension).
     pub k: u64,
-    /// Type in which the matrix is stored.
+    /// Data type in which the weight matrix is stored.
     pub weight_dtype: String,
-    /// Type that is computed in.
+    /// Data type in which the product is computed.
     pub dtype: String,
-    /// A multiplication and an addition are two.
+    /// Operations per second; a multiply and an add are two operations.
     pub ops_per_s: f64,
-    /// Share of the arithmetic limit of `dtype`.
+    /// Fraction of the arithmetic limit of `dtype` that was reached.
     pub limit_share: f64,
 }
 
-/// `rows` of one sequence over `context` positions.
+/// Attention benchmark: `rows` query tokens of one sequence over `context` positions.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AttentionBench {
-    /// Tokens that ask.
+    /// Number of query tokens.
     pub rows: u64,
-    /// Positions that they look at.
+    /// Number of positions that each query attends to.
     pub context: u64,
-    /// Keys and values that were read.
+    /// Bytes of keys and values read per second.
     pub kv_bytes_per_s: f64,
-    /// A multiplication and an addition are two.
+    /// Floating-point operations per second; a multiply and an add are two operations.
     pub flops_per_s: f64,
-    /// Of the limit that is nearer.
+    /// Fraction of the nearer hardware limit (arithmetic or memory bandwidth) that was reached.
     pub limit_share: f64,
-    /// Which limit that is a share of.
+    /// Name of the limit that `limit_share` refers to.
     pub limit: String,
 }
 
-/// What a machine reached when it did nothing else, on as many threads.
+/// Hardware limits: the speed that the machine reached with nothing else running, on as many
+/// threads as the benchmarks.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BenchLimits {
-    /// Products of 8-bit integers; a multiplication and an addition are two.
+    /// Limit of 8-bit integer matmul in operations per second; a multiply and an add are two.
     pub int8_ops_per_s: f64,
-    /// None where the processor has no products of bf16.
+    /// Limit of bf16 matmul in FLOP per second; left out where the CPU has no bf16 instructions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bf16_flops_per_s: Option<f64>,
-    /// Products of f32.
+    /// Limit of f32 matmul in FLOP per second.
     pub f32_flops_per_s: f64,
-    /// From memory.
+    /// Limit of memory reads, in bytes per second.
     pub read_bytes_per_s: f64,
 }
 
-/// One op at one shape.
+/// Kernel benchmark: time of one operation at one shape.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct KernelBench {
-    /// Its name.
+    /// Name of the operation.
     pub op: String,
-    /// Shape letters with sizes, such as `T512_K576_N1536`.
+    /// Shape as letters with sizes, such as `T512_K576_N1536`.
     pub shape: String,
-    /// That it computes in.
+    /// Data type of the computation.
     pub dtype: String,
     /// Instruction set: `avx512`, `avx2`, `portable`, `sm_90a`.
     pub isa: String,
-    /// `cpu`, `cuda`.
+    /// Device that computes: `cpu` or `cuda`.
     pub device: String,
-    /// Of one call.
+    /// Median time of one call, in nanoseconds.
     pub median_ns: f64,
-    /// Median absolute deviation.
+    /// Median absolute deviation of the time of a call, in nanoseconds.
     pub mad_ns: f64,
-    /// How many.
+    /// Number of timed samples.
     pub samples: u64,
-    /// Bytes that one call must move, as the shape implies.
+    /// Bytes that one call must move, as its shape implies.
     pub bytes: Option<u64>,
     /// Floating-point operations of one call.
     pub flops: Option<u64>,
-    /// Share of the machine's limit for this op.
+    /// Fraction of the machine's limit for this operation that was reached.
     pub limit_share: Option<f64>,
 }

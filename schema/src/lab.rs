@@ -1,5 +1,5 @@
-//! A lab: which options of a server are worth it, for which load. The file that asks, and the plain
-//! data of its rounds and its conclusion.
+//! Labs: experiments that find which options of a server pay off under which load. Defines the lab
+//! file and the plain data of its rounds.
 
 use std::collections::BTreeMap;
 
@@ -10,174 +10,177 @@ use crate::campaign::Policy;
 use crate::canonical::sha256_of;
 use crate::metric;
 
-/// `suite/labs/<id>.toml`. The id is the file's stem.
+/// Lab file `suite/labs/<id>.toml`; the id is the file's stem.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LabFile {
-    /// What this file answers.
+    /// Question that the lab answers.
     pub question: String,
-    /// Its revision.
+    /// Revision of the lab.
     pub rev: u32,
-    /// File stem under `suite/targets/`: the machine that it is for.
+    /// Id of the target, the hardware class that the lab runs on: a file stem under
+    /// `suite/targets/`.
     pub target: String,
-    /// A model of the target.
+    /// Id of the model that is served, one of the target's models.
     pub model: String,
-    /// Scenario ids. All count alike.
+    /// Scenario ids under which candidates are measured, all with equal weight.
     pub profiles: Vec<String>,
-    /// What is to become better.
+    /// Metric to improve, and the bounds to keep.
     pub objective: Objective,
-    /// Each with the flags that it has in every launch. The first one's are the baseline.
+    /// Engines with the flags that each has in every run. The first engine's flags are the
+    /// baseline.
     pub engines: Vec<LabEngine>,
-    /// What is tried.
+    /// Groups of options to try.
     #[serde(default)]
     pub axes: Vec<Axis>,
-    /// How that comes together.
+    /// Strategy for combining options of several axes.
     pub combine: Combine,
-    /// What it may spend.
+    /// Budget of runs or hours.
     pub budget: LabBudget,
 }
 
-/// What is to become better, and what must not be given up for it.
+/// Objective of a lab: the metric to improve, and bounds on other metrics.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Objective {
-    /// Name of a metric.
+    /// Name of the metric to improve.
     pub metric: String,
-    /// What the median over repeats has to keep in every profile: at most the value where lower is
-    /// better, at least it where higher is.
+    /// Bound of a metric by its name, which the median over repeats must keep in every profile: an
+    /// upper bound where lower is better, else a lower bound. Units are those of the metrics.
     #[serde(default)]
     pub bounds: BTreeMap<String, f64>,
 }
 
-/// A release of an engine.
+/// Engine release that takes part in a lab.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LabEngine {
-    /// A file of `suite/engines/`.
+    /// Id of the engine: a file stem under `suite/engines/`.
     pub id: String,
-    /// A release of it.
+    /// Release of the engine.
     pub version: String,
-    /// That it has in every launch.
+    /// Flags that the engine has in every run.
     #[serde(default)]
     pub flags: Vec<String>,
 }
 
-/// Options of one engine of which a server can have one, or none.
+/// Axis of a lab: alternative options of one engine; a server has one of them or none.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Axis {
-    /// Lower-case letters, digits and hyphens.
+    /// Name of the axis: lower-case letters, digits and hyphens.
     pub name: String,
-    /// Id of one of the lab's engines.
+    /// Id of the engine that the options belong to.
     pub engine: String,
-    /// Its settings beside the default one.
+    /// Options to try in addition to the default.
     pub options: Vec<LabOption>,
 }
 
-/// One setting of an axis.
+/// Option of an axis: a name and the flags that set it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LabOption {
-    /// Lower-case letters, digits and hyphens.
+    /// Name of the option: lower-case letters, digits and hyphens.
     pub name: String,
-    /// What it adds to the command line.
+    /// Flags that the option adds to the command line.
     pub flags: Vec<String>,
 }
 
-/// How the axes of an engine come together.
+/// Strategy by which a lab combines options of several axes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Combine {
-    /// Each option alone.
+    /// One at a time: each option is tried alone.
     OneAtATime,
-    /// Every combination.
+    /// Grid: every combination of options is tried.
     Grid,
-    /// Each option alone, then pairs of those that helped, and the best of each axis together.
+    /// Staged: each option alone, then pairs of options that helped, and the best of each axis
+    /// together.
     Staged,
 }
 
-/// What a lab may spend; what is spent first ends it.
+/// Budget of a lab; the lab ends when either limit is reached.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LabBudget {
-    /// Launches.
+    /// Maximum number of runs.
     pub runs: Option<u32>,
-    /// Of launches.
+    /// Maximum total time of the runs, in hours.
     pub hours: Option<f64>,
 }
 
-/// An engine with one option, or none, of each of its axes.
+/// Candidate of a lab: an engine with one option, or none, from each of its axes.
 #[derive(
     Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 pub struct Candidate {
-    /// Index into the file's engines.
+    /// Index of the engine in the lab file, from 0.
     pub engine: usize,
-    /// Names of options by names of axes.
+    /// Chosen options: name of the axis to name of the option.
     pub options: BTreeMap<String, String>,
 }
 
-/// Why a round is launched.
+/// Stage of a lab: the question that a round of runs answers.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum LabStage {
-    /// Which engine is the fastest by its defaults.
+    /// Engines: which engine is fastest with its own flags?
     Engines,
-    /// Which options help it.
+    /// Options: which single options help?
     Options,
-    /// Which of them help together.
+    /// Combinations: which of the helpful options also help together?
     Combinations,
-    /// Whether the best is better on fresh launches.
+    /// Confirmation: is the best candidate still better on fresh runs?
     Confirm,
 }
 
-/// Launches that are asked for together. A block is one launch of each candidate under one profile;
-/// a round has one block for each repeat and profile, repeat by repeat.
+/// Round of a lab: runs that are requested together. A block is one run of each candidate under one
+/// profile; a round has one block for each repeat and profile, ordered by repeat.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Round {
-    /// Why.
+    /// Stage of the lab that the round belongs to.
     pub stage: LabStage,
-    /// The first is what the others are compared with.
+    /// Candidates of the round; the first is the one that the others are compared with.
     pub candidates: Vec<Candidate>,
-    /// Launches of each candidate under each profile.
+    /// Number of runs of each candidate under each profile.
     pub repeats: u32,
-    /// Number of its first block in the campaign.
+    /// Number of the round's first block within the campaign.
     pub block: u32,
-    /// Launches that were asked for before it.
+    /// Number of runs requested before this round.
     pub runs: u32,
 }
 
-/// What a lab may come to, as far as that is known before its first launch.
+/// Extent of a lab as far as it is known before the first run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LabOutline {
-    /// Launches where everything is decided at once and nothing helps.
+    /// Number of runs if every decision falls early and nothing helps.
     pub runs_least: u32,
-    /// Launches with which every option is judged once and two are confirmed: a smaller budget
-    /// concludes nothing.
+    /// Number of runs that judge every option once and confirm two of them; a lab with a smaller
+    /// budget reaches no conclusion.
     pub runs_enough: u32,
-    /// Launches where nothing can be decided before the last repeat, and everything helps.
+    /// Number of runs if no decision falls before the last repeat and every option helps.
     pub runs_most: u32,
-    /// Launches of the last round at most, which are kept back for it.
+    /// Maximum number of runs of the confirmation round, which the budget reserves.
     pub runs_last: u32,
-    /// Rounds where everything is decided at once and nothing helps.
+    /// Number of rounds if every decision falls early and nothing helps.
     pub rounds_least: u32,
-    /// Rounds where nothing can be decided before the last repeat, and everything helps.
+    /// Number of rounds if no decision falls before the last repeat and every option helps.
     pub rounds_most: u32,
-    /// What says how often candidates are launched, and when they are called better.
+    /// Policy that says how often candidates run, and when one counts as better.
     pub policy: Policy,
 }
 
 impl LabFile {
-    /// The engine of a candidate by its flags in the file alone.
+    /// Returns the candidate that is an engine with the flags of the file and no options.
     #[must_use]
     pub fn plain(engine: usize) -> Candidate {
         Candidate { engine, options: BTreeMap::new() }
     }
 
-    /// Flags of a candidate: the engine's, then those of its options in the order of the axes. An
-    /// option's flag takes the place of the engine's own of the same name.
+    /// Returns the flags of a candidate: the engine's, then those of its options in the order of
+    /// axes. An option's flag replaces the engine's flag of the same name.
     #[must_use]
     pub fn flags(&self, candidate: &Candidate) -> Vec<String> {
         let Some(engine) = self.engines.get(candidate.engine) else { return Vec::new() };
@@ -194,8 +197,8 @@ impl LabFile {
 }
 
 impl Candidate {
-    /// Its variant's name, none for an engine by its own flags: `kv-f16-threads-1`. Names of many
-    /// options are cut, and kept apart by a hash.
+    /// Returns the variant name of the candidate, such as `kv-f16-threads-1`, or `None` for an
+    /// engine with its own flags. A long name is cut and ends in a hash that keeps it unique.
     #[must_use]
     pub fn variant(&self) -> Option<String> {
         let words = self.options.iter().map(|(axis, option)| format!("{axis}-{option}"));
@@ -204,23 +207,24 @@ impl Candidate {
             return (!name.is_empty()).then_some(name);
         }
         let hash = sha256_of(&self.options).ok()?;
-        // Names are of ASCII: the file's check saw to that.
+        // Axis and option names are ASCII, as the file check ensures, so any byte is a valid cut.
         Some(format!("{}-{}", &name[..VARIANT_BYTES_MAX - HASH_BYTES - 1], &hash[..HASH_BYTES]))
     }
 }
 
-/// The most bytes of a variant's name, as `release-bench --variant` takes them.
+/// Longest variant name in bytes, as `release-bench --variant` accepts.
 const VARIANT_BYTES_MAX: usize = 40;
-/// Of the hash that keeps cut names apart.
+/// Length of the hash that keeps cut variant names unique, in hex digits.
 const HASH_BYTES: usize = 8;
 
-/// `--threads` of `--threads`, `--threads=4`; none of a value.
+/// Returns the flag name of a command-line word (`--threads` for `--threads=4`), or `None` for a
+/// value.
 #[must_use]
 pub fn flag_name(word: &str) -> Option<&str> {
     word.starts_with('-').then(|| word.split('=').next().unwrap_or(word))
 }
 
-/// `flags` without those of these names and their values.
+/// Returns `flags` without the flags of the given names and their values.
 #[must_use]
 pub fn without(flags: &[String], names: &[&str]) -> Vec<String> {
     let mut left = Vec::new();
@@ -236,23 +240,23 @@ pub fn without(flags: &[String], names: &[&str]) -> Vec<String> {
     left
 }
 
-/// Reads a lab file.
+/// Parses and checks a lab file.
 ///
 /// # Errors
-/// The text is not TOML of this shape, or asks what cannot be answered.
+/// The text is not TOML with the fields of a lab file, or the lab is inconsistent.
 pub fn parse(text: &str) -> Result<LabFile, LabError> {
     let lab: LabFile = toml::from_str(text).map_err(Box::new)?;
     check(&lab)?;
     Ok(lab)
 }
 
-/// A lab file that cannot be used.
+/// Error of reading a lab file.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
-    /// It is not TOML of this shape.
+    /// The text is not TOML with the fields of a lab file.
     #[error(transparent)]
     Toml(#[from] Box<toml::de::Error>),
-    /// It asks what cannot be answered; why, in words.
+    /// The lab is inconsistent; the message says why.
     #[error("{0}")]
     Senseless(String),
 }
@@ -263,11 +267,11 @@ fn check(lab: &LabFile) -> Result<(), LabError> {
         return senseless("a lab needs at least one of `profiles` and one of `engines`".into());
     }
     if let Some(twice) = repeated(lab.profiles.iter()) {
-        return senseless(format!("profile `{twice}` stands twice"));
+        return senseless(format!("profile `{twice}` is listed twice"));
     }
     if let Some(twice) = repeated(lab.engines.iter().map(|engine| &engine.id)) {
         return senseless(format!(
-            "engine `{twice}` stands twice: give the second an axis instead"
+            "engine `{twice}` is listed twice: use an axis for its variants"
         ));
     }
     let names = std::iter::once(&lab.objective.metric).chain(lab.objective.bounds.keys());
@@ -278,37 +282,38 @@ fn check(lab: &LabFile) -> Result<(), LabError> {
         }
     }
     if let Some((name, value)) = lab.objective.bounds.iter().find(|(_, value)| !value.is_finite()) {
-        return senseless(format!("the bound of `{name}` is {value}, which nothing keeps"));
+        return senseless(format!("the bound of `{name}` is {value}, not a finite number"));
     }
     match lab.budget {
         LabBudget { runs: None, hours: None } => {
             return senseless("`budget` names neither `runs` nor `hours`".into());
         }
         LabBudget { hours: Some(hours), .. } if !(hours.is_finite() && hours > 0.0) => {
-            return senseless(format!("a budget of {hours} hours is none"));
+            return senseless(format!("a budget of {hours} hours is not above zero"));
         }
         LabBudget { .. } => {}
     }
     check_axes(lab)
 }
 
-/// Names are parts of the names of runs; an axis that two share would be neither's.
+/// Checks that names of axes and options are unique and fit, since they become parts of variant
+/// names.
 fn check_axes(lab: &LabFile) -> Result<(), LabError> {
     let senseless = |why: String| Err(LabError::Senseless(why));
     if let Some(twice) = repeated(lab.axes.iter().map(|axis| &axis.name)) {
-        return senseless(format!("axis `{twice}` stands twice"));
+        return senseless(format!("axis `{twice}` is defined twice"));
     }
     for axis in &lab.axes {
         let name = &axis.name;
         if !lab.engines.iter().any(|engine| engine.id == axis.engine) {
             let engine = &axis.engine;
-            return senseless(format!("axis `{name}` is of `{engine}`, no engine of this lab"));
+            return senseless(format!("axis `{name}` is for `{engine}`, no engine of this lab"));
         }
         if axis.options.is_empty() {
             return senseless(format!("axis `{name}` has no options"));
         }
         if let Some(twice) = repeated(axis.options.iter().map(|option| &option.name)) {
-            return senseless(format!("option `{twice}` of axis `{name}` stands twice"));
+            return senseless(format!("option `{twice}` of axis `{name}` is defined twice"));
         }
         for part in std::iter::once(name).chain(axis.options.iter().map(|option| &option.name)) {
             let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
@@ -329,10 +334,11 @@ fn check_axes(lab: &LabFile) -> Result<(), LabError> {
     check_flags(lab)
 }
 
-/// The most bytes of the name of an axis or an option.
+/// Longest name of an axis or option, in bytes.
 const NAME_BYTES_MAX: usize = 18;
 
-/// A flag belongs to one axis: a server that gets it twice has one of the two values, or none.
+/// Checks that no two axes set the same flag: a server that gets a flag twice uses one of the
+/// values or refuses to start.
 fn check_flags(lab: &LabFile) -> Result<(), LabError> {
     let mut owners: BTreeMap<(&str, &str), &str> = BTreeMap::new();
     for axis in &lab.axes {
@@ -412,15 +418,15 @@ mod tests {
         for (from, to, error) in [
             (r#""lab-sharegpt-lite""#, "", "a lab needs at least one of `profiles`"),
             ("total_tokens_per_s", "speed", "no metric `speed`; known are requests_per_s"),
-            ("2e6", "nan", "the bound of `ttft_us_p99` is NaN, which nothing keeps"),
-            ("runs = 200", "hours = 0.0", "a budget of 0 hours is none"),
+            ("2e6", "nan", "the bound of `ttft_us_p99` is NaN, not a finite number"),
+            ("runs = 200", "hours = 0.0", "a budget of 0 hours is not above zero"),
             ("{ runs = 200 }", "{}", "`budget` names neither `runs` nor `hours`"),
-            (r#"name = "4""#, r#"name = "1""#, "option `1` of axis `threads` stands twice"),
-            (r#"name = "kv""#, r#"name = "threads""#, "axis `threads` stands twice"),
+            (r#"name = "4""#, r#"name = "1""#, "option `1` of axis `threads` is defined twice"),
+            (r#"name = "kv""#, r#"name = "threads""#, "axis `threads` is defined twice"),
             (r#"name = "f16""#, r#"name = "F16!""#, "`F16!` of axis `kv` is not a name of up to"),
             ("--kv-cache-dtype", "--threads", "axes `threads` and `kv` both set `--threads`"),
             (r#"["--threads=1"]"#, "[]", "option `1` of axis `threads` has no flags"),
-            (r#"id = "redline""#, r#"id = "vllm""#, "axis `threads` is of `redline`, no engine"),
+            (r#"id = "redline""#, r#"id = "vllm""#, "axis `threads` is for `redline`, no engine"),
         ] {
             let found = parse(&SOUND.replacen(from, to, 1)).unwrap_err().to_string();
             assert!(found.contains(error), "{to}: {found}");

@@ -1,8 +1,8 @@
-//! The plain data that Redline's parts share: records, scenarios, targets, models, engines,
+//! Plain data that Redline's packages exchange: records, scenarios, targets, models, engines,
 //! workload manifests and verdicts.
 //!
-//! No I/O and no clock. A reader ignores keys it does not know; a writer never renames one
-//! (`README.md`). Units are in the names, times are integers in microseconds.
+//! No I/O and no clock. A reader ignores unknown keys; a writer never renames a key (see
+//! `README.md`). Units are part of field names; times are integers in microseconds.
 
 #![warn(missing_docs)]
 

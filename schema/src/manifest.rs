@@ -1,4 +1,4 @@
-//! A workload manifest: every request of a run, fixed before the run.
+//! Workload manifest: every request of a run, drawn before the run starts.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,46 +6,47 @@ use serde::{Deserialize, Serialize};
 use crate::canonical::{CanonicalError, sha256_of};
 use crate::run::PromptForm;
 
-/// All requests of a scenario with one tokenizer and seed. Its hash must come out the same on
-/// every machine.
+/// Workload manifest: all requests of a scenario for one tokenizer and seed. Every machine draws
+/// the same manifest with the same hash.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Manifest {
-    /// Always `manifest.v1`.
+    /// Name of this schema, always `manifest.v1`.
     pub schema: String,
-    /// `id@rev`.
+    /// Scenario of the manifest, as `id@rev`.
     pub scenario: String,
-    /// That it was drawn with.
+    /// Seed that the requests were drawn with.
     pub seed: u64,
-    /// How prompts go over the wire.
+    /// Form of the prompts on the wire: token ids or text.
     pub prompt_form: PromptForm,
-    /// None where the pack makes its own prompts.
+    /// SHA-256 of the dataset file, lower-case hex; null where the sampler needs no dataset.
     pub dataset_sha256: Option<String>,
-    /// Of the tokenizer that it was drawn with.
+    /// SHA-256 of the tokenizer that prompts were made with, lower-case hex: of `tokenizer.json`,
+    /// or of the tokenizer metadata of a GGUF file.
     pub tokenizer_sha256: String,
-    /// In the order in which they are sent.
+    /// Requests in the order in which they are sent.
     pub requests: Vec<ManifestRequest>,
 }
 
-/// One request.
+/// Request of a manifest: prompt, output length and send time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ManifestRequest {
-    /// Scheduled send, from the start of the run; of a request that has one before it, from that
-    /// one's end.
+    /// Scheduled send time in microseconds from the start of the run; for a request with `after`,
+    /// from the end of that request.
     pub send_us: u64,
-    /// Position of the request whose end this one waits for: the turn before of its conversation.
+    /// Index of the request whose end this one waits for: the previous turn of the conversation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<u64>,
-    /// Prompt ids; of a text prompt, the ids that the suite's own tokenizer gives.
+    /// Token ids of the prompt; for a text prompt, the ids from the suite's own tokenizer.
     pub prompt: Vec<u32>,
-    /// Prompt text, where the form is text.
+    /// Text of the prompt; left out where prompts are sent as token ids.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
-    /// Length that is asked for.
+    /// Requested number of output tokens.
     pub output_tokens: u64,
 }
 
 impl Manifest {
-    /// SHA-256 over the canonical JSON of the manifest.
+    /// Returns the SHA-256 of the manifest's canonical JSON, lower-case hex.
     ///
     /// # Errors
     /// Never in practice: every field has a JSON form.
@@ -53,13 +54,13 @@ impl Manifest {
         sha256_of(self)
     }
 
-    /// Sum of prompt lengths in tokens.
+    /// Returns the total length of all prompts, in tokens.
     #[must_use]
     pub fn input_tokens(&self) -> u64 {
         self.requests.iter().map(|request| request.prompt.len() as u64).sum()
     }
 
-    /// Sum of requested output lengths in tokens.
+    /// Returns the total requested output length, in tokens.
     #[must_use]
     pub fn output_tokens(&self) -> u64 {
         self.requests.iter().map(|request| request.output_tokens).sum()

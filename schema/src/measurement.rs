@@ -1,4 +1,5 @@
-//! What the load generator hands over after a run: the groups of a record that it knows.
+//! `measurement.v1`: result of one `redline-bench run`, with the parts of a run record that the
+//! load generator knows.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,45 +9,46 @@ use crate::run::{
     ScenarioFacts, Status, Telemetry, Time, Validity,
 };
 
-/// The result file of `redline-bench run`.
+/// Result file of `redline-bench run`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Measurement {
-    /// Always `measurement.v1`.
+    /// Name of this schema, always `measurement.v1`.
     pub schema: String,
-    /// How the run ended.
+    /// Status of the run: complete, partial, failed or skipped.
     pub status: Status,
-    /// Whether the client may be believed.
+    /// Validity of the figures: could the client have distorted them?
     pub validity: Validity,
-    /// Why there are no figures, or not all.
+    /// Failure that left the run without figures or with only a part of them; null where nothing
+    /// failed.
     pub failure: Option<Failure>,
-    /// When, and for how long.
+    /// Start, end and duration of the run.
     pub time: Option<Time>,
-    /// What was asked.
+    /// Scenario that was measured and the requests drawn from it.
     pub scenario: ScenarioFacts,
-    /// What asked.
+    /// Load generator: its version, load and timing errors.
     pub client: Option<ClientFacts>,
-    /// The server's prefix cache.
+    /// State and hits of the server's prefix cache.
     pub cache: Option<CacheFacts>,
-    /// Requests and tokens.
+    /// Numbers of requests and tokens.
     pub counts: Option<Counts>,
-    /// Distributions of times.
+    /// Latency histograms.
     pub histograms: Option<Histograms>,
-    /// Rates and percentiles.
+    /// Rates and latency percentiles.
     pub metrics: Option<Metrics>,
-    /// What server, machine and GPUs told while the clock ran.
+    /// Telemetry of server, machine and GPUs during the run.
     #[serde(default)]
     pub telemetry: Option<Telemetry>,
-    /// Whether the outputs were right.
+    /// Check of the server's outputs against a reference.
     pub correctness: Option<Correctness>,
-    /// Why each null is one.
+    /// Reason for each null field, by its dotted path.
     pub absent: Absent,
 }
 
-/// The schema name that a measurement carries.
+/// Schema name of a measurement.
 pub const SCHEMA: &str = "measurement.v1";
 
 impl Measurement {
-    /// Moves what was measured into `record`, whose other groups are left alone.
+    /// Moves the measured parts into `record` and leaves its other parts unchanged.
     pub fn fill(self, record: &mut RunRecord) {
         record.status = self.status;
         record.validity = self.validity;

@@ -1,4 +1,5 @@
-//! The metrics that tables and diffs show: name, unit and which way is better.
+//! Metrics that tables and comparisons show: name, unit, better direction, and the minimum effect
+//! of each metric.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,25 +7,25 @@ use serde::{Deserialize, Serialize};
 use crate::run::{Metrics, RunRecord, Summary};
 use crate::scenario::Arrival;
 
-/// Which way a metric is better.
+/// Direction in which a metric improves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Better {
-    /// The more the better.
+    /// Higher values are better.
     Higher,
-    /// The less the better.
+    /// Lower values are better.
     Lower,
 }
 
-/// Where a metric gates a release.
+/// Where a metric is release-blocking: a regression of it holds the release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gates {
-    /// It informs.
+    /// Nowhere: the metric only informs.
     Never,
-    /// Everywhere.
+    /// In every scenario.
     Always,
-    /// Only where a fixed number of users ask in turn: where all requests arrive at once, a latency
-    /// is mostly time in the queue.
+    /// Only in closed-loop scenarios, where a fixed number of users send one request after the
+    /// other: where all requests arrive at once, a latency is mostly time in the queue.
     ClosedLoop,
 }
 
@@ -32,42 +33,42 @@ pub enum Gates {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
-    /// So many a second.
+    /// Number per second.
     PerSecond,
-    /// A time.
+    /// Time in microseconds.
     Microseconds,
-    /// Memory.
+    /// Memory in bytes.
     Bytes,
-    /// So many.
+    /// Number without unit.
     Count,
 }
 
-/// One metric of a run.
+/// Definition of a metric of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Metric {
-    /// Dotted path below `metrics`, or a full path where it lives elsewhere in the record.
+    /// Name of the metric: dotted path below `metrics`, or its full path elsewhere in the record.
     pub name: &'static str,
-    /// Heading on pages, without the unit.
+    /// Title of the metric on pages, without the unit.
     pub title: &'static str,
-    /// Of its values.
+    /// Unit of the metric's values.
     pub unit: Unit,
-    /// Which way.
+    /// Direction in which the metric improves.
     pub better: Better,
-    /// Where.
+    /// Scenarios in which the metric is release-blocking.
     pub gates: Gates,
-    /// Smallest effect in percent that is ever called a change (`reference`: docs/METHOD.md).
+    /// Minimum effect in percent: a smaller difference is never called a change (docs/METHOD.md).
     pub floor_pct: f64,
     read: Read,
 }
 
 impl Metric {
-    /// The metric's value in `record`; `None` when the run did not measure it.
+    /// Returns the metric's value in `record`, or `None` where the run did not measure it.
     #[must_use]
     pub fn value(&self, record: &RunRecord) -> Option<f64> {
         (self.read)(record)
     }
 
-    /// True where this metric gates a release under such an arrival of requests.
+    /// True where the metric is release-blocking for scenarios with this arrival process.
     #[must_use]
     pub fn gates_under(&self, arrival: Option<&Arrival>) -> bool {
         match self.gates {
@@ -78,7 +79,7 @@ impl Metric {
     }
 }
 
-/// Finds a metric by its name.
+/// Returns the metric with this name.
 #[must_use]
 pub fn by_name(name: &str) -> Option<&'static Metric> {
     METRICS.iter().find(|metric| metric.name == name)
@@ -86,7 +87,7 @@ pub fn by_name(name: &str) -> Option<&'static Metric> {
 
 type Read = fn(&RunRecord) -> Option<f64>;
 
-/// Every metric that tables and diffs show, in the order in which they are shown.
+/// Every metric that tables and comparisons show, in display order.
 pub const METRICS: &[Metric] = &[
     rate("requests_per_s", "Requests", Gates::Never, |r| metrics(r)?.requests_per_s),
     rate("input_tokens_per_s", "Input tokens", Gates::Never, |r| metrics(r)?.input_tokens_per_s),

@@ -1,65 +1,68 @@
-//! Model and data set files: where an input comes from, and the hash that it must have.
+//! Model files and dataset files: where weights and data come from, and the hash that they must
+//! have.
 
 use schemars::JsonSchema;
 use serde::de::Error as _;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// `suite/models/<id>.toml`. The id is the file's stem. Either `sources` and `sha256` are given, or
-/// one source that is a name on the hub, or `config`.
+/// Model file `suite/models/<id>.toml`; the id is the file's stem. It gives either `sources` and
+/// `sha256`, or one source with a Hugging Face id, or `config`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ModelFile {
-    /// Tried in order; the first that can be had is used.
+    /// Sources of the weights, tried in order; the first available one is used.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<InputSource>,
-    /// SHA-256 of the file that is served.
+    /// SHA-256 of the served weights file, lower-case hex.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sha256: Option<String>,
-    /// What the `config.json` of a published model says of its shape: random weights of that shape
-    /// are served, so that speed can be measured where the checkpoint cannot be had.
+    /// Content of a published model's `config.json`. The engine serves random weights of that
+    /// shape, so that speed can be measured where the checkpoint is not available.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub config: Option<Map<String, Value>>,
-    /// Tokens of the longest sequence that it was made for, where `config` does not say it.
+    /// Longest sequence that the model supports, in tokens, where `config` does not state it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_tokens: Option<u64>,
-    /// Of the weights, for whoever reads this file: no program acts on it.
+    /// License of the weights, for a person who reads this file; no program acts on it.
     pub licence: String,
-    /// `embedded`, or a file stem under `suite/datasets/`.
+    /// Tokenizer for prompts: `embedded` for the one in the weights file, or a dataset id (file
+    /// stem under `suite/datasets/`).
     pub tokenizer: String,
 }
 
-/// Where a model's weights come from.
+/// Origin of a model's weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Weights<'a> {
-    /// A file of that SHA-256.
+    /// Weights file with a known SHA-256.
     File {
-        /// Tried in order.
+        /// Sources of the file, tried in order.
         sources: &'a [InputSource],
-        /// Of the file.
+        /// SHA-256 of the file, lower-case hex.
         sha256: &'a str,
     },
-    /// What the hub has under that name, in its newest revision that the local cache holds.
+    /// Model on the Hugging Face hub, in the newest revision that the local cache has.
     Hub {
-        /// Its name there.
+        /// Hugging Face id of the model.
         id: &'a str,
     },
-    /// The engine makes them up, for a model of this `config.json`.
+    /// Random weights that the engine makes for a model with this `config.json`.
     Random {
-        /// What `config.json` says.
+        /// Content of `config.json`.
         config: &'a Map<String, Value>,
     },
 }
 
 impl ModelFile {
-    /// Tokens of the longest sequence that it was made for; none where the file does not say.
+    /// Returns the longest sequence that the model supports, in tokens, or `None` where the file
+    /// does not state it.
     #[must_use]
     pub fn context_tokens(&self) -> Option<u64> {
         let of_config = || self.config.as_ref()?.get("max_position_embeddings")?.as_u64();
         self.context_tokens.or_else(of_config)
     }
 
-    /// Where the weights come from; none where the file says neither or both.
+    /// Returns the origin of the weights, or `None` where the file names none or more than one.
     #[must_use]
     pub fn weights(&self) -> Option<Weights<'_>> {
         match (&self.sources[..], &self.sha256, &self.config) {
@@ -73,69 +76,68 @@ impl ModelFile {
     }
 }
 
-/// `suite/datasets/<id>.toml`. The id is the file's stem.
+/// Dataset file `suite/datasets/<id>.toml`; the id is the file's stem.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DatasetFile {
-    /// Tried in order; the first that can be had is used.
+    /// Sources of the data, tried in order; the first available one is used.
     pub sources: Vec<InputSource>,
-    /// SHA-256 of the file as it comes from its package.
+    /// SHA-256 of the file as its package contains it, lower-case hex.
     pub sha256: String,
-    /// Of the data, for whoever reads this file: no program acts on it.
+    /// License of the data, for a person who reads this file; no program acts on it.
     pub licence: String,
-    /// What must be mended before the file can be read.
+    /// Repair that the file needs before it can be read; left out where it needs none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repair: Option<Repair>,
 }
 
-/// One way to come by an input. Exactly one of `pip`, `sdist`, `npm` and `hub` is
-/// given.
+/// Source of an input file. Exactly one of `pip`, `sdist`, `npm` and `hub` is given.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct InputSource {
-    /// `name==version`, by `pip download --no-deps`.
+    /// Python package as `name==version`, downloaded with `pip download --no-deps`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pip: Option<String>,
-    /// `name==version`, the file of a source distribution from the index that pip would use. No
-    /// code of it runs.
+    /// Python source distribution as `name==version`, downloaded from the index that pip uses. No
+    /// code of it is run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sdist: Option<String>,
-    /// `name@version`, by `npm pack --ignore-scripts`.
+    /// npm package as `name@version`, downloaded with `npm pack --ignore-scripts`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub npm: Option<String>,
-    /// Hub id, looked up in the local Hugging Face cache only.
+    /// Hugging Face id; only the local Hugging Face cache is searched.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hub: Option<String>,
-    /// Path inside the package or snapshot; of a source distribution, the name of its file.
+    /// Path of the file inside the package or snapshot; for `sdist`, the file name of the archive.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
-    /// Path inside that file of a source distribution, where not all of it is wanted.
+    /// Path of the wanted file inside the archive of `sdist`; left out for the whole archive.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub member: Option<String>,
 }
 
-/// How a file that was published broken is mended.
+/// Repair of a file that was published damaged.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Repair {
-    /// What is done.
+    /// Method of the repair.
     pub method: RepairMethod,
-    /// SHA-256 of the mended file.
+    /// SHA-256 of the repaired file, lower-case hex.
     pub sha256: String,
 }
 
-/// What is broken, and what is done about it.
+/// Method that repairs a damaged file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum RepairMethod {
-    /// The JSON array was cut in mid-string: it is closed after its last whole object.
+    /// The JSON array is cut off within a string: it is closed after its last complete object.
     CloseJsonArray,
 }
 
-/// Reads a model file.
+/// Parses a model file.
 ///
 /// # Errors
-/// The text is not TOML of this shape, or does not say where the weights come from.
+/// The text is not TOML with the fields of a model file, or names no single origin of the weights.
 pub fn parse_model(text: &str) -> Result<ModelFile, Box<toml::de::Error>> {
     let file: ModelFile = toml::from_str(text)?;
     if file.weights().is_none() {
@@ -145,10 +147,10 @@ pub fn parse_model(text: &str) -> Result<ModelFile, Box<toml::de::Error>> {
     Ok(file)
 }
 
-/// Reads a data set file.
+/// Parses a dataset file.
 ///
 /// # Errors
-/// The text is not TOML of this shape.
+/// The text is not TOML with the fields of a dataset file.
 pub fn parse_dataset(text: &str) -> Result<DatasetFile, Box<toml::de::Error>> {
     toml::from_str(text).map_err(Box::new)
 }

@@ -1,28 +1,28 @@
-//! Where a record lies under `results/`: a pure function of its own fields.
+//! Paths of records below `results/`, computed from the record's own fields.
 
 use crate::campaign::CampaignRecord;
 use crate::id::ulid_unix_ms;
 use crate::kernel::KernelRecord;
 use crate::run::{Kind, RunRecord};
 
-/// A record whose fields cannot make a path.
+/// Error of a record whose fields do not make a valid path.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum PathError {
-    /// A part would not be one.
+    /// A field's value cannot be a part of a path.
     #[error("`{field}` is `{value}`, which cannot be a part of a path")]
     Part {
-        /// The record's field.
+        /// Name of the record's field.
         field: &'static str,
-        /// What stands there.
+        /// Value of the field.
         value: String,
     },
-    /// The record does not know a part of its path.
+    /// A field that the path needs is unknown.
     #[error("`{0}` is unknown, and the path needs it")]
     Unknown(&'static str),
 }
 
-/// The configuration's name in a path: a readable slug, then eight hex digits of its hash, or
-/// `unread` where the server died before it could tell.
+/// Returns the directory name of a configuration: a readable slug and eight hex digits of its hash,
+/// or `unread` for the digits where the server ended before its configuration was read.
 #[must_use]
 pub fn config_name(record: &RunRecord) -> String {
     let hash = record.server.as_ref().and_then(|server| server.config_sha256.as_deref());
@@ -30,7 +30,7 @@ pub fn config_name(record: &RunRecord) -> String {
     format!("{}-{digits}", config_slug(record))
 }
 
-/// The readable half of the configuration's name; cells are compared by it.
+/// Returns the readable part of a configuration's name, which is part of a cell's identity.
 #[must_use]
 pub fn config_slug(record: &RunRecord) -> String {
     let Some(server) = record.server.as_ref() else { return "unknown".to_owned() };
@@ -43,10 +43,11 @@ pub fn config_slug(record: &RunRecord) -> String {
     }
 }
 
+/// Returns the path of a run record:
 /// `runs/<engine>/<release>/<hardware>/<model>/<config>/<scenario>@<rev>/<ULID>.json`.
 ///
 /// # Errors
-/// A part is missing, empty or not fit for a path.
+/// A part is unknown, empty or not valid in a path.
 pub fn of_run(record: &RunRecord) -> Result<String, PathError> {
     if record.kind == Kind::Imported {
         return Err(PathError::Unknown("source"));
@@ -65,10 +66,10 @@ pub fn of_run(record: &RunRecord) -> Result<String, PathError> {
     Ok(format!("runs/{}.json", join(&parts)?))
 }
 
-/// `kernels/<engine>/<release>/<hardware>/<ULID>.json`.
+/// Returns the path of a kernel record: `kernels/<engine>/<release>/<hardware>/<ULID>.json`.
 ///
 /// # Errors
-/// A part is empty or not fit for a path.
+/// A part is empty or not valid in a path.
 pub fn of_kernels(record: &KernelRecord) -> Result<String, PathError> {
     let parts = [
         ("engine.name", record.engine.name.as_str()),
@@ -79,7 +80,7 @@ pub fn of_kernels(record: &KernelRecord) -> Result<String, PathError> {
     Ok(format!("kernels/{}.json", join(&parts)?))
 }
 
-/// `campaigns/<yyyy>/<ULID>.json`.
+/// Returns the path of a campaign record: `campaigns/<yyyy>/<ULID>.json`.
 ///
 /// # Errors
 /// The id is not a ULID.
@@ -88,7 +89,7 @@ pub fn of_campaign(record: &CampaignRecord) -> Result<String, PathError> {
     Ok(format!("campaigns/{}/{}.json", year(unix_ms), record.id))
 }
 
-/// `events/<yyyy>/<ULID>.toml`.
+/// Returns the path of an event file: `events/<yyyy>/<ULID>.toml`.
 ///
 /// # Errors
 /// The id is not a ULID.
@@ -97,7 +98,7 @@ pub fn of_event(id: &str) -> Result<String, PathError> {
     Ok(format!("events/{}/{id}.toml", year(unix_ms)))
 }
 
-/// The generated page of a release on a hardware, below `results/`.
+/// Returns the path of the generated page for a release on a hardware, relative to `results/`.
 #[must_use]
 pub fn of_page(engine: &str, release: &str, hardware: &str) -> String {
     format!("pages/{engine}/{release}/{hardware}.md")
@@ -114,7 +115,7 @@ fn join(parts: &[(&'static str, &str)]) -> Result<String, PathError> {
     Ok(joined.join("/"))
 }
 
-/// Letters, digits and `. _ - @ +`, at most 120 bytes, neither empty nor beginning with a dot.
+/// True for a valid path part: letters, digits and `._-@+`, 1 to 120 bytes, no dot in front.
 fn is_part(text: &str) -> bool {
     let fit = |byte: u8| byte.is_ascii_alphanumeric() || b"._-@+".contains(&byte);
     !text.is_empty() && text.len() <= 120 && !text.starts_with('.') && text.bytes().all(fit)
@@ -124,8 +125,8 @@ fn part_error(field: &'static str, value: &str) -> PathError {
     PathError::Part { field, value: value.chars().take(120).collect() }
 }
 
-/// Year (UTC, proleptic Gregorian) of a time in milliseconds since 1970.
-/// Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", `civil_from_days`.
+/// Returns the year (UTC, proleptic Gregorian) of a time in milliseconds since 1970. Algorithm:
+/// `civil_from_days` in Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms".
 fn year(unix_ms: u64) -> u64 {
     let days = unix_ms / 86_400_000 + 719_468;
     let era = days / 146_097;
@@ -133,7 +134,7 @@ fn year(unix_ms: u64) -> u64 {
     let year_of_era =
         (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    // Years of this algorithm begin in March.
+    // The algorithm's years begin in March, so January and February belong to the next one.
     year_of_era + era * 400 + u64::from(day_of_year >= 306)
 }
 

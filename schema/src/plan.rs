@@ -1,4 +1,4 @@
-//! A saved plan: all that a run sends and when, to be replayed by anyone.
+//! `plan.v1`: saved plan with every request of a run and its send time, for anyone to send again.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,24 +6,24 @@ use serde::{Deserialize, Serialize};
 use crate::manifest::{Manifest, ManifestRequest};
 use crate::scenario::Scenario;
 
-/// The file of `redline-bench plan --out`, which `run --plan` takes.
+/// Plan file that `redline-bench plan --out` writes and `run --plan` reads.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PlanFile {
-    /// Always `plan.v1`.
+    /// Name of this schema, always `plan.v1`.
     pub schema: String,
-    /// The scenario's id.
+    /// Id of the scenario.
     pub scenario_id: String,
-    /// SHA-256 of the scenario's file.
+    /// SHA-256 of the scenario file, lower-case hex.
     pub scenario_sha256: String,
-    /// What its file says.
+    /// Content of the scenario file.
     pub scenario: Scenario,
-    /// The manifest's hash, by which a reader sees that nothing was changed.
+    /// SHA-256 of the manifest, lower-case hex, by which a reader detects changes.
     pub manifest_sha256: String,
-    /// Every request.
+    /// Workload manifest: every measured request with its send time.
     pub manifest: Manifest,
-    /// Prompts that no measured request shares.
+    /// Warm-up requests, whose prompts no measured request shares.
     pub warmup: Vec<ManifestRequest>,
 }
 
-/// The schema name that a plan carries.
+/// Schema name of a plan.
 pub const SCHEMA: &str = "plan.v1";

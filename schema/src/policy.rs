@@ -1,36 +1,35 @@
-//! A policy: how many pairs of launches a verdict takes, and how sure it has to be.
+//! Comparison policies: how many pairs of runs a verdict needs, and with which error rates.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// `suite/policies/<id>.toml`. The id is the file's stem; a revision that a campaign cites is never
-/// edited. The smallest effects that are called a change are the metrics' own
-/// ([`crate::metric::Metric::floor_pct`]).
+/// Policy file `suite/policies/<id>.toml`; the id is the file's stem. A revision that a campaign
+/// cites is never edited. Minimum effects are not part of a policy: each metric has its own.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PolicyFile {
-    /// What this file answers.
+    /// Question that the policy answers.
     pub question: String,
-    /// Its revision.
+    /// Revision of the policy.
     pub rev: u32,
-    /// Pairs of launches that look for candidates, where the user asks for no other number.
+    /// Number of pairs of runs in the screen, unless the user requests another number.
     pub screen_pairs: u32,
-    /// Pairs of fresh launches that confirm or refute a candidate.
+    /// Number of pairs of fresh runs that confirm or refute a suspected change.
     pub confirm_pairs: u32,
-    /// With fewer pairs than this nothing is judged.
+    /// Minimum number of pairs for a verdict.
     pub pairs_min: u32,
-    /// Probability of an error that each one-sided test allows.
+    /// Error probability of each one-sided test, above 0 and below 1.
     pub alpha: f64,
-    /// Confidence, two-sided, of the interval that is shown.
+    /// Confidence of the two-sided interval that is shown, above 0 and below 1.
     pub confidence: f64,
-    /// Power at which the smallest effect that could have been found is stated.
+    /// Power for which the minimum detectable effect is stated, above 0 and below 1.
     pub power: f64,
 }
 
-/// Reads a policy file.
+/// Parses and checks a policy file.
 ///
 /// # Errors
-/// The text is not TOML of this shape, or a number is out of its range.
+/// The text is not TOML with the fields of a policy, or a number is out of range.
 pub fn parse(text: &str) -> Result<PolicyFile, PolicyError> {
     let policy: PolicyFile = toml::from_str(text).map_err(Box::new)?;
     for (key, pairs) in [
@@ -38,7 +37,7 @@ pub fn parse(text: &str) -> Result<PolicyFile, PolicyError> {
         ("confirm_pairs", policy.confirm_pairs),
         ("pairs_min", policy.pairs_min),
     ] {
-        // An interval has n - 1 degrees of freedom.
+        // An interval has n - 1 degrees of freedom, so one pair gives none.
         if !(2..=100).contains(&pairs) {
             return Err(PolicyError::Range { key, range: "2 to 100" });
         }
@@ -53,18 +52,18 @@ pub fn parse(text: &str) -> Result<PolicyFile, PolicyError> {
     Ok(policy)
 }
 
-/// A policy file that cannot be used.
+/// Error of reading a policy file.
 #[derive(Debug, thiserror::Error)]
 pub enum PolicyError {
-    /// It is not TOML of this shape.
+    /// The text is not TOML with the fields of a policy.
     #[error(transparent)]
     Toml(#[from] Box<toml::de::Error>),
-    /// A number makes no sense.
+    /// A number is out of range.
     #[error("`{key}` is not {range}")]
     Range {
-        /// The key.
+        /// Key of the number.
         key: &'static str,
-        /// What would, in words.
+        /// Description of the valid range.
         range: &'static str,
     },
 }

@@ -1,4 +1,5 @@
-//! What `redline-bench probe` learns from a running server, whatever engine it is.
+//! `probe.v1`: version and effective configuration that `redline-bench probe` reads from a running
+//! server of any engine.
 
 use std::collections::BTreeMap;
 
@@ -7,38 +8,38 @@ use serde::{Deserialize, Serialize};
 
 use crate::run::{Absent, ModelFacts, ServerFacts};
 
-/// The answer of `redline-bench probe`.
+/// Output of `redline-bench probe`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Probe {
-    /// Always `probe.v1`.
+    /// Name of this schema, always `probe.v1`.
     pub schema: String,
-    /// Id of the engine's file.
+    /// Id of the engine file that the server was read with.
     pub engine: String,
-    /// Version as the server states it, without `v`.
+    /// Version that the server reports, without `v`.
     pub version: Option<String>,
-    /// What it was built from, as the server states it.
+    /// Commit that the server was built from, as it reports it.
     pub commit: Option<String>,
-    /// `cpu`, `cuda`, or as the engine calls it.
+    /// Device that computes: `cpu`, `cuda`, or the engine's own name for it.
     pub device: Option<String>,
-    /// As the server names the machine's.
+    /// Name of the device's model, as the server reports it.
     pub device_name: Option<String>,
-    /// `config`, `config_sha256`, `device`, `kv_*`, `startup_us`, ... as far as the server tells.
+    /// Effective configuration and properties of the server, as far as it reports them.
     pub server: ServerFacts,
-    /// What it says of its model.
+    /// Model that the server reports.
     pub model: ModelFacts,
-    /// `/metrics` by the suite's names.
+    /// Values of the server's metrics, by the suite's names.
     pub metrics: BTreeMap<String, f64>,
-    /// Why each null is one.
+    /// Reason for each null field, by its dotted path.
     pub absent: Absent,
 }
 
-/// The schema name that a probe carries.
+/// Schema name of a probe.
 pub const SCHEMA: &str = "probe.v1";
 
-/// The answer of `redline-bench first-answer`.
+/// Output of `redline-bench first-answer`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FirstAnswer {
-    /// When the first byte of the first good answer came: nanoseconds of CLOCK_MONOTONIC, whose
-    /// origin all processes of a machine share.
+    /// Arrival of the first byte of the first successful answer, in nanoseconds of CLOCK_MONOTONIC,
+    /// which all processes of a machine share.
     pub first_byte_ns: u64,
 }

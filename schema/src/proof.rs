@@ -1,5 +1,5 @@
-//! A proof: what a release is to show on a machine that may have no network and no compiler, in
-//! stages that can be carried out one at a time.
+//! GPU validation: the commands and scenarios that a release must pass on a machine that may have
+//! no network and no compiler, in stages that can be run one at a time.
 
 use std::collections::BTreeSet;
 
@@ -9,151 +9,152 @@ use serde::{Deserialize, Serialize};
 use crate::run::EngineFacts;
 use crate::target::{TargetMatch, TargetModel};
 
-/// `suite/proofs/<id>.toml`. The id is the file's stem.
+/// GPU validation file `suite/proofs/<id>.toml`; the id is the file's stem.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Proof {
-    /// What this file answers.
+    /// Question that the validation answers.
     pub question: String,
-    /// The machine that it is for; the empty one takes any.
+    /// Machines that the validation is for; an empty table matches any machine.
     #[serde(rename = "match")]
     pub matches: TargetMatch,
-    /// Flags of the server beside those of every launch.
+    /// Server flags of this validation, in addition to those of every run.
     #[serde(default)]
     pub flags: Vec<String>,
-    /// What a stage may take; then it is ended and has failed.
+    /// Longest duration of a stage, in seconds; a longer stage is ended and has failed.
     pub stage_limit_s: u64,
-    /// What is served.
+    /// Models that are served.
     pub models: Vec<TargetModel>,
-    /// Scenario ids: each is a stage for each model.
+    /// Scenario ids; each scenario is one stage for each model.
     pub scenarios: Vec<String>,
-    /// What is run before the scenarios.
+    /// Commands that run before the scenarios.
     #[serde(default)]
     pub commands: Vec<ProofCommand>,
 }
 
-/// A program whose exit code is an answer.
+/// Command of a GPU validation; its exit code decides whether it passed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ProofCommand {
-    /// Name of the stage, or the beginning of it where there is one for each model.
+    /// Id of the stage, or its prefix where there is one stage for each model.
     pub id: String,
-    /// `{redline}`, `{tests}` (the engine's own tests) and `{model}` are filled in.
+    /// Program and arguments, with the placeholders `{redline}`, `{tests}` (the engine's own tests)
+    /// and `{model}`.
     pub argv: Vec<String>,
-    /// A program of the machine without which the stage is skipped.
+    /// Program that the machine must have; without it the stage is skipped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub needs: Option<String>,
-    /// Whether it is run for each model.
+    /// True when the command runs once for each model.
     #[serde(default)]
     pub each_model: bool,
 }
 
 impl Proof {
-    /// True when a command runs the engine's tests.
+    /// True when one of the commands runs the engine's tests.
     #[must_use]
     pub fn has_tests(&self) -> bool {
         self.commands.iter().flat_map(|command| &command.argv).any(|word| word == "{tests}")
     }
 }
 
-/// `box.json`: what lies beside it, and what is to be done with that.
+/// File `box.json` of a GPU validation bundle: the engine beside it, and the stages to run with it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ProofBox {
-    /// Always `proof-box.v1`.
+    /// Name of this schema, always `proof-box.v1`.
     pub schema: String,
-    /// Id of the proof.
+    /// Id of the GPU validation.
     pub proof: String,
-    /// ULID of the campaign that its records belong to.
+    /// ULID of the campaign that the run records belong to.
     pub campaign: String,
-    /// The machine that it is for.
+    /// Machines that the bundle is for; an empty table matches any machine.
     #[serde(rename = "match")]
     pub matches: TargetMatch,
-    /// What is shown.
+    /// Engine that is validated.
     pub engine: EngineFacts,
-    /// What the server must say that it is.
+    /// Version that the server must report.
     pub version: String,
-    /// Of the server, beside those of every launch.
+    /// Server flags of this validation, in addition to those of every run.
     pub flags: Vec<String>,
-    /// What a stage may take.
+    /// Longest duration of a stage, in seconds.
     pub stage_limit_s: u64,
-    /// In their order.
+    /// Stages, in the order in which they run.
     pub stages: Vec<Stage>,
 }
 
-/// The schema name of a box.
+/// Schema name of a bundle's `box.json`.
 pub const BOX_SCHEMA: &str = "proof-box.v1";
 
-/// One stage: it is done as a whole, or again.
+/// Stage of a GPU validation, which is run as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Stage {
-    /// Name of its folder and of its report.
+    /// Id of the stage, which names its folder and its report.
     pub id: String,
-    /// What is done.
+    /// Command or scenario that the stage runs.
     #[serde(flatten)]
     pub work: StageWork,
 }
 
-/// What a stage does: a program's command, or a run.
+/// Work of a stage: a command, or a measured run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum StageWork {
-    /// A program is run.
+    /// Command that is run.
     Command {
-        /// Program and arguments, with what is to be filled in.
+        /// Program and arguments, with placeholders.
         argv: Vec<String>,
-        /// A program of the machine without which the stage is skipped.
+        /// Program that the machine must have; without it the stage is skipped.
         needs: Option<String>,
-        /// What `{model}` is, for a command of each model.
+        /// Id of the model that replaces `{model}`, where the command runs once for each model.
         model: Option<String>,
     },
-    /// A server is launched and measured.
+    /// Scenario that is measured on a fresh server.
     Scenario {
-        /// The model's id.
+        /// Id of the model that is served.
         model: String,
-        /// Tensor-parallel ranks.
+        /// Number of tensor-parallel ranks.
         tp: u32,
-        /// The scenario's id.
+        /// Id of the scenario.
         scenario: String,
-        /// ULID of the run: a stage that is done again makes the same record.
+        /// ULID of the run, fixed here so that a repeated stage writes the same record.
         run: String,
-        /// Place in the order of runs.
+        /// Position of the run among the scenario stages, from 0.
         position: u32,
     },
 }
 
-/// `stages/<id>.json`: how a stage went.
+/// Stage report `stages/<id>.json`: outcome and duration of a stage.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StageReport {
-    /// Always `proof-stage.v1`.
+    /// Name of this schema, always `proof-stage.v1`.
     pub schema: String,
-    /// Its id.
+    /// Id of the stage.
     pub stage: String,
-    /// How it ended.
+    /// Outcome of the stage.
     pub outcome: Outcome,
-    /// Why it failed or was skipped, or what a scenario measured.
+    /// Reason for a failure or skip, or the figures that a scenario measured.
     pub detail: Option<String>,
-    /// RFC 3339, UTC.
+    /// Start of the stage, RFC 3339 in UTC.
     pub started_at: String,
-    /// How long it took.
+    /// Duration of the stage, in microseconds.
     pub wall_us: u64,
 }
 
-/// The schema name of a report.
+/// Schema name of a stage report.
 pub const STAGE_SCHEMA: &str = "proof-stage.v1";
 
-/// How a stage ended.
+/// Outcome of a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
-    /// As it should.
+    /// The stage passed.
     Done,
-    /// Otherwise.
+    /// The stage failed.
     Failed,
-    /// It was not begun.
+    /// The stage was not started.
     Skipped,
 }
 
-/// The stages of a proof in their order: commands, then each model's scenarios.
+/// Returns the stages of a GPU validation in order: commands first, then each model's scenarios.
 #[must_use]
 pub fn stages(proof: &Proof, mut next_id: impl FnMut() -> String) -> Vec<Stage> {
     let mut stages = Vec::new();
@@ -190,10 +191,10 @@ pub fn stages(proof: &Proof, mut next_id: impl FnMut() -> String) -> Vec<Stage> 
     stages
 }
 
-/// Reads a proof's file.
+/// Parses a GPU validation file.
 ///
 /// # Errors
-/// The text is not TOML of this shape, or two stages have one name.
+/// The text is not TOML with the fields of a validation, or two stages have the same id.
 pub fn parse(text: &str) -> Result<Proof, Box<toml::de::Error>> {
     let proof: Proof = toml::from_str(text)?;
     let mut ids = BTreeSet::new();

@@ -1,13 +1,13 @@
-//! Numbers drawn from a seed, the same on every machine: for made-up data alone. Knows no source of
-//! chance, and nothing of the workloads of tools, each of which is drawn as its tool draws it.
+//! Seeded pseudorandom numbers, the same on every machine, for synthetic data only. Samplers of the
+//! workload use the generators of the tools that they follow instead.
 
-/// SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014),
-/// begun at its seed.
+/// SplitMix64 generator (Steele, Lea and Flood, "Fast splittable pseudorandom number generators",
+/// 2014); its field is the state, which starts as the seed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SplitMix64(pub u64);
 
 impl SplitMix64 {
-    /// Any number of 64 bits, each as often as the others.
+    /// Returns the next uniform 64-bit number.
     pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -15,7 +15,7 @@ impl SplitMix64 {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number from 0 to 1, without 1, of 53 bits.
+    /// Returns the next uniform number from 0 up to but excluding 1, with 53 random bits.
     #[expect(clippy::cast_precision_loss, reason = "53 bits are a whole number in an f64")]
     pub fn share(&mut self) -> f64 {
         (self.draw() >> 11) as f64 / (1_u64 << 53) as f64

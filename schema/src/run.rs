@@ -1,7 +1,7 @@
-//! `run.v1`: one server launch, one scenario, one repeat. The file of a run.
+//! `run.v1`: record of one run, which is one server start, one scenario and one repeat.
 //!
-//! Every field that a run may fail to know is an `Option`, and a `null` in the file has a reason
-//! under `absent` (dotted paths; a path covers everything below it). Zero is never "unknown".
+//! A field that a run may not know is an `Option`, and a `null` in the file has a reason under
+//! `absent` (dotted paths; a path covers everything below it). Zero never means "unknown".
 
 use std::collections::BTreeMap;
 
@@ -19,447 +19,465 @@ pub use crate::setup::{
 pub use crate::telemetry::Telemetry;
 use crate::verdict::Stage;
 
-/// The schema name that a run record carries.
+/// Schema name of a run record.
 pub const SCHEMA: &str = "run.v1";
 
-/// One run.
+/// Record of one run: one scenario measured on one freshly started server.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RunRecord {
-    /// Always `run.v1`.
+    /// Name of this schema, always `run.v1`.
     pub schema: String,
-    /// ULID, fixed when the campaign is planned, so that a resumed campaign writes the same path.
+    /// ULID of the run, assigned when the campaign is planned, so that a resumed campaign writes
+    /// the same path.
     pub id: String,
-    /// SHA-256 over the canonical JSON of the record without this field.
+    /// SHA-256 of the record's canonical JSON without this field, lower-case hex.
     pub record_sha256: String,
-    /// Where its numbers come from.
+    /// Origin of the figures: measured, imported or simulated.
     pub kind: Kind,
-    /// How it ended.
+    /// Status of the run: complete, partial, failed or skipped.
     pub status: Status,
-    /// Whether its client may be believed.
+    /// Validity of the figures: could the client have distorted them?
     pub validity: Validity,
-    /// Why it has no figures, or not all; null where nothing failed.
+    /// Failure that left the run without figures or with only a part of them; null where nothing
+    /// failed.
     pub failure: Option<Failure>,
-    /// Its place among other runs; null for an import.
+    /// Place of the run in its campaign; null for an imported record.
     pub campaign: Option<CampaignSlot>,
-    /// When, and for how long.
+    /// Start, end and duration of the run.
     pub time: Option<Time>,
-    /// The program under test.
+    /// Engine under test: release, commit and build.
     pub engine: EngineFacts,
-    /// How that was launched.
+    /// Server process: command line, environment and effective configuration.
     pub server: Option<ServerFacts>,
-    /// What was served.
+    /// Model that was served.
     pub model: ModelFacts,
-    /// What was asked.
+    /// Scenario that was measured and the requests drawn from it.
     pub scenario: ScenarioFacts,
-    /// The machine.
+    /// Machine that the server ran on.
     pub hardware: HardwareFacts,
-    /// What asked.
+    /// Load generator: its version, load and timing errors.
     pub client: Option<ClientFacts>,
-    /// The server's prefix cache.
+    /// State and hits of the server's prefix cache.
     pub cache: Option<CacheFacts>,
-    /// Requests and tokens.
+    /// Numbers of requests and tokens.
     pub counts: Option<Counts>,
-    /// Distributions of times.
+    /// Latency histograms.
     pub histograms: Option<Histograms>,
-    /// Rates and percentiles.
+    /// Rates and latency percentiles.
     pub metrics: Option<Metrics>,
-    /// The server's memory.
+    /// Peak memory of the server.
     pub memory: Option<Memory>,
-    /// What server, machine and GPUs told while the clock ran.
+    /// Telemetry of server, machine and GPUs during the run.
     pub telemetry: Option<Telemetry>,
-    /// Fixed probe runs before and after a block: evidence that the machine did not drift.
+    /// Machine calibration: fixed short measurements of the CPU before and after the run's block,
+    /// which show drift of the machine.
     pub calibration: Option<BTreeMap<String, Value>>,
-    /// Whether the outputs were right.
+    /// Check of the server's outputs against a reference.
     pub correctness: Option<Correctness>,
-    /// Where an import was read; null for any other.
+    /// Report that an imported record was read from; null for other records.
     pub source: Option<Source>,
-    /// Files of the run that are kept elsewhere.
+    /// Files of the run that are stored elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifacts: Option<Vec<Artifact>>,
     /// Revision of the quality rules that produced `checks`.
     pub checks_rev: u32,
-    /// Findings, in the order of the rules.
+    /// Findings of the quality rules, in the order of the rules.
     pub checks: Vec<Check>,
-    /// Why each null is one.
+    /// Reason for each null field, by its dotted path.
     pub absent: Absent,
 }
 
-/// Where a record's numbers come from.
+/// Origin of a record's figures.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// By this suite, on a machine that it saw.
+    /// Measured by this suite on a machine that it inspected.
     #[default]
     Measured,
-    /// From a report of others.
+    /// Imported from a published report.
     Imported,
-    /// Made up.
+    /// Simulated: made-up figures.
     Simulated,
 }
 
-/// How a run ended.
+/// Status of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
     /// Every planned request was answered.
     #[default]
     Ok,
-    /// Some requests failed, or the run was cut short with samples in hand.
+    /// Some requests failed, or the run was interrupted after it had samples.
     Partial,
-    /// No usable figures; `failure` says why.
+    /// The run has no usable figures; `failure` says why.
     Failed,
-    /// It was not launched.
+    /// The run was not started.
     Skipped,
 }
 
-/// Whether the client may be believed: was it the bottleneck, did the identities hold? A reason
-/// of the load generator begins with its id and a colon.
+/// Validity of a run's figures: was the client the bottleneck, and do the identities between
+/// figures hold? Reasons from the load generator begin with the reason's id and a colon.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Validity {
-    /// The worst that a reason says.
+    /// Verdict: the worst one among the reasons.
     pub verdict: ValidityVerdict,
-    /// Why it is not valid; empty where it is.
+    /// Reasons for the verdict; for a VALID run, notes only.
     pub reasons: Vec<String>,
 }
 
-/// May the figures be believed? The order is from yes to no.
+/// Verdict on the validity of a run's figures, ordered from best to worst.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum ValidityVerdict {
-    /// Yes.
+    /// VALID: the figures may be used.
     #[default]
     Valid,
-    /// With care: the reasons say with which.
+    /// DEGRADED: the figures may be used with the reservations in the reasons.
     Degraded,
-    /// No.
+    /// INVALID: the figures must not be used.
     Invalid,
 }
 
-/// Why and where a run failed.
+/// Failure of a run: its class, phase and message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Failure {
-    /// What went wrong.
+    /// Class of the failure.
     pub class: FailureClass,
-    /// When.
+    /// Phase of the run in which it failed.
     pub phase: Phase,
-    /// What was seen, without names of machine and user.
+    /// Message of the failure, without names of machine and user.
     pub message: String,
 }
 
-/// What went wrong, as far as it can be told from outside.
+/// Class of a run's failure, as far as it is visible from outside the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum FailureClass {
     /// Out of memory.
     Oom,
-    /// The server ended by itself.
+    /// The server process ended by itself.
     Crash,
-    /// It lived and made no progress.
+    /// The server process was alive and made no progress.
     Hang,
-    /// It took longer than it was given.
+    /// The run took longer than its time limit.
     Timeout,
-    /// It answered something that is no answer.
+    /// The server's answer was not a valid answer.
     BadOutput,
-    /// It said that it cannot do what was asked.
+    /// The server reported that it does not support what was requested.
     Unsupported,
-    /// The machine or its network failed it.
+    /// The machine or its network failed.
     Infrastructure,
-    /// The scheduler wanted the node for another job, as often as it was tried.
+    /// The scheduler took the node away for another job in every attempt.
     Preempted,
 }
 
-/// How far the run had come.
+/// Phase of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
-    /// The program was made.
+    /// Build: the program was compiled or prepared.
     Build,
-    /// The server started, until it was ready.
+    /// Load: the server started and was not ready yet.
     Load,
-    /// Before the clock started.
+    /// Warm-up, before the clock started.
     Warmup,
-    /// While the clock ran.
+    /// Measurement, while the clock ran.
     Measure,
 }
 
-/// The run's place in its campaign: pair `block`, `position` within it.
+/// Place of a run in its campaign.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CampaignSlot {
     /// ULID of the campaign.
     pub id: String,
-    /// From 0; its runs are next to each other in time.
+    /// Number of the block (pair of runs), from 0; runs of one block are next to each other in
+    /// time.
     pub block: u32,
-    /// From 0, in the order of launches.
+    /// Position of the run within its block, from 0, in the order in which servers are started.
     pub position: u32,
-    /// From 1.
+    /// Number of the repeat, from 1.
     pub repeat: u32,
-    /// What put it on its node: `local`, `slurm`.
+    /// Executor that put the run on its node: `local` or `slurm`.
     pub executor: String,
-    /// `confirm` for a launch that confirms what a screen found.
+    /// Stage of the comparison: `confirm` for a run that confirms what the screen found; left out
+    /// otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage: Option<Stage>,
 }
 
-/// Wall clock at the ends, durations on the monotonic clock.
+/// Times of a run: wall-clock start and end, and durations on the monotonic clock.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Time {
-    /// RFC 3339, UTC.
+    /// Start of the run, RFC 3339 in UTC.
     pub started_at: Option<String>,
-    /// RFC 3339, UTC.
+    /// End of the run, RFC 3339 in UTC.
     pub finished_at: Option<String>,
-    /// First scheduled send to last token.
+    /// Time from the first scheduled send to the last token, in microseconds.
     pub wall_us: Option<u64>,
-    /// The steady state: running requests at 90 % of their maximum or more; null under 10 s.
+    /// Duration of the steady state, in which at least 90 % of the maximum number of requests were
+    /// in flight, in microseconds; null below 10 s.
     pub window_us: Option<u64>,
-    /// From the start to the steady state; null where there is none.
+    /// Time from the start of the run to the steady state, in microseconds; null without a steady
+    /// state.
     pub ramp_us: Option<u64>,
-    /// From its end to the last token; null where there is none.
+    /// Time from the end of the steady state to the last token, in microseconds; null without a
+    /// steady state.
     pub drain_us: Option<u64>,
 }
 
-/// What was asked and when.
+/// Scenario of a run: what was requested and when.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ScenarioFacts {
-    /// Stem of the file under `suite/scenarios/`, or of a point of it.
+    /// Id of the scenario: stem of its file under `suite/scenarios/`, or the id of a point of a
+    /// sweep over it.
     pub id: String,
-    /// Revision of that file.
+    /// Revision of the scenario file.
     pub rev: u32,
-    /// How much it asks for.
+    /// Tier of the scenario: full, a quarter, or reduced for machines without a GPU.
     pub tier: Tier,
-    /// Of that file.
+    /// SHA-256 of the scenario file, lower-case hex.
     pub file_sha256: Option<String>,
-    /// Of every request, as they were drawn.
+    /// SHA-256 of the workload manifest, that is, of all drawn requests, lower-case hex.
     pub manifest_sha256: Option<String>,
-    /// How prompts went over the wire.
+    /// Form of the prompts on the wire: token ids or text.
     pub prompt_form: Option<PromptForm>,
-    /// Of the file that they were drawn from.
+    /// SHA-256 of the dataset file that requests were drawn from, lower-case hex.
     pub dataset_sha256: Option<String>,
-    /// That they were drawn with.
+    /// Seed that the requests were drawn with.
     pub seed: Option<u64>,
-    /// How many were drawn.
+    /// Number of requests that were drawn.
     pub requests: Option<u64>,
-    /// When they were sent.
+    /// Arrival process: when the requests were sent.
     pub arrival: Option<Arrival>,
-    /// What was sent before.
+    /// Warm-up requests that were sent before the clock started.
     pub warmup: Option<Warmup>,
-    /// Whether they were kept; left out where they were.
+    /// Connections: kept open or one for each request; left out where they were kept open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connections: Option<Connections>,
-    /// What the prefix cache was to hold; left out where nothing.
+    /// Intended content of the prefix cache when the clock started; left out for an empty one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<CacheProtocol>,
 }
 
-/// How prompts go over the wire. Runs are compared only within one form.
+/// Form of the prompts on the wire. Only runs with the same form are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PromptForm {
-    /// As ids.
+    /// Prompts are sent as token ids.
     TokenIds,
-    /// As text, which the server tokenizes.
+    /// Prompts are sent as text, which the server tokenizes.
     Text,
 }
 
-/// Evidence that the client did not set the number.
+/// Load generator during a run: evidence that the client did not limit the figures.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ClientFacts {
-    /// The program.
+    /// Name of the load generator.
     pub name: Option<String>,
-    /// Its version.
+    /// Version of the load generator.
     pub version: Option<String>,
-    /// What it was built from.
+    /// Commit that the load generator was built from.
     pub commit: Option<String>,
-    /// Share of one core that the client's loop used, 95th percentile over 100 ms slices.
+    /// Share of one core that the client's loop used: 95th percentile over slices of 100 ms.
     pub cpu_share_p95: Option<f64>,
-    /// By how much its loop came late to what was due.
+    /// Time that one turn of the client's loop kept it from incoming data: 99th percentile, in
+    /// microseconds.
     pub loop_lag_us_p99: Option<u64>,
-    /// Whether times of arrival are the kernel's; else they are its own.
+    /// True when receive times are the kernel's time stamps; false when they are the client's own.
     pub kernel_timestamps: Option<bool>,
-    /// From the kernel's stamp to the client's having the bytes.
+    /// Delay between the kernel's receive time stamp and the client's read: 99th percentile, in
+    /// microseconds.
     pub kernel_to_user_us_p99: Option<u64>,
-    /// Share of reads that brought more than one event.
+    /// Share of reads that brought more than one chunk with tokens, from 0 to 1.
     pub coalesced_read_share: Option<f64>,
-    /// Share of reads that brought more than one event when the client came late to them, so that
-    /// the kernel's stamp of the last stands for all.
+    /// Share of reads that brought more than one chunk with tokens and came more than 1 ms late,
+    /// from 0 to 1. Such chunks share the kernel's time stamp of the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub late_read_share: Option<f64>,
-    /// From the scheduled send to its taking the request up, less waits for a cap.
+    /// Delay of the client in taking up a request after its scheduled send, without waits for the
+    /// concurrency limit: 99th percentile, in microseconds.
     pub schedule_lag_us_p99: Option<u64>,
-    /// Most answers under way at one time.
+    /// Maximum number of answers in flight at one time.
     pub streams_max: Option<u64>,
-    /// Where it sat.
+    /// Location of the client relative to the server, and its route and connections.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub place: Option<ClientPlace>,
-    /// How the connections are secured, where they are.
+    /// TLS version and cipher of the connections; left out for plain connections.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<TlsFacts>,
 }
 
-/// TLS as client and server agreed on it.
+/// TLS parameters that client and server agreed on.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TlsFacts {
-    /// `TLSv1_3`, `TLSv1_2`.
+    /// TLS version: `TLSv1_3` or `TLSv1_2`.
     pub version: String,
-    /// As IANA names the suite.
+    /// Cipher suite by its IANA name.
     pub cipher: String,
-    /// The server's certificate was checked; false where the user asked for that.
+    /// True when the server's certificate was verified; false when the user disabled that.
     pub certificate_checked: bool,
 }
 
-/// State of the server's prefix cache, and what it did during the run.
+/// Prefix cache of the server: its state when the clock started, and its hits during the run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CacheFacts {
-    /// What it held of the measured prompts.
+    /// State of the cache for the measured prompts when the clock started.
     pub state: CacheState,
-    /// Whether it was emptied before the run.
+    /// True when the cache was emptied before the run.
     pub emptied: Option<bool>,
-    /// Prompt tokens that were looked up during the run, as the server counts them.
+    /// Prompt tokens that the server looked up in the cache during the run, by its own count.
     pub query_tokens: Option<u64>,
-    /// Those of them that it held.
+    /// Prompt tokens that the server found in the cache during the run.
     pub hit_tokens: Option<u64>,
-    /// Hits that the manifest's own repeated prefixes predict, and what was primed.
+    /// Prompt tokens that the server should find: prefixes that repeat within the manifest, and
+    /// tokens that were sent ahead.
     pub expected_hit_tokens: Option<u64>,
-    /// Tokens of the measured prompts that were sent ahead, where the scenario asks for it.
+    /// Prompt tokens that were sent ahead to fill the cache; left out where the scenario does not
+    /// prime it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub primed_tokens: Option<u64>,
 }
 
-/// What the prefix cache held of the measured prompts when the clock started.
+/// State of the prefix cache for the measured prompts when the clock started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum CacheState {
-    /// Nothing.
+    /// Cold: the cache held none of the measured prompts.
     Cold,
-    /// The beginning of each.
+    /// Primed: the cache held the beginning of each measured prompt.
     Primed,
-    /// Nobody looked, or the server does not tell.
+    /// Unknown: nobody checked, or the server does not report it.
     #[default]
     Unknown,
 }
 
-/// Requests, and the tokens of those that were answered.
+/// Numbers of requests, and of tokens in the answered ones.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Counts {
-    /// In the manifest.
+    /// Number of requests in the manifest.
     pub requests_planned: Option<u64>,
-    /// Answered in full.
+    /// Number of requests that were answered completely.
     pub requests_ok: Option<u64>,
-    /// Not answered, or not in full.
+    /// Number of requests that were answered partly or not at all.
     pub requests_failed: Option<u64>,
-    /// Class of failure to number of requests.
+    /// Number of failed requests by class of failure.
     pub failures: Option<BTreeMap<String, u64>>,
-    /// Reason in the server's words to number of answers.
+    /// Number of answers by finish reason, in the server's words.
     pub finish_reasons: Option<BTreeMap<String, u64>>,
-    /// Of the prompts.
+    /// Prompt tokens of the answered requests.
     pub input_tokens: Option<u64>,
-    /// As `max_tokens` asks.
+    /// Output tokens that the answered requests asked for with `max_tokens`.
     pub output_tokens_requested: Option<u64>,
-    /// As the server's usage has it.
+    /// Output tokens credited to the answers; `token_source` says by which count.
     pub output_tokens_reported: Option<u64>,
-    /// As our own tokenizer makes of the text.
+    /// Output tokens that the suite's own tokenizer counts in the answers' text.
     pub output_tokens_retokenized: Option<u64>,
-    /// Chunks that carried a token.
+    /// Number of chunks with at least one token.
     pub output_chunks: Option<u64>,
-    /// Which of these is credited, the least trusted of all answers.
+    /// Source of the credited token count: the least trusted one of all answers.
     pub token_source: Option<TokenSource>,
-    /// Where the number of tokens in each chunk comes from, the least trusted of all answers.
+    /// Source of the token count of each chunk: the least trusted one of all answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chunk_token_source: Option<TokenSource>,
 }
 
-/// Where the credited number of output tokens comes from.
+/// Source of a credited number of output tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum TokenSource {
-    /// The server's usage at the end.
+    /// Usage that the server reports at the end of the answer.
     Usage,
-    /// The server's running usage.
+    /// Running usage that the server reports in its chunks.
     UsagePerChunk,
-    /// Our own tokenizer.
+    /// Count of the suite's own tokenizer over the answer's text.
     Retokenized,
-    /// One for each chunk.
+    /// Number of chunks, as one token for each.
     Chunks,
-    /// What was asked for.
+    /// Number of tokens that the request asked for.
     Requested,
 }
 
-/// The most memory that the server held.
+/// Peak memory of the server.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Memory {
-    /// Resident, of its process.
+    /// Peak resident memory of the server process, in bytes; null for a server of several
+    /// processes.
     pub rss_bytes_max: Option<u64>,
-    /// On all GPUs together, by whomever.
+    /// Peak memory in use on the GPUs that worked, in bytes, by any process.
     pub gpu_bytes_max: Option<u64>,
 }
 
-/// A check that the outputs were right: greedy tokens over fixed prompts.
+/// Check of the server's outputs: greedy tokens for fixed prompts.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Correctness {
-    /// Fixed prompts that were asked.
+    /// Number of fixed prompts.
     pub prompts: Option<u64>,
-    /// SHA-256 over all output ids; equal within one binary, instruction set and type.
+    /// SHA-256 of all output token ids, lower-case hex; equal for the same binary, instruction set
+    /// and data type.
     pub tokens_sha256: Option<String>,
-    /// Whose ids they are; `None` in records from before it was told, whose ids the engine gave.
+    /// Source of the output token ids; left out in older records, where they are the engine's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ids_source: Option<IdsSource>,
-    /// What the agreement is measured against.
+    /// Reference that the agreement is measured against.
     pub reference: Option<String>,
-    /// Share of output tokens equal to the reference's.
+    /// Share of output tokens that equal the reference's, from 0 to 1.
     pub agreement: Option<f64>,
 }
 
-/// Whose the output ids of a digest are. Digests of different sources are never equal by right.
+/// Source of the output token ids behind a digest. Digests from different sources are not
+/// comparable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum IdsSource {
-    /// The engine's.
+    /// Ids that the engine reported.
     Given,
-    /// Those that the text of the answers makes in our own tokenizer: other ids of the same text
-    /// are not seen.
+    /// Ids that the suite's own tokenizer makes of the answers' text; different ids for the same
+    /// text go unnoticed.
     Retokenized,
 }
 
-/// Where an imported record was read.
+/// Report that an imported record was read from.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Source {
-    /// What wrote the report.
+    /// Name of the tool that wrote the report.
     pub tool: String,
-    /// Its version, where the report says it.
+    /// Version of the tool, where the report states it.
     pub tool_version: Option<String>,
-    /// Name of the file, without folders.
+    /// File name of the report, without folders.
     pub file: String,
-    /// From 1.
+    /// First line that was read for this record, from 1.
     pub line_first: u64,
-    /// The last line that was read for it.
+    /// Last line that was read for this record, from 1.
     pub line_last: u64,
-    /// Of the file.
+    /// SHA-256 of the report file, lower-case hex.
     pub sha256: String,
-    /// The tool's definitions: what `n` is, whether TPOT contains TTFT, which percentile rule.
+    /// Definitions of the tool by their keys: what `n` counts, whether TPOT contains TTFT, the rule
+    /// for percentiles.
     pub definitions: BTreeMap<String, Value>,
 }
 
-/// The finding of one quality rule.
+/// Finding of one quality rule on a record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Check {
-    /// Stable id such as `E06`.
+    /// Id of the rule, such as `E06`, which never changes.
     pub rule: String,
-    /// How much it weighs.
+    /// Level of the rule: error or warning.
     pub level: Level,
-    /// The rule holds.
+    /// True when the record passes the rule.
     pub ok: bool,
-    /// What was seen where it does not.
+    /// Observation that made the rule fail; null where it passed.
     pub detail: Option<String>,
 }
 
-/// How much a finding weighs: an error makes figures wrong, a warning asks for care.
+/// Level of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// The figures must not be taken as they stand.
+    /// Error: the figures are wrong and must not be used as they are.
     Error,
-    /// A reader has to know.
+    /// Warning: a reader must know it to interpret the figures.
     Warning,
 }
 

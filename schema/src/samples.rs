@@ -1,7 +1,8 @@
-//! Samples on disk: one file a run, one JSON document a line, written while the run goes on.
+//! `samples.v1`: per-request samples of a run on disk, one JSON document per line, written during
+//! the run.
 //!
-//! The first line says what the run is, then comes a line for each request as it ends, and the
-//! last says how the run ended. A file without its last line is of a run that was cut short.
+//! The first line describes the run, each request adds a line when it ends, and the last line says
+//! how the run ended. A file without that last line comes from an interrupted run.
 
 use std::collections::BTreeMap;
 
@@ -10,107 +11,108 @@ use serde::{Deserialize, Serialize};
 
 use crate::run::Status;
 
-/// The schema name of a file of samples.
+/// Schema name of a samples file.
 pub const SCHEMA: &str = "samples.v1";
 
-/// A line of the file.
+/// Line of a samples file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Line {
-    /// The first.
+    /// Head: the first line, which describes the run.
     Head(Head),
-    /// One for each request.
+    /// Sample: one line for each request.
     Sample(Box<Sample>),
-    /// The last, unless the run was cut off.
+    /// End: the last line, which is missing after an interruption.
     End(End),
 }
 
-/// What the run is.
+/// Head of a samples file: the run that the samples belong to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Head {
-    /// Always `samples.v1`.
+    /// Name of this schema, always `samples.v1`.
     pub schema: String,
-    /// `id@rev`.
+    /// Scenario of the run, as `id@rev`.
     pub scenario: String,
-    /// Of every request, as they were drawn.
+    /// SHA-256 of the workload manifest, lower-case hex.
     pub manifest_sha256: Option<String>,
-    /// RFC 3339, UTC.
+    /// Start of the run, RFC 3339 in UTC.
     pub started_at: Option<String>,
-    /// The zero of the samples' times, on the machine's monotonic clock: what another program of
-    /// the machine noted is joined with it.
+    /// Zero of the samples' times on the machine's monotonic clock, in nanoseconds, so that times
+    /// from other programs on the same machine can be compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin_ns: Option<u64>,
-    /// In the manifest.
+    /// Number of requests in the manifest.
     pub requests: u64,
 }
 
-/// One request. Times are nanoseconds on the monotonic clock; those that end in `_at_ns` count
-/// from one moment shortly before the run.
+/// Sample: the times of one request. Durations and times are nanoseconds on the monotonic clock;
+/// fields that end in `_at_ns` count from one moment shortly before the run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Sample {
-    /// Its position in the manifest.
+    /// Index of the request in the manifest, from 0.
     pub request: u64,
-    /// When it was to be sent.
+    /// Scheduled send time of the request, in nanoseconds.
     pub scheduled_at_ns: u64,
-    /// Behind the cap on concurrency.
+    /// Wait of the request for the concurrency limit, in nanoseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_ns: Option<u64>,
-    /// When the client took it up.
+    /// Time at which the client took up the request, in nanoseconds.
     pub taken_at_ns: Option<u64>,
-    /// First byte written, and last.
+    /// Time at which the first byte of the request was written, in nanoseconds.
     pub sent_at_ns: Option<u64>,
-    /// See `sent_at_ns`.
+    /// Time at which the last byte of the request was written, in nanoseconds.
     pub written_at_ns: Option<u64>,
-    /// How long its connection took to open.
+    /// Time to open a connection for the request, in nanoseconds.
     pub connect_ns: Option<u64>,
-    /// Part of this request's time that the handshake of TLS took; left out without TLS.
+    /// Time of the TLS handshake for the request, in nanoseconds; left out without TLS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls_ns: Option<u64>,
-    /// First event of any kind, and first chunk of the answer after any reasoning.
+    /// Arrival of the first event of any kind, in nanoseconds.
     pub first_event_at_ns: Option<u64>,
-    /// See `first_event_at_ns`.
+    /// Arrival of the first chunk of the answer after any reasoning, in nanoseconds.
     pub first_content_at_ns: Option<u64>,
-    /// When the first token was parsed.
+    /// Time at which the client had parsed the first token, in nanoseconds.
     pub parsed_at_ns: Option<u64>,
-    /// End of the stream.
+    /// End of the answer stream, in nanoseconds.
     pub end_at_ns: u64,
-    /// When the first chunk with a token arrived, by the kernel's clock where that is known.
+    /// Arrival of the first chunk with a token, in nanoseconds, by the kernel's time stamp where it
+    /// is known.
     pub first_chunk_at_ns: Option<u64>,
-    /// From each such chunk to the next.
+    /// Gap from each chunk with tokens to the next one, in nanoseconds.
     pub gaps_ns: Vec<u64>,
-    /// How much later than it arrived the client had each chunk.
+    /// Delay between the arrival of each chunk and the client's read of it, in nanoseconds.
     pub lags_ns: Vec<u32>,
-    /// Tokens of each chunk, where ids or usage tell.
+    /// Number of tokens in each chunk, where token ids or running usage tell it.
     pub chunk_tokens: Vec<Option<u32>>,
-    /// The server's own counts.
+    /// Prompt tokens that the server counted.
     pub prompt_tokens: Option<u64>,
-    /// See `prompt_tokens`.
+    /// Output tokens that the server counted.
     pub completion_tokens: Option<u64>,
-    /// Of the prompt's, those that the prefix cache had.
+    /// Prompt tokens that the server found in its prefix cache.
     pub cached_tokens: Option<u64>,
-    /// Why the answer ended, in the server's words.
+    /// Finish reason of the answer, in the server's words.
     pub finish_reason: Option<String>,
-    /// Why there is no whole answer; null where there is one.
+    /// Failure of the request; null where the answer is complete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
 }
 
-/// Why a request failed.
+/// Failure of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Failure {
-    /// Class, as `counts.failures` of a record has it.
+    /// Class of the failure, as in `counts.failures` of a record.
     pub kind: String,
-    /// What was seen.
+    /// Message of the failure.
     pub message: String,
 }
 
-/// How the run ended.
+/// End of a samples file: outcome of the run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct End {
-    /// `partial` where it was interrupted.
+    /// Status of the run; `partial` where it was interrupted.
     pub status: Status,
-    /// Samples above.
+    /// Number of samples in the file.
     pub samples: u64,
-    /// Class of failure to number of requests.
+    /// Number of failed requests by class of failure.
     pub failures: BTreeMap<String, u64>,
 }

@@ -1,4 +1,5 @@
-//! A scenario file: what is asked and when. The first key is the question it answers.
+//! Scenario files (`suite/scenarios/<id>.toml`): which requests are sent and when. The first key is
+//! the question that the scenario answers.
 
 use std::collections::BTreeMap;
 
@@ -10,40 +11,40 @@ pub use crate::arrival::Arrival;
 pub use crate::run::CacheState;
 pub use crate::workload::{Pack, Workload};
 
-/// `suite/scenarios/<id>.toml`. The id is the file's stem.
+/// Scenario file `suite/scenarios/<id>.toml`; the id is the file's stem.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// What this file answers.
+    /// Question that the scenario answers.
     pub question: String,
-    /// Once a record cites `id@rev`, that revision is never edited.
+    /// Revision of the scenario. Once a record cites `id@rev`, that revision is never edited.
     pub rev: u32,
-    /// What is asked.
+    /// Workload: the requests and how they are drawn.
     pub workload: Workload,
-    /// What is asked before the clock starts.
+    /// Warm-up requests that are sent before the clock starts.
     pub warmup: Warmup,
-    /// When.
+    /// Arrival process: when the requests are sent.
     pub arrival: Arrival,
-    /// How answers are asked for.
+    /// Generation options of the requests.
     pub output: Output,
-    /// How much it asks for.
+    /// Tier: full, a quarter, or reduced for machines without a GPU.
     pub tier: Tier,
-    /// Whether requests share connections.
+    /// Connections: kept open, or one for each request.
     #[serde(default, skip_serializing_if = "Connections::is_default")]
     pub connections: Connections,
-    /// What the prefix cache holds when the clock starts.
+    /// Content of the server's prefix cache when the clock starts.
     #[serde(default, skip_serializing_if = "CacheProtocol::is_default")]
     pub cache: CacheProtocol,
 }
 
-/// What connections cost.
+/// Use of connections by a scenario's requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Connections {
-    /// They are open before the clock starts, and carry one request after the other.
+    /// Warm: connections are open before the clock starts and are reused by later requests.
     #[default]
     Warm,
-    /// Each request opens its own.
+    /// Cold: each request opens a connection of its own.
     Cold,
 }
 
@@ -53,14 +54,14 @@ impl Connections {
     }
 }
 
-/// What the server's prefix cache holds when the clock starts.
+/// Content of the server's prefix cache when the clock starts.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CacheProtocol {
-    /// `cold`: emptied, and the emptiness read back. `primed`: emptied, then given the beginning
-    /// of each measured prompt. `unknown`: left as it is found.
+    /// State of the cache. `cold`: emptied, and checked to be empty. `primed`: emptied, then filled
+    /// with the beginning of each measured prompt. `unknown`: left as it is.
     pub state: CacheState,
-    /// Of `primed`: the share of each prompt.
+    /// Share of each prompt that `primed` sends ahead, above 0 and at most 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<f64>,
 }
@@ -93,43 +94,44 @@ impl CacheProtocol {
     }
 }
 
-/// Requests before the clock starts.
+/// Warm-up: requests that are sent before the clock starts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Warmup {
-    /// How many.
+    /// Number of warm-up requests.
     pub requests: u64,
-    /// Where their prompts come from.
+    /// Source of the warm-up prompts.
     pub from: WarmupSource,
-    /// Longest answer asked for; as long as those of the measured requests where there is none.
+    /// Maximum length of warm-up answers in tokens; left out for the lengths of the measured
+    /// requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_tokens_max: Option<u64>,
 }
 
-/// Where the prompts that warm up come from.
+/// Source of the warm-up prompts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum WarmupSource {
-    /// Prompts that no measured request shares.
+    /// Prompts that no measured request shares, so that warm-up fills no useful cache.
     Disjoint,
 }
 
-/// How answers are asked for.
+/// Generation options of a scenario's requests.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Output {
-    /// Answers go on to the length that is asked for.
+    /// True when answers continue to the requested length, past an end-of-sequence token.
     pub ignore_eos: bool,
-    /// None leaves it to the server.
+    /// Sampling temperature; left out for the server's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub temperature: Option<f64>,
-    /// Further fields of each request's body, such as `top_p`.
+    /// Additional fields of each request body, such as `top_p`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub extra_body: BTreeMap<String, Value>,
 }
 
-/// Fields of a request that say what is measured, or how: they have a place of their own, or are
-/// the client's.
+/// Request fields that `extra_body` may not set: the scenario has its own key for them, or the
+/// client sets them.
 const NOT_EXTRA: [&str; 14] = [
     "ignore_eos",
     "input",
@@ -156,86 +158,86 @@ impl Output {
     }
 }
 
-/// How much a scenario asks for; rules know their tier.
+/// Tier of a scenario: how many requests it sends. Quality rules apply by tier.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Tier {
-    /// As published.
+    /// Full: the number of requests of the published benchmark.
     #[default]
     Full,
-    /// A quarter of the requests, for a short look at a GPU.
+    /// Quarter: a quarter of the requests, for a short test on a GPU.
     Quarter,
-    /// Fewer and shorter requests, for machines without a GPU.
+    /// Lite: fewer and shorter requests, for machines without a GPU.
     Lite,
 }
 
-/// A scenario file that does not say what it must.
+/// Error of reading a scenario file.
 #[derive(Debug, thiserror::Error)]
 pub enum ScenarioError {
-    /// It is not TOML of this shape.
+    /// The text is not TOML with the fields of a scenario.
     #[error("not a scenario: {0}")]
     Toml(#[from] Box<toml::de::Error>),
-    /// The workload lacks something.
+    /// The workload lacks a key that its sampler needs.
     #[error("`{pack}` needs `workload.{key}`")]
     Missing {
-        /// What would need it.
+        /// Name of the sampler.
         pack: &'static str,
-        /// The key.
+        /// Name of the missing key.
         key: &'static str,
     },
-    /// The workload has something that would be without effect.
+    /// The workload has a key that its sampler ignores.
     #[error("`workload.{key}` has no meaning for `{pack}`")]
     Superfluous {
-        /// What does not read it.
+        /// Name of the sampler.
         pack: &'static str,
-        /// The key.
+        /// Name of the ignored key.
         key: &'static str,
     },
-    /// Requests are to be sent at times that there are not.
+    /// The arrival process is `trace`, but the sampler's requests have no recorded times.
     #[error(
-        "`arrival.kind` is `trace`, and `{pack}` has no times\nhint: `trace@mooncake` and `jsonl` \
-         have"
+        "`arrival.kind` is `trace`, but `{pack}` has no times\nhint: use `trace@mooncake` or \
+         `jsonl`"
     )]
     NoTimes {
-        /// Where they would come from.
+        /// Name of the sampler.
         pack: &'static str,
     },
-    /// A field of the body is not to be given.
+    /// `output.extra_body` sets a field that the scenario or the client decides.
     #[error(
         "`output.extra_body` has `{key}`, which the plan or the client decides\nhint: prompts and \
          lengths are those of `workload`; `output` has `ignore_eos` and `temperature`"
     )]
     NotExtra {
-        /// Its name.
+        /// Name of the field.
         key: String,
     },
-    /// A number makes no sense.
+    /// A number is out of range.
     #[error("`{key}` must be {wanted}, found {found}")]
     Range {
-        /// The key.
+        /// Key of the number.
         key: &'static str,
-        /// What would, in words.
+        /// Description of the valid range.
         wanted: &'static str,
-        /// The number.
+        /// Value that was found.
         found: String,
     },
 }
 
 impl Scenario {
-    /// Reads and checks a scenario file.
+    /// Parses and checks a scenario file.
     ///
     /// # Errors
-    /// The text is not TOML of this shape, or its values contradict each other.
+    /// The text is not TOML with the fields of a scenario, or its values contradict each other.
     pub fn parse(text: &str) -> Result<Self, ScenarioError> {
         let scenario: Self = toml::from_str(text).map_err(Box::new)?;
         scenario.check()?;
         Ok(scenario)
     }
 
-    /// Sees that the values go together.
+    /// Checks that the scenario's values agree with each other.
     ///
     /// # Errors
-    /// They contradict each other.
+    /// Two values contradict each other, or one is out of range.
     pub fn check(&self) -> Result<(), ScenarioError> {
         self.workload.check()?;
         positive("workload.requests", self.workload.requests)?;
@@ -250,10 +252,10 @@ impl Scenario {
         Ok(())
     }
 
-    /// The text of a scenario file that says the same.
+    /// Returns the text of a scenario file with the same content.
     ///
     /// # Errors
-    /// A further field of the body is one that TOML cannot hold: `null`.
+    /// An additional field of the body is `null`, which TOML cannot express.
     pub fn to_toml(&self) -> Result<String, toml::ser::Error> {
         toml::to_string(self)
     }

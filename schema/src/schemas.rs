@@ -1,8 +1,8 @@
-//! The JSON Schema of every kind of record and file, as `schema/json/*.json` holds them.
+//! JSON Schemas of every kind of record and file, as generated into `schema/json/`.
 
 use schemars::{Schema, schema_for};
 
-/// Name and JSON Schema of each kind, in the order of their names.
+/// Returns the name and JSON Schema of each kind of record or file, ordered by name.
 #[must_use]
 pub fn all() -> Vec<(&'static str, Schema)> {
     vec![

@@ -1,56 +1,58 @@
-//! What a search for the highest rate within given limits came to.
+//! `search.v1`: result of a search for the highest request rate that meets given latency limits
+//! (SLOs).
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The `search.json` of `redline-bench search`.
+/// Result file `search.json` of `redline-bench search`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SearchResult {
-    /// Always `search.v1`.
+    /// Name of this schema, always `search.v1`.
     pub schema: String,
-    /// `id@rev` of the scenario whose requests were sent.
+    /// Scenario whose requests were sent, as `id@rev`.
     pub scenario: String,
-    /// Limits that each request should keep, as `ttft_ms=500`.
+    /// Limits that each request should meet, such as `ttft_ms=500`.
     pub slos: Vec<String>,
-    /// Share of the requests that must keep all limits.
+    /// Share of the requests that must meet all limits, from 0 to 1.
     pub attainment: f64,
-    /// Of what is said of a rate.
+    /// Confidence of the interval from which a rate is judged, from 0 to 1.
     pub confidence: f64,
-    /// The rates below are no further apart than this share.
+    /// Relative distance, as a share of the rate, to which the search narrows the two rates below.
     pub precision: f64,
-    /// The highest rate that is kept; null where none is.
+    /// Highest request rate that met the limits, in requests per second; null where none did.
     pub requests_per_s_kept: Option<f64>,
-    /// The lowest rate that is not, or not surely; null where all that were tried are kept.
+    /// Lowest request rate that missed the limits or was undecided, in requests per second; null
+    /// where every tried rate met them.
     pub requests_per_s_lost: Option<f64>,
-    /// In the order in which they were made.
+    /// Tried request rates, in the order of the search.
     pub trials: Vec<SearchTrial>,
 }
 
-/// The runs at one rate.
+/// Trial of a search: the runs at one request rate.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SearchTrial {
-    /// The rate.
+    /// Request rate of the trial, in requests per second.
     pub requests_per_s: f64,
-    /// `met`, `missed` or `undecided`.
+    /// Result of the trial: `met`, `missed` or `undecided`.
     pub standing: String,
-    /// The share of requests that keeps all limits is at least this, at the confidence.
+    /// Lower confidence bound of the share of requests that meet all limits, from 0 to 1.
     pub share_min: f64,
-    /// And at most this.
+    /// Upper confidence bound of the share of requests that meet all limits, from 0 to 1.
     pub share_max: f64,
-    /// In the order in which they were made.
+    /// Runs at this rate, in order.
     pub runs: Vec<SearchRun>,
 }
 
-/// One run at a rate, and how many of its requests met every limit.
+/// Run of a search: one measurement at one request rate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SearchRun {
-    /// The measurement, in the same folder.
+    /// Name of the measurement file in the same folder.
     pub file: String,
-    /// Requests that kept all limits.
+    /// Number of requests that met all limits.
     pub requests_met: u64,
-    /// Requests of the manifest.
+    /// Number of requests in the manifest.
     pub requests_planned: u64,
 }
 
-/// The schema name that a search carries.
+/// Schema name of a search result.
 pub const SCHEMA: &str = "search.v1";

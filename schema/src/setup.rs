@@ -1,6 +1,6 @@
-//! What a record says of what was set up: program, launch, model, machine and client. A group that
-//! came later than the others is left out where nothing of it is known, and then has a reason under
-//! `absent`: [`FACTS`](crate::absent::FACTS).
+//! Setup of a run: engine, server process, model, machine and client. A group that was added to
+//! records later is left out where none of it is known, and then has a reason under `absent`:
+//! [`FACTS`](crate::absent::FACTS).
 
 use std::collections::BTreeMap;
 
@@ -8,268 +8,273 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// The program under test.
+/// Engine under test: release, commit and build.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct EngineFacts {
-    /// Its id, a file of `suite/engines/`.
+    /// Id of the engine: a file stem under `suite/engines/`.
     pub name: String,
-    /// Version as people write it, with `v`; ends in `-dev` for a working tree.
+    /// Release with `v`, such as `v0.10.0`; ends in `-dev` for a working tree.
     pub release: String,
-    /// What it was built from.
+    /// Commit that the engine was built from.
     pub commit: Option<String>,
-    /// Whether the working tree differed from that.
+    /// True when the working tree differed from the commit.
     pub dirty: Option<bool>,
-    /// Of the program.
+    /// SHA-256 of the engine's executable, lower-case hex.
     pub binary_sha256: Option<String>,
-    /// That it was built with.
+    /// Cargo features that the engine was built with.
     pub features: Option<Vec<String>>,
-    /// What built it, as that names itself.
+    /// Compiler version, as the compiler prints it.
     pub toolchain: Option<String>,
-    /// Of the container image that it ran in.
+    /// Digest of the container image that the engine ran in.
     pub image_digest: Option<String>,
-    /// How it was built.
+    /// Build of the engine: profile, CUDA architectures, source and patches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub build: Option<BuildFacts>,
 }
 
-/// How the program under test was built.
+/// Build of the engine under test.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BuildFacts {
-    /// `release`.
+    /// Build profile, such as `release`.
     pub profile: Option<String>,
-    /// `sm_90a`, ...
+    /// CUDA architectures of the build, such as `sm_90a`.
     pub cuda_architectures: Option<Vec<String>>,
-    /// Where the source is, such as `name==version` of a package, for a program that was built of
-    /// no commit.
+    /// Location of the source, such as `name==version` of a package, for an engine that was not
+    /// built from a commit.
     pub source_url: Option<String>,
-    /// The image as it was named; its digest is `engine.image_digest`.
+    /// Name of the container image; its digest is `engine.image_digest`.
     pub image: Option<String>,
-    /// What was changed of the source before it was built; empty where nothing.
+    /// Patches to the source before the build; empty where there are none.
     pub patches: Option<Vec<Patch>>,
 }
 
-/// A change to the released source.
+/// Patch to the released source.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Patch {
-    /// Of the change.
+    /// SHA-256 of the patch, lower-case hex.
     pub sha256: String,
-    /// What it is for.
+    /// Purpose of the patch.
     pub reason: String,
 }
 
-/// The server launch; `config` is read from the running server, not from `argv`.
+/// Server process of a run. `config` is what the running server reports, not what `argv` says.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ServerFacts {
-    /// Arguments with paths and ports replaced by `{model}`, `{port}`: no path enters a record.
+    /// Command line, with `{model}` and `{port}` in place of paths and ports: no path enters a
+    /// record.
     pub argv: Option<Vec<String>>,
-    /// Variables that change how it runs, as they were set.
+    /// Environment variables that change how the server runs, as they were set.
     pub env: Option<BTreeMap<String, String>>,
-    /// Flag to resolved value.
+    /// Effective configuration: name of the flag to its resolved value.
     pub config: Option<BTreeMap<String, Value>>,
-    /// Of the canonical JSON of `config`, as the server gives it where it does.
+    /// SHA-256 of the canonical JSON of `config`, lower-case hex; the server's own hash where it
+    /// reports one.
     pub config_sha256: Option<String>,
-    /// Name of a configuration beside the default one; null for that.
+    /// Name of the variant, a configuration other than the default; null for the default.
     pub variant: Option<String>,
-    /// Tensor-parallel ranks.
+    /// Number of tensor-parallel ranks.
     pub tp: Option<u32>,
-    /// `cpu`, `cuda`, or as the engine calls it.
+    /// Device that computes: `cpu`, `cuda`, or the engine's own name for it.
     pub device: Option<String>,
-    /// Sequences in one step.
+    /// Maximum number of sequences in one step.
     pub max_batch_size: Option<u64>,
-    /// Memory for keys and values.
+    /// Size of the KV cache, in bytes.
     pub kv_bytes: Option<u64>,
-    /// Their type.
+    /// Data type of the KV cache.
     pub kv_dtype: Option<String>,
-    /// Whether it has one.
+    /// True when the server has a prefix cache.
     pub prefix_cache: Option<bool>,
-    /// Process start to ready.
+    /// Time from process start to readiness, in microseconds.
     pub startup_us: Option<u64>,
-    /// Part of the start that reading the weights took, as the server says.
+    /// Part of the start-up time for loading the weights, in microseconds, as the server reports
+    /// it.
     pub weights_load_us: Option<u64>,
-    /// How the model is spread beside tensor parallelism.
+    /// Parallelism other than tensor parallelism.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parallel: Option<Parallel>,
-    /// Policy by which requests are chosen for a step. For importers, as `cuda_graphs`.
+    /// Scheduling policy that picks requests for a step. Only imported records have it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheduler: Option<String>,
-    /// Whether steps are replayed from graphs. Nobody here writes it yet: no engine's file says
-    /// where it is told.
+    /// True when steps run as replayed CUDA graphs. No program writes it yet: no engine file says
+    /// where a server reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cuda_graphs: Option<bool>,
-    /// Of the configuration that the same program has without flags. For importers: the campaign
-    /// launches no server without flags to ask it.
+    /// SHA-256 of the configuration that the same engine has without flags, lower-case hex. Only
+    /// imported records have it: a campaign starts no server without flags.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub defaults_sha256: Option<String>,
 }
 
-/// How the model is spread over devices beside tensor parallelism. The campaign counts the GPUs;
-/// the other figures are for importers, since no engine's file says where a server tells them.
+/// Parallelism of the model other than tensor parallelism. Campaigns record the GPUs in use; the
+/// other numbers are for imported records, since no engine file says where a server reports them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Parallel {
-    /// Pipeline stages.
+    /// Number of pipeline-parallel stages.
     pub pp: Option<u32>,
-    /// Ways in which experts are spread.
+    /// Number of expert-parallel ranks.
     pub ep: Option<u32>,
-    /// Copies of the model behind one address.
+    /// Number of data-parallel copies of the model behind one address.
     pub dp: Option<u32>,
-    /// GPUs that worked while the clock ran, as telemetry saw them; 0 on a machine without any.
+    /// Number of GPUs that worked while the clock ran, by telemetry; 0 on a machine without any.
     pub gpus_used: Option<u32>,
 }
 
-/// The model that was served, by its files; what cannot be seen has a reason under `absent`.
+/// Model that was served, identified by its files; what is not known has a reason under `absent`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ModelFacts {
-    /// File stem under `suite/models/`; of an import, the name that its report gives.
+    /// Id of the model: file stem under `suite/models/`, or for an import the name in the report.
     pub id: String,
-    /// Package and version, hub id, or `path`.
+    /// Source of the weights: package and version, Hugging Face id, or `path`.
     pub source: Option<String>,
-    /// Commit on the hub.
+    /// Commit of the model on the Hugging Face hub.
     pub revision: Option<String>,
-    /// `real` or `random`.
+    /// Kind of weights: `real` or `random`.
     pub weights: Option<String>,
-    /// Of the file that was served.
+    /// SHA-256 of the served weights file, lower-case hex.
     pub weights_sha256: Option<String>,
-    /// `gguf`, `safetensors`.
+    /// File format of the weights: `gguf` or `safetensors`.
     pub format: Option<String>,
-    /// That the server computes in.
+    /// Data type in which the server computes.
     pub dtype: Option<String>,
-    /// How many there are.
+    /// Number of parameters of the model.
     pub parameters: Option<u64>,
-    /// Of the server's tokenizer.
+    /// SHA-256 of the server's tokenizer, lower-case hex.
     pub tokenizer_sha256: Option<String>,
-    /// Scheme of the weights, as the `config.json` of a checkpoint calls it: `fp8`, `mxfp4`. Null
-    /// where there is no such file, or it names none.
+    /// Quantization of the weights as the checkpoint's `config.json` names it: `fp8`, `mxfp4`. Null
+    /// where there is no such file or it names none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quantization: Option<String>,
-    /// Parameters that one token meets, in mixtures of experts. For importers: no server tells it.
+    /// Number of parameters that one token uses, in mixtures of experts. Only imported records have
+    /// it: no server reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parameters_active: Option<u64>,
-    /// Of the text of the chat template, as it lies in the checkpoint's folder.
+    /// SHA-256 of the chat template in the checkpoint's folder, lower-case hex.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chat_template_sha256: Option<String>,
 }
 
-/// The machine that the server ran on.
+/// Machine that the server ran on.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HardwareFacts {
-    /// `h200-141g`, or `cpu-<vendor>-<brand slug>-f<family>m<model>s<stepping>-<n>c`.
+    /// Id of the hardware: `h200-141g`, or `cpu-<vendor>-<brand
+    /// slug>-f<family>m<model>s<stepping>-<n>c`.
     pub id: String,
-    /// True when an importer states the hardware and this program did not see it.
+    /// True when an imported report states the hardware and this suite did not see it.
     pub claimed: bool,
-    /// What such a claim rests on.
+    /// Evidence for hardware that an imported report states.
     pub evidence: Option<String>,
-    /// In the driver's order; empty where there is none.
+    /// GPUs in the driver's order; empty where there are none.
     pub gpu: Option<Vec<Gpu>>,
-    /// As the system names it.
+    /// CPU model, as the operating system names it.
     pub cpu_model: Option<String>,
-    /// Instruction sets that matter to an engine, as the system names them.
+    /// CPU instruction sets that matter to an engine, as the operating system names them.
     pub cpu_features: Option<Vec<String>>,
-    /// That may be used.
+    /// Number of CPU cores that may be used.
     pub cores: Option<u32>,
-    /// Of the machine.
+    /// Memory of the machine, in bytes.
     pub ram_bytes: Option<u64>,
-    /// Its release.
+    /// Release of the operating system's kernel.
     pub kernel: Option<String>,
-    /// What is around it.
+    /// Platform: operating system, sockets, container, CUDA versions, topology.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub platform: Option<Platform>,
 }
 
-/// The machine around processor and GPUs. The campaign writes what a system without its own tools
-/// tells; container, versions of CUDA and NCCL, and topology are for importers.
+/// Platform around CPU and GPUs. Campaigns record what the operating system reports by itself;
+/// container, CUDA and NCCL versions and topology are for imported records.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Platform {
-    /// As the system names itself: `Debian GNU/Linux 13`.
+    /// Operating system by its own name, such as `Debian GNU/Linux 13`.
     pub os: Option<String>,
-    /// Processors.
+    /// Number of CPU sockets.
     pub sockets: Option<u32>,
-    /// Parts of the memory that are near some of the cores.
+    /// Number of NUMA nodes, that is, parts of the memory that are near to some of the cores.
     pub numa_nodes: Option<u32>,
-    /// What the server's processes are shut in, where they are.
+    /// Container runtime or image that the server's processes ran in, where there was one.
     pub container: Option<String>,
-    /// Version of CUDA that the driver offers.
+    /// CUDA version that the driver supports.
     pub cuda_driver: Option<String>,
-    /// Version of CUDA that the engine was built with.
+    /// CUDA version that the engine was built with.
     pub cuda_runtime: Option<String>,
-    /// Its version.
+    /// NCCL version.
     pub nccl: Option<String>,
-    /// Of the matrix that tells how GPUs and processors are connected.
+    /// SHA-256 of the matrix of connections between GPUs and CPUs, lower-case hex.
     pub topology_sha256: Option<String>,
-    /// Processes of others on the GPUs before the run.
+    /// Number of processes of others on the GPUs before the run.
     pub other_gpu_processes: Option<u32>,
 }
 
-/// One GPU of it, as its driver tells.
+/// GPU of the machine, as its driver reports it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Gpu {
-    /// As the driver names it.
+    /// Name of the GPU's model.
     pub name: String,
-    /// All of it.
+    /// Total memory of the GPU, in bytes.
     pub memory_bytes: Option<u64>,
-    /// Its version.
+    /// Version of the GPU driver.
     pub driver: Option<String>,
-    /// Version of the card's own program.
+    /// Version of the GPU's firmware (VBIOS).
     pub vbios: Option<String>,
-    /// As it is set.
+    /// Power limit that is set on the GPU, in milliwatts.
     pub power_limit_mw: Option<u64>,
-    /// Whether clocks are held at a figure.
+    /// True when the GPU's clocks are locked.
     pub clocks_locked: Option<bool>,
-    /// How it is set up beside that.
+    /// State of the GPU: power default, clocks, links, ECC, MIG.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<GpuState>,
 }
 
-/// How a GPU is set up.
+/// State of a GPU: how it is configured and connected.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct GpuState {
-    /// Of the card's own id, so that two runs can be told to be on one card.
+    /// SHA-256 of the GPU's UUID, lower-case hex, by which runs on the same card are recognized.
     pub uuid_sha256: Option<String>,
-    /// As it comes from the maker.
+    /// Default power limit of the GPU, in milliwatts.
     pub power_limit_default_mw: Option<u64>,
-    /// Clock at which the processors are held. The driver's program cannot be asked for it: for
-    /// importers.
+    /// Locked clock of the GPU's processors, in MHz. Only imported records have it: the driver's
+    /// tool does not report it.
     pub locked_sm_mhz: Option<u64>,
-    /// Clock at which the memory is held; likewise.
+    /// Locked clock of the GPU's memory, in MHz. Only imported records have it.
     pub locked_memory_mhz: Option<u64>,
-    /// Of its link, at most.
+    /// Maximum PCIe generation of the GPU's link.
     pub pcie_generation: Option<u32>,
-    /// Links to other GPUs.
+    /// Number of active NVLink links to other GPUs.
     pub nvlink_links_active: Option<u32>,
-    /// Whether its memory corrects errors.
+    /// True when the GPU's memory has error correction (ECC) on.
     pub ecc: Option<bool>,
-    /// Whether it is cut into instances.
+    /// True when the GPU is divided into instances (MIG).
     pub mig: Option<bool>,
-    /// Whether the driver stays loaded without a user.
+    /// True when the driver stays loaded without users (persistence mode).
     pub persistence: Option<bool>,
-    /// As the driver writes it: `Default`, `Exclusive_Process`.
+    /// Compute mode as the driver writes it: `Default`, `Exclusive_Process`.
     pub compute_mode: Option<String>,
 }
 
-/// Where the client sat, and how it asked.
+/// Location of the client relative to the server, and its route and connections.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ClientPlace {
-    /// On the machine of the server.
+    /// True when the client ran on the server's machine.
     pub same_host: Option<bool>,
-    /// `/v1/completions`.
+    /// Route of the requests, such as `/v1/completions`.
     pub route: Option<String>,
-    /// Whether answers come in chunks.
+    /// True when answers were streamed in chunks.
     pub stream: Option<bool>,
-    /// Of the tokenizer that prompts were made with.
+    /// SHA-256 of the tokenizer that prompts were made with, lower-case hex.
     pub tokenizer_sha256: Option<String>,
-    /// Most connections at one time.
+    /// Maximum number of connections open at one time.
     pub sockets_max: Option<u64>,
 }
 
-/// A file that belongs to a run and is kept elsewhere, by its content.
+/// Artifact: a file that belongs to a run and is stored elsewhere, identified by its content.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Artifact {
-    /// `requests`, `server-log`, `client-log`, `telemetry`, `config`, `flamegraph`.
+    /// Role of the file: `requests`, `server-log`, `client-log`, `telemetry`, `config` or
+    /// `flamegraph`.
     pub role: String,
-    /// Of its bytes.
+    /// SHA-256 of the file, lower-case hex.
     pub sha256: String,
-    /// How many.
+    /// Size of the file, in bytes.
     pub bytes: u64,
-    /// As IANA names it. The campaign keeps no files beyond itself, so that nobody here writes one
-    /// yet.
+    /// IANA media type of the file. Campaigns keep no such files yet, so no program writes one.
     pub media_type: String,
 }

@@ -1,62 +1,64 @@
-//! A target file: a hardware class with its scenarios, models and tensor-parallel sizes.
+//! Target files (`suite/targets/<id>.toml`): a hardware class with its scenarios, models and
+//! tensor-parallel sizes.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// `suite/targets/<id>.toml`. The id is the file's stem.
+/// Target file `suite/targets/<id>.toml`; the id is the file's stem.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Target {
-    /// When this target is the one at hand; a target that asks for no device is the fallback.
+    /// Machines that belong to the target; a target that requires no device is the fallback.
     #[serde(rename = "match")]
     pub matches: TargetMatch,
     /// Scenario ids, in the order in which they run.
     pub scenarios: Vec<String>,
-    /// Scenario ids that run beside them where a release is compared with a baseline: the rungs
-    /// whose latencies gate.
+    /// Scenario ids that run in addition where a release is compared with a baseline: concurrency
+    /// levels whose latencies are release-blocking.
     #[serde(default)]
     pub gate_scenarios: Vec<String>,
-    /// Launches per scenario.
+    /// Number of runs for each scenario.
     pub repeats: u32,
-    /// What is served there, and how.
+    /// Models that are served on the target.
     pub models: Vec<TargetModel>,
 }
 
-/// How a machine is known to belong to a target.
+/// Condition by which a machine belongs to a target.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TargetMatch {
-    /// Lower-case parts of a GPU's name, any of which will do; empty for a CPU.
+    /// Lower-case parts of GPU names; the name of a GPU must contain one. Empty for a CPU.
     #[serde(default)]
     pub device_name: Vec<String>,
-    /// A GPU's memory, at least.
+    /// Minimum memory of a GPU, in GiB.
     #[serde(default)]
     pub memory_gib_min: f64,
 }
 
-/// A model of a target, and how each engine is to serve it there.
+/// Model of a target, and how every engine serves it there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TargetModel {
-    /// File stem under `suite/models/`.
+    /// Id of the model: file stem under `suite/models/`.
     pub id: String,
-    /// Tensor-parallel ranks.
+    /// Number of tensor-parallel ranks.
     pub tp: u32,
-    /// What every launch of it asks for; else as the engine does by itself.
+    /// Seed that every server is started with; left out for the engine's default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
-    /// Tokens of the longest sequence.
+    /// Longest sequence that servers are started for, in tokens; left out for the engine's default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub context_tokens: Option<u64>,
-    /// Share of the memory, as each engine counts that.
+    /// Percentage of memory that servers may use, in each engine's own definition; left out for the
+    /// engine's default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_percent: Option<u32>,
 }
 
-/// Reads a target file.
+/// Parses a target file.
 ///
 /// # Errors
-/// The text is not TOML of this shape.
+/// The text is not TOML with the fields of a target.
 pub fn parse(text: &str) -> Result<Target, Box<toml::de::Error>> {
     toml::from_str(text).map_err(Box::new)
 }

@@ -1,33 +1,34 @@
-//! Telemetry of a run: what the server, the machine and its GPUs told while the clock ran. Plain
-//! data; who looked, and how, is the load generator's.
+//! Telemetry of a run: what server, machine and GPUs reported while the clock ran. Plain data; the
+//! load generator does the polling.
 
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What was seen beside the load, from just before the clock started to just after it stopped.
+/// Telemetry of a run, from just before the clock started to just after it stopped.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Telemetry {
-    /// Between two looks; null where only before and after were looked at.
+    /// Time between two polls in microseconds; null where only the moments before and after the run
+    /// were polled.
     pub interval_us: Option<u64>,
-    /// What looking took from the run.
+    /// Cost of polling.
     pub cost: LookCost,
-    /// The server's own counters; null where it does not tell them.
+    /// Server metrics; null where the server does not report them.
     pub server: Option<ServerTelemetry>,
-    /// The machine that the load generator ran on.
+    /// CPU, memory and load of the machine that the load generator ran on.
     pub host: Option<HostTelemetry>,
-    /// Every GPU of the machine that the load generator ran on.
+    /// All GPUs of the machine that the load generator ran on.
     pub gpus: Option<Vec<GpuTelemetry>>,
-    /// All GPUs that worked, together: power is summed, of clocks the lowest is kept, of
-    /// temperatures the highest, and utilisation is averaged.
+    /// Time series of all GPUs that worked, combined: sum of power, lowest clock, highest
+    /// temperature, mean utilization.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_series: Option<Series>,
 }
 
 impl Telemetry {
-    /// Most memory in use on the GPUs that worked, together; none where none did, or one does not
-    /// tell.
+    /// Returns the sum of peak memory in use on the GPUs that worked, in bytes, or `None` where no
+    /// GPU worked or one does not report it.
     #[must_use]
     pub fn gpu_memory_used_bytes_max(&self) -> Option<u64> {
         let worked = self.gpus.iter().flatten().filter(|gpu| gpu.worked);
@@ -36,159 +37,164 @@ impl Telemetry {
     }
 }
 
-/// What looking cost.
+/// Cost of polling telemetry during a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LookCost {
-    /// How many.
+    /// Number of polls.
     pub looks: u64,
-    /// Looks at which the server's counters were asked for in vain.
+    /// Number of polls that got no answer to the request for server metrics.
     pub server_looks_failed: u64,
-    /// Processor time of the thread that looked.
+    /// CPU time of the polling thread, in microseconds.
     pub cpu_us: u64,
-    /// Longest wait for the server's counters.
+    /// Longest wait for the server's metrics, in microseconds.
     pub server_look_us_max: u64,
 }
 
-/// The server's own counters, in the suite's words.
+/// Server metrics over a run, by the suite's names.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ServerTelemetry {
-    /// Requests in its steps.
+    /// Number of running requests.
     pub requests_running: Option<Spread>,
-    /// Requests that wait for a place in one.
+    /// Number of waiting requests.
     pub requests_waiting: Option<Spread>,
-    /// Pages of the KV cache that hold something.
+    /// Number of KV pages in use.
     pub kv_pages_used: Option<Spread>,
-    /// Pages that there are.
+    /// Number of KV pages in total.
     pub kv_pages: Option<u64>,
-    /// Counters: what they grew by over the run.
+    /// Increase of the server's counter of prompt tokens over the run.
     pub prompt_tokens: Option<u64>,
-    /// See `prompt_tokens`.
+    /// Increase of the server's counter of output tokens over the run.
     pub output_tokens: Option<u64>,
-    /// See `prompt_tokens`.
+    /// Increase of the server's counter of prompt tokens looked up in the prefix cache over the
+    /// run.
     pub prefix_query_tokens: Option<u64>,
-    /// See `prompt_tokens`.
+    /// Increase of the server's counter of prompt tokens found in the prefix cache over the run.
     pub prefix_hit_tokens: Option<u64>,
-    /// See `prompt_tokens`.
+    /// Increase of the server's counter of preemptions over the run.
     pub preemptions: Option<u64>,
-    /// The same over time.
+    /// Time series of the server metrics.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub series: Option<Series>,
 }
 
-/// The machine that the load generator ran on.
+/// CPU, memory and load of the machine that the load generator ran on.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HostTelemetry {
-    /// The server's address is one of this machine.
+    /// True when the server's address belongs to this machine.
     pub has_server: bool,
-    /// Shares of the time of all cores over the run; the rest is idle.
+    /// Share of the time of all cores in user mode, from 0 to 1. The four shares leave out idle
+    /// time.
     pub cpu_user_share: Option<f64>,
-    /// With interrupts.
+    /// Share of the time of all cores in the kernel including interrupts, from 0 to 1.
     pub cpu_system_share: Option<f64>,
-    /// Idle, for want of a disk.
+    /// Share of the time of all cores idle while waiting for a disk, from 0 to 1.
     pub cpu_iowait_share: Option<f64>,
-    /// Taken by the hypervisor for others.
+    /// Share of the time of all cores that the hypervisor gave to other machines, from 0 to 1.
     pub cpu_steal_share: Option<f64>,
-    /// Memory that could not be had without swapping.
+    /// Peak memory in use, in bytes: total memory without what is available before swapping.
     pub memory_used_bytes_max: Option<u64>,
-    /// The system's load average over one minute, at most.
+    /// Peak of the system's load average over one minute.
     pub load_1m_max: Option<f64>,
-    /// What tasks waited for; null where the system does not tell.
+    /// Pressure stall times; null where the system does not report them.
     pub pressure: Option<Pressure>,
-    /// The same over time.
+    /// Time series of the machine's values.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub series: Option<Series>,
 }
 
-/// Pressure stall information: for how long of the run some task waited for a resource.
+/// Pressure stall information: time of the run in which some task waited for a resource.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Pressure {
-    /// A core.
+    /// Time in which some task waited for a CPU core, in microseconds.
     pub cpu_us: u64,
-    /// Memory.
+    /// Time in which some task waited for memory, in microseconds.
     pub memory_us: u64,
-    /// A disk.
+    /// Time in which some task waited for a disk, in microseconds.
     pub io_us: u64,
 }
 
-/// One GPU, in the driver's order.
+/// Telemetry of one GPU; GPUs are in the driver's order.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct GpuTelemetry {
-    /// It was at work at one look or more.
+    /// True when the GPU was busy at one or more polls.
     pub worked: bool,
-    /// Drawn.
+    /// Power draw of the GPU, in milliwatts.
     pub power_mw: Option<Spread>,
-    /// From just before the clock started to just after it stopped.
+    /// Energy of the GPU from just before the clock started to just after it stopped, in
+    /// millijoules.
     pub energy_mj: Option<u64>,
-    /// Where that comes from.
+    /// Source of `energy_mj`.
     pub energy_source: Option<EnergySource>,
-    /// Clock of the processors.
+    /// Clock of the GPU's processors, in MHz.
     pub sm_mhz: Option<Spread>,
-    /// Clock of the memory.
+    /// Clock of the GPU's memory, in MHz.
     pub memory_mhz: Option<Spread>,
-    /// Temperature of the chip, degrees Celsius.
+    /// Peak temperature of the GPU chip, in degrees Celsius.
     pub gpu_c_max: Option<u64>,
-    /// Temperature of the memory, degrees Celsius.
+    /// Peak temperature of the GPU memory, in degrees Celsius.
     pub memory_c_max: Option<u64>,
-    /// Share of time in which a kernel ran.
+    /// Share of time in which a kernel ran, in percent.
     pub util_percent: Option<Spread>,
-    /// Of all processes.
+    /// Peak memory in use on the GPU by all processes, in bytes.
     pub memory_used_bytes_max: Option<u64>,
-    /// What held its clocks down.
+    /// Shares of polls at which the GPU's clocks were throttled, by cause.
     pub throttled: Option<Throttled>,
-    /// Errors of its memory that could not be corrected, from just before the clock started to
-    /// just after it stopped.
+    /// Number of uncorrectable memory errors from just before the clock started to just after it
+    /// stopped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ecc_uncorrected: Option<u64>,
-    /// Packets that had to be sent again between it and the processor, over the same time.
+    /// Number of PCIe packets sent again from just before the clock started to just after it
+    /// stopped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pcie_replays: Option<u64>,
 }
 
-/// Where the energy of a GPU comes from.
+/// Source of a GPU's energy figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum EnergySource {
-    /// The GPU's own counter.
+    /// Energy counter of the GPU.
     Counter,
-    /// The power at each look, integrated: older cards have no counter.
+    /// Power at each poll, integrated over time, for older cards without a counter.
     Power,
 }
 
-/// Shares of the looks at which clocks were held down, by what held them.
+/// Shares of polls at which a GPU's clocks were throttled, by cause, each from 0 to 1.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Throttled {
-    /// The power limit.
+    /// Share of polls throttled by the power limit.
     pub power_share: f64,
-    /// Heat, by the driver or by the hardware.
+    /// Share of polls throttled by temperature, in software or hardware.
     pub thermal_share: f64,
-    /// The hardware: an external power brake, or its emergency slow-down.
+    /// Share of polls throttled by hardware: an external power brake or an emergency slowdown.
     pub hardware_share: f64,
-    /// Another GPU of a group with common clocks.
+    /// Share of polls throttled by another GPU of a group with synchronized clocks.
     pub sync_share: f64,
 }
 
-/// Values of one quantity over all looks. The unit is that of the field.
+/// Spread of one quantity over all polls, in the unit of the field that holds it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Spread {
-    /// Of all looks.
+    /// Mean over all polls.
     pub mean: f64,
-    /// 5th percentile.
+    /// 5th percentile over all polls.
     pub p5: u64,
-    /// The median.
+    /// Median over all polls.
     pub p50: u64,
-    /// 95th percentile.
+    /// 95th percentile over all polls.
     pub p95: u64,
-    /// The largest.
+    /// Largest value over all polls.
     pub max: u64,
 }
 
-/// Values over time, few enough for a record: neighbouring looks share a point.
+/// Time series of polled values, thinned to fit in a record: several neighboring polls make one
+/// point.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Series {
-    /// When the last look of each point was, from the start of the clock.
+    /// Time of the last poll of each point, in microseconds from the start of the clock.
     pub at_us: Vec<u64>,
-    /// As many values as there are points, by name. A counter's is what it grew by since the point
-    /// before, any other's is the mean over its looks. One that was zero all along is left out.
+    /// Values by name, one for each point. A counter's value is its increase since the previous
+    /// point; any other value is a mean over the point's polls. A column of zeros is left out.
     pub columns: BTreeMap<String, Vec<u64>>,
 }
 

@@ -1,5 +1,5 @@
-//! `trend.v1`: one metric of one cell over releases and days, with the points at which its level
-//! changed. How those are found is decided in `registry`.
+//! `trend.v1`: one metric of one cell over releases and days, with its changes of level. Plain
+//! data: `registry` finds the changes.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,74 +7,74 @@ use serde::{Deserialize, Serialize};
 use crate::metric::{Better, Unit};
 use crate::verdict::Cell;
 
-/// The schema name that a trend carries.
+/// Schema name of a trend.
 pub const SCHEMA: &str = "trend.v1";
 
-/// A series of points, cut into stretches of one level.
+/// Trend of one metric in one cell: a series of points, divided into segments of constant level.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Trend {
-    /// Always `trend.v1`.
+    /// Name of this schema, always `trend.v1`.
     pub schema: String,
-    /// Where.
+    /// Cell that the trend belongs to.
     pub cell: Cell,
-    /// Its name.
+    /// Name of the metric.
     pub metric: String,
-    /// As pages write it.
+    /// Title of the metric as pages show it.
     pub title: String,
-    /// Of values and levels.
+    /// Unit of values and levels.
     pub unit: Unit,
-    /// Which way.
+    /// Direction in which the metric improves.
     pub better: Better,
-    /// Smallest step in percent that is called a change.
+    /// Minimum effect in percent: a smaller step is never called a change.
     pub floor_pct: f64,
-    /// In order: by epoch, then by release, then by campaign.
+    /// Points of the series, ordered by epoch, release and campaign.
     pub points: Vec<Point>,
-    /// They cover all points, one after the other.
+    /// Segments of constant level, which together cover all points in order.
     pub segments: Vec<Segment>,
-    /// In order.
+    /// Changes of level, in order.
     pub changes: Vec<Change>,
 }
 
-/// The launches of one release in one campaign.
+/// Point of a trend: the runs of one release in one campaign.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Point {
-    /// Which.
+    /// Release of the runs.
     pub release: String,
-    /// None for runs that belong to no campaign.
+    /// Id of the campaign; null for runs without a campaign.
     pub campaign: Option<String>,
-    /// Id of the first of its runs, which tells when it was planned.
+    /// Id of the first run of the point, whose ULID tells when it was planned.
     pub run: String,
-    /// How many.
+    /// Number of runs.
     pub launches: usize,
-    /// Median over the launches, in the metric's unit.
+    /// Median over the runs, in the metric's unit.
     pub value: f64,
 }
 
-/// A stretch of one level.
+/// Segment of a trend: consecutive points of one level.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Segment {
-    /// Index of its first point.
+    /// Index of the segment's first point.
     pub first: usize,
-    /// Index of its last point.
+    /// Index of the segment's last point.
     pub last: usize,
-    /// Median of its points, in the metric's unit.
+    /// Median of the segment's points, in the metric's unit.
     pub level: f64,
-    /// Why the series breaks before it: the reason of an epoch. Levels on the two sides of an epoch
-    /// are not compared.
+    /// Reason of the epoch event that breaks the series before this segment; null where none does.
+    /// Levels before and after an epoch are not compared.
     pub epoch: Option<String>,
 }
 
-/// A change of level within an epoch.
+/// Change of level between two segments of one epoch.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Change {
-    /// Index of the first point of the new level.
+    /// Index of the first point at the new level.
     pub point: usize,
-    /// The first at the new level.
+    /// Release of the first point at the new level.
     pub release: String,
-    /// The release of the point before it.
+    /// Release of the last point at the old level.
     pub after: String,
-    /// New level over old, minus one, in percent.
+    /// New level / old level, minus one, in percent.
     pub step_pct: f64,
-    /// True where the new level is the worse one.
+    /// True when the new level is worse.
     pub worse: bool,
 }

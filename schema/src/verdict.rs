@@ -1,33 +1,34 @@
-//! What a comparison of two releases says about one metric of one cell.
+//! Verdicts: what a comparison of two releases concludes about one metric of one cell.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What is compared: everything that must be equal on both sides.
+/// Cell of a comparison: everything that must be equal for baseline and candidate.
 #[derive(
     Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 pub struct Cell {
-    /// The engine's id.
+    /// Id of the engine.
     pub engine: String,
-    /// The hardware's id.
+    /// Id of the hardware.
     pub hardware: String,
-    /// The model's id.
+    /// Id of the model.
     pub model: String,
-    /// Configuration slug without its hash.
+    /// Slug of the configuration, without its hash.
     pub config: String,
-    /// `id@rev`.
+    /// Scenario as `id@rev`.
     pub scenario: String,
 }
 
 impl Cell {
-    /// `engine/hardware/model/config/scenario@rev`, as events and commands name a cell.
+    /// Returns the cell as `engine/hardware/model/config/scenario@rev`, the form in events and
+    /// commands.
     #[must_use]
     pub fn key(&self) -> String {
         self.parts().join("/")
     }
 
-    /// True when each part of `pattern` is the cell's, or `*`.
+    /// True when each part of `pattern` equals the cell's part or is `*`.
     #[must_use]
     pub fn matches(&self, pattern: &str) -> bool {
         let parts: Vec<&str> = pattern.split('/').collect();
@@ -40,7 +41,7 @@ impl Cell {
     }
 }
 
-/// True for five parts of which none is empty: `engine/hardware/model/config/scenario@rev`, with
+/// True for a cell pattern: five non-empty parts `engine/hardware/model/config/scenario@rev`, with
 /// `*` for any.
 #[must_use]
 pub fn is_cell_pattern(pattern: &str) -> bool {
@@ -48,53 +49,55 @@ pub fn is_cell_pattern(pattern: &str) -> bool {
     parts.len() == 5 && parts.iter().all(|part| !part.is_empty())
 }
 
-/// One metric of one cell, baseline against candidate.
+/// Verdict on one metric of one cell, baseline against candidate.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Verdict {
-    /// Where.
+    /// Cell that the verdict is about.
     pub cell: Cell,
-    /// Its name.
+    /// Name of the metric.
     pub metric: String,
-    /// Mean over the runs of the baseline, in the metric's unit.
+    /// Mean over the baseline's runs, in the metric's unit.
     pub baseline: Option<f64>,
-    /// The same of the candidate.
+    /// Mean over the candidate's runs, in the metric's unit.
     pub candidate: Option<f64>,
-    /// Pairs of launches behind the interval.
+    /// Number of pairs of runs behind the interval.
     pub pairs: u32,
-    /// Geometric mean of candidate / baseline, minus one, in percent.
+    /// Effect: geometric mean of candidate / baseline over the pairs, minus one, in percent.
     pub effect_pct: Option<f64>,
-    /// 95 % t interval on the log ratios, in percent.
+    /// 95 % t interval of the effect from log ratios, in percent.
     pub interval_pct: Option<(f64, f64)>,
-    /// Two-sided p of no effect.
+    /// Two-sided p-value of the hypothesis that there is no effect.
     pub p: Option<f64>,
-    /// Of a confirmation: one-sided p, adjusted by Holm over the campaign's candidates.
+    /// One-sided p-value of a confirmation, adjusted by Holm over all suspected changes of the
+    /// campaign; left out before a confirmation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p_adjusted: Option<f64>,
-    /// Cliff's delta, from -1 to 1: over all couples of a baseline's and a candidate's launch, the
-    /// share in which the candidate's figure is the larger less the share in which it is the
-    /// smaller. It is shown, and part of no verdict.
+    /// Cliff's delta, from -1 to 1: over all combinations of a baseline run and a candidate run,
+    /// the share with the larger value at the candidate minus the share with the smaller one. It is
+    /// shown and does not affect the verdict.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cliffs_delta: Option<f64>,
-    /// The metric's own floor: nothing smaller is called a change.
+    /// Minimum effect of the metric in percent: a smaller effect is never called a change.
     pub floor_pct: f64,
-    /// What a release showed against itself in this campaign; nothing smaller is called a change.
+    /// Noise in percent: effect that a release showed against itself in this campaign. A smaller
+    /// effect is never called a change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub noise_pct: Option<f64>,
-    /// Smallest effect that these pairs would have found with 80 % power.
+    /// Minimum detectable effect in percent: the smallest that these pairs find with 80 % power.
     pub mde_pct: Option<f64>,
-    /// What is said.
+    /// Conclusion about the metric.
     pub verdict: VerdictKind,
-    /// How far the judgement went.
+    /// Stage that the judgement reached.
     pub stage: Stage,
-    /// True where the screen found a change; a confirmation bears it out or does not.
+    /// True when the screen suspected a change, which a confirmation then accepts or rejects.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspected: bool,
-    /// Why a verdict that would fail a release is accepted, and until when.
+    /// Waiver: reason why a failing verdict is accepted, and until when.
     pub waiver: Option<String>,
 }
 
 impl Verdict {
-    /// True where the verdict fails a release.
+    /// True when the verdict fails a release and is not waived.
     #[must_use]
     pub fn fails(&self) -> bool {
         self.waiver.is_none()
@@ -102,34 +105,34 @@ impl Verdict {
     }
 }
 
-/// What is said of a metric of a cell.
+/// Conclusion about a metric of a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum VerdictKind {
-    /// Worse by the floor or more, and not by chance.
+    /// Regressed: worse by the minimum effect or more, beyond chance.
     Regressed,
-    /// Better by the floor or more, and not by chance.
+    /// Improved: better by the minimum effect or more, beyond chance.
     Improved,
-    /// The 90 % interval lies inside the floor.
+    /// Unchanged: the 90 % interval lies within the minimum effect.
     Unchanged,
-    /// The launches cannot tell.
+    /// Inconclusive: the runs do not suffice for a conclusion.
     Inconclusive,
-    /// The sides ran with other flags.
+    /// Changed configuration: baseline and candidate ran with different flags.
     ChangedConfig,
-    /// Requests failed that did not before.
+    /// New failure: requests failed at the candidate and not at the baseline.
     NewFailure,
-    /// Requests no longer fail.
+    /// Fixed failure: requests failed at the baseline and not at the candidate.
     FixedFailure,
 }
 
-/// How far the judgement went.
+/// Stage that the judgement of a metric reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Stage {
-    /// Effect and interval only; nothing is claimed from them.
+    /// Estimate: effect and interval without a claim.
     Estimate,
-    /// The first pairs, in every cell.
+    /// Screen: the first pairs, which are run in every cell.
     Screen,
-    /// Fresh launches of a cell with a suspect.
+    /// Confirmation: fresh pairs, which are run in cells with a suspected change.
     Confirm,
 }

@@ -1,7 +1,7 @@
-//! Names of schemas: `run.v1` is the first version of `run`.
+//! Versions in schema names: `run.v1` is the first version of `run`.
 
-/// True when `found` is a later version of `known`, such as `run.v2` of `run.v1`: a record of it
-/// was written by a later program, and is not wrong.
+/// True when schema `found` is a later version of `known`, such as `run.v2` of `run.v1`. A record
+/// with it comes from a newer program and is not an error.
 #[must_use]
 pub fn is_later(found: &str, known: &str) -> bool {
     match (split(found), split(known)) {

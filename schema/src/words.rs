@@ -1,10 +1,10 @@
-//! The words of records for what is one of a few. Pages and tables write the same.
+//! Names of statuses, kinds and verdicts as records, pages and tables write them.
 
 use crate::run::{Kind, Status, ValidityVerdict};
 use crate::verdict::VerdictKind;
 
 impl Kind {
-    /// As records write it.
+    /// Returns the kind's name in records.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -16,7 +16,7 @@ impl Kind {
 }
 
 impl Status {
-    /// As records write it.
+    /// Returns the status's name in records.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -29,7 +29,7 @@ impl Status {
 }
 
 impl ValidityVerdict {
-    /// As records write it.
+    /// Returns the validity verdict's name in records.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -41,7 +41,7 @@ impl ValidityVerdict {
 }
 
 impl VerdictKind {
-    /// As comparisons write it.
+    /// Returns the verdict's name in comparisons.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

@@ -1,96 +1,99 @@
-//! Which requests a scenario asks, drawn how: its `workload`.
+//! Workload of a scenario: the dataset or sampler that requests are drawn with, and its lengths.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::scenario::{ScenarioError, positive};
 
-/// Which requests, drawn how. Which keys a pack takes is said in [`Pack`].
+/// Workload of a scenario: which requests are drawn, and how. Each sampler (`pack`) accepts only
+/// some of these keys.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Workload {
-    /// How requests are drawn.
+    /// Sampler: how requests are drawn.
     pub pack: Pack,
-    /// File stem under `suite/datasets/`; none where the pack makes its own prompts.
+    /// Id of the dataset (file stem under `suite/datasets/`); left out where the sampler makes its
+    /// own prompts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dataset: Option<String>,
-    /// How many.
+    /// Number of requests.
     pub requests: u64,
-    /// With which the pack draws.
+    /// Seed of the sampler.
     pub seed: u64,
-    /// Length of a prompt, or the bound or mean of it; behind its prefix where it has one.
+    /// Length of a prompt in tokens, or its bound or mean; a shared prefix comes in addition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input_tokens: Option<u64>,
-    /// Length of an answer, or the bound or mean of it. Of conversations, the length asked for in
-    /// place of that in the data.
+    /// Length of an answer in tokens, or its bound or mean. For conversations, it replaces the
+    /// length of the answer in the dataset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_tokens: Option<u64>,
-    /// How far lengths are drawn from their bound or mean. `random@vllm` draws from
-    /// `[(1 - ratio) * mean, (1 + ratio) * mean]`, so that 0 fixes them; the others from
-    /// `[ratio * bound, bound]`, so that 1 does.
+    /// Range of random lengths, from 0 to 1. `random@vllm` draws from `[(1 - ratio) * mean, (1 +
+    /// ratio) * mean]`, so that 0 means fixed lengths; the other samplers draw from `[ratio *
+    /// bound, bound]`, so that 1 means fixed lengths.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub range_ratio: Option<f64>,
-    /// Tokens that all prompts, or those of a group, begin with.
+    /// Length of the prefix that all prompts, or all prompts of a group, share, in tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefix_tokens: Option<u64>,
-    /// Groups of requests of one prefix each.
+    /// Number of groups; the requests of a group share one prefix.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub groups: Option<u64>,
-    /// Most requests of one conversation.
+    /// Maximum number of requests (turns) in one conversation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turns_max: Option<u64>,
-    /// Wait between an answer and the next question of its conversation.
+    /// Think time between an answer and the next turn of its conversation, in microseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub think_us: Option<u64>,
 }
 
-/// A way of drawing requests. Where it names a tool, it follows that tool bit for bit.
+/// Sampler: how requests are drawn. One that names a tool draws the same requests as that tool, bit
+/// for bit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Pack {
-    /// Conversations as LMDeploy's `profile_restful_api.py` v0.9.2 samples them.
+    /// Conversations, as LMDeploy's `profile_restful_api.py` v0.9.2 samples them.
     #[serde(rename = "sharegpt@lmdeploy")]
     SharegptLmdeploy,
-    /// Conversations as vLLM's `bench serve` 0.33 samples them: as LMDeploy, and drawn again where
-    /// they do not suffice.
+    /// Conversations, as vLLM's `bench serve` 0.33 samples them: like LMDeploy, but drawn
+    /// repeatedly where the dataset has too few.
     #[serde(rename = "sharegpt@vllm")]
     SharegptVllm,
-    /// Conversations as SGLang's `bench_serving` samples them since it dropped the upper bounds.
+    /// Conversations, as SGLang's `bench_serving` samples them since it dropped its upper bounds.
     #[serde(rename = "sharegpt@sglang")]
     SharegptSglang,
-    /// Conversations as SGLang sampled them before: as LMDeploy.
+    /// Conversations, as SGLang's `bench_serving` sampled them with upper bounds, like LMDeploy.
     #[serde(rename = "sharegpt@sglang-old")]
     SharegptSglangOld,
-    /// Fixed or uniform lengths of conversation text, as LMDeploy's tool's `random`.
+    /// Conversation text of fixed or uniform length, as LMDeploy's `random` samples it.
     #[serde(rename = "random@lmdeploy")]
     RandomLmdeploy,
-    /// The same as SGLang's `random` 0.5.
+    /// Conversation text of fixed or uniform length, as SGLang 0.5's `random` samples it.
     #[serde(rename = "random@sglang")]
     RandomSglang,
-    /// Runs through the vocabulary, as vLLM's `random` 0.33.
+    /// Synthetic prompts that run through the vocabulary, as vLLM 0.33's `random` makes them.
     #[serde(rename = "random@vllm")]
     RandomVllm,
-    /// The same by another generator, as InferenceX's.
+    /// Synthetic prompts that run through the vocabulary, from the random generator of InferenceX.
     #[serde(rename = "random@inferencex")]
     RandomInferencex,
-    /// Groups of questions behind one long system prompt each, as SGLang's
-    /// `generated-shared-prefix`.
+    /// Groups of questions, each group behind one long system prompt, as SGLang's
+    /// `generated-shared-prefix` makes them.
     #[serde(rename = "prefix-groups@sglang")]
     PrefixGroupsSglang,
-    /// Groups of suffixes behind one prefix each, as vLLM's `prefix_repetition`.
+    /// Groups of suffixes, each group behind one prefix, as vLLM's `prefix_repetition` makes them.
     #[serde(rename = "prefix-repetition@vllm")]
     PrefixRepetitionVllm,
-    /// Whole conversations, a request a turn, each behind all that was said before.
+    /// Whole conversations: one request for each turn, with all earlier turns as its prefix.
     #[serde(rename = "multi-turn")]
     MultiTurn,
     /// Requests of a trace in Mooncake's format, with its times, lengths and shared blocks.
     #[serde(rename = "trace@mooncake")]
     TraceMooncake,
-    /// The user's own requests, one a line.
+    /// Requests of the user's own file, one JSON document per line.
     #[serde(rename = "jsonl")]
     Jsonl,
 }
 
-/// What a pack's scenario must and may say beside `pack`, `requests` and `seed`.
+/// Keys that a sampler needs and accepts besides `pack`, `requests` and `seed`.
 struct Rule {
     id: &'static str,
     needs: &'static [&'static str],
@@ -127,13 +130,13 @@ impl Pack {
         }
     }
 
-    /// The name in scenario files.
+    /// Returns the sampler's name in scenario files.
     #[must_use]
     pub fn id(self) -> &'static str {
         self.rule().id
     }
 
-    /// Its requests have times of their own.
+    /// True when the sampler's requests have recorded send times.
     #[must_use]
     pub fn has_times(self) -> bool {
         matches!(self, Self::TraceMooncake | Self::Jsonl)
@@ -169,7 +172,8 @@ impl Workload {
         self.check_groups()
     }
 
-    /// Tokens of the longest sequence, prompt and answer together; none where the data say it.
+    /// Returns the longest sequence (prompt and answer) in tokens, or `None` where the dataset
+    /// decides.
     #[must_use]
     #[expect(
         clippy::cast_precision_loss,
@@ -186,7 +190,8 @@ impl Workload {
         Some(tokens + above.ceil() as u64 + self.prefix_tokens.unwrap_or(0))
     }
 
-    /// LMDeploy's tool and SGLang's refuse to ask conversations for less than four tokens.
+    /// Checks the answer length: for conversations, LMDeploy's and SGLang's tools refuse fewer than
+    /// four tokens.
     fn check_answers(&self) -> Result<(), ScenarioError> {
         let tokens = self.output_tokens.unwrap_or(4);
         let refused = matches!(
@@ -202,7 +207,7 @@ impl Workload {
 
     fn check_ratio(&self) -> Result<(), ScenarioError> {
         let ratio = self.range_ratio.unwrap_or(0.0);
-        // There a ratio of 1 would ask for prompts of no tokens.
+        // With vLLM's sampler, a ratio of 1 would allow prompts of zero tokens.
         let below_one = self.pack == Pack::RandomVllm;
         let fits =
             if below_one { (0.0..1.0).contains(&ratio) } else { (0.0..=1.0).contains(&ratio) };

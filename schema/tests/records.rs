@@ -1,8 +1,8 @@
-//! What was written once is readable for ever: a file of every version of every schema, as it was
-//! written then, is read by today's types, and nothing in it is lost.
+//! Backward compatibility of records: an example file of every schema version, as it was written at
+//! the time, is read by today's types without loss.
 //!
-//! A file here is never edited. A change to a type that one of these refuses is a new version,
-//! which gets a file of its own.
+//! The example files are never edited. A type change that cannot read one of them needs a new
+//! schema version with an example file of its own.
 
 #![expect(clippy::unwrap_used, reason = "a test that unwraps fails with a line number")]
 
@@ -19,7 +19,7 @@ fn text(name: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("`{}`: {error}", path.display()))
 }
 
-/// Reads `text` as a `T`, writes it again, and looks for everything that it held.
+/// Reads `text` as a `T`, writes it again, and asserts that no value was lost.
 fn kept<T: DeserializeOwned + Serialize>(text: &str) {
     let before: Value = serde_json::from_str(text).unwrap();
     let read: T = serde_json::from_str(text).unwrap();

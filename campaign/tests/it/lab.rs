@@ -288,7 +288,7 @@ fn a_lab_that_cannot_be_launched_is_refused_before_anything_is_built() {
         ("\"cpu\"", "\"b200\"", "target `b200` is unknown; known are cpu"),
         ("v0.9.2", "v9.9.9", "release `v9.9.9` is unknown; known are v0.9.2, v0.9.1"),
         ("total_tokens_per_s", "beauty", "no metric `beauty`; known are requests_per_s"),
-        ("engine = \"redline\"", "engine = \"vllm\"", "axis `speed` is of `vllm`, no engine"),
+        ("engine = \"redline\"", "engine = \"vllm\"", "axis `speed` is for `vllm`, no engine"),
         ("--fast", "--port", "option `fast` of axis `speed` says `--port`, which each launch of"),
         ("--fast", "--no-same", "option `fast` of axis `speed` and option `same` of axis `noise`"),
         ("[\"--fast\"]", "[\"--x\", \"--no-x\"]", "says both `--x` and `--no-x`"),

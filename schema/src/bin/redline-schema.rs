@@ -1,4 +1,5 @@
-//! Writes the JSON Schema of each kind of record and file, or says which ones are stale.
+//! `redline-schema`: writes the JSON Schema of each kind of record and file into a folder, or with
+//! `--check` lists the ones that are stale.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

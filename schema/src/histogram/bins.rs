@@ -1,28 +1,28 @@
-//! The bins of an HDR histogram, read from its plain V2 encoding without a place for every bin
-//! that has no sample. Knows the format (<https://github.com/HdrHistogram>), not how a record
-//! packs it; the library that writes it is the oracle of the tests.
+//! Reader of the non-empty bins of an HDR histogram in the inflated V2 encoding, without memory for
+//! empty bins. Knows the format (<https://github.com/HdrHistogram>), not how a record stores it;
+//! tests compare it with the library that writes the format.
 
 use super::HistogramError;
 
-/// First bytes of the plain V2 encoding.
+/// Magic number of the inflated V2 encoding.
 const COOKIE: u64 = 0x1c84_9313;
-/// Bytes before the counts: cookie, length, offset, digits, lowest, highest, ratio.
+/// Length of the header in bytes: cookie, length, offset, digits, lowest, highest, ratio.
 pub(super) const HEAD: usize = 40;
-/// Bytes of the longest count.
+/// Longest encoded count, in bytes.
 const COUNT_BYTES_MAX: usize = 9;
 
-/// Values that a histogram does not tell apart, and how many samples have them.
+/// Bin of a histogram: a range of values that it does not distinguish, and their samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bin {
-    /// Lowest and highest value, both in it.
+    /// Smallest value of the bin.
     pub low: u64,
-    /// The largest value that counts as in it.
+    /// Largest value of the bin.
     pub high: u64,
-    /// How many there are.
+    /// Number of samples in the bin.
     pub count: u64,
 }
 
-/// What a plain encoding says of itself.
+/// Header of an inflated V2 encoding.
 pub(super) struct Head {
     cookie: u64,
     pub(super) payload_bytes: u64,
@@ -34,7 +34,7 @@ pub(super) struct Head {
 }
 
 impl Head {
-    /// Reads the first [`HEAD`] bytes of `plain`, which must be there.
+    /// Reads the header from the first [`HEAD`] bytes of `plain`, which must be present.
     pub(super) fn of(plain: &[u8]) -> Self {
         let field = |at: usize, bytes: usize| {
             plain[at..at + bytes].iter().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte))
@@ -51,17 +51,17 @@ impl Head {
     }
 }
 
-/// How values are put into bins: `half` bins for each power of two, twice as many for the lowest.
+/// Layout of the bins: `1 << half_log2` bins for each power of two, twice as many for the lowest.
 struct Scale {
-    /// log2 of the unit, below which values are not told apart.
+    /// Base-2 logarithm of the unit; values within one unit are not distinguished.
     unit_log2: u32,
     half_log2: u32,
-    /// Bins that the whole range takes.
+    /// Number of bins that cover the whole range.
     bins: u64,
 }
 
 impl Scale {
-    /// `None` where no histogram has such a range.
+    /// Returns the layout that the header implies, or `None` where no histogram has such a range.
     fn of(head: &Head) -> Option<Self> {
         if head.lowest == 0 || head.highest < head.lowest.checked_mul(2)? || head.digits > 5 {
             return None;
@@ -69,14 +69,14 @@ impl Scale {
         let unit_log2 = head.lowest.ilog2();
         let resolved = 2 * 10_u64.pow(u32::try_from(head.digits).ok()?);
         let half_log2 = resolved.next_power_of_two().ilog2() - 1;
-        // The range of the lowest bins is doubled until it has the highest value.
+        // The range of the lowest bins doubles until it includes the highest value.
         let doublings =
             (0..64).find(|n| (2_u128 << (half_log2 + unit_log2 + n)) > head.highest.into())?;
         let bins = u64::from(doublings + 2) << half_log2;
         (half_log2 + unit_log2 < 63).then_some(Self { unit_log2, half_log2, bins })
     }
 
-    /// Lowest and highest value of the bin number `index`.
+    /// Returns the smallest and the largest value of bin `index`.
     fn bounds(&self, index: u64) -> (u64, u64) {
         let half = 1 << self.half_log2;
         let doublings = (index >> self.half_log2).saturating_sub(1);
@@ -87,15 +87,15 @@ impl Scale {
     }
 }
 
-/// The bins of `plain` that have samples, from low to high.
+/// Reads the bins of `plain` that have samples, in ascending order.
 pub(super) fn read(plain: &[u8]) -> Result<Vec<Bin>, HistogramError> {
     let refused = |why: &str| HistogramError::Encoding(why.to_owned());
     let (head, mut rest) = (Head::of(plain), &plain[HEAD..]);
     #[expect(clippy::float_cmp, reason = "any other ratio is of a histogram of other numbers")]
     if head.cookie != COOKIE || head.offset != 0 || head.ratio != 1.0 {
-        return Err(refused("it begins otherwise"));
+        return Err(refused("its header is not valid"));
     }
-    let scale = Scale::of(&head).ok_or_else(|| refused("no histogram has its range"))?;
+    let scale = Scale::of(&head).ok_or_else(|| refused("its range is not valid"))?;
     let (mut bins, mut index) = (Vec::new(), 0_u64);
     while !rest.is_empty() {
         let (number, after) = count(rest).ok_or_else(|| refused("it is cut short"))?;
@@ -107,15 +107,15 @@ pub(super) fn read(plain: &[u8]) -> Result<Vec<Bin>, HistogramError> {
             let (low, high) = scale.bounds(index);
             bins.push(Bin { low, high, count: number.unsigned_abs() });
         }
-        // A negative number stands for as many bins without a sample.
+        // A negative number encodes that many empty bins.
         let bins_passed = if number < 0 { number.unsigned_abs() } else { 1 };
-        index = index.checked_add(bins_passed).ok_or_else(|| refused("it never ends"))?;
+        index = index.checked_add(bins_passed).ok_or_else(|| refused("it has too many bins"))?;
     }
     Ok(bins)
 }
 
-/// The next number, in seven bits a byte from low to high, the ninth byte whole, its sign in the
-/// lowest bit; and what follows it.
+/// Decodes the next count and returns it with the remaining bytes. Format: ZigZag LEB128, seven
+/// bits a byte from low to high, except that a ninth byte has eight.
 fn count(bytes: &[u8]) -> Option<(i64, &[u8])> {
     let mut coded = 0_u64;
     for (place, byte) in bytes.iter().enumerate().take(COUNT_BYTES_MAX) {

@@ -1,4 +1,4 @@
-//! `redline-emitter`: a scripted server to test clients with. It measures nothing.
+//! `redline-emitter`: mock server with known times, to test clients with. It measures nothing.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -19,31 +19,32 @@ use suite::emitter::paced::{Pace, PacedEmitter};
 use suite::emitter::script::Script;
 use suite::emitter::server::Emitter;
 
-/// Plays a script of server-sent events to whoever asks.
+/// Mock LLM server that streams tokens at scripted times, to test clients with.
 ///
 /// Prints one line `ready http://127.0.0.1:PORT` on standard error, then serves until its standard
-/// input closes or it is ended. The script is JSON; its shape is documented in
-/// `suite/src/emitter/script.rs`. Without a script every request gets a steady stream of tokens,
-/// as many as it asks for.
+/// input is closed or it is terminated. The script is JSON; `suite/src/emitter/script.rs` documents
+/// its fields. Without a script, every request gets a steady stream of as many tokens as it asks
+/// for.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Flags {
-    /// Script to play.
+    /// Script that defines the answers.
     #[arg(long, value_name = "FILE")]
     script: Option<PathBuf>,
-    /// Instead of playing a script, answer every completion with as many tokens as it asks for:
-    /// the first so long after the request, the others so far apart. One thread serves thousands
-    /// of streams, awake on its core. Ended by SIGTERM or SIGINT, it writes its log.
+    /// Instead of a script, answer every completion with as many tokens as it asks for: the first
+    /// one FIRST_US microseconds after the request, the others GAP_US microseconds apart. One
+    /// thread serves thousands of streams and occupies one core. The log is written on SIGTERM or
+    /// SIGINT.
     #[arg(long, value_name = "FIRST_US:GAP_US", conflicts_with = "script")]
     pace: Option<Pace>,
-    /// Write when it truly read and wrote, as JSON lines: one an event, or one a request where it
-    /// is paced.
+    /// Write a log of the real read and write times as JSON lines: one line per event, or with
+    /// `--pace` one per request.
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
-    /// Address to listen on; port 0 takes a free one.
+    /// Address to listen on; port 0 selects a free port.
     #[arg(long, default_value = "127.0.0.1:0", value_name = "HOST:PORT")]
     listen: SocketAddr,
-    /// Serve until ended, whatever standard input does.
+    /// Serve until terminated, even when standard input is closed.
     #[arg(long)]
     detach: bool,
 }
@@ -78,12 +79,12 @@ fn serve_paced(flags: &Flags, pace: Pace) -> anyhow::Result<()> {
         });
     }
     let mut log = flags.log.as_deref().map(create).transpose()?.map(BufWriter::new);
-    // How many clients will come, only they know.
+    // The number of clients is not known in advance, so raise the limit as far as possible.
     allow_files(u64::MAX, 0)?;
     let emitter = PacedEmitter::bind(flags.listen, pace)
         .with_context(|| format!("cannot listen on `{}`", flags.listen))?;
     eprintln!("ready http://{}", emitter.address);
-    let emitted = emitter.serve(&stop).context("the system gave out")?;
+    let emitted = emitter.serve(&stop).context("a system call failed")?;
     let Some(log) = &mut log else { return Ok(()) };
     write_log(log, &emitted).context("cannot write the log")
 }

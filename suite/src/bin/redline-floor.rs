@@ -1,5 +1,5 @@
-//! `redline-floor`: the least that a client can do, beside which others are measured. It reads raw
-//! sockets and counts events without looking into them; it judges nothing.
+//! `redline-floor`: raw-socket client, the least work that a client can do, as a baseline for other
+//! clients. It counts events without parsing them and judges nothing.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -15,31 +15,33 @@ use suite::client::limits::allow_files;
 use suite::clock::monotonic_ns;
 use suite::measure::summary::summarize;
 
-/// What every event of a completion begins with, and none of another kind.
+/// Prefix of every completion event, which no other event has.
 const EVENT: &[u8] = b"data: {\"id\"";
-/// Of a cut event's beginning, at most so much is carried to the next read.
+/// Maximum number of bytes carried to the next read, where an event's prefix may be split.
 const CARRY: usize = EVENT.len() - 1;
-/// Silence of this length ends the run.
+/// Longest silence of the server before the run fails, in milliseconds.
 const SILENCE_MS: u16 = 20_000;
-/// The last of the wait for a send is spent awake.
+/// Time before a due send during which the loop spins instead of sleeping, in nanoseconds.
 const AWAKE_NS: u64 = 60_000;
 
-/// Asks `redline-emitter --pace` for streams of tokens and prints what came, as JSON.
+/// Raw-socket client: requests streams of tokens from `redline-emitter --pace` and prints what
+/// arrived, as JSON.
 ///
-/// It opens all connections, sends all requests, and counts what it reads. With `--requests-per-s`
-/// it sends at that rate and reads nothing: what is left is how late a send can be.
+/// Opens all connections, sends all requests, and counts the events that it reads. With
+/// `--requests-per-s` it sends at that rate and reads nothing: the result is how late sends are.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Flags {
     #[arg(long, value_name = "HOST:PORT")]
     address: SocketAddr,
-    /// Connections, each with one request; with `--requests-per-s` they take turns.
+    /// Number of connections, each with one request; with `--requests-per-s`, requests rotate over
+    /// them.
     #[arg(long)]
     streams: usize,
-    /// Tokens of each answer.
+    /// Number of tokens in each answer.
     #[arg(long)]
     tokens: usize,
-    /// Send at this rate, and read nothing.
+    /// Send at this rate, in requests per second, and read nothing.
     #[arg(long, value_name = "RATE", requires = "requests")]
     requests_per_s: Option<u32>,
     #[arg(long)]
@@ -60,7 +62,7 @@ fn main() -> ExitCode {
 }
 
 fn run(flags: &Flags) -> anyhow::Result<Value> {
-    ensure!(flags.streams > 0 && flags.tokens > 0, "there is nothing to ask for");
+    ensure!(flags.streams > 0 && flags.tokens > 0, "`--streams` and `--tokens` must be above zero");
     let body = json!({
         "model": "emitter", "prompt": "t", "stream": true, "max_tokens": flags.tokens,
     });
@@ -81,7 +83,7 @@ fn run(flags: &Flags) -> anyhow::Result<Value> {
     }
 }
 
-/// How late each of `requests` requests is written.
+/// Sends `requests` requests at `rate` per second and returns how late each one was written.
 fn send_in_time(
     mut sockets: Vec<TcpStream>,
     request: &str,
@@ -107,7 +109,7 @@ fn send_in_time(
     Ok(json!({"lag_us": summarize(lags_ns)}))
 }
 
-/// A connection and what came over it.
+/// Connection and the events that arrived on it.
 struct Reader {
     socket: TcpStream,
     sent_ns: u64,

@@ -1,6 +1,6 @@
-//! A timer that wakes the client's loop when the next request is nearly due. The loop's own wait
-//! counts whole milliseconds, which is too coarse at a thousand requests a second, and going round
-//! without waiting would take a core.
+//! Timer that wakes the client's loop just before the next request is due. The timeout of
+//! `epoll_wait` counts whole milliseconds, which is too coarse at a thousand requests a second, and
+//! polling without waiting would use a whole core.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 
-/// The key of the alarm's events, which is no connection's.
+/// Key of the alarm's events in epoll, which no connection has.
 pub(super) const ALARM: u64 = u64::MAX;
 
 #[derive(Debug)]
@@ -19,17 +19,17 @@ pub(super) struct Alarm {
 }
 
 impl Alarm {
-    /// An alarm that `epoll` will see.
+    /// Creates an alarm and registers it with `epoll`.
     pub(super) fn new(epoll: &Epoll) -> Result<Self, Errno> {
         let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
         let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, flags)?;
-        // Once for each time that it goes off: nobody reads it.
+        // Edge-triggered: one event for each expiry, since the timer is never read.
         let events = EpollFlags::EPOLLIN | EpollFlags::EPOLLET;
         epoll.add(&timer, EpollEvent::new(events, ALARM))?;
         Ok(Self { timer, set_ns: 0 })
     }
 
-    /// Sets it to `at_ns` of the monotonic clock.
+    /// Sets the alarm to `at_ns` on the monotonic clock.
     pub(super) fn set(&mut self, at_ns: u64) -> Result<(), Errno> {
         if at_ns == self.set_ns {
             return Ok(());

@@ -1,5 +1,5 @@
-//! Questions to a server, one after the other over a connection of their own, each with a limit.
-//! Blocking: for what is asked beside the load, never on the thread that measures.
+//! Blocking HTTP calls to a server, one after the other over a connection of their own, each with a
+//! time limit. For control requests beside the load, never on the measuring thread.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -11,21 +11,22 @@ use super::tls;
 use crate::clock::monotonic_ns;
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
-/// The system takes no shorter one.
+/// Shortest socket timeout: the system refuses zero.
 const SHORTEST: Duration = Duration::from_millis(1);
-/// How the alert begins with which a server answers that expected TLS.
+/// First bytes of the TLS alert that a server sends when it expected TLS.
 const ALERT: [u8; 2] = [0x15, 0x03];
 
-/// An answer.
+/// Response to a blocking call.
 #[derive(Debug)]
 pub struct Reply {
     pub status: u16,
     pub body: Vec<u8>,
-    /// When its first byte was here.
+    /// Time at which the first byte of the response had arrived, in nanoseconds of the monotonic
+    /// clock.
     pub first_byte_ns: u64,
 }
 
-/// Why there is no answer.
+/// Error of a blocking call without a usable response.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
     #[error("{}", tls::said(.0))]
@@ -34,11 +35,11 @@ pub enum CallError {
     TooLate(Duration),
     #[error(transparent)]
     Http(#[from] HttpError),
-    #[error("it wants TLS on this port\nhint: its address may begin with `https://`")]
+    #[error("the server expects TLS on this port\nhint: try an address with `https://`")]
     WantsTls,
 }
 
-/// Whoever asks. The connection is kept from one question to the next.
+/// Blocking HTTP client of one server, which keeps its connection from one call to the next.
 #[derive(Debug)]
 pub struct Caller<'a> {
     server: &'a Server,
@@ -51,11 +52,11 @@ impl<'a> Caller<'a> {
         Self { server, wire: None }
     }
 
-    /// Writes `question` and waits for the answer, `limit` in all. A question is asked again where
-    /// a kept connection had ended.
+    /// Sends the request `question` and waits for the response, for at most `limit` in all. Where a
+    /// kept connection turns out to be closed, the request is sent once more on a new one.
     ///
     /// # Errors
-    /// There is no answer in time, or none in HTTP.
+    /// No response within the limit, or one that is not HTTP.
     pub fn ask(&mut self, question: &[u8], limit: Duration) -> Result<Reply, CallError> {
         let deadline = Instant::now() + limit;
         let asked = match self.wire.take() {
@@ -114,13 +115,13 @@ impl<'a> Caller<'a> {
     }
 }
 
-/// What is left until `deadline`.
+/// Returns the time until `deadline`, or a timeout error where it has passed.
 fn left(deadline: Instant) -> io::Result<Duration> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left.max(SHORTEST)) }
 }
 
-/// A socket whose time is over says that it would block.
+/// True for a socket timeout; a blocking socket reports it as `WouldBlock`.
 fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock)
 }

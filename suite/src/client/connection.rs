@@ -1,4 +1,4 @@
-//! One TCP connection of the client: opening, writing, reading, and the request on it.
+//! TCP connection of the client: opens the socket, writes one request at a time, reads its answer.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -15,22 +15,22 @@ use super::stream::Stream;
 use super::tls::{self, Broken, Session, Tls};
 use crate::clock::monotonic_ns;
 
-/// A place for one request at a time.
+/// Connection slot of the client: a socket and at most one request in flight.
 #[derive(Debug, Default)]
 pub struct Connection {
     pub phase: Phase,
     pub request: Option<InFlight>,
-    /// When the socket last had nothing to read.
+    /// Time at which the socket last had nothing left to read, in nanoseconds.
     pub drained_ns: u64,
-    /// When its last request ended.
+    /// Time at which the connection's last request ended, in nanoseconds.
     pub freed_ns: u64,
-    /// Requests answered on the present socket.
+    /// Number of requests answered on the current socket.
     pub served: u32,
-    /// How long the present socket took to open, with the handshake of TLS.
+    /// Time to open the current socket including the TLS handshake, in nanoseconds.
     pub connect_ns: Option<u64>,
-    /// From when to when that handshake went.
+    /// Start and end of the TLS handshake, in nanoseconds of the monotonic clock.
     handshake_ns: Option<(u64, u64)>,
-    /// The server said that it will send no more, though the socket is open.
+    /// True when the server announced the end of the TLS connection, though the socket is open.
     pub over: bool,
     socket: Option<OwnedFd>,
     tls: Option<Box<Session>>,
@@ -46,26 +46,27 @@ pub enum Phase {
     Open,
 }
 
-/// A request under way.
+/// Request in flight on a connection.
 #[derive(Debug)]
 pub struct InFlight {
-    /// Position in the list of payloads.
+    /// Index of the request in the list of payloads.
     pub index: usize,
     pub stream: Stream,
-    /// Bytes of the payload that are written.
+    /// Number of payload bytes written so far.
     pub written: usize,
-    /// The server had closed the kept-alive connection; this is the one fresh attempt.
+    /// True when this is the second attempt, after the server closed the kept-alive connection.
     pub reopened: bool,
-    /// When the last event came without the body's end.
+    /// Time at which the answer's last event arrived while the body has not ended, in nanoseconds.
     pub closing_since_ns: Option<u64>,
 }
 
 impl Connection {
-    /// Begins to open a socket to `address`, watched under `key`, and secured by `tls`.
+    /// Starts to open a socket to `address`, registered with `epoll` under `key`, with TLS if
+    /// given.
     ///
     /// # Errors
-    /// The system refuses a socket, which is the environment's fault and not the server's, or the
-    /// address at once.
+    /// The system refuses a socket (an environment failure, not the server's), or the address is
+    /// refused at once.
     pub fn open(
         &mut self,
         address: SocketAddr,
@@ -79,7 +80,8 @@ impl Connection {
         let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
         let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
         let socket = socket(family, SockType::Stream, flags, None)?;
-        // Requests are written whole; waiting for more would only add to the time measured.
+        // Requests are written whole, so waiting to merge writes (Nagle) would only add measured
+        // time.
         setsockopt(&socket, sockopt::TcpNoDelay, &true)?;
         stamper.prepare(&socket);
         let since_ns = monotonic_ns();
@@ -93,11 +95,11 @@ impl Connection {
         Ok(())
     }
 
-    /// Something came of opening: the socket is open, or the server refused it. False while the
-    /// handshake of TLS goes on.
+    /// Continues to open the socket after an event: it is connected, refused, or in the TLS
+    /// handshake. Returns false while the handshake goes on.
     ///
     /// # Errors
-    /// The reason why there is no connection.
+    /// The connection failed.
     pub fn conclude_opening(&mut self, epoll: &Epoll, key: u64) -> Result<bool, Broken> {
         let (Some(socket), Phase::Connecting { since_ns }) = (&self.socket, self.phase) else {
             return Ok(true);
@@ -126,7 +128,7 @@ impl Connection {
         Ok(true)
     }
 
-    /// Writes what is left of `payload` as far as the socket takes it.
+    /// Writes the unwritten rest of `payload` as far as the socket accepts it.
     pub fn write(&mut self, payload: &[u8], epoll: &Epoll, key: u64) -> Result<(), Errno> {
         let (Some(socket), Some(request)) = (&self.socket, &mut self.request) else {
             return Ok(());
@@ -135,7 +137,7 @@ impl Connection {
         sample.sent_ns.get_or_insert_with(monotonic_ns);
         sample.connect_ns = self.connect_ns;
         if let Some(session) = &mut self.tls {
-            // What went before the request was taken up is no part of its time.
+            // A handshake that ended before the request was taken up does not count in its time.
             let taken_ns = sample.taken_ns.unwrap_or(0);
             let part = |(since, until): (u64, u64)| until.saturating_sub(since.max(taken_ns));
             sample.tls_ns = self.handshake_ns.map(part);
@@ -171,10 +173,10 @@ impl Connection {
         Ok(())
     }
 
-    /// Stops watching for room to write: the server has stopped reading.
+    /// Stops waiting for the socket to become writable, because the server has stopped reading.
     pub fn stop_writing(&mut self, epoll: &Epoll, key: u64) {
         if let Some(socket) = &self.socket {
-            // The read that follows tells what happened.
+            // If this fails, the next read reports why.
             let _ = epoll.modify(socket, &mut EpollEvent::new(EpollFlags::EPOLLIN, key));
         }
         if let Some(request) = &mut self.request {
@@ -182,11 +184,11 @@ impl Connection {
         }
     }
 
-    /// Reads once, into the beginning of `buffer`. Under TLS the moment is that of the read in
-    /// which a record ended.
+    /// Reads once into the beginning of `buffer`. With TLS, the time stamp is that of the read that
+    /// completed a record.
     ///
     /// # Errors
-    /// As the socket's; `EAGAIN` where there is nothing.
+    /// The socket's error; `EAGAIN` where it has no data.
     pub fn read(&mut self, stamper: &mut Stamper, buffer: &mut [u8]) -> Result<Read, Broken> {
         let Some(socket) = &self.socket else { return Err(Errno::ENOTCONN.into()) };
         let Some(session) = &mut self.tls else {
@@ -205,7 +207,8 @@ impl Connection {
             return Ok(read);
         }
         let bytes = session.take(&wire[..read.bytes], plain)?;
-        // The server may have asked for new keys. What does not go now goes with the next request.
+        // The server may have requested new keys. An answer that cannot be sent now goes with the
+        // next request.
         session.flush(socket)?;
         self.over = session.has_ended();
         if bytes == 0 && !self.over {
@@ -214,15 +217,15 @@ impl Connection {
         Ok(Read { bytes, ..read })
     }
 
-    /// True when the server closed a kept-alive connection before it answered the present request,
-    /// which then deserves a fresh one (RFC 9112, 9.3.1), once.
+    /// True when the server closed a kept-alive connection before it answered the current request,
+    /// which may then be sent once more on a new connection (RFC 9112, 9.3.1).
     #[must_use]
     pub fn may_reopen(&self) -> bool {
         let fresh = |request: &InFlight| request.stream.is_unanswered() && !request.reopened;
         self.served > 0 && self.request.as_ref().is_some_and(fresh)
     }
 
-    /// Closes the socket; epoll forgets it by itself.
+    /// Closes the socket, which also removes it from epoll.
     pub fn close(&mut self) {
         if let (Some(session), Some(socket)) = (&mut self.tls, &self.socket) {
             session.end(socket);

@@ -1,5 +1,5 @@
-//! The questions beside the load: is the server ready, what is it, what does it count, empty its
-//! cache. Blocking, and never on the thread that measures.
+//! Control requests beside the load: server readiness, version, configuration, metrics, and the
+//! reset of its prefix cache. Blocking, never on the measuring thread.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,32 +13,32 @@ use url::Url;
 use super::blocking::{CallError, Caller};
 use super::tls::{Tls, TlsError};
 
-/// How long a question may take. Emptying a large cache is the slowest.
+/// Longest time for a control request. Resetting a large cache is the slowest.
 pub const LIMIT: Duration = Duration::from_secs(30);
 
-/// A server that can be asked.
+/// Server under test: its address, TLS and API key.
 #[derive(Debug)]
 pub struct Server {
-    /// Where the load goes.
+    /// Socket address that requests go to.
     pub address: SocketAddr,
-    /// `host:port`.
+    /// `host:port` of the server, for the `Host` header.
     pub authority: String,
-    /// How connections are secured, where the address begins with `https://`.
+    /// TLS configuration, where the server's URL begins with `https://`.
     pub tls: Option<Tls>,
-    /// What the server wants to be shown, where it wants a key. Enters no record.
+    /// API key that the server requires, if any; it enters no record.
     pub key: Option<Key>,
 }
 
-/// Whose word is taken for who a server is.
+/// Trust settings for a server's TLS certificate.
 #[derive(Clone, Debug, Default)]
 pub struct Trust {
-    /// File of the authorities that may have signed its certificate; else those of the machine.
+    /// File of trusted certificate authorities; the machine's own where left out.
     pub ca_file: Option<PathBuf>,
-    /// Any certificate will do.
+    /// True to accept any certificate.
     pub insecure: bool,
 }
 
-/// A key, which is never printed.
+/// API key of a server, which is never printed.
 #[derive(Clone)]
 pub struct Key(String);
 
@@ -48,37 +48,37 @@ impl fmt::Debug for Key {
     }
 }
 
-/// A file without a usable key.
+/// Error of reading a key file.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
-    /// It cannot be read.
+    /// The key file cannot be read.
     #[error("cannot read key file `{path}`")]
     Read {
-        /// The file.
+        /// Path of the key file.
         path: PathBuf,
-        /// The cause.
+        /// Error of the read.
         source: std::io::Error,
     },
-    /// It holds something else.
+    /// The key file does not hold one line of visible ASCII characters.
     #[error("key file `{path}` must hold one line of visible ASCII characters")]
     Text {
-        /// The file.
+        /// Path of the key file.
         path: PathBuf,
     },
 }
 
 impl Key {
-    /// Reads the one line of the file at `path`.
+    /// Reads a key file.
     ///
     /// # Errors
-    /// The file cannot be read, or holds something else.
+    /// The file cannot be read or does not hold a valid key.
     pub fn open(path: &Path) -> Result<Self, KeyError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| KeyError::Read { path: path.to_owned(), source })?;
         Self::of(&text).ok_or_else(|| KeyError::Text { path: path.to_owned() })
     }
 
-    /// The key that `text` is, blanks around it aside; none where it cannot be one.
+    /// Returns the key in `text` without surrounding white space, or `None` where it is not valid.
     #[must_use]
     pub fn of(text: &str) -> Option<Self> {
         let key = text.trim();
@@ -86,68 +86,68 @@ impl Key {
         fits.then(|| Self(key.to_owned()))
     }
 
-    /// The value of the `Authorization` header.
+    /// Returns the value of the `Authorization` header.
     #[must_use]
     pub fn authorization(&self) -> String {
         format!("Bearer {}", self.0)
     }
 }
 
-/// A question without an answer.
+/// Error of a control request.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// The address is none.
+    /// The URL is not the address of a server.
     #[error(
         "`{url}` is not the address of a server\nhint: give it as `http://HOST:PORT` or \
          `https://HOST:PORT`"
     )]
     Url {
-        /// As it was given.
+        /// URL as it was given.
         url: String,
     },
-    /// The connection cannot be secured.
+    /// TLS cannot be set up.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// Nobody answers.
+    /// The server does not respond.
     #[error("no server answers at `{url}`: {message}")]
     Unreachable {
-        /// Where.
+        /// URL that was requested.
         url: String,
-        /// Why, in words.
+        /// Reason why there is no response.
         message: String,
     },
-    /// The server answers that it will not.
+    /// The server responded with a status other than success.
     #[error("`{route}` answered {status}: {body}")]
     Status {
-        /// What was asked.
+        /// Route that was requested.
         route: String,
-        /// Of HTTP.
+        /// HTTP status of the response.
         status: u16,
-        /// What it says.
+        /// Beginning of the response body.
         body: String,
     },
-    /// The answer is not JSON.
+    /// The response is not JSON.
     #[error("`{route}` did not answer with JSON")]
     Json {
-        /// What was asked.
+        /// Route that was requested.
         route: String,
-        /// The cause.
+        /// Error of the JSON parser.
         source: serde_json::Error,
     },
 }
 
 impl Server {
-    /// Takes `url` apart; asks nothing yet. Behind `https://` its certificate has to be good by
-    /// `trust`.
+    /// Resolves `url` to a server without connecting to it. For `https://`, `trust` decides which
+    /// certificates are accepted.
     ///
     /// # Errors
-    /// The URL is not `http://HOST:PORT` or `https://HOST:PORT`, its host has no address, or TLS
-    /// cannot be had.
+    /// The URL is not `http://HOST:PORT` or `https://HOST:PORT`, its host does not resolve, or TLS
+    /// cannot be set up.
     pub fn at(url: &str, trust: &Trust) -> Result<Self, ControlError> {
         let wrong = || ControlError::Url { url: url.to_owned() };
         let base = Url::parse(url).map_err(|_| wrong())?;
         let secured = base.scheme() == "https";
-        // A path would be lost: routes are those of the engine.
+        // A path in the URL would be ignored, because routes come from the engine file: refuse it.
         let bare = (secured || base.scheme() == "http") && base.path() == "/";
         let host = base.host_str().filter(|_| bare).ok_or_else(wrong)?;
         let port = base.port_or_known_default().ok_or_else(wrong)?;
@@ -161,48 +161,50 @@ impl Server {
         Ok(Self { address, authority, tls, key: None })
     }
 
-    /// The same server, shown `key` with every request.
+    /// Returns the server with an API key for every request.
     #[must_use]
     pub fn with_key(self, key: Option<Key>) -> Self {
         Self { key, ..self }
     }
 
-    /// Asks for `route` as JSON.
+    /// Requests `route` with GET and parses the response as JSON.
     ///
     /// # Errors
-    /// There is no answer, or not of status 200, or not in JSON.
+    /// No response, a status other than success, or a body that is not JSON.
     pub fn get_json(&self, route: &str) -> Result<Value, ControlError> {
         json(route, &self.get_text(route)?)
     }
 
-    /// Asks for `route` as text.
+    /// Requests `route` with GET and returns the response body as text.
     ///
     /// # Errors
-    /// There is no answer, or not of status 200.
+    /// No response, or a status other than success.
     pub fn get_text(&self, route: &str) -> Result<String, ControlError> {
         self.ask(&mut Caller::new(self), "GET", route, LIMIT)
     }
 
-    /// Posts nothing to `route`, and takes whatever comes back; `null` where that is no JSON.
+    /// Sends an empty POST to `route` and returns the response as JSON, or `null` where it is not
+    /// JSON.
     ///
     /// # Errors
-    /// There is no answer, or not of status 200.
+    /// No response, or a status other than success.
     pub fn post(&self, route: &str) -> Result<Value, ControlError> {
         let text = self.ask(&mut Caller::new(self), "POST", route, LIMIT)?;
         Ok(json(route, &text).unwrap_or_default())
     }
 
-    /// Whether anything at all comes back from `route` within `limit`.
+    /// True when `route` gives any response within `limit`, whatever its status.
     #[must_use]
     pub fn answers(&self, route: &str, limit: Duration) -> bool {
         let asked = self.ask(&mut Caller::new(self), "GET", route, limit.min(LIMIT));
         !matches!(asked, Err(ControlError::Unreachable { .. }))
     }
 
-    /// Asks for `route` through `caller`, within `limit`.
+    /// Requests `route` with `method` through `caller`, within `limit`, and returns the body as
+    /// text.
     ///
     /// # Errors
-    /// There is no answer in time, or not of status 200.
+    /// No response in time, or a status other than success.
     pub fn ask(
         &self,
         caller: &mut Caller<'_>,
@@ -247,8 +249,8 @@ fn json(route: &str, text: &str) -> Result<Value, ControlError> {
         .map_err(|source| ControlError::Json { route: route.to_owned(), source })
 }
 
-/// Reads a page of metrics in Prometheus' text format: the sum of each name's samples, whatever
-/// their labels, by the names that `wanted` maps to it.
+/// Reads a page in Prometheus text format and returns the metrics in `wanted` (our name to the
+/// engine's), each summed over all label sets.
 #[must_use]
 pub fn read_metrics(page: &str, wanted: &BTreeMap<String, String>) -> BTreeMap<String, f64> {
     let mut sums: BTreeMap<&str, f64> = BTreeMap::new();

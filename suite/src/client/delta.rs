@@ -1,5 +1,5 @@
-//! One event of a streamed OpenAI answer: completions or chat, with the additions and spellings
-//! of the engines that are measured. Knows nothing of times.
+//! Parser of one streaming event in OpenAI's API formats, completions and chat, including the
+//! additions of the measured engines. Knows nothing of times.
 
 use std::borrow::Cow;
 
@@ -8,60 +8,62 @@ use serde_json::Value;
 
 use super::scan::scan;
 
-/// What an event says, in any dialect.
+/// Event of an answer stream, in any API format.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// The answer is complete: `[DONE]`, or what the dialect has for it.
+    /// End of the answer: `[DONE]` or the API format's equivalent.
     Done,
-    /// A piece, after which more may come.
+    /// Chunk of the answer; more may follow.
     Chunk(Chunk<'a>),
-    /// A piece after which nothing comes.
+    /// Last chunk of the answer.
     Last(Chunk<'a>),
-    /// The connection is alive; nothing is said of the answer.
+    /// Sign of life without content.
     KeepAlive,
-    /// The server reports an error inside the stream.
+    /// Error that the server reports within the stream, with its message.
     Error(String),
 }
 
-/// A piece of the answer.
+/// Chunk of an answer.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Chunk<'a> {
-    /// Words before the answer, under either of their names.
+    /// Reasoning text, under either of its field names.
     pub reasoning: Option<Cow<'a, str>>,
-    /// Words of the answer.
+    /// Text of the answer.
     pub content: Option<Cow<'a, str>>,
-    /// Part of a tool call, which is also made of tokens: its name and arguments, maybe none.
+    /// Part of a tool call (function name and arguments, possibly empty), which also consists of
+    /// tokens.
     pub tool_call: Option<String>,
-    /// Output ids, where the engine gives them.
+    /// Output token ids, where the engine sends them.
     pub ids: Option<Vec<u32>>,
-    /// Why the answer ends, in the server's words.
+    /// Finish reason of the answer, in the server's words.
     pub finish_reason: Option<Cow<'a, str>>,
-    /// False for the trailing chunk that only carries usage.
+    /// False for a trailing chunk that has only usage.
     pub has_choice: bool,
-    /// The server's count, where this piece has one.
+    /// Usage in this chunk, if any.
     pub usage: Option<Usage>,
 }
 
-/// The server's own count, of the request so far or of the whole.
+/// Token usage that the server reports, for the answer so far or for all of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Of the prompt.
+    /// Number of prompt tokens.
     pub prompt_tokens: u64,
-    /// Of the answer, those of reasoning among them.
+    /// Number of output tokens, including reasoning.
     pub completion_tokens: u64,
-    /// Of the prompt, those that the prefix cache had; none where the server does not tell.
+    /// Number of prompt tokens found in the prefix cache; `None` where the server does not report
+    /// it.
     pub cached_tokens: Option<u64>,
 }
 
-/// An event that is not JSON of any known shape.
+/// Error of an event that is not JSON of a known shape.
 #[derive(Debug, thiserror::Error)]
 #[error("event is not a JSON chunk: {0}")]
 pub struct NotAChunk(#[from] serde_json::Error);
 
-/// Reads the data of one event.
+/// Parses the data of one event.
 ///
 /// # Errors
-/// The data is not JSON of this shape.
+/// The data are not JSON of this shape.
 pub fn parse(data: &[u8]) -> Result<Event<'_>, NotAChunk> {
     let trimmed = data.trim_ascii();
     if trimmed == b"[DONE]" {
@@ -73,7 +75,8 @@ pub fn parse(data: &[u8]) -> Result<Event<'_>, NotAChunk> {
     parse_any(trimmed)
 }
 
-/// Reads an event of any shape. What [`scan`] reads is what this reads.
+/// Parses an event of any shape with a full JSON parser. Where [`scan`] succeeds, both give the
+/// same result.
 pub(super) fn parse_any(trimmed: &[u8]) -> Result<Event<'_>, NotAChunk> {
     let wire: Wire<'_> = serde_json::from_slice(trimmed)?;
     if let Some(message) = wire.error_message() {
@@ -111,10 +114,10 @@ struct WireChoice<'a> {
 struct WireDelta<'a> {
     #[serde(borrow)]
     content: Option<Cow<'a, str>>,
-    /// The name that SGLang and LMDeploy send.
+    /// Reasoning field of SGLang and LMDeploy.
     #[serde(borrow)]
     reasoning_content: Option<Cow<'a, str>>,
-    /// The name that vLLM sends.
+    /// Reasoning field of vLLM.
     #[serde(borrow)]
     reasoning: Option<Cow<'a, str>>,
     tool_calls: Option<Vec<Value>>,
@@ -135,7 +138,7 @@ struct WireDetails {
     cached_tokens: Option<u64>,
 }
 
-/// The words of an error, which is an object with a `message` or anything else.
+/// Returns the message of an error, which is an object with a `message` or any other JSON value.
 pub(super) fn words_of(error: &Value) -> String {
     let message = error.get("message").unwrap_or(error);
     message.as_str().map_or_else(|| message.to_string(), str::to_owned)
@@ -157,7 +160,7 @@ impl<'a> Wire<'a> {
             cached_tokens: usage.prompt_tokens_details.and_then(|details| details.cached_tokens),
         });
         let mut chunk = Chunk { usage, ..Chunk::default() };
-        // One answer is asked for; another choice would belong to nobody.
+        // Each request asks for one answer (`n` = 1), so other choices are ignored.
         let choice = self.choices.unwrap_or_default().into_iter().find(|choice| choice.index == 0);
         let Some(choice) = choice else { return chunk };
         chunk.has_choice = true;
@@ -166,7 +169,7 @@ impl<'a> Wire<'a> {
         chunk.content = choice.text;
         if let Some(delta) = choice.delta {
             chunk.tool_call = delta.tool_text();
-            // Some servers send both spellings of the same words: they count once.
+            // Some servers send the same reasoning under both names; it counts once.
             chunk.reasoning = delta.reasoning.or(delta.reasoning_content);
             chunk.content = chunk.content.or(delta.content);
         }
@@ -186,7 +189,7 @@ impl WireDelta<'_> {
 }
 
 impl Chunk<'_> {
-    /// All words of the chunk, in the order in which they count.
+    /// Iterates over the texts of the chunk: reasoning, answer, tool call.
     pub fn words(&self) -> impl Iterator<Item = &str> {
         let tool = self.tool_call.as_deref();
         [self.reasoning.as_deref(), self.content.as_deref(), tool].into_iter().flatten()

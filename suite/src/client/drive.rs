@@ -1,5 +1,5 @@
-//! The client's loop: sends the payloads when their time comes and stamps what returns. One
-//! thread, one epoll; no allocation on the path of an event beyond what it keeps.
+//! Load generation loop: sends each request when it is due and time-stamps its answer. One thread,
+//! one epoll instance; handling an event allocates nothing beyond the data that it keeps.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -22,27 +22,31 @@ use super::stream::{Standing, Stream};
 use super::tls::Broken;
 use crate::clock::{monotonic_ns, sleep_until};
 
-/// Connections that are being opened at one time: less than any server's backlog.
+/// Maximum number of connections being opened at one time, below the listen backlog of any server.
 const OPENING_MAX: usize = 128;
-/// How long opening may take.
+/// Longest time without progress while opening connections ahead of the run, in nanoseconds.
 const OPENING_LIMIT_NS: u64 = 10_000_000_000;
-/// Sends between two looks for answers, so that sending many does not delay the first's stamps.
+/// Maximum number of sends between two polls for answers, so that a burst of sends does not delay
+/// the time stamps of the first answers.
 const SENDS_PER_TURN: usize = 32;
-/// How long a body may stay open after its last event before the connection is given up.
+/// Longest time that a body may stay open after its last event, in nanoseconds; then the connection
+/// is closed.
 const CLOSING_LIMIT_NS: u64 = 100_000_000;
-/// How often what is not driven by events is looked after.
+/// Interval of the sweep, which checks conditions that no event signals, in nanoseconds.
 const SWEEP_NS: u64 = 50_000_000;
-/// A wait shorter than this found its events ready.
+/// Shortest wait that counts as sleep, in nanoseconds: a shorter one found its events ready.
 const SLEPT_NS: u64 = 20_000;
-/// The last of the wait for a request that is due is spent awake: waking takes about as long.
+/// Time before a due request during which the loop polls instead of sleeping, in nanoseconds,
+/// because waking up takes about as long.
 const AWAKE_NS: u64 = 60_000;
-/// Longest wait for an event.
+/// Longest wait for an event, in milliseconds.
 const WAIT_MAX_MS: u8 = 50;
 
-/// Sends everything and waits for every answer.
+/// Sends all requests of `orders` and waits for all answers.
 ///
 /// # Errors
-/// The system refuses what the client needs, or `stop` was set. A request that fails is no error.
+/// The system refuses a resource that the client needs, or `stop` was set. A failed request is not
+/// an error but a sample.
 pub fn drive(orders: &Orders<'_>, observer: &mut dyn Observer) -> Result<Driven, DriveError> {
     orders.prepare()?;
     let (slots, surely) = orders.connections_needed();
@@ -88,29 +92,30 @@ struct Driver<'a> {
     samples: Vec<Option<Sample>>,
     schedule: Schedule,
     pool: Pool,
-    /// Connections without a request.
+    /// Indexes of the connections without a request, next one first.
     idle: VecDeque<usize>,
-    /// Connections that were ever opened: the first ones.
+    /// Number of connections opened so far; these are the first ones in `connections`.
     opened: usize,
     load: ClientLoad,
     looks: Looks,
     tally: Tally,
     start_ns: u64,
-    /// When the next request that has a connection is due, as far as was looked; the greatest
-    /// number where there is none.
+    /// Time at which the next request that has a free connection is due; `u64::MAX` where there is
+    /// none, 0 where it must be determined again. Nanoseconds of the monotonic clock.
     due_ns: u64,
-    /// When an event last came.
+    /// Time of the last event from the server or of the first send after an idle period, in
+    /// nanoseconds.
     progress_ns: u64,
-    /// Nothing that is read now arrived before.
+    /// Lower bound of the arrival time of data that is read now, in nanoseconds.
     looked_ns: u64,
-    /// Requests under way.
+    /// Number of requests in flight.
     busy: usize,
     hung: bool,
 }
 
 impl Driver<'_> {
-    /// Opens the first `ahead` connections before the clock starts. One that cannot be opened is
-    /// tried again when its request is due, and only then counts as failed.
+    /// Opens the first `ahead` connections before the clock starts. A connection that fails is
+    /// opened again when a request needs it, and only then counts as a failure.
     fn open_ahead(&mut self, ahead: usize) -> Result<(), DriveError> {
         let mut opening = 0;
         let mut events = vec![EpollEvent::empty(); 256];
@@ -141,7 +146,7 @@ impl Driver<'_> {
         Ok(())
     }
 
-    /// True when the connection is opening; false when the server refused it at once.
+    /// Starts to open connection `slot`. Returns false when the server refuses it at once.
     fn open(&mut self, slot: usize) -> Result<bool, DriveError> {
         let key = slot as u64;
         let (address, tls) = (self.orders.address, self.orders.tls);
@@ -177,8 +182,8 @@ impl Driver<'_> {
             count = self.wait(&mut events, timeout_ms)?;
             woken_ns = monotonic_ns();
             self.looks.at(woken_ns, count);
-            // What ended a wait has just arrived; what was ready came since the last look, unless
-            // that one did not show all.
+            // Events that ended a sleep have just arrived. Events that were ready arrived after the
+            // previous poll, unless that poll returned a full list and left some out.
             if woken_ns - asleep_ns > SLEPT_NS {
                 self.looked_ns = woken_ns;
             } else if saw_all {
@@ -186,7 +191,7 @@ impl Driver<'_> {
             }
             for event in events[..count].iter().filter(|event| event.data() != ALARM) {
                 self.handle(event, &mut buffer)?;
-                // Many answers at one time must not hold up a request that falls due among them.
+                // Handling many answers must not delay a request that becomes due meanwhile.
                 if self.due_ns < u64::MAX && self.due_ns <= monotonic_ns() {
                     self.send_next()?;
                 }
@@ -205,7 +210,7 @@ impl Driver<'_> {
         Ok(())
     }
 
-    /// Leaves the sockets alone while answers come thick, but for a request that falls due.
+    /// Pauses polling while chunks arrive densely, at most until the next request is due.
     fn rest(&self) {
         if let Some(until_ns) = self.looks.rest_until_ns(self.busy)
             && self.stamper.is_kernels()
@@ -229,10 +234,11 @@ impl Driver<'_> {
         Ok(())
     }
 
-    /// Sends what is due and has a connection. Returns how long the loop may then wait.
+    /// Sends due requests on free connections. Returns the longest time that the loop may then
+    /// wait, in milliseconds.
     fn send_due(&mut self) -> Result<u8, DriveError> {
         if self.due_ns == u64::MAX {
-            // Nothing was left that could be sent, and no request has ended since.
+            // The last attempt found nothing to send, and no request has ended since.
             return Ok(WAIT_MAX_MS);
         }
         for _ in 0..SENDS_PER_TURN {
@@ -243,7 +249,7 @@ impl Driver<'_> {
         Ok(0)
     }
 
-    /// Sends one request, if one is due and has a connection.
+    /// Sends one request if one is due and a connection is free. Returns true when it did.
     fn send_next(&mut self) -> Result<bool, DriveError> {
         let now_ns = monotonic_ns();
         let (Some(due), Some(&slot)) = (self.schedule.next(now_ns), self.idle.front()) else {
@@ -261,7 +267,8 @@ impl Driver<'_> {
         Ok(true)
     }
 
-    /// How long the loop may wait, in milliseconds: the alarm wakes it for what is due before.
+    /// Sets the alarm for the next due request. Returns the longest time that the loop may wait, in
+    /// milliseconds.
     fn wait_for_next(&mut self) -> Result<u8, DriveError> {
         if self.due_ns == u64::MAX {
             return Ok(WAIT_MAX_MS);
@@ -274,9 +281,9 @@ impl Driver<'_> {
         Ok(WAIT_MAX_MS)
     }
 
-    /// A sample of a request that goes out on a connection which became free at `freed_ns`. In a
-    /// closed loop it is due only then; elsewhere its clock runs from its own time, and what it
-    /// waited behind a cap is kept apart.
+    /// Creates the sample of a request on a connection that became free at `freed_ns`. In a closed
+    /// loop that moment is the scheduled send; otherwise the scheduled send is the request's own
+    /// time, and the wait for the concurrency limit is recorded separately.
     fn sample(&self, due: Due, freed_ns: u64) -> Sample {
         let (scheduled_ns, queue_ns) = match self.orders.arrival {
             Arrival::Closed { .. } => (due.at_ns.max(freed_ns), None),
@@ -289,14 +296,14 @@ impl Driver<'_> {
         Sample { scheduled_ns, queue_ns, taken_ns, end_ns: scheduled_ns, ..Sample::default() }
     }
 
-    /// Keeps a few connections open beyond those in use. One that has a request is never among
-    /// them: the front of `idle` was opened, as long as a few more are open than in use.
+    /// Opens connections ahead of need, so that `AHEAD` more are open than in use and the front of
+    /// `idle` is always open.
     fn open_spare(&mut self) -> Result<(), DriveError> {
         if self.pool == Pool::Fixed || self.orders.connections == Connections::Cold {
             return Ok(());
         }
         while self.opened < self.connections.len() && self.opened < self.busy + AHEAD {
-            // One that is refused is tried again when a request needs it.
+            // A refused connection is opened again when a request needs it.
             self.open(self.opened)?;
             self.opened += 1;
         }
@@ -313,7 +320,7 @@ impl Driver<'_> {
             closing_since_ns: None,
         });
         if self.busy == 0 {
-            // While nothing was asked, silence was no silence of the server.
+            // While no request was in flight, silence was not the server's fault.
             self.progress_ns = monotonic_ns();
         }
         self.busy += 1;
@@ -340,14 +347,14 @@ impl Driver<'_> {
             if connection.may_reopen() {
                 return self.reopen(slot);
             }
-            // The server may have answered before it stopped reading.
+            // The server may have sent its answer before it stopped reading: go on reading.
             connection.stop_writing(&self.epoll, slot as u64);
         }
         Ok(())
     }
 
-    /// A server may close a kept-alive connection at any time, also just as the next request is
-    /// written: such a request gets one fresh connection, and its clock runs on.
+    /// Sends a request again on a fresh connection, once, while its clock keeps running. A server
+    /// may close a kept-alive connection at any time, even while the next request is being written.
     fn reopen(&mut self, slot: usize) -> Result<(), DriveError> {
         if let Some(request) = &mut self.connections[slot].request {
             request.written = 0;
@@ -387,7 +394,7 @@ impl Driver<'_> {
         };
         let over = connection.over;
         let Some(request) = &mut connection.request else {
-            // Bytes that nobody asked for: such a connection is not used again.
+            // Bytes that answer no request: the connection cannot be trusted any more.
             connection.close();
             return Ok(());
         };
@@ -413,7 +420,7 @@ impl Driver<'_> {
         Ok(())
     }
 
-    /// The server ended the connection, or it broke with `error`.
+    /// Handles the end of a connection, closed by the server or broken with `error`.
     fn ended(&mut self, slot: usize, error: Option<String>) -> Result<(), DriveError> {
         let connection = &mut self.connections[slot];
         if connection.may_reopen() {
@@ -437,7 +444,8 @@ impl Driver<'_> {
         }
     }
 
-    /// Takes the request off its connection, which is then free for another.
+    /// Ends the request of connection `slot`: stores its sample and frees the connection for
+    /// another.
     fn finish(&mut self, slot: usize, reusable: bool) {
         let connection = &mut self.connections[slot];
         let Some(request) = connection.request.take() else { return };
@@ -456,7 +464,7 @@ impl Driver<'_> {
         sample.shrink();
         self.samples[request.index] = Some(sample);
         self.schedule.ended(request.index, connection.freed_ns);
-        // A connection is free again, and what waited for this answer may be due.
+        // A connection is free, and a request that waited for this answer may be due.
         self.due_ns = 0;
         self.busy -= 1;
         match self.pool {
@@ -465,7 +473,8 @@ impl Driver<'_> {
         }
     }
 
-    /// Looks after what no event drives: bodies that never end, silence, clocks, the client's load.
+    /// Checks what no event signals: bodies that never end, a silent server, clock drift, client
+    /// load.
     fn sweep(&mut self, now_ns: u64) {
         self.stamper.relate_clocks();
         self.load.slice(now_ns);
@@ -484,7 +493,7 @@ impl Driver<'_> {
         }
     }
 
-    /// The server has been silent for too long: nothing that is open or waiting will be answered.
+    /// Ends a run whose server was silent for too long: all open and unsent requests fail.
     fn give_up(&mut self) {
         self.hung = true;
         let limit_s = self.orders.no_progress_ns / 1_000_000_000;
@@ -510,6 +519,6 @@ impl Driver<'_> {
 }
 
 fn slot_of(event: &EpollEvent) -> usize {
-    // The key was made from a `usize`.
+    // The key was made from a `usize`, so it fits.
     usize::try_from(event.data()).unwrap_or(usize::MAX)
 }

@@ -1,5 +1,5 @@
-//! When a starting server gives its first answer: one token, asked for again and again until the
-//! first byte of a good answer is there.
+//! Time of a starting server's first answer: sends a one-token request repeatedly until the first
+//! byte of a successful answer arrives.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,12 +13,12 @@ use super::control::Server;
 use super::http::HttpError;
 use super::payload::asked;
 
-/// Between two questions. Much less than any start takes, and little work for the machine.
+/// Pause between two attempts: much shorter than any start-up, and little work for the machine.
 const PAUSE: Duration = Duration::from_millis(1);
-/// What a server that still loads answers with.
+/// HTTP status of a server that is still loading.
 const LOADING: u16 = 503;
 
-/// Why a server gave no first answer.
+/// Error of waiting for a server's first answer.
 #[derive(Debug, thiserror::Error)]
 pub enum FirstAnswerError {
     #[error("no answer from `{authority}` within {} s: {last}", .limit.as_secs_f64())]
@@ -29,10 +29,10 @@ pub enum FirstAnswerError {
     Http(#[from] HttpError),
 }
 
-/// Asks on the route of `request` for one token until it is answered, for at most `limit`.
+/// Sends a one-token request on the route of `request` until it succeeds, for at most `limit`.
 ///
 /// # Errors
-/// No answer in time, or one that waiting does not mend.
+/// No answer in time, or a failure that waiting does not resolve.
 pub fn first_answer(
     server: &Server,
     request: &Request,
@@ -65,8 +65,8 @@ fn words(body: &[u8]) -> String {
     String::from_utf8_lossy(body).trim().to_owned()
 }
 
-/// One token after a short prompt. The model has no name here: servers with one model need none,
-/// and asking for it would take time of its own.
+/// Builds a request for one token after a short prompt. It names no model: a server with one model
+/// needs none, and asking the server for the name would take time.
 fn question(authority: &str, request: &Request) -> Vec<u8> {
     let (route, dialect) = (&request.route, request.dialect());
     let mut body = asked(dialect, json!("Hello"), 1);

@@ -1,32 +1,32 @@
-//! One HTTP/1.1 response out of a stream of bytes, however the bytes are cut: head, then a body
-//! that is chunked, counted, or ends with the connection (RFC 9112). Knows nothing of its content.
+//! Decoder of HTTP/1.1 responses (RFC 9112), independent of how the bytes are split: head, then a
+//! body that is chunked, counted, or ends with the connection. Knows nothing of the content.
 
-/// Longest response head accepted.
+/// Longest accepted response head, in bytes.
 const HEAD_MAX: usize = 64 << 10;
-/// Longest line that announces a chunk, with its extensions, and longest trailer.
+/// Longest accepted chunk-size line (with extensions) or trailer line, in bytes.
 const LINE_MAX: usize = 8 << 10;
 const HEADERS_MAX: usize = 96;
 
-/// The head of a response, as far as the client needs it.
+/// Head of a response: the parts that the client needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
     pub status: u16,
-    /// `Content-Type` is JSON: the body is one document, not a stream of events.
+    /// True when `Content-Type` is JSON: the body is one document, not an event stream.
     pub json: bool,
-    /// The connection may carry another request afterwards.
+    /// True when the connection may carry another request afterwards.
     pub keep_alive: bool,
-    /// When a server that is busy wants to be asked again, in its own words.
+    /// Value of `Retry-After`, which an overloaded server sends.
     pub retry_after: Option<String>,
 }
 
-/// A response that is not HTTP/1.1.
+/// Error of a response that is not valid HTTP/1.1.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
     #[error("response head is not HTTP/1.1: {0}")]
     Head(String),
     #[error("response head is longer than {HEAD_MAX} bytes")]
     HeadTooLong,
-    #[error("chunk of the response body is not framed as it should be: {0}")]
+    #[error("invalid chunk in the response body: {0}")]
     Chunk(&'static str),
 }
 
@@ -34,7 +34,7 @@ pub enum HttpError {
 enum State {
     #[default]
     Head,
-    /// Bytes of body that are still to come.
+    /// Number of body bytes that are still to come.
     Counted(u64),
     ChunkSize,
     Chunk(u64),
@@ -44,23 +44,23 @@ enum State {
     Done,
 }
 
-/// Takes one response apart.
+/// Incremental decoder of one response.
 #[derive(Debug, Default)]
 pub struct ResponseDecoder {
     state: State,
-    /// The unfinished head or chunk line.
+    /// Unfinished head or chunk-size line.
     line: Vec<u8>,
     head: Option<Head>,
 }
 
 impl ResponseDecoder {
-    /// The head, once it is complete.
+    /// Returns the head once it is complete.
     #[must_use]
     pub fn head(&self) -> Option<&Head> {
         self.head.as_ref()
     }
 
-    /// True where the end of the connection is the end of the body.
+    /// True where the body ends with the connection.
     #[must_use]
     pub fn ends_with_connection(&self) -> bool {
         matches!(self.state, State::UntilClose)
@@ -72,11 +72,11 @@ impl ResponseDecoder {
         matches!(self.state, State::Done)
     }
 
-    /// Takes the next bytes and hands each run of body bytes to `body`. Bytes beyond the end of
-    /// the response are ignored: nothing was asked that they could answer.
+    /// Decodes the next bytes and passes each run of body bytes to `body`. Bytes after the end of
+    /// the response are ignored, since no request is pending that they could answer.
     ///
     /// # Errors
-    /// The bytes are not an HTTP/1.1 response.
+    /// The bytes are not a valid HTTP/1.1 response.
     pub fn feed(
         &mut self,
         mut bytes: &[u8],
@@ -125,7 +125,7 @@ impl ResponseDecoder {
 
     fn take_head<'a>(&mut self, bytes: &'a [u8]) -> Result<&'a [u8], HttpError> {
         let before = self.line.len();
-        // Enough for any head; what follows it is not copied twice.
+        // Copy at most one head: body bytes after it are not copied twice.
         let taken = bytes.len().min(HEAD_MAX + 1 - before.min(HEAD_MAX));
         self.line.extend_from_slice(&bytes[..taken]);
         let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
@@ -153,7 +153,7 @@ impl ResponseDecoder {
         let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
             self.line.extend_from_slice(bytes);
             if self.line.len() > LINE_MAX {
-                return Err(HttpError::Chunk("a line without an end"));
+                return Err(HttpError::Chunk("a line is too long"));
             }
             return Ok(&[]);
         };
@@ -204,7 +204,7 @@ fn read_head(response: &httparse::Response<'_, '_>) -> Result<(Head, State), Htt
             "retry-after" => head.retry_after = Some(value),
             "connection" => head.keep_alive = head.keep_alive && !value.contains("close"),
             "transfer-encoding" if value.ends_with("chunked") => state = State::ChunkSize,
-            // RFC 9112, 6.3: the encoding prevails over a length beside it.
+            // RFC 9112, 6.3: chunked encoding takes precedence over a content length.
             "content-length" if !matches!(state, State::ChunkSize) => {
                 let length = value.parse().map_err(|_| {
                     HttpError::Head(format!("`Content-Length: {value}` is not a number"))
@@ -223,7 +223,7 @@ fn read_head(response: &httparse::Response<'_, '_>) -> Result<(Head, State), Htt
     Ok((head, state))
 }
 
-/// The first bytes of what came instead, for a message.
+/// Returns the first bytes of an unexpected body as quoted text, for an error message.
 #[must_use]
 pub fn preview(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(160)]);

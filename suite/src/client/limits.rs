@@ -1,4 +1,4 @@
-//! What the system must allow before a run starts: open files, and ports to connect from.
+//! System limits that a run needs: open files, and local ports to connect from.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -8,19 +8,21 @@ use procfs::net::{TcpNetEntry, TcpState, tcp, tcp6};
 
 use super::orders::DriveError;
 
-/// Files that are open beside the connections.
+/// Number of open files besides the connections.
 pub(super) const FILES_SPARE: u64 = 64;
-/// How long an ended connection holds its port: Linux's `TIME_WAIT`, which nothing configures.
+/// Time for which a closed connection holds its local port: Linux's `TIME_WAIT`, not configurable.
+/// Microseconds.
 const HELD_US: u64 = 60_000_000;
-/// The same where the kernel gives such a port to a new connection: its `tcp_tw_reuse_delay`.
+/// Time for which a closed connection holds its local port where the kernel reuses ports: its
+/// `tcp_tw_reuse_delay`. Microseconds.
 const REUSED_AFTER_US: u64 = 1_000_000;
 
-/// Raises the soft limit on open files as far as `most`, or at least to `needed`.
+/// Raises the soft limit on open files toward `most`, and fails if `needed` is not possible.
 ///
 /// # Errors
-/// The system allows fewer, or does not tell.
+/// The hard limit is below `needed`, or the system calls fail.
 pub fn allow_files(most: u64, needed: u64) -> Result<(), DriveError> {
-    let what = "its limit on open files";
+    let what = "to read or raise the limit on open files";
     let system = |source| DriveError::System { what, source };
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(system)?;
     if needed > hard {
@@ -32,15 +34,16 @@ pub fn allow_files(most: u64, needed: u64) -> Result<(), DriveError> {
     Ok(())
 }
 
-/// Sees that there are ports for `needed` connections to `address` at one time, beside those that
-/// others hold, ended ones among them.
+/// Checks that `needed` local ports are free for connections to `address`, besides those that open
+/// and recently closed connections hold.
 pub(super) fn allow_ports(address: SocketAddr, needed: u64) -> Result<(), DriveError> {
-    // Where the system does not tell, connecting will.
+    // Where the system does not report its range, connecting will show.
     let Some(range) = setting("ip_local_port_range").and_then(|range| Range::read(&range)) else {
         return Ok(());
     };
     let reserved = setting("ip_local_reserved_ports").unwrap_or_default();
     let free = range.count().saturating_sub(range.reserved(&reserved));
+    // Fast path: the kernel keeps this count, while its full table is slow to read.
     if connections().is_some_and(|held| needed + held <= free) {
         return Ok(());
     }
@@ -53,12 +56,12 @@ pub(super) fn allow_ports(address: SocketAddr, needed: u64) -> Result<(), DriveE
     Ok(())
 }
 
-/// How long a connection to `address` holds its port when it has ended.
+/// Returns how long a closed connection to `address` holds its local port, in microseconds.
 pub(super) fn port_held_us(address: SocketAddr) -> u64 {
     if is_reused(address) { REUSED_AFTER_US } else { HELD_US }
 }
 
-/// Whether the kernel gives the port of an ended connection to a new one to the same `address`.
+/// True when the kernel gives the port of a closed connection to a new one to the same `address`.
 fn is_reused(address: SocketAddr) -> bool {
     let stamped = setting("tcp_timestamps").is_none_or(|on| on.trim() != "0");
     let reuse = setting("tcp_tw_reuse").unwrap_or_default();
@@ -66,14 +69,14 @@ fn is_reused(address: SocketAddr) -> bool {
     stamped && (reuse.trim() == "1" || (reuse.trim() == "2" && here))
 }
 
-/// How many TCP connections this machine has, ended ones among them. The kernel keeps count, while
-/// its table of them takes longer to read than a short run.
+/// Returns the number of TCP connections on this machine, recently closed ones included. The kernel
+/// keeps this count; reading its table of connections takes longer than a short run.
 fn connections() -> Option<u64> {
     let of = |file: &str| fs::read_to_string(format!("/proc/net/{file}")).ok();
     Some(counted(&of("sockstat")?) + of("sockstat6").as_deref().map_or(0, counted))
 }
 
-/// Sockets of TCP in use, and ended ones, in the kernel's own `counts`.
+/// Returns the number of TCP sockets in use or in `TIME_WAIT` from a `sockstat` file.
 fn counted(counts: &str) -> u64 {
     let lines = counts.lines().filter_map(|line| line.split_once(": "));
     let tcp = lines.filter(|(protocol, _)| matches!(*protocol, "TCP" | "TCP6"));
@@ -86,7 +89,7 @@ fn setting(name: &str) -> Option<String> {
     fs::read_to_string(format!("/proc/sys/net/ipv4/{name}")).ok()
 }
 
-/// The ports that connections are made from, both ends included.
+/// Range of local ports for outgoing connections, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Range {
     first: u64,
@@ -94,7 +97,7 @@ struct Range {
 }
 
 impl Range {
-    /// A range as the kernel writes it.
+    /// Parses a port range as the kernel writes it.
     fn read(text: &str) -> Option<Self> {
         let mut ends = text.split_whitespace().map(str::parse::<u64>);
         let (first, last) = (ends.next()?.ok()?, ends.next()?.ok()?);
@@ -105,7 +108,7 @@ impl Range {
         self.last - self.first + 1
     }
 
-    /// How many of them `list`, as in `8080,9148-9200`, keeps from being used.
+    /// Returns how many ports of the range `list`, such as `8080,9148-9200`, reserves.
     fn reserved(self, list: &str) -> u64 {
         let parts = list.split(',').filter_map(|part| {
             let (first, last) = part.trim().split_once('-').unwrap_or((part.trim(), part.trim()));
@@ -115,9 +118,9 @@ impl Range {
         parts.sum()
     }
 
-    /// How many of them the kernel's `table` shows in connections to `address`; ended ones do not
-    /// count where their ports are `reused`. Connecting to no address in particular goes to this
-    /// machine.
+    /// Returns how many ports of the range the kernel's `table` shows in connections to `address`.
+    /// Closed connections do not count where their ports are `reused`. An unspecified address means
+    /// this machine.
     fn held(self, table: &[TcpNetEntry], address: SocketAddr, reused: bool) -> u64 {
         let ip = match address.ip() {
             IpAddr::V4(any) if any.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -183,7 +186,7 @@ mod tests {
 
     #[test]
     fn an_open_connection_is_found_in_the_kernels_own_table() {
-        // An address of this machine that no other test connects to.
+        // Address of this machine that no other test connects to.
         let listener = std::net::TcpListener::bind("127.77.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let Ok(table) = tcp() else { return };

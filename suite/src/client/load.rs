@@ -1,29 +1,32 @@
-//! What the client observes of itself while it runs: the evidence that it did not set the number.
+//! Load of the client's own loop during a run: CPU share, loop lag and read delays, as evidence
+//! that the client did not limit the figures.
 
 use hdrhistogram::Histogram;
 
 use crate::clock::{monotonic_ns, thread_cpu_ns};
 
-/// Length of the slices over which the share of a core is taken.
+/// Length of the slices over which the CPU share is computed, in nanoseconds.
 const SLICE_NS: u64 = 100_000_000;
-/// A last slice shorter than this says nothing.
+/// Shortest last slice that is used, in nanoseconds.
 const SLICE_MIN_NS: u64 = 10_000_000;
-/// Chunks of one read that came within this time of it may share a stamp.
+/// Longest wait before a read that does not make it late, in nanoseconds. Chunks of a late read may
+/// share a time stamp that is wrong by more than that.
 const LATE_NS: u64 = 1_000_000;
-/// Longest time that the histograms hold, one hour.
+/// Largest value in the histograms: one hour, in nanoseconds.
 const LONGEST_NS: u64 = 3600 * 1_000_000_000;
 
 /// Counters of the client's loop.
 #[derive(Debug)]
 pub struct ClientLoad {
-    /// Time between two looks for events, each.
+    /// Time from the end of each poll to the start of the next, in nanoseconds.
     turns_ns: Histogram<u64>,
     kernel_to_user_ns: Histogram<u64>,
     reads: u64,
     reads_unstamped: u64,
-    /// Reads that brought more than one chunk with a token.
+    /// Number of reads that brought more than one chunk with tokens.
     reads_coalesced: u64,
-    /// Those of them that waited for longer than [`LATE_NS`], or may have.
+    /// Number of reads with more than one chunk that waited, or may have waited, longer than
+    /// [`LATE_NS`].
     reads_late: u64,
     shares: Vec<f64>,
     slice_start_ns: u64,
@@ -32,7 +35,7 @@ pub struct ClientLoad {
 }
 
 impl ClientLoad {
-    /// Starts to observe.
+    /// Starts the counters and the first slice.
     #[must_use]
     pub fn start() -> Self {
         Self {
@@ -49,20 +52,21 @@ impl ClientLoad {
         }
     }
 
-    /// The loop was away from its events for `ns`.
+    /// Records that the loop spent `ns` nanoseconds between two polls.
     pub fn turn(&mut self, ns: u64) {
         self.turns_ns.saturating_record(ns);
     }
 
-    /// A read brought `chunks` chunks with tokens, none of which arrived more than `waited_ns`
-    /// before it.
+    /// Records a read with `chunks` token-bearing chunks that arrived at most `waited_ns` before
+    /// it.
     pub fn read(&mut self, kernel_to_user_ns: Option<u64>, chunks: u32, waited_ns: u64) {
         if chunks == 0 {
             return;
         }
         self.reads += 1;
         self.reads_coalesced += u64::from(chunks > 1);
-        // A client that got its core late does not know it, and the stamp does.
+        // A client that was scheduled late cannot tell from its own clock; the kernel's stamp shows
+        // it.
         let late = waited_ns.max(kernel_to_user_ns.unwrap_or(0)) > LATE_NS;
         self.reads_late += u64::from(chunks > 1 && late);
         match kernel_to_user_ns {
@@ -71,14 +75,14 @@ impl ClientLoad {
         }
     }
 
-    /// Closes the present slice once it is long enough.
+    /// Closes the current slice once it is long enough.
     pub fn slice(&mut self, now_ns: u64) {
         if now_ns.saturating_sub(self.slice_start_ns) >= SLICE_NS {
             self.close_slice(now_ns);
         }
     }
 
-    /// Ends the observation.
+    /// Closes the last slice at the end of the run.
     pub fn finish(&mut self) {
         let now_ns = monotonic_ns();
         if now_ns.saturating_sub(self.slice_start_ns) >= SLICE_MIN_NS {
@@ -95,38 +99,42 @@ impl ClientLoad {
         self.slice_cpu_ns = cpu_ns;
     }
 
-    /// Shares of one core, a slice each.
+    /// Returns the share of one core that the loop used, for each slice.
     #[must_use]
     pub fn cpu_shares(&self) -> &[f64] {
         &self.shares
     }
 
-    /// How long a turn of the loop kept it from its events; none where it never turned.
+    /// Returns the 99th percentile of the time from the end of one poll to the start of the next,
+    /// in microseconds, or `None` before the first turn.
     #[must_use]
     pub fn loop_lag_us_p99(&self) -> Option<u64> {
         quantile_us(&self.turns_ns)
     }
 
-    /// From the kernel's receive stamp to the read; none without stamps.
+    /// Returns the 99th percentile of the delay from kernel time stamp to read in microseconds, or
+    /// `None` without stamps.
     #[must_use]
     pub fn kernel_to_user_us_p99(&self) -> Option<u64> {
         quantile_us(&self.kernel_to_user_ns)
     }
 
-    /// Every read that brought tokens has the kernel's own stamp; none when there was no read.
+    /// True when at least 99.9 % of the reads with tokens have a kernel time stamp; `None` without
+    /// reads.
     #[must_use]
     pub fn kernel_timestamps(&self) -> Option<bool> {
         (self.reads > 0).then_some(self.reads_unstamped * 1000 <= self.reads)
     }
 
-    /// Share of reads that brought more than one chunk with a token; none without reads.
+    /// Returns the share of reads with more than one token-bearing chunk, or `None` without reads.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "reads are far below 2^53")]
     pub fn coalesced_read_share(&self) -> Option<f64> {
         (self.reads > 0).then(|| self.reads_coalesced as f64 / self.reads as f64)
     }
 
-    /// Share of reads whose chunks may have come 1 ms before them; none without reads.
+    /// Returns the share of reads whose several chunks may be more than 1 ms old, or `None` without
+    /// reads.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "reads are far below 2^53")]
     pub fn late_read_share(&self) -> Option<f64> {

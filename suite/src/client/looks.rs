@@ -1,16 +1,17 @@
-//! When the client's loop looks for answers. Where they come thick it leaves the sockets alone for a
-//! moment, and then finds many at one time: to be woken for every chunk by itself costs it, and the
-//! sender, several times what reading it does. Knows no socket.
+//! Pacing of the client's polls. While chunks arrive densely, the loop pauses briefly and then
+//! reads many sockets at once: waking up for every chunk costs client and server several times more
+//! than reading it. Knows no socket.
 
-/// Shortest time from one look to the next. Chunks of one stream that come within it may share a
-/// stamp; those of different streams never do.
+/// Shortest interval between two polls, in nanoseconds. Chunks of one stream within it may share a
+/// time stamp; chunks of different streams never do.
 const APART_NS: u64 = 100_000;
-/// Two looks this close together say that the next answer is not far.
+/// Largest interval between two polls with events that counts as dense, in nanoseconds.
 const THICK_NS: u64 = 2 * APART_NS;
-/// With fewer streams there is little to gather, and each may be faster than that.
+/// Minimum number of streams for a pause: with fewer there is little to gather, and each stream may
+/// be faster than the pause.
 const STREAMS_MIN: usize = 8;
 
-/// When it looked, and whether answers came thick.
+/// Time of the last poll, and whether chunks arrive densely.
 #[derive(Debug, Default)]
 pub(super) struct Looks {
     last_ns: u64,
@@ -18,14 +19,14 @@ pub(super) struct Looks {
 }
 
 impl Looks {
-    /// The loop looked at `now_ns` and found `events`.
+    /// Records a poll at `now_ns` that returned `events` events.
     pub(super) fn at(&mut self, now_ns: u64, events: usize) {
         self.thick = events > 0 && now_ns.saturating_sub(self.last_ns) < THICK_NS;
         self.last_ns = now_ns;
     }
 
-    /// Until when the sockets of `streams` may be left alone, if they may. Only for a client whose
-    /// stamps are the kernel's: they do not depend on when it looks.
+    /// Returns the time until which the loop may leave the sockets of `streams` unread, if it may.
+    /// Only valid with kernel time stamps, which do not depend on when a socket is read.
     pub(super) fn rest_until_ns(&self, streams: usize) -> Option<u64> {
         (self.thick && streams >= STREAMS_MIN).then_some(self.last_ns + APART_NS)
     }
@@ -35,7 +36,7 @@ impl Looks {
 mod tests {
     use super::*;
 
-    /// Whether the loop rests after looks at these times that found so many events.
+    /// Returns the end of the pause after polls at these times with these numbers of events.
     fn rests(looks: &[(u64, usize)], streams: usize) -> Option<u64> {
         let mut found = Looks::default();
         looks.iter().for_each(|(at_ns, events)| found.at(*at_ns, *events));

@@ -1,6 +1,6 @@
-//! The measuring client: our own HTTP/1.1 over non-blocking sockets on one thread, with a receive
-//! stamp for every read. The only place of the suite that knows the wire; what the times mean is
-//! `measure`'s.
+//! Load generator client: HTTP/1.1 over non-blocking sockets on one thread, with a receive time
+//! stamp for every read. The only part of the suite that knows the wire; `measure` turns times into
+//! metrics.
 
 mod alarm;
 pub(crate) mod blocking;

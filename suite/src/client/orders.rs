@@ -1,4 +1,5 @@
-//! What the client's loop is told and what it brings back: orders, whoever looks on, results.
+//! Input and output of the load generation loop: what to send, progress for an observer, samples,
+//! errors.
 
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
@@ -13,65 +14,65 @@ use super::payload::Payload;
 use super::sample::Sample;
 use super::tls::Tls;
 
-/// Connections that are open ahead of need where the times of requests are fixed and nothing caps
-/// them: how many will be needed at one time, only the run tells.
+/// Number of connections opened ahead of need where send times are fixed and nothing limits
+/// concurrency, so that the number in use is not known before the run.
 pub(super) const AHEAD: usize = 64;
 
-/// How a list of payloads is sent.
+/// Orders for the load generation loop: which requests to send, where and when.
 #[derive(Debug)]
 pub struct Orders<'a> {
-    /// Where the server listens.
+    /// Address that the server listens on.
     pub address: SocketAddr,
-    /// How connections are secured, where they are.
+    /// TLS configuration, if connections use TLS.
     pub tls: Option<&'a Tls>,
-    /// What is sent, in this order.
+    /// Requests to send, in order.
     pub payloads: &'a [Payload],
-    /// What their answers are written in.
+    /// API format of the answers.
     pub dialect: Dialect,
-    /// When each is sent.
+    /// Arrival process of the requests.
     pub arrival: &'a Arrival,
-    /// Whether connections are kept from one request to the next.
+    /// Connections: kept open, or one for each request.
     pub connections: Connections,
-    /// Longest time without any event while requests are open.
+    /// Longest time without any event while requests are in flight, in nanoseconds.
     pub no_progress_ns: u64,
-    /// Set from outside to stop.
+    /// Flag that another thread sets to stop the run.
     pub stop: &'a AtomicBool,
-    /// Ask the kernel when bytes arrive; else the times are this program's own.
+    /// True to use the kernel's receive time stamps; false for this program's own clock.
     pub kernel_timestamps: bool,
 }
 
-/// Where a run stands, for whoever shows it.
+/// Progress of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Requests of the run.
+    /// Number of requests in the run.
     pub planned: u64,
-    /// Requests that are over, answered or not.
+    /// Number of requests that have ended, answered or failed.
     pub done: u64,
-    /// Of those, the ones without an answer.
+    /// Number of requests that failed.
     pub failed: u64,
-    /// Requests that are sent and not answered yet.
+    /// Number of requests in flight.
     pub in_flight: u64,
-    /// Output tokens so far, as far as the server tells, else one a chunk.
+    /// Number of output tokens so far, by the server's count or as one for each chunk.
     pub tokens: u64,
-    /// Since the clock started.
+    /// Time since the clock started, in nanoseconds.
     pub elapsed_ns: u64,
 }
 
-/// What a run brought.
+/// Result of the load generation loop.
 #[derive(Debug)]
 pub struct Driven {
-    /// One per payload, in their order.
+    /// Samples, one for each payload, in the same order.
     pub samples: Vec<Sample>,
-    /// When the clock started.
+    /// Time at which the clock started, in nanoseconds of the monotonic clock.
     pub start_ns: u64,
-    /// What the work cost this program.
+    /// Load of the client's own loop.
     pub load: ClientLoad,
-    /// No event came for longer than the limit.
+    /// True when no event came for longer than the limit, and the run was given up.
     pub hung: bool,
 }
 
 impl Driven {
-    /// Output tokens that the server reported with its answers, of those that it answered.
+    /// Returns the output tokens that the server's usage reports for the successful requests.
     #[must_use]
     pub fn output_tokens(&self) -> u64 {
         let ok = self.samples.iter().filter(|sample| sample.is_ok());
@@ -79,20 +80,20 @@ impl Driven {
     }
 }
 
-/// A run that could not be made at all.
+/// Error of a run that could not be carried out.
 #[derive(Debug, thiserror::Error)]
 pub enum DriveError {
-    /// The system allows fewer open files.
+    /// The limit on open files is too low.
     #[error(
         "{needed} open files are needed and {limit} allowed\nhint: raise the limit (`ulimit -n`)"
     )]
     Files {
-        /// One for each connection, and a few.
+        /// Number of open files that the run needs.
         needed: u64,
-        /// Allowed.
+        /// Limit of the system.
         limit: u64,
     },
-    /// The system has fewer ports than connections will hold at one time.
+    /// Fewer local ports are free than connections will hold at one time.
     #[error(
         "{needed} ports are needed at one time to connect to `{address}` from, and {limit} are \
          free; {held} more are held by other connections to it, open or ended\nhint: widen \
@@ -100,77 +101,77 @@ pub enum DriveError {
          connections (`connections = \"warm\"`)"
     )]
     Ports {
-        /// Of the server.
+        /// Address of the server.
         address: SocketAddr,
-        /// At one time.
+        /// Number of ports needed at one time.
         needed: u64,
-        /// Free.
+        /// Number of free ports.
         limit: u64,
-        /// Held by others.
+        /// Number of ports that other connections to the server hold.
         held: u64,
     },
-    /// The run used up the ports.
+    /// No local port was left during the run.
     #[error(
         "no port is left to connect to `{address}` from: an ended connection holds its port for \
          {held_s} s\nhint: widen net.ipv4.ip_local_port_range, send fewer requests a second, or \
          keep connections (`connections = \"warm\"`)"
     )]
     NoPort {
-        /// Of the server.
+        /// Address of the server.
         address: SocketAddr,
-        /// Seconds for which the system holds the port of an ended connection.
+        /// Time for which a closed connection holds its port, in seconds.
         held_s: u64,
     },
-    /// A call of the system failed.
+    /// A system call failed.
     #[error("the system refuses {what}")]
     System {
-        /// What it was to do.
+        /// Purpose of the system call.
         what: &'static str,
-        /// The cause.
+        /// Error of the system call.
         source: Errno,
     },
-    /// Somebody wanted an end.
+    /// The run was stopped.
     #[error("interrupted")]
     Interrupted,
 }
 
-/// Whoever looks on while a run goes.
+/// Observer of a running load generation loop.
 pub trait Observer {
-    /// How far the run is; about twenty times a second.
+    /// Reports the progress of the run, about twenty times a second.
     fn stands(&mut self, _tally: &Tally) {}
-    /// A request ended, answered or not: payload `index` of the list.
+    /// Reports that request `index` has ended, answered or failed.
     fn ended(&mut self, _index: usize, _sample: &Sample) {}
 }
 
-/// Nobody looks on.
+/// Observer that ignores everything.
 #[derive(Clone, Copy, Debug)]
 pub struct Unobserved;
 
 impl Observer for Unobserved {}
 
-/// How the connections are used.
+/// Policy by which requests share connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pool {
-    /// As many as there may be requests, in turns.
+    /// One connection for each request that may be in flight, used in rotation.
     Fixed,
-    /// A few more than there are requests at the time, the latest used first.
+    /// A few more connections than requests in flight, the most recently used first.
     Growing,
 }
 
 impl Orders<'_> {
-    /// Sees that the system allows as many connections as will be open, at once, and as many ports
-    /// as they and those that have ended will hold.
+    /// Checks that the system allows as many open files and local ports as the run will need at one
+    /// time, and raises the limit on open files.
     ///
     /// # Errors
-    /// It does not.
+    /// A limit is too low.
     pub fn prepare(&self) -> Result<(), DriveError> {
         let (most, surely) = self.connections_needed();
         allow_files(most as u64 + FILES_SPARE, surely as u64 + FILES_SPARE)?;
         allow_ports(self.address, self.ports_needed())
     }
 
-    /// How many ports will surely be held at one time. Where each request opens a connection of its
-    /// own and nothing but its time holds it back, those sent before it hold theirs for a while.
+    /// Returns the minimum number of local ports that the run holds at one time. Where each request
+    /// opens a connection and only its send time delays it, recently closed connections count too.
     fn ports_needed(&self) -> u64 {
         let surely = self.connections_needed().1 as u64;
         if self.connections == Connections::Warm || self.pool() == Pool::Fixed {
@@ -179,7 +180,7 @@ impl Orders<'_> {
         surely.max(self.sent_within(port_held_us(self.address)))
     }
 
-    /// Most requests with a time of their own that are due within `span_us` of each other.
+    /// Returns the largest number of requests with fixed send times within any span of `span_us`.
     fn sent_within(&self, span_us: u64) -> u64 {
         let timed = self.payloads.iter().filter(|payload| payload.after.is_none());
         let mut times_us: Vec<u64> = timed.map(|payload| payload.send_us).collect();
@@ -195,7 +196,7 @@ impl Orders<'_> {
         most as u64
     }
 
-    /// How many connections may be open at one time, and how many will be.
+    /// Returns the maximum and the minimum number of connections that the run has open at one time.
     pub(super) fn connections_needed(&self) -> (usize, usize) {
         let cap = self.arrival.concurrency_max();
         let cap = cap.and_then(|cap| usize::try_from(cap).ok()).unwrap_or(usize::MAX);

@@ -1,4 +1,4 @@
-//! A request as the bytes that go over the wire, written before the clock starts.
+//! Requests as bytes for the wire, in each API format, built before the clock starts.
 
 use schema::engine::{Dialect, Request};
 use schema::manifest::ManifestRequest;
@@ -7,32 +7,33 @@ use serde_json::{Map, Value, json};
 
 use super::control::Key;
 
-/// Where requests go.
+/// Destination of requests: host, path, model and API key.
 #[derive(Clone, Debug)]
 pub struct Endpoint {
     /// `host:port` for the `Host` header.
     pub authority: String,
-    /// Path of the route.
+    /// Path of the route that requests go to.
     pub path: String,
-    /// The model's name as the server knows it.
+    /// Name of the model on the server.
     pub model: String,
-    /// What is sent to be let in.
+    /// API key for the `Authorization` header, if the server requires one.
     pub key: Option<Key>,
 }
 
-/// One request, ready to be sent.
+/// Request as bytes, with its send time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Payload {
-    /// Head and body.
+    /// Bytes of the request: HTTP head and body.
     pub bytes: Vec<u8>,
-    /// Scheduled send from the start of the run, or from the end of the request before.
+    /// Scheduled send in microseconds from the start of the run, or from the end of the request
+    /// `after`.
     pub send_us: u64,
-    /// Position of the request before, where this one waits for its end.
+    /// Index of the request that must end before this one is sent.
     pub after: Option<usize>,
 }
 
-/// Fields that OpenAI's routes have beside the others, and SGLang's native route among those that
-/// say how to sample.
+/// Sampling fields that OpenAI's routes take at the top level and SGLang's native route within
+/// `sampling_params`.
 const SAMPLING: [&str; 8] = [
     "frequency_penalty",
     "min_p",
@@ -44,7 +45,7 @@ const SAMPLING: [&str; 8] = [
     "top_p",
 ];
 
-/// Writes the request of `entry` for an engine that takes `takes`.
+/// Builds the request of manifest entry `entry` for an engine that accepts the fields in `takes`.
 #[must_use]
 pub fn payload(
     endpoint: &Endpoint,
@@ -56,7 +57,7 @@ pub fn payload(
     let prompt = match &entry.text {
         Some(text) => json!(text),
         None if dialect.takes_ids() => json!(entry.prompt),
-        // Other dialects have no place for ids: such a prompt was drawn as text.
+        // Other API formats take no token ids; their prompts were drawn as text.
         None => json!(""),
     };
     let mut body = asked(dialect, prompt, entry.output_tokens);
@@ -91,7 +92,7 @@ pub fn payload(
     }
 }
 
-/// The fields that ask for at most `tokens` tokens after `prompt`, which is text or ids.
+/// Returns the fields that request at most `tokens` tokens after `prompt`, which is text or ids.
 pub(super) fn asked(dialect: Dialect, prompt: Value, tokens: u64) -> Map<String, Value> {
     let said = |prompt: &Value| json!([{"role": "user", "content": prompt}]);
     let (key, prompt, length, tokens) = match dialect {
@@ -108,7 +109,7 @@ pub(super) fn asked(dialect: Dialect, prompt: Value, tokens: u64) -> Map<String,
     Map::from_iter([(key.to_owned(), prompt), (length.to_owned(), tokens)])
 }
 
-/// What OpenAI's routes are asked to tell with their chunks.
+/// Returns the fields that request usage and token ids from OpenAI's routes.
 fn told(takes: &Request) -> Map<String, Value> {
     let mut told = Map::new();
     let mut usage = json!({"include_usage": true});
@@ -122,8 +123,8 @@ fn told(takes: &Request) -> Map<String, Value> {
     told
 }
 
-/// Puts what says how to sample where SGLang's native route wants it; the other fields stand
-/// beside it. Of two values for one thing the client's own holds.
+/// Puts sampling options into `sampling_params`, where SGLang's native route expects them, and
+/// other fields beside it. The client's own value wins over `extra_body`.
 fn sample_natively(body: &mut Map<String, Value>, own: Map<String, Value>, output: &Output) {
     let (mut sampling, beside): (Map<_, _>, Map<_, _>) =
         output.extra_body.clone().into_iter().partition(|(key, _)| SAMPLING.contains(&&**key));
@@ -145,7 +146,7 @@ fn head(endpoint: &Endpoint, dialect: Dialect, length: usize) -> String {
         more += &format!("Authorization: {}\r\n", key.authorization());
     }
     if dialect == Dialect::Messages {
-        // The one version of this protocol that there is; its servers may ask for it.
+        // The only version of this protocol; servers may require the header.
         more += "anthropic-version: 2023-06-01\r\n";
     }
     format!(

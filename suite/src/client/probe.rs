@@ -1,4 +1,4 @@
-//! What a running server says about itself, in the suite's words, whatever engine it is.
+//! Probe of a running server: version, effective configuration, model and metrics, for any engine.
 
 use std::collections::BTreeMap;
 
@@ -11,18 +11,19 @@ use super::control::{ControlError, Server, read_metrics};
 use super::props::read_props;
 use super::told::read_told;
 
-/// A probe and what the suite needs beside it.
+/// Probe of a server, and a fact that only the suite needs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Probed {
     pub probe: Probe,
-    /// Tokens in a page of the prefix cache.
+    /// Page size of the prefix cache, in tokens.
     pub page_tokens: Option<u64>,
 }
 
-/// Asks a server all that its engine file knows to ask.
+/// Requests everything from a server that its engine file knows to request.
 ///
 /// # Errors
-/// The server does not answer or is not ready. What it does not tell is no error but absent.
+/// The server does not respond or is not ready. A value that it does not report is not an error but
+/// absent.
 pub fn probe(server: &Server, id: &str, engine: &EngineFile) -> Result<Probed, ControlError> {
     server.get_text(&engine.ready.route)?;
     let (mut probed, unsaid) = told(server, &engine.info);
@@ -42,7 +43,7 @@ pub fn probe(server: &Server, id: &str, engine: &EngineFile) -> Result<Probed, C
     Ok(probed)
 }
 
-/// What the server tells of its configuration, and why it does not tell the rest.
+/// Returns the server's configuration, and the reason for values that it does not report.
 fn told(server: &Server, info: &Info) -> (Probed, String) {
     let Some(route) = &info.route else {
         return (Probed::default(), "the engine has no route that tells it".to_owned());
@@ -60,24 +61,24 @@ fn told(server: &Server, info: &Info) -> (Probed, String) {
     }
 }
 
-/// The version, without `v`.
+/// Returns the server's version, without `v`.
 fn version(server: &Server, told: &Told) -> Option<String> {
     let answer = server.get_json(&told.route).ok()?;
     let version = answer.pointer(&told.at)?.as_str()?;
     Some(version.trim_start_matches('v').to_owned())
 }
 
-/// Name of the first model that the server offers.
+/// Returns the name of the first model that the server offers.
 #[must_use]
 pub fn served_model(server: &Server) -> Option<String> {
     let list = server.get_json("/v1/models").ok()?;
     Some(list["data"][0]["id"].as_str()?.to_owned())
 }
 
-/// The server's counters by the suite's names.
+/// Reads the server's metrics, by the suite's names.
 ///
 /// # Errors
-/// The page of metrics cannot be had.
+/// The metrics route cannot be read.
 pub fn metrics(
     server: &Server,
     engine: &EngineFile,
@@ -85,11 +86,12 @@ pub fn metrics(
     Ok(read_metrics(&server.get_text(engine.metrics_route())?, &engine.metrics))
 }
 
-/// Flags that say where a server runs and not how: they enter no record.
+/// Flags about the server's place (host, port, names) rather than its behavior: they enter no
+/// record.
 const OF_THE_PLACE: [&str; 7] =
     ["api-key-file", "host", "model-name", "port", "profile", "server-name", "server-port"];
 
-/// `/server_info` as Redline's contract has it.
+/// Reads the `/server_info` of Redline's contract.
 fn read_info(info: &Value) -> Probed {
     let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
     let config: BTreeMap<String, Value> = info["config"]
@@ -97,7 +99,7 @@ fn read_info(info: &Value) -> Probed {
         .into_iter()
         .flatten()
         .map(|(flag, entry)| (flag_name(flag), entry.get("value").unwrap_or(entry).clone()))
-        // A flag that is not set has no value to keep.
+        // A flag that is not set has no value to record.
         .filter(|(flag, value)| !value.is_null() && !OF_THE_PLACE.contains(&flag.as_str()))
         .collect();
     let number = |flag: &str| config.get(flag).and_then(Value::as_u64);
@@ -141,12 +143,12 @@ fn read_info(info: &Value) -> Probed {
     Probed { probe, page_tokens: kv["page_tokens"].as_u64() }
 }
 
-/// Flags are named without dashes in front, and with dashes inside.
+/// Normalizes a flag's name: no leading dashes, and dashes inside instead of underscores.
 fn flag_name(flag: &str) -> String {
     flag.trim_start_matches('-').replace('_', "-")
 }
 
-/// A reason for everything below `server` and `model` that is null.
+/// Returns a reason for every null field of `server` and `model`.
 fn reasons(probe: &Probe, unsaid: &str) -> Absent {
     let not_ours = "the client sees a running server, not how it was started or fetched";
     let mut absent = Absent::new();

@@ -1,4 +1,4 @@
-//! What `llama-server` says about itself at `/props`, in the suite's words.
+//! Reader of `llama-server`'s `/props`: its version and configuration in the suite's terms.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::probe::Probed;
 
-/// Reads the answer of `/props`.
+/// Reads a `/props` response.
 ///
 /// Source: `tools/server/README.md` of llama.cpp b11434.
 pub(super) fn read_props(props: &Value) -> Probed {
@@ -24,7 +24,7 @@ pub(super) fn read_props(props: &Value) -> Probed {
         config: (!config.is_empty()).then_some(config),
         ..ServerFacts::default()
     };
-    // Without an alias the name is the path of the file, and no path enters a record.
+    // Without an alias, the model's name is its file path, and no path may enter a record.
     let name = text(&props["model_alias"]).unwrap_or_default();
     let model = ModelFacts {
         id: name.rsplit('/').next().unwrap_or_default().to_owned(),

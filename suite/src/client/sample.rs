@@ -1,115 +1,119 @@
-//! A sample: the times and counts of one request, and how it ended. A failed request is a sample
-//! too. Times are nanoseconds of the monotonic clock; judging them is `measure`'s work.
+//! Samples: times and token counts of one request, including failed ones, and the parts of its
+//! TTFT. Times are nanoseconds of the monotonic clock; `measure` evaluates them.
 
 use std::fmt;
 
 use super::delta::Usage;
 
-/// One request's times.
+/// Sample: times, tokens and outcome of one request.
 #[derive(Clone, Debug, Default)]
 pub struct Sample {
-    /// When the schedule wanted it sent.
+    /// Scheduled send time, in nanoseconds.
     pub scheduled_ns: u64,
-    /// How long it then waited behind the cap on concurrency; none where there is no cap.
+    /// Wait for the concurrency limit in nanoseconds; `None` where nothing limits concurrency.
     pub queue_ns: Option<u64>,
-    /// When the client took it up; what follows is opening a connection, where none is open.
+    /// Time at which the client took up the request, in nanoseconds; it then opens a connection if
+    /// needed.
     pub taken_ns: Option<u64>,
-    /// When its first byte was written; none if it never was.
+    /// Time at which the first byte of the request was written, in nanoseconds; `None` if never.
     pub sent_ns: Option<u64>,
-    /// When its last byte was written.
+    /// Time at which the last byte of the request was written, in nanoseconds.
     pub written_ns: Option<u64>,
-    /// How long its connection took to open, before the clock started or after, with the
-    /// handshake of TLS.
+    /// Time to open the request's connection with its TLS handshake, in nanoseconds, before or
+    /// after the clock started.
     pub connect_ns: Option<u64>,
-    /// How much of its time went into that handshake; none without TLS.
+    /// Part of the request's own time that the TLS handshake took, in nanoseconds; `None` without
+    /// TLS.
     pub tls_ns: Option<u64>,
-    /// When the first event of the stream came, such as a chunk with a role alone.
+    /// Arrival of the first event of the stream, possibly without a token, in nanoseconds.
     pub first_event_ns: Option<u64>,
-    /// When the first chunk of the answer itself came, after any reasoning.
+    /// Arrival of the first chunk of the answer after any reasoning, in nanoseconds.
     pub first_content_ns: Option<u64>,
-    /// When the first chunk that carried a token was parsed.
+    /// Time at which the first chunk with a token was parsed, in nanoseconds.
     pub parsed_ns: Option<u64>,
-    /// Every chunk that carried a token, in order.
+    /// Chunks with at least one token, in order.
     pub chunks: Vec<ChunkStamp>,
-    /// When the stream ended, after trailing usage and the like.
+    /// Time at which the stream ended, after trailing usage and the like, in nanoseconds.
     pub end_ns: u64,
-    /// Output ids, where the engine gave them.
+    /// Output token ids, where the engine sends them.
     pub ids: Vec<u32>,
-    /// The answer, with any reasoning before it.
+    /// Text of the answer, after any reasoning text.
     pub text: String,
-    /// The server's last count.
+    /// Last usage that the server reported.
     pub usage: Option<Usage>,
-    /// The server counted in every chunk that carried a token.
+    /// True when the server reported usage in every chunk with a token.
     pub usage_per_chunk: bool,
-    /// Why the answer ended, in the server's words.
+    /// Finish reason of the answer, in the server's words.
     pub finish_reason: Option<String>,
-    /// Why there is no whole answer; none where there is one.
+    /// Failure of the request; `None` where the answer is complete.
     pub failure: Option<RequestFailure>,
 }
 
-/// A chunk that carried at least one token.
+/// Time stamp and size of a chunk with at least one token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkStamp {
-    /// When it arrived, by the kernel's clock where that is known.
+    /// Arrival of the chunk in nanoseconds, by the kernel's time stamp where it is known.
     pub at_ns: u64,
-    /// How much later this program had it.
+    /// Delay between the arrival and this program's read of the chunk, in nanoseconds.
     pub lag_ns: u32,
-    /// Tokens in it, where ids or usage tell.
+    /// Number of tokens in the chunk, where ids or running usage tell it.
     pub tokens: Option<u32>,
-    /// Bytes of text in it, in UTF-8.
+    /// Length of the chunk's text, in UTF-8 bytes.
     pub text_bytes: u32,
 }
 
-/// What the time to the first token is made of.
+/// Parts of a request's TTFT from the scheduled send, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TtftParts {
-    /// Behind the cap on concurrency.
+    /// Wait for the concurrency limit, in nanoseconds.
     pub queue_ns: u64,
-    /// From the scheduled send to the client's taking the request up, less the wait for the cap.
+    /// Delay of the client in taking up the request, without the wait for the concurrency limit, in
+    /// nanoseconds.
     pub schedule_lag_ns: u64,
-    /// For a connection, where none was open; without the handshake of TLS.
+    /// Time to open a connection, if the request needed a new one, without TLS handshake, in
+    /// nanoseconds.
     pub connect_ns: u64,
-    /// For that handshake; none without TLS.
+    /// Time of the TLS handshake in nanoseconds; `None` without TLS.
     pub tls_ns: Option<u64>,
-    /// First byte of the request to its last.
+    /// Time from the first to the last byte of the request, in nanoseconds.
     pub send_ns: u64,
-    /// Server and network.
+    /// Time that server and network took, in nanoseconds.
     pub server_ns: u64,
-    /// From the first token's arrival to its being read and parsed.
+    /// Time from the arrival of the first token until it was read and parsed, in nanoseconds.
     pub parse_ns: u64,
 }
 
-/// Why a request failed.
+/// Failure of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestFailure {
-    /// Its class.
+    /// Class of the failure.
     pub kind: FailureKind,
-    /// What was seen, in words.
+    /// Message of the failure.
     pub message: String,
 }
 
-/// The classes that failures are counted by.
+/// Class by which failed requests are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FailureKind {
-    /// No connection.
+    /// No connection could be opened.
     Connect,
     /// The connection broke with an error.
     Reset,
-    /// The connection ended in the middle of the answer.
+    /// The connection ended before the answer was complete.
     Closed,
-    /// A status other than 200.
+    /// The response has a status other than 200.
     Http(u16),
-    /// An error inside a response of status 200.
+    /// The stream of a response with status 200 reports an error.
     ErrorEvent,
-    /// An answer without a single token.
+    /// The answer has no token.
     NoTokens,
-    /// Bytes that are not HTTP.
+    /// The response is not valid HTTP.
     BadHttp,
-    /// Events that are not JSON chunks.
+    /// An event of the stream is not a JSON chunk.
     BadEvent,
-    /// No event on any connection for longer than the limit.
+    /// No event arrived on any connection for longer than the limit.
     Stall,
-    /// The run ended before its turn came.
+    /// The run ended before the request was sent.
     NotSent,
 }
 
@@ -131,26 +135,27 @@ impl fmt::Display for FailureKind {
 }
 
 impl Sample {
-    /// Records a failure unless an earlier one is known: the first is the cause.
+    /// Records a failure, unless there is one already: the first failure is the cause.
     pub fn fail(&mut self, kind: FailureKind, message: impl Into<String>) {
         self.failure.get_or_insert_with(|| RequestFailure { kind, message: message.into() });
     }
 
-    /// From when it was scheduled, and free of the cap on concurrency, to when it was taken up:
-    /// what the client itself cost. None if it was not sent.
+    /// Returns the delay that the client itself caused, in nanoseconds: from the scheduled send,
+    /// without the wait for the concurrency limit, until the client took up the request. `None` if
+    /// it was not sent.
     #[must_use]
     pub fn schedule_lag_ns(&self) -> Option<u64> {
         let waited_ns = self.taken_ns.or(self.sent_ns)?.saturating_sub(self.scheduled_ns);
         Some(waited_ns.saturating_sub(self.queue_ns.unwrap_or(0)))
     }
 
-    /// The time from the scheduled send to the first token in the client's hands, in parts that
-    /// add up to it. None without a token.
+    /// Returns the parts of the time from the scheduled send to the first parsed token (TTFT),
+    /// which add up to the whole, or `None` without a token.
     #[must_use]
     pub fn ttft_parts(&self) -> Option<TtftParts> {
         let (sent, (first, _)) = (self.sent_ns?, self.span()?);
         let taken = self.taken_ns.unwrap_or(sent).clamp(self.scheduled_ns, sent);
-        // A server may begin its answer before it has the whole question.
+        // A server may begin its answer before it has the whole request.
         let written = self.written_ns.unwrap_or(sent).clamp(sent, first.at_ns.max(sent));
         let waited = taken - self.scheduled_ns;
         let queue_ns = self.queue_ns.unwrap_or(0).min(waited);
@@ -167,20 +172,20 @@ impl Sample {
         })
     }
 
-    /// Gives back the room that was kept for more: many samples are held at one time.
+    /// Frees unused capacity, since many samples are held at one time.
     pub(super) fn shrink(&mut self) {
         self.chunks.shrink_to_fit();
         self.ids.shrink_to_fit();
         self.text.shrink_to_fit();
     }
 
-    /// Whether the request was answered to its end.
+    /// True when the request was answered completely.
     #[must_use]
     pub fn is_ok(&self) -> bool {
         self.failure.is_none()
     }
 
-    /// First and last chunk that carried a token.
+    /// Returns the first and the last chunk with a token.
     #[must_use]
     pub fn span(&self) -> Option<(ChunkStamp, ChunkStamp)> {
         self.chunks.first().copied().zip(self.chunks.last().copied())

@@ -1,19 +1,19 @@
-//! The usual shapes of a chunk, read in one pass and without building anything but the chunk.
+//! Fast parser for the usual JSON shapes of a chunk, in one pass and without a document tree.
 //!
-//! A saturated client spends most of its time on JSON, and of a chunk's two hundred bytes a few
-//! matter. Whatever this does not know (errors, tool calls, anything malformed) it leaves to
-//! [`super::delta::parse_any`], which is the definition: what is read here equals what it reads.
+//! A saturated client spends most of its time on JSON, and few of a chunk's two hundred bytes
+//! matter. Anything unusual (errors, tool calls, malformed data) is left to
+//! [`super::delta::parse_any`], which defines the result: where this parser succeeds, both agree.
 
 use std::borrow::Cow;
 
 use super::delta::{Chunk, Usage};
 
-/// Longest string that is searched byte by byte.
+/// Longest string, in bytes, that is searched byte by byte instead of with `memchr`.
 const SHORT: usize = 16;
-/// Deepest nesting that is passed over. `logprobs` has four.
+/// Deepest nesting of skipped values; `logprobs` has four levels.
 const DEPTH_MAX: u32 = 16;
 
-/// The chunk in `data`; none where another reader has to look.
+/// Parses the chunk in `data`, or returns `None` where the full parser is needed.
 pub(super) fn scan(data: &[u8]) -> Option<Chunk<'_>> {
     let mut cursor = Cursor { bytes: data, at: 0 };
     let mut chunk = Chunk::default();
@@ -24,7 +24,7 @@ pub(super) fn scan(data: &[u8]) -> Option<Chunk<'_>> {
             let object = cursor.text()?;
             (object.as_deref() != Some("error")).then_some(())
         }
-        // With `object` these two are an error's; a null is nothing.
+        // With `object`, these fields belong to an error; null means that there is none.
         b"error" | b"message" => cursor.null().then_some(()),
         _ => cursor.skip(DEPTH_MAX),
     })?;
@@ -66,7 +66,7 @@ impl<'a> Cursor<'a> {
         Some(index)
     }
 
-    /// The delta's content; its reasoning goes into `choice`.
+    /// Parses a `delta` and returns its content; its reasoning is stored in `choice`.
     fn delta(&mut self, choice: &mut Chunk<'a>) -> Option<Option<Cow<'a, str>>> {
         if self.null() {
             return Some(None);
@@ -146,7 +146,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Passes over a value of any kind.
+    /// Skips a value of any kind.
     fn skip(&mut self, depth: u32) -> Option<()> {
         let depth = depth.checked_sub(1)?;
         self.white();
@@ -161,7 +161,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// A string, or null.
+    /// Parses a string or null.
     fn text(&mut self) -> Option<Option<Cow<'a, str>>> {
         if self.null() {
             return Some(None);
@@ -173,12 +173,12 @@ impl<'a> Cursor<'a> {
         if let Some(text) = unescape(raw) {
             return Some(Some(Cow::Owned(text)));
         }
-        // The others are rare, and a library's work.
+        // Other escapes are rare and left to the library.
         let quoted = &self.bytes[self.at - raw.len() - 2..self.at];
         serde_json::from_slice(quoted).ok().map(|text| Some(Cow::Owned(text)))
     }
 
-    /// What stands between two quotes, and whether it holds escapes.
+    /// Returns the bytes between two quotes, and true if they contain escapes.
     fn string(&mut self) -> Option<(&'a [u8], bool)> {
         self.take(b'"')?;
         let start = self.at;
@@ -196,7 +196,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// A whole number of at most eighteen digits.
+    /// Parses a non-negative integer of at most eighteen digits.
     fn number(&mut self) -> Option<u64> {
         self.white();
         let digits = self.bytes[self.at..].iter().take_while(|byte| byte.is_ascii_digit());
@@ -208,7 +208,7 @@ impl<'a> Cursor<'a> {
                 return None;
             }
         }
-        // Zeros in front, fractions and exponents are another reader's.
+        // Leading zeros, fractions and exponents are left to the full parser.
         let padded = count > 1 && self.bytes[self.at] == b'0';
         self.at += count;
         let ends = !matches!(self.bytes.get(self.at), Some(b'.' | b'e' | b'E'));
@@ -242,14 +242,15 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Where the next quote or backslash is. Most strings of a chunk are too short for `memchr` to pay.
+/// Returns the position of the next quote or backslash. Most strings are too short for `memchr` to
+/// pay off.
 fn special(bytes: &[u8]) -> Option<usize> {
     let (short, rest) = bytes.split_at(bytes.len().min(SHORT));
     let found = short.iter().position(|byte| matches!(byte, b'"' | b'\\'));
     found.or_else(|| memchr::memchr2(b'"', b'\\', rest).map(|at| at + short.len()))
 }
 
-/// The text of `raw`, whose escapes are all of one letter.
+/// Returns the text of `raw` if it has only single-letter escapes.
 fn unescape(raw: &[u8]) -> Option<String> {
     let mut text = Vec::with_capacity(raw.len());
     let mut rest = raw;

@@ -1,24 +1,25 @@
-//! Which request is due next: those with a time of their own in order of it, and those that wait
-//! for the end of another. Decides when, never whether: what is due is never dropped.
+//! Schedule of a run: which request is due next, those with fixed send times in order and those
+//! that wait for the end of an earlier turn. A due request is delayed at most, never dropped.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
 use super::payload::Payload;
 
-/// Requests that are not sent yet.
+/// Schedule of the requests that are not sent yet.
 #[derive(Debug)]
 pub struct Schedule {
     start_ns: u64,
-    /// Time from the start and position of those with a time of their own.
+    /// Requests with fixed send times: nanoseconds from the start and index.
     timed: VecDeque<(u64, usize)>,
-    /// Time and position of those whose turn before has ended, the earliest first.
+    /// Requests whose earlier turn has ended: due time in nanoseconds and index, earliest first.
     released: BinaryHeap<Reverse<(u64, usize)>>,
-    /// Wait and position of the others, by the position of the turn before.
+    /// Requests whose earlier turn has not ended: wait in nanoseconds and index, by the index of
+    /// that turn.
     held: BTreeMap<usize, Vec<(u64, usize)>>,
 }
 
-/// A request and when it is due.
+/// Due request: its index and time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Due {
     pub index: usize,
@@ -26,7 +27,7 @@ pub struct Due {
 }
 
 impl Schedule {
-    /// The schedule of `payloads`, whose clock has not started.
+    /// Creates the schedule of `payloads`, with a clock that has not started.
     #[must_use]
     pub fn new(payloads: &[Payload]) -> Self {
         let mut timed = Vec::new();
@@ -42,12 +43,13 @@ impl Schedule {
         Self { start_ns: 0, timed: timed.into(), released: BinaryHeap::new(), held }
     }
 
-    /// Starts the clock.
+    /// Starts the clock at `now_ns`.
     pub fn start(&mut self, now_ns: u64) {
         self.start_ns = now_ns;
     }
 
-    /// The request to be sent next. A conversation that is under way goes on before another begins.
+    /// Returns the request to send next, or `None`. A conversation that has begun goes on before a
+    /// new one starts.
     #[must_use]
     pub fn next(&self, now_ns: u64) -> Option<Due> {
         let released = self.released.peek().map(|Reverse((at_ns, index))| (*at_ns, *index));
@@ -57,7 +59,7 @@ impl Schedule {
         Some(Due { index: next.1, at_ns: next.0 })
     }
 
-    /// Takes the request that `next` gave.
+    /// Removes the request that `next` returned.
     pub fn take(&mut self, due: Due) {
         if self.timed.front().is_some_and(|(_, index)| *index == due.index) {
             self.timed.pop_front();
@@ -66,20 +68,21 @@ impl Schedule {
         }
     }
 
-    /// A request ended, answered or not: those that wait for it are due after their wait.
+    /// Records the end of request `index`, answered or failed: requests that wait for it become due
+    /// after their think time.
     pub fn ended(&mut self, index: usize, now_ns: u64) {
         for (wait_ns, index) in self.held.remove(&index).unwrap_or_default() {
             self.released.push(Reverse((now_ns + wait_ns, index)));
         }
     }
 
-    /// Nothing is left but what waits for requests under way.
+    /// True when every remaining request waits for one in flight.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.timed.is_empty() && self.released.is_empty()
     }
 
-    /// Gives up all that is left.
+    /// Removes all remaining requests and returns their indexes.
     pub fn give_up(&mut self) -> Vec<usize> {
         let timed = self.timed.drain(..).map(|(_, index)| index);
         let released = self.released.drain().map(|Reverse((_, index))| index);

@@ -1,35 +1,35 @@
-//! Server-sent events out of a stream of bytes, however the bytes are cut.
+//! Parser of server-sent events, independent of how the bytes are split.
 //!
-//! As tolerant as <https://html.spec.whatwg.org/multipage/server-sent-events.html> asks: lines end
-//! in LF, CRLF or CR, `data:` needs no space, comments and unknown fields are passed over, several
-//! `data:` lines are one event. Knows nothing of what the events mean.
+//! As tolerant as <https://html.spec.whatwg.org/multipage/server-sent-events.html> requires: lines
+//! end in LF, CRLF or CR, `data:` needs no space, comments and unknown fields are skipped, several
+//! `data:` lines form one event. Knows nothing of the events' meaning.
 
-/// Longest event that is kept. One of 1 MB occurs; one of 16 is a server gone wrong.
+/// Longest accepted event in bytes. Events of 1 MB occur; one of 16 MB is a server error.
 const EVENT_MAX: usize = 16 << 20;
 
-/// An event that never ends.
+/// Error of a line or event that exceeds the limit.
 #[derive(Debug, thiserror::Error)]
 #[error("an event is longer than {EVENT_MAX} bytes")]
 pub struct EventTooLong;
 
-/// Splits bytes into events. Keeps only what an unfinished line or event needs.
+/// Incremental parser that splits bytes into events. It buffers only an unfinished line or event.
 #[derive(Debug, Default)]
 pub struct SseParser {
-    /// The unfinished line, empty when a read ended with one.
+    /// Unfinished line; empty when the last read ended with a complete one.
     line: Vec<u8>,
-    /// The `data` of the unfinished event.
+    /// Value of `data` of the unfinished event.
     data: Vec<u8>,
     has_data: bool,
-    /// The last byte was CR: an LF that follows belongs to it.
+    /// True when the last byte was CR, so that a following LF belongs to it.
     after_cr: bool,
     started: bool,
 }
 
 impl SseParser {
-    /// Takes the next bytes and hands each finished event's data to `event`.
+    /// Parses the next bytes and passes the data of each complete event to `event`.
     ///
     /// # Errors
-    /// A line or an event outgrows what is kept.
+    /// A line or event exceeds the limit.
     pub fn feed(
         &mut self,
         mut bytes: &[u8],
@@ -47,7 +47,7 @@ impl SseParser {
                 self.line.extend_from_slice(line);
                 let whole = std::mem::take(&mut self.line);
                 self.take_line(&whole, event)?;
-                // The allocation is kept for the next cut line.
+                // Keep the allocation for the next split line.
                 self.line = whole;
                 self.line.clear();
             }
@@ -64,10 +64,10 @@ impl SseParser {
         bounded(self.line.len())
     }
 
-    /// The data of an event that the stream's end left without its blank line.
+    /// Passes on the data of an event that the stream's end left without its blank line.
     ///
-    /// The standard drops it. A server that closes after its last line did mean it, and a cut one
-    /// shows in its JSON; so the caller gets to see it.
+    /// The standard drops such an event. A server that closes right after its last line meant it,
+    /// and an event that was cut off fails as JSON, so the caller gets it.
     pub fn finish(&mut self, event: &mut dyn FnMut(&[u8])) -> Result<(), EventTooLong> {
         let line = std::mem::take(&mut self.line);
         if !line.is_empty() {
@@ -91,7 +91,7 @@ impl SseParser {
         let value = match value {
             [b':', b' ', value @ ..] | [b':', value @ ..] => value,
             [] => value,
-            // A longer field name, such as `database:`.
+            // Another field whose name begins with `data`, such as `database:`.
             _ => return Ok(()),
         };
         if self.has_data {

@@ -1,9 +1,9 @@
-//! Reading with a time: the one place where bytes get their stamp.
+//! Reads from sockets with receive time stamps; no other code stamps received bytes.
 //!
-//! The kernel notes when a segment arrived (`SO_TIMESTAMPNS`), which stays right however busy
-//! this program is. TCP gives one stamp a read, that of the last segment in it; when the kernel
-//! gives none, or one that cannot be (its clock is the wall clock, which may jump), the time after
-//! the read is taken.
+//! The kernel records when a segment arrived (`SO_TIMESTAMPNS`), which stays right however busy
+//! this program is. TCP gives one stamp per read, that of the last segment. Where the kernel gives
+//! no stamp or an impossible one (it uses the wall clock, which may jump), the time after the read
+//! is used.
 
 use std::io::IoSliceMut;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -14,57 +14,58 @@ use nix::sys::time::TimeSpec;
 
 use crate::clock::{monotonic_ns, realtime_ns};
 
-/// How far a stamp may seem to lie outside its bounds before it is called wrong: what relating
-/// two clocks to each other may cost.
+/// Tolerance in nanoseconds by which a stamp may lie outside its bounds: the error of relating the
+/// wall clock to the monotonic clock.
 const SLACK_NS: u64 = 200_000;
-/// Two readings of the clocks this close together are taken as one moment.
+/// Longest time between two clock readings that count as simultaneous, in nanoseconds.
 const ADJACENT_NS: u64 = 5_000;
 
-/// What one read brought.
+/// Result of one read from a socket.
 #[derive(Clone, Copy, Debug)]
 pub struct Read {
-    /// Zero at the end of the connection.
+    /// Number of bytes; zero at the end of the connection.
     pub bytes: usize,
-    /// When they came.
+    /// Arrival time of the bytes.
     pub moment: Moment,
-    /// From the kernel's stamp to this program, where there is a credible stamp.
+    /// Delay from the kernel's time stamp to this program's read in nanoseconds; `None` without a
+    /// credible stamp.
     pub kernel_to_user_ns: Option<u64>,
 }
 
-/// When bytes came, by two clocks.
+/// Arrival time of bytes, by the kernel's and by this program's clock, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
-    /// When they arrived: the kernel's stamp where there is a credible one.
+    /// Arrival by the kernel's time stamp where it is credible, otherwise the time of the read.
     pub at_ns: u64,
-    /// When this program had them.
+    /// Time at which this program had the bytes.
     pub user_ns: u64,
 }
 
 impl Moment {
-    /// A moment that only this program knows of.
+    /// Creates a moment without a kernel time stamp.
     #[must_use]
     pub fn at(user_ns: u64) -> Self {
         Self { at_ns: user_ns, user_ns }
     }
 
-    /// From the one clock to the other, at most four seconds.
+    /// Returns the delay between arrival and read in nanoseconds, at most four seconds.
     #[must_use]
     pub fn lag_ns(&self) -> u32 {
         u32::try_from(self.user_ns.saturating_sub(self.at_ns)).unwrap_or(u32::MAX)
     }
 }
 
-/// Reads and stamps.
+/// Reader of sockets that provides receive time stamps.
 #[derive(Debug)]
 pub struct Stamper {
     control: Vec<u8>,
-    /// Wall clock minus monotonic clock.
+    /// Wall clock minus monotonic clock, in nanoseconds.
     offset_ns: u64,
     kernel: bool,
 }
 
 impl Stamper {
-    /// `kernel`: ask the kernel for stamps.
+    /// Creates a stamper; `kernel` requests the kernel's time stamps.
     #[must_use]
     pub fn new(kernel: bool) -> Self {
         let control = nix::cmsg_space!(TimeSpec);
@@ -74,7 +75,8 @@ impl Stamper {
         stamper
     }
 
-    /// Relates the wall clock to the monotonic one again. Call it often: either may be adjusted.
+    /// Measures the offset of the wall clock to the monotonic clock again. To be called often,
+    /// since either clock may be adjusted.
     pub fn relate_clocks(&mut self) {
         for _ in 0..4 {
             let before = monotonic_ns();
@@ -87,24 +89,26 @@ impl Stamper {
         }
     }
 
-    /// Asks the kernel to stamp what `socket` receives; it goes on without where it will not.
+    /// Requests kernel time stamps for `socket`; where the kernel refuses, this program's clock is
+    /// used.
     pub fn prepare(&mut self, socket: &OwnedFd) {
         if self.kernel && setsockopt(socket, sockopt::ReceiveTimestampns, &true).is_err() {
             self.kernel = false;
         }
     }
 
-    /// True where the kernel stamps, so that it does not matter when a socket is read.
+    /// True when the kernel provides the time stamps, so that they do not depend on when a socket
+    /// is read.
     #[must_use]
     pub fn is_kernels(&self) -> bool {
         self.kernel
     }
 
-    /// Reads into `buffer` what `socket` has. `since_ns` is when it last had nothing: what is
-    /// read now arrived later.
+    /// Reads available data from `socket` into `buffer`. `since_ns` is the time at which the socket
+    /// last had none, a lower bound of the arrival.
     ///
     /// # Errors
-    /// As `recvmsg`; `EAGAIN` where there is nothing.
+    /// The error of `recvmsg`; `EAGAIN` where there is no data.
     pub fn read(
         &mut self,
         socket: &OwnedFd,
@@ -156,7 +160,7 @@ mod tests {
         stamper.prepare(&socket);
         let before = monotonic_ns();
         writer.write_all(b"x").unwrap();
-        // What a busy client does: it comes late.
+        // A busy client reads late.
         while monotonic_ns() < before + 20_000_000 {
             std::hint::spin_loop();
         }
@@ -181,7 +185,7 @@ mod tests {
     #[test]
     fn a_stamp_that_cannot_be_is_replaced_by_the_readers_own_time() {
         let mut stamper = Stamper::new(true);
-        // As if the wall clock had been set back by a minute since the clocks were related.
+        // Simulates a wall clock that was set back by a minute after the clocks were related.
         stamper.offset_ns += 60_000_000_000;
         let (_, read) = read_after_waiting(&mut stamper, 0);
         assert_eq!((read.moment.at_ns, read.kernel_to_user_ns), (read.moment.user_ns, None));

@@ -1,5 +1,5 @@
-//! One request's answer as it arrives: response head, events, tokens, end. Fed with bytes and the
-//! time they came; does no I/O itself.
+//! Answer of one request as it arrives: response head, events, tokens, end. It is fed with bytes
+//! and their arrival time and does no I/O.
 
 use schema::engine::Dialect;
 
@@ -10,49 +10,49 @@ use super::sample::{ChunkStamp, FailureKind, Sample};
 use super::sse::SseParser;
 use super::stamp::Moment;
 
-/// How much of a body that is not a stream of events is kept, to say what it was.
+/// Number of bytes kept of a body that is not an event stream, for the error message.
 const DOCUMENT_MAX: usize = 16 << 10;
 
-/// An answer under way.
+/// Answer in progress.
 #[derive(Debug)]
 pub struct Stream {
-    /// What is known of it so far.
+    /// Sample of the request so far.
     pub sample: Sample,
     decoder: ResponseDecoder,
     reader: EventReader,
 }
 
-/// What a read brought.
+/// Content of one read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Brought {
-    /// Events of any kind, keep-alive comments excepted.
+    /// Number of events of any kind, except for comments.
     pub events: u32,
-    /// Chunks that carried a token.
+    /// Number of chunks with a token.
     pub chunks: u32,
-    /// Tokens in them, as far as the server tells, else one each.
+    /// Number of tokens in the chunks, by the server's count or as one for each chunk.
     pub tokens: u64,
-    /// The response's head was completed.
+    /// True when the read completed the response head.
     pub head: bool,
-    /// The answer's first token is among them.
+    /// True when the read brought the answer's first token.
     pub first: bool,
 }
 
-/// Where an answer stands.
+/// State of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// More is to come.
+    /// More of the answer is to come.
     Open,
-    /// The last event came, such as `[DONE]`; the body's own end has not yet.
+    /// The last event (such as `[DONE]`) has arrived; the end of the body has not.
     Closing,
-    /// It is over, whole or failed.
+    /// The answer is over, complete or failed.
     Ended {
-        /// The connection may carry another request.
+        /// True when the connection may carry another request.
         reusable: bool,
     },
 }
 
 impl Stream {
-    /// Of an answer that is written in `dialect`.
+    /// Creates the stream of an answer in API format `dialect`.
     #[must_use]
     pub fn new(sample: Sample, dialect: Dialect) -> Self {
         let reader = EventReader { dialect: Reader::of(dialect), ..EventReader::default() };
@@ -65,7 +65,7 @@ impl Stream {
         !self.reader.answered
     }
 
-    /// Takes bytes that arrived at `at`.
+    /// Processes bytes that arrived at `at`.
     pub fn take(&mut self, bytes: &[u8], at: Moment) -> (Standing, Brought) {
         let had_head = self.decoder.head().is_some();
         let (sample, reader) = (&mut self.sample, &mut self.reader);
@@ -90,14 +90,14 @@ impl Stream {
             self.conclude();
             return Standing::Ended { reusable };
         }
-        // After an error the rest of the stream says nothing more.
+        // After an error, the rest of the stream has no information.
         if self.sample.failure.is_some() {
             return Standing::Ended { reusable: false };
         }
         if self.reader.done { Standing::Closing } else { Standing::Open }
     }
 
-    /// The connection ended, at `at_ns`, by itself or with `error`.
+    /// Handles the end of the connection at `at_ns`, by the server or with `error`.
     pub fn close(&mut self, at_ns: u64, error: Option<String>) {
         self.sample.end_ns = at_ns;
         if self.is_unanswered() {
@@ -114,17 +114,17 @@ impl Stream {
         }
     }
 
-    /// Ends an answer whose last event came but whose body the server never closed.
+    /// Ends an answer whose last event has arrived but whose body the server did not end.
     pub fn conclude_after_done(&mut self) {
         self.conclude();
     }
 
-    /// The answer itself said that it is complete.
+    /// True when the answer itself says that it is complete.
     fn has_ended(&self) -> bool {
         self.reader.done || self.sample.finish_reason.is_some()
     }
 
-    /// Judges the answer when nothing more will come.
+    /// Decides whether the answer is complete, once nothing more will arrive.
     fn conclude(&mut self) {
         let end = Moment::at(self.sample.end_ns);
         self.reader.finish(end, &mut self.sample);
@@ -148,7 +148,7 @@ impl Stream {
                 ),
             }
         }
-        // A body that ends with the connection looks the same whole and cut.
+        // A body that ends with the connection looks the same whether it is complete or cut off.
         if !self.has_ended() && !self.decoder.is_done() {
             let message = "the connection ended inside the answer";
             self.sample.fail(FailureKind::Closed, message);
@@ -159,7 +159,7 @@ impl Stream {
     }
 }
 
-/// The message of a document that reports an error.
+/// Returns the message of a JSON document that reports an error.
 fn error_in(document: &[u8]) -> Option<String> {
     match parse(document) {
         Ok(Event::Error(message)) => Some(message),
@@ -167,17 +167,17 @@ fn error_in(document: &[u8]) -> Option<String> {
     }
 }
 
-/// Turns body bytes into the sample's chunks.
+/// Reader that turns body bytes into the chunks of a sample.
 #[derive(Debug, Default)]
 struct EventReader {
     dialect: Reader,
     parser: SseParser,
-    /// The body's opening bytes, where it is no stream or before its first event.
+    /// First bytes of the body, for a body without events.
     document: Vec<u8>,
     events: u64,
     answered: bool,
     done: bool,
-    /// The server's count after the chunk before, where it counts in every chunk.
+    /// Server's running token count after the previous chunk, where it reports one.
     counted: Option<u64>,
     brought: Brought,
 }
@@ -201,7 +201,7 @@ impl EventReader {
 
     fn finish(&mut self, at: Moment, sample: &mut Sample) {
         let mut parser = std::mem::take(&mut self.parser);
-        // What is left is bounded already.
+        // The remaining data are within the parser's limit.
         let _ = parser.finish(&mut |data| self.event(data, at, sample));
     }
 
@@ -238,7 +238,7 @@ impl EventReader {
             }
             _ => None,
         };
-        // Ids are the tokens themselves; where they are given, text without ids is the rest of
+        // Ids are the tokens themselves: where an engine sends ids, text without ids is the rest of
         // an earlier token.
         let (bears, tokens) = match &chunk.ids {
             Some(ids) => (!ids.is_empty(), Some(ids.len() as u64)),

@@ -1,6 +1,5 @@
-//! Connections behind `https://`: rustls over the sockets of others. It secures bytes and knows
-//! neither HTTP nor what they are for; reading, and so every time, stays with whoever has the
-//! socket.
+//! TLS for `https://` servers: rustls over sockets that the caller owns. Knows no HTTP; the caller
+//! reads the sockets and takes the time stamps.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -23,40 +22,40 @@ use schema::run::TlsFacts;
 
 use super::control::Trust;
 
-/// What the wire may bring at one time during a handshake.
+/// Size of the read buffer during a handshake, in bytes.
 const HANDSHAKE_BYTES: usize = 8 << 10;
-/// The longest record, decrypted: what was begun by one read may be finished by the next.
+/// Longest decrypted record in bytes: one read may complete a record that an earlier read began.
 const RECORD_MAX: usize = 16 << 10;
 
-/// TLS that cannot be had.
+/// Error of setting up TLS.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file of certificate authorities is none.
+    /// The file of certificate authorities cannot be read.
     #[error("cannot read certificates from `{path}`: {message}")]
     CaFile {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why, in words.
+        /// Reason, as text.
         message: String,
     },
-    /// Nobody is there to trust.
+    /// The machine has no trusted certificate authorities.
     #[error(
-        "this machine has no list of certificate authorities that are trusted\n\
-         hint: `--ca-file` names a file of them"
+        "this machine has no list of certificate authorities to trust\n\
+         hint: name a file of them with `--ca-file`"
     )]
     NoAuthorities,
-    /// No certificate could be for such a host.
+    /// The host cannot be a name in a certificate.
     #[error("`{host}` cannot be the name in a certificate")]
     Name {
-        /// As it was given.
+        /// Host as it was given.
         host: String,
     },
-    /// The library does not take these settings.
-    #[error("no TLS: {0}")]
+    /// The TLS library rejects the settings.
+    #[error("cannot set up TLS: {0}")]
     Setup(#[from] Error),
 }
 
-/// How connections to one server are secured.
+/// TLS configuration for connections to one server.
 #[derive(Debug)]
 pub struct Tls {
     config: Arc<ClientConfig>,
@@ -66,12 +65,12 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// TLS to `host`, whose certificate has to be good by `trust`.
+    /// Creates the configuration for `host`, whose certificate must be valid by `trust`.
     ///
     /// # Errors
-    /// There is nobody to trust, or `host` is no name.
+    /// There is no trusted authority, or `host` is not a valid name.
     pub fn new(host: &str, trust: &Trust) -> Result<Self, TlsError> {
-        // An IPv6 address stands in brackets in a URL.
+        // An IPv6 address has brackets in a URL.
         let bare = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         let name =
             ServerName::try_from(bare).map_err(|_| TlsError::Name { host: host.to_owned() })?;
@@ -85,33 +84,34 @@ impl Tls {
             builder.with_root_certificates(authorities(trust)?).with_no_client_auth()
         };
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        // Every connection makes a handshake of its own, so that one costs what all cost.
+        // Disable session resumption: every connection makes a full handshake, so that all cost the
+        // same.
         config.resumption = Resumption::disabled();
         let config = Arc::new(config);
-        // Tells now what would fail on every connection.
+        // Detect now what would fail on every connection.
         ClientConnection::new(Arc::clone(&config), name.clone())?;
         Ok(Self { config, name, checked: !trust.insecure, agreed: OnceLock::new() })
     }
 
-    /// What client and server agreed on, once they did.
+    /// Returns the agreed TLS parameters, once there has been a handshake.
     #[must_use]
     pub fn facts(&self) -> Option<TlsFacts> {
         self.agreed.get().cloned()
     }
 
-    /// A connection that has yet to shake hands.
+    /// Creates a non-blocking connection that has yet to make its handshake.
     #[must_use]
     pub fn session(&self) -> Session {
         let mut connection = self.connection();
-        // A request is encrypted whole, however long it is.
+        // A request is encrypted at once, however long it is.
         connection.set_buffer_limit(None);
         Session { connection }
     }
 
-    /// Shakes hands over `socket`, which blocks.
+    /// Makes the handshake over the blocking `socket`.
     ///
     /// # Errors
-    /// The server does not speak TLS, or is not who it should be; see [`said`].
+    /// The server does not speak TLS, or its certificate is not valid; [`said`] gives the text.
     pub fn blocking(&self, mut socket: TcpStream) -> io::Result<Blocking> {
         let mut connection = self.connection();
         while connection.is_handshaking() {
@@ -133,7 +133,7 @@ impl Tls {
 
     fn connection(&self) -> ClientConnection {
         ClientConnection::new(Arc::clone(&self.config), self.name.clone())
-            .expect("one was made of the same parts before")
+            .expect("`new` made a connection of the same parts")
     }
 }
 
@@ -149,15 +149,15 @@ fn authorities(trust: &Trust) -> Result<RootCertStore, TlsError> {
         let certificate = certificate.map_err(|error| wrong(error.to_string()))?;
         store.add(certificate).map_err(|error| wrong(error.to_string()))?;
     }
-    if store.is_empty() { Err(wrong("it holds none".to_owned())) } else { Ok(store) }
+    if store.is_empty() { Err(wrong("the file has no certificate".to_owned())) } else { Ok(store) }
 }
 
-/// A connection that blocks.
+/// Blocking TLS connection.
 #[derive(Debug)]
 pub struct Blocking(StreamOwned<ClientConnection, TcpStream>);
 
 impl Blocking {
-    /// What it goes over.
+    /// Returns the TCP socket of the connection.
     #[must_use]
     pub fn socket(&self) -> &TcpStream {
         self.0.get_ref()
@@ -180,34 +180,34 @@ impl Write for Blocking {
     }
 }
 
-/// A connection over a socket that does not block.
+/// TLS connection over a non-blocking socket.
 #[derive(Debug)]
 pub struct Session {
     connection: ClientConnection,
 }
 
-/// Why a secured connection is of no more use.
+/// Error that ends a TLS connection.
 #[derive(Debug, thiserror::Error)]
 pub enum Broken {
     /// The socket failed.
     #[error("{}", .0.desc())]
     System(#[from] Errno),
-    /// The server does not keep to TLS, or is not who it should be.
+    /// The server violates TLS, or its certificate is not valid.
     #[error("{}", explain(.0))]
     Tls(#[from] Error),
-    /// The server ended the connection while hands were shaken.
-    #[error("it ended the TLS handshake\nhint: its address may begin with `http://`")]
+    /// The server closed the connection during the handshake.
+    #[error("the server ended the TLS handshake\nhint: try an address with `http://`")]
     Ended,
-    /// The server spoke first.
+    /// The server sent application data before a request.
     #[error("the server sent data before it was asked")]
     Unasked,
 }
 
 impl Session {
-    /// Goes on with the handshake as far as `socket` lets it. True once hands are shaken.
+    /// Continues the handshake as far as `socket` allows. Returns true once it is complete.
     ///
     /// # Errors
-    /// The server does not speak TLS, or is not who it should be.
+    /// The server does not speak TLS, or its certificate is not valid.
     pub fn shake(&mut self, socket: &OwnedFd) -> Result<bool, Broken> {
         let mut wire = [0; HANDSHAKE_BYTES];
         while self.connection.is_handshaking() {
@@ -216,7 +216,7 @@ impl Session {
                 Ok(0) => return Err(Broken::Ended),
                 Ok(count) => {
                     let taken = self.take(&wire[..count], &mut []);
-                    // An alert tells the server what was wrong with it.
+                    // Send the alert that tells the server what was wrong.
                     self.flush(socket)?;
                     taken?;
                 }
@@ -229,16 +229,15 @@ impl Session {
         Ok(true)
     }
 
-    /// Decrypts what `wire` holds into `plain`, and returns how much that is: nothing where a
-    /// record has not ended yet. There is room for it where `plain` is longer than `wire` by a
-    /// record; see [`split`].
+    /// Decrypts `wire` into `plain` and returns the number of decrypted bytes, zero while a record
+    /// is incomplete. `plain` must be longer than `wire` by one record; see [`split`].
     ///
     /// # Errors
-    /// The bytes are not what the server would send.
+    /// The bytes are not valid TLS data.
     pub fn take(&mut self, mut wire: &[u8], plain: &mut [u8]) -> Result<usize, Broken> {
         let mut length = 0;
         while !wire.is_empty() {
-            // A slice has no errors of its own, and no decrypted bytes are left to be taken.
+            // Reading from a slice cannot fail, and all decrypted bytes were taken before.
             let count = self.connection.read_tls(&mut wire).unwrap_or(0);
             let state = self.connection.process_new_packets()?;
             let end = length + state.plaintext_bytes_to_read();
@@ -251,7 +250,7 @@ impl Session {
         Ok(length)
     }
 
-    /// The server said that it will send no more.
+    /// True when the server announced that it will send no more data.
     #[must_use]
     pub fn has_ended(&mut self) -> bool {
         self.connection.process_new_packets().is_ok_and(|state| state.peer_has_closed())
@@ -259,14 +258,14 @@ impl Session {
 
     /// Encrypts `payload`; [`Self::flush`] sends it.
     pub fn put(&mut self, payload: &[u8]) {
-        // The buffer has no limit.
+        // The buffer has no limit, so this cannot fail.
         let _ = self.connection.writer().write_all(payload);
     }
 
-    /// Sends what is encrypted. False where `socket` did not take all.
+    /// Sends encrypted data. Returns false where `socket` did not accept all of it.
     ///
     /// # Errors
-    /// As the socket's.
+    /// The error of the socket.
     pub fn flush(&mut self, socket: &OwnedFd) -> Result<bool, Errno> {
         while self.connection.wants_write() {
             match self.connection.write_tls(&mut Sending(socket)) {
@@ -281,20 +280,21 @@ impl Session {
         Ok(true)
     }
 
-    /// Tells the server that nothing more will be sent.
+    /// Tells the server that this side will send no more data.
     pub fn end(&mut self, socket: &OwnedFd) {
         self.connection.send_close_notify();
-        // A server that is gone need not know.
+        // A server that is gone does not need the notice.
         let _ = self.flush(socket);
     }
 }
 
-/// One buffer in two: for what the wire will bring, the second, and for what that holds.
+/// Splits a buffer in two: the second part for encrypted bytes from the wire, the first for the
+/// decrypted ones.
 pub fn split(buffer: &mut [u8]) -> (&mut [u8], &mut [u8]) {
     buffer.split_at_mut((buffer.len() + RECORD_MAX) / 2)
 }
 
-/// The socket as a writer.
+/// Socket as a writer.
 struct Sending<'a>(&'a OwnedFd);
 
 impl Write for Sending<'_> {
@@ -307,7 +307,7 @@ impl Write for Sending<'_> {
     }
 }
 
-/// An error of a blocking connection in words.
+/// Returns the text of an error on a blocking connection.
 #[must_use]
 pub fn said(error: &io::Error) -> String {
     match error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
@@ -319,7 +319,7 @@ pub fn said(error: &io::Error) -> String {
 fn explain(error: &Error) -> String {
     match error {
         Error::InvalidMessage(_) => {
-            "it does not answer with TLS\nhint: its address may begin with `http://`".to_owned()
+            "the server does not answer with TLS\nhint: try an address with `http://`".to_owned()
         }
         Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
             format!("{error}\nhint: `--ca-file` names the authority that signed the certificate")
@@ -328,8 +328,8 @@ fn explain(error: &Error) -> String {
     }
 }
 
-/// Takes every certificate: what is asked for by `--insecure-tls`. Signatures are checked all the
-/// same, so that the handshake does the work of one that is secure.
+/// Certificate verifier for `--insecure-tls` that accepts any certificate. It still checks
+/// signatures, so that the handshake costs as much as a secure one.
 #[derive(Debug)]
 struct Anyone(Arc<CryptoProvider>);
 

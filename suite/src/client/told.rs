@@ -1,6 +1,5 @@
-//! What a server tells of itself where its engine file points: a version, and flags by their own
-//! names. Nothing else of an answer is kept, so that no path and no name of a machine enters a
-//! record.
+//! Reader of a server's configuration at the JSON pointers of its engine file. Nothing else of the
+//! response is kept, so that no path or machine name enters a record.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +11,7 @@ use serde_json::{Map, Value};
 
 use super::probe::Probed;
 
-/// Reads the flags that `info` points at in `answer`.
+/// Reads the flags that `info` points at from `answer`.
 pub(super) fn read_told(info: &Info, answer: &Value) -> Probed {
     let answer = spelled_out(answer);
     let found = |pointers: &Vec<String>| {
@@ -45,7 +44,8 @@ pub(super) fn read_told(info: &Info, answer: &Value) -> Probed {
     }
 }
 
-/// A value that is no list, no object and not nothing. A type of PyTorch goes by its bare name.
+/// Returns a scalar value, or `None` for a list, object or null. PyTorch types lose their `torch.`
+/// prefix.
 fn plain(value: &Value) -> Option<Value> {
     match value {
         Value::String(text) => Some(text.strip_prefix("torch.").unwrap_or(text).into()),
@@ -54,7 +54,7 @@ fn plain(value: &Value) -> Option<Value> {
     }
 }
 
-/// The flag's truth; its opposite behind `!`.
+/// Returns the boolean value of `flag`, negated where its name begins with `!`.
 fn truth(config: &BTreeMap<String, Value>, flag: &str) -> Option<bool> {
     match flag.strip_prefix('!') {
         Some(flag) => config.get(flag)?.as_bool().map(|value| !value),
@@ -62,7 +62,7 @@ fn truth(config: &BTreeMap<String, Value>, flag: &str) -> Option<bool> {
     }
 }
 
-/// The answer with each of its texts of `name=value, name=value` read as the object that it spells.
+/// Returns the response with each text of the form `name=value, name=value` converted to an object.
 fn spelled_out(answer: &Value) -> Value {
     let Value::Object(fields) = answer else { return answer.clone() };
     let read = |value: &Value| {
@@ -72,8 +72,8 @@ fn spelled_out(answer: &Value) -> Value {
     Value::Object(fields.iter().map(|(key, value)| (key.clone(), read(value))).collect())
 }
 
-/// Reads `name=value` pairs between commas, as Python programs write their settings; none where the
-/// text is something else.
+/// Parses `name=value` pairs between commas, as Python programs print settings, or returns `None`
+/// for other text.
 fn pairs(text: &str) -> Option<Map<String, Value>> {
     let mut pairs = Map::new();
     for part in split_outside(text) {
@@ -88,7 +88,7 @@ fn pairs(text: &str) -> Option<Map<String, Value>> {
     (!pairs.is_empty()).then_some(pairs)
 }
 
-/// Parts between commas that are in no bracket and in no quote.
+/// Splits at commas outside of brackets and quotes.
 fn split_outside(text: &str) -> Vec<&str> {
     let (mut parts, mut start, mut depth, mut quote) = (Vec::new(), 0, 0_u32, None);
     for (at, byte) in text.bytes().enumerate() {
@@ -109,7 +109,7 @@ fn split_outside(text: &str) -> Vec<&str> {
     parts
 }
 
-/// A value as Python writes it.
+/// Parses a scalar value as Python prints it.
 fn scalar(text: &str) -> Value {
     match text {
         "None" => Value::Null,

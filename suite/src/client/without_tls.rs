@@ -1,4 +1,5 @@
-//! In place of `tls` where the feature of that name is off: says so, and holds no connection.
+//! Replacement for `tls` in a build without the `tls` feature: every attempt to use TLS is an
+//! error.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -9,21 +10,21 @@ use schema::run::TlsFacts;
 
 use super::control::Trust;
 
-/// TLS that cannot be had.
+/// Error of a build without TLS.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// This program cannot.
+    /// TLS is not part of this build.
     #[error(
         "`https://{host}` needs TLS, which this program was built without\n\
          hint: build it with its default features (`tls`)"
     )]
     LeftOut {
-        /// As it was given.
+        /// Host as it was given.
         host: String,
     },
 }
 
-/// There is none.
+/// TLS configuration, which never exists in this build.
 #[derive(Debug)]
 pub enum Tls {}
 
@@ -34,29 +35,29 @@ impl Tls {
         Err(TlsError::LeftOut { host: host.to_owned() })
     }
 
-    /// As of `tls`.
+    /// Returns TLS parameters, as in `tls`.
     pub fn facts(&self) -> Option<TlsFacts> {
         match *self {}
     }
 
-    /// As of `tls`.
+    /// Creates a connection, as in `tls`.
     pub fn session(&self) -> Session {
         match *self {}
     }
 
     /// # Errors
-    /// Never: there is none to call it on.
+    /// Never: this type has no value.
     pub fn blocking(&self, _socket: TcpStream) -> io::Result<Blocking> {
         match *self {}
     }
 }
 
-/// There is none.
+/// Blocking TLS connection, which never exists in this build.
 #[derive(Debug)]
 pub enum Blocking {}
 
 impl Blocking {
-    /// As of `tls`.
+    /// Returns the TCP socket, as in `tls`.
     pub fn socket(&self) -> &TcpStream {
         match *self {}
     }
@@ -78,26 +79,26 @@ impl Write for Blocking {
     }
 }
 
-/// Why a connection is of no more use.
+/// Error that ends a connection.
 #[derive(Debug, thiserror::Error)]
 pub enum Broken {
     #[error("{}", .0.desc())]
     System(#[from] Errno),
 }
 
-/// There is none.
+/// Non-blocking TLS connection, which never exists in this build.
 #[derive(Debug)]
 pub enum Session {}
 
 impl Session {
     /// # Errors
-    /// Never: there is none to call it on.
+    /// Never: this type has no value.
     pub fn shake(&mut self, _socket: &OwnedFd) -> Result<bool, Broken> {
         match *self {}
     }
 
     /// # Errors
-    /// Never: there is none to call it on.
+    /// Never: this type has no value.
     pub fn take(&mut self, _wire: &[u8], _plain: &mut [u8]) -> Result<usize, Broken> {
         match *self {}
     }
@@ -111,7 +112,7 @@ impl Session {
     }
 
     /// # Errors
-    /// Never: there is none to call it on.
+    /// Never: this type has no value.
     pub fn flush(&mut self, _socket: &OwnedFd) -> Result<bool, Errno> {
         match *self {}
     }
@@ -121,12 +122,12 @@ impl Session {
     }
 }
 
-/// One buffer in two, of which neither is ever used.
+/// Splits a buffer in two, as in `tls`; all of it is the first part.
 pub fn split(buffer: &mut [u8]) -> (&mut [u8], &mut [u8]) {
     (buffer, &mut [])
 }
 
-/// An error of a connection in words.
+/// Returns the text of an error on a connection.
 #[must_use]
 pub fn said(error: &io::Error) -> String {
     error.to_string()

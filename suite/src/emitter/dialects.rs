@@ -1,9 +1,9 @@
-//! The events of the streams that are no OpenAI chunks, as their protocols write them. Knows no
-//! time and no rule by which tokens come.
+//! Events of the mock server in API formats other than OpenAI's chunks: SGLang's `/generate`,
+//! Responses and Messages. Knows no times.
 
 use serde_json::{Value, json};
 
-/// SGLang's native event: all words and ids so far, and the counts of `usage` where it counts.
+/// Returns an event of SGLang's `/generate`: all text and ids so far, and the counts in `usage`.
 pub(super) fn generated(
     text: &str,
     ids: Option<Vec<u64>>,
@@ -26,7 +26,7 @@ pub(super) fn generated(
     event
 }
 
-/// How a Responses stream begins.
+/// Returns the first events of a Responses stream.
 pub(super) fn response_opening() -> Vec<Value> {
     let response = json!({"id": "resp_0", "status": "in_progress", "output": [], "usage": null});
     let item = json!({"id": "msg_0", "type": "message", "role": "assistant", "content": []});
@@ -41,7 +41,8 @@ pub(super) fn response_delta(text: &str) -> Value {
            "content_index": 0, "delta": text})
 }
 
-/// How it ends: at the length that was asked for. Without `done` the closing event is missing.
+/// Returns the last events of a Responses stream that reached its requested length. Without `done`,
+/// the closing event is missing.
 pub(super) fn response_closing(usage: Option<&Value>, done: bool) -> Vec<Value> {
     let usage = usage.map(|usage| {
         json!({
@@ -58,7 +59,8 @@ pub(super) fn response_closing(usage: Option<&Value>, done: bool) -> Vec<Value> 
     if done { vec![text, end] } else { vec![text] }
 }
 
-/// How a Messages stream begins: the prompt's count, a block of text, and a sign of life.
+/// Returns the first events of a Messages stream: the prompt's token count, a text block, and a
+/// ping.
 pub(super) fn message_opening(prompt_tokens: u64) -> Vec<Value> {
     let usage = json!({"input_tokens": prompt_tokens, "output_tokens": 1});
     let message = json!({"id": "msg_0", "type": "message", "role": "assistant", "content": [],
@@ -76,7 +78,8 @@ pub(super) fn message_delta(text: &str) -> Value {
     json!({"type": "content_block_delta", "index": 0, "delta": delta})
 }
 
-/// How it ends: at the length that was asked for. Without `done` the closing event is missing.
+/// Returns the last events of a Messages stream that reached its requested length. Without `done`,
+/// the closing event is missing.
 pub(super) fn message_closing(usage: Option<&Value>, done: bool) -> Vec<Value> {
     let mut end = json!({"type": "message_delta", "delta": {"stop_reason": "max_tokens"}});
     if let Some(usage) = usage {

@@ -1,5 +1,5 @@
-//! Turns a rule into events: a regular stream of tokens as an engine would send it. The words of
-//! protocols other than OpenAI's chunks are those of `dialects`.
+//! Events of the mock server by rule: a steady stream of tokens as an engine would send it. API
+//! formats other than OpenAI's chunks are in `dialects`.
 
 use std::ops::Range;
 
@@ -8,22 +8,22 @@ use serde_json::{Value, json};
 use super::dialects;
 use super::script::{Scripted, Shape, Steady, UsageWhen};
 
-/// The id of the i-th token that is emitted.
+/// Id of the first emitted token; later tokens count up from it.
 const FIRST_ID: u64 = 100;
 
-/// What the emitter reads from a request.
+/// Parts of a request that the mock server reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
-    /// Tokens of the prompt, or its words where it is text.
+    /// Number of prompt tokens, or of words for a text prompt.
     pub prompt_tokens: u64,
-    /// Output tokens that are asked for.
+    /// Number of output tokens that the request asks for.
     pub max_tokens: u64,
-    /// The prompt's first token id, where it is of ids.
+    /// First token id of the prompt, for a prompt of ids.
     pub tag: Option<u64>,
 }
 
 impl Asked {
-    /// Reads the lengths from a request's body; what is not there is zero.
+    /// Reads the lengths from a request's body; a missing one is zero.
     #[must_use]
     pub fn read(body: &[u8]) -> Self {
         let body: Value = serde_json::from_slice(body).unwrap_or_default();
@@ -50,7 +50,7 @@ impl Asked {
 }
 
 impl Steady {
-    /// The events of one answer.
+    /// Returns the events of one answer with their times.
     #[must_use]
     pub fn events(&self, asked: Asked) -> Vec<Scripted> {
         let total = self.tokens.unwrap_or(asked.max_tokens);
@@ -73,7 +73,7 @@ impl Steady {
         events
     }
 
-    /// What comes before the first token.
+    /// Returns the data of the events before the first token.
     fn opening(&self, asked: Asked) -> Vec<Value> {
         match self.shape {
             Shape::Completions | Shape::Generate => Vec::new(),
@@ -86,7 +86,7 @@ impl Steady {
         }
     }
 
-    /// What comes after the last one, `[DONE]` aside.
+    /// Returns the data of the events after the last token, without `[DONE]`.
     fn closing(&self, total: u64, asked: Asked) -> Vec<Value> {
         let usage = (self.usage != UsageWhen::Never).then(|| self.usage(total, asked));
         match self.shape {
@@ -147,7 +147,7 @@ impl Steady {
         usage
     }
 
-    /// An event whose data has a type is named by it.
+    /// Returns an event with this data; data with a `type` also get an `event:` line.
     fn event(&self, at_us: u64, data: &Value) -> Scripted {
         let end = if self.crlf { "\r\n" } else { "\n" };
         let name = data["type"].as_str().map(|kind| format!("event: {kind}{end}"));

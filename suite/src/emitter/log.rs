@@ -1,49 +1,49 @@
-//! The emitter's log: when it truly read and wrote, as JSON lines, so that a client's times are
-//! judged against what happened and not against what was planned.
+//! Log of the scripted mock server: when it really read and wrote, as JSON lines, so that a
+//! client's times are compared with what happened and not with what was planned.
 
 use std::io::Write;
 use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-/// One line. Times are nanoseconds of the machine's monotonic clock.
+/// Line of the log. Times are nanoseconds of the machine's monotonic clock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Line {
-    /// Position of the request among those that are no routes.
+    /// Number of the request, from 0, not counting requests to fixed routes.
     pub request: u64,
-    /// What it is about.
+    /// Event that the line reports.
     pub event: Logged,
-    /// When it happened.
+    /// Time of the event, in nanoseconds.
     pub at_ns: u64,
-    /// When the script wanted it.
+    /// Time at which the script planned the event, in nanoseconds.
     pub planned_ns: u64,
 }
 
-/// What the emitter saw or did.
+/// Event that the mock server logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Logged {
     /// The whole request was read.
     Received,
-    /// The response's head is written.
+    /// The response's head was written.
     Head,
-    /// The n-th event of the script is written.
+    /// The event with this index in the script was written.
     Written(u64),
-    /// The client is gone.
+    /// The client disconnected.
     Gone,
 }
 
-/// Where lines go; shared by all connections.
+/// Writer of the log, shared by all connections.
 #[derive(Debug)]
 pub struct Log<W>(Mutex<W>);
 
 impl<W: Write> Log<W> {
-    /// Lines go to `output`, one at a time.
+    /// Creates a log that writes lines to `output`.
     pub fn new(output: W) -> Self {
         Self(Mutex::new(output))
     }
 
-    /// Writes one line. A log that cannot be written must not change what the emitter does.
+    /// Writes one line. An error is ignored: logging must not change what the mock server does.
     pub fn line(&self, line: &Line) {
         let Ok(mut text) = serde_json::to_vec(line) else { return };
         text.push(b'\n');

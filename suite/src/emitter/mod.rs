@@ -1,9 +1,9 @@
-//! The one emitter of server-sent events: what every test and every measurement of a client talks
-//! to. It does what it is told when it is told, and logs when it truly did. It is no server: it
-//! knows HTTP only as far as a client's requests need.
+//! Mock server that emits server-sent events, for tests and measurements of clients. It does what
+//! its script says at the scripted time, and logs when it really did. It parses HTTP only as far as
+//! a client's requests need.
 //!
-//! Played from a script it has one thread a connection: its times are the kernel's sleep and
-//! nothing else. Paced, it has one thread for thousands of streams.
+//! With a script, it uses one thread for each connection, and only the kernel's sleep affects its
+//! times. Paced, it uses one thread for thousands of streams.
 
 mod dialects;
 pub mod generate;

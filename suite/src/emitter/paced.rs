@@ -1,6 +1,7 @@
-//! The emitter for loads: one thread, thousands of steady streams, every token written at its time
-//! and the time kept. It has a core of its own and waits awake there, so that its lateness is not
-//! the scheduler's. Faults are the scripted server's; this one knows none.
+//! Paced mock server for load tests: one thread serves thousands of steady streams, writes every
+//! token when it is due, and records when it did. It needs a core of its own and polls there
+//! without sleeping, so that the scheduler does not delay it. Only the scripted server simulates
+//! faults.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -18,27 +19,27 @@ use super::server::{parse_request, route_response};
 use super::stream::{Fired, Stream};
 use crate::clock::monotonic_ns;
 
-/// The listener's key, which is no connection's.
+/// Key of the listening socket in epoll, which no connection has.
 const LISTENER: u64 = u64::MAX;
-/// Streams that are served between two looks at the sockets.
+/// Maximum number of streams served between two polls of the sockets.
 const STREAMS_PER_TURN: usize = 32;
-/// Connections that may wait to be accepted.
+/// Listen backlog: number of connections that may wait to be accepted.
 const BACKLOG: i32 = 4096;
-/// Where the next token is due sooner than this, the wait is spent awake.
+/// Time before a due token during which the loop polls instead of sleeping, in nanoseconds.
 const AWAKE_NS: u64 = 2_000_000;
-/// Longest wait for an event.
+/// Longest wait for an event, in milliseconds.
 const WAIT_MAX_MS: u8 = 50;
 const READ_BYTES: usize = 64 << 10;
-/// The one route that is answered with a stream.
+/// Route that is answered with a stream of tokens.
 const COMPLETIONS: &str = "/v1/completions";
 
-/// When tokens are due.
+/// Pace of a stream: when its tokens are due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// The first, from the arrival of the whole request.
+    /// Time from the arrival of the whole request to the first token, in microseconds.
     pub first_us: u64,
-    /// Between two. At 0 a stream is written as long as its socket takes more, which is the most
-    /// that a server can do to a client.
+    /// Time between two tokens in microseconds. At 0, a stream is written as fast as its socket
+    /// accepts data, which is the heaviest load for a client.
     pub gap_us: u64,
 }
 
@@ -53,10 +54,10 @@ impl FromStr for Pace {
     }
 }
 
-/// A paced emitter that listens and does not serve yet.
+/// Paced mock server that listens but does not serve yet.
 #[derive(Debug)]
 pub struct PacedEmitter {
-    /// Where it listens.
+    /// Address that the server listens on.
     pub address: SocketAddr,
     pace: Pace,
     routes: Script,
@@ -65,7 +66,8 @@ pub struct PacedEmitter {
     epoll: Epoll,
     connections: Vec<Option<Connection>>,
     free: Vec<usize>,
-    /// When a stream has its next token, a number that tells equal times apart, and its place.
+    /// Due time of each stream's next token in nanoseconds, a serial number that orders equal
+    /// times, and the connection's index.
     due: BinaryHeap<Reverse<(u64, u64, usize)>>,
     serial: u64,
     log: Vec<Emitted>,
@@ -76,23 +78,23 @@ pub struct PacedEmitter {
 struct Connection {
     socket: TcpStream,
     accepted_ns: u64,
-    /// What was read and is no whole request yet.
+    /// Bytes read that do not form a whole request yet.
     pending: Vec<u8>,
     stream: Option<Stream>,
-    /// Of its entry in `due`; an entry with another one is of a stream that has ended.
+    /// Serial number of the connection's entry in `due`; an entry with another number is obsolete.
     serial: u64,
-    /// The socket is full: its next token waits until it is not.
+    /// True while the socket is full; the next token waits until it accepts data.
     blocked: bool,
 }
 
 impl PacedEmitter {
-    /// Listens on `address`; port 0 takes a free one.
+    /// Listens on `address`; port 0 selects a free port.
     ///
     /// # Errors
-    /// The address cannot be listened on.
+    /// The system refuses to listen on the address.
     pub fn bind(address: SocketAddr, pace: Pace) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
-        // The standard library's backlog is shorter than a burst of starts.
+        // The standard library's backlog is too short for many connections opened at once.
         listen(&listener, Backlog::new(BACKLOG)?)?;
         listener.set_nonblocking(true)?;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
@@ -117,11 +119,11 @@ impl PacedEmitter {
         })
     }
 
-    /// Serves until `stop` is set, and says what was done. Answers whose client went away are
-    /// among them as far as they got.
+    /// Serves until `stop` is set, and returns a log entry for each answer, including those whose
+    /// client disconnected early.
     ///
     /// # Errors
-    /// The system gives out.
+    /// A system call failed.
     pub fn serve(mut self, stop: &AtomicBool) -> io::Result<Vec<Emitted>> {
         let mut events = vec![EpollEvent::empty(); 256];
         while !stop.load(Ordering::Relaxed) {
@@ -150,7 +152,7 @@ impl PacedEmitter {
             let socket = match self.listener.accept() {
                 Ok((socket, _)) => socket,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                // A client that is gone before it was accepted is none.
+                // The client disconnected before it was accepted.
                 Err(error) if error.kind() == ErrorKind::ConnectionAborted => continue,
                 Err(error) => return Err(error),
             };
@@ -173,7 +175,7 @@ impl PacedEmitter {
     }
 
     fn handle(&mut self, event: &EpollEvent) -> io::Result<()> {
-        // The key was made from a `usize`.
+        // The key was made from a `usize`, so it fits.
         let slot = usize::try_from(event.data()).unwrap_or(usize::MAX);
         let Some(Some(connection)) = self.connections.get_mut(slot) else { return Ok(()) };
         if event.events().contains(EpollFlags::EPOLLOUT) && connection.blocked {
@@ -193,7 +195,7 @@ impl PacedEmitter {
         match connection.socket.read(&mut self.buffer) {
             Ok(count) if count > 0 => connection.pending.extend_from_slice(&self.buffer[..count]),
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-            // The client is gone: nothing is left to do for it.
+            // The client disconnected.
             Ok(_) | Err(_) => {
                 self.close(slot);
                 return Ok(());
@@ -202,8 +204,8 @@ impl PacedEmitter {
         self.take_requests(slot)
     }
 
-    /// Begins an answer to the next request of a connection, once it is whole and the answer
-    /// before it has ended. What is no request closes the connection.
+    /// Starts the answer to a connection's next request once it is complete and the previous answer
+    /// has ended. Invalid requests close the connection.
     fn take_requests(&mut self, slot: usize) -> io::Result<()> {
         while let Some(Some(connection)) = self.connections.get_mut(slot) {
             if connection.stream.is_some() {
@@ -221,7 +223,7 @@ impl PacedEmitter {
             connection.pending.drain(..length);
             if request.path != COMPLETIONS {
                 let route = self.routes.routes.get(&request.path).unwrap_or(&self.missing);
-                // Short enough for any socket's room.
+                // Short enough for any socket buffer, so it does not block.
                 if connection.socket.write_all(&route_response(route)).is_err() {
                     self.close(slot);
                 }
@@ -246,7 +248,7 @@ impl PacedEmitter {
         }
     }
 
-    /// Writes what is due. Returns how long the loop may then wait.
+    /// Writes the tokens that are due. Returns the longest time that the loop may then wait.
     fn write_due(&mut self) -> io::Result<EpollTimeout> {
         for _ in 0..STREAMS_PER_TURN {
             let now_ns = monotonic_ns();

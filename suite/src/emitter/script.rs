@@ -1,4 +1,4 @@
-//! What the emitter is told to do: a script as JSON. See [`Script`] for the shape.
+//! Scripts of the mock server as JSON; see [`Script`] for their shape.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// A whole script.
+/// Script of the mock server: its answers to requests and routes.
 ///
 /// ```json
 /// { "requests": [
@@ -18,38 +18,38 @@ use serde_json::{Value, json};
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Script {
-    /// Where its author read that a server does so.
+    /// Reference for real servers that behave like this script.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub source: String,
-    /// A request takes the first of these that fits it and is not used up; one that finds none is
-    /// answered with 404.
+    /// Answers in order: a request gets the first one that matches and is not used up, or status
+    /// 404.
     #[serde(default)]
     pub requests: Vec<Answer>,
-    /// Answers by path, any method, as often as asked.
+    /// Fixed answers by path, for any method and any number of requests.
     #[serde(default)]
     pub routes: BTreeMap<String, Route>,
-    /// Wait before each connection is accepted.
+    /// Delay before each connection is accepted, in microseconds.
     #[serde(default)]
     pub accept_delay_us: u64,
 }
 
-/// A fixed answer.
+/// Fixed answer of a route.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Route {
-    /// Of HTTP.
+    /// HTTP status of the answer.
     #[serde(default = "ok")]
     pub status: u16,
-    /// JSON, or plain text where it is a string.
+    /// Body of the answer: JSON, or plain text for a string.
     #[serde(default)]
     pub body: Value,
-    /// What the second and later questions are answered, in turn; the last again and again.
+    /// Bodies for the second and later requests, in order; the last one is repeated.
     #[serde(default)]
     pub later: Vec<Value>,
 }
 
 impl Route {
-    /// The answer to a question before which `asked` came.
+    /// Returns the answer to a request after `asked` earlier ones.
     #[must_use]
     pub fn turn(&self, asked: usize) -> Self {
         let later = asked.min(self.later.len()).checked_sub(1);
@@ -58,118 +58,118 @@ impl Route {
     }
 }
 
-/// The answer to one request, or to several alike.
+/// Answer to one or several requests.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Answer {
-    /// Which requests it is for.
+    /// Condition that a request must meet to get this answer.
     #[serde(default)]
     pub when: When,
-    /// How many requests it answers; 0 for any number.
+    /// Number of requests that get this answer; 0 for any number.
     #[serde(default = "once")]
     pub times: u64,
-    /// Of HTTP.
+    /// HTTP status of the answer.
     #[serde(default = "ok")]
     pub status: u16,
-    /// Names to values, beside those that the framing needs.
+    /// Additional response headers: name to value.
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
-    /// How the body's end is told.
+    /// Framing of the body, which tells the client where it ends.
     #[serde(default)]
     pub framing: Framing,
-    /// When the head is written, from the arrival of the whole request.
+    /// Time of the response head in microseconds, from the arrival of the whole request.
     #[serde(default)]
     pub head_us: u64,
-    /// The body, piece by piece.
+    /// Body of the answer, piece by piece.
     #[serde(default)]
     pub events: Vec<Scripted>,
-    /// Events made by rule instead of by list.
+    /// Rule that makes the body's events, instead of a list.
     pub steady: Option<Steady>,
 }
 
-/// Which requests an answer is for. Empty: any.
+/// Condition on a request; without any field, every request matches.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct When {
-    /// The n-th request that is no route, from 0.
+    /// Number of the request, from 0, not counting requests to fixed routes.
     pub index: Option<u64>,
-    /// The path of the route.
+    /// Path of the request.
     pub path: Option<String>,
-    /// Text of the request's body, as it was written.
+    /// Text that the request body must contain, exactly as written.
     pub body_contains: Option<String>,
-    /// Text of the request's head, as it was written.
+    /// Text that the request head must contain, exactly as written.
     pub head_contains: Option<String>,
 }
 
-/// How the body's end is told.
+/// Framing of a response body, which tells the client where it ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Framing {
-    /// Chunks of HTTP/1.1.
+    /// Chunked transfer encoding of HTTP/1.1.
     #[default]
     Chunked,
-    /// `Content-Length`.
+    /// Fixed length in `Content-Length`.
     Length,
-    /// The end of the connection is the end of the body.
+    /// Body that ends with the connection.
     Close,
-    /// No head, no framing: the events are the bytes on the wire.
+    /// Raw bytes: the events are all that is written, without head or framing.
     Raw,
 }
 
-/// Bytes or an action, at a time from the arrival of the whole request.
+/// Scripted event: bytes or an action at a given time.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scripted {
-    /// When.
+    /// Time of the event in microseconds, from the arrival of the whole request.
     #[serde(default)]
     pub at_us: u64,
-    /// Bytes that are text.
+    /// Bytes to write, as text.
     pub text: Option<String>,
-    /// Bytes that are not.
+    /// Bytes to write, as base64, for data that are not text.
     pub base64: Option<String>,
-    /// What is done after any bytes.
+    /// Action on the connection, after any bytes.
     pub action: Option<Action>,
 }
 
-/// What is done to the connection.
+/// Action of a script on the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Action {
-    /// Ends the connection, whatever is still to come.
+    /// Closes the connection, whatever is still to be sent.
     Close,
-    /// Breaks it (`SO_LINGER` of zero).
+    /// Resets the connection (`SO_LINGER` of zero).
     Reset,
-    /// Writes no more and keeps it open until the client gives up.
+    /// Stops writing and keeps the connection open until the client gives up.
     Stall,
 }
 
-/// A regular stream of tokens.
+/// Rule for a steady stream of tokens.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Steady {
-    /// Tokens; by default as many as the request asks for.
+    /// Number of tokens; by default as many as the request asks for.
     pub tokens: Option<u64>,
-    /// First token, from the arrival of the request.
+    /// Time of the first token in microseconds, from the arrival of the request.
     pub first_us: u64,
-    /// Between two chunks.
+    /// Time between two chunks, in microseconds.
     pub gap_us: u64,
-    /// Tokens in each chunk but the last, which has what is left.
+    /// Number of tokens in each chunk; the last chunk has the remainder.
     pub tokens_per_chunk: u64,
-    /// Where the counts stand.
+    /// Place of the usage in the stream.
     pub usage: UsageWhen,
-    /// Added to every count of the server: a server that counts wrong.
+    /// Error to add to the reported token count, to simulate a server that counts wrong.
     pub usage_error: i64,
-    /// Tell with the counts how much of the prompt was cached: none of it.
+    /// True to report with the usage that no prompt token was cached.
     pub details: bool,
-    /// Which route's chunks.
+    /// API format and chunk shape to imitate.
     pub shape: Shape,
-    /// Give output ids with every chunk.
+    /// True to send output token ids with every chunk.
     pub token_ids: bool,
-    /// Close the stream with its last event: `[DONE]`, or what the shape has for it.
+    /// True to end the stream with its last event: `[DONE]` or the API format's equivalent.
     pub done: bool,
-    /// Wait before the trailing usage.
+    /// Delay before the trailing usage, in microseconds.
     pub usage_delay_us: u64,
-    /// All events of an answer end their lines so.
+    /// True to end lines with CR LF instead of LF.
     pub crlf: bool,
 }
 
@@ -192,41 +192,42 @@ impl Default for Steady {
     }
 }
 
-/// Where the answer tells its numbers of tokens.
+/// Place of the usage (token counts) in a steady stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum UsageWhen {
-    /// In an event of its own, behind the last token.
+    /// Usage in an event of its own after the last token.
     #[default]
     Last,
-    /// With the last token.
+    /// Usage in the chunk of the last token.
     Text,
-    /// With every token, as a running count.
+    /// Running usage in every chunk.
     Every,
-    /// Nowhere.
+    /// No usage.
     Never,
 }
 
-/// Which route's chunks are imitated.
+/// API format and chunk shape that a steady stream imitates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Shape {
     /// OpenAI's completions.
     #[default]
     Completions,
-    /// Chat, with a chunk at once that carries only the role.
+    /// Chat, with a first chunk at time 0 that has only the role.
     Chat,
-    /// Chat whose tokens are under `reasoning_content`.
+    /// Chat with its tokens in `reasoning_content`.
     ReasoningContent,
-    /// Chat whose tokens are under `reasoning`.
+    /// Chat with its tokens in `reasoning`.
     Reasoning,
-    /// Chat whose tokens are under both, as a server sends that keeps the old name beside the new.
+    /// Chat with its tokens in both reasoning fields, like a server that keeps the old name beside
+    /// the new.
     BothReasonings,
-    /// Chat whose tokens are the arguments of a tool call.
+    /// Chat with its tokens as arguments of a tool call.
     ToolCall,
-    /// SGLang's native route: all of text and ids so far, and counts, with each chunk.
+    /// SGLang's `/generate`: all text and ids so far, and counts, in each event.
     Generate,
-    /// OpenAI's Responses; its usage comes with the closing event.
+    /// OpenAI's Responses, with usage in the closing event.
     Responses,
     /// Anthropic's Messages.
     Messages,
@@ -240,23 +241,23 @@ fn once() -> u64 {
     1
 }
 
-/// A script that cannot be read.
+/// Error of reading a script.
 #[derive(Debug, thiserror::Error)]
 pub enum ScriptError {
     /// The file cannot be read.
     #[error("cannot read script `{path}`")]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The cause.
+        /// Error of the read.
         source: std::io::Error,
     },
-    /// Its text is no script.
+    /// The file is not a script.
     #[error("`{path}` is not a script")]
     Json {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The cause.
+        /// Error of the JSON parser.
         source: serde_json::Error,
     },
 }
@@ -265,7 +266,7 @@ impl Script {
     /// Reads the script at `path`.
     ///
     /// # Errors
-    /// The file cannot be read or has another shape.
+    /// The file cannot be read or is not a script.
     pub fn open(path: &Path) -> Result<Self, ScriptError> {
         let text = std::fs::read(path)
             .map_err(|source| ScriptError::Read { path: path.to_owned(), source })?;
@@ -275,8 +276,9 @@ impl Script {
 }
 
 impl Script {
-    /// A server as every client hopes for: ready, one model, a cache that empties, and a steady
-    /// stream of as many tokens as a request asks for, in the words of its route.
+    /// Returns the script of a well-behaved server: ready, one model, a cache that can be emptied,
+    /// and for each request a steady stream of as many tokens as requested, in the API format of
+    /// its route.
     #[must_use]
     pub fn steady() -> Self {
         let route = |body: Value| Route { status: ok(), body, later: Vec::new() };
@@ -309,7 +311,7 @@ impl Script {
 }
 
 impl Answer {
-    /// An answer of status 200 with `events`, once.
+    /// Creates an answer with status 200 and these events, for one request.
     #[must_use]
     pub fn events(events: Vec<Scripted>) -> Self {
         Self {
@@ -324,7 +326,7 @@ impl Answer {
         }
     }
 
-    /// An answer made by rule, once.
+    /// Creates an answer by rule, for one request.
     #[must_use]
     pub fn steady(steady: Steady) -> Self {
         Self { steady: Some(steady), ..Self::events(Vec::new()) }
@@ -332,13 +334,13 @@ impl Answer {
 }
 
 impl Scripted {
-    /// Text at a time.
+    /// Creates an event that writes text at a given time.
     #[must_use]
     pub fn text(at_us: u64, text: impl Into<String>) -> Self {
         Self { at_us, text: Some(text.into()), ..Self::default() }
     }
 
-    /// An action at a time.
+    /// Creates an event with an action at a given time.
     #[must_use]
     pub fn action(at_us: u64, action: Action) -> Self {
         Self { at_us, action: Some(action), ..Self::default() }

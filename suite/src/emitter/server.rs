@@ -1,4 +1,4 @@
-//! The emitter's sockets: reads requests, writes what the script says at the time it says.
+//! Scripted mock server: reads requests and writes what the script says, at the scripted time.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -19,24 +19,25 @@ use super::log::{Line, Log, Logged};
 use super::script::{Action, Answer, Framing, Route, Script, Scripted};
 use crate::clock::monotonic_ns;
 
-/// Largest request that is read.
+/// Largest accepted request, in bytes.
 const REQUEST_MAX: usize = 64 << 20;
-/// A connection's thread needs little: its buffers are on the heap.
+/// Stack size of a connection's thread in bytes; a small one suffices, since buffers are on the
+/// heap.
 const STACK_BYTES: usize = 128 << 10;
 
-/// A running emitter.
+/// Running scripted mock server, which stops when it is dropped.
 #[derive(Debug)]
 pub struct Emitter {
-    /// Where it listens.
+    /// Address that the server listens on.
     pub address: SocketAddr,
     stop: Arc<AtomicBool>,
 }
 
 struct Shared<W> {
     script: Script,
-    /// How often each answer was given.
+    /// Number of times that each answer of the script was given.
     used: Mutex<Vec<u64>>,
-    /// How often each route was asked.
+    /// Number of requests to each fixed route.
     asked: Mutex<BTreeMap<String, usize>>,
     next: AtomicU64,
     log: Log<W>,
@@ -52,10 +53,10 @@ impl<W> Shared<W> {
 }
 
 impl Emitter {
-    /// Listens on `address` and serves until it is dropped. Port 0 takes a free one.
+    /// Listens on `address` and serves until dropped. Port 0 selects a free port.
     ///
     /// # Errors
-    /// The address cannot be listened on.
+    /// The system refuses to listen on the address.
     pub fn start<W: Write + Send + 'static>(
         address: SocketAddr,
         script: Script,
@@ -77,7 +78,7 @@ impl Emitter {
 impl Drop for Emitter {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // Wakes the accepting thread, which then sees that it is over.
+        // Wakes the accepting thread, which then sees the stop flag.
         let _ = TcpStream::connect(self.address);
     }
 }
@@ -95,7 +96,7 @@ fn accept<W: Write + Send + 'static>(
         pause_until(monotonic_ns() + shared.script.accept_delay_us * 1000);
         let shared = Arc::clone(shared);
         let thread = thread::Builder::new().stack_size(STACK_BYTES);
-        // A connection that gets no thread is closed, which its client will see.
+        // A connection without a thread is closed, which its client will notice.
         let _ = thread.spawn(move || serve(connection, &shared));
     }
 }
@@ -103,7 +104,7 @@ fn accept<W: Write + Send + 'static>(
 fn serve<W: Write>(mut connection: TcpStream, shared: &Shared<W>) {
     let mut pending = Vec::new();
     let _ = connection.set_nodelay(true);
-    // An error here is a client that went away: nothing is left to do for it.
+    // An error here means that the client disconnected.
     while let Ok(Some(request)) = read_request(&mut connection, &mut pending) {
         let kept = match shared.script.routes.get(&request.path) {
             Some(route) => write_route(&mut connection, &shared.in_turn(&request.path, route)),
@@ -121,7 +122,7 @@ pub(super) struct Request {
     pub body: Vec<u8>,
 }
 
-/// Reads one request; none where the client closed between two.
+/// Reads one request, or returns `None` where the client closed the connection after the last one.
 fn read_request(connection: &mut TcpStream, pending: &mut Vec<u8>) -> io::Result<Option<Request>> {
     let mut buffer = vec![0; 64 << 10];
     loop {
@@ -140,7 +141,7 @@ fn read_request(connection: &mut TcpStream, pending: &mut Vec<u8>) -> io::Result
     }
 }
 
-/// The first request of `bytes` and its length, once it is whole.
+/// Returns the first request in `bytes` and its length in bytes, or `None` while it is incomplete.
 pub(super) fn parse_request(bytes: &[u8]) -> io::Result<Option<(Request, usize)>> {
     let mut headers = [httparse::EMPTY_HEADER; 64];
     let mut request = httparse::Request::new(&mut headers);
@@ -159,13 +160,13 @@ pub(super) fn parse_request(bytes: &[u8]) -> io::Result<Option<(Request, usize)>
     Ok(Some((Request { path, head: text, body }, head + length)))
 }
 
-/// True when the connection may carry another request.
+/// Writes the answer of a fixed route. Returns true: the connection may carry another request.
 fn write_route(connection: &mut TcpStream, route: &Route) -> io::Result<bool> {
     connection.write_all(&route_response(route))?;
     Ok(true)
 }
 
-/// Head and body of a fixed answer.
+/// Returns head and body of a fixed route's answer.
 pub(super) fn route_response(route: &Route) -> Vec<u8> {
     let (kind, body) = match &route.body {
         Value::String(text) => ("text/plain", text.clone()),
@@ -188,7 +189,7 @@ fn answer<W: Write>(
     let number = shared.next.fetch_add(1, Ordering::Relaxed);
     let Some(answer) = choose(shared, number, request) else {
         let missing =
-            Route { status: 404, body: "no answer is scripted for this".into(), later: Vec::new() };
+            Route { status: 404, body: "no scripted answer fits this".into(), later: Vec::new() };
         return write_route(connection, &missing);
     };
     let log = |event, at_ns, planned_ns| {
@@ -225,7 +226,8 @@ fn choose<'a, W>(shared: &'a Shared<W>, number: u64, request: &Request) -> Optio
     Some(answer)
 }
 
-/// Writes head and events at their times. True when the connection may carry another request.
+/// Writes head and events at their times. Returns true when the connection may carry another
+/// request.
 fn write_answer(
     connection: &mut TcpStream,
     answer: &Answer,
@@ -234,7 +236,7 @@ fn write_answer(
 ) -> io::Result<bool> {
     if answer.framing != Framing::Raw {
         let planned_ns = received_ns + answer.head_us * 1000;
-        // A stall at the head's own time is a server that never answers.
+        // A stall at the time of the head simulates a server that never answers.
         let silent = events.first().is_some_and(|event| {
             event.action == Some(Action::Stall) && event.at_us <= answer.head_us
         });
@@ -302,7 +304,7 @@ fn act(connection: &mut TcpStream, action: Action) -> io::Result<()> {
     match action {
         Action::Close => connection.shutdown(Shutdown::Both),
         Action::Reset => {
-            // Closing with a linger of zero sends RST instead of FIN.
+            // Closing with a linger time of zero sends RST instead of FIN.
             setsockopt(connection, sockopt::Linger, &linger { l_onoff: 1, l_linger: 0 })?;
             Err(io::ErrorKind::ConnectionReset.into())
         }

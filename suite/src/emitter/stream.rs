@@ -1,5 +1,5 @@
-//! One paced answer: its bytes, made before the first token is due, and when they were written.
-//! Knows no schedule.
+//! Answer of the paced mock server: its bytes are prepared before the first token is due, and the
+//! write times are recorded. Knows no schedule.
 
 use std::io::{self, ErrorKind, Write};
 
@@ -7,42 +7,42 @@ use schema::emitted::Emitted;
 
 use super::generate::Asked;
 
-/// Tokens that are written to one stream before another has its turn, where nothing paces them.
+/// Maximum number of tokens written to one stream before the next stream's turn, without pacing.
 const BURST: usize = 16;
 const HEAD: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\
                     Transfer-Encoding: chunked\r\n\r\n";
 
-/// An answer under way.
+/// Answer in progress.
 #[derive(Debug)]
 pub(super) struct Stream {
-    /// What it has done so far.
+    /// Log entry of the answer so far.
     pub emitted: Emitted,
-    /// The number in its events, counted from 1.
+    /// Number of the answer, from 1, which is part of its events.
     number: u64,
-    /// The chunk of any token but the last.
+    /// Chunk for every token but the last.
     token: Vec<u8>,
-    /// The last token's chunk, and what follows it.
+    /// Chunk for the last token; `tail` has the bytes that follow it.
     last: Vec<u8>,
     tail: Vec<u8>,
     written: u64,
     written_ns: u64,
-    /// Bytes that the socket had no room for.
+    /// Bytes that the socket did not accept yet.
     rest: Vec<u8>,
 }
 
-/// What came of writing.
+/// Result of writing to a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fired {
-    /// A token, or a burst of them, is written.
+    /// A token, or a burst of tokens, was written.
     Written,
-    /// The socket has no room; what is left is written first when it has.
+    /// The socket is full; the remaining bytes are written first when it accepts data again.
     Full,
-    /// The whole answer is written.
+    /// The whole answer was written.
     Ended,
 }
 
 impl Stream {
-    /// The answer number `number` to a request of `body`.
+    /// Starts answer `number` to a request with this body.
     pub(super) fn begin(body: &[u8], number: u64) -> Self {
         let asked = Asked::read(body);
         let asks = |key: &str| memchr::memmem::find(body, key.as_bytes()).is_some();
@@ -82,10 +82,10 @@ impl Stream {
         }
     }
 
-    /// Writes the next token, or a burst of them where nothing paces them.
+    /// Writes the next token, or a burst of tokens if `saturate` is set.
     ///
     /// # Errors
-    /// The client is gone.
+    /// The client disconnected.
     pub(super) fn fire(&mut self, socket: &mut impl Write, saturate: bool) -> io::Result<Fired> {
         for _ in 0..if saturate { BURST } else { 1 } {
             if !self.flush(socket)? {
@@ -98,7 +98,8 @@ impl Stream {
                 put(socket, bytes, &mut self.rest)?;
             }
             if self.written >= self.emitted.max_tokens {
-                // Empty once it is handed over, and the answer has ended when nothing is left.
+                // `tail` is empty after the first time, so the answer has ended once nothing is
+                // left to write.
                 self.rest.append(&mut self.tail);
                 return Ok(if self.flush(socket)? { Fired::Ended } else { Fired::Full });
             }
@@ -115,7 +116,7 @@ impl Stream {
         (self.written, self.written_ns) = (self.written + 1, now_ns);
     }
 
-    /// True when nothing is left that the socket had no room for.
+    /// Writes remaining bytes. Returns true when none are left.
     fn flush(&mut self, socket: &mut impl Write) -> io::Result<bool> {
         if !self.rest.is_empty() {
             let rest = std::mem::take(&mut self.rest);
@@ -124,13 +125,13 @@ impl Stream {
         Ok(self.rest.is_empty())
     }
 
-    /// Its position among all answers, and what it has done.
+    /// Returns the answer's index in the log and its entry.
     pub(super) fn end(self) -> (usize, Emitted) {
         (usize::try_from(self.number - 1).unwrap_or(usize::MAX), self.emitted)
     }
 }
 
-/// Writes `bytes`, and keeps in `rest` what the socket has no room for.
+/// Writes `bytes`, and appends to `rest` what the socket does not accept.
 fn put(socket: &mut impl Write, mut bytes: &[u8], rest: &mut Vec<u8>) -> io::Result<()> {
     while !bytes.is_empty() {
         match socket.write(bytes) {
@@ -155,7 +156,7 @@ fn chunked(text: &str) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// A socket with room for `room` bytes between two calls.
+    /// Socket that accepts `room` bytes between two calls.
     struct Narrow {
         room: usize,
         taken: Vec<u8>,

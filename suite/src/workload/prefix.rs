@@ -1,17 +1,17 @@
-//! Predicts what a prefix cache may do for a manifest: the hits that its own repeated prefixes
-//! make possible. Knows no server.
+//! Expected prefix cache hits of a manifest, from the prefixes that repeat within it. Knows no
+//! server.
 
 use std::collections::BTreeSet;
 
 use schema::canonical::sha256_hex;
 use schema::manifest::ManifestRequest;
 
-/// Most prompt tokens that a cold prefix cache of whole pages of `page_tokens` can serve when
-/// `requests` come in their order.
+/// Returns the largest number of prompt tokens that an empty prefix cache with pages of
+/// `page_tokens` tokens can serve when `requests` are sent in order.
 ///
-/// A page counts when an earlier prompt holds the same tokens from its start to the page's end.
-/// The last token of a prompt is always computed, since its output is what is asked for. The
-/// figure is an upper bound: of two equal prompts in flight at once the second may come too soon.
+/// A page counts when an earlier prompt has the same tokens from its start to the page's end. The
+/// last token of a prompt is always computed, since its logits are needed. The figure is an upper
+/// bound: of two equal prompts in flight at once, the second may miss.
 #[must_use]
 pub fn expected_hit_tokens(requests: &[ManifestRequest], page_tokens: usize) -> u64 {
     if page_tokens == 0 {

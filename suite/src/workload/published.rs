@@ -1,4 +1,4 @@
-//! Totals that others published for their samples, and whether ours come to the same.
+//! Published token totals of other tools' samples, to check that our samplers draw the same.
 
 use std::fmt;
 
@@ -13,10 +13,10 @@ use super::dataset::Dataset;
 use super::pack::{PlanError, plan};
 use super::tokenizer::Tokenizer;
 
-/// The table that is built in: `suite/published.toml`.
+/// Built-in table of published totals: `suite/published.toml`.
 pub const BUILT_IN: &str = include_str!("../../published.toml");
 
-/// Published totals of samples from one data set.
+/// Published totals of samples from one dataset.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Published {
@@ -27,19 +27,19 @@ pub struct Published {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PublishedDataset {
-    /// The file's name as its publisher has it.
+    /// File name that the dataset's publisher uses.
     pub name: String,
     pub sha256: String,
 }
 
-/// The totals of one sample.
+/// Published token totals of one sample.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Totals {
     pub pack: Pack,
     pub requests: u64,
     pub seed: u64,
-    /// What people call the tokenizer.
+    /// Common name of the tokenizer.
     pub tokenizer: String,
     pub tokenizer_sha256: String,
     pub input_tokens: u64,
@@ -53,19 +53,19 @@ impl fmt::Display for Totals {
     }
 }
 
-/// Reads a table.
+/// Parses a table of published totals.
 ///
 /// # Errors
-/// The text is not TOML of this shape.
+/// The text is not TOML with the fields of a table.
 pub fn parse(text: &str) -> Result<Published, Box<toml::de::Error>> {
     toml::from_str(text).map_err(Box::new)
 }
 
 impl Totals {
-    /// Input and output tokens of the sample, drawn here.
+    /// Draws the sample and returns its total numbers of input and output tokens.
     ///
     /// # Errors
-    /// The data set is too small, or a text cannot be tokenized.
+    /// The dataset is too small, or a text cannot be tokenized.
     pub fn drawn(&self, dataset: &Dataset, tokenizer: &Tokenizer) -> Result<(u64, u64), PlanError> {
         let drawn = plan("published", &self.scenario(), Some(dataset), tokenizer, FORM)?.manifest;
         Ok((drawn.input_tokens(), drawn.output_tokens()))

@@ -1,6 +1,6 @@
-//! The suite's own tokenizer, from `tokenizer.json` or from a GGUF file's metadata.
+//! Tokenizer of the suite, from a `tokenizer.json` or a GGUF file's metadata.
 //!
-//! Independent of every engine: its counts check theirs.
+//! Independent of every engine, so that its token counts can check theirs.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -18,84 +18,86 @@ use tokenizers::{AddedToken, PostProcessor, SplitDelimiterBehavior};
 
 use super::gguf::{GgufError, GgufTokenizer, read_tokenizer};
 
-/// Words, single digits, punctuation and white space apart, as Qwen2's `tokenizer.json` has it.
+/// Pre-tokenizer pattern of Qwen2's `tokenizer.json`: words, single digits, punctuation, white
+/// space.
 const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// The same with digits in groups of three, as Llama 3's has it.
+/// Pre-tokenizer pattern of Llama 3, which groups up to three digits.
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// GGUF's token types: <https://github.com/ggml-org/llama.cpp>, `llama_token_type`.
+/// Token types of GGUF: <https://github.com/ggml-org/llama.cpp>, `llama_token_type`.
 const CONTROL: u32 = 3;
 const USER_DEFINED: u32 = 4;
 
-/// The tokenizer of a checkpoint, beside its weights.
+/// File name of the tokenizer in a checkpoint's folder.
 const IN_A_CHECKPOINT: &str = "tokenizer.json";
 
-/// Text to token ids and back.
+/// Tokenizer that converts text to token ids and back.
 #[derive(Debug)]
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
-    /// Set where a GGUF file asks for it; a `tokenizer.json` brings its own post-processor.
+    /// Beginning-of-sequence token to prepend, where a GGUF file requests it; a `tokenizer.json`
+    /// has a post-processor for that.
     bos: Option<u32>,
-    /// Of `tokenizer.json` the file's SHA-256; of a GGUF file that of the canonical JSON of
-    /// what the file says of it, so that quantizations of one model share it.
+    /// SHA-256, lower-case hex, of the `tokenizer.json` file, or of the canonical JSON of a GGUF
+    /// file's tokenizer, so that all quantizations of a model share it.
     pub sha256: String,
 }
 
-/// A tokenizer that cannot be built or used.
+/// Error of building or using a tokenizer.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenizerError {
     /// The file cannot be read.
     #[error("cannot read tokenizer `{path}`")]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The cause.
+        /// Error of the read.
         source: std::io::Error,
     },
-    /// It is no GGUF file, or has no tokenizer.
+    /// The file is not GGUF or has no tokenizer.
     #[error("`{path}` has no usable GGUF head")]
     Gguf {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The cause.
+        /// Error of the GGUF reader.
         source: GgufError,
     },
-    /// It is no `tokenizer.json`.
+    /// The file is not a `tokenizer.json`.
     #[error("`{path}` is not a `tokenizer.json`: {message}")]
     Json {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why, in words.
+        /// Reason, as text.
         message: String,
     },
-    /// A GGUF file names a tokenizer that is not known here.
+    /// The GGUF file's kind of tokenizer is not supported.
     #[error(
         "tokenizer model `{model}` with pre-tokenizer `{pre}` is not supported\nhint: give the \
          model's `tokenizer.json` instead of its GGUF file"
     )]
     Unsupported {
-        /// `tokenizer.ggml.model`.
+        /// Value of `tokenizer.ggml.model`.
         model: String,
-        /// `tokenizer.ggml.pre`.
+        /// Value of `tokenizer.ggml.pre`.
         pre: String,
     },
-    /// A GGUF file's tokens and merges do not fit each other.
+    /// The GGUF file's tokens and merges contradict each other.
     #[error("the GGUF file's vocabulary contradicts itself: {0}")]
     Vocabulary(String),
-    /// A text has no ids.
+    /// The text cannot be tokenized.
     #[error("text cannot be tokenized: {0}")]
     Encode(String),
-    /// Ids have no text.
+    /// The token ids cannot be decoded.
     #[error("token ids cannot be decoded: {0}")]
     Decode(String),
 }
 
 impl Tokenizer {
-    /// Opens `path`: a GGUF file if its name ends so, a checkpoint's folder, which has a
-    /// `tokenizer.json`, else such a file itself.
+    /// Opens a tokenizer: a GGUF file (by its extension), a checkpoint's folder with a
+    /// `tokenizer.json`, or a `tokenizer.json`.
     ///
     /// # Errors
-    /// The file cannot be read, or its tokenizer is of a kind that the suite does not know.
+    /// The file cannot be read, or its kind of tokenizer is not supported.
     pub fn open(path: &Path) -> Result<Self, TokenizerError> {
         let read = |source| TokenizerError::Read { path: path.to_owned(), source };
         if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf")) {
@@ -114,10 +116,10 @@ impl Tokenizer {
         Ok(Self { inner, bos: None, sha256: sha256_hex(&bytes) })
     }
 
-    /// Builds the byte-level BPE that a GGUF file describes.
+    /// Builds the byte-level BPE tokenizer of a GGUF file.
     ///
     /// # Errors
-    /// The model is not `gpt2`, its pre-tokenizer is unknown, or its merges name unknown tokens.
+    /// The model is not `gpt2`, its pre-tokenizer is unknown, or a merge has an unknown token.
     pub fn from_gguf(facts: &GgufTokenizer) -> Result<Self, TokenizerError> {
         let unsupported =
             || TokenizerError::Unsupported { model: facts.model.clone(), pre: facts.pre.clone() };
@@ -148,10 +150,10 @@ impl Tokenizer {
         Ok(Self { inner, bos: facts.bos.filter(|_| facts.add_bos), sha256 })
     }
 
-    /// Token ids of `text` with the tokenizer's default special tokens.
+    /// Returns the token ids of `text` with the tokenizer's default special tokens.
     ///
     /// # Errors
-    /// The tokenizer's model refuses the text.
+    /// The tokenizer's model rejects the text.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
         let encoding = self
             .inner
@@ -160,10 +162,10 @@ impl Tokenizer {
         Ok(self.bos.into_iter().chain(encoding.get_ids().iter().copied()).collect())
     }
 
-    /// Token ids of `text` without special tokens.
+    /// Returns the token ids of `text` without special tokens.
     ///
     /// # Errors
-    /// The tokenizer's model refuses the text.
+    /// The tokenizer's model rejects the text.
     pub fn encode_plain(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
         let encoding = self
             .inner
@@ -172,19 +174,20 @@ impl Tokenizer {
         Ok(encoding.get_ids().to_vec())
     }
 
-    /// Number of tokens of `text` without special tokens: what a model would have written.
+    /// Returns the number of tokens in `text` without special tokens, as a model would have
+    /// generated it.
     ///
     /// # Errors
-    /// The tokenizer's model refuses the text.
+    /// The tokenizer's model rejects the text.
     pub fn count(&self, text: &str) -> Result<u64, TokenizerError> {
         Ok(self.encode_plain(text)?.len() as u64)
     }
 
-    /// Where in `text` each of its tokens ends, in bytes. A token that ends inside a character ends
-    /// where that does.
+    /// Returns the byte offset in `text` at which each token ends. For a token that ends within a
+    /// character, that is the end of the character.
     ///
     /// # Errors
-    /// The tokenizer's model refuses the text.
+    /// The tokenizer's model rejects the text.
     pub fn token_ends(&self, text: &str) -> Result<Vec<usize>, TokenizerError> {
         let encoding = self
             .inner
@@ -193,20 +196,20 @@ impl Tokenizer {
         Ok(encoding.get_offsets().iter().map(|(_, end)| *end).collect())
     }
 
-    /// Special tokens that [`Self::encode`] adds to a text.
+    /// Returns the number of special tokens that [`Self::encode`] adds to a text.
     #[must_use]
     pub fn specials_added(&self) -> usize {
         let added = self.inner.get_post_processor().map_or(0, |added| added.added_tokens(false));
         added + usize::from(self.bos.is_some())
     }
 
-    /// Tokens of the vocabulary, without those that were added to it.
+    /// Returns the size of the vocabulary without added tokens.
     #[must_use]
     pub fn vocabulary_size(&self) -> usize {
         self.inner.get_vocab_size(false)
     }
 
-    /// All ids, added ones included, rising.
+    /// Returns all token ids including added ones, ascending.
     #[must_use]
     pub fn ids(&self) -> Vec<u32> {
         let mut ids: Vec<u32> = self.inner.get_vocab(true).into_values().collect();
@@ -215,10 +218,10 @@ impl Tokenizer {
         ids
     }
 
-    /// The vocabulary's ids that are no special tokens, rising.
+    /// Returns the vocabulary's ids that are not special tokens, ascending.
     ///
-    /// What a tool calls special is in a configuration beside the tokenizer; here it is what the
-    /// tokenizer itself marks so.
+    /// Tools read the special tokens from a configuration file next to the tokenizer; here they are
+    /// the ones that the tokenizer itself marks as special.
     #[must_use]
     pub fn ordinary_ids(&self) -> Vec<u32> {
         let added = self.inner.get_added_tokens_decoder();
@@ -227,10 +230,10 @@ impl Tokenizer {
         (0..size).filter(|id| !special(id)).collect()
     }
 
-    /// Text of `ids`, special tokens included.
+    /// Returns the text of `ids`, including special tokens.
     ///
     /// # Errors
-    /// The tokenizer's decoder refuses the ids.
+    /// The tokenizer's decoder rejects the ids.
     pub fn decode(&self, ids: &[u32]) -> Result<String, TokenizerError> {
         self.inner.decode(ids, false).map_err(|error| TokenizerError::Decode(error.to_string()))
     }
@@ -265,7 +268,7 @@ fn vocabulary(facts: &GgufTokenizer) -> Result<Vocab, TokenizerError> {
 
 fn merges(facts: &GgufTokenizer) -> Result<Merges, TokenizerError> {
     let split = |merge: &String| {
-        // A token may itself begin with a space in other vocabularies, never in a byte-level one.
+        // Tokens of a byte-level vocabulary contain no space, so the first one separates the pair.
         let pair = merge.split_once(' ');
         let pair = pair.map(|(left, right)| (left.to_owned(), right.to_owned()));
         pair.ok_or_else(|| TokenizerError::Vocabulary(format!("merge `{merge}` is not a pair")))
@@ -283,7 +286,7 @@ mod tests {
     use super::*;
 
     fn tiny(pre: &str) -> GgufTokenizer {
-        // The byte-level alphabet's letters for what the texts below need.
+        // Letters of the byte-level alphabet that the texts below need.
         let tokens = ["<s>", "a", "b", "1", "2", "Ġ", "ab", "12", "Ġa"];
         let mut token_types = vec![1; tokens.len()];
         token_types[0] = CONTROL;

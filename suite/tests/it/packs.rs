@@ -217,7 +217,7 @@ fn a_trace_keeps_its_times_lengths_and_shared_blocks() {
     assert_eq!(
         error.to_string(),
         format!(
-            "line 1 of data set `{}` is no request: its 1 blocks cover 512 of 700 tokens",
+            "line 1 of data set `{}` is not a request: its 1 blocks cover 512 of 700 tokens",
             error.to_string().split('`').nth(1).unwrap_or_default()
         )
     );
@@ -256,7 +256,7 @@ fn what_cannot_be_drawn_is_said() {
     let none = planned("random@vllm", made_up, 2, AT_ONCE, "", IDS).expect("no data set is needed");
     assert_eq!((none.manifest.dataset_sha256, none.warmup.len()), (None, 2));
     let cases = [
-        ("random@inferencex", made_up, "request 3 would have an answer of no tokens"),
+        ("random@inferencex", made_up, "request 3 would have an answer without tokens"),
         (
             "random@vllm",
             "requests = 4, seed = 5000000000, input_tokens = 20, output_tokens = 5, range_ratio = 0.0",

@@ -350,7 +350,9 @@ fn https_where_http_is_spoken_and_the_other_way_round_are_told() {
     let output = desk.run_flags(&format!("http://{}", front.address)).output().expect("runs");
     assert_eq!(output.status.code(), Some(4));
     let message = stderr(&output);
-    assert!(message.contains("it wants TLS on this port\nhint: its address may begin with `https"));
+    assert!(
+        message.contains("the server expects TLS on this port\nhint: try an address with `https")
+    );
 
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("bound");
@@ -365,7 +367,7 @@ fn https_where_http_is_spoken_and_the_other_way_round_are_told() {
     assert_eq!(output.status.code(), Some(4));
     let message = stderr(&output);
     assert!(
-        message.contains("it does not answer with TLS\nhint: its address may begin with `http:")
+        message.contains("the server does not answer with TLS\nhint: try an address with `http:")
     );
 }
 
@@ -373,9 +375,10 @@ fn https_where_http_is_spoken_and_the_other_way_round_are_told() {
 fn certificates_that_cannot_be_read_are_wrong_use() {
     let (desk, _exchange, front) = desk_before("127.0.0.1");
     desk.write("empty.pem", "no certificate\n");
-    for (file, said) in
-        [("none.pem", "cannot read certificates from `none.pem`: "), ("empty.pem", "it holds none")]
-    {
+    for (file, said) in [
+        ("none.pem", "cannot read certificates from `none.pem`: "),
+        ("empty.pem", "the file has no certificate"),
+    ] {
         let address = format!("https://{}", front.address);
         let output = desk.run_flags(&address).args(["--ca-file", file]).output().expect("runs");
         assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));

@@ -1,7 +1,9 @@
-//! One event of SGLang's native `/generate`: text and ids so far, and a running count.
+//! Parser of one event of SGLang's native `/generate`, which repeats the text and ids so far and
+//! has a running token count.
 //!
 //! Source: `sglang/srt/entrypoints/http_server.py` and `sglang/srt/managers/tokenizer_manager.py`.
-//! With `--incremental-streaming-output` text and ids are pieces, and the count still runs.
+//! With `--incremental-streaming-output`, events have only the new text and ids; the count still
+//! covers the whole answer.
 
 use std::borrow::Cow;
 
@@ -29,7 +31,7 @@ struct Meta {
     finish_reason: Option<Finish>,
 }
 
-/// Why an answer ended; older servers have the word alone.
+/// Finish reason of an answer; older servers send only a word.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Finish {
@@ -41,7 +43,7 @@ enum Finish {
     Word(String),
 }
 
-/// Reads an event that comes after `so_far`.
+/// Parses an event, given the answer `so_far`.
 pub(super) fn read<'a>(data: &'a [u8], so_far: SoFar<'_>) -> Result<Event<'a>, serde_json::Error> {
     let wire: Wire<'a> = serde_json::from_slice(data)?;
     if let Some(error) = &wire.error {
@@ -62,7 +64,7 @@ pub(super) fn read<'a>(data: &'a [u8], so_far: SoFar<'_>) -> Result<Event<'a>, s
         completion_tokens,
         cached_tokens: meta.cached_tokens,
     });
-    // Fewer ids than tokens: the server sends pieces.
+    // Fewer ids than counted tokens means that events have only what is new.
     let pieces = usage.zip(wire.output_ids.as_ref());
     let pieces = pieces.is_some_and(|(usage, ids)| (ids.len() as u64) < usage.completion_tokens);
     let content = match wire.text {
@@ -79,8 +81,9 @@ pub(super) fn read<'a>(data: &'a [u8], so_far: SoFar<'_>) -> Result<Event<'a>, s
     Ok(Event::Chunk(chunk))
 }
 
-/// What `text` says beyond `before`. A server that cuts a stop string off at the end says less
-/// than before, which is nothing new; one whose text does not go on from there sends pieces.
+/// Returns the part of `text` after `before`: nothing where the server removed a stop string at the
+/// end, and all of `text` where it does not continue `before`, because the server sends only what
+/// is new.
 fn beyond<'a>(text: Cow<'a, str>, before: &str) -> Cow<'a, str> {
     if before.starts_with(&*text) {
         return Cow::Borrowed("");

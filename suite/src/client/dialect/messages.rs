@@ -1,5 +1,5 @@
-//! One event of Anthropic's Messages stream. Its kind is in the data, so that the `event:` lines
-//! are not needed; kinds that are new say nothing, as the protocol asks of its readers.
+//! Parser of one event of Anthropic's Messages stream. The event's kind is part of the data, so
+//! `event:` lines are not needed. Unknown kinds are ignored, as the protocol requires.
 //!
 //! Source: Anthropic's API reference, "Streaming Messages".
 
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::client::delta::{Chunk, Event, Usage, words_of};
 
-/// What the first event told, which the last one need not repeat.
+/// Usage in the first event of a stream, which the last event need not repeat.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::client) struct Opening {
     usage: WireUsage,
@@ -35,7 +35,7 @@ struct Message {
     usage: Option<WireUsage>,
 }
 
-/// Input tokens that the cache gave or took are beside `input_tokens` and not among them.
+/// Usage of an event. `input_tokens` does not include tokens read from or written to the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 struct WireUsage {
     input_tokens: Option<u64>,
@@ -61,7 +61,7 @@ struct Block<'a> {
     text: Option<Cow<'a, str>>,
     #[serde(borrow)]
     thinking: Option<Cow<'a, str>>,
-    /// Of the tool that is called.
+    /// Name of the called tool.
     name: Option<String>,
 }
 
@@ -88,7 +88,7 @@ pub(super) fn read<'a>(
         }
         ("content_block_delta", Some(delta), _) => {
             let Delta { text: content, thinking: reasoning, partial_json: tool_call, .. } = delta;
-            // A call without arguments has an empty part, which is no token.
+            // A tool call without arguments has an empty part, which is not a token.
             let tool_call = tool_call.filter(|part| !part.is_empty());
             Event::Chunk(Chunk { content, reasoning, tool_call, ..piece })
         }
@@ -105,8 +105,8 @@ pub(super) fn read<'a>(
 }
 
 impl WireUsage {
-    /// The counts of the whole, where those of the prompt may have been told `before` alone. None
-    /// where output is not counted.
+    /// Combines this usage with that of the first event, `before`, which may be the only one with
+    /// prompt counts. Returns `None` where the output is not counted.
     fn after(self, before: Self) -> Option<Usage> {
         let cached = self.cache_read_input_tokens.or(before.cache_read_input_tokens);
         let stored = self.cache_creation_input_tokens.or(before.cache_creation_input_tokens);

@@ -1,5 +1,5 @@
-//! The readers of events, one a dialect: what each says of the answer, in the words of `delta`.
-//! Knows nothing of times, and nothing of how events are cut out of bytes.
+//! Readers of answer streams, one for each API format, that turn events into `delta` types. They
+//! know nothing of times and of how events are split from bytes.
 
 mod generate;
 mod messages;
@@ -9,19 +9,19 @@ use schema::engine::Dialect;
 
 use super::delta::{Event, NotAChunk, parse};
 
-/// What came before an event, for dialects that repeat it.
+/// Answer before an event, for API formats that repeat it in each event.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SoFar<'a> {
-    /// All words of the answer.
+    /// Text of the answer so far, with reasoning and tool calls.
     pub text: &'a str,
-    /// The server's count of its tokens.
+    /// Number of output tokens so far, by the server's count.
     pub tokens: u64,
 }
 
-/// Reads the events of one answer.
+/// Reader of the events of one answer, in one API format.
 #[derive(Debug, Default)]
 pub(super) enum Reader {
-    /// Completions and chat, whose chunks are told apart by their fields.
+    /// Reader of completions and chat, whose chunks differ in their fields.
     #[default]
     OpenAi,
     Generate,
@@ -30,7 +30,7 @@ pub(super) enum Reader {
 }
 
 impl Reader {
-    /// The reader of a stream that begins.
+    /// Returns a reader for a new stream in `dialect`.
     pub fn of(dialect: Dialect) -> Self {
         match dialect {
             Dialect::Completions | Dialect::Chat => Self::OpenAi,
@@ -40,14 +40,15 @@ impl Reader {
         }
     }
 
-    /// Reads the data of the next event.
+    /// Parses the data of the next event.
     ///
     /// # Errors
-    /// The data is not JSON of the dialect.
+    /// The data are not JSON of the API format.
     pub fn read<'a>(&mut self, data: &'a [u8], so_far: SoFar<'_>) -> Result<Event<'a>, NotAChunk> {
         match self {
             Self::OpenAi => return parse(data),
-            // Servers of the other dialects end with it too, whether theirs knows it or not.
+            // Servers also end other formats with `[DONE]`, even where the format does not define
+            // it.
             _ if data.trim_ascii() == b"[DONE]" => return Ok(Event::Done),
             Self::Generate => generate::read(data, so_far),
             Self::Responses => responses::read(data),

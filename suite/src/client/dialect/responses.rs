@@ -1,5 +1,5 @@
-//! One event of OpenAI's Responses stream. Its kind is in the data, so that the `event:` lines are
-//! not needed; kinds that say nothing of the answer are pieces without words.
+//! Parser of one event of OpenAI's Responses stream. The event's kind is part of the data, so
+//! `event:` lines are not needed. Kinds without answer text give an empty chunk.
 //!
 //! Source: OpenAI's API reference, "Responses: streaming events".
 
@@ -49,7 +49,7 @@ struct Details {
     cached_tokens: Option<u64>,
 }
 
-/// A part of the answer that begins.
+/// Output item that an event announces: a message or a function call.
 #[derive(Deserialize)]
 struct Item {
     #[serde(rename = "type")]
@@ -96,7 +96,8 @@ pub(super) fn read(data: &[u8]) -> Result<Event<'_>, serde_json::Error> {
     })
 }
 
-/// Usage, and why it ended: the reason where it is incomplete, else its status.
+/// Returns the final chunk: usage, and as finish reason why the answer is incomplete, else its
+/// status.
 fn end(response: Response) -> Chunk<'static> {
     let reason = response.incomplete_details.and_then(|details| details.reason);
     let usage = response.usage.map(|usage| Usage {

@@ -1,6 +1,7 @@
-//! The random generators that the tools of the field draw their requests with, bit for bit.
+//! Random generators that other benchmark tools use, reproduced bit for bit.
 //!
-//! A suite that wants the same requests must draw the same bits. Knows nothing of workloads.
+//! To send the same requests as a tool, the suite must draw the same bits. Knows nothing of
+//! workloads.
 
 mod mt19937;
 mod numpy;

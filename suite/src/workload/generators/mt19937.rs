@@ -1,11 +1,11 @@
-//! MT19937, the generator under CPython's `random` and NumPy's `RandomState`: 32 bits a draw.
+//! MT19937 (Mersenne Twister), the generator under CPython's `random` and NumPy's `RandomState`.
 //!
 //! Source: M. Matsumoto and T. Nishimura, "Mersenne Twister", ACM TOMACS 8(1), 1998.
 
 const N: usize = 624;
 const M: usize = 397;
 
-/// The generator itself: 32 bits a draw.
+/// MT19937 generator, with 32 random bits for each number.
 #[derive(Clone, Debug)]
 pub(super) struct Mt19937 {
     state: Box<[u32; N]>,
@@ -13,7 +13,7 @@ pub(super) struct Mt19937 {
 }
 
 impl Mt19937 {
-    /// `init_genrand`: one 32-bit seed.
+    /// Creates a generator from a 32-bit seed, as `init_genrand` does.
     pub(super) fn from_seed(seed: u32) -> Self {
         let mut state = Box::new([0_u32; N]);
         state[0] = seed;
@@ -26,7 +26,7 @@ impl Mt19937 {
         Self { state, index: N }
     }
 
-    /// `init_by_array`: a key of at least one word.
+    /// Creates a generator from a key of at least one 32-bit word, as `init_by_array` does.
     pub(super) fn from_key(key: &[u32]) -> Self {
         let mut generator = Self::from_seed(19_650_218);
         let state = &mut generator.state;
@@ -69,7 +69,8 @@ impl Mt19937 {
         y ^ (y >> 18)
     }
 
-    /// 53 bits of a fraction from 0 to below 1, out of two draws: `genrand_res53`.
+    /// Returns a number from 0 up to but excluding 1 with 53 random bits, made of two 32-bit
+    /// numbers, as `genrand_res53` does.
     #[expect(clippy::cast_precision_loss, reason = "53 bits are what a double holds")]
     pub(super) fn next_f64(&mut self) -> f64 {
         let (high, low) = (u64::from(self.next_u32() >> 5), u64::from(self.next_u32() >> 6));

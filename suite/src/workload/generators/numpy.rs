@@ -1,30 +1,30 @@
-//! NumPy's legacy `RandomState`, whose stream NumPy keeps for good: bounded integers, exponential
+//! NumPy's legacy `RandomState`, whose sequences NumPy keeps stable: bounded integers, exponential
 //! and gamma variates over MT19937 (`legacy-distributions.c`).
 //!
-//! Logarithms and powers come from a library in Rust: those of C libraries differ in the last bit
-//! from machine to machine, and what is drawn here must not.
+//! Logarithms and powers come from a Rust library, because those of C libraries differ in the last
+//! bit between machines and the drawn requests must not.
 
 use super::mt19937::Mt19937;
 
-/// The global generator, as `numpy.random.seed(seed)` leaves it.
+/// NumPy's global generator, in the state after `numpy.random.seed(seed)`.
 #[derive(Clone, Debug)]
 pub struct NumpyRandom {
     bits: Mt19937,
-    /// The second of a pair of normal variates.
+    /// Second normal variate of a pair, kept for the next call.
     spare: Option<f64>,
 }
 
 impl NumpyRandom {
-    /// `numpy.random.seed(seed)`.
+    /// Creates the generator of `numpy.random.seed(seed)`.
     #[must_use]
     pub fn seed(seed: u32) -> Self {
         Self { bits: Mt19937::from_seed(seed), spare: None }
     }
 
-    /// One value of `numpy.random.randint(low, high)`, that is from `[low, high)`.
+    /// Returns one value of `numpy.random.randint(low, high)`, that is, from `[low, high)`.
     ///
-    /// A range of one value consumes no draw. The caller sees to `low < high`, and to a range
-    /// below 2^32, beyond which NumPy draws 64 bits.
+    /// A range of one value uses no random bits. The caller ensures `low < high` and a range below
+    /// 2^32, beyond which NumPy would use 64 bits.
     pub fn randint(&mut self, low: u64, high: u64) -> u64 {
         debug_assert!(low < high, "an empty range");
         let range = (high - 1).saturating_sub(low);
@@ -40,12 +40,13 @@ impl NumpyRandom {
         }
     }
 
-    /// `numpy.random.exponential(1.0)`.
+    /// Returns one value of `numpy.random.exponential(1.0)`.
     pub fn exponential(&mut self) -> f64 {
         -libm::log(1.0 - self.bits.next_f64())
     }
 
-    /// `numpy.random.gamma(shape, 1.0)` for a positive shape. One of shape 1 is exponential.
+    /// Returns one value of `numpy.random.gamma(shape, 1.0)`, for a positive shape; shape 1 is the
+    /// exponential distribution.
     #[expect(clippy::float_cmp, reason = "the shape is compared as NumPy compares it")]
     pub fn gamma(&mut self, shape: f64) -> f64 {
         if shape == 1.0 {
@@ -57,7 +58,7 @@ impl NumpyRandom {
         }
     }
 
-    /// J. H. Ahrens and U. Dieter, Computing 12, 1974.
+    /// Gamma variate for a shape below 1: J. H. Ahrens and U. Dieter, Computing 12, 1974.
     fn gamma_below_one(&mut self, shape: f64) -> f64 {
         loop {
             let uniform = self.bits.next_f64();
@@ -77,7 +78,7 @@ impl NumpyRandom {
         }
     }
 
-    /// G. Marsaglia and W. W. Tsang, ACM TOMS 26(3), 2000.
+    /// Gamma variate for a shape above 1: G. Marsaglia and W. W. Tsang, ACM TOMS 26(3), 2000.
     fn gamma_above_one(&mut self, shape: f64) -> f64 {
         let scale = shape - 1.0 / 3.0;
         let step = 1.0 / (9.0 * scale).sqrt();
@@ -100,7 +101,7 @@ impl NumpyRandom {
         }
     }
 
-    /// Polar method, two variates at a time.
+    /// Normal variate by the polar method, which makes two at a time.
     fn normal(&mut self) -> f64 {
         if let Some(spare) = self.spare.take() {
             return spare;
@@ -146,8 +147,8 @@ mod tests {
         assert_eq!(numpy.bits.next_u32(), 1_791_095_845);
     }
 
-    /// NumPy 2.4: `numpy.random.seed(1)`, then `numpy.random.exponential(1.0)` or
-    /// `numpy.random.gamma(shape, 1.0)` as often as there are values.
+    /// Expected values from NumPy 2.4: `numpy.random.seed(1)`, then one call of
+    /// `numpy.random.exponential(1.0)` or `numpy.random.gamma(shape, 1.0)` for each value.
     #[test]
     fn exponential_and_gamma_variates_equal_numpys_legacy_ones() {
         type Case = (f64, &'static [f64]);
@@ -188,7 +189,7 @@ mod tests {
             let mut numpy = NumpyRandom::seed(1);
             for value in expected {
                 let found = numpy.gamma(shape);
-                // The last bit is the C library's under NumPy.
+                // The last bit depends on the C library that NumPy used.
                 assert!((found - value).abs() <= value * 1e-14, "{shape}: {found} for {value}");
             }
         }

@@ -1,12 +1,12 @@
-//! NumPy's `default_rng`: `SeedSequence`, PCG64 and bounded integers, bit for bit.
+//! NumPy's `default_rng` (`SeedSequence`, PCG64 and bounded integers), bit for bit.
 //!
-//! Sources: M. E. O'Neill, "PCG", HMC-CS-2014-0905 (XSL-RR 128/64) and her `seed_seq_fe`;
-//! D. Lemire, ACM TOMACS 29(1), 2019 for the bounds; NumPy's `bit_generator.pyx` and
-//! `distributions.c` for how they are put together.
+//! Sources: M. E. O'Neill, "PCG", HMC-CS-2014-0905 (XSL-RR 128/64) and her `seed_seq_fe`; D.
+//! Lemire, ACM TOMACS 29(1), 2019 for bounded integers; NumPy's `bit_generator.pyx` and
+//! `distributions.c` for their combination.
 
 const MULTIPLIER: u128 = 0x2360_ed05_1fc6_5da4_4385_df64_9fcc_f645;
 
-/// Words of a seed sequence's pool.
+/// Number of 32-bit words in the pool of a seed sequence.
 const POOL: usize = 4;
 const INIT_A: u32 = 0x43b0_d7e5;
 const MULT_A: u32 = 0x931e_8875;
@@ -15,23 +15,23 @@ const MULT_B: u32 = 0x58f3_8ded;
 const MIX_LEFT: u32 = 0xca01_f9dd;
 const MIX_RIGHT: u32 = 0x4973_f715;
 
-/// The generator of `numpy.random.default_rng`.
+/// Generator of `numpy.random.default_rng`.
 #[derive(Clone, Debug)]
 pub struct Pcg64 {
     state: u128,
     increment: u128,
-    /// The upper half of a draw of which 32 bits were taken.
+    /// Upper 32 bits of the last 64-bit number, kept while only the lower 32 are used.
     half: Option<u32>,
 }
 
 impl Pcg64 {
-    /// `default_rng(seed)`.
+    /// Creates the generator of `default_rng(seed)`.
     #[must_use]
     pub fn seed(seed: u64) -> Self {
         Self::of_entropy(&words(seed))
     }
 
-    /// `default_rng([first, second])`.
+    /// Creates the generator of `default_rng([first, second])`.
     #[must_use]
     pub fn of_pair(first: u64, second: u64) -> Self {
         Self::of_entropy(&[words(first), words(second)].concat())
@@ -48,10 +48,10 @@ impl Pcg64 {
         generator
     }
 
-    /// One value of `Generator.integers(low, high)`, that is from `[low, high)`. The caller sees
-    /// to `low < high`, and to a range of at most 2^32 values.
+    /// Returns one value of `Generator.integers(low, high)`, that is, from `[low, high)`. The
+    /// caller ensures `low < high` and a range of at most 2^32 values.
     ///
-    /// A range of one value consumes no draw.
+    /// A range of one value uses no random bits.
     pub fn integers(&mut self, low: u64, high: u64) -> u64 {
         debug_assert!(low < high, "an empty range");
         let range = (high - 1).saturating_sub(low);
@@ -59,7 +59,7 @@ impl Pcg64 {
             return low;
         }
         let count = range + 1;
-        // Values whose product falls below this would come once too often.
+        // Products below this bound would make some values more likely than others: draw again.
         let surplus = (1 << 32) % count;
         loop {
             let product = u64::from(self.next_u32()) * count;
@@ -89,13 +89,13 @@ impl Pcg64 {
     }
 }
 
-/// A non-negative integer as 32-bit words, lowest first.
+/// Returns a non-negative integer as 32-bit words, lowest first.
 fn words(value: u64) -> Vec<u32> {
     let (low, high) = ((value & 0xffff_ffff) as u32, (value >> 32) as u32);
     if high == 0 { vec![low] } else { vec![low, high] }
 }
 
-/// `SeedSequence(entropy).generate_state(4, uint64)`.
+/// Returns `SeedSequence(entropy).generate_state(4, uint64)`.
 fn seed_state(entropy: &[u32]) -> [u64; POOL] {
     let mut constant = INIT_A;
     let mut hash = |value: u32| {
@@ -137,7 +137,7 @@ fn seed_state(entropy: &[u32]) -> [u64; POOL] {
 mod tests {
     use super::*;
 
-    /// NumPy 2.4: `SeedSequence(0).generate_state(4, numpy.uint64)`.
+    /// Expected value from NumPy 2.4: `SeedSequence(0).generate_state(4, numpy.uint64)`.
     #[test]
     fn a_seed_grows_as_numpys_does() {
         assert_eq!(
@@ -151,7 +151,7 @@ mod tests {
         );
     }
 
-    /// NumPy 2.4: `PCG64(seed).random_raw(3)`.
+    /// Expected values from NumPy 2.4: `PCG64(seed).random_raw(3)`.
     #[test]
     fn raw_draws_equal_numpys() {
         let cases = [
@@ -169,7 +169,7 @@ mod tests {
         }
     }
 
-    /// NumPy 2.4: `g = default_rng(0)`, then `g.integers(low, high, count)` in this order.
+    /// Expected values from NumPy 2.4: `g = default_rng(0)`, then `g.integers(low, high, count)`.
     #[test]
     fn bounded_integers_equal_numpys() {
         let mut generator = Pcg64::seed(0);
@@ -183,8 +183,8 @@ mod tests {
         assert_eq!(drawn(0, 10, 3), [6, 9, 5]);
     }
 
-    /// NumPy 2.4: `default_rng(0).integers(0, 3 * 2**30, 6)`, where one draw in four is refused;
-    /// `default_rng([7, 9]).integers(0, 1000, 5)`.
+    /// Expected values from NumPy 2.4: `default_rng(0).integers(0, 3 * 2**30, 6)`, where one number
+    /// in four is rejected, and `default_rng([7, 9]).integers(0, 1000, 5)`.
     #[test]
     fn refused_draws_and_seeds_of_two_numbers_equal_numpys() {
         let mut generator = Pcg64::seed(0);

@@ -1,13 +1,13 @@
-//! CPython's `random.Random`: `Lib/random.py` over MT19937.
+//! CPython's `random.Random` (`Lib/random.py` over MT19937), bit for bit.
 
 use super::mt19937::Mt19937;
 
-/// The generator, seeded with an integer.
+/// CPython's generator, seeded with an integer.
 #[derive(Clone, Debug)]
 pub struct PythonRandom(Mt19937);
 
 impl PythonRandom {
-    /// `random.seed(seed)` with a non-negative integer.
+    /// Creates the generator of `random.seed(seed)`, for a non-negative integer.
     #[must_use]
     pub fn seed(seed: u64) -> Self {
         let low = (seed & 0xffff_ffff) as u32;
@@ -16,10 +16,10 @@ impl PythonRandom {
         Self(Mt19937::from_key(key))
     }
 
-    /// `Random._randbelow(bound)` for a bound from 1 to 2^32 - 1; `random.choice` of a list of
-    /// that many.
+    /// Returns one value of `Random._randbelow(bound)`, for a bound from 1 to 2^32 - 1.
+    /// `random.choice` of a list uses it with the list's length.
     pub fn below(&mut self, bound: u32) -> u32 {
-        debug_assert!(bound > 0, "nothing lies below zero");
+        debug_assert!(bound > 0, "the bound must be above zero");
         let bits = u32::BITS - bound.leading_zeros();
         loop {
             let draw = self.0.next_u32() >> (u32::BITS - bits);
@@ -29,7 +29,8 @@ impl PythonRandom {
         }
     }
 
-    /// `random.choices(items, k=count)`, which draws a fraction an item and not `below`.
+    /// Returns `random.choices(items, k=count)`, which draws a fraction for each item instead of
+    /// using `below`.
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
@@ -41,8 +42,8 @@ impl PythonRandom {
         (0..count).map(|_| items[(self.0.next_f64() * length) as usize]).collect()
     }
 
-    /// `random.shuffle(items)`. Lists beyond 2^32 - 1 items are not shuffled further: no data set
-    /// is that long.
+    /// Shuffles as `random.shuffle(items)` does. Items beyond 2^32 - 1 stay in place; no dataset is
+    /// that long.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for i in (1..items.len()).rev() {
             let Ok(bound) = u32::try_from(i + 1) else { return };
@@ -87,7 +88,7 @@ mod tests {
         );
     }
 
-    /// CPython 3.11: `random.seed(1); random.choices(range(1000), k=6)` and
+    /// Expected values from CPython 3.11: `random.seed(1); random.choices(range(1000), k=6)` and
     /// `random.seed(0); [random.choice(range(7)) for _ in range(8)]`.
     #[test]
     fn choices_equal_cpythons() {

@@ -1,15 +1,15 @@
-//! Lengths drawn between a share of a bound and the bound, as the `random` packs draw them.
+//! Random lengths between a share of a bound and the bound, as the `random` samplers draw them.
 
 use crate::workload::generators::NumpyRandom;
 
-/// What the lower end of a range is at least.
+/// Smallest allowed lower end of a range of lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LowerBound {
     Zero,
     One,
 }
 
-/// `count` lengths from `[ratio * bound, bound]`.
+/// Draws `count` lengths from `[ratio * bound, bound]`.
 pub fn uniform(
     random: &mut NumpyRandom,
     bound: u64,
@@ -22,7 +22,7 @@ pub fn uniform(
     (0..count).map(|_| random.randint(low, bound + 1)).collect()
 }
 
-/// `int(bound * ratio)` of the tools.
+/// Returns the tools' `int(bound * ratio)`.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,

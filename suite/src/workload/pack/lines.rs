@@ -1,4 +1,5 @@
-//! Requests of files with one a line: a trace in Mooncake's format, and the user's own.
+//! Samplers of files with one request per line: traces in Mooncake's format, and the user's own
+//! file.
 
 use schema::manifest::ManifestRequest;
 use schema::run::PromptForm;
@@ -11,24 +12,25 @@ use crate::workload::dataset::Dataset;
 use crate::workload::generators::Pcg64;
 use crate::workload::tokenizer::Tokenizer;
 
-/// Tokens of a block of a Mooncake trace.
+/// Number of tokens in a block of a Mooncake trace.
 const BLOCK_TOKENS: usize = 512;
 
-/// A line of a trace: <https://github.com/kvcache-ai/Mooncake>, `FAST25-release`.
+/// Line of a trace: <https://github.com/kvcache-ai/Mooncake>, `FAST25-release`.
 #[derive(Debug, Deserialize)]
 struct Traced {
-    /// Milliseconds.
+    /// Arrival time of the request, in milliseconds.
     timestamp: f64,
     input_length: usize,
     output_length: u64,
-    /// Blocks of 512 tokens; equal numbers are equal blocks behind equal ones.
+    /// Ids of the prompt's blocks of 512 tokens; an equal id means the same block after the same
+    /// blocks.
     hash_ids: Vec<u64>,
 }
 
-/// The first requests of a trace in order of their times, from the first one's on.
+/// Returns the first `count` requests of a trace by time, with times relative to the first one.
 ///
-/// A trace holds no text: a block's ids are drawn from `seed` and the block's number, so that what
-/// the trace shares is shared.
+/// A trace has no text: the token ids of a block are drawn from `seed` and the block's id, so that
+/// prompts share what the trace shares.
 pub fn traced(
     count: u64,
     seed: u64,
@@ -85,7 +87,7 @@ fn microseconds(ms: f64) -> u64 {
     (ms * 1000.0).round() as u64
 }
 
-/// A line of the user's own file.
+/// Line of the user's own file.
 #[derive(Debug, Deserialize)]
 struct Own {
     prompt: OwnPrompt,
@@ -100,7 +102,7 @@ enum OwnPrompt {
     Ids(Vec<u32>),
 }
 
-/// All requests of the user's file, in its order.
+/// Returns all requests of the user's file, in its order.
 pub fn own(
     scenario: &Scenario,
     dataset: &Dataset,

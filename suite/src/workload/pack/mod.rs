@@ -1,11 +1,12 @@
-//! Draws a scenario's requests from a data set or a vocabulary exactly as the tool it names does.
+//! Samplers: draw a scenario's requests from a dataset or vocabulary exactly as the named tool
+//! does.
 //!
 //! `sharegpt@lmdeploy` and `random@lmdeploy` follow `benchmark/profile_restful_api.py` of LMDeploy
-//! v0.9.2; those of vLLM its `benchmarks/datasets` of 0.33; those of SGLang its
-//! `benchmark/datasets` of 0.5.23; `random@inferencex` the `utils/bench_serving` of InferenceX. One
-//! difference is deliberate: LMDeploy's tool and SGLang's decode the ids of their `random` prompts
-//! and send the text, whose length the server then finds to be another; where prompts go as ids,
-//! the ids themselves are sent, so that the length is exact.
+//! v0.9.2; vLLM's samplers its `benchmarks/datasets` of 0.33; SGLang's its `benchmark/datasets` of
+//! 0.5.23; `random@inferencex` the `utils/bench_serving` of InferenceX. There is one deliberate
+//! difference: LMDeploy's and SGLang's tools decode the ids of their `random` prompts and send the
+//! text, for which the server counts another length. Where prompts are sent as ids, this suite
+//! sends the drawn ids, so that lengths are exact.
 
 mod lengths;
 mod lines;
@@ -27,75 +28,75 @@ use super::tokenizer::{Tokenizer, TokenizerError};
 use multi_turn::Conversations;
 use rows::Rows;
 
-/// Warm-up prompts share no more than this many leading tokens with a measured one: the smallest
-/// page of a prefix cache in use.
+/// Maximum number of leading tokens that a warm-up prompt shares with a measured one: the smallest
+/// page size of prefix caches in use.
 const SHARED_MAX: usize = 16;
 
-/// Everything that will be sent.
+/// Plan of a run: all requests that will be sent.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// What is measured.
+    /// Manifest of the measured requests.
     pub manifest: Manifest,
-    /// Prompts that no measured request shares.
+    /// Warm-up requests, whose prompts no measured request shares.
     pub warmup: Vec<ManifestRequest>,
 }
 
-/// A plan that cannot be drawn.
+/// Error of drawing a plan.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
-    /// The data set cannot be used.
+    /// The dataset cannot be used.
     #[error(transparent)]
     Dataset(#[from] DatasetError),
-    /// The tokenizer cannot be used, or refuses a text.
+    /// The tokenizer cannot be used, or rejects a text.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
-    /// The data set is too small.
-    #[error("the data set gives {found} requests of the {wanted} that the scenario asks for")]
+    /// The dataset is too small.
+    #[error("the data set gives only {found} of the {wanted} requests in the scenario")]
     TooFew {
-        /// Requests that it gives.
+        /// Number of requests that the dataset gives.
         found: usize,
-        /// Requests that the scenario asks for.
+        /// Number of requests in the scenario.
         wanted: u64,
     },
-    /// Too few requests may warm up.
+    /// Too few requests are suitable for warm-up.
     #[error(
-        "only {found} of the {wanted} requests that warm up begin unlike every measured one\n\
-         hint: ask for fewer, `warmup.requests`"
+        "only {found} of {wanted} warm-up requests begin unlike every measured one\n\
+         hint: lower `warmup.requests`"
     )]
     NoWarmup {
-        /// Requests that may.
+        /// Number of suitable requests.
         found: usize,
-        /// Requests that the scenario asks for.
+        /// Number of warm-up requests in the scenario.
         wanted: u64,
     },
-    /// A request would ask for nothing.
+    /// A request would have an empty prompt or an empty answer.
     #[error(
-        "request {index} would have {what} of no tokens\nhint: raise `workload.range_ratio` or the \
-         length"
+        "request {index} would have {what} without tokens\nhint: raise `workload.range_ratio` or \
+         the length"
     )]
     Empty {
-        /// Its place in the list.
+        /// Index of the request in the manifest.
         index: usize,
-        /// Its prompt or its answer.
+        /// Empty part: `a prompt` or `an answer`.
         what: &'static str,
     },
-    /// The seed is not one of the tool's whose way of drawing is followed.
+    /// The seed exceeds the range of the tool's generator.
     #[error("`workload.seed` {0} is beyond the 32 bits that NumPy's generator takes")]
     Seed(u64),
-    /// There is nothing to draw from.
+    /// The sampler needs a dataset, and the caller gave it no file.
     #[error("`{pack}` draws from a data set, and none was given\nhint: give `{dataset}`")]
     NoDataset {
-        /// The way of drawing.
+        /// Name of the sampler.
         pack: &'static str,
-        /// The data set that the scenario names.
+        /// Id of the dataset in the scenario.
         dataset: String,
     },
 }
 
-/// Draws the requests of `scenario`, whose id is `id`, and fixes when each is sent.
+/// Draws the requests of scenario `id` and sets their send times.
 ///
 /// # Errors
-/// The data set is unreadable or too small, or the tokenizer refuses a text.
+/// The dataset is unreadable or too small, or the tokenizer rejects a text.
 pub fn plan(
     id: &str,
     scenario: &Scenario,
@@ -119,12 +120,12 @@ pub fn plan(
     Ok(Plan { manifest, warmup })
 }
 
-/// The seed as NumPy's legacy generator takes it.
+/// Returns the seed as the 32 bits of NumPy's legacy generator.
 fn seed32(workload: &Workload) -> Result<u32, PlanError> {
     u32::try_from(workload.seed).map_err(|_| PlanError::Seed(workload.seed))
 }
 
-/// What is drawn from.
+/// Inputs of a sampler: scenario, dataset, tokenizer and prompt form.
 #[derive(Clone, Copy)]
 struct Draw<'a> {
     scenario: &'a Scenario,
@@ -136,7 +137,7 @@ struct Draw<'a> {
 type Requests = Vec<ManifestRequest>;
 
 impl<'a> Draw<'a> {
-    /// The measured requests and those that warm up.
+    /// Draws the measured requests and the warm-up requests.
     fn requests(&self) -> Result<(Requests, Requests), PlanError> {
         match self.scenario.workload.pack {
             Pack::SharegptLmdeploy
@@ -212,7 +213,7 @@ impl<'a> Draw<'a> {
         Ok((requests, warmup))
     }
 
-    /// Requests that no data set limits; those that warm up are drawn with the next seed.
+    /// Draws requests that no dataset limits; warm-up requests come from the next seed.
     fn made_up(&self) -> Result<(Requests, Requests), PlanError> {
         let workload = &self.scenario.workload;
         let requests = self.drawn(workload)?;
@@ -247,8 +248,7 @@ impl<'a> Draw<'a> {
         Ok(())
     }
 
-    /// Takes warm-up prompts from what `next` gives, and of those only such as do not begin like
-    /// a measured one.
+    /// Takes warm-up requests from `next`, skipping those that begin like a measured one.
     fn warmup(
         &self,
         measured: &[ManifestRequest],
@@ -275,7 +275,7 @@ impl<'a> Draw<'a> {
     }
 }
 
-/// vLLM fills a sample that is too small with repeats of it.
+/// Fills up a sample that is too small with repeats, as vLLM does.
 fn drawn_again(requests: &mut Requests, workload: &Workload) {
     let Ok(count) = u32::try_from(requests.len()) else { return };
     let mut random = PythonRandom::seed(workload.seed);
@@ -289,7 +289,7 @@ mod tests {
     use super::*;
     use crate::workload::gguf::GgufTokenizer;
 
-    /// One token a letter.
+    /// Tokenizer with one token for each letter.
     fn letters() -> Tokenizer {
         let tokens: Vec<String> = ('a'..='z').map(String::from).collect();
         Tokenizer::from_gguf(&GgufTokenizer {
@@ -351,7 +351,8 @@ mod tests {
     #[test]
     fn answers_of_one_length_are_bounded_as_the_tool_bounds_them() {
         let long = "x".repeat(1000);
-        // The second row's own answer is too short, and the third is too long with any other.
+        // The second row's own answer is too short; the third row is too long with any other
+        // answer.
         let rows = [("aaaa", "bbbb"), ("cccc", "d"), (long.as_str(), "eeee")];
         let kept = |pack: &str, output_tokens: u64| {
             let mut scenario = scenario(pack, 1);
@@ -365,7 +366,7 @@ mod tests {
             });
             let requests = kept.map(|plan| plan.manifest.requests).unwrap_or_default();
             assert!(requests.iter().all(|request| request.output_tokens == output_tokens));
-            // vLLM fills a sample that is too small by drawing again.
+            // vLLM fills up a sample that is too small with repeats.
             let prompts: BTreeSet<Vec<u32>> = requests.into_iter().map(|row| row.prompt).collect();
             prompts.len()
         };
@@ -400,7 +401,7 @@ mod tests {
         let error = drawn("sharegpt@lmdeploy", 3, &[("aaaa", "bbbb")]).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "the data set gives 1 requests of the 3 that the scenario asks for"
+            "the data set gives only 1 of the 3 requests in the scenario"
         );
     }
 }

@@ -1,9 +1,9 @@
-//! Whole conversations, a request a turn: each prompt is all that was said before and the next
-//! question, and is sent when the answer before it has ended.
+//! Sampler of whole conversations with one request for each turn: its prompt is everything before
+//! and the next question, and it is sent when the previous answer has ended.
 //!
-//! What was said before is what the data set says, not what the server answered: so prompts are
-//! known before the run, and the same for every server. A server's cache then serves a prompt up
-//! to the end of the one before.
+//! Earlier answers come from the dataset, not from the server: prompts are therefore known before
+//! the run and equal for every server. A prefix cache can serve a prompt up to the end of the
+//! previous one.
 
 use schema::manifest::ManifestRequest;
 use schema::run::PromptForm;
@@ -14,10 +14,10 @@ use crate::workload::dataset::{Conversation, Dataset};
 use crate::workload::generators::PythonRandom;
 use crate::workload::tokenizer::Tokenizer;
 
-/// Between two speakers.
+/// Separator between two turns.
 const BREAK: &str = "\n\n";
 
-/// The conversations of a data set, one after the other.
+/// Sampler of a dataset's conversations, in shuffled order.
 pub struct Conversations<'a> {
     shuffled: Vec<Conversation<'a>>,
     next: usize,
@@ -51,8 +51,9 @@ impl<'a> Conversations<'a> {
         })
     }
 
-    /// The turns of the next conversation, of which the first has position `first` in the plan;
-    /// empty where its first is too long already, none where there are no more.
+    /// Returns the turns of the next conversation, with `first` as the index of its first request
+    /// in the plan. The list is empty where the first prompt is too long, and `None` after the last
+    /// conversation.
     pub fn next(&mut self, first: usize) -> Result<Option<Vec<ManifestRequest>>, PlanError> {
         let Some(turns) = self.shuffled.get(self.next) else { return Ok(None) };
         self.next += 1;
@@ -88,7 +89,7 @@ impl<'a> Conversations<'a> {
         }
     }
 
-    /// Gives the latest turn its text: all that was said but for the answer and the break before.
+    /// Sets the text of the latest turn: everything before the answer and its separator.
     fn keep_text(&self, requests: &mut [ManifestRequest], text: &str, answer: &str) {
         let end = text.len() - answer.len() - BREAK.len();
         if let (PromptForm::Text, Some(request)) = (self.form, requests.last_mut()) {
@@ -96,8 +97,8 @@ impl<'a> Conversations<'a> {
         }
     }
 
-    /// Adds a turn, tokenized by itself, so that a prompt begins with the very ids of the one
-    /// before it.
+    /// Appends a turn, tokenized by itself, so that a prompt begins with exactly the ids of the
+    /// previous prompt.
     fn say(&self, said: &mut Vec<u32>, text: &mut String, turn: &str) -> Result<(), PlanError> {
         if said.is_empty() {
             *text = turn.to_owned();

@@ -1,4 +1,4 @@
-//! Requests that share prefixes in groups: `prefix-groups@sglang` and `prefix-repetition@vllm`.
+//! Samplers of groups with a shared prefix: `prefix-groups@sglang` and `prefix-repetition@vllm`.
 
 use schema::manifest::ManifestRequest;
 use schema::run::PromptForm;
@@ -10,10 +10,10 @@ use super::{PlanError, seed32};
 use crate::workload::generators::{NumpyRandom, PythonRandom};
 use crate::workload::tokenizer::{Tokenizer, TokenizerError};
 
-/// Draws as SGLang's `generated-shared-prefix` does, with one turn and in shuffled order.
+/// Draws requests as SGLang's `generated-shared-prefix` does, with one turn and in shuffled order.
 ///
-/// There the vocabulary comes in the order of a hash map, which is another in every process; here
-/// it is ascending.
+/// SGLang uses the vocabulary in the order of a hash map, which differs between processes; here the
+/// ids are ascending.
 pub fn sglang(
     workload: &Workload,
     tokenizer: &Tokenizer,
@@ -23,7 +23,7 @@ pub fn sglang(
     let ratio = workload.range_ratio.unwrap_or(1.0);
     let mut numbers = NumpyRandom::seed(seed32(workload)?);
     let mut draw = |bound: Option<u64>, count: u64| match bound.unwrap_or(0) {
-        // No length is drawn for nothing.
+        // For a bound of zero, SGLang draws no length.
         0 => vec![0; usize::try_from(count).unwrap_or(0)],
         bound => uniform(&mut numbers, bound, ratio, count, LowerBound::One),
     };
@@ -50,10 +50,10 @@ pub fn sglang(
     Ok(requests)
 }
 
-/// Draws as vLLM's `prefix_repetition` does.
+/// Draws requests as vLLM's `prefix_repetition` does.
 ///
-/// Where prompts go as ids, prefix and suffix are sent as they were drawn, so that lengths and
-/// what is shared are exact; as text they may merge where they meet.
+/// As ids, prefix and suffix are sent as drawn, so that lengths and shared prefixes are exact; as
+/// text, tokens may merge where the two meet.
 pub fn vllm(
     workload: &Workload,
     tokenizer: &Tokenizer,

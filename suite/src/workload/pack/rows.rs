@@ -1,5 +1,5 @@
-//! Requests out of rows of conversations, in the order and within the bounds of the tool that is
-//! followed: first turns as they are, or repeated and cut to a drawn length.
+//! Sampler of conversations' first turns, with the order and length limits of the tool that it
+//! follows: unchanged (`sharegpt`), or repeated and cut to a drawn length (`random`).
 
 use std::collections::VecDeque;
 use std::num::NonZero;
@@ -15,10 +15,10 @@ use crate::workload::dataset::{Dataset, Pair};
 use crate::workload::generators::{NumpyRandom, PythonRandom};
 use crate::workload::tokenizer::{Tokenizer, TokenizerError};
 
-/// Rows that a core tokenizes before it looks whether there are enough.
+/// Number of rows that each core tokenizes before the sampler checks whether there are enough.
 const ROWS_PER_CORE: usize = 64;
 
-/// Which rows are kept, by the tokens of their prompts and answers.
+/// Limits on the token counts of a row's prompt and answer; other rows are dropped.
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
     prompt_min: usize,
@@ -28,9 +28,10 @@ struct Bounds {
 }
 
 impl Bounds {
-    /// Those of the pack's tool, which may differ where all answers have one `fixed` length.
+    /// Returns the limits of the sampler's tool, which may differ where all answers have one
+    /// `fixed` length.
     fn of(pack: Pack, fixed: bool) -> Self {
-        // LMDeploy's, which vLLM has too and SGLang had.
+        // Limits of LMDeploy, which vLLM also has and SGLang had.
         let usual = Self { prompt_min: 4, answer_min: 4, prompt_max: 1024, together_max: 2048 };
         match (pack, fixed) {
             (Pack::SharegptSglang, _) => {
@@ -50,16 +51,16 @@ impl Bounds {
     }
 }
 
-/// How long prompts and answers are.
+/// Source of prompt and answer lengths: the dataset, or random draws.
 enum Lengths {
-    /// Prompts as in the data, and answers too unless they have a length of their own; rows outside
-    /// the bounds are dropped.
+    /// Prompts as in the dataset, and answers as well unless `answer` gives their length; rows
+    /// outside of the bounds are dropped.
     Data { bounds: Bounds, answer: Option<usize> },
-    /// Input and output length of each request, drawn before anything else.
+    /// Input and output length of each request in tokens, drawn before anything else.
     Drawn(Vec<(u64, u64)>),
 }
 
-/// The requests that a data set's conversations make, one after the other.
+/// Sampler that makes requests from a dataset's conversations.
 pub struct Rows<'a> {
     pairs: VecDeque<Pair<'a>>,
     lengths: Lengths,
@@ -70,16 +71,16 @@ pub struct Rows<'a> {
     made: usize,
 }
 
-/// A tokenized row.
+/// Tokenized row of the dataset.
 struct Row {
     prompt: Vec<u32>,
-    /// Kept where the prompt is sent as it is.
+    /// Text of the prompt, where the prompt is sent unchanged as text.
     text: Option<String>,
     answer_tokens: usize,
 }
 
 impl<'a> Rows<'a> {
-    /// Shuffles the conversations as the pack's tool does.
+    /// Creates a sampler, with the conversations shuffled as the tool does.
     pub fn new(
         workload: &Workload,
         dataset: &'a Dataset,
@@ -96,7 +97,7 @@ impl<'a> Rows<'a> {
         Ok(Self { pairs, lengths, tokenizer, form, ready, made: 0 })
     }
 
-    /// The next request; none where the rows are used up.
+    /// Returns the next request, or `None` where no rows are left.
     pub fn next(&mut self) -> Result<Option<ManifestRequest>, PlanError> {
         loop {
             if self.ready.is_empty() {
@@ -110,7 +111,7 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// Tokenizes the next rows, a few for every core, side by side.
+    /// Tokenizes the next rows in parallel, [`ROWS_PER_CORE`] for each core.
     fn tokenize(&mut self) -> Result<(), PlanError> {
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         let count = (cores * ROWS_PER_CORE).min(self.pairs.len());
@@ -120,7 +121,7 @@ impl<'a> Rows<'a> {
         let parts: Vec<Result<Vec<Row>, TokenizerError>> = std::thread::scope(|scope| {
             let shares = pairs.chunks(count.div_ceil(cores).max(1));
             let threads: Vec<_> = shares.map(|pairs| scope.spawn(move || share(pairs))).collect();
-            // A panic in a share is a bug, and goes on here.
+            // A panic in a thread is a bug and continues here.
             let join = |thread: ScopedJoinHandle<'_, _>| {
                 thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
             };
@@ -143,7 +144,7 @@ impl<'a> Rows<'a> {
         Ok(Row { prompt: self.tokenizer.encode(&pair.prompt)?, text, answer_tokens })
     }
 
-    /// The request that a row makes, or none if its lengths rule it out.
+    /// Returns the request of a row, or `None` if its lengths are outside of the limits.
     fn request(&self, row: Row) -> Result<Option<ManifestRequest>, PlanError> {
         match &self.lengths {
             Lengths::Data { bounds, .. } => {
@@ -156,14 +157,14 @@ impl<'a> Rows<'a> {
                 }))
             }
             Lengths::Drawn(_) if row.prompt.is_empty() => Ok(None),
-            // Those beyond the measured ones warm up, and may have any of the lengths.
+            // Requests beyond the measured ones are for warm-up and may have any of the lengths.
             Lengths::Drawn(lengths) => {
                 self.cut_to_length(&row.prompt, lengths[self.made % lengths.len()]).map(Some)
             }
         }
     }
 
-    /// Repeats or truncates the ids of a row's prompt to `input` tokens.
+    /// Repeats or truncates the token ids of a row's prompt to `input` tokens.
     fn cut_to_length(
         &self,
         ids: &[u32],
@@ -196,11 +197,11 @@ impl Lengths {
         let mut random = NumpyRandom::seed(super::seed32(workload)?);
         let sglang = workload.pack == Pack::RandomSglang;
         let mut inputs = uniform(&mut random, input, ratio, count, LowerBound::One);
-        // LMDeploy's tool has no lower bound of one here.
+        // LMDeploy's tool allows outputs of zero tokens here.
         let lower = if sglang { LowerBound::One } else { LowerBound::Zero };
         let outputs = uniform(&mut random, output, ratio, count, lower);
         if sglang && form == PromptForm::Text {
-            // The server will add its own to the text.
+            // The server adds its special tokens to a text.
             let specials = tokenizer.specials_added() as u64;
             inputs.iter_mut().for_each(|length| *length = length.saturating_sub(specials));
         }

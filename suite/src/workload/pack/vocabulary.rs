@@ -1,7 +1,8 @@
-//! Prompts that run through the vocabulary: `random@vllm` and `random@inferencex`.
+//! Samplers of synthetic prompts that run through the vocabulary: `random@vllm` and
+//! `random@inferencex`.
 //!
-//! Both draw lengths and an offset per request, take consecutive ids from there, and then decode
-//! and encode until the text has as many tokens as were asked for, ten times at most.
+//! Both draw lengths and a start id for each request, take consecutive ids from there, and then
+//! decode and encode up to ten times until the text has the requested number of tokens.
 
 use schema::manifest::ManifestRequest;
 use schema::run::PromptForm;
@@ -12,10 +13,10 @@ use super::{PlanError, seed32};
 use crate::workload::generators::{NumpyRandom, Pcg64};
 use crate::workload::tokenizer::{Tokenizer, TokenizerError};
 
-/// How often a text is mended.
+/// Maximum number of rounds in which a text is corrected to its length.
 const ROUNDS: usize = 10;
 
-/// Draws as vLLM's `random` does.
+/// Draws requests as vLLM's `random` does.
 pub fn vllm(
     workload: &Workload,
     tokenizer: &Tokenizer,
@@ -47,7 +48,7 @@ pub fn vllm(
     Runs { prefix, ids: &ids, inputs, outputs, offsets }.requests(tokenizer, form, &mut settle)
 }
 
-/// Draws as InferenceX's `random` does.
+/// Draws requests as InferenceX's `random` does.
 pub fn inferencex(
     workload: &Workload,
     tokenizer: &Tokenizer,
@@ -69,10 +70,10 @@ pub fn inferencex(
     Runs { prefix, ids: &ids, inputs, outputs, offsets }.requests(tokenizer, form, &mut settle)
 }
 
-/// What was drawn: a prefix for all, and lengths and a place to begin for each.
+/// Drawn inputs of the prompts: a common prefix, and lengths and start ids for each request.
 struct Runs<'a> {
     prefix: Vec<u32>,
-    /// The ids that a run goes through, and round again.
+    /// Vocabulary ids that a prompt runs through, cyclically.
     ids: &'a [u32],
     inputs: Vec<u64>,
     outputs: Vec<u64>,
@@ -98,7 +99,7 @@ impl Runs<'_> {
     }
 }
 
-/// A request of this text, whose ids are those that a server makes of it.
+/// Returns a request with this text, whose ids are the ones that a server makes of the text.
 pub fn of_text(
     tokenizer: &Tokenizer,
     form: PromptForm,
@@ -116,8 +117,9 @@ pub fn of_text(
     Ok(ManifestRequest { prompt, text, output_tokens, ..ManifestRequest::default() })
 }
 
-/// Text and ids that decode and encode into each other and are as long as `ids`: what is missing
-/// is drawn, what is too much is cut. Some never settle; those stay as they are in the end.
+/// Returns text and ids that are `ids.len()` tokens long and that decode and encode into each
+/// other: missing ids are drawn, surplus ids are cut. Some texts never settle and are returned as
+/// they are.
 pub fn settled(
     tokenizer: &Tokenizer,
     mut ids: Vec<u32>,
@@ -139,17 +141,17 @@ pub fn settled(
     }
 }
 
-/// The id at a position that lies within.
+/// Returns the id at `position`, which must be within the list.
 fn at(ids: &[u32], position: u64) -> u32 {
     ids[usize::try_from(position).unwrap_or(usize::MAX)]
 }
 
-/// A drawn id: vocabularies are counted in 32 bits.
+/// Returns a drawn id as 32 bits, which suffice for any vocabulary.
 fn narrow(id: u64) -> u32 {
     u32::try_from(id).unwrap_or(u32::MAX)
 }
 
-/// `ceil(mean * ratio)`.
+/// Returns the tools' `ceil(mean * ratio)`.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
