@@ -1,6 +1,6 @@
-//! Tensor-parallel group of GPUs: all-reduce of short vectors by one kernel that reads the other
-//! ranks' memory, all other collectives by NCCL, and an exchange between the host threads where
-//! ranks must agree on what to do.
+//! Group of GPUs that share a model: tensor parallel all-reduce of short vectors by one kernel that
+//! reads the other ranks' memory, all other collectives by NCCL, and an exchange between the host
+//! threads where ranks must agree on what to do.
 //!
 //! Knows only the operations of [`Collective`], and no driver.
 

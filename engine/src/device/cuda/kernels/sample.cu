@@ -1,5 +1,5 @@
-//! Sampling of the next token (temperature, top-k, top-p, min-p) of each row whose temperature is
-//! above 0.
+//! Kernel of temperature, top-k, top-p sampling and min-p: samples the next token of each row whose
+//! temperature is above 0.
 //!
 //! ids [R] u32 hold the likeliest tokens before, and the sampled ones after; rows at temperature 0,
 //! and those without a finite logit (NONE), keep theirs. logits [R, V] f32.

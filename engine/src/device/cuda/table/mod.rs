@@ -221,7 +221,7 @@ impl Run {
         StepBatch::known(&vec![0; sequences * rows], (0..sequences).map(segment).collect())
     }
 
-    /// Measures the time of paged attention.
+    /// Measures the time of attention over KV pages.
     fn attention(
         &mut self,
         layer: &AttentionLayer<Vector>,
