@@ -151,6 +151,7 @@ impl Collective<Numbers> for Group {
                 self.communicator.broadcast(x.at, to, rows * own.len(), x.number, root)?;
             }
         }
+        // The parts are whole ranks one after another; the kernel interleaves their columns.
         let arguments = Arguments::new().address(out.at).address(parts);
         let sizes = [rows, cols, ranks].map(|size| size as u32);
         let arguments = sizes.into_iter().fold(arguments, Arguments::value);

@@ -180,6 +180,7 @@ impl Run {
         n: usize,
         k: usize,
     ) -> Result<(Timing, usize), StepError> {
+        // A matrix is allocated only to learn its size, and released at once.
         let one_bytes = self.matrix(matrix_type, n, k)?.bytes().0;
         let layers = self.layers(experts * one_bytes);
         let mut all = Vec::new();
