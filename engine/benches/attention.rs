@@ -1,4 +1,4 @@
-//! Benchmark of paged attention: decoding at several context lengths, and a prefill chunk.
+//! Benchmark of attention over KV pages: decoding at several context lengths, and a prefill chunk.
 
 #[expect(dead_code, reason = "this bench uses a part of the shared table")]
 pub(crate) mod shapes;

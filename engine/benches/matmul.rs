@@ -52,6 +52,7 @@ fn products(tokens: &[usize], types: &[WeightType]) -> Vec<Product> {
             for weight_type in types.iter().copied() {
                 let (k, n) = (shape.hidden, shape.intermediate);
                 let both = [(k, n), (n, k)].map(|(k, n)| Product { t, k, n, weight_type });
+                // A row must consist of whole blocks of its format.
                 products.extend(both.iter().filter(|p| p.k.is_multiple_of(weight_type.block())));
             }
         }

@@ -1,4 +1,5 @@
-//! Benchmark of MoE routing (top-k experts of each row), the same code for every instruction set.
+//! Benchmark of selecting the top-k experts of each row (MoE), the same code for every instruction
+//! set.
 
 mod experts;
 mod shapes;

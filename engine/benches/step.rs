@@ -109,6 +109,7 @@ impl Server {
             max_batch_size: sequences,
             token_budget: 8192,
             max_seq_len: PROMPT + OUTPUT,
+            // Twice what the sequences need, so that they are never preempted.
             pages: 2 * sequences * (PROMPT + OUTPUT) / PAGE_TOKENS,
             page_tokens: PAGE_TOKENS,
             chunk_tokens: 64,

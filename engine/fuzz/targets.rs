@@ -41,8 +41,8 @@ pub fn completion_body(bytes: &[u8]) {
     check_refusal(check_completion(bytes, VOCAB_SIZE));
 }
 
-/// Reads the body of a chat request, and renders the conversation by a chat template and in the
-/// harmony format.
+/// Reads the body of a chat request, and renders the conversation by a template and in the harmony
+/// format.
 pub fn chat_body(bytes: &[u8]) {
     static TEXTS: LazyLock<[CheckpointText; 2]> =
         LazyLock::new(|| [text_of(&tiny_llama_gguf(1)), text_of(&harmony_gguf())]);

@@ -40,6 +40,7 @@ macro_rules! benches {
                 let sizes = words.iter().take_while(|word| is_size(word)).count();
                 assert!(0 < sizes && sizes < words.len(), "{id}");
                 assert!(!$op::cases().is_empty(), "{id}");
+                // The group of criterion would be dead code here otherwise.
                 let _runs_them: fn() = $op::benches;
             )*
         }

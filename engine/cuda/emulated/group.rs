@@ -184,8 +184,8 @@ fn read(at: Address, count: usize, number: Number) -> Vec<f32> {
 }
 
 fn numbers<T: AnyBitPattern>(at: Address, count: usize) -> Vec<T> {
-    // SAFETY: the elements are in one allocation, as the caller of the operation guarantees, and any
-    // bits are a valid element.
+    // SAFETY: the caller of the operation guarantees that the elements are in one allocation, and
+    // any bits are a valid element.
     (0..count).map(|i| unsafe { (at.0 as *const T).add(i).read_unaligned() }).collect()
 }
 

@@ -163,7 +163,7 @@ impl State {
         }
     }
 
-    /// Panics during CUDA graph capture, where CUDA forbids the operation `what`.
+    /// Panics while a CUDA graph is captured, when CUDA forbids the operation `what`.
     fn refuse_record(&self, what: &str) {
         assert!(self.recording.is_none(), "{what} while launches are recorded");
     }

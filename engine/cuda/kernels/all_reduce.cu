@@ -1,5 +1,5 @@
-//! Tensor-parallel all-reduce (sum) of short vectors in one launch: each rank reads the other
-//! ranks' memory.
+//! Kernel of the tensor parallel all-reduce (sum) of short vectors in one launch: each rank reads
+//! the other ranks' memory.
 //!
 //! out [N] bf16 = sum over all ranks of x [N] bf16, in f32 and in the order of the ranks, so that
 //! every rank gets the same bits. N is a multiple of 8 and at most the capacity. `peers` has the

@@ -1,4 +1,4 @@
-//! Paged attention, causal, for prefill chunks and decoding sequences in one launch.
+//! Kernels of paged attention, causal, for prefill chunks and decoding sequences in one launch.
 //!
 //! out [T, H D] bf16 from the query heads of qkv [T, (H + 2 KV) D] bf16, rotated already, and the
 //! KV pages as `rope_and_cache` fills them. `layer` [H + 2 KV] f32 holds the attention sink of each

@@ -1,5 +1,6 @@
-//! Paged attention by the items of a plan, in tiles with an online softmax (FlashAttention): the
-//! code that the kernels of `attention.cu` share with their variants for warpgroups.
+//! Implementation of paged attention by the items of a plan, in tiles with an online softmax
+//! (FlashAttention): the code that the kernels of `attention.cu` share with their variants for
+//! warpgroups.
 //!
 //! An item of the plan covers some rows of one sequence, one KV head and a range of positions. The
 //! query heads that share the KV head are stacked: of M = rows * H / KV lines, line m is row m /

@@ -24,6 +24,7 @@ struct Merge {
 /// Merges two columns of one line over its splits, each weighted relative to the largest score of
 /// all.
 DEVICE float2 merge(const float* parts, u32 splits, u64 stride, u32 d, u32 column, float sink) {
+    // The attention sink is a term of the softmax that has no value.
     float largest = sink;
     for (u32 s = 0; s < splits; ++s) largest = fmaxf(largest, parts[s * stride + d]);
     float total = exp2_fast(sink - largest), low = 0.0f, high = 0.0f;

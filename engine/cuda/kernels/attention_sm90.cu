@@ -1,9 +1,8 @@
-//! Paged attention for GPUs of compute capability 9.0 (Hopper). Items, tiles and softmax are those
-//! of `attention.cu`. Keys and values are copied by bulk copies (TMA), the rows of a page at a
-//! time. With more than 16 lines, the warpgroup multiplies all of them at once (WGMMA), and the
-//! tensor cores read keys and values from shared memory, where they were copied to or converted to
-//! bf16.
-//! Source: Shah et al. 2024 (FlashAttention-3).
+//! Kernels of paged attention for GPUs of compute capability 9.0 (Hopper). Items, tiles and softmax
+//! are those of `attention.cu`. Keys and values are copied by bulk copies (TMA), the rows of a page
+//! at a time. With more than 16 lines, the warpgroup multiplies all of them at once (WGMMA), and
+//! the tensor cores read keys and values from shared memory, where they were copied to or converted
+//! to bf16. Source: Shah et al. 2024 (FlashAttention-3).
 //@ for sm_90a
 //@ attention_bf16_64: registers 200, shared 1024, has HGMMA.64x64x16.F32.BF16 UBLKCP WARPGROUP.DEPBAR, lacks LDGSTS
 //@ attention_bf16_128: registers 255, shared 1024, has HGMMA.64x128x16.F32.BF16 UBLKCP WARPGROUP.DEPBAR, lacks LDGSTS

@@ -130,6 +130,7 @@ DEVICE void run(bf16* out, float* states, const bf16* projected, const Span* spa
         // Only the first thread of each value contributes; the others hold the same value for other
         // keys.
         float mean = block_sum(first == 0 ? y * y : 0.0f, squares) / shape.value_dim;
+        // One thread per value writes; the others were needed for the barriers above.
         if (first > 0) continue;
         u32 column = head * shape.value_dim + value;
         float gate = silu(widen(row[shape.channels() + column]));

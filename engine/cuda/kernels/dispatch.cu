@@ -15,6 +15,7 @@ extern "C" __global__ void dispatch(bf16* out, const bf16* __restrict__ x,
                                     const u32* __restrict__ sources, const u32* __restrict__ sent,
                                     u32 chosen, u32 n) {
     u32 slot = blockIdx.x;
+    // The number of rows is known on the device only, so the grid covers all pairs.
     if (slot >= *sent) return;
     u32 row = sources[slot] / chosen;
     uint4* to = reinterpret_cast<uint4*>(out + static_cast<u64>(slot) * n);

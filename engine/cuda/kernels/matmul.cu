@@ -54,6 +54,7 @@ extern "C" __global__ void matmul_merge(bf16* out, float* wide, const float* __r
     u64 size = static_cast<u64>(rows) * n;
     if (at >= size) return;
     Eight sum = load8(parts + at);
+    // In a fixed order, so that the bits do not depend on which block ended first.
     for (u32 split = 1; split < splits; ++split) {
         Eight more = load8(parts + split * size + at);
 #pragma unroll

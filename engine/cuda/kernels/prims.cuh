@@ -59,6 +59,7 @@ DEVICE u32 narrow(float low, float high) {
 /// Multiplies both bf16 halves of `x` with those of `factor`, with one rounding each.
 DEVICE u32 multiply_bf16x2(u32 x, u32 factor) {
     u32 product;
+    // sm_80 cannot multiply bf16 pairs, only fma; adding -0 changes no product.
     asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(product) : "r"(x), "r"(factor), "r"(0x80008000u));
     return product;
 }
@@ -183,6 +184,7 @@ DEVICE u32 narrow_one_e4m3(float x) {
     if (size < __float_as_uint(0.015625f)) {
         return sign | static_cast<u32>(__float2int_rn(__uint_as_float(size) * 512.0f));
     }
+    // Rounds to nearest, ties to even, when the shift below drops the bits.
     size += 0x7ffffu + (size >> 20 & 1);
     return sign | ((size >> 20) - ((127 - 7) << 3));
 }
@@ -262,7 +264,9 @@ DEVICE float warp_max(float x) {
 /// indices.
 DEVICE u64 rank(float x, u32 index) {
     u32 bits = __float_as_uint(x);
+    // Maps f32 to unsigned integers of the same order.
     u32 ordered = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+    // The index is inverted, so that the lower one wins among equal numbers.
     return static_cast<u64>(ordered) << 32 | static_cast<u32>(~index);
 }
 

@@ -77,6 +77,7 @@ template <class E>
 DEVICE void load_factors(u32 (&factors)[OWN], const Matrix<E>& w, u32 first, u32 step) {
 #pragma unroll
     for (u32 i = 0; i < OWN; ++i) {
+        // Only MXFP4 has a scale for each piece, of one byte.
         if (sizeof(typename Format<E>::Scale) > 1) continue;
         Place from = place(w, first, step, i);
         factors[i] = from.is_there ? Format<E>::factor(w.scales[from.at]) : 0;

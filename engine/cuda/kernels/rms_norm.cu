@@ -51,6 +51,7 @@ add_rms_norm(bf16* out, bf16* x, const bf16* __restrict__ delta, const float* __
         store8(x + at, v);
 #pragma unroll
         for (int i = 0; i < 8; i += 2) {
+            // Rounds as the store does, so that the norm is that of the x in memory.
             u32 both = narrow(v.x[i], v.x[i + 1]);
             v.x[i] = widen_low(both);
             v.x[i + 1] = widen_high(both);

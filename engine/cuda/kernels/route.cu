@@ -21,6 +21,7 @@ route(u32* ids, float* weights, const float* __restrict__ logits, u32 rows, u32 
 #pragma unroll
     for (u32 i = 0; i < LOGITS_PER_LANE; ++i) {
         u32 expert = lane() + i * LANES;
+        // A rank of 0 is below every number, so that experts beyond the last are never selected.
         ranks[i] = expert < experts ? rank(own[expert], expert) : 0;
     }
     u64 mine = 0;

@@ -1,5 +1,5 @@
-//! Sampling of the next token (temperature, top-k, top-p, min-p) of each row whose temperature is
-//! above 0.
+//! Kernel of temperature, top-k, top-p sampling and min-p: samples the next token of each row whose
+//! temperature is above 0.
 //!
 //! ids [R] u32 hold the likeliest tokens before, and the sampled ones after; rows at temperature 0,
 //! and those without a finite logit (NONE), keep theirs. logits [R, V] f32.
@@ -168,8 +168,10 @@ sample(u32* ids, const float* __restrict__ logits, const Sampling* __restrict__ 
     if (s.top_p < 1.0f) {
         double share = static_cast<double>(s.top_p) * static_cast<double>(total<Weights>(row, shared));
         u64 reached = static_cast<u64>(ceil(share));
+        // `find` looks for the first sum beyond a limit, so one unit less than the share is passed.
         row.cut = find<Weights>(row, reached > 0 ? reached - 1 : 0, shared);
     }
+    // Scales the random fraction to the sum of the weights.
     u64 drawn = __umul64hi(random_bits(s.seed, s.index), total<Weights>(row, shared));
     bool is_ranked = s.top_k > 0 || s.top_p < 1.0f;
     auto weight = [&](u32 id) { return Weights::of(row.weight(id)); };

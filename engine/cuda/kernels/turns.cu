@@ -14,6 +14,7 @@ extern "C" __global__ void turns(float2* out, const u32* __restrict__ positions,
     u32 i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= rows * pairs) return;
     float angle = static_cast<float>(positions[i / pairs]) * frequencies[i % pairs];
+    // In units of pi, as `sincospif` takes it: whole turns are even integers.
     double halves = angle * ONE_OVER_PI;
     float sine, cosine;
     sincospif(static_cast<float>(halves - 2.0 * rint(0.5 * halves)), &sine, &cosine);

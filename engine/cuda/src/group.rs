@@ -1,6 +1,6 @@
-//! Tensor-parallel group of GPUs: all-reduce of short vectors by one kernel that reads the other
-//! ranks' memory, all other collectives by NCCL, and an exchange between the host threads where
-//! ranks must agree on what to do.
+//! Group of GPUs that share a model: tensor parallel all-reduce of short vectors by one kernel that
+//! reads the other ranks' memory, all other collectives by NCCL, and an exchange between the host
+//! threads where ranks must agree on what to do.
 //!
 //! Knows only the operations of [`Collective`], and no driver.
 
@@ -155,6 +155,7 @@ impl Collective<Numbers> for Group {
                 self.communicator.broadcast(x.at, to, rows * own.len(), x.number, root)?;
             }
         }
+        // The parts are whole ranks one after another; the kernel interleaves their columns.
         let arguments = Arguments::new().address(out.at).address(parts);
         let sizes = [rows, cols, ranks].map(|size| size as u32);
         let arguments = sizes.into_iter().fold(arguments, Arguments::value);

@@ -141,6 +141,7 @@ impl Landing {
                     Some(flight) => flight.landed,
                     None => stream.driver().event()?,
                 };
+                // Released first, so that old and new memory need not fit at the same time.
                 drop(small);
                 let host = Pinned::new(stream.driver(), bytes)?;
                 Ok(Flight { host, landed, draws: 0, logits: (0, 0) })

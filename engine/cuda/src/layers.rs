@@ -50,6 +50,7 @@ impl Layers {
         let part = Part::new(driver, 4 * values.len())?;
         staging.send_f32(part.address(), &values)?;
         if let Some(sinks) = &layer.sinks {
+            // Sinks are on the device already, so they are copied there.
             driver.copy(part.address(), sinks.part.address(), 4 * sinks.len)?;
         }
         if let Some(scales) = &layer.scales {

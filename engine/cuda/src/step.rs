@@ -204,6 +204,7 @@ fn spans<'a>(batch: &'a StepBatch, scratch: &Scratch, bucket: Option<usize>) -> 
         spans.push(Span { row, rows: *rows, position: *position, pages });
         row += rows;
     }
+    // Padding rows attend to one position of the extra page, so that they cost little.
     let filling = (row..bucket.unwrap_or(row)).map(|row| Span {
         row,
         rows: 1,

@@ -1,5 +1,5 @@
-//! Fixed trace of arrivals through the scheduler, with shared prefixes, chunked prefill and
-//! preemption.
+//! Fixed trace of arrivals through the scheduler, with shared prefixes, prompts in chunks and
+//! preempted sequences.
 
 use engine_schedule::{Limits, Needs, Scheduler, SeqId};
 

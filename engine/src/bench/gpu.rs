@@ -195,6 +195,7 @@ impl Bench<'_> {
         let speeds = Speeds {
             ops_per_s: limits.bf16_flops_per_s,
             read_bytes_per_s: limits.read_bytes_per_s,
+            // Which experts a step reads is known on the device only.
             weight_bytes: (!info.has_experts).then_some(weight_bytes as f64),
         };
         let mut timed = Timed { model: model.as_mut(), pages_each, clock: self.clock };

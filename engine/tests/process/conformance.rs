@@ -63,8 +63,8 @@ async fn check(server: &Launched, folder: &Path, name: &str) {
             let difference = (found.as_f64().unwrap() - expected.as_f64().unwrap()).abs();
             assert!(difference < TOLERANCE, "{what}: {difference}");
         }
-        // The prompt is in the prefix cache by now, and its log-probabilities must be returned all
-        // the same.
+        // The prompt is in the cache by now, and its log-probabilities must be returned all the
+        // same.
         let body = json!({
             "prompt": case["prompt"], "max_tokens": 1, "temperature": 0, "echo": true,
             "logprobs": 5, "return_tokens_as_token_ids": true,

@@ -1,4 +1,4 @@
-//! Tests with the tokenizers and chat templates of published models, in a server with made-up
+//! Tests with the tokenizers and chat formats of published models, in a server with made-up
 //! weights. `cargo xtask ci --extra` downloads the files.
 
 use std::path::{Path, PathBuf};

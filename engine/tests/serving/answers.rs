@@ -158,7 +158,7 @@ async fn check_company(setup: Setup, wide: usize) {
     let together = tasks.join_all().await;
     assert!(server.widest_step() > wide, "{} at once", server.widest_step());
     for _ in 0..2 {
-        // First with the prefix cache as it is now, then with an empty one.
+        // First with the cache as it is now, then with an empty one.
         for (i, events) in &together {
             assert_eq!(events.len(), 20 + i % 30 + 1);
             assert_eq!(text(events.clone()), text(ask(*i).await), "prompt {i}");

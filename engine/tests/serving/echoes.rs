@@ -28,8 +28,7 @@ fn check(value: &Value, expected: &[Option<f64>]) {
 #[tokio::test]
 async fn a_prompt_comes_back_with_its_logprobs() {
     let mut setup = Setup::script(b"abc");
-    // The prompt is prefilled in several chunks, and its beginning is in the prefix cache the
-    // second time.
+    // The prompt is prefilled in several chunks, and its beginning is in the cache the second time.
     setup.limits.token_budget = 16;
     let server = start(setup).await;
     // After `>` the script begins, so `a` is likely and `x` is not.

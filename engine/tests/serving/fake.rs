@@ -181,7 +181,7 @@ impl Model for FakeModel {
 #[derive(Debug)]
 pub struct ByteText {
     pub reasoning: Reasoning,
-    /// Barrier at which the chat template waits if a message has the role `sleeper`.
+    /// Barrier at which the template waits if a message has the role `sleeper`.
     pub wake: Arc<Barrier>,
 }
 

@@ -80,7 +80,7 @@ pub struct Running {
     pub widest: Arc<AtomicUsize>,
     stop: Option<oneshot::Sender<()>>,
     pub end: JoinHandle<Result<(), ServeError<Infallible>>>,
-    /// Barrier that releases a waiting chat template.
+    /// Barrier that releases a waiting template.
     pub wake: Arc<Barrier>,
     /// Sender that lets the model finish loading, when it sends or is dropped.
     pub load: std::sync::mpsc::Sender<()>,

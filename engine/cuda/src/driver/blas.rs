@@ -101,7 +101,7 @@ pub struct Operands {
 pub const WORKSPACE_BYTES: usize = 32 << 20;
 
 /// GEMM library (cuBLASLt) on one GPU. Calls are asynchronous in the order of the driver's stream,
-/// and can be part of a CUDA graph capture.
+/// and a CUDA graph can capture them.
 pub trait Blas: Send + Sync + fmt::Debug {
     /// Version of the library and of the CUDA driver.
     fn version(&self) -> &str;

@@ -65,6 +65,7 @@ impl Pinned {
     /// # Errors
     /// The host does not have enough memory.
     pub fn new(driver: &Arc<dyn Driver>, bytes: usize) -> Result<Self, DeviceError> {
+        // CUDA refuses allocations of zero bytes.
         let start = driver.allocate_pinned(bytes.max(1))?;
         Ok(Self { driver: Arc::clone(driver), start, bytes })
     }

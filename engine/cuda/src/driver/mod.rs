@@ -172,8 +172,8 @@ pub trait Driver: Send + Sync + fmt::Debug {
 }
 
 /// Communicator of one rank of a tensor-parallel group: NCCL operations in the order of the rank's
-/// stream, which can be part of a CUDA graph capture. Every rank must call the same operations in
-/// the same order.
+/// stream, which a CUDA graph can capture. Every rank must call the same operations in the same
+/// order.
 ///
 /// An operation fails only if the device does, or if another rank has ended. Operations in progress
 /// when a rank ends are released, and their results are undefined.

@@ -1,4 +1,4 @@
-//! Launch shape of the one-kernel tensor-parallel all-reduce, and size of the memory that the ranks
+//! Launch shape of the one-kernel tensor parallel all-reduce, and size of the memory that the ranks
 //! share.
 
 use bytemuck::NoUninit;

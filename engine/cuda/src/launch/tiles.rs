@@ -66,6 +66,7 @@ impl Launch {
         rows: usize,
         n: usize,
     ) -> Self {
+        // Only for its check that N is a multiple of eight.
         super::vectors(n);
         let tiles = rows.div_ceil(TILE) * n.div_ceil(TILE);
         let launch = Self::grouped_matmul(processors, matrix_type);

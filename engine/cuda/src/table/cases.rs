@@ -28,7 +28,7 @@ pub enum Case {
         n: usize,
         k: usize,
     },
-    /// Paged attention of the last `rows` of `context` positions of each sequence.
+    /// Attention of the last `rows` of `context` positions of each sequence, over KV pages.
     Attention {
         shape: AttentionShape,
         window: Option<usize>,

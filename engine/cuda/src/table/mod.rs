@@ -183,6 +183,7 @@ impl Run {
         n: usize,
         k: usize,
     ) -> Result<(Timing, usize), DeviceError> {
+        // A matrix is allocated only to learn its size, and released at once.
         let one_bytes = self.matrix(matrix_type, n, k)?.bytes().0;
         let layers = self.layers(experts * one_bytes);
         let mut all = Vec::new();
@@ -224,7 +225,7 @@ impl Run {
         StepBatch::known(&vec![0; sequences * rows], (0..sequences).map(segment).collect())
     }
 
-    /// Measures the time of paged attention.
+    /// Measures the time of attention over KV pages.
     fn attention(
         &mut self,
         layer: &AttentionLayer<Vector>,

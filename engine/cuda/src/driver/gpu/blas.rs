@@ -220,6 +220,7 @@ impl Blas for CublasLt {
         let usable = found
             .into_iter()
             .filter(|one| one.state == sys::cublasStatus_t::CUBLAS_STATUS_SUCCESS)
+            // Checked again, because the scratch memory has exactly this size.
             .filter(|one| one.workspaceSize <= WORKSPACE_BYTES);
         Ok(usable.map(|one| Algorithm(one.algo.data)).collect())
     }

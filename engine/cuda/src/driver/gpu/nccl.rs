@@ -117,6 +117,7 @@ impl Handles {
 
     /// Aborts pending operations and releases the communicators of all ranks.
     fn abort(&self) {
+        // All ranks at once: operations of the others would wait for an aborted one forever.
         for rank in 0..self.0.len() {
             let mut handle = self.lock(rank);
             if !handle.is_null() {
