@@ -219,9 +219,9 @@ impl LoadOptions {
     fn unsuited(&self) -> Option<&'static str> {
         let is_bf16 = matches!(self.arithmetic, Arithmetic::AsStored | Arithmetic::Bf16);
         if !is_bf16 {
-            Some("products are in bf16 on a GPU")
+            Some("a GPU multiplies matrices in bf16 only")
         } else if self.kv.on_cuda().is_none() {
-            Some("the KV cache of a GPU is in bf16 or fp8")
+            Some("the KV cache of a GPU is bf16 or fp8")
         } else {
             None
         }
@@ -317,7 +317,7 @@ fn on_cpu(
         lacks_library: false,
     };
     let Some(kv_type) = options.kv.on_cpu() else {
-        let reason = "the KV cache of the CPU is in f32 or f16".to_owned();
+        let reason = "the KV cache of the CPU is f32 or f16".to_owned();
         return Err(LoadError::Unsupported { path: checkpoint.path().to_owned(), reason });
     };
     let rope = options.rope.precision(checkpoint.config());

@@ -189,7 +189,7 @@ fn json(settings: Settings<'_>, head_dim: usize) -> Result<RopeConfig, LoadError
     let share = number("partial_rotary_factor", 1.0)?;
     let dimensions = (head_dim as f64 * share) as usize;
     if dimensions == 0 || dimensions > head_dim || !dimensions.is_multiple_of(2) {
-        let reason = format!("{share} of heads of {head_dim} cannot be turned in pairs");
+        let reason = format!("{share} of {head_dim} is not an even number of dimensions");
         return Err(settings.wrong("partial_rotary_factor", "", reason));
     }
     Ok(RopeConfig { dimensions, theta, scaling: scaling.read()? })

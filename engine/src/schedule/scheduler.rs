@@ -92,7 +92,7 @@ impl Scheduler {
         if !plan.slots.is_empty() {
             self.flights.launch(plan.slots.clone());
         } else {
-            assert!(ahead > 0 || self.is_idle(), "sequences wait, and none can run");
+            assert!(ahead > 0 || self.is_idle(), "sequences wait, and no step is possible");
         }
         plan
     }

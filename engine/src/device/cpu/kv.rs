@@ -23,7 +23,7 @@ pub struct Kv {
 impl Kv {
     pub(super) fn new(shape: KvShape) -> Result<Self, StepError> {
         if shape.page_tokens == 0 || !shape.page_tokens.is_multiple_of(LANES) {
-            let message = format!("a page of {} tokens is no multiple of 16", shape.page_tokens);
+            let message = format!("{} tokens per page is not a multiple of 16", shape.page_tokens);
             return Err(StepError { operation: "kv", message });
         }
         let sizes = [

@@ -64,7 +64,7 @@ pub(super) fn matmul(
     let Input { values, codes } = x;
     let rows = values.len() / w.k;
     assert_eq!(values.len(), rows * w.k, "inputs are whole rows");
-    assert_eq!(out.len(), rows * w.n, "outputs are as many rows");
+    assert_eq!(out.len(), rows * w.n, "as many output rows as input rows");
     let target = Target { out: &Shared::new(out), cols: w.n };
     if w.is_int8() && codes.is_none() {
         scratch.activations.quantize(isa, pool, values, w.k);

@@ -23,7 +23,7 @@ pub(super) fn reserve(
     let bytes = sizes
         .iter()
         .try_fold(1usize, |bytes, size| bytes.checked_mul(*size))
-        .ok_or_else(|| failed(format!("{what} are more than memory can be")))?;
+        .ok_or_else(|| failed(format!("{what} exceed the address space")))?;
     let memory = MmapMut::map_anon(bytes.max(1))
         .map_err(|err| failed(format!("{bytes} bytes cannot be reserved: {err}")))?;
     // Huge pages save address translations. The advice may fail, which only costs speed.

@@ -142,7 +142,7 @@ fn leave_out_predictors(spec: &mut DecoderSpec, settings: Settings<'_>) -> Resul
     let predictors = settings.optional_size("", key)?.unwrap_or(0);
     let layers = spec.layers.len().checked_sub(predictors).filter(|layers| *layers > 0);
     spec.config.layers = layers.ok_or_else(|| {
-        settings.wrong("", key, format!("{predictors} leave none of {}", spec.layers.len()))
+        settings.wrong("", key, format!("{predictors} is not below {}", spec.layers.len()))
     })?;
     spec.layers.truncate(spec.config.layers);
     Ok(())
@@ -177,10 +177,10 @@ fn shape(settings: Settings<'_>) -> Result<DeltaNetShape, LoadError> {
         return wrong("linear_num_value_heads", format!("{value_heads} cannot share {key_heads}"));
     }
     if key_dim.max(value_dim) > 512 {
-        return wrong("linear_key_head_dim", format!("{key_dim} and {value_dim} go up to 512"));
+        return wrong("linear_key_head_dim", format!("{key_dim} or {value_dim} is over 512"));
     }
     if taps > 64 {
-        return wrong("linear_conv_kernel_dim", format!("{taps} goes up to 64"));
+        return wrong("linear_conv_kernel_dim", format!("{taps} is over 64"));
     }
     Ok(shape)
 }
@@ -214,7 +214,7 @@ fn recurrent_layers(settings: Settings<'_>, layers: usize) -> Result<Option<Vec<
     let Settings::Gguf { metadata, architecture } = settings else { return Ok(None) };
     let Some(value) = metadata.get(&format!("{architecture}.{key}")) else { return Ok(None) };
     let Value::Array(flags) = value else {
-        return Err(settings.wrong("", key, "it is no list"));
+        return Err(settings.wrong("", key, "it is not a list"));
     };
     let flag = |value: &Value| match value {
         Value::Bool(flag) => Some(*flag),
@@ -222,6 +222,6 @@ fn recurrent_layers(settings: Settings<'_>, layers: usize) -> Result<Option<Vec<
     };
     match flags.iter().take(layers).map(flag).collect::<Option<Vec<bool>>>() {
         Some(flags) if flags.len() == layers => Ok(Some(flags)),
-        _ => Err(settings.wrong("", key, format!("it does not say so of {layers} layers"))),
+        _ => Err(settings.wrong("", key, format!("it is not a list of {layers} flags"))),
     }
 }

@@ -77,7 +77,7 @@ impl<D: Device> DeltaNet<D> {
     ) -> Result<(), StepError> {
         let Step { device, plan, state, scratch, rows, .. } = step;
         let Some(state) = state else {
-            let message = "no places for recurrent state were allocated".to_owned();
+            let message = "no state slots were allocated".to_owned();
             return Err(StepError { operation: "step", message });
         };
         let (projected, mixed) = (&mut scratch.projected, &mut scratch.mixed);
