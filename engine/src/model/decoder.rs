@@ -184,6 +184,7 @@ impl<D: Device> Decoder<D> {
         let mut step = Step { device, plan, kv, state, scratch, rows };
         let epsilon = self.norm_epsilon;
         for (index, layer) in self.layers.iter().enumerate() {
+            // The first layer has no earlier block output to add.
             if index == 0 {
                 step.device.rms_norm(hidden, &layer.mixer_norm, epsilon, normed)?;
             } else {
@@ -316,6 +317,7 @@ impl<D: Device> Model for Decoder<D> {
         self.allocate_states(batch.segments.len())?;
         self.launch(&batch)?;
         self.land()?;
+        // Tuning needs the memory that the step took for its small cache.
         (self.kv, self.state) = (None, None);
         self.device.tune()?;
         self.device.free_bytes()
@@ -342,6 +344,7 @@ impl<D: Device> Model for Decoder<D> {
 
     fn launch(&mut self, batch: &StepBatch) -> Result<(), StepError> {
         let Some(kv) = self.kv.as_ref() else { return Err(no_kv()) };
+        // An id beyond the vocabulary would make the device read outside of the embedding.
         let is_unknown = |token: &&StepToken| matches!(token, StepToken::Known(id) if *id as usize >= self.info.vocab_size);
         if let Some(StepToken::Known(id)) = batch.tokens.iter().find(is_unknown) {
             let message = format!("token {id} is not in the vocabulary");

@@ -311,6 +311,7 @@ fn on_cpu(
         threads: threads.max(ranks),
         isa: isa.name(),
         idle_gpus: match options.device {
+            // The server reports GPUs that `auto` found unusable.
             DeviceChoice::Auto => cuda::gpus(),
             DeviceChoice::Cpu | DeviceChoice::Cuda => Vec::new(),
         },

@@ -66,6 +66,7 @@ impl RopeConfig {
             inverse_frequencies: self.inverse_frequencies(precision),
             factor: match self.scaling {
                 RopeScaling::Yarn { factor, attention_factor, .. } => {
+                    // The temperature that the YaRN paper recommends.
                     attention_factor.unwrap_or_else(|| 0.1 * factor.max(1.0).ln() + 1.0)
                 }
                 _ => 1.0,
@@ -134,6 +135,7 @@ impl RopeConfig {
             (low, high) = (low.floor(), high.ceil());
         }
         (low, high) = (low.max(0.0), high.min(dimensions - 1.0));
+        // Avoids a division by zero in the way transformers does.
         let width = if low == high { 0.001 } else { high - low };
         (0..self.dimensions / 2).map(|i| ((i as f32 - low) / width).clamp(0.0, 1.0)).collect()
     }
@@ -246,6 +248,7 @@ impl Scaling<'_> {
     /// Reads the YaRN scaling.
     fn yarn(self) -> Result<RopeScaling, LoadError> {
         let values = |name: &str| self.values.and_then(|values| values.get(name));
+        // Keys of DeepSeek's variant of YaRN, which would change the attention factor.
         for name in ["mscale", "mscale_all_dim"] {
             if self.optional(name)?.is_some_and(|value| value != 0.0) {
                 return Err(self.wrong(name, "it is not supported"));

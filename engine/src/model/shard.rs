@@ -26,6 +26,7 @@ impl Heads {
             let kv = rank.share(kv_heads);
             return Some(Self { query: kv.start * group..kv.end * group, kv });
         }
+        // Ranks take key heads in order, so the ranks that share one are adjacent.
         let of_rank = |index: usize| index * kv_heads / rank.count;
         let kv = of_rank(rank.index);
         let sharers = (0..rank.count).filter(|index| of_rank(*index) == kv);

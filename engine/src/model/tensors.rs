@@ -330,6 +330,8 @@ impl<'a, D: Device> Tensors<'a, D> {
         let find = |projection: &str, ending: &str| {
             let own = in_layer(projection, layer);
             let block = own.rsplit_once('.').map_or("", |(block, _)| block);
+            // Quantization tools store scales under the projection, under the block, or one for
+            // both.
             let names = [
                 format!("{own}.{ending}"),
                 format!("{block}.{ending}"),

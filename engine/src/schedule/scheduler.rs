@@ -108,6 +108,8 @@ impl Scheduler {
             let end = slot.position + slot.rows;
             if slot.position % page_tokens + slot.rows < page_tokens {
                 debug_assert_eq!(save, None, "snapshots are taken where a page ends");
+            // A sequence that has left since has no page table any more, so its pages stay
+            // unregistered.
             } else if !flight.gone.contains(&slot.id) && self.limits.prefix_cache {
                 self.register(slot.id, end, save);
             } else if let Some(state) = save {
@@ -242,6 +244,7 @@ impl Scheduler {
         if self.limits.chunk_rows(cached, tokens, left) == 0 {
             return false;
         }
+        // Idle pages of the prefix count as available, but not once this sequence holds them.
         let idle = found.iter().filter(|page| self.pool.is_idle(**page)).count();
         let fresh = self.limits.pages_for(tokens) - found.len();
         if self.pool.available() < idle + fresh + self.running.len() {

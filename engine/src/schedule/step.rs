@@ -27,6 +27,7 @@ pub(super) fn plan(scheduler: &mut Scheduler) -> Plan {
             if scheduler.reserve(id, &mut plan.preempted) {
                 plan.slots.push(scheduler.slot(id, 1));
             } else {
+                // Admitting others now would take the pages that this sequence waits for.
                 is_short = true;
             }
         }

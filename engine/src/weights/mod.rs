@@ -320,6 +320,8 @@ impl Checkpoint {
         if let Numbers::Random { seed } = &self.numbers
             && self.tensors.is_empty()
         {
+            // Without a tensor table every name exists, in whatever shape the architecture
+            // requests.
             return random(*seed, self.quantization.made_up(name, shape));
         }
         let stored = self.listed(name, shape)?;

@@ -68,6 +68,7 @@ impl Checkpoint {
     /// Fails if a tensor is missing, or has another shape or type.
     pub fn mx_stack(&self, name: &str, shape: [usize; 3]) -> Result<MxStack<'_>, LoadError> {
         let [experts, n, k] = shape;
+        // Only unquantized checkpoints have a tensor of the plain name.
         if self.lists(name) {
             let tensor = self.plain(name, self.tensor(name, &[experts, k, n])?)?;
             return Ok(MxStack { n, k, form: Form::Transposed(tensor) });

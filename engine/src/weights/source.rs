@@ -88,6 +88,7 @@ fn in_cache(name: &str, cache: &Path) -> Result<Option<ModelSource>, LoadError> 
         return Ok(None);
     }
     let folder = cache.join(format!("models--{}", id.replace('/', "--")));
+    // A branch or tag is a file that holds its commit; a commit names its snapshot directly.
     let reference = fs::read_to_string(folder.join("refs").join(wanted.unwrap_or("main")));
     let revision = match (reference, wanted) {
         (Ok(revision), _) => revision.trim().to_owned(),

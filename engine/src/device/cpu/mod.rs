@@ -266,6 +266,7 @@ impl Device for Cpu {
     ) -> Result<(), StepError> {
         let norm = Norm { weight, epsilon };
         let out = out.output(self.isa, self.multiplies_int8);
+        // The norm's output is the input of the next matmul, so it is quantized here, in the cache.
         elementwise::rms_norm(self.isa, &mut self.pool, x.values(), norm, &out);
         Ok(())
     }

@@ -139,6 +139,7 @@ impl Matrix {
         };
         let mut runs = Vec::new();
         let mut n = 0;
+        // Adjacent parts of one kind share tiles, so queries, keys and values are mostly one GEMM.
         for run in parts.chunk_by(are_alike) {
             let packed = match form(&run[0]) {
                 Form::Float => Run::Float(Packed::pack(run, n, pool)),

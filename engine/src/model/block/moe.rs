@@ -123,6 +123,7 @@ impl<D: Device> ExpertReader<'_, '_, D> {
         let (mut gate_up, mut down) = (Vec::new(), Vec::new());
         let intermediate = self.spec.intermediate;
         let elsewhere = self.spec.experts - self.own.len();
+        // Experts of other ranks are not read, but are parameters of the model.
         self.tensors.count_elsewhere(elsewhere * 3 * intermediate * hidden);
         for expert in self.own.clone() {
             let own = |name: &str| name.replace("{expert}", &expert.to_string());
@@ -196,6 +197,7 @@ impl<D: Device> ExpertReader<'_, '_, D> {
         }
         let mut biases = Vec::with_capacity(self.own.len());
         for stored in self.biases(&format!("{name}_bias"), n)?.chunks(n) {
+            // Biases are reordered like the rows of the matrix that they belong to.
             let ordered: Vec<f32> = (0..n).map(|n| stored[order.stored_row(n)]).collect();
             biases.push(self.tensors.own_vector(&ordered)?);
         }

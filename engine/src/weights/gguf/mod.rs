@@ -182,6 +182,7 @@ pub fn parse(path: &Path, bytes: &[u8]) -> Result<Header, LoadError> {
         return Err(reader.damaged("it does not begin with `GGUF`"));
     }
     let version = reader.u32("the version")?;
+    // Versions are small numbers; a huge one is small with its bytes swapped in big-endian files.
     if version.swap_bytes() < 0x1_0000 && version >= 0x1_0000 {
         return Err(reader.unsupported("it is big endian"));
     }
