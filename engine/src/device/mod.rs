@@ -46,8 +46,8 @@ impl HostMatrix<'_> {
 pub struct RandomRows {
     /// Position in the pseudo-random stream at which the tensor begins.
     pub start: u64,
-    /// Elements of one stored row, which is the whole tensor's row even if only some columns are
-    /// loaded.
+    /// Number of elements of one stored row, which is the whole tensor's row even if only some
+    /// columns are loaded.
     pub stride: usize,
     /// Index of the first stored row to load; `order` counts from it.
     pub row: usize,
@@ -83,7 +83,7 @@ pub enum RowOrder {
     /// Two matrices of `half` rows each whose rows alternate in the file (gate 0, up 0, gate 1,
     /// ...). The device expects the first matrix, then the second.
     Interleaved {
-        /// Rows of each of the two interleaved matrices.
+        /// Number of rows of each of the two interleaved matrices.
         half: usize,
     },
 }
@@ -229,7 +229,7 @@ impl KvType {
         }
     }
 
-    /// Returns the bytes of one element.
+    /// Returns the number of bytes of one element.
     pub fn bytes(self) -> usize {
         match self {
             Self::F32 => 4,
@@ -268,9 +268,9 @@ pub struct DeltaNetShape {
     /// Number of value heads, a multiple of `key_heads`: each key head serves `group` consecutive
     /// value heads.
     pub value_heads: usize,
-    /// Elements of a query head and of a key head.
+    /// Number of elements of a query head and of a key head.
     pub key_dim: usize,
-    /// Elements of a value head.
+    /// Number of elements of a value head.
     pub value_dim: usize,
     /// Width of the causal convolution in tokens, the current one included.
     pub taps: usize,
@@ -332,14 +332,14 @@ pub struct StateShape {
 }
 
 impl StateShape {
-    /// Returns the bytes of one state slot over all layers.
+    /// Returns the number of bytes of one state slot over all layers.
     pub fn place_bytes(&self) -> usize {
         self.layers * self.net.state_elements() * size_of::<f32>()
     }
 }
 
 impl KvShape {
-    /// Returns the bytes of one token's keys and values over all layers.
+    /// Returns the number of bytes of one token's keys and values over all layers.
     pub fn token_bytes(&self) -> usize {
         2 * self.layers * self.kv_heads * self.head_dim * self.kv_type.bytes()
     }
@@ -351,8 +351,8 @@ pub type Stack<M, V> = (Vec<M>, Vec<V>);
 /// Row counts of the operations of one step, padding rows of the device included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StepRows {
-    /// Rows of every operation before the LM head.
+    /// Number of rows of every operation before the LM head.
     pub all: usize,
-    /// Rows of the LM head: those that a token is sampled from or whose logits are read.
+    /// Number of rows of the LM head: those that a token is sampled from or whose logits are read.
     pub head: usize,
 }

@@ -54,11 +54,12 @@ pub struct Decoder<D: Device> {
     info: ModelInfo,
     norm_epsilon: f32,
     rotation: Rotation,
-    /// Shape of the KV cache, with 0 pages until it is allocated.
+    /// Shape of the KV cache without its number and size of pages, which are 0 here.
     kv_shape: KvShape,
     /// Range of token ids whose rows of embedding and LM head are on this rank.
     own_vocab: Range<usize>,
-    /// Shape of the recurrent state, with 0 slots until it is allocated; none in models without.
+    /// Shape of the recurrent state without its number of slots, which is 0 here; none in models
+    /// without recurrent state.
     state_shape: Option<StateShape>,
     embedding: D::Matrix,
     layers: Vec<Layer<D>>,
@@ -270,7 +271,7 @@ fn state_shape(spec: &DecoderSpec, rank: Rank, layers: usize) -> Option<StateSha
     Some(StateShape { layers, places: 0, net })
 }
 
-/// Tokens of a KV page during warm-up.
+/// Number of tokens of a KV page during warm-up.
 const REHEARSAL_PAGE: usize = 16;
 
 /// Returns the batch of a warm-up step: `tokens` tokens (at least `sequences`) of sequences that

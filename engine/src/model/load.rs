@@ -148,7 +148,7 @@ pub struct Loaded {
     pub weights: &'static str,
     /// Container of the weights, `gguf` or `safetensors`.
     pub format: &'static str,
-    /// Bytes of device memory that are free after the weights were loaded.
+    /// Number of bytes of device memory that are free after the weights were loaded.
     pub free_bytes: u64,
 }
 

@@ -51,9 +51,9 @@ pub struct ModelInfo {
     pub compute_dtype: &'static str,
     /// Data type of the KV cache.
     pub kv_type: KvType,
-    /// Bytes of keys and values of one token over all layers.
+    /// Number of bytes of keys and values of one token over all layers.
     pub kv_bytes_per_token: usize,
-    /// Bytes of one sequence's recurrent state over all layers, 0 for models without.
+    /// Number of bytes of one sequence's recurrent state over all layers, 0 for models without.
     pub state_bytes: usize,
     /// Shape of the largest weight matrix in the layers; with tensor parallelism, of the first
     /// rank's part.

@@ -48,7 +48,7 @@ pub struct Limits {
     pub max_seq_len: usize,
     /// Number of KV pages of the device ("blocks" in vLLM's words).
     pub pages: usize,
-    /// Tokens of a KV page.
+    /// Number of tokens of a KV page.
     pub page_tokens: usize,
     /// Prefill chunks end on absolute multiples of this many tokens, except the last chunk of a
     /// prompt.

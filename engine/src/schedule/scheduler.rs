@@ -108,8 +108,6 @@ impl Scheduler {
             let end = slot.position + slot.rows;
             if slot.position % page_tokens + slot.rows < page_tokens {
                 debug_assert_eq!(save, None, "snapshots are taken where a page ends");
-            // A sequence that has left since has no page table any more, so its pages stay
-            // unregistered.
             } else if !flight.gone.contains(&slot.id) && self.limits.prefix_cache {
                 self.register(slot.id, end, save);
             } else if let Some(state) = save {

@@ -6,9 +6,9 @@
 
 use super::{Checkpoint, LoadError, Numbers, TensorData, WeightType, random};
 
-/// Number of weights that share a scale.
+/// Number of weights in an MXFP4 block, which share a scale.
 const BLOCK: usize = 32;
-/// Bytes of the weights of a block, without the scale.
+/// Number of bytes of the weights of a block, without the scale.
 const CODE_BYTES: usize = BLOCK / 2;
 
 /// Expert matrices `[E, N, K]` of one layer and projection.

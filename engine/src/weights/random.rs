@@ -113,7 +113,7 @@ fn floats(weight_type: WeightType, elements: usize, mut number: impl FnMut() -> 
     }
 }
 
-/// Bytes of a tensor from which on a thread of its own is worth starting.
+/// Number of bytes of a tensor from which on a thread of its own is worth starting.
 const THREAD_BYTES: usize = 1 << 20;
 
 /// Generates a bf16 tensor on all processors, four numbers per word. Whole models are generated in

@@ -52,7 +52,7 @@ type Head<V> = [V; 2];
 /// Layout whose quantized values are whole bytes (or whole floats).
 trait Bytes<L: Lanes> {
     const LAYOUT: Layout;
-    /// Bytes of one step of k of 16 columns.
+    /// Number of bytes of one step of k of 16 columns.
     const STRIDE: usize = LANES;
 
     /// Loads the header of a unit.

@@ -11,7 +11,8 @@ use super::shared::Shared;
 /// Number of elements below which one thread is faster than the whole pool.
 pub(super) const PARALLEL_ELEMENTS: usize = 16_384;
 
-/// Elements of a work item: few enough that its output is still in the cache when it is quantized.
+/// Number of elements of a work item: few enough that its output is still in the cache when it is
+/// quantized.
 const ITEM_ELEMENTS: usize = 16_384;
 
 /// Splits `rows` rows of `cols` columns into work items for the pool and calls `task(first row, row

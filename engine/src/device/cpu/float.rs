@@ -20,7 +20,8 @@ use super::tile::{self, Left, Out, Right, TILE_GROUPS, TILE_ROWS};
 
 /// Number of rows up to which weights are dequantized again for each block of four rows.
 const FEW_ROWS: usize = 4;
-/// Steps of k that are dequantized at once: with four groups 16 KiB, half of the L1 cache.
+/// Number of steps of k that are dequantized at once: with four groups 16 KiB, half of the L1
+/// cache.
 const PIECE: usize = 64;
 /// Activations that one work item reads repeatedly, in elements: 384 KiB, which stay in the L2
 /// cache from one item to the next.

@@ -45,7 +45,8 @@ impl Kv {
     }
 }
 
-/// Returns the elements that a head takes for one position: D rounded up to whole vectors.
+/// Returns the number of elements that a head takes for one position: D rounded up to whole
+/// vectors.
 fn width(shape: &KvShape) -> usize {
     shape.head_dim.next_multiple_of(LANES)
 }
@@ -63,12 +64,12 @@ impl Layout {
         Self { shape, layer }
     }
 
-    /// Returns the elements that a head takes for one position.
+    /// Returns the number of elements that a head takes for one position.
     pub(super) fn width(&self) -> usize {
         width(&self.shape)
     }
 
-    /// Returns the elements of the keys, or of the values, of one head in one page.
+    /// Returns the number of elements of the keys, or of the values, of one head in one page.
     fn half(&self) -> usize {
         self.shape.page_tokens * self.width()
     }

@@ -52,7 +52,7 @@ impl Layout {
         }
     }
 
-    /// Returns the steps of k in a unit.
+    /// Returns the number of steps of k in a unit.
     pub(super) const fn unit(self) -> usize {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => 1,
@@ -61,7 +61,7 @@ impl Layout {
         }
     }
 
-    /// Returns the bytes of a unit before its quantized values: scales and minima.
+    /// Returns the number of bytes of a unit before its quantized values: scales and minima.
     pub(super) const fn head_bytes(self) -> usize {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => 0,
@@ -71,7 +71,7 @@ impl Layout {
         }
     }
 
-    /// Returns the bytes of a unit of 16 columns.
+    /// Returns the number of bytes of a unit of 16 columns.
     pub(super) const fn unit_bytes(self) -> usize {
         let code_bytes = match self {
             Self::F32 => 4 * LANES,

@@ -33,7 +33,7 @@ impl Scratch {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Target<'a, 'b> {
     pub out: &'a Shared<'b, f32>,
-    /// Columns of the whole output, the distance from row to row.
+    /// Number of columns of the whole output, the distance from row to row.
     pub cols: usize,
 }
 

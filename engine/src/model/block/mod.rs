@@ -158,9 +158,9 @@ impl<D: Device> FeedForward<D> {
 /// Numbers of layers loaded so far, by their kind of memory: KV cache or recurrent state.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LayerCounts {
-    /// Layers with keys and values.
+    /// Number of layers with keys and values.
     pub kv: usize,
-    /// Layers with recurrent state.
+    /// Number of layers with recurrent state.
     pub state: usize,
 }
 

@@ -100,7 +100,8 @@ impl Weights {
         self.k.next_multiple_of(SEGMENT)
     }
 
-    /// Returns the bytes of `k` steps of a tile, where `k` is a multiple of the block size.
+    /// Returns the number of bytes of `k` steps of a tile, where `k` is a multiple of the block
+    /// size.
     pub(super) fn bytes_of(&self, k: usize) -> usize {
         match self.width {
             Width::Eight => k * TILE,
