@@ -29,7 +29,7 @@ impl Scratch {
     }
 }
 
-/// Output target of a GEMM: rows of `cols` columns, some of which this GEMM writes.
+/// Output target of a GEMM, which writes some of the `cols` columns of each row.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Target<'a, 'b> {
     pub out: &'a Shared<'b, f32>,

@@ -311,7 +311,7 @@ unsafe fn tile<D: Dots, const MR: usize>(
             let k = segment * SEGMENT + step * STEP;
             // The prefetch stride equals the weights' stride, so one index serves both.
             fetch(left.ahead.wrapping_add(k * TILE));
-            // SAFETY: the caller vouches for the weights and codes of this step.
+            // SAFETY: the caller vouches for the weights and activations of this step.
             unsafe {
                 let at = weights.add(k * TILE);
                 let w: [D::Weights; TILE_GROUPS] =
