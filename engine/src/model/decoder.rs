@@ -318,7 +318,7 @@ impl<D: Device> Model for Decoder<D> {
         self.allocate_states(batch.segments.len())?;
         self.launch(&batch)?;
         self.land()?;
-        // Tuning needs the memory that the step took for its small cache.
+        // The warm-up cache is freed first, so that tuning finds most memory free.
         (self.kv, self.state) = (None, None);
         self.device.tune()?;
         self.device.free_bytes()

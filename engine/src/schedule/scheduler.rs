@@ -226,8 +226,8 @@ impl Scheduler {
     }
 
     /// Admission: allocates pages for all tokens of a waiting sequence and makes it run. Returns
-    /// false, and changes nothing, if there are too few pages or the token budget `left` holds no
-    /// row of it.
+    /// false, and changes nothing, if enough sequences run already, there are too few pages or
+    /// state slots, or the token budget `left` holds no row of it.
     ///
     /// Each running sequence will soon need another page. One is left for each of them, since
     /// otherwise the newcomer would be the first to be preempted and its prefill would be wasted.

@@ -21,7 +21,7 @@ const MAGIC: &[u8; 4] = b"GGUF";
 const DEFAULT_ALIGNMENT: u64 = 32;
 /// Largest number of dimensions of a tensor, ggml's own limit.
 const DIMENSIONS_MAX: u32 = 4;
-/// Deepest nesting of metadata arrays. The format permits any, but no known file nests at all.
+/// Deepest nesting of metadata arrays. The format permits any depth; no known file nests deeper.
 const NESTING_MAX: u32 = 4;
 /// Largest number of elements in all metadata arrays together. The largest vocabularies have a
 /// quarter of a million tokens, in four arrays. Without a limit, an element of one byte in the file
