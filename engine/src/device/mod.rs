@@ -75,7 +75,7 @@ pub enum RowOrder {
     /// head 0, `head_dim` gate rows of head 0, query rows of head 1, and so on. Selects one of the
     /// two.
     HeadPairs {
-        /// D: rows of a head.
+        /// D: number of rows of a head in the stored matrix.
         head_dim: usize,
         /// True selects the second of the two groups of each head, the gates.
         second: bool,
@@ -119,7 +119,7 @@ pub struct AttentionShape {
     pub heads: usize,
     /// KV: number of key heads, and of value heads.
     pub kv_heads: usize,
-    /// D: elements of a head.
+    /// D: number of elements of a query, key or value head.
     pub head_dim: usize,
     /// Factor of the attention scores before the softmax, `1 / sqrt(D)` for most architectures.
     pub scale: f32,
@@ -176,9 +176,9 @@ impl<V> AttentionLayer<V> {
 /// RMS norms over each query head and each key head, applied before the rotary embedding.
 #[derive(Debug)]
 pub struct HeadNorms<V> {
-    /// Weights of the query norm, `[D]`.
+    /// Weights of the RMS norm over query heads, `[D]`.
     pub query: V,
-    /// Weights of the key norm, `[D]`.
+    /// Weights of the RMS norm over key heads, `[D]`.
     pub key: V,
     /// Epsilon of both norms, added to the mean square.
     pub epsilon: f32,
@@ -246,14 +246,14 @@ pub struct KvShape {
     pub layers: usize,
     /// Number of key heads of a layer, and of value heads.
     pub kv_heads: usize,
-    /// D: elements of a head.
+    /// D: number of elements of a key or value head.
     pub head_dim: usize,
     /// Number of KV pages ("blocks" in vLLM's words). Each holds the keys and values of
     /// `page_tokens` positions in all layers.
     pub pages: usize,
-    /// Positions of a page.
+    /// Number of token positions in a KV page.
     pub page_tokens: usize,
-    /// Data type of keys and values.
+    /// Data type of the cached keys and values.
     pub kv_type: KvType,
 }
 

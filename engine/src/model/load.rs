@@ -25,10 +25,10 @@ use crate::weights::{Checkpoint, ConfigSource, Digest, LoadError, ModelSource};
 pub enum DeviceChoice {
     /// The first GPU if it supports the other options, else the CPU.
     Auto,
-    /// The CPU of this machine.
+    /// This machine's processor.
     #[default]
     Cpu,
-    /// The first GPU.
+    /// The first CUDA GPU, or an error if it does not support the other options.
     Cuda,
 }
 
@@ -93,17 +93,17 @@ impl RopeChoice {
     }
 }
 
-/// Options of loading a model.
+/// Options of loading a model: device, parallelism, types and random weights.
 #[derive(Debug, Clone, Default)]
 pub struct LoadOptions {
-    /// Device to compute on.
+    /// Choice of the device to compute on.
     pub device: DeviceChoice,
     /// Number of tensor-parallel ranks, 1 if not given.
     pub tp: Option<NonZeroUsize>,
     /// Threads of the CPU device, of all ranks together; by default all processors that this
     /// process may use.
     pub threads: Option<NonZeroUsize>,
-    /// Data type of the KV cache.
+    /// Choice of the KV cache's data type.
     pub kv: KvChoice,
     /// Seed of random weights in the configuration's shapes, which then replace the checkpoint's
     /// weights.
@@ -112,7 +112,7 @@ pub struct LoadOptions {
     pub arithmetic: Arithmetic,
     /// Instruction set of the CPU device, the best by default.
     pub isa: Option<Isa>,
-    /// Rounding of the rotary frequencies.
+    /// Choice of the rotary frequencies' rounding.
     pub rope: RopeChoice,
     /// Location and cache of the compiled GPU kernels.
     pub cubins: Cubins,
@@ -140,7 +140,7 @@ pub struct DeviceInfo {
 pub struct Loaded {
     /// The model; its KV cache is not allocated yet.
     pub model: Box<dyn Model>,
-    /// Device that the model is on.
+    /// Description of the device that the model is on.
     pub device: DeviceInfo,
     /// SHA-256 of the weight files, computed in the background.
     pub weights_sha256: Digest,
@@ -153,7 +153,7 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// Returns the facts about the model.
+    /// Returns the facts about the loaded model.
     pub fn info(&self) -> &ModelInfo {
         self.model.info()
     }

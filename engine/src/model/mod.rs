@@ -67,16 +67,16 @@ pub struct ModelInfo {
 pub struct MatrixShape {
     /// N: output columns, which are the stored rows.
     pub n: usize,
-    /// K: elements of a row.
+    /// K: elements of a matrix row, the contraction of the matmul.
     pub k: usize,
-    /// Type of the stored elements.
+    /// Type of the matrix elements as stored in the checkpoint.
     pub weight_type: WeightType,
 }
 
 /// Input token of one row of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StepToken {
-    /// Token with this id.
+    /// Token whose id the host knows.
     Known(u32),
     /// Token that the previous step samples and the host may not know yet: its index in
     /// [`Landed::tokens`].
@@ -93,7 +93,7 @@ pub struct Segment {
     /// Page table (block table): entry `i` is the KV page of positions `i * page_tokens ..`. Covers
     /// all positions below `position + rows`.
     pub pages: Vec<u32>,
-    /// Rows that need logits.
+    /// Choice of the sequence's rows that need logits.
     pub logits: LogitRows,
     /// State slots of the sequence, which models without recurrent state ignore.
     pub state: Option<SegmentState>,
@@ -214,7 +214,7 @@ impl HeadRows {
     }
 }
 
-/// Results of a completed step.
+/// Results of a completed step: logits and sampled tokens.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Landed<'a> {
     /// Logits `[rows, vocab_size]` of the rows whose logits are read, row major, in the order of
@@ -292,7 +292,7 @@ pub trait Model: Send + fmt::Debug {
 #[derive(Debug, thiserror::Error)]
 #[error("the device failed in {operation}: {message}")]
 pub struct StepError {
-    /// Operation that failed.
+    /// Device operation that failed, such as `step` or `kv`.
     pub operation: &'static str,
     /// Message of the device, which may end with a hint.
     pub message: String,

@@ -12,7 +12,7 @@ use std::thread::{self, JoinHandle};
 use super::{Landed, Model, ModelInfo, StepBatch, StepError};
 use crate::device::collective::ANOTHER_ENDED;
 
-/// Command to all ranks.
+/// Command that is sent to the threads of all ranks.
 #[derive(Debug, Clone)]
 enum Order {
     AllocateKv {

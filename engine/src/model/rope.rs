@@ -8,7 +8,7 @@ use crate::device::Rotation;
 use crate::weights::gguf::Metadata;
 use crate::weights::{Checkpoint, LoadError};
 
-/// Precision of the inverse frequencies.
+/// Precision of the inverse rotary frequencies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RopePrecision {
     /// f32, as checkpoints are trained and served with.
@@ -22,7 +22,7 @@ pub enum RopePrecision {
 /// Configuration of the rotary embedding: rotated dimensions, base and scaling of the frequencies.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RopeConfig {
-    /// Rotated dimensions of a head.
+    /// Number of dimensions of a head that are rotated.
     pub dimensions: usize,
     pub theta: f32,
     pub scaling: RopeScaling,
@@ -83,7 +83,7 @@ impl RopeConfig {
         }
     }
 
-    /// Returns the scaled frequencies in f32.
+    /// Returns the scaled rotary frequencies in f32.
     fn exact_frequencies(&self) -> Vec<f32> {
         let pairs = self.dimensions / 2;
         let plain = (0..pairs).map(|i| {
@@ -245,7 +245,7 @@ impl Scaling<'_> {
         })
     }
 
-    /// Reads the YaRN scaling.
+    /// Reads YaRN's parameters from the scaling object of config.json.
     fn yarn(self) -> Result<RopeScaling, LoadError> {
         let values = |name: &str| self.values.and_then(|values| values.get(name));
         // Keys of DeepSeek's variant of YaRN, which would change the attention factor.
@@ -265,7 +265,7 @@ impl Scaling<'_> {
     }
 }
 
-/// Reads the scaling from GGUF metadata.
+/// Reads the scaling of the rotary frequencies from GGUF metadata.
 fn gguf_scaling(metadata: &Metadata, architecture: &str) -> Result<RopeScaling, LoadError> {
     let own = |name: &str| format!("{architecture}.rope.scaling.{name}");
     let key = own("type");

@@ -39,7 +39,7 @@ impl fmt::Display for SeqId {
 /// Limits that no planned step may exceed, fixed for the life of a scheduler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// Most sequences that run at once.
+    /// Largest number of sequences that run at once.
     pub max_batch_size: usize,
     /// Most tokens of a step. A step exceeds it only where decoding sequences leave less than one
     /// prefill chunk of it, and by at most that chunk.
@@ -121,7 +121,7 @@ pub struct Slot {
     pub id: SeqId,
     /// Position of the first row in the sequence.
     pub position: usize,
-    /// Number of rows, at least 1.
+    /// Number of the sequence's rows in the step, at least 1.
     pub rows: usize,
     /// True when the rows are a prefill chunk, of a prompt or of a sequence recomputed after
     /// preemption.

@@ -12,7 +12,7 @@ use super::pages::{PageId, PageKey, PagePool};
 use super::states::{StateId, StatePool};
 use super::{BySequence, Limits, Needs, Plan, Refusal, SeqId, Sequence, Slot, step};
 
-/// Counters since the scheduler's start.
+/// Counters of the scheduler since its start: prefix cache and preemptions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Prompt tokens that were looked up in the prefix cache when their sequence was first
@@ -189,7 +189,7 @@ impl Scheduler {
         self.pool.touched()
     }
 
-    /// Returns the counters since the start.
+    /// Returns the scheduler's counters since its start.
     pub fn totals(&self) -> Totals {
         self.totals
     }

@@ -74,7 +74,7 @@ impl Sequence {
         &self.tokens
     }
 
-    /// Returns the tokens generated so far.
+    /// Returns the output tokens generated so far.
     pub fn output(&self) -> &[u32] {
         &self.tokens[self.prompt_tokens..]
     }

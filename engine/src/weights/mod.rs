@@ -99,7 +99,7 @@ impl ConfigSource {
 pub struct TensorData<'a> {
     /// Quantization format or float type of the bytes.
     pub weight_type: WeightType,
-    /// Shape, slowest dimension first.
+    /// Shape of the tensor, slowest dimension first.
     pub shape: Vec<usize>,
     /// Stored elements as whole quantization blocks, row after row.
     pub bytes: Cow<'a, [u8]>,
@@ -139,7 +139,7 @@ impl Checkpoint {
         }
     }
 
-    /// Opens a GGUF file.
+    /// Opens a GGUF file as a checkpoint.
     fn open_gguf(path: &Path, seed: Option<u64>) -> Result<Self, LoadError> {
         let map = Map::open(path)?;
         let header = gguf::parse(path, &map)?;
@@ -152,7 +152,7 @@ impl Checkpoint {
         Ok(Self { path, config, tensors, numbers, quantization: Quantization::None, digest })
     }
 
-    /// Opens a folder in the Hugging Face layout.
+    /// Opens a folder in the Hugging Face layout as a checkpoint.
     fn open_folder(folder: &Path, seed: Option<u64>) -> Result<Self, LoadError> {
         let path = folder.join("config.json");
         let json = read_json(&path)?;
@@ -180,7 +180,7 @@ impl Checkpoint {
         &self.path
     }
 
-    /// Returns the configuration, not interpreted.
+    /// Returns the checkpoint's configuration, not interpreted.
     pub fn config(&self) -> &ConfigSource {
         &self.config
     }

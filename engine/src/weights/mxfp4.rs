@@ -19,7 +19,7 @@ pub struct MxStack<'a> {
     form: Form<'a>,
 }
 
-/// Storage form of the experts.
+/// Storage form of gpt-oss's experts.
 #[derive(Debug)]
 enum Form<'a> {
     Blocks {

@@ -12,7 +12,7 @@ pub struct ModelSource {
     pub id: String,
     /// Commit of the hub's repository, if the model comes from the hub cache.
     pub revision: Option<String>,
-    /// Files of the model.
+    /// Location and layout of the model's files.
     pub files: ModelFiles,
 }
 

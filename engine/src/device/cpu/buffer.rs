@@ -55,7 +55,7 @@ impl Buffer {
         &mut self.data[..self.rows * self.cols]
     }
 
-    /// Returns the values of row `row`.
+    /// Returns the activations of row `row`.
     pub(super) fn row(&self, row: usize) -> &[f32] {
         &self.values()[row * self.cols..(row + 1) * self.cols]
     }

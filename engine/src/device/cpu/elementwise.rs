@@ -128,7 +128,7 @@ pub(super) fn norm_rows<L: Lanes>(lanes: L, x: &mut [f32], norm: Norm<'_>) {
     }
 }
 
-/// Kernel of `x += delta`.
+/// Kernel of the residual addition, `x += delta`.
 struct Add<'a> {
     x: &'a mut [f32],
     delta: &'a [f32],
@@ -270,7 +270,7 @@ pub(super) fn sigmoid_mul(isa: Isa, pool: &mut Pool, x: &mut [f32], gate: &[f32]
     });
 }
 
-/// Kernel of `x *= sigmoid(gate)`.
+/// Kernel of the sigmoid gate, `x *= sigmoid(gate)`.
 struct SigmoidMul<'a> {
     x: &'a mut [f32],
     gate: &'a [f32],

@@ -38,9 +38,9 @@ pub(super) struct Scratch {
 /// Working memory of one thread for the f32 GEMM.
 #[derive(Debug)]
 struct Work {
-    /// Dequantized weights, `[groups][PIECE][16]`.
+    /// Dequantized weights of a piece of k, `[groups][PIECE][16]`.
     weights: Vec<f32>,
-    /// Sums, `[rows][groups][16]`.
+    /// Sums of the work item's outputs, `[rows][groups][16]`.
     sums: Vec<f32>,
 }
 
@@ -237,7 +237,7 @@ impl Columns<'_, '_> {
 
 /// Sink that multiplies weights by `MR` rows of activations as they are decoded.
 struct Products<'a, L: Lanes, const MR: usize, const NR: usize> {
-    /// Activations, `MR` rows of `k` elements.
+    /// Activations to multiply, `MR` rows of `k` elements.
     x: &'a [f32],
     k: usize,
     sums: [[L::V; NR]; MR],

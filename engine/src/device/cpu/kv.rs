@@ -119,7 +119,7 @@ pub struct Plan {
     pub(super) spans: Vec<Span>,
     /// cos/sin table, `[T][rotated / 2]` pairs of cosine and sine.
     pub(super) rotations: Vec<(f32, f32)>,
-    /// Rotated pairs per token.
+    /// Number of rotated pairs of dimensions per token (RoPE).
     pub(super) pairs: usize,
 }
 

@@ -46,7 +46,7 @@ pub(super) struct Input<'a> {
 }
 
 impl<'a> Input<'a> {
-    /// Returns rows without a quantized copy.
+    /// Returns activations without a quantized copy as input of a matmul.
     pub(super) fn values(values: &'a [f32]) -> Self {
         Self { values, codes: None }
     }

@@ -55,7 +55,7 @@ impl Routes {
         routes
     }
 
-    /// Returns the number of dispatched rows.
+    /// Returns the number of rows dispatched to this rank's experts.
     pub(super) fn rows(&self) -> usize {
         self.sources.len()
     }

@@ -60,9 +60,9 @@ pub enum Arithmetic {
     /// instructions; all others in f32.
     #[default]
     AsStored,
-    /// All matrices in bf16.
+    /// All matrices are multiplied in bf16.
     Bf16,
-    /// All matrices in int8.
+    /// All matrices are multiplied in int8.
     Int8,
 }
 

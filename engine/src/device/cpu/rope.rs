@@ -15,7 +15,7 @@ use super::shared::Shared;
 use super::tile::Element;
 use crate::device::{AttentionLayer, AttentionShape, HeadNorms};
 
-/// Largest supported head size.
+/// Largest head size that RoPE and the KV cache write support.
 const HEAD_DIM_MAX: usize = 512;
 
 /// Arguments of RoPE and the KV cache write, without the buffers they write.

@@ -10,7 +10,7 @@ use crate::model::rope::RopeScaling;
 use crate::model::spec::{Activation, DecoderSpec, ExpertStorage, FeedForwardSpec, MoeSpec, Names};
 use crate::weights::{Checkpoint, LoadError};
 
-/// Table entry of gpt-oss.
+/// Entry of gpt-oss in the table of architectures.
 pub const ARCHITECTURE: Architecture = Architecture {
     hugging_face: "GptOssForCausalLM",
     gguf: Some("gpt-oss"),

@@ -11,7 +11,7 @@ use crate::model::spec::{
 };
 use crate::weights::{Checkpoint, LoadError};
 
-/// Table entry of Llama.
+/// Entry of Llama in the table of architectures.
 pub const ARCHITECTURE: Architecture = Architecture {
     hugging_face: "LlamaForCausalLM",
     gguf: Some("llama"),

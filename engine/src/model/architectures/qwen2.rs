@@ -5,7 +5,7 @@ use crate::model::config::Settings;
 use crate::model::spec::DecoderSpec;
 use crate::weights::{Checkpoint, LoadError};
 
-/// Table entry of Qwen2 and Qwen2.5.
+/// Entry of Qwen2 and Qwen2.5 in the table of architectures.
 pub const ARCHITECTURE: Architecture = Architecture {
     hugging_face: "Qwen2ForCausalLM",
     gguf: Some("qwen2"),

@@ -5,7 +5,7 @@ use crate::model::config::Settings;
 use crate::model::spec::DecoderSpec;
 use crate::weights::{Checkpoint, LoadError};
 
-/// Table entry of dense Qwen3.
+/// Entry of dense Qwen3 in the table of architectures.
 pub const ARCHITECTURE: Architecture = Architecture {
     hugging_face: "Qwen3ForCausalLM",
     gguf: Some("qwen3"),

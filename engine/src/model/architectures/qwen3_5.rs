@@ -13,7 +13,7 @@ use crate::model::spec::{
 use crate::weights::gguf::Value;
 use crate::weights::{Checkpoint, ConfigSource, LoadError};
 
-/// Table entry of dense Qwen3.5.
+/// Entry of dense Qwen3.5 in the table of architectures.
 pub const ARCHITECTURE: Architecture = Architecture {
     hugging_face: "Qwen3_5ForConditionalGeneration",
     gguf: Some("qwen35"),

@@ -8,7 +8,7 @@ use crate::model::spec::{
 };
 use crate::weights::{Checkpoint, LoadError};
 
-/// Table entry of Qwen3-MoE.
+/// Entry of Qwen3-MoE in the table of architectures.
 pub const ARCHITECTURE: Architecture = Architecture {
     hugging_face: "Qwen3MoeForCausalLM",
     gguf: Some("qwen3moe"),

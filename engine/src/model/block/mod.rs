@@ -43,7 +43,7 @@ pub struct Scratch<D: Device> {
     pub gates: D::Buffer,
     /// Router logits, `[T, E]`.
     pub scores: D::Buffer,
-    /// Rows dispatched to experts.
+    /// Rows dispatched to experts, the input of the expert GEMMs.
     pub sent: D::Buffer,
     /// Rows that the experts computed, before they are summed.
     pub returned: D::Buffer,

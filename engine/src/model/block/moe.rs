@@ -18,7 +18,7 @@ use crate::model::{LoadError, StepError};
 #[derive(Debug)]
 struct Experts<D: Device> {
     matrices: Vec<D::Matrix>,
-    /// Biases, one per expert, or empty.
+    /// Biases of the experts' projection: one per expert, or none at all.
     biases: Vec<D::Vector>,
 }
 

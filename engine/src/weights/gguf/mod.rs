@@ -15,7 +15,7 @@ use super::{LoadError, StoredTensor};
 
 pub use write::Writer;
 
-/// First bytes of every GGUF file.
+/// Magic number: the first bytes of every GGUF file.
 const MAGIC: &[u8; 4] = b"GGUF";
 /// Alignment of tensor data in bytes where `general.alignment` does not state it.
 const DEFAULT_ALIGNMENT: u64 = 32;
@@ -35,17 +35,17 @@ pub enum Value {
     Unsigned(u64),
     /// Signed integer of 8, 16, 32 or 64 bits.
     Signed(i64),
-    /// Float of 32 or 64 bits.
+    /// Floating-point number of 32 or 64 bits.
     Float(f64),
     /// Truth value, stored as a byte; 0 is false.
     Bool(bool),
-    /// UTF-8 text.
+    /// Text in UTF-8.
     Text(String),
     /// Array of texts.
     Texts(Vec<String>),
     /// Array of integers of any type, or an empty array of anything except texts.
     Integers(Vec<i64>),
-    /// Array of any other values.
+    /// Array of values that are neither texts nor integers.
     Array(Vec<Value>),
 }
 
@@ -59,7 +59,7 @@ pub struct Metadata {
 /// Header of a GGUF file: everything before its tensor data.
 #[derive(Debug)]
 pub struct Header {
-    /// Metadata keys and values.
+    /// Metadata of the file: keys and values.
     pub metadata: Metadata,
     /// Tensor table by name; the byte ranges are within the file.
     pub tensors: BTreeMap<String, StoredTensor>,

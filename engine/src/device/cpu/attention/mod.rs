@@ -62,7 +62,7 @@ struct Work {
     scores: Vec<f32>,
     /// Partial result over the positions of the current part so far.
     part: State,
-    /// Result over all parts so far.
+    /// Attention result over all parts of the context so far.
     whole: State,
 }
 

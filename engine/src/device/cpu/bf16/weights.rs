@@ -50,7 +50,7 @@ impl Weights {
         weights
     }
 
-    /// Returns the number of tiles.
+    /// Returns the number of tiles of output columns.
     pub(super) fn tiles(&self) -> usize {
         self.n.div_ceil(TILE)
     }

@@ -20,7 +20,7 @@ pub(super) const HEAD_ROWS: usize = 8;
 pub(in super::super) struct Activations {
     pub(super) rows: usize,
     pub(super) segments: usize,
-    /// Quantized values, `[rows][segments][SEGMENT]`.
+    /// Quantized activations, `[rows][segments][SEGMENT]`.
     pub(super) codes: Vec<i8>,
     /// Scales, `[rows / 8][segments][8]`: the activation that quantized value 1 stands for.
     pub(super) scales: Vec<[f32; HEAD_ROWS]>,

@@ -32,7 +32,7 @@ const STEP: usize = 4;
 const BLOCK: usize = 32;
 /// Vectors of 16 output columns that a tile has side by side.
 const TILE_GROUPS: usize = 3;
-/// Output columns of a tile.
+/// Number of output columns in a tile of the int8 GEMM.
 const TILE: usize = TILE_GROUPS * LANES;
 /// Number of bytes of the weights of one step (4 k) and 16 columns.
 const STEP_BYTES: usize = STEP * LANES;

@@ -90,7 +90,7 @@ impl Weights {
         Width::of(a.weight_type) == Width::of(b.weight_type)
     }
 
-    /// Returns the number of tiles.
+    /// Returns the number of tiles of output columns.
     pub(super) fn tiles(&self) -> usize {
         self.n.div_ceil(TILE)
     }
@@ -179,7 +179,7 @@ fn widened(data: &[u8], k: usize, column: usize) -> u8 {
 
 /// Stored row that is being quantized into one output column of a tile.
 struct Row {
-    /// Dequantized values of the row, `[K]`.
+    /// Dequantized values of the stored row, `[K]`.
     values: Vec<f32>,
     width: Width,
 }
