@@ -16,6 +16,7 @@ pub fn check(batch: &StepBatch, shape: &KvShape, drawn: usize) -> Result<(), Str
     let mut rows = 0;
     for (index, segment) in batch.segments.iter().enumerate() {
         let end = segment.position + segment.rows;
+        // The table must cover the last row too, since its key and value are written.
         let needed = end.div_ceil(shape.page_tokens);
         if segment.rows == 0 || segment.pages.len() < needed {
             let (rows, pages) = (segment.rows, segment.pages.len());

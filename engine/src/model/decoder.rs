@@ -97,10 +97,13 @@ impl<D: Device> Decoder<D> {
         let mut layers = Vec::with_capacity(spec.layers.len());
         for (layer, spec) in spec.layers.iter().enumerate() {
             let context = BlockContext { layer, hidden, norm_epsilon: config.norm_epsilon };
+            // The file's pages of each layer are released once it is packed, so peak memory stays
+            // near the size of the packed model.
             layers.push(Layer::load(&mut tensors, names, spec, context, &mut counts)?);
             checkpoint.release();
         }
         let in_layers = tensors.parameters() - embedded;
+        // The embedding counts only in models whose layers have no matrix of their own.
         let largest_matrix = tensors.take_largest().or(table).expect("the embedding is a matrix");
         let final_norm = tensors.norm(names.final_norm, 0, hidden)?;
         let head =
@@ -154,8 +157,11 @@ impl<D: Device> Decoder<D> {
     /// Computes the logits of `rows` rows from the layers' output and samples from them.
     fn run_head(&mut self, plan: &D::Plan, rows: usize) -> Result<(), StepError> {
         let (device, stream) = (&mut self.device, &mut self.stream);
+        // Blocks are done with this buffer, and it is about as large as the logits.
         let own_logits = &mut self.scratch.projected;
         device.reshape(own_logits, rows, self.own_vocab.len())?;
+        // A step of prefill chunks that do not end has no logits, but the ranks must still meet
+        // below.
         if rows > 0 {
             let [hidden, delta, normed] = &mut stream.last;
             device.gather(&stream.hidden, plan, hidden)?;
@@ -282,6 +288,7 @@ fn rehearsal(tokens: usize, sequences: usize, max_seq_len: usize) -> StepBatch {
     let mut left = tokens.max(sequences);
     let (mut segments, mut page) = (Vec::new(), 0);
     while left > 0 {
+        // The sequences after this one need at least one token each.
         let others = sequences.saturating_sub(segments.len() + 1);
         let rows = (left - others).clamp(1, max_seq_len);
         let end = page + rows.div_ceil(REHEARSAL_PAGE) as u32;

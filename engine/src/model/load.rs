@@ -277,6 +277,7 @@ fn on_cuda(checkpoint: &Checkpoint, options: &LoadOptions) -> Result<OnDevice, L
         (load_on(Arc::clone(&gpu), checkpoint, options)?, gpu)
     } else {
         let members = Gpu::open_group(ranks, &options.cubins).map_err(LoadError::Device)?;
+        // The first GPU stands for the group in the description of the device.
         let first = Arc::clone(&members[0].driver);
         let devices = Cuda::group(members).map_err(LoadError::Device)?;
         let load = |device| load_part(device, checkpoint, options);
@@ -301,6 +302,7 @@ fn on_cpu(
     spec: &DecoderSpec,
     options: &LoadOptions,
 ) -> Result<OnDevice, LoadError> {
+    // Available parallelism respects the process's CPU affinity and its control group.
     let threads = options.threads.or_else(|| thread::available_parallelism().ok());
     let threads = threads.map_or(1, NonZeroUsize::get);
     let isa = options.isa.unwrap_or_else(Isa::best);

@@ -103,6 +103,8 @@ impl RopeConfig {
             }
             RopeScaling::Llama3 { factor, low, high, original_len } => plain
                 .map(|f| {
+                    // Number of rotations within the original context: frequencies with fewer than
+                    // `low` are divided, those with more than `high` are kept.
                     let turns = original_len * f / (2.0 * std::f32::consts::PI);
                     if turns < *low {
                         f / factor
@@ -161,6 +163,7 @@ impl RopeConfig {
                 }
                 let theta = settings.optional_number("", "rope.freq_base")?.unwrap_or(THETA);
                 let scaling = if checkpoint.lists("rope_freqs.weight") {
+                    // llama.cpp's converter expresses the Llama 3 scaling by these divisors.
                     let divisors = checkpoint.vector("rope_freqs.weight", dimensions / 2)?;
                     RopeScaling::Divisors(divisors)
                 } else {

@@ -31,6 +31,7 @@ impl Heads {
         let kv = of_rank(rank.index);
         let sharers = (0..rank.count).filter(|index| of_rank(*index) == kv);
         let (first, count) = (sharers.clone().next()?, sharers.count());
+        // Within the sharers of one key head, its query heads are divided like any other range.
         let own = Rank { index: rank.index - first, count }.share(group);
         let query = kv * group + own.start..kv * group + own.end;
         (!own.is_empty()).then_some(Self { query, kv: kv..kv + 1 })

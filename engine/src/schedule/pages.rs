@@ -157,6 +157,7 @@ impl PagePool {
     /// Enters a full page in the prefix cache, unless a page with equal content is there already.
     pub(super) fn register(&mut self, id: PageId, key: PageKey) {
         assert!(self.page(id).holders > 0, "page {id:?} is registered by nobody");
+        // Sequences that run at once may fill equal pages; one of them is enough for the cache.
         if self.page(id).key.is_none() && !self.by_key.contains_key(&key) {
             self.by_key.insert(key, id);
             self.page_mut(id).key = Some(key);

@@ -287,6 +287,7 @@ impl Scheduler {
     fn take_state(&mut self, last: Option<PageId>) -> Option<(StateId, Option<StateId>)> {
         let Some(page) = last else { return Some((self.states.take()?, None)) };
         let snapshot = self.states.snapshot(page).expect("a cached prefix ends at a snapshot");
+        // Using a snapshot makes it the last one to be evicted.
         self.states.touch(page);
         // The extra hold keeps `take` below from evicting the very snapshot that is to be loaded.
         self.states.share(snapshot);
@@ -342,12 +343,15 @@ impl Scheduler {
         }
         let page_tokens = self.limits.page_tokens;
         let sequence = self.sequences.get_mut(id).expect("a waiting sequence lives");
+        // One token short of the length: the last token's row must be computed for its logits.
         let full = (sequence.tokens().len() - 1) / page_tokens;
         extend_keys(sequence, full, page_tokens);
         let mut found: Vec<_> =
             sequence.keys[..full].iter().map_while(|key| self.pool.find(key)).collect();
         if self.limits.states.is_some() {
             let ends = |page: &PageId| self.states.snapshot(*page).is_some();
+            // Without a snapshot at its end, a cached prefix is useless to a model with recurrent
+            // state.
             found.truncate(found.iter().rposition(ends).map_or(0, |last| last + 1));
         }
         found
@@ -356,6 +360,7 @@ impl Scheduler {
     /// Takes a page for new content, and drops the snapshot that belonged to its old content.
     fn take_page(&mut self) -> Option<PageId> {
         let page = self.pool.take()?;
+        // A snapshot describes the content that the page loses now.
         self.states.forget(page);
         Some(page)
     }

@@ -228,6 +228,7 @@ impl Checkpoint {
             true => Some(self.quantization.made_up(name, shape)),
             false => self.listed(name, shape)?.weight_type,
         };
+        // Vectors are small and partly constant (norm weights), so the host makes them.
         let is_bf16 = weight_type == Some(WeightType::Bf16) && shape.len() > 1;
         Ok(is_bf16.then(|| random::stream_start(*seed, name)))
     }
@@ -239,6 +240,7 @@ impl Checkpoint {
     /// Fails if they have another shape or type, or one of them is not above 0.
     pub fn scales(&self, name: &str, count: usize) -> Result<Option<Vec<f32>>, LoadError> {
         let Some(stored) = self.tensors.get(name) else { return Ok(None) };
+        // A scalar or one element means one scale for all heads.
         let shape = match stored.shape.as_slice() {
             [] | [1] => stored.shape.clone(),
             _ => vec![count],
@@ -270,6 +272,7 @@ impl Checkpoint {
     /// Fails if there is no such tensor, it has another shape, or its type is not supported.
     pub fn tensor(&self, name: &str, shape: &[usize]) -> Result<TensorData<'_>, LoadError> {
         let tensor = self.stored(name, shape)?;
+        // Random FP8 tensors are generated in blocks with their scales.
         if tensor.weight_type != WeightType::F8E4M3 || self.is_random() {
             return Ok(tensor);
         }

@@ -38,6 +38,7 @@ impl ModelSource {
             return Ok(Self { id, revision: None, files: ModelFiles::Gguf(path.to_owned()) });
         }
         if path.join("config.json").is_file() {
+            // A path such as `.` gets its folder's real name as id.
             let id = path.canonicalize().as_deref().map_or_else(|_| stem(path), stem);
             return Ok(Self { id, revision: None, files: ModelFiles::Folder(path.to_owned()) });
         }

@@ -99,6 +99,7 @@ impl Output<'_> {
             let values = self.values.part(first * self.cols, rows * self.cols);
             write(values);
             if let Some(coder) = &self.coder {
+                // Right after they were written, the rows are still in the thread's cache.
                 coder.code(first, values);
             }
         }

@@ -76,6 +76,7 @@ impl Layout {
 
     /// Returns the index of the first key of a head in a page of the layer.
     fn head(&self, page: u32, head: usize) -> usize {
+        // All layers of a page are adjacent, so memory is touched page by page as they fill.
         let page = page as usize * self.shape.layers + self.layer;
         (page * self.shape.kv_heads + head) * 2 * self.half()
     }

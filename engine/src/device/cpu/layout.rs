@@ -45,7 +45,9 @@ impl Layout {
             WeightType::Bf16 => Self::Bf16,
             WeightType::F8E4M3 => Self::F8E4M3,
             WeightType::Q4_1 => Self::Q4_1,
+            // Five-bit values have no vector load of their own and are widened to bytes.
             WeightType::Q5_0 | WeightType::Q8_0 => Self::Q8_0,
+            // Their scales or minima are computed from the stored f16 and need f32 to be exact.
             WeightType::Q4_0 | WeightType::Q4K => Self::Affine4,
             WeightType::Q5_1 | WeightType::Q5K | WeightType::Q6K => Self::Affine8,
             WeightType::Mxfp4 => Self::Mxfp4,

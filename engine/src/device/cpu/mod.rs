@@ -222,6 +222,7 @@ impl Device for Cpu {
     ) -> Result<(), StepError> {
         for (id, out) in plan.ids.iter().zip(out.values_mut().chunks_exact_mut(table.k)) {
             match (*id as usize).checked_sub(first).filter(|row| *row < table.n) {
+                // The table may be quantized, so its rows are dequantized one by one.
                 Some(row) => table.row(row, out),
                 None => out.fill(0.0),
             }

@@ -110,6 +110,7 @@ pub fn set_attention_biases(
     let flag = settings.flag("attention_bias", false)?;
     let has = |name: &str| {
         if settings.is_gguf() {
+            // GGUF metadata has no flag for biases; the tensors of the first layer tell.
             checkpoint.lists(&format!("{}.bias", name.replace("{layer}", "0")))
         } else {
             flag

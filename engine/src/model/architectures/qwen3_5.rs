@@ -88,6 +88,7 @@ fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     let whole = Settings::of(checkpoint.config())?;
     let settings = match checkpoint.config() {
         ConfigSource::Json { path, json } => {
+            // The settings of the text part are nested in those of the multimodal model.
             let text = json.get("text_config").filter(|text| text.is_object());
             Settings::Json { path, json: text.unwrap_or(json) }
         }
@@ -193,6 +194,7 @@ fn attends(settings: Settings<'_>, layers: usize) -> Result<Vec<bool>, LoadError
         }
         let key = "full_attention_interval";
         let every = settings.optional_size(key, key)?;
+        // A zero would leave no layer with attention; 1 means attention in every layer.
         let every = every.unwrap_or(ATTENTION_INTERVAL).max(1);
         return Ok((1..=layers).map(|layer| layer.is_multiple_of(every)).collect());
     };

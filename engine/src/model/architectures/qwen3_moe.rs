@@ -40,6 +40,7 @@ fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     let moe = moe(settings)?;
     let window = window(settings)?;
     llama::set_attention_biases(&mut spec, checkpoint)?;
+    // GGUF files lack both keys: published models have experts in every layer.
     let every = settings.optional_size("decoder_sparse_step", "")?.unwrap_or(1);
     let dense_layers = dense_layers(settings)?;
     for (_, attention) in spec.attentions_mut() {

@@ -32,6 +32,7 @@ impl<D: Device> DeltaNet<D> {
         };
         let BlockContext { layer, hidden, norm_epsilon: epsilon } = context;
         let (values, heads) = (whole.value_heads * whole.value_dim, whole.value_heads);
+        // Beta and decay have one row per value head, the gate `value_dim` rows.
         let own_heads = stored(spec, 0, &own.query, 1);
         let own_values = stored(spec, 0, &own.query, whole.value_dim);
         let convolved = own_channels(spec, &own);

@@ -149,6 +149,7 @@ impl<D: Device> ExpertReader<'_, '_, D> {
         let mut gate_up_matrices = Vec::with_capacity(self.own.len());
         let mut down_matrices = Vec::with_capacity(self.own.len());
         for expert in self.own.clone() {
+            // Gate and up are one matrix per expert, so that each expert needs one GEMM for both.
             let rows = [Rows::of_stack(&gate, expert), Rows::of_stack(&up, expert)];
             gate_up_matrices.push(self.tensors.own_matrix(&rows, hidden)?);
             let rows = [Rows::of_stack(&down, expert)];
@@ -172,6 +173,7 @@ impl<D: Device> ExpertReader<'_, '_, D> {
     /// Reads the experts of gpt-oss in Hugging Face checkpoints.
     fn gpt_oss(&mut self, gate_up: &str, down: &str) -> Result<BothExperts<D>, LoadError> {
         let (hidden, intermediate) = (self.context.hidden, self.spec.intermediate);
+        // gpt-oss stores gate and up row by row in alternation.
         let order = RowOrder::Interleaved { half: intermediate };
         let gate_up = self.gpt_oss_one(gate_up, 2 * intermediate, hidden, order)?;
         let down = self.gpt_oss_one(down, hidden, intermediate, RowOrder::AsStored)?;

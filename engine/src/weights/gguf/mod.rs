@@ -233,6 +233,7 @@ fn tensor_table(
             ));
         }
     };
+    // Data begins after the whole table, so byte ranges are known only once all entries are read.
     let listed = (0..count).map(|_| reader.tensor(alignment)).collect::<Result<Vec<_>, _>>()?;
     let data = (reader.at as u64).next_multiple_of(alignment);
     let mut placed = BTreeMap::new();
@@ -244,6 +245,7 @@ fn tensor_table(
             return Err(reader.damaged(&format!("tensor `{}` occurs twice", tensor.name)));
         }
     }
+    // Overlapping tensors would let a small file claim a model of any size.
     ranges.sort_by_key(|(range, _)| (range.start, range.end));
     for pair in ranges.windows(2) {
         let ((first, a), (second, b)) = (&pair[0], &pair[1]);
@@ -447,6 +449,7 @@ impl<'a> Reader<'a> {
             2 | 3 => 2,
             4..=6 => 4,
             8 | 10..=12 => 8,
+            // A nested array takes at least 12 bytes: its element type and its length.
             9 => 12,
             _ => return Err(self.damaged(&format!("{what} has unknown element type {kind}"))),
         };

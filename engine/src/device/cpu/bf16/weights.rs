@@ -101,6 +101,7 @@ impl Rows {
         let rounded = &mut self.rounded[lane * stride..][..self.values.len()];
         match stored {
             None => rounded.fill(0),
+            // The bits are copied, so bf16 weights are exact.
             Some((part, n)) if part.weight_type == WeightType::Bf16 => {
                 let bits = part.row(n).as_chunks::<2>().0;
                 rounded.iter_mut().zip(bits).for_each(|(x, bits)| *x = u16::from_le_bytes(*bits));
