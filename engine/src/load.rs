@@ -99,17 +99,17 @@ impl KvChoice {
     }
 }
 
-/// Options of loading a model.
+/// Options of loading a model: device, parallelism, types and random weights.
 #[derive(Debug, Clone, Default)]
 pub struct LoadOptions {
-    /// Device to compute on.
+    /// Choice of the device to compute on.
     pub device: DeviceChoice,
     /// Number of tensor-parallel ranks, 1 if not given.
     pub tp: Option<NonZeroUsize>,
     /// Threads of the CPU device, of all ranks together; by default all processors that this
     /// process may use.
     pub threads: Option<NonZeroUsize>,
-    /// Data type of the KV cache.
+    /// Choice of the KV cache's data type.
     pub kv: KvChoice,
     /// Seed of random weights in the configuration's shapes, which then replace the checkpoint's
     /// weights.
@@ -118,7 +118,7 @@ pub struct LoadOptions {
     pub arithmetic: Arithmetic,
     /// Instruction set of the CPU device, the best by default.
     pub isa: Option<Isa>,
-    /// Rounding of the rotary frequencies.
+    /// Choice of the rotary frequencies' rounding.
     pub rope: RopeChoice,
     /// Location and cache of the compiled GPU kernels.
     pub cubins: Cubins,
@@ -146,7 +146,7 @@ pub struct DeviceInfo {
 pub struct Loaded {
     /// The model; its KV cache is not allocated yet.
     pub model: Box<dyn Model>,
-    /// Device that the model is on.
+    /// Description of the device that the model is on.
     pub device: DeviceInfo,
     /// SHA-256 of the weight files, computed in the background.
     pub weights_sha256: Digest,
@@ -154,12 +154,12 @@ pub struct Loaded {
     pub weights: &'static str,
     /// Container of the weights, `gguf` or `safetensors`.
     pub format: &'static str,
-    /// Bytes of device memory that are free after the weights were loaded.
+    /// Number of bytes of device memory that are free after the weights were loaded.
     pub free_bytes: u64,
 }
 
 impl Loaded {
-    /// Returns the facts about the model.
+    /// Returns the facts about the loaded model.
     pub fn info(&self) -> &ModelInfo {
         self.model.info()
     }
@@ -208,9 +208,9 @@ impl LoadOptions {
     fn unsuited(&self) -> Option<&'static str> {
         let is_bf16 = matches!(self.arithmetic, Arithmetic::AsStored | Arithmetic::Bf16);
         if !is_bf16 {
-            Some("products are in bf16 on a GPU")
+            Some("a GPU multiplies matrices in bf16 only")
         } else if self.kv.on_cuda().is_none() {
-            Some("the KV cache of a GPU is in bf16 or fp8")
+            Some("the KV cache of a GPU is bf16 or fp8")
         } else {
             None
         }
@@ -263,6 +263,7 @@ fn on_cuda(checkpoint: &Checkpoint, options: &LoadOptions) -> Result<OnDevice, L
         (load_on(Arc::clone(&gpu), checkpoint, options)?, gpu)
     } else {
         let members = Gpu::open_group(ranks, &options.cubins)?;
+        // The first GPU stands for the group in the description of the device.
         let first = Arc::clone(&members[0].driver);
         let devices = Cuda::group(members)?;
         let load = |device| load_part(device, checkpoint, options);
@@ -282,6 +283,7 @@ fn on_cuda(checkpoint: &Checkpoint, options: &LoadOptions) -> Result<OnDevice, L
 }
 
 fn on_cpu(checkpoint: &Checkpoint, options: &LoadOptions) -> Result<OnDevice, LoadError> {
+    // Available parallelism respects the process's CPU affinity and its control group.
     let threads = options.threads.or_else(|| thread::available_parallelism().ok());
     let threads = threads.map_or(1, NonZeroUsize::get);
     let isa = options.isa.unwrap_or_else(Isa::best);
@@ -292,6 +294,7 @@ fn on_cpu(checkpoint: &Checkpoint, options: &LoadOptions) -> Result<OnDevice, Lo
         threads: threads.max(ranks),
         isa: isa.name(),
         idle_gpus: match options.device {
+            // The server reports GPUs that `auto` found unusable.
             DeviceChoice::Auto => engine_cuda::gpus(),
             DeviceChoice::Cpu | DeviceChoice::Cuda => Vec::new(),
         },

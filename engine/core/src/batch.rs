@@ -16,15 +16,16 @@ pub fn check(batch: &StepBatch, shape: &KvShape, drawn: usize) -> Result<(), Str
     let mut rows = 0;
     for (index, segment) in batch.segments.iter().enumerate() {
         let end = segment.position + segment.rows;
+        // The table must cover the last row too, since its key and value are written.
         let needed = end.div_ceil(shape.page_tokens);
         if segment.rows == 0 || segment.pages.len() < needed {
             let (rows, pages) = (segment.rows, segment.pages.len());
             return Err(format!(
-                "segment {index} has {rows} rows up to position {end} and {pages} pages"
+                "sequence {index} has {rows} rows up to position {end} and {pages} pages"
             ));
         }
         if let Some(page) = segment.pages.iter().find(|page| **page as usize >= shape.pages) {
-            return Err(format!("segment {index} names page {page} of {}", shape.pages));
+            return Err(format!("sequence {index} uses page {page} of {}", shape.pages));
         }
         rows += segment.rows;
     }
@@ -36,7 +37,7 @@ pub fn check(batch: &StepBatch, shape: &KvShape, drawn: usize) -> Result<(), Str
         |token: &&StepToken| matches!(token, StepToken::Drawn(index) if *index as usize >= drawn);
     match batch.tokens.iter().find(is_unknown) {
         Some(StepToken::Drawn(index)) => {
-            Err(format!("token {index} of the {drawn} drawn before is named"))
+            Err(format!("sampled token {index} does not exist: the previous step sampled {drawn}"))
         }
         _ => Ok(()),
     }
@@ -49,11 +50,11 @@ fn check_places(batch: &StepBatch) -> Result<(), String> {
     let mut written = BTreeSet::new();
     for place in states().flat_map(|state| [Some(state.place), state.save]).flatten() {
         if !written.insert(place) {
-            return Err(format!("place {place} is written twice"));
+            return Err(format!("state slot {place} is written twice"));
         }
     }
     match states().filter_map(|state| state.load).find(|load| written.contains(load)) {
-        Some(place) => Err(format!("place {place} is loaded and written in one step")),
+        Some(place) => Err(format!("state slot {place} is loaded and written in one step")),
         None => Ok(()),
     }
 }
@@ -69,13 +70,13 @@ pub fn check_states(
 ) -> Result<(), String> {
     for (index, state) in states.enumerate() {
         let Some(state) = state else {
-            return Err(format!("segment {index} has no place for its recurrent state"));
+            return Err(format!("sequence {index} has no state slot"));
         };
         let named = [Some(state.place), state.load, state.save];
         if let Some(place) = named.iter().flatten().max()
             && *place as usize >= places
         {
-            return Err(format!("segment {index} names place {place} of {places}"));
+            return Err(format!("sequence {index} uses state slot {place} of {places}"));
         }
     }
     Ok(())

@@ -17,7 +17,7 @@ pub const ANOTHER_ENDED: &str = "another rank has ended";
 /// Position of a device in a tensor-parallel group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rank {
-    /// Index of the rank, below `count`.
+    /// Index of the rank in its tensor-parallel group, below `count`.
     pub index: usize,
     /// Number of ranks in the group, at least 1.
     pub count: usize,
@@ -75,7 +75,7 @@ struct Group {
 #[derive(Default)]
 struct Meeting {
     arrived: usize,
-    /// Number of completed barriers.
+    /// Number of barriers that the group's ranks have completed.
     held: u64,
     /// True once a rank has ended, after which no barrier can complete.
     is_broken: bool,

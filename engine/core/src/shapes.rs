@@ -37,8 +37,8 @@ impl HostMatrix<'_> {
 pub struct RandomRows {
     /// Position in the pseudo-random stream at which the tensor begins.
     pub start: u64,
-    /// Elements of one stored row, which is the whole tensor's row even if only some columns are
-    /// loaded.
+    /// Number of elements of one stored row, which is the whole tensor's row even if only some
+    /// columns are loaded.
     pub stride: usize,
     /// Index of the first stored row to load; `order` counts from it.
     pub row: usize,
@@ -66,7 +66,7 @@ pub enum RowOrder {
     /// head 0, `head_dim` gate rows of head 0, query rows of head 1, and so on. Selects one of the
     /// two.
     HeadPairs {
-        /// D: rows of a head.
+        /// D: number of rows of a head in the stored matrix.
         head_dim: usize,
         /// True selects the second of the two groups of each head, the gates.
         second: bool,
@@ -74,7 +74,7 @@ pub enum RowOrder {
     /// Two matrices of `half` rows each whose rows alternate in the file (gate 0, up 0, gate 1,
     /// ...). The device expects the first matrix, then the second.
     Interleaved {
-        /// Rows of each of the two interleaved matrices.
+        /// Number of rows of each of the two interleaved matrices.
         half: usize,
     },
 }
@@ -110,7 +110,7 @@ pub struct AttentionShape {
     pub heads: usize,
     /// KV: number of key heads, and of value heads.
     pub kv_heads: usize,
-    /// D: elements of a head.
+    /// D: number of elements of a query, key or value head.
     pub head_dim: usize,
     /// Factor of the attention scores before the softmax, `1 / sqrt(D)` for most architectures.
     pub scale: f32,
@@ -167,9 +167,9 @@ impl<V> AttentionLayer<V> {
 /// RMS norms over each query head and each key head, applied before the rotary embedding.
 #[derive(Debug)]
 pub struct HeadNorms<V> {
-    /// Weights of the query norm, `[D]`.
+    /// Weights of the RMS norm over query heads, `[D]`.
     pub query: V,
-    /// Weights of the key norm, `[D]`.
+    /// Weights of the RMS norm over key heads, `[D]`.
     pub key: V,
     /// Epsilon of both norms, added to the mean square.
     pub epsilon: f32,
@@ -220,7 +220,7 @@ impl KvType {
         }
     }
 
-    /// Returns the bytes of one element.
+    /// Returns the number of bytes of one element.
     pub fn bytes(self) -> usize {
         match self {
             Self::F32 => 4,
@@ -237,14 +237,14 @@ pub struct KvShape {
     pub layers: usize,
     /// Number of key heads of a layer, and of value heads.
     pub kv_heads: usize,
-    /// D: elements of a head.
+    /// D: number of elements of a key or value head.
     pub head_dim: usize,
     /// Number of KV pages ("blocks" in vLLM's words). Each holds the keys and values of
     /// `page_tokens` positions in all layers.
     pub pages: usize,
-    /// Positions of a page.
+    /// Number of token positions in a KV page.
     pub page_tokens: usize,
-    /// Data type of keys and values.
+    /// Data type of the cached keys and values.
     pub kv_type: KvType,
 }
 
@@ -259,9 +259,9 @@ pub struct DeltaNetShape {
     /// Number of value heads, a multiple of `key_heads`: each key head serves `group` consecutive
     /// value heads.
     pub value_heads: usize,
-    /// Elements of a query head and of a key head.
+    /// Number of elements of a query head and of a key head.
     pub key_dim: usize,
-    /// Elements of a value head.
+    /// Number of elements of a value head.
     pub value_dim: usize,
     /// Width of the causal convolution in tokens, the current one included.
     pub taps: usize,
@@ -323,14 +323,14 @@ pub struct StateShape {
 }
 
 impl StateShape {
-    /// Returns the bytes of one state slot over all layers.
+    /// Returns the number of bytes of one state slot over all layers.
     pub fn place_bytes(&self) -> usize {
         self.layers * self.net.state_elements() * size_of::<f32>()
     }
 }
 
 impl KvShape {
-    /// Returns the bytes of one token's keys and values over all layers.
+    /// Returns the number of bytes of one token's keys and values over all layers.
     pub fn token_bytes(&self) -> usize {
         2 * self.layers * self.kv_heads * self.head_dim * self.kv_type.bytes()
     }
@@ -342,8 +342,8 @@ pub type Stack<M, V> = (Vec<M>, Vec<V>);
 /// Row counts of the operations of one step, padding rows of the device included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StepRows {
-    /// Rows of every operation before the LM head.
+    /// Number of rows of every operation before the LM head.
     pub all: usize,
-    /// Rows of the LM head: those that a token is sampled from or whose logits are read.
+    /// Number of rows of the LM head: those that a token is sampled from or whose logits are read.
     pub head: usize,
 }

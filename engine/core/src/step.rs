@@ -10,7 +10,7 @@ use crate::sample::DrawParams;
 /// Input token of one row of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StepToken {
-    /// Token with this id.
+    /// Token whose id the host knows.
     Known(u32),
     /// Token that the previous step samples and the host may not know yet: its index in
     /// [`Landed::tokens`].
@@ -27,7 +27,7 @@ pub struct Segment {
     /// Page table (block table): entry `i` is the KV page of positions `i * page_tokens ..`. Covers
     /// all positions below `position + rows`.
     pub pages: Vec<u32>,
-    /// Rows that need logits.
+    /// Choice of the sequence's rows that need logits.
     pub logits: LogitRows,
     /// State slots of the sequence, which models without recurrent state ignore.
     pub state: Option<SegmentState>,
@@ -148,7 +148,7 @@ impl HeadRows {
     }
 }
 
-/// Results of a completed step.
+/// Results of a completed step: logits and sampled tokens.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Landed<'a> {
     /// Logits `[rows, vocab_size]` of the rows whose logits are read, row major, in the order of

@@ -55,7 +55,7 @@ impl Buffer {
         &mut self.data[..self.rows * self.cols]
     }
 
-    /// Returns the values of row `row`.
+    /// Returns the activations of row `row`.
     pub(super) fn row(&self, row: usize) -> &[f32] {
         &self.values()[row * self.cols..(row + 1) * self.cols]
     }
@@ -99,6 +99,7 @@ impl Output<'_> {
             let values = self.values.part(first * self.cols, rows * self.cols);
             write(values);
             if let Some(coder) = &self.coder {
+                // Right after they were written, the rows are still in the thread's cache.
                 coder.code(first, values);
             }
         }

@@ -52,7 +52,7 @@ type Head<V> = [V; 2];
 /// Layout whose quantized values are whole bytes (or whole floats).
 trait Bytes<L: Lanes> {
     const LAYOUT: Layout;
-    /// Bytes of one step of k of 16 columns.
+    /// Number of bytes of one step of k of 16 columns.
     const STRIDE: usize = LANES;
 
     /// Loads the header of a unit.
@@ -64,7 +64,7 @@ trait Bytes<L: Lanes> {
     /// Decodes the weights of one step of k.
     ///
     /// # Safety
-    /// The codes of one k can be read at `codes`.
+    /// The quantized values of one step of k can be read at `codes`.
     unsafe fn weights(lanes: L, codes: *const u8, head: Head<L::V>) -> L::V;
 }
 
@@ -190,7 +190,7 @@ impl<L: Lanes> Bytes<L> for Q8_0 {
 
     #[inline(always)]
     unsafe fn weights(lanes: L, codes: *const u8, [scale, _]: Head<L::V>) -> L::V {
-        // SAFETY: the caller vouches for sixteen codes.
+        // SAFETY: the caller vouches for 16 quantized values.
         lanes.mul(unsafe { lanes.load_i8(codes.cast()) }, scale)
     }
 }
@@ -208,7 +208,7 @@ impl<L: Lanes> Bytes<L> for F8E4M3 {
 
     #[inline(always)]
     unsafe fn weights(lanes: L, codes: *const u8, [scale, _]: Head<L::V>) -> L::V {
-        // SAFETY: the caller vouches for sixteen codes.
+        // SAFETY: the caller vouches for 16 quantized values.
         lanes.mul(unsafe { lanes.load_e4m3(codes) }, scale)
     }
 }
@@ -226,7 +226,7 @@ impl<L: Lanes> Bytes<L> for Affine8 {
 
     #[inline(always)]
     unsafe fn weights(lanes: L, codes: *const u8, [scale, minimum]: Head<L::V>) -> L::V {
-        // SAFETY: the caller vouches for sixteen codes.
+        // SAFETY: the caller vouches for 16 quantized values.
         lanes.fma(unsafe { lanes.load_i8(codes.cast()) }, scale, minimum)
     }
 }

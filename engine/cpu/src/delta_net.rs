@@ -67,12 +67,12 @@ impl Kernel for Item<'_, '_> {
         let Some(place) = self.span.state else { return };
         let head = Head::new(&self.call.layer.shape);
         let start = |place| head.start(&self.states, self.call.layer.index, place, self.head);
-        // SAFETY: the plan gives each place to one span only, and this item alone has this head.
+        // SAFETY: the plan gives each slot to one sequence only, and only this item has the head.
         let state = unsafe { self.storage.part(start(place.place), head.elements()) };
         if self.span.position == 0 {
             state.fill(0.0);
         } else if let Some(load) = place.load {
-            // SAFETY: the plan has no span that writes a place that another loads.
+            // SAFETY: no sequence of the plan writes a state slot that another one loads.
             state.copy_from_slice(unsafe { self.storage.view(start(load), head.elements()) });
         }
         let (history, matrices) = state.split_at_mut(head.history());
@@ -81,7 +81,7 @@ impl Kernel for Item<'_, '_> {
         }
         self.remember(history);
         if let Some(save) = place.save {
-            // SAFETY: as for `place`.
+            // SAFETY: as for the sequence's own slot.
             unsafe { self.storage.part(start(save), head.elements()) }.copy_from_slice(state);
         }
     }

@@ -4,11 +4,11 @@ use std::ops::Range;
 
 use super::pool::Pool;
 
-/// Rows that are never split: those of the highest micro-kernel tile.
+/// Number of rows that are never split: those of the highest micro-kernel tile.
 pub(super) const UNIT_ROWS: usize = 8;
 /// Rows whose sums stay in the L1 cache together with their operands.
 const PART_ROWS: usize = 128;
-/// Bytes of activations that one work item reads repeatedly, which stay in the L2 cache.
+/// Number of bytes of activations that one work item reads repeatedly, which stay in the L2 cache.
 const CHUNK: usize = 384 << 10;
 /// Work items per thread: more items balance the threads better, fewer cost less.
 const ITEMS_PER_THREAD: usize = 4;
@@ -52,8 +52,8 @@ pub(super) fn part_rows(rows: usize) -> usize {
     rows.div_ceil(rows.div_ceil(PART_ROWS)).next_multiple_of(UNIT_ROWS)
 }
 
-/// Returns the rows of a work item: as many as stay in the L2 cache, and for a large step at most a
-/// thread's share, so that each thread keeps the rows it has.
+/// Returns the number of rows of a work item: as many as stay in the L2 cache, and for a large step
+/// at most a thread's share, so that each thread keeps the rows it has.
 fn chunk_rows(rows: usize, row_bytes: usize, threads: usize) -> usize {
     let cached = (CHUNK / row_bytes / UNIT_ROWS).max(1) * UNIT_ROWS;
     let share = rows.div_ceil(threads).next_multiple_of(UNIT_ROWS);

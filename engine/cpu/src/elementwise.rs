@@ -11,7 +11,8 @@ use super::shared::Shared;
 /// Number of elements below which one thread is faster than the whole pool.
 pub(super) const PARALLEL_ELEMENTS: usize = 16_384;
 
-/// Elements of a work item: few enough that its output is still in the cache when it is quantized.
+/// Number of elements of a work item: few enough that its output is still in the cache when it is
+/// quantized.
 const ITEM_ELEMENTS: usize = 16_384;
 
 /// Splits `rows` rows of `cols` columns into work items for the pool and calls `task(first row, row
@@ -127,7 +128,7 @@ pub(super) fn norm_rows<L: Lanes>(lanes: L, x: &mut [f32], norm: Norm<'_>) {
     }
 }
 
-/// Kernel of `x += delta`.
+/// Kernel of the residual addition, `x += delta`.
 struct Add<'a> {
     x: &'a mut [f32],
     delta: &'a [f32],
@@ -269,7 +270,7 @@ pub(super) fn sigmoid_mul(isa: Isa, pool: &mut Pool, x: &mut [f32], gate: &[f32]
     });
 }
 
-/// Kernel of `x *= sigmoid(gate)`.
+/// Kernel of the sigmoid gate, `x *= sigmoid(gate)`.
 struct SigmoidMul<'a> {
     x: &'a mut [f32],
     gate: &'a [f32],

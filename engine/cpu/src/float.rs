@@ -20,7 +20,8 @@ use super::tile::{self, Left, Out, Right, TILE_GROUPS, TILE_ROWS};
 
 /// Number of rows up to which weights are dequantized again for each block of four rows.
 const FEW_ROWS: usize = 4;
-/// Steps of k that are dequantized at once: with four groups 16 KiB, half of the L1 cache.
+/// Number of steps of k that are dequantized at once: with four groups 16 KiB, half of the L1
+/// cache.
 const PIECE: usize = 64;
 /// Activations that one work item reads repeatedly, in elements: 384 KiB, which stay in the L2
 /// cache from one item to the next.
@@ -37,9 +38,9 @@ pub(super) struct Scratch {
 /// Working memory of one thread for the f32 GEMM.
 #[derive(Debug)]
 struct Work {
-    /// Dequantized weights, `[groups][PIECE][16]`.
+    /// Dequantized weights of a piece of k, `[groups][PIECE][16]`.
     weights: Vec<f32>,
-    /// Sums, `[rows][groups][16]`.
+    /// Sums of the work item's outputs, `[rows][groups][16]`.
     sums: Vec<f32>,
 }
 
@@ -236,7 +237,7 @@ impl Columns<'_, '_> {
 
 /// Sink that multiplies weights by `MR` rows of activations as they are decoded.
 struct Products<'a, L: Lanes, const MR: usize, const NR: usize> {
-    /// Activations, `MR` rows of `k` elements.
+    /// Activations to multiply, `MR` rows of `k` elements.
     x: &'a [f32],
     k: usize,
     sums: [[L::V; NR]; MR],

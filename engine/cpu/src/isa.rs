@@ -55,6 +55,7 @@ impl Isa {
                 (Kind::Avx2Vnni, has_avx2 && is_x86_feature_detected!("avxvnni")),
                 (Kind::Avx2, has_avx2),
             ];
+            // Used together with VNNI only, which all processors with AVX-512 BF16 have.
             let has_bf16 = is_x86_feature_detected!("avx512bf16");
             let isa = |kind| Self { kind, has_bf16: has_bf16 && kind == Kind::Avx512Vnni };
             let here = kinds.into_iter().filter(|(_, is_here)| *is_here);

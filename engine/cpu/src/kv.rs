@@ -24,7 +24,7 @@ pub struct Kv {
 impl Kv {
     pub(super) fn new(shape: KvShape) -> Result<Self, DeviceError> {
         if shape.page_tokens == 0 || !shape.page_tokens.is_multiple_of(LANES) {
-            let message = format!("a page of {} tokens is no multiple of 16", shape.page_tokens);
+            let message = format!("{} tokens per page is not a multiple of 16", shape.page_tokens);
             return Err(DeviceError { operation: "kv", message });
         }
         let sizes = [
@@ -46,7 +46,8 @@ impl Kv {
     }
 }
 
-/// Returns the elements that a head takes for one position: D rounded up to whole vectors.
+/// Returns the number of elements that a head takes for one position: D rounded up to whole
+/// vectors.
 fn width(shape: &KvShape) -> usize {
     shape.head_dim.next_multiple_of(LANES)
 }
@@ -64,18 +65,19 @@ impl Layout {
         Self { shape, layer }
     }
 
-    /// Returns the elements that a head takes for one position.
+    /// Returns the number of elements that a head takes for one position.
     pub(super) fn width(&self) -> usize {
         width(&self.shape)
     }
 
-    /// Returns the elements of the keys, or of the values, of one head in one page.
+    /// Returns the number of elements of the keys, or of the values, of one head in one page.
     fn half(&self) -> usize {
         self.shape.page_tokens * self.width()
     }
 
     /// Returns the index of the first key of a head in a page of the layer.
     fn head(&self, page: u32, head: usize) -> usize {
+        // All layers of a page are adjacent, so memory is touched page by page as they fill.
         let page = page as usize * self.shape.layers + self.layer;
         (page * self.shape.kv_heads + head) * 2 * self.half()
     }
@@ -119,7 +121,7 @@ pub struct Plan {
     pub(super) spans: Vec<Span>,
     /// cos/sin table, `[T][rotated / 2]` pairs of cosine and sine.
     pub(super) rotations: Vec<(f32, f32)>,
-    /// Rotated pairs per token.
+    /// Number of rotated pairs of dimensions per token (RoPE).
     pub(super) pairs: usize,
 }
 

@@ -45,14 +45,16 @@ impl Layout {
             WeightType::Bf16 => Self::Bf16,
             WeightType::F8E4M3 => Self::F8E4M3,
             WeightType::Q4_1 => Self::Q4_1,
+            // Five-bit values have no vector load of their own and are widened to bytes.
             WeightType::Q5_0 | WeightType::Q8_0 => Self::Q8_0,
+            // Their scales or minima are computed from the stored f16 and need f32 to be exact.
             WeightType::Q4_0 | WeightType::Q4K => Self::Affine4,
             WeightType::Q5_1 | WeightType::Q5K | WeightType::Q6K => Self::Affine8,
             WeightType::Mxfp4 => Self::Mxfp4,
         }
     }
 
-    /// Returns the steps of k in a unit.
+    /// Returns the number of steps of k in a unit.
     pub(super) const fn unit(self) -> usize {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => 1,
@@ -61,7 +63,7 @@ impl Layout {
         }
     }
 
-    /// Returns the bytes of a unit before its quantized values: scales and minima.
+    /// Returns the number of bytes of a unit before its quantized values: scales and minima.
     pub(super) const fn head_bytes(self) -> usize {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => 0,
@@ -71,7 +73,7 @@ impl Layout {
         }
     }
 
-    /// Returns the bytes of a unit of 16 columns.
+    /// Returns the number of bytes of a unit of 16 columns.
     pub(super) const fn unit_bytes(self) -> usize {
         let code_bytes = match self {
             Self::F32 => 4 * LANES,

@@ -229,6 +229,7 @@ impl Device for Cpu {
     ) -> Result<(), DeviceError> {
         for (id, out) in plan.ids.iter().zip(out.values_mut().chunks_exact_mut(table.k)) {
             match (*id as usize).checked_sub(first).filter(|row| *row < table.n) {
+                // The table may be quantized, so its rows are dequantized one by one.
                 Some(row) => table.row(row, out),
                 None => out.fill(0.0),
             }
@@ -273,6 +274,7 @@ impl Device for Cpu {
     ) -> Result<(), DeviceError> {
         let norm = Norm { weight, epsilon };
         let out = out.output(self.isa, self.multiplies_int8);
+        // The norm's output is the input of the next matmul, so it is quantized here, in the cache.
         elementwise::rms_norm(self.isa, &mut self.pool, x.values(), norm, &out);
         Ok(())
     }

@@ -28,9 +28,9 @@ const RUN_SECONDS: f64 = 0.02;
 /// Consecutive instructions per sum. That many of the largest int8 dot products still fit in an
 /// i32.
 const STEPS: usize = 4096;
-/// Bytes of a vector of weights, and of a cache line.
+/// Number of bytes of a vector of weights, and of a cache line.
 const LINE: usize = 64;
-/// Bytes that each thread reads, far more than its share of any cache.
+/// Number of bytes that each thread reads, far more than its share of any cache.
 const READ_BYTES: usize = 256 << 20;
 /// Streams that a thread reads side by side, so that many cache lines are in flight at once.
 const STREAMS: usize = 4;

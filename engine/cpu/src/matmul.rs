@@ -29,11 +29,11 @@ impl Scratch {
     }
 }
 
-/// Output target of a GEMM: rows of `cols` columns, some of which this GEMM writes.
+/// Output target of a GEMM, which writes some of the `cols` columns of each row.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Target<'a, 'b> {
     pub out: &'a Shared<'b, f32>,
-    /// Columns of the whole output, the distance from row to row.
+    /// Number of columns of the whole output, the distance from row to row.
     pub cols: usize,
 }
 
@@ -46,7 +46,7 @@ pub(super) struct Input<'a> {
 }
 
 impl<'a> Input<'a> {
-    /// Returns rows without a quantized copy.
+    /// Returns activations without a quantized copy as input of a matmul.
     pub(super) fn values(values: &'a [f32]) -> Self {
         Self { values, codes: None }
     }
@@ -64,7 +64,7 @@ pub(super) fn matmul(
     let Input { values, codes } = x;
     let rows = values.len() / w.k;
     assert_eq!(values.len(), rows * w.k, "inputs are whole rows");
-    assert_eq!(out.len(), rows * w.n, "outputs are as many rows");
+    assert_eq!(out.len(), rows * w.n, "as many output rows as input rows");
     let target = Target { out: &Shared::new(out), cols: w.n };
     if w.is_int8() && codes.is_none() {
         scratch.activations.quantize(isa, pool, values, w.k);

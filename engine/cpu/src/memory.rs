@@ -23,7 +23,7 @@ pub(super) fn reserve(
     let bytes = sizes
         .iter()
         .try_fold(1usize, |bytes, size| bytes.checked_mul(*size))
-        .ok_or_else(|| failed(format!("{what} are more than memory can be")))?;
+        .ok_or_else(|| failed(format!("{what} exceed the address space")))?;
     let memory = MmapMut::map_anon(bytes.max(1))
         .map_err(|err| failed(format!("{bytes} bytes cannot be reserved: {err}")))?;
     // Huge pages save address translations. The advice may fail, which only costs speed.
@@ -57,8 +57,8 @@ pub fn give_back_freed() {
     }
 }
 
-/// Returns the bytes that could be allocated now, the smaller of what the machine and the control
-/// group allow. Zero where the system does not report it.
+/// Returns the number of bytes that could be allocated now, the smaller of what the machine and the
+/// control group allow. Zero where the system does not report it.
 pub fn free_bytes() -> u64 {
     let machine = fs::read_to_string("/proc/meminfo")
         .ok()
@@ -67,7 +67,8 @@ pub fn free_bytes() -> u64 {
     control_group().map_or(machine, |group| machine.min(group))
 }
 
-/// Returns the bytes that the control group (version 2) leaves to this process, if it sets a limit.
+/// Returns the number of bytes that the control group (version 2) leaves to this process, if it
+/// sets a limit.
 fn control_group() -> Option<u64> {
     let read = |name: &str| fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok();
     let limit: u64 = read("memory.max")?.trim().parse().ok()?;
@@ -94,7 +95,7 @@ pub fn processor_name() -> String {
         .unwrap_or_else(|| std::env::consts::ARCH.to_owned())
 }
 
-/// Bytes of a cache line.
+/// Number of bytes of a cache line.
 pub(super) const CACHE_LINE: usize = 64;
 
 /// Prefetches the cache line at `address`, which need not be valid memory. Does nothing on

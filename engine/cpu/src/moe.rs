@@ -34,6 +34,7 @@ impl Routes {
         for (row, logits) in logits.chunks_exact(experts).enumerate() {
             order.clear();
             order.extend(0..experts);
+            // A stable order on equal logits makes the choice the same on every device and rank.
             order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]).then(a.cmp(b)));
             let best = &order[..chosen];
             for (expert, weight) in best.iter().zip(weights(logits, best, gate)) {
@@ -55,7 +56,7 @@ impl Routes {
         routes
     }
 
-    /// Returns the number of dispatched rows.
+    /// Returns the number of rows dispatched to this rank's experts.
     pub(super) fn rows(&self) -> usize {
         self.sources.len()
     }

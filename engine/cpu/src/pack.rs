@@ -59,9 +59,9 @@ pub enum Arithmetic {
     /// instructions; all others in f32.
     #[default]
     AsStored,
-    /// All matrices in bf16.
+    /// All matrices are multiplied in bf16.
     Bf16,
-    /// All matrices in int8.
+    /// All matrices are multiplied in int8.
     Int8,
 }
 
@@ -138,6 +138,7 @@ impl Matrix {
         };
         let mut runs = Vec::new();
         let mut n = 0;
+        // Adjacent parts of one kind share tiles, so queries, keys and values are mostly one GEMM.
         for run in parts.chunk_by(are_alike) {
             let packed = match form(&run[0]) {
                 Form::Float => Run::Float(Packed::pack(run, n, pool)),

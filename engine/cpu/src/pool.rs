@@ -176,7 +176,7 @@ impl Pool {
         });
     }
 
-    /// Unparks the workers that have parked.
+    /// Unparks the pool's workers that have parked.
     fn wake(&self) {
         for worker in &self.workers {
             if worker.parked.swap(false, Ordering::SeqCst) {

@@ -15,7 +15,7 @@ use super::shared::Shared;
 use super::tile::Element;
 use engine_core::{AttentionLayer, AttentionShape, HeadNorms};
 
-/// Largest supported head size.
+/// Largest head size that RoPE and the KV cache write support.
 const HEAD_DIM_MAX: usize = 512;
 
 /// Arguments of RoPE and the KV cache write, without the buffers they write.
@@ -31,7 +31,7 @@ impl Rope<'_> {
     /// values to the layer's pages.
     pub(super) fn run(&self, pool: &mut Pool, qkv: &mut [f32], kv: &mut Kv) {
         let AttentionShape { head_dim: d, kv_heads, .. } = self.layer.shape;
-        assert!(2 * self.plan.pairs <= d && d <= HEAD_DIM_MAX, "no more turns than a head has");
+        assert!(2 * self.plan.pairs <= d && d <= HEAD_DIM_MAX, "the rotated part fits in a head");
         assert_eq!((kv_heads, d), (kv.shape.kv_heads, kv.shape.head_dim));
         let layout = Layout::new(kv.shape, self.layer.kv_layer);
         if kv.is_f16() {

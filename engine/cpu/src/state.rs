@@ -43,7 +43,7 @@ pub(super) struct Head {
     pub(super) channels: usize,
     /// Number of earlier inputs that the convolution uses.
     pub(super) past: usize,
-    /// Elements of one value head's state matrix.
+    /// Number of elements of one value head's state matrix.
     pub(super) matrix: usize,
     group: usize,
 }
@@ -59,12 +59,12 @@ impl Head {
         }
     }
 
-    /// Returns the elements of the convolution's earlier inputs.
+    /// Returns the number of elements of the convolution's earlier inputs.
     pub(super) fn history(&self) -> usize {
         self.past * self.channels
     }
 
-    /// Returns the elements of the head's whole state in one slot and layer.
+    /// Returns the number of elements of the head's whole state in one slot and layer.
     pub(super) fn elements(&self) -> usize {
         self.history() + self.group * self.matrix
     }

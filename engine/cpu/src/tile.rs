@@ -9,7 +9,7 @@
 use super::lanes::{LANES, Lanes};
 use super::memory::fetch;
 
-/// Rows of a tile. Six rows by four groups fill the registers of AVX-512.
+/// Number of rows of a tile. Six rows by four groups fill the registers of AVX-512.
 pub(super) const TILE_ROWS: usize = 6;
 /// Largest number of column groups in a tile.
 pub(super) const TILE_GROUPS: usize = 4;

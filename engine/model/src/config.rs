@@ -213,8 +213,10 @@ impl DecoderConfig {
             intermediate: settings.size("intermediate_size", "feed_forward_length")?,
             heads,
             kv_heads: kv_heads.unwrap_or(heads),
+            // Older Llama configurations omit the head size.
             head_dim: head_dim.unwrap_or(hidden / heads),
             vocab_size: vocab_size(settings)?,
+            // transformers' default where the key is missing, as is 2048 below.
             norm_epsilon: epsilon.unwrap_or(1e-6) as f32,
             max_seq_len: match settings
                 .optional_size("max_position_embeddings", "context_length")?

@@ -53,11 +53,12 @@ pub struct Decoder<D: Device> {
     info: ModelInfo,
     norm_epsilon: f32,
     rotation: Rotation,
-    /// Shape of the KV cache, with 0 pages until it is allocated.
+    /// Shape of the KV cache without its number and size of pages, which are 0 here.
     kv_shape: KvShape,
     /// Range of token ids whose rows of embedding and LM head are on this rank.
     own_vocab: Range<usize>,
-    /// Shape of the recurrent state, with 0 slots until it is allocated; none in models without.
+    /// Shape of the recurrent state without its number of slots, which is 0 here; none in models
+    /// without recurrent state.
     state_shape: Option<StateShape>,
     embedding: D::Matrix,
     layers: Vec<Layer<D>>,
@@ -95,10 +96,13 @@ impl<D: Device> Decoder<D> {
         let mut layers = Vec::with_capacity(spec.layers.len());
         for (layer, spec) in spec.layers.iter().enumerate() {
             let context = BlockContext { layer, hidden, norm_epsilon: config.norm_epsilon };
+            // The file's pages of each layer are released once it is packed, so peak memory stays
+            // near the size of the packed model.
             layers.push(Layer::load(&mut tensors, names, spec, context, &mut counts)?);
             checkpoint.release();
         }
         let in_layers = tensors.parameters() - embedded;
+        // The embedding counts only in models whose layers have no matrix of their own.
         let largest_matrix = tensors.take_largest().or(table).expect("the embedding is a matrix");
         let final_norm = tensors.norm(names.final_norm, 0, hidden)?;
         let head =
@@ -152,8 +156,11 @@ impl<D: Device> Decoder<D> {
     /// Computes the logits of `rows` rows from the layers' output and samples from them.
     fn run_head(&mut self, plan: &D::Plan, rows: usize) -> Result<(), DeviceError> {
         let (device, stream) = (&mut self.device, &mut self.stream);
+        // Blocks are done with this buffer, and it is about as large as the logits.
         let own_logits = &mut self.scratch.projected;
         device.reshape(own_logits, rows, self.own_vocab.len())?;
+        // A step of prefill chunks that do not end has no logits, but the ranks must still meet
+        // below.
         if rows > 0 {
             let [hidden, delta, normed] = &mut stream.last;
             device.gather(&stream.hidden, plan, hidden)?;
@@ -183,6 +190,7 @@ impl<D: Device> Decoder<D> {
         let mut step = Step { device, plan, kv, state, scratch, rows };
         let epsilon = self.norm_epsilon;
         for (index, layer) in self.layers.iter().enumerate() {
+            // The first layer has no earlier block output to add.
             if index == 0 {
                 step.device.rms_norm(hidden, &layer.mixer_norm, epsilon, normed)?;
             } else {
@@ -268,7 +276,7 @@ fn state_shape(spec: &DecoderSpec, rank: Rank, layers: usize) -> Option<StateSha
     Some(StateShape { layers, places: 0, net })
 }
 
-/// Tokens of a KV page during warm-up.
+/// Number of tokens of a KV page during warm-up.
 const REHEARSAL_PAGE: usize = 16;
 
 /// Returns the batch of a warm-up step: `tokens` tokens (at least `sequences`) of sequences that
@@ -279,6 +287,7 @@ fn rehearsal(tokens: usize, sequences: usize, max_seq_len: usize) -> StepBatch {
     let mut left = tokens.max(sequences);
     let (mut segments, mut page) = (Vec::new(), 0);
     while left > 0 {
+        // The sequences after this one need at least one token each.
         let others = sequences.saturating_sub(segments.len() + 1);
         let rows = (left - others).clamp(1, max_seq_len);
         let end = page + rows.div_ceil(REHEARSAL_PAGE) as u32;
@@ -315,6 +324,7 @@ impl<D: Device> Model for Decoder<D> {
         self.allocate_states(batch.segments.len())?;
         self.launch(&batch)?;
         self.land()?;
+        // The warm-up cache is freed first, so that tuning finds most memory free.
         (self.kv, self.state) = (None, None);
         self.device.tune()?;
         self.device.free_bytes()
@@ -341,6 +351,7 @@ impl<D: Device> Model for Decoder<D> {
 
     fn launch(&mut self, batch: &StepBatch) -> Result<(), DeviceError> {
         let Some(kv) = self.kv.as_ref() else { return Err(no_kv()) };
+        // An id beyond the vocabulary would make the device read outside of the embedding.
         let is_unknown = |token: &&StepToken| matches!(token, StepToken::Known(id) if *id as usize >= self.info.vocab_size);
         if let Some(StepToken::Known(id)) = batch.tokens.iter().find(is_unknown) {
             let message = format!("token {id} is not in the vocabulary");

@@ -13,7 +13,7 @@ use super::{Model, ModelInfo};
 use engine_core::collective::ANOTHER_ENDED;
 use engine_core::{DeviceError, Landed, StepBatch};
 
-/// Command to all ranks.
+/// Command that is sent to the threads of all ranks.
 #[derive(Debug, Clone)]
 enum Order {
     AllocateKv {
@@ -73,6 +73,7 @@ impl Parallel {
     /// Panics if `models` is empty.
     pub fn new<M: Model + 'static>(models: Vec<M>) -> Self {
         let mut info = models[0].info().clone();
+        // Ranks that share a key head hold it several times, so the sum is what the memory needs.
         info.kv_bytes_per_token = models.iter().map(|model| model.info().kv_bytes_per_token).sum();
         info.state_bytes = models.iter().map(|model| model.info().state_bytes).sum();
         let run_ahead = models[0].run_ahead();
@@ -86,6 +87,7 @@ impl Parallel {
     /// Returns a copy of `batch` to share with all ranks, in the memory of an earlier copy that no
     /// rank uses any more.
     fn copied(&mut self, batch: &StepBatch) -> Arc<StepBatch> {
+        // Once only this list holds a batch, every rank has dropped it.
         let free = self.told.iter().position(|one| Arc::strong_count(one) == 1);
         let mut copy = free.map_or_else(Arc::default, |index| self.told.swap_remove(index));
         match Arc::get_mut(&mut copy) {
@@ -248,6 +250,7 @@ fn obey(model: &mut impl Model, order: &Order, shows_outcome: bool) -> Option<An
 impl Drop for Parallel {
     fn drop(&mut self) {
         for RankThread { orders, thread, .. } in self.ranks.drain(..) {
+            // The thread's loop ends when its channel is closed.
             drop(orders);
             // A panic of the thread was already resumed where its answer was awaited.
             let _ = thread.map(JoinHandle::join);

@@ -9,7 +9,7 @@ use engine_core::Rotation;
 use engine_weights::gguf::Metadata;
 use engine_weights::{Checkpoint, ConfigSource};
 
-/// Precision of the inverse frequencies.
+/// Precision of the inverse rotary frequencies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RopePrecision {
     /// f32, as checkpoints are trained and served with.
@@ -47,7 +47,7 @@ impl RopeChoice {
 /// Configuration of the rotary embedding: rotated dimensions, base and scaling of the frequencies.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RopeConfig {
-    /// Rotated dimensions of a head.
+    /// Number of dimensions of a head that are rotated.
     pub dimensions: usize,
     pub theta: f32,
     pub scaling: RopeScaling,
@@ -91,6 +91,7 @@ impl RopeConfig {
             inverse_frequencies: self.inverse_frequencies(precision),
             factor: match self.scaling {
                 RopeScaling::Yarn { factor, attention_factor, .. } => {
+                    // The temperature that the YaRN paper recommends.
                     attention_factor.unwrap_or_else(|| 0.1 * factor.max(1.0).ln() + 1.0)
                 }
                 _ => 1.0,
@@ -107,7 +108,7 @@ impl RopeConfig {
         }
     }
 
-    /// Returns the scaled frequencies in f32.
+    /// Returns the scaled rotary frequencies in f32.
     fn exact_frequencies(&self) -> Vec<f32> {
         let pairs = self.dimensions / 2;
         let plain = (0..pairs).map(|i| {
@@ -127,6 +128,8 @@ impl RopeConfig {
             }
             RopeScaling::Llama3 { factor, low, high, original_len } => plain
                 .map(|f| {
+                    // Number of rotations within the original context: frequencies with fewer than
+                    // `low` are divided, those with more than `high` are kept.
                     let turns = original_len * f / (2.0 * std::f32::consts::PI);
                     if turns < *low {
                         f / factor
@@ -159,6 +162,7 @@ impl RopeConfig {
             (low, high) = (low.floor(), high.ceil());
         }
         (low, high) = (low.max(0.0), high.min(dimensions - 1.0));
+        // Avoids a division by zero in the way transformers does.
         let width = if low == high { 0.001 } else { high - low };
         (0..self.dimensions / 2).map(|i| ((i as f32 - low) / width).clamp(0.0, 1.0)).collect()
     }
@@ -184,6 +188,7 @@ impl RopeConfig {
                 }
                 let theta = settings.optional_number("", "rope.freq_base")?.unwrap_or(THETA);
                 let scaling = if checkpoint.lists("rope_freqs.weight") {
+                    // llama.cpp's converter expresses the Llama 3 scaling by these divisors.
                     let divisors = checkpoint.vector("rope_freqs.weight", dimensions / 2)?;
                     RopeScaling::Divisors(divisors)
                 } else {
@@ -214,7 +219,7 @@ fn json(settings: Settings<'_>, head_dim: usize) -> Result<RopeConfig, LoadError
     let share = number("partial_rotary_factor", 1.0)?;
     let dimensions = (head_dim as f64 * share) as usize;
     if dimensions == 0 || dimensions > head_dim || !dimensions.is_multiple_of(2) {
-        let reason = format!("{share} of heads of {head_dim} cannot be turned in pairs");
+        let reason = format!("{share} of {head_dim} is not an even number of dimensions");
         return Err(settings.wrong("partial_rotary_factor", "", reason));
     }
     Ok(RopeConfig { dimensions, theta, scaling: scaling.read()? })
@@ -268,9 +273,10 @@ impl Scaling<'_> {
         })
     }
 
-    /// Reads the YaRN scaling.
+    /// Reads YaRN's parameters from the scaling object of config.json.
     fn yarn(self) -> Result<RopeScaling, LoadError> {
         let values = |name: &str| self.values.and_then(|values| values.get(name));
+        // Keys of DeepSeek's variant of YaRN, which would change the attention factor.
         for name in ["mscale", "mscale_all_dim"] {
             if self.optional(name)?.is_some_and(|value| value != 0.0) {
                 return Err(self.wrong(name, "it is not supported"));
@@ -287,7 +293,7 @@ impl Scaling<'_> {
     }
 }
 
-/// Reads the scaling from GGUF metadata.
+/// Reads the scaling of the rotary frequencies from GGUF metadata.
 fn gguf_scaling(metadata: &Metadata, architecture: &str) -> Result<RopeScaling, LoadError> {
     let own = |name: &str| format!("{architecture}.rope.scaling.{name}");
     let key = own("type");

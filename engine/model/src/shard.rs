@@ -26,10 +26,12 @@ impl Heads {
             let kv = rank.share(kv_heads);
             return Some(Self { query: kv.start * group..kv.end * group, kv });
         }
+        // Ranks take key heads in order, so the ranks that share one are adjacent.
         let of_rank = |index: usize| index * kv_heads / rank.count;
         let kv = of_rank(rank.index);
         let sharers = (0..rank.count).filter(|index| of_rank(*index) == kv);
         let (first, count) = (sharers.clone().next()?, sharers.count());
+        // Within the sharers of one key head, its query heads are divided like any other range.
         let own = Rank { index: rank.index - first, count }.share(group);
         let query = kv * group + own.start..kv * group + own.end;
         (!own.is_empty()).then_some(Self { query, kv: kv..kv + 1 })

@@ -176,7 +176,7 @@ pub struct MoeSpec {
     pub experts: usize,
     /// Top k: number of experts per row.
     pub chosen: usize,
-    /// Width of one expert.
+    /// Width of one expert's feed-forward layer.
     pub intermediate: usize,
     pub gate: Gate,
     pub activation: Activation,

@@ -204,6 +204,7 @@ impl<'a, D: Device> Tensors<'a, D> {
     ) -> Result<(WeightType, Cow<'b, [u8]>), LoadError> {
         let (weight_type, k) = (tensor.weight_type, tensor.shape[1]);
         let block = weight_type.block();
+        // A single rank takes the bytes as they are, without a copy.
         if matches!(cols, [all] if *all == (0..k)) {
             return Ok((weight_type, Cow::Borrowed(&tensor.bytes)));
         }
@@ -292,6 +293,7 @@ impl<'a, D: Device> Tensors<'a, D> {
         k: usize,
         cols: &[Range<usize>],
     ) -> Result<Option<D::Matrix>, LoadError> {
+        // Several ranges are reordered heads, which the device's generator cannot address.
         let ([cols], Some(start)) = (cols, self.checkpoint.stream(name, &[part.n, k])?) else {
             return Ok(None);
         };
@@ -330,7 +332,10 @@ impl<'a, D: Device> Tensors<'a, D> {
     ) -> Result<Option<[Vec<f32>; 2]>, LoadError> {
         let find = |projection: &str, ending: &str| {
             let own = in_layer(projection, layer);
+            // The block's name is the projection's without its last part.
             let block = own.rsplit_once('.').map_or("", |(block, _)| block);
+            // Quantization tools store scales under the projection, under the block, or one for
+            // both.
             let names = [
                 format!("{own}.{ending}"),
                 format!("{block}.{ending}"),

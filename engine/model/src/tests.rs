@@ -66,13 +66,13 @@ const DECIDED: f64 = 0.35;
 /// same choice as this engine when it runs on the same weights widened to f32, for which it does
 /// not round.
 const TIE: f32 = 0.1;
-/// Largest number of decided positions that may be such ties.
+/// Largest number of decided positions that may differ from llama.cpp as ties in f32.
 const TIES_MAX: usize = 1;
 
 /// Difference of two logits that count as tied in int8: both engines round activations, each in its
 /// own way.
 const INT8_TIE: f32 = 0.9;
-/// Largest number of decided positions that may be such ties in int8: one in thirty.
+/// Largest number of decided positions that may differ as ties in int8: one in thirty.
 const INT8_TIES_MAX: usize = 37;
 
 fn check_golden(options: &LoadOptions, tie: f32, ties_max: usize) {

@@ -23,7 +23,7 @@ impl<T> Default for BySequence<T> {
 }
 
 impl<T> BySequence<T> {
-    /// Returns the number of values.
+    /// Returns the number of sequences that have a value.
     pub fn len(&self) -> usize {
         self.len
     }

@@ -38,6 +38,7 @@ pub(super) struct Flights(VecDeque<Flight>);
 impl Flights {
     /// Adds a submitted step, which holds the snapshots that its sequences load.
     pub(super) fn launch(&mut self, slots: Vec<Slot>) {
+        // A snapshot may be evicted from the prefix cache while the device still reads it.
         let states = slots.iter().filter_map(|slot| slot.state?.load).collect();
         let held = Held { pages: Vec::new(), states };
         self.0.push_back(Flight { slots, gone: BTreeSet::new(), held });

@@ -41,7 +41,7 @@ impl fmt::Display for SeqId {
 /// Limits that no planned step may exceed, fixed for the life of a scheduler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// Most sequences that run at once.
+    /// Largest number of sequences that run at once.
     pub max_batch_size: usize,
     /// Most tokens of a step. A step exceeds it only where decoding sequences leave less than one
     /// prefill chunk of it, and by at most that chunk.
@@ -50,7 +50,7 @@ pub struct Limits {
     pub max_seq_len: usize,
     /// Number of KV pages of the device ("blocks" in vLLM's words).
     pub pages: usize,
-    /// Tokens of a KV page.
+    /// Number of tokens of a KV page.
     pub page_tokens: usize,
     /// Prefill chunks end on absolute multiples of this many tokens, except the last chunk of a
     /// prompt.
@@ -108,8 +108,8 @@ impl Limits {
 #[expect(missing_docs, reason = "each message says what happened, and to what")]
 pub enum Refusal {
     #[error(
-        "the prompt has {prompt_tokens} tokens and {output_tokens} more are asked for, but a \
-         sequence has at most {max_seq_len} tokens here"
+        "the prompt has {prompt_tokens} tokens and {output_tokens} more are requested, but a \
+         sequence has at most {max_seq_len} tokens"
     )]
     TooLong { prompt_tokens: usize, output_tokens: usize, max_seq_len: usize },
     #[error("the sequence takes {wanted_pages} KV pages, but there are only {pages}")]
@@ -123,7 +123,7 @@ pub struct Slot {
     pub id: SeqId,
     /// Position of the first row in the sequence.
     pub position: usize,
-    /// Number of rows, at least 1.
+    /// Number of the sequence's rows in the step, at least 1.
     pub rows: usize,
     /// True when the rows are a prefill chunk, of a prompt or of a sequence recomputed after
     /// preemption.

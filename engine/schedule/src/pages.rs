@@ -111,6 +111,7 @@ impl PagePool {
     /// Takes a page for one holder. If no page is blank, the one that has been idle longest is
     /// evicted from the prefix cache. Returns none if all pages are held.
     pub(super) fn take(&mut self) -> Option<PageId> {
+        // Blank pages go first, because taking an idle one loses cached content.
         let id = self.blank.pop().or_else(|| {
             let (_, id) = self.idle.pop_first()?;
             let key = self.page_mut(id).key.take().expect("an idle page has a key");
@@ -129,6 +130,7 @@ impl PagePool {
         let page = self.page_mut(id);
         page.holders += 1;
         let (first, since) = (page.holders == 1, page.idle_since);
+        // The page was idle and must not be evicted any more.
         if first {
             self.idle.remove(&since).expect("a page without holders is idle");
         }
@@ -155,6 +157,7 @@ impl PagePool {
     /// Enters a full page in the prefix cache, unless a page with equal content is there already.
     pub(super) fn register(&mut self, id: PageId, key: PageKey) {
         assert!(self.page(id).holders > 0, "page {id:?} is registered by nobody");
+        // Sequences that run at once may fill equal pages; one of them is enough for the cache.
         if self.page(id).key.is_none() && !self.by_key.contains_key(&key) {
             self.by_key.insert(key, id);
             self.page_mut(id).key = Some(key);

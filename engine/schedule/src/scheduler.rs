@@ -12,7 +12,7 @@ use super::pages::{PageId, PageKey, PagePool};
 use super::states::{StateId, StatePool};
 use super::{BySequence, Limits, Needs, Plan, Refusal, SeqId, Sequence, Slot, step};
 
-/// Counters since the scheduler's start.
+/// Counters of the scheduler since its start: prefix cache and preemptions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Prompt tokens that were looked up in the prefix cache when their sequence was first
@@ -92,7 +92,7 @@ impl Scheduler {
         if !plan.slots.is_empty() {
             self.flights.launch(plan.slots.clone());
         } else {
-            assert!(ahead > 0 || self.is_idle(), "sequences wait, and none can run");
+            assert!(ahead > 0 || self.is_idle(), "sequences wait, and no step is possible");
         }
         plan
     }
@@ -189,7 +189,7 @@ impl Scheduler {
         self.pool.touched()
     }
 
-    /// Returns the counters since the start.
+    /// Returns the scheduler's counters since its start.
     pub fn totals(&self) -> Totals {
         self.totals
     }
@@ -226,8 +226,8 @@ impl Scheduler {
     }
 
     /// Admission: allocates pages for all tokens of a waiting sequence and makes it run. Returns
-    /// false, and changes nothing, if there are too few pages or the token budget `left` holds no
-    /// row of it.
+    /// false, and changes nothing, if enough sequences run already, there are too few pages or
+    /// state slots, or the token budget `left` holds no row of it.
     ///
     /// Each running sequence will soon need another page. One is left for each of them, since
     /// otherwise the newcomer would be the first to be preempted and its prefill would be wasted.
@@ -242,6 +242,7 @@ impl Scheduler {
         if self.limits.chunk_rows(cached, tokens, left) == 0 {
             return false;
         }
+        // Idle pages of the prefix count as available, but not once this sequence holds them.
         let idle = found.iter().filter(|page| self.pool.is_idle(**page)).count();
         let fresh = self.limits.pages_for(tokens) - found.len();
         if self.pool.available() < idle + fresh + self.running.len() {
@@ -286,6 +287,7 @@ impl Scheduler {
     fn take_state(&mut self, last: Option<PageId>) -> Option<(StateId, Option<StateId>)> {
         let Some(page) = last else { return Some((self.states.take()?, None)) };
         let snapshot = self.states.snapshot(page).expect("a cached prefix ends at a snapshot");
+        // Using a snapshot makes it the last one to be evicted.
         self.states.touch(page);
         // The extra hold keeps `take` below from evicting the very snapshot that is to be loaded.
         self.states.share(snapshot);
@@ -341,12 +343,15 @@ impl Scheduler {
         }
         let page_tokens = self.limits.page_tokens;
         let sequence = self.sequences.get_mut(id).expect("a waiting sequence lives");
+        // One token short of the length: the last token's row must be computed for its logits.
         let full = (sequence.tokens().len() - 1) / page_tokens;
         extend_keys(sequence, full, page_tokens);
         let mut found: Vec<_> =
             sequence.keys[..full].iter().map_while(|key| self.pool.find(key)).collect();
         if self.limits.states.is_some() {
             let ends = |page: &PageId| self.states.snapshot(*page).is_some();
+            // Without a snapshot at its end, a cached prefix is useless to a model with recurrent
+            // state.
             found.truncate(found.iter().rposition(ends).map_or(0, |last| last + 1));
         }
         found
@@ -355,6 +360,7 @@ impl Scheduler {
     /// Takes a page for new content, and drops the snapshot that belonged to its old content.
     fn take_page(&mut self) -> Option<PageId> {
         let page = self.pool.take()?;
+        // A snapshot describes the content that the page loses now.
         self.states.forget(page);
         Some(page)
     }

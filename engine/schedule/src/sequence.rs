@@ -74,7 +74,7 @@ impl Sequence {
         &self.tokens
     }
 
-    /// Returns the tokens generated so far.
+    /// Returns the output tokens generated so far.
     pub fn output(&self) -> &[u32] {
         &self.tokens[self.prompt_tokens..]
     }
@@ -104,6 +104,8 @@ impl Sequence {
     /// Returns true if the next token can be computed: the prompt is planned, the last token is
     /// neither sampled nor being sampled, and the one before it is known where that is required.
     pub(super) fn decoding(&self) -> bool {
+        // With a token in flight, the next row can be planned unless the host must choose that
+        // token.
         let is_known =
             self.unknown == 0 || self.needs.known_tokens < self.len() - self.prompt_tokens;
         is_known && !self.prefilling() && self.planned < self.len() && self.len() < self.max_len
@@ -143,6 +145,7 @@ impl Sequence {
             id: self.id,
             position,
             rows,
+            // Evaluated before `planned` advances below.
             prefill: self.prefilling(),
             samples: end == self.len(),
             unknown: end > self.tokens.len(),

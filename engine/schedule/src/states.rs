@@ -84,6 +84,7 @@ impl StatePool {
     /// Stores `state` as the snapshot of `page`. The caller's hold passes to the cache, or is
     /// released if the page has a snapshot already.
     pub(super) fn keep(&mut self, page: PageId, state: StateId) {
+        // Two sequences with equal prompts may take the same snapshot in one step.
         if self.snapshots.contains_key(&page) {
             return self.release(state);
         }

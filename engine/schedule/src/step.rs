@@ -27,6 +27,7 @@ pub(super) fn plan(scheduler: &mut Scheduler) -> Plan {
             if scheduler.reserve(id, &mut plan.preempted) {
                 plan.slots.push(scheduler.slot(id, 1));
             } else {
+                // Admitting others now would take the pages that this sequence waits for.
                 is_short = true;
             }
         }
@@ -68,10 +69,10 @@ fn push_chunk(scheduler: &mut Scheduler, plan: &mut Plan, id: SeqId, left: usize
 }
 
 impl Limits {
-    /// Returns the rows of a prefill chunk that begins at `start`, within a budget of `left` rows:
-    /// all rows up to where a chunk must end, or else up to a multiple of `chunk_tokens`. Cutting
-    /// at multiples keeps the cuts of a prompt independent of the sequences that share its steps,
-    /// and so its results.
+    /// Returns the number of rows of a prefill chunk that begins at `start`, within a budget of
+    /// `left` rows: all rows up to where a chunk must end, or else up to a multiple of
+    /// `chunk_tokens`. Cutting at multiples keeps the cuts of a prompt independent of the sequences
+    /// that share its steps, and so its results.
     pub(super) fn chunk_rows(&self, start: usize, end: usize, left: usize) -> usize {
         let stop = self.chunk_stop(start, end);
         if stop - start <= left {

@@ -53,6 +53,7 @@ impl Digest {
     fn spawn(compute: impl FnOnce() -> io::Result<String> + Send + 'static) -> Self {
         let slot = Arc::new(Slot { result: Mutex::new(None), ready: Condvar::new() });
         let writer = Arc::clone(&slot);
+        // Detached: a caller that never waits for the digest does not wait for the thread either.
         thread::spawn(move || {
             let result = compute().map_err(|err| err.to_string());
             *writer.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);

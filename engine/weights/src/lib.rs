@@ -104,7 +104,7 @@ impl ConfigSource {
 pub struct TensorData<'a> {
     /// Quantization format or float type of the bytes.
     pub weight_type: WeightType,
-    /// Shape, slowest dimension first.
+    /// Shape of the tensor, slowest dimension first.
     pub shape: Vec<usize>,
     /// Stored elements as whole quantization blocks, row after row.
     pub bytes: Cow<'a, [u8]>,
@@ -144,7 +144,7 @@ impl Checkpoint {
         }
     }
 
-    /// Opens a GGUF file.
+    /// Opens a GGUF file as a checkpoint.
     fn open_gguf(path: &Path, seed: Option<u64>) -> Result<Self, CheckpointError> {
         let map = Map::open(path)?;
         let header = gguf::parse(path, &map)?;
@@ -157,7 +157,7 @@ impl Checkpoint {
         Ok(Self { path, config, tensors, numbers, quantization: Quantization::None, digest })
     }
 
-    /// Opens a folder in the Hugging Face layout.
+    /// Opens a folder in the Hugging Face layout as a checkpoint.
     fn open_folder(folder: &Path, seed: Option<u64>) -> Result<Self, CheckpointError> {
         let path = folder.join("config.json");
         let json = read_json(&path)?;
@@ -185,7 +185,7 @@ impl Checkpoint {
         &self.path
     }
 
-    /// Returns the configuration, not interpreted.
+    /// Returns the checkpoint's configuration, not interpreted.
     pub fn config(&self) -> &ConfigSource {
         &self.config
     }
@@ -233,6 +233,7 @@ impl Checkpoint {
             true => Some(self.quantization.made_up(name, shape)),
             false => self.listed(name, shape)?.weight_type,
         };
+        // Vectors are small and partly constant (norm weights), so the host makes them.
         let is_bf16 = weight_type == Some(WeightType::Bf16) && shape.len() > 1;
         Ok(is_bf16.then(|| random::stream_start(*seed, name)))
     }
@@ -244,6 +245,7 @@ impl Checkpoint {
     /// Fails if they have another shape or type, or one of them is not above 0.
     pub fn scales(&self, name: &str, count: usize) -> Result<Option<Vec<f32>>, CheckpointError> {
         let Some(stored) = self.tensors.get(name) else { return Ok(None) };
+        // A scalar or one element means one scale for all heads.
         let shape = match stored.shape.as_slice() {
             [] | [1] => stored.shape.clone(),
             _ => vec![count],
@@ -275,6 +277,7 @@ impl Checkpoint {
     /// Fails if there is no such tensor, it has another shape, or its type is not supported.
     pub fn tensor(&self, name: &str, shape: &[usize]) -> Result<TensorData<'_>, CheckpointError> {
         let tensor = self.stored(name, shape)?;
+        // Random FP8 tensors are generated in blocks with their scales.
         if tensor.weight_type != WeightType::F8E4M3 || self.is_random() {
             return Ok(tensor);
         }
@@ -329,6 +332,8 @@ impl Checkpoint {
         if let Numbers::Random { seed } = &self.numbers
             && self.tensors.is_empty()
         {
+            // Without a tensor table every name exists, in whatever shape the architecture
+            // requests.
             return random(*seed, self.quantization.made_up(name, shape));
         }
         let stored = self.listed(name, shape)?;

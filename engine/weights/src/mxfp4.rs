@@ -7,9 +7,9 @@
 use super::{Checkpoint, CheckpointError, Numbers, TensorData, random};
 use engine_core::WeightType;
 
-/// Number of weights that share a scale.
+/// Number of weights in an MXFP4 block, which share a scale.
 const BLOCK: usize = 32;
-/// Bytes of the weights of a block, without the scale.
+/// Number of bytes of the weights of a block, without the scale.
 const CODE_BYTES: usize = BLOCK / 2;
 
 /// Expert matrices `[E, N, K]` of one layer and projection.
@@ -20,7 +20,7 @@ pub struct MxStack<'a> {
     form: Form<'a>,
 }
 
-/// Storage form of the experts.
+/// Storage form of gpt-oss's experts.
 #[derive(Debug)]
 enum Form<'a> {
     Blocks {
@@ -69,6 +69,7 @@ impl Checkpoint {
     /// Fails if a tensor is missing, or has another shape or type.
     pub fn mx_stack(&self, name: &str, shape: [usize; 3]) -> Result<MxStack<'_>, CheckpointError> {
         let [experts, n, k] = shape;
+        // Only unquantized checkpoints have a tensor of the plain name.
         if self.lists(name) {
             let tensor = self.plain(name, self.tensor(name, &[experts, k, n])?)?;
             return Ok(MxStack { n, k, form: Form::Transposed(tensor) });

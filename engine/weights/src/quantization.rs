@@ -22,7 +22,7 @@ pub enum Quantization {
     Mxfp4,
 }
 
-/// Supported quantization methods, for messages.
+/// Names of the supported quantization methods, for messages.
 const SUPPORTED: &str = "fp8, mxfp4";
 
 impl Quantization {

@@ -83,6 +83,7 @@ pub fn tensor(
 ) -> TensorData<'static> {
     let elements: usize = shape.iter().product();
     let is_float = weight_type.block() == 1;
+    // Norm weights of ones keep the activations of deep random models in a normal range.
     let is_scale = shape.len() < 2 && is_float && name.ends_with("norm.weight");
     let stream = &mut Stream::new(seed, name);
     let bytes = if is_scale {
@@ -114,7 +115,7 @@ fn floats(weight_type: WeightType, elements: usize, mut number: impl FnMut() -> 
     }
 }
 
-/// Bytes of a tensor from which on a thread of its own is worth starting.
+/// Number of bytes of a tensor from which on a thread of its own is worth starting.
 const THREAD_BYTES: usize = 1 << 20;
 
 /// Generates a bf16 tensor on all processors, four numbers per word. Whole models are generated in
@@ -122,6 +123,7 @@ const THREAD_BYTES: usize = 1 << 20;
 fn bf16s(stream: &Stream, elements: usize) -> Vec<u8> {
     let mut out = vec![0; 2 * elements.next_multiple_of(4)];
     let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    // Whole words of 8 bytes, so that each part begins at a word of the stream.
     let part = out.len().div_ceil(threads).max(THREAD_BYTES).next_multiple_of(8);
     thread::scope(|scope| {
         let mut parts = out.chunks_mut(part).enumerate();

@@ -35,6 +35,7 @@ pub fn files(folder: &Path) -> Result<Vec<PathBuf>, CheckpointError> {
     let Some(map) = parsed.get("weight_map").and_then(|map| map.as_object()) else {
         return Err(CheckpointError::damaged(&index, "it has no object `weight_map`"));
     };
+    // Sorted and unique, since the index names a file once per tensor.
     let mut names = BTreeSet::new();
     for (tensor, file) in map {
         let file = file.as_str().unwrap_or_default();

@@ -12,7 +12,7 @@ pub struct ModelSource {
     pub id: String,
     /// Commit of the hub's repository, if the model comes from the hub cache.
     pub revision: Option<String>,
-    /// Files of the model.
+    /// Location and layout of the model's files.
     pub files: ModelFiles,
 }
 
@@ -38,6 +38,7 @@ impl ModelSource {
             return Ok(Self { id, revision: None, files: ModelFiles::Gguf(path.to_owned()) });
         }
         if path.join("config.json").is_file() {
+            // A path such as `.` gets its folder's real name as id.
             let id = path.canonicalize().as_deref().map_or_else(|_| stem(path), stem);
             return Ok(Self { id, revision: None, files: ModelFiles::Folder(path.to_owned()) });
         }
@@ -88,6 +89,7 @@ fn in_cache(name: &str, cache: &Path) -> Result<Option<ModelSource>, CheckpointE
         return Ok(None);
     }
     let folder = cache.join(format!("models--{}", id.replace('/', "--")));
+    // A branch or tag is a file that holds its commit; a commit names its snapshot directly.
     let reference = fs::read_to_string(folder.join("refs").join(wanted.unwrap_or("main")));
     let revision = match (reference, wanted) {
         (Ok(revision), _) => revision.trim().to_owned(),

@@ -186,7 +186,7 @@ fn what_was_read_of_a_file_is_given_back_and_can_be_read_again() {
     assert!(map[..] == content[..]);
 }
 
-/// File name and content.
+/// File name and content of a test checkpoint's file.
 type File<'a> = (&'a str, &'a [u8]);
 
 /// Creates a temporary folder with these files.

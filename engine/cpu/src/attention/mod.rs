@@ -62,7 +62,7 @@ struct Work {
     scores: Vec<f32>,
     /// Partial result over the positions of the current part so far.
     part: State,
-    /// Result over all parts so far.
+    /// Attention result over all parts of the context so far.
     whole: State,
 }
 
@@ -125,6 +125,7 @@ impl Attention<'_> {
         assert_eq!((kv_heads, head_dim), (self.kv.shape.kv_heads, self.kv.shape.head_dim));
         let items = self.items();
         let out = Shared::new(out);
+        // A single long sequence has one item per KV head, too few for many threads.
         let are_few = pool.threads() > 1 && items.len() < FEW_ITEMS * pool.threads();
         if are_few && items.iter().any(|item| item.last() > PART) {
             self.run_parts(pool, scratch, &items, &out);

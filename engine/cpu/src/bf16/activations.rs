@@ -13,7 +13,7 @@ use crate::shared::Shared;
 #[derive(Debug, Default)]
 pub(in super::super) struct Activations {
     pub(super) rows: usize,
-    /// Elements of a row, padding included.
+    /// Number of elements of a row, padding included.
     pub(super) stride: usize,
     /// bf16 bits, `[rows][stride]` or longer: memory of a larger earlier step is kept.
     values: Vec<u16>,

@@ -22,11 +22,11 @@ pub(super) use weights::Weights;
 
 use super::lanes::LANES;
 
-/// Steps of k that one instruction multiplies and adds.
+/// Number of steps of k that one instruction multiplies and adds.
 const PAIR: usize = 2;
 /// Vectors of 16 output columns that a tile has side by side.
 const TILE_GROUPS: usize = 3;
-/// Output columns of a tile.
+/// Number of output columns in a tile of the bf16 GEMM.
 const TILE: usize = TILE_GROUPS * LANES;
-/// Bytes of the weights of one pair of k and 16 columns.
+/// Number of bytes of the weights of one pair of k and 16 columns.
 const PAIR_BYTES: usize = PAIR * LANES * size_of::<u16>();

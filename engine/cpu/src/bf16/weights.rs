@@ -49,7 +49,7 @@ impl Weights {
         weights
     }
 
-    /// Returns the number of tiles.
+    /// Returns the number of tiles of output columns.
     pub(super) fn tiles(&self) -> usize {
         self.n.div_ceil(TILE)
     }
@@ -100,6 +100,7 @@ impl Rows {
         let rounded = &mut self.rounded[lane * stride..][..self.values.len()];
         match stored {
             None => rounded.fill(0),
+            // The bits are copied, so bf16 weights are exact.
             Some((part, n)) if part.weight_type == WeightType::Bf16 => {
                 let bits = part.row(n).as_chunks::<2>().0;
                 rounded.iter_mut().zip(bits).for_each(|(x, bits)| *x = u16::from_le_bytes(*bits));

@@ -20,7 +20,7 @@ pub(super) const HEAD_ROWS: usize = 8;
 pub(in super::super) struct Activations {
     pub(super) rows: usize,
     pub(super) segments: usize,
-    /// Quantized values, `[rows][segments][SEGMENT]`.
+    /// Quantized activations, `[rows][segments][SEGMENT]`.
     pub(super) codes: Vec<i8>,
     /// Scales, `[rows / 8][segments][8]`: the activation that quantized value 1 stands for.
     pub(super) scales: Vec<[f32; HEAD_ROWS]>,
@@ -97,7 +97,7 @@ impl Kernel for Rows<'_> {
         let segments = self.coder.segments;
         for (i, x) in self.x.chunks_exact(self.coder.k).enumerate() {
             let row = self.first + i;
-            // SAFETY: nobody else uses the codes of the row.
+            // SAFETY: no other thread uses the row.
             let codes =
                 unsafe { self.coder.codes.part(row * segments * SEGMENT, segments * SEGMENT) };
             let (whole, tail) = x.as_chunks::<SEGMENT>();
@@ -124,7 +124,7 @@ impl Rows<'_> {
     fn put_head(&self, row: usize, segment: usize, (scale, sum): (f32, i32)) {
         let block = row / HEAD_ROWS * self.coder.segments + segment;
         let at = block * HEAD_ROWS + row % HEAD_ROWS;
-        // SAFETY: nobody else uses the heads of the row.
+        // SAFETY: no other thread uses the scales of the row.
         unsafe {
             self.coder.scales.part(at, 1)[0] = scale;
             self.coder.starts.part(at, 1)[0] = -ZERO * sum;
@@ -150,7 +150,7 @@ fn quantize<L: Lanes>(lanes: L, x: &[f32; SEGMENT], codes: &mut [i8; SEGMENT]) -
     let mut sum = zero;
     for (x, codes) in x.iter().zip(codes) {
         let rounded = lanes.fma(lanes.lift(x), inverse, magic);
-        // SAFETY: there is room for sixteen codes.
+        // SAFETY: there is room for 16 quantized values.
         unsafe { lanes.store_low_bytes(codes.as_mut_ptr().cast(), rounded) };
         sum = lanes.add(sum, lanes.sub(rounded, magic));
     }

@@ -24,20 +24,20 @@ pub(super) use weights::Weights;
 
 use super::lanes::LANES;
 
-/// Steps of k that share one scale of the activations.
+/// Number of steps of k that share one scale of the activations.
 pub(super) const SEGMENT: usize = 64;
-/// Steps of k that one instruction multiplies and adds.
+/// Number of steps of k that one instruction multiplies and adds.
 const STEP: usize = 4;
-/// Steps of k that share a factor and an addend of 4-bit weights.
+/// Number of steps of k that share a factor and an addend of 4-bit weights.
 const BLOCK: usize = 32;
 /// Vectors of 16 output columns that a tile has side by side.
 const TILE_GROUPS: usize = 3;
-/// Output columns of a tile.
+/// Number of output columns in a tile of the int8 GEMM.
 const TILE: usize = TILE_GROUPS * LANES;
-/// Bytes of the weights of one step (4 k) and 16 columns.
+/// Number of bytes of the weights of one step (4 k) and 16 columns.
 const STEP_BYTES: usize = STEP * LANES;
-/// Bytes of a block of 4-bit weights of 16 columns: `[16]` u16 factors, `[16]` u16 addends, then
-/// four times `[16]` words of 8 quantized values.
+/// Number of bytes of a block of 4-bit weights of 16 columns: `[16]` u16 factors, `[16]` u16
+/// addends, then four times `[16]` words of 8 quantized values.
 const BLOCK_BYTES: usize = 4 * LANES + BLOCK * LANES / 2;
 /// Offset that makes a signed quantized weight unsigned.
 const ZERO: i32 = 128;

@@ -16,7 +16,7 @@ use crate::memory::{CACHE_LINE, fetch, fetch_all};
 use crate::pack::Aligned;
 use crate::pool::Pool;
 
-/// Steps of k that rows take at once: their widened weights stay in the L1 cache.
+/// Number of steps of k that rows take at once: their widened weights stay in the L1 cache.
 const PIECE: usize = 3 * SEGMENT;
 /// Number of rows up to which weights are prefetched while they are copied or widened: so few rows
 /// leave no time for it while they multiply.
@@ -206,9 +206,9 @@ struct Piece {
 #[derive(Clone, Copy)]
 struct Place<'a> {
     start: *mut f32,
-    /// Columns of the whole output, the distance from row to row.
+    /// Number of columns of the whole output, the distance from row to row.
     stride: usize,
-    /// Columns of the tile that exist in the output.
+    /// Number of columns of the tile that exist in the output.
     columns: usize,
     scales: &'a [f32],
 }
@@ -311,7 +311,7 @@ unsafe fn tile<D: Dots, const MR: usize>(
             let k = segment * SEGMENT + step * STEP;
             // The prefetch stride equals the weights' stride, so one index serves both.
             fetch(left.ahead.wrapping_add(k * TILE));
-            // SAFETY: the caller vouches for the weights and codes of this step.
+            // SAFETY: the caller vouches for the weights and activations of this step.
             unsafe {
                 let at = weights.add(k * TILE);
                 let w: [D::Weights; TILE_GROUPS] =

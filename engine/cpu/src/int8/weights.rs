@@ -89,7 +89,7 @@ impl Weights {
         Width::of(a.weight_type) == Width::of(b.weight_type)
     }
 
-    /// Returns the number of tiles.
+    /// Returns the number of tiles of output columns.
     pub(super) fn tiles(&self) -> usize {
         self.n.div_ceil(TILE)
     }
@@ -99,7 +99,8 @@ impl Weights {
         self.k.next_multiple_of(SEGMENT)
     }
 
-    /// Returns the bytes of `k` steps of a tile, where `k` is a multiple of the block size.
+    /// Returns the number of bytes of `k` steps of a tile, where `k` is a multiple of the block
+    /// size.
     pub(super) fn bytes_of(&self, k: usize) -> usize {
         match self.width {
             Width::Eight => k * TILE,
@@ -177,7 +178,7 @@ fn widened(data: &[u8], k: usize, column: usize) -> u8 {
 
 /// Stored row that is being quantized into one output column of a tile.
 struct Row {
-    /// Dequantized values of the row, `[K]`.
+    /// Dequantized values of the stored row, `[K]`.
     values: Vec<f32>,
     width: Width,
 }

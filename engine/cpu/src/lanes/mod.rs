@@ -100,7 +100,7 @@ pub(super) trait Lanes: Copy {
     /// Returns the entries of `table` at the 4-bit value `i` of each word, `i` below 8.
     fn pick(self, codes: Self::Codes, i: u32, table: &[f32; 16]) -> Self::V;
 
-    /// Stores a vector to an array.
+    /// Stores a SIMD vector to an array of 16 f32.
     #[inline(always)]
     fn lower(self, v: Self::V) -> [f32; LANES] {
         let mut out = [0.0; LANES];
@@ -111,7 +111,7 @@ pub(super) trait Lanes: Copy {
         out
     }
 
-    /// Loads a vector from an array.
+    /// Loads a SIMD vector from an array of 16 f32.
     #[inline(always)]
     fn lift(self, v: &[f32; LANES]) -> Self::V {
         // SAFETY: the array holds sixteen f32.

@@ -10,7 +10,7 @@ use super::{LANES, Lanes};
 #[derive(Debug, Clone, Copy)]
 pub(in super::super) struct Portable;
 
-/// Applies `f` lane by lane.
+/// Combines two vectors by `f`, lane by lane.
 #[inline(always)]
 fn zip(a: [f32; LANES], b: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> [f32; LANES] {
     std::array::from_fn(|i| f(a[i], b[i]))

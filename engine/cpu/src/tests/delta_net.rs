@@ -127,12 +127,12 @@ fn places_that_are_missing_or_in_two_hands_are_refused() {
     let refused = |result: Result<(), DeviceError>| result.unwrap_err().message;
     assert!(both(&mut cpu, at(0), at(1)).is_ok());
     let message = refused(both(&mut cpu, at(1), at(1)));
-    assert_eq!(message, "place 1 is written twice");
+    assert_eq!(message, "state slot 1 is written twice");
     let message = refused(both(&mut cpu, at(0), SegmentState { save: Some(0), ..at(1) }));
-    assert_eq!(message, "place 0 is written twice");
+    assert_eq!(message, "state slot 0 is written twice");
     let message = refused(both(&mut cpu, at(0), SegmentState { load: Some(0), ..at(1) }));
-    assert_eq!(message, "place 0 is loaded and written in one step");
+    assert_eq!(message, "state slot 0 is loaded and written in one step");
     let state = state(&mut cpu, SHAPES[0]);
     let plan = plan(&mut cpu, &[(0, 1, SegmentState { save: Some(5), ..at(1) })]).unwrap();
-    assert_eq!(state.check(&plan).unwrap_err().message, "segment 0 names place 5 of 5");
+    assert_eq!(state.check(&plan).unwrap_err().message, "sequence 0 uses state slot 5 of 5");
 }

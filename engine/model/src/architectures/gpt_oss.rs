@@ -11,7 +11,7 @@ use crate::spec::{Activation, DecoderSpec, ExpertStorage, FeedForwardSpec, MoeSp
 use engine_core::Gate;
 use engine_weights::Checkpoint;
 
-/// Table entry of gpt-oss.
+/// Entry of gpt-oss in the table of architectures.
 pub const ARCHITECTURE: Architecture = Architecture {
     hugging_face: "GptOssForCausalLM",
     gguf: Some("gpt-oss"),

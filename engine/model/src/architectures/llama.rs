@@ -12,7 +12,7 @@ use crate::spec::{
 use engine_core::RowOrder;
 use engine_weights::Checkpoint;
 
-/// Table entry of Llama.
+/// Entry of Llama in the table of architectures.
 pub const ARCHITECTURE: Architecture = Architecture {
     hugging_face: "LlamaForCausalLM",
     gguf: Some("llama"),
@@ -111,6 +111,7 @@ pub fn set_attention_biases(
     let flag = settings.flag("attention_bias", false)?;
     let has = |name: &str| {
         if settings.is_gguf() {
+            // GGUF metadata has no flag for biases; the tensors of the first layer tell.
             checkpoint.lists(&format!("{}.bias", name.replace("{layer}", "0")))
         } else {
             flag

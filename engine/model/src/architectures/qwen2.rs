@@ -6,7 +6,7 @@ use crate::config::Settings;
 use crate::spec::DecoderSpec;
 use engine_weights::Checkpoint;
 
-/// Table entry of Qwen2 and Qwen2.5.
+/// Entry of Qwen2 and Qwen2.5 in the table of architectures.
 pub const ARCHITECTURE: Architecture = Architecture {
     hugging_face: "Qwen2ForCausalLM",
     gguf: Some("qwen2"),

@@ -6,7 +6,7 @@ use crate::config::Settings;
 use crate::spec::DecoderSpec;
 use engine_weights::Checkpoint;
 
-/// Table entry of dense Qwen3.
+/// Entry of dense Qwen3 in the table of architectures.
 pub const ARCHITECTURE: Architecture = Architecture {
     hugging_face: "Qwen3ForCausalLM",
     gguf: Some("qwen3"),

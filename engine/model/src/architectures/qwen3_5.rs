@@ -14,7 +14,7 @@ use engine_core::DeltaNetShape;
 use engine_weights::gguf::Value;
 use engine_weights::{Checkpoint, ConfigSource};
 
-/// Table entry of dense Qwen3.5.
+/// Entry of dense Qwen3.5 in the table of architectures.
 pub const ARCHITECTURE: Architecture = Architecture {
     hugging_face: "Qwen3_5ForConditionalGeneration",
     gguf: Some("qwen35"),
@@ -89,6 +89,7 @@ fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     let whole = Settings::of(checkpoint.config())?;
     let settings = match checkpoint.config() {
         ConfigSource::Json { path, json } => {
+            // The settings of the text part are nested in those of the multimodal model.
             let text = json.get("text_config").filter(|text| text.is_object());
             Settings::Json { path, json: text.unwrap_or(json) }
         }
@@ -143,7 +144,7 @@ fn leave_out_predictors(spec: &mut DecoderSpec, settings: Settings<'_>) -> Resul
     let predictors = settings.optional_size("", key)?.unwrap_or(0);
     let layers = spec.layers.len().checked_sub(predictors).filter(|layers| *layers > 0);
     spec.config.layers = layers.ok_or_else(|| {
-        settings.wrong("", key, format!("{predictors} leave none of {}", spec.layers.len()))
+        settings.wrong("", key, format!("{predictors} is not below {}", spec.layers.len()))
     })?;
     spec.layers.truncate(spec.config.layers);
     Ok(())
@@ -178,10 +179,10 @@ fn shape(settings: Settings<'_>) -> Result<DeltaNetShape, LoadError> {
         return wrong("linear_num_value_heads", format!("{value_heads} cannot share {key_heads}"));
     }
     if key_dim.max(value_dim) > 512 {
-        return wrong("linear_key_head_dim", format!("{key_dim} and {value_dim} go up to 512"));
+        return wrong("linear_key_head_dim", format!("{key_dim} or {value_dim} is over 512"));
     }
     if taps > 64 {
-        return wrong("linear_conv_kernel_dim", format!("{taps} goes up to 64"));
+        return wrong("linear_conv_kernel_dim", format!("{taps} is over 64"));
     }
     Ok(shape)
 }
@@ -194,6 +195,7 @@ fn attends(settings: Settings<'_>, layers: usize) -> Result<Vec<bool>, LoadError
         }
         let key = "full_attention_interval";
         let every = settings.optional_size(key, key)?;
+        // A zero would leave no layer with attention; 1 means attention in every layer.
         let every = every.unwrap_or(ATTENTION_INTERVAL).max(1);
         return Ok((1..=layers).map(|layer| layer.is_multiple_of(every)).collect());
     };
@@ -215,7 +217,7 @@ fn recurrent_layers(settings: Settings<'_>, layers: usize) -> Result<Option<Vec<
     let Settings::Gguf { metadata, architecture } = settings else { return Ok(None) };
     let Some(value) = metadata.get(&format!("{architecture}.{key}")) else { return Ok(None) };
     let Value::Array(flags) = value else {
-        return Err(settings.wrong("", key, "it is no list"));
+        return Err(settings.wrong("", key, "it is not a list"));
     };
     let flag = |value: &Value| match value {
         Value::Bool(flag) => Some(*flag),
@@ -223,6 +225,6 @@ fn recurrent_layers(settings: Settings<'_>, layers: usize) -> Result<Option<Vec<
     };
     match flags.iter().take(layers).map(flag).collect::<Option<Vec<bool>>>() {
         Some(flags) if flags.len() == layers => Ok(Some(flags)),
-        _ => Err(settings.wrong("", key, format!("it does not say so of {layers} layers"))),
+        _ => Err(settings.wrong("", key, format!("it is not a list of {layers} flags"))),
     }
 }

@@ -7,7 +7,7 @@ use crate::spec::{Activation, DecoderSpec, DenseNames, ExpertStorage, FeedForwar
 use engine_core::Gate;
 use engine_weights::Checkpoint;
 
-/// Table entry of Qwen3-MoE.
+/// Entry of Qwen3-MoE in the table of architectures.
 pub const ARCHITECTURE: Architecture = Architecture {
     hugging_face: "Qwen3MoeForCausalLM",
     gguf: Some("qwen3moe"),
@@ -39,6 +39,7 @@ fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     let moe = moe(settings)?;
     let window = window(settings)?;
     llama::set_attention_biases(&mut spec, checkpoint)?;
+    // GGUF files lack both keys: published models have experts in every layer.
     let every = settings.optional_size("decoder_sparse_step", "")?.unwrap_or(1);
     let dense_layers = dense_layers(settings)?;
     for (_, attention) in spec.attentions_mut() {

@@ -32,6 +32,7 @@ impl<D: Device> DeltaNet<D> {
         };
         let BlockContext { layer, hidden, norm_epsilon: epsilon } = context;
         let (values, heads) = (whole.value_heads * whole.value_dim, whole.value_heads);
+        // Beta and decay have one row per value head, the gate `value_dim` rows.
         let own_heads = stored(spec, 0, &own.query, 1);
         let own_values = stored(spec, 0, &own.query, whole.value_dim);
         let convolved = own_channels(spec, &own);
@@ -77,7 +78,7 @@ impl<D: Device> DeltaNet<D> {
     ) -> Result<(), DeviceError> {
         let Step { device, plan, state, scratch, rows, .. } = step;
         let Some(state) = state else {
-            let message = "no places for recurrent state were allocated".to_owned();
+            let message = "no state slots were allocated".to_owned();
             return Err(DeviceError { operation: "step", message });
         };
         let (projected, mixed) = (&mut scratch.projected, &mut scratch.mixed);

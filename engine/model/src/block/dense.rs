@@ -46,7 +46,7 @@ impl<D: Device> Dense<D> {
         })
     }
 
-    /// Computes the dense feed-forward block.
+    /// Computes the dense feed-forward block: gate and up, SwiGLU, down.
     pub(super) fn run(
         &self,
         step: &mut Step<'_, D>,

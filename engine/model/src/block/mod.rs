@@ -43,7 +43,7 @@ pub struct Scratch<D: Device> {
     pub gates: D::Buffer,
     /// Router logits, `[T, E]`.
     pub scores: D::Buffer,
-    /// Rows dispatched to experts.
+    /// Rows dispatched to experts, the input of the expert GEMMs.
     pub sent: D::Buffer,
     /// Rows that the experts computed, before they are summed.
     pub returned: D::Buffer,
@@ -158,9 +158,9 @@ impl<D: Device> FeedForward<D> {
 /// Numbers of layers loaded so far, by their kind of memory: KV cache or recurrent state.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LayerCounts {
-    /// Layers with keys and values.
+    /// Number of layers with keys and values.
     pub kv: usize,
-    /// Layers with recurrent state.
+    /// Number of layers with recurrent state.
     pub state: usize,
 }
 

@@ -18,7 +18,7 @@ use engine_core::{Device, DeviceError, Gate, RowOrder};
 #[derive(Debug)]
 struct Experts<D: Device> {
     matrices: Vec<D::Matrix>,
-    /// Biases, one per expert, or empty.
+    /// Biases of the experts' projection: one per expert, or none at all.
     biases: Vec<D::Vector>,
 }
 
@@ -123,6 +123,7 @@ impl<D: Device> ExpertReader<'_, '_, D> {
         let (mut gate_up, mut down) = (Vec::new(), Vec::new());
         let intermediate = self.spec.intermediate;
         let elsewhere = self.spec.experts - self.own.len();
+        // Experts of other ranks are not read, but are parameters of the model.
         self.tensors.count_elsewhere(elsewhere * 3 * intermediate * hidden);
         for expert in self.own.clone() {
             let own = |name: &str| name.replace("{expert}", &expert.to_string());
@@ -148,6 +149,7 @@ impl<D: Device> ExpertReader<'_, '_, D> {
         let mut gate_up_matrices = Vec::with_capacity(self.own.len());
         let mut down_matrices = Vec::with_capacity(self.own.len());
         for expert in self.own.clone() {
+            // Gate and up are one matrix per expert, so that each expert needs one GEMM for both.
             let rows = [Rows::of_stack(&gate, expert), Rows::of_stack(&up, expert)];
             gate_up_matrices.push(self.tensors.own_matrix(&rows, hidden)?);
             let rows = [Rows::of_stack(&down, expert)];
@@ -171,6 +173,7 @@ impl<D: Device> ExpertReader<'_, '_, D> {
     /// Reads the experts of gpt-oss in Hugging Face checkpoints.
     fn gpt_oss(&mut self, gate_up: &str, down: &str) -> Result<BothExperts<D>, LoadError> {
         let (hidden, intermediate) = (self.context.hidden, self.spec.intermediate);
+        // gpt-oss stores gate and up row by row in alternation.
         let order = RowOrder::Interleaved { half: intermediate };
         let gate_up = self.gpt_oss_one(gate_up, 2 * intermediate, hidden, order)?;
         let down = self.gpt_oss_one(down, hidden, intermediate, RowOrder::AsStored)?;
@@ -196,6 +199,7 @@ impl<D: Device> ExpertReader<'_, '_, D> {
         }
         let mut biases = Vec::with_capacity(self.own.len());
         for stored in self.biases(&format!("{name}_bias"), n)?.chunks(n) {
+            // Biases are reordered like the rows of the matrix that they belong to.
             let ordered: Vec<f32> = (0..n).map(|n| stored[order.stored_row(n)]).collect();
             biases.push(self.tensors.own_vector(&ordered)?);
         }

@@ -147,7 +147,7 @@ impl Model for Numbering {
     }
 }
 
-/// Builds two such ranks; the second one fails at step `fails_at`.
+/// Builds two ranks that compute nothing; the second one fails at step `fails_at`.
 fn numbering(fails_at: Option<u32>) -> Parallel {
     let (_folder, path) = tiny(3);
     let info = load_at(&path, 1).unwrap().info().clone();

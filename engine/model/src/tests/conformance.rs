@@ -166,10 +166,10 @@ struct Running<'a> {
     tokens: Vec<u32>,
     /// Positions whose keys and values are in the pages.
     done: usize,
-    /// Positions whose logits are not computed.
+    /// Number of leading positions whose logits are not computed, since their pages were reused.
     unseen: usize,
     pages: Vec<u32>,
-    /// State slot of the sequence.
+    /// State slot of the sequence's recurrent state.
     place: u32,
     /// State slot of another sequence's snapshot that this one starts from.
     load: Option<u32>,

@@ -22,7 +22,7 @@ mod on_gpu;
 mod ranks;
 mod scales;
 
-/// Bytes of memory of the emulated GPU.
+/// Number of bytes of memory of the emulated GPU.
 const MEMORY: u64 = 1 << 30;
 /// Lengths of the tested prompts: less than a page, several pages, and more than a tile of
 /// attention. They are short because emulation is about a thousand times slower than a GPU.

@@ -14,7 +14,7 @@ struct Converter {
     config: Value,
     checkpoint: Checkpoint,
     architecture: &'static str,
-    /// Prefix of the decoder's tensor names.
+    /// Prefix of the decoder's tensor names in the safetensors checkpoint.
     prefix: &'static str,
     file: Writer,
 }

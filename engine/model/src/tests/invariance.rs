@@ -7,7 +7,7 @@ use serde_json::json;
 use super::conformance::references;
 use super::*;
 
-/// Tokens of the tested sequence.
+/// Number of tokens of the tested sequence.
 const LEN: u32 = 75;
 /// Number of other sequences in the batch.
 const OTHERS: u32 = 64;

@@ -265,7 +265,10 @@ fn what_can_never_run_is_refused_with_the_numbers() {
             .unwrap_err()
             .to_string()
     };
-    expect!["the prompt has 60 tokens and 5 more are asked for, but a sequence has at most 64 tokens here"].assert_eq(&refuse(60, 5));
+    expect![
+        "the prompt has 60 tokens and 5 more are requested, but a sequence has at most 64 tokens"
+    ]
+    .assert_eq(&refuse(60, 5));
     expect!["the sequence takes 9 KV pages, but there are only 8"].assert_eq(&refuse(30, 3));
     assert_eq!(scheduler.limits().max_output(30), 2);
     assert!(scheduler.add(SeqId(0), prompt(0, 30), 2, Needs::default()).is_ok());

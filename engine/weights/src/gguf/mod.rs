@@ -15,13 +15,13 @@ use engine_core::WeightType;
 
 pub use write::Writer;
 
-/// First bytes of every GGUF file.
+/// Magic number: the first bytes of every GGUF file.
 const MAGIC: &[u8; 4] = b"GGUF";
 /// Alignment of tensor data in bytes where `general.alignment` does not state it.
 const DEFAULT_ALIGNMENT: u64 = 32;
 /// Largest number of dimensions of a tensor, ggml's own limit.
 const DIMENSIONS_MAX: u32 = 4;
-/// Deepest nesting of metadata arrays. The format permits any, but no known file nests at all.
+/// Deepest nesting of metadata arrays. The format permits any depth; no known file nests deeper.
 const NESTING_MAX: u32 = 4;
 /// Largest number of elements in all metadata arrays together. The largest vocabularies have a
 /// quarter of a million tokens, in four arrays. Without a limit, an element of one byte in the file
@@ -35,17 +35,17 @@ pub enum Value {
     Unsigned(u64),
     /// Signed integer of 8, 16, 32 or 64 bits.
     Signed(i64),
-    /// Float of 32 or 64 bits.
+    /// Floating-point number of 32 or 64 bits.
     Float(f64),
     /// Truth value, stored as a byte; 0 is false.
     Bool(bool),
-    /// UTF-8 text.
+    /// Text in UTF-8.
     Text(String),
     /// Array of texts.
     Texts(Vec<String>),
     /// Array of integers of any type, or an empty array of anything except texts.
     Integers(Vec<i64>),
-    /// Array of any other values.
+    /// Array of values that are neither texts nor integers.
     Array(Vec<Value>),
 }
 
@@ -59,7 +59,7 @@ pub struct Metadata {
 /// Header of a GGUF file: everything before its tensor data.
 #[derive(Debug)]
 pub struct Header {
-    /// Metadata keys and values.
+    /// Metadata of the file: keys and values.
     pub metadata: Metadata,
     /// Tensor table by name; the byte ranges are within the file.
     pub tensors: BTreeMap<String, StoredTensor>,
@@ -182,6 +182,7 @@ pub fn parse(path: &Path, bytes: &[u8]) -> Result<Header, CheckpointError> {
         return Err(reader.damaged("it does not begin with `GGUF`"));
     }
     let version = reader.u32("the version")?;
+    // Versions are small numbers; a huge one is small with its bytes swapped in big-endian files.
     if version.swap_bytes() < 0x1_0000 && version >= 0x1_0000 {
         return Err(reader.unsupported("it is big endian"));
     }
@@ -232,6 +233,7 @@ fn tensor_table(
             ));
         }
     };
+    // Data begins after the whole table, so byte ranges are known only once all entries are read.
     let listed = (0..count).map(|_| reader.tensor(alignment)).collect::<Result<Vec<_>, _>>()?;
     let data = (reader.at as u64).next_multiple_of(alignment);
     let mut placed = BTreeMap::new();
@@ -243,6 +245,7 @@ fn tensor_table(
             return Err(reader.damaged(&format!("tensor `{}` occurs twice", tensor.name)));
         }
     }
+    // Overlapping tensors would let a small file claim a model of any size.
     ranges.sort_by_key(|(range, _)| (range.start, range.end));
     for pair in ranges.windows(2) {
         let ((first, a), (second, b)) = (&pair[0], &pair[1]);
@@ -446,6 +449,7 @@ impl<'a> Reader<'a> {
             2 | 3 => 2,
             4..=6 => 4,
             8 | 10..=12 => 8,
+            // A nested array takes at least 12 bytes: its element type and its length.
             9 => 12,
             _ => return Err(self.damaged(&format!("{what} has unknown element type {kind}"))),
         };

@@ -13,7 +13,7 @@ pub struct Writer {
 #[derive(Debug)]
 struct Tensor {
     name: String,
-    /// Shape, slowest dimension first.
+    /// Shape of the tensor, slowest dimension first.
     shape: Vec<usize>,
     weight_type: WeightType,
     bytes: Vec<u8>,
@@ -23,7 +23,7 @@ const VERSION: u32 = 3;
 const ALIGNMENT: usize = 32;
 
 impl Writer {
-    /// Adds a metadata value.
+    /// Adds a metadata value to the file.
     pub fn value(&mut self, key: impl Into<String>, value: Value) -> &mut Self {
         self.values.push((key.into(), value));
         self

@@ -25,7 +25,7 @@ pub(in super::super) trait Pairs: Copy {
     /// Activations of two steps of k of one row, broadcast to all columns.
     type Row: Copy;
 
-    /// Rows of a tile whose sums fit in registers.
+    /// Number of rows of a tile whose sums fit in registers.
     const ROWS: usize;
 
     fn lanes(self) -> Self::Lanes;

@@ -31,7 +31,7 @@ pub(in super::super) trait Dots: Copy {
     /// Sixteen i32 sums, one per column.
     type Sums: Copy;
 
-    /// Rows of a tile whose sums fit in registers.
+    /// Number of rows of a tile whose sums fit in registers.
     const ROWS: usize;
 
     fn lanes(self) -> Self::Lanes;
