@@ -4,7 +4,7 @@
 #[derive(Debug, thiserror::Error)]
 #[error("the device failed in {operation}: {message}")]
 pub struct DeviceError {
-    /// Operation that failed.
+    /// Device operation that failed, such as `step` or `kv`.
     pub operation: &'static str,
     /// Message of the device, which may end with a hint.
     pub message: String,

@@ -80,17 +80,17 @@ impl WeightType {
         self.block() > 1 && !matches!(self, Self::F8E4M3 | Self::Mxfp4)
     }
 
-    /// Returns the elements of a block; rows are whole blocks.
+    /// Returns the number of elements of a block; rows are whole blocks.
     pub fn block(self) -> usize {
         self.facts().1
     }
 
-    /// Returns the bytes of a block, its scales included.
+    /// Returns the number of bytes of a block, its scales included.
     pub fn block_bytes(self) -> usize {
         self.facts().2
     }
 
-    /// Returns the bytes of a row of `cols` elements, a multiple of the block size.
+    /// Returns the number of bytes of a row of `cols` elements, a multiple of the block size.
     pub fn row_bytes(self, cols: usize) -> usize {
         debug_assert_eq!(cols % self.block(), 0, "a row is whole blocks");
         cols / self.block() * self.block_bytes()

@@ -52,9 +52,9 @@ pub struct ModelInfo {
     pub compute_dtype: &'static str,
     /// Type of keys and values in the KV cache: `--kv-dtype`.
     pub kv_type: KvType,
-    /// Returns the bytes of one token's keys and values over all layers.
+    /// Returns the number of bytes of one token's keys and values over all layers.
     pub kv_bytes_per_token: usize,
-    /// Bytes of one sequence's recurrent state over all layers, 0 for models without.
+    /// Number of bytes of one sequence's recurrent state over all layers, 0 for models without.
     pub state_bytes: usize,
     /// Shape of the largest weight matrix in the layers; with tensor parallelism, of the first
     /// rank's part.
@@ -68,15 +68,15 @@ pub struct ModelInfo {
 pub struct MatrixShape {
     /// N: output columns, which are the stored rows.
     pub n: usize,
-    /// K: elements of a row.
+    /// K: elements of a matrix row, the contraction of the matmul.
     pub k: usize,
-    /// Type of the stored elements.
+    /// Type of the matrix elements as stored in the checkpoint.
     pub weight_type: WeightType,
 }
 
 /// A loaded model with its KV cache, on one device or one group of ranks.
 pub trait Model: Send + fmt::Debug {
-    /// Returns the facts about the model.
+    /// Returns the facts about the loaded model.
     fn info(&self) -> &ModelInfo;
 
     /// Allocates the KV cache: `pages` pages of `page_tokens` tokens. Called once before any step.

@@ -159,7 +159,7 @@ pub struct RopeArguments {
     pub head_dim: u32,
     /// Pairs of elements of a head that are rotated.
     pub pairs: u32,
-    /// Tokens of a KV page.
+    /// Number of tokens of a KV page.
     pub page_tokens: u32,
     /// Distance from one page of the layer to the next, in units of `[page tokens, D]`.
     pub page_stride: u32,
