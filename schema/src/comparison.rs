@@ -194,6 +194,7 @@ impl Diff {
             return Exit::Worse;
         }
         let open = |kind| matches!(kind, VerdictKind::Inconclusive | VerdictKind::ChangedConfig);
+        // Without a release-blocking row nothing was compared, which decides nothing.
         if gates().any(|verdict| open(verdict.verdict)) || gates().next().is_none() {
             Exit::Inconclusive
         } else {

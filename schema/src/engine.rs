@@ -180,6 +180,7 @@ impl Quirk {
     pub fn is_of(&self, release: &str) -> bool {
         let numbers = |version: &str| -> Option<Vec<u64>> {
             let version = version.trim_start_matches('v').split(['+', '-']).next()?;
+            // Compared as lists of numbers, so that 0.10 is later than 0.9.
             version.split('.').map(|part| part.parse().ok()).collect()
         };
         let Some(release) = numbers(release) else { return true };
@@ -266,8 +267,8 @@ pub enum InfoDialect {
     /// The `/props` route of `llama-server`.
     #[serde(rename = "llama.cpp")]
     LlamaCpp,
-    /// Any JSON answer, read at the engine file's `flags` pointers. A string of `name=value,
-    /// name=value` in the answer is read as an object.
+    /// Any JSON answer, read at the engine file's `flags` pointers. A string in the answer of
+    /// the form `name=value, name=value` is read as an object.
     Fields,
 }
 

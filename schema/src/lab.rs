@@ -233,6 +233,7 @@ pub fn without(flags: &[String], names: &[&str]) -> Vec<String> {
         if let Some(name) = flag_name(word) {
             skips = names.contains(&name);
         }
+        // A value belongs to the flag before it, so it is dropped with that flag.
         if !skips {
             left.push(word.clone());
         }

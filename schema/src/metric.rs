@@ -135,6 +135,7 @@ pub const METRICS: &[Metric] = &[
         unit: Unit::Count,
         better: Better::Lower,
         gates: Gates::Always,
+        // Any additional failure is a change.
         floor_pct: 0.0,
         read: |r| int(r.counts.as_ref()?.requests_failed),
     },

@@ -174,6 +174,7 @@ pub fn stages(proof: &Proof, mut next_id: impl FnMut() -> String) -> Vec<Stage> 
             stages.push(Stage { id, work });
         }
     }
+    // Commands have no position: only scenario stages are runs.
     let mut position = 0;
     for model in &proof.models {
         for scenario in &proof.scenarios {

@@ -156,8 +156,8 @@ pub struct ModelFacts {
 /// Machine that the server ran on.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HardwareFacts {
-    /// Id of the hardware: `h200-141g`, or `cpu-<vendor>-<brand
-    /// slug>-f<family>m<model>s<stepping>-<n>c`.
+    /// Id of the hardware: `h200-141g`, or
+    /// `cpu-<vendor>-<brand slug>-f<family>m<model>s<stepping>-<n>c`.
     pub id: String,
     /// True when an imported report states the hardware and this suite did not see it.
     pub claimed: bool,

@@ -72,6 +72,7 @@ fn run(flags: &Flags) -> anyhow::Result<Value> {
     let open = || -> anyhow::Result<TcpStream> {
         let socket = TcpStream::connect(flags.address)
             .with_context(|| format!("cannot connect to `{}`", flags.address))?;
+        // A request is one write, so waiting to merge writes would only delay it.
         socket.set_nodelay(true)?;
         Ok(socket)
     };
@@ -138,6 +139,7 @@ fn read_all(sockets: Vec<TcpStream>, request: &str, tokens: usize) -> anyhow::Re
         for event in &events[..count] {
             let reader = &mut readers[usize::try_from(event.data()).unwrap_or(0)];
             let carried = reader.carried.len();
+            // An event prefix that two reads split is found once both parts are joined.
             buffer[..carried].copy_from_slice(&reader.carried);
             let read = reader.socket.read(&mut buffer[carried..])?;
             ensure!(read > 0, "the server closed a connection");

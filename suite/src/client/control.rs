@@ -197,6 +197,7 @@ impl Server {
     #[must_use]
     pub fn answers(&self, route: &str, limit: Duration) -> bool {
         let asked = self.ask(&mut Caller::new(self), "GET", route, limit.min(LIMIT));
+        // An error status is an answer too.
         !matches!(asked, Err(ControlError::Unreachable { .. }))
     }
 
@@ -219,6 +220,7 @@ impl Server {
         let reply = caller.ask(&self.question(method, route), limit).map_err(unreachable)?;
         let body = String::from_utf8_lossy(&reply.body).into_owned();
         if !(200..300).contains(&reply.status) {
+            // An error page may be long; its beginning suffices for a message.
             let body = body.chars().take(300).collect();
             return Err(ControlError::Status {
                 route: route.to_owned(),
@@ -256,6 +258,7 @@ pub fn read_metrics(page: &str, wanted: &BTreeMap<String, String>) -> BTreeMap<S
     let mut sums: BTreeMap<&str, f64> = BTreeMap::new();
     for line in page.lines().filter(|line| !line.starts_with('#')) {
         let name = line.split(['{', ' ']).next().unwrap_or("");
+        // Label values may contain spaces and braces; the value follows the last brace.
         let rest = line.rsplit_once('}').map_or(&line[name.len()..], |(_, rest)| rest);
         // A timestamp may follow the value.
         let value = rest.split_whitespace().next().and_then(|text| text.parse::<f64>().ok());

@@ -69,6 +69,7 @@ pub fn parse(data: &[u8]) -> Result<Event<'_>, NotAChunk> {
     if trimmed == b"[DONE]" {
         return Ok(Event::Done);
     }
+    // Fast path: nearly all chunks have a usual shape.
     if let Some(chunk) = scan(trimmed) {
         return Ok(Event::Chunk(chunk));
     }
@@ -182,6 +183,7 @@ impl WireDelta<'_> {
         let calls = self.tool_calls.as_deref().unwrap_or_default();
         let functions = calls.iter().map(|call| &call["function"]).chain(&self.function_call);
         let mut functions = functions.peekable();
+        // A call without name and arguments is still a tool call; no call at all is none.
         functions.peek()?;
         let words = functions.flat_map(|function| [&function["name"], &function["arguments"]]);
         Some(words.filter_map(Value::as_str).collect())

@@ -201,12 +201,14 @@ impl Orders<'_> {
         let cap = self.arrival.concurrency_max();
         let cap = cap.and_then(|cap| usize::try_from(cap).ok()).unwrap_or(usize::MAX);
         let slots = self.payloads.len().min(cap);
+        // A fixed pool uses every slot; a growing one surely only those opened ahead.
         (slots, if self.pool() == Pool::Growing { slots.min(AHEAD) } else { slots })
     }
 
     pub(super) fn pool(&self) -> Pool {
         let all = matches!(self.arrival, Arrival::AllAtOnce);
         let capped = self.arrival.concurrency_max().is_some();
+        // With a limit, or all requests at once, the number of connections is known.
         if all || capped { Pool::Fixed } else { Pool::Growing }
     }
 }

@@ -78,6 +78,7 @@ impl Stream {
             tail: [&*usage, &*chunked("data: [DONE]\n\n"), b"0\r\n\r\n"].concat(),
             written: 0,
             written_ns: 0,
+            // The response head goes out just before the first token.
             rest: HEAD.as_bytes().to_vec(),
         }
     }

@@ -1,5 +1,5 @@
-//! Dataset reader: conversations in ShareGPT's JSON format, an array of `{"conversations":
-//! [{"value"}, ...]}`, and files with one JSON object per line.
+//! Dataset reader: conversations in ShareGPT's JSON format, an array of
+//! `{"conversations": [{"value"}, ...]}`, and files with one JSON object per line.
 //!
 //! Turns borrow from the file's bytes, so that a 125 MB file needs its own size in memory and one
 //! pass. Knows nothing of sampling.
@@ -178,6 +178,7 @@ impl<'de> Visitor<'de> for OpeningVisitor {
     fn visit_seq<A: SeqAccess<'de>>(self, mut turns: A) -> Result<Self::Value, A::Error> {
         let first = turns.next_element::<Turn<'de>>()?;
         let second = turns.next_element::<Turn<'de>>()?;
+        // Later turns are skipped without being decoded.
         while turns.next_element::<IgnoredAny>()?.is_some() {}
         let pair = first
             .zip(second)

@@ -129,12 +129,15 @@ impl Tokenizer {
         let pre_tokenizer = pre_tokenizer(&facts.pre).ok_or_else(unsupported)?;
         let bpe = BPE::builder()
             .vocab_and_merges(vocabulary(facts)?, merges(facts)?)
+            // As in Llama 3's `tokenizer.json`: a word of the vocabulary is one token despite its
+            // merges.
             .ignore_merges(facts.pre == "llama-bpe")
             .build()
             .map_err(|error| TokenizerError::Vocabulary(error.to_string()))?;
         let mut inner = tokenizers::Tokenizer::new(bpe);
         inner.with_pre_tokenizer(Some(pre_tokenizer));
         inner.with_decoder(Some(ByteLevel::default()));
+        // Qwen2 normalizes text to NFC first.
         if facts.pre == "qwen2" {
             inner
                 .with_normalizer(Some(NFC))
