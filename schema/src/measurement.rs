@@ -38,7 +38,7 @@ pub struct Measurement {
     /// Telemetry of server, machine and GPUs during the run.
     #[serde(default)]
     pub telemetry: Option<Telemetry>,
-    /// Check of the server's outputs against a reference.
+    /// Check of the server's outputs: greedy tokens for fixed prompts.
     pub correctness: Option<Correctness>,
     /// Reason for each null field, by its dotted path.
     pub absent: Absent,

@@ -72,7 +72,7 @@ pub struct RunRecord {
     /// Machine calibration: fixed short measurements of the CPU before and after the run's block,
     /// which show drift of the machine.
     pub calibration: Option<BTreeMap<String, Value>>,
-    /// Check of the server's outputs against a reference.
+    /// Check of the server's outputs: greedy tokens for fixed prompts.
     pub correctness: Option<Correctness>,
     /// Report that an imported record was read from; null for other records.
     pub source: Option<Source>,

@@ -28,7 +28,7 @@ pub struct Workload {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_tokens: Option<u64>,
     /// Range of random lengths, from 0 to 1. `random@vllm` draws from
-    /// `[(1 - ratio) * mean, (1 + ratio) * mean]`, so that 0 means fixed lengths; the other samplers
+    /// `[(1 - ratio) * mean, (1 + ratio) * mean]`, so that 0 means fixed lengths; other samplers
     /// draw from `[ratio * bound, bound]`, so that 1 means fixed lengths.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub range_ratio: Option<f64>,

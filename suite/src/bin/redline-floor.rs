@@ -32,6 +32,7 @@ const AWAKE_NS: u64 = 60_000;
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Flags {
+    /// Address of the mock server.
     #[arg(long, value_name = "HOST:PORT")]
     address: SocketAddr,
     /// Number of connections, each with one request; with `--requests-per-s`, requests rotate over
@@ -44,6 +45,7 @@ struct Flags {
     /// Send at this rate, in requests per second, and read nothing.
     #[arg(long, value_name = "RATE", requires = "requests")]
     requests_per_s: Option<u32>,
+    /// Number of requests to send at that rate.
     #[arg(long)]
     requests: Option<u64>,
 }

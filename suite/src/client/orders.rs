@@ -196,7 +196,7 @@ impl Orders<'_> {
         most as u64
     }
 
-    /// Returns the maximum and the minimum number of connections that the run has open at one time.
+    /// Returns how many connections may be open at one time at most, and how many surely will be.
     pub(super) fn connections_needed(&self) -> (usize, usize) {
         let cap = self.arrival.concurrency_max();
         let cap = cap.and_then(|cap| usize::try_from(cap).ok()).unwrap_or(usize::MAX);

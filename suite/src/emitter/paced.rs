@@ -1,7 +1,7 @@
 //! Paced mock server for load tests: one thread serves thousands of steady streams, writes every
-//! token when it is due, and records when it did. It needs a core of its own and polls there
-//! without sleeping, so that the scheduler does not delay it. Only the scripted server simulates
-//! faults.
+//! token when it is due, and records when it did. It needs a core of its own and does not sleep
+//! while a token is nearly due, so that the scheduler cannot delay it. Only the scripted server
+//! simulates faults.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
