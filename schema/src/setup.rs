@@ -53,7 +53,7 @@ pub struct BuildFacts {
 pub struct Patch {
     /// SHA-256 of the patch, lower-case hex.
     pub sha256: String,
-    /// Purpose of the patch.
+    /// Reason why the source was patched.
     pub reason: String,
 }
 
@@ -196,7 +196,7 @@ pub struct Platform {
     pub cuda_driver: Option<String>,
     /// CUDA version that the engine was built with.
     pub cuda_runtime: Option<String>,
-    /// NCCL version.
+    /// Version of NCCL, the library for communication between GPUs.
     pub nccl: Option<String>,
     /// SHA-256 of the matrix of connections between GPUs and CPUs, lower-case hex.
     pub topology_sha256: Option<String>,

@@ -16,7 +16,7 @@ pub struct Workload {
     /// own prompts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dataset: Option<String>,
-    /// Number of requests.
+    /// Number of measured requests to draw.
     pub requests: u64,
     /// Seed of the sampler.
     pub seed: u64,

@@ -54,15 +54,15 @@ pub enum KeyError {
     /// The key file cannot be read.
     #[error("cannot read key file `{path}`")]
     Read {
-        /// Path of the key file.
+        /// Path of the key file that the error is about.
         path: PathBuf,
-        /// Error of the read.
+        /// Error of reading the key file.
         source: std::io::Error,
     },
     /// The key file does not hold one line of visible ASCII characters.
     #[error("key file `{path}` must hold one line of visible ASCII characters")]
     Text {
-        /// Path of the key file.
+        /// Path of the key file that the error is about.
         path: PathBuf,
     },
 }
@@ -111,7 +111,7 @@ pub enum ControlError {
     /// The server does not respond.
     #[error("no server answers at `{url}`: {message}")]
     Unreachable {
-        /// URL that was requested.
+        /// URL of the failed request.
         url: String,
         /// Reason why there is no response.
         message: String,
@@ -119,7 +119,7 @@ pub enum ControlError {
     /// The server responded with a status other than success.
     #[error("`{route}` answered {status}: {body}")]
     Status {
-        /// Route that was requested.
+        /// Route of the failed request.
         route: String,
         /// HTTP status of the response.
         status: u16,
@@ -129,7 +129,7 @@ pub enum ControlError {
     /// The response is not JSON.
     #[error("`{route}` did not answer with JSON")]
     Json {
-        /// Route that was requested.
+        /// Route of the failed request.
         route: String,
         /// Error of the JSON parser.
         source: serde_json::Error,

@@ -23,12 +23,12 @@ pub enum Event<'a> {
     Error(String),
 }
 
-/// Chunk of an answer.
+/// Chunk of a streamed answer: text, token ids, usage.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Chunk<'a> {
     /// Reasoning text, under either of its field names.
     pub reasoning: Option<Cow<'a, str>>,
-    /// Text of the answer.
+    /// Answer text in the chunk.
     pub content: Option<Cow<'a, str>>,
     /// Part of a tool call (function name and arguments, possibly empty), which also consists of
     /// tokens.
@@ -46,7 +46,7 @@ pub struct Chunk<'a> {
 /// Token usage that the server reports, for the answer so far or for all of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Number of prompt tokens.
+    /// Number of prompt tokens of the request.
     pub prompt_tokens: u64,
     /// Number of output tokens, including reasoning.
     pub completion_tokens: u64,

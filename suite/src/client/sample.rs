@@ -83,12 +83,12 @@ pub struct TtftParts {
     pub parse_ns: u64,
 }
 
-/// Failure of a request.
+/// Failure of one request: its class and message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestFailure {
-    /// Class of the failure.
+    /// Class of the request's failure.
     pub kind: FailureKind,
-    /// Message of the failure.
+    /// Message of the request's failure.
     pub message: String,
 }
 

