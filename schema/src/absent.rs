@@ -98,6 +98,7 @@ pub fn unexplained_facts(record: &Value) -> Vec<&'static str> {
             }
             match at.get(key) {
                 Some(below) => at = below,
+                // A missing key counts as null, and so does everything below it.
                 None => at = &Value::Null,
             }
         }

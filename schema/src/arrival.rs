@@ -105,6 +105,7 @@ impl Arrival {
             | Self::Poisson { requests_per_s, .. }
             | Self::Gamma { requests_per_s, .. } => *requests_per_s,
             Self::Ramp { from_requests_per_s, to_requests_per_s, .. } => {
+                // The mean rate of a linear ramp is the midpoint of its ends.
                 f64::midpoint(*from_requests_per_s, *to_requests_per_s)
             }
         };
@@ -116,6 +117,7 @@ impl Arrival {
             Self::Closed { .. } => "arrival.concurrency",
             _ => "arrival.concurrency_max",
         };
+        // An absent limit passes as 1: only zero is refused.
         positive(cap, self.concurrency_max().unwrap_or(1))?;
         match self {
             Self::AllAtOnce | Self::Closed { .. } => Ok(()),

@@ -87,6 +87,7 @@ fn write_canonical(value: &Value, out: &mut Vec<u8>) {
 
 fn write_object<'a>(entries: impl Iterator<Item = (&'a String, &'a Value)>, out: &mut Vec<u8>) {
     let mut entries: Vec<_> = entries.collect();
+    // For ASCII, byte order equals UTF-16 order, and most keys are ASCII.
     entries.sort_unstable_by(|(a, _), (b, _)| match a.is_ascii() && b.is_ascii() {
         true => a.cmp(b),
         false => a.encode_utf16().cmp(b.encode_utf16()),

@@ -19,9 +19,9 @@ pub const SCHEMA: &str = "diff.v1";
 pub struct Diff {
     /// Name of this schema, always `diff.v1`.
     pub schema: String,
-    /// Release that the candidate is compared with.
+    /// Baseline: the release that the candidate is compared with.
     pub baseline: String,
-    /// Release that is judged.
+    /// Candidate: the release that is judged against the baseline.
     pub candidate: String,
     /// Note that accompanies the figures in every output format.
     pub note: String,
@@ -90,7 +90,7 @@ pub struct Commit {
 /// Comparison of both releases in one cell.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CellDiff {
-    /// Cell that is compared.
+    /// Cell (engine, hardware, model, configuration, scenario) that is compared.
     pub cell: Cell,
     /// Ids of the campaigns in which both releases ran side by side; empty where they never did.
     pub campaigns: Vec<String>,
@@ -146,7 +146,7 @@ pub struct FlagChange {
 pub struct Row {
     /// Title of the metric as pages show it.
     pub title: String,
-    /// Unit of the figures.
+    /// Unit of the figures in this row.
     pub unit: Unit,
     /// Direction in which the metric improves.
     pub better: Better,
@@ -194,6 +194,7 @@ impl Diff {
             return Exit::Worse;
         }
         let open = |kind| matches!(kind, VerdictKind::Inconclusive | VerdictKind::ChangedConfig);
+        // Without a release-blocking row nothing was compared, which decides nothing.
         if gates().any(|verdict| open(verdict.verdict)) || gates().next().is_none() {
             Exit::Inconclusive
         } else {

@@ -180,6 +180,7 @@ impl Quirk {
     pub fn is_of(&self, release: &str) -> bool {
         let numbers = |version: &str| -> Option<Vec<u64>> {
             let version = version.trim_start_matches('v').split(['+', '-']).next()?;
+            // Compared as lists of numbers, so that 0.10 is later than 0.9.
             version.split('.').map(|part| part.parse().ok()).collect()
         };
         let Some(release) = numbers(release) else { return true };
@@ -223,7 +224,7 @@ pub struct Info {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Told {
-    /// Route that is requested.
+    /// HTTP route whose answer holds the value.
     pub route: String,
     /// JSON pointer (RFC 6901) to the value in the route's answer.
     pub at: String,
@@ -261,13 +262,13 @@ pub struct InfoFacts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum InfoDialect {
-    /// Redline's `/server_info`.
+    /// Format of Redline's `/server_info`.
     Redline,
-    /// The `/props` route of `llama-server`.
+    /// Format of `llama-server`'s `/props`.
     #[serde(rename = "llama.cpp")]
     LlamaCpp,
-    /// Any JSON answer, read at the engine file's `flags` pointers. A string of `name=value,
-    /// name=value` in the answer is read as an object.
+    /// Any JSON answer, read at the engine file's `flags` pointers. A string in the answer of
+    /// the form `name=value, name=value` is read as an object.
     Fields,
 }
 
@@ -375,16 +376,17 @@ impl Request {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Dialect {
-    /// OpenAI's `/v1/completions`.
+    /// API format of OpenAI's `/v1/completions`.
     #[default]
     Completions,
-    /// OpenAI's `/v1/chat/completions`.
+    /// API format of OpenAI's `/v1/chat/completions`.
     Chat,
-    /// SGLang's `/generate`: each event has the full text so far and a running token count.
+    /// API format of SGLang's `/generate`: each event has all text so far and a running token
+    /// count.
     Generate,
-    /// OpenAI's `/v1/responses`.
+    /// API format of OpenAI's `/v1/responses`.
     Responses,
-    /// Anthropic's `/v1/messages`.
+    /// API format of Anthropic's `/v1/messages`.
     Messages,
 }
 

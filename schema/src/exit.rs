@@ -3,7 +3,7 @@
 /// Exit code of a program. Code 101 is a panic, that is, a bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Exit {
-    /// Success.
+    /// The command succeeded.
     Well = 0,
     /// The answer is negative: a regression, a new failure or an INVALID run.
     Worse = 1,

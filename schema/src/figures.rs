@@ -120,7 +120,7 @@ pub struct Metrics {
 pub struct Stalls {
     /// Threshold in microseconds: a longer gap is a stall.
     pub over_us: u64,
-    /// Number of stalls.
+    /// Number of stalls in all answers of the run.
     pub gaps: u64,
     /// Share of the time between first and last chunks that lies in stalls, from 0 to 1.
     pub time_share: f64,
@@ -204,13 +204,13 @@ pub struct Summary {
     pub mean: Option<u64>,
     /// Standard deviation of the population, in microseconds.
     pub std: Option<u64>,
-    /// Median, in microseconds.
+    /// Median over all samples, in microseconds.
     pub p50: Option<u64>,
-    /// 90th percentile, in microseconds.
+    /// 90th percentile over all samples, in microseconds.
     pub p90: Option<u64>,
-    /// 95th percentile, in microseconds.
+    /// 95th percentile over all samples, in microseconds.
     pub p95: Option<u64>,
-    /// 99th percentile, in microseconds.
+    /// 99th percentile over all samples, in microseconds.
     pub p99: Option<u64>,
     /// Largest sample, in microseconds.
     pub max: Option<u64>,

@@ -125,6 +125,7 @@ fn inflate(bytes: &[u8]) -> Result<Vec<u8>, HistogramError> {
         return Err(refused("its magic number is wrong"));
     }
     let mut plain = Vec::new();
+    // The limit stops a decompression bomb; the extra byte shows that it was exceeded.
     let read = ZlibDecoder::new(deflated).take(PLAIN_MAX as u64 + 1).read_to_end(&mut plain);
     read.map_err(|error| HistogramError::Encoding(error.to_string()))?;
     match plain.len() {

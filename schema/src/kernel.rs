@@ -13,11 +13,11 @@ pub const SCHEMA: &str = "kernel.v1";
 pub struct KernelRecord {
     /// Name of this schema, always `kernel.v1`.
     pub schema: String,
-    /// ULID of the record.
+    /// ULID of the kernel record.
     pub id: String,
     /// SHA-256 of the record's canonical JSON without this field, lower-case hex.
     pub record_sha256: String,
-    /// Program that was measured.
+    /// Engine whose kernels were measured.
     pub engine: EngineFacts,
     /// Machine that the benchmarks ran on.
     pub hardware: HardwareFacts,
@@ -38,7 +38,7 @@ pub struct KernelRecord {
 /// read from memory, as in a server.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ModelBench {
-    /// Id of the model.
+    /// Id of the benchmarked model.
     pub model: String,
     /// Device that computed, as the engine names it.
     pub device: String,
@@ -91,7 +91,7 @@ pub struct DecodeBench {
 pub struct ProductBench {
     /// Number of rows of the left matrix.
     pub rows: u64,
-    /// Number of output columns.
+    /// Number of output columns of the matmul.
     pub n: u64,
     /// Length of the contraction (inner dimension).
     pub k: u64,
@@ -108,7 +108,7 @@ pub struct ProductBench {
 /// Attention benchmark: `rows` query tokens of one sequence over `context` positions.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AttentionBench {
-    /// Number of query tokens.
+    /// Number of query tokens in the attention benchmark.
     pub rows: u64,
     /// Number of positions that each query attends to.
     pub context: u64,
@@ -140,7 +140,7 @@ pub struct BenchLimits {
 /// Kernel benchmark: time of one operation at one shape.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct KernelBench {
-    /// Name of the operation.
+    /// Name of the benchmarked operation.
     pub op: String,
     /// Shape as letters with sizes, such as `T512_K576_N1536`.
     pub shape: String,
@@ -154,7 +154,7 @@ pub struct KernelBench {
     pub median_ns: f64,
     /// Median absolute deviation of the time of a call, in nanoseconds.
     pub mad_ns: f64,
-    /// Number of timed samples.
+    /// Number of timed samples behind the median.
     pub samples: u64,
     /// Bytes that one call must move, as its shape implies.
     pub bytes: Option<u64>,

@@ -57,7 +57,7 @@ pub struct Objective {
 pub struct LabEngine {
     /// Id of the engine: a file stem under `suite/engines/`.
     pub id: String,
-    /// Release of the engine.
+    /// Release of the engine that takes part in the lab.
     pub version: String,
     /// Flags that the engine has in every run.
     #[serde(default)]
@@ -103,9 +103,9 @@ pub enum Combine {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LabBudget {
-    /// Maximum number of runs.
+    /// Maximum number of runs that the lab may start.
     pub runs: Option<u32>,
-    /// Maximum total time of the runs, in hours.
+    /// Maximum total time of the lab's runs, in hours.
     pub hours: Option<f64>,
 }
 
@@ -233,6 +233,7 @@ pub fn without(flags: &[String], names: &[&str]) -> Vec<String> {
         if let Some(name) = flag_name(word) {
             skips = names.contains(&name);
         }
+        // A value belongs to the flag before it, so it is dropped with that flag.
         if !skips {
             left.push(word.clone());
         }

@@ -29,16 +29,16 @@ pub struct Measurement {
     pub client: Option<ClientFacts>,
     /// State and hits of the server's prefix cache.
     pub cache: Option<CacheFacts>,
-    /// Numbers of requests and tokens.
+    /// Numbers of requests and tokens in the run.
     pub counts: Option<Counts>,
-    /// Latency histograms.
+    /// Latency histograms: TTFT, TPOT, ITL, E2E, waits and delays.
     pub histograms: Option<Histograms>,
-    /// Rates and latency percentiles.
+    /// Metrics: throughput, goodput and latency percentiles.
     pub metrics: Option<Metrics>,
     /// Telemetry of server, machine and GPUs during the run.
     #[serde(default)]
     pub telemetry: Option<Telemetry>,
-    /// Check of the server's outputs against a reference.
+    /// Check of the server's outputs: greedy tokens for fixed prompts.
     pub correctness: Option<Correctness>,
     /// Reason for each null field, by its dotted path.
     pub absent: Absent,

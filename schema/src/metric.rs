@@ -11,9 +11,9 @@ use crate::scenario::Arrival;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Better {
-    /// Higher values are better.
+    /// Higher values of the metric are better.
     Higher,
-    /// Lower values are better.
+    /// Lower values of the metric are better.
     Lower,
 }
 
@@ -22,7 +22,7 @@ pub enum Better {
 pub enum Gates {
     /// Nowhere: the metric only informs.
     Never,
-    /// In every scenario.
+    /// In every scenario: a regression always holds the release.
     Always,
     /// Only in closed-loop scenarios, where a fixed number of users send one request after the
     /// other: where all requests arrive at once, a latency is mostly time in the queue.
@@ -33,13 +33,13 @@ pub enum Gates {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
-    /// Number per second.
+    /// Unit: number per second.
     PerSecond,
-    /// Time in microseconds.
+    /// Unit: microseconds.
     Microseconds,
-    /// Memory in bytes.
+    /// Unit: bytes.
     Bytes,
-    /// Number without unit.
+    /// Unit: a plain count.
     Count,
 }
 
@@ -135,6 +135,7 @@ pub const METRICS: &[Metric] = &[
         unit: Unit::Count,
         better: Better::Lower,
         gates: Gates::Always,
+        // Any additional failure is a change.
         floor_pct: 0.0,
         read: |r| int(r.counts.as_ref()?.requests_failed),
     },

@@ -48,7 +48,7 @@ pub enum Weights<'a> {
     },
     /// Random weights that the engine makes for a model with this `config.json`.
     Random {
-        /// Content of `config.json`.
+        /// Content of the model's `config.json`.
         config: &'a Map<String, Value>,
     },
 }
@@ -120,7 +120,7 @@ pub struct InputSource {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Repair {
-    /// Method of the repair.
+    /// Method by which the damaged file is repaired.
     pub method: RepairMethod,
     /// SHA-256 of the repaired file, lower-case hex.
     pub sha256: String,

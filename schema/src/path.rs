@@ -11,9 +11,9 @@ pub enum PathError {
     /// A field's value cannot be a part of a path.
     #[error("`{field}` is `{value}`, which cannot be a part of a path")]
     Part {
-        /// Name of the record's field.
+        /// Dotted name of the record field that does not fit in a path.
         field: &'static str,
-        /// Value of the field.
+        /// Value of the field, which does not fit in a path.
         value: String,
     },
     /// A field that the path needs is unknown.

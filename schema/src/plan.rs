@@ -11,7 +11,7 @@ use crate::scenario::Scenario;
 pub struct PlanFile {
     /// Name of this schema, always `plan.v1`.
     pub schema: String,
-    /// Id of the scenario.
+    /// Id of the scenario that the plan was drawn for.
     pub scenario_id: String,
     /// SHA-256 of the scenario file, lower-case hex.
     pub scenario_sha256: String,

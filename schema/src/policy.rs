@@ -58,12 +58,12 @@ pub enum PolicyError {
     /// The text is not TOML with the fields of a policy.
     #[error(transparent)]
     Toml(#[from] Box<toml::de::Error>),
-    /// A number is out of range.
+    /// A value of the policy is out of range.
     #[error("`{key}` is not {range}")]
     Range {
-        /// Key of the number.
+        /// Key of the policy value that is out of range.
         key: &'static str,
-        /// Description of the valid range.
+        /// Description of the valid range, such as `2 to 100`.
         range: &'static str,
     },
 }

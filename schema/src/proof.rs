@@ -23,7 +23,7 @@ pub struct Proof {
     pub flags: Vec<String>,
     /// Longest duration of a stage, in seconds; a longer stage is ended and has failed.
     pub stage_limit_s: u64,
-    /// Models that are served.
+    /// Models that the GPU validation serves.
     pub models: Vec<TargetModel>,
     /// Scenario ids; each scenario is one stage for each model.
     pub scenarios: Vec<String>,
@@ -98,7 +98,7 @@ pub struct Stage {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum StageWork {
-    /// Command that is run.
+    /// Stage that runs a command.
     Command {
         /// Program and arguments, with placeholders.
         argv: Vec<String>,
@@ -107,7 +107,7 @@ pub enum StageWork {
         /// Id of the model that replaces `{model}`, where the command runs once for each model.
         model: Option<String>,
     },
-    /// Scenario that is measured on a fresh server.
+    /// Stage that measures a scenario on a fresh server.
     Scenario {
         /// Id of the model that is served.
         model: String,
@@ -127,7 +127,7 @@ pub enum StageWork {
 pub struct StageReport {
     /// Name of this schema, always `proof-stage.v1`.
     pub schema: String,
-    /// Id of the stage.
+    /// Id of the stage that the report is about.
     pub stage: String,
     /// Outcome of the stage.
     pub outcome: Outcome,
@@ -142,7 +142,7 @@ pub struct StageReport {
 /// Schema name of a stage report.
 pub const STAGE_SCHEMA: &str = "proof-stage.v1";
 
-/// Outcome of a stage.
+/// Outcome of a GPU validation stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
@@ -174,6 +174,7 @@ pub fn stages(proof: &Proof, mut next_id: impl FnMut() -> String) -> Vec<Stage> 
             stages.push(Stage { id, work });
         }
     }
+    // Commands have no position: only scenario stages are runs.
     let mut position = 0;
     for model in &proof.models {
         for scenario in &proof.scenarios {

@@ -49,7 +49,7 @@ pub struct RunRecord {
     pub engine: EngineFacts,
     /// Server process: command line, environment and effective configuration.
     pub server: Option<ServerFacts>,
-    /// Model that was served.
+    /// Model that the server ran.
     pub model: ModelFacts,
     /// Scenario that was measured and the requests drawn from it.
     pub scenario: ScenarioFacts,
@@ -59,11 +59,11 @@ pub struct RunRecord {
     pub client: Option<ClientFacts>,
     /// State and hits of the server's prefix cache.
     pub cache: Option<CacheFacts>,
-    /// Numbers of requests and tokens.
+    /// Numbers of requests and tokens in the run.
     pub counts: Option<Counts>,
-    /// Latency histograms.
+    /// Latency histograms: TTFT, TPOT, ITL, E2E, waits and delays.
     pub histograms: Option<Histograms>,
-    /// Rates and latency percentiles.
+    /// Metrics: throughput, goodput and latency percentiles.
     pub metrics: Option<Metrics>,
     /// Peak memory of the server.
     pub memory: Option<Memory>,
@@ -72,7 +72,7 @@ pub struct RunRecord {
     /// Machine calibration: fixed short measurements of the CPU before and after the run's block,
     /// which show drift of the machine.
     pub calibration: Option<BTreeMap<String, Value>>,
-    /// Check of the server's outputs against a reference.
+    /// Check of the server's outputs: greedy tokens for fixed prompts.
     pub correctness: Option<Correctness>,
     /// Report that an imported record was read from; null for other records.
     pub source: Option<Source>,
@@ -100,7 +100,7 @@ pub enum Kind {
     Simulated,
 }
 
-/// Status of a run.
+/// Status of a run: are its figures complete?
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
@@ -143,7 +143,7 @@ pub enum ValidityVerdict {
 /// Failure of a run: its class, phase and message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Failure {
-    /// Class of the failure.
+    /// Class of the run's failure.
     pub class: FailureClass,
     /// Phase of the run in which it failed.
     pub phase: Phase,
@@ -155,7 +155,7 @@ pub struct Failure {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum FailureClass {
-    /// Out of memory.
+    /// The server ran out of memory.
     Oom,
     /// The server process ended by itself.
     Crash,
@@ -173,7 +173,7 @@ pub enum FailureClass {
     Preempted,
 }
 
-/// Phase of a run.
+/// Phase of a run in which it failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
@@ -412,7 +412,7 @@ pub struct Memory {
 /// Check of the server's outputs: greedy tokens for fixed prompts.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Correctness {
-    /// Number of fixed prompts.
+    /// Number of fixed prompts in the output check.
     pub prompts: Option<u64>,
     /// SHA-256 of all output token ids, lower-case hex; equal for the same binary, instruction set
     /// and data type.
@@ -471,7 +471,7 @@ pub struct Check {
     pub detail: Option<String>,
 }
 
-/// Level of a finding.
+/// Level of a quality rule: how serious its finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {

@@ -97,12 +97,12 @@ pub struct Sample {
     pub failure: Option<Failure>,
 }
 
-/// Failure of a request.
+/// Failure of one request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Failure {
     /// Class of the failure, as in `counts.failures` of a record.
     pub kind: String,
-    /// Message of the failure.
+    /// Message of the request's failure.
     pub message: String,
 }
 

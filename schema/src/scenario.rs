@@ -180,7 +180,7 @@ pub enum ScenarioError {
     /// The workload lacks a key that its sampler needs.
     #[error("`{pack}` needs `workload.{key}`")]
     Missing {
-        /// Name of the sampler.
+        /// Name of the sampler (`workload.pack`) that the error is about.
         pack: &'static str,
         /// Name of the missing key.
         key: &'static str,
@@ -188,7 +188,7 @@ pub enum ScenarioError {
     /// The workload has a key that its sampler ignores.
     #[error("`workload.{key}` has no meaning for `{pack}`")]
     Superfluous {
-        /// Name of the sampler.
+        /// Name of the sampler (`workload.pack`) that the error is about.
         pack: &'static str,
         /// Name of the ignored key.
         key: &'static str,
@@ -199,7 +199,7 @@ pub enum ScenarioError {
          `jsonl`"
     )]
     NoTimes {
-        /// Name of the sampler.
+        /// Name of the sampler (`workload.pack`) that the error is about.
         pack: &'static str,
     },
     /// `output.extra_body` sets a field that the scenario or the client decides.
@@ -208,17 +208,17 @@ pub enum ScenarioError {
          lengths are those of `workload`; `output` has `ignore_eos` and `temperature`"
     )]
     NotExtra {
-        /// Name of the field.
+        /// Name of the forbidden field in `extra_body`.
         key: String,
     },
-    /// A number is out of range.
+    /// A value of the scenario is out of range.
     #[error("`{key}` must be {wanted}, found {found}")]
     Range {
-        /// Key of the number.
+        /// Key of the scenario value that is out of range.
         key: &'static str,
         /// Description of the valid range.
         wanted: &'static str,
-        /// Value that was found.
+        /// Value in the scenario file, as text.
         found: String,
     },
 }

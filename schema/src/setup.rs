@@ -53,7 +53,7 @@ pub struct BuildFacts {
 pub struct Patch {
     /// SHA-256 of the patch, lower-case hex.
     pub sha256: String,
-    /// Purpose of the patch.
+    /// Reason why the source was patched.
     pub reason: String,
 }
 
@@ -156,8 +156,8 @@ pub struct ModelFacts {
 /// Machine that the server ran on.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HardwareFacts {
-    /// Id of the hardware: `h200-141g`, or `cpu-<vendor>-<brand
-    /// slug>-f<family>m<model>s<stepping>-<n>c`.
+    /// Id of the hardware: `h200-141g`, or
+    /// `cpu-<vendor>-<brand slug>-f<family>m<model>s<stepping>-<n>c`.
     pub id: String,
     /// True when an imported report states the hardware and this suite did not see it.
     pub claimed: bool,
@@ -196,7 +196,7 @@ pub struct Platform {
     pub cuda_driver: Option<String>,
     /// CUDA version that the engine was built with.
     pub cuda_runtime: Option<String>,
-    /// NCCL version.
+    /// Version of NCCL, the library for communication between GPUs.
     pub nccl: Option<String>,
     /// SHA-256 of the matrix of connections between GPUs and CPUs, lower-case hex.
     pub topology_sha256: Option<String>,

@@ -12,7 +12,7 @@ pub struct Telemetry {
     /// Time between two polls in microseconds; null where only the moments before and after the run
     /// were polled.
     pub interval_us: Option<u64>,
-    /// Cost of polling.
+    /// Cost of the polling that collected the telemetry.
     pub cost: LookCost,
     /// Server metrics; null where the server does not report them.
     pub server: Option<ServerTelemetry>,
@@ -40,7 +40,7 @@ impl Telemetry {
 /// Cost of polling telemetry during a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LookCost {
-    /// Number of polls.
+    /// Number of telemetry polls.
     pub looks: u64,
     /// Number of polls that got no answer to the request for server metrics.
     pub server_looks_failed: u64,
@@ -53,13 +53,13 @@ pub struct LookCost {
 /// Server metrics over a run, by the suite's names.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ServerTelemetry {
-    /// Number of running requests.
+    /// Number of requests that the server was running.
     pub requests_running: Option<Spread>,
-    /// Number of waiting requests.
+    /// Number of requests that waited in the server.
     pub requests_waiting: Option<Spread>,
-    /// Number of KV pages in use.
+    /// Number of KV cache pages in use.
     pub kv_pages_used: Option<Spread>,
-    /// Number of KV pages in total.
+    /// Number of KV cache pages in total.
     pub kv_pages: Option<u64>,
     /// Increase of the server's counter of prompt tokens over the run.
     pub prompt_tokens: Option<u64>,
@@ -123,7 +123,7 @@ pub struct GpuTelemetry {
     /// Energy of the GPU from just before the clock started to just after it stopped, in
     /// millijoules.
     pub energy_mj: Option<u64>,
-    /// Source of `energy_mj`.
+    /// Source of the energy figure `energy_mj`.
     pub energy_source: Option<EnergySource>,
     /// Clock of the GPU's processors, in MHz.
     pub sm_mhz: Option<Spread>,

@@ -17,7 +17,7 @@ pub struct Trend {
     pub schema: String,
     /// Cell that the trend belongs to.
     pub cell: Cell,
-    /// Name of the metric.
+    /// Name of the metric that the trend shows.
     pub metric: String,
     /// Title of the metric as pages show it.
     pub title: String,
@@ -38,13 +38,13 @@ pub struct Trend {
 /// Point of a trend: the runs of one release in one campaign.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Point {
-    /// Release of the runs.
+    /// Release that the point's runs measured.
     pub release: String,
     /// Id of the campaign; null for runs without a campaign.
     pub campaign: Option<String>,
     /// Id of the first run of the point, whose ULID tells when it was planned.
     pub run: String,
-    /// Number of runs.
+    /// Number of runs behind the point.
     pub launches: usize,
     /// Median over the runs, in the metric's unit.
     pub value: f64,

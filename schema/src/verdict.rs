@@ -54,7 +54,7 @@ pub fn is_cell_pattern(pattern: &str) -> bool {
 pub struct Verdict {
     /// Cell that the verdict is about.
     pub cell: Cell,
-    /// Name of the metric.
+    /// Name of the metric that the verdict is about.
     pub metric: String,
     /// Mean over the baseline's runs, in the metric's unit.
     pub baseline: Option<f64>,
@@ -85,7 +85,7 @@ pub struct Verdict {
     pub noise_pct: Option<f64>,
     /// Minimum detectable effect in percent: the smallest that these pairs find with 80 % power.
     pub mde_pct: Option<f64>,
-    /// Conclusion about the metric.
+    /// Conclusion: regressed, improved, unchanged, inconclusive and so on.
     pub verdict: VerdictKind,
     /// Stage that the judgement reached.
     pub stage: Stage,
@@ -105,7 +105,7 @@ impl Verdict {
     }
 }
 
-/// Conclusion about a metric of a cell.
+/// Conclusion of a comparison about one metric of one cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum VerdictKind {

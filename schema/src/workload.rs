@@ -16,7 +16,7 @@ pub struct Workload {
     /// own prompts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dataset: Option<String>,
-    /// Number of requests.
+    /// Number of measured requests to draw.
     pub requests: u64,
     /// Seed of the sampler.
     pub seed: u64,
@@ -27,9 +27,9 @@ pub struct Workload {
     /// length of the answer in the dataset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_tokens: Option<u64>,
-    /// Range of random lengths, from 0 to 1. `random@vllm` draws from `[(1 - ratio) * mean, (1 +
-    /// ratio) * mean]`, so that 0 means fixed lengths; the other samplers draw from `[ratio *
-    /// bound, bound]`, so that 1 means fixed lengths.
+    /// Range of random lengths, from 0 to 1. `random@vllm` draws from
+    /// `[(1 - ratio) * mean, (1 + ratio) * mean]`, so that 0 means fixed lengths; other samplers
+    /// draw from `[ratio * bound, bound]`, so that 1 means fixed lengths.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub range_ratio: Option<f64>,
     /// Length of the prefix that all prompts, or all prompts of a group, share, in tokens.
@@ -183,6 +183,7 @@ impl Workload {
     )]
     pub fn tokens_max(&self) -> Option<u64> {
         let tokens = self.input_tokens? + self.output_tokens?;
+        // vLLM draws around a mean, so lengths may exceed it; for others it is the upper bound.
         let above = match self.pack {
             Pack::RandomVllm => self.range_ratio.unwrap_or(0.0) * tokens as f64,
             _ => 0.0,

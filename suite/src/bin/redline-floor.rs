@@ -32,6 +32,7 @@ const AWAKE_NS: u64 = 60_000;
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Flags {
+    /// Address of the mock server.
     #[arg(long, value_name = "HOST:PORT")]
     address: SocketAddr,
     /// Number of connections, each with one request; with `--requests-per-s`, requests rotate over
@@ -44,6 +45,7 @@ struct Flags {
     /// Send at this rate, in requests per second, and read nothing.
     #[arg(long, value_name = "RATE", requires = "requests")]
     requests_per_s: Option<u32>,
+    /// Number of requests to send at that rate.
     #[arg(long)]
     requests: Option<u64>,
 }
@@ -72,6 +74,7 @@ fn run(flags: &Flags) -> anyhow::Result<Value> {
     let open = || -> anyhow::Result<TcpStream> {
         let socket = TcpStream::connect(flags.address)
             .with_context(|| format!("cannot connect to `{}`", flags.address))?;
+        // A request is one write, so waiting to merge writes would only delay it.
         socket.set_nodelay(true)?;
         Ok(socket)
     };
@@ -138,6 +141,7 @@ fn read_all(sockets: Vec<TcpStream>, request: &str, tokens: usize) -> anyhow::Re
         for event in &events[..count] {
             let reader = &mut readers[usize::try_from(event.data()).unwrap_or(0)];
             let carried = reader.carried.len();
+            // An event prefix that two reads split is found once both parts are joined.
             buffer[..carried].copy_from_slice(&reader.carried);
             let read = reader.socket.read(&mut buffer[carried..])?;
             ensure!(read > 0, "the server closed a connection");

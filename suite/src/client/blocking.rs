@@ -61,6 +61,8 @@ impl<'a> Caller<'a> {
         let deadline = Instant::now() + limit;
         let asked = match self.wire.take() {
             Some(kept) => self.exchange(kept, question, deadline).or_else(|error| match error {
+                // A server may close a kept connection at any time. A timeout is not retried,
+                // because the time is used up.
                 CallError::Io(error) if !is_timeout(&error) => self.ask_afresh(question, deadline),
                 other => Err(other),
             }),
@@ -92,12 +94,14 @@ impl<'a> Caller<'a> {
             wire.socket().set_read_timeout(Some(left(deadline)?))?;
             let count = wire.read(&mut buffer)?;
             let now_ns = monotonic_ns();
+            // A body without length and chunks ends with the connection.
             if count == 0 && decoder.ends_with_connection() {
                 break;
             }
             if count == 0 {
                 return Err(io::Error::from(ErrorKind::UnexpectedEof).into());
             }
+            // A TLS server answers plain HTTP with an alert instead of a response.
             if first_byte_ns.is_none() && buffer[..count].starts_with(&ALERT) {
                 return Err(CallError::WantsTls);
             }
@@ -108,6 +112,7 @@ impl<'a> Caller<'a> {
             return Err(io::Error::from(ErrorKind::UnexpectedEof).into());
         };
         let status = head.status;
+        // Unread bytes of this body would be taken for the next response.
         if head.keep_alive && decoder.is_done() {
             self.wire = Some(wire);
         }

@@ -83,9 +83,11 @@ impl Connection {
         // Requests are written whole, so waiting to merge writes (Nagle) would only add measured
         // time.
         setsockopt(&socket, sockopt::TcpNoDelay, &true)?;
+        // Before connecting, so that no data arrive without a time stamp.
         stamper.prepare(&socket);
         let since_ns = monotonic_ns();
         match connect(socket.as_raw_fd(), &SockaddrStorage::from(address)) {
+            // A non-blocking connect continues in the background; epoll signals its outcome.
             Ok(()) | Err(Errno::EINPROGRESS) => {}
             Err(error) => return Err(error),
         }
@@ -117,6 +119,7 @@ impl Connection {
                 shaken
             }
         };
+        // An open socket is almost always writable, which would wake the loop all the time.
         epoll.modify(socket, &mut EpollEvent::new(EpollFlags::EPOLLIN, key))?;
         if !shaken {
             return Ok(false);
@@ -167,6 +170,7 @@ impl Connection {
             }
         }
         sample.written_ns = Some(monotonic_ns());
+        // An earlier write waited for the socket to become writable; stop that.
         if before > 0 {
             epoll.modify(socket, &mut EpollEvent::new(EpollFlags::EPOLLIN, key))?;
         }
@@ -180,6 +184,7 @@ impl Connection {
             let _ = epoll.modify(socket, &mut EpollEvent::new(EpollFlags::EPOLLIN, key));
         }
         if let Some(request) = &mut self.request {
+            // No payload has this length, so the connection is closed instead of reused.
             request.written = usize::MAX;
         }
     }
@@ -193,6 +198,7 @@ impl Connection {
         let Some(socket) = &self.socket else { return Err(Errno::ENOTCONN.into()) };
         let Some(session) = &mut self.tls else {
             let read = stamper.read(socket, buffer, self.drained_ns)?;
+            // A read that did not fill the buffer left the socket empty.
             if read.bytes < buffer.len() {
                 self.drained_ns = read.moment.user_ns;
             }

@@ -54,15 +54,15 @@ pub enum KeyError {
     /// The key file cannot be read.
     #[error("cannot read key file `{path}`")]
     Read {
-        /// Path of the key file.
+        /// Path of the key file that the error is about.
         path: PathBuf,
-        /// Error of the read.
+        /// Error of reading the key file.
         source: std::io::Error,
     },
     /// The key file does not hold one line of visible ASCII characters.
     #[error("key file `{path}` must hold one line of visible ASCII characters")]
     Text {
-        /// Path of the key file.
+        /// Path of the key file that the error is about.
         path: PathBuf,
     },
 }
@@ -111,7 +111,7 @@ pub enum ControlError {
     /// The server does not respond.
     #[error("no server answers at `{url}`: {message}")]
     Unreachable {
-        /// URL that was requested.
+        /// URL of the failed request.
         url: String,
         /// Reason why there is no response.
         message: String,
@@ -119,7 +119,7 @@ pub enum ControlError {
     /// The server responded with a status other than success.
     #[error("`{route}` answered {status}: {body}")]
     Status {
-        /// Route that was requested.
+        /// Route of the failed request.
         route: String,
         /// HTTP status of the response.
         status: u16,
@@ -129,7 +129,7 @@ pub enum ControlError {
     /// The response is not JSON.
     #[error("`{route}` did not answer with JSON")]
     Json {
-        /// Route that was requested.
+        /// Route of the failed request.
         route: String,
         /// Error of the JSON parser.
         source: serde_json::Error,
@@ -197,6 +197,7 @@ impl Server {
     #[must_use]
     pub fn answers(&self, route: &str, limit: Duration) -> bool {
         let asked = self.ask(&mut Caller::new(self), "GET", route, limit.min(LIMIT));
+        // An error status is an answer too.
         !matches!(asked, Err(ControlError::Unreachable { .. }))
     }
 
@@ -219,6 +220,7 @@ impl Server {
         let reply = caller.ask(&self.question(method, route), limit).map_err(unreachable)?;
         let body = String::from_utf8_lossy(&reply.body).into_owned();
         if !(200..300).contains(&reply.status) {
+            // An error page may be long; its beginning suffices for a message.
             let body = body.chars().take(300).collect();
             return Err(ControlError::Status {
                 route: route.to_owned(),
@@ -256,6 +258,7 @@ pub fn read_metrics(page: &str, wanted: &BTreeMap<String, String>) -> BTreeMap<S
     let mut sums: BTreeMap<&str, f64> = BTreeMap::new();
     for line in page.lines().filter(|line| !line.starts_with('#')) {
         let name = line.split(['{', ' ']).next().unwrap_or("");
+        // Label values may contain spaces and braces; the value follows the last brace.
         let rest = line.rsplit_once('}').map_or(&line[name.len()..], |(_, rest)| rest);
         // A timestamp may follow the value.
         let value = rest.split_whitespace().next().and_then(|text| text.parse::<f64>().ok());

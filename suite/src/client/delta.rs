@@ -23,12 +23,12 @@ pub enum Event<'a> {
     Error(String),
 }
 
-/// Chunk of an answer.
+/// Chunk of a streamed answer: text, token ids, usage.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Chunk<'a> {
     /// Reasoning text, under either of its field names.
     pub reasoning: Option<Cow<'a, str>>,
-    /// Text of the answer.
+    /// Answer text in the chunk.
     pub content: Option<Cow<'a, str>>,
     /// Part of a tool call (function name and arguments, possibly empty), which also consists of
     /// tokens.
@@ -46,7 +46,7 @@ pub struct Chunk<'a> {
 /// Token usage that the server reports, for the answer so far or for all of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Number of prompt tokens.
+    /// Number of prompt tokens of the request.
     pub prompt_tokens: u64,
     /// Number of output tokens, including reasoning.
     pub completion_tokens: u64,
@@ -69,6 +69,7 @@ pub fn parse(data: &[u8]) -> Result<Event<'_>, NotAChunk> {
     if trimmed == b"[DONE]" {
         return Ok(Event::Done);
     }
+    // Fast path: nearly all chunks have a usual shape.
     if let Some(chunk) = scan(trimmed) {
         return Ok(Event::Chunk(chunk));
     }
@@ -182,6 +183,7 @@ impl WireDelta<'_> {
         let calls = self.tool_calls.as_deref().unwrap_or_default();
         let functions = calls.iter().map(|call| &call["function"]).chain(&self.function_call);
         let mut functions = functions.peekable();
+        // A call without name and arguments is still a tool call; no call at all is none.
         functions.peek()?;
         let words = functions.flat_map(|function| [&function["name"], &function["arguments"]]);
         Some(words.filter_map(Value::as_str).collect())

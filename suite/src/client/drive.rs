@@ -50,6 +50,7 @@ const WAIT_MAX_MS: u8 = 50;
 pub fn drive(orders: &Orders<'_>, observer: &mut dyn Observer) -> Result<Driven, DriveError> {
     orders.prepare()?;
     let (slots, surely) = orders.connections_needed();
+    // A cold connection is opened by its own request, within the measured time.
     let ahead = if orders.connections == Connections::Cold { 0 } else { surely };
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
         .map_err(|source| DriveError::System { what: "an epoll instance", source })?;
@@ -139,6 +140,7 @@ impl Driver<'_> {
                     opening -= 1;
                 }
             }
+            // The remaining connections are opened when requests need them.
             if monotonic_ns() - last_ns > OPENING_LIMIT_NS {
                 return Ok(());
             }
@@ -166,6 +168,7 @@ impl Driver<'_> {
     fn run(&mut self) -> Result<(), DriveError> {
         let mut events = vec![EpollEvent::empty(); 256];
         let mut buffer = vec![0; 256 << 10];
+        // Opening connections ahead of the run is not part of the measured load.
         self.load = ClientLoad::start();
         self.start_ns = monotonic_ns();
         (self.progress_ns, self.looked_ns) = (self.start_ns, self.start_ns);
@@ -212,6 +215,7 @@ impl Driver<'_> {
 
     /// Pauses polling while chunks arrive densely, at most until the next request is due.
     fn rest(&self) {
+        // Without kernel time stamps, a pause would delay the time stamps themselves.
         if let Some(until_ns) = self.looks.rest_until_ns(self.busy)
             && self.stamper.is_kernels()
         {
@@ -389,6 +393,7 @@ impl Driver<'_> {
         let read = match connection.read(&mut self.stamper, buffer) {
             Ok(read) if read.bytes > 0 => read,
             Ok(_) => return self.ended(slot, None),
+            // `ENOTCONN`: an earlier event of the same poll closed the socket.
             Err(Broken::System(Errno::EAGAIN | Errno::EINTR | Errno::ENOTCONN)) => return Ok(()),
             Err(error) => return self.ended(slot, Some(error.to_string())),
         };
@@ -410,6 +415,7 @@ impl Driver<'_> {
             self.progress_ns = user_ns;
         }
         match standing {
+            // After a TLS close notice nothing more arrives, though the socket is open.
             Standing::Open | Standing::Closing if over => return self.ended(slot, None),
             Standing::Open => {}
             Standing::Closing => {
@@ -469,6 +475,7 @@ impl Driver<'_> {
         self.busy -= 1;
         match self.pool {
             Pool::Fixed => self.idle.push_back(slot),
+            // The most recently used connection first, so that the front of `idle` is open.
             Pool::Growing => self.idle.push_front(slot),
         }
     }

@@ -51,6 +51,7 @@ pub fn first_answer(
                 return Err(FirstAnswerError::Refused { route, status, body });
             }
             Err(CallError::Http(error)) => return Err(error.into()),
+            // A refused connection is normal while the server starts.
             Err(error) => error.to_string(),
         };
         if left.is_zero() {

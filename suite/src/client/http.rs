@@ -139,6 +139,7 @@ impl ResponseDecoder {
             }
             return Ok(&bytes[taken..]);
         };
+        // An interim response such as `100 Continue` precedes the real one.
         let interim = matches!(response.code, Some(100..=199));
         let (head, state) = read_head(&response)?;
         self.line.clear();
@@ -168,6 +169,7 @@ impl ResponseDecoder {
             State::ChunkEnd if line.is_empty() => State::ChunkSize,
             State::ChunkEnd => return Err(HttpError::Chunk("data runs on past its length")),
             State::Trailer if line.is_empty() => State::Done,
+            // Trailer fields have nothing that the client needs.
             State::Trailer => State::Trailer,
             _ => match chunk_size(line)? {
                 0 => State::Trailer,
@@ -194,6 +196,7 @@ fn chunk_size(line: &[u8]) -> Result<u64, HttpError> {
 
 fn read_head(response: &httparse::Response<'_, '_>) -> Result<(Head, State), HttpError> {
     let status = response.code.unwrap_or(0);
+    // HTTP/1.0 closes the connection by default.
     let keep_alive = response.version == Some(1);
     let mut head = Head { status, json: false, keep_alive, retry_after: None };
     let mut state = State::UntilClose;
@@ -214,9 +217,11 @@ fn read_head(response: &httparse::Response<'_, '_>) -> Result<(Head, State), Htt
             _ => {}
         }
     }
+    // Statuses 204 and 304 never have a body (RFC 9112, 6.3).
     if matches!(status, 204 | 304) || matches!(state, State::Counted(0)) {
         state = State::Done;
     }
+    // A connection that ends the body cannot carry another request.
     if matches!(state, State::UntilClose) {
         head.keep_alive = false;
     }

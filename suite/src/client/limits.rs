@@ -63,6 +63,7 @@ pub(super) fn port_held_us(address: SocketAddr) -> u64 {
 
 /// True when the kernel gives the port of a closed connection to a new one to the same `address`.
 fn is_reused(address: SocketAddr) -> bool {
+    // `tcp_tw_reuse` requires TCP time stamps; its value 2 means loopback only.
     let stamped = setting("tcp_timestamps").is_none_or(|on| on.trim() != "0");
     let reuse = setting("tcp_tw_reuse").unwrap_or_default();
     let here = address.ip().is_loopback() || address.ip().is_unspecified();
@@ -128,6 +129,7 @@ impl Range {
         };
         let holds = |entry: &&TcpNetEntry| {
             let remote = entry.remote_address;
+            // The client end of a connection has a port of the range and the server as its peer.
             (self.first..=self.last).contains(&u64::from(entry.local_address.port()))
                 && (remote.ip(), remote.port()) == (ip, address.port())
                 && !(reused && entry.state == TcpState::TimeWait)

@@ -60,6 +60,7 @@ impl ClientLoad {
     /// Records a read with `chunks` token-bearing chunks that arrived at most `waited_ns` before
     /// it.
     pub fn read(&mut self, kernel_to_user_ns: Option<u64>, chunks: u32, waited_ns: u64) {
+        // A read without tokens affects no figure.
         if chunks == 0 {
             return;
         }
@@ -123,6 +124,7 @@ impl ClientLoad {
     /// reads.
     #[must_use]
     pub fn kernel_timestamps(&self) -> Option<bool> {
+        // One read in a thousand without a stamp does not change percentiles.
         (self.reads > 0).then_some(self.reads_unstamped * 1000 <= self.reads)
     }
 
@@ -148,6 +150,7 @@ fn durations() -> Histogram<u64> {
 }
 
 fn quantile_us(histogram: &Histogram<u64>) -> Option<u64> {
+    // Rounded up, so that a lag never looks smaller than it was.
     (!histogram.is_empty()).then(|| histogram.value_at_quantile(0.99).div_ceil(1000))
 }
 

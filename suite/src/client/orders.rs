@@ -41,7 +41,7 @@ pub struct Orders<'a> {
     pub kernel_timestamps: bool,
 }
 
-/// Progress of a run.
+/// Progress of a running load test, for display.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Number of requests in the run.
@@ -90,7 +90,7 @@ pub enum DriveError {
     Files {
         /// Number of open files that the run needs.
         needed: u64,
-        /// Limit of the system.
+        /// System's limit on open files.
         limit: u64,
     },
     /// Fewer local ports are free than connections will hold at one time.
@@ -105,7 +105,7 @@ pub enum DriveError {
         address: SocketAddr,
         /// Number of ports needed at one time.
         needed: u64,
-        /// Number of free ports.
+        /// Number of free local ports.
         limit: u64,
         /// Number of ports that other connections to the server hold.
         held: u64,
@@ -130,7 +130,7 @@ pub enum DriveError {
         /// Error of the system call.
         source: Errno,
     },
-    /// The run was stopped.
+    /// The run was stopped from outside.
     #[error("interrupted")]
     Interrupted,
 }
@@ -196,17 +196,19 @@ impl Orders<'_> {
         most as u64
     }
 
-    /// Returns the maximum and the minimum number of connections that the run has open at one time.
+    /// Returns how many connections may be open at one time at most, and how many surely will be.
     pub(super) fn connections_needed(&self) -> (usize, usize) {
         let cap = self.arrival.concurrency_max();
         let cap = cap.and_then(|cap| usize::try_from(cap).ok()).unwrap_or(usize::MAX);
         let slots = self.payloads.len().min(cap);
+        // A fixed pool uses every slot; a growing one surely only those opened ahead.
         (slots, if self.pool() == Pool::Growing { slots.min(AHEAD) } else { slots })
     }
 
     pub(super) fn pool(&self) -> Pool {
         let all = matches!(self.arrival, Arrival::AllAtOnce);
         let capped = self.arrival.concurrency_max().is_some();
+        // With a limit, or all requests at once, the number of connections is known.
         if all || capped { Pool::Fixed } else { Pool::Growing }
     }
 }

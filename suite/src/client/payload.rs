@@ -65,6 +65,7 @@ pub fn payload(
     if let Some(temperature) = output.temperature {
         sampling.insert("temperature".into(), json!(temperature));
     }
+    // Only where the engine accepts the field; others may refuse the request.
     if takes.ignore_eos && output.ignore_eos {
         sampling.insert("ignore_eos".into(), json!(true));
     }
@@ -83,6 +84,7 @@ pub fn payload(
         }
         Dialect::Generate => sample_natively(&mut body, sampling, output),
     }
+    // Sorted, so that the bytes of a request do not depend on insertion order.
     body.sort_keys();
     let body = Value::Object(body).to_string();
     Payload {
@@ -130,6 +132,7 @@ fn sample_natively(body: &mut Map<String, Value>, own: Map<String, Value>, outpu
         output.extra_body.clone().into_iter().partition(|(key, _)| SAMPLING.contains(&&**key));
     let length = body.remove("sampling_params");
     body.extend(beside);
+    // A later list overrides an earlier one: user, client, length.
     let lists = [body.remove("sampling_params"), Some(Value::Object(own)), length];
     for list in lists.into_iter().flatten() {
         if let Value::Object(list) = list {

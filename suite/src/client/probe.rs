@@ -104,6 +104,7 @@ fn read_info(info: &Value) -> Probed {
         .collect();
     let number = |flag: &str| config.get(flag).and_then(Value::as_u64);
     let (kv, model) = (&info["kv"], &info["model"]);
+    // The flag exists in a negative and a positive form.
     let cache_off = config.get("no-prefix-cache").and_then(Value::as_bool);
     let server = ServerFacts {
         tp: number("tp").and_then(|tp| u32::try_from(tp).ok()),

@@ -13,6 +13,7 @@ use super::probe::Probed;
 /// Source: `tools/server/README.md` of llama.cpp b11434.
 pub(super) fn read_props(props: &Value) -> Probed {
     let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+    // A slot of `llama-server` is one sequence of its batch.
     let slots = props["total_slots"].as_u64();
     let context = props["default_generation_settings"]["n_ctx"].as_u64();
     let config: BTreeMap<String, Value> = [("parallel", slots), ("slot-ctx-size", context)]

@@ -83,12 +83,12 @@ pub struct TtftParts {
     pub parse_ns: u64,
 }
 
-/// Failure of a request.
+/// Failure of one request: its class and message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestFailure {
-    /// Class of the failure.
+    /// Class of the request's failure.
     pub kind: FailureKind,
-    /// Message of the failure.
+    /// Message of the request's failure.
     pub message: String,
 }
 
@@ -154,6 +154,7 @@ impl Sample {
     #[must_use]
     pub fn ttft_parts(&self) -> Option<TtftParts> {
         let (sent, (first, _)) = (self.sent_ns?, self.span()?);
+        // Clamped, so that no part is negative and all parts add up to the whole.
         let taken = self.taken_ns.unwrap_or(sent).clamp(self.scheduled_ns, sent);
         // A server may begin its answer before it has the whole request.
         let written = self.written_ns.unwrap_or(sent).clamp(sent, first.at_ns.max(sent));

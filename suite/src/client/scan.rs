@@ -43,8 +43,10 @@ impl<'a> Cursor<'a> {
             return Some(());
         }
         self.array(|cursor| {
+            // `usage` may precede `choices` in the document.
             let mut choice = Chunk { usage: chunk.usage, has_choice: true, ..Chunk::default() };
             let index = cursor.choice(&mut choice)?;
+            // Only the first choice 0 counts, as in the full parser.
             if index == 0 && !chunk.has_choice {
                 *chunk = choice;
             }
@@ -123,6 +125,7 @@ impl<'a> Cursor<'a> {
         loop {
             let (key, escaped) = self.string()?;
             self.take(b':')?;
+            // An escaped key may spell a known name: leave it to the full parser.
             if escaped {
                 return None;
             }
@@ -192,6 +195,7 @@ impl<'a> Cursor<'a> {
                 return Some((raw, escaped));
             }
             escaped = true;
+            // Skip the backslash and the escaped character, which may be a quote.
             self.at += 2;
         }
     }

@@ -54,6 +54,7 @@ impl Schedule {
     pub fn next(&self, now_ns: u64) -> Option<Due> {
         let released = self.released.peek().map(|Reverse((at_ns, index))| (*at_ns, *index));
         let timed = self.timed.front().map(|(ns, index)| (self.start_ns + ns, *index));
+        // A due turn of a running conversation precedes a timed request that is due earlier.
         let due = released.filter(|(at_ns, _)| *at_ns <= now_ns);
         let next = due.or_else(|| released.into_iter().chain(timed).min())?;
         Some(Due { index: next.1, at_ns: next.0 })

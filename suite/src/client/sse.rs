@@ -52,6 +52,7 @@ impl SseParser {
                 self.line.clear();
             }
             bytes = match (bytes[end], rest) {
+                // An LF at the start of the next read would belong to this CR.
                 (b'\r', []) => {
                     self.after_cr = true;
                     rest
@@ -79,6 +80,7 @@ impl SseParser {
 
     fn take_line(&mut self, line: &[u8], event: &mut dyn FnMut(&[u8])) -> Result<(), EventTooLong> {
         let line = match self.started {
+            // A byte-order mark may precede the first line only.
             false => line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line),
             true => line,
         };

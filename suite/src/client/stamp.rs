@@ -70,6 +70,7 @@ impl Stamper {
     pub fn new(kernel: bool) -> Self {
         let control = nix::cmsg_space!(TimeSpec);
         let mut stamper = Self { control, offset_ns: 0, kernel };
+        // First estimate, in case `relate_clocks` finds no undisturbed moment.
         stamper.offset_ns = realtime_ns().saturating_sub(monotonic_ns());
         stamper.relate_clocks();
         stamper
@@ -78,6 +79,7 @@ impl Stamper {
     /// Measures the offset of the wall clock to the monotonic clock again. To be called often,
     /// since either clock may be adjusted.
     pub fn relate_clocks(&mut self) {
+        // Try again where the thread was interrupted between the readings.
         for _ in 0..4 {
             let before = monotonic_ns();
             let real = realtime_ns();
@@ -126,6 +128,7 @@ impl Stamper {
                 _ => None,
             })
         });
+        // A stamp slightly out of bounds is clamped; one that is far off is not credible.
         let arrived_ns = stamp
             .and_then(|stamp| stamp.checked_sub(self.offset_ns))
             .filter(|at| (since_ns.saturating_sub(SLACK_NS)..=user_ns + SLACK_NS).contains(at))

@@ -13,7 +13,7 @@ use super::stamp::Moment;
 /// Number of bytes kept of a body that is not an event stream, for the error message.
 const DOCUMENT_MAX: usize = 16 << 10;
 
-/// Answer in progress.
+/// Streamed answer of one request, in progress.
 #[derive(Debug)]
 pub struct Stream {
     /// Sample of the request so far.
@@ -22,7 +22,7 @@ pub struct Stream {
     reader: EventReader,
 }
 
-/// Content of one read.
+/// Summary of one read: its events, chunks and tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Brought {
     /// Number of events of any kind, except for comments.
@@ -37,7 +37,7 @@ pub struct Brought {
     pub first: bool,
 }
 
-/// State of an answer.
+/// State of a streamed answer: open, closing or ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// More of the answer is to come.
@@ -72,6 +72,7 @@ impl Stream {
         reader.answered = true;
         reader.brought = Brought::default();
         let fed = self.decoder.feed(bytes, &mut |head, body| {
+            // An error status or a JSON document is not an event stream.
             reader.body(head.status == 200 && !head.json, body, at, sample);
         });
         let mut brought = std::mem::take(&mut reader.brought);
@@ -109,6 +110,7 @@ impl Stream {
             return;
         }
         match error {
+            // A broken connection after a complete answer does no harm.
             Some(error) if !self.has_ended() => self.sample.fail(FailureKind::Reset, error),
             _ => self.conclude(),
         }
@@ -184,6 +186,7 @@ struct EventReader {
 
 impl EventReader {
     fn body(&mut self, is_stream: bool, bytes: &[u8], at: Moment, sample: &mut Sample) {
+        // Kept until the first event, to report what the body was instead of a stream.
         if self.events == 0 {
             let room = DOCUMENT_MAX.saturating_sub(self.document.len());
             self.document.extend_from_slice(&bytes[..bytes.len().min(room)]);
@@ -252,6 +255,7 @@ impl EventReader {
         if bears {
             let tokens = tokens.map(|tokens| u32::try_from(tokens).unwrap_or(u32::MAX));
             let text_bytes = u32::try_from(text_bytes).unwrap_or(u32::MAX);
+            // True only as long as every chunk with a token had a count.
             sample.usage_per_chunk =
                 grown.is_some() && (sample.usage_per_chunk || sample.chunks.is_empty());
             self.brought.first |= sample.chunks.is_empty();

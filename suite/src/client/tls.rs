@@ -33,9 +33,9 @@ pub enum TlsError {
     /// The file of certificate authorities cannot be read.
     #[error("cannot read certificates from `{path}`: {message}")]
     CaFile {
-        /// Path of the file.
+        /// Path of the file with certificate authorities.
         path: PathBuf,
-        /// Reason, as text.
+        /// Reason why the file cannot be used, as text.
         message: String,
     },
     /// The machine has no trusted certificate authorities.
@@ -189,7 +189,7 @@ pub struct Session {
 /// Error that ends a TLS connection.
 #[derive(Debug, thiserror::Error)]
 pub enum Broken {
-    /// The socket failed.
+    /// The socket under the TLS connection failed.
     #[error("{}", .0.desc())]
     System(#[from] Errno),
     /// The server violates TLS, or its certificate is not valid.
@@ -294,7 +294,7 @@ pub fn split(buffer: &mut [u8]) -> (&mut [u8], &mut [u8]) {
     buffer.split_at_mut((buffer.len() + RECORD_MAX) / 2)
 }
 
-/// Socket as a writer.
+/// Adapter that writes to a socket without blocking.
 struct Sending<'a>(&'a OwnedFd);
 
 impl Write for Sending<'_> {

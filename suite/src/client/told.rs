@@ -13,6 +13,7 @@ use super::probe::Probed;
 
 /// Reads the flags that `info` points at from `answer`.
 pub(super) fn read_told(info: &Info, answer: &Value) -> Probed {
+    // vLLM before 0.11 reports its configuration as one text.
     let answer = spelled_out(answer);
     let found = |pointers: &Vec<String>| {
         pointers.iter().filter_map(|pointer| answer.pointer(pointer)).find_map(plain)

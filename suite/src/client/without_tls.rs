@@ -29,6 +29,8 @@ pub enum TlsError {
 pub enum Tls {}
 
 impl Tls {
+    /// Refuses to set up TLS for `host`, since this build has none.
+    ///
     /// # Errors
     /// Always.
     pub fn new(host: &str, _trust: &Trust) -> Result<Self, TlsError> {
@@ -45,6 +47,8 @@ impl Tls {
         match *self {}
     }
 
+    /// Makes a handshake, as in `tls`.
+    ///
     /// # Errors
     /// Never: this type has no value.
     pub fn blocking(&self, _socket: TcpStream) -> io::Result<Blocking> {
@@ -91,12 +95,16 @@ pub enum Broken {
 pub enum Session {}
 
 impl Session {
+    /// Continues the handshake, as in `tls`.
+    ///
     /// # Errors
     /// Never: this type has no value.
     pub fn shake(&mut self, _socket: &OwnedFd) -> Result<bool, Broken> {
         match *self {}
     }
 
+    /// Decrypts data, as in `tls`.
+    ///
     /// # Errors
     /// Never: this type has no value.
     pub fn take(&mut self, _wire: &[u8], _plain: &mut [u8]) -> Result<usize, Broken> {
@@ -111,6 +119,8 @@ impl Session {
         match *self {}
     }
 
+    /// Sends encrypted data, as in `tls`.
+    ///
     /// # Errors
     /// Never: this type has no value.
     pub fn flush(&mut self, _socket: &OwnedFd) -> Result<bool, Errno> {

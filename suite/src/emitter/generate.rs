@@ -35,6 +35,7 @@ impl Asked {
             .map(Vec::len)
             .or_else(|| prompt.as_str().map(words))
             .unwrap_or_default();
+        // Each API format has its own name for the same length.
         let lengths = [
             &body["max_tokens"],
             &body["max_completion_tokens"],
@@ -64,9 +65,11 @@ impl Steady {
             sent += count;
             at_us += self.gap_us;
         }
+        // `at_us` is one gap past the last chunk.
         let end_us = at_us.saturating_sub(self.gap_us) + self.usage_delay_us;
         let closing = self.closing(total, asked);
         events.extend(closing.iter().map(|data| self.event(end_us, data)));
+        // Responses and Messages end with an event of their own.
         if self.done && !matches!(self.shape, Shape::Responses | Shape::Messages) {
             events.push(self.text(end_us, "data: [DONE]"));
         }

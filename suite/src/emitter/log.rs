@@ -29,7 +29,7 @@ pub enum Logged {
     Head,
     /// The event with this index in the script was written.
     Written(u64),
-    /// The client disconnected.
+    /// The client disconnected before the answer ended.
     Gone,
 }
 

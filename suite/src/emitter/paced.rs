@@ -1,7 +1,7 @@
 //! Paced mock server for load tests: one thread serves thousands of steady streams, writes every
-//! token when it is due, and records when it did. It needs a core of its own and polls there
-//! without sleeping, so that the scheduler does not delay it. Only the scripted server simulates
-//! faults.
+//! token when it is due, and records when it did. It needs a core of its own and does not sleep
+//! while a token is nearly due, so that the scheduler cannot delay it. Only the scripted server
+//! simulates faults.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -264,6 +264,7 @@ impl PacedEmitter {
             }
             self.due.pop();
             let Some(Some(connection)) = self.connections.get_mut(slot) else { continue };
+            // Another serial number means that the entry's stream has ended.
             if connection.serial == serial {
                 self.write(slot, due_ns)?;
             }
@@ -276,6 +277,7 @@ impl PacedEmitter {
         let Some(Some(connection)) = self.connections.get_mut(slot) else { return Ok(()) };
         let Some(stream) = &mut connection.stream else { return Ok(()) };
         match stream.fire(&mut connection.socket, saturate) {
+            // From the due time, not from now: a late token does not delay the next ones.
             Ok(Fired::Written) => self.schedule(slot, due_ns + self.pace.gap_us * 1000),
             Ok(Fired::Full) => {
                 connection.blocked = true;

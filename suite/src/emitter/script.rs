@@ -93,7 +93,7 @@ pub struct Answer {
 pub struct When {
     /// Number of the request, from 0, not counting requests to fixed routes.
     pub index: Option<u64>,
-    /// Path of the request.
+    /// Path that the request must have.
     pub path: Option<String>,
     /// Text that the request body must contain, exactly as written.
     pub body_contains: Option<String>,
@@ -203,7 +203,7 @@ pub enum UsageWhen {
     Text,
     /// Running usage in every chunk.
     Every,
-    /// No usage.
+    /// No usage anywhere in the stream.
     Never,
 }
 
@@ -211,7 +211,7 @@ pub enum UsageWhen {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Shape {
-    /// OpenAI's completions.
+    /// Chunks of OpenAI's completions.
     #[default]
     Completions,
     /// Chat, with a first chunk at time 0 that has only the role.
@@ -229,7 +229,7 @@ pub enum Shape {
     Generate,
     /// OpenAI's Responses, with usage in the closing event.
     Responses,
-    /// Anthropic's Messages.
+    /// Events of Anthropic's Messages.
     Messages,
 }
 
@@ -244,18 +244,18 @@ fn once() -> u64 {
 /// Error of reading a script.
 #[derive(Debug, thiserror::Error)]
 pub enum ScriptError {
-    /// The file cannot be read.
+    /// The script file cannot be read.
     #[error("cannot read script `{path}`")]
     Read {
-        /// Path of the file.
+        /// Path of the script file.
         path: PathBuf,
-        /// Error of the read.
+        /// Error of reading the script file.
         source: std::io::Error,
     },
     /// The file is not a script.
     #[error("`{path}` is not a script")]
     Json {
-        /// Path of the file.
+        /// Path of the script file.
         path: PathBuf,
         /// Error of the JSON parser.
         source: serde_json::Error,

@@ -103,6 +103,7 @@ fn accept<W: Write + Send + 'static>(
 
 fn serve<W: Write>(mut connection: TcpStream, shared: &Shared<W>) {
     let mut pending = Vec::new();
+    // An event must not wait to be merged with the next one (Nagle).
     let _ = connection.set_nodelay(true);
     // An error here means that the client disconnected.
     while let Ok(Some(request)) = read_request(&mut connection, &mut pending) {
@@ -216,6 +217,7 @@ fn choose<'a, W>(shared: &'a Shared<W>, number: u64, request: &Request) -> Optio
             && when.head_contains.as_ref().is_none_or(|text| request.head.contains(text))
             && when.body_contains.as_ref().is_none_or(|text| body.contains(text))
     };
+    // Held until the answer is counted, so that no two requests take its last use.
     let mut used = shared.used.lock().unwrap_or_else(PoisonError::into_inner);
     let free =
         |position: usize, answer: &Answer| answer.times == 0 || used[position] < answer.times;
@@ -309,6 +311,7 @@ fn act(connection: &mut TcpStream, action: Action) -> io::Result<()> {
             Err(io::ErrorKind::ConnectionReset.into())
         }
         Action::Stall => {
+            // Reads until the client closes the connection.
             let mut rest = [0; 1024];
             while connection.read(&mut rest)? > 0 {}
             Ok(())

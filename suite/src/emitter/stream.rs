@@ -12,7 +12,7 @@ const BURST: usize = 16;
 const HEAD: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\
                     Transfer-Encoding: chunked\r\n\r\n";
 
-/// Answer in progress.
+/// Paced answer in progress on one connection.
 #[derive(Debug)]
 pub(super) struct Stream {
     /// Log entry of the answer so far.
@@ -78,6 +78,7 @@ impl Stream {
             tail: [&*usage, &*chunked("data: [DONE]\n\n"), b"0\r\n\r\n"].concat(),
             written: 0,
             written_ns: 0,
+            // The response head goes out just before the first token.
             rest: HEAD.as_bytes().to_vec(),
         }
     }

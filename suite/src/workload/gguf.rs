@@ -123,6 +123,7 @@ impl<R: Read> Head<R> {
         let length = self.u64()?;
         bounded(what, length, STRING_MAX)?;
         let mut bytes = Vec::new();
+        // Memory grows with the bytes that are present, not with the stated length.
         let read = (&mut self.input).take(length).read_to_end(&mut bytes)?;
         if read as u64 != length {
             return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
@@ -161,6 +162,7 @@ impl<R: Read> Head<R> {
 
     fn expect_u32s(&mut self, key: &str, kind: u32) -> Result<Vec<u32>, GgufError> {
         let (element, length) = self.array(key, kind)?;
+        // Token types are signed numbers in some files, unsigned in others.
         let number = matches!(element, UINT32 | INT32);
         wanted(key, element, number, "an array of 32-bit numbers")?;
         (0..length).map(|_| self.u32()).collect()

@@ -26,8 +26,10 @@ pub fn expected_hit_tokens(requests: &[ManifestRequest], page_tokens: usize) -> 
         for (index, page) in request.prompt.chunks_exact(page_tokens).enumerate() {
             let tokens = page.iter().flat_map(|id| id.to_le_bytes());
             let bytes: Vec<u8> = chain.bytes().chain(tokens).collect();
+            // The chained hash stands for the page and everything before it.
             chain = sha256_hex(&bytes);
             let new = seen.insert(chain.clone());
+            // A cache matches prefixes only: after the first miss no later page hits.
             leading &= !new;
             if leading && index < usable {
                 hits += page_tokens as u64;

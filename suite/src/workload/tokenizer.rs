@@ -46,18 +46,18 @@ pub struct Tokenizer {
 /// Error of building or using a tokenizer.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenizerError {
-    /// The file cannot be read.
+    /// The tokenizer file cannot be read.
     #[error("cannot read tokenizer `{path}`")]
     Read {
-        /// Path of the file.
+        /// Path of the tokenizer file.
         path: PathBuf,
-        /// Error of the read.
+        /// Error of reading the tokenizer file.
         source: std::io::Error,
     },
     /// The file is not GGUF or has no tokenizer.
     #[error("`{path}` has no usable GGUF head")]
     Gguf {
-        /// Path of the file.
+        /// Path of the tokenizer file.
         path: PathBuf,
         /// Error of the GGUF reader.
         source: GgufError,
@@ -65,9 +65,9 @@ pub enum TokenizerError {
     /// The file is not a `tokenizer.json`.
     #[error("`{path}` is not a `tokenizer.json`: {message}")]
     Json {
-        /// Path of the file.
+        /// Path of the tokenizer file.
         path: PathBuf,
-        /// Reason, as text.
+        /// Reason why the file is not valid, as text.
         message: String,
     },
     /// The GGUF file's kind of tokenizer is not supported.
@@ -129,12 +129,15 @@ impl Tokenizer {
         let pre_tokenizer = pre_tokenizer(&facts.pre).ok_or_else(unsupported)?;
         let bpe = BPE::builder()
             .vocab_and_merges(vocabulary(facts)?, merges(facts)?)
+            // As in Llama 3's `tokenizer.json`: a word of the vocabulary is one token despite its
+            // merges.
             .ignore_merges(facts.pre == "llama-bpe")
             .build()
             .map_err(|error| TokenizerError::Vocabulary(error.to_string()))?;
         let mut inner = tokenizers::Tokenizer::new(bpe);
         inner.with_pre_tokenizer(Some(pre_tokenizer));
         inner.with_decoder(Some(ByteLevel::default()));
+        // Qwen2 normalizes text to NFC first.
         if facts.pre == "qwen2" {
             inner
                 .with_normalizer(Some(NFC))

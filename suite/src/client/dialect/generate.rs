@@ -51,6 +51,7 @@ pub(super) fn read<'a>(data: &'a [u8], so_far: SoFar<'_>) -> Result<Event<'a>, s
     }
     let meta = wire.meta_info.unwrap_or_default();
     let finish_reason = match meta.finish_reason {
+        // SGLang reports an aborted request as a finish reason.
         Some(Finish::Told { kind, message }) if kind == "abort" => {
             return Ok(Event::Error(
                 message.unwrap_or_else(|| "the answer was aborted".to_owned()),
@@ -72,6 +73,7 @@ pub(super) fn read<'a>(data: &'a [u8], so_far: SoFar<'_>) -> Result<Event<'a>, s
         text => text,
     };
     let ids = usage.zip(wire.output_ids).map(|(usage, mut ids)| {
+        // A list that repeats earlier ids ends with the new ones.
         let new = usage.completion_tokens.saturating_sub(so_far.tokens);
         let known = ids.len().saturating_sub(usize::try_from(new).unwrap_or(usize::MAX));
         ids.drain(..known);

@@ -80,6 +80,7 @@ pub(super) fn read<'a>(
     Ok(match (kind, wire.delta, wire.content_block) {
         ("message_start", ..) => {
             opening.usage = wire.message.and_then(|message| message.usage).unwrap_or_default();
+            // Its output count is a placeholder, so the event reports no usage.
             Event::Chunk(Chunk::default())
         }
         ("content_block_start", _, Some(block)) => {

@@ -78,6 +78,7 @@ pub(super) fn read(data: &[u8]) -> Result<Event<'_>, serde_json::Error> {
         "response.output_item.added" => {
             let call = wire.item.filter(|item| item.kind.as_deref() == Some("function_call"));
             Event::Chunk(Chunk {
+                // The name of the function consists of tokens too.
                 tool_call: call.map(|call| call.name.unwrap_or_default()),
                 ..piece
             })
@@ -92,6 +93,7 @@ pub(super) fn read(data: &[u8]) -> Result<Event<'_>, serde_json::Error> {
             let message = message.or_else(|| wire.error.as_ref().map(words_of));
             Event::Error(message.unwrap_or_else(|| "error without a message".to_owned()))
         }
+        // Other kinds (created, in progress, done) repeat text or have none.
         _ => Event::Chunk(Chunk::default()),
     })
 }

@@ -19,6 +19,7 @@ pub fn uniform(
 ) -> Vec<u64> {
     let low = scaled(bound, ratio);
     let low = if lower == LowerBound::One { low.max(1) } else { low };
+    // `randint` excludes its upper end.
     (0..count).map(|_| random.randint(low, bound + 1)).collect()
 }
 

@@ -45,6 +45,7 @@ pub fn traced(
     let ids = tokenizer.ordinary_ids();
     let mut requests = Vec::new();
     for (index, (number, line)) in lines.iter().enumerate() {
+        // The last block may be used in part.
         let covered = line.hash_ids.len() * BLOCK_TOKENS;
         if line.input_length > covered {
             let message = format!(

@@ -64,7 +64,7 @@ pub enum PlanError {
          hint: lower `warmup.requests`"
     )]
     NoWarmup {
-        /// Number of suitable requests.
+        /// Number of requests that are suitable for warm-up.
         found: usize,
         /// Number of warm-up requests in the scenario.
         wanted: u64,
@@ -189,6 +189,7 @@ impl<'a> Draw<'a> {
             let Some(turns) = all.next(requests.len())? else { break };
             requests.extend(turns);
         }
+        // The last conversation may have more turns than are needed.
         requests.truncate(usize::try_from(workload.requests).unwrap_or(usize::MAX));
         self.enough(&requests)?;
         let mut opening = || {
@@ -221,6 +222,7 @@ impl<'a> Draw<'a> {
         let next = Workload {
             requests: self.scenario.warmup.requests,
             seed: workload.seed.wrapping_add(1),
+            // One group, so that any number of warm-up requests fits.
             groups: workload.groups.map(|_| 1),
             ..workload.clone()
         };
@@ -267,6 +269,7 @@ impl<'a> Draw<'a> {
             found.extend(Some(request).filter(|request| !taken.contains(&head(request))));
         }
         for request in &mut found {
+            // Warm-up ignores the arrival process.
             request.send_us = 0;
             request.output_tokens =
                 request.output_tokens.min(output_tokens_max.unwrap_or(u64::MAX));

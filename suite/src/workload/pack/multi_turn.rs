@@ -63,6 +63,7 @@ impl<'a> Conversations<'a> {
             self.say(&mut said, &mut text, &exchange[0])?;
             let before = said.len();
             self.say(&mut said, &mut text, &exchange[1])?;
+            // Counted without the separator, which a server does not generate.
             let answer = self.tokenizer.count(&exchange[1])?;
             if before == 0 || before > self.input_tokens_max || answer == 0 {
                 break;
@@ -102,6 +103,7 @@ impl<'a> Conversations<'a> {
     fn say(&self, said: &mut Vec<u32>, text: &mut String, turn: &str) -> Result<(), PlanError> {
         if said.is_empty() {
             *text = turn.to_owned();
+            // Only the first turn gets special tokens such as beginning-of-sequence.
             said.extend(self.tokenizer.encode(turn)?);
         } else {
             let turn = format!("{BREAK}{turn}");

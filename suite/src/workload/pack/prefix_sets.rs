@@ -46,6 +46,7 @@ pub fn sglang(
         let text = format!("{}\n\n{question}", prefixes[index / per_group]);
         requests.push(of_text(tokenizer, form, text, output, index)?);
     }
+    // SGLang shuffles with the generator that drew the texts.
     random.shuffle(&mut requests);
     Ok(requests)
 }

@@ -88,6 +88,7 @@ impl<'a> Rows<'a> {
         form: PromptForm,
     ) -> Result<Self, PlanError> {
         let mut pairs = dataset.pairs()?;
+        // LMDeploy drops empty prompts before it shuffles, SGLang skips them afterwards.
         if workload.pack == Pack::RandomLmdeploy {
             pairs.retain(|pair| !pair.prompt.is_empty());
         }

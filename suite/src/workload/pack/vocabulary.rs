@@ -33,6 +33,7 @@ pub fn vllm(
     let mut draw = |low: u64, high: u64| -> Vec<u64> {
         (0..workload.requests).map(|_| random.integers(low, high + 1)).collect()
     };
+    // The order of draws is vLLM's: lengths, offsets, prefix.
     let inputs = draw(shortest, scaled_up(input, 1.0 + ratio));
     let least = scaled(output, 1.0 - ratio).max(1);
     let outputs = draw(least, scaled_up(output, 1.0 + ratio).max(1));
@@ -58,6 +59,7 @@ pub fn inferencex(
     let size = tokenizer.vocabulary_size() as u64;
     let ratio = workload.range_ratio.unwrap_or(1.0);
     let prefix_tokens = workload.prefix_tokens.unwrap_or(0);
+    // InferenceX draws the prefix before the lengths.
     let prefix = (0..prefix_tokens).map(|_| narrow(random.randint(0, size))).collect();
     let mut draw = |bound: Option<u64>| {
         uniform(&mut random, bound.unwrap_or(0), ratio, workload.requests, LowerBound::Zero)
