@@ -421,6 +421,9 @@ pub enum IdsSource {
     Retokenized,
 }
 
+/// Key of [`Source::definitions`] that says what a mean TPOT averages over: `request` or `token`.
+pub const TPOT_WEIGHT: &str = "tpot_weight";
+
 /// Where an imported record was read.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Source {

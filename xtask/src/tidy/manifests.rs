@@ -8,17 +8,20 @@ use anyhow::Result;
 use super::{File, Finding};
 use crate::shell::{Shell, cargo};
 
-/// Workspace packages that each package may depend on (tests excepted).
+/// Workspace packages that the package in each folder may depend on, tests excepted.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("schema", &[]),
-    ("audit", &["schema"]),
+    ("judge", &["schema"]),
+    ("reports", &["schema"]),
     ("engine", &[]),
-    ("suite", &["schema", "audit"]),
-    ("registry", &["schema", "audit"]),
-    ("site", &["schema", "audit", "registry"]),
-    ("campaign", &["schema", "audit"]),
+    ("suite", &["schema", "judge", "reports"]),
+    ("registry", &["schema", "judge", "reports", "store"]),
+    ("registry/store", &["schema", "judge"]),
+    ("site", &["schema", "judge", "store"]),
+    ("campaign", &["schema", "judge", "samples"]),
     ("xtask", &[]),
     ("tests", &["schema"]),
+    ("tests/samples", &["schema", "judge"]),
 ];
 
 /// Dependencies that only these packages may name: one home for each thing.
@@ -29,7 +32,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("git2", &["registry"]),
     ("httparse", &["suite"]),
     ("minijinja", &["engine", "site"]),
-    ("statrs", &["registry", "suite"]),
+    ("statrs", &["judge", "suite"]),
 ];
 
 /// Licences that may be linked. Each is permissive, and asks for no more than notice.
@@ -101,7 +104,7 @@ fn check_manifest(file: &File) -> Vec<Finding> {
         if !in_dependencies || name.is_empty() {
             continue;
         }
-        let is_member = ALLOWED.iter().any(|(member, _)| *member == name);
+        let is_member = ALLOWED.iter().any(|(member, _)| member.rsplit('/').next() == Some(name));
         if is_member && !allowed.contains(&name) {
             let message = format!("`{package}` must not depend on `{name}`: see ARCHITECTURE.md");
             findings.push(file.finding(index + 1, message));
@@ -115,10 +118,12 @@ fn check_manifest(file: &File) -> Vec<Finding> {
     findings
 }
 
-/// The package of a member's manifest; none for the workspace's own.
+/// Returns the folder of a member's manifest, such as `registry/store`; none for the workspace's
+/// own manifest and those of other workspaces in this tree.
 fn package_of(file: &File) -> Option<String> {
-    let folder = file.path.parent()?;
-    (folder.components().count() == 1).then(|| folder.display().to_string())
+    let folder = file.path.parent()?.display().to_string();
+    let is_workspace = file.text.as_ref().is_some_and(|text| text.contains("\n[workspace]"));
+    (!folder.is_empty() && !is_workspace).then_some(folder)
 }
 
 /// Checks the licence of every crate that is compiled.
