@@ -8,7 +8,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use audit::quantile::median;
+use judge::quantile::median;
 use schema::canonical::sha256_hex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

@@ -98,7 +98,7 @@ pub fn check(overlay: &Path, runs: &[String]) -> Result<(), Stop> {
         if record_sha256(&record).map_err(RecordError::from)? != record.record_sha256 {
             return Err(unsound("its hash is of another content".to_owned()));
         }
-        if audit::judge_at(&record, record.checks_rev) != record.checks {
+        if judge::findings_at(&record, record.checks_rev) != record.checks {
             return Err(unsound("its findings are not those of its figures".to_owned()));
         }
     }

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use audit::quantile::percentile;
+use judge::quantile::percentile;
 use schema::run::{RunRecord, Status};
 use schema::scenario::{Scenario, Workload};
 
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn the_newest_runs_that_went_well_are_read() {
-        use audit::sample::Sample;
+        use samples::Sample;
         let dir = tempfile::tempdir().unwrap();
         let wrote = |record: &RunRecord| {
             let path = dir.path().join(schema::path::of_run(record).unwrap());

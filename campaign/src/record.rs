@@ -141,7 +141,7 @@ pub fn seal(record: &mut RunRecord) -> Result<(), RecordError> {
         unexplained.0.is_empty() && unexplained.1.is_empty(),
         "nulls without a reason: {unexplained:?}"
     );
-    Ok(audit::seal(record)?)
+    Ok(judge::seal(record)?)
 }
 
 /// True when a release that has this record is not in order: it failed, or it cannot be believed.

@@ -148,7 +148,7 @@ fn grown(held: &[Held]) -> Vec<String> {
     let (early, late) = (&held[quarter..2 * quarter], &held[held.len() - quarter..]);
     let median = |of: &[Held], value: fn(&Held) -> u64| {
         let values: Vec<f64> = of.iter().map(|held| value(held) as f64).collect();
-        audit::quantile::median(&values).unwrap_or(0.0)
+        judge::quantile::median(&values).unwrap_or(0.0)
     };
     let pair = |value: fn(&Held) -> u64| (median(early, value), median(late, value));
     let mut grown = Vec::new();

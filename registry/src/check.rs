@@ -9,15 +9,16 @@ use schema::exit::Exit;
 use schema::run::RunRecord;
 use serde::Serialize;
 
-use crate::finding::{Finding, ID, LAYOUT, plain};
-use crate::folder::{Listing, StoreError};
-use crate::groups::{self, GROUP_RULES, Known};
 use crate::history;
 use crate::repository::{RESULTS, RepositoryError, WorkTree};
-use crate::rules::level_name;
-use crate::storage::{self, Parsed};
-use crate::store::Registry;
 use crate::survey::{Place, Survey, Surveyed, Trust};
+use judge::Registry;
+use judge::finding::{Finding, ID, LAYOUT};
+use judge::groups::{self, Badge, GROUP_RULES, Known};
+use judge::listing::level_name;
+use judge::table::plain;
+use store::folder::{Listing, StoreError};
+use store::storage::{self, Parsed};
 
 /// A registry that cannot be checked.
 #[derive(Debug, thiserror::Error)]
@@ -52,23 +53,6 @@ pub struct Report {
     pub quality: Vec<Badge>,
     /// What could not be checked.
     pub notes: Vec<String>,
-}
-
-/// A quality rule that a run breaks.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Badge {
-    /// Id of the rule.
-    pub rule: String,
-    /// Path of the run, below `results/`.
-    pub path: String,
-    /// Id of the run.
-    pub run: String,
-    /// `error` or `warning`.
-    pub level: &'static str,
-    /// What was seen, in words.
-    pub detail: Option<String>,
-    /// True when the rule came after the run was judged.
-    pub later: bool,
 }
 
 impl Report {
@@ -186,7 +170,7 @@ impl Report {
         writeln!(f, "quality (badges, never an exit code):")?;
         for (rule, badges) in by_rule {
             let over_several = GROUP_RULES.iter().find(|known| known.id == rule);
-            let title = audit::rule(rule).map(|rule| rule.title);
+            let title = judge::rule(rule).map(|rule| rule.title);
             let title = title.or(over_several.map(|rule| rule.title)).unwrap_or_default();
             let runs = if badges.len() == 1 { "run" } else { "runs" };
             writeln!(f, "  {rule} {} {runs}: not \"{title}\"", badges.len())?;

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
-use registry::layout::RunParts;
 use registry::repository::RESULTS;
+use store::layout::RunParts;
 
 /// Adds records to a registry, checks it, compares releases.
 ///

@@ -7,11 +7,11 @@ use std::fs;
 use git2::{Delta, ErrorCode, Oid, Repository};
 use serde_json::Value;
 
-use crate::finding::{Finding, HISTORY};
-use crate::layout::FileKind;
 use crate::record::held_records;
 use crate::repository::{RESULTS, RepositoryError, WorkTree};
 use crate::survey::Surveyed;
+use judge::finding::{Finding, HISTORY};
+use store::layout::FileKind;
 
 /// Fields named when two versions of a record differ.
 const FIELDS_NAMED: usize = 4;

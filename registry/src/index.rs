@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::examine::Facts;
-use crate::folder::Stamp;
-use crate::layout::leftover_name;
+use store::examine::Facts;
+use store::folder::Stamp;
+use store::layout::leftover_name;
 
 /// Where the index lies, below the root of the repository.
 const FOLDER: &str = "target/redline-results";
@@ -64,7 +64,7 @@ impl Index {
             return None;
         }
         let lines: Vec<&str> = lines.lines().collect();
-        let read = crate::spread::map(&lines, |line| serde_json::from_str::<Known>(line).ok());
+        let read = store::spread::map(&lines, |line| serde_json::from_str::<Known>(line).ok());
         let known = read.into_iter().map(|known| known.map(|known| (known.path.clone(), known)));
         let written_ns = Stamp::of(&facts).modified_ns;
         Some(Self { known: known.collect::<Option<_>>()?, written_ns })

@@ -5,7 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use crate::layout::leftover_name;
+use store::layout::leftover_name;
 
 /// A file that could not be put in place.
 #[derive(Debug, thiserror::Error)]

@@ -1,21 +1,20 @@
 //! The runs of a registry as a table, and finding one by its id.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::path::Path;
 
 use schema::event::Event;
 use schema::run::RunRecord;
 use serde::Serialize;
 
-use crate::events::retractions;
-use crate::examine::RunFacts;
-use crate::finding::plain;
-use crate::folder::StoreError;
-use crate::layout::FileKind;
-use crate::release::{ReleaseKey, is_release};
-use crate::store::{Registry, Stored};
 use crate::survey::Survey;
+use judge::events::retractions;
+use judge::facts::RunFacts;
+use judge::release::{ReleaseKey, is_release};
+use judge::table::columns;
+use judge::{Registry, Stored};
+use store::folder::StoreError;
+use store::layout::FileKind;
 
 /// A run that cannot be named.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -39,7 +38,7 @@ pub enum FindError {
 /// # Errors
 /// A folder or file exists and cannot be read.
 pub fn load_for_find(roots: &[&Path], start: &str) -> Result<Registry, StoreError> {
-    Registry::load_where(roots, &|path| match path.split('/').next() {
+    store::load_where(roots, &|path| match path.split('/').next() {
         Some("runs") => FileKind::of(path) != FileKind::Run || name_of(path).starts_with(start),
         folder => folder == Some("imports"),
     })
@@ -256,25 +255,4 @@ pub fn table(rows: &[Row]) -> String {
         ]
     }));
     columns(&lines)
-}
-
-/// Lines of cells as text in columns.
-#[must_use]
-pub fn columns(lines: &[Vec<String>]) -> String {
-    let widest = lines.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |column: usize| {
-        let cells = lines.iter().filter_map(|line| line.get(column));
-        cells.map(|cell| plain(cell).chars().count()).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..widest).map(width).collect();
-    let mut text = String::new();
-    for line in lines {
-        let mut row = String::new();
-        for (cell, width) in line.iter().zip(&widths) {
-            let _ = write!(row, "{:width$}  ", plain(cell));
-        }
-        text.push_str(row.trim_end());
-        text.push('\n');
-    }
-    text.trim_end().to_owned()
 }

@@ -16,18 +16,19 @@ use cli::{
     TrendArguments, TrendFormat,
 };
 use commands::{World, events, import, queries};
+use judge::Registry;
+use judge::diff::{self, Filter};
+use judge::trend;
 use registry::check::{CheckError, check};
 use registry::commit::Clock;
-use registry::diff::{self, Filter};
-use registry::list;
 use registry::record::{RecordError, record};
 use registry::render::RenderError;
 use registry::repository::{RESULTS, RepositoryError, WorkTree};
-use registry::store::{Registry, StoreError};
 use registry::sync::SyncError;
-use registry::trend;
+use registry::{changes, junit, list};
 use schema::event::EventKind;
 use schema::exit::Exit;
+use store::StoreError;
 
 fn main() -> ExitCode {
     // clap ends the process itself on wrong use, with code 2.
@@ -151,12 +152,12 @@ fn run_diff(world: &World, arguments: &DiffArguments) -> anyhow::Result<Exit> {
     let filter = Filter { engine: on.engine.clone(), hardware: on.hardware.clone() };
     let mut diff = diff::diff(&loaded, &arguments.baseline, &arguments.candidate, &filter)?;
     diff::waivers::apply(&mut diff, &loaded, world.unix_s());
-    diff.commits = diff::commits::between(&arguments.sources.place.registry, &loaded, &diff);
+    diff.commits = changes::between(&arguments.sources.place.registry, &loaded, &diff);
     let text = match arguments.format {
         DiffFormat::Text => diff::text::text(&diff),
         DiffFormat::Md => diff::markdown::markdown(&diff),
         DiffFormat::Json => json(&diff)?,
-        DiffFormat::Junit => diff::junit::junit(&diff)?,
+        DiffFormat::Junit => junit::junit(&diff)?,
     };
     print(text.trim_end())?;
     Ok(diff.exit())
@@ -164,7 +165,7 @@ fn run_diff(world: &World, arguments: &DiffArguments) -> anyhow::Result<Exit> {
 
 fn run_trend(arguments: &TrendArguments) -> anyhow::Result<Exit> {
     let results = arguments.place.registry.join(RESULTS);
-    let loaded = said(Registry::load_runs(&[&results], &(&arguments.cells).into())?);
+    let loaded = said(store::load_runs(&[&results], &(&arguments.cells).into())?);
     let cells = &arguments.cells;
     let filter = trend::Filter {
         engine: cells.on.engine.clone(),
@@ -185,7 +186,7 @@ fn run_trend(arguments: &TrendArguments) -> anyhow::Result<Exit> {
 fn load(sources: &Sources) -> anyhow::Result<Registry> {
     let roots = sources.roots();
     let roots: Vec<&Path> = roots.iter().map(PathBuf::as_path).collect();
-    Ok(said(Registry::load(&roots)?))
+    Ok(said(store::load(&roots)?))
 }
 
 /// The runs of these releases alone; everything where one of them has none, so that an error may
@@ -193,7 +194,7 @@ fn load(sources: &Sources) -> anyhow::Result<Registry> {
 fn load_releases(sources: &Sources, releases: &[&str]) -> anyhow::Result<Registry> {
     let roots = sources.roots();
     let roots: Vec<&Path> = roots.iter().map(PathBuf::as_path).collect();
-    let loaded = Registry::load_releases(&roots, releases)?;
+    let loaded = store::load_releases(&roots, releases)?;
     if loaded.releases().len() < releases.len() {
         return load(sources);
     }

@@ -11,14 +11,14 @@ use schema::{campaign, event, kernel, run};
 use serde::{Deserialize, Serialize};
 
 use crate::commit::{Addition, Clock, commit};
-use crate::finding::{Finding, HISTORY, ID};
-use crate::folder::{Listing, StoreError, read_folder};
 use crate::landing::{LandingError, Watch};
-use crate::layout::FileKind;
 use crate::lock::{LockError, WriterLock};
 use crate::repository::{RESULTS, RepositoryError, WorkTree};
-use crate::spread;
-use crate::storage::{self, Parsed};
+use judge::finding::{Finding, HISTORY, ID};
+use store::folder::{Listing, StoreError, read_folder};
+use store::layout::FileKind;
+use store::spread;
+use store::storage::{self, Parsed};
 
 /// An overlay that was not taken.
 #[derive(Debug, thiserror::Error)]
@@ -201,7 +201,7 @@ fn later_records(results: &Path) -> Result<Vec<String>, StoreError> {
             _ => serde_json::from_slice(&bytes).ok(),
         };
         let later = version.is_some_and(|version: Version| {
-            is_later(&version.schema, known) || version.checks_rev > audit::CHECKS_REV
+            is_later(&version.schema, known) || version.checks_rev > judge::CHECKS_REV
         });
         Ok(later.then(|| path.clone()))
     });

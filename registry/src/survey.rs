@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use git2::{ObjectType, Oid};
 
-use crate::examine::{Facts, examine};
-use crate::finding::Finding;
-use crate::folder::{Listing, Stamp, StoreError};
 use crate::index::{Index, Known};
-use crate::spread;
+use judge::finding::Finding;
+use store::examine::{Facts, examine};
+use store::folder::{Listing, Stamp, StoreError};
+use store::spread;
 
 /// How a file may be found unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

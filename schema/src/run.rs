@@ -438,6 +438,9 @@ pub enum IdsSource {
     Retokenized,
 }
 
+/// Key of [`Source::definitions`] that says what a mean TPOT averages over: `request` or `token`.
+pub const TPOT_WEIGHT: &str = "tpot_weight";
+
 /// Report that an imported record was read from.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Source {

@@ -11,6 +11,10 @@ pub use crate::arrival::Arrival;
 pub use crate::run::CacheState;
 pub use crate::workload::{Pack, Workload};
 
+/// Number of requests of the `sharegpt` scenario, the ShareGPT sample on which all engines publish
+/// results.
+pub const SHAREGPT_REQUESTS: u64 = 10_000;
+
 /// Scenario file `suite/scenarios/<id>.toml`; the id is the file's stem.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

@@ -5,8 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use registry::spread;
 use schema::canonical::sha256_hex;
+use store::spread;
 
 use crate::asset::ASSETS;
 use crate::catalog::Catalog;
@@ -53,7 +53,7 @@ pub fn build(catalog: &Catalog, roots: &[&Path], renderer: &Renderer, out: &Path
 impl Site {
     /// What programs read: tables, series, schemas, feeds, badges.
     fn data(&self, catalog: &Catalog, judged: &Judged) -> Result<()> {
-        self.file("data/runs.csv", &registry::export::csv(catalog.registry))?;
+        self.file("data/runs.csv", &store::export::csv(catalog.registry))?;
         self.file("data/explore.json", &explore::data(catalog))?;
         self.file("data/trends.json", &serde_json::to_string_pretty(&judged.trends)?)?;
         for (name, schema) in schema::schemas::all() {

@@ -4,15 +4,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use registry::diff::cells::{Cells, Side};
-use registry::finding::Finding;
-use registry::store::StoreError;
-use registry::{Registry, Stored, trend};
+use judge::diff::cells::{Cells, Side};
+use judge::finding::Finding;
+use judge::{Registry, Stored, trend};
 use schema::canonical::sha256_hex;
 use schema::event::EventKind;
 use schema::path::config_slug;
 use schema::run::{Check, Kind, PromptForm, RunRecord, Status, ValidityVerdict};
 use schema::verdict;
+use store::StoreError;
 
 use crate::order;
 
@@ -53,7 +53,7 @@ impl<'a> Run<'a> {
             retracted: retraction.map(|retraction| retraction.reason.clone()),
             replaced_by: retraction.and_then(|retraction| retraction.replaced_by.clone()),
             notes: notes.map(|event| event.reason.clone()).collect(),
-            later: audit::judge_later(record),
+            later: judge::findings_later(record),
         }
     }
 
@@ -163,7 +163,7 @@ pub struct Catalog<'a> {
 /// # Errors
 /// A folder cannot be read, or a file in it is not a record.
 pub fn read(roots: &[&Path]) -> Result<Registry, CatalogError> {
-    let registry = Registry::load(roots)?;
+    let registry = store::load(roots)?;
     let breaches: Vec<Finding> =
         registry.findings.iter().filter(|finding| finding.breach).cloned().collect();
     if breaches.is_empty() { Ok(registry) } else { Err(CatalogError::Unsound(breaches)) }
@@ -373,7 +373,7 @@ pub fn records_sha256<'a>(hashes: impl Iterator<Item = &'a str>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sample;
+    use samples::registry as sample;
 
     #[test]
     fn a_cell_never_mixes_whole_runs_with_partial_ones() {

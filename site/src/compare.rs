@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use registry::diff::{Diff, DiffError, Filter};
+use judge::diff::{Diff, DiffError, Filter};
 
 use crate::catalog::{Catalog, ReleaseKey};
 use crate::order;
@@ -47,5 +47,5 @@ pub fn pairs(catalog: &Catalog) -> Vec<Pair> {
 pub fn diff(catalog: &Catalog, pair: &Pair) -> Result<Diff, DiffError> {
     let filter =
         Filter { engine: Some(pair.engine.clone()), hardware: Some(pair.hardware.clone()) };
-    registry::diff::diff(catalog.registry, &pair.baseline, &pair.candidate, &filter)
+    judge::diff::diff(catalog.registry, &pair.baseline, &pair.candidate, &filter)
 }

@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use judge::Stored;
 use minijinja::value::Value;
-use registry::Stored;
 use schema::canonical::{sha256_hex, sha256_of};
 use schema::kernel::KernelRecord;
 
@@ -121,7 +121,7 @@ impl<'a> Contents<'a> {
             };
             kernels.entry(key).or_default().push(entry);
         }
-        let quoted = registry::diff::policy::standard().quoted;
+        let quoted = judge::diff::policy::standard().quoted;
         let policy =
             format!("{}@{} {}", quoted.id, quoted.rev, outside::short_hash(&quoted.sha256, 8));
         Self { catalog, judged, releases: catalog.releases(), kernels, policy }
@@ -316,7 +316,7 @@ impl<'a> Contents<'a> {
     }
 
     /// One comparison, a part a model where there is too much for one page.
-    fn diff(&'a self, pair: &Pair, diff: &registry::diff::Diff) -> Vec<Page<'a>> {
+    fn diff(&'a self, pair: &Pair, diff: &judge::diff::Diff) -> Vec<Page<'a>> {
         let sides = pair.sides();
         let runs = sides.iter().filter_map(|key| self.releases.get(key)).flatten();
         let sources = Sources::runs(runs.copied().collect()).with(self.events());

@@ -64,7 +64,7 @@ fn regressions(catalog: &Catalog, judged: &Judged) -> Vec<Entry> {
             let verdict = &row.verdict;
             let runs = catalog.runs_where(|record| {
                 record.engine.release == diff.candidate
-                    && registry::diff::cells::cell_of(record) == verdict.cell
+                    && judge::diff::cells::cell_of(record) == verdict.cell
             });
             entries.push(Entry {
                 id: format!(

@@ -1,14 +1,14 @@
 //! What `registry` says over a whole catalog, asked once for all pages: comparisons of consecutive
 //! releases, and how figures went. Nothing is judged here.
 
-use registry::best::{self, Answer, LEVELS, Question};
-use registry::diff::{Diff, DiffError, Row, policy};
-use registry::lab::{self, Replay};
-use registry::spread;
-use registry::trend::{self, TrendError};
+use judge::best::{self, Answer, LEVELS, Question};
+use judge::diff::{Diff, DiffError, Row, policy};
+use judge::lab::{self, Replay};
+use judge::trend::{self, TrendError};
 use schema::metric::by_name;
 use schema::trend::Trend;
 use schema::verdict::VerdictKind;
+use store::spread;
 
 use crate::catalog::{Catalog, ReleaseKey};
 use crate::compare;
@@ -52,7 +52,7 @@ impl Judged {
         let compared = spread::map(&pairs, |pair| -> Result<Diff, DiffError> {
             let mut diff = compare::diff(catalog, pair)?;
             // Pages know no day: a waiver is shown with the day on which it ends.
-            registry::diff::waivers::apply(&mut diff, catalog.registry, 0);
+            judge::diff::waivers::apply(&mut diff, catalog.registry, 0);
             Ok(diff)
         });
         let diffs: Result<Vec<Diff>, DiffError> = compared.into_iter().collect();

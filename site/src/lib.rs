@@ -24,8 +24,7 @@ mod order;
 mod outside;
 pub mod pages;
 mod questions;
-#[doc(hidden)]
-pub mod sample;
+mod readme;
 mod shields;
 mod template;
 pub mod text;

@@ -172,7 +172,7 @@ impl Target {
                 schema::path::of_page(&part(engine), &two, &part(hardware))
             }
             Self::Lab { lab, campaign } => {
-                schema::path::of_page(registry::readme::LABS, &part(lab), &part(campaign))
+                schema::path::of_page(crate::readme::LABS, &part(lab), &part(campaign))
             }
             Self::Claims { source, file } => {
                 let leaf = format!("{}-options", part(file));

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
-use registry::Registry;
+use judge::Registry;
 use schema::exit::Exit;
 use site::{Catalog, CatalogError, ReleaseKey, RenderError, Renderer};
 use site::{build, document, pages, text};

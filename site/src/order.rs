@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use registry::release::ReleaseKey;
+use judge::release::ReleaseKey;
 
 /// Scenario families in the order in which people read them; others follow by name.
 const FAMILIES: [&str; 5] = ["sharegpt", "balanced", "thinking", "long-input", "ladder"];

@@ -49,13 +49,12 @@ pub fn render(
     let paths: BTreeSet<String> =
         committed.iter().filter_map(|page| page.target.path(Place::Registry)).collect();
     committed.retain(|page| page.fresh || !only_overlay);
-    let rendered =
-        registry::spread::map(&committed, |page| page.render(renderer, &[Place::Registry]));
+    let rendered = store::spread::map(&committed, |page| page.render(renderer, &[Place::Registry]));
     let mut pages = BTreeMap::new();
     for texts in rendered {
         pages.extend(texts?);
     }
-    pages.insert(README.to_owned(), registry::readme::render(&paths));
+    pages.insert(README.to_owned(), crate::readme::render(&paths));
     Ok(pages)
 }
 
@@ -75,7 +74,7 @@ pub fn write(pages: &BTreeMap<String, String>, out: &Path) -> Result<usize> {
         fs::create_dir_all(folder)
             .with_context(|| format!("cannot make the folder `{}`", folder.display()))?;
         let name = file.file_name().unwrap_or_default().to_string_lossy();
-        let aside = folder.join(registry::layout::leftover_name(&name, std::process::id()));
+        let aside = folder.join(store::layout::leftover_name(&name, std::process::id()));
         fs::write(&aside, text).with_context(|| format!("cannot write `{}`", aside.display()))?;
         fs::rename(&aside, &file).with_context(|| format!("cannot write `{}`", file.display()))?;
         written += 1;

@@ -1,7 +1,7 @@
 //! Badges for other people's pages: one JSON file a model and hardware, in the form that badge
 //! servers read (schema version 1 of an endpoint).
 
-use registry::best::Candidate;
+use judge::best::Candidate;
 use serde::Serialize;
 
 use crate::catalog::Catalog;

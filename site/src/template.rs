@@ -259,7 +259,7 @@ fn linked(place: Place, text: &str, address: Option<&str>) -> String {
 /// figures can be saved without a file beside the page.
 fn csv_address(heads: &[String], rows: &[Vec<String>]) -> String {
     let line = |cells: &[String]| {
-        let cells: Vec<String> = cells.iter().map(|cell| registry::export::quoted(cell)).collect();
+        let cells: Vec<String> = cells.iter().map(|cell| store::export::quoted(cell)).collect();
         cells.join(",") + "\r\n"
     };
     let text: String = std::iter::once(line(heads)).chain(rows.iter().map(|r| line(r))).collect();

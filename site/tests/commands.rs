@@ -8,7 +8,7 @@ use expect_test::expect;
 
 fn registry() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
-    for (path, text) in site::sample::files() {
+    for (path, text) in samples::registry::files() {
         let file = folder.path().join("results").join(path);
         fs::create_dir_all(file.parent().expect("a parent")).expect("a folder");
         fs::write(file, text).expect("a file");

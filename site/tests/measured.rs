@@ -1,15 +1,16 @@
 //! What a document tells of a registry's machines: Redline beside other engines, and beside limits.
 
-use audit::sample::{Sample, campaign_id};
 use expect_test::expect_file;
-use registry::{Registry, Stored};
+use judge::{Registry, Stored};
+use samples::registry as sample;
+use samples::{Sample, campaign_id};
 use schema::campaign::CampaignRecord;
 use schema::kernel::{
     AttentionBench, BenchLimits, DecodeBench, KernelBench, KernelRecord, ModelBench, PrefillBench,
     ProductBench,
 };
 use schema::run::RunRecord;
-use site::{Catalog, Renderer, document, sample};
+use site::{Catalog, Renderer, document};
 
 /// Two engines in blocks of campaign 2: the machine is a little slower from block to block.
 fn in_turns(scenario: &str) -> Vec<RunRecord> {
@@ -170,7 +171,7 @@ fn a_lost_run_is_in_no_figure_and_leaves_its_pair_out() {
     let id = lost.expect("a run").record.id.clone();
     registry.retracted.insert(
         id,
-        registry::store::Retraction {
+        judge::records::Retraction {
             event: campaign_id(9),
             reason: "a backup ran beside it".into(),
             replaced_by: None,

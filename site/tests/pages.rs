@@ -9,11 +9,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use expect_test::expect_file;
-use registry::Registry;
-use registry::store::Retraction;
+use judge::Registry;
+use judge::records::Retraction;
+use samples::registry as sample;
 use schema::kernel::{KernelBench, KernelRecord};
 use schema::run::{Failure, FailureClass, Phase, RunRecord, Status, ValidityVerdict};
-use site::{Catalog, Renderer, build, pages, sample, text};
+use site::{Catalog, Renderer, build, pages, text};
 
 /// The largest page that a phone should have to load.
 const PAGE_BYTES_MAX: usize = 150_000;
@@ -117,7 +118,7 @@ fn whole() -> Registry {
     };
     let mut registry = sample::registry(records);
     let path = "kernels/redline/v0.9.1/hw/x.json".to_owned();
-    registry.kernels.push(registry::Stored { path, root: 0, record: kernels });
+    registry.kernels.push(judge::Stored { path, root: 0, record: kernels });
     registry
 }
 
@@ -145,7 +146,7 @@ fn built_from(registry: &Registry, records: &Path, folder: &Path) -> PathBuf {
 /// The results of this source tree, and where they lie.
 fn own() -> (Registry, PathBuf) {
     let records = Path::new(env!("CARGO_MANIFEST_DIR")).join("../results");
-    let registry = Registry::load(&[&records]).expect("readable records");
+    let registry = store::load(&[&records]).expect("readable records");
     (registry, records)
 }
 

@@ -38,7 +38,7 @@ fn copy(from: &Path, to: &Path) {
 
 fn preview() -> Preview {
     let folder = tempfile::tempdir().expect("a folder");
-    for (path, text) in site::sample::files() {
+    for (path, text) in samples::registry::files() {
         let file = folder.path().join("results").join(path);
         fs::create_dir_all(file.parent().expect("a parent")).expect("a folder");
         fs::write(file, text).expect("a file");

@@ -1,6 +1,6 @@
 //! What a client is asked to do, and what the emitter's log says that truly happened. Pure.
 
-use audit::quantile::percentile;
+use judge::quantile::percentile;
 use schema::emitted::Emitted;
 use serde::Serialize;
 

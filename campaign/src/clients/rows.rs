@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use audit::quantile::percentile;
+use judge::quantile::percentile;
 
 use crate::clients::desk::{Desk, Taken};
 use crate::clients::figure::{self, Figure, Row};

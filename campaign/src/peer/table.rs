@@ -1,6 +1,6 @@
 //! The arithmetic of the comparison, and the table that a person reads. Pure.
 
-use audit::quantile::{median, percentile_f64};
+use judge::quantile::{median, percentile_f64};
 use serde::Serialize;
 
 use crate::peer::figure::{Figure, Sample};

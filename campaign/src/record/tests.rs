@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use audit::sample::Sample;
+use samples::Sample;
 use schema::measurement::Measurement;
 use schema::run::{FailureClass, Gpu, Phase};
 use schema::telemetry::{GpuTelemetry, Telemetry};

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use audit::sample::{Sample, campaign_id};
+use samples::{Sample, campaign_id};
 use schema::campaign::{CampaignRecord, PlannedRun};
 use schema::canonical::{record_sha256, to_file_text};
 use schema::path::{of_campaign, of_run};

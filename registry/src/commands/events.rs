@@ -4,9 +4,9 @@
 use std::fs;
 
 use anyhow::Context;
-use registry::Registry;
+use judge::Registry;
 use registry::commit::Clock;
-use registry::events::write::{Draft, compose};
+use registry::events::{Draft, compose};
 use registry::record::record;
 use registry::render::render;
 use registry::repository::RESULTS;
@@ -64,7 +64,7 @@ pub fn write(
 ) -> anyhow::Result<Exit> {
     let draft = Draft { reason: given.reason.clone(), evidence: given.evidence.clone(), ..draft };
     let Renders { place, tools_dir } = &given.renders;
-    let loaded = crate::said(Registry::load(&[&place.registry.join(RESULTS)])?);
+    let loaded = crate::said(store::load(&[&place.registry.join(RESULTS)])?);
     let id = ulid(after_the_others(&loaded, world.unix_ms), world.random);
     let event = compose(&loaded, kind, draft, (id, world.unix_s()))?;
     let overlay = tempfile::tempdir().context("cannot make a folder for the event")?;

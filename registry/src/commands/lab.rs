@@ -3,9 +3,9 @@
 use std::fs;
 
 use anyhow::Context as _;
-use registry::Registry;
-use registry::diff::policy;
-use registry::lab::{self, LabTooSmall, Next, next};
+use judge::Registry;
+use judge::diff::policy;
+use judge::lab::{self, LabTooSmall, Next, next};
 use schema::exit::Exit;
 use schema::lab::parse;
 use schema::run::RunRecord;
@@ -59,5 +59,5 @@ fn load(given: &LabArguments) -> anyhow::Result<Registry> {
     let roots = given.sources.roots();
     let roots: Vec<_> = roots.iter().map(std::path::PathBuf::as_path).collect();
     let wanted = |path: &str| matches!(path.split('/').next(), Some("runs" | "events"));
-    Ok(crate::said(Registry::load_figures(&roots, &wanted)?))
+    Ok(crate::said(store::load_figures(&roots, &wanted)?))
 }

@@ -2,16 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
-use registry::Registry;
-use registry::best::{self, Limit, Question};
-use registry::export;
-use registry::layout::RunParts;
+use judge::Registry;
+use judge::best::{self, Limit, Question};
+use judge::listing::{self as listed_rules};
 use registry::list::{self, Filter};
 use registry::repository::RESULTS;
-use registry::rules::{self as listed_rules};
 use registry::survey::{Survey, Trust};
 use schema::canonical::to_file_text;
 use schema::exit::Exit;
+use store::export;
+use store::layout::RunParts;
 #[cfg(feature = "parquet")]
 use {anyhow::Context, tempfile::NamedTempFile};
 
@@ -48,7 +48,7 @@ pub fn list(world: &World, given: &ListArguments) -> anyhow::Result<Exit> {
     }
     let roots: Vec<&Path> = roots.iter().map(PathBuf::as_path).collect();
     let in_events = |path: &str| first_part(path) == "events";
-    let events = Registry::load_where(&roots, &in_events)?.events;
+    let events = store::load_where(&roots, &in_events)?.events;
     let runs = list::listed(&surveys, &events, &given.into());
     let text = match (given.format, given.runs) {
         (Format::Json, true) => crate::json(&runs)?,
@@ -75,7 +75,7 @@ pub fn best(given: &BestArguments) -> anyhow::Result<Exit> {
         model: Some(given.model.clone()),
         ..RunParts::default()
     };
-    let loaded = crate::said(Registry::load_runs(&[&results], &parts)?);
+    let loaded = crate::said(store::load_runs(&[&results], &parts)?);
     let answer = best::best(&loaded, &question)?;
     let text = match given.format {
         Format::Json => crate::json(&answer)?,
@@ -107,7 +107,7 @@ fn figures(sources: &Sources) -> anyhow::Result<Registry> {
     let roots = sources.roots();
     let roots: Vec<&Path> = roots.iter().map(PathBuf::as_path).collect();
     let in_table = |path: &str| !["kernels", "campaigns"].contains(&first_part(path));
-    Ok(crate::said(Registry::load_figures(&roots, &in_table)?))
+    Ok(crate::said(store::load_figures(&roots, &in_table)?))
 }
 
 fn first_part(path: &str) -> &str {
@@ -121,7 +121,7 @@ fn export_parquet(given: &ExportArguments, file: &Path) -> anyhow::Result<()> {
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
     let cannot = || format!("cannot write `{}`", file.display());
     let mut aside = NamedTempFile::new_in(folder.unwrap_or(Path::new("."))).with_context(cannot)?;
-    export::parquet(&loaded, &mut aside).with_context(cannot)?;
+    registry::parquet::parquet(&loaded, &mut aside).with_context(cannot)?;
     aside.persist(file).map_err(|error| error.error).with_context(cannot)?;
     Ok(())
 }

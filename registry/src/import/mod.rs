@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use audit::report::{self, Unread};
+use reports::Unread;
 use schema::run::RunRecord;
 
 /// Hardware that an importer states, since pages do not show theirs.
@@ -60,7 +60,7 @@ pub fn import(
     if let Some(claim) = claim.filter(|claim| !is_name(&claim.hardware)) {
         return Err(ImportError::Hardware(claim.hardware.clone()));
     }
-    let reading = report::read(file, text);
+    let reading = reports::read(file, text);
     let mut imported = Imported { unread: reading.unread, ..Imported::default() };
     for (index, mut record) in reading.records.into_iter().enumerate() {
         let digits: String =
@@ -72,7 +72,7 @@ pub fn import(
         }
         name_model(&mut record);
         state_hardware(&mut record, claim);
-        audit::seal(&mut record)
+        judge::seal(&mut record)
             .map_err(|why| ImportError::Seal { file: file.to_owned(), why: why.to_string() })?;
         let path = ["imports", source, &digits, &format!("{block}.json")].iter().collect();
         imported.records.push((path, record));

@@ -7,7 +7,7 @@ use std::path::Path;
 use schema::run::Kind;
 
 use super::*;
-use crate::storage::{read, verify};
+use store::storage::{read, verify};
 
 /// A page with a result that can be read, and one that is cut off.
 const PAGE: &str = "# vLLM v0.10.1\n\n## M-1B\n\n```shell\nvllm serve org/M-1B \

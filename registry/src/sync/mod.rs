@@ -13,15 +13,15 @@ use schema::exit::Exit;
 use serde::Serialize;
 
 use crate::commit::{Addition, Clock, commit};
-use crate::finding::Finding;
-use crate::folder::{StoreError, read_folder};
-use crate::layout::FileKind;
 use crate::lock::{LockError, WriterLock};
 use crate::record::RecordError;
 use crate::render::{RenderError, render};
 use crate::repository::{RepositoryError, WorkTree};
+use judge::finding::Finding;
 use network::Network;
 pub use network::NetworkError;
+use store::folder::{StoreError, read_folder};
+use store::layout::FileKind;
 
 /// How often others may be quicker to push.
 const TRIES: u32 = 20;

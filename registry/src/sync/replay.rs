@@ -7,12 +7,12 @@ use git2::build::TreeUpdateBuilder;
 use git2::{Commit, Delta, ErrorCode, FileMode, Oid, Signature, Sort, Time};
 
 use super::{Means, SyncError};
-use crate::examine::examine;
-use crate::finding::{Finding, HISTORY, ID};
-use crate::layout::FileKind;
 use crate::record::held_records;
 use crate::repository::{RESULTS, WorkTree};
-use crate::storage;
+use judge::finding::{Finding, HISTORY, ID};
+use store::examine::examine;
+use store::layout::FileKind;
+use store::storage;
 
 /// Where both histories go on from, once they are one line.
 #[derive(Debug)]

@@ -4,7 +4,7 @@
 use std::fs;
 
 use crate::scratch::{Answer, Scratch, place, repeats};
-use audit::sample::{Sample, campaign_id, reseal};
+use samples::{Sample, campaign_id, reseal};
 use schema::canonical::to_file_text;
 use schema::run::RunRecord;
 

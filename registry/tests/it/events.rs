@@ -117,7 +117,7 @@ fn without_the_program_that_renders_nothing_is_written() {
 #[test]
 fn an_event_that_lacks_what_its_kind_needs_is_unsound() {
     let (scratch, _) = Scratch::recorded();
-    let id = audit::sample::campaign_id(500);
+    let id = samples::campaign_id(500);
     scratch.write(
         &format!("results/events/2026/{id}.toml"),
         &format!(

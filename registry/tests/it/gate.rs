@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use registry::diff::markdown::MARKER;
+use judge::diff::markdown::MARKER;
 use tempfile::TempDir;
 
 /// A tree with the scripts, and stand-ins that note how they were called in `calls`.

@@ -1,12 +1,12 @@
 //! Files that were cut, doubled, shuffled or made up: each is an answer and never a crash, and
 //! none of them passes for the record that it was made from.
 
-use audit::sample::{Sample, campaign_id};
-use registry::examine::examine;
-use registry::finding::Finding;
+use judge::finding::Finding;
+use samples::{Sample, campaign_id};
 use schema::canonical::{to_canonical, to_file_text};
 use schema::path::{of_event, of_run};
 use serde_json::Value;
+use store::examine::examine;
 
 use crate::simulation::Random;
 
@@ -125,9 +125,9 @@ fn a_path_that_leads_elsewhere_is_no_place_for_a_record() {
 #[test]
 fn an_id_of_a_time_to_come_is_named() {
     let late = schema::id::ulid(4_000_000_000_000, 7);
-    let found = registry::storage::from_the_future("runs/x.json", &late, 1_767_225_600_000);
+    let found = store::storage::from_the_future("runs/x.json", &late, 1_767_225_600_000);
     let text = found.unwrap().to_string();
     assert!(text.contains("days from now"), "{text}");
     let soon = schema::id::ulid(1_767_225_600_000 + 3_600_000, 7);
-    assert_eq!(registry::storage::from_the_future("x", &soon, 1_767_225_600_000), None);
+    assert_eq!(store::storage::from_the_future("x", &soon, 1_767_225_600_000), None);
 }

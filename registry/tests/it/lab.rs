@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 
-use audit::sample::{LAB, Sample, campaign_id, reseal};
 use expect_test::expect;
-use registry::diff::policy;
-use registry::lab::{Conclusion, Failure, Found, Launch, Outcomes, explore, runs_min};
+use judge::diff::policy;
+use judge::lab::{Conclusion, Failure, Found, Launch, Outcomes, explore, runs_min};
+use samples::{LAB, Sample, campaign_id, reseal};
 use schema::canonical::to_file_text;
 use schema::lab::{Candidate, LabFile, LabStage, Round, parse};
 use schema::path::of_run;

@@ -3,7 +3,7 @@
 use std::fs;
 
 use crate::scratch::{Scratch, place, repeats};
-use audit::sample::{Sample, campaign_id, reseal};
+use samples::{Sample, campaign_id, reseal};
 use schema::canonical::to_file_text;
 use schema::run::RunRecord;
 
@@ -169,14 +169,14 @@ fn rules_are_listed_from_the_constants_that_check() {
     for id in ["S01", "S06", "S11", "S12", "E09", "W08", "W09"] {
         assert!(ids.contains(&id), "{ids:?}");
     }
-    assert!(audit::RULES.iter().all(|rule| ids.contains(&rule.id)));
+    assert!(judge::RULES.iter().all(|rule| ids.contains(&rule.id)));
 }
 
 #[test]
 fn an_older_program_does_not_write_beside_newer_records() {
     let scratch = recorded();
     let mut newer = faster("v0.9.3", 200, 1.0).remove(0);
-    newer.checks_rev = audit::CHECKS_REV + 1;
+    newer.checks_rev = judge::CHECKS_REV + 1;
     newer.record_sha256 = schema::canonical::record_sha256(&newer).unwrap();
     scratch.write(&place(&newer), &to_file_text(&newer).unwrap());
     scratch.git(&["add", "."]);

@@ -1,8 +1,8 @@
 //! `list`, `show` and `diff` as a user runs them.
 
 use crate::scratch::{Scratch, repeats, write};
-use audit::sample::{Sample, campaign_id, reseal};
 use expect_test::expect;
+use samples::{Sample, campaign_id, reseal};
 use schema::comparison::Diff;
 use schema::run::RunRecord;
 use schema::trend::Trend;

@@ -4,7 +4,7 @@
 use std::fs;
 
 use crate::scratch::{Scratch, place, repeats, write};
-use audit::sample::{Sample, reseal};
+use samples::{Sample, reseal};
 use schema::canonical::to_file_text;
 
 #[test]

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use audit::sample::Sample;
+use samples::Sample;
 use schema::canonical::to_file_text;
 use schema::path::of_run;
 use schema::run::RunRecord;

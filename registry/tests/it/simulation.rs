@@ -7,9 +7,9 @@
 
 use std::f64::consts::TAU;
 
-use registry::diff::estimate::noise;
-use registry::diff::judge::{Evidence, judge};
-use registry::diff::policy;
+use judge::diff::estimate::noise;
+use judge::diff::judge::{Evidence, judge};
+use judge::diff::policy;
 use schema::policy::PolicyFile;
 use schema::random::SplitMix64;
 use schema::verdict::VerdictKind;

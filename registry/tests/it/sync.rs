@@ -163,7 +163,7 @@ fn one_id_in_two_clones_is_refused() {
     // The same id, measured under another scenario.
     let mut twin = repeats("v0.9.2", 100, 1).remove(0);
     twin.scenario.id = "thinking-lite".into();
-    let twin = audit::sample::reseal(twin);
+    let twin = samples::reseal(twin);
     bob.write(&place(&twin), &to_file_text(&twin).unwrap());
     bob.git(&["add", "."]);
     bob.git(&["commit", "--quiet", "--message", "Twin"]);

@@ -127,14 +127,14 @@ fn on_hardware(judged: &Judged, key: &ReleaseKey, runs: &[&Run]) -> OnHardware {
     }
 }
 
-fn since(pair: &Pair, found: &registry::diff::Diff) -> Since {
-    let claims = |row: &&registry::diff::Row| {
+fn since(pair: &Pair, found: &judge::diff::Diff) -> Since {
+    let claims = |row: &&judge::diff::Row| {
         !matches!(
             row.verdict.verdict,
             VerdictKind::Unchanged | VerdictKind::Inconclusive | VerdictKind::ChangedConfig
         )
     };
-    let mut rows: Vec<&registry::diff::Row> = found.rows().filter(claims).collect();
+    let mut rows: Vec<&judge::diff::Row> = found.rows().filter(claims).collect();
     rows.sort_by_key(|row| (diff::rank(row.verdict.verdict), !row.gates));
     rows.truncate(ROWS_MAX);
     let mut changed: Vec<(String, ChangedFlag)> = Vec::new();

@@ -145,12 +145,12 @@ pub fn findings(runs: &[&Run]) -> Vec<Finding> {
         }
     }
     let finding = |((warning, rule), (count, detail)): ((bool, &str), (usize, &str))| Finding {
-        known: audit::rule(rule).is_some(),
+        known: judge::rule(rule).is_some(),
         rule: outside::name(rule),
         level: if warning { "warning" } else { "error" },
         count,
         runs: format!("{count} of {}", runs.len()),
-        title: audit::rule(rule).map_or("", |rule| rule.title).to_owned(),
+        title: judge::rule(rule).map_or("", |rule| rule.title).to_owned(),
         detail: outside::message(detail),
     };
     found.into_iter().map(finding).collect()

@@ -218,7 +218,7 @@ fn cell(runs: &[&Run], (of, baseline): (&Choice, &Choice), scenario: &str) -> Op
     };
     let mut rules: Vec<(String, bool)> = Vec::new();
     for check in own.iter().flat_map(|run| run.checks()).filter(|check| !check.ok) {
-        let rule = (outside::name(&check.rule), audit::rule(&check.rule).is_some());
+        let rule = (outside::name(&check.rule), judge::rule(&check.rule).is_some());
         if !rules.contains(&rule) {
             rules.push(rule);
         }
@@ -268,7 +268,7 @@ impl ClaimBlock {
                     let is_error = check.level == schema::run::Level::Error;
                     (
                         outside::name(&check.rule),
-                        audit::rule(&check.rule).is_some(),
+                        judge::rule(&check.rule).is_some(),
                         if is_error { Tone::Firm } else { Tone::Soft },
                         outside::message(check.detail.as_deref().unwrap_or_default()),
                     )

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use registry::diff::{CellDiff, Diff, FlagChange, Row};
-use registry::summary::Summary;
+use judge::diff::{CellDiff, Diff, FlagChange, Row};
+use judge::summary::Summary;
 use schema::comparison::Broad;
 use schema::verdict::{Cell, Stage, VerdictKind};
 use serde::Serialize;
@@ -467,12 +467,12 @@ fn forest(gating: &[&Row]) -> Option<Chart> {
 
 #[cfg(test)]
 mod tests {
-    use audit::sample::{Sample, campaign_id, reseal};
+    use samples::{Sample, campaign_id, reseal};
     use schema::run::RunRecord;
     use serde_json::Value;
 
     use super::*;
-    use crate::sample;
+    use samples::registry as sample;
 
     /// How the candidate is configured in the first scenario, and the words that ask for it.
     #[derive(Default)]
@@ -512,8 +512,8 @@ mod tests {
             candidate: "v0.9.2".into(),
         };
         let registry = sample::registry(records);
-        let filter = registry::diff::Filter::default();
-        let diff = registry::diff::diff(&registry, "v0.9.1", "v0.9.2", &filter).unwrap();
+        let filter = judge::diff::Filter::default();
+        let diff = judge::diff::diff(&registry, "v0.9.1", "v0.9.2", &filter).unwrap();
         DiffView::new(&pair, &diff)
     }
 

@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn every_run_that_counts_is_a_line_with_its_names_and_figures() {
-        let registry = crate::sample::registry(crate::sample::records());
+        let registry = samples::registry::registry(samples::registry::records());
         let catalog = Catalog::of(&registry);
         let parsed: Value = serde_json::from_str(&data(&catalog)).expect("JSON");
         let runs = parsed["runs"].as_array().expect("runs");

@@ -1,6 +1,6 @@
 //! One figure of a table: text, spread and the exact values behind it.
 
-use registry::summary::Summary;
+use judge::summary::Summary;
 use schema::metric::Metric;
 use schema::run::{RunRecord, Status};
 use serde::Serialize;
@@ -39,7 +39,7 @@ pub fn half_range(summary: &Summary) -> Option<f64> {
 /// The spread of `metric` over the runs of `cell` that count; none where one of them is no number.
 #[must_use]
 pub fn summary(metric: &Metric, cell: &Cell) -> Option<Summary> {
-    let found = registry::summary::of_metric(metric, cell.counted().map(|run| run.record))?;
+    let found = judge::summary::of_metric(metric, cell.counted().map(|run| run.record))?;
     (found.min.is_finite() && found.max.is_finite()).then_some(found)
 }
 

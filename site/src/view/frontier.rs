@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use registry::summary::{self, Summary};
+use judge::summary::{self, Summary};
 use schema::metric::by_name;
 use schema::run::{Kind, RunRecord};
 use serde::Serialize;
@@ -325,7 +325,7 @@ fn speed(record: &RunRecord) -> Option<f64> {
 /// Output tokens a second of one GPU; of the machine where it has none.
 fn throughput(record: &RunRecord) -> Option<f64> {
     let all = by_name("output_tokens_per_s")?.value(record).filter(|rate| *rate > 0.0)?;
-    let gpus = match audit::rule::on_cpu(record) {
+    let gpus = match judge::rule::on_cpu(record) {
         true => 1,
         false => record.server.as_ref().and_then(|server| server.tp).unwrap_or(1).max(1),
     };

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use registry::diff::{Diff, Row};
+use judge::diff::{Diff, Row};
 use schema::verdict::VerdictKind;
 
 use super::diff::{self, DiffRow, Pair};

@@ -251,7 +251,7 @@ impl BlockRow {
             findings: broken
                 .map(|check| {
                     let detail = outside::message(check.detail.as_deref().unwrap_or_default());
-                    (outside::name(&check.rule), audit::rule(&check.rule).is_some(), detail)
+                    (outside::name(&check.rule), judge::rule(&check.rule).is_some(), detail)
                 })
                 .collect(),
             twin: catalog.twins.get(record.id.as_str()).map(|id| name(id)).unwrap_or_default(),

@@ -1,6 +1,6 @@
 //! The op benches of a release on a hardware.
 
-use registry::Stored;
+use judge::Stored;
 use schema::kernel::{KernelBench, KernelRecord};
 use serde::Serialize;
 

@@ -30,7 +30,7 @@ const LIMITS: &[Limit] = &[
          weigh more than in the full ones.",
     ),
     (
-        |record| audit::rule::on_cpu(record),
+        |record| judge::rule::on_cpu(record),
         "What a load generator on a machine of its own would see: on a CPU, client and server \
          share the cores.",
     ),

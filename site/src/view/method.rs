@@ -1,9 +1,9 @@
 //! The method page: every metric with its definition, every rule with its reason, every verdict
 //! with its meaning. Rendered from the constants that the programs themselves use.
 
-use registry::best::LEVELS;
-use registry::finding::StorageRule;
-use registry::groups::{GROUP_RULES, GroupRule};
+use judge::best::LEVELS;
+use judge::finding::StorageRule;
+use judge::groups::{GROUP_RULES, GroupRule};
 use schema::metric::{Better, Gates, METRICS, Metric, Unit};
 use schema::run::Level;
 use schema::verdict::VerdictKind;
@@ -139,7 +139,7 @@ impl MethodView {
     /// The method as this build of the programs follows it.
     #[must_use]
     pub fn new() -> Self {
-        let rule = |rule: &audit::Rule| RuleLine {
+        let rule = |rule: &judge::Rule| RuleLine {
             id: rule.id,
             title: rule.title,
             why: rule.why,
@@ -154,7 +154,7 @@ impl MethodView {
             scope: rule.scope.to_owned(),
         };
         let mut rules: Vec<RuleLine> =
-            audit::RULES.iter().map(rule).chain(GROUP_RULES.iter().map(over_several)).collect();
+            judge::RULES.iter().map(rule).chain(GROUP_RULES.iter().map(over_several)).collect();
         rules.sort_by_key(|rule| rule.id);
         let storage = |rule: &StorageRule| StorageLine { id: rule.id, title: rule.title };
         let verdict = |(kind, meaning): &(VerdictKind, &'static str)| VerdictLine {
@@ -164,8 +164,8 @@ impl MethodView {
         Self {
             metrics: FAMILIES.iter().map(family).collect(),
             rules,
-            checks_rev: audit::CHECKS_REV,
-            storage: registry::finding::STORAGE_RULES.iter().map(storage).collect(),
+            checks_rev: judge::CHECKS_REV,
+            storage: judge::finding::STORAGE_RULES.iter().map(storage).collect(),
             verdicts: VERDICTS.iter().map(verdict).collect(),
             levels: LEVELS.iter().map(|level| (level.name, level.meaning)).collect(),
         }

@@ -3,11 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use registry::best::{Candidate, LEVELS};
-use registry::spread;
+use judge::best::{Candidate, LEVELS};
 use schema::metric::by_name;
 use schema::run::Status;
 use serde::Serialize;
+use store::spread;
 
 use super::badge::{self, Badge};
 use super::diff::{self, DiffRow, Pair};
@@ -176,7 +176,7 @@ impl OverviewView {
     }
 }
 
-fn open(pair: &Pair, row: &registry::diff::Row) -> OpenLine {
+fn open(pair: &Pair, row: &judge::diff::Row) -> OpenLine {
     OpenLine {
         diff: pair.related(),
         model: outside::name(&row.verdict.cell.model),

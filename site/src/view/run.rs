@@ -206,7 +206,7 @@ fn checks(run: &Run) -> Vec<CheckLine> {
 }
 
 fn check_line(check: &Check, later: bool) -> CheckLine {
-    let rule = audit::rule(&check.rule);
+    let rule = judge::rule(&check.rule);
     let title = rule.map_or("a rule that this version does not know", |rule| rule.title);
     CheckLine {
         rule: outside::name(&check.rule),

@@ -88,7 +88,7 @@ fn percent(share: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use audit::sample::Sample;
+    use samples::Sample;
     use schema::telemetry::{Telemetry, Throttled};
 
     /// The texts of the group for a record with `telemetry`.

@@ -1,7 +1,7 @@
 //! How what gates went over the releases of an engine, for one model on one hardware. Series,
 //! levels and their changes come from `registry`.
 
-use registry::summary::{self, Summary};
+use judge::summary::{self, Summary};
 use schema::metric::by_name;
 use schema::run::RunRecord;
 use schema::trend::{Change, Point, Segment, Trend};

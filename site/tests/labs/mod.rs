@@ -1,12 +1,12 @@
 //! What the page of a lab promises: the conclusion comes first and is the registry's, failures are
 //! reasons and no numbers, and without whole runs there is no conclusion.
 
-use audit::sample::{LAB, Sample};
-use registry::Registry;
-use registry::store::Retraction;
+use judge::Registry;
+use judge::records::Retraction;
+use samples::lab::{Fate, lab};
+use samples::registry::registry;
+use samples::{LAB, Sample};
 use schema::lab::{Axis, Candidate, LabEngine, LabFile, LabOption};
-use site::sample::lab::{Fate, lab};
-use site::sample::registry;
 use site::{Catalog, Renderer, pages};
 
 use super::{assert_whole, built, built_from, own};
@@ -161,7 +161,7 @@ fn what_does_not_keep_a_bound_is_called_out_of_bounds() {
 #[test]
 fn what_the_budget_left_out_is_said() {
     let file = file();
-    let least = registry::lab::runs_min(&file, &registry::diff::policy::standard().file);
+    let least = judge::lab::runs_min(&file, &judge::diff::policy::standard().file);
     let page = page(&lab(&file, least - 8, fate));
     let open = under(&page, "## What was not explored");
     assert!(open.contains("the budget was spent before."), "{open}");

@@ -4,8 +4,8 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use audit::report::{Reading, Unread};
 use clap::Args;
+use reports::{Reading, Unread};
 use schema::exit::Exit;
 use schema::run::{Check, Level, RunRecord};
 use serde::Serialize;
@@ -90,7 +90,7 @@ fn read(file: &Path) -> anyhow::Result<Audited> {
     let bytes = std::fs::read(file).with_context(|| format!("cannot read `{shown}`"))?;
     // Logs hold progress bars of any encoding; figures are ASCII.
     let text = String::from_utf8_lossy(&bytes);
-    let Reading { records, unread } = audit::report::read(&shown, &text);
+    let Reading { records, unread } = reports::read(&shown, &text);
     Ok(Audited {
         file: shown,
         results: records.into_iter().map(Judged::from).collect(),
@@ -100,6 +100,7 @@ fn read(file: &Path) -> anyhow::Result<Audited> {
 
 impl From<RunRecord> for Judged {
     fn from(record: RunRecord) -> Self {
+        let checks = judge::findings(&record);
         let source = record.source.unwrap_or_default();
         Self {
             line_first: source.line_first,
@@ -109,7 +110,7 @@ impl From<RunRecord> for Judged {
             model: record.model.id,
             scenario: record.scenario.id,
             requests_ok: record.counts.and_then(|counts| counts.requests_ok),
-            checks: record.checks,
+            checks,
         }
     }
 }
@@ -151,7 +152,7 @@ fn kept(result: &Judged) -> Vec<String> {
     if result.broken(Level::Error).next().is_none() {
         return vec![format!("  {:<8} {}\n", "holds", kept.collect::<Vec<_>>().join(" "))];
     }
-    let title = |id| audit::rule(id).map_or("", |rule| rule.title);
+    let title = |id| judge::rule(id).map_or("", |rule| rule.title);
     kept.map(|id| format!("  {:<8} {id} {}\n", "holds", title(id))).collect()
 }
 

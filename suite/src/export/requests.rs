@@ -1,6 +1,6 @@
 //! Times and tokens of each request out of a file of samples, and what tools make of many.
 
-use audit::quantile::percentile_f64;
+use judge::quantile::percentile_f64;
 use schema::samples::Sample;
 
 use crate::measure::summary::float;

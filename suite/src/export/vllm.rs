@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use audit::quantile::percentile_f64;
+use judge::quantile::percentile_f64;
 use schema::run::{Metrics, Summary};
 use schema::scenario::Arrival;
 use serde_json::{Map, Value, json};

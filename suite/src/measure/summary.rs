@@ -1,7 +1,7 @@
 //! Mean, deviation and percentiles of a run's samples, by the conventions that every benchmark
 //! client of the field follows: the deviation is that of the population.
 
-use audit::quantile::percentile;
+use judge::quantile::percentile;
 use schema::run::Summary;
 use statrs::distribution::{Binomial, DiscreteCDF};
 
@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn a_percentile_is_bounded_from_the_sample_floor_on() {
         for share in [0.9, 0.95, 0.99] {
-            let floor = audit::quantile::samples_needed(share);
+            let floor = judge::quantile::samples_needed(share);
             assert_eq!(samples_beyond(floor - 1, share), None, "{share}");
             assert_eq!(samples_beyond(floor, share), Some(1), "{share}");
         }

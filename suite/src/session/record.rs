@@ -1,6 +1,6 @@
 //! The groups of a record out of what was observed.
 
-use audit::quantile::{percentile, percentile_f64};
+use judge::quantile::{percentile, percentile_f64};
 use schema::measurement::{Measurement, SCHEMA};
 use schema::run::{
     ClientFacts, Counts, Failure, FailureClass, Histograms, Metrics, Phase, PromptForm,

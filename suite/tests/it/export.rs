@@ -68,7 +68,7 @@ fn every_format_has_the_measurements_own_figures() {
     let seconds = measurement.time.expect("time").wall_us.expect("a wall") as f64 / 1e6;
     for format in FORMATS {
         let text = fs::read_to_string(desk.path(format)).expect("written");
-        let found = audit::report::read(format, &text).records.remove(0);
+        let found = reports::read(format, &text).records.remove(0);
         let (theirs, counts) = (found.metrics.expect("metrics"), found.counts.expect("counts"));
         let tokens = counts.output_tokens_reported.or(counts.output_tokens_requested);
         assert_eq!((counts.input_tokens, tokens), (Some(32), Some(20)), "{format}");

@@ -36,9 +36,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("registry", &["judge", "reports", "schema", "store"]),
     ("site", &["judge", "reports", "schema", "store"]),
     ("campaign", &["judge", "reports", "schema", "store"]),
-    ("bench", &["campaign", "judge", "reports", "schema"]),
+    ("bench", &["campaign", "judge", "reports", "samples", "schema"]),
     ("xtask", &[]),
     ("tests", &["schema"]),
+    ("samples", &["judge", "schema"]),
 ];
 
 /// The parts of a manifest that are checked.

@@ -19,9 +19,9 @@ const BANS: &[Ban] = &[
         instead: "`schema` does no I/O and reads no clock: take the value as an argument",
     },
     Ban {
-        within: |file| file.under("audit/src"),
+        within: |file| file.under("judge/src") || file.under("reports/src"),
         words: &["std::fs", "std::net", "std::env", "std::process", "Instant", "SystemTime"],
-        instead: "`audit` is pure: take the value as an argument",
+        instead: "`judge` and `reports` are pure: take the value as an argument",
     },
     Ban {
         within: |file| file.under("engine/schedule/src"),
@@ -35,9 +35,17 @@ const BANS: &[Ban] = &[
     },
     Ban {
         within: |file| {
-            ["schema/src", "audit/src", "registry/src", "site/src", "engine/schedule/src"]
-                .iter()
-                .any(|folder| file.under(folder))
+            [
+                "schema/src",
+                "judge/src",
+                "reports/src",
+                "registry/src",
+                "registry/store/src",
+                "site/src",
+                "engine/schedule/src",
+            ]
+            .iter()
+            .any(|folder| file.under(folder))
         },
         words: &["HashMap", "HashSet"],
         instead: "use a `BTreeMap` or `BTreeSet`: what is printed or written is ordered",
@@ -66,7 +74,7 @@ const BANS: &[Ban] = &[
     Ban {
         within: |file| file.under("site/src"),
         words: &["StudentsT", "SystemTime", "Instant"],
-        instead: "`site` computes display only; a verdict is computed once, in `registry`",
+        instead: "`site` computes display only; a verdict is computed once, in `judge`",
     },
 ];
 

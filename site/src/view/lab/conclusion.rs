@@ -1,8 +1,8 @@
 //! The conclusion of a lab: the command, the baseline against what is recommended under each
 //! profile, and how sure that is.
 
-use registry::lab::{Conclusion, Confirmed, Effect};
-use registry::summary;
+use judge::lab::{Conclusion, Confirmed, Effect};
+use judge::summary;
 use schema::lab::{Candidate, LabFile, LabStage};
 use schema::metric::{Metric, by_name};
 use serde::Serialize;

@@ -7,8 +7,8 @@ mod words;
 
 use std::collections::BTreeMap;
 
-use registry::lab::{Conclusion, Launches, Next, Replay, text};
-use registry::summary;
+use judge::lab::{Conclusion, Launches, Next, Replay, text};
+use judge::summary;
 use schema::campaign::{CampaignLab, CampaignRecord};
 use schema::lab::{Candidate, LabFile, LabStage};
 use schema::metric::{Metric, by_name};

@@ -1,6 +1,6 @@
 //! The stages of a lab, each axis by itself: a table, its charts, and the runs behind each cell.
 
-use registry::lab::{Effect, Found, Row};
+use judge::lab::{Effect, Found, Row};
 use schema::lab::{Candidate, LabStage};
 use serde::Serialize;
 

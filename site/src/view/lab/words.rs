@@ -1,7 +1,7 @@
 //! The sentences of a lab's page: how it was done, what was left out, why there is no conclusion.
 
-use registry::diff::policy;
-use registry::lab::{Effect, Found, Next, Row};
+use judge::diff::policy;
+use judge::lab::{Effect, Found, Next, Row};
 use schema::lab::{Combine, LabStage};
 use schema::metric::{Better, by_name};
 

@@ -4,8 +4,8 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use registry::beside::{InTurns, Ratio};
-use registry::diff::policy;
+use judge::beside::{InTurns, Ratio};
+use judge::diff::policy;
 use schema::metric::by_name;
 use schema::run::{Kind, RunRecord};
 use serde::Serialize;

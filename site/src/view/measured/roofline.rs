@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use registry::Stored;
+use judge::Stored;
 use schema::kernel::{
     AttentionBench, BenchLimits, DecodeBench, KernelBench, KernelRecord, ModelBench, PrefillBench,
     ProductBench,

@@ -1,6 +1,6 @@
 //! Reasons that lie with the answers: too few, of other lengths, helped by the cache.
 
-use audit::quantile::samples_needed;
+use judge::quantile::samples_needed;
 use schema::run::{CacheState, Metrics, Summary};
 use schema::scenario::Tier;
 

@@ -1,6 +1,6 @@
 //! Reasons that lie with the client: it was busy, late, or did not see when bytes came.
 
-use audit::rules::{
+use judge::rules::{
     CPU_SHARE_MAX, KERNEL_GAP_SHARE_OF_TPOT, KERNEL_GAP_US, LATE_READ_SHARE_MAX,
     LOOP_LAG_SHARE_OF_TPOT, LOOP_LAG_US_MAX, SCHEDULE_LAG_SHARE_OF_TTFT, SCHEDULE_LAG_US_MAX,
 };

@@ -1,6 +1,6 @@
 //! Reasons that lie with the machine and with what the server counted: seen beside the load.
 
-use audit::rules::{
+use judge::rules::{
     STEAL_SHARE_MAX, STEAL_WALL_US_MIN, THROTTLED_SHARE_MAX, counts_stray, held_down,
 };
 use schema::run::Telemetry;

@@ -1,0 +1,121 @@
+//! Two engines in turns: how far one is from the other, block by block. It judges nothing: two engines
+//! differ in more than a release.
+
+use schema::metric::Metric;
+use schema::policy::PolicyFile;
+use schema::run::RunRecord;
+
+use crate::diff::cells::{Block, CellRuns, Side, blocks, workloads};
+use crate::diff::estimate::{log_ratio, paired};
+
+/// The blocks of one campaign in which both answered every request of the same workload.
+#[derive(Debug, Clone)]
+pub struct InTurns<'a> {
+    /// Id of the campaign.
+    pub campaign: String,
+    blocks: Vec<Block<'a>>,
+}
+
+/// One engine's figure over the other's.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Ratio {
+    /// Blocks in which both have a figure.
+    pub pairs: u32,
+    /// Geometric mean over the pairs.
+    pub mean: f64,
+    /// The t interval of the policy's confidence on the logs; none of a single pair.
+    pub interval: Option<(f64, f64)>,
+}
+
+impl<'a> InTurns<'a> {
+    /// Of the campaigns that launched both in the same blocks, the newest; none where none did.
+    /// Runs that lost requests or are not to be believed count for neither.
+    #[must_use]
+    pub fn newest(ours: &[&'a RunRecord], theirs: &[&'a RunRecord]) -> Option<Self> {
+        let side = |runs: &[&'a RunRecord]| Side { all: runs.to_vec() };
+        let runs = CellRuns { baseline: side(theirs), candidate: side(ours) };
+        // Ids of campaigns begin with their time.
+        blocks(&runs).into_iter().rev().find_map(|(campaign, found)| {
+            let mut blocks = [found.screen, found.confirm].concat();
+            blocks.retain(|block| workloads(block.runs()).len() == 1);
+            (!blocks.is_empty()).then_some(Self { campaign, blocks })
+        })
+    }
+
+    /// True where `run` is part of a pair.
+    #[must_use]
+    pub fn holds(&self, run: &RunRecord) -> bool {
+        self.blocks.iter().flat_map(Block::runs).any(|paired| paired.id == run.id)
+    }
+
+    /// `metric` of the one over that of the other; none where no pair has it on both sides.
+    #[must_use]
+    pub fn ratio(&self, metric: &Metric, policy: &PolicyFile) -> Option<Ratio> {
+        let values = |runs: &[&RunRecord]| -> Vec<f64> {
+            runs.iter().filter_map(|run| metric.value(run)).collect()
+        };
+        let of_block =
+            |block: &Block| log_ratio(&values(&block.baseline), &values(&block.candidate));
+        let ratios: Vec<f64> = self.blocks.iter().filter_map(of_block).collect();
+        let found = paired(&ratios, policy)?;
+        let ratio_of = |percent: f64| 1.0 + percent / 100.0;
+        let interval = found.interval_pct.map(|(low, high)| (ratio_of(low), ratio_of(high)));
+        Some(Ratio { pairs: found.pairs, mean: ratio_of(found.effect_pct), interval })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use samples::{Sample, campaign_id};
+    use schema::metric::by_name;
+
+    use super::*;
+    use crate::diff::policy;
+
+    /// A run of one side in a block of campaign 1 or 2.
+    fn run(engine: &str, campaign: u64, block: u32, speed: f64) -> RunRecord {
+        let serial = campaign * 100 + u64::from(block) * 2 + u64::from(engine == "theirs");
+        Sample {
+            engine: engine.to_owned(),
+            campaign: (campaign_id(campaign), block, u32::from(engine == "theirs")),
+            serial,
+            seed: 7,
+            speed,
+            ..Sample::default()
+        }
+        .record()
+    }
+
+    fn ratio(ours: &[&RunRecord], theirs: &[&RunRecord]) -> Option<Ratio> {
+        let metric = by_name("output_tokens_per_s").expect("a metric");
+        InTurns::newest(ours, theirs)?.ratio(metric, &policy::standard().file)
+    }
+
+    #[test]
+    fn a_ratio_is_taken_block_by_block_in_the_newest_campaign() {
+        // The machine is twice as fast in the second block; the older campaign says otherwise.
+        let ours = [run("ours", 1, 0, 9.0), run("ours", 2, 0, 3.0), run("ours", 2, 1, 6.0)];
+        let theirs = [run("theirs", 1, 0, 1.0), run("theirs", 2, 0, 1.0), run("theirs", 2, 1, 2.0)];
+        let (ours, theirs) = (ours.each_ref(), theirs.each_ref());
+        let found = ratio(&ours, &theirs).expect("a ratio");
+        let (low, high) = found.interval.expect("an interval");
+        assert_eq!(found.pairs, 2);
+        assert!((found.mean - 3.0).abs() < 0.01, "{found:?}");
+        assert!(low <= found.mean && found.mean <= high && high - low < 1.0, "{found:?}");
+        let in_turns = InTurns::newest(&ours, &theirs).expect("blocks");
+        assert_eq!(in_turns.campaign, campaign_id(2));
+        assert_eq!(ours.map(|run| in_turns.holds(run)), [false, true, true]);
+    }
+
+    #[test]
+    fn what_did_not_run_in_one_block_or_was_asked_otherwise_is_no_pair() {
+        let ours = run("ours", 1, 0, 2.0);
+        assert_eq!(ratio(&[&ours], &[&run("theirs", 2, 0, 1.0)]), None);
+        assert_eq!(ratio(&[&ours], &[&run("theirs", 1, 1, 1.0)]), None);
+        let mut other = run("theirs", 1, 0, 1.0);
+        let single = ratio(&[&ours], &[&other]).map(|found| found.interval);
+        assert_eq!(single, Some(None), "one pair has no interval");
+        other.scenario.manifest_sha256 = Some("another".into());
+        assert_eq!(ratio(&[&ours], &[&other]), None);
+    }
+}

@@ -1,0 +1,106 @@
+//! Whether two sides ran with the same configuration: by the flags that both of them know, so that
+//! a flag added later is not a change; and who changed it, whoever gave the command or the release
+//! that moved a default.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use schema::comparison::FlagChange;
+use schema::run::RunRecord;
+use serde_json::Value;
+
+/// The flags that both sides know and that have no value in common, in the order of names.
+#[must_use]
+pub fn changed(baseline: &[&RunRecord], candidate: &[&RunRecord]) -> Vec<FlagChange> {
+    let (before, after) = (values(baseline), values(candidate));
+    before
+        .into_iter()
+        .filter_map(|(flag, baseline)| {
+            let candidate = after.get(&flag)?;
+            baseline.is_disjoint(candidate).then(|| FlagChange {
+                flag,
+                baseline: baseline.into_iter().collect(),
+                candidate: candidate.iter().cloned().collect(),
+            })
+        })
+        .collect()
+}
+
+/// The flags that differ, by who set them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Differing {
+    /// Those that a command of either side names.
+    pub asked: Vec<FlagChange>,
+    /// The others: defaults that moved from release to release.
+    pub moved: Vec<FlagChange>,
+}
+
+/// What [`changed`] finds, by who set it.
+#[must_use]
+pub fn differing(baseline: &[&RunRecord], candidate: &[&RunRecord]) -> Differing {
+    let commands = baseline.iter().chain(candidate);
+    let named: BTreeSet<String> = commands
+        .filter_map(|run| run.server.as_ref()?.argv.as_ref())
+        .flatten()
+        .filter(|argument| argument.starts_with("--"))
+        .map(|argument| flag_name(argument.split('=').next().unwrap_or_default()))
+        .collect();
+    let changes = changed(baseline, candidate).into_iter();
+    let (asked, moved) = changes.partition(|change| named.contains(&flag_name(&change.flag)));
+    Differing { asked, moved }
+}
+
+/// `--max-num-seqs` and `max_num_seqs` are one flag.
+fn flag_name(text: &str) -> String {
+    text.trim_start_matches('-').replace('_', "-")
+}
+
+/// Each flag with the values that it has over the runs.
+fn values(runs: &[&RunRecord]) -> BTreeMap<String, BTreeSet<String>> {
+    let mut values: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for server in runs.iter().filter_map(|run| run.server.as_ref()) {
+        for (flag, value) in server.config.iter().flatten() {
+            let value = match value {
+                // An integer and a float of one value are one value.
+                Value::Number(number) => {
+                    number.as_f64().map_or_else(|| number.to_string(), |number| number.to_string())
+                }
+                other => other.to_string(),
+            };
+            values.entry(flag.clone()).or_default().insert(value);
+        }
+    }
+    values
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use samples::Sample;
+
+    fn run(flags: &[(&str, Value)]) -> RunRecord {
+        let flags = flags.iter().map(|(flag, value)| ((*flag).to_owned(), value.clone()));
+        Sample { flags: flags.collect(), ..Sample::default() }.record()
+    }
+
+    #[test]
+    fn a_flag_that_one_side_does_not_know_is_no_change() {
+        let (old, new) = (run(&[]), run(&[("new-flag", Value::from(1))]));
+        assert_eq!(changed(&[&old], &[&new]), []);
+    }
+
+    #[test]
+    fn a_default_that_moved_is_named_with_both_values() {
+        let new = run(&[("max-batch-size", Value::from(256))]);
+        let found = changed(&[&run(&[])], &[&new]);
+        assert_eq!(found.len(), 1);
+        assert_eq!((found[0].flag.as_str(), &*found[0].baseline[0]), ("max-batch-size", "128"));
+        assert_eq!(found[0].candidate, ["256"]);
+    }
+
+    #[test]
+    fn one_value_in_common_is_no_change() {
+        let (a, b) = (run(&[("x", Value::from(1))]), run(&[("x", Value::from(2))]));
+        assert_eq!(changed(&[&a, &b], &[&b]), []);
+        assert_eq!(changed(&[&run(&[("x", Value::from(1.0))])], &[&a]), []);
+    }
+}

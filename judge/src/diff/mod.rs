@@ -1,0 +1,401 @@
+//! Compares two releases, cell by cell. The one place where a verdict is made.
+//!
+//! A figure is called better or worse after a screen and a confirmation on fresh launches of
+//! interleaved pairs (docs/METHOD.md), and never from stored figures of different campaigns. A
+//! changed configuration and a new failure are seen in any record.
+//!
+//! Reading order: [`cells`] (runs to pairs), [`estimate`] (pairs to figures), [`judge`] (figures to
+//! verdicts, pure), [`campaigns`] (which pairs are judged together), [`broad`] (all cells at once),
+//! [`drift`] (a baseline against itself).
+
+pub mod broad;
+pub mod campaigns;
+pub mod cells;
+pub mod drift;
+pub mod estimate;
+pub mod flags;
+pub mod judge;
+pub mod markdown;
+pub mod policy;
+pub mod text;
+pub mod waivers;
+pub mod words;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use schema::comparison::SCHEMA;
+pub use schema::comparison::{CellDiff, Diff, FlagChange, Row, SideCounts};
+use schema::metric::{METRICS, Metric};
+use schema::run::RunRecord;
+use schema::verdict::{Cell, Stage, Verdict, VerdictKind};
+
+use crate::records::Registry;
+use crate::release::ReleaseKey;
+use crate::summary::{self, Summary};
+use campaigns::{Judged, Noise, Pairs};
+use cells::CellRuns;
+use estimate::Estimate;
+use flags::Differing;
+use judge::Judgement;
+use policy::Standard;
+
+/// Shown where both releases have figures that were not measured side by side.
+pub const NOT_INTERLEAVED: &str = "not interleaved: shown, never judged";
+
+/// The metric of failed requests, which has a verdict by policy and not by statistics.
+const FAILURES: &str = "requests_failed";
+
+/// A comparison that cannot be made.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum DiffError {
+    /// There is no run of a release.
+    #[error("no run of release `{name}`{of}\nhint: the registry has {known}")]
+    UnknownRelease {
+        /// As it was given.
+        name: String,
+        /// Of which engine and on which hardware, where that was asked for.
+        of: String,
+        /// Releases that the registry has, with commas between them.
+        known: String,
+    },
+    /// Both sides are one release.
+    #[error("`{0}` is compared with itself")]
+    Same(String),
+}
+
+/// Which cells are compared; nothing given means all of them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Those of this engine.
+    pub engine: Option<String>,
+    /// Those on this hardware.
+    pub hardware: Option<String>,
+}
+
+impl Filter {
+    fn covers(&self, run: &RunRecord) -> bool {
+        self.engine.as_ref().is_none_or(|engine| *engine == run.engine.name)
+            && self.hardware.as_ref().is_none_or(|hardware| *hardware == run.hardware.id)
+    }
+
+    fn words(&self) -> String {
+        let engine = self.engine.iter().map(|engine| format!(" of `{engine}`"));
+        let hardware = self.hardware.iter().map(|hardware| format!(" on `{hardware}`"));
+        engine.chain(hardware).collect()
+    }
+}
+
+/// Compares `candidate` with `baseline`; a release may be written with or without its `v`.
+///
+/// # Errors
+/// A release has no runs within the filter, or both are one.
+pub fn diff(
+    registry: &Registry,
+    baseline: &str,
+    candidate: &str,
+    filter: &Filter,
+) -> Result<Diff, DiffError> {
+    let baseline = release(registry, baseline, filter)?;
+    let candidate = release(registry, candidate, filter)?;
+    if baseline == candidate {
+        return Err(DiffError::Same(baseline));
+    }
+    let of_both = |run: &&RunRecord| {
+        filter.covers(run) && [&baseline, &candidate].contains(&&run.engine.release)
+    };
+    let gone = registry.runs.iter().filter(|run| registry.retracted.contains_key(&run.record.id));
+    let retracted = gone.map(|run| &run.record).filter(of_both).count();
+    let standing = registry.of_releases().map(|run| &run.record).filter(of_both);
+    let (mut baseline_only, mut candidate_only) = (Vec::new(), Vec::new());
+    let mut compared = Vec::new();
+    for (cell, runs) in cells::sort(standing, &baseline) {
+        match (runs.baseline.all.is_empty(), runs.candidate.all.is_empty()) {
+            (true, _) => candidate_only.push(cell),
+            (_, true) => baseline_only.push(cell),
+            _ => compared.push(Compared::of(cell, runs)),
+        }
+    }
+    let policy = policy::standard();
+    let noise = {
+        let pairs: Vec<&Pairs<'_>> = compared.iter().filter_map(|c| c.pairs.as_ref()).collect();
+        campaigns::noise(&pairs, &policy.file)
+    };
+    let cells = judged(&compared, &noise, &policy, (&baseline, &candidate));
+    let in_percent = |noise: BTreeMap<&str, f64>| -> BTreeMap<String, f64> {
+        noise.into_iter().map(|(name, log)| (name.to_owned(), estimate::percent(log))).collect()
+    };
+    Ok(Diff {
+        schema: SCHEMA.to_owned(),
+        baseline,
+        candidate,
+        note: note(&policy),
+        policy: policy.quoted,
+        commits: None,
+        broad: broad::of(&cells, &policy.file),
+        noise_pct: noise.into_iter().map(|(id, noise)| (id, in_percent(noise))).collect(),
+        cells,
+        baseline_only,
+        candidate_only,
+        retracted,
+    })
+}
+
+/// The release as the registry writes it.
+fn release(registry: &Registry, name: &str, filter: &Filter) -> Result<String, DiffError> {
+    let runs = registry.runs.iter().filter(|run| filter.covers(&run.record));
+    let known: BTreeSet<ReleaseKey> =
+        runs.map(|run| ReleaseKey::of(&run.record.engine.release)).collect();
+    let wanted = [name.to_owned(), format!("v{name}")];
+    if let Some(found) = wanted.into_iter().find(|name| known.contains(&ReleaseKey::of(name))) {
+        return Ok(found);
+    }
+    let known: Vec<String> = known.iter().map(|key| format!("`{}`", key.name())).collect();
+    let known = if known.is_empty() { "no runs".to_owned() } else { known.join(", ") };
+    Err(DiffError::UnknownRelease { name: name.to_owned(), of: filter.words(), known })
+}
+
+/// What every output says about its figures.
+fn note(policy: &Standard) -> String {
+    let Standard { file, quoted } = policy;
+    format!(
+        "Judged by policy {}@{}: a figure is called better or worse after a screen of {} pairs and \
+         a confirmation of {} on fresh launches, both interleaved. Figures of different campaigns \
+         are shown and never judged. `sees` is the smallest effect that the pairs would have found, `delta` is Cliff's.",
+        quoted.id, quoted.rev, file.screen_pairs, file.confirm_pairs
+    )
+}
+
+/// A cell that both releases have runs in.
+struct Compared<'a> {
+    cell: Cell,
+    runs: CellRuns<'a>,
+    campaigns: Vec<String>,
+    /// None where both never ran side by side.
+    pairs: Option<Pairs<'a>>,
+    /// Blocks whose runs are of different machines.
+    torn: usize,
+    differing: Differing,
+    /// False where the sides were not asked the same requests.
+    same_workload: bool,
+}
+
+impl<'a> Compared<'a> {
+    fn of(cell: Cell, runs: CellRuns<'a>) -> Self {
+        let blocks = cells::blocks(&runs);
+        let torn = blocks.values().map(|blocks| blocks.torn).sum();
+        let mut paired = blocks;
+        paired.retain(|_, blocks| !blocks.screen.is_empty() || !blocks.confirm.is_empty());
+        let campaigns = paired.keys().cloned().collect();
+        let newest = paired.into_iter().next_back();
+        let (baseline, candidate) = match &newest {
+            None => (runs.baseline.usable(), runs.candidate.usable()),
+            Some((_, blocks)) => {
+                let every = || blocks.screen.iter().chain(&blocks.confirm);
+                (
+                    every().flat_map(|block| block.baseline.clone()).collect(),
+                    every().flat_map(|block| block.candidate.clone()).collect(),
+                )
+            }
+        };
+        let differing = flags::differing(&baseline, &candidate);
+        let both = baseline.into_iter().chain(candidate);
+        let same_workload = cells::workloads(both).len() <= 1;
+        let comparable = same_workload && differing.asked.is_empty();
+        let pairs = newest.map(|(campaign, blocks)| Pairs { campaign, blocks, comparable });
+        Self { cell, runs, campaigns, pairs, torn, differing, same_workload }
+    }
+
+    /// The runs behind a figure: those of the pairs where there are any, so that another day's runs
+    /// do not move a mean.
+    fn used(&self, stage: Stage) -> (Vec<&'a RunRecord>, Vec<&'a RunRecord>) {
+        match &self.pairs {
+            None => (self.runs.baseline.usable(), self.runs.candidate.usable()),
+            Some(pairs) => {
+                let blocks = pairs.blocks.of(stage).iter();
+                let sides = blocks.map(|block| (block.baseline.clone(), block.candidate.clone()));
+                let (baseline, candidate): (Vec<_>, Vec<_>) = sides.unzip();
+                (baseline.concat(), candidate.concat())
+            }
+        }
+    }
+
+    fn remarks(&self) -> Vec<String> {
+        let mut remarks = Vec::new();
+        let (baseline, candidate) = (self.runs.baseline.counts(), self.runs.candidate.counts());
+        if self.pairs.is_none() && baseline.used > 0 && candidate.used > 0 {
+            remarks.push(NOT_INTERLEAVED.to_owned());
+        }
+        if let [older @ .., _] = self.campaigns.as_slice()
+            && !older.is_empty()
+        {
+            let older = older.join("`, `");
+            remarks.push(format!("compared before in `{older}`; the newest campaign is judged"));
+        }
+        let judged = self.pairs.as_ref().map(|pairs| pairs.campaign.as_str());
+        remarks.extend(judged.and_then(|judged| drift::of(&self.runs, judged)));
+        if self.torn > 0 {
+            let torn = self.torn;
+            remarks.push(format!("{torn} blocks left out: their runs are of different machines"));
+        }
+        if !self.same_workload {
+            remarks.push("the workloads differ: shown, not compared".to_owned());
+        }
+        for (side, counts) in [("baseline", baseline), ("candidate", candidate)] {
+            if counts.invalid > 0 {
+                remarks.push(format!("{side}: {} INVALID runs left out", counts.invalid));
+            }
+            if counts.lost > 0 {
+                remarks.push(format!("{side}: {} runs lost to the machine", counts.lost));
+            }
+        }
+        let asked = &self.differing.asked;
+        if !asked.is_empty() {
+            let names: Vec<&str> = asked.iter().map(|change| change.flag.as_str()).collect();
+            remarks.push(format!("the configuration differs in `{}`", names.join("`, `")));
+        }
+        remarks
+    }
+
+    /// The command that measures both releases in this cell again.
+    fn command(&self, (baseline, candidate): (&str, &str)) -> Vec<String> {
+        let Cell { engine, model, scenario, .. } = &self.cell;
+        let scenario = scenario.split('@').next().unwrap_or_default();
+        let mut words = vec!["cargo", "xtask", "release-bench", candidate, "--baseline", baseline];
+        if engine != "redline" {
+            words.extend(["--engine", engine]);
+        }
+        words.extend(["--model", model, "--scenario", scenario]);
+        words.into_iter().map(str::to_owned).collect()
+    }
+}
+
+fn judged(
+    compared: &[Compared<'_>],
+    noise: &Noise,
+    policy: &Standard,
+    releases: (&str, &str),
+) -> Vec<CellDiff> {
+    let pairs: Vec<Option<&Pairs<'_>>> = compared.iter().map(|c| c.pairs.as_ref()).collect();
+    let judgements = campaigns::judgements(&pairs, noise, &policy.file);
+    let of_cell = |(index, cell): (usize, &Compared<'_>)| {
+        let campaign = cell.pairs.as_ref().map(|pairs| pairs.campaign.clone());
+        let rows = METRICS.iter().filter_map(|metric| match metric.name {
+            FAILURES => failures(cell, metric),
+            name => {
+                let judged = judgements.get(&(index, name)).copied();
+                figure(cell, metric, judged, policy)
+            }
+        });
+        CellDiff {
+            rows: rows.collect(),
+            cell: cell.cell.clone(),
+            campaigns: cell.campaigns.clone(),
+            judged: campaign,
+            baseline_runs: cell.runs.baseline.counts(),
+            candidate_runs: cell.runs.candidate.counts(),
+            changed: cell.differing.asked.clone(),
+            moved: cell.differing.moved.clone(),
+            remarks: cell.remarks(),
+            command: cell.command(releases),
+        }
+    };
+    compared.iter().enumerate().map(of_cell).collect()
+}
+
+/// The row of failures; none when nothing failed on either side.
+fn failures(cell: &Compared<'_>, metric: &'static Metric) -> Option<Row> {
+    let (before, after) = (cell.runs.baseline.counts(), cell.runs.candidate.counts());
+    let kind = match (before.failed > 0, after.failed > 0) {
+        (false, false) => return None,
+        (false, true) if before.used > 0 => VerdictKind::NewFailure,
+        (true, false) if after.used > 0 => VerdictKind::FixedFailure,
+        _ => VerdictKind::Inconclusive,
+    };
+    let spread = |side: &cells::Side<'_>| summary::of_metric(metric, side.all.iter().copied());
+    let sides = (spread(&cell.runs.baseline), spread(&cell.runs.candidate));
+    let judgement = estimated(kind);
+    Some(row(cell, metric, sides, None, (judgement, None)))
+}
+
+/// The row of one metric; none when neither side knows it.
+fn figure(
+    cell: &Compared<'_>,
+    metric: &'static Metric,
+    judged: Option<Judged>,
+    policy: &Standard,
+) -> Option<Row> {
+    let kind = match cell.differing.asked.is_empty() {
+        true => VerdictKind::Inconclusive,
+        false => VerdictKind::ChangedConfig,
+    };
+    let unjudged = Judged { judgement: estimated(kind), noise: None };
+    let Judged { judgement, noise } = judged.unwrap_or(unjudged);
+    let used = cell.used(judgement.stage);
+    let spread = |runs: &[&RunRecord]| summary::of_metric(metric, runs.iter().copied());
+    let sides = (spread(&used.0), spread(&used.1));
+    if sides.0.is_none() && sides.1.is_none() {
+        return None;
+    }
+    let values = |runs: &[&RunRecord]| -> Vec<f64> {
+        runs.iter().filter_map(|run| metric.value(run)).collect()
+    };
+    let values = (values(&used.0), values(&used.1));
+    let estimate = match &cell.pairs {
+        _ if !cell.same_workload => None,
+        Some(pairs) => {
+            let ratios = campaigns::log_ratios(metric, pairs.blocks.of(judgement.stage));
+            estimate::paired(&ratios, &policy.file)
+        }
+        // An effect alone, of runs that were not made side by side.
+        None => estimate::unpaired(&values.0, &values.1)
+            .map(|effect_pct| Estimate::alone(0, effect_pct)),
+    };
+    let cliffs_delta = estimate::cliffs_delta(&values.0, &values.1);
+    let estimate = estimate.map(|estimate| Estimate { cliffs_delta, ..estimate });
+    Some(row(cell, metric, sides, estimate, (judgement, noise)))
+}
+
+/// A verdict that no statistics went into.
+fn estimated(kind: VerdictKind) -> Judgement {
+    Judgement { kind, stage: Stage::Estimate, suspected: false, p_adjusted: None }
+}
+
+fn row(
+    cell: &Compared<'_>,
+    metric: &'static Metric,
+    (baseline, candidate): (Option<Summary>, Option<Summary>),
+    estimate: Option<Estimate>,
+    (judgement, noise): (Judgement, Option<f64>),
+) -> Row {
+    let any = cell.runs.baseline.all.iter().chain(&cell.runs.candidate.all).next();
+    Row {
+        title: metric.title.to_owned(),
+        unit: metric.unit,
+        better: metric.better,
+        gates: metric.gates_under(any.and_then(|run| run.scenario.arrival.as_ref())),
+        baseline,
+        candidate,
+        verdict: Verdict {
+            cell: cell.cell.clone(),
+            metric: metric.name.to_owned(),
+            baseline: baseline.map(|spread| spread.mean),
+            candidate: candidate.map(|spread| spread.mean),
+            pairs: estimate.map_or(0, |estimate| estimate.pairs),
+            effect_pct: estimate.map(|estimate| estimate.effect_pct),
+            interval_pct: estimate.and_then(|estimate| estimate.interval_pct),
+            p: estimate.and_then(|estimate| estimate.p),
+            p_adjusted: judgement.p_adjusted,
+            cliffs_delta: estimate.and_then(|estimate| estimate.cliffs_delta),
+            floor_pct: metric.floor_pct,
+            noise_pct: noise.map(estimate::percent),
+            mde_pct: estimate.and_then(|estimate| estimate.mde_pct),
+            verdict: judgement.kind,
+            stage: judgement.stage,
+            suspected: judgement.suspected,
+            waiver: None,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,214 @@
+//! Quality rules over several runs, which a record by itself can neither keep nor break. Pure: what
+//! is known of each run goes in, badges come out; a whole record is asked for by its path.
+
+use std::collections::BTreeMap;
+
+use schema::comparison::FlagChange;
+use schema::run::{Level, RunRecord};
+use serde::Serialize;
+use statrs::statistics::Statistics;
+
+use crate::diff::flags;
+use crate::facts::RunFacts;
+use crate::listing::level_name;
+use crate::release::ReleaseKey;
+
+/// A quality rule over several runs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct GroupRule {
+    /// Its own among all quality rules: `E..` or `W..`.
+    pub id: &'static str,
+    /// The claim that must hold.
+    pub title: &'static str,
+    /// Why it matters: a sentence for pages.
+    pub why: &'static str,
+    /// How much it weighs.
+    pub level: Level,
+    /// First revision of the rules that has this rule.
+    pub since: u32,
+    /// What it judges, for the list of rules.
+    pub scope: &'static str,
+}
+
+/// Holds where no run repeats the figures of another.
+pub const TWINS: GroupRule = GroupRule {
+    id: "E09",
+    title: "no two runs have the very same figures",
+    why: "A block that was pasted under two headings looks like a repeat without any spread.",
+    level: Level::Error,
+    since: 1,
+    scope: "all runs of a registry",
+};
+
+/// Holds where a release moved no default.
+pub const RECONFIGURED: GroupRule = GroupRule {
+    id: "W08",
+    title: "a server is configured as in the release before, but for what its command says",
+    why: "A default that moved makes an engine look faster or slower than its code became.",
+    level: Level::Warning,
+    since: 6,
+    scope: "runs of one model on one hardware, release by release",
+};
+
+/// Holds where repeats agree.
+pub const SCATTERED: GroupRule = GroupRule {
+    id: "W09",
+    title: "repeats in a campaign scatter by at most 5 %",
+    why: "Repeats that scatter say that something else than the release moved them.",
+    level: Level::Warning,
+    since: 1,
+    scope: "repeats of a campaign in one cell",
+};
+
+/// Every rule over several runs.
+pub const GROUP_RULES: &[GroupRule] = &[TWINS, RECONFIGURED, SCATTERED];
+
+/// Fewest repeats whose spread is looked at.
+const REPEATS_MIN: usize = 3;
+/// Largest coefficient of variation of the output throughput of repeats.
+const VARIATION_MAX: f64 = 0.05;
+/// Flags that a finding names before it says how many more there are.
+const NAMED: usize = 4;
+
+/// A quality rule that a run breaks.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Badge {
+    /// Id of the rule.
+    pub rule: String,
+    /// Path of the run, below `results/`.
+    pub path: String,
+    /// Id of the run.
+    pub run: String,
+    /// `error` or `warning`.
+    pub level: &'static str,
+    /// What was seen, in words.
+    pub detail: Option<String>,
+    /// True when the rule came after the run was judged.
+    pub later: bool,
+}
+
+/// A run as far as these rules need it.
+#[derive(Debug)]
+pub struct Known<'a> {
+    /// Below `results/`.
+    pub path: &'a str,
+    /// Its record's.
+    pub id: &'a str,
+    /// What is known of it.
+    pub run: &'a RunFacts,
+}
+
+impl Known<'_> {
+    fn badge(&self, rule: GroupRule, detail: String) -> Badge {
+        Badge {
+            rule: rule.id.to_owned(),
+            path: self.path.to_owned(),
+            run: self.id.to_owned(),
+            level: level_name(rule.level),
+            detail: Some(detail),
+            later: false,
+        }
+    }
+
+    /// The folder that names its configuration, with the hash; an import has none.
+    fn config_folder(&self) -> Option<&str> {
+        let mut parts = self.path.split('/');
+        (parts.next() == Some("runs")).then(|| parts.nth(4)).flatten()
+    }
+}
+
+/// What `runs` break, in no order. `read` gives a whole run by its path.
+#[must_use]
+pub fn badges(runs: &[Known<'_>], read: &dyn Fn(&str) -> Option<RunRecord>) -> Vec<Badge> {
+    let mut badges = twins(runs);
+    badges.extend(reconfigured(runs, read));
+    badges.extend(scattered(runs));
+    badges
+}
+
+fn twins(runs: &[Known<'_>]) -> Vec<Badge> {
+    let mut first: BTreeMap<&str, &str> = BTreeMap::new();
+    let mut found = Vec::new();
+    for known in runs {
+        let Some(figures) = known.run.figures_sha256.as_deref() else { continue };
+        if let Some(other) = first.get(figures) {
+            found.push(known.badge(TWINS, format!("every figure is that of `{other}`")));
+        } else {
+            first.insert(figures, known.path);
+        }
+    }
+    found
+}
+
+/// The first run of each configuration that a release was run with.
+type Configured<'a> = BTreeMap<&'a str, &'a Known<'a>>;
+
+/// One badge for each release that has a configuration of its own, at its first run. Only records
+/// whose configurations have different hashes are read.
+fn reconfigured(runs: &[Known<'_>], read: &dyn Fn(&str) -> Option<RunRecord>) -> Vec<Badge> {
+    let mut cells: BTreeMap<[&str; 4], BTreeMap<ReleaseKey, Configured<'_>>> = BTreeMap::new();
+    for known in runs {
+        let run = known.run;
+        let Some(folder) = known.config_folder() else { continue };
+        let cell = [&run.engine, &run.hardware, &run.model, &run.config].map(String::as_str);
+        let releases = cells.entry(cell).or_default();
+        releases.entry(ReleaseKey::of(&run.release)).or_default().entry(folder).or_insert(known);
+    }
+    let mut found = Vec::new();
+    for releases in cells.into_values() {
+        let releases: Vec<_> = releases.into_iter().collect();
+        for pair in releases.windows(2) {
+            let [(before, old), (_, new)] = pair else { continue };
+            if old.keys().any(|folder| new.contains_key(folder)) {
+                continue;
+            }
+            let all = |side: &Configured<'_>| -> Vec<RunRecord> {
+                side.values().filter_map(|known| read(known.path)).collect()
+            };
+            let (was, is) = (all(old), all(new));
+            let [was, is] = [&was, &is].map(|runs| runs.iter().collect::<Vec<_>>());
+            let moved = flags::differing(&was, &is).moved;
+            if let Some(known) = new.values().next().filter(|_| !moved.is_empty()) {
+                found.push(known.badge(RECONFIGURED, named(&moved, before.name())));
+            }
+        }
+    }
+    found
+}
+
+fn named(changes: &[FlagChange], before: &str) -> String {
+    let one = |change: &FlagChange| {
+        let [was, is] = [&change.baseline, &change.candidate].map(|values| values.join(" or "));
+        format!("`{}` is {is}, was {was}", change.flag)
+    };
+    let flags: Vec<String> = changes.iter().take(NAMED).map(one).collect();
+    let more = changes.len().saturating_sub(NAMED);
+    let tail = if more > 0 { format!("; and {more} more flags") } else { String::new() };
+    format!("{} in {before}{tail}", flags.join("; "))
+}
+
+/// One badge for each campaign and cell whose repeats scatter, at the first of them.
+fn scattered(runs: &[Known<'_>]) -> Vec<Badge> {
+    let mut groups: BTreeMap<[&str; 7], Vec<(&Known<'_>, f64)>> = BTreeMap::new();
+    for known in runs {
+        let run = known.run;
+        let (Some(campaign), Some(rate)) = (run.campaign.as_deref(), run.output_tokens_per_s)
+        else {
+            continue;
+        };
+        let cell = [&run.engine, &run.release, &run.hardware, &run.model, &run.config];
+        let [engine, release, hardware, model, config] = cell.map(String::as_str);
+        let key = [campaign, engine, release, hardware, model, config, run.scenario.as_str()];
+        groups.entry(key).or_default().push((known, rate));
+    }
+    let badge = |repeats: Vec<(&Known<'_>, f64)>| {
+        let rates = || repeats.iter().map(|(_, rate)| *rate);
+        let variation = rates().std_dev() / rates().mean();
+        (repeats.len() >= REPEATS_MIN && variation > VARIATION_MAX).then(|| {
+            let (percent, count) = (variation * 100.0, repeats.len());
+            let detail = format!("output throughput varies by {percent:.1} % over {count} repeats");
+            repeats[0].0.badge(SCATTERED, detail)
+        })
+    };
+    groups.into_values().filter_map(badge).collect()
+}

@@ -1,0 +1,78 @@
+//! Records in, conclusions out: rules over one record and over several, comparisons, rankings,
+//! trends and the decisions of labs. Pure: no I/O, no clock, no git.
+//!
+//! Reading order: [`records`] and [`events`] (what is judged), [`rule`], [`rules`] and [`groups`]
+//! (may a figure be believed), [`listing`] (all rules by id), [`quantile`] and [`summary`]
+//! (figures of repeats), [`diff`] (two releases), [`beside`] (two engines), [`trend`] (many
+//! releases), [`best`] (a ranking), [`lab`] (a search for a configuration).
+
+#![warn(missing_docs)]
+
+pub mod beside;
+pub mod best;
+pub mod diff;
+pub mod events;
+pub mod facts;
+pub mod finding;
+pub mod groups;
+pub mod lab;
+pub mod listing;
+pub mod quantile;
+pub mod records;
+pub mod release;
+pub mod rule;
+pub mod rules;
+pub mod summary;
+pub mod table;
+pub mod trend;
+
+use schema::canonical::{CanonicalError, record_sha256};
+use schema::run::{Check, RunRecord};
+
+pub use records::{Registry, Stored};
+pub use rule::{Rule, Scope};
+pub use rules::RULES;
+
+/// Revision of the list of rules. It grows when a rule is added. A rule that a stored record was
+/// judged by never changes; a better rule gets an id of its own.
+pub const CHECKS_REV: u32 = 6;
+
+/// Returns the findings of today's rules over `record`, in the order of [`RULES`]. A rule gives no
+/// finding where it does not apply, or where the record does not know its inputs.
+#[must_use]
+pub fn findings(record: &RunRecord) -> Vec<Check> {
+    findings_at(record, CHECKS_REV)
+}
+
+/// Returns the findings of the rules as they were at revision `rev`: a record whose `checks_rev`
+/// is `rev` must hold exactly these.
+#[must_use]
+pub fn findings_at(record: &RunRecord, rev: u32) -> Vec<Check> {
+    RULES.iter().filter(|rule| rule.since <= rev).filter_map(|rule| rule.judge(record)).collect()
+}
+
+/// Returns the findings of rules that are newer than the `checks_rev` of `record`. Pages show
+/// them; records never store them.
+#[must_use]
+pub fn findings_later(record: &RunRecord) -> Vec<Check> {
+    let later = RULES.iter().filter(|rule| rule.since > record.checks_rev);
+    later.filter_map(|rule| rule.judge(record)).collect()
+}
+
+/// Finds a rule by its id.
+#[must_use]
+pub fn rule(id: &str) -> Option<&'static Rule> {
+    RULES.iter().find(|rule| rule.id == id)
+}
+
+/// Stores the findings and the hash of a finished record in it. A record that changes afterwards
+/// must be sealed again.
+///
+/// # Errors
+/// The record has no JSON form: a rate in it is not a number.
+pub fn seal(record: &mut RunRecord) -> Result<(), CanonicalError> {
+    record.checks_rev = CHECKS_REV;
+    record.checks = findings(record);
+    record.record_sha256 = record_sha256(record)?;
+    Ok(())
+}

@@ -1,0 +1,92 @@
+//! The rules by which records are checked, listed from the constants that check them.
+
+use schema::run::Level;
+use serde::Serialize;
+
+use crate::finding::STORAGE_RULES;
+use crate::groups::GROUP_RULES;
+use crate::table::columns;
+
+/// One rule, for reading.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RuleLine {
+    /// `S..`, `E..` or `W..`.
+    pub id: &'static str,
+    /// `storage` makes a registry unsound; `error` and `warning` are badges on a run.
+    pub level: &'static str,
+    /// First revision of the quality rules that has it; storage rules have none.
+    pub since: Option<u32>,
+    /// What it judges, in words.
+    pub applies_to: String,
+    /// The claim that must hold.
+    pub title: &'static str,
+}
+
+/// Every rule, storage before quality, each in the order of its list.
+#[must_use]
+pub fn rules() -> Vec<RuleLine> {
+    let storage = STORAGE_RULES.iter().map(|rule| RuleLine {
+        id: rule.id,
+        level: "storage",
+        since: None,
+        applies_to: "every file".to_owned(),
+        title: rule.title,
+    });
+    let over_several = GROUP_RULES.iter().map(|rule| RuleLine {
+        id: rule.id,
+        level: level_name(rule.level),
+        since: Some(rule.since),
+        applies_to: rule.scope.to_owned(),
+        title: rule.title,
+    });
+    let quality = crate::RULES.iter().map(|rule| RuleLine {
+        id: rule.id,
+        level: level_name(rule.level),
+        since: Some(rule.since),
+        applies_to: rule.scope.words(),
+        title: rule.title,
+    });
+    storage.chain(over_several).chain(quality).collect()
+}
+
+/// The word of a level, as records write it.
+#[must_use]
+pub fn level_name(level: Level) -> &'static str {
+    match level {
+        Level::Error => "error",
+        Level::Warning => "warning",
+    }
+}
+
+/// The rules as text, one line each.
+#[must_use]
+pub fn table(rules: &[RuleLine]) -> String {
+    let mut lines =
+        vec![["RULE", "LEVEL", "SINCE", "APPLIES TO", "CLAIM"].map(str::to_owned).to_vec()];
+    lines.extend(rules.iter().map(|rule| {
+        vec![
+            rule.id.to_owned(),
+            rule.level.to_owned(),
+            rule.since.map(|since| since.to_string()).unwrap_or_default(),
+            rule.applies_to.clone(),
+            rule.title.to_owned(),
+        ]
+    }));
+    columns(&lines)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_rule_is_listed_once() {
+        let listed = rules();
+        let ids: BTreeSet<&str> = listed.iter().map(|rule| rule.id).collect();
+        assert_eq!(ids.len(), listed.len());
+        assert_eq!(listed.len(), STORAGE_RULES.len() + GROUP_RULES.len() + crate::RULES.len());
+        let text = table(&listed);
+        assert!(listed.iter().all(|rule| text.contains(rule.title)));
+    }
+}

@@ -1,0 +1,215 @@
+//! Rules over the published figures of others, which come without histograms: what their own
+//! means betray about how they were counted.
+
+use schema::run::{Kind, Level, Metrics, RunRecord, Status, TPOT_WEIGHT};
+use schema::scenario::SHAREGPT_REQUESTS;
+
+use super::counts::credited_output;
+use super::{claim, float, within};
+use crate::rule::{Finding, Rule, Scope};
+
+/// Share by which a mean over tokens may differ from what E2E and TTFT give.
+pub const TOKEN_MEAN_SHARE: f64 = 0.01;
+
+/// Least share of that for a mean over requests. Short answers weigh as much as long ones there,
+/// which raises it, up to 5.6 times in sound results; the lowest sound one read 1.017 times.
+pub const REQUEST_MEAN_SHARE_MIN: f64 = 0.75;
+
+/// Least share of it for a mean gap. Gaps between chunks are longer, never shorter.
+pub const GAP_SHARE_MIN: f64 = 0.9;
+
+/// From here a chunk holds more than one token often enough to say so.
+pub const TOKENS_PER_CHUNK_MAX: f64 = 1.02;
+
+/// Figures that are the same to this share, or to the last printed digit, are the same figure.
+const SAME_SHARE: f64 = 0.001;
+const PRINTED_US: f64 = 5.0;
+
+const PUBLISHED: Scope =
+    Scope { kinds: &[Kind::Imported], statuses: &[Status::Ok, Status::Partial], ..Scope::ALL };
+
+pub(super) const TPOT: Rule = Rule {
+    id: "E23",
+    title: "mean TPOT agrees with (E2E - TTFT) / (tokens - 1)",
+    why: "A client that misses chunks, or counts the first token's wait, prints another quantity \
+          under the name: one page's headline compared both kinds.",
+    level: Level::Error,
+    level_on_cpu: Level::Error,
+    since: 2,
+    scope: PUBLISHED,
+    look: tpot,
+};
+
+pub(super) const GAPS: Rule = Rule {
+    id: "E24",
+    title: "mean ITL is no shorter than (E2E - TTFT) / (tokens - 1)",
+    why: "Gaps between chunks fill the time from the first to the last token; shorter ones, or \
+          none, mean that chunks were not seen.",
+    level: Level::Error,
+    level_on_cpu: Level::Error,
+    since: 2,
+    scope: PUBLISHED,
+    look: gaps,
+};
+
+pub(super) const SURVIVORS: Rule = Rule {
+    id: "E25",
+    title: "all requests that were asked for succeeded",
+    why: "Figures of the requests that succeeded leave out those that were too slow or too long: \
+          survivorship.",
+    level: Level::Error,
+    level_on_cpu: Level::Error,
+    since: 2,
+    scope: PUBLISHED,
+    look: survivors,
+};
+
+pub(super) const CHUNK_TOKENS: Rule = Rule {
+    id: "W12",
+    title: "chunks hold one token each",
+    why: "Where mean ITL is above the time per token, chunks hold several: it is a time per chunk.",
+    level: Level::Warning,
+    level_on_cpu: Level::Warning,
+    since: 2,
+    scope: PUBLISHED,
+    look: chunk_tokens,
+};
+
+pub(super) const SAMPLE: Rule = Rule {
+    id: "W13",
+    title: "a ShareGPT run has the 10,000 requests of `sharegpt`",
+    why: "A sample of another size is a different workload: other lengths, and another share of \
+          the run in which the batch fills and drains.",
+    level: Level::Warning,
+    level_on_cpu: Level::Warning,
+    since: 2,
+    scope: PUBLISHED,
+    look: sample,
+};
+
+/// Means that belong together, in microseconds.
+struct Times {
+    /// Mean tokens of an answer.
+    tokens: f64,
+    ttft: f64,
+    e2e: f64,
+}
+
+impl Times {
+    fn of(record: &RunRecord, metrics: &Metrics) -> Option<Self> {
+        let counts = record.counts.as_ref()?;
+        let tokens =
+            float(credited_output(counts)?) / float(counts.requests_ok.filter(|n| *n > 0)?);
+        let (ttft, e2e) = (metrics.ttft_us.as_ref()?.mean?, metrics.e2e_us.as_ref()?.mean?);
+        (tokens > 1.0).then(|| Self { tokens, ttft: float(ttft), e2e: float(e2e) })
+    }
+
+    /// Time per token after the first.
+    fn per_token(&self) -> f64 {
+        (self.e2e - self.ttft) / (self.tokens - 1.0)
+    }
+}
+
+fn same(left: f64, right: f64) -> bool {
+    within(left, right, SAME_SHARE) || (left - right).abs() <= PRINTED_US
+}
+
+fn ms(us: f64) -> String {
+    format!("{:.2} ms", us / 1e3)
+}
+
+fn tpot(record: &RunRecord) -> Finding {
+    let metrics = record.metrics.as_ref()?;
+    let times = Times::of(record, metrics)?;
+    let (tpot, due) = (float(metrics.tpot_us.as_ref()?.mean?), times.per_token());
+    let holds = if mean_over_tokens(record) {
+        within(tpot, due, TOKEN_MEAN_SHARE)
+    } else {
+        let includes_first = same(tpot, times.e2e / times.tokens);
+        let equal = within(tpot, due, TOKEN_MEAN_SHARE);
+        equal || tpot >= REQUEST_MEAN_SHARE_MIN * due && !includes_first
+    };
+    Some(claim(holds, || {
+        let what = diagnosis(metrics, &times, tpot);
+        format!("{what}: mean TPOT is {}, E2E and TTFT give {}", ms(tpot), ms(due))
+    }))
+}
+
+fn mean_over_tokens(record: &RunRecord) -> bool {
+    let definitions = record.source.as_ref().map(|source| &source.definitions);
+    definitions.and_then(|known| known.get(TPOT_WEIGHT)).and_then(|weight| weight.as_str())
+        == Some("token")
+}
+
+/// What a TPOT that E2E and TTFT contradict is instead.
+fn diagnosis(metrics: &Metrics, times: &Times, tpot: f64) -> String {
+    let median = |summary: &Option<schema::run::Summary>| summary.as_ref()?.p50.map(float);
+    let first = |tpot: f64, ttft: f64| tpot > 0.0 && same(tpot, ttft / times.tokens);
+    let tokens = times.tokens;
+    if same(tpot, times.e2e / tokens) {
+        return format!("TPOT includes TTFT (it is E2E / {tokens:.1} tokens)");
+    }
+    if first(tpot, times.ttft) {
+        return format!("only the first chunk was counted (TPOT is TTFT / {tokens:.1} tokens)");
+    }
+    let medians = median(&metrics.tpot_us).zip(median(&metrics.ttft_us));
+    if medians.is_some_and(|(tpot, ttft)| first(tpot, ttft)) {
+        return format!(
+            "only the first chunk was counted in most answers (median TPOT is median TTFT / \
+             {tokens:.1} tokens)"
+        );
+    }
+    if tpot < times.per_token() {
+        return "not all chunks were counted".to_owned();
+    }
+    "TPOT is not the time per token after the first".to_owned()
+}
+
+fn gaps(record: &RunRecord) -> Finding {
+    let metrics = record.metrics.as_ref()?;
+    let due = Times::of(record, metrics)?.per_token();
+    let gaps = metrics.itl_chunk_us.as_ref().or(metrics.itl_token_us.as_ref())?;
+    let mean = float(gaps.mean?);
+    Some(claim(mean >= GAP_SHARE_MIN * due, || {
+        let what = match (gaps.mean, gaps.p50) {
+            (Some(0), _) => "no gap was seen: only the first chunk was counted",
+            (_, Some(0)) => {
+                "half of the gaps are zero: in most answers only the first chunk was counted"
+            }
+            _ => "not all gaps were seen",
+        };
+        format!("{what}; mean ITL is {}, E2E and TTFT give {}", ms(mean), ms(due))
+    }))
+}
+
+fn survivors(record: &RunRecord) -> Finding {
+    let counts = record.counts.as_ref()?;
+    let ok = counts.requests_ok?;
+    let asked = counts.requests_planned.or_else(|| ok.checked_add(counts.requests_failed?))?;
+    Some(claim(ok >= asked, || {
+        let input = counts.input_tokens.filter(|_| ok > 0).map_or_else(String::new, |tokens| {
+            format!(", with {:.0} prompt tokens each", float(tokens) / float(ok))
+        });
+        format!(
+            "survivorship: {ok} of {asked} requests succeeded, and all figures are theirs{input}"
+        )
+    }))
+}
+
+fn chunk_tokens(record: &RunRecord) -> Finding {
+    let metrics = record.metrics.as_ref()?;
+    let due = Times::of(record, metrics).filter(|times| times.per_token() > 0.0)?.per_token();
+    let ratio = float(metrics.itl_chunk_us.as_ref()?.mean?) / due;
+    Some(claim(ratio <= TOKENS_PER_CHUNK_MAX, || {
+        format!("mean ITL is {ratio:.3} times the time per token: so many tokens a chunk")
+    }))
+}
+
+fn sample(record: &RunRecord) -> Finding {
+    let asked = record.scenario.requests?;
+    record.scenario.id.starts_with("sharegpt").then(|| {
+        claim(asked == SHAREGPT_REQUESTS, || {
+            format!("a different workload: {asked} requests of ShareGPT, `sharegpt` has {SHAREGPT_REQUESTS}")
+        })
+    })
+}

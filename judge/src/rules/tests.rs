@@ -1,0 +1,390 @@
+//! A sound record passes every rule, and for each rule there is a smallest edit that breaks it
+//! and no other.
+
+use expect_test::expect;
+use schema::histogram::HdrHistogram;
+use schema::run::{Kind, Level, RunRecord, Status, TokenSource};
+use schema::scenario::Arrival;
+
+use super::RULES;
+use crate::{CHECKS_REV, findings, findings_later, rule};
+use records::{
+    chunk_gaps, gpu, gpu_state, mean_tpot, points, probed, published, queued, seen, server, shift,
+    slice, sound, sound_on_gpu, told,
+};
+use samples::Sample;
+
+mod records;
+
+/// The rules that `record` breaks, with what they say.
+fn broken(record: &RunRecord) -> Vec<String> {
+    let findings = findings(record).into_iter().filter(|check| !check.ok);
+    findings.map(|check| format!("{} {}", check.rule, check.detail.unwrap_or_default())).collect()
+}
+
+#[test]
+fn a_sound_record_passes_every_rule() {
+    let all = [
+        (sound(), "cpu"),
+        (told(), "told"),
+        (seen(), "seen"),
+        (probed(), "probed"),
+        (sound_on_gpu(), "gpu"),
+        (published(), "published"),
+    ];
+    for (record, kind) in all {
+        assert_eq!(broken(&record), Vec::<String>::new(), "{kind}");
+    }
+    let judged: Vec<String> = findings(&sound()).into_iter().map(|check| check.rule).collect();
+    expect![
+        "E02 E04 E05 E06 E07 E08 E10 E11 E12 E15 E17 E18 E19 E20 E21 E22 E29 W01 W02 W04 W10 W14 W15"
+    ]
+    .assert_eq(&judged.join(" "));
+}
+
+#[test]
+fn a_failed_run_is_judged_by_what_it_has() {
+    let record = RunRecord { kind: Kind::Measured, ..Sample::default().failed_record() };
+    let judged: Vec<String> = findings(&record).into_iter().map(|check| check.rule).collect();
+    assert_eq!(judged, ["E02", "E10", "E11"]);
+    assert_eq!(broken(&record), Vec::<String>::new());
+}
+
+/// A rule, the record it is broken in, and the edit.
+type Breaking = (&'static str, fn() -> RunRecord, fn(&mut RunRecord));
+
+const BREAKING: &[Breaking] = &[
+    ("E02", sound, |r| r.server.as_mut().unwrap().kv_bytes = None),
+    ("E04", sound, |r| r.scenario.requests = Some(320)),
+    ("E05", sound, |r| r.counts.as_mut().unwrap().requests_failed = Some(1)),
+    ("E06", sound, |r| {
+        let metrics = r.metrics.as_mut().unwrap();
+        metrics.output_tokens_per_s = metrics.output_tokens_per_s.map(|rate| rate * 1.002);
+    }),
+    ("E07", sound, |r| {
+        let ttft = r.metrics.as_mut().unwrap().ttft_us.as_mut().unwrap();
+        ttft.mean = ttft.mean.map(|mean| mean * 101 / 100);
+    }),
+    ("E08", sound, |r| r.metrics.as_mut().unwrap().output_tokens_per_s_peak = Some(36e6)),
+    ("E10", sound, |r| r.engine.dirty = Some(true)),
+    ("E11", sound, |r| r.hardware.kernel = Some(String::new())),
+    ("E11", sound_on_gpu, |r| r.hardware.gpu = Some(Vec::new())),
+    ("E12", sound, |r| r.cache.as_mut().unwrap().hit_tokens = Some(60)),
+    ("E13", sound_on_gpu, |r| {
+        r.hardware.platform.as_mut().unwrap().other_gpu_processes = Some(1);
+    }),
+    ("E13", sound_on_gpu, |r| gpu_state(r).mig = Some(true)),
+    ("E14", seen, |r| gpu(r).ecc_uncorrected = Some(2)),
+    ("E14", seen, |r| gpu(r).throttled.as_mut().unwrap().hardware_share = 0.004),
+    ("E15", sound, |r| r.client.as_mut().unwrap().cpu_share_p95 = Some(0.81)),
+    ("E16", sound_on_gpu, |r| r.time.as_mut().unwrap().window_us = Some(299_000_000)),
+    ("E17", sound, |r| r.correctness.as_mut().unwrap().prompts = Some(0)),
+    ("E18", sound, |r| {
+        r.time.as_mut().unwrap().started_at = Some("2025-12-31T23:59:59Z".into());
+    }),
+    ("E18", sound, |r| {
+        r.time.as_mut().unwrap().finished_at = Some("2025-12-31T23:59:59Z".into());
+    }),
+    ("E19", sound, |r| {
+        // Counting the first token's time into TPOT: TTFT / n more per token.
+        shift(r, |histograms, metrics| {
+            histograms.tpot_us = None;
+            let tpot = metrics.tpot_us.as_mut().unwrap();
+            tpot.mean = tpot.mean.map(|mean| mean + 3_000);
+        });
+        r.absent.insert("histograms.tpot_us".into(), "test".into());
+    }),
+    ("E20", sound, |r| {
+        let dropped = HdrHistogram::from_samples([20_000; 3_000]).unwrap();
+        r.histograms.as_mut().unwrap().itl_token_us = Some(dropped);
+        let gaps = r.metrics.as_mut().unwrap().itl_token_us.as_mut().unwrap();
+        for figure in [&mut gaps.mean, &mut gaps.p50, &mut gaps.p90, &mut gaps.p95] {
+            *figure = Some(20_000);
+        }
+        (gaps.p99, gaps.max) = (Some(20_000), Some(20_000));
+    }),
+    ("E21", sound, |r| {
+        r.scenario.arrival = Some(Arrival::Closed { concurrency: 8 });
+        r.client.as_mut().unwrap().streams_max = Some(8);
+    }),
+    ("E22", sound, |r| {
+        let metrics = r.metrics.as_mut().unwrap();
+        let past = metrics.e2e_us.as_ref().unwrap().max.map(|max| max + 1);
+        metrics.ttft_us.as_mut().unwrap().max = past;
+        r.histograms.as_mut().unwrap().ttft_us = None;
+        r.absent.insert("histograms.ttft_us".into(), "test".into());
+    }),
+    ("E23", published, |r| mean_tpot(r, 14_000 * 100 / 101)),
+    ("E23", published, |r| mean_tpot(r, 3_960)),
+    ("E23", published, |r| mean_tpot(r, 7_000)),
+    ("E24", published, |r| chunk_gaps(r, 0)),
+    ("E24", published, |r| chunk_gaps(r, 8_900)),
+    ("E25", published, |r| {
+        r.counts.as_mut().unwrap().requests_planned = Some(1_010);
+        r.scenario.requests = Some(1_010);
+    }),
+    ("E26", told, |r| {
+        let parts = r.metrics.as_mut().unwrap().ttft_parts_us.as_mut().unwrap();
+        parts.server.mean = parts.server.mean.map(|mean| mean - 10);
+    }),
+    ("E27", told, |r| {
+        let scheduled = r.metrics.as_mut().unwrap().e2e_scheduled_us.as_mut().unwrap();
+        scheduled.p50 = scheduled.p50.map(|p50| p50 - 2);
+    }),
+    ("E28", told, |r| slice(r).output_tokens -= 5),
+    ("E28", told, |r| slice(r).requests_ended -= 1),
+    ("E28", told, |r| slice(r).length_us -= 2),
+    ("E29", sound, |r| {
+        let dropped = HdrHistogram::from_samples([1_000; 31]).unwrap();
+        r.histograms.as_mut().unwrap().e2e_scheduled_us = Some(dropped);
+    }),
+    ("E30", sound, |r| r.status = Status::Partial),
+    ("E31", told, |r| {
+        r.counts.as_mut().unwrap().chunk_token_source = Some(TokenSource::Usage);
+    }),
+    ("E32", sound, |r| r.scenario.arrival = Some(Arrival::Closed { concurrency: 31 })),
+    ("E33", seen, |r| {
+        server(r, |server| {
+            server.output_tokens = Some(4_200);
+            points(server)[0] += 104;
+        });
+    }),
+    ("E34", seen, |r| server(r, |server| points(server)[0] += 1)),
+    ("E34", seen, |r| server(r, |server| server.kv_pages = Some(89))),
+    ("E34", seen, |r| {
+        server(r, |server| server.requests_running.as_mut().unwrap().p95 = 3);
+    }),
+    ("E34", seen, |r| {
+        let host = r.telemetry.as_mut().unwrap().host.as_mut().unwrap();
+        host.cpu_user_share = Some(0.95);
+    }),
+    ("E35", seen, |r| r.metrics.as_mut().unwrap().joules_per_output_token = Some(1.01)),
+    ("E35", seen, |r| gpu(r).energy_mj = None),
+    ("W01", sound, |r| r.counts.as_mut().unwrap().output_tokens_retokenized = Some(4_000)),
+    ("W02", sound, |r| {
+        let gaps = r.metrics.as_mut().unwrap().itl_chunk_us.as_mut().unwrap();
+        gaps.p50 = Some(0);
+        r.histograms.as_mut().unwrap().itl_chunk_us = None;
+        r.absent.insert("histograms.itl_chunk_us".into(), "test".into());
+    }),
+    ("W03", sound, |r| {
+        let (requests_per_s, concurrency_max) = (10.0, None);
+        r.scenario.arrival = Some(Arrival::Constant { requests_per_s, concurrency_max });
+    }),
+    ("W04", || RunRecord { kind: Kind::Measured, ..queued() }, |_| {}),
+    ("W05", seen, |r| gpu(r).throttled.as_mut().unwrap().thermal_share = 0.02),
+    ("W06", sound_on_gpu, |r| gpu_state(r).power_limit_default_mw = Some(699_000)),
+    ("W07", probed, |r| {
+        r.calibration.as_mut().unwrap().insert("memory_gbps_after".into(), 30.68.into());
+    }),
+    ("W10", sound, |r| r.counts.as_mut().unwrap().output_tokens_requested = Some(4_101)),
+    ("W11", sound_on_gpu, |r| {
+        r.metrics.as_mut().unwrap().e2e_us.as_mut().unwrap().p99 =
+            r.metrics.as_ref().unwrap().e2e_us.as_ref().unwrap().max.map(|max| max - 1_000);
+    }),
+    ("W12", published, |r| chunk_gaps(r, 11_600)),
+    ("W13", published, |r| r.scenario.id = "sharegpt-1000".into()),
+    ("W14", sound, |r| r.client.as_mut().unwrap().kernel_to_user_us_p99 = Some(2_100)),
+    ("W14", told, |r| r.client.as_mut().unwrap().late_read_share = Some(0.03)),
+    ("W15", sound, |r| r.client.as_mut().unwrap().schedule_lag_us_p99 = Some(9_000)),
+    ("W16", seen, |r| {
+        r.telemetry.as_mut().unwrap().host.as_mut().unwrap().cpu_steal_share = Some(0.03);
+    }),
+];
+
+#[test]
+fn each_rule_is_broken_by_a_smallest_edit_and_alone() {
+    for (id, start, edit) in BREAKING {
+        let mut record = start();
+        edit(&mut record);
+        let broken = broken(&record);
+        let alone = broken.len() == 1 && broken[0].starts_with(id);
+        assert!(alone, "the edit for {id} broke {broken:#?}");
+    }
+}
+
+#[test]
+fn every_rule_has_a_breaking_edit() {
+    for rule in RULES {
+        assert!(BREAKING.iter().any(|(id, _, _)| *id == rule.id), "no edit breaks {}", rule.id);
+    }
+}
+
+#[test]
+fn ids_are_unique_sorted_and_tell_the_level() {
+    assert!(RULES.windows(2).all(|pair| pair[0].id < pair[1].id), "ids are not in order");
+    for one in RULES {
+        let level = if one.id.starts_with('E') { Level::Error } else { Level::Warning };
+        assert_eq!(one.level, level, "{}", one.id);
+        assert!(one.since >= 1 && one.since <= CHECKS_REV, "{}", one.id);
+        assert!(one.why.ends_with('.') && !one.title.ends_with('.'), "{}", one.id);
+        assert_eq!(rule(one.id).map(|found| found.title), Some(one.title));
+    }
+}
+
+#[test]
+fn a_busy_client_is_an_error_on_a_gpu_and_a_warning_on_a_cpu() {
+    for (mut record, level) in [(sound(), Level::Warning), (sound_on_gpu(), Level::Error)] {
+        record.client.as_mut().unwrap().loop_lag_us_p99 = Some(6_000);
+        let busy = findings(&record).into_iter().find(|check| check.rule == "E15").unwrap();
+        assert!(!busy.ok && busy.level == level, "{busy:?}");
+    }
+}
+
+#[test]
+fn loop_lag_against_tpot_minds_only_where_the_kernel_does_not_stamp() {
+    for (stamped, ok) in [(true, true), (false, false)] {
+        let mut record = sound();
+        let client = record.client.as_mut().unwrap();
+        (client.loop_lag_us_p99, client.kernel_timestamps) = (Some(450), Some(stamped));
+        let busy = findings(&record).into_iter().find(|check| check.rule == "E15").unwrap();
+        assert_eq!(busy.ok, ok, "{busy:?}");
+    }
+}
+
+#[test]
+fn an_imported_rate_may_be_rounded_coarsely() {
+    let mut record = sound();
+    record.kind = Kind::Imported;
+    let metrics = record.metrics.as_mut().unwrap();
+    metrics.requests_per_s = metrics.requests_per_s.map(|rate| rate * 1.015);
+    assert_eq!(broken(&record), Vec::<String>::new());
+    record.kind = Kind::Measured;
+    assert!(broken(&record)[0].starts_with("E06"));
+}
+
+#[test]
+fn throughput_may_be_credited_from_another_count_where_none_is_reported() {
+    let mut record = sound();
+    let counts = record.counts.as_mut().unwrap();
+    counts.output_tokens_reported = None;
+    counts.token_source = Some(TokenSource::Requested);
+    counts.output_tokens_requested = Some(8_192);
+    record.absent.insert("counts.output_tokens_reported".into(), "not printed".into());
+    assert!(broken(&record)[0].starts_with("E06"), "{:?}", broken(&record));
+    record.counts.as_mut().unwrap().output_tokens_requested = Some(4_096);
+    assert_eq!(broken(&record), Vec::<String>::new());
+}
+
+#[test]
+fn a_status_that_hides_failures_is_found() {
+    let mut record =
+        RunRecord { kind: Kind::Measured, ..Sample { failed: 2, ..Sample::default() }.record() };
+    assert_eq!(broken(&record), Vec::<String>::new());
+    record.status = Status::Ok;
+    let first = broken(&record).into_iter().find(|text| text.starts_with("E05"));
+    expect!["E05 status is `ok` with 2 failed requests"].assert_eq(&first.unwrap());
+}
+
+#[test]
+fn hostile_histograms_are_findings_and_no_panics() {
+    for text in ["", "%%", "AAAA", "HISTFAAAAB"] {
+        let mut record = sound();
+        record.histograms.as_mut().unwrap().queue_us =
+            Some(HdrHistogram { hdr_v2: text.into(), significant_digits: 3 });
+        let found = broken(&record);
+        assert!(found.iter().any(|text| text.starts_with("E07 `queue_us`")), "{found:?}");
+    }
+}
+
+#[test]
+fn absurd_figures_are_findings_and_no_panics() {
+    let mut record = sound();
+    let counts = record.counts.as_mut().unwrap();
+    counts.requests_ok = Some(u64::MAX);
+    counts.requests_failed = Some(u64::MAX);
+    counts.failures = Some([("a".to_owned(), u64::MAX), ("b".to_owned(), u64::MAX)].into());
+    record.metrics.as_mut().unwrap().requests_per_s = Some(f64::NAN);
+    record.time.as_mut().unwrap().wall_us = Some(0);
+    assert!(broken(&record).iter().any(|text| text.starts_with("E05")));
+}
+
+#[test]
+fn rules_that_came_later_are_shown_and_not_stored() {
+    let mut record = sound();
+    assert!(findings_later(&RunRecord { checks_rev: CHECKS_REV, ..record.clone() }).is_empty());
+    record.checks_rev = 0;
+    assert_eq!(findings_later(&record), findings(&record));
+}
+
+#[test]
+fn what_the_rules_say_reads_well() {
+    let lines: Vec<String> = BREAKING
+        .iter()
+        .map(|(_, start, edit)| {
+            let mut record = start();
+            edit(&mut record);
+            broken(&record).join(" | ")
+        })
+        .collect();
+    expect![[r#"
+        E02 null without a reason: `server.kv_bytes`
+        E04 32 planned, the scenario asks for 320
+        E05 32 ok and 1 failed of 32 planned
+        E06 `output_tokens_per_s` is 1319.41, its counts give 1316.78
+        E07 `ttft_us` mean is 392184 us, its histogram says 388172 to 388447
+        E08 the best second has 36000000.0 tokens, the mean is 1316.8
+        E10 built from a working tree with changes
+        E11 unknown: `kernel`
+        E11 unknown: `gpu`
+        E12 60 of 4096 prompt tokens came from the cache, the workload predicts 0
+        E13 1 other processes were on the GPUs
+        E13 GPU 0 is divided (MIG)
+        E14 GPU 0 had 2 errors of memory that stayed
+        E14 the hardware slowed GPU 0 at 0.4 % of the looks
+        E15 the client was busy: it used 81 % of a core
+        E16 299.0 s of steady state, 300 s are asked for
+        E17 the outputs of this run were not checked
+        E18 it was started 1 s before its campaign
+        E18 it ended 1 s before it was started
+        E19 mean TPOT is 22985 us, E2E and TTFT give 19985 us
+        E20 3000 gaps of 20000 us make 60.000 s, E2E - TTFT make 81.220 s
+        E21 mean concurrency is 30.11 under a cap of 8
+        E22 TTFT max is 3110627 us, E2E max is 3110626 us
+        E23 TPOT includes TTFT (it is E2E / 101.0 tokens): mean TPOT is 13.86 ms, E2E and TTFT give 10.00 ms
+        E23 only the first chunk was counted (TPOT is TTFT / 101.0 tokens): mean TPOT is 3.96 ms, E2E and TTFT give 10.00 ms
+        E23 not all chunks were counted: mean TPOT is 7.00 ms, E2E and TTFT give 10.00 ms
+        E24 no gap was seen: only the first chunk was counted; mean ITL is 0.00 ms, E2E and TTFT give 10.00 ms
+        E24 not all gaps were seen; mean ITL is 8.90 ms, E2E and TTFT give 10.00 ms
+        E25 survivorship: 1000 of 1010 requests succeeded, and all figures are theirs, with 100 prompt tokens each
+        E26 mean TTFT is 388301 us, its parts make 388291
+        E27 E2E p50 is 2928186 us from the schedule and 2928188 us from the send
+        E28 4096 output tokens were reported, the slices have 4091
+        E28 32 requests were answered, the slices have 32 and 31
+        E28 the slices end at 3110624 us, the run at 3110626
+        E29 `e2e_scheduled_us` has 31 samples, 32 are due
+        E30 status is `partial`, with no failure and no failed request
+        E31 the count of a whole answer says nothing of its chunks
+        E32 32 requests ran at once under a cap of 31
+        E33 the server counted 4200 output tokens, its answers hold 4096
+        E34 `output_tokens` grew by 4096, its series by 4097
+        E34 90 KV pages were in use, and there are 89
+        E34 the percentiles of `requests_running` do not rise
+        E34 the cores' time adds up to 1.040 of itself
+        E35 1.010 J a token, and the GPUs took 0.500 J for each
+        E35 0.5 J a token, and no GPU tells what it took
+        W01 4000 tokens in the text, 4096 reported (ratio 0.977)
+        W02 the median gap between chunks is zero
+        W03 10.29 requests a second were answered, 10.00 arrived
+        W04 TTFT is 57 % of E2E: read it as queue time
+        W05 a GPU was slowed at 2 % of the looks
+        W06 GPU 0 has 700.000 W, its default is 699.000 W
+        W07 31.0 GB/s before, 30.7 after
+        W10 4096 output tokens reported, 4101 requested
+        W11 32 samples: p99 needs 662
+        W12 mean ITL is 1.160 times the time per token: so many tokens a chunk
+        W13 a different workload: 1000 requests of ShareGPT, `sharegpt` has 10000
+        W14 arrived bytes waited 2100 us for the client
+        W14 3 % of reads brought chunks that came apart
+        W15 requests were sent 9000 us late (p99)
+        W16 the hypervisor gave others 3.0 % of the cores' time"#]]
+    .assert_eq(&lines.join("\n"));
+}
+
+#[test]
+fn a_sample_is_the_same_every_time() {
+    let record = Sample::default().record();
+    assert_eq!(record, Sample::default().record());
+    expect!["8b5e91e4beccb44075611ac913472e2ff069e5393fb446422116c4c9e3530b2a"]
+        .assert_eq(&record.record_sha256);
+}

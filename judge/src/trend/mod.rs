@@ -1,0 +1,208 @@
+//! How a metric of a cell went over releases and days, and where its level changed. A series breaks
+//! at an epoch, and levels on its two sides are not compared.
+//!
+//! It judges nothing: points of different campaigns were not measured side by side, and a change of
+//! level says where to look.
+
+pub mod potts;
+pub mod text;
+
+use std::collections::BTreeMap;
+
+use schema::id::ulid_unix_ms;
+use schema::metric::{Better, METRICS, Metric, by_name};
+use schema::run::{Kind, RunRecord};
+use schema::trend::{Change, Point, SCHEMA, Segment, Trend};
+use schema::verdict::Cell;
+
+use crate::diff::cells::{Cells, Side};
+use crate::diff::estimate::percent;
+use crate::events::Epoch;
+use crate::records::Registry;
+use crate::release::ReleaseKey;
+use crate::summary;
+
+/// A trend that cannot be shown.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum TrendError {
+    /// No metric is called so.
+    #[error("no metric is called `{name}`\nhint: there are {known}")]
+    Metric {
+        /// As it was given.
+        name: String,
+        /// Names that are, with commas between them.
+        known: String,
+    },
+}
+
+/// Which series are shown; nothing given means all cells and all metrics that gate.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// The engine's id.
+    pub engine: Option<String>,
+    /// The hardware's id.
+    pub hardware: Option<String>,
+    /// The model's id.
+    pub model: Option<String>,
+    /// `id`, or `id@rev`.
+    pub scenario: Option<String>,
+    /// Name of the metric.
+    pub metric: Option<String>,
+}
+
+impl Filter {
+    fn covers(&self, run: &RunRecord) -> bool {
+        let fits = |wanted: &Option<String>, found: &str| {
+            wanted.as_ref().is_none_or(|wanted| wanted == found)
+        };
+        fits(&self.engine, &run.engine.name)
+            && fits(&self.hardware, &run.hardware.id)
+            && fits(&self.model, &run.model.id)
+            && (fits(&self.scenario, &run.scenario.id)
+                || fits(&self.scenario, &format!("{}@{}", run.scenario.id, run.scenario.rev)))
+    }
+}
+
+/// Every series of the registry that `filter` covers, in the order of cells and metrics. Imports,
+/// retracted runs and those of labs are left out, as are series of a single point.
+///
+/// # Errors
+/// The filter names an unknown metric.
+pub fn trends(registry: &Registry, filter: &Filter) -> Result<Vec<Trend>, TrendError> {
+    let only = match &filter.metric {
+        None => None,
+        Some(name) => Some(by_name(name).ok_or_else(|| TrendError::Metric {
+            name: name.clone(),
+            known: METRICS.iter().map(|metric| metric.name).collect::<Vec<_>>().join(", "),
+        })?),
+    };
+    let named = cells(registry);
+    let mut cells: BTreeMap<Cell, Side<'_>> = BTreeMap::new();
+    for run in measured(registry).filter(|run| filter.covers(run)) {
+        cells.entry(named.cell(run)).or_default().all.push(run);
+    }
+    let mut found = Vec::new();
+    for (cell, side) in cells {
+        let runs = side.usable();
+        let arrival = runs.first().and_then(|run| run.scenario.arrival.as_ref());
+        let wanted = METRICS.iter().filter(|metric| match only {
+            Some(only) => only.name == metric.name,
+            None => metric.gates_under(arrival),
+        });
+        let epochs = registry.epochs(&cell);
+        found.extend(wanted.filter_map(|metric| trend(&cell, metric, &runs, &epochs)));
+    }
+    Ok(found)
+}
+
+/// The cells by which the registry's series are sorted.
+#[must_use]
+pub fn cells(registry: &Registry) -> Cells<'_> {
+    Cells::of(measured(registry))
+}
+
+/// The runs that series are made of.
+fn measured(registry: &Registry) -> impl Iterator<Item = &RunRecord> {
+    let runs = registry.of_releases().map(|run| &run.record);
+    runs.filter(|run| run.kind != Kind::Imported)
+}
+
+/// One series; `None` for fewer than two points.
+fn trend(
+    cell: &Cell,
+    metric: &'static Metric,
+    runs: &[&RunRecord],
+    epochs: &[Epoch<'_>],
+) -> Option<Trend> {
+    let mut trend = Trend {
+        schema: SCHEMA.to_owned(),
+        cell: cell.clone(),
+        metric: metric.name.to_owned(),
+        title: metric.title.to_owned(),
+        unit: metric.unit,
+        better: metric.better,
+        floor_pct: metric.floor_pct,
+        points: Vec::new(),
+        segments: Vec::new(),
+        changes: Vec::new(),
+    };
+    for (epoch, points) in points(metric, runs, epochs) {
+        let reason = epoch.and_then(|index| epochs.get(index)).map(|e| e.event.reason.clone());
+        stretch(&mut trend, metric, points, reason);
+    }
+    (trend.points.len() > 1).then_some(trend)
+}
+
+/// Points by the index of the epoch they lie in, none for those before the first.
+fn points(
+    metric: &Metric,
+    runs: &[&RunRecord],
+    epochs: &[Epoch<'_>],
+) -> BTreeMap<Option<usize>, Vec<Point>> {
+    type Key<'a> = (Option<usize>, ReleaseKey, Option<&'a str>);
+    let mut groups: BTreeMap<Key<'_>, Vec<&RunRecord>> = BTreeMap::new();
+    for run in runs.iter().filter(|run| metric.value(run).is_some_and(|value| value > 0.0)) {
+        let planned_s = ulid_unix_ms(&run.id).and_then(|ms| i64::try_from(ms / 1000).ok());
+        let epoch = epochs.iter().rposition(|epoch| Some(epoch.since_unix_s) <= planned_s);
+        let campaign = run.campaign.as_ref().map(|slot| slot.id.as_str());
+        let key = (epoch, ReleaseKey::of(&run.engine.release), campaign);
+        groups.entry(key).or_default().push(run);
+    }
+    let mut points: BTreeMap<Option<usize>, Vec<Point>> = BTreeMap::new();
+    for ((epoch, release, campaign), mut runs) in groups {
+        runs.sort_by(|a, b| a.id.cmp(&b.id));
+        let first = runs.first().map(|run| run.id.clone()).unwrap_or_default();
+        let Some(spread) = summary::of_metric(metric, runs.iter().copied()) else { continue };
+        points.entry(epoch).or_default().push(Point {
+            release: release.name().to_owned(),
+            campaign: campaign.map(str::to_owned),
+            run: first,
+            launches: spread.n,
+            value: spread.median,
+        });
+    }
+    points
+}
+
+/// Adds the points of one epoch to a series, cut where their level changes.
+fn stretch(trend: &mut Trend, metric: &Metric, points: Vec<Point>, epoch: Option<String>) {
+    let logs: Vec<f64> = points.iter().map(|point| point.value.ln()).collect();
+    let level = |range: std::ops::Range<usize>| {
+        let values: Vec<f64> = points[range].iter().map(|point| point.value).collect();
+        summary::of(&values).map_or(f64::NAN, |spread| spread.median)
+    };
+    // Steps below the floor are no change: their pieces are one.
+    let mut firsts: Vec<usize> = Vec::new();
+    let cuts = potts::pieces(&logs);
+    for (index, &first) in cuts.iter().enumerate() {
+        let end = cuts.get(index + 1).copied().unwrap_or(points.len());
+        let step = firsts.last().map(|&before| level(first..end) / level(before..first) - 1.0);
+        if step.is_none_or(|step| step.abs() * 100.0 >= metric.floor_pct) {
+            firsts.push(first);
+        }
+    }
+    let offset = trend.points.len();
+    let mut before: Option<f64> = None;
+    for (index, &first) in firsts.iter().enumerate() {
+        let end = firsts.get(index + 1).copied().unwrap_or(points.len());
+        let level = level(first..end);
+        if let Some(before) = before {
+            let step_pct = percent((level / before).ln());
+            trend.changes.push(Change {
+                point: offset + first,
+                release: points[first].release.clone(),
+                after: points[first - 1].release.clone(),
+                step_pct,
+                worse: (step_pct < 0.0) == (metric.better == Better::Higher),
+            });
+        }
+        let epoch = if index == 0 { epoch.clone() } else { None };
+        let (first, last) = (offset + first, offset + end - 1);
+        trend.segments.push(Segment { first, last, level, epoch });
+        before = Some(level);
+    }
+    trend.points.extend(points);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,149 @@
+//! Reads `results/`, and overlays that are laid out like it, into ordered plain data. Knows files,
+//! not git.
+
+pub mod examine;
+pub mod export;
+pub mod folder;
+pub mod layout;
+pub mod spread;
+pub mod storage;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use judge::Registry;
+use judge::finding::{Finding, HISTORY};
+use judge::records::Stored;
+use judge::release::is_release;
+use schema::run::RunRecord;
+
+use folder::Listing;
+pub use folder::StoreError;
+use layout::{FileKind, RunParts};
+use storage::Parsed;
+
+/// Reads folders laid out like `results/`. A folder that does not exist is empty. Of a file
+/// that several folders hold, the first is kept; that they agree is checked.
+///
+/// # Errors
+/// A folder or file exists and cannot be read.
+pub fn load(roots: &[&Path]) -> Result<Registry, StoreError> {
+    load_where(roots, &|_| true)
+}
+
+/// As [`load`], with the runs of these releases alone. A release may be written with
+/// or without its `v`.
+///
+/// # Errors
+/// A folder or file exists and cannot be read.
+pub fn load_releases(roots: &[&Path], releases: &[&str]) -> Result<Registry, StoreError> {
+    let wanted = |name: &str| releases.iter().any(|release| is_release(release, name));
+    load_where(roots, &|path| {
+        let release = path.strip_prefix("runs/").and_then(|below| below.split('/').nth(1));
+        release.is_none_or(wanted)
+    })
+}
+
+/// The runs that `parts` admits, without their histograms, and the events; nothing else.
+///
+/// # Errors
+/// A folder or file exists and cannot be read.
+pub fn load_runs(roots: &[&Path], parts: &RunParts) -> Result<Registry, StoreError> {
+    load_figures(roots, &|path| path.split('/').next() == Some("events") || parts.admit(path))
+}
+
+/// As [`load`], without what lies at or below a path that is not wanted. The paths of
+/// folders, below `results/` as those of files, are asked for as well, so that a folder that is
+/// not wanted is never looked into.
+///
+/// # Errors
+/// A folder or file exists and cannot be read.
+pub fn load_where(
+    roots: &[&Path],
+    wanted: &(dyn Fn(&str) -> bool + Sync),
+) -> Result<Registry, StoreError> {
+    load_with(roots, wanted, &|_| {})
+}
+
+/// As [`load_where`], without the histograms of runs: they are most of what a run
+/// takes, and tables of many runs do not show them.
+///
+/// # Errors
+/// A folder or file exists and cannot be read.
+pub fn load_figures(
+    roots: &[&Path],
+    wanted: &(dyn Fn(&str) -> bool + Sync),
+) -> Result<Registry, StoreError> {
+    load_with(roots, wanted, &|run| run.histograms = None)
+}
+
+fn load_with(
+    roots: &[&Path],
+    wanted: &(dyn Fn(&str) -> bool + Sync),
+    trim: &(dyn Fn(&mut RunRecord) + Sync),
+) -> Result<Registry, StoreError> {
+    let mut registry = Registry::default();
+    let mut listings = Vec::new();
+    for root in roots {
+        let mut listing = Listing::of_wanted(root, wanted)?;
+        registry.findings.append(&mut listing.findings);
+        listings.push(listing);
+    }
+    let mut places: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    for (root, listing) in listings.iter().enumerate() {
+        for (path, _) in &listing.files {
+            places.entry(path).or_default().push(root);
+        }
+    }
+    let places: Vec<(&str, Vec<usize>)> = places.into_iter().collect();
+    let read = spread::map(&places, |(path, roots)| read(&listings, path, roots, trim));
+    for ((path, roots), read) in places.into_iter().zip(read) {
+        let (parsed, other) = read?;
+        take(&mut registry, path.to_owned(), roots[0], parsed);
+        registry.findings.extend(other);
+    }
+    registry.apply_events();
+    registry.findings.sort();
+    Ok(registry)
+}
+
+fn take(registry: &mut Registry, path: String, root: usize, parsed: Result<Parsed, Finding>) {
+    match parsed {
+        Ok(Parsed::Run(record)) => registry.runs.push(Stored { path, root, record: *record }),
+        Ok(Parsed::Kernels(record)) => {
+            registry.kernels.push(Stored { path, root, record: *record })
+        }
+        Ok(Parsed::Campaign(record)) => registry.campaigns.push(Stored { path, root, record }),
+        Ok(Parsed::Event(record)) => registry.events.push(Stored { path, root, record }),
+        Ok(Parsed::Derived) if FileKind::of(&path) == FileKind::Page => {
+            registry.pages.insert(path);
+        }
+        Ok(Parsed::Derived) => {}
+        Err(finding) => registry.findings.push(finding),
+    }
+}
+
+/// What lies at `path` in the first of `roots`, and whether another of them contradicts it.
+type Read = (Result<Parsed, Finding>, Option<Finding>);
+
+fn read(
+    listings: &[Listing],
+    path: &str,
+    roots: &[usize],
+    trim: &(dyn Fn(&mut RunRecord) + Sync),
+) -> Result<Read, StoreError> {
+    let (first, others) = roots.split_first().expect("a path was found somewhere");
+    let bytes = listings[*first].read(path)?;
+    let mut contradicted = None;
+    for other in others.iter().filter(|_| FileKind::of(path).is_record()) {
+        if listings[*other].read(path)? != bytes {
+            let detail = "the overlay holds another record under this path";
+            contradicted = Some(Finding::breach(HISTORY, path, detail));
+        }
+    }
+    let mut parsed = storage::read(path, &bytes);
+    if let Ok(Parsed::Run(run)) = &mut parsed {
+        trim(run);
+    }
+    Ok((parsed, contradicted))
+}

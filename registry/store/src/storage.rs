@@ -1,0 +1,352 @@
+//! The storage rules over one file: bytes in, a parsed record and findings out. No files, no git.
+
+use schema::campaign::{self, CampaignRecord};
+use schema::canonical::record_sha256_of;
+use schema::event::{self, Event};
+use schema::id::{is_ulid, ulid_unix_ms};
+use schema::kernel::{self, KernelRecord};
+use schema::path::{self, PathError};
+use schema::run::{self, Check, Kind, RunRecord};
+use schema::version::is_later;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::layout::{FileKind, in_record_folder};
+use judge::finding::{
+    EVENT, FINDINGS, Finding, HASH, ID, LATER, LAYOUT, PATH, PRIVATE, READ, RELEASE, SCHEMA,
+    StorageRule,
+};
+
+/// Largest record that is read; the budget of a run is about 25 KB.
+pub const RECORD_BYTES_MAX: usize = 4 << 20;
+
+/// A record of any kind.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Parsed {
+    /// A run, or an imported figure.
+    Run(Box<RunRecord>),
+    /// A machine's kernels.
+    Kernels(Box<KernelRecord>),
+    /// A campaign.
+    Campaign(CampaignRecord),
+    /// An event.
+    Event(Event),
+    /// A page or the `README.md`: text that is rendered anew.
+    Derived,
+}
+
+impl Parsed {
+    /// The record's id; pages have none.
+    #[must_use]
+    pub fn id(&self) -> Option<&str> {
+        match self {
+            Self::Run(record) => Some(&record.id),
+            Self::Kernels(record) => Some(&record.id),
+            Self::Campaign(record) => Some(&record.id),
+            Self::Event(event) => Some(&event.id),
+            Self::Derived => None,
+        }
+    }
+}
+
+/// Reads the file at `path` below `results/`: rules S01, S02, S09 and S12.
+///
+/// # Errors
+/// Why the file is no record that this program can read.
+pub fn read(path: &str, bytes: &[u8]) -> Result<Parsed, Finding> {
+    read_with_value(path, bytes).map(|(parsed, _)| parsed)
+}
+
+/// As [`read`], with the JSON that the record was read from.
+pub(crate) fn read_with_value(
+    path: &str,
+    bytes: &[u8],
+) -> Result<(Parsed, Option<Value>), Finding> {
+    let kind = FileKind::of(path);
+    if kind == FileKind::Leftover {
+        let remark = Finding::remark(LAYOUT, path, "left behind by a writer that was stopped");
+        return Err(remark.with_hint("it is ignored; delete it"));
+    }
+    if kind == FileKind::Stray {
+        let detail = "no record, page or README.md has this path";
+        let breach = in_record_folder(path);
+        return Err(Finding { breach, ..Finding::breach(LAYOUT, path, detail) });
+    }
+    if bytes.len() > RECORD_BYTES_MAX {
+        let detail = format!("{} bytes, more than {RECORD_BYTES_MAX}", bytes.len());
+        return Err(Finding::breach(READ, path, detail));
+    }
+    let text = std::str::from_utf8(bytes)
+        .map_err(|error| Finding::breach(READ, path, format!("not UTF-8: {error}")))?;
+    match kind {
+        FileKind::Run | FileKind::Import => json::<RunRecord>(path, text, run::SCHEMA)
+            .map(|(record, value)| (Parsed::Run(Box::new(record)), Some(value))),
+        FileKind::Kernels => json::<KernelRecord>(path, text, kernel::SCHEMA)
+            .map(|(record, value)| (Parsed::Kernels(Box::new(record)), Some(value))),
+        FileKind::Campaign => json(path, text, campaign::SCHEMA)
+            .map(|(record, value)| (Parsed::Campaign(record), Some(value))),
+        FileKind::Event => toml_event(path, text).map(|event| (Parsed::Event(event), None)),
+        FileKind::Page | FileKind::Readme | FileKind::Leftover | FileKind::Stray => {
+            Ok((Parsed::Derived, None))
+        }
+    }
+}
+
+fn json<T: DeserializeOwned>(path: &str, text: &str, schema: &str) -> Result<(T, Value), Finding> {
+    let unreadable = |error: serde_json::Error| {
+        Finding::breach(READ, path, format!("not a `{schema}` record: {error}"))
+    };
+    let value: Value = serde_json::from_str(text).map_err(unreadable)?;
+    known_schema(path, value.get("schema").and_then(Value::as_str), schema)?;
+    // From the text again, not from the value: a key that is given twice is refused here only.
+    Ok((serde_json::from_str(text).map_err(unreadable)?, value))
+}
+
+fn toml_event(path: &str, text: &str) -> Result<Event, Finding> {
+    let found = event::schema_of(text);
+    if found.as_deref().is_some_and(|found| is_later(found, event::SCHEMA)) {
+        known_schema(path, found.as_deref(), event::SCHEMA)?;
+    }
+    event::parse(text)
+        .map_err(|error| Finding::breach(READ, path, format!("not an event: {error}")))
+}
+
+fn known_schema(path: &str, found: Option<&str>, known: &str) -> Result<(), Finding> {
+    let found = found.unwrap_or("none");
+    if found == known {
+        return Ok(());
+    }
+    let later = is_later(found, known);
+    let found: String = found.chars().take(40).collect();
+    let detail = format!("schema is `{found}`, this program reads `{known}`");
+    Err(match later {
+        true => Finding::breach(LATER, path, detail).with_hint(LATER_HINT),
+        false => Finding::breach(SCHEMA, path, detail),
+    })
+}
+
+const LATER_HINT: &str = "a later version of this program wrote it: use that one";
+
+/// The rules over one readable file: S03, S04, S05, S07, S08, S10, S11 and S12.
+#[must_use]
+pub fn verify(path: &str, bytes: &[u8], parsed: &Parsed) -> Vec<Finding> {
+    verify_value(path, serde_json::from_slice(bytes).ok().as_ref(), parsed)
+}
+
+/// As [`verify`], over the JSON of the file.
+pub(crate) fn verify_value(path: &str, value: Option<&Value>, parsed: &Parsed) -> Vec<Finding> {
+    let mut found = Vec::new();
+    match parsed {
+        Parsed::Run(record) => {
+            found.extend(value.and_then(|value| hash(path, value)));
+            found.extend(key(path, &run_path(path, record)));
+            found.extend(findings(path, record));
+            found.extend(release(path, &record.engine.release, record.engine.dirty));
+            found.extend(private(path, record));
+        }
+        Parsed::Kernels(record) => {
+            found.extend(value.and_then(|value| hash(path, value)));
+            found.extend(key(path, &path::of_kernels(record)));
+            found.extend(release(path, &record.engine.release, record.engine.dirty));
+        }
+        Parsed::Campaign(record) => {
+            found.extend(value.and_then(|value| hash(path, value)));
+            found.extend(key(path, &path::of_campaign(record)));
+        }
+        Parsed::Event(event) => {
+            found.extend(key(path, &path::of_event(&event.id)));
+            if event.schema != event::SCHEMA {
+                let detail = format!("schema is `{}`, not `{}`", event.schema, event::SCHEMA);
+                found.push(Finding::breach(SCHEMA, path, detail));
+            }
+            let problems = event.problems().into_iter();
+            found.extend(problems.map(|problem| Finding::breach(EVENT, path, problem)));
+        }
+        Parsed::Derived => {}
+    }
+    let imported = matches!(parsed, Parsed::Run(record) if record.kind == Kind::Imported);
+    if let Some(id) = parsed.id().filter(|id| !imported && !is_ulid(id)) {
+        let id: String = id.chars().take(40).collect();
+        found.push(Finding::breach(ID, path, format!("id `{id}` is not a ULID")));
+    }
+    found
+}
+
+fn hash(path: &str, value: &Value) -> Option<Finding> {
+    let stored = value.get("record_sha256").and_then(Value::as_str).unwrap_or_default();
+    let due = record_sha256_of(value);
+    let short = |hash: &str| hash.chars().take(12).collect::<String>();
+    (stored != due).then(|| {
+        let detail =
+            format!("record_sha256 is `{}`, the content gives `{}`", short(stored), short(&due));
+        Finding::breach(HASH, path, detail).with_hint(
+            "a record is never edited: restore it, or retract it by an event and record anew",
+        )
+    })
+}
+
+fn key(path: &str, due: &Result<String, PathError>) -> Option<Finding> {
+    match due {
+        Ok(due) if due == path => None,
+        Ok(due) => Some(Finding::breach(PATH, path, format!("its own fields say `{due}`"))),
+        Err(error) => Some(Finding::breach(PATH, path, error.to_string())),
+    }
+}
+
+/// Where a run's record belongs. An import's path has its block number, which only the path knows.
+fn run_path(path: &str, record: &RunRecord) -> Result<String, PathError> {
+    if record.kind != Kind::Imported {
+        return path::of_run(record);
+    }
+    let source = record.source.as_ref().ok_or(PathError::Unknown("source"))?;
+    let digits = source.sha256.get(..8).ok_or(PathError::Unknown("source.sha256"))?;
+    let parts: Vec<&str> = path.split('/').collect();
+    match parts.as_slice() {
+        [folder, place, _, block] => Ok(format!("{folder}/{place}/{digits}/{block}")),
+        _ => Ok(format!("imports/<source>/{digits}/<block>.json")),
+    }
+}
+
+fn findings(path: &str, record: &RunRecord) -> Option<Finding> {
+    let rev = record.checks_rev;
+    if rev > judge::CHECKS_REV {
+        let detail =
+            format!("judged by revision {rev} of the rules, known here: {}", judge::CHECKS_REV);
+        return Some(Finding::breach(LATER, path, detail).with_hint(LATER_HINT));
+    }
+    let due = judge::findings_at(record, rev);
+    let wrong = disagreement(&record.checks, &due)?;
+    Some(Finding::breach(FINDINGS, path, wrong))
+}
+
+/// Where stored findings differ from the recomputed ones. The wording of a detail may change, so
+/// only rule, level and outcome are compared; the hash covers the words.
+fn disagreement(stored: &[Check], due: &[Check]) -> Option<String> {
+    let outcome = |check: &Check| (check.rule.clone(), check.level, check.ok);
+    if stored.iter().map(outcome).eq(due.iter().map(outcome)) {
+        return None;
+    }
+    let words = |check: Option<&Check>| match check {
+        Some(check) if check.ok => "passed".to_owned(),
+        Some(check) => format!("broken ({})", check.detail.as_deref().unwrap_or("no detail")),
+        None => "absent".to_owned(),
+    };
+    let find = |among: &[Check], rule: &str| among.iter().find(|c| c.rule == rule).cloned();
+    let rules = stored.iter().chain(due).map(|check| check.rule.as_str());
+    let differ = rules.into_iter().find(|rule| {
+        find(stored, rule).as_ref().map(outcome) != find(due, rule).as_ref().map(outcome)
+    });
+    Some(match differ {
+        Some(rule) => format!(
+            "{rule} is stored as {}, recomputed as {}",
+            words(find(stored, rule).as_ref()),
+            words(find(due, rule).as_ref())
+        ),
+        None => "the findings are repeated or out of order".to_owned(),
+    })
+}
+
+fn release(path: &str, release: &str, dirty: Option<bool>) -> Option<Finding> {
+    let why = match dirty {
+        Some(true) => "the engine was built from a working tree with changes".to_owned(),
+        _ if release.ends_with("-dev") => format!("release is `{release}`"),
+        _ => return None,
+    };
+    let hint = "such records stay under target/; measure a release to record it";
+    Some(Finding::breach(RELEASE, path, why).with_hint(hint))
+}
+
+/// Words in the name of a setting that holds a secret, in lower case.
+const SECRET_WORDS: &[&str] = &["token", "secret", "password", "key", "apikey", "credentials"];
+/// Beginnings of paths that name a user or a machine.
+const PRIVATE_PLACES: &[&str] = &["/home/", "/Users/", "/root/", "/tmp/", "/mnt/", "/var/"];
+
+fn private(path: &str, record: &RunRecord) -> Vec<Finding> {
+    let Some(server) = record.server.as_ref() else { return Vec::new() };
+    let argv = server.argv.iter().flatten().map(|text| ("server.argv".to_owned(), text.as_str()));
+    let env = server.env.iter().flatten();
+    let secrets = env.clone().filter(|(name, value)| {
+        let name = name.to_lowercase();
+        let mut words = name.split(|c: char| !c.is_ascii_alphanumeric());
+        // A value in braces stands for what was taken out.
+        !value.is_empty() && !value.starts_with('{') && words.any(|w| SECRET_WORDS.contains(&w))
+    });
+    let mut found: Vec<Finding> = secrets
+        .map(|(name, _)| Finding::breach(PRIVATE, path, format!("`server.env.{name}` is a secret")))
+        .collect();
+    let env = env.map(|(name, value)| (format!("server.env.{name}"), value.as_str()));
+    let config = server.config.iter().flatten();
+    let config =
+        config.filter_map(|(name, value)| Some((format!("server.config.{name}"), value.as_str()?)));
+    for (field, text) in argv.chain(env).chain(config) {
+        if PRIVATE_PLACES.iter().any(|place| text.contains(place)) {
+            let detail = format!("`{field}` holds a path of the machine");
+            found.push(Finding::breach(PRIVATE, path, detail));
+        }
+    }
+    found
+}
+
+/// How far a clock may be ahead of that of the machine which wrote a record: a day.
+const AHEAD_MS_MAX: u64 = 24 * 3600 * 1_000;
+
+/// A remark on an id that was made in a time to come: a clock was wrong, and such a record sorts
+/// behind all that follow.
+#[must_use]
+pub fn from_the_future(path: &str, id: &str, unix_ms: u64) -> Option<Finding> {
+    let made = ulid_unix_ms(id)?;
+    (made > unix_ms.saturating_add(AHEAD_MS_MAX)).then(|| {
+        let days = (made - unix_ms) / AHEAD_MS_MAX;
+        let detail = format!("id `{id}` was made {days} days from now");
+        Finding::remark(ID, path, detail).with_hint("set the clock of the machine that made it")
+    })
+}
+
+/// Ids that more than one file claims, as a breach for each of them but the first.
+#[must_use]
+pub fn repeated_ids<'a>(
+    files: impl Iterator<Item = (&'a str, &'a str)>,
+    rule: StorageRule,
+) -> Vec<Finding> {
+    let mut first = std::collections::BTreeMap::new();
+    let mut found = Vec::new();
+    for (id, path) in files {
+        match first.get(id) {
+            None => drop(first.insert(id, path)),
+            Some(other) if *other == path => {}
+            Some(other) => {
+                found.push(Finding::breach(rule, path, format!("id `{id}` belongs to `{other}`")));
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use samples::Sample;
+
+    #[test]
+    fn secrets_and_paths_are_found_and_look_alikes_are_not() {
+        for (name, value, breach) in [
+            ("HF_TOKEN", "hf_abc", true),
+            ("HF_TOKEN", "{redacted}", false),
+            ("HF_TOKEN", "", false),
+            ("OPENAI_API_KEY", "sk", true),
+            ("TOKENIZERS_PARALLELISM", "false", false),
+            ("CUDA_VISIBLE_DEVICES", "0", false),
+            ("HF_HOME", "/home/ada/.cache", true),
+        ] {
+            let mut record = Sample::default().record();
+            let env = [(name.to_owned(), value.to_owned())];
+            record.server.as_mut().unwrap().env = Some(env.into());
+            let found = private("runs/x.json", &record);
+            assert_eq!(!found.is_empty(), breach, "{name}={value}: {found:?}");
+            assert!(
+                found.iter().all(|f| !f.to_string().contains("hf_abc")),
+                "a secret was printed"
+            );
+        }
+    }
+}

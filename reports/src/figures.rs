@@ -1,0 +1,281 @@
+//! The figures of one result under the names of the field's result files, and the record that
+//! they make.
+
+use std::collections::BTreeMap;
+
+use schema::canonical::record_sha256;
+use schema::run::{
+    Counts, EngineFacts, HardwareFacts, Kind, Metrics, ModelFacts, RunRecord, SCHEMA,
+    ScenarioFacts, ServerFacts, Source, Status, Summary, Time, TokenSource, unexplained_nulls,
+};
+use schema::scenario::Arrival;
+
+use super::served::Served;
+use super::tool::Tool;
+use super::{Found, Unread};
+
+/// Labels of console blocks, and the names that result files have for the same.
+const LABELS: &[(&str, &str)] = &[
+    ("Traffic request rate", REQUEST_RATE),
+    ("Maximum request concurrency", "max_concurrency"),
+    ("Max request concurrency", "max_concurrency"),
+    ("Successful requests", "completed"),
+    ("Failed requests", "failed"),
+    ("Benchmark duration (s)", "duration"),
+    ("Total input tokens", "total_input_tokens"),
+    ("Total generated tokens", "total_output_tokens"),
+    ("Total generated tokens (retokenized)", "total_output_tokens_retokenized"),
+    ("Request throughput (req/s)", "request_throughput"),
+    ("Input token throughput (tok/s)", "input_throughput"),
+    ("Output token throughput (tok/s)", "output_throughput"),
+    ("Total Token throughput (tok/s)", "total_throughput"),
+    ("Total token throughput (tok/s)", "total_throughput"),
+    ("Peak output token throughput (tok/s)", "max_output_tokens_per_s"),
+    ("Concurrency", "concurrency"),
+];
+
+/// The only figure that may be infinite: all requests at once.
+const REQUEST_RATE: &str = "request_rate";
+
+/// Without these there is no result.
+const NEEDED: &[&str] = &["completed", "duration", "total_output_tokens"];
+
+/// What a value that is not there is printed as; `not` is the first word of SGLang's `not set`.
+const NOT_THERE: &[&str] = &["N/A", "None", "null", "nan", "NaN", "not", "trace"];
+
+/// The name and scale of the figure that a console block calls `label`; `None` where no rule needs
+/// it.
+pub fn name_of_label(label: &str) -> Option<(String, f64)> {
+    if let Some((_, name)) = LABELS.iter().find(|(known, _)| *known == label) {
+        return Some(((*name).to_owned(), 1.0));
+    }
+    let (statistic, rest) = label.split_once(' ')?;
+    let (quantity, unit) = rest.split_once('(')?;
+    let quantity = match quantity.trim() {
+        "E2E Latency" | "E2EL" | "Latency" => "e2e_latency",
+        "TTFT" => "ttft",
+        "TPOT" => "tpot",
+        "ITL" => "itl",
+        _ => return None,
+    };
+    let scale = match unit {
+        "ms)" => 1.0,
+        "s)" => 1_000.0,
+        _ => return None,
+    };
+    Some((format!("{}_{quantity}_ms", statistic.to_lowercase()), scale))
+}
+
+/// Name to value: milliseconds, seconds (`duration`), counts and rates per second.
+#[derive(Debug, Default)]
+pub struct Figures(BTreeMap<String, f64>);
+
+impl Figures {
+    /// Takes a value as it is printed; what is printed as missing is left out.
+    ///
+    /// # Errors
+    /// It is not a number that this figure can have.
+    pub fn read(&mut self, name: &str, scale: f64, printed: &str) -> Result<(), String> {
+        if NOT_THERE.contains(&printed) {
+            return Ok(());
+        }
+        let value: f64 = printed.parse().map_err(|_| format!("`{printed}` is not a number"))?;
+        self.take(name, value * scale)
+    }
+
+    /// Takes a value.
+    ///
+    /// # Errors
+    /// It is negative, not finite, or a part of something that is counted.
+    pub fn take(&mut self, name: &str, value: f64) -> Result<(), String> {
+        let endless = value == f64::INFINITY && name == REQUEST_RATE;
+        if !(endless || value.is_finite() && value >= 0.0) {
+            return Err(format!("`{value}` is not a figure that it can have"));
+        }
+        let counted = matches!(name, "completed" | "failed")
+            || name.starts_with("total_") && name.contains("_tokens");
+        if counted && value.fract() != 0.0 {
+            return Err(format!("`{value}` is not a whole number"));
+        }
+        self.0.insert(name.to_owned(), value);
+        Ok(())
+    }
+
+    /// # Errors
+    /// A figure is missing without which there is no result.
+    pub fn complete(&self) -> Result<(), String> {
+        let missing = NEEDED.iter().find(|name| !self.0.contains_key(**name));
+        missing.map_or(Ok(()), |name| Err(format!("a result without `{name}`")))
+    }
+
+    fn get(&self, name: &str) -> Option<f64> {
+        self.0.get(name).copied()
+    }
+
+    fn count(&self, name: &str) -> Option<u64> {
+        self.get(name).map(whole)
+    }
+
+    fn summary(&self, quantity: &str) -> Option<Summary> {
+        let us = |statistic: &str| {
+            self.get(&format!("{statistic}_{quantity}_ms")).map(|ms| whole(ms * 1e3))
+        };
+        let summary = Summary {
+            mean: us("mean"),
+            std: us("std"),
+            p50: us("median").or_else(|| us("p50")),
+            p90: us("p90"),
+            p95: us("p95"),
+            p99: us("p99"),
+            max: us("max"),
+            ..Summary::default()
+        };
+        (summary != Summary::default()).then_some(summary)
+    }
+
+    fn metrics(&self, tool: Tool) -> Metrics {
+        let gaps = self.summary("itl");
+        let (chunks, tokens) = if tool.gaps_are_chunks() { (gaps, None) } else { (None, gaps) };
+        Metrics {
+            requests_per_s: self.get("request_throughput"),
+            input_tokens_per_s: self.get("input_throughput"),
+            output_tokens_per_s: self.get("output_throughput"),
+            total_tokens_per_s: self.get("total_throughput"),
+            output_tokens_per_s_peak: self.get("max_output_tokens_per_s"),
+            concurrency_mean: self.get("concurrency"),
+            ttft_us: self.summary("ttft"),
+            tpot_us: self.summary("tpot"),
+            itl_chunk_us: chunks,
+            itl_token_us: tokens,
+            e2e_us: self.summary("e2e_latency"),
+            ..Metrics::default()
+        }
+    }
+
+    fn counts(&self, tool: Tool, planned: Option<u64>) -> Counts {
+        let output = self.count("total_output_tokens");
+        let source = tool.token_source();
+        let requested = source == Some(TokenSource::Requested);
+        Counts {
+            requests_planned: planned,
+            requests_ok: self.count("completed"),
+            requests_failed: self.count("failed"),
+            input_tokens: self.count("total_input_tokens"),
+            output_tokens_requested: output.filter(|_| requested),
+            output_tokens_reported: output.filter(|_| !requested),
+            output_tokens_retokenized: self.count("total_output_tokens_retokenized"),
+            token_source: source,
+            ..Counts::default()
+        }
+    }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "figures are neither negative nor infinite, and far below 2^53"
+)]
+fn whole(value: f64) -> u64 {
+    value.round() as u64
+}
+
+impl Found {
+    /// Returns the record of this result, neither judged nor sealed. The importer fills in its id,
+    /// release and hardware.
+    ///
+    /// # Errors
+    /// A figure has no JSON form.
+    pub(super) fn record(&self, file: &str, sha256: &str) -> Result<RunRecord, Unread> {
+        let planned = self.asked.requests;
+        let counts = self.figures.counts(self.tool, planned);
+        let short = planned.is_some_and(|planned| counts.requests_ok < Some(planned))
+            || counts.requests_failed.is_some_and(|failed| failed > 0);
+        let mut record = RunRecord {
+            schema: SCHEMA.to_owned(),
+            kind: Kind::Imported,
+            status: if short { Status::Partial } else { Status::Ok },
+            time: Some(Time {
+                wall_us: self.figures.get("duration").map(|seconds| whole(seconds * 1e6)),
+                ..Time::default()
+            }),
+            engine: EngineFacts {
+                name: known(&self.served.engine, &self.backend),
+                release: self.served.release.clone().unwrap_or_default(),
+                ..EngineFacts::default()
+            },
+            server: self.server(),
+            model: ModelFacts {
+                id: known(&self.asked.model, &self.served.model),
+                ..ModelFacts::default()
+            },
+            scenario: ScenarioFacts {
+                id: self.asked.scenario(),
+                requests: planned,
+                arrival: self.arrival(),
+                ..ScenarioFacts::default()
+            },
+            hardware: HardwareFacts {
+                id: "unknown".to_owned(),
+                claimed: true,
+                ..HardwareFacts::default()
+            },
+            counts: Some(counts),
+            metrics: Some(self.figures.metrics(self.tool)),
+            source: Some(self.source(file, sha256)),
+            ..RunRecord::default()
+        };
+        let unread = |why: String| Unread { line: self.lines.0, why };
+        explain(&mut record).map_err(|error| unread(error.to_string()))?;
+        // A figure that is no number cannot be sealed later: it is named by its line here.
+        record_sha256(&record).map_err(|error| unread(error.to_string()))?;
+        Ok(record)
+    }
+
+    fn server(&self) -> Option<ServerFacts> {
+        let Served { argv, tp, .. } = &self.served;
+        let facts = ServerFacts { argv: argv.clone(), tp: *tp, ..ServerFacts::default() };
+        (argv.is_some() || tp.is_some()).then_some(facts)
+    }
+
+    /// The arrival where the report tells it: a result's rate alone does not tell how gaps are
+    /// drawn, a profile's does.
+    fn arrival(&self) -> Option<Arrival> {
+        let cap = self.figures.count("max_concurrency");
+        if let Some(requests_per_s) = self.asked.rate.filter(|rate| *rate > 0.0) {
+            return Some(Arrival::Constant { requests_per_s, concurrency_max: cap });
+        }
+        let all = self.figures.get(REQUEST_RATE)? == f64::INFINITY;
+        let arrival = cap.map_or(Arrival::AllAtOnce, |most| Arrival::Closed { concurrency: most });
+        all.then_some(arrival)
+    }
+
+    fn source(&self, file: &str, sha256: &str) -> Source {
+        Source {
+            tool: self.tool.name().to_owned(),
+            tool_version: None,
+            file: file.to_owned(),
+            line_first: self.lines.0,
+            line_last: self.lines.1,
+            sha256: sha256.to_owned(),
+            definitions: self.tool.definitions(),
+        }
+    }
+}
+
+/// What one place of a report says, else what another does.
+fn known(first: &Option<String>, second: &Option<String>) -> String {
+    first.clone().or_else(|| second.clone()).unwrap_or_else(|| "unknown".to_owned())
+}
+
+/// Gives every null of `record` its reason.
+fn explain(record: &mut RunRecord) -> serde_json::Result<()> {
+    let credits = record.counts.as_ref().and_then(|counts| counts.token_source);
+    if credits == Some(TokenSource::Requested) {
+        let why = "the tool credits the tokens that it asked for".to_owned();
+        record.absent.insert("counts.output_tokens_reported".to_owned(), why);
+    }
+    for path in unexplained_nulls(&serde_json::to_value(&*record)?) {
+        record.absent.insert(path, "the report does not say".to_owned());
+    }
+    Ok(())
+}

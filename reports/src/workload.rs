@@ -1,0 +1,110 @@
+//! What was asked: the command that a log echoes before its block, or the profile that a page
+//! names. What neither says stays unknown.
+
+use schema::scenario::SHAREGPT_REQUESTS;
+
+/// What a result's requests were.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Asked {
+    /// `sharegpt`, `random`, ...
+    pub dataset: Option<String>,
+    pub requests: Option<u64>,
+    /// Tokens of every prompt, and of every answer, where all have one length.
+    pub tokens: Option<(u64, u64)>,
+    pub model: Option<String>,
+    /// Requests that arrived in a second, evenly.
+    pub rate: Option<f64>,
+}
+
+/// The standard scenarios whose prompts and answers all have one length.
+const FIXED: &[(&str, (u64, u64), u64)] = &[
+    ("balanced", (1_024, 1_024), 2_000),
+    ("thinking", (2_000, 6_000), 500),
+    ("long-input", (6_000, 2_000), 500),
+];
+
+impl Asked {
+    /// The id of the standard scenario that asks the same, else an id that says what was asked.
+    pub fn scenario(&self) -> String {
+        let Some(requests) = self.requests else { return "unknown".to_owned() };
+        let dataset = self.dataset.as_deref().unwrap_or_default().to_lowercase();
+        match (dataset.as_str(), self.tokens) {
+            ("sharegpt", _) if requests == SHAREGPT_REQUESTS => "sharegpt".to_owned(),
+            ("sharegpt", _) => format!("sharegpt-{requests}"),
+            ("random", Some(tokens)) => {
+                let standard = FIXED.iter().find(|(_, t, n)| (*t, *n) == (tokens, requests));
+                standard.map_or_else(
+                    || format!("random-{}-{}-{requests}", tokens.0, tokens.1),
+                    |(id, ..)| (*id).to_owned(),
+                )
+            }
+            _ => "unknown".to_owned(),
+        }
+    }
+}
+
+/// What was asked, from the text before a block: `between` is the part that no earlier block has
+/// claimed, since a command holds for the one block after it.
+pub fn asked_before(before: &str, between: &str) -> Asked {
+    from_command(between).or_else(|| from_profile(before)).unwrap_or_default()
+}
+
+/// From a line with benchmark_serving's flags, such as its scripts echo.
+fn from_command(text: &str) -> Option<Asked> {
+    let at = text.rfind("--dataset-name ")?;
+    let line = text[at..].lines().next()?;
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let flag = |name: &str| words.windows(2).find(|pair| pair[0] == name).map(|pair| pair[1]);
+    let number = |name: &str| flag(name).and_then(|value| value.parse().ok());
+    let ratio: Option<f64> = flag("--random-range-ratio").and_then(|value| value.parse().ok());
+    let lengths = number("--random-input-len").zip(number("--random-output-len"));
+    Some(Asked {
+        dataset: flag("--dataset-name").map(str::to_owned),
+        requests: number("--num-prompts"),
+        tokens: lengths.filter(|_| ratio == Some(1.0)),
+        model: quoted_argument(&text[at..], "model"),
+        rate: None,
+    })
+}
+
+/// A value of the line of arguments that such scripts print: `Namespace(..., model='...', ...)`.
+fn quoted_argument(text: &str, name: &str) -> Option<String> {
+    let arguments = &text[text.find("Namespace(")?..];
+    let start = format!(" {name}='");
+    let value = &arguments[arguments.find(&start)? + start.len()..];
+    value.split_once('\'').map(|(value, _)| value.to_owned())
+}
+
+/// From the profile that was named last before a block: ``Profile: `NAME` `` or a heading
+/// `NAME Profile`, defined in a fence of YAML under a heading `NAME`.
+fn from_profile(text: &str) -> Option<Asked> {
+    let named = |name: &str| {
+        let label = text.rfind(&format!("Profile: `{name}`"));
+        label.max(text.rfind(&format!("# {name} Profile")))
+    };
+    let fences = text.split("```yaml").collect::<Vec<_>>();
+    let last = fences
+        .windows(2)
+        .filter_map(|pair| {
+            let name = pair[0].trim_end().rsplit_once("# ")?.1;
+            Some((named(name)?, profile(pair[1].split("```").next()?)))
+        })
+        .max_by_key(|(at, _)| *at)?;
+    Some(last.1)
+}
+
+/// `key: value` pairs of words, on lines of their own or not.
+fn profile(yaml: &str) -> Asked {
+    let words: Vec<&str> = yaml.split_whitespace().collect();
+    let value = |key: &str| {
+        words.windows(2).find(|pair| pair[0].strip_suffix(':') == Some(key)).map(|pair| pair[1])
+    };
+    let number = |key: &str| value(key).and_then(|value| value.parse().ok());
+    Asked {
+        dataset: value("dataset_name").map(str::to_owned),
+        requests: number("total_requests"),
+        tokens: number("dataset_input_tokens").zip(number("dataset_output_tokens")),
+        model: None,
+        rate: value("request_rate").and_then(|rate| rate.parse().ok()),
+    }
+}
