@@ -15,6 +15,7 @@ const TOOLS: &[&str] = &[
     "redline-results",
     "redline-site",
     "redline-campaign",
+    "redline-peers",
 ];
 
 /// Verbs of `redline-results` that have the pages rendered, by the program beside it.
@@ -46,6 +47,15 @@ fn build(shell: &Shell, programs: &[&str]) -> Result<()> {
 pub fn run_campaign(shell: &Shell, verb: &str, rest: &[OsString]) -> Result<u8> {
     tools(shell)?;
     run(shell, "redline-campaign", verb, rest)
+}
+
+/// Runs `redline-peers VERB REST`.
+///
+/// # Errors
+/// The suite does not build.
+pub fn run_peers(shell: &Shell, verb: &str, rest: &[OsString]) -> Result<u8> {
+    tools(shell)?;
+    run(shell, "redline-peers", verb, rest)
 }
 
 /// Runs `redline-results VERB REST` over the registry of this tree.

@@ -22,10 +22,11 @@ Measure
                           its own log (--row NAME: only that row; --document: into docs/METHOD.md)
   scale-bench             time the registry's tools and the site over a registry made up at size
                           (--records N; --document: into docs/METHOD.md)
-  soak                    keep the working tree's server under load, and see whether it holds more
-                          and more (--minutes N; else an hour)
-  gpu-proof pack VERSION  put a release into a folder that shows it on a machine with a GPU, without
-                          network and compiler; `gpu-proof collect` records what it showed
+  soak                    keep the working tree's server under load and detect memory leaks
+                          (--minutes N; else an hour)
+  gpu-validation pack VERSION
+                          put a release into a folder that validates it on a machine with a GPU,
+                          without network and compiler; `gpu-validation collect` records the results
   serve VERSION --model ID
                           build that release and serve a model with it
   fetch [ID...]           fetch models and data sets into the cache
@@ -69,6 +70,11 @@ pub enum Command {
         verb: &'static str,
         rest: Vec<OsString>,
     },
+    /// A verb of `redline-peers`.
+    Peers {
+        verb: &'static str,
+        rest: Vec<OsString>,
+    },
     /// A verb of `redline-results`.
     Results {
         verb: &'static str,
@@ -104,11 +110,11 @@ pub fn parse(arguments: &[OsString]) -> Result<Command, lexopt::Error> {
         Some("lab") => Command::Campaign { verb: "lab", rest },
         Some("ingest") => Command::Campaign { verb: "ingest", rest },
         Some("kernels") => Command::Campaign { verb: "kernels", rest },
-        Some("peer-bench") => Command::Campaign { verb: "peer-bench", rest },
-        Some("client-bench") => Command::Campaign { verb: "client-bench", rest },
-        Some("scale-bench") => Command::Campaign { verb: "scale-bench", rest },
-        Some("soak") => Command::Campaign { verb: "soak", rest },
-        Some("gpu-proof") => Command::Campaign { verb: "gpu-proof", rest },
+        Some("peer-bench") => Command::Peers { verb: "peer-bench", rest },
+        Some("client-bench") => Command::Peers { verb: "client-bench", rest },
+        Some("scale-bench") => Command::Peers { verb: "scale-bench", rest },
+        Some("soak") => Command::Peers { verb: "soak", rest },
+        Some("gpu-validation") => Command::Peers { verb: "gpu-validation", rest },
         Some("serve") => Command::Campaign { verb: "serve", rest },
         Some("fetch") => Command::Campaign { verb: "fetch", rest },
         Some("diff") => Command::Results { verb: "diff", rest },

@@ -17,6 +17,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("registry", &["schema", "audit"]),
     ("site", &["schema", "audit", "registry"]),
     ("campaign", &["schema", "audit"]),
+    ("bench", &["schema", "audit", "campaign"]),
     ("xtask", &[]),
     ("tests", &["schema"]),
 ];

@@ -1,4 +1,4 @@
-//! The same on a GPU, where there is one. `cargo xtask gpu-proof` brings these there; the small ones
+//! The same on a GPU, where there is one. `cargo xtask gpu-validation` brings these there; the small ones
 //! run under `compute-sanitizer` too.
 
 use super::*;
